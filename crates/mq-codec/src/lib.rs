@@ -1,1 +1,54 @@
-//! mq-codec
+//! MQTT 3.1, 3.1.1 and 5.0 packets: bytes to [`Packet`] and back.
+//!
+//! The crate does no I/O, reads no clock and holds no session state. [`Decoder`] takes packets off
+//! the front of a [`bytes::BytesMut`] as they become complete; topic, payload and every other
+//! string or binary field of a decoded packet share that buffer's memory. [`Packet::encode`]
+//! appends a whole packet to a buffer; for PUBLISH, [`PublishHead`] encodes everything but the
+//! payload, so that one payload serves any number of subscribers without being copied.
+//!
+//! Decoding is strict: whatever the specification calls malformed is refused with a
+//! [`DecodeError`], which names the reason code ([`DecodeError::reason_code`]) that MQTT 5.0
+//! gives for it.
+//!
+//! ```
+//! use bytes::BytesMut;
+//! use mq_codec::{Decoder, Packet, Publish, TopicName, Version};
+//!
+//! let publish = Publish::new(TopicName::new("plant/7/temperature")?, "21.5");
+//! let mut wire = BytesMut::new();
+//! Packet::from(publish.clone()).encode(Version::V5, &mut wire)?;
+//!
+//! let mut decoder = Decoder::new(Some(Version::V5), 1 << 20);
+//! let packet = decoder.decode(&mut wire)?.expect("the packet is complete");
+//! assert_eq!(packet, Packet::from(publish));
+//! assert_eq!(decoder.decode(&mut wire)?, None);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod byte_str;
+mod decoder;
+mod error;
+mod ids;
+pub mod packet;
+mod props;
+mod reason;
+mod sub_options;
+mod topic;
+mod version;
+mod wire;
+
+pub use byte_str::{ByteStr, StringError};
+pub use decoder::Decoder;
+pub use error::{DecodeError, EncodeError};
+pub use ids::{PacketId, QoS, SubscriptionId};
+pub use packet::{
+    Ack, AckProperties, Auth, AuthProperties, ConnAck, ConnAckProperties, Connect,
+    ConnectProperties, Disconnect, DisconnectProperties, Packet, PacketType, Publish, PublishHead,
+    PublishProperties, SubAck, SubAckProperties, Subscribe, SubscribeProperties, UnsubAck,
+    UnsubAckProperties, Unsubscribe, UnsubscribeProperties, Will, WillProperties,
+};
+pub use reason::ReasonCode;
+pub use sub_options::{RetainHandling, Subscription, SubscriptionOptions};
+pub use topic::{SharedFilter, TopicError, TopicFilter, TopicName};
+pub use version::Version;
+pub use wire::MAX_REMAINING_LENGTH;

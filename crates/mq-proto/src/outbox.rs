@@ -212,8 +212,14 @@ mod tests {
         let mut outbox = Outbox::new();
         put(&mut outbox, LaneId(0), b"a");
         put(&mut outbox, LaneId(4), b"b");
-        assert_eq!(outbox.take().unwrap(), (LaneId(0), Bytes::from_static(b"a")));
-        assert_eq!(outbox.take().unwrap(), (LaneId(4), Bytes::from_static(b"b")));
+        assert_eq!(
+            outbox.take().unwrap(),
+            (LaneId(0), Bytes::from_static(b"a"))
+        );
+        assert_eq!(
+            outbox.take().unwrap(),
+            (LaneId(4), Bytes::from_static(b"b"))
+        );
     }
 
     #[test]

@@ -1,0 +1,209 @@
+//! Why bytes are no packet, and why a packet cannot be bytes.
+
+use crate::{PacketType, ReasonCode, StringError, TopicError, Version};
+
+/// Why received bytes were refused.
+///
+/// After any of these the connection cannot go on: where the next packet begins is unknown or the
+/// peer cannot be trusted. MQTT 5.0 tells the peer with [`reason_code`](Self::reason_code).
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// The remaining length goes on after its fourth byte (§1.5.5).
+    #[error("a variable byte integer is longer than four bytes")]
+    VarintTooLong,
+    /// A variable byte integer with more bytes than it needs `[MQTT-1.5.5-1]`.
+    #[error("a variable byte integer is longer than it needs to be")]
+    VarintNotMinimal,
+    /// The whole packet, fixed header included, is larger than the limit. Known from its first
+    /// bytes; the rest is never buffered.
+    #[error("a packet of {size} bytes exceeds the limit of {limit}")]
+    PacketTooLarge {
+        /// What the fixed header announces, in bytes.
+        size: u32,
+        /// The limit, in bytes.
+        limit: u32,
+    },
+    /// Packet type 0, or 15 (AUTH) before MQTT 5.0.
+    #[error("packet type {0} is reserved")]
+    ReservedPacketType(u8),
+    /// Flags of the fixed header that the type does not have `[MQTT-2.1.3-1]`.
+    #[error("{packet} has the reserved flags {flags:#06b}")]
+    ReservedFlags {
+        /// The type of the packet.
+        packet: PacketType,
+        /// The four flag bits.
+        flags: u8,
+    },
+    /// A field goes beyond the end of the packet.
+    #[error("{0} ends inside a field")]
+    Truncated(PacketType),
+    /// The packet is longer than its fields.
+    #[error("{0} goes on after its last field")]
+    TrailingBytes(PacketType),
+    /// A string field is not an MQTT string.
+    #[error("a string in {packet} is {error}")]
+    String {
+        /// The packet that has it.
+        packet: PacketType,
+        /// What is wrong with it.
+        error: StringError,
+    },
+    /// A packet identifier of 0 `[MQTT-2.2.1-3]`.
+    #[error("{0} has packet identifier 0")]
+    PacketIdZero(PacketType),
+    /// QoS 3 `[MQTT-3.3.1-4]`.
+    #[error("QoS 3 is reserved")]
+    ReservedQos,
+    /// DUP set on a QoS 0 PUBLISH `[MQTT-3.3.1-2]`.
+    #[error("a PUBLISH of QoS 0 has DUP set")]
+    DupWithQos0,
+    /// The topic name of a PUBLISH or of a will.
+    #[error("the topic name is not valid: {0}")]
+    TopicName(TopicError),
+    /// A topic filter of SUBSCRIBE or UNSUBSCRIBE.
+    #[error("the topic filter is not valid: {0}")]
+    TopicFilter(TopicError),
+    /// A PUBLISH without topic name and without topic alias.
+    #[error("a PUBLISH has neither topic name nor topic alias")]
+    NoTopic,
+    /// SUBSCRIBE or UNSUBSCRIBE without a topic filter `[MQTT-3.8.3-2]`.
+    #[error("{0} has no topic filter")]
+    NoFilter(PacketType),
+    /// Reserved bits in the subscription options `[MQTT-3.8.3-5]`.
+    #[error("the subscription options {bits:#010b} have reserved bits or values")]
+    ReservedSubscriptionOptions {
+        /// The byte.
+        bits: u8,
+    },
+    /// No Local on a shared subscription `[MQTT-3.8.3-4]`.
+    #[error("a shared subscription asks for No Local")]
+    NoLocalOnShared,
+    /// A property identifier that the specification does not know.
+    #[error("{packet} has the unknown property {id:#04x}")]
+    UnknownProperty {
+        /// The packet that has it.
+        packet: PacketType,
+        /// The identifier.
+        id: u32,
+    },
+    /// A property that does not belong into this packet.
+    #[error("{packet} has the property {id:#04x}, which is not one of its own")]
+    MisplacedProperty {
+        /// The packet that has it.
+        packet: PacketType,
+        /// The identifier.
+        id: u32,
+    },
+    /// A property that may appear once, twice.
+    #[error("{packet} has the property {id:#04x} twice")]
+    DuplicateProperty {
+        /// The packet that has it.
+        packet: PacketType,
+        /// The identifier.
+        id: u32,
+    },
+    /// A property with a value outside its range.
+    #[error("{packet} has a value that is not allowed for the property {id:#04x}")]
+    PropertyValue {
+        /// The packet that has it.
+        packet: PacketType,
+        /// The identifier.
+        id: u32,
+    },
+    /// A reason code or return code that the packet may not have.
+    #[error("{packet} has the reason code {code:#04x}, which is not one of its own")]
+    ReasonCode {
+        /// The packet that has it.
+        packet: PacketType,
+        /// The byte.
+        code: u8,
+    },
+    /// CONNECT names a protocol that is none of MQTT 3.1, 3.1.1 and 5.0 `[MQTT-3.1.2-2]`.
+    #[error("the protocol level {level} of CONNECT is not supported")]
+    UnsupportedProtocol {
+        /// The level byte; whatever stands there if the protocol name is wrong.
+        level: u8,
+    },
+    /// Flags of CONNECT that contradict each other or are reserved `[MQTT-3.1.2-3]`.
+    #[error("the connect flags {flags:#010b} are not valid")]
+    ConnectFlags {
+        /// The byte.
+        flags: u8,
+    },
+    /// Authentication Data without an Authentication Method (§3.1.2.11.10).
+    #[error("{0} has authentication data without an authentication method")]
+    AuthenticationDataAlone(PacketType),
+    /// Flags of CONNACK with reserved bits, or Session Present with a refusal `[MQTT-3.2.2-6]`.
+    #[error("the connect acknowledge flags {flags:#010b} are not valid")]
+    ConnAckFlags {
+        /// The byte.
+        flags: u8,
+    },
+    /// The first packet of a connection is not CONNECT `[MQTT-3.1.0-1]`.
+    #[error("the first packet is {0}, not CONNECT")]
+    NotConnect(PacketType),
+}
+
+impl DecodeError {
+    /// The reason code that MQTT 5.0 gives for it in CONNACK or DISCONNECT (§4.13).
+    #[must_use]
+    pub fn reason_code(&self) -> ReasonCode {
+        match self {
+            Self::PacketTooLarge { .. } => ReasonCode::PacketTooLarge,
+            Self::UnsupportedProtocol { .. } => ReasonCode::UnsupportedProtocolVersion,
+            Self::TopicName(TopicError::String(_)) | Self::TopicFilter(TopicError::String(_)) => {
+                ReasonCode::MalformedPacket
+            }
+            Self::TopicName(_) => ReasonCode::TopicNameInvalid,
+            Self::TopicFilter(_) => ReasonCode::TopicFilterInvalid,
+            Self::PacketIdZero(_)
+            | Self::NoTopic
+            | Self::NoFilter(_)
+            | Self::NoLocalOnShared
+            | Self::DuplicateProperty { .. }
+            | Self::PropertyValue { .. }
+            | Self::MisplacedProperty { .. }
+            | Self::AuthenticationDataAlone(_)
+            | Self::NotConnect(_) => ReasonCode::ProtocolError,
+            _ => ReasonCode::MalformedPacket,
+        }
+    }
+}
+
+/// Why a packet cannot be encoded. Nothing was written.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EncodeError {
+    /// The packet would be longer than MQTT can say.
+    #[error("a packet of {size} bytes is too long: MQTT allows 268435455 after the fixed header")]
+    PacketTooLong {
+        /// The remaining length that it would have.
+        size: usize,
+    },
+    /// A binary field, such as a password, is longer than its length prefix can say.
+    #[error("a binary field of {size} bytes in {packet} is too long: MQTT allows 65535")]
+    BinaryTooLong {
+        /// The packet that has it.
+        packet: PacketType,
+        /// The length of the field.
+        size: usize,
+    },
+    /// The version has no such packet.
+    #[error("MQTT {version} has no {packet} packet")]
+    NotInVersion {
+        /// The packet.
+        packet: PacketType,
+        /// The version.
+        version: Version,
+    },
+    /// A PUBLISH of QoS 1 or 2 without a packet identifier, or of QoS 0 with one `[MQTT-2.2.1-2]`.
+    #[error("a PUBLISH of QoS {0} has the wrong kind of packet identifier")]
+    PacketIdMismatch(crate::QoS),
+    /// A PUBLISH without topic name whose version or properties have no topic alias either.
+    #[error("a PUBLISH has neither topic name nor topic alias")]
+    NoTopic,
+    /// SUBSCRIBE or UNSUBSCRIBE without a topic filter.
+    #[error("{0} has no topic filter")]
+    NoFilter(PacketType),
+}

@@ -1,0 +1,92 @@
+//! Small numbers with a meaning: QoS, packet identifiers, subscription identifiers.
+
+use core::{
+    fmt,
+    num::{NonZeroU16, NonZeroU32},
+};
+
+/// Quality of service: how often a message may arrive.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[repr(u8)]
+pub enum QoS {
+    /// QoS 0: at most once; sent and forgotten.
+    #[default]
+    AtMostOnce = 0,
+    /// QoS 1: at least once; acknowledged by PUBACK.
+    AtLeastOnce = 1,
+    /// QoS 2: exactly once; PUBREC, PUBREL and PUBCOMP.
+    ExactlyOnce = 2,
+}
+
+impl QoS {
+    /// The QoS of the two bits on the wire; `None` for 3, which is reserved `[MQTT-3.3.1-4]`.
+    #[must_use]
+    pub fn from_bits(bits: u8) -> Option<Self> {
+        match bits {
+            0 => Some(Self::AtMostOnce),
+            1 => Some(Self::AtLeastOnce),
+            2 => Some(Self::ExactlyOnce),
+            _ => None,
+        }
+    }
+}
+
+/// `0`, `1` or `2`.
+impl fmt::Display for QoS {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (*self as u8).fmt(f)
+    }
+}
+
+/// A packet identifier: 1 to 65,535, never 0 `[MQTT-2.2.1-3]`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PacketId(NonZeroU16);
+
+impl PacketId {
+    /// The smallest identifier.
+    pub const FIRST: Self = Self(NonZeroU16::MIN);
+
+    /// The identifier of that number; `None` for 0.
+    #[must_use]
+    pub fn new(id: u16) -> Option<Self> {
+        NonZeroU16::new(id).map(Self)
+    }
+
+    /// The number.
+    #[must_use]
+    pub fn get(self) -> u16 {
+        self.0.get()
+    }
+
+    /// The identifier after this one; 1 follows 65,535.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0.checked_add(1).unwrap_or(NonZeroU16::MIN))
+    }
+}
+
+impl fmt::Display for PacketId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A subscription identifier (MQTT 5.0): 1 to 268,435,455.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SubscriptionId(NonZeroU32);
+
+impl SubscriptionId {
+    /// The identifier of that number; `None` for 0 and above 268,435,455 (§3.8.2.1.2).
+    #[must_use]
+    pub fn new(id: u32) -> Option<Self> {
+        NonZeroU32::new(id)
+            .filter(|id| id.get() <= crate::MAX_REMAINING_LENGTH)
+            .map(Self)
+    }
+
+    /// The number.
+    #[must_use]
+    pub fn get(self) -> u32 {
+        self.0.get()
+    }
+}

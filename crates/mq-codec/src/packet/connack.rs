@@ -1,0 +1,140 @@
+//! CONNACK (§3.2).
+
+use core::num::{NonZeroU16, NonZeroU32};
+
+use bytes::{Bytes, BytesMut};
+
+use super::{Body, ack::read_reason, encode_body};
+use crate::{
+    ByteStr, DecodeError, EncodeError, PacketType, QoS, ReasonCode, Version,
+    props::properties,
+    wire::{Reader, Sink, check_binary},
+};
+
+/// A CONNACK packet: the server's answer to CONNECT.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ConnAck {
+    /// The server goes on with a session that it had.
+    pub session_present: bool,
+    /// Success, or why not.
+    pub reason: ReasonCode,
+    /// MQTT 5.0 properties.
+    pub properties: ConnAckProperties,
+}
+
+properties! {
+    /// Properties of CONNACK (§3.2.2.3).
+    ConnAckProperties {
+        /// Replaces the session expiry that the client asked for; seconds.
+        session_expiry_interval: Option<u32> = SESSION_EXPIRY_INTERVAL,
+        /// QoS 1 and 2 messages that may be on their way to the server at once; 65,535 if absent.
+        receive_maximum: Option<NonZeroU16> = RECEIVE_MAXIMUM,
+        /// The highest QoS that the server takes; 2 if absent, and 2 is never sent.
+        maximum_qos: Option<QoS> = MAXIMUM_QOS,
+        /// Whether retained messages are supported; yes if absent.
+        retain_available: Option<bool> = RETAIN_AVAILABLE,
+        /// The largest packet, in bytes, that the server takes.
+        maximum_packet_size: Option<NonZeroU32> = MAXIMUM_PACKET_SIZE,
+        /// The client identifier that the server chose.
+        assigned_client_identifier: Option<ByteStr> = ASSIGNED_CLIENT_IDENTIFIER,
+        /// The greatest topic alias that the server takes; 0 if absent.
+        topic_alias_maximum: Option<u16> = TOPIC_ALIAS_MAXIMUM,
+        /// For humans and logs.
+        reason_string: Option<ByteStr> = REASON_STRING,
+        /// Names and values for the application.
+        user_properties: Vec<(ByteStr, ByteStr)> = USER_PROPERTY,
+        /// Whether filters may have wildcards; yes if absent.
+        wildcard_subscription_available: Option<bool> = WILDCARD_SUBSCRIPTION_AVAILABLE,
+        /// Whether subscription identifiers are supported; yes if absent.
+        subscription_identifiers_available: Option<bool> = SUBSCRIPTION_IDENTIFIERS_AVAILABLE,
+        /// Whether shared subscriptions are supported; yes if absent.
+        shared_subscription_available: Option<bool> = SHARED_SUBSCRIPTION_AVAILABLE,
+        /// Replaces the keep-alive that the client asked for; seconds.
+        server_keep_alive: Option<u16> = SERVER_KEEP_ALIVE,
+        /// What response topics should begin with.
+        response_information: Option<ByteStr> = RESPONSE_INFORMATION,
+        /// Another server to use.
+        server_reference: Option<ByteStr> = SERVER_REFERENCE,
+        /// The name of the extended authentication in use.
+        authentication_method: Option<ByteStr> = AUTHENTICATION_METHOD,
+        /// Its last data.
+        authentication_data: Option<Bytes> = AUTHENTICATION_DATA,
+    }
+}
+
+impl ConnAck {
+    /// An answer without properties and without a session.
+    #[must_use]
+    pub fn new(reason: ReasonCode) -> Self {
+        Self {
+            session_present: false,
+            reason,
+            properties: ConnAckProperties::default(),
+        }
+    }
+
+    pub(super) fn encode(&self, version: Version, out: &mut BytesMut) -> Result<(), EncodeError> {
+        check_binary(
+            PacketType::ConnAck,
+            self.properties.authentication_data.as_ref(),
+        )?;
+        encode_body(
+            PacketType::ConnAck,
+            &Versioned {
+                packet: self,
+                version,
+            },
+            out,
+        )
+    }
+
+    pub(super) fn read(reader: &mut Reader<'_>, version: Version) -> Result<Self, DecodeError> {
+        let flags = reader.u8()?;
+        // MQTT 3.1 has no Session Present and leaves the whole byte reserved.
+        let session_present = flags & 1 != 0 && version > Version::V3_1;
+        if flags > 1 && version > Version::V3_1 {
+            return Err(DecodeError::ConnAckFlags { flags });
+        }
+        let reason = if version >= Version::V5 {
+            read_reason(reader)?
+        } else {
+            let code = reader.u8()?;
+            ReasonCode::from_connect_return_code(code).ok_or(DecodeError::ReasonCode {
+                packet: PacketType::ConnAck,
+                code,
+            })?
+        };
+        if session_present && reason.is_error() {
+            return Err(DecodeError::ConnAckFlags { flags });
+        }
+        let properties = if version >= Version::V5 {
+            ConnAckProperties::read(reader)?
+        } else {
+            ConnAckProperties::default()
+        };
+        Ok(Self {
+            session_present,
+            reason,
+            properties,
+        })
+    }
+}
+
+struct Versioned<'a> {
+    packet: &'a ConnAck,
+    version: Version,
+}
+
+impl Body for Versioned<'_> {
+    fn write(&self, sink: &mut impl Sink) {
+        let packet = self.packet;
+        let session_present = packet.session_present && self.version > Version::V3_1;
+        sink.u8(u8::from(session_present && !packet.reason.is_error()));
+        if self.version >= Version::V5 {
+            sink.u8(packet.reason as u8);
+            packet.properties.write(sink);
+        } else {
+            sink.u8(packet.reason.to_connect_return_code());
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! CONNECT (§3.1).
+
+use core::num::{NonZeroU16, NonZeroU32};
+
+use bytes::{Bytes, BytesMut};
+
+use super::{Body, encode_body};
+use crate::{
+    ByteStr, DecodeError, EncodeError, PacketType, QoS, TopicName, Version,
+    props::properties,
+    wire::{Reader, Sink, check_binary},
+};
+
+const CLEAN_START: u8 = 0b0000_0010;
+const WILL: u8 = 0b0000_0100;
+const WILL_RETAIN: u8 = 0b0010_0000;
+const PASSWORD: u8 = 0b0100_0000;
+const USER_NAME: u8 = 0b1000_0000;
+
+/// A CONNECT packet: the first of every connection.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Connect {
+    /// The version that the client speaks.
+    pub version: Version,
+    /// Names the session; empty asks the server for one.
+    pub client_id: ByteStr,
+    /// Begin with a new session (Clean Session before 5.0).
+    pub clean_start: bool,
+    /// Seconds within which the client promises to send something; 0 for no promise.
+    pub keep_alive: u16,
+    /// Published by the server if the connection is lost.
+    pub will: Option<Will>,
+    /// Who the client says it is.
+    pub user_name: Option<ByteStr>,
+    /// What proves it.
+    pub password: Option<Bytes>,
+    /// MQTT 5.0 properties.
+    pub properties: ConnectProperties,
+}
+
+/// The message that the server publishes if the connection is lost (§3.1.2.5).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Will {
+    /// Where it goes.
+    pub topic: TopicName,
+    /// The application's bytes, at most 65,535.
+    pub payload: Bytes,
+    /// At which QoS it is published.
+    pub qos: QoS,
+    /// Whether it is retained.
+    pub retain: bool,
+    /// MQTT 5.0 properties.
+    pub properties: WillProperties,
+}
+
+properties! {
+    /// Properties of CONNECT (§3.1.2.11).
+    ConnectProperties {
+        /// Seconds that the session outlives the connection; 0 if absent, for ever if `u32::MAX`.
+        session_expiry_interval: Option<u32> = SESSION_EXPIRY_INTERVAL,
+        /// QoS 1 and 2 messages that may be on their way to the client at once; 65,535 if absent.
+        receive_maximum: Option<NonZeroU16> = RECEIVE_MAXIMUM,
+        /// The largest packet, in bytes, that the client takes.
+        maximum_packet_size: Option<NonZeroU32> = MAXIMUM_PACKET_SIZE,
+        /// The greatest topic alias that the client takes; 0 if absent.
+        topic_alias_maximum: Option<u16> = TOPIC_ALIAS_MAXIMUM,
+        /// Asks for [`ConnAckProperties::response_information`](crate::ConnAckProperties).
+        request_response_information: Option<bool> = REQUEST_RESPONSE_INFORMATION,
+        /// Whether reason strings and user properties are wanted with failures; yes if absent.
+        request_problem_information: Option<bool> = REQUEST_PROBLEM_INFORMATION,
+        /// Names and values for the application.
+        user_properties: Vec<(ByteStr, ByteStr)> = USER_PROPERTY,
+        /// The name of an extended authentication.
+        authentication_method: Option<ByteStr> = AUTHENTICATION_METHOD,
+        /// Its first data.
+        authentication_data: Option<Bytes> = AUTHENTICATION_DATA,
+    }
+}
+
+properties! {
+    /// Properties of a will (§3.1.3.2).
+    WillProperties {
+        /// Seconds that the server waits for the client to come back; 0 if absent.
+        will_delay_interval: Option<u32> = WILL_DELAY_INTERVAL,
+        /// Whether the payload is UTF-8 text (`true`) or bytes of any kind.
+        payload_is_utf8: Option<bool> = PAYLOAD_FORMAT_INDICATOR,
+        /// Seconds that the message is worth keeping.
+        message_expiry_interval: Option<u32> = MESSAGE_EXPIRY_INTERVAL,
+        /// What the payload is, such as a MIME type.
+        content_type: Option<ByteStr> = CONTENT_TYPE,
+        /// Where an answer should be published.
+        response_topic: Option<ByteStr> = RESPONSE_TOPIC,
+        /// Returned with the answer.
+        correlation_data: Option<Bytes> = CORRELATION_DATA,
+        /// Names and values for the application.
+        user_properties: Vec<(ByteStr, ByteStr)> = USER_PROPERTY,
+    }
+}
+
+impl Connect {
+    /// A CONNECT with a clean start, a keep-alive of 60 s and nothing else.
+    #[must_use]
+    pub fn new(version: Version, client_id: ByteStr) -> Self {
+        Self {
+            version,
+            client_id,
+            clean_start: true,
+            keep_alive: 60,
+            will: None,
+            user_name: None,
+            password: None,
+            properties: ConnectProperties::default(),
+        }
+    }
+
+    pub(super) fn encode(&self, out: &mut BytesMut) -> Result<(), EncodeError> {
+        let will = self.will.as_ref();
+        for binary in [
+            self.password.as_ref(),
+            self.properties.authentication_data.as_ref(),
+            will.map(|will| &will.payload),
+            will.and_then(|will| will.properties.correlation_data.as_ref()),
+        ] {
+            check_binary(PacketType::Connect, binary)?;
+        }
+        encode_body(PacketType::Connect, self, out)
+    }
+
+    fn flags(&self) -> u8 {
+        let mut flags = 0;
+        if self.clean_start {
+            flags |= CLEAN_START;
+        }
+        if let Some(will) = &self.will {
+            flags |= WILL | (will.qos as u8) << 3;
+            if will.retain {
+                flags |= WILL_RETAIN;
+            }
+        }
+        if self.user_name.is_some() {
+            flags |= USER_NAME;
+        }
+        if self.password.is_some() {
+            flags |= PASSWORD;
+        }
+        flags
+    }
+
+    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let name = reader.binary()?;
+        let level = reader.u8()?;
+        let version =
+            Version::from_wire(&name, level).ok_or(DecodeError::UnsupportedProtocol { level })?;
+        let flags = reader.u8()?;
+        let will_qos = check_flags(flags, version)?;
+        let keep_alive = reader.u16()?;
+        let properties = if version >= Version::V5 {
+            ConnectProperties::read(reader)?
+        } else {
+            ConnectProperties::default()
+        };
+        if properties.authentication_data.is_some() && properties.authentication_method.is_none() {
+            return Err(DecodeError::AuthenticationDataAlone(PacketType::Connect));
+        }
+        let client_id = reader.string()?;
+        let will = match will_qos {
+            Some(qos) => Some(Will::read(reader, version, qos, flags & WILL_RETAIN != 0)?),
+            None => None,
+        };
+        let user_name = match flags & USER_NAME {
+            0 => None,
+            _ => Some(reader.string()?),
+        };
+        let password = match flags & PASSWORD {
+            0 => None,
+            _ => Some(reader.binary()?),
+        };
+        Ok(Self {
+            version,
+            client_id,
+            clean_start: flags & CLEAN_START != 0,
+            keep_alive,
+            will,
+            user_name,
+            password,
+            properties,
+        })
+    }
+}
+
+/// The QoS of the will if there is one.
+fn check_flags(flags: u8, version: Version) -> Result<Option<QoS>, DecodeError> {
+    let invalid = DecodeError::ConnectFlags { flags };
+    let will_qos = flags >> 3 & 0b11;
+    let password_alone = flags & PASSWORD != 0 && flags & USER_NAME == 0;
+    // `[MQTT-3.1.2-3]`; 3.1.1's `[MQTT-3.1.2-22]`, which 5.0 no longer has.
+    if flags & 1 != 0 || (password_alone && version < Version::V5) {
+        return Err(invalid);
+    }
+    if flags & WILL == 0 {
+        // `[MQTT-3.1.2-11]`, `[MQTT-3.1.2-13]`
+        if will_qos != 0 || flags & WILL_RETAIN != 0 {
+            return Err(invalid);
+        }
+        return Ok(None);
+    }
+    QoS::from_bits(will_qos).map(Some).ok_or(invalid)
+}
+
+impl Will {
+    fn read(
+        reader: &mut Reader<'_>,
+        version: Version,
+        qos: QoS,
+        retain: bool,
+    ) -> Result<Self, DecodeError> {
+        let properties = if version >= Version::V5 {
+            WillProperties::read(reader)?
+        } else {
+            WillProperties::default()
+        };
+        let topic = TopicName::new(&*reader.string()?).map_err(DecodeError::TopicName)?;
+        Ok(Self {
+            topic,
+            payload: reader.binary()?,
+            qos,
+            retain,
+            properties,
+        })
+    }
+}
+
+impl Body for Connect {
+    fn write(&self, sink: &mut impl Sink) {
+        sink.binary(self.version.protocol_name().as_bytes());
+        sink.u8(self.version.level());
+        sink.u8(self.flags());
+        sink.u16(self.keep_alive);
+        let has_properties = self.version >= Version::V5;
+        if has_properties {
+            self.properties.write(sink);
+        }
+        sink.string(&self.client_id);
+        if let Some(will) = &self.will {
+            if has_properties {
+                will.properties.write(sink);
+            }
+            sink.string(will.topic.as_byte_str());
+            sink.binary(&will.payload);
+        }
+        if let Some(user_name) = &self.user_name {
+            sink.string(user_name);
+        }
+        if let Some(password) = &self.password {
+            sink.binary(password);
+        }
+    }
+}

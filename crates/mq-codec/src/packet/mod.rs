@@ -1,0 +1,280 @@
+//! One module a packet type; [`Packet`] is any of them.
+
+use core::fmt;
+
+use bytes::BytesMut;
+
+use crate::{
+    DecodeError, EncodeError, PacketId, Version,
+    wire::{Reader, Sink, length_of, remaining_length},
+};
+
+mod ack;
+mod auth;
+mod connack;
+mod connect;
+mod disconnect;
+mod publish;
+mod suback;
+mod subscribe;
+mod unsuback;
+mod unsubscribe;
+
+pub use ack::{Ack, AckProperties};
+pub use auth::{Auth, AuthProperties};
+pub use connack::{ConnAck, ConnAckProperties};
+pub use connect::{Connect, ConnectProperties, Will, WillProperties};
+pub use disconnect::{Disconnect, DisconnectProperties};
+pub use publish::{Publish, PublishHead, PublishProperties};
+pub use suback::{SubAck, SubAckProperties};
+pub use subscribe::{Subscribe, SubscribeProperties};
+pub use unsuback::{UnsubAck, UnsubAckProperties};
+pub use unsubscribe::{Unsubscribe, UnsubscribeProperties};
+
+/// The type of a packet: the upper four bits of its first byte (§2.1.2).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+#[expect(missing_docs, reason = "the names are the specification's")]
+pub enum PacketType {
+    Connect = 1,
+    ConnAck = 2,
+    Publish = 3,
+    PubAck = 4,
+    PubRec = 5,
+    PubRel = 6,
+    PubComp = 7,
+    Subscribe = 8,
+    SubAck = 9,
+    Unsubscribe = 10,
+    UnsubAck = 11,
+    PingReq = 12,
+    PingResp = 13,
+    Disconnect = 14,
+    Auth = 15,
+}
+
+impl PacketType {
+    pub(crate) fn from_bits(bits: u8) -> Option<Self> {
+        Some(match bits {
+            1 => Self::Connect,
+            2 => Self::ConnAck,
+            3 => Self::Publish,
+            4 => Self::PubAck,
+            5 => Self::PubRec,
+            6 => Self::PubRel,
+            7 => Self::PubComp,
+            8 => Self::Subscribe,
+            9 => Self::SubAck,
+            10 => Self::Unsubscribe,
+            11 => Self::UnsubAck,
+            12 => Self::PingReq,
+            13 => Self::PingResp,
+            14 => Self::Disconnect,
+            15 => Self::Auth,
+            _ => return None,
+        })
+    }
+
+    /// The first byte of a packet that is not PUBLISH.
+    fn first_byte(self) -> u8 {
+        let flags = match self {
+            Self::PubRel | Self::Subscribe | Self::Unsubscribe => 0b0010,
+            _ => 0,
+        };
+        (self as u8) << 4 | flags
+    }
+}
+
+/// The specification's name, such as `PUBLISH`.
+impl fmt::Display for PacketType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Connect => "CONNECT",
+            Self::ConnAck => "CONNACK",
+            Self::Publish => "PUBLISH",
+            Self::PubAck => "PUBACK",
+            Self::PubRec => "PUBREC",
+            Self::PubRel => "PUBREL",
+            Self::PubComp => "PUBCOMP",
+            Self::Subscribe => "SUBSCRIBE",
+            Self::SubAck => "SUBACK",
+            Self::Unsubscribe => "UNSUBSCRIBE",
+            Self::UnsubAck => "UNSUBACK",
+            Self::PingReq => "PINGREQ",
+            Self::PingResp => "PINGRESP",
+            Self::Disconnect => "DISCONNECT",
+            Self::Auth => "AUTH",
+        })
+    }
+}
+
+/// Any MQTT packet.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Packet {
+    /// The client asks for a connection.
+    Connect(Box<Connect>),
+    /// The server answers it.
+    ConnAck(Box<ConnAck>),
+    /// A message.
+    Publish(Publish),
+    /// Acknowledges a QoS 1 PUBLISH.
+    PubAck(Ack),
+    /// First answer to a QoS 2 PUBLISH.
+    PubRec(Ack),
+    /// Answer to PUBREC.
+    PubRel(Ack),
+    /// Answer to PUBREL; the exchange is complete.
+    PubComp(Ack),
+    /// Asks for subscriptions.
+    Subscribe(Subscribe),
+    /// Answers SUBSCRIBE.
+    SubAck(SubAck),
+    /// Ends subscriptions.
+    Unsubscribe(Unsubscribe),
+    /// Answers UNSUBSCRIBE.
+    UnsubAck(UnsubAck),
+    /// "Are you there?"
+    PingReq,
+    /// Answers PINGREQ.
+    PingResp,
+    /// The last packet of a connection.
+    Disconnect(Disconnect),
+    /// A step of an extended authentication (5.0).
+    Auth(Auth),
+}
+
+impl Packet {
+    /// The type.
+    #[must_use]
+    pub fn packet_type(&self) -> PacketType {
+        match self {
+            Self::Connect(_) => PacketType::Connect,
+            Self::ConnAck(_) => PacketType::ConnAck,
+            Self::Publish(_) => PacketType::Publish,
+            Self::PubAck(_) => PacketType::PubAck,
+            Self::PubRec(_) => PacketType::PubRec,
+            Self::PubRel(_) => PacketType::PubRel,
+            Self::PubComp(_) => PacketType::PubComp,
+            Self::Subscribe(_) => PacketType::Subscribe,
+            Self::SubAck(_) => PacketType::SubAck,
+            Self::Unsubscribe(_) => PacketType::Unsubscribe,
+            Self::UnsubAck(_) => PacketType::UnsubAck,
+            Self::PingReq => PacketType::PingReq,
+            Self::PingResp => PacketType::PingResp,
+            Self::Disconnect(_) => PacketType::Disconnect,
+            Self::Auth(_) => PacketType::Auth,
+        }
+    }
+
+    /// The packet identifier, for packets that have one.
+    #[must_use]
+    pub fn packet_id(&self) -> Option<PacketId> {
+        match self {
+            Self::Publish(publish) => publish.packet_id,
+            Self::PubAck(ack) | Self::PubRec(ack) | Self::PubRel(ack) | Self::PubComp(ack) => {
+                Some(ack.packet_id)
+            }
+            Self::Subscribe(packet) => Some(packet.packet_id),
+            Self::SubAck(packet) => Some(packet.packet_id),
+            Self::Unsubscribe(packet) => Some(packet.packet_id),
+            Self::UnsubAck(packet) => Some(packet.packet_id),
+            _ => None,
+        }
+    }
+
+    /// Appends the packet to `out` as `version` writes it, a PUBLISH with its payload.
+    ///
+    /// What a version does not have (properties and most reason codes before 5.0) is left out.
+    /// CONNECT is written in its own version.
+    ///
+    /// # Errors
+    /// If it cannot be written; `out` is then as before.
+    pub fn encode(&self, version: Version, out: &mut BytesMut) -> Result<(), EncodeError> {
+        match self {
+            Self::Connect(packet) => packet.encode(out),
+            Self::ConnAck(packet) => packet.encode(version, out),
+            Self::Publish(packet) => packet.encode(version, out),
+            Self::PubAck(ack) | Self::PubRec(ack) | Self::PubRel(ack) | Self::PubComp(ack) => {
+                ack.encode(self.packet_type(), version, out)
+            }
+            Self::Subscribe(packet) => packet.encode(version, out),
+            Self::SubAck(packet) => packet.encode(version, out),
+            Self::Unsubscribe(packet) => packet.encode(version, out),
+            Self::UnsubAck(packet) => packet.encode(version, out),
+            Self::PingReq | Self::PingResp => {
+                out.u16(u16::from(self.packet_type().first_byte()) << 8);
+                Ok(())
+            }
+            Self::Disconnect(packet) => packet.encode(version, out),
+            Self::Auth(packet) => packet.encode(version, out),
+        }
+    }
+
+    /// Reads the body of a packet; the decoder has checked type and flags.
+    pub(crate) fn read(
+        mut reader: Reader<'_>,
+        flags: u8,
+        version: Version,
+    ) -> Result<Self, DecodeError> {
+        let packet_type = reader.packet;
+        let r = &mut reader;
+        let packet = match packet_type {
+            // Its payload is the rest of the packet, so there is nothing to finish.
+            PacketType::Publish => return Publish::read(r, flags, version).map(Self::Publish),
+            PacketType::Connect => Self::Connect(Box::new(Connect::read(r)?)),
+            PacketType::ConnAck => Self::ConnAck(Box::new(ConnAck::read(r, version)?)),
+            PacketType::PubAck => Self::PubAck(Ack::read(r, version)?),
+            PacketType::PubRec => Self::PubRec(Ack::read(r, version)?),
+            PacketType::PubRel => Self::PubRel(Ack::read(r, version)?),
+            PacketType::PubComp => Self::PubComp(Ack::read(r, version)?),
+            PacketType::Subscribe => Self::Subscribe(Subscribe::read(r, version)?),
+            PacketType::SubAck => Self::SubAck(SubAck::read(r, version)?),
+            PacketType::Unsubscribe => Self::Unsubscribe(Unsubscribe::read(r, version)?),
+            PacketType::UnsubAck => Self::UnsubAck(UnsubAck::read(r, version)?),
+            PacketType::PingReq => Self::PingReq,
+            PacketType::PingResp => Self::PingResp,
+            PacketType::Disconnect => Self::Disconnect(Disconnect::read(r, version)?),
+            PacketType::Auth => Self::Auth(Auth::read(r)?),
+        };
+        reader.finish()?;
+        Ok(packet)
+    }
+}
+
+impl From<Publish> for Packet {
+    fn from(packet: Publish) -> Self {
+        Self::Publish(packet)
+    }
+}
+
+impl From<Connect> for Packet {
+    fn from(packet: Connect) -> Self {
+        Self::Connect(Box::new(packet))
+    }
+}
+
+impl From<ConnAck> for Packet {
+    fn from(packet: ConnAck) -> Self {
+        Self::ConnAck(Box::new(packet))
+    }
+}
+
+/// A body that can be written to any sink: once to count, once for real.
+trait Body {
+    fn write(&self, sink: &mut impl Sink);
+}
+
+/// Appends a packet that is not PUBLISH: fixed header, then `body`.
+fn encode_body(
+    packet: PacketType,
+    body: &impl Body,
+    out: &mut BytesMut,
+) -> Result<(), EncodeError> {
+    let size = length_of(|length| body.write(length));
+    let remaining = remaining_length(size)?;
+    out.reserve(size + 5);
+    out.u8(packet.first_byte());
+    out.varint(remaining);
+    body.write(out);
+    Ok(())
+}

@@ -1,0 +1,233 @@
+//! PUBLISH (§3.3).
+
+use bytes::{Bytes, BytesMut};
+
+use crate::{
+    ByteStr, DecodeError, EncodeError, PacketId, PacketType, QoS, SubscriptionId, TopicName,
+    Version,
+    props::{clamped, id, properties},
+    wire::{Reader, Sink, check_binary, length_of, remaining_length},
+};
+
+/// A PUBLISH packet: a message on its way.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Publish {
+    /// It may have been sent before (QoS 1 and 2 only).
+    pub dup: bool,
+    /// How often it may arrive.
+    pub qos: QoS,
+    /// To the server: keep it for later subscribers. From the server: it was kept.
+    pub retain: bool,
+    /// Where it goes. Empty only where a topic alias stands in for it.
+    pub topic: TopicName,
+    /// Set for QoS 1 and 2, and only there.
+    pub packet_id: Option<PacketId>,
+    /// MQTT 5.0 properties.
+    pub properties: PublishProperties,
+    /// The application's bytes.
+    pub payload: Bytes,
+}
+
+properties! {
+    /// Properties of PUBLISH (§3.3.2.3).
+    PublishProperties {
+        /// Whether the payload is UTF-8 text (`true`) or bytes of any kind.
+        payload_is_utf8: Option<bool> = PAYLOAD_FORMAT_INDICATOR,
+        /// Seconds that the message is worth keeping.
+        message_expiry_interval: Option<u32> = MESSAGE_EXPIRY_INTERVAL,
+        /// Stands for the topic; 0 is refused when it is received.
+        topic_alias: Option<u16> = TOPIC_ALIAS,
+        /// Where an answer should be published.
+        response_topic: Option<ByteStr> = RESPONSE_TOPIC,
+        /// Returned with the answer, so that the requester knows which it is.
+        correlation_data: Option<Bytes> = CORRELATION_DATA,
+        /// Names and values for the application.
+        user_properties: Vec<(ByteStr, ByteStr)> = USER_PROPERTY,
+        /// The subscriptions that this message matched; from server to client only.
+        subscription_ids: Vec<SubscriptionId> = SUBSCRIPTION_IDENTIFIER,
+        /// What the payload is, such as a MIME type.
+        content_type: Option<ByteStr> = CONTENT_TYPE,
+    }
+}
+
+impl Publish {
+    /// A QoS 0 message.
+    #[must_use]
+    pub fn new(topic: TopicName, payload: impl Into<Bytes>) -> Self {
+        Self {
+            topic,
+            payload: payload.into(),
+            ..Self::default()
+        }
+    }
+
+    /// Appends the whole packet.
+    pub(super) fn encode(&self, version: Version, out: &mut BytesMut) -> Result<(), EncodeError> {
+        self.head().encode(version, out)?;
+        out.extend_from_slice(&self.payload);
+        Ok(())
+    }
+
+    /// All but the payload, borrowed, to be encoded by itself.
+    #[must_use]
+    pub fn head(&self) -> PublishHead<'_> {
+        PublishHead {
+            dup: self.dup,
+            qos: self.qos,
+            retain: self.retain,
+            topic: &self.topic,
+            packet_id: self.packet_id,
+            topic_alias: self.properties.topic_alias,
+            message_expiry_interval: self.properties.message_expiry_interval,
+            subscription_ids: &self.properties.subscription_ids,
+            properties: &self.properties,
+            payload_len: self.payload.len(),
+        }
+    }
+
+    pub(super) fn read(
+        reader: &mut Reader<'_>,
+        flags: u8,
+        version: Version,
+    ) -> Result<Self, DecodeError> {
+        let qos = QoS::from_bits(flags >> 1 & 0b11).ok_or(DecodeError::ReservedQos)?;
+        let dup = flags & 0b1000 != 0;
+        if dup && qos == QoS::AtMostOnce && version > Version::V3_1 {
+            return Err(DecodeError::DupWithQos0);
+        }
+        let topic = TopicName::from_wire(reader.binary()?).map_err(DecodeError::TopicName)?;
+        let packet_id = match qos {
+            QoS::AtMostOnce => None,
+            QoS::AtLeastOnce | QoS::ExactlyOnce => Some(reader.packet_id()?),
+        };
+        let properties = if version >= Version::V5 {
+            PublishProperties::read(reader)?
+        } else {
+            PublishProperties::default()
+        };
+        if topic.is_empty() && properties.topic_alias.is_none() {
+            return Err(DecodeError::NoTopic);
+        }
+        if let Some(response) = &properties.response_topic {
+            // `[MQTT-3.3.2-14]`: a topic name, so no wildcards.
+            TopicName::new(&**response).map_err(DecodeError::TopicName)?;
+        }
+        Ok(Self {
+            dup,
+            qos,
+            retain: flags & 1 != 0,
+            topic,
+            packet_id,
+            properties,
+            payload: reader.rest(),
+        })
+    }
+}
+
+/// A PUBLISH without its payload: what differs from subscriber to subscriber, borrowed.
+///
+/// A broker keeps one immutable message and encodes a head for each subscriber; the payload
+/// follows it on the wire by reference. The three fields that also stand in
+/// [`properties`](Self::properties) are taken from here, so that they can be replaced.
+#[derive(Clone, Copy, Debug)]
+pub struct PublishHead<'a> {
+    /// See [`Publish::dup`].
+    pub dup: bool,
+    /// See [`Publish::qos`].
+    pub qos: QoS,
+    /// See [`Publish::retain`].
+    pub retain: bool,
+    /// See [`Publish::topic`].
+    pub topic: &'a TopicName,
+    /// See [`Publish::packet_id`].
+    pub packet_id: Option<PacketId>,
+    /// Replaces [`PublishProperties::topic_alias`].
+    pub topic_alias: Option<u16>,
+    /// Replaces [`PublishProperties::message_expiry_interval`].
+    pub message_expiry_interval: Option<u32>,
+    /// Replaces [`PublishProperties::subscription_ids`].
+    pub subscription_ids: &'a [SubscriptionId],
+    /// All other properties.
+    pub properties: &'a PublishProperties,
+    /// How many bytes of payload follow.
+    pub payload_len: usize,
+}
+
+impl PublishHead<'_> {
+    /// The size of the whole packet in bytes, fixed header and payload included.
+    #[must_use]
+    pub fn packet_size(&self, version: Version) -> usize {
+        let body = length_of(|length| self.write(version, length)) + self.payload_len;
+        1 + length_of(|length| length.varint(clamped(body))) + body
+    }
+
+    /// Appends everything but the payload.
+    ///
+    /// # Errors
+    /// If the packet would not be valid; `out` is then as before.
+    pub fn encode(&self, version: Version, out: &mut BytesMut) -> Result<(), EncodeError> {
+        if self.packet_id.is_some() != (self.qos > QoS::AtMostOnce) {
+            return Err(EncodeError::PacketIdMismatch(self.qos));
+        }
+        if self.topic.is_empty() && (self.topic_alias.is_none() || version < Version::V5) {
+            return Err(EncodeError::NoTopic);
+        }
+        check_binary(
+            PacketType::Publish,
+            self.properties.correlation_data.as_ref(),
+        )?;
+        let head = length_of(|length| self.write(version, length));
+        let remaining = remaining_length(head + self.payload_len)?;
+        out.reserve(head + 5);
+        out.u8((PacketType::Publish as u8) << 4
+            | u8::from(self.dup) << 3
+            | (self.qos as u8) << 1
+            | u8::from(self.retain));
+        out.varint(remaining);
+        self.write(version, out);
+        Ok(())
+    }
+
+    #[inline]
+    fn write(&self, version: Version, sink: &mut impl Sink) {
+        sink.string(self.topic.as_byte_str());
+        if let Some(id) = self.packet_id {
+            sink.packet_id(id);
+        }
+        if version >= Version::V5 {
+            let length = length_of(|length| self.write_properties(length));
+            sink.varint(clamped(length));
+            if length > 0 {
+                self.write_properties(sink);
+            }
+        }
+    }
+
+    #[inline]
+    fn write_properties(&self, sink: &mut impl Sink) {
+        use crate::props::Slot;
+
+        let PublishProperties {
+            payload_is_utf8,
+            message_expiry_interval: _,
+            topic_alias: _,
+            response_topic,
+            correlation_data,
+            user_properties,
+            subscription_ids: _,
+            content_type,
+        } = self.properties;
+        payload_is_utf8.write(id::PAYLOAD_FORMAT_INDICATOR, sink);
+        self.message_expiry_interval
+            .write(id::MESSAGE_EXPIRY_INTERVAL, sink);
+        self.topic_alias.write(id::TOPIC_ALIAS, sink);
+        response_topic.write(id::RESPONSE_TOPIC, sink);
+        correlation_data.write(id::CORRELATION_DATA, sink);
+        user_properties.write(id::USER_PROPERTY, sink);
+        for subscription in self.subscription_ids {
+            sink.varint(id::SUBSCRIPTION_IDENTIFIER);
+            sink.varint(subscription.get());
+        }
+        content_type.write(id::CONTENT_TYPE, sink);
+    }
+}

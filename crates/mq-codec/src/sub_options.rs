@@ -1,0 +1,78 @@
+//! One entry of a SUBSCRIBE packet.
+
+use crate::{DecodeError, QoS, TopicFilter, Version};
+
+/// A topic filter with its options: one entry of SUBSCRIBE.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Subscription {
+    /// What to subscribe to.
+    pub filter: TopicFilter,
+    /// How.
+    pub options: SubscriptionOptions,
+}
+
+/// Subscription options (§3.8.3.1). MQTT 3.1 and 3.1.1 have the QoS only.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SubscriptionOptions {
+    /// The highest QoS at which messages are wanted.
+    pub qos: QoS,
+    /// Do not send back what this client published itself.
+    pub no_local: bool,
+    /// Keep the RETAIN flag as the publisher set it.
+    pub retain_as_published: bool,
+    /// Which retained messages to send when the subscription is made.
+    pub retain_handling: RetainHandling,
+}
+
+/// When a subscription gets the retained messages (§3.8.3.1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum RetainHandling {
+    /// Whenever it is made.
+    #[default]
+    Send = 0,
+    /// Only if it did not exist before.
+    SendIfNew = 1,
+    /// Never.
+    DoNotSend = 2,
+}
+
+impl From<QoS> for SubscriptionOptions {
+    fn from(qos: QoS) -> Self {
+        Self {
+            qos,
+            ..Self::default()
+        }
+    }
+}
+
+impl SubscriptionOptions {
+    pub(crate) fn bits(self, version: Version) -> u8 {
+        let qos = self.qos as u8;
+        if version < Version::V5 {
+            return qos;
+        }
+        qos | u8::from(self.no_local) << 2
+            | u8::from(self.retain_as_published) << 3
+            | (self.retain_handling as u8) << 4
+    }
+
+    pub(crate) fn from_bits(bits: u8, version: Version) -> Result<Self, DecodeError> {
+        let qos = QoS::from_bits(bits & 0b11).ok_or(DecodeError::ReservedQos)?;
+        let reserved = if version < Version::V5 { 0xFC } else { 0xC0 };
+        if bits & reserved != 0 {
+            return Err(DecodeError::ReservedSubscriptionOptions { bits });
+        }
+        Ok(Self {
+            qos,
+            no_local: bits & 0b100 != 0,
+            retain_as_published: bits & 0b1000 != 0,
+            retain_handling: match bits >> 4 & 0b11 {
+                0 => RetainHandling::Send,
+                1 => RetainHandling::SendIfNew,
+                2 => RetainHandling::DoNotSend,
+                _ => return Err(DecodeError::ReservedSubscriptionOptions { bits }),
+            },
+        })
+    }
+}

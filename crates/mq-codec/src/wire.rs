@@ -1,0 +1,272 @@
+//! Fields: the integers, strings and binary data that packets are made of.
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::{ByteStr, DecodeError, EncodeError, PacketId, PacketType, StringError};
+
+/// The largest remaining length, and the largest variable byte integer: four bytes (§1.5.5).
+pub const MAX_REMAINING_LENGTH: u32 = 268_435_455;
+
+/// Reads the fields of one packet, sharing the packet's memory.
+#[derive(Debug)]
+pub(crate) struct Reader<'a> {
+    pub(crate) packet: PacketType,
+    frame: &'a Bytes,
+    at: usize,
+    end: usize,
+}
+
+impl<'a> Reader<'a> {
+    /// Reads `frame` from byte `at`, after the fixed header.
+    pub(crate) fn new(packet: PacketType, frame: &'a Bytes, at: usize) -> Self {
+        Self {
+            packet,
+            frame,
+            at,
+            end: frame.len(),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.at == self.end
+    }
+
+    pub(crate) fn u8(&mut self) -> Result<u8, DecodeError> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    pub(crate) fn u16(&mut self) -> Result<u16, DecodeError> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    pub(crate) fn u32(&mut self) -> Result<u32, DecodeError> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    pub(crate) fn varint(&mut self) -> Result<u32, DecodeError> {
+        match varint(&self.frame[self.at..self.end])? {
+            Some((value, length)) => {
+                self.at += length;
+                Ok(value)
+            }
+            None => Err(DecodeError::Truncated(self.packet)),
+        }
+    }
+
+    pub(crate) fn packet_id(&mut self) -> Result<PacketId, DecodeError> {
+        let packet = self.packet;
+        PacketId::new(self.u16()?).ok_or(DecodeError::PacketIdZero(packet))
+    }
+
+    /// Binary data: a 16-bit length and as many bytes.
+    pub(crate) fn binary(&mut self) -> Result<Bytes, DecodeError> {
+        let length = usize::from(self.u16()?);
+        let start = self.at;
+        self.skip(length)?;
+        Ok(self.frame.slice(start..self.at))
+    }
+
+    pub(crate) fn string(&mut self) -> Result<ByteStr, DecodeError> {
+        let bytes = self.binary()?;
+        ByteStr::from_bytes(bytes).map_err(|error| self.string_error(error))
+    }
+
+    pub(crate) fn string_error(&self, error: StringError) -> DecodeError {
+        DecodeError::String {
+            packet: self.packet,
+            error,
+        }
+    }
+
+    /// All that is left.
+    pub(crate) fn rest(&mut self) -> Bytes {
+        let start = self.at;
+        self.at = self.end;
+        self.frame.slice(start..self.end)
+    }
+
+    /// A reader of the next `length` bytes, which are skipped here.
+    pub(crate) fn part(&mut self, length: usize) -> Result<Self, DecodeError> {
+        let start = self.at;
+        self.skip(length)?;
+        Ok(Self {
+            packet: self.packet,
+            frame: self.frame,
+            at: start,
+            end: self.at,
+        })
+    }
+
+    /// Refuses what is left.
+    pub(crate) fn finish(&self) -> Result<(), DecodeError> {
+        if self.is_empty() {
+            Ok(())
+        } else {
+            Err(DecodeError::TrailingBytes(self.packet))
+        }
+    }
+
+    fn skip(&mut self, length: usize) -> Result<(), DecodeError> {
+        if self.end - self.at < length {
+            return Err(DecodeError::Truncated(self.packet));
+        }
+        self.at += length;
+        Ok(())
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
+        match self.frame[self.at..self.end].first_chunk::<N>() {
+            Some(bytes) => {
+                self.at += N;
+                Ok(*bytes)
+            }
+            None => Err(DecodeError::Truncated(self.packet)),
+        }
+    }
+}
+
+/// A variable byte integer at the start of `bytes` and its length; `None` if it is incomplete.
+pub(crate) fn varint(bytes: &[u8]) -> Result<Option<(u32, usize)>, DecodeError> {
+    let mut value = 0;
+    for (index, byte) in bytes.iter().take(4).enumerate() {
+        value |= u32::from(byte & 0x7F) << (7 * index);
+        if byte & 0x80 == 0 {
+            if *byte == 0 && index > 0 {
+                return Err(DecodeError::VarintNotMinimal);
+            }
+            return Ok(Some((value, index + 1)));
+        }
+    }
+    if bytes.len() >= 4 {
+        return Err(DecodeError::VarintTooLong);
+    }
+    Ok(None)
+}
+
+/// Where fields are written to. Every packet writes its fields once, for [`Length`] to count and
+/// for [`BytesMut`] to hold, so that the length in front can never differ from what follows.
+pub(crate) trait Sink {
+    fn bytes(&mut self, bytes: &[u8]);
+
+    fn u8(&mut self, value: u8) {
+        self.bytes(&[value]);
+    }
+
+    fn u16(&mut self, value: u16) {
+        self.bytes(&value.to_be_bytes());
+    }
+
+    fn u32(&mut self, value: u32) {
+        self.bytes(&value.to_be_bytes());
+    }
+
+    fn varint(&mut self, mut value: u32) {
+        debug_assert!(value <= MAX_REMAINING_LENGTH);
+        loop {
+            let low = (value & 0x7F) as u8;
+            value >>= 7;
+            if value == 0 {
+                return self.u8(low);
+            }
+            self.u8(low | 0x80);
+        }
+    }
+
+    fn packet_id(&mut self, id: PacketId) {
+        self.u16(id.get());
+    }
+
+    /// Binary data of at most 65,535 bytes; [`check_binary`] comes first.
+    fn binary(&mut self, bytes: &[u8]) {
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "checked before it is written"
+        )]
+        self.u16(bytes.len() as u16);
+        self.bytes(bytes);
+    }
+
+    fn string(&mut self, text: &ByteStr) {
+        self.binary(text.as_bytes());
+    }
+}
+
+impl Sink for BytesMut {
+    #[inline]
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.put_slice(bytes);
+    }
+}
+
+/// Counts instead of writing.
+#[derive(Debug, Default)]
+pub(crate) struct Length(pub(crate) usize);
+
+impl Sink for Length {
+    #[inline]
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.0 += bytes.len();
+    }
+}
+
+/// The number of bytes that `write` writes.
+pub(crate) fn length_of(write: impl FnOnce(&mut Length)) -> usize {
+    let mut length = Length::default();
+    write(&mut length);
+    length.0
+}
+
+/// The remaining length as the wire has it.
+pub(crate) fn remaining_length(size: usize) -> Result<u32, EncodeError> {
+    u32::try_from(size)
+        .ok()
+        .filter(|size| *size <= MAX_REMAINING_LENGTH)
+        .ok_or(EncodeError::PacketTooLong { size })
+}
+
+/// Refuses binary data that its length prefix cannot describe.
+pub(crate) fn check_binary(packet: PacketType, bytes: Option<&Bytes>) -> Result<(), EncodeError> {
+    match bytes {
+        Some(bytes) if bytes.len() > usize::from(u16::MAX) => Err(EncodeError::BinaryTooLong {
+            packet,
+            size: bytes.len(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variable_byte_integers_match_the_table_of_the_specification() {
+        for (value, wire) in [
+            (0, &[0x00][..]),
+            (127, &[0x7F]),
+            (128, &[0x80, 0x01]),
+            (16_383, &[0xFF, 0x7F]),
+            (16_384, &[0x80, 0x80, 0x01]),
+            (2_097_151, &[0xFF, 0xFF, 0x7F]),
+            (2_097_152, &[0x80, 0x80, 0x80, 0x01]),
+            (MAX_REMAINING_LENGTH, &[0xFF, 0xFF, 0xFF, 0x7F]),
+        ] {
+            let mut out = BytesMut::new();
+            out.varint(value);
+            assert_eq!(&out[..], wire);
+            assert_eq!(varint(wire), Ok(Some((value, wire.len()))));
+            for cut in 0..wire.len() {
+                assert_eq!(varint(&wire[..cut]), Ok(None));
+            }
+        }
+    }
+
+    #[test]
+    fn overlong_variable_byte_integers_are_refused() {
+        assert_eq!(
+            varint(&[0x80, 0x80, 0x80, 0x80]),
+            Err(DecodeError::VarintTooLong)
+        );
+        assert_eq!(varint(&[0x80, 0x00]), Err(DecodeError::VarintNotMinimal));
+    }
+}
