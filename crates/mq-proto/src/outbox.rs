@@ -94,6 +94,12 @@ impl Outbox {
         }
     }
 
+    /// Takes the last `count` bytes back; they were put in by the last [`put`](Self::put).
+    pub(crate) fn take_back(&mut self, count: usize) {
+        self.open.truncate(self.open.len() - count);
+        self.len -= count;
+    }
+
     /// The first contiguous bytes and their lane.
     pub fn front(&mut self) -> Option<(LaneId, &[u8])> {
         if self.sealed.is_empty() {

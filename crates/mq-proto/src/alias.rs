@@ -1,0 +1,91 @@
+//! Topic aliases (MQTT 5.0 §3.3.2.3.4), one direction each.
+
+use hashbrown::HashMap;
+use mq_codec::TopicName;
+
+use crate::ProtocolError;
+
+/// Aliases that this side may use for what it sends.
+///
+/// The first topics get them and keep them: with more topics than aliases, replacing would send
+/// the full name as often as not.
+#[derive(Debug, Default)]
+pub(crate) struct SendAliases {
+    maximum: u16,
+    by_topic: HashMap<TopicName, u16>,
+}
+
+/// How a topic is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum SendTopic {
+    /// By name alone.
+    Name,
+    /// By name, and from now on it has this alias.
+    Introduce(u16),
+    /// By this alias alone.
+    Alias(u16),
+}
+
+impl SendAliases {
+    pub(crate) fn new(maximum: u16) -> Self {
+        Self {
+            maximum,
+            by_topic: HashMap::new(),
+        }
+    }
+
+    /// How to write `topic` now. Call [`introduced`](Self::introduced) once it was written.
+    pub(crate) fn look_up(&self, topic: &TopicName) -> SendTopic {
+        if self.maximum == 0 {
+            return SendTopic::Name;
+        }
+        match self.by_topic.get(topic) {
+            Some(alias) => SendTopic::Alias(*alias),
+            None => u16::try_from(self.by_topic.len() + 1)
+                .ok()
+                .filter(|alias| *alias <= self.maximum)
+                .map_or(SendTopic::Name, SendTopic::Introduce),
+        }
+    }
+
+    pub(crate) fn introduced(&mut self, topic: &TopicName, alias: u16) {
+        self.by_topic.insert(topic.detached(), alias);
+    }
+}
+
+/// Aliases that the peer has set for what it sends.
+#[derive(Debug, Default)]
+pub(crate) struct ReceiveAliases {
+    maximum: u16,
+    topics: Vec<Option<TopicName>>,
+}
+
+impl ReceiveAliases {
+    pub(crate) fn new(maximum: u16) -> Self {
+        Self {
+            maximum,
+            topics: Vec::new(),
+        }
+    }
+
+    /// The topic that a PUBLISH with `alias` and possibly a name means.
+    pub(crate) fn resolve(
+        &mut self,
+        alias: u16,
+        topic: TopicName,
+    ) -> Result<TopicName, ProtocolError> {
+        let invalid = ProtocolError::TopicAlias(alias);
+        if alias == 0 || alias > self.maximum {
+            return Err(invalid);
+        }
+        let index = usize::from(alias - 1);
+        if topic.is_empty() {
+            return self.topics.get(index).cloned().flatten().ok_or(invalid);
+        }
+        if self.topics.len() <= index {
+            self.topics.resize(index + 1, None);
+        }
+        self.topics[index] = Some(topic.detached());
+        Ok(topic)
+    }
+}

@@ -1,0 +1,91 @@
+//! What a connection is told when it is made.
+
+use core::num::{NonZeroU16, NonZeroU32};
+use std::time::Duration;
+
+use mq_codec::{Connect, MAX_REMAINING_LENGTH, QoS};
+
+/// The largest packet that MQTT can carry: remaining length and a fixed header of five bytes.
+const LARGEST_PACKET: u32 = MAX_REMAINING_LENGTH + 5;
+
+/// How a client connects.
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    /// The CONNECT to send. Its receive maximum, maximum packet size and topic alias maximum are
+    /// replaced by the fields below.
+    pub connect: Connect,
+    /// QoS 1 and 2 messages that may be unacknowledged at once, beside the server's Receive
+    /// Maximum. Default 100: enough to fill a link of 100 ms at 1,000 messages a second.
+    pub max_inflight: NonZeroU16,
+    /// QoS 1 and 2 messages that the server may send before the first is acknowledged (5.0).
+    /// Default 1,000.
+    pub receive_maximum: NonZeroU16,
+    /// The largest packet taken, in bytes. Default: what MQTT can carry, 256 MiB.
+    pub max_packet_size: NonZeroU32,
+    /// Topic aliases that the server may use (5.0). Default 16.
+    pub topic_alias_maximum: u16,
+    /// Whether to use the server's topic aliases for what is sent (5.0). Default yes.
+    pub use_topic_aliases: bool,
+    /// How long CONNACK may take. Default 20 s.
+    pub connack_timeout: Duration,
+    /// How long the answer to PINGREQ, or any other byte, may take. Default 20 s.
+    pub ping_timeout: Duration,
+}
+
+impl ClientConfig {
+    /// The defaults around `connect`.
+    #[must_use]
+    pub fn new(connect: Connect) -> Self {
+        Self {
+            connect,
+            max_inflight: NonZeroU16::MIN.saturating_add(99),
+            receive_maximum: NonZeroU16::MIN.saturating_add(999),
+            max_packet_size: NonZeroU32::MIN.saturating_add(LARGEST_PACKET - 1),
+            topic_alias_maximum: 16,
+            use_topic_aliases: true,
+            connack_timeout: Duration::from_secs(20),
+            ping_timeout: Duration::from_secs(20),
+        }
+    }
+}
+
+/// What a server allows a client.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// How long CONNECT may take after the link is there. Default 10 s.
+    pub connect_timeout: Duration,
+    /// QoS 1 and 2 messages that the client may send before the first is acknowledged; announced
+    /// to and enforced on 5.0 clients. Default 1,024.
+    pub receive_maximum: NonZeroU16,
+    /// QoS 1 and 2 messages that may be unacknowledged by the client at once, beside its own
+    /// Receive Maximum. Default 1,024.
+    pub max_inflight: NonZeroU16,
+    /// The largest packet taken, in bytes. Default 1 MiB.
+    pub max_packet_size: NonZeroU32,
+    /// Topic aliases that the client may use (5.0). Default 64.
+    pub topic_alias_maximum: u16,
+    /// Whether to use the client's topic aliases for what is sent (5.0). Default yes.
+    pub use_topic_aliases: bool,
+    /// The highest QoS that a client may publish at. Default 2.
+    pub maximum_qos: QoS,
+    /// Whether clients may publish retained messages. Default yes.
+    pub retain_available: bool,
+    /// Replaces the client's keep-alive where that is longer or 0; seconds (5.0). Default none.
+    pub max_keep_alive: Option<u16>,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            connect_timeout: Duration::from_secs(10),
+            receive_maximum: NonZeroU16::MIN.saturating_add(1023),
+            max_inflight: NonZeroU16::MIN.saturating_add(1023),
+            max_packet_size: NonZeroU32::MIN.saturating_add((1 << 20) - 1),
+            topic_alias_maximum: 64,
+            use_topic_aliases: true,
+            maximum_qos: QoS::ExactlyOnce,
+            retain_available: true,
+            max_keep_alive: None,
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! CONNECT and CONNACK, both roles.
+
+use core::num::{NonZeroU16, NonZeroU32};
+use std::time::Instant;
+
+use mq_codec::{ConnAck, Connect, Packet, QoS, ReasonCode, Version};
+
+use super::{Connection, Role, State};
+use crate::{
+    CloseReason, CommandError, Event, ProtocolError, Session,
+    alias::{ReceiveAliases, SendAliases},
+    config::{ClientConfig, ServerConfig},
+    keepalive::KeepAlive,
+};
+
+impl Connection {
+    /// Client: sends CONNECT.
+    ///
+    /// What is published or subscribed to before CONNACK arrives goes right behind it
+    /// `[MQTT-3.1.4-5]`, so that it can travel as early data with a resumed TLS or QUIC
+    /// handshake; see [`publish`](Self::publish) for the limits.
+    ///
+    /// # Errors
+    /// If it was called before, or a field is too long.
+    pub fn connect(&mut self, now: Instant) -> Result<(), CommandError> {
+        let (State::Idle, Some(config)) = (self.state, &self.client_config) else {
+            return Err(CommandError::NotConnected);
+        };
+        let connect = announced_by_client(config);
+        let deadline = now + config.connack_timeout;
+        self.keep_alive = KeepAlive::client(now, connect.keep_alive, config.ping_timeout);
+        self.try_send(now, crate::LaneId::CONTROL, &Packet::from(connect))?;
+        self.handshake_deadline = Some(deadline);
+        self.state = State::Connecting;
+        Ok(())
+    }
+
+    /// Server: lets the client in, with `session` as its state and `ack` as the answer.
+    ///
+    /// `ack.session_present` says whether `session` is an earlier one; what is in flight in it is
+    /// sent again. The receive maximum, maximum packet size, topic alias maximum, maximum QoS,
+    /// retain availability and server keep-alive of this connection's configuration are added to
+    /// `ack`.
+    ///
+    /// # Errors
+    /// If there is no CONNECT to answer, or the answer cannot be encoded.
+    pub fn accept(
+        &mut self,
+        now: Instant,
+        session: Session,
+        mut ack: ConnAck,
+    ) -> Result<(), CommandError> {
+        let (State::Connecting, Some(config)) = (self.state, &self.server_config) else {
+            return Err(CommandError::NotConnected);
+        };
+        if self.version >= Version::V5 {
+            announce_by_server(config, &mut ack);
+            if self.server_keep_alive.is_some() {
+                ack.properties.server_keep_alive = self.server_keep_alive;
+            }
+        }
+        self.try_send(now, crate::LaneId::CONTROL, &Packet::from(ack))?;
+        self.session = session;
+        self.open(now);
+        Ok(())
+    }
+
+    /// Server: refuses the client with `ack`, whose reason is an error, and ends the connection.
+    pub fn refuse(&mut self, ack: ConnAck) {
+        if self.state == State::Connecting && self.role == Role::Server {
+            self.write_last(&Packet::from(ack.clone()));
+            self.close(CloseReason::Refused(Box::new(ack)));
+        }
+    }
+
+    /// Server: CONNECT itself was wrong. Only some of the reasons have an answer before 5.0.
+    pub(super) fn refuse_malformed_connect(&mut self, reason: ReasonCode) {
+        // A client whose version is unknown or too new understands MQTT 3.1.1's answer best
+        // `[MQTT-3.1.2-2]`; garbage gets none.
+        if reason == ReasonCode::UnsupportedProtocolVersion {
+            self.version = Version::V3_1_1;
+            self.write_last(&Packet::from(ConnAck::new(reason)));
+        }
+    }
+
+    pub(super) fn connect_received(&mut self, now: Instant, connect: Box<Connect>) {
+        self.version = connect.version;
+        self.handshake_deadline = None;
+        self.state = State::Connecting;
+        if let Some(config) = &self.server_config {
+            let properties = &connect.properties;
+            self.peer.maximum_packet_size = properties.maximum_packet_size.map(NonZeroU32::get);
+            self.window
+                .limit(properties.receive_maximum.unwrap_or(NonZeroU16::MAX));
+            if config.use_topic_aliases {
+                let maximum = properties.topic_alias_maximum.unwrap_or(0);
+                // Each alias keeps its topic in memory, so the peer does not choose how many.
+                self.send_aliases = SendAliases::new(maximum.min(config.topic_alias_maximum));
+            }
+            let mut keep_alive = connect.keep_alive;
+            if self.version >= Version::V5 {
+                self.receive_aliases = ReceiveAliases::new(config.topic_alias_maximum);
+                self.server_keep_alive = config
+                    .max_keep_alive
+                    .filter(|maximum| keep_alive == 0 || keep_alive > *maximum);
+                keep_alive = self.server_keep_alive.unwrap_or(keep_alive);
+            }
+            self.keep_alive = KeepAlive::server(now, keep_alive);
+        }
+        self.events.push_back(Event::Connect(connect));
+    }
+
+    pub(super) fn connack_received(
+        &mut self,
+        now: Instant,
+        ack: Box<ConnAck>,
+    ) -> Result<(), ProtocolError> {
+        self.handshake_deadline = None;
+        if ack.reason.is_error() {
+            self.close(CloseReason::Refused(ack));
+            return Ok(());
+        }
+        let Some(config) = &self.client_config else {
+            return Err(ProtocolError::Unexpected(mq_codec::PacketType::ConnAck));
+        };
+        let properties = &ack.properties;
+        self.peer.maximum_packet_size = properties.maximum_packet_size.map(NonZeroU32::get);
+        self.peer.maximum_qos = properties.maximum_qos.unwrap_or(QoS::ExactlyOnce);
+        self.peer.retain_available = properties.retain_available.unwrap_or(true);
+        self.window
+            .limit(properties.receive_maximum.unwrap_or(NonZeroU16::MAX));
+        if config.use_topic_aliases {
+            let maximum = properties.topic_alias_maximum.unwrap_or(0);
+            self.send_aliases = SendAliases::new(maximum.min(MAX_SEND_ALIASES));
+        }
+        let keep_alive = properties
+            .server_keep_alive
+            .unwrap_or(config.connect.keep_alive);
+        self.keep_alive = KeepAlive::client(now, keep_alive, config.ping_timeout);
+        let session_present = ack.session_present;
+        self.events.push_back(Event::Connected(ack));
+        let had = self.window.carried_over(&self.session);
+        if !session_present {
+            self.session.peer_forgot();
+        }
+        self.open(now);
+        if !session_present && had > 0 {
+            let resent = self.window.carried_over(&self.session);
+            self.events.push_back(Event::SessionLost { resent });
+        }
+        Ok(())
+    }
+
+    /// The handshake is over: what an earlier connection left in flight goes out again.
+    fn open(&mut self, now: Instant) {
+        self.state = State::Open;
+        self.carried_incoming = self.session.incoming_len();
+        self.window.resume(&self.session);
+        self.send_again(now);
+    }
+}
+
+/// Aliases that a client uses at most, whatever the server would allow: each keeps a topic in
+/// memory.
+const MAX_SEND_ALIASES: u16 = 64;
+
+/// CONNECT with what this configuration announces.
+fn announced_by_client(config: &ClientConfig) -> Connect {
+    let mut connect = config.connect.clone();
+    if connect.version >= Version::V5 {
+        let properties = &mut connect.properties;
+        properties.receive_maximum = Some(config.receive_maximum);
+        properties.maximum_packet_size = Some(config.max_packet_size);
+        properties.topic_alias_maximum = Some(config.topic_alias_maximum);
+    }
+    connect
+}
+
+/// CONNACK with what this configuration announces.
+fn announce_by_server(config: &ServerConfig, ack: &mut ConnAck) {
+    let properties = &mut ack.properties;
+    properties.receive_maximum = Some(config.receive_maximum);
+    properties.maximum_packet_size = Some(config.max_packet_size);
+    if config.topic_alias_maximum > 0 {
+        properties.topic_alias_maximum = Some(config.topic_alias_maximum);
+    }
+    if config.maximum_qos < QoS::ExactlyOnce {
+        properties.maximum_qos = Some(config.maximum_qos);
+    }
+    if !config.retain_available {
+        properties.retain_available = Some(false);
+    }
+}

@@ -1,0 +1,211 @@
+//! Messages that arrive, and when they are acknowledged.
+
+use core::num::NonZeroU16;
+use std::{collections::VecDeque, time::Instant};
+
+use mq_codec::{Ack, Packet, PacketId, Publish, QoS, ReasonCode, Version};
+
+use super::Connection;
+use crate::{AckTicket, Event, LaneId, Message, ProtocolError, event::Received, session::Incoming};
+
+/// Acknowledgements that are due, in the order of the messages.
+#[derive(Debug)]
+pub(super) struct AckQueue {
+    maximum: u16,
+    /// Slot numbers are counted on from the first of `waiting`.
+    first_slot: u64,
+    /// `None` until the owner has given its ticket back.
+    waiting: VecDeque<Due>,
+}
+
+#[derive(Debug)]
+struct Due {
+    packet_id: PacketId,
+    qos: QoS,
+    lane: LaneId,
+    reason: Option<ReasonCode>,
+}
+
+impl AckQueue {
+    pub(super) fn new(maximum: NonZeroU16) -> Self {
+        Self {
+            maximum: maximum.get(),
+            first_slot: 0,
+            waiting: VecDeque::new(),
+        }
+    }
+
+    fn push(&mut self, packet_id: PacketId, qos: QoS, lane: LaneId) -> AckTicket {
+        let slot = self.first_slot + self.waiting.len() as u64;
+        self.waiting.push_back(Due {
+            packet_id,
+            qos,
+            lane,
+            reason: None,
+        });
+        AckTicket {
+            slot,
+            packet_id,
+            qos,
+            lane,
+        }
+    }
+
+    /// Whether the ticket is one of this queue's.
+    fn fill(&mut self, ticket: &AckTicket, reason: ReasonCode) -> bool {
+        let due = ticket
+            .slot
+            .checked_sub(self.first_slot)
+            .and_then(|index| usize::try_from(index).ok())
+            .and_then(|index| self.waiting.get_mut(index))
+            .filter(|due| due.packet_id == ticket.packet_id && due.qos == ticket.qos);
+        match due {
+            Some(due) => {
+                due.reason = Some(reason);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The first acknowledgement, if it may leave.
+    fn pop(&mut self) -> Option<(Due, ReasonCode)> {
+        let reason = self.waiting.front()?.reason?;
+        self.first_slot += 1;
+        self.waiting.pop_front().map(|due| (due, reason))
+    }
+}
+
+impl Connection {
+    /// Acknowledges a received message with success or a refusal (5.0; earlier versions can only
+    /// acknowledge).
+    ///
+    /// PUBACK or PUBREC leaves now, or once the messages before this one are acknowledged too. A
+    /// ticket of an earlier connection does nothing: its message will be sent again.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "a ticket is used once, which taking it by value enforces"
+    )]
+    pub fn ack(&mut self, now: Instant, ticket: AckTicket, reason: ReasonCode) {
+        if !self.acks.fill(&ticket, reason) || self.is_closed() {
+            return;
+        }
+        if ticket.qos == QoS::ExactlyOnce {
+            // What an old version cannot refuse counts as taken.
+            let kept = !reason.is_error() || self.version < Version::V5;
+            self.session.kept(ticket.packet_id, kept);
+        }
+        while let Some((due, reason)) = self.acks.pop() {
+            let ack = Ack::new(due.packet_id, reason);
+            let packet = match due.qos {
+                QoS::ExactlyOnce => Packet::PubRec(ack),
+                QoS::AtMostOnce | QoS::AtLeastOnce => Packet::PubAck(ack),
+            };
+            self.send_on(now, due.lane, &packet);
+        }
+    }
+
+    /// The number of received messages that wait for their acknowledgement.
+    #[must_use]
+    pub fn unacknowledged(&self) -> usize {
+        self.acks.waiting.len()
+    }
+
+    pub(super) fn publish_received(
+        &mut self,
+        now: Instant,
+        lane: LaneId,
+        publish: Publish,
+    ) -> Result<(), ProtocolError> {
+        let Publish {
+            dup,
+            qos,
+            retain,
+            mut topic,
+            packet_id,
+            mut properties,
+            payload,
+        } = publish;
+        if let Some(config) = &self.server_config {
+            if qos > config.maximum_qos {
+                return Err(ProtocolError::Qos);
+            }
+            if retain && !config.retain_available {
+                return Err(ProtocolError::Retain);
+            }
+            if !properties.subscription_ids.is_empty() {
+                return Err(ProtocolError::SubscriptionId);
+            }
+        }
+        if let Some(alias) = properties.topic_alias.take() {
+            topic = self.receive_aliases.resolve(alias, topic)?;
+        }
+        let ticket = match packet_id {
+            None => None,
+            Some(id) => match self.take_responsibility(now, lane, id, qos)? {
+                Some(ticket) => Some(ticket),
+                None => return Ok(()),
+            },
+        };
+        let subscription_ids = core::mem::take(&mut properties.subscription_ids);
+        self.events.push_back(Event::Publish(Received {
+            message: Message {
+                topic,
+                payload,
+                properties,
+            },
+            qos,
+            retain,
+            dup,
+            subscription_ids,
+            ticket,
+        }));
+        Ok(())
+    }
+
+    /// A ticket for a message that is to be delivered; `None` for one that was delivered before.
+    fn take_responsibility(
+        &mut self,
+        now: Instant,
+        lane: LaneId,
+        id: PacketId,
+        qos: QoS,
+    ) -> Result<Option<AckTicket>, ProtocolError> {
+        if qos == QoS::ExactlyOnce {
+            match self.session.incoming(id) {
+                Incoming::New => {}
+                Incoming::Taken => return Ok(None),
+                Incoming::Kept => {
+                    let again = Packet::PubRec(Ack::new(id, ReasonCode::Success));
+                    self.send_on(now, lane, &again);
+                    return Ok(None);
+                }
+            }
+        }
+        // Only MQTT 5.0 peers were told how many they may send (§4.9). A QoS 2 message whose
+        // PUBREC has left counts until its PUBREL.
+        let kept = self
+            .session
+            .incoming_len()
+            .saturating_sub(self.carried_incoming);
+        let unacknowledged = self.acks.waiting.len().max(kept);
+        let maximum = self.acks.maximum;
+        if self.version >= Version::V5 && unacknowledged > usize::from(maximum) {
+            return Err(ProtocolError::ReceiveMaximum(maximum));
+        }
+        Ok(Some(self.acks.push(id, qos, lane)))
+    }
+
+    pub(super) fn pubrel_received(&mut self, now: Instant, lane: LaneId, release: &Ack) {
+        let known = self.session.incoming_released(release.packet_id);
+        // An unknown identifier is answered all the same: the PUBCOMP may have been lost with an
+        // earlier connection (§4.3.3).
+        let reason = if known {
+            ReasonCode::Success
+        } else {
+            ReasonCode::PacketIdentifierNotFound
+        };
+        let complete = Packet::PubComp(Ack::new(release.packet_id, reason));
+        self.send_on(now, lane, &complete);
+    }
+}

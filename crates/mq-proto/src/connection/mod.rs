@@ -1,0 +1,444 @@
+//! One MQTT connection, in the client's or the server's role.
+
+use std::{collections::VecDeque, time::Instant};
+
+use bytes::BytesMut;
+use hashbrown::HashSet;
+use mq_codec::{
+    Auth, Decoder, Disconnect, EncodeError, Packet, PacketId, PacketType, QoS, ReasonCode, Version,
+};
+
+use crate::{
+    CloseReason, CommandError, Event, LaneId, Outbox, ProtocolError, ServerConfig, Session,
+    alias::{ReceiveAliases, SendAliases},
+    config::ClientConfig,
+    keepalive::{Due, KeepAlive},
+};
+
+mod handshake;
+mod incoming;
+mod outgoing;
+mod requests;
+
+use incoming::AckQueue;
+use outgoing::SendWindow;
+
+/// Which side of the connection this is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// Sends CONNECT.
+    Client,
+    /// Answers it.
+    Server,
+}
+
+/// One MQTT connection as a state machine.
+///
+/// It never blocks, never reads a clock and owns no socket. The owner calls, in this order and
+/// over and over:
+///
+/// 1. [`handle_bytes`](Self::handle_bytes) when a link has received something,
+///    [`handle_timeout`](Self::handle_timeout) when [`poll_timeout`](Self::poll_timeout) has
+///    passed, [`handle_link_lost`](Self::handle_link_lost) when the link has ended;
+/// 2. [`poll_event`](Self::poll_event) until it returns `None`, acting on each event, for example
+///    with [`accept`](Self::accept), [`publish`](Self::publish) or [`ack`](Self::ack);
+/// 3. writes what [`outbox`](Self::outbox) holds;
+/// 4. waits for the link or for [`poll_timeout`](Self::poll_timeout).
+///
+/// ```text
+///             connect()              CONNACK
+/// client  Idle --------> Connecting ---------> Open ----> Closed
+///             CONNECT                accept()
+/// server  Idle --------> Connecting ---------> Open ----> Closed
+/// ```
+///
+/// Every state goes to `Closed` when the peer breaks the protocol, is silent for too long,
+/// disconnects or is refused; [`Event::Closed`] is then the last event. The session, which may go
+/// on with another connection, is taken out with [`into_session`](Self::into_session).
+#[derive(Debug)]
+pub struct Connection {
+    role: Role,
+    state: State,
+    version: Version,
+    decoder: Decoder,
+    session: Session,
+    client_config: Option<Box<ClientConfig>>,
+    server_config: Option<Box<ServerConfig>>,
+    /// When CONNECT (server) or CONNACK (client) must have come.
+    handshake_deadline: Option<Instant>,
+    keep_alive: KeepAlive,
+    /// Server: the keep-alive that replaces the client's, in seconds.
+    server_keep_alive: Option<u16>,
+    events: VecDeque<Event>,
+    outbox: Outbox,
+    /// Incoming messages that wait for their acknowledgement.
+    acks: AckQueue,
+    /// QoS 2 messages of earlier connections whose PUBREL was still to come when this one opened;
+    /// they do not count against this connection's Receive Maximum.
+    carried_incoming: usize,
+    /// Outgoing messages: what may be sent.
+    window: SendWindow,
+    send_aliases: SendAliases,
+    receive_aliases: ReceiveAliases,
+    peer: PeerLimits,
+    /// SUBSCRIBE and UNSUBSCRIBE that wait for their answer.
+    requests: HashSet<PacketId>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Idle,
+    Connecting,
+    Open,
+    Closed,
+}
+
+/// What the peer said that it takes.
+#[derive(Debug)]
+struct PeerLimits {
+    maximum_packet_size: Option<u32>,
+    maximum_qos: QoS,
+    retain_available: bool,
+}
+
+impl Default for PeerLimits {
+    fn default() -> Self {
+        Self {
+            maximum_packet_size: None,
+            maximum_qos: QoS::ExactlyOnce,
+            retain_available: true,
+        }
+    }
+}
+
+impl Connection {
+    /// The client's side, before [`connect`](Self::connect).
+    ///
+    /// `session` is empty or comes from an earlier connection with the same client identifier.
+    #[must_use]
+    pub fn client(now: Instant, config: ClientConfig, session: Session) -> Self {
+        let version = config.connect.version;
+        Self {
+            role: Role::Client,
+            version,
+            decoder: Decoder::new(Some(version), config.max_packet_size.get()),
+            session,
+            keep_alive: KeepAlive::client(now, 0, config.ping_timeout),
+            acks: AckQueue::new(config.receive_maximum),
+            window: SendWindow::new(config.max_inflight),
+            receive_aliases: ReceiveAliases::new(if version >= Version::V5 {
+                config.topic_alias_maximum
+            } else {
+                0
+            }),
+            client_config: Some(Box::new(config)),
+            ..Self::blank(now)
+        }
+    }
+
+    /// The server's side of a link that has just been opened.
+    #[must_use]
+    pub fn server(now: Instant, config: ServerConfig) -> Self {
+        Self {
+            role: Role::Server,
+            decoder: Decoder::new(None, config.max_packet_size.get()),
+            handshake_deadline: Some(now + config.connect_timeout),
+            acks: AckQueue::new(config.receive_maximum),
+            window: SendWindow::new(config.max_inflight),
+            server_config: Some(Box::new(config)),
+            ..Self::blank(now)
+        }
+    }
+
+    fn blank(now: Instant) -> Self {
+        Self {
+            role: Role::Server,
+            state: State::Idle,
+            version: Version::V5,
+            decoder: Decoder::new(None, 0),
+            session: Session::new(),
+            client_config: None,
+            server_config: None,
+            handshake_deadline: None,
+            keep_alive: KeepAlive::server(now, 0),
+            server_keep_alive: None,
+            events: VecDeque::new(),
+            outbox: Outbox::new(),
+            acks: AckQueue::new(core::num::NonZeroU16::MAX),
+            carried_incoming: 0,
+            window: SendWindow::new(core::num::NonZeroU16::MAX),
+            send_aliases: SendAliases::default(),
+            receive_aliases: ReceiveAliases::default(),
+            peer: PeerLimits::default(),
+            requests: HashSet::new(),
+        }
+    }
+
+    /// Which side this is.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
+    /// The version that is spoken; a server knows it from [`Event::Connect`] on.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Whether CONNACK has said yes and nothing has ended the connection since.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.state == State::Open
+    }
+
+    /// Whether the connection is over.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.state == State::Closed
+    }
+
+    /// Takes the complete packets off the front of `buffer`, which holds what `lane` received.
+    ///
+    /// An incomplete packet stays in `buffer` and is looked at again with the next bytes. A
+    /// server also leaves everything behind a CONNECT until that is answered: call again after
+    /// [`accept`](Self::accept).
+    pub fn handle_bytes(&mut self, now: Instant, lane: LaneId, buffer: &mut BytesMut) {
+        if self.state == State::Closed {
+            buffer.clear();
+            return;
+        }
+        self.keep_alive.received(now);
+        while !self.must_wait() {
+            let result = match self.decoder.decode(buffer) {
+                Ok(None) => return,
+                Ok(Some(_)) if lane != LaneId::CONTROL => Err(ProtocolError::Lane(lane)),
+                Ok(Some(packet)) => self.handle_packet(now, lane, packet),
+                Err(error) => Err(error.into()),
+            };
+            if let Err(error) = result {
+                buffer.clear();
+                self.fail(error);
+                return;
+            }
+        }
+    }
+
+    /// Whether what is in the receive buffer must stay there for now.
+    fn must_wait(&self) -> bool {
+        match self.state {
+            State::Closed => true,
+            State::Connecting => self.role == Role::Server,
+            State::Idle | State::Open => false,
+        }
+    }
+
+    fn handle_packet(
+        &mut self,
+        now: Instant,
+        lane: LaneId,
+        packet: Packet,
+    ) -> Result<(), ProtocolError> {
+        let packet_type = packet.packet_type();
+        let unexpected = Err(ProtocolError::Unexpected(packet_type));
+        match (self.role, self.state, packet) {
+            (Role::Server, State::Idle, Packet::Connect(connect)) => {
+                self.connect_received(now, connect);
+            }
+            (Role::Client, State::Connecting, Packet::ConnAck(ack)) => {
+                self.connack_received(now, ack)?;
+            }
+            (Role::Client, State::Connecting | State::Open, Packet::Auth(auth))
+            | (Role::Server, State::Open, Packet::Auth(auth)) => {
+                if self.version < Version::V5 {
+                    return unexpected;
+                }
+                self.events.push_back(Event::Auth(auth));
+            }
+            (_, State::Open, Packet::Publish(publish)) => {
+                self.publish_received(now, lane, publish)?;
+            }
+            (_, State::Open, Packet::PubAck(ack)) => self.puback_received(now, &ack),
+            (_, State::Open, Packet::PubRec(ack)) => self.pubrec_received(now, lane, &ack),
+            (_, State::Open, Packet::PubRel(ack)) => self.pubrel_received(now, lane, &ack),
+            (_, State::Open, Packet::PubComp(ack)) => self.pubcomp_received(now, &ack),
+            (Role::Server, State::Open, Packet::Subscribe(subscribe)) => {
+                self.events.push_back(Event::Subscribe(subscribe));
+            }
+            (Role::Server, State::Open, Packet::Unsubscribe(unsubscribe)) => {
+                self.events.push_back(Event::Unsubscribe(unsubscribe));
+            }
+            (Role::Client, State::Open, Packet::SubAck(ack)) => self.suback_received(ack)?,
+            (Role::Client, State::Open, Packet::UnsubAck(ack)) => self.unsuback_received(ack)?,
+            (Role::Server, State::Open, Packet::PingReq) => self.send(now, &Packet::PingResp),
+            // Any byte has counted as life already.
+            (Role::Client, State::Open, Packet::PingResp) => {}
+            (role, State::Open, Packet::Disconnect(disconnect)) => {
+                if role == Role::Client && self.version < Version::V5 {
+                    return unexpected;
+                }
+                self.close(CloseReason::ByPeer(Box::new(disconnect)));
+            }
+            _ => return unexpected,
+        }
+        Ok(())
+    }
+
+    /// Does what is due at `now`. Calling it early or often does no harm.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if self.state == State::Closed {
+            return;
+        }
+        if self.handshake_deadline.is_some_and(|at| at <= now) {
+            self.close(CloseReason::ConnectTimeout);
+            return;
+        }
+        if self.state != State::Open {
+            return;
+        }
+        match self.keep_alive.due(now) {
+            Due::Nothing => {}
+            Due::Ping => self.send(now, &Packet::PingReq),
+            Due::Dead => {
+                self.say_goodbye(ReasonCode::KeepAliveTimeout);
+                self.close(CloseReason::KeepAliveTimeout);
+            }
+        }
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) wants to be called; `None` for never.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        match self.state {
+            State::Idle | State::Connecting => self.handshake_deadline,
+            State::Open => self.keep_alive.next(),
+            State::Closed => None,
+        }
+    }
+
+    /// The link has ended, in whatever way.
+    pub fn handle_link_lost(&mut self) {
+        self.close(CloseReason::LinkLost);
+    }
+
+    /// The next event, if there is one.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Whether [`poll_event`](Self::poll_event) has something.
+    #[must_use]
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    /// What is to be written, in order. The owner takes bytes off its front as the link takes
+    /// them, and stops giving commands while it is long: that is the back-pressure.
+    pub fn outbox(&mut self) -> &mut Outbox {
+        &mut self.outbox
+    }
+
+    /// Sends DISCONNECT, where the version has it, and ends the connection.
+    pub fn disconnect(&mut self, disconnect: Disconnect) {
+        if self.state == State::Closed {
+            return;
+        }
+        let reason = disconnect.reason;
+        let may_send = self.role == Role::Client || self.version >= Version::V5;
+        if self.state == State::Open && may_send {
+            self.write_last(&Packet::Disconnect(disconnect));
+        }
+        self.close(CloseReason::Local(reason));
+    }
+
+    /// Sends a step of an extended authentication (5.0).
+    ///
+    /// # Errors
+    /// If the connection is over or the packet cannot be encoded.
+    pub fn auth(&mut self, now: Instant, auth: Auth) -> Result<(), CommandError> {
+        if matches!(self.state, State::Idle | State::Closed) {
+            return Err(CommandError::NotConnected);
+        }
+        self.try_send(now, LaneId::CONTROL, &Packet::Auth(auth))
+    }
+
+    /// Ends the connection and returns what may go on with another one.
+    #[must_use]
+    pub fn into_session(mut self) -> Session {
+        self.session.forget_unacknowledged();
+        self.session
+    }
+
+    /// The peer broke the protocol: tell it why where the version can, and end.
+    fn fail(&mut self, error: ProtocolError) {
+        let reason = error.reason_code();
+        if self.role == Role::Server && self.state == State::Idle {
+            self.refuse_malformed_connect(reason);
+        } else {
+            self.say_goodbye(reason);
+        }
+        self.close(CloseReason::Protocol(error));
+    }
+
+    fn say_goodbye(&mut self, reason: ReasonCode) {
+        if self.version >= Version::V5 && self.state != State::Idle {
+            // Reasons that only a server's CONNACK may have become the general one.
+            let reason = if reason.is_allowed_in(PacketType::Disconnect) {
+                reason
+            } else {
+                ReasonCode::ProtocolError
+            };
+            self.write_last(&Packet::Disconnect(Disconnect::new(reason)));
+        }
+    }
+
+    fn close(&mut self, reason: CloseReason) {
+        if self.state != State::Closed {
+            self.state = State::Closed;
+            self.handshake_deadline = None;
+            self.events.push_back(Event::Closed(reason));
+        }
+    }
+
+    /// Appends a packet that cannot fail to be encoded: it has no field of the user's.
+    fn send(&mut self, now: Instant, packet: &Packet) {
+        self.send_on(now, LaneId::CONTROL, packet);
+    }
+
+    fn send_on(&mut self, now: Instant, lane: LaneId, packet: &Packet) {
+        let sent = self.try_send(now, lane, packet);
+        debug_assert_eq!(sent, Ok(()), "{packet:?}");
+    }
+
+    fn try_send(
+        &mut self,
+        now: Instant,
+        lane: LaneId,
+        packet: &Packet,
+    ) -> Result<(), CommandError> {
+        let version = self.version;
+        let before = self.outbox.len();
+        self.outbox
+            .put(lane, |out| packet.encode(version, out))
+            .map_err(CommandError::Encode)?;
+        // Checked after the fact, which costs nothing where there is no limit.
+        if let Some(limit) = self.peer.maximum_packet_size {
+            let size = self.outbox.len() - before;
+            if size > limit as usize {
+                self.outbox.take_back(size);
+                return Err(CommandError::TooLarge { size, limit });
+            }
+        }
+        self.keep_alive.sent(now);
+        Ok(())
+    }
+
+    /// Appends the last packet; if it cannot be written the link just ends.
+    fn write_last(&mut self, packet: &Packet) {
+        let version = self.version;
+        let written: Result<(), EncodeError> = self
+            .outbox
+            .put(LaneId::CONTROL, |out| packet.encode(version, out));
+        debug_assert!(written.is_ok() || matches!(packet, Packet::Disconnect(_)));
+    }
+}

@@ -1,0 +1,279 @@
+//! Messages that are sent, and what becomes of them.
+
+use core::num::NonZeroU16;
+use std::{collections::VecDeque, time::Instant};
+
+use mq_codec::{Ack, Packet, PacketId, PublishHead, QoS, ReasonCode, TopicName, Version};
+
+use super::{Connection, Role, State};
+use crate::{
+    CommandError, Delivery, Event, LaneId, Session, alias::SendTopic, session::OutgoingState,
+};
+
+/// QoS 1 and 2 messages that a client sends before it knows the server's Receive Maximum. Ten is
+/// below what every common broker announces (mosquitto 20, EMQX 32), and more than a device has to
+/// say in its first round trip.
+const EARLY_WINDOW: u16 = 10;
+
+/// How many QoS 1 and 2 messages may be under way, and which wait to be sent again.
+#[derive(Debug)]
+pub(super) struct SendWindow {
+    maximum: u16,
+    /// Sent on this connection, not complete.
+    sent: usize,
+    /// In flight from an earlier connection and not sent on this one yet, in order.
+    again: VecDeque<PacketId>,
+}
+
+impl SendWindow {
+    pub(super) fn new(maximum: NonZeroU16) -> Self {
+        Self {
+            maximum: maximum.get(),
+            sent: 0,
+            again: VecDeque::new(),
+        }
+    }
+
+    /// The peer's Receive Maximum.
+    pub(super) fn limit(&mut self, receive_maximum: NonZeroU16) {
+        self.maximum = self.maximum.min(receive_maximum.get());
+    }
+
+    /// In-flight messages that were not sent on this connection.
+    pub(super) fn carried_over(&self, session: &Session) -> usize {
+        session.in_flight().saturating_sub(self.sent)
+    }
+
+    /// All that is in flight and was not sent on this connection goes out again, in order: the
+    /// first of them, since what this connection sent comes later.
+    pub(super) fn resume(&mut self, session: &Session) {
+        let mut ids = session.in_order();
+        ids.truncate(self.carried_over(session));
+        self.again = ids.into();
+    }
+
+    fn free(&self, early: bool) -> usize {
+        let maximum = if early {
+            self.maximum.min(EARLY_WINDOW)
+        } else {
+            self.maximum
+        };
+        usize::from(maximum).saturating_sub(self.sent)
+    }
+
+    fn completed(&mut self) {
+        self.sent = self.sent.saturating_sub(1);
+    }
+}
+
+impl Connection {
+    /// How many QoS 1 and 2 messages may be sent now.
+    #[must_use]
+    pub fn window(&self) -> usize {
+        match self.state {
+            State::Open if self.window.again.is_empty() => self.window.free(false),
+            // Before CONNACK, what an earlier connection left has to go first.
+            State::Connecting
+                if self.role == Role::Client && self.window.carried_over(&self.session) == 0 =>
+            {
+                self.window.free(true)
+            }
+            _ => 0,
+        }
+    }
+
+    /// Sends a message. For QoS 1 and 2 it returns the identifier that [`Event::Acked`] will
+    /// name; the message is kept until then.
+    ///
+    /// A client may call it before CONNACK, right after [`connect`](Self::connect): at any QoS,
+    /// with a window of ten for QoS 1 and 2.
+    ///
+    /// # Errors
+    /// If it was not sent. [`CommandError::WindowFull`] passes: the delivery comes back with it
+    /// and can be tried again after the next [`Event::Acked`].
+    pub fn publish(
+        &mut self,
+        now: Instant,
+        delivery: Delivery,
+    ) -> Result<Option<PacketId>, (CommandError, Delivery)> {
+        if let Err(error) = self.may_publish(&delivery) {
+            return Err((error, delivery));
+        }
+        if delivery.qos == QoS::AtMostOnce {
+            return match self.write_publish(now, &delivery, None, false) {
+                Ok(()) => Ok(None),
+                Err(error) => Err((error, delivery)),
+            };
+        }
+        let requests = &self.requests;
+        let Some(id) = self.session.allocate(|id| requests.contains(&id)) else {
+            return Err((CommandError::NoPacketId, delivery));
+        };
+        if let Err(error) = self.write_publish(now, &delivery, Some(id), false) {
+            return Err((error, delivery));
+        }
+        self.window.sent += 1;
+        self.session.published(id, delivery);
+        Ok(Some(id))
+    }
+
+    fn may_publish(&self, delivery: &Delivery) -> Result<(), CommandError> {
+        let client_early = self.state == State::Connecting && self.role == Role::Client;
+        if self.state != State::Open && !client_early {
+            return Err(CommandError::NotConnected);
+        }
+        if delivery.qos > self.peer.maximum_qos {
+            return Err(CommandError::QosNotSupported);
+        }
+        if delivery.retain && !self.peer.retain_available {
+            return Err(CommandError::RetainNotSupported);
+        }
+        if delivery.qos > QoS::AtMostOnce && self.window() == 0 {
+            return Err(CommandError::WindowFull);
+        }
+        Ok(())
+    }
+
+    fn write_publish(
+        &mut self,
+        now: Instant,
+        delivery: &Delivery,
+        packet_id: Option<PacketId>,
+        dup: bool,
+    ) -> Result<(), CommandError> {
+        let no_name = TopicName::empty();
+        let message = &*delivery.message;
+        let topic = self.send_aliases.look_up(&message.topic);
+        let (name, topic_alias) = match topic {
+            SendTopic::Name => (&message.topic, None),
+            SendTopic::Introduce(alias) => (&message.topic, Some(alias)),
+            SendTopic::Alias(alias) => (&no_name, Some(alias)),
+        };
+        let head = PublishHead {
+            dup,
+            qos: delivery.qos,
+            retain: delivery.retain,
+            topic: name,
+            packet_id,
+            topic_alias,
+            message_expiry_interval: delivery.expiry_interval(now),
+            subscription_ids: &delivery.subscription_ids,
+            properties: &message.properties,
+            payload_len: message.payload.len(),
+        };
+        let version = self.version;
+        if let Some(limit) = self.peer.maximum_packet_size {
+            let size = head.packet_size(version);
+            if size > limit as usize {
+                return Err(CommandError::TooLarge { size, limit });
+            }
+        }
+        self.outbox
+            .put(LaneId::CONTROL, |out| head.encode(version, out))?;
+        self.outbox.put_body(LaneId::CONTROL, &message.payload);
+        if let SendTopic::Introduce(alias) = topic {
+            self.send_aliases.introduced(&message.topic, alias);
+        }
+        self.keep_alive.sent(now);
+        Ok(())
+    }
+
+    /// Sends again what an earlier connection left in flight, as far as the window allows
+    /// `[MQTT-4.4.0-1]`.
+    pub(super) fn send_again(&mut self, now: Instant) {
+        while self.window.free(false) > 0 {
+            let Some(id) = self.window.again.pop_front() else {
+                return;
+            };
+            match self.session.outgoing(id).cloned() {
+                Some(OutgoingState::Published(delivery)) => {
+                    if let Err(error) = self.write_publish(now, &delivery, Some(id), true) {
+                        // This server takes less than the last one: it will never take it.
+                        self.session.completed(id);
+                        self.events.push_back(Event::Acked {
+                            packet_id: id,
+                            reason: refusal(&error),
+                            delivery: Some(delivery),
+                        });
+                        continue;
+                    }
+                }
+                Some(OutgoingState::Released) => {
+                    let release = Packet::PubRel(Ack::new(id, ReasonCode::Success));
+                    self.send(now, &release);
+                }
+                None => continue,
+            }
+            self.window.sent += 1;
+        }
+    }
+
+    pub(super) fn puback_received(&mut self, now: Instant, ack: &Ack) {
+        let expected = self
+            .session
+            .outgoing(ack.packet_id)
+            .is_some_and(|state| state.is_published_at(QoS::AtLeastOnce));
+        if expected {
+            self.complete(now, ack.packet_id, ack.reason);
+        }
+    }
+
+    pub(super) fn pubrec_received(&mut self, now: Instant, lane: LaneId, ack: &Ack) {
+        let id = ack.packet_id;
+        let known = match self.session.outgoing(id) {
+            Some(OutgoingState::Published(delivery)) => delivery.qos == QoS::ExactlyOnce,
+            Some(OutgoingState::Released) => true,
+            None => false,
+        };
+        if known && ack.reason.is_error() {
+            self.complete(now, id, ack.reason);
+            return;
+        }
+        let reason = if known {
+            self.session.released(id);
+            ReasonCode::Success
+        } else {
+            ReasonCode::PacketIdentifierNotFound
+        };
+        let release = Packet::PubRel(Ack::new(id, reason));
+        self.send_on(now, lane, &release);
+    }
+
+    pub(super) fn pubcomp_received(&mut self, now: Instant, ack: &Ack) {
+        if matches!(
+            self.session.outgoing(ack.packet_id),
+            Some(OutgoingState::Released)
+        ) {
+            // "Not found" says that the receiver has finished with it, which is as good.
+            self.complete(now, ack.packet_id, ReasonCode::Success);
+        }
+    }
+
+    fn complete(&mut self, now: Instant, id: PacketId, reason: ReasonCode) {
+        let delivery = self
+            .session
+            .completed(id)
+            .and_then(OutgoingState::into_delivery);
+        self.window.completed();
+        self.events.push_back(Event::Acked {
+            packet_id: id,
+            reason,
+            delivery,
+        });
+        self.send_again(now);
+    }
+
+    /// Whether MQTT 5.0 is spoken, where refusals have reasons.
+    #[must_use]
+    pub fn has_reason_codes(&self) -> bool {
+        self.version >= Version::V5
+    }
+}
+
+fn refusal(error: &CommandError) -> ReasonCode {
+    match error {
+        CommandError::TooLarge { .. } => ReasonCode::PacketTooLarge,
+        CommandError::QosNotSupported => ReasonCode::QosNotSupported,
+        _ => ReasonCode::UnspecifiedError,
+    }
+}

@@ -1,0 +1,117 @@
+//! SUBSCRIBE, UNSUBSCRIBE and their answers.
+
+use std::time::Instant;
+
+use mq_codec::{
+    Packet, PacketId, PacketType, SubAck, Subscribe, SubscribeProperties, Subscription,
+    TopicFilter, UnsubAck, Unsubscribe, UnsubscribeProperties,
+};
+
+use super::{Connection, Role, State};
+use crate::{CommandError, Event, LaneId, ProtocolError};
+
+impl Connection {
+    /// Client: asks for subscriptions, at least one; [`Event::SubAck`] answers.
+    ///
+    /// May be called before CONNACK, right after [`connect`](Self::connect).
+    ///
+    /// # Errors
+    /// If the connection is over or the packet cannot be sent.
+    pub fn subscribe(
+        &mut self,
+        now: Instant,
+        subscriptions: Vec<Subscription>,
+        properties: SubscribeProperties,
+    ) -> Result<PacketId, CommandError> {
+        let packet_id = self.request_id()?;
+        let packet = Packet::Subscribe(Subscribe {
+            packet_id,
+            subscriptions,
+            properties,
+        });
+        self.request(now, packet_id, &packet)
+    }
+
+    /// Client: ends subscriptions, at least one; [`Event::UnsubAck`] answers.
+    ///
+    /// # Errors
+    /// If the connection is over or the packet cannot be sent.
+    pub fn unsubscribe(
+        &mut self,
+        now: Instant,
+        filters: Vec<TopicFilter>,
+        properties: UnsubscribeProperties,
+    ) -> Result<PacketId, CommandError> {
+        let packet_id = self.request_id()?;
+        let packet = Packet::Unsubscribe(Unsubscribe {
+            packet_id,
+            filters,
+            properties,
+        });
+        self.request(now, packet_id, &packet)
+    }
+
+    /// Server: answers [`Event::Subscribe`].
+    ///
+    /// # Errors
+    /// If the connection is over or the packet cannot be sent.
+    pub fn suback(&mut self, now: Instant, ack: SubAck) -> Result<(), CommandError> {
+        self.answer(now, &Packet::SubAck(ack))
+    }
+
+    /// Server: answers [`Event::Unsubscribe`].
+    ///
+    /// # Errors
+    /// If the connection is over or the packet cannot be sent.
+    pub fn unsuback(&mut self, now: Instant, ack: UnsubAck) -> Result<(), CommandError> {
+        self.answer(now, &Packet::UnsubAck(ack))
+    }
+
+    pub(super) fn suback_received(&mut self, ack: SubAck) -> Result<(), ProtocolError> {
+        self.request_answered(PacketType::SubAck, ack.packet_id)?;
+        self.events.push_back(Event::SubAck(ack));
+        Ok(())
+    }
+
+    pub(super) fn unsuback_received(&mut self, ack: UnsubAck) -> Result<(), ProtocolError> {
+        self.request_answered(PacketType::UnsubAck, ack.packet_id)?;
+        self.events.push_back(Event::UnsubAck(ack));
+        Ok(())
+    }
+
+    fn request_id(&mut self) -> Result<PacketId, CommandError> {
+        if self.role != Role::Client || !matches!(self.state, State::Connecting | State::Open) {
+            return Err(CommandError::NotConnected);
+        }
+        let requests = &self.requests;
+        self.session
+            .allocate(|id| requests.contains(&id))
+            .ok_or(CommandError::NoPacketId)
+    }
+
+    fn request(
+        &mut self,
+        now: Instant,
+        id: PacketId,
+        packet: &Packet,
+    ) -> Result<PacketId, CommandError> {
+        self.try_send(now, LaneId::CONTROL, packet)?;
+        self.requests.insert(id);
+        Ok(id)
+    }
+
+    fn answer(&mut self, now: Instant, packet: &Packet) -> Result<(), CommandError> {
+        if self.role != Role::Server || self.state != State::Open {
+            return Err(CommandError::NotConnected);
+        }
+        self.try_send(now, LaneId::CONTROL, packet)
+    }
+
+    fn request_answered(&mut self, packet: PacketType, id: PacketId) -> Result<(), ProtocolError> {
+        if self.requests.remove(&id) {
+            Ok(())
+        } else {
+            Err(ProtocolError::UnknownRequest { packet, id })
+        }
+    }
+}

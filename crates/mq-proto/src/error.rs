@@ -1,0 +1,93 @@
+//! What a peer did wrong, and what a command cannot do.
+
+use mq_codec::{DecodeError, EncodeError, PacketId, PacketType, ReasonCode};
+
+use crate::LaneId;
+
+/// What the peer did that MQTT forbids. The connection is over.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProtocolError {
+    /// Bytes that are no valid packet.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// A packet at a time or from a role that may not send it, such as a second CONNECT.
+    #[error("{0} is not allowed here")]
+    Unexpected(PacketType),
+    /// An acknowledgement of something that was not asked.
+    #[error("{packet} answers packet identifier {id}, which nothing waits for")]
+    UnknownRequest {
+        /// The packet.
+        packet: PacketType,
+        /// The identifier that it has.
+        id: PacketId,
+    },
+    /// A topic alias of 0, above the announced maximum, or never set `[MQTT-3.3.2-8]`.
+    #[error("topic alias {0} is not valid")]
+    TopicAlias(u16),
+    /// More unacknowledged QoS 1 and 2 messages than announced `[MQTT-3.3.4-9]`.
+    #[error("more than {0} messages were sent without waiting for an acknowledgement")]
+    ReceiveMaximum(u16),
+    /// A PUBLISH of a client with a subscription identifier `[MQTT-3.3.4-6]`.
+    #[error("a client's PUBLISH has a subscription identifier")]
+    SubscriptionId,
+    /// A QoS above the announced maximum `[MQTT-3.2.2-11]`.
+    #[error("the QoS is above the announced maximum")]
+    Qos,
+    /// A retained message although the server said that it takes none `[MQTT-3.2.2-14]`.
+    #[error("retained messages are not available")]
+    Retain,
+    /// Bytes on a lane that this connection does not have.
+    #[error("{0} is not open")]
+    Lane(LaneId),
+}
+
+impl ProtocolError {
+    /// The reason code that MQTT 5.0 gives for it.
+    #[must_use]
+    pub fn reason_code(&self) -> ReasonCode {
+        match self {
+            Self::Decode(error) => error.reason_code(),
+            Self::TopicAlias(_) => ReasonCode::TopicAliasInvalid,
+            Self::ReceiveMaximum(_) => ReasonCode::ReceiveMaximumExceeded,
+            Self::Qos => ReasonCode::QosNotSupported,
+            Self::Retain => ReasonCode::RetainNotSupported,
+            Self::Unexpected(_)
+            | Self::UnknownRequest { .. }
+            | Self::SubscriptionId
+            | Self::Lane(_) => ReasonCode::ProtocolError,
+        }
+    }
+}
+
+/// Why a command was not carried out. The connection is as before.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CommandError {
+    /// The connection is not in a state for it: not connected yet, or over.
+    #[error("the connection is not open")]
+    NotConnected,
+    /// The window is full; try again after the next [`Event::Acked`](crate::Event::Acked).
+    #[error("as many messages are unacknowledged as may be")]
+    WindowFull,
+    /// The packet is larger than the peer takes `[MQTT-3.1.2-24]`.
+    #[error("a packet of {size} bytes is larger than the peer's maximum of {limit}")]
+    TooLarge {
+        /// Its size in bytes.
+        size: usize,
+        /// The peer's Maximum Packet Size.
+        limit: u32,
+    },
+    /// The server does not take that QoS.
+    #[error("the server's maximum QoS is lower")]
+    QosNotSupported,
+    /// The server takes no retained messages.
+    #[error("the server takes no retained messages")]
+    RetainNotSupported,
+    /// All 65,535 packet identifiers are in use.
+    #[error("all packet identifiers are in use")]
+    NoPacketId,
+    /// The packet cannot be written.
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
+}

@@ -1,0 +1,130 @@
+//! What a connection tells its owner.
+
+use mq_codec::{
+    Auth, ConnAck, Connect, Disconnect, PacketId, QoS, ReasonCode, SubAck, Subscribe,
+    SubscriptionId, UnsubAck, Unsubscribe,
+};
+
+use crate::{Delivery, LaneId, Message, ProtocolError};
+
+/// Something that happened on a connection.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// Server: a client wants in. Answer with [`accept`](crate::Connection::accept) or
+    /// [`refuse`](crate::Connection::refuse); what the client sent behind its CONNECT is only
+    /// decoded after that.
+    Connect(Box<Connect>),
+    /// Client: the server accepted.
+    Connected(Box<ConnAck>),
+    /// Client: the server lost the session, so these were sent again as new messages. A QoS 2
+    /// message among them may arrive twice: the server forgot whether it had it.
+    SessionLost {
+        /// How many messages were in flight.
+        resent: usize,
+    },
+    /// A message arrived.
+    Publish(Received),
+    /// A QoS 1 or 2 message that was sent is complete, or was refused.
+    Acked {
+        /// What [`publish`](crate::Connection::publish) returned.
+        packet_id: PacketId,
+        /// Success, or why the peer refused it.
+        reason: ReasonCode,
+        /// What was sent; `None` if only its release was still known.
+        delivery: Option<Delivery>,
+    },
+    /// Server: answer with [`suback`](crate::Connection::suback).
+    Subscribe(Subscribe),
+    /// Client: the answer to [`subscribe`](crate::Connection::subscribe).
+    SubAck(SubAck),
+    /// Server: answer with [`unsuback`](crate::Connection::unsuback).
+    Unsubscribe(Unsubscribe),
+    /// Client: the answer to [`unsubscribe`](crate::Connection::unsubscribe).
+    UnsubAck(UnsubAck),
+    /// A step of an extended authentication.
+    Auth(Auth),
+    /// The connection is over: the last event. Write what the outbox has, then close the link.
+    Closed(CloseReason),
+}
+
+/// A message that arrived.
+#[derive(Debug)]
+pub struct Received {
+    /// The message, its topic alias resolved.
+    pub message: Message,
+    /// The QoS that it was sent at.
+    pub qos: QoS,
+    /// Its RETAIN flag.
+    pub retain: bool,
+    /// Its DUP flag.
+    pub dup: bool,
+    /// Client: the subscriptions that it matched (5.0).
+    pub subscription_ids: Vec<SubscriptionId>,
+    /// For QoS 1 and 2: what acknowledges it.
+    pub ticket: Option<AckTicket>,
+}
+
+/// The duty to acknowledge one received message.
+///
+/// The connection sends PUBACK or PUBREC only when its owner gives the ticket back with
+/// [`Connection::ack`](crate::Connection::ack): once the message is wherever it must be to be safe.
+/// Tickets may come back in any order; acknowledgements leave in the order of the messages
+/// `[MQTT-4.6.0-2]`. A ticket that is dropped leaves its message unacknowledged; the peer sends it
+/// again when the session is resumed.
+#[must_use = "an unused ticket leaves the message unacknowledged"]
+#[derive(Debug)]
+pub struct AckTicket {
+    pub(crate) slot: u64,
+    pub(crate) packet_id: PacketId,
+    pub(crate) qos: QoS,
+    pub(crate) lane: LaneId,
+}
+
+impl AckTicket {
+    /// The packet identifier of the message.
+    #[must_use]
+    pub fn packet_id(&self) -> PacketId {
+        self.packet_id
+    }
+
+    /// The lane that it arrived on, where its acknowledgement will leave.
+    #[must_use]
+    pub fn lane(&self) -> LaneId {
+        self.lane
+    }
+}
+
+/// Why a connection ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum CloseReason {
+    /// The peer sent DISCONNECT.
+    ByPeer(Box<Disconnect>),
+    /// [`disconnect`](crate::Connection::disconnect) was called.
+    Local(ReasonCode),
+    /// Client: the server refused the connection. Server: [`refuse`](crate::Connection::refuse).
+    Refused(Box<ConnAck>),
+    /// The peer broke the protocol.
+    Protocol(ProtocolError),
+    /// Nothing was received for longer than the keep-alive allows.
+    KeepAliveTimeout,
+    /// CONNECT or CONNACK did not come in time.
+    ConnectTimeout,
+    /// The link ended without a DISCONNECT.
+    LinkLost,
+}
+
+impl core::fmt::Display for CloseReason {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::ByPeer(disconnect) => write!(f, "the peer disconnected: {}", disconnect.reason),
+            Self::Local(reason) => write!(f, "disconnected: {reason}"),
+            Self::Refused(ack) => write!(f, "the connection was refused: {}", ack.reason),
+            Self::Protocol(error) => write!(f, "the peer broke the protocol: {error}"),
+            Self::KeepAliveTimeout => f.write_str("the peer was silent for too long"),
+            Self::ConnectTimeout => f.write_str("the peer did not connect in time"),
+            Self::LinkLost => f.write_str("the link was lost"),
+        }
+    }
+}

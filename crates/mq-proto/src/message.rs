@@ -1,0 +1,82 @@
+//! A message and its delivery to one receiver.
+
+use std::{sync::Arc, time::Instant};
+
+use bytes::Bytes;
+use mq_codec::{PublishProperties, QoS, SubscriptionId, TopicName};
+
+/// A message, immutable and the same for all its receivers.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Message {
+    /// Where it was published; never empty.
+    pub topic: TopicName,
+    /// The application's bytes.
+    pub payload: Bytes,
+    /// Its properties, without topic alias and subscription identifiers, which belong to one
+    /// connection and are ignored here.
+    pub properties: PublishProperties,
+}
+
+/// A message on its way to one receiver, with what differs between receivers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Delivery {
+    /// The message, shared.
+    pub message: Arc<Message>,
+    /// At which QoS it is sent.
+    pub qos: QoS,
+    /// The RETAIN flag.
+    pub retain: bool,
+    /// The receiver's subscriptions that it matched; from server to client only.
+    pub subscription_ids: Vec<SubscriptionId>,
+    /// When the message expires. What is left of it replaces the message's own Message Expiry
+    /// Interval when it is sent `[MQTT-3.3.2-6]`.
+    pub expires_at: Option<Instant>,
+}
+
+impl Message {
+    /// A message without properties.
+    #[must_use]
+    pub fn new(topic: TopicName, payload: impl Into<Bytes>) -> Self {
+        Self {
+            topic,
+            payload: payload.into(),
+            properties: PublishProperties::default(),
+        }
+    }
+
+    /// The same message in memory of its own, so that it does not keep a read buffer alive.
+    #[must_use]
+    pub fn detached(&self) -> Self {
+        Self {
+            topic: self.topic.detached(),
+            payload: Bytes::copy_from_slice(&self.payload),
+            properties: self.properties.clone(),
+        }
+    }
+}
+
+impl Delivery {
+    /// A delivery at `qos`, not retained.
+    #[must_use]
+    pub fn new(message: impl Into<Arc<Message>>, qos: QoS) -> Self {
+        Self {
+            message: message.into(),
+            qos,
+            retain: false,
+            subscription_ids: Vec::new(),
+            expires_at: None,
+        }
+    }
+
+    /// Seconds that are left of the message's life at `now`, rounded up.
+    pub(crate) fn expiry_interval(&self, now: Instant) -> Option<u32> {
+        match self.expires_at {
+            Some(at) => {
+                let left = at.saturating_duration_since(now);
+                let seconds = left.as_secs() + u64::from(left.subsec_nanos() > 0);
+                Some(u32::try_from(seconds).unwrap_or(u32::MAX))
+            }
+            None => self.message.properties.message_expiry_interval,
+        }
+    }
+}

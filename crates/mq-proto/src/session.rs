@@ -1,0 +1,182 @@
+//! What outlives a connection: messages in flight, in both directions (§4.1).
+
+use hashbrown::HashMap;
+use mq_codec::{PacketId, QoS};
+
+use crate::Delivery;
+
+/// The part of an MQTT session that the protocol itself needs: QoS 1 and 2 messages on their way.
+///
+/// It is given to a [`Connection`](crate::Connection) when that begins and taken back when it ends.
+/// Subscriptions and queued messages belong to the server's own session.
+///
+/// ```text
+/// outgoing            publish            PUBACK
+///             (none) --------> Published ------> (none)                QoS 1
+///                                  | PUBREC
+///                                  v       PUBCOMP
+///                              Released --------> (none)               QoS 2
+///
+/// incoming            PUBLISH         ack()          PUBREL
+/// (QoS 2)     (none) --------> Taken -------> Kept -------> (none)
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Session {
+    outgoing: HashMap<PacketId, Outgoing>,
+    /// Received QoS 2 messages whose PUBREL has not come. `true` once the owner took
+    /// responsibility, so that a repetition is answered and not delivered.
+    incoming: HashMap<PacketId, bool>,
+    last_id: Option<PacketId>,
+    next_order: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Outgoing {
+    /// Messages are sent again in the order in which they were first sent `[MQTT-4.6.0-1]`.
+    order: u64,
+    state: OutgoingState,
+}
+
+/// How far an outgoing message has come.
+#[derive(Clone, Debug)]
+pub(crate) enum OutgoingState {
+    /// Sent; PUBACK or PUBREC is due.
+    Published(Delivery),
+    /// PUBREL sent; PUBCOMP is due.
+    Released,
+}
+
+/// What a repeated or new QoS 2 PUBLISH means.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Incoming {
+    New,
+    /// Delivered already and not acknowledged by the owner yet.
+    Taken,
+    /// Delivered and acknowledged: answer again.
+    Kept,
+}
+
+impl Session {
+    /// An empty session.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether nothing is in flight in either direction.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.outgoing.is_empty() && self.incoming.is_empty()
+    }
+
+    /// The number of outgoing messages that are not complete.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.outgoing.len()
+    }
+
+    /// The next free identifier that `taken` does not use either.
+    pub(crate) fn allocate(&mut self, taken: impl Fn(PacketId) -> bool) -> Option<PacketId> {
+        let mut id = self.last_id.map_or(PacketId::FIRST, PacketId::next);
+        for _ in 0..u16::MAX {
+            if !self.outgoing.contains_key(&id) && !taken(id) {
+                self.last_id = Some(id);
+                return Some(id);
+            }
+            id = id.next();
+        }
+        None
+    }
+
+    pub(crate) fn published(&mut self, id: PacketId, delivery: Delivery) {
+        let order = self.next_order;
+        self.next_order += 1;
+        let state = OutgoingState::Published(delivery);
+        self.outgoing.insert(id, Outgoing { order, state });
+    }
+
+    pub(crate) fn outgoing(&self, id: PacketId) -> Option<&OutgoingState> {
+        self.outgoing.get(&id).map(|outgoing| &outgoing.state)
+    }
+
+    /// PUBREC came: the message itself is not needed any more. Returns it.
+    pub(crate) fn released(&mut self, id: PacketId) -> Option<Delivery> {
+        let outgoing = self.outgoing.get_mut(&id)?;
+        match core::mem::replace(&mut outgoing.state, OutgoingState::Released) {
+            OutgoingState::Published(delivery) => Some(delivery),
+            OutgoingState::Released => None,
+        }
+    }
+
+    /// The exchange is complete.
+    pub(crate) fn completed(&mut self, id: PacketId) -> Option<OutgoingState> {
+        self.outgoing.remove(&id).map(|outgoing| outgoing.state)
+    }
+
+    /// The identifiers in flight, in the order in which they were first sent.
+    pub(crate) fn in_order(&self) -> Vec<PacketId> {
+        let mut ids: Vec<_> = self
+            .outgoing
+            .iter()
+            .map(|(id, outgoing)| (outgoing.order, *id))
+            .collect();
+        ids.sort_unstable();
+        ids.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// The peer has lost its side of the session: forget what only makes sense with it, keep the
+    /// messages that may not have arrived.
+    pub(crate) fn peer_forgot(&mut self) {
+        self.incoming.clear();
+        self.outgoing
+            .retain(|_, outgoing| matches!(outgoing.state, OutgoingState::Published(_)));
+    }
+
+    pub(crate) fn incoming(&mut self, id: PacketId) -> Incoming {
+        match self.incoming.get(&id) {
+            None => {
+                self.incoming.insert(id, false);
+                Incoming::New
+            }
+            Some(false) => Incoming::Taken,
+            Some(true) => Incoming::Kept,
+        }
+    }
+
+    /// The owner acknowledged a received QoS 2 message, or refused it.
+    pub(crate) fn kept(&mut self, id: PacketId, success: bool) {
+        if success {
+            self.incoming.insert(id, true);
+        } else {
+            self.incoming.remove(&id);
+        }
+    }
+
+    /// PUBREL came; whether it was known.
+    pub(crate) fn incoming_released(&mut self, id: PacketId) -> bool {
+        self.incoming.remove(&id).is_some()
+    }
+
+    pub(crate) fn incoming_len(&self) -> usize {
+        self.incoming.len()
+    }
+
+    /// The connection is over: what was received and never acknowledged was not received.
+    pub(crate) fn forget_unacknowledged(&mut self) {
+        self.incoming.retain(|_, kept| *kept);
+    }
+}
+
+/// QoS 2 messages that were sent and not released stand for themselves; see [`Session`].
+impl OutgoingState {
+    pub(crate) fn into_delivery(self) -> Option<Delivery> {
+        match self {
+            Self::Published(delivery) => Some(delivery),
+            Self::Released => None,
+        }
+    }
+
+    pub(crate) fn is_published_at(&self, qos: QoS) -> bool {
+        matches!(self, Self::Published(delivery) if delivery.qos == qos)
+    }
+}
