@@ -1,1 +1,25 @@
-//! mq-measure
+//! Measuring: what was sent and received, how long it took, what it cost, and whether to believe it.
+//!
+//! This crate knows neither MQTT nor tokio, and prints nothing. It turns time stamps into values:
+//!
+//! | question | module |
+//! |---|---|
+//! | is one set of values really larger than another? | [`stats`] |
+//!
+//! Times are `u64` nanoseconds and their names end in `_ns`. They count from the run's origin on
+//! one monotonic clock, except in the logs of two machines ([`log`]), where they count from the
+//! Unix epoch. 64 bits of nanoseconds last for 584 years.
+//!
+//! The papers that formulas are cited from:
+//!
+//! - **W20**: Fernández et al., *And QUIC meets `IoT`: performance assessment of MQTT over QUIC*,
+//!   `WiMob` 2020.
+//! - **S21**: Fernández et al., *Even Lower Latency in `IIoT`: Evaluation of QUIC in Industrial
+//!   `IoT` Scenarios*, Sensors 2021, 21, 5737.
+//! - **S22**: Jeddou et al., *Delay and Energy Consumption of MQTT over QUIC*, Sensors 2022, 22,
+//!   3694.
+//! - **DL**: de Luna et al., *MQTT over QUIC: Comparison with TCP and TCP+TLS in a Virtualized
+//!   `IoT` Environment*.
+
+mod num;
+pub mod stats;
