@@ -4,7 +4,9 @@
 //!
 //! | question | module |
 //! |---|---|
+//! | which messages arrived, twice, late, not at all? | [`tracker`], [`log`] for two machines |
 //! | is one set of values really larger than another? | [`stats`] |
+//! | can the run be trusted? | [`validity`] |
 //!
 //! Times are `u64` nanoseconds and their names end in `_ns`. They count from the run's origin on
 //! one monotonic clock, except in the logs of two machines ([`log`]), where they count from the
@@ -21,5 +23,16 @@
 //! - **DL**: de Luna et al., *MQTT over QUIC: Comparison with TCP and TCP+TLS in a Virtualized
 //!   `IoT` Environment*.
 
+pub mod error;
+pub mod log;
 mod num;
+pub mod sample;
 pub mod stats;
+mod table;
+pub mod tracker;
+pub mod validity;
+
+pub use error::Error;
+pub use sample::{Sample, Samples};
+pub use tracker::{Arrival, Counts, LastSendEstimator, Tracker};
+pub use validity::{Validity, Warning};
