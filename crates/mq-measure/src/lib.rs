@@ -4,7 +4,9 @@
 //!
 //! | question | module |
 //! |---|---|
+//! | when should message *i* leave? | [`schedule`] |
 //! | which messages arrived, twice, late, not at all? | [`tracker`], [`log`] for two machines |
+//! | how are the latencies distributed? | [`recorder`], [`buckets`] |
 //! | is one set of values really larger than another? | [`stats`] |
 //! | can the run be trusted? | [`validity`] |
 //!
@@ -23,16 +25,20 @@
 //! - **DL**: de Luna et al., *MQTT over QUIC: Comparison with TCP and TCP+TLS in a Virtualized
 //!   `IoT` Environment*.
 
+pub mod buckets;
 pub mod error;
 pub mod log;
 mod num;
+pub mod recorder;
 pub mod sample;
+pub mod schedule;
 pub mod stats;
 mod table;
 pub mod tracker;
 pub mod validity;
 
 pub use error::Error;
+pub use recorder::{LatencyRecorder, Summary};
 pub use sample::{Sample, Samples};
 pub use tracker::{Arrival, Counts, LastSendEstimator, Tracker};
 pub use validity::{Validity, Warning};
