@@ -8,6 +8,8 @@
 //! | which messages arrived, twice, late, not at all? | [`tracker`], [`log`] for two machines |
 //! | how are the latencies distributed? | [`recorder`], [`buckets`] |
 //! | is one set of values really larger than another? | [`stats`] |
+//! | what did it cost? | [`process`] |
+//! | on what machine, with which program and settings? | [`context`], [`manifest`] |
 //! | can the run be trusted? | [`validity`] |
 //!
 //! Times are `u64` nanoseconds and their names end in `_ns`. They count from the run's origin on
@@ -26,9 +28,12 @@
 //!   `IoT` Environment*.
 
 pub mod buckets;
+pub mod context;
 pub mod error;
 pub mod log;
+pub mod manifest;
 mod num;
+pub mod process;
 pub mod recorder;
 pub mod sample;
 pub mod schedule;
