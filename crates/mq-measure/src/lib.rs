@@ -11,6 +11,7 @@
 //! | what did it cost? | [`process`] |
 //! | on what machine, with which program and settings? | [`context`], [`manifest`] |
 //! | can the run be trusted? | [`validity`] |
+//! | how is all of it written down? | [`sample`], [`log`], [`recorder::write_log`], [`result`] |
 //!
 //! Times are `u64` nanoseconds and their names end in `_ns`. They count from the run's origin on
 //! one monotonic clock, except in the logs of two machines ([`log`]), where they count from the
@@ -35,6 +36,7 @@ pub mod manifest;
 mod num;
 pub mod process;
 pub mod recorder;
+pub mod result;
 pub mod sample;
 pub mod schedule;
 pub mod stats;
