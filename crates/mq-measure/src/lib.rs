@@ -1,1 +1,51 @@
-//! mq-measure
+//! Measuring: what was sent and received, how long it took, what it cost, and whether to believe it.
+//!
+//! This crate knows neither MQTT nor tokio, and prints nothing. It turns time stamps into values:
+//!
+//! | question | module |
+//! |---|---|
+//! | when should message *i* leave? | [`schedule`] |
+//! | which messages arrived, twice, late, not at all? | [`tracker`], [`log`] for two machines |
+//! | how are the latencies distributed? | [`recorder`], [`buckets`] |
+//! | is one set of values really larger than another? | [`stats`] |
+//! | what did it cost? | [`process`] |
+//! | on what machine, with which program and settings? | [`context`], [`manifest`] |
+//! | can the run be trusted? | [`validity`] |
+//! | how is all of it written down? | [`sample`], [`log`], [`recorder::write_log`], [`result`] |
+//!
+//! Times are `u64` nanoseconds and their names end in `_ns`. They count from the run's origin on
+//! one monotonic clock, except in the logs of two machines ([`log`]), where they count from the
+//! Unix epoch. 64 bits of nanoseconds last for 584 years.
+//!
+//! The papers that formulas are cited from:
+//!
+//! - **W20**: Fernández et al., *And QUIC meets `IoT`: performance assessment of MQTT over QUIC*,
+//!   `WiMob` 2020.
+//! - **S21**: Fernández et al., *Even Lower Latency in `IIoT`: Evaluation of QUIC in Industrial
+//!   `IoT` Scenarios*, Sensors 2021, 21, 5737.
+//! - **S22**: Jeddou et al., *Delay and Energy Consumption of MQTT over QUIC*, Sensors 2022, 22,
+//!   3694.
+//! - **DL**: de Luna et al., *MQTT over QUIC: Comparison with TCP and TCP+TLS in a Virtualized
+//!   `IoT` Environment*.
+
+pub mod buckets;
+pub mod context;
+pub mod error;
+pub mod log;
+pub mod manifest;
+mod num;
+pub mod process;
+pub mod recorder;
+pub mod result;
+pub mod sample;
+pub mod schedule;
+pub mod stats;
+mod table;
+pub mod tracker;
+pub mod validity;
+
+pub use error::Error;
+pub use recorder::{LatencyRecorder, Summary};
+pub use sample::{Sample, Samples};
+pub use tracker::{Arrival, Counts, LastSendEstimator, Tracker};
+pub use validity::{Validity, Warning};

@@ -1,0 +1,138 @@
+//! A recorder's latencies in a few buckets of equal ratio, for drawing.
+
+use serde::{Deserialize, Serialize};
+
+use crate::LatencyRecorder;
+use crate::num;
+
+/// How many latencies lie between two bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bucket {
+    /// The lower bound, inclusive.
+    pub from_ns: u64,
+    /// The upper bound, exclusive but in the last bucket, where it is the greatest latency.
+    pub to_ns: u64,
+    /// How many.
+    pub count: u64,
+}
+
+/// Up to `n` buckets from the least to the greatest latency, each upper bound in one ratio to the
+/// lower, `(max / min)^(1 / n)`.
+///
+/// Neighbours that whole nanoseconds do not tell apart are one bucket, so there can be fewer than
+/// `n`; none if nothing was recorded or `n` is 0. The counts add up to the recorder's. A latency
+/// within 0.1 % of a bound may be counted on its other side.
+#[must_use]
+pub fn buckets(recorder: &LatencyRecorder, n: usize) -> Vec<Bucket> {
+    let (Some(min), Some(max)) = (recorder.moments().min(), recorder.moments().max()) else {
+        return Vec::new();
+    };
+    // 0 has no logarithm: the ratio counts from 1 then, and the first bucket from 0.
+    let low = num::float(min.max(1));
+    let ratio = num::float(max.max(1)) / low;
+    let mut bounds: Vec<u64> = (1..n)
+        .map(|i| num::round(low * ratio.powf(num::float_len(i) / num::float_len(n))))
+        .filter(|bound| (min + 1..max).contains(bound))
+        .collect();
+    bounds.dedup();
+    if n > 0 {
+        bounds.push(max);
+    }
+    let mut buckets = Vec::with_capacity(bounds.len());
+    let mut from_ns = min;
+    for to_ns in bounds {
+        buckets.push(Bucket {
+            from_ns,
+            to_ns,
+            count: 0,
+        });
+        from_ns = to_ns;
+    }
+    let Some(last) = buckets.len().checked_sub(1) else {
+        return buckets;
+    };
+    let histogram = recorder.histogram();
+    for recorded in histogram.iter_recorded() {
+        let value = histogram.median_equivalent(recorded.value_iterated_to());
+        let index = buckets
+            .partition_point(|bucket| bucket.to_ns <= value)
+            .min(last);
+        buckets[index].count += recorded.count_at_value();
+    }
+    buckets
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn recorder(latencies_ns: &[u64]) -> LatencyRecorder {
+        let mut recorder = LatencyRecorder::new();
+        recorder.extend(latencies_ns.iter().copied());
+        recorder
+    }
+
+    #[test]
+    fn decades_are_told_apart() {
+        let buckets = buckets(&recorder(&[1_000, 2_000, 20_000, 200_000, 1_000_000]), 3);
+        let bounds: Vec<_> = buckets
+            .iter()
+            .map(|b| (b.from_ns, b.to_ns, b.count))
+            .collect();
+        assert_eq!(
+            bounds,
+            [
+                (1_000, 10_000, 2),
+                (10_000, 100_000, 1),
+                (100_000, 1_000_000, 2)
+            ]
+        );
+    }
+
+    #[test]
+    fn equal_latencies_are_one_bucket() {
+        assert_eq!(
+            buckets(&recorder(&[500, 500]), 10),
+            [Bucket {
+                from_ns: 500,
+                to_ns: 500,
+                count: 2
+            }]
+        );
+        assert_eq!(
+            buckets(&recorder(&[0]), 3),
+            [Bucket {
+                from_ns: 0,
+                to_ns: 0,
+                count: 1
+            }]
+        );
+    }
+
+    #[test]
+    fn nothing_gives_no_buckets() {
+        assert!(buckets(&LatencyRecorder::new(), 10).is_empty());
+        assert!(buckets(&recorder(&[1]), 0).is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn buckets_adjoin_and_count_everything(
+            latencies in prop::collection::vec(0_u64..7_200_000_000_000, 1..100),
+            n in 1_usize..40,
+        ) {
+            let buckets = buckets(&recorder(&latencies), n);
+            prop_assert!(buckets.len() <= n);
+            prop_assert_eq!(buckets.iter().map(|b| b.count).sum::<u64>(), latencies.len() as u64);
+            prop_assert_eq!(buckets.first().map(|b| b.from_ns), latencies.iter().min().copied());
+            prop_assert_eq!(buckets.last().map(|b| b.to_ns), latencies.iter().max().copied());
+            for pair in buckets.windows(2) {
+                prop_assert_eq!(pair[0].to_ns, pair[1].from_ns);
+                prop_assert!(pair[0].from_ns < pair[0].to_ns);
+            }
+        }
+    }
+}

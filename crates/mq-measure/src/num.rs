@@ -1,0 +1,25 @@
+//! Conversions between integers and floating point, each with the reason why it is safe here.
+
+/// `n` as a float.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "exact up to 2^53 ns = 104 days; beyond, the error is below one part in 10^15"
+)]
+pub(crate) fn float(n: u64) -> f64 {
+    n as f64
+}
+
+/// The number of elements of a slice as a float.
+pub(crate) fn float_len(n: usize) -> f64 {
+    float(n as u64)
+}
+
+/// `x` rounded to the nearest integer; negative values and NaN become 0, large ones `u64::MAX`.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "`as` saturates from float to integer, which is what the name promises"
+)]
+pub(crate) fn round(x: f64) -> u64 {
+    x.round() as u64
+}

@@ -1,0 +1,18 @@
+//! Elsewhere than on Linux: nothing is measured, and that is said.
+
+use super::{CpuTimes, Memory};
+use crate::Error;
+
+pub(super) fn cpu_times(_pid: u32) -> Result<(CpuTimes, u64), Error> {
+    Err(Error::Unsupported {
+        what: "the CPU time of a process",
+        os: std::env::consts::OS,
+    })
+}
+
+pub(super) fn memory(_pid: u32) -> Result<Memory, Error> {
+    Err(Error::Unsupported {
+        what: "the memory of a process",
+        os: std::env::consts::OS,
+    })
+}

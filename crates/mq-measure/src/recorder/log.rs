@@ -1,0 +1,228 @@
+//! The HdrHistogram interval log, version 2: what the histogram tools of other languages read.
+//!
+//! <https://github.com/HdrHistogram/HdrHistogram>, `HistogramLogWriter`: a line a histogram with
+//! tag, start, length, maximum and the histogram itself, deflated, in base 64.
+
+use std::io::Write;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use hdrhistogram::Histogram;
+use hdrhistogram::serialization::interval_log::{
+    IntervalLogIterator, IntervalLogWriterBuilder, IntervalLogWriterError, LogEntry, Tag,
+};
+use hdrhistogram::serialization::{Deserializer, V2DeflateSerializer};
+
+use super::LatencyRecorder;
+use crate::Error;
+
+/// A recorder and what to call it in a log.
+#[derive(Clone, Copy, Debug)]
+pub struct TaggedHistogram<'a> {
+    /// Its name, such as the transport's: no commas, spaces or line breaks.
+    pub tag: &'a str,
+    /// When its interval began.
+    pub start: SystemTime,
+    /// How long its interval was.
+    pub duration: Duration,
+    /// The latencies.
+    pub recorder: &'a LatencyRecorder,
+}
+
+/// A histogram that a log held.
+#[derive(Clone, Debug)]
+pub struct LoggedHistogram {
+    /// Its name, if it has one.
+    pub tag: Option<String>,
+    /// When its interval began, since the log's base time or, without one, the Unix epoch;
+    /// milliseconds are the format's resolution.
+    pub start: Duration,
+    /// How long its interval was.
+    pub duration: Duration,
+    /// The latencies in nanoseconds.
+    pub histogram: Histogram<u64>,
+}
+
+/// Writes an interval log; `name` is for messages. Maxima in the text are in milliseconds.
+///
+/// # Errors
+/// [`Error::Io`]; [`Error::Tag`] if a tag is not allowed, before anything is written;
+/// [`Error::Encode`].
+pub fn write_log(
+    mut output: impl Write,
+    name: &Path,
+    histograms: &[TaggedHistogram<'_>],
+) -> Result<(), Error> {
+    let tags: Vec<Tag<'_>> = histograms
+        .iter()
+        .map(|entry| {
+            Tag::new(entry.tag)
+                .filter(|tag| !tag.is_empty())
+                .ok_or_else(|| Error::Tag {
+                    tag: entry.tag.to_owned(),
+                })
+        })
+        .collect::<Result<_, _>>()?;
+    let mut serializer = V2DeflateSerializer::new();
+    let mut builder = IntervalLogWriterBuilder::new();
+    builder
+        .add_comment("[Histogram log format version 1.3]")
+        .add_comment("latencies in nanoseconds")
+        .with_max_value_divisor(1e6);
+    if let Some(first) = histograms.iter().map(|entry| entry.start).min() {
+        builder.with_start_time(first);
+    }
+    let mut log = builder
+        .begin_log_with(&mut output, &mut serializer)
+        .map_err(Error::io(name))?;
+    for (entry, tag) in histograms.iter().zip(tags) {
+        let start = entry
+            .start
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        log.write_histogram(entry.recorder.histogram(), start, entry.duration, Some(tag))
+            .map_err(|error| match error {
+                IntervalLogWriterError::IoError(source) => Error::io(name)(source),
+                IntervalLogWriterError::SerializeError(problem) => Error::Encode {
+                    tag: entry.tag.to_owned(),
+                    problem: problem.to_string(),
+                },
+            })?;
+    }
+    output.flush().map_err(Error::io(name))
+}
+
+/// Reads an interval log that is whole in memory; `name` is for messages.
+///
+/// # Errors
+/// [`Error::Format`] if the log or a histogram in it cannot be understood.
+pub fn read_log(log: &[u8], name: &Path) -> Result<Vec<LoggedHistogram>, Error> {
+    let mut deserializer = Deserializer::new();
+    let mut histograms = Vec::new();
+    for entry in IntervalLogIterator::new(log) {
+        let number = histograms.len() as u64 + 1;
+        let bad = |problem: String| Error::Format {
+            path: name.to_owned(),
+            expected: "an HdrHistogram interval log".to_owned(),
+            found: format!("in histogram {number}: {problem}"),
+        };
+        let LogEntry::Interval(interval) = entry.map_err(|error| bad(format!("{error:?}")))? else {
+            continue;
+        };
+        let bytes = base64_decode(interval.encoded_histogram())
+            .ok_or_else(|| bad("not base 64".to_owned()))?;
+        let histogram = deserializer
+            .deserialize(&mut bytes.as_slice())
+            .map_err(|error| bad(error.to_string()))?;
+        histograms.push(LoggedHistogram {
+            tag: interval.tag().map(|tag| tag.as_str().to_owned()),
+            start: interval.start_timestamp(),
+            duration: interval.duration(),
+            histogram,
+        });
+    }
+    Ok(histograms)
+}
+
+/// Standard base 64 (RFC 4648 §4), for reading only; `None` on a foreign character.
+fn base64_decode(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
+    let (mut bits, mut held) = (0_u32, 0_u32);
+    for character in text.trim_end_matches('=').bytes() {
+        let value = match character {
+            b'A'..=b'Z' => character - b'A',
+            b'a'..=b'z' => character - b'a' + 26,
+            b'0'..=b'9' => character - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return None,
+        };
+        bits = (bits << 6) | u32::from(value);
+        held += 6;
+        if held >= 8 {
+            held -= 8;
+            bytes.push(u8::try_from((bits >> held) & 0xff).ok()?);
+            bits &= (1 << held) - 1;
+        }
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name() -> &'static Path {
+        Path::new("run.hlog")
+    }
+
+    #[test]
+    fn log_round_trips_with_tags_and_counts() {
+        let start = SystemTime::UNIX_EPOCH + Duration::from_millis(1_700_000_000_123);
+        let mut tcp = LatencyRecorder::new();
+        let mut quic = LatencyRecorder::new();
+        tcp.extend((1..500).map(|n| n * 1_000_000));
+        quic.extend([250, 9_999_999_999]);
+        let entry = |tag, recorder| TaggedHistogram {
+            tag,
+            start,
+            duration: Duration::from_millis(2500),
+            recorder,
+        };
+        let mut text = Vec::new();
+        write_log(
+            &mut text,
+            name(),
+            &[entry("tcp", &tcp), entry("quic", &quic)],
+        )
+        .unwrap();
+        let read = read_log(&text, name()).unwrap();
+        assert_eq!(read.len(), 2);
+        assert_eq!(read[0].tag.as_deref(), Some("tcp"));
+        assert_eq!(read[1].tag.as_deref(), Some("quic"));
+        assert_eq!(&read[0].histogram, tcp.histogram());
+        assert_eq!(&read[1].histogram, quic.histogram());
+        assert_eq!(read[0].duration, Duration::from_millis(2500));
+        assert_eq!(read[0].start.as_secs(), 1_700_000_000);
+        // `HISTFAAA` is how every deflated version-2 histogram begins.
+        assert!(String::from_utf8(text).unwrap().contains(",HISTFAAA"));
+    }
+
+    #[test]
+    fn bad_tag_is_named_before_anything_is_written() {
+        let recorder = LatencyRecorder::new();
+        for tag in ["quic 0-rtt", "a,b", ""] {
+            let entry = TaggedHistogram {
+                tag,
+                start: SystemTime::UNIX_EPOCH,
+                duration: Duration::ZERO,
+                recorder: &recorder,
+            };
+            let mut text = Vec::new();
+            let error = write_log(&mut text, name(), &[entry]).unwrap_err();
+            assert!(matches!(error, Error::Tag { .. }), "{error}");
+            assert!(text.is_empty());
+        }
+    }
+
+    #[test]
+    fn damaged_log_is_an_error_that_names_the_file() {
+        let error = read_log(b"Tag=t,0.1,1.0,2.0,HISTFAAAnonsense\n", name()).unwrap_err();
+        assert!(error.to_string().starts_with("run.hlog: "), "{error}");
+        let error = read_log(b"Tag=t,0.1,1.0,2.0,_!\n", name()).unwrap_err();
+        assert!(error.to_string().contains("not base 64"), "{error}");
+    }
+
+    #[test]
+    fn base64_follows_the_rfc() {
+        // RFC 4648 §10.
+        for (text, bytes) in [
+            ("", ""),
+            ("Zg==", "f"),
+            ("Zm8=", "fo"),
+            ("Zm9vYmFy", "foobar"),
+        ] {
+            assert_eq!(base64_decode(text).unwrap(), bytes.as_bytes());
+        }
+    }
+}

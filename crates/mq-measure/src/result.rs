@@ -1,0 +1,223 @@
+//! The result of a comparison as JSON: what `mqbench compare` writes and reads back.
+//!
+//! Its JSON schema is `docs/spec/compare.schema.json`; a test holds the two together.
+
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::manifest::Manifest;
+use crate::process::Usage;
+use crate::stats::Interval;
+use crate::{Counts, Error, Summary, Validity, Warning};
+
+/// The `schema` of a [`RunResult`] that this version writes and reads.
+pub const SCHEMA: &str = "mq-compare/1";
+
+/// The same MQTT work over several transports.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunResult {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// Program, machine, configuration.
+    pub manifest: Manifest,
+    /// The work: rate, payload, QoS and so on, an object in the words of the command.
+    pub parameters: Value,
+    /// The transports, in the order of the command line.
+    pub transports: Vec<TransportResult>,
+    /// Differences between the transports, with their confidence intervals.
+    pub comparisons: Vec<Comparison>,
+    /// What is to be said of the whole.
+    pub validity: Validity,
+}
+
+/// What one transport did, over all rounds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TransportResult {
+    /// Its name: `tcp`, `tls`, `quic`, `ws`, `wss`.
+    pub transport: String,
+    /// The broker's address.
+    pub url: String,
+    /// Latency from the intended send time; `None` if nothing arrived.
+    pub latency: Option<Summary>,
+    /// Latency from the actual send time.
+    pub latency_from_send: Option<Summary>,
+    /// DL's estimate of the round trip, see [`LastSendEstimator`](crate::LastSendEstimator);
+    /// `None` if there was no round trip.
+    pub rtt_last: Option<Summary>,
+    /// What became of the messages.
+    pub counts: Counts,
+    /// What crossed the wire; `None` if that was not counted.
+    pub wire: Option<WireUse>,
+    /// What the processes used.
+    pub processes: Vec<ProcessUse>,
+    /// How long connecting took.
+    pub connect: Vec<ConnectTimes>,
+    /// The rounds that this is made of.
+    pub rounds: Vec<Round>,
+    /// What is to be said of this transport.
+    pub warnings: Vec<Warning>,
+}
+
+/// What crossed the wire, at one machine or in one process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WireUse {
+    /// Bytes sent.
+    pub bytes_sent: u64,
+    /// Bytes received.
+    pub bytes_received: u64,
+    /// Packets sent, with acknowledgements and retransmissions, as S22 §5.2 counts; `None` if not
+    /// known.
+    pub packets_sent: Option<u64>,
+    /// Packets received; `None` if not known.
+    pub packets_received: Option<u64>,
+}
+
+/// What a process used while a transport was measured.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProcessUse {
+    /// Its part: `broker`, `publisher`, `subscriber`, `client`.
+    pub role: String,
+    /// CPU time, user and system, to the nanosecond.
+    pub cpu_ns: u64,
+    /// CPU time in user mode, in ticks of mostly 10 ms.
+    pub user_ns: u64,
+    /// CPU time in the kernel, in ticks of mostly 10 ms.
+    pub system_ns: u64,
+    /// The most memory that was resident since the process began.
+    pub peak_rss_bytes: u64,
+    /// The time over which it was measured.
+    pub elapsed_ns: u64,
+}
+
+impl ProcessUse {
+    /// What `usage` says of the process that plays `role`.
+    #[must_use]
+    pub fn new(role: &str, usage: &Usage) -> Self {
+        Self {
+            role: role.to_owned(),
+            cpu_ns: usage.cpu.total_ns,
+            user_ns: usage.cpu.user_ns,
+            system_ns: usage.cpu.system_ns,
+            peak_rss_bytes: usage.memory.peak_rss_bytes,
+            elapsed_ns: u64::try_from(usage.elapsed.as_nanos()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+/// How a connection was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum ConnectKind {
+    /// TCP alone.
+    #[serde(rename = "tcp")]
+    Tcp,
+    /// A full handshake of TLS or QUIC.
+    #[serde(rename = "full")]
+    Full,
+    /// Resumed with a ticket, without early data.
+    #[serde(rename = "resumed")]
+    Resumed,
+    /// Resumed, with CONNECT in early data that the broker accepted.
+    #[serde(rename = "0-rtt")]
+    ZeroRtt,
+}
+
+/// How long connections of one kind took.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConnectTimes {
+    /// How they were made.
+    pub kind: ConnectKind,
+    /// How many.
+    pub count: u64,
+    /// Of these, how many failed, and are in neither summary.
+    pub failed: u64,
+    /// From the start until data can be sent.
+    pub usable: Option<Summary>,
+    /// From the start until CONNACK. DL's `T_Connection` (eq. 1) counts from CONNECT instead.
+    pub connack: Option<Summary>,
+}
+
+/// One round of one transport.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Round {
+    /// The round, from 0.
+    pub round: u32,
+    /// The transport's turn in the round, from 0: the order changes so that drift hits all alike.
+    pub turn: u32,
+    /// Latency from the intended send time; `None` if nothing arrived.
+    pub latency: Option<Summary>,
+    /// From the first send to the last arrival: S21's Δ where the loop was closed, Fig. 6a.
+    pub duration_ns: u64,
+    /// What became of the messages.
+    pub counts: Counts,
+}
+
+/// A transport against another in one quantity.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Comparison {
+    /// What is compared, such as `latency_mean_ns`; one value a round.
+    pub quantity: String,
+    /// The transport.
+    pub transport: String,
+    /// The one that it is compared with.
+    pub baseline: String,
+    /// mean(transport) / mean(baseline), W20's ξ with QUIC and TCP; below 1 is better. `None` if
+    /// there are too few rounds.
+    pub ratio: Option<Interval>,
+}
+
+impl RunResult {
+    /// Writes it as JSON, indented, with a line break at the end.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Json`].
+    pub fn save(&self, path: &Path) -> Result<(), Error> {
+        let json = serde_json::to_string_pretty(self).map_err(|source| Error::Json {
+            path: path.to_owned(),
+            source,
+        })?;
+        fs::write(path, json + "\n").map_err(Error::io(path))
+    }
+
+    /// Reads what [`save`](Self::save) wrote.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Format`] if its schema is another; [`Error::Json`].
+    pub fn load(path: &Path) -> Result<Self, Error> {
+        let text = fs::read_to_string(path).map_err(Error::io(path))?;
+        Self::from_json(&text, path)
+    }
+
+    /// Reads it from JSON; `name` is for messages.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn from_json(text: &str, name: &Path) -> Result<Self, Error> {
+        let json = |source| Error::Json {
+            path: name.to_owned(),
+            source,
+        };
+        let value: Value = serde_json::from_str(text).map_err(json)?;
+        match value.get("schema").and_then(Value::as_str) {
+            Some(SCHEMA) => {}
+            other => {
+                return Err(Error::Format {
+                    path: name.to_owned(),
+                    expected: format!("schema {SCHEMA}"),
+                    found: other.unwrap_or("none").to_owned(),
+                });
+            }
+        }
+        // From the text again, for its errors then tell line and column.
+        serde_json::from_str(text).map_err(json)
+    }
+}

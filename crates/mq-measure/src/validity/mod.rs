@@ -1,0 +1,174 @@
+//! Why a run should not be trusted, as values: what happened, and what to do about it.
+//!
+//! A bad measurement is data, not an error. Each rule is a pure function that gives a [`Warning`]
+//! or nothing.
+
+mod display;
+mod rules;
+
+pub use rules::{
+    clock_resolution, clock_uncertain, congestion_control, counts, cpu_governor, cpu_saturated,
+    generator_late, histogram_saturated, link_off_profile, too_few_samples,
+};
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A reason not to trust a run. Its `Display` is one line: what is wrong, then the remedy.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+#[non_exhaustive]
+pub enum Warning {
+    /// The generator did not keep to its schedule.
+    GeneratorLate {
+        /// 99th percentile of actual minus intended send time.
+        p99_late_ns: u64,
+        /// The schedule's interval.
+        interval_ns: u64,
+    },
+    /// A process used nearly all the CPU it could get, so that its limit was measured.
+    CpuSaturated {
+        /// The process's part, such as `broker`.
+        process: String,
+        /// CPU time / (elapsed time * cores it may use), 0 to 1.
+        share: f64,
+    },
+    /// A percentile rests on less than one sample beyond it.
+    TooFewSamples {
+        /// The percentile, 0 to 100.
+        percentile: f64,
+        /// The samples there are.
+        count: u64,
+        /// The samples it needs.
+        needed: u64,
+    },
+    /// The clock's step is not small against the latencies.
+    ClockResolution {
+        /// The clock's step.
+        resolution_ns: u64,
+        /// The median latency.
+        median_ns: u64,
+    },
+    /// The offset between two machines' clocks is not known well enough for the effect.
+    ClockUncertain {
+        /// Half the width of the offset's interval.
+        uncertainty_ns: u64,
+        /// What is to be told apart: a latency, or a difference of two.
+        effect_ns: u64,
+    },
+    /// Messages seem to have arrived before they were sent.
+    NegativeLatencies {
+        /// How many.
+        count: u64,
+    },
+    /// Messages were sent and did not arrive.
+    LostMessages {
+        /// How many.
+        lost: u64,
+        /// Of how many.
+        sent: u64,
+    },
+    /// Messages arrived more than once.
+    DuplicateMessages {
+        /// Arrivals beyond the first.
+        duplicates: u64,
+        /// Messages that arrived.
+        received: u64,
+    },
+    /// Messages arrived out of order.
+    ReorderedMessages {
+        /// How many, as RFC 4737 counts.
+        reordered: u64,
+        /// Messages that arrived.
+        received: u64,
+    },
+    /// Messages arrived that this run did not send.
+    UnknownMessages {
+        /// How many.
+        count: u64,
+    },
+    /// A part of the run did not end in time.
+    TimedOut {
+        /// The part, such as `connect`.
+        phase: String,
+        /// The time it had.
+        after_ns: u64,
+    },
+    /// TCP and QUIC ran with different congestion controls.
+    KernelCongestionControl {
+        /// What the kernel does for TCP.
+        tcp: String,
+        /// What QUIC does.
+        quic: String,
+    },
+    /// Latencies count from the actual send time only: the loop was closed.
+    NoIntendedTimes,
+    /// Latencies were longer than the histogram holds.
+    HistogramSaturated {
+        /// How many.
+        count: u64,
+    },
+    /// The emulated link measured differently from its configuration.
+    LinkOffProfile {
+        /// The quantity with its unit, such as `delay_ns`.
+        quantity: String,
+        /// As configured.
+        configured: f64,
+        /// As measured.
+        measured: f64,
+    },
+    /// The program was built without optimisation.
+    DebugBuild,
+    /// The CPU changes its frequency while it is measured.
+    CpuGovernor {
+        /// The governor.
+        governor: String,
+    },
+}
+
+/// All warnings of a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Validity {
+    /// The warnings, in the order in which they were found; none is good news.
+    pub warnings: Vec<Warning>,
+}
+
+impl Validity {
+    /// Whether there is no reason to distrust the run.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.warnings.is_empty()
+    }
+
+    /// Adds a warning, if there is one, unless an equal one is there.
+    pub fn note(&mut self, warning: impl Into<Option<Warning>>) {
+        if let Some(warning) = warning
+            .into()
+            .filter(|warning| !self.warnings.contains(warning))
+        {
+            self.warnings.push(warning);
+        }
+    }
+}
+
+impl Extend<Warning> for Validity {
+    fn extend<I: IntoIterator<Item = Warning>>(&mut self, warnings: I) {
+        for warning in warnings {
+            self.note(warning);
+        }
+    }
+}
+
+impl fmt::Display for Validity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, warning) in self.warnings.iter().enumerate() {
+            write!(f, "{}{warning}", if i > 0 { "\n" } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,142 @@
+//! When to warn.
+
+use super::Warning;
+use crate::num;
+use crate::tracker::Counts;
+
+/// Warns if the 99th percentile of lateness is above 10 % of the interval or above 1 ms.
+///
+/// An interval of 0 has no schedule to keep, so only the millisecond counts.
+#[must_use]
+pub fn generator_late(p99_late_ns: u64, interval_ns: u64) -> Option<Warning> {
+    let limit = if interval_ns == 0 {
+        1_000_000
+    } else {
+        (interval_ns / 10).min(1_000_000)
+    };
+    (p99_late_ns > limit).then_some(Warning::GeneratorLate {
+        p99_late_ns,
+        interval_ns,
+    })
+}
+
+/// Warns if `cpu_ns` of CPU time is above 90 % of what `cores` give in `elapsed_ns`.
+///
+/// `cores` is what the process can use: 1 for one thread, however many the machine has.
+#[must_use]
+pub fn cpu_saturated(process: &str, cpu_ns: u64, elapsed_ns: u64, cores: u32) -> Option<Warning> {
+    let share = num::float(cpu_ns) / (num::float(elapsed_ns) * f64::from(cores));
+    (share > 0.9).then(|| Warning::CpuSaturated {
+        process: process.to_owned(),
+        share,
+    })
+}
+
+/// Warns if less than one sample is expected beyond `percentile`: p99.9 needs 1000, p99 100.
+#[must_use]
+pub fn too_few_samples(percentile: f64, count: u64) -> Option<Warning> {
+    let beyond = 100.0 - percentile;
+    // Rounded to a ten-thousandth, for 100 - 99.9 is not 0.1 in binary.
+    let needed = if beyond > 0.0 {
+        num::round((100.0 / beyond * 1e4).round() / 1e4)
+    } else {
+        u64::MAX
+    };
+    (count < needed).then_some(Warning::TooFewSamples {
+        percentile,
+        count,
+        needed,
+    })
+}
+
+/// Warns if the clock's step is above 1 % of the median latency.
+#[must_use]
+pub fn clock_resolution(resolution_ns: u64, median_ns: u64) -> Option<Warning> {
+    (resolution_ns.saturating_mul(100) > median_ns).then_some(Warning::ClockResolution {
+        resolution_ns,
+        median_ns,
+    })
+}
+
+/// Warns if the clocks' offset is less certain than the effect is large.
+#[must_use]
+pub fn clock_uncertain(uncertainty_ns: u64, effect_ns: u64) -> Option<Warning> {
+    (uncertainty_ns >= effect_ns).then_some(Warning::ClockUncertain {
+        uncertainty_ns,
+        effect_ns,
+    })
+}
+
+/// Warns of lost, duplicate, reordered and unknown messages.
+#[must_use]
+pub fn counts(counts: &Counts) -> Vec<Warning> {
+    let Counts {
+        sent,
+        received,
+        lost,
+        duplicates,
+        reordered,
+        unknown,
+    } = *counts;
+    [
+        (lost > 0).then_some(Warning::LostMessages { lost, sent }),
+        (duplicates > 0).then_some(Warning::DuplicateMessages {
+            duplicates,
+            received,
+        }),
+        (reordered > 0).then_some(Warning::ReorderedMessages {
+            reordered,
+            received,
+        }),
+        (unknown > 0).then_some(Warning::UnknownMessages { count: unknown }),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// Warns if TCP and QUIC use different congestion controls; `reno` and `newreno` are one.
+#[must_use]
+pub fn congestion_control(tcp: &str, quic: &str) -> Option<Warning> {
+    let plain = |name: &str| match name.to_ascii_lowercase().as_str() {
+        "newreno" | "new-reno" | "new_reno" => "reno".to_owned(),
+        other => other.to_owned(),
+    };
+    (plain(tcp) != plain(quic)).then(|| Warning::KernelCongestionControl {
+        tcp: tcp.to_owned(),
+        quic: quic.to_owned(),
+    })
+}
+
+/// Warns if `measured` is further than `tolerance` (a share, such as 0.05) from `configured`.
+#[must_use]
+pub fn link_off_profile(
+    quantity: &str,
+    configured: f64,
+    measured: f64,
+    tolerance: f64,
+) -> Option<Warning> {
+    ((measured - configured).abs() > tolerance * configured.abs()).then(|| {
+        Warning::LinkOffProfile {
+            quantity: quantity.to_owned(),
+            configured,
+            measured,
+        }
+    })
+}
+
+/// Warns if the governor, where there is one, is not `performance`.
+#[must_use]
+pub fn cpu_governor(governor: Option<&str>) -> Option<Warning> {
+    governor
+        .filter(|governor| *governor != "performance")
+        .map(|governor| Warning::CpuGovernor {
+            governor: governor.to_owned(),
+        })
+}
+
+/// Warns of latencies beyond the histogram.
+#[must_use]
+pub fn histogram_saturated(count: u64) -> Option<Warning> {
+    (count > 0).then_some(Warning::HistogramSaturated { count })
+}

@@ -1,0 +1,174 @@
+use super::*;
+use crate::Counts;
+
+#[test]
+fn generator_is_late_above_a_tenth_of_the_interval_or_a_millisecond() {
+    assert_eq!(generator_late(10_000, 100_000), None);
+    assert!(generator_late(10_001, 100_000).is_some());
+    assert_eq!(generator_late(1_000_000, 1_000_000_000), None);
+    assert!(generator_late(1_000_001, 1_000_000_000).is_some());
+    assert_eq!(generator_late(1_000_000, 0), None);
+}
+
+#[test]
+fn percentile_needs_a_sample_beyond_it() {
+    assert_eq!(too_few_samples(99.9, 1000), None);
+    assert!(matches!(
+        too_few_samples(99.9, 999),
+        Some(Warning::TooFewSamples {
+            needed: 1000,
+            count: 999,
+            ..
+        })
+    ));
+    assert_eq!(too_few_samples(99.0, 100), None);
+    assert!(too_few_samples(99.0, 99).is_some());
+    assert_eq!(too_few_samples(50.0, 2), None);
+    assert!(too_few_samples(50.0, 1).is_some());
+}
+
+#[test]
+fn one_thread_saturates_at_one_core() {
+    assert_eq!(cpu_saturated("broker", 90, 100, 1), None);
+    assert!(cpu_saturated("broker", 95, 100, 1).is_some());
+    assert_eq!(cpu_saturated("broker", 95, 100, 2), None);
+    assert_eq!(
+        cpu_saturated("broker", 0, 0, 1),
+        None,
+        "nothing measured is not saturated"
+    );
+}
+
+#[test]
+fn clean_counts_have_no_warnings() {
+    let clean = Counts {
+        sent: 5,
+        received: 5,
+        ..Counts::default()
+    };
+    assert!(counts(&clean).is_empty());
+    let bad = Counts {
+        sent: 5,
+        received: 4,
+        lost: 1,
+        duplicates: 1,
+        reordered: 1,
+        unknown: 1,
+    };
+    assert_eq!(counts(&bad).len(), 4);
+}
+
+#[test]
+fn reno_has_two_names() {
+    assert_eq!(congestion_control("reno", "NewReno"), None);
+    assert_eq!(congestion_control("cubic", "cubic"), None);
+    assert!(congestion_control("bbr", "cubic").is_some());
+}
+
+#[test]
+fn other_rules_have_their_limits() {
+    assert!(clock_resolution(1_000, 50_000).is_some());
+    assert_eq!(clock_resolution(1, 50_000), None);
+    assert!(clock_uncertain(10, 10).is_some());
+    assert_eq!(clock_uncertain(9, 10), None);
+    assert_eq!(link_off_profile("delay_ns", 100.0, 104.0, 0.05), None);
+    assert!(link_off_profile("delay_ns", 100.0, 106.0, 0.05).is_some());
+    assert_eq!(cpu_governor(None), None);
+    assert_eq!(cpu_governor(Some("performance")), None);
+    assert!(cpu_governor(Some("ondemand")).is_some());
+    assert_eq!(histogram_saturated(0), None);
+}
+
+#[test]
+fn each_warning_is_one_line_with_a_remedy_and_round_trips() {
+    let all = [
+        Warning::GeneratorLate {
+            p99_late_ns: 2_500_000,
+            interval_ns: 10_000_000,
+        },
+        Warning::CpuSaturated {
+            process: "broker".into(),
+            share: 0.97,
+        },
+        Warning::TooFewSamples {
+            percentile: 99.9,
+            count: 10,
+            needed: 1000,
+        },
+        Warning::ClockResolution {
+            resolution_ns: 1,
+            median_ns: 2,
+        },
+        Warning::ClockUncertain {
+            uncertainty_ns: 1,
+            effect_ns: 2,
+        },
+        Warning::NegativeLatencies { count: 1 },
+        Warning::LostMessages { lost: 1, sent: 2 },
+        Warning::DuplicateMessages {
+            duplicates: 1,
+            received: 2,
+        },
+        Warning::ReorderedMessages {
+            reordered: 1,
+            received: 2,
+        },
+        Warning::UnknownMessages { count: 1 },
+        Warning::TimedOut {
+            phase: "connect".into(),
+            after_ns: 5_000_000_000,
+        },
+        Warning::KernelCongestionControl {
+            tcp: "bbr".into(),
+            quic: "cubic".into(),
+        },
+        Warning::NoIntendedTimes,
+        Warning::HistogramSaturated { count: 1 },
+        Warning::LinkOffProfile {
+            quantity: "delay_ns".into(),
+            configured: 1.0,
+            measured: 2.0,
+        },
+        Warning::DebugBuild,
+        Warning::CpuGovernor {
+            governor: "powersave".into(),
+        },
+    ];
+    for warning in all {
+        let line = warning.to_string();
+        assert!(!line.contains('\n') && line.contains("; "), "{line}");
+        assert!(!line.contains("  "), "{line}");
+        let json = serde_json::to_string(&warning).unwrap();
+        assert_eq!(
+            serde_json::from_str::<Warning>(&json).unwrap(),
+            warning,
+            "{json}"
+        );
+    }
+}
+
+#[test]
+fn warning_reads_well() {
+    let warning = Warning::GeneratorLate {
+        p99_late_ns: 2_500_000,
+        interval_ns: 10_000_000,
+    };
+    assert_eq!(
+        warning.to_string(),
+        "the generator was late: 1 % of the messages by 2.5 ms or more, at an interval of 10.0 \
+         ms; lower the rate, or give the generator a core of its own"
+    );
+    let json = serde_json::to_value(&warning).unwrap();
+    assert_eq!(json["kind"], "generator-late");
+}
+
+#[test]
+fn equal_warnings_are_noted_once() {
+    let mut validity = Validity::default();
+    assert!(validity.is_clean());
+    validity.note(None);
+    validity.note(Warning::DebugBuild);
+    validity.extend([Warning::DebugBuild, Warning::NoIntendedTimes]);
+    assert_eq!(validity.warnings.len(), 2);
+    assert_eq!(validity.to_string().lines().count(), 2);
+}
