@@ -133,11 +133,13 @@ impl Config {
         set(&mut protocol.max_packet_size, limits.max_packet_size);
         set(&mut protocol.receive_maximum, limits.receive_maximum);
         set(&mut protocol.max_inflight, limits.max_inflight);
-        set(&mut protocol.topic_alias_maximum, limits.topic_alias_maximum);
+        set(
+            &mut protocol.topic_alias_maximum,
+            limits.topic_alias_maximum,
+        );
         if let Some(qos) = limits.maximum_qos {
-            protocol.maximum_qos = QoS::from_bits(qos).ok_or_else(|| {
-                wrong(format!("limits.maximum_qos: {qos} is not 0, 1 or 2"))
-            })?;
+            protocol.maximum_qos = QoS::from_bits(qos)
+                .ok_or_else(|| wrong(format!("limits.maximum_qos: {qos} is not 0, 1 or 2")))?;
         }
         protocol.max_keep_alive = limits.max_keep_alive_s.filter(|seconds| *seconds > 0);
         set(&mut settings.max_connections, limits.max_connections);
@@ -202,7 +204,11 @@ mod tests {
         std::fs::write(file.path(), text).unwrap();
         Config::read(file.path())
             .and_then(|config| config.into_settings(file.path()))
-            .map_err(|error| error.to_string().replace(&*file.path().to_string_lossy(), "FILE"))
+            .map_err(|error| {
+                error
+                    .to_string()
+                    .replace(&*file.path().to_string_lossy(), "FILE")
+            })
     }
 
     #[test]
@@ -223,7 +229,10 @@ mod tests {
     fn mistakes_are_named_with_line_and_key() {
         for (text, part) in [
             ("\n\nlissen = []\n", "FILE: line 3: unknown field `lissen`"),
-            ("[limits]\nmaximum_qos = 3\n", "limits.maximum_qos: 3 is not 0, 1 or 2"),
+            (
+                "[limits]\nmaximum_qos = 3\n",
+                "limits.maximum_qos: 3 is not 0, 1 or 2",
+            ),
             ("[limits]\nmax_packet_size = 0\n", "FILE: line 2:"),
             ("[tls]\nkey = \"k\"\n", "a key without its certificate"),
             ("listen = [\"http://x\"]\n", "listen:"),

@@ -193,7 +193,14 @@ impl Conn {
             properties,
             ..
         } = connect;
-        if let Some(reason) = refusal(&self.settings, version, &client_id, clean_start, will.as_ref(), &properties) {
+        if let Some(reason) = refusal(
+            &self.settings,
+            version,
+            &client_id,
+            clean_start,
+            will.as_ref(),
+            &properties,
+        ) {
             self.connection.refuse(ConnAck::new(reason));
             return;
         }
@@ -211,7 +218,12 @@ impl Conn {
             self.connection.refuse(ConnAck::new(ReasonCode::ServerBusy));
             return;
         };
-        self.expiry = self.session_expiry(version, clean_start, properties.session_expiry_interval, &mut ack);
+        self.expiry = self.session_expiry(
+            version,
+            clean_start,
+            properties.session_expiry_interval,
+            &mut ack,
+        );
         ack.session_present = attached.present;
         let protocol = core::mem::take(&mut attached.state.protocol);
         if attached.session.mailbox.connect() {
@@ -348,10 +360,7 @@ impl Conn {
         };
         while self.connection.is_open() && self.connection.outbox().len() < OUTBOX_LIMIT {
             if self.outgoing.is_empty() {
-                attached
-                    .session
-                    .mailbox
-                    .take(now, TAKE, &mut self.outgoing);
+                attached.session.mailbox.take(now, TAKE, &mut self.outgoing);
             }
             let Some(delivery) = self.outgoing.pop_front() else {
                 return;
@@ -378,13 +387,19 @@ impl Conn {
         }
         // The session first: who takes it over need not wait for a slow link.
         if let Some(mut attached) = self.attached.take() {
-            info!(client = %attached.session.client_id, %reason, "disconnected");
+            info!(
+                client = %attached.session.client_id,
+                dropped = attached.session.mailbox.dropped(),
+                %reason,
+                "disconnected"
+            );
             let mut outbox = core::mem::take(self.connection.outbox());
             attached.state.protocol = self.connection.into_session();
             let unsent = self.outgoing.drain(..);
             attached.session.mailbox.disconnect(unsent);
             let now = Instant::now();
-            self.hub.detach(attached, now, self.will.take(), self.expiry);
+            self.hub
+                .detach(attached, now, self.will.take(), self.expiry);
             close(self.link, &mut outbox, &reason).await;
         } else {
             debug!(%reason, "a link without a session ended");

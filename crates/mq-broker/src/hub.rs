@@ -427,7 +427,8 @@ impl Hub {
                     correlation_data: properties.correlation_data,
                     user_properties: properties.user_properties,
                     ..PublishProperties::default()
-                },
+                }
+                .into(),
             },
             qos,
             retain,
@@ -436,12 +437,7 @@ impl Hub {
             ticket: None,
         };
         let mut publisher = Publisher::default();
-        self.publish(
-            Some(session.key),
-            received,
-            Instant::now(),
-            &mut publisher,
-        );
+        self.publish(Some(session.key), received, Instant::now(), &mut publisher);
         publisher.tell_readers();
         self.metrics.dropped.add(publisher.waiting.len());
     }
@@ -468,9 +464,7 @@ impl Publisher {
                 .session(key)
                 .is_some_and(|session| session.mailbox.is_ready())
         };
-        let constant = routing
-            .router
-            .route(topic, from, &ready, &mut self.fan_out);
+        let constant = routing.router.route(topic, from, &ready, &mut self.fan_out);
         let (known, at) = self.known.get_or_insert_default();
         known.clear();
         known.extend_from_slice(topic);

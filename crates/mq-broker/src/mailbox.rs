@@ -220,20 +220,44 @@ mod tests {
     fn qos0_is_dropped_and_counted_when_it_is_full() {
         let mailbox = mailbox(2);
         mailbox.connect();
-        assert!(matches!(mailbox.push(delivery(QoS::AtMostOnce)), Push::Queued { tell: true }));
-        assert!(matches!(mailbox.push(delivery(QoS::AtMostOnce)), Push::Queued { tell: false }));
-        assert!(matches!(mailbox.push(delivery(QoS::AtMostOnce)), Push::Dropped));
-        assert!(matches!(mailbox.push(delivery(QoS::AtLeastOnce)), Push::Full(_)));
+        assert!(matches!(
+            mailbox.push(delivery(QoS::AtMostOnce)),
+            Push::Queued { tell: true }
+        ));
+        assert!(matches!(
+            mailbox.push(delivery(QoS::AtMostOnce)),
+            Push::Queued { tell: false }
+        ));
+        assert!(matches!(
+            mailbox.push(delivery(QoS::AtMostOnce)),
+            Push::Dropped
+        ));
+        assert!(matches!(
+            mailbox.push(delivery(QoS::AtLeastOnce)),
+            Push::Full(_)
+        ));
         assert_eq!((mailbox.len(), mailbox.dropped()), (2, 1));
     }
 
     #[test]
     fn a_session_that_is_away_keeps_qos1_and_not_qos0() {
         let mailbox = mailbox(2);
-        assert!(matches!(mailbox.push(delivery(QoS::AtMostOnce)), Push::Dropped));
-        assert!(matches!(mailbox.push(delivery(QoS::AtLeastOnce)), Push::Queued { tell: false }));
-        assert!(matches!(mailbox.push(delivery(QoS::AtLeastOnce)), Push::Queued { .. }));
-        assert!(matches!(mailbox.push(delivery(QoS::AtLeastOnce)), Push::Dropped));
+        assert!(matches!(
+            mailbox.push(delivery(QoS::AtMostOnce)),
+            Push::Dropped
+        ));
+        assert!(matches!(
+            mailbox.push(delivery(QoS::AtLeastOnce)),
+            Push::Queued { tell: false }
+        ));
+        assert!(matches!(
+            mailbox.push(delivery(QoS::AtLeastOnce)),
+            Push::Queued { .. }
+        ));
+        assert!(matches!(
+            mailbox.push(delivery(QoS::AtLeastOnce)),
+            Push::Dropped
+        ));
         assert!(mailbox.connect(), "something waits");
     }
 
@@ -274,7 +298,10 @@ mod tests {
         for leave in [false, true] {
             let mut room = std::pin::pin!(mailbox.room());
             assert!(!room.as_mut().enable());
-            assert!(matches!(mailbox.push(delivery(QoS::AtLeastOnce)), Push::Full(_)));
+            assert!(matches!(
+                mailbox.push(delivery(QoS::AtLeastOnce)),
+                Push::Full(_)
+            ));
             if leave {
                 mailbox.disconnect(std::iter::empty());
             } else {

@@ -86,7 +86,9 @@ pub enum Error {
         remedy: String,
     },
     /// A listener for TLS or QUIC has no certificate.
-    #[error("{scheme} needs a server certificate: give a certificate and key file, or ask for a self-signed one")]
+    #[error(
+        "{scheme} needs a server certificate: give a certificate and key file, or ask for a self-signed one"
+    )]
     NoIdentity {
         /// The transport.
         scheme: Scheme,
@@ -100,7 +102,9 @@ pub enum Error {
         available: String,
     },
     /// The peer's certificate does not satisfy us.
-    #[error("the peer's certificate is not accepted ({reason}): check the CA file, the server name and the clock")]
+    #[error(
+        "the peer's certificate is not accepted ({reason}): check the CA file, the server name and the clock"
+    )]
     CertificateRejected {
         /// What is wrong with it.
         reason: String,

@@ -1,16 +1,8 @@
 //! Options of connectors and listeners; each default says its reason.
 
-use std::{
-    fmt,
-    net::IpAddr,
-    path::PathBuf,
-    str::FromStr,
-    time::Duration,
-};
+use std::{fmt, net::IpAddr, path::PathBuf, str::FromStr, time::Duration};
 
-use crate::{
-    CryptoOptions, Error, ServerIdentity, TicketCache, TicketStore, Trust, crypto::names,
-};
+use crate::{CryptoOptions, Error, ServerIdentity, TicketCache, TicketStore, Trust, crypto::names};
 
 /// How a sender reacts to loss; one choice for QUIC and TCP, so that both can be given the same.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -26,7 +26,7 @@ pub struct Retained {
 
 #[derive(Debug, Default)]
 struct Node {
-    children: HashMap<Box<[u8]>, Node>,
+    children: HashMap<Vec<u8>, Node>,
     retained: Option<Retained>,
 }
 
@@ -52,7 +52,12 @@ impl RetainedStore {
     /// Keeps a message as its topic's retained one.
     pub fn insert(&mut self, retained: Retained) {
         let mut node = &mut self.root;
-        for level in retained.message.topic.as_bytes().split(|byte| *byte == b'/') {
+        for level in retained
+            .message
+            .topic
+            .as_bytes()
+            .split(|byte| *byte == b'/')
+        {
             node = node.children.entry_ref(level).or_default();
         }
         if node.retained.replace(retained).is_none() {

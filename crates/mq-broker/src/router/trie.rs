@@ -30,7 +30,7 @@ pub struct Subscriber {
 #[derive(Debug, Default)]
 struct Node {
     /// Next levels by name.
-    children: HashMap<Box<[u8]>, Node>,
+    children: HashMap<Vec<u8>, Node>,
     /// Next level `+`.
     plus: Option<Box<Node>>,
     /// Filters that end in `#` here.
@@ -87,10 +87,12 @@ impl Router {
     pub fn unsubscribe(&mut self, filter: &TopicFilter, session: SessionKey) -> bool {
         self.generation += 1;
         let levels: Vec<&str> = filter.matching().split('/').collect();
-        let existed = self.root.remove(&levels, &mut |leaf| match filter.shared() {
-            Some(shared) => leaf.shared.remove(shared.group, session),
-            None => remove(&mut leaf.subscribers, session),
-        });
+        let existed = self
+            .root
+            .remove(&levels, &mut |leaf| match filter.shared() {
+                Some(shared) => leaf.shared.remove(shared.group, session),
+                None => remove(&mut leaf.subscribers, session),
+            });
         self.count -= usize::from(existed);
         existed
     }
@@ -123,7 +125,10 @@ impl Router {
 
 /// Adds or replaces; whether it was there.
 pub(super) fn insert(list: &mut Vec<Subscriber>, subscriber: Subscriber) -> bool {
-    match list.iter_mut().find(|old| old.session == subscriber.session) {
+    match list
+        .iter_mut()
+        .find(|old| old.session == subscriber.session)
+    {
         Some(old) => {
             *old = subscriber;
             true

@@ -99,7 +99,7 @@ impl Publish {
             topic_alias: self.properties.topic_alias,
             message_expiry_interval: self.properties.message_expiry_interval,
             subscription_ids: &self.properties.subscription_ids,
-            properties: (!self.properties.is_untouched()).then_some(&*self.properties),
+            properties: &self.properties,
             payload_len: self.payload.len(),
         }
     }
@@ -176,8 +176,8 @@ pub struct PublishHead<'a> {
     pub message_expiry_interval: Option<u32>,
     /// Replaces [`PublishProperties::subscription_ids`].
     pub subscription_ids: &'a [SubscriptionId],
-    /// All other properties, if there are any.
-    pub properties: Option<&'a PublishProperties>,
+    /// All other properties.
+    pub properties: &'a Sparse<PublishProperties>,
     /// How many bytes of payload follow.
     pub payload_len: usize,
 }
@@ -201,9 +201,10 @@ impl PublishHead<'_> {
         if self.topic.is_empty() && (self.topic_alias.is_none() || version < Version::V5) {
             return Err(EncodeError::NoTopic);
         }
-        if let Some(properties) = self.properties {
-            check_binary(PacketType::Publish, properties.correlation_data.as_ref())?;
-        }
+        check_binary(
+            PacketType::Publish,
+            self.properties.correlation_data.as_ref(),
+        )?;
         let head = length_of(|length| self.write(version, length));
         let remaining = remaining_length(head + self.payload_len)?;
         // Room for the payload too, which most callers append.
@@ -243,7 +244,10 @@ impl PublishHead<'_> {
             sink.varint(id::SUBSCRIPTION_IDENTIFIER);
             sink.varint(subscription.get());
         }
-        let Some(PublishProperties {
+        if self.properties.is_untouched() {
+            return;
+        }
+        let PublishProperties {
             payload_is_utf8,
             message_expiry_interval: _,
             topic_alias: _,
@@ -252,10 +256,7 @@ impl PublishHead<'_> {
             user_properties,
             subscription_ids: _,
             content_type,
-        }) = self.properties
-        else {
-            return;
-        };
+        } = &**self.properties;
         payload_is_utf8.write(id::PAYLOAD_FORMAT_INDICATOR, sink);
         response_topic.write(id::RESPONSE_TOPIC, sink);
         correlation_data.write(id::CORRELATION_DATA, sink);

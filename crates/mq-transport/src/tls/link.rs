@@ -221,7 +221,9 @@ impl TlsLink {
                 cx,
             };
             match self.tls.write_tls(&mut writer) {
-                Ok(0) => return Poll::Ready(Err(io::Error::from(io::ErrorKind::BrokenPipe).into())),
+                Ok(0) => {
+                    return Poll::Ready(Err(io::Error::from(io::ErrorKind::BrokenPipe).into()));
+                }
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Poll::Pending,
                 Err(error) => return Poll::Ready(Err(error.into())),
@@ -316,7 +318,10 @@ impl TlsLink {
                 self.early_data = EarlyData::Accepted;
                 self.replay = BytesMut::new();
             } else {
-                tracing::debug!(bytes = self.replay.len(), "early data rejected, sending it again");
+                tracing::debug!(
+                    bytes = self.replay.len(),
+                    "early data rejected, sending it again"
+                );
                 self.early_data = EarlyData::Rejected;
             }
         }
