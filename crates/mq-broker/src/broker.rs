@@ -8,7 +8,7 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, watch},
     task::JoinSet,
 };
-use tracing::{debug, info, warn};
+use tracing::{debug, warn};
 
 use crate::{Error, conn, hub::Hub, mailbox::MailboxLimits, metrics::Metrics};
 
@@ -102,7 +102,6 @@ impl Broker {
         let mut tasks = JoinSet::new();
         let shutdown_timeout = acceptor.settings.shutdown_timeout;
         for listener in listeners {
-            info!(address = %listener.local_address(), "listening");
             tasks.spawn(acceptor.clone().run(listener));
         }
         let timers = Arc::clone(&hub);
