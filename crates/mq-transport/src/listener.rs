@@ -52,7 +52,10 @@ impl Listener {
             Door::Mem(MemListener::bind(address, options.backlog)?)
         } else {
             let mut candidates = resolve(address).await?.into_iter();
-            let mut result = Err(listen_error(address, io::ErrorKind::AddrNotAvailable.into()));
+            let mut result = Err(listen_error(
+                address,
+                io::ErrorKind::AddrNotAvailable.into(),
+            ));
             while result.is_err()
                 && let Some(local) = candidates.next()
             {
@@ -100,9 +103,9 @@ impl Listener {
                 let incoming = server.endpoint.accept().await.ok_or(Error::Closed)?;
                 Visitor::Quic(Box::new(incoming), server.traced_config()?)
             }
-            Door::Mem(listener) => {
-                Visitor::Mem(Box::new(listener.incoming.recv().await.ok_or(Error::Closed)?))
-            }
+            Door::Mem(listener) => Visitor::Mem(Box::new(
+                listener.incoming.recv().await.ok_or(Error::Closed)?,
+            )),
         };
         Ok(Incoming { visitor })
     }
@@ -127,8 +130,7 @@ impl Door {
         local: SocketAddr,
         options: &ListenOptions,
     ) -> Result<(Self, SocketAddr), Error> {
-        let (backlog, congestion, socket) =
-            (options.backlog, options.congestion, &options.socket);
+        let (backlog, congestion, socket) = (options.backlog, options.congestion, &options.socket);
         Ok(match address.scheme {
             Scheme::Quic => {
                 let server = Server::bind(address, local, options)?;

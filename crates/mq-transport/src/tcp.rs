@@ -88,7 +88,13 @@ impl TcpLink {
     }
 
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<Progress, Error>> {
-        poll_read(&mut self.stream, &mut self.received, &mut self.read_size, cx).map(|count| {
+        poll_read(
+            &mut self.stream,
+            &mut self.received,
+            &mut self.read_size,
+            cx,
+        )
+        .map(|count| {
             Ok(match count? {
                 0 => Progress::Closed,
                 count => {

@@ -26,7 +26,10 @@ async fn bytes_go_both_ways(scheme: Scheme) {
     };
     assert_eq!((client.handshake, server.handshake), (kind, kind));
     if scheme != Scheme::Mem {
-        assert!(client.rtt.is_some() && client.packets_sent > Some(0), "{client:?}");
+        assert!(
+            client.rtt.is_some() && client.packets_sent > Some(0),
+            "{client:?}"
+        );
         assert!(client.wire_bytes_sent >= Some(1001), "{client:?}");
         assert!(client.congestion_window > Some(0), "{client:?}");
     }
@@ -42,13 +45,17 @@ async fn much_arrives_in_order_at_a_slow_reader(scheme: Scheme) {
         waiting.put_body(LaneId::CONTROL, &piece.to_vec().into());
     }
     // While the server does not read, the client comes to a halt.
-    let stalled = async {
-        while client.progress(&mut waiting, true).await.unwrap() != Progress::Flushed {}
-    };
-    assert!(tokio::time::timeout(Duration::from_millis(200), stalled).await.is_err());
+    let stalled =
+        async { while client.progress(&mut waiting, true).await.unwrap() != Progress::Flushed {} };
+    assert!(
+        tokio::time::timeout(Duration::from_millis(200), stalled)
+            .await
+            .is_err()
+    );
     assert!(!waiting.is_empty(), "everything fitted into buffers");
 
-    let writing = async { while client.progress(&mut waiting, true).await.unwrap() != Progress::Flushed {} };
+    let writing =
+        async { while client.progress(&mut waiting, true).await.unwrap() != Progress::Flushed {} };
     let ((), read) = tokio::join!(writing, receive(&mut server, SIZE));
     assert!(read == data, "bytes were lost or reordered");
 }
@@ -128,7 +135,10 @@ async fn what_was_written_arrives_before_the_close(scheme: Scheme) {
     send(&mut client, &[7; 5000]).await;
     let reading = async {
         assert_eq!(receive(&mut server, 5000).await, [7; 5000]);
-        assert_eq!(server.progress(&mut Outbox::new(), true).await.unwrap(), Progress::Closed);
+        assert_eq!(
+            server.progress(&mut Outbox::new(), true).await.unwrap(),
+            Progress::Closed
+        );
         server.close(SOON).await;
     };
     tokio::join!(client.close(SOON), reading);
@@ -198,7 +208,10 @@ async fn both_ends_know_who_they_are(scheme: Scheme) {
         assert_eq!(tls.version.to_string(), "1.3");
         assert!(tls.cipher_suite.starts_with("TLS_"), "{tls:?}");
         assert_eq!(tls.key_exchange_group.as_deref(), Some("X25519"));
-        assert_eq!(tls.alpn.as_deref(), (scheme == Scheme::Quic).then_some("mqtt"));
+        assert_eq!(
+            tls.alpn.as_deref(),
+            (scheme == Scheme::Quic).then_some("mqtt")
+        );
     }
 }
 
@@ -237,7 +250,10 @@ async fn delay_in_memory_is_virtual_time() {
     assert_eq!(receive(&mut near, 4).await, b"pong");
     assert_eq!(started.elapsed(), Duration::from_secs(1200));
     drop(far);
-    assert_eq!(near.progress(&mut Outbox::new(), true).await.unwrap(), Progress::Closed);
+    assert_eq!(
+        near.progress(&mut Outbox::new(), true).await.unwrap(),
+        Progress::Closed
+    );
     assert_eq!(started.elapsed(), Duration::from_secs(1800));
 }
 
@@ -250,7 +266,9 @@ async fn ipv6_works_where_there_is_ipv6() {
     for scheme in [Scheme::Tcp, Scheme::Tls, Scheme::Quic] {
         let address = mq_transport::Address::new(scheme, "::1", 0);
         let options = common::listen_options();
-        let mut listener = mq_transport::Listener::bind(&address, &options).await.unwrap();
+        let mut listener = mq_transport::Listener::bind(&address, &options)
+            .await
+            .unwrap();
         let connector = Connector::new(common::connect_options()).unwrap();
         let (client, _server) = common::connect(&connector, &mut listener).await;
         assert!(client.info().peer_address.unwrap().is_ipv6());

@@ -185,7 +185,10 @@ impl QuicLink {
             return Poll::Ready(Err(error.into()));
         }
         if self.early_data == EarlyData::Pending {
-            tracing::debug!(bytes = self.replay_len, "early data rejected, sending it again");
+            tracing::debug!(
+                bytes = self.replay_len,
+                "early data rejected, sending it again"
+            );
             self.early_data = EarlyData::Rejected;
             let connection = self.connection.clone();
             self.reopening = Some(Box::pin(async move { connection.open_bi().await }));
@@ -235,7 +238,11 @@ impl QuicLink {
                 // No room to keep more early data; the end of the handshake wakes the task.
                 return Poll::Pending;
             }
-            let kept: Vec<Bytes> = if early { chunks[..filled].to_vec() } else { Vec::new() };
+            let kept: Vec<Bytes> = if early {
+                chunks[..filled].to_vec()
+            } else {
+                Vec::new()
+            };
             let polled = poll_write_chunks(&mut self.send, &mut chunks[..filled], cx);
             for bytes in chunks.into_iter().take(filled).rev() {
                 outbox.put_back(LaneId::CONTROL, bytes);
