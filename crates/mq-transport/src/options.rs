@@ -222,7 +222,7 @@ impl Default for QuicOptions {
     fn default() -> Self {
         Self {
             initial_rtt: Duration::from_millis(100),
-            idle_timeout: Some(Duration::from_secs(300)),
+            idle_timeout: Some(Duration::from_mins(5)),
             keep_alive_interval: None,
             ack_frequency: None,
             max_udp_payload: 1452,

@@ -1,4 +1,5 @@
 //! Full and resumed handshakes, early data, tickets, certificates.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod common;
 
@@ -130,9 +131,9 @@ async fn rejected_early_data_arrives_once_and_in_order(scheme: Scheme) {
     assert_eq!(client.stats().early_data, EarlyData::Pending);
     // More than may be kept, so some of it waits for the handshake.
     let data: Vec<u8> = (0_u32..).flat_map(u32::to_le_bytes).take(200_000).collect();
-    let mut waiting = outbox(&data);
+    let mut queued = outbox(&data);
     let writing = async {
-        while client.progress(&mut waiting, true).await.unwrap() != Progress::Flushed {}
+        while client.progress(&mut queued, true).await.unwrap() != Progress::Flushed {}
         client
     };
     let reading = async {
@@ -162,9 +163,9 @@ async fn accepted_early_data_may_be_more_than_its_limit(scheme: Scheme) {
     let (mut listener, _, connector) = with_ticket(scheme).await;
     let mut client = connector.connect(&listener.local_address()).await.unwrap();
     let data: Vec<u8> = (0_u32..).flat_map(u32::to_le_bytes).take(200_000).collect();
-    let mut waiting = outbox(&data);
+    let mut queued = outbox(&data);
     let writing =
-        async { while client.progress(&mut waiting, true).await.unwrap() != Progress::Flushed {} };
+        async { while client.progress(&mut queued, true).await.unwrap() != Progress::Flushed {} };
     let reading = async {
         let mut server = accept(&mut listener).await;
         receive(&mut server, data.len()).await

@@ -41,6 +41,10 @@ const MAX_EARLY_DATA: usize = 8 * 1024;
 /// Nothing is sent before the first poll: by then the first packets are in the outbox and leave
 /// together with the `ClientHello`.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "four facts that are true or not by themselves"
+)]
 pub(crate) struct TlsLink {
     io: TcpStream,
     tls: Connection,
