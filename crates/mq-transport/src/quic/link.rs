@@ -139,7 +139,12 @@ impl QuicLink {
         want_read: bool,
     ) -> Poll<Result<Progress, Error>> {
         // Pending is fine: early data flows meanwhile, and the task is woken when it ends.
-        let _ = self.poll_handshake(cx)?;
+        if let Poll::Ready(Err(error)) = self.poll_handshake(cx)
+            && self.side == Side::Client
+        {
+            // A server still reads the early data that it has.
+            return Poll::Ready(Err(error));
+        }
         if self.reopening.is_some() {
             ready!(self.poll_reopen(cx))?;
         }
@@ -282,11 +287,7 @@ impl QuicLink {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), Error>> {
         match error {
-            // The handshake has ended since it was polled: it is to be polled again.
-            WriteError::ZeroRttRejected => {
-                cx.waker().wake_by_ref();
-                Poll::Pending
-            }
+            WriteError::ZeroRttRejected => self.poll_rejection(cx),
             // What the peer sent before it closed is still to be read.
             WriteError::ConnectionLost(_) | WriteError::Stopped(_) => {
                 self.write_failed = true;
@@ -294,6 +295,16 @@ impl QuicLink {
             }
             WriteError::ClosedStream => Poll::Ready(Err(Error::Closed)),
         }
+    }
+
+    /// The end of the handshake is already there to be polled: the next call will deal with it.
+    fn poll_rejection(&self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        if self.handshake_end.is_some() {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let reason = self.connection.close_reason();
+        Poll::Ready(Err(reason.map_or(Error::Closed, Error::from)))
     }
 
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<Progress, Error>> {
@@ -315,8 +326,7 @@ impl QuicLink {
             }
             Ok(None) => Poll::Ready(Ok(Progress::Closed)),
             Err(ReadError::ZeroRttRejected) => {
-                cx.waker().wake_by_ref();
-                Poll::Pending
+                self.poll_rejection(cx).map_ok(|()| Progress::Closed)
             }
             Err(ReadError::ConnectionLost(error)) => Poll::Ready(end_of_connection(error)),
             Err(ReadError::Reset(code)) => Poll::Ready(Err(Error::Reset {

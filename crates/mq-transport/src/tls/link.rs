@@ -147,7 +147,21 @@ impl TlsLink {
         }
         loop {
             let fed = self.feed(outbox)?;
-            if self.poll_write_tls(cx)?.is_ready() {
+            let written = match self.poll_write_tls(cx) {
+                Poll::Ready(Err(error)) => {
+                    // What the peer said before it closed, a DISCONNECT or an alert, can still be
+                    // read.
+                    if want_read && !self.unreported {
+                        let _ = self.poll_read_tls(cx)?;
+                    }
+                    if want_read && std::mem::take(&mut self.unreported) {
+                        return Poll::Ready(Ok(Progress::Received(LaneId::CONTROL)));
+                    }
+                    return Poll::Ready(Err(error));
+                }
+                written => written,
+            };
+            if written.is_ready() {
                 if outbox.is_empty() && std::mem::take(&mut self.flushing) {
                     self.read_turn = true;
                     return Poll::Ready(Ok(Progress::Flushed));
