@@ -181,6 +181,24 @@ async fn a_dropped_link_is_noticed(scheme: Scheme) {
     }
 }
 
+over!(last_words_can_be_read_though_writing_fails: tcp, tls, quic);
+async fn last_words_can_be_read_though_writing_fails(scheme: Scheme) {
+    let (mut client, mut server) = pair(scheme).await;
+    send(&mut server, b"DISCONNECT").await;
+    // Unread by the server, so that TCP answers further bytes with a reset.
+    send(&mut client, b"unread").await;
+    let closing = tokio::spawn(server.close(Duration::from_millis(50)));
+    closing.await.unwrap();
+    let mut queued = outbox(b"late");
+    loop {
+        match client.progress(&mut queued, true).await.unwrap() {
+            Progress::Flushed => queued = outbox(b"late"),
+            Progress::Received(lane) if client.received(lane).len() == 10 => break,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 over!(a_closed_listener_leaves_its_links_alone: tcp, tls, quic, mem);
 async fn a_closed_listener_leaves_its_links_alone(scheme: Scheme) {
     let mut listener = listen(scheme).await;
