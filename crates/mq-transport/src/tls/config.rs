@@ -102,9 +102,10 @@ pub(crate) fn server_config(
             })?;
         }
         let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone());
-        let verifier = match required {
-            true => verifier,
-            false => verifier.allow_unauthenticated(),
+        let verifier = if required {
+            verifier
+        } else {
+            verifier.allow_unauthenticated()
         };
         verifier.build().map_err(|error| Error::InvalidFile {
             what: "client CA",

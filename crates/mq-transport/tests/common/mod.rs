@@ -49,8 +49,8 @@ pub static IDENTITY: LazyLock<ServerIdentity> =
 
 /// Where the servers' certificate is, for clients to trust.
 pub static CA_FILE: LazyLock<PathBuf> = LazyLock::new(|| {
-    let name = format!("mq-transport-ca-{}.pem", std::process::id());
-    let path = std::env::temp_dir().join(name);
+    let name = format!("ca-{}.pem", std::process::id());
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::write(&path, IDENTITY.certificate_pem()).unwrap();
     path
 });
