@@ -101,15 +101,11 @@ impl Listener {
             }
             Door::Quic(server) => {
                 let incoming = server.endpoint.accept().await.ok_or(Error::Closed)?;
-<<<<<<< HEAD
-                Visitor::Quic(Box::new(incoming), server.traced_config()?)
-=======
                 Visitor::Quic(Box::new(Knock {
                     incoming,
                     traced: server.traced_config()?,
                     bound: server.endpoint.local_addr().ok(),
                 }))
->>>>>>> transport
             }
             Door::Mem(listener) => Visitor::Mem(Box::new(
                 listener.incoming.recv().await.ok_or(Error::Closed)?,

@@ -163,15 +163,9 @@ async fn accepted_early_data_may_be_more_than_its_limit(scheme: Scheme) {
     let (mut listener, _, connector) = with_ticket(scheme).await;
     let mut client = connector.connect(&listener.local_address()).await.unwrap();
     let data: Vec<u8> = (0_u32..).flat_map(u32::to_le_bytes).take(200_000).collect();
-<<<<<<< HEAD
-    let mut waiting = outbox(&data);
-    let writing =
-        async { while client.progress(&mut waiting, true).await.unwrap() != Progress::Flushed {} };
-=======
     let mut queued = outbox(&data);
     let writing =
         async { while client.progress(&mut queued, true).await.unwrap() != Progress::Flushed {} };
->>>>>>> transport
     let reading = async {
         let mut server = accept(&mut listener).await;
         receive(&mut server, data.len()).await

@@ -47,27 +47,16 @@ async fn much_arrives_in_order_at_a_slow_reader(scheme: Scheme) {
     }
     // While the server does not read, the client comes to a halt.
     let stalled =
-<<<<<<< HEAD
-        async { while client.progress(&mut waiting, true).await.unwrap() != Progress::Flushed {} };
-=======
         async { while client.progress(&mut queued, true).await.unwrap() != Progress::Flushed {} };
->>>>>>> transport
     assert!(
         tokio::time::timeout(Duration::from_millis(200), stalled)
             .await
             .is_err()
     );
-<<<<<<< HEAD
-    assert!(!waiting.is_empty(), "everything fitted into buffers");
-
-    let writing =
-        async { while client.progress(&mut waiting, true).await.unwrap() != Progress::Flushed {} };
-=======
     assert!(!queued.is_empty(), "everything fitted into buffers");
 
     let writing =
         async { while client.progress(&mut queued, true).await.unwrap() != Progress::Flushed {} };
->>>>>>> transport
     let ((), read) = tokio::join!(writing, receive(&mut server, SIZE));
     assert!(read == data, "bytes were lost or reordered");
 }
@@ -285,11 +274,7 @@ async fn delay_in_memory_is_virtual_time() {
         near.progress(&mut Outbox::new(), true).await.unwrap(),
         Progress::Closed
     );
-<<<<<<< HEAD
-    assert_eq!(started.elapsed(), Duration::from_secs(1800));
-=======
     assert_eq!(started.elapsed(), Duration::from_mins(30));
->>>>>>> transport
 }
 
 #[tokio::test]

@@ -71,8 +71,6 @@ impl ClientEndpoints {
                 address: address.clone(),
                 source: std::io::Error::other(error),
             })
-<<<<<<< HEAD
-=======
     }
 
     /// Where connections to `peer` come from.
@@ -80,7 +78,6 @@ impl ClientEndpoints {
         let slot = if peer.is_ipv4() { &self.v4 } else { &self.v6 };
         let slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
         slot.as_ref()?.local_addr().ok()
->>>>>>> transport
     }
 
     fn endpoint(&self, peer: SocketAddr, options: &ConnectOptions) -> Result<Endpoint, Error> {
