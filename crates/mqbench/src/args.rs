@@ -130,11 +130,11 @@ impl MqttArgs {
         let mut builder = Client::builder(&address.to_string())?
             .connector(connector.clone())
             .version(self.mqtt.into())
-            .client_id(client_id)
-            .keep_alive(self.keep_alive)
+            .client_id(client_id)?
+            .keep_alive(Duration::from_secs(self.keep_alive.into()))
             .reconnect(mq_client::Reconnect::never());
         if let Some(name) = &self.username {
-            builder = builder.user_name(name);
+            builder = builder.user_name(name)?;
         }
         if let Some(password) = &self.password {
             builder = builder.password(password.clone());

@@ -9,7 +9,7 @@ use mq_measure::{
     manifest::{Manifest, Software},
     process::ProcessMeter,
     result::{
-        Comparison, ConnectTimes, ProcessUse, Round, RunResult, SCHEMA, TransportResult, WireUse,
+        Comparison, ConnectTimes, ProcessUse, Round, RunResult, SCHEMA, TransportResult,
     },
     stats::Bootstrap,
     validity,
@@ -347,7 +347,8 @@ fn transport(args: &Args, lane: &Lane) -> TransportResult {
         .rounds
         .iter()
         .map(|round| round.outcome.wire)
-        .reduce(|a: WireUse, b| add_wire(&a, &b));
+        .reduce(|a, b| Some(add_wire(&a?, &b?)))
+        .flatten();
     TransportResult {
         transport: lane.name.clone(),
         url: lane.address.to_string(),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Context;
+use bytes::Bytes;
 use mq_codec::QoS;
 use mq_measure::{Summary, result::ConnectKind, result::ConnectTimes};
 use mq_transport::{Address, ConnectOptions, Connector, EarlyData, HandshakeKind, Scheme};
@@ -85,10 +86,10 @@ impl Dialler {
         // One more round trip, not timed: the server gives its tickets after the handshake, and the
         // next connection wants one.
         client
-            .publish("mqbench/dial", "", QoS::AtLeastOnce)
+            .publish("mqbench/dial", Bytes::new(), QoS::AtLeastOnce)
             .await
             .context("the connection was lost at once")?;
-        let stats = client.stats().await;
+        let stats = client.stats().await.context("the connection was lost at once")?;
         client.disconnect().await.context("cannot disconnect")?;
         let kind = match (stats.handshake, stats.early_data) {
             (HandshakeKind::Resumed, EarlyData::Accepted) => ConnectKind::ZeroRtt,

@@ -60,8 +60,8 @@ pub(crate) struct Outcome {
     pub(crate) samples: Samples,
     pub(crate) counts: Counts,
     pub(crate) lateness: Lateness,
-    /// Of both clients' links.
-    pub(crate) wire: WireUse,
+    /// Of both clients' links; `None` if one of them was lost.
+    pub(crate) wire: Option<WireUse>,
     pub(crate) elapsed: Duration,
     /// Not all messages had come when the wait for stragglers ended.
     pub(crate) timed_out: bool,
@@ -139,10 +139,11 @@ pub(crate) async fn run(
         lock(&tracker).received(sequence(&incoming.payload).unwrap_or(u64::MAX), at);
     }
     let elapsed = began.elapsed();
-    let wire = add_wire(
-        &wire_use(&sender.stats().await),
-        &wire_use(&receiver.stats().await),
-    );
+    let stats = (sender.stats().await, receiver.stats().await);
+    let wire = match stats {
+        (Ok(sent), Ok(received)) => Some(add_wire(&wire_use(&sent), &wire_use(&received))),
+        _ => None,
+    };
     // Their links may be broken, which the counts have told already.
     let _ = sender.disconnect().await;
     let _ = receiver.disconnect().await;

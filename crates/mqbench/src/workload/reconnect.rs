@@ -7,6 +7,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use bytes::Bytes;
 use mq_client::Outgoing;
 use mq_codec::{QoS, TopicName};
 use mq_transport::{Address, ConnectOptions, Connector, EarlyData, HandshakeKind};
@@ -84,7 +85,7 @@ pub(crate) async fn run(
             .builder(address, &connector, "mqbench-pub")?
             .start()
             .context("cannot connect")?;
-        let receipt = client.send(message).await.context("cannot publish")?;
+        let mut receipt = client.send(message).await.context("cannot publish")?;
         receipt.written().await.context("cannot publish")?;
         let sent = Instant::now();
         let received = loop {
@@ -98,10 +99,10 @@ pub(crate) async fn run(
         };
         // Not timed: one more round trip, so that the next ticket is here.
         client
-            .publish("mqbench/dial", "", QoS::AtLeastOnce)
+            .publish("mqbench/dial", Bytes::new(), QoS::AtLeastOnce)
             .await
             .context("the connection was lost at once")?;
-        let stats = client.stats().await;
+        let stats = client.stats().await.context("the connection was lost at once")?;
         client.disconnect().await.context("cannot disconnect")?;
         attempts.push(Attempt {
             delta_ns: nanoseconds(received.saturating_duration_since(dialled)),
