@@ -1,0 +1,274 @@
+//! Where to connect or listen: a scheme, a host and a port.
+
+use std::{fmt, str::FromStr};
+
+/// A transport, named in an [`Address`] by its URL scheme.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Scheme {
+    /// Plain TCP: `mqtt://` or `tcp://`.
+    Tcp,
+    /// TLS over TCP: `mqtts://`, `ssl://` or `tls://`.
+    Tls,
+    /// QUIC: `quic://`.
+    Quic,
+    /// A pipe inside this process: `mem://`.
+    Mem,
+}
+
+impl Scheme {
+    /// The port that is meant when an address names none; 0 for [`Scheme::Mem`], which has none.
+    ///
+    /// 1883 and 8883 are registered with IANA; 14567 is what EMQX made usual for MQTT over QUIC.
+    #[must_use]
+    pub fn default_port(self) -> u16 {
+        match self {
+            Self::Tcp => 1883,
+            Self::Tls => 8883,
+            Self::Quic => 14567,
+            Self::Mem => 0,
+        }
+    }
+
+    fn url_scheme(self) -> &'static str {
+        match self {
+            Self::Tcp => "mqtt",
+            Self::Tls => "mqtts",
+            Self::Quic => "quic",
+            Self::Mem => "mem",
+        }
+    }
+}
+
+impl fmt::Display for Scheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "tcp",
+            Self::Tls => "tls",
+            Self::Quic => "quic",
+            Self::Mem => "mem",
+        })
+    }
+}
+
+/// An address as written in a URL: `mqtts://broker.example:8883`, `quic://[::1]`, `mem://name`.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Address {
+    /// Which transport to use.
+    pub scheme: Scheme,
+    /// A DNS name or an IP address, an IPv6 one without its brackets; for mem the registered name.
+    pub host: String,
+    /// The TCP or UDP port; 0 lets the system choose when listening.
+    pub port: u16,
+}
+
+impl Address {
+    /// An address of these parts.
+    #[must_use]
+    pub fn new(scheme: Scheme, host: impl Into<String>, port: u16) -> Self {
+        Self {
+            scheme,
+            host: host.into(),
+            port,
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { scheme, host, port } = self;
+        let scheme_name = scheme.url_scheme();
+        if *scheme == Scheme::Mem {
+            write!(f, "{scheme_name}://{host}")
+        } else if host.contains(':') {
+            write!(f, "{scheme_name}://[{host}]:{port}")
+        } else {
+            write!(f, "{scheme_name}://{host}:{port}")
+        }
+    }
+}
+
+/// Why a text is not an [`Address`].
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AddressError {
+    /// There is no `://`.
+    #[error(
+        "`{input}` names no transport: write mqtt://HOST, mqtts://HOST, quic://HOST or mem://NAME"
+    )]
+    NoScheme {
+        /// The text.
+        input: String,
+    },
+    /// The scheme is none that MQTT uses.
+    #[error("unknown transport `{scheme}` in `{input}`: use mqtt, mqtts, quic or mem")]
+    UnknownScheme {
+        /// The text.
+        input: String,
+        /// The scheme in it.
+        scheme: String,
+    },
+    /// MQTT can run over it, this build cannot.
+    #[error("`{scheme}` (WebSocket) is not built in: use mqtt, mqtts or quic in `{input}`")]
+    NotBuiltIn {
+        /// The text.
+        input: String,
+        /// The scheme in it.
+        scheme: String,
+    },
+    /// The host is missing or cannot be one.
+    #[error("`{host}` is not a host name or IP address in `{input}`: write SCHEME://HOST[:PORT], an IPv6 address in [brackets]")]
+    BadHost {
+        /// The text.
+        input: String,
+        /// What stands where the host belongs.
+        host: String,
+    },
+    /// The port is not a number that fits.
+    #[error("`{port}` is not a port in `{input}`: write a number from 0 to 65535")]
+    BadPort {
+        /// The text.
+        input: String,
+        /// What stands where the port belongs.
+        port: String,
+    },
+    /// There is a path, a query or a user in the URL.
+    #[error("`{extra}` has no place in `{input}`: write only SCHEME://HOST[:PORT]")]
+    Extra {
+        /// The text.
+        input: String,
+        /// What has no place.
+        extra: String,
+    },
+}
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(input: &str) -> Result<Self, AddressError> {
+        let owned = || input.to_owned();
+        let Some((scheme_name, rest)) = input.split_once("://") else {
+            return Err(AddressError::NoScheme { input: owned() });
+        };
+        let scheme = match scheme_name.to_ascii_lowercase().as_str() {
+            "mqtt" | "tcp" => Scheme::Tcp,
+            "mqtts" | "ssl" | "tls" => Scheme::Tls,
+            "quic" => Scheme::Quic,
+            "mem" => Scheme::Mem,
+            scheme @ ("ws" | "wss") => {
+                return Err(AddressError::NotBuiltIn {
+                    input: owned(),
+                    scheme: scheme.to_owned(),
+                });
+            }
+            scheme => {
+                return Err(AddressError::UnknownScheme {
+                    input: owned(),
+                    scheme: scheme.to_owned(),
+                });
+            }
+        };
+        let rest = rest.strip_suffix('/').unwrap_or(rest);
+        if let Some(at) = rest.find(['/', '?', '#']) {
+            return Err(AddressError::Extra {
+                input: owned(),
+                extra: rest[at..].to_owned(),
+            });
+        }
+        if let Some((user, _)) = rest.rsplit_once('@') {
+            return Err(AddressError::Extra {
+                input: owned(),
+                extra: format!("{user}@"),
+            });
+        }
+        let (host, port) = split_host(rest).ok_or_else(|| AddressError::BadHost {
+            input: owned(),
+            host: rest.to_owned(),
+        })?;
+        let port = match port {
+            None => scheme.default_port(),
+            Some(port) if scheme != Scheme::Mem && is_number(port) => {
+                port.parse().map_err(|_| AddressError::BadPort {
+                    input: owned(),
+                    port: port.to_owned(),
+                })?
+            }
+            Some(port) => {
+                return Err(AddressError::BadPort {
+                    input: owned(),
+                    port: port.to_owned(),
+                });
+            }
+        };
+        Ok(Self::new(scheme, host, port))
+    }
+}
+
+fn is_number(port: &str) -> bool {
+    !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// Splits `host[:port]`, taking the brackets off an IPv6 address; `None` if there is no such host.
+fn split_host(text: &str) -> Option<(&str, Option<&str>)> {
+    if let Some(bracketed) = text.strip_prefix('[') {
+        let (host, after) = bracketed.split_once(']')?;
+        host.parse::<std::net::Ipv6Addr>().ok()?;
+        return match after.strip_prefix(':') {
+            Some(port) => Some((host, Some(port))),
+            None if after.is_empty() => Some((host, None)),
+            None => None,
+        };
+    }
+    let (host, port) = match text.split_once(':') {
+        Some((host, port)) => (host, Some(port)),
+        None => (text, None),
+    };
+    let well_formed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    let bare_ipv6 = port.is_some_and(|port| port.contains(':'));
+    (!host.is_empty() && !bare_ipv6 && host.bytes().all(well_formed)).then_some((host, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schemes_have_their_default_ports() {
+        for (text, scheme, port) in [
+            ("mqtt://h", Scheme::Tcp, 1883),
+            ("tcp://h/", Scheme::Tcp, 1883),
+            ("MQTTS://h", Scheme::Tls, 8883),
+            ("ssl://h", Scheme::Tls, 8883),
+            ("tls://h:1", Scheme::Tls, 1),
+            ("quic://h", Scheme::Quic, 14567),
+            ("mem://h", Scheme::Mem, 0),
+        ] {
+            assert_eq!(text.parse(), Ok(Address::new(scheme, "h", port)), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_displayed_is_read_back() {
+        for text in [
+            "mqtt://broker.example:1883",
+            "mqtts://127.0.0.1:0",
+            "quic://[::1]:14567",
+            "mem://name",
+        ] {
+            let address: Address = text.parse().unwrap();
+            assert_eq!(address.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn junk_is_answered_in_one_line() {
+        for text in [
+            "", "broker", "http://h", "ws://h", "wss://h", "mqtt://", "mqtt://:1", "mqtt://h:",
+            "mqtt://h:x", "mqtt://h:65536", "mqtt://h:+1", "mqtt://a b", "mqtt://::1",
+            "mqtt://[::1", "mqtt://[x]", "mqtt://[::1]x", "mqtt://u:p@h", "mqtt://h/path",
+            "mqtt://h?q", "mem://", "mem://n:1",
+        ] {
+            let error = text.parse::<Address>().unwrap_err().to_string();
+            assert!(!error.contains('\n') && error.contains(": "), "{text}: {error}");
+        }
+    }
+}

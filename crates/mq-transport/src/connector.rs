@@ -1,0 +1,173 @@
+//! Connecting to servers.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustls_pki_types::ServerName;
+
+use crate::{
+    Address, ConnectOptions, Error, Link, Scheme, TicketCache, Trust,
+    link::Transport,
+    mem,
+    quic::{ClientEndpoints, QuicLink},
+    registry,
+    socket::{connect_tcp, resolve},
+    tcp::TcpLink,
+    tls::{ClientConfigs, TlsLink},
+};
+
+/// Opens links; cheap to clone.
+///
+/// Clones share tickets, verifier, client certificate and QUIC sockets. QUIC sockets belong to the
+/// tokio runtime in which they are first used, and are opened then.
+#[derive(Clone, Debug)]
+pub struct Connector {
+    shared: Arc<Shared>,
+    tickets: TicketCache,
+}
+
+#[derive(Debug)]
+struct Shared {
+    options: ConnectOptions,
+    /// Made when first needed where that means reading the system's roots, else at once.
+    configs: Mutex<Option<Arc<ClientConfigs>>>,
+    endpoints: ClientEndpoints,
+}
+
+impl Connector {
+    /// A connector with these options.
+    ///
+    /// # Errors
+    /// When options cannot be used, or the files that they name cannot be read.
+    pub fn new(options: ConnectOptions) -> Result<Self, Error> {
+        options.crypto.provider()?;
+        options.crypto.versions()?;
+        let early = options.trust != Trust::System || options.identity.is_some();
+        let tickets = options.ticket_cache.clone().unwrap_or_default();
+        let connector = Self {
+            shared: Arc::new(Shared {
+                options,
+                configs: Mutex::new(None),
+                endpoints: ClientEndpoints::new(),
+            }),
+            tickets,
+        };
+        if early {
+            connector.configs()?;
+        }
+        Ok(connector)
+    }
+
+    /// The same connector with tickets of its own: one for each simulated device.
+    ///
+    /// Verifier, client certificate and QUIC sockets stay shared, which resumption asks for.
+    #[must_use]
+    pub fn with_ticket_cache(&self, tickets: TicketCache) -> Self {
+        Self {
+            shared: self.shared.clone(),
+            tickets,
+        }
+    }
+
+    /// Connects, and returns as soon as bytes can be written.
+    ///
+    /// With [`ConnectOptions::early_data`] and a ticket of this server that is before the
+    /// handshake ends: what is written goes as early data. A server that is not there is then
+    /// noticed by [`Link::progress`], on QUIC only after the idle timeout: bound the time until
+    /// the first answer.
+    ///
+    /// # Errors
+    /// [`Error::Resolve`], [`Error::Unreachable`], [`Error::ConnectTimeout`],
+    /// [`Error::CertificateRejected`], [`Error::Handshake`], or what is wrong with the options.
+    pub async fn connect(&self, address: &Address) -> Result<Link, Error> {
+        registry::check(address.scheme)?;
+        let limit = self.shared.options.connect_timeout;
+        match tokio::time::timeout(limit, self.connect_unbounded(address)).await {
+            Ok(connected) => connected.map(Link::new),
+            Err(_) => Err(Error::ConnectTimeout {
+                address: address.clone(),
+                after: limit,
+            }),
+        }
+    }
+
+    async fn connect_unbounded(&self, address: &Address) -> Result<Transport, Error> {
+        match address.scheme {
+            Scheme::Mem => Ok(Transport::Mem(Box::new(mem::connect(address).await?))),
+            Scheme::Tcp => Ok(Transport::Tcp(TcpLink::new(self.tcp(address).await?))),
+            Scheme::Tls => self.tls(address).await,
+            Scheme::Quic => self.quic(address).await,
+        }
+    }
+
+    async fn tcp(&self, address: &Address) -> Result<tokio::net::TcpStream, Error> {
+        let options = &self.shared.options;
+        let peers = resolve(address).await?;
+        let (local, congestion) = (options.local_address, options.congestion);
+        connect_tcp(address, &peers, local, congestion, &options.socket).await
+    }
+
+    async fn tls(&self, address: &Address) -> Result<Transport, Error> {
+        let config = self.configs()?.for_connection(address, self.resumption());
+        let (_, name) = self.server_name(address)?;
+        let stream = self.tcp(address).await?;
+        let limit = self.shared.options.early_data_limit;
+        let link = TlsLink::connect(stream, config, name, limit).await?;
+        Ok(Transport::Tls(Box::new(link)))
+    }
+
+    async fn quic(&self, address: &Address) -> Result<Transport, Error> {
+        let Shared {
+            options, endpoints, ..
+        } = &*self.shared;
+        let configs = self.configs()?;
+        let (name, _) = self.server_name(address)?;
+        let mut failure = None;
+        for peer in resolve(address).await? {
+            let tls = configs.for_connection(address, self.resumption());
+            let limit = options.early_data_limit;
+            let connected = match endpoints.connect(address, peer, name, tls, options) {
+                Ok(connecting) => QuicLink::connect(connecting, name.to_owned(), limit).await,
+                Err(error) => Err(error),
+            };
+            match connected {
+                Ok(link) => return Ok(Transport::Quic(Box::new(link))),
+                Err(error @ (Error::Unreachable { .. } | Error::TimedOut)) => {
+                    failure = Some(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(failure.unwrap_or(Error::TimedOut))
+    }
+
+    fn configs(&self) -> Result<Arc<ClientConfigs>, Error> {
+        let configs = self.shared.configs.lock();
+        let mut configs = configs.unwrap_or_else(PoisonError::into_inner);
+        if let Some(made) = &*configs {
+            return Ok(made.clone());
+        }
+        let made = Arc::new(ClientConfigs::new(&self.shared.options)?);
+        *configs = Some(made.clone());
+        Ok(made)
+    }
+
+    fn resumption(&self) -> Option<&TicketCache> {
+        self.shared.options.resumption.then_some(&self.tickets)
+    }
+
+    fn server_name<'a>(
+        &'a self,
+        address: &'a Address,
+    ) -> Result<(&'a str, ServerName<'static>), Error> {
+        let name = self.shared.options.server_name.as_deref();
+        let name = name.unwrap_or(&address.host);
+        match ServerName::try_from(name) {
+            Ok(parsed) => Ok((name, parsed.to_owned())),
+            Err(_) => Err(Error::InvalidOption {
+                option: "server name",
+                value: format!("`{name}`"),
+                remedy: "give a DNS name or an IP address".into(),
+            }),
+        }
+    }
+}

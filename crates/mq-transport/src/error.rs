@@ -1,0 +1,214 @@
+//! What can go wrong on a link, by the decision that it calls for.
+
+use std::{io, path::PathBuf, time::Duration};
+
+use crate::{Address, AddressError, CongestionControl, Scheme};
+
+/// What went wrong; its text is one line that says what is wrong and what would be right.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The address cannot be read.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// The transport was left out of this build.
+    #[error("{scheme} is not built in: build with the cargo feature `{scheme}`")]
+    NotBuiltIn {
+        /// The transport.
+        scheme: Scheme,
+    },
+    /// The host has no address.
+    #[error("cannot find host `{host}`: {source}")]
+    Resolve {
+        /// The host.
+        host: String,
+        /// The resolver's answer.
+        source: io::Error,
+    },
+    /// Nobody answers at the address.
+    #[error("cannot reach {address}: {source}; is a broker listening there?")]
+    Unreachable {
+        /// The address.
+        address: Address,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The connection was not made in time.
+    #[error("cannot reach {address}: no answer within {after:?}; is a broker listening there?")]
+    ConnectTimeout {
+        /// The address.
+        address: Address,
+        /// How long was waited.
+        after: Duration,
+    },
+    /// Another program listens there.
+    #[error("cannot listen on {address}: the port is in use; choose another or stop its user")]
+    PortInUse {
+        /// The address.
+        address: Address,
+    },
+    /// The system does not let us listen there.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: Address,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file cannot be read.
+    #[error("cannot read the {what} file `{}`: {source}", path.display())]
+    File {
+        /// What the file should hold.
+        what: &'static str,
+        /// Where it should be.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file was read and does not hold what it should.
+    #[error("the {what} file `{}` is not valid: {reason}", path.display())]
+    InvalidFile {
+        /// What the file should hold.
+        what: &'static str,
+        /// Where it is.
+        path: PathBuf,
+        /// What is wrong, and what would be right.
+        reason: String,
+    },
+    /// An option's value cannot be used.
+    #[error("{option} cannot be {value}: {remedy}")]
+    InvalidOption {
+        /// The option.
+        option: &'static str,
+        /// Its value.
+        value: String,
+        /// What would be right.
+        remedy: String,
+    },
+    /// A listener for TLS or QUIC has no certificate.
+    #[error("{scheme} needs a server certificate: give a certificate and key file, or ask for a self-signed one")]
+    NoIdentity {
+        /// The transport.
+        scheme: Scheme,
+    },
+    /// The kernel does not have this congestion control for TCP.
+    #[error("this kernel has no TCP congestion control `{name}`: it has {available}")]
+    NoCongestionControl {
+        /// What was asked for.
+        name: CongestionControl,
+        /// What there is.
+        available: String,
+    },
+    /// The peer's certificate does not satisfy us.
+    #[error("the peer's certificate is not accepted ({reason}): check the CA file, the server name and the clock")]
+    CertificateRejected {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The TLS handshake failed for another reason.
+    #[error("the TLS handshake failed: {reason}")]
+    Handshake {
+        /// What happened.
+        reason: String,
+    },
+    /// The peer broke the connection off.
+    #[error("the peer reset the connection{}", detail(reason))]
+    Reset {
+        /// What it said, if anything.
+        reason: String,
+    },
+    /// The peer has not been heard of for the idle timeout.
+    #[error("the connection timed out: nothing was heard of the peer")]
+    TimedOut,
+    /// The listener or link was closed on this side.
+    #[error("closed on this side")]
+    Closed,
+    /// TLS or QUIC rules were broken by the peer.
+    #[error("the peer broke the protocol: {reason}")]
+    Protocol {
+        /// How.
+        reason: String,
+    },
+    /// The system failed us in another way.
+    #[error("input or output failed: {0}")]
+    Io(io::Error),
+}
+
+fn detail(reason: &str) -> String {
+    if reason.is_empty() {
+        String::new()
+    } else {
+        format!(": {reason}")
+    }
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::BrokenPipe => Self::Reset {
+                reason: String::new(),
+            },
+            io::ErrorKind::TimedOut => Self::TimedOut,
+            _ => Self::Io(error),
+        }
+    }
+}
+
+impl From<rustls::Error> for Error {
+    fn from(error: rustls::Error) -> Self {
+        match error {
+            rustls::Error::InvalidCertificate(reason) => Self::CertificateRejected {
+                reason: reason.to_string(),
+            },
+            other => Self::Handshake {
+                reason: other.to_string(),
+            },
+        }
+    }
+}
+
+impl From<quinn::ConnectionError> for Error {
+    fn from(error: quinn::ConnectionError) -> Self {
+        use quinn::ConnectionError as E;
+        match error {
+            E::TransportError(error) => {
+                // RFC 9001 §4.8: TLS alerts travel as codes 0x100 to 0x1ff.
+                let code = u64::from(error.code);
+                if let Some(reason) = error.reason.strip_prefix("invalid peer certificate: ") {
+                    Self::CertificateRejected {
+                        reason: reason.to_owned(),
+                    }
+                } else if (0x100..0x200).contains(&code) {
+                    Self::Handshake {
+                        reason: error.reason,
+                    }
+                } else {
+                    Self::Protocol {
+                        reason: error.to_string(),
+                    }
+                }
+            }
+            E::ConnectionClosed(close) if (0x100..0x200).contains(&u64::from(close.error_code)) => {
+                Self::Handshake {
+                    reason: format!("the peer refused it: {close}"),
+                }
+            }
+            E::ConnectionClosed(close) => Self::Reset {
+                reason: close.to_string(),
+            },
+            E::ApplicationClosed(close) => Self::Reset {
+                reason: close.to_string(),
+            },
+            E::Reset => Self::Reset {
+                reason: "it has lost the connection's state".into(),
+            },
+            E::TimedOut => Self::TimedOut,
+            E::LocallyClosed => Self::Closed,
+            other @ (E::VersionMismatch | E::CidsExhausted) => Self::Protocol {
+                reason: other.to_string(),
+            },
+        }
+    }
+}

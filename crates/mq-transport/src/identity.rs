@@ -1,0 +1,196 @@
+//! Certificates and private keys of this side.
+
+use std::{fmt, path::Path, sync::Arc};
+
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, pem, pem::PemObject};
+
+use crate::{Error, crypto::sha256};
+
+/// A server's certificate chain and private key; cheap to clone.
+#[derive(Clone)]
+pub struct ServerIdentity {
+    inner: Arc<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
+}
+
+impl ServerIdentity {
+    /// Loads a certificate chain, the server's own certificate first, and its key from PEM files.
+    ///
+    /// # Errors
+    /// [`Error::File`] or [`Error::InvalidFile`], naming the file.
+    pub fn from_pem_files(
+        certificates: impl AsRef<Path>,
+        key: impl AsRef<Path>,
+    ) -> Result<Self, Error> {
+        let chain = read_certificates("certificate", certificates.as_ref())?;
+        let key = read_key(key.as_ref())?;
+        Ok(Self::from_der(chain, key))
+    }
+
+    /// Takes a chain and key that are in memory already.
+    #[must_use]
+    pub fn from_der(chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Self {
+        Self {
+            inner: Arc::new((chain, key)),
+        }
+    }
+
+    /// Makes a self-signed certificate for `localhost`, `127.0.0.1` and `::1`.
+    ///
+    /// For development: a client trusts it by its [`certificate_pem`](Self::certificate_pem) or
+    /// its [`fingerprint`](Self::fingerprint).
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] if no key can be made.
+    pub fn self_signed() -> Result<Self, Error> {
+        Self::self_signed_for(["localhost", "127.0.0.1", "::1"])
+    }
+
+    /// Makes a self-signed certificate for `names`: DNS names or IP addresses.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] if a name cannot stand in a certificate.
+    pub fn self_signed_for<N: Into<String>>(
+        names: impl IntoIterator<Item = N>,
+    ) -> Result<Self, Error> {
+        let names: Vec<String> = names.into_iter().map(Into::into).collect();
+        let shown = names.join(", ");
+        let made = rcgen::generate_simple_self_signed(names);
+        let made = made.map_err(|error| Error::InvalidOption {
+            option: "self-signed certificate",
+            value: format!("made for {shown}"),
+            remedy: format!("{error}; give DNS names or IP addresses"),
+        })?;
+        let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+        Ok(Self::from_der(vec![made.cert.der().clone()], key.into()))
+    }
+
+    /// The SHA-256 of the server's own certificate, in lower-case hexadecimal.
+    ///
+    /// # Panics
+    /// Never: a chain is checked not to be empty where it is read.
+    #[must_use]
+    pub fn fingerprint(&self) -> String {
+        let digest = self.inner.0.first().map(|own| sha256(own));
+        hex(&digest.unwrap_or_default())
+    }
+
+    /// The server's own certificate in PEM form, for a client's CA file.
+    #[must_use]
+    pub fn certificate_pem(&self) -> String {
+        self.inner.0.first().map_or_else(String::new, |own| to_pem(own))
+    }
+
+    /// The certificate chain.
+    #[must_use]
+    pub fn chain(&self) -> &[CertificateDer<'static>] {
+        &self.inner.0
+    }
+
+    pub(crate) fn key(&self) -> PrivateKeyDer<'static> {
+        self.inner.1.clone_key()
+    }
+}
+
+impl fmt::Debug for ServerIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerIdentity")
+            .field("fingerprint", &self.fingerprint())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Reads all certificates of a PEM file; at least one must be there.
+pub(crate) fn read_certificates(
+    what: &'static str,
+    path: &Path,
+) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let certificates = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| pem_error(what, path, error))?;
+    if certificates.is_empty() {
+        return Err(pem_error(what, path, pem::Error::NoItemsFound));
+    }
+    Ok(certificates)
+}
+
+/// Reads the first private key of a PEM file.
+pub(crate) fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, Error> {
+    PrivateKeyDer::from_pem_file(path).map_err(|error| pem_error("private key", path, error))
+}
+
+fn pem_error(what: &'static str, path: &Path, error: pem::Error) -> Error {
+    let path = path.to_owned();
+    match error {
+        pem::Error::Io(source) => Error::File { what, path, source },
+        pem::Error::NoItemsFound => Error::InvalidFile {
+            what,
+            path,
+            reason: format!("it holds no {what} in PEM form (-----BEGIN ...)"),
+        },
+        other => Error::InvalidFile {
+            what,
+            path,
+            reason: format!("{other}; it should be PEM (-----BEGIN ...)"),
+        },
+    }
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    use fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// Base64 in lines of 64 between PEM's two marks.
+fn to_pem(der: &[u8]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::from("-----BEGIN CERTIFICATE-----\n");
+    for line in der.chunks(48) {
+        for group in line.chunks(3) {
+            let mut word = [0; 3];
+            word[..group.len()].copy_from_slice(group);
+            let word = u32::from_be_bytes([0, word[0], word[1], word[2]]);
+            for index in 0..4 {
+                let sextet = (word >> (18 - 6 * index)) & 63;
+                let padding = index > group.len();
+                let letter = ALPHABET[sextet as usize];
+                text.push(if padding { '=' } else { char::from(letter) });
+            }
+        }
+        text.push('\n');
+    }
+    text.push_str("-----END CERTIFICATE-----\n");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pem_written_is_read_back() {
+        for length in [0, 1, 2, 3, 47, 48, 49, 500] {
+            let der: Vec<u8> = (0..length).map(|n| u8::try_from(n % 251).unwrap()).collect();
+            let pem = to_pem(&der);
+            let read = CertificateDer::from_pem_slice(pem.as_bytes()).unwrap();
+            assert_eq!(&read[..], &der[..], "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn files_that_are_missing_or_not_pem_are_named() {
+        let missing = ServerIdentity::from_pem_files("/no/such/cert.pem", "/no/such/key.pem");
+        assert_eq!(
+            missing.unwrap_err().to_string(),
+            "cannot read the certificate file `/no/such/cert.pem`: \
+             No such file or directory (os error 2)"
+        );
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("cert.pem");
+        std::fs::write(&path, "hello").unwrap();
+        let error = ServerIdentity::from_pem_files(&path, &path).unwrap_err();
+        assert!(error.to_string().contains("holds no certificate in PEM form"), "{error}");
+    }
+}

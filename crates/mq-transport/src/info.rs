@@ -1,0 +1,129 @@
+//! What a link can tell about itself.
+
+use std::{net::SocketAddr, time::Duration};
+
+use rustls_pki_types::CertificateDer;
+
+use crate::{Scheme, TlsVersion};
+
+/// How the handshake went.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum HandshakeKind {
+    /// There is none: TCP and mem.
+    None,
+    /// It has not ended yet.
+    Pending,
+    /// With certificates.
+    Full,
+    /// From the ticket of an earlier connection, without certificates.
+    Resumed,
+}
+
+/// What became of early data (0-RTT).
+///
+/// ```text
+/// client: NotOffered | Pending -> Accepted | Rejected
+/// server: NotOffered | Accepted
+/// ```
+///
+/// A server's TLS stack does not say that early data was offered and refused: that is
+/// [`EarlyData::NotOffered`] there.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum EarlyData {
+    /// None was offered.
+    NotOffered,
+    /// Offered; the server has not answered yet.
+    Pending,
+    /// The server took it.
+    Accepted,
+    /// The server refused it; the link has sent it again after the handshake.
+    Rejected,
+}
+
+/// Counters of one link, of the same shape for every transport.
+///
+/// What a transport cannot know is `None`. Taking them costs a system call on TCP and TLS
+/// (`TCP_INFO`, Linux only) and a lock on QUIC: fine once a second, not once a packet.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LinkStats {
+    /// Application bytes handed to the kernel or the QUIC stack; early data that is sent again
+    /// counts once.
+    pub bytes_sent: u64,
+    /// Application bytes received.
+    pub bytes_received: u64,
+    /// Bytes sent below the application: TCP payload with retransmissions, or UDP payload.
+    pub wire_bytes_sent: Option<u64>,
+    /// Bytes received below the application: TCP payload, or UDP payload.
+    pub wire_bytes_received: Option<u64>,
+    /// TCP segments or UDP datagrams sent.
+    pub packets_sent: Option<u64>,
+    /// TCP segments or UDP datagrams received.
+    pub packets_received: Option<u64>,
+    /// QUIC packets declared lost, path MTU probes left out.
+    pub packets_lost: Option<u64>,
+    /// TCP segments sent again.
+    pub packets_retransmitted: Option<u64>,
+    /// The smoothed round-trip time.
+    pub rtt: Option<Duration>,
+    /// The congestion window in bytes.
+    pub congestion_window: Option<u64>,
+    /// How the handshake went.
+    pub handshake: HandshakeKind,
+    /// What became of early data.
+    pub early_data: EarlyData,
+}
+
+impl LinkStats {
+    pub(crate) fn new(handshake: HandshakeKind, early_data: EarlyData) -> Self {
+        Self {
+            bytes_sent: 0,
+            bytes_received: 0,
+            wire_bytes_sent: None,
+            wire_bytes_received: None,
+            packets_sent: None,
+            packets_received: None,
+            packets_lost: None,
+            packets_retransmitted: None,
+            rtt: None,
+            congestion_window: None,
+            handshake,
+            early_data,
+        }
+    }
+}
+
+/// Who is at the two ends of a link, and how it is secured.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LinkInfo {
+    /// The transport.
+    pub scheme: Scheme,
+    /// The peer's address; `None` on mem.
+    pub peer_address: Option<SocketAddr>,
+    /// This side's address where the system tells it.
+    pub local_address: Option<SocketAddr>,
+    /// How the link is secured; `None` on TCP and mem, and while it is not negotiated yet.
+    pub tls: Option<TlsInfo>,
+    /// The peer's certificate and the chain above it; empty if it gave none.
+    pub peer_certificates: Vec<CertificateDer<'static>>,
+}
+
+/// What was negotiated for TLS, or for the TLS within QUIC.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TlsInfo {
+    /// The protocol version.
+    pub version: TlsVersion,
+    /// The cipher suite, by its IANA name.
+    pub cipher_suite: String,
+    /// The key-exchange group, by its IANA name; `None` where no key exchange took place.
+    pub key_exchange_group: Option<String>,
+    /// The application protocol, if any was negotiated.
+    pub alpn: Option<String>,
+    /// The server name that the client asked for.
+    pub server_name: Option<String>,
+}
+
+/// A name of rustls' as IANA has it: rustls says `TLS13_` where IANA says `TLS_`.
+pub(crate) fn iana_name(name: Option<&str>) -> String {
+    let name = name.unwrap_or("unknown");
+    name.strip_prefix("TLS13_").map_or_else(|| name.to_owned(), |rest| format!("TLS_{rest}"))
+}

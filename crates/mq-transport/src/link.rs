@@ -1,0 +1,214 @@
+//! A link: one connection, whatever carries it.
+
+use std::{
+    future::poll_fn,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::BytesMut;
+use mq_proto::{LaneId, Outbox};
+
+use crate::{
+    Error, HandshakeKind, LinkInfo, LinkStats, mem::MemLink, quic::QuicLink, tcp::TcpLink,
+    tls::TlsLink,
+};
+
+/// One connection, owned by one task.
+///
+/// The owner calls [`progress`](Self::progress) in a loop, consumes complete packets from
+/// [`received`](Self::received) and appends packets to its outbox. Dropping a link cuts the
+/// connection; [`close`](Self::close) delivers first what was written.
+#[derive(Debug)]
+pub struct Link {
+    transport: Transport,
+    /// Handed out for lanes that the connection does not have; stays empty.
+    no_lane: BytesMut,
+}
+
+#[derive(Debug)]
+pub(crate) enum Transport {
+    Tcp(TcpLink),
+    Tls(Box<TlsLink>),
+    Quic(Box<QuicLink>),
+    Mem(Box<MemLink>),
+}
+
+/// What [`Link::progress`] has to tell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Progress {
+    /// Bytes came in on this lane and are in [`Link::received`].
+    Received(LaneId),
+    /// All that the outbox had was handed to the kernel or the QUIC stack.
+    Flushed,
+    /// The peer ended this lane, and the connection goes on. Not seen yet: there is one lane.
+    LaneClosed(LaneId),
+    /// The peer ended the connection.
+    Closed,
+}
+
+/// Calls the same method of whichever transport it is.
+macro_rules! each {
+    ($transport:expr, $link:ident => $call:expr) => {
+        match $transport {
+            Transport::Tcp($link) => $call,
+            Transport::Tls($link) => $call,
+            Transport::Quic($link) => $call,
+            Transport::Mem($link) => $call,
+        }
+    };
+}
+
+impl Link {
+    pub(crate) fn new(transport: Transport) -> Self {
+        Self {
+            transport,
+            no_lane: BytesMut::new(),
+        }
+    }
+
+    /// Two links in memory that are each other's peer.
+    #[must_use]
+    pub fn pair() -> (Self, Self) {
+        Self::pair_with_delay(Duration::ZERO)
+    }
+
+    /// The same where each byte takes `delay` to the other side, by tokio's clock: a paused clock
+    /// makes it virtual time.
+    #[must_use]
+    pub fn pair_with_delay(delay: Duration) -> (Self, Self) {
+        let (one, other) = MemLink::pair(delay);
+        let link = |mem| Self::new(Transport::Mem(Box::new(mem)));
+        (link(one), link(other))
+    }
+
+    /// Reads and writes until there is something to tell.
+    ///
+    /// Resolves when bytes came in (unless `want_read` is off, which leaves them to the peer:
+    /// back-pressure), when all of `outbox` was handed on, or when the peer ended the connection.
+    /// [`Progress::Flushed`] is told once for bytes that were taken, never for an outbox that had
+    /// none. Reads and writes take turns: neither starves the other.
+    ///
+    /// Cancel-safe: what was written has left `outbox`, what came in is in
+    /// [`received`](Self::received). TLS keeps up to 64 KiB of taken bytes that the kernel has no
+    /// room for; the next call goes on with them, whatever its outbox holds.
+    ///
+    /// # Errors
+    /// [`Error::Reset`] or [`Error::TimedOut`] when the peer is gone, [`Error::Handshake`] or
+    /// [`Error::CertificateRejected`] where a handshake was still under way, [`Error::Protocol`].
+    /// The link is of no use after an error.
+    pub async fn progress(
+        &mut self,
+        outbox: &mut Outbox,
+        want_read: bool,
+    ) -> Result<Progress, Error> {
+        poll_fn(|cx| self.poll_progress(cx, outbox, want_read)).await
+    }
+
+    /// [`progress`](Self::progress) for those who poll.
+    ///
+    /// # Errors
+    /// As [`progress`](Self::progress).
+    pub fn poll_progress(
+        &mut self,
+        cx: &mut Context<'_>,
+        outbox: &mut Outbox,
+        want_read: bool,
+    ) -> Poll<Result<Progress, Error>> {
+        each!(&mut self.transport, link => link.poll_progress(cx, outbox, want_read))
+    }
+
+    /// The bytes that came in on `lane` and were not consumed yet, for the owner to consume from
+    /// the front.
+    ///
+    /// A connection that is silent while this is empty holds no read buffer. The owner bounds it:
+    /// by refusing packets above its limit, and by `want_read`.
+    pub fn received(&mut self, lane: LaneId) -> &mut BytesMut {
+        if lane == LaneId::CONTROL {
+            each!(&mut self.transport, link => &mut link.received)
+        } else {
+            self.no_lane.clear();
+            &mut self.no_lane
+        }
+    }
+
+    /// Ends the connection in order, after delivering what was written: TCP's FIN, TLS's
+    /// `close_notify`, QUIC's end of stream and `CONNECTION_CLOSE`.
+    ///
+    /// Waits until the peer has everything (QUIC) or has ended its side as well (TCP, TLS), and at
+    /// most for `deadline`. What is still in an outbox is not sent.
+    pub async fn close(self, deadline: Duration) {
+        let quic = match &self.transport {
+            Transport::Quic(link) => Some(link.connection()),
+            _ => None,
+        };
+        let closing = async {
+            match self.transport {
+                Transport::Tcp(link) => link.close().await,
+                Transport::Tls(link) => link.close().await,
+                Transport::Quic(link) => link.close().await,
+                Transport::Mem(link) => drop(link),
+            }
+        };
+        if tokio::time::timeout(deadline, closing).await.is_err() {
+            tracing::debug!(?deadline, "the peer did not take everything in time");
+        }
+        if let Some(connection) = quic {
+            connection.close(0_u32.into(), b"");
+            // Lets the connection's driver send the packet before a runtime that ends stops it.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Counters; see [`LinkStats`] for their cost.
+    #[must_use]
+    pub fn stats(&self) -> LinkStats {
+        each!(&self.transport, link => link.stats())
+    }
+
+    /// Who is at the ends, and what was negotiated so far.
+    #[must_use]
+    pub fn info(&self) -> LinkInfo {
+        each!(&self.transport, link => link.info())
+    }
+
+    /// On a server: whether what came in so far is early data of a handshake that has not ended.
+    ///
+    /// Such bytes could be a replay, were tickets not single-use; and the client has not proved
+    /// yet that it is there. Always false on a client.
+    #[must_use]
+    pub fn is_early(&self) -> bool {
+        match &self.transport {
+            Transport::Tls(link) => link.is_early(),
+            Transport::Quic(link) => link.is_early(),
+            Transport::Tcp(_) | Transport::Mem(_) => false,
+        }
+    }
+
+    /// How the handshake went, without waiting; [`progress`](Self::progress) moves it on.
+    #[must_use]
+    pub fn handshake(&self) -> HandshakeKind {
+        match &self.transport {
+            Transport::Tls(link) => link.handshake(),
+            Transport::Quic(link) => link.handshake(),
+            Transport::Tcp(_) | Transport::Mem(_) => HandshakeKind::None,
+        }
+    }
+
+    /// Waits for the end of the handshake; at once where there is none.
+    ///
+    /// Cancel-safe, and loses nothing: bytes that come in meanwhile are told of by the next
+    /// [`progress`](Self::progress). An owner who is driving progress reads
+    /// [`handshake`](Self::handshake) after each step instead.
+    ///
+    /// # Errors
+    /// As [`progress`](Self::progress).
+    pub async fn handshake_complete(&mut self) -> Result<HandshakeKind, Error> {
+        match &mut self.transport {
+            Transport::Tls(link) => poll_fn(|cx| link.poll_handshake(cx)).await?,
+            Transport::Quic(link) => poll_fn(|cx| link.poll_handshake(cx)).await?,
+            Transport::Tcp(_) | Transport::Mem(_) => {}
+        }
+        Ok(self.handshake())
+    }
+}

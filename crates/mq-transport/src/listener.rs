@@ -1,0 +1,222 @@
+//! Accepting clients.
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::{
+    Address, Error, Link, ListenOptions, Scheme,
+    link::Transport,
+    mem::{MemLink, MemListener},
+    quic::{QuicLink, Server},
+    registry,
+    socket::{listen_error, listen_tcp, resolve},
+    tcp::TcpLink,
+    tls::{TlsLink, server_config},
+};
+
+/// Waits for clients at one address.
+#[derive(Debug)]
+pub struct Listener {
+    address: Address,
+    door: Door,
+    closed: AtomicBool,
+}
+
+#[derive(Debug)]
+enum Door {
+    Tcp(TcpListener),
+    Tls(TcpListener, Arc<rustls::ServerConfig>),
+    Quic(Box<Server>),
+    Mem(MemListener),
+}
+
+impl Listener {
+    /// Listens at `address`; with port 0 the system chooses one, see
+    /// [`local_address`](Self::local_address).
+    ///
+    /// # Errors
+    /// [`Error::PortInUse`], [`Error::Listen`], [`Error::NoIdentity`], or what is wrong with the
+    /// options and the files that they name.
+    pub async fn bind(address: &Address, options: &ListenOptions) -> Result<Self, Error> {
+        registry::check(address.scheme)?;
+        let mut bound = address.clone();
+        let door = if address.scheme == Scheme::Mem {
+            Door::Mem(MemListener::bind(address, options.backlog)?)
+        } else {
+            let mut candidates = resolve(address).await?.into_iter();
+            let mut result = Err(listen_error(address, io::ErrorKind::AddrNotAvailable.into()));
+            while result.is_err()
+                && let Some(local) = candidates.next()
+            {
+                result = Door::open(address, local, options);
+            }
+            let (door, local) = result?;
+            bound.port = local.port();
+            door
+        };
+        tracing::info!(address = %bound, "listening");
+        Ok(Self {
+            address: bound,
+            door,
+            closed: AtomicBool::new(false),
+        })
+    }
+
+    /// The address that was bound: as asked for, with the port that the system chose.
+    #[must_use]
+    pub fn local_address(&self) -> Address {
+        self.address.clone()
+    }
+
+    /// Waits for a client and does nothing with it: no handshake, and no waiting for its bytes.
+    ///
+    /// Cancel-safe.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] after [`close`](Self::close); [`Error::Io`] when the system lacks
+    /// something, mostly file descriptors: the caller waits a little and goes on.
+    pub async fn accept(&mut self) -> Result<Incoming, Error> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
+        let visitor = match &mut self.door {
+            Door::Tcp(listener) => {
+                let (stream, peer) = accept_tcp(listener).await?;
+                Visitor::Tcp(stream, peer)
+            }
+            Door::Tls(listener, config) => {
+                let (stream, peer) = accept_tcp(listener).await?;
+                Visitor::Tls(stream, peer, config.clone())
+            }
+            Door::Quic(server) => {
+                let incoming = server.endpoint.accept().await.ok_or(Error::Closed)?;
+                Visitor::Quic(Box::new(incoming), server.traced_config()?)
+            }
+            Door::Mem(listener) => {
+                Visitor::Mem(Box::new(listener.incoming.recv().await.ok_or(Error::Closed)?))
+            }
+        };
+        Ok(Incoming { visitor })
+    }
+
+    /// Stops accepting: [`accept`](Self::accept) fails from now on. Links that were accepted go
+    /// on; a QUIC listener's socket stays open until the last of them has ended. A TCP listener's
+    /// port is free once the listener is dropped.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        match &self.door {
+            // New clients get CONNECTION_REFUSED.
+            Door::Quic(server) => server.endpoint.set_server_config(None),
+            Door::Mem(listener) => listener.close(),
+            Door::Tcp(_) | Door::Tls(..) => {}
+        }
+    }
+}
+
+impl Door {
+    fn open(
+        address: &Address,
+        local: SocketAddr,
+        options: &ListenOptions,
+    ) -> Result<(Self, SocketAddr), Error> {
+        let (backlog, congestion, socket) =
+            (options.backlog, options.congestion, &options.socket);
+        Ok(match address.scheme {
+            Scheme::Quic => {
+                let server = Server::bind(address, local, options)?;
+                let bound = server.endpoint.local_addr()?;
+                (Self::Quic(Box::new(server)), bound)
+            }
+            Scheme::Tls => {
+                let config = Arc::new(server_config(Scheme::Tls, options)?);
+                let listener = listen_tcp(address, local, backlog, congestion, socket)?;
+                let bound = listener.local_addr()?;
+                (Self::Tls(listener, config), bound)
+            }
+            Scheme::Tcp | Scheme::Mem => {
+                let listener = listen_tcp(address, local, backlog, congestion, socket)?;
+                let bound = listener.local_addr()?;
+                (Self::Tcp(listener), bound)
+            }
+        })
+    }
+}
+
+async fn accept_tcp(listener: &TcpListener) -> Result<(TcpStream, SocketAddr), Error> {
+    loop {
+        match listener.accept().await {
+            Ok(accepted) => return Ok(accepted),
+            // The client has gone again; the next one may be there.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset
+                ) => {}
+            Err(error) => return Err(Error::Io(error)),
+        }
+    }
+}
+
+/// A client that has knocked: no handshake was made yet.
+#[derive(Debug)]
+pub struct Incoming {
+    visitor: Visitor,
+}
+
+#[derive(Debug)]
+enum Visitor {
+    Tcp(TcpStream, SocketAddr),
+    Tls(TcpStream, SocketAddr, Arc<rustls::ServerConfig>),
+    Quic(Box<quinn::Incoming>, Option<Arc<quinn::ServerConfig>>),
+    Mem(Box<MemLink>),
+}
+
+impl Incoming {
+    /// The client's address; `None` on mem. On QUIC it could be forged until the handshake ends.
+    #[must_use]
+    pub fn peer_address(&self) -> Option<SocketAddr> {
+        match &self.visitor {
+            Visitor::Tcp(_, peer) | Visitor::Tls(_, peer, _) => Some(*peer),
+            Visitor::Quic(incoming, _) => Some(incoming.remote_address()),
+            Visitor::Mem(_) => None,
+        }
+    }
+
+    /// Runs the handshake as far as reading and writing need it.
+    ///
+    /// When early data is accepted that is before the handshake ends, see [`Link::is_early`]. On
+    /// QUIC it includes the client's first stream. Depends on the client: bound it in time, by
+    /// dropping it.
+    ///
+    /// # Errors
+    /// [`Error::Handshake`], [`Error::CertificateRejected`], [`Error::Reset`].
+    pub async fn handshake(self) -> Result<Link, Error> {
+        let transport = match self.visitor {
+            Visitor::Tcp(stream, _) => {
+                stream.set_nodelay(true)?;
+                Transport::Tcp(TcpLink::new(stream))
+            }
+            Visitor::Tls(stream, _, config) => {
+                stream.set_nodelay(true)?;
+                Transport::Tls(Box::new(TlsLink::accept(stream, config).await?))
+            }
+            Visitor::Quic(incoming, None) => {
+                Transport::Quic(Box::new(QuicLink::accept(incoming.accept()?).await?))
+            }
+            Visitor::Quic(incoming, Some(config)) => {
+                let connecting = incoming.accept_with(config)?;
+                Transport::Quic(Box::new(QuicLink::accept(connecting).await?))
+            }
+            Visitor::Mem(link) => Transport::Mem(link),
+        };
+        Ok(Link::new(transport))
+    }
+}

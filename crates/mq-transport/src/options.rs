@@ -1,0 +1,285 @@
+//! Options of connectors and listeners; each default says its reason.
+
+use std::{
+    fmt,
+    net::IpAddr,
+    path::PathBuf,
+    str::FromStr,
+    time::Duration,
+};
+
+use crate::{
+    CryptoOptions, Error, ServerIdentity, TicketCache, TicketStore, Trust, crypto::names,
+};
+
+/// How a sender reacts to loss; one choice for QUIC and TCP, so that both can be given the same.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum CongestionControl {
+    /// `NewReno`.
+    Reno,
+    /// CUBIC, the default of QUIC here and of most kernels.
+    Cubic,
+    /// BBR: experimental in quinn, version 1 in Linux.
+    Bbr,
+}
+
+names!(
+    CongestionControl,
+    "congestion control",
+    Reno = "reno",
+    Cubic = "cubic",
+    Bbr = "bbr",
+);
+
+/// Which packets a server takes as early data (0-RTT).
+///
+/// The transport only knows off from on; whoever reads the packets tells `Connect` from `Full`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum EarlyDataPolicy {
+    /// None: tickets are given that save the certificates only. The default, as early data is
+    /// for an application to ask for (RFC 8446 appendix E.5).
+    #[default]
+    Off,
+    /// CONNECT alone; what follows waits for the end of the handshake.
+    Connect,
+    /// All packets.
+    Full,
+}
+
+names!(
+    EarlyDataPolicy,
+    "early data policy",
+    Off = "off",
+    Connect = "connect",
+    Full = "full",
+);
+
+/// Options of a [`Connector`](crate::Connector).
+#[derive(Clone, Debug)]
+pub struct ConnectOptions {
+    /// Bound on name look-up, connection and handshake together. Default: 10 s, ten times what a
+    /// bad satellite link needs.
+    pub connect_timeout: Duration,
+    /// Whose certificates are believed. Default: the system's roots.
+    pub trust: Trust,
+    /// The name to ask for (SNI) and to find in the certificate, where it is not the address's
+    /// host. Default: none.
+    pub server_name: Option<String>,
+    /// The client's own certificate, for servers that ask for one. Default: none.
+    pub identity: Option<ClientIdentity>,
+    /// Ciphers, groups, versions.
+    pub crypto: CryptoOptions,
+    /// Resume earlier sessions by their tickets. Default: yes, it saves certificates each time.
+    pub resumption: bool,
+    /// Send what is written before the handshake ends as early data, where a ticket allows it.
+    /// Default: no, as a server without single-use tickets can be made to take it twice.
+    pub early_data: bool,
+    /// Bytes that are kept to be sent again should early data be rejected; beyond them writes wait
+    /// for the handshake. The server's own limit counts as well. Default: 64 KiB, more than one
+    /// round trip's worth of CONNECT, SUBSCRIBE and first PUBLISH packets.
+    pub early_data_limit: usize,
+    /// Where tickets are kept. Default: a cache of the connector's own.
+    pub ticket_cache: Option<TicketCache>,
+    /// Congestion control of TCP and QUIC. Default: none, which is CUBIC on QUIC and the kernel's
+    /// default on TCP: set it where the two are compared.
+    pub congestion: Option<CongestionControl>,
+    /// Options of QUIC.
+    pub quic: QuicOptions,
+    /// Options of sockets.
+    pub socket: SocketOptions,
+    /// The address to connect from; picks one of several interfaces. Default: none.
+    pub local_address: Option<IpAddr>,
+}
+
+impl Default for ConnectOptions {
+    fn default() -> Self {
+        Self {
+            connect_timeout: Duration::from_secs(10),
+            trust: Trust::default(),
+            server_name: None,
+            identity: None,
+            crypto: CryptoOptions::default(),
+            resumption: true,
+            early_data: false,
+            early_data_limit: 64 * 1024,
+            ticket_cache: None,
+            congestion: None,
+            quic: QuicOptions::default(),
+            socket: SocketOptions::default(),
+            local_address: None,
+        }
+    }
+}
+
+/// PEM files of a client's certificate chain and private key.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ClientIdentity {
+    /// The chain, the client's own certificate first.
+    pub certificates: PathBuf,
+    /// The private key.
+    pub key: PathBuf,
+}
+
+/// Options of a [`Listener`](crate::Listener).
+#[derive(Clone, Debug)]
+pub struct ListenOptions {
+    /// The server's certificate and key; TLS and QUIC need it. Default: none.
+    pub identity: Option<ServerIdentity>,
+    /// Whether clients must show a certificate. Default: off.
+    pub client_auth: ClientAuth,
+    /// Ciphers, groups, versions.
+    pub crypto: CryptoOptions,
+    /// Whether early data is taken. Default: off.
+    pub early_data: EarlyDataPolicy,
+    /// Bytes of early data that a TLS client may send before the handshake ends; QUIC bounds them
+    /// by its flow-control windows instead. Default: 64 KiB.
+    pub early_data_limit: u32,
+    /// Where tickets are kept; share one among listeners if a client may come back at another.
+    /// Default: one of its own for each `ListenOptions::default()`.
+    pub ticket_store: TicketStore,
+    /// Tickets given to each TLS 1.3 client. Default: 2, so that one failed attempt to reconnect
+    /// does not cost the next its ticket.
+    pub tickets_per_connection: usize,
+    /// Connections that are waiting to be accepted; more are refused (QUIC) or ignored until there
+    /// is room (TCP). Default: 1,024, a burst of reconnecting clients.
+    pub backlog: u32,
+    /// Congestion control of TCP and QUIC; see [`ConnectOptions::congestion`].
+    pub congestion: Option<CongestionControl>,
+    /// Options of QUIC.
+    pub quic: QuicOptions,
+    /// Options of sockets.
+    pub socket: SocketOptions,
+}
+
+impl Default for ListenOptions {
+    fn default() -> Self {
+        Self {
+            identity: None,
+            client_auth: ClientAuth::Off,
+            crypto: CryptoOptions::default(),
+            early_data: EarlyDataPolicy::Off,
+            early_data_limit: 64 * 1024,
+            ticket_store: TicketStore::default(),
+            tickets_per_connection: 2,
+            backlog: 1024,
+            congestion: None,
+            quic: QuicOptions::default(),
+            socket: SocketOptions::default(),
+        }
+    }
+}
+
+/// Whether clients are asked for certificates; the file holds the CAs that sign them, in PEM form.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum ClientAuth {
+    /// They are not.
+    #[default]
+    Off,
+    /// They are, and may have none.
+    Optional(PathBuf),
+    /// They are, and must have one.
+    Required(PathBuf),
+}
+
+/// Options of QUIC; the same on client and server.
+#[derive(Clone, Debug)]
+pub struct QuicOptions {
+    /// The round-trip time that is assumed until one is measured: the first packet is sent again
+    /// after three times it. Default: 100 ms instead of RFC 9002's 333 ms, so that a lost first
+    /// packet costs 0.3 s and not 1 s; still above what LTE, Wi-Fi and most wide-area paths take.
+    pub initial_rtt: Duration,
+    /// The connection is given up when nothing is heard for this long; the smaller of both ends'
+    /// counts, `None` is never. Default: 5 min, well above 1.5 times MQTT's usual keep-alives
+    /// (those find dead peers sooner).
+    pub idle_timeout: Option<Duration>,
+    /// Send a packet when nothing was sent for this long. Default: none, as MQTT has its own
+    /// keep-alive, which tests the peer's application as well.
+    pub keep_alive_interval: Option<Duration>,
+    /// Ask the peer to acknowledge less often. Default: none, every other packet.
+    pub ack_frequency: Option<AckFrequency>,
+    /// The largest UDP payload that path MTU discovery tries, in bytes. Default: 1,452, which fits
+    /// Ethernet with IPv6.
+    pub max_udp_payload: u16,
+    /// The UDP payload to start with, in bytes. Default: 1,200, which every QUIC path carries.
+    pub initial_udp_payload: u16,
+    /// Probe for a larger path MTU. Default: yes. Off for devices that connect briefly: the probes
+    /// are most of their traffic (8.4 kB against 2.8 kB for one message).
+    pub mtu_discovery: bool,
+    /// Bytes that a peer may have under way on one stream before they are read. Default: 512 KiB,
+    /// 40 Mbit/s at 100 ms. Unread data is kept in memory: times the connections, this is what a
+    /// server can be made to hold.
+    pub stream_receive_window: u32,
+    /// The same for all streams of one connection. Default: 1 MiB.
+    pub receive_window: u32,
+    /// Bytes that this side keeps for sending again until they are acknowledged; then writes
+    /// wait. Default: 1 MiB for each connection.
+    pub send_window: u64,
+    /// Bidirectional streams that the peer may have open. Default: 1, the control lane; further
+    /// lanes are not used yet. Unidirectional streams are always refused.
+    pub max_bidi_streams: u32,
+    /// Let the kernel split and join datagrams (GSO, GRO). Default: yes. Off to see each packet
+    /// on a link emulator or a capture.
+    pub segmentation_offload: bool,
+    /// Write a qlog file for each connection into this directory. Default: none.
+    pub qlog_directory: Option<PathBuf>,
+}
+
+impl Default for QuicOptions {
+    fn default() -> Self {
+        Self {
+            initial_rtt: Duration::from_millis(100),
+            idle_timeout: Some(Duration::from_secs(300)),
+            keep_alive_interval: None,
+            ack_frequency: None,
+            max_udp_payload: 1452,
+            initial_udp_payload: 1200,
+            mtu_discovery: true,
+            stream_receive_window: 512 * 1024,
+            receive_window: 1024 * 1024,
+            send_window: 1024 * 1024,
+            max_bidi_streams: 1,
+            segmentation_offload: true,
+            qlog_directory: None,
+        }
+    }
+}
+
+/// What a peer is asked to do by QUIC's acknowledgement frequency extension
+/// (draft-ietf-quic-ack-frequency-04).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AckFrequency {
+    /// Packets that it may receive without acknowledging at once.
+    pub threshold: u32,
+    /// The longest that it may wait; none leaves its own choice (25 ms).
+    pub max_delay: Option<Duration>,
+}
+
+/// Options of sockets. `TCP_NODELAY` is always on: links write whole batches.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct SocketOptions {
+    /// Bytes of the kernel's send buffer. Default: none, the kernel sizes it.
+    pub send_buffer: Option<usize>,
+    /// Bytes of the kernel's receive buffer. Default: none, the kernel sizes it. A busy UDP server
+    /// wants some MiB, and `net.core.rmem_max` to allow them.
+    pub receive_buffer: Option<usize>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for name in ["reno", "cubic", "bbr"] {
+            assert_eq!(name.parse::<CongestionControl>().unwrap().to_string(), name);
+        }
+        for name in ["off", "connect", "full"] {
+            assert_eq!(name.parse::<EarlyDataPolicy>().unwrap().to_string(), name);
+        }
+        let error = "vegas".parse::<CongestionControl>().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "congestion control cannot be `vegas`: use one of reno, cubic, bbr"
+        );
+    }
+}

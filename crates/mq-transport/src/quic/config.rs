@@ -1,0 +1,234 @@
+//! quinn configurations and endpoints.
+
+use std::{
+    fs::File,
+    io::BufWriter,
+    net::{IpAddr, SocketAddr},
+    path::Path,
+    sync::{Arc, Mutex, PoisonError, atomic::{AtomicU64, Ordering}},
+};
+
+use quinn::{
+    AckFrequencyConfig, Endpoint, EndpointConfig, IdleTimeout, MtuDiscoveryConfig, QlogConfig,
+    QlogStream, ServerConfig, TokenMemoryCache, TokioRuntime, TransportConfig, VarInt, congestion,
+    crypto::rustls::{QuicClientConfig, QuicServerConfig},
+};
+
+use super::session::{WatchedClient, WatchedServer};
+use crate::{
+    Address, CongestionControl, ConnectOptions, Error, ListenOptions, QuicOptions, Scheme,
+    SocketOptions,
+    socket::{bind_udp, disable_udp_gro, listen_error, unspecified},
+    tls::server_config,
+};
+
+/// The sockets that a client's connections share, one for each IP version, bound when needed.
+#[derive(Debug)]
+pub(crate) struct ClientEndpoints {
+    v4: Mutex<Option<Endpoint>>,
+    v6: Mutex<Option<Endpoint>>,
+    /// Address validation tokens: they save the round trip of a Retry.
+    tokens: Arc<TokenMemoryCache>,
+}
+
+impl ClientEndpoints {
+    pub(crate) fn new() -> Self {
+        Self {
+            v4: Mutex::new(None),
+            v6: Mutex::new(None),
+            tokens: Arc::default(),
+        }
+    }
+
+    /// Starts connecting; sends the first packet.
+    pub(crate) fn connect(
+        &self,
+        address: &Address,
+        peer: SocketAddr,
+        server_name: &str,
+        tls: rustls::ClientConfig,
+        options: &ConnectOptions,
+    ) -> Result<quinn::Connecting, Error> {
+        let crypto = QuicClientConfig::try_from(tls).map_err(|error| Error::InvalidOption {
+            option: "cipher suites",
+            value: "without aes128-gcm".into(),
+            remedy: error.to_string(),
+        })?;
+        let crypto = Arc::new(WatchedClient(Arc::new(crypto)));
+        let mut config = quinn::ClientConfig::new(crypto);
+        config.token_store(self.tokens.clone());
+        let mut transport = transport_config(&options.quic, options.congestion)?;
+        transport.qlog_stream(qlog(&options.quic, "client")?);
+        config.transport_config(Arc::new(transport));
+
+        let endpoint = self.endpoint(peer, options)?;
+        endpoint.connect_with(config, peer, server_name).map_err(|error| Error::Unreachable {
+            address: address.clone(),
+            source: std::io::Error::other(error),
+        })
+    }
+
+    fn endpoint(&self, peer: SocketAddr, options: &ConnectOptions) -> Result<Endpoint, Error> {
+        let slot = if peer.is_ipv4() { &self.v4 } else { &self.v6 };
+        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(endpoint) = &*slot {
+            return Ok(endpoint.clone());
+        }
+        let local = match options.local_address {
+            Some(IpAddr::V4(ip)) if peer.is_ipv4() => SocketAddr::new(ip.into(), 0),
+            Some(IpAddr::V6(ip)) if peer.is_ipv6() => SocketAddr::new(ip.into(), 0),
+            _ => unspecified(peer),
+        };
+        let made = endpoint(local, None, &options.quic, &options.socket)?;
+        Ok(slot.insert(made).clone())
+    }
+}
+
+/// A listening endpoint.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) endpoint: Endpoint,
+    config: ServerConfig,
+    quic: QuicOptions,
+    congestion: Option<CongestionControl>,
+}
+
+impl Server {
+    pub(crate) fn bind(
+        address: &Address,
+        local: SocketAddr,
+        options: &ListenOptions,
+    ) -> Result<Self, Error> {
+        let tls = server_config(Scheme::Quic, options)?;
+        let crypto = QuicServerConfig::try_from(tls).map_err(|error| Error::InvalidOption {
+            option: "cipher suites",
+            value: "without aes128-gcm".into(),
+            remedy: error.to_string(),
+        })?;
+        let mut config = ServerConfig::with_crypto(Arc::new(WatchedServer(Arc::new(crypto))));
+        config.max_incoming(usize::try_from(options.backlog).unwrap_or(usize::MAX));
+        let transport = transport_config(&options.quic, options.congestion)?;
+        config.transport_config(Arc::new(transport));
+        let endpoint = endpoint(local, Some(config.clone()), &options.quic, &options.socket)
+            .map_err(|error| match error {
+                Error::Io(source) => listen_error(address, source),
+                other => other,
+            })?;
+        Ok(Self {
+            endpoint,
+            config,
+            quic: options.quic.clone(),
+            congestion: options.congestion,
+        })
+    }
+
+    /// The configuration for one connection, where it is not the endpoint's: one that is traced.
+    pub(crate) fn traced_config(&self) -> Result<Option<Arc<ServerConfig>>, Error> {
+        if self.quic.qlog_directory.is_none() {
+            return Ok(None);
+        }
+        let mut transport = transport_config(&self.quic, self.congestion)?;
+        transport.qlog_stream(qlog(&self.quic, "server")?);
+        let mut config = self.config.clone();
+        config.transport_config(Arc::new(transport));
+        Ok(Some(Arc::new(config)))
+    }
+}
+
+fn endpoint(
+    local: SocketAddr,
+    server: Option<ServerConfig>,
+    quic: &QuicOptions,
+    socket: &SocketOptions,
+) -> Result<Endpoint, Error> {
+    let socket = bind_udp(local, socket)?;
+    let mut config = EndpointConfig::default();
+    let payload = quic.max_udp_payload.max(1472);
+    config.max_udp_payload_size(payload).map_err(|error| Error::InvalidOption {
+        option: "maximum UDP payload",
+        value: payload.to_string(),
+        remedy: error.to_string(),
+    })?;
+    let same_socket = (!quic.segmentation_offload).then(|| socket.try_clone()).transpose()?;
+    let endpoint = Endpoint::new(config, server, socket, Arc::new(TokioRuntime))?;
+    if let Some(socket) = same_socket {
+        disable_udp_gro(&socket)?;
+    }
+    Ok(endpoint)
+}
+
+fn transport_config(
+    quic: &QuicOptions,
+    congestion: Option<CongestionControl>,
+) -> Result<TransportConfig, Error> {
+    let mut config = TransportConfig::default();
+    match congestion.unwrap_or(CongestionControl::Cubic) {
+        CongestionControl::Reno => {
+            config.congestion_controller_factory(Arc::new(congestion::NewRenoConfig::default()));
+        }
+        CongestionControl::Cubic => {
+            config.congestion_controller_factory(Arc::new(congestion::CubicConfig::default()));
+        }
+        CongestionControl::Bbr => {
+            config.congestion_controller_factory(Arc::new(congestion::BbrConfig::default()));
+        }
+    }
+    let idle_timeout = quic.idle_timeout.map(IdleTimeout::try_from).transpose();
+    config.max_idle_timeout(idle_timeout.map_err(|_| Error::InvalidOption {
+        option: "QUIC idle timeout",
+        value: format!("{:?}", quic.idle_timeout.unwrap_or_default()),
+        remedy: "it is too long; none at all is possible".into(),
+    })?);
+    if quic.max_udp_payload < quic.initial_udp_payload || quic.initial_udp_payload < 1200 {
+        return Err(Error::InvalidOption {
+            option: "UDP payload",
+            value: format!("{} to {}", quic.initial_udp_payload, quic.max_udp_payload),
+            remedy: "start with 1200 or more, and not above the maximum".into(),
+        });
+    }
+    let discovery = quic.mtu_discovery.then(|| {
+        let mut discovery = MtuDiscoveryConfig::default();
+        discovery.upper_bound(quic.max_udp_payload);
+        discovery
+    });
+    let ack_frequency = quic.ack_frequency.map(|wanted| {
+        let mut ack_frequency = AckFrequencyConfig::default();
+        ack_frequency
+            .ack_eliciting_threshold(wanted.threshold.into())
+            .max_ack_delay(wanted.max_delay);
+        ack_frequency
+    });
+    config
+        .initial_rtt(quic.initial_rtt)
+        .keep_alive_interval(quic.keep_alive_interval)
+        .ack_frequency_config(ack_frequency)
+        .initial_mtu(quic.initial_udp_payload)
+        .mtu_discovery_config(discovery)
+        .stream_receive_window(quic.stream_receive_window.into())
+        .receive_window(quic.receive_window.into())
+        .send_window(quic.send_window)
+        .max_concurrent_bidi_streams(quic.max_bidi_streams.into())
+        .max_concurrent_uni_streams(VarInt::from_u32(0))
+        .datagram_receive_buffer_size(None)
+        .enable_segmentation_offload(quic.segmentation_offload);
+    Ok(config)
+}
+
+/// A new qlog file: `PROCESS-SIDE-NUMBER.qlog`.
+fn qlog(quic: &QuicOptions, side: &str) -> Result<Option<QlogStream>, Error> {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let Some(directory) = quic.qlog_directory.as_deref().map(Path::new) else {
+        return Ok(None);
+    };
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let path = directory.join(format!("{}-{side}-{number}.qlog", std::process::id()));
+    let file = File::create(&path).map_err(|source| Error::File {
+        what: "qlog",
+        path,
+        source,
+    })?;
+    let mut config = QlogConfig::default();
+    config.writer(Box::new(BufWriter::new(file)));
+    config.title(Some(format!("mq {side} {number}")));
+    Ok(config.into_stream())
+}

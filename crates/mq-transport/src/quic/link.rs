@@ -1,0 +1,424 @@
+//! One QUIC connection and its control lane.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    future::{Future, poll_fn},
+    pin::{Pin, pin},
+    task::{Context, Poll, ready},
+};
+
+use bytes::{Bytes, BytesMut};
+use mq_proto::{LaneId, Outbox};
+use quinn::{
+    ConnectionError, ReadError, RecvStream, SendStream, Side, VarInt, WriteError, ZeroRttAccepted,
+};
+use rustls::{CipherSuite, NamedGroup};
+use rustls_pki_types::CertificateDer;
+
+use super::session::handshake_of;
+use crate::{
+    EarlyData, Error, HandshakeKind, LinkInfo, LinkStats, Progress, Scheme, TlsInfo, TlsVersion,
+    info::iana_name,
+};
+
+/// Chunks given to quinn, or taken from it, under one lock.
+const CHUNKS: usize = 32;
+
+type Streams = (SendStream, RecvStream);
+type Opening = Pin<Box<dyn Future<Output = Result<Streams, ConnectionError>> + Send + Sync>>;
+
+/// One QUIC connection; its first bidirectional stream is the control lane.
+///
+/// ```text
+/// client: early data -+-> accepted
+///                     +-> rejected -> opening a new stream -> sending again -> as without
+/// ```
+pub(crate) struct QuicLink {
+    connection: quinn::Connection,
+    send: SendStream,
+    recv: RecvStream,
+    side: Side,
+    server_name: Option<String>,
+    /// Resolves when the handshake ends; taken then.
+    handshake_end: Option<ZeroRttAccepted>,
+    handshake: HandshakeKind,
+    early_data: EarlyData,
+    /// Early data that may have to be sent again; after a rejection, what still has to be.
+    replay: VecDeque<Bytes>,
+    replay_len: usize,
+    replay_limit: usize,
+    /// The stream that takes the place of one that was rejected with its early data.
+    reopening: Option<Opening>,
+    pub(crate) received: BytesMut,
+    /// Bytes were taken from the outbox and [`Progress::Flushed`] was not returned since.
+    flushing: bool,
+    /// Reading comes first in the next call; see `TcpLink`.
+    read_turn: bool,
+    /// Nothing can be written any more; reading will tell why.
+    write_failed: bool,
+    bytes_sent: u64,
+    bytes_received: u64,
+}
+
+impl QuicLink {
+    /// A client's side; returns at once when early data can be written, else after the handshake.
+    pub(crate) async fn connect(
+        connecting: quinn::Connecting,
+        server_name: String,
+        replay_limit: usize,
+    ) -> Result<Self, Error> {
+        let (connection, handshake_end) = match connecting.into_0rtt() {
+            Ok((connection, accepted)) => (connection, Some(accepted)),
+            Err(connecting) => (connecting.await?, None),
+        };
+        let streams = connection.open_bi().await?;
+        let mut link = Self::new(connection, streams, Side::Client, handshake_end);
+        link.server_name = Some(server_name);
+        if link.handshake_end.is_some() {
+            link.early_data = EarlyData::Pending;
+            link.replay_limit = replay_limit;
+        } else {
+            link.handshake = link.negotiated_kind();
+        }
+        Ok(link)
+    }
+
+    /// A server's side; waits for the client's first stream, not for the end of the handshake.
+    pub(crate) async fn accept(connecting: quinn::Connecting) -> Result<Self, Error> {
+        // Awaiting `connecting` would wait for the client's Finished, one round trip more.
+        let (connection, handshake_end) = match connecting.into_0rtt() {
+            Ok((connection, accepted)) => (connection, Some(accepted)),
+            Err(connecting) => (connecting.await?, None),
+        };
+        let streams = connection.accept_bi().await?;
+        let early = streams.1.is_0rtt();
+        let mut link = Self::new(connection, streams, Side::Server, handshake_end);
+        if early {
+            link.early_data = EarlyData::Accepted;
+        }
+        Ok(link)
+    }
+
+    fn new(
+        connection: quinn::Connection,
+        (send, recv): Streams,
+        side: Side,
+        handshake_end: Option<ZeroRttAccepted>,
+    ) -> Self {
+        Self {
+            connection,
+            send,
+            recv,
+            side,
+            server_name: None,
+            handshake_end,
+            handshake: HandshakeKind::Pending,
+            early_data: EarlyData::NotOffered,
+            replay: VecDeque::new(),
+            replay_len: 0,
+            replay_limit: 0,
+            reopening: None,
+            received: BytesMut::new(),
+            flushing: false,
+            read_turn: false,
+            write_failed: false,
+            bytes_sent: 0,
+            bytes_received: 0,
+        }
+    }
+
+    pub(crate) fn poll_progress(
+        &mut self,
+        cx: &mut Context<'_>,
+        outbox: &mut Outbox,
+        want_read: bool,
+    ) -> Poll<Result<Progress, Error>> {
+        // Pending is fine: early data flows meanwhile, and the task is woken when it ends.
+        let _ = self.poll_handshake(cx)?;
+        if self.reopening.is_some() {
+            ready!(self.poll_reopen(cx))?;
+        }
+        if want_read
+            && std::mem::take(&mut self.read_turn)
+            && let Poll::Ready(progress) = self.poll_receive(cx)
+        {
+            return Poll::Ready(progress);
+        }
+        if !self.write_failed
+            && self.poll_write(cx, outbox)?.is_ready()
+            && std::mem::take(&mut self.flushing)
+        {
+            self.read_turn = true;
+            return Poll::Ready(Ok(Progress::Flushed));
+        }
+        if want_read {
+            self.poll_receive(cx)
+        } else if self.write_failed {
+            let reason = self.connection.close_reason();
+            Poll::Ready(reason.map_or_else(|| Err(Error::Closed), end_of_connection))
+        } else {
+            Poll::Pending
+        }
+    }
+
+    /// Resolves when the handshake has ended; notes how.
+    pub(crate) fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        let Some(end) = &mut self.handshake_end else {
+            return Poll::Ready(Ok(()));
+        };
+        let accepted = ready!(Pin::new(end).poll(cx));
+        self.handshake_end = None;
+        self.handshake = self.negotiated_kind();
+        if accepted {
+            if self.early_data == EarlyData::Pending {
+                self.early_data = EarlyData::Accepted;
+                self.replay = VecDeque::new();
+                self.replay_len = 0;
+            }
+            return Poll::Ready(Ok(()));
+        }
+        if let Some(error) = self.connection.close_reason() {
+            // The owner hears of it from reading, as of any other end.
+            self.write_failed = true;
+            self.handshake = HandshakeKind::Pending;
+            return Poll::Ready(Err(error.into()));
+        }
+        if self.early_data == EarlyData::Pending {
+            tracing::debug!(bytes = self.replay_len, "early data rejected, sending it again");
+            self.early_data = EarlyData::Rejected;
+            let connection = self.connection.clone();
+            self.reopening = Some(Box::pin(async move { connection.open_bi().await }));
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_reopen(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        if let Some(opening) = &mut self.reopening {
+            (self.send, self.recv) = ready!(opening.as_mut().poll(cx))?;
+            self.reopening = None;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Writes what has to be sent again, then the outbox; ready when there is no more of either.
+    fn poll_write(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) -> Poll<Result<(), Error>> {
+        if self.early_data == EarlyData::Rejected {
+            while !self.replay.is_empty() {
+                let chunks = self.replay.make_contiguous();
+                match ready!(poll_write_chunks(&mut self.send, chunks, cx)) {
+                    Ok(written) => drop(self.replay.drain(..written.chunks)),
+                    Err(error) => return self.on_write_error(error, cx),
+                }
+            }
+        }
+        while !outbox.is_empty() {
+            let early = self.early_data == EarlyData::Pending;
+            let mut chunks: [Bytes; CHUNKS] = std::array::from_fn(|_| Bytes::new());
+            let mut room = match early {
+                true => self.replay_limit.saturating_sub(self.replay_len),
+                false => usize::MAX,
+            };
+            let mut filled = 0;
+            while filled < CHUNKS
+                && room > 0
+                && let Some((lane, mut bytes)) = outbox.take()
+            {
+                if bytes.len() > room {
+                    outbox.put_back(lane, bytes.split_off(room));
+                }
+                room -= bytes.len();
+                chunks[filled] = bytes;
+                filled += 1;
+            }
+            if filled == 0 {
+                // No room to keep more early data; the end of the handshake wakes the task.
+                return Poll::Pending;
+            }
+            let kept: Vec<Bytes> = if early { chunks[..filled].to_vec() } else { Vec::new() };
+            let polled = poll_write_chunks(&mut self.send, &mut chunks[..filled], cx);
+            for bytes in chunks.into_iter().take(filled).rev() {
+                outbox.put_back(LaneId::CONTROL, bytes);
+            }
+            match ready!(polled) {
+                Ok(written) => {
+                    self.bytes_sent += written.bytes as u64;
+                    self.flushing = true;
+                    self.keep(kept, written.bytes);
+                }
+                Err(error) => return self.on_write_error(error, cx),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Keeps the first `count` bytes of early data until the server has answered.
+    fn keep(&mut self, chunks: Vec<Bytes>, mut count: usize) {
+        for mut bytes in chunks {
+            bytes.truncate(count);
+            count -= bytes.len();
+            self.replay_len += bytes.len();
+            if !bytes.is_empty() {
+                self.replay.push_back(bytes);
+            }
+        }
+    }
+
+    fn on_write_error(
+        &mut self,
+        error: WriteError,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Error>> {
+        match error {
+            // The handshake has ended since it was polled: it is to be polled again.
+            WriteError::ZeroRttRejected => {
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            // What the peer sent before it closed is still to be read.
+            WriteError::ConnectionLost(_) | WriteError::Stopped(_) => {
+                self.write_failed = true;
+                Poll::Pending
+            }
+            WriteError::ClosedStream => Poll::Ready(Err(Error::Closed)),
+        }
+    }
+
+    fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<Progress, Error>> {
+        let mut chunks: [Bytes; CHUNKS] = std::array::from_fn(|_| Bytes::new());
+        // The future holds no state: dropped while pending, it has read nothing.
+        let polled = pin!(self.recv.read_chunks(&mut chunks)).poll(cx);
+        if polled.is_pending() && self.received.is_empty() {
+            self.received = BytesMut::new();
+        }
+        match ready!(polled) {
+            Ok(Some(filled)) => {
+                let count = chunks[..filled].iter().map(Bytes::len).sum();
+                self.received.reserve(count);
+                for bytes in &chunks[..filled] {
+                    self.received.extend_from_slice(bytes);
+                }
+                self.bytes_received += count as u64;
+                Poll::Ready(Ok(Progress::Received(LaneId::CONTROL)))
+            }
+            Ok(None) => Poll::Ready(Ok(Progress::Closed)),
+            Err(ReadError::ZeroRttRejected) => {
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            Err(ReadError::ConnectionLost(error)) => Poll::Ready(end_of_connection(error)),
+            Err(ReadError::Reset(code)) => Poll::Ready(Err(Error::Reset {
+                reason: format!("the stream was reset with code {code}"),
+            })),
+            Err(ReadError::ClosedStream | ReadError::IllegalOrderedRead) => {
+                Poll::Ready(Err(Error::Closed))
+            }
+        }
+    }
+
+    fn negotiated_kind(&self) -> HandshakeKind {
+        match handshake_of(&self.connection).server_hello {
+            Some(hello) if hello.resumed => HandshakeKind::Resumed,
+            _ => HandshakeKind::Full,
+        }
+    }
+
+    pub(crate) fn is_early(&self) -> bool {
+        self.side == Side::Server
+            && self.early_data == EarlyData::Accepted
+            && self.handshake == HandshakeKind::Pending
+    }
+
+    pub(crate) fn handshake(&self) -> HandshakeKind {
+        self.handshake
+    }
+
+    /// Ends the stream, waits until the peer has all of it, and closes the connection.
+    pub(crate) async fn close(mut self) {
+        let delivered = async {
+            poll_fn(|cx| {
+                ready!(self.poll_handshake(cx))?;
+                ready!(self.poll_reopen(cx))?;
+                self.poll_write(cx, &mut Outbox::new())
+            })
+            .await?;
+            if self.send.finish().is_ok() {
+                let _ = self.send.stopped().await;
+            }
+            Ok::<_, Error>(())
+        };
+        let _ = delivered.await;
+    }
+
+    pub(crate) fn connection(&self) -> quinn::Connection {
+        self.connection.clone()
+    }
+
+    pub(crate) fn stats(&self) -> LinkStats {
+        let counted = self.connection.stats();
+        let mut stats = LinkStats::new(self.handshake, self.early_data);
+        stats.bytes_sent = self.bytes_sent;
+        stats.bytes_received = self.bytes_received;
+        stats.wire_bytes_sent = Some(counted.udp_tx.bytes);
+        stats.wire_bytes_received = Some(counted.udp_rx.bytes);
+        stats.packets_sent = Some(counted.udp_tx.datagrams);
+        stats.packets_received = Some(counted.udp_rx.datagrams);
+        stats.packets_lost = Some(counted.path.lost_packets);
+        stats.rtt = Some(counted.path.rtt);
+        stats.congestion_window = Some(counted.path.cwnd);
+        stats
+    }
+
+    pub(crate) fn info(&self) -> LinkInfo {
+        let handshake = handshake_of(&self.connection);
+        let certificates = self.connection.peer_identity();
+        let certificates = certificates
+            .and_then(|any| any.downcast::<Vec<CertificateDer<'static>>>().ok())
+            .map(|chain| *chain);
+        LinkInfo {
+            scheme: Scheme::Quic,
+            peer_address: Some(self.connection.remote_address()),
+            local_address: self.connection.local_ip().map(|ip| (ip, 0).into()),
+            tls: handshake.server_hello.map(|hello| TlsInfo {
+                version: TlsVersion::Tls13,
+                cipher_suite: iana_name(CipherSuite::from(hello.cipher_suite).as_str()),
+                key_exchange_group: hello
+                    .group
+                    .map(|group| iana_name(NamedGroup::from(group).as_str())),
+                alpn: handshake.alpn,
+                server_name: self.server_name.clone().or(handshake.server_name),
+            }),
+            peer_certificates: certificates.unwrap_or_default(),
+        }
+    }
+}
+
+impl fmt::Debug for QuicLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QuicLink")
+            .field("peer", &self.connection.remote_address())
+            .field("handshake", &self.handshake)
+            .field("early_data", &self.early_data)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One attempt to write; on pending or error the chunks are as before.
+fn poll_write_chunks(
+    send: &mut SendStream,
+    chunks: &mut [Bytes],
+    cx: &mut Context<'_>,
+) -> Poll<Result<quinn::Written, WriteError>> {
+    // The future holds no state: dropped while pending, it has written nothing.
+    pin!(send.write_chunks(chunks)).poll(cx)
+}
+
+/// A peer that closes with code 0 has ended the connection as agreed.
+fn end_of_connection(error: ConnectionError) -> Result<Progress, Error> {
+    match error {
+        ConnectionError::ApplicationClosed(close) if close.error_code == VarInt::from_u32(0) => {
+            Ok(Progress::Closed)
+        }
+        other => Err(other.into()),
+    }
+}

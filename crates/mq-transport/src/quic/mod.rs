@@ -1,0 +1,8 @@
+//! QUIC: MQTT in the form of EMQX, the control lane on the client's first bidirectional stream.
+
+mod config;
+mod link;
+mod session;
+
+pub(crate) use config::{ClientEndpoints, Server};
+pub(crate) use link::QuicLink;

@@ -1,0 +1,162 @@
+//! Sockets with the options that were asked for, and host names.
+
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+};
+
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::{Address, CongestionControl, Error, SocketOptions};
+
+/// All addresses of a host, in the resolver's order.
+pub(crate) async fn resolve(address: &Address) -> Result<Vec<SocketAddr>, Error> {
+    let unknown = |source| Error::Resolve {
+        host: address.host.clone(),
+        source,
+    };
+    let found = tokio::net::lookup_host((address.host.as_str(), address.port)).await;
+    let found: Vec<_> = found.map_err(unknown)?.collect();
+    if found.is_empty() {
+        return Err(unknown(io::Error::other("it has no address")));
+    }
+    Ok(found)
+}
+
+/// Connects over TCP to the first of `peers` that answers.
+pub(crate) async fn connect_tcp(
+    address: &Address,
+    peers: &[SocketAddr],
+    local: Option<IpAddr>,
+    congestion: Option<CongestionControl>,
+    options: &SocketOptions,
+) -> Result<TcpStream, Error> {
+    let mut last = io::Error::other("it has no address");
+    for peer in peers {
+        if local.is_some_and(|local| local.is_ipv4() != peer.is_ipv4()) {
+            last = io::Error::other("the local address is of the other IP version");
+            continue;
+        }
+        let socket = new_tcp(*peer, congestion, options)?;
+        if let Some(local) = local {
+            socket.bind(&SocketAddr::new(local, 0).into())?;
+        }
+        match tokio::net::TcpSocket::from_std_stream(socket.into()).connect(*peer).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(Error::Unreachable {
+        address: address.clone(),
+        source: last,
+    })
+}
+
+/// Listens on TCP at the first of `addresses` that can be bound.
+pub(crate) fn listen_tcp(
+    address: &Address,
+    local: SocketAddr,
+    backlog: u32,
+    congestion: Option<CongestionControl>,
+    options: &SocketOptions,
+) -> Result<TcpListener, Error> {
+    // Accepted sockets inherit the options of the listening one.
+    let socket = new_tcp(local, congestion, options)?;
+    let listen = || -> io::Result<TcpListener> {
+        socket.set_reuse_address(true)?;
+        socket.bind(&local.into())?;
+        socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
+        TcpListener::from_std(socket.into())
+    };
+    listen().map_err(|error| listen_error(address, error))
+}
+
+/// A UDP socket for a QUIC endpoint.
+pub(crate) fn bind_udp(
+    local: SocketAddr,
+    options: &SocketOptions,
+) -> io::Result<std::net::UdpSocket> {
+    let socket = Socket::new(Domain::for_address(local), Type::DGRAM, Some(Protocol::UDP))?;
+    prepare(&socket, local, options)?;
+    socket.bind(&local.into())?;
+    Ok(socket.into())
+}
+
+/// Turns off receive offload on a socket that quinn has turned it on for.
+#[cfg(target_os = "linux")]
+pub(crate) fn disable_udp_gro(socket: &std::net::UdpSocket) -> io::Result<()> {
+    nix::sys::socket::setsockopt(socket, nix::sys::socket::sockopt::UdpGroSegment, &false)
+        .map_err(io::Error::from)
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn disable_udp_gro(_socket: &std::net::UdpSocket) -> io::Result<()> {
+    Ok(())
+}
+
+/// The wildcard address, with port 0, of the same IP version as `peer`.
+pub(crate) fn unspecified(peer: SocketAddr) -> SocketAddr {
+    match peer {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    }
+}
+
+pub(crate) fn listen_error(address: &Address, source: io::Error) -> Error {
+    let address = address.clone();
+    if source.kind() == io::ErrorKind::AddrInUse {
+        Error::PortInUse { address }
+    } else {
+        Error::Listen { address, source }
+    }
+}
+
+fn new_tcp(
+    address: SocketAddr,
+    congestion: Option<CongestionControl>,
+    options: &SocketOptions,
+) -> Result<Socket, Error> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    prepare(&socket, address, options)?;
+    socket.set_tcp_nodelay(true)?;
+    if let Some(name) = congestion {
+        set_congestion(&socket, name)?;
+    }
+    Ok(socket)
+}
+
+fn prepare(socket: &Socket, address: SocketAddr, options: &SocketOptions) -> io::Result<()> {
+    socket.set_nonblocking(true)?;
+    if address.is_ipv6() {
+        // `::` answers IPv4 as well, whatever net.ipv6.bindv6only says.
+        socket.set_only_v6(!address.ip().is_unspecified())?;
+    }
+    if let Some(bytes) = options.send_buffer {
+        socket.set_send_buffer_size(bytes)?;
+    }
+    if let Some(bytes) = options.receive_buffer {
+        socket.set_recv_buffer_size(bytes)?;
+    }
+    Ok(())
+}
+
+#[cfg(target_os = "linux")]
+fn set_congestion(socket: &Socket, name: CongestionControl) -> Result<(), Error> {
+    socket.set_tcp_congestion(name.to_string().as_bytes()).map_err(|error| {
+        let listed = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
+        let available = listed.map_or_else(|_| "others".into(), |names| names.trim().to_owned());
+        match error.raw_os_error() {
+            Some(libc::ENOENT | libc::EPERM) => Error::NoCongestionControl { name, available },
+            _ => Error::Io(error),
+        }
+    })
+}
+
+#[cfg(not(target_os = "linux"))]
+fn set_congestion(_socket: &Socket, name: CongestionControl) -> Result<(), Error> {
+    Err(Error::NoCongestionControl {
+        name,
+        available: "no choice on this system".into(),
+    })
+}

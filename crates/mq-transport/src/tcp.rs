@@ -1,0 +1,135 @@
+//! TCP: bytes as they are.
+
+use std::{
+    io::{self, IoSlice},
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::BytesMut;
+use mq_proto::{LaneId, Outbox};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWrite as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
+
+use crate::{
+    EarlyData, Error, HandshakeKind, LinkInfo, LinkStats, Progress, Scheme,
+    buffer::{ReadSize, poll_read},
+    tcp_info,
+};
+
+/// Slices of one vectored write; the kernel takes up to 1,024, and the outbox rarely has this many.
+const SLICES: usize = 64;
+
+/// One TCP connection.
+#[derive(Debug)]
+pub(crate) struct TcpLink {
+    stream: TcpStream,
+    pub(crate) received: BytesMut,
+    read_size: ReadSize,
+    /// The last call ended with a flush: reading comes first in the next one, so that an owner
+    /// who always has something to write reads as well.
+    read_turn: bool,
+    bytes_sent: u64,
+    bytes_received: u64,
+}
+
+impl TcpLink {
+    pub(crate) fn new(stream: TcpStream) -> Self {
+        Self {
+            stream,
+            received: BytesMut::new(),
+            read_size: ReadSize::new(),
+            read_turn: false,
+            bytes_sent: 0,
+            bytes_received: 0,
+        }
+    }
+
+    pub(crate) fn poll_progress(
+        &mut self,
+        cx: &mut Context<'_>,
+        outbox: &mut Outbox,
+        want_read: bool,
+    ) -> Poll<Result<Progress, Error>> {
+        if want_read
+            && std::mem::take(&mut self.read_turn)
+            && let Poll::Ready(progress) = self.poll_receive(cx)
+        {
+            return Poll::Ready(progress);
+        }
+        if !outbox.is_empty() && self.poll_write(cx, outbox)?.is_ready() {
+            self.read_turn = true;
+            return Poll::Ready(Ok(Progress::Flushed));
+        }
+        if want_read {
+            self.poll_receive(cx)
+        } else {
+            Poll::Pending
+        }
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) -> Poll<io::Result<()>> {
+        while !outbox.is_empty() {
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let filled = outbox.slices(&mut slices);
+            let stream = Pin::new(&mut self.stream);
+            match stream.poll_write_vectored(cx, &slices[..filled])? {
+                Poll::Ready(0) => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+                Poll::Ready(count) => {
+                    self.bytes_sent += count as u64;
+                    outbox.advance(count);
+                }
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<Progress, Error>> {
+        poll_read(&mut self.stream, &mut self.received, &mut self.read_size, cx).map(|count| {
+            Ok(match count? {
+                0 => Progress::Closed,
+                count => {
+                    self.bytes_received += count as u64;
+                    Progress::Received(LaneId::CONTROL)
+                }
+            })
+        })
+    }
+
+    pub(crate) async fn close(mut self) {
+        linger(&mut self.stream).await;
+    }
+
+    pub(crate) fn stats(&self) -> LinkStats {
+        let mut stats = LinkStats::new(HandshakeKind::None, EarlyData::NotOffered);
+        stats.bytes_sent = self.bytes_sent;
+        stats.bytes_received = self.bytes_received;
+        tcp_info::add_to(&mut stats, &self.stream);
+        stats
+    }
+
+    pub(crate) fn info(&self) -> LinkInfo {
+        LinkInfo {
+            scheme: Scheme::Tcp,
+            peer_address: self.stream.peer_addr().ok(),
+            local_address: self.stream.local_addr().ok(),
+            tls: None,
+            peer_certificates: Vec::new(),
+        }
+    }
+}
+
+/// Ends this side's stream and waits for the peer to end its own.
+///
+/// A socket that is closed with unread bytes sends a reset, which can overtake what was written
+/// last: hence the reading.
+pub(crate) async fn linger(stream: &mut TcpStream) {
+    if stream.shutdown().await.is_err() {
+        return;
+    }
+    let mut scratch = [0; 1024];
+    while matches!(stream.read(&mut scratch).await, Ok(1..)) {}
+}

@@ -1,0 +1,237 @@
+//! Session tickets: the server's single-use store and the client's cache.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use rustls::{
+    client::{ClientSessionMemoryCache, ClientSessionStore},
+    server::StoresServerSessions,
+};
+
+use crate::{Address, Scheme};
+
+/// A server's tickets: bounded, in memory, each of a TLS 1.3 session good for one use.
+///
+/// Single use is what keeps early data from being replayed (RFC 8446 §8.1): resuming takes the
+/// ticket out. Clones share one store, so TLS and QUIC listeners can have one between them. When it
+/// is full, the oldest ticket makes room: its client does a full handshake next time.
+///
+/// [`snapshot`](Self::snapshot) and [`restore`](Self::restore) carry it over a restart.
+#[derive(Clone)]
+pub struct TicketStore {
+    inner: Arc<Mutex<Tickets>>,
+}
+
+struct Tickets {
+    by_id: HashMap<Vec<u8>, Vec<u8>>,
+    /// Ids from oldest to newest; those that were used stay until they are swept.
+    order: VecDeque<Vec<u8>>,
+    capacity: usize,
+}
+
+impl TicketStore {
+    /// An empty store for at most `capacity` tickets, of about 200 bytes each (more where
+    /// clients show certificates).
+    #[must_use]
+    pub fn new(capacity: usize) -> Self {
+        Self {
+            inner: Arc::new(Mutex::new(Tickets {
+                by_id: HashMap::new(),
+                order: VecDeque::new(),
+                capacity,
+            })),
+        }
+    }
+
+    /// The number of tickets that could be used now.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.with(|tickets| tickets.by_id.len())
+    }
+
+    /// Whether there is no ticket.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Forgets all tickets: every client does a full handshake next time. Due when the
+    /// authorities for client certificates change, as resuming does not verify those again.
+    pub fn clear(&self) {
+        self.with(|tickets| {
+            tickets.by_id.clear();
+            tickets.order.clear();
+        });
+    }
+
+    /// All tickets, oldest first, as opaque pairs. They are secrets: whoever has them can read
+    /// the early data of the sessions that they resume.
+    #[must_use]
+    pub fn snapshot(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        self.with(|tickets| {
+            let live = tickets.order.iter();
+            live.filter_map(|id| Some((id.clone(), tickets.by_id.get(id)?.clone())))
+                .collect()
+        })
+    }
+
+    /// Adds tickets that [`snapshot`](Self::snapshot) gave.
+    ///
+    /// A snapshot must be restored at most once, or its tickets are not single-use any more.
+    pub fn restore(&self, tickets: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) {
+        for (id, session) in tickets {
+            self.put(id, session);
+        }
+    }
+
+    fn with<T>(&self, body: impl FnOnce(&mut Tickets) -> T) -> T {
+        body(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Default for TicketStore {
+    /// Room for 20,000 tickets: two for each of 10,000 clients.
+    fn default() -> Self {
+        Self::new(20_000)
+    }
+}
+
+impl fmt::Debug for TicketStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TicketStore")
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl StoresServerSessions for TicketStore {
+    fn put(&self, id: Vec<u8>, session: Vec<u8>) -> bool {
+        self.with(|tickets| {
+            if tickets.capacity == 0 {
+                return false;
+            }
+            if tickets.by_id.insert(id.clone(), session).is_none() {
+                tickets.order.push_back(id);
+            }
+            while tickets.by_id.len() > tickets.capacity {
+                match tickets.order.pop_front() {
+                    Some(oldest) => tickets.by_id.remove(&oldest),
+                    None => break,
+                };
+            }
+            if tickets.order.len() > 2 * tickets.capacity {
+                let live = &tickets.by_id;
+                tickets.order.retain(|id| live.contains_key(id));
+            }
+            true
+        })
+    }
+
+    fn get(&self, id: &[u8]) -> Option<Vec<u8>> {
+        self.with(|tickets| tickets.by_id.get(id).cloned())
+    }
+
+    fn take(&self, id: &[u8]) -> Option<Vec<u8>> {
+        self.with(|tickets| tickets.by_id.remove(id))
+    }
+
+    fn can_cache(&self) -> bool {
+        self.with(|tickets| tickets.capacity > 0)
+    }
+}
+
+/// A client's tickets, up to 8 a server; clones share one cache.
+///
+/// Tickets live in memory only (rustls cannot write them out): a restarted process starts with a
+/// full handshake. Each simulated device wants a cache of its own, or the devices use up each
+/// other's tickets; see [`Connector::with_ticket_cache`](crate::Connector::with_ticket_cache).
+#[derive(Clone, Default)]
+pub struct TicketCache {
+    /// One store a server, because rustls' own key is the name alone: neither the port nor
+    /// whether a ticket is for TLS or for QUIC.
+    servers: Arc<Mutex<HashMap<Address, Arc<ClientSessionMemoryCache>>>>,
+}
+
+/// Servers that a client remembers; beyond that it forgets one of them.
+const MAX_SERVERS: usize = 256;
+
+impl TicketCache {
+    /// An empty cache; allocates nothing until a server gives a ticket.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Forgets all tickets.
+    pub fn clear(&self) {
+        self.servers.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    pub(crate) fn for_server(&self, address: &Address) -> Arc<dyn ClientSessionStore> {
+        debug_assert!(matches!(address.scheme, Scheme::Tls | Scheme::Quic));
+        let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(store) = servers.get(address) {
+            return store.clone();
+        }
+        if servers.len() >= MAX_SERVERS
+            && let Some(other) = servers.keys().next().cloned()
+        {
+            servers.remove(&other);
+        }
+        let store = Arc::new(ClientSessionMemoryCache::new(1));
+        servers.insert(address.clone(), store.clone());
+        store
+    }
+}
+
+impl fmt::Debug for TicketCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TicketCache").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ticket_is_good_once() {
+        let store = TicketStore::new(4);
+        assert!(store.put(vec![1], vec![10]));
+        assert_eq!(store.take(&[1]), Some(vec![10]));
+        assert_eq!(store.take(&[1]), None);
+    }
+
+    #[test]
+    fn a_full_store_forgets_the_oldest() {
+        let store = TicketStore::new(2);
+        for id in 0..10 {
+            store.put(vec![id], vec![id]);
+        }
+        assert_eq!(store.len(), 2);
+        assert_eq!(store.snapshot(), [(vec![8], vec![8]), (vec![9], vec![9])]);
+    }
+
+    #[test]
+    fn used_tickets_leave_nothing_behind() {
+        let store = TicketStore::new(2);
+        for id in 0..100 {
+            store.put(vec![id], vec![id]);
+            store.take(&[id]);
+        }
+        assert!(store.is_empty());
+        store.with(|tickets| assert!(tickets.order.len() <= 5));
+    }
+
+    #[test]
+    fn a_snapshot_carries_over_a_restart() {
+        let store = TicketStore::new(2);
+        store.put(vec![1], vec![10]);
+        let restarted = TicketStore::new(2);
+        restarted.restore(store.snapshot());
+        assert_eq!(restarted.take(&[1]), Some(vec![10]));
+    }
+}

@@ -1,0 +1,147 @@
+//! rustls configurations for TLS and for the TLS within QUIC.
+
+use std::{path::Path, sync::Arc};
+
+use rustls::{
+    ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion, client::Resumption,
+    server::WebPkiClientVerifier,
+};
+
+use crate::{
+    Address, ClientAuth, ConnectOptions, EarlyDataPolicy, Error, ListenOptions, Scheme, TicketCache,
+    identity::{read_certificates, read_key},
+};
+
+/// The application protocol of MQTT, as registered with IANA. QUIC requires one (RFC 9001 §8.1).
+const ALPN: &[u8] = b"mqtt";
+
+/// A client's configurations, made once: rustls resumes a session only under the very same
+/// verifier and certificate resolver that it was made under.
+#[derive(Debug)]
+pub(crate) struct ClientConfigs {
+    tls: ClientConfig,
+    quic: ClientConfig,
+}
+
+impl ClientConfigs {
+    pub(crate) fn new(options: &ConnectOptions) -> Result<Self, Error> {
+        let provider = options.crypto.provider()?;
+        let verifier = options.trust.verifier(&provider)?;
+        let build = |versions: &[&'static SupportedProtocolVersion]| {
+            let builder = ClientConfig::builder_with_provider(provider.clone())
+                .with_protocol_versions(versions)?
+                .dangerous()
+                .with_custom_certificate_verifier(verifier.clone());
+            let mut config = match &options.identity {
+                None => builder.with_no_client_auth(),
+                Some(identity) => {
+                    let chain = read_certificates("client certificate", &identity.certificates)?;
+                    let key = read_key(&identity.key)?;
+                    builder
+                        .with_client_auth_cert(chain, key)
+                        .map_err(|error| Error::InvalidFile {
+                            what: "private key",
+                            path: identity.key.clone(),
+                            reason: format!("{error}; it should belong to the certificate"),
+                        })?
+                }
+            };
+            config.enable_early_data = options.early_data && options.resumption;
+            if options.crypto.key_log {
+                config.key_log = Arc::new(rustls::KeyLogFile::new());
+            }
+            Ok::<_, Error>(config)
+        };
+        let tls = build(&options.crypto.versions()?)?;
+        let mut quic = build(&[&rustls::version::TLS13])?;
+        quic.alpn_protocols = vec![ALPN.to_vec()];
+        Ok(Self { tls, quic })
+    }
+
+    /// The configuration for one connection; a handful of reference counts.
+    pub(crate) fn for_connection(
+        &self,
+        address: &Address,
+        tickets: Option<&TicketCache>,
+    ) -> ClientConfig {
+        let mut config = match address.scheme {
+            Scheme::Quic => self.quic.clone(),
+            _ => self.tls.clone(),
+        };
+        config.resumption = tickets.map_or_else(Resumption::disabled, |tickets| {
+            Resumption::store(tickets.for_server(address))
+        });
+        config
+    }
+}
+
+/// A server's configuration for TLS or for QUIC.
+pub(crate) fn server_config(
+    scheme: Scheme,
+    options: &ListenOptions,
+) -> Result<ServerConfig, Error> {
+    let identity = options.identity.as_ref().ok_or(Error::NoIdentity { scheme })?;
+    let provider = options.crypto.provider()?;
+    let versions = match scheme {
+        Scheme::Quic => vec![&rustls::version::TLS13],
+        _ => options.crypto.versions()?,
+    };
+    let builder =
+        ServerConfig::builder_with_provider(provider.clone()).with_protocol_versions(&versions)?;
+    let client_verifier = |path: &Path, required: bool| -> Result<_, Error> {
+        let mut roots = RootCertStore::empty();
+        for certificate in read_certificates("client CA", path)? {
+            roots.add(certificate).map_err(|error| Error::InvalidFile {
+                what: "client CA",
+                path: path.to_owned(),
+                reason: error.to_string(),
+            })?;
+        }
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone());
+        let verifier = match required {
+            true => verifier,
+            false => verifier.allow_unauthenticated(),
+        };
+        verifier.build().map_err(|error| Error::InvalidFile {
+            what: "client CA",
+            path: path.to_owned(),
+            reason: error.to_string(),
+        })
+    };
+    let builder = match &options.client_auth {
+        ClientAuth::Off => builder.with_no_client_auth(),
+        ClientAuth::Optional(path) => {
+            builder.with_client_cert_verifier(client_verifier(path, false)?)
+        }
+        ClientAuth::Required(path) => {
+            builder.with_client_cert_verifier(client_verifier(path, true)?)
+        }
+    };
+    let mut config = builder
+        .with_single_cert(identity.chain().to_vec(), identity.key())
+        .map_err(|error| Error::InvalidOption {
+            option: "server certificate",
+            value: "used with this key".into(),
+            remedy: format!("{error}; the key should belong to the certificate"),
+        })?;
+    // Stateful sessions, and no `ticketer`: rustls takes early data only for tickets that it can
+    // take out of a store.
+    config.session_storage = Arc::new(options.ticket_store.clone());
+    config.send_tls13_tickets = options.tickets_per_connection;
+    if options.early_data != EarlyDataPolicy::Off {
+        // RFC 9001 §4.6.1: QUIC has its own limits, and knows only this value here.
+        config.max_early_data_size = match scheme {
+            Scheme::Quic => u32::MAX,
+            _ => options.early_data_limit,
+        };
+        // What answers early data need not wait for the client's Finished.
+        config.send_half_rtt_data = true;
+    }
+    if scheme == Scheme::Quic {
+        config.alpn_protocols = vec![ALPN.to_vec()];
+    }
+    if options.crypto.key_log {
+        config.key_log = Arc::new(rustls::KeyLogFile::new());
+    }
+    Ok(config)
+}

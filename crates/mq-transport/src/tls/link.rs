@@ -1,0 +1,419 @@
+//! One TLS connection, with early data on both sides.
+
+use std::{
+    future::poll_fn,
+    io::{self, BufRead as _, IoSlice, Read as _, Write as _},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use bytes::{Buf as _, BytesMut};
+use mq_proto::{LaneId, Outbox};
+use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
+use rustls_pki_types::ServerName;
+use tokio::{io::AsyncWrite as _, net::TcpStream};
+
+use crate::{
+    EarlyData, Error, HandshakeKind, LinkInfo, LinkStats, Progress, Scheme, TlsInfo, TlsVersion,
+    buffer::{ReadSize, poll_read},
+    info::iana_name,
+    tcp::linger,
+    tcp_info,
+};
+
+/// One TLS connection over TCP.
+///
+/// ```text
+/// client: [ClientHello + early data] -> handshaking -+-> established (early data accepted)
+///                                                    +-> sending early data again -> established
+/// server: handshaking -+-> reading and answering early data -> established
+///                      +-> established
+/// ```
+///
+/// Nothing is sent before the first poll: by then the first packets are in the outbox and leave
+/// together with the `ClientHello`.
+#[derive(Debug)]
+pub(crate) struct TlsLink {
+    io: TcpStream,
+    tls: Connection,
+    server_name: Option<String>,
+    /// Read from the socket, not decrypted yet; empty between calls.
+    ciphertext: BytesMut,
+    read_size: ReadSize,
+    pub(crate) received: BytesMut,
+    /// `received` has bytes that the owner was not told of.
+    unreported: bool,
+    /// Bytes were taken from the outbox and [`Progress::Flushed`] was not returned since.
+    flushing: bool,
+    /// Reading comes first in the next call; see `TcpLink`.
+    read_turn: bool,
+    ended: bool,
+    handshake: HandshakeKind,
+    early_data: EarlyData,
+    /// Early data that may have to be sent again; after a rejection, what still has to be.
+    replay: BytesMut,
+    replay_limit: usize,
+    bytes_sent: u64,
+    bytes_received: u64,
+}
+
+impl TlsLink {
+    /// A client's side; returns at once when early data can be written, else after the handshake.
+    pub(crate) async fn connect(
+        io: TcpStream,
+        config: ClientConfig,
+        server_name: ServerName<'static>,
+        replay_limit: usize,
+    ) -> Result<Self, Error> {
+        let shown = server_name.to_str().into_owned();
+        let mut tls = ClientConnection::new(Arc::new(config), server_name)?;
+        let early = tls.early_data().is_some();
+        let mut link = Self::new(io, tls.into(), Some(shown));
+        if early {
+            link.early_data = EarlyData::Pending;
+            link.replay_limit = replay_limit;
+        } else {
+            poll_fn(|cx| link.poll_handshake(cx)).await?;
+        }
+        Ok(link)
+    }
+
+    /// A server's side; returns once early data was accepted, else after the handshake.
+    pub(crate) async fn accept(io: TcpStream, config: Arc<ServerConfig>) -> Result<Self, Error> {
+        let tls = ServerConnection::new(config)?;
+        let mut link = Self::new(io, tls.into(), None);
+        poll_fn(|cx| {
+            loop {
+                let written = link.poll_write_tls(cx)?;
+                if link.early_data == EarlyData::Accepted || !link.tls.is_handshaking() {
+                    return Poll::Ready(Ok::<_, Error>(()));
+                }
+                if link.tls.wants_write() {
+                    ready!(written);
+                }
+                ready!(link.poll_read_tls(cx))?;
+            }
+        })
+        .await?;
+        Ok(link)
+    }
+
+    fn new(io: TcpStream, tls: Connection, server_name: Option<String>) -> Self {
+        Self {
+            io,
+            tls,
+            server_name,
+            ciphertext: BytesMut::new(),
+            read_size: ReadSize::new(),
+            received: BytesMut::new(),
+            unreported: false,
+            flushing: false,
+            read_turn: false,
+            ended: false,
+            handshake: HandshakeKind::Pending,
+            early_data: EarlyData::NotOffered,
+            replay: BytesMut::new(),
+            replay_limit: 0,
+            bytes_sent: 0,
+            bytes_received: 0,
+        }
+    }
+
+    pub(crate) fn poll_progress(
+        &mut self,
+        cx: &mut Context<'_>,
+        outbox: &mut Outbox,
+        want_read: bool,
+    ) -> Poll<Result<Progress, Error>> {
+        if want_read && std::mem::take(&mut self.read_turn) {
+            if !self.unreported && !self.ended {
+                let _ = self.poll_read_tls(cx)?;
+            }
+            if std::mem::take(&mut self.unreported) {
+                return Poll::Ready(Ok(Progress::Received(LaneId::CONTROL)));
+            }
+        }
+        loop {
+            let fed = self.feed(outbox)?;
+            if self.poll_write_tls(cx)?.is_ready() {
+                if outbox.is_empty() && std::mem::take(&mut self.flushing) {
+                    self.read_turn = true;
+                    return Poll::Ready(Ok(Progress::Flushed));
+                }
+                if fed && !outbox.is_empty() {
+                    continue;
+                }
+            }
+            if want_read && std::mem::take(&mut self.unreported) {
+                return Poll::Ready(Ok(Progress::Received(LaneId::CONTROL)));
+            }
+            if self.ended {
+                return Poll::Ready(Ok(Progress::Closed));
+            }
+            if !want_read && !self.tls.is_handshaking() {
+                return Poll::Pending;
+            }
+            ready!(self.poll_read_tls(cx))?;
+        }
+    }
+
+    /// Drives the handshake to its end. Bytes that come in meanwhile wait in `received`.
+    pub(crate) fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        loop {
+            let written = self.poll_write_tls(cx)?;
+            if !self.tls.is_handshaking() {
+                // The client's Finished must be out as well before it is complete for both.
+                return written.map(Ok);
+            }
+            ready!(self.poll_read_tls(cx))?;
+        }
+    }
+
+    /// Moves bytes from the outbox into rustls, as many as it takes; says whether it took any.
+    fn feed(&mut self, outbox: &mut Outbox) -> Result<bool, Error> {
+        let mut fed = false;
+        if self.early_data == EarlyData::Pending {
+            let Connection::Client(tls) = &mut self.tls else {
+                return Ok(false);
+            };
+            while let (Some((_, bytes)), Some(mut writer)) = (outbox.front(), tls.early_data()) {
+                let room = self.replay_limit.saturating_sub(self.replay.len());
+                let count = writer.write(&bytes[..bytes.len().min(room)])?;
+                if count == 0 {
+                    break;
+                }
+                self.replay.extend_from_slice(&bytes[..count]);
+                self.bytes_sent += count as u64;
+                outbox.advance(count);
+                fed = true;
+            }
+        } else {
+            let mut writer = self.tls.writer();
+            while !self.replay.is_empty() {
+                let count = writer.write(&self.replay)?;
+                if count == 0 {
+                    return Ok(fed);
+                }
+                self.replay.advance(count);
+                fed = true;
+            }
+            while let Some((_, bytes)) = outbox.front() {
+                let count = writer.write(bytes)?;
+                if count == 0 {
+                    break;
+                }
+                self.bytes_sent += count as u64;
+                outbox.advance(count);
+                fed = true;
+                self.flushing = true;
+            }
+        }
+        self.flushing |= fed && self.early_data == EarlyData::Pending;
+        Ok(fed)
+    }
+
+    /// Writes all that rustls has ready.
+    fn poll_write_tls(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        while self.tls.wants_write() {
+            let mut writer = Writer {
+                io: &mut self.io,
+                cx,
+            };
+            match self.tls.write_tls(&mut writer) {
+                Ok(0) => return Poll::Ready(Err(io::Error::from(io::ErrorKind::BrokenPipe).into())),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Poll::Pending,
+                Err(error) => return Poll::Ready(Err(error.into())),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Does one read and decrypts all of it; ready does not say that there are application bytes.
+    fn poll_read_tls(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        let size = &mut self.read_size;
+        if ready!(poll_read(&mut self.io, &mut self.ciphertext, size, cx))? == 0 {
+            if self.tls.is_handshaking() {
+                return Poll::Ready(Err(Error::Reset {
+                    reason: "it ended in the middle of the TLS handshake".into(),
+                }));
+            }
+            // Without close_notify as well: MQTT packets carry their length, and a missing
+            // DISCONNECT means what a cut connection means.
+            self.ended = true;
+            return Poll::Ready(Ok(()));
+        }
+        while !self.ciphertext.is_empty() {
+            let count = self.tls.read_tls(&mut &self.ciphertext[..])?;
+            self.ciphertext.advance(count);
+            match self.tls.process_new_packets() {
+                Ok(state) => {
+                    self.collect()?;
+                    self.ended |= state.peer_has_closed();
+                }
+                Err(error) => {
+                    // The alert tells the peer why.
+                    let _ = self.poll_write_tls(cx)?;
+                    return Poll::Ready(Err(error.into()));
+                }
+            }
+            if count == 0 {
+                break;
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Takes decrypted bytes out of rustls and follows the handshake.
+    fn collect(&mut self) -> Result<(), Error> {
+        let before = self.received.len();
+        if let Connection::Server(tls) = &mut self.tls
+            && self.handshake == HandshakeKind::Pending
+            && let Some(mut early) = tls.early_data()
+        {
+            self.early_data = EarlyData::Accepted;
+            let mut piece = [0; 2048];
+            loop {
+                match early.read(&mut piece)? {
+                    0 => break,
+                    count => self.received.extend_from_slice(&piece[..count]),
+                }
+            }
+        }
+        let mut reader = self.tls.reader();
+        loop {
+            match reader.fill_buf() {
+                Ok([]) => break,
+                Ok(bytes) => {
+                    self.received.extend_from_slice(bytes);
+                    let count = bytes.len();
+                    reader.consume(count);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let count = self.received.len() - before;
+        self.bytes_received += count as u64;
+        self.unreported |= count > 0;
+        if self.handshake == HandshakeKind::Pending && !self.tls.is_handshaking() {
+            self.on_handshake_complete();
+        }
+        Ok(())
+    }
+
+    fn on_handshake_complete(&mut self) {
+        self.handshake = match self.tls.handshake_kind() {
+            Some(rustls::HandshakeKind::Resumed) => HandshakeKind::Resumed,
+            _ => HandshakeKind::Full,
+        };
+        if self.early_data == EarlyData::Pending
+            && let Connection::Client(tls) = &self.tls
+        {
+            if tls.is_early_data_accepted() {
+                self.early_data = EarlyData::Accepted;
+                self.replay = BytesMut::new();
+            } else {
+                tracing::debug!(bytes = self.replay.len(), "early data rejected, sending it again");
+                self.early_data = EarlyData::Rejected;
+            }
+        }
+    }
+
+    pub(crate) fn is_early(&self) -> bool {
+        matches!(self.tls, Connection::Server(_))
+            && self.early_data == EarlyData::Accepted
+            && self.handshake == HandshakeKind::Pending
+    }
+
+    pub(crate) fn handshake(&self) -> HandshakeKind {
+        self.handshake
+    }
+
+    /// Lets the handshake end first: only then is it known whether early data arrived.
+    pub(crate) async fn close(mut self) {
+        let closed = poll_fn(|cx| {
+            ready!(self.poll_handshake(cx))?;
+            while !self.replay.is_empty() {
+                self.feed(&mut Outbox::new())?;
+                ready!(self.poll_write_tls(cx))?;
+            }
+            Poll::Ready(Ok::<_, Error>(()))
+        });
+        if closed.await.is_ok() {
+            self.tls.send_close_notify();
+            let _ = poll_fn(|cx| self.poll_write_tls(cx)).await;
+        }
+        linger(&mut self.io).await;
+    }
+
+    pub(crate) fn stats(&self) -> LinkStats {
+        let mut stats = LinkStats::new(self.handshake, self.early_data);
+        stats.bytes_sent = self.bytes_sent;
+        stats.bytes_received = self.bytes_received;
+        tcp_info::add_to(&mut stats, &self.io);
+        stats
+    }
+
+    pub(crate) fn info(&self) -> LinkInfo {
+        let suite = self.tls.negotiated_cipher_suite();
+        let tls = suite.map(|suite| TlsInfo {
+            version: match self.tls.protocol_version() {
+                Some(rustls::ProtocolVersion::TLSv1_2) => TlsVersion::Tls12,
+                _ => TlsVersion::Tls13,
+            },
+            cipher_suite: iana_name(suite.suite().as_str()),
+            key_exchange_group: self
+                .tls
+                .negotiated_key_exchange_group()
+                .map(|group| iana_name(group.name().as_str())),
+            alpn: self
+                .tls
+                .alpn_protocol()
+                .map(|name| String::from_utf8_lossy(name).into_owned()),
+            server_name: match &self.tls {
+                Connection::Client(_) => self.server_name.clone(),
+                Connection::Server(tls) => tls.server_name().map(str::to_owned),
+            },
+        });
+        let certificates = self.tls.peer_certificates().unwrap_or_default();
+        LinkInfo {
+            scheme: Scheme::Tls,
+            peer_address: self.io.peer_addr().ok(),
+            local_address: self.io.local_addr().ok(),
+            tls,
+            peer_certificates: certificates.to_vec(),
+        }
+    }
+}
+
+/// A socket as rustls wants it: blocking calls that say `WouldBlock`.
+struct Writer<'a, 'b> {
+    io: &'a mut TcpStream,
+    cx: &'a mut Context<'b>,
+}
+
+impl Writer<'_, '_> {
+    fn block<T>(polled: Poll<io::Result<T>>) -> io::Result<T> {
+        match polled {
+            Poll::Ready(result) => result,
+            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+}
+
+impl io::Write for Writer<'_, '_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Self::block(Pin::new(&mut *self.io).poll_write(self.cx, bytes))
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        Self::block(Pin::new(&mut *self.io).poll_write_vectored(self.cx, slices))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

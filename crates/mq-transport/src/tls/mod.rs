@@ -1,0 +1,7 @@
+//! TLS over TCP, driven by hand so that early data and its answers really leave early.
+
+mod config;
+mod link;
+
+pub(crate) use config::{ClientConfigs, server_config};
+pub(crate) use link::TlsLink;

@@ -1,0 +1,139 @@
+//! What the tests share: certificates made at run time, servers on loopback, sending, receiving.
+#![allow(dead_code, reason = "each test program uses a part of it")]
+#![allow(unreachable_pub, reason = "a module of several test programs")]
+
+use std::{path::PathBuf, sync::LazyLock, time::Duration};
+
+use mq_proto::{LaneId, Outbox};
+use mq_transport::{
+    Address, ConnectOptions, Connector, EarlyDataPolicy, Incoming, Link, ListenOptions, Listener,
+    Progress, Scheme, ServerIdentity, Trust,
+};
+
+/// Bound on anything that should happen at once.
+pub const SOON: Duration = Duration::from_secs(10);
+
+/// Runs one test body over each transport that is named.
+#[macro_export]
+macro_rules! over {
+    ($body:ident: $($transport:ident),+ $(,)?) => {
+        mod $body {
+            $(
+                #[tokio::test]
+                async fn $transport() {
+                    let scheme = $crate::common::$transport();
+                    tokio::time::timeout($crate::common::SOON, super::$body(scheme))
+                        .await
+                        .expect("it should not hang");
+                }
+            )+
+        }
+    };
+}
+
+pub fn tcp() -> Scheme {
+    Scheme::Tcp
+}
+pub fn tls() -> Scheme {
+    Scheme::Tls
+}
+pub fn quic() -> Scheme {
+    Scheme::Quic
+}
+pub fn mem() -> Scheme {
+    Scheme::Mem
+}
+
+pub static IDENTITY: LazyLock<ServerIdentity> =
+    LazyLock::new(|| ServerIdentity::self_signed().unwrap());
+
+/// Where the servers' certificate is, for clients to trust.
+pub static CA_FILE: LazyLock<PathBuf> = LazyLock::new(|| {
+    let name = format!("mq-transport-ca-{}.pem", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    std::fs::write(&path, IDENTITY.certificate_pem()).unwrap();
+    path
+});
+
+pub fn listen_options() -> ListenOptions {
+    ListenOptions {
+        identity: Some(IDENTITY.clone()),
+        early_data: EarlyDataPolicy::Full,
+        ..ListenOptions::default()
+    }
+}
+
+pub fn connect_options() -> ConnectOptions {
+    ConnectOptions {
+        trust: Trust::CaFile(CA_FILE.clone()),
+        early_data: true,
+        ..ConnectOptions::default()
+    }
+}
+
+/// An address where the system chooses the port, or a name that nobody has.
+pub fn any_address(scheme: Scheme) -> Address {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    match scheme {
+        Scheme::Mem => Address::new(scheme, NEXT.fetch_add(1, Ordering::Relaxed).to_string(), 0),
+        _ => Address::new(scheme, "127.0.0.1", 0),
+    }
+}
+
+pub async fn listen(scheme: Scheme) -> Listener {
+    Listener::bind(&any_address(scheme), &listen_options()).await.unwrap()
+}
+
+pub async fn accept(listener: &mut Listener) -> Link {
+    let incoming: Incoming = listener.accept().await.unwrap();
+    incoming.handshake().await.unwrap()
+}
+
+/// Both ends of a connection that has carried one byte.
+pub async fn pair(scheme: Scheme) -> (Link, Link) {
+    let mut listener = listen(scheme).await;
+    let connector = Connector::new(connect_options()).unwrap();
+    connect(&connector, &mut listener).await
+}
+
+/// Connects and lets the client say `!`: a QUIC stream is not there before it carries something.
+pub async fn connect(connector: &Connector, listener: &mut Listener) -> (Link, Link) {
+    let address = listener.local_address();
+    let client = async {
+        let mut client = connector.connect(&address).await.unwrap();
+        send(&mut client, b"!").await;
+        // The handshake may want both ends to be driven.
+        client.handshake_complete().await.unwrap();
+        client
+    };
+    let server = async {
+        let mut server = accept(listener).await;
+        assert_eq!(receive(&mut server, 1).await, b"!");
+        server.handshake_complete().await.unwrap();
+        server
+    };
+    tokio::join!(client, server)
+}
+
+pub fn outbox(bytes: &[u8]) -> Outbox {
+    let mut outbox = Outbox::new();
+    outbox.put_body(LaneId::CONTROL, &bytes.to_vec().into());
+    outbox
+}
+
+/// Writes all of `bytes`; what comes in meanwhile waits.
+pub async fn send(link: &mut Link, bytes: &[u8]) {
+    let mut outbox = outbox(bytes);
+    assert_eq!(link.progress(&mut outbox, false).await.unwrap(), Progress::Flushed);
+    assert!(outbox.is_empty());
+}
+
+/// Reads exactly `count` bytes.
+pub async fn receive(link: &mut Link, count: usize) -> Vec<u8> {
+    while link.received(LaneId::CONTROL).len() < count {
+        let progress = link.progress(&mut Outbox::new(), true).await.unwrap();
+        assert_eq!(progress, Progress::Received(LaneId::CONTROL));
+    }
+    link.received(LaneId::CONTROL).split_to(count).to_vec()
+}

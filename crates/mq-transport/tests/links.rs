@@ -1,0 +1,258 @@
+//! What holds for every transport.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{SOON, listen, outbox, pair, receive, send};
+use mq_proto::{LaneId, Outbox};
+use mq_transport::{Connector, Error, HandshakeKind, Link, Progress, Scheme};
+
+over!(bytes_go_both_ways: tcp, tls, quic, mem);
+async fn bytes_go_both_ways(scheme: Scheme) {
+    let (mut client, mut server) = pair(scheme).await;
+    for round in 0..10_u8 {
+        send(&mut client, &[round; 100]).await;
+        assert_eq!(receive(&mut server, 100).await, [round; 100]);
+        send(&mut server, &[round, 1]).await;
+        assert_eq!(receive(&mut client, 2).await, [round, 1]);
+    }
+    let (client, server) = (client.stats(), server.stats());
+    assert_eq!((client.bytes_sent, client.bytes_received), (1001, 20));
+    assert_eq!((server.bytes_sent, server.bytes_received), (20, 1001));
+    let kind = match scheme {
+        Scheme::Tcp | Scheme::Mem => HandshakeKind::None,
+        Scheme::Tls | Scheme::Quic => HandshakeKind::Full,
+    };
+    assert_eq!((client.handshake, server.handshake), (kind, kind));
+    if scheme != Scheme::Mem {
+        assert!(client.rtt.is_some() && client.packets_sent > Some(0), "{client:?}");
+        assert!(client.wire_bytes_sent >= Some(1001), "{client:?}");
+        assert!(client.congestion_window > Some(0), "{client:?}");
+    }
+}
+
+over!(much_arrives_in_order_at_a_slow_reader: tcp, tls, quic, mem);
+async fn much_arrives_in_order_at_a_slow_reader(scheme: Scheme) {
+    const SIZE: usize = 4 << 20;
+    let (mut client, mut server) = pair(scheme).await;
+    let data: Vec<u8> = (0_u32..).flat_map(u32::to_le_bytes).take(SIZE).collect();
+    let mut waiting = Outbox::new();
+    for piece in data.chunks(3000) {
+        waiting.put_body(LaneId::CONTROL, &piece.to_vec().into());
+    }
+    // While the server does not read, the client comes to a halt.
+    let stalled = async {
+        while client.progress(&mut waiting, true).await.unwrap() != Progress::Flushed {}
+    };
+    assert!(tokio::time::timeout(Duration::from_millis(200), stalled).await.is_err());
+    assert!(!waiting.is_empty(), "everything fitted into buffers");
+
+    let writing = async { while client.progress(&mut waiting, true).await.unwrap() != Progress::Flushed {} };
+    let ((), read) = tokio::join!(writing, receive(&mut server, SIZE));
+    assert!(read == data, "bytes were lost or reordered");
+}
+
+over!(a_link_that_does_not_want_to_read_leaves_bytes_alone: tcp, tls, quic, mem);
+async fn a_link_that_does_not_want_to_read_leaves_bytes_alone(scheme: Scheme) {
+    let (mut client, mut server) = pair(scheme).await;
+    send(&mut client, b"abc").await;
+    let mut empty = Outbox::new();
+    let quiet = tokio::time::timeout(
+        Duration::from_millis(50),
+        server.progress(&mut empty, false),
+    );
+    assert!(quiet.await.is_err());
+    assert!(server.received(LaneId::CONTROL).is_empty());
+    assert_eq!(receive(&mut server, 3).await, b"abc");
+}
+
+over!(nothing_is_lost_when_progress_is_dropped: tcp, tls, quic, mem);
+async fn nothing_is_lost_when_progress_is_dropped(scheme: Scheme) {
+    const SIZE: usize = 2 << 20;
+    let (mut client, mut server) = pair(scheme).await;
+    let data: Vec<u8> = (0_u32..).flat_map(u32::to_le_bytes).take(SIZE).collect();
+    let mut waiting = outbox(&data);
+    let mut empty = Outbox::new();
+    // Both futures are dropped whenever the other is ready first.
+    while server.received(LaneId::CONTROL).len() < SIZE {
+        tokio::select! {
+            biased;
+            () = tokio::task::yield_now() => {}
+            written = client.progress(&mut waiting, true) => drop(written.unwrap()),
+            read = server.progress(&mut empty, true) => drop(read.unwrap()),
+        }
+        tokio::select! {
+            biased;
+            () = tokio::task::yield_now() => {}
+            read = server.progress(&mut empty, true) => drop(read.unwrap()),
+            written = client.progress(&mut waiting, true) => drop(written.unwrap()),
+        }
+    }
+    assert!(waiting.is_empty());
+    assert!(server.received(LaneId::CONTROL)[..] == data[..]);
+}
+
+over!(a_busy_writer_still_reads: tcp, tls, quic, mem);
+async fn a_busy_writer_still_reads(scheme: Scheme) {
+    let (mut client, mut server) = pair(scheme).await;
+    send(&mut server, b"hello").await;
+    let draining = async {
+        let mut empty = Outbox::new();
+        loop {
+            server.progress(&mut empty, true).await.unwrap();
+            server.received(LaneId::CONTROL).clear();
+        }
+    };
+    let writing = async {
+        // There is something to write at each call.
+        loop {
+            let mut waiting = outbox(b"x");
+            if let Progress::Received(lane) = client.progress(&mut waiting, true).await.unwrap() {
+                return client.received(lane).split();
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        () = draining => unreachable!(),
+        read = writing => assert_eq!(&read[..], b"hello"),
+    }
+}
+
+over!(what_was_written_arrives_before_the_close: tcp, tls, quic, mem);
+async fn what_was_written_arrives_before_the_close(scheme: Scheme) {
+    let (mut client, mut server) = pair(scheme).await;
+    // Not read by the client: a careless close would answer with a reset.
+    send(&mut server, &[1; 1000]).await;
+    send(&mut client, &[7; 5000]).await;
+    let reading = async {
+        assert_eq!(receive(&mut server, 5000).await, [7; 5000]);
+        assert_eq!(server.progress(&mut Outbox::new(), true).await.unwrap(), Progress::Closed);
+        server.close(SOON).await;
+    };
+    tokio::join!(client.close(SOON), reading);
+}
+
+over!(closing_has_a_deadline: tcp, tls, quic);
+async fn closing_has_a_deadline(scheme: Scheme) {
+    let (mut client, server) = pair(scheme).await;
+    // More than the peer's stack takes without its owner reading.
+    let mut waiting = outbox(&vec![0; 8 << 20]);
+    let some = client.progress(&mut waiting, false);
+    let _ = tokio::time::timeout(Duration::from_millis(50), some).await;
+    let started = std::time::Instant::now();
+    client.close(Duration::from_millis(100)).await;
+    assert!(started.elapsed() < Duration::from_secs(2));
+    drop(server);
+}
+
+over!(a_dropped_link_is_noticed: tcp, tls, quic, mem);
+async fn a_dropped_link_is_noticed(scheme: Scheme) {
+    let (mut client, server) = pair(scheme).await;
+    send(&mut client, b"unread").await;
+    drop(server);
+    match client.progress(&mut Outbox::new(), true).await {
+        Ok(Progress::Closed) | Err(Error::Reset { .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    let wrote = async {
+        loop {
+            match client.progress(&mut outbox(&[0; 1000]), false).await {
+                Ok(Progress::Flushed) => tokio::task::yield_now().await,
+                other => return other,
+            }
+        }
+    };
+    match wrote.await {
+        Ok(Progress::Closed) | Err(Error::Reset { .. } | Error::Closed) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+over!(a_closed_listener_leaves_its_links_alone: tcp, tls, quic, mem);
+async fn a_closed_listener_leaves_its_links_alone(scheme: Scheme) {
+    let mut listener = listen(scheme).await;
+    let connector = Connector::new(common::connect_options()).unwrap();
+    let (mut client, mut server) = common::connect(&connector, &mut listener).await;
+    listener.close();
+    assert!(matches!(listener.accept().await, Err(Error::Closed)));
+    drop(listener);
+    send(&mut client, b"still here").await;
+    assert_eq!(receive(&mut server, 10).await, b"still here");
+}
+
+over!(both_ends_know_who_they_are: tcp, tls, quic);
+async fn both_ends_know_who_they_are(scheme: Scheme) {
+    let (client, server) = pair(scheme).await;
+    let (client, server) = (client.info(), server.info());
+    assert_eq!((client.scheme, server.scheme), (scheme, scheme));
+    assert!(client.peer_address.is_some() && server.peer_address.is_some());
+    if scheme == Scheme::Tcp {
+        assert_eq!(client.peer_address, server.local_address);
+        assert_eq!(client.tls, None);
+        return;
+    }
+    assert_eq!(client.peer_certificates, common::IDENTITY.chain());
+    for tls in [client.tls.unwrap(), server.tls.unwrap()] {
+        assert_eq!(tls.version.to_string(), "1.3");
+        assert!(tls.cipher_suite.starts_with("TLS_"), "{tls:?}");
+        assert_eq!(tls.key_exchange_group.as_deref(), Some("X25519"));
+        assert_eq!(tls.alpn.as_deref(), (scheme == Scheme::Quic).then_some("mqtt"));
+    }
+}
+
+#[tokio::test]
+async fn a_silent_client_does_not_keep_others_out() {
+    for scheme in [Scheme::Tls, Scheme::Quic] {
+        let mut listener = listen(scheme).await;
+        let address = listener.local_address();
+        let connector = Connector::new(common::connect_options()).unwrap();
+        let mut silent_address = address.clone();
+        if scheme == Scheme::Tls {
+            // Not even a ClientHello.
+            silent_address.scheme = Scheme::Tcp;
+        }
+        let silent = connector.clone();
+        let silent = tokio::spawn(async move { silent.connect(&silent_address).await });
+        let waiting = listener.accept().await.unwrap().handshake();
+        tokio::select! {
+            _ = waiting => panic!("there is no stream"),
+            (mut client, mut server) = common::connect(&connector, &mut listener) => {
+                send(&mut client, b"served").await;
+                assert_eq!(receive(&mut server, 6).await, b"served");
+            }
+        }
+        drop(silent.await.unwrap().unwrap());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn delay_in_memory_is_virtual_time() {
+    let (mut near, mut far) = Link::pair_with_delay(Duration::from_secs(600));
+    let started = tokio::time::Instant::now();
+    send(&mut near, b"ping").await;
+    assert_eq!(receive(&mut far, 4).await, b"ping");
+    send(&mut far, b"pong").await;
+    assert_eq!(receive(&mut near, 4).await, b"pong");
+    assert_eq!(started.elapsed(), Duration::from_secs(1200));
+    drop(far);
+    assert_eq!(near.progress(&mut Outbox::new(), true).await.unwrap(), Progress::Closed);
+    assert_eq!(started.elapsed(), Duration::from_secs(1800));
+}
+
+#[tokio::test]
+async fn ipv6_works_where_there_is_ipv6() {
+    if std::net::UdpSocket::bind("[::1]:0").is_err() {
+        println!("skipped: this machine has no IPv6 loopback");
+        return;
+    }
+    for scheme in [Scheme::Tcp, Scheme::Tls, Scheme::Quic] {
+        let address = mq_transport::Address::new(scheme, "::1", 0);
+        let options = common::listen_options();
+        let mut listener = mq_transport::Listener::bind(&address, &options).await.unwrap();
+        let connector = Connector::new(common::connect_options()).unwrap();
+        let (client, _server) = common::connect(&connector, &mut listener).await;
+        assert!(client.info().peer_address.unwrap().is_ipv6());
+    }
+}
