@@ -1,0 +1,416 @@
+//! Options of a client, checked where they are given.
+
+use core::num::{NonZeroU16, NonZeroU32};
+use std::{
+    hash::BuildHasher,
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use mq_codec::{
+    ByteStr, Connect, ConnectProperties, QoS, StringError, SubscriptionId, TopicFilter, Version,
+    Will,
+};
+use mq_proto::ClientConfig;
+use mq_transport::{Address, ConnectOptions, Connector};
+
+use crate::{
+    Client, Error, Outgoing, QueueLimits, Receipt, Reconnect, SubscribeOptions, Subscription,
+    driver::{Driver, Request, Settings, SubscribeRequest},
+    queue::Push,
+    shared::Shared,
+};
+
+/// How long a lost session is kept by an MQTT 5.0 server unless
+/// [`session_expiry`](ClientBuilder::session_expiry) says otherwise: enough to restart a broker or
+/// to change networks.
+const DEFAULT_SESSION_EXPIRY: Duration = Duration::from_secs(300);
+
+/// Options of a [`Client`]; see [`Client::builder`].
+#[derive(Debug)]
+#[must_use = "a builder does nothing until it is built or started"]
+pub struct ClientBuilder {
+    address: Address,
+    shared: Arc<Shared>,
+    link: LinkSource,
+    config: ClientConfig,
+    client_id: Option<ByteStr>,
+    session_expiry: Option<Duration>,
+    reconnect: Reconnect,
+    connect_timeout: Duration,
+    disconnect_timeout: Duration,
+    manual_ack: bool,
+    subscription_ids: bool,
+    /// How many subscriptions were made early.
+    early: u32,
+    seed: u64,
+}
+
+#[derive(Debug)]
+enum LinkSource {
+    Options(Box<ConnectOptions>),
+    Connector(Connector),
+}
+
+/// What handles need to know.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HandleSettings {
+    pub(crate) disconnect_timeout: Duration,
+}
+
+impl ClientBuilder {
+    pub(crate) fn new(address: Address) -> Self {
+        Self {
+            address,
+            shared: Arc::new(Shared::new()),
+            link: LinkSource::Options(Box::default()),
+            config: ClientConfig::new(Connect::new(Version::V5, ByteStr::empty())),
+            client_id: None,
+            session_expiry: None,
+            reconnect: Reconnect::default(),
+            connect_timeout: Duration::from_secs(20),
+            disconnect_timeout: Duration::from_secs(5),
+            manual_ack: false,
+            subscription_ids: true,
+            early: 0,
+            seed: random(),
+        }
+    }
+
+    /// The version of MQTT. Default: 5.0.
+    pub fn version(mut self, version: Version) -> Self {
+        self.config.connect.version = version;
+        self
+    }
+
+    /// The client identifier: what the server knows the session by. Default: `mq-` and eight random
+    /// hexadecimal digits, so that a reconnect finds the session again.
+    ///
+    /// # Errors
+    /// [`Error::Text`].
+    pub fn client_id<T>(mut self, client_id: T) -> Result<Self, Error>
+    where
+        T: TryInto<ByteStr>,
+        Error: From<T::Error>,
+    {
+        self.client_id = Some(client_id.try_into()?);
+        Ok(self)
+    }
+
+    /// Whether the first connection begins with an empty session. Default: yes.
+    ///
+    /// With MQTT 5.0 this is about the first connection alone: automatic reconnects always resume
+    /// the session (Clean Start 0), which the server keeps for the
+    /// [session expiry](Self::session_expiry).
+    ///
+    /// MQTT 3.1 and 3.1.1 have one flag for both ends of a session. With yes, *every* connection is
+    /// clean: the server forgets the session with each lost connection; the client then subscribes
+    /// again and sends unacknowledged messages again by itself, but messages that came for it
+    /// meanwhile are lost, and a QoS 2 message in flight may arrive twice. With no, sessions are
+    /// resumed, by the first connection too, and the server keeps the session without limit, even
+    /// after [`Client::disconnect`]: give such a client an identifier of its own.
+    pub fn clean_start(mut self, clean_start: bool) -> Self {
+        self.config.connect.clean_start = clean_start;
+        self
+    }
+
+    /// How long an MQTT 5.0 server keeps the session after the connection is lost, in whole seconds;
+    /// above `u32::MAX - 1` seconds for ever. Default: 5 minutes if the client reconnects, else 0.
+    ///
+    /// With the default the session ends with [`Client::disconnect`]; with a value given here it
+    /// lives on after it as well.
+    pub fn session_expiry(mut self, expiry: Duration) -> Self {
+        self.session_expiry = Some(expiry);
+        self
+    }
+
+    /// Silence after which the connection is tested; whole seconds, 65,535 at most, 0 is off.
+    /// Default: 60 s, below the idle timeouts of common NATs.
+    pub fn keep_alive(mut self, keep_alive: Duration) -> Self {
+        let seconds = keep_alive.as_secs() + u64::from(keep_alive.subsec_nanos() > 0);
+        self.config.connect.keep_alive = u16::try_from(seconds).unwrap_or(u16::MAX);
+        self
+    }
+
+    /// How long the answer to a keep-alive test may take. Default: 20 s.
+    pub fn ping_timeout(mut self, timeout: Duration) -> Self {
+        self.config.ping_timeout = timeout;
+        self
+    }
+
+    /// User name and password.
+    ///
+    /// # Errors
+    /// [`Error::Text`] if the user name is no MQTT string.
+    pub fn credentials(
+        mut self,
+        user_name: impl Into<String>,
+        password: impl Into<Bytes>,
+    ) -> Result<Self, Error> {
+        self = self.user_name(user_name)?;
+        self.config.connect.password = Some(password.into());
+        Ok(self)
+    }
+
+    /// The user name alone.
+    ///
+    /// # Errors
+    /// [`Error::Text`] if it is no MQTT string.
+    pub fn user_name(mut self, user_name: impl Into<String>) -> Result<Self, Error> {
+        self.config.connect.user_name = Some(ByteStr::new(user_name)?);
+        Ok(self)
+    }
+
+    /// The password; MQTT 3.1 and 3.1.1 want a user name with it.
+    pub fn password(mut self, password: impl Into<Bytes>) -> Self {
+        self.config.connect.password = Some(password.into());
+        self
+    }
+
+    /// What the server publishes when the connection is lost. Default: nothing.
+    pub fn will(mut self, will: Will) -> Self {
+        self.config.connect.will = Some(will);
+        self
+    }
+
+    /// Properties of CONNECT (5.0). Session expiry, Receive Maximum, maximum packet size and topic
+    /// alias maximum are set by their own options.
+    pub fn connect_properties(mut self, properties: ConnectProperties) -> Self {
+        self.config.connect.properties = properties;
+        self
+    }
+
+    /// QoS 1 and 2 messages that the server may send before the first is acknowledged (5.0).
+    /// Default: 1,000.
+    pub fn receive_maximum(mut self, maximum: NonZeroU16) -> Self {
+        self.config.receive_maximum = maximum;
+        self
+    }
+
+    /// QoS 1 and 2 messages that may be unacknowledged at once; the server's Receive Maximum counts
+    /// as well. Messages beyond wait in the queue, QoS 0 behind them too: order is kept.
+    /// Default: 100.
+    pub fn max_inflight(mut self, maximum: NonZeroU16) -> Self {
+        self.config.max_inflight = maximum;
+        self
+    }
+
+    /// The largest packet taken, in bytes. Default: what MQTT can carry, 256 MiB.
+    pub fn max_packet_size(mut self, size: NonZeroU32) -> Self {
+        self.config.max_packet_size = size;
+        self
+    }
+
+    /// Topic aliases that the server may use (5.0), and whether to use those that it allows.
+    /// Default: 16, and yes.
+    pub fn topic_aliases(mut self, maximum: u16, use_own: bool) -> Self {
+        self.config.topic_alias_maximum = maximum;
+        self.config.use_topic_aliases = use_own;
+        self
+    }
+
+    /// Whether to give each subscription an identifier (5.0), so that messages find their stream
+    /// without matching filters. Default: yes, unless the server has said that it has none. Switch
+    /// it off where a subscription goes out before the first CONNACK to a server that has none.
+    pub fn subscription_identifiers(mut self, use_ids: bool) -> Self {
+        self.subscription_ids = use_ids;
+        self
+    }
+
+    /// Options of the transport: trust, certificates, 0-RTT, QUIC and sockets.
+    pub fn transport(mut self, options: ConnectOptions) -> Self {
+        self.link = LinkSource::Options(Box::new(options));
+        self
+    }
+
+    /// A connector to share with other clients: its tickets, certificates and QUIC sockets.
+    pub fn connector(mut self, connector: Connector) -> Self {
+        self.link = LinkSource::Connector(connector);
+        self
+    }
+
+    /// How much may wait to be sent. See [`QueueLimits`] for the defaults.
+    pub fn queue_limits(self, limits: QueueLimits) -> Self {
+        self.shared.queue.set_limits(limits);
+        self
+    }
+
+    /// When to connect again. See [`Reconnect`] for the defaults.
+    pub fn reconnect(mut self, reconnect: Reconnect) -> Self {
+        self.reconnect = reconnect;
+        self
+    }
+
+    /// How long an attempt to connect may take: the link, and then CONNACK. Default: 20 s each.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// How long [`Client::disconnect`], or the drop of the last handle, may take to deliver what is
+    /// queued. Default: 5 s.
+    pub fn disconnect_timeout(mut self, timeout: Duration) -> Self {
+        self.disconnect_timeout = timeout;
+        self
+    }
+
+    /// Whether the application acknowledges QoS 1 and 2 messages itself, with
+    /// [`Incoming::ack`](crate::Incoming::ack). Default: no; a message is acknowledged when it is in
+    /// its stream.
+    pub fn manual_ack(mut self, manual: bool) -> Self {
+        self.manual_ack = manual;
+        self
+    }
+
+    /// A message that is written right behind CONNECT, without waiting for the server's answer:
+    /// with a ticket and `early_data` in [`ConnectOptions`] it travels in the first flight (0-RTT).
+    ///
+    /// If the server refuses the connection a QoS 0 message is lost; QoS 1 and 2 messages, ten at
+    /// most before CONNACK, are kept and sent again.
+    ///
+    /// # Errors
+    /// [`Error::QueueFull`].
+    pub fn publish_early(&mut self, publish: Outgoing) -> Result<Receipt, Error> {
+        match self.shared.queue.push(publish)? {
+            Push::Queued(seq, cell) => Ok(Receipt::new(self.shared.clone(), seq, cell)),
+            Push::Full(_) => Err(Error::QueueFull),
+        }
+    }
+
+    /// A subscription that is asked for right behind CONNECT, as
+    /// [`publish_early`](Self::publish_early), and before any early message.
+    ///
+    /// Nobody waits for SUBACK: should the server refuse, the stream ends.
+    ///
+    /// # Errors
+    /// [`Error::Topic`].
+    pub fn subscribe_early<T>(&mut self, filter: T, qos: QoS) -> Result<Subscription, Error>
+    where
+        T: TryInto<TopicFilter>,
+        Error: From<T::Error>,
+    {
+        self.subscribe_early_with(SubscribeOptions::one(filter.try_into()?, qos))
+    }
+
+    /// [`subscribe_early`](Self::subscribe_early) with all options.
+    ///
+    /// # Errors
+    /// None yet that this version of the crate knows.
+    pub fn subscribe_early_with(
+        &mut self,
+        options: SubscribeOptions,
+    ) -> Result<Subscription, Error> {
+        let id = SubscriptionId::new(self.first_id() + self.early).ok_or(Error::Closed)?;
+        self.early += 1;
+        let (request, subscription) = SubscribeRequest::new(self.shared.clone(), id, options, None);
+        self.shared.queue.control(|control| {
+            control
+                .requests
+                .push_back(Request::Subscribe(Box::new(request)));
+        })?;
+        Ok(subscription)
+    }
+
+    /// Starts the client and waits until the server has accepted the connection.
+    ///
+    /// # Errors
+    /// The first failure to connect: [`Error::Transport`], [`Error::Refused`],
+    /// [`Error::ConnectTimeout`]. Only connections that are lost later are made again.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub async fn build(self) -> Result<Client, Error> {
+        let client = self.spawn(true)?;
+        client.connected().await?;
+        Ok(client)
+    }
+
+    /// Starts the client without waiting: what is published and subscribed from now on goes right
+    /// behind CONNECT. Failures to connect are tried again, as long as that may help; see
+    /// [`Client::connected`] and [`Client::events`].
+    ///
+    /// # Errors
+    /// [`Error::Transport`] if the transport's options cannot be used.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn start(self) -> Result<Client, Error> {
+        self.spawn(false)
+    }
+
+    fn spawn(self, fail_fast: bool) -> Result<Client, Error> {
+        let next_id = self.first_id() + self.early;
+        let Self {
+            address,
+            shared,
+            link,
+            mut config,
+            client_id,
+            session_expiry,
+            reconnect,
+            connect_timeout,
+            disconnect_timeout,
+            manual_ack,
+            subscription_ids,
+            early: _,
+            seed: _,
+        } = self;
+        let connector = match link {
+            LinkSource::Options(options) => Connector::new(*options)?,
+            LinkSource::Connector(connector) => connector,
+        };
+        config.connack_timeout = connect_timeout;
+        let connect = &mut config.connect;
+        connect.client_id = match client_id {
+            Some(client_id) => client_id,
+            None => random_client_id()?,
+        };
+        let reconnects = reconnect.attempts != Some(0);
+        let expiry = session_expiry.or(reconnects.then_some(DEFAULT_SESSION_EXPIRY));
+        if connect.version >= Version::V5 {
+            connect.properties.session_expiry_interval = expiry
+                .map(|expiry| u32::try_from(expiry.as_secs()).unwrap_or(u32::MAX))
+                .filter(|seconds| *seconds > 0);
+        }
+        let settings = Settings {
+            address,
+            connector,
+            expire_on_disconnect: session_expiry.is_none()
+                && connect.properties.session_expiry_interval.is_some(),
+            config,
+            reconnect,
+            connect_timeout,
+            manual_ack,
+            subscription_ids,
+            fail_fast,
+        };
+        let task = tokio::spawn(Driver::new(shared.clone(), settings).run());
+        *shared.task.lock().unwrap_or_else(PoisonError::into_inner) = Some(task);
+        Ok(Client::new(
+            shared,
+            HandleSettings { disconnect_timeout },
+            next_id,
+        ))
+    }
+
+    /// The first subscription identifier. A session that an earlier process left behind may still
+    /// have its identifiers, which must not be mistaken for ours: 5.0 servers send them back.
+    fn first_id(&self) -> u32 {
+        if self.config.connect.clean_start {
+            return 1;
+        }
+        // Two bytes on the wire, as 128 to 16,383 are.
+        128 + u32::try_from(self.seed % 12_000).unwrap_or(0)
+    }
+}
+
+/// From the standard library's random keys: all the randomness that is needed here.
+pub(crate) fn random() -> u64 {
+    std::hash::RandomState::new().hash_one(0x6d71)
+}
+
+fn random_client_id() -> Result<ByteStr, StringError> {
+    let random = random() & 0xFFFF_FFFF;
+    ByteStr::new(format!("mq-{random:08x}"))
+}

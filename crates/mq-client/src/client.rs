@@ -1,0 +1,347 @@
+//! The handle.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    sync::{Arc, PoisonError, atomic::Ordering},
+};
+
+use bytes::Bytes;
+use mq_codec::{QoS, SubscriptionId, TopicFilter, TopicName};
+use mq_transport::LinkStats;
+use std::sync::atomic::AtomicU32;
+use tokio::sync::oneshot;
+
+use crate::{
+    ClientBuilder, ConnectTimes, Error, EventStream, Outgoing, Receipt, SubscribeOptions,
+    Subscription,
+    builder::HandleSettings,
+    driver::{Request, SubscribeRequest, UnsubscribeRequest},
+    queue::Push,
+    shared::{Shared, Status},
+    subscription::{DEFAULT_CAPACITY, Inbox},
+};
+
+/// A handle to an MQTT client; clones are handles to the same one.
+///
+/// The client itself is one task of the tokio runtime in which it was started: it owns the
+/// connection and connects again when it is lost. It ends, in an orderly way, with
+/// [`disconnect`](Self::disconnect), or in the background when the last handle is dropped;
+/// subscriptions and receipts do not keep it alive. See the [crate's documentation](crate).
+#[derive(Clone)]
+pub struct Client {
+    shared: Arc<Shared>,
+    handle: Arc<Handle>,
+}
+
+/// Common to all handles; dropped with the last.
+struct Handle {
+    shared: Arc<Shared>,
+    settings: HandleSettings,
+    next_id: AtomicU32,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.queue.end(self.settings.disconnect_timeout);
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("status", &*self.shared.status.borrow())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    pub(crate) fn new(shared: Arc<Shared>, settings: HandleSettings, next_id: u32) -> Self {
+        Self {
+            handle: Arc::new(Handle {
+                shared: shared.clone(),
+                settings,
+                next_id: AtomicU32::new(next_id),
+            }),
+            shared,
+        }
+    }
+
+    /// Connects with the defaults and waits until the server has accepted.
+    ///
+    /// # Errors
+    /// [`Error::Address`], or as [`ClientBuilder::build`].
+    pub async fn connect(url: &str) -> Result<Self, Error> {
+        Self::builder(url)?.build().await
+    }
+
+    /// Options for a client of the server at `url`: `mqtt://`, `mqtts://`, `quic://` or `mem://`.
+    ///
+    /// # Errors
+    /// [`Error::Address`].
+    pub fn builder(url: &str) -> Result<ClientBuilder, Error> {
+        Ok(ClientBuilder::new(url.parse()?))
+    }
+
+    /// Publishes, and waits: at QoS 0 until the message was written, at QoS 1 and 2 until it was
+    /// acknowledged, through reconnects if need be.
+    ///
+    /// # Errors
+    /// [`Error::Topic`], or as [`Receipt::acknowledged`].
+    pub async fn publish<T>(
+        &self,
+        topic: T,
+        payload: impl Into<Bytes>,
+        qos: QoS,
+    ) -> Result<(), Error>
+    where
+        T: TryInto<TopicName>,
+        Error: From<T::Error>,
+    {
+        let publish = Outgoing::to(topic, payload)?.qos(qos);
+        self.send(publish).await?.acknowledged().await.map(drop)
+    }
+
+    /// Queues a message, waiting only for room in the queue; the receipt tells what becomes of it.
+    ///
+    /// Messages are sent in the order in which they were queued, whether there is a connection now
+    /// or later. Cancel-safe: until it resolves, nothing is queued.
+    ///
+    /// # Errors
+    /// What ended the client.
+    pub async fn send(&self, publish: Outgoing) -> Result<Receipt, Error> {
+        let (seq, cell) = self.shared.queue.push_waiting(publish).await?;
+        Ok(Receipt::new(self.shared.clone(), seq, cell))
+    }
+
+    /// [`send`](Self::send) without waiting.
+    ///
+    /// # Errors
+    /// [`Error::QueueFull`], or what ended the client.
+    pub fn try_send(&self, publish: Outgoing) -> Result<Receipt, Error> {
+        match self.shared.queue.push(publish)? {
+            Push::Queued(seq, cell) => Ok(Receipt::new(self.shared.clone(), seq, cell)),
+            Push::Full(_) => Err(Error::QueueFull),
+        }
+    }
+
+    /// Queues many messages, with one lock for as many as there is room for; waits for room for
+    /// the rest.
+    ///
+    /// Returns a receipt for each. Not cancel-safe: some may have been queued.
+    ///
+    /// # Errors
+    /// What ended the client; some messages may have been queued.
+    pub async fn send_batch(&self, publishes: Vec<Outgoing>) -> Result<Vec<Receipt>, Error> {
+        let mut receipts = Vec::with_capacity(publishes.len());
+        let mut rest = VecDeque::from(publishes);
+        loop {
+            let room = self.shared.queue.room();
+            tokio::pin!(room);
+            room.as_mut().enable();
+            self.shared.queue.push_all(&mut rest, |seq, cell| {
+                receipts.push(Receipt::new(self.shared.clone(), seq, cell));
+            })?;
+            if rest.is_empty() {
+                return Ok(receipts);
+            }
+            room.await;
+        }
+    }
+
+    /// Subscribes, and waits until the server has granted it.
+    ///
+    /// While there is no connection that takes until there is one. A filter that another
+    /// [`Subscription`] of this client has is taken over from it, as MQTT has one subscription for
+    /// each filter. Cancel-safe: dropping the future ends the subscription.
+    ///
+    /// # Errors
+    /// [`Error::Topic`], [`Error::SubscribeRefused`], or what ended the client.
+    pub async fn subscribe<T>(&self, filter: T, qos: QoS) -> Result<Subscription, Error>
+    where
+        T: TryInto<TopicFilter>,
+        Error: From<T::Error>,
+    {
+        let options = SubscribeOptions::one(filter.try_into()?, qos);
+        self.subscribe_with(options).await
+    }
+
+    /// [`subscribe`](Self::subscribe) with several filters and all options. Succeeds if at least
+    /// one filter was granted; see [`Subscription::granted`].
+    ///
+    /// # Errors
+    /// As [`subscribe`](Self::subscribe).
+    pub async fn subscribe_with(&self, options: SubscribeOptions) -> Result<Subscription, Error> {
+        let number = self.handle.next_id.fetch_add(1, Ordering::Relaxed);
+        let id = SubscriptionId::new(number).ok_or(Error::Closed)?;
+        let (reply, granted) = oneshot::channel();
+        let (request, mut subscription) =
+            SubscribeRequest::new(self.shared.clone(), id, options, Some(reply));
+        let request = Request::Subscribe(Box::new(request));
+        self.shared.queue.request(request).await?;
+        subscription.granted = granted.await.map_err(|_| self.ended())??;
+        Ok(subscription)
+    }
+
+    /// Ends what is subscribed with this very filter, and waits until the server has confirmed.
+    ///
+    /// # Errors
+    /// [`Error::Topic`], [`Error::UnsubscribeRefused`], or what ended the client.
+    pub async fn unsubscribe<T>(&self, filter: T) -> Result<(), Error>
+    where
+        T: TryInto<TopicFilter>,
+        Error: From<T::Error>,
+    {
+        let (reply, done) = oneshot::channel();
+        let request = Request::Unsubscribe(UnsubscribeRequest {
+            filters: vec![filter.try_into()?],
+            reply: Some(reply),
+        });
+        self.shared.queue.request(request).await?;
+        done.await.map_err(|_| self.ended())?
+    }
+
+    /// The messages that match no subscription, such as those of a session that was resumed.
+    ///
+    /// Holds up to 1,024 of them, and holds up the connection when full, as a [`Subscription`]
+    /// does. A second call takes over from the first. Without it such messages are acknowledged,
+    /// dropped and counted by [`unmatched`](Self::unmatched).
+    #[must_use]
+    pub fn messages(&self) -> Subscription {
+        let inbox = Arc::new(Inbox::new(DEFAULT_CAPACITY));
+        let mut catch_all = self
+            .shared
+            .catch_all
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(earlier) = catch_all.replace(inbox.clone()) {
+            earlier.end();
+        }
+        if self.shared.queue.closed().is_some() {
+            inbox.end();
+        }
+        drop(catch_all);
+        Subscription::new(self.shared.clone(), inbox, None)
+    }
+
+    /// How many messages matched no subscription and were dropped.
+    #[must_use]
+    pub fn unmatched(&self) -> u64 {
+        self.shared.unmatched.load(Ordering::Relaxed)
+    }
+
+    /// What happens to the connection from now on.
+    #[must_use]
+    pub fn events(&self) -> EventStream {
+        EventStream {
+            receiver: self.shared.events(),
+        }
+    }
+
+    /// Waits until the server has accepted the connection; at once while there is one.
+    ///
+    /// For clients that were [started](ClientBuilder::start) without waiting. Cancel-safe.
+    ///
+    /// # Errors
+    /// What ended the client.
+    pub async fn connected(&self) -> Result<ConnectTimes, Error> {
+        let mut status = self.shared.status.subscribe();
+        loop {
+            match &*status.borrow_and_update() {
+                Status::Connecting => {}
+                Status::Connected(connected) => return Ok(connected.times),
+                Status::Ended(error) => return Err(error.clone()),
+            }
+            if status.changed().await.is_err() {
+                return Err(Error::Closed);
+            }
+        }
+    }
+
+    /// Whether the server has accepted a connection that has not been lost since.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        matches!(*self.shared.status.borrow(), Status::Connected(_))
+    }
+
+    /// The times of the last connection that the server accepted.
+    #[must_use]
+    pub fn connect_times(&self) -> Option<ConnectTimes> {
+        self.last_connected().map(|connected| connected.times)
+    }
+
+    /// All about the last connection that the server accepted.
+    #[must_use]
+    pub fn last_connected(&self) -> Option<Arc<crate::Connected>> {
+        let last = self
+            .shared
+            .last
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        last.clone()
+    }
+
+    /// The counters of the current link, fresh.
+    ///
+    /// # Errors
+    /// [`Error::NotConnected`] while there is no link, or what ended the client.
+    pub async fn stats(&self) -> Result<LinkStats, Error> {
+        let (reply, stats) = oneshot::channel();
+        self.shared
+            .queue
+            .control(|control| control.stats.push(reply))?;
+        stats.await.map_err(|_| Error::NotConnected)
+    }
+
+    /// Messages that were queued and not yet sent.
+    #[must_use]
+    pub fn queued(&self) -> usize {
+        self.shared.queue.len()
+    }
+
+    /// Ends the client: takes nothing more, sends what is queued, waits for acknowledgements,
+    /// sends DISCONNECT and closes the link.
+    ///
+    /// All that takes [`ClientBuilder::disconnect_timeout`] at most. While the server cannot be
+    /// reached it keeps trying for that long if there is something to deliver.
+    ///
+    /// # Errors
+    /// [`Error::Undelivered`] if time ran out, or what had ended the client before.
+    pub async fn disconnect(&self) -> Result<(), Error> {
+        self.shared
+            .queue
+            .end(self.handle.settings.disconnect_timeout);
+        let error = self.closed().await;
+        let task = self
+            .shared
+            .task
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(task) = task
+            && let Err(error) = task.await
+            && let Ok(panic) = error.try_into_panic()
+        {
+            std::panic::resume_unwind(panic);
+        }
+        match error {
+            Error::Closed => Ok(()),
+            error => Err(error),
+        }
+    }
+
+    /// Waits for the end of the client and returns why it ended: [`Error::Closed`] after
+    /// [`disconnect`](Self::disconnect). Cancel-safe.
+    pub async fn closed(&self) -> Error {
+        let mut status = self.shared.status.subscribe();
+        let ended = status.wait_for(|status| matches!(status, Status::Ended(_)));
+        match ended.await.as_deref() {
+            Ok(Status::Ended(error)) => error.clone(),
+            _ => Error::Closed,
+        }
+    }
+
+    fn ended(&self) -> Error {
+        self.shared.queue.closed().unwrap_or(Error::Closed)
+    }
+}

@@ -1,0 +1,363 @@
+//! Messages that arrive, to the streams that want them.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, PoisonError, atomic::Ordering},
+    time::Instant,
+};
+
+use mq_codec::{ByteStr, ReasonCode, Subscription, SubscriptionId, TopicFilter, TopicName};
+use mq_proto::{AckTicket, Connection, Message, Received};
+
+use crate::{Incoming, incoming::Duty, shared::Shared, subscription::Inbox};
+
+/// A subscription and its stream.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) id: SubscriptionId,
+    pub(super) filters: Vec<Subscription>,
+    pub(super) user_properties: Vec<(ByteStr, ByteStr)>,
+    /// The server has granted it in the current session.
+    pub(super) active: bool,
+    outlet: Outlet,
+}
+
+/// The way into a stream.
+#[derive(Debug)]
+struct Outlet {
+    inbox: Arc<Inbox>,
+    /// Messages that are not in the stream yet: those of one read, then those for which there was
+    /// no room. They are not acknowledged.
+    staged: VecDeque<Staged>,
+}
+
+#[derive(Debug)]
+struct Staged {
+    message: Incoming,
+    ticket: Option<AckTicket>,
+}
+
+/// All streams, and what waits to be put into them.
+#[derive(Debug)]
+pub(super) struct Streams {
+    shared: Arc<Shared>,
+    manual_ack: bool,
+    /// In the order of their identifiers.
+    entries: Vec<Entry>,
+    catch_all: Option<Outlet>,
+    /// Subscriptions that have something staged.
+    dirty: Vec<SubscriptionId>,
+    catch_all_dirty: bool,
+    /// Reused.
+    targets: Vec<usize>,
+    acks: Vec<AckTicket>,
+}
+
+impl Entry {
+    pub(super) fn new(
+        id: SubscriptionId,
+        filters: Vec<Subscription>,
+        user_properties: Vec<(ByteStr, ByteStr)>,
+        inbox: Arc<Inbox>,
+    ) -> Self {
+        Self {
+            id,
+            filters,
+            user_properties,
+            active: false,
+            outlet: Outlet::new(inbox),
+        }
+    }
+
+    pub(super) fn end(&self) {
+        self.outlet.inbox.end();
+    }
+
+    fn matches(&self, topic: &TopicName) -> bool {
+        self.filters
+            .iter()
+            .any(|subscription| subscription.filter.matches(topic))
+    }
+}
+
+impl Outlet {
+    fn new(inbox: Arc<Inbox>) -> Self {
+        Self {
+            inbox,
+            staged: VecDeque::new(),
+        }
+    }
+}
+
+impl Streams {
+    pub(super) fn new(shared: Arc<Shared>, manual_ack: bool) -> Self {
+        Self {
+            shared,
+            manual_ack,
+            entries: Vec::new(),
+            catch_all: None,
+            dirty: Vec::new(),
+            catch_all_dirty: false,
+            targets: Vec::new(),
+            acks: Vec::new(),
+        }
+    }
+
+    fn find(&self, id: SubscriptionId) -> Result<usize, usize> {
+        self.entries.binary_search_by_key(&id, |entry| entry.id)
+    }
+
+    pub(super) fn insert(&mut self, entry: Entry) {
+        if let Err(index) = self.find(entry.id) {
+            self.entries.insert(index, entry);
+        }
+    }
+
+    pub(super) fn get(&self, id: SubscriptionId) -> Option<&Entry> {
+        self.find(id).ok().map(|index| &self.entries[index])
+    }
+
+    /// Takes a subscription out. What was staged for it is acknowledged all the same.
+    pub(super) fn remove(&mut self, id: SubscriptionId) -> Option<Entry> {
+        let mut entry = self.entries.remove(self.find(id).ok()?);
+        self.dirty.retain(|other| *other != id);
+        let staged = entry.outlet.staged.drain(..);
+        self.acks.extend(staged.filter_map(|staged| staged.ticket));
+        Some(entry)
+    }
+
+    /// SUBACK came. Filters that an older subscription has are this one's from now on; filters
+    /// that were refused are forgotten.
+    pub(super) fn granted(&mut self, id: SubscriptionId, reasons: &[ReasonCode]) {
+        let Ok(index) = self.find(id) else {
+            return;
+        };
+        let (older, rest) = self.entries.split_at_mut(index);
+        let Some(entry) = rest.first_mut() else {
+            return;
+        };
+        entry.active = true;
+        let mut reasons = reasons.iter();
+        entry
+            .filters
+            .retain(|_| reasons.next().is_none_or(|reason| !reason.is_error()));
+        let mut took_over = false;
+        for older in older {
+            older.filters.retain(|subscription| {
+                let mut ours = entry.filters.iter();
+                let taken = ours.any(|ours| ours.filter == subscription.filter);
+                took_over |= taken;
+                !taken
+            });
+        }
+        if took_over {
+            self.remove_without_filters();
+        }
+    }
+
+    pub(super) fn forget_filters(&mut self, filters: &[TopicFilter]) {
+        for entry in &mut self.entries {
+            entry
+                .filters
+                .retain(|subscription| !filters.contains(&subscription.filter));
+        }
+    }
+
+    /// Ends the subscriptions that have no filter any more.
+    pub(super) fn remove_without_filters(&mut self) {
+        let gone: Vec<_> = self
+            .entries
+            .iter()
+            .filter(|entry| entry.filters.is_empty())
+            .map(|entry| entry.id)
+            .collect();
+        for id in gone {
+            if let Some(entry) = self.remove(id) {
+                entry.end();
+            }
+        }
+    }
+
+    /// Returns those that were active.
+    pub(super) fn deactivate_all(&mut self) -> Vec<SubscriptionId> {
+        let active = self.entries.iter_mut().filter(|entry| entry.active);
+        active
+            .map(|entry| {
+                entry.active = false;
+                entry.id
+            })
+            .collect()
+    }
+
+    /// Stages a message for the streams that want it.
+    pub(super) fn deliver(&mut self, received: Received, received_at: Instant) {
+        let Received {
+            message:
+                Message {
+                    topic,
+                    payload,
+                    properties,
+                },
+            qos,
+            retain,
+            dup,
+            subscription_ids,
+            ticket,
+        } = received;
+        self.find_targets(&topic, &subscription_ids);
+        let message = Incoming {
+            topic,
+            payload,
+            qos,
+            retain,
+            dup,
+            properties,
+            subscription_ids,
+            received_at,
+            duty: None,
+        };
+        // The ticket goes where it waits longest.
+        let entries = &self.entries;
+        let last = self
+            .targets
+            .iter()
+            .copied()
+            .max_by_key(|index| entries[*index].outlet.staged.len());
+        let Some(last) = last else {
+            self.unmatched(Staged { message, ticket });
+            return;
+        };
+        let mut targets = core::mem::take(&mut self.targets);
+        for index in targets.drain(..).filter(|index| *index != last) {
+            self.stage(
+                index,
+                Staged {
+                    message: message.copy(),
+                    ticket: None,
+                },
+            );
+        }
+        self.targets = targets;
+        self.stage(last, Staged { message, ticket });
+    }
+
+    fn stage(&mut self, index: usize, staged: Staged) {
+        let entry = &mut self.entries[index];
+        if entry.outlet.staged.is_empty() {
+            self.dirty.push(entry.id);
+        }
+        entry.outlet.staged.push_back(staged);
+    }
+
+    /// By the server's word (5.0), else by our own filters.
+    fn find_targets(&mut self, topic: &TopicName, ids: &[SubscriptionId]) {
+        self.targets.clear();
+        for id in ids {
+            if let Ok(index) = self.find(*id) {
+                self.targets.push(index);
+            }
+        }
+        if self.targets.is_empty() {
+            let entries = self.entries.iter().enumerate();
+            let matching = entries.filter(|(_, entry)| entry.matches(topic));
+            self.targets.extend(matching.map(|(index, _)| index));
+        }
+    }
+
+    fn unmatched(&mut self, staged: Staged) {
+        let wanted = self.shared.catch_all.lock();
+        let wanted = wanted.unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(inbox) = wanted else {
+            self.drop_unmatched(staged);
+            return;
+        };
+        if let Some(outlet) = &self.catch_all
+            && Arc::ptr_eq(&outlet.inbox, &inbox)
+        {
+        } else {
+            let mut outlet = Outlet::new(inbox);
+            if let Some(earlier) = self.catch_all.take() {
+                outlet.staged = earlier.staged;
+            }
+            self.catch_all = Some(outlet);
+        }
+        if let Some(outlet) = &mut self.catch_all {
+            outlet.staged.push_back(staged);
+            self.catch_all_dirty = true;
+        }
+    }
+
+    fn drop_unmatched(&mut self, staged: Staged) {
+        tracing::debug!(topic = %staged.message.topic, "a message matches no subscription");
+        self.shared.unmatched.fetch_add(1, Ordering::Relaxed);
+        self.acks.extend(staged.ticket);
+    }
+
+    /// Puts staged messages into their streams and acknowledges them. Returns whether all of them
+    /// had room: if not, the link must not be read.
+    pub(super) fn flush(&mut self, connection: &mut Connection, number: u64, now: Instant) -> bool {
+        let Self {
+            shared,
+            manual_ack,
+            entries,
+            catch_all,
+            dirty,
+            catch_all_dirty,
+            acks,
+            ..
+        } = self;
+        let mut flush = |outlet: &mut Outlet| {
+            let Outlet { inbox, staged } = outlet;
+            let room = inbox.fill(
+                staged,
+                |Staged {
+                     mut message,
+                     ticket,
+                 }| {
+                    match ticket {
+                        Some(ticket) if *manual_ack => {
+                            message.duty = Some(Box::new(Duty {
+                                shared: shared.clone(),
+                                ticket,
+                                connection: number,
+                            }));
+                        }
+                        ticket => acks.extend(ticket),
+                    }
+                    message
+                },
+            );
+            room.unwrap_or_else(|crate::subscription::Abandoned| {
+                // Nobody is there to take them; the subscription is about to be ended.
+                acks.extend(staged.drain(..).filter_map(|staged| staged.ticket));
+                true
+            })
+        };
+        dirty.retain(|id| {
+            let index = entries.binary_search_by_key(id, |entry| entry.id);
+            index.is_ok_and(|index| !flush(&mut entries[index].outlet))
+        });
+        if *catch_all_dirty {
+            *catch_all_dirty = catch_all.as_mut().is_some_and(|outlet| !flush(outlet));
+        }
+        for ticket in acks.drain(..) {
+            connection.ack(now, ticket, ReasonCode::Success);
+        }
+        dirty.is_empty() && !*catch_all_dirty
+    }
+
+    /// What was not acknowledged will be sent again: it must not be delivered from here.
+    pub(super) fn link_lost(&mut self) {
+        self.acks.clear();
+        let outlets = self.entries.iter_mut().map(|entry| &mut entry.outlet);
+        for outlet in outlets.chain(self.catch_all.as_mut()) {
+            outlet.staged.retain(|staged| staged.ticket.is_none());
+        }
+    }
+
+    pub(super) fn end_all(&mut self) {
+        for entry in self.entries.drain(..) {
+            entry.end();
+        }
+    }
+}

@@ -1,0 +1,376 @@
+//! One connection, from CONNECT to its end.
+
+use std::time::{Duration, Instant};
+
+use mq_codec::{ConnAck, Disconnect, QoS, ReasonCode, Version};
+use mq_proto::{CloseReason, CommandError, Connection, Event as ProtoEvent, LaneId};
+use mq_transport::{Link, Progress};
+use std::sync::{Arc, PoisonError};
+
+use super::{Driver, Outcome, now};
+use crate::{ConnectTimes, Connected, Error, Event, queue::Queued, shared::Status};
+
+/// Bytes that are put together for one write.
+const BATCH: usize = 64 * 1024;
+
+/// How long the last bytes of a connection may take.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+/// What belongs to one connection alone.
+struct Current {
+    connection: Connection,
+    link: Link,
+    dialled_at: Instant,
+    link_at: Instant,
+    connected_at: Option<Instant>,
+    /// Bytes that the link has taken.
+    flushed: u64,
+    /// After how many bytes which message is written.
+    marks: std::collections::VecDeque<(u64, u64)>,
+    /// What the link failed with.
+    failure: Option<Error>,
+}
+
+impl Driver {
+    pub(super) async fn drive(&mut self, link: Link, dialled_at: Instant) -> Outcome {
+        let link_at = now();
+        let mut config = self.settings.config.clone();
+        if self.connected_before && config.connect.version >= Version::V5 {
+            // An earlier connection of this client made the session: go on with it.
+            config.connect.clean_start = false;
+        }
+        let session = core::mem::take(&mut self.session);
+        let mut current = Current {
+            connection: Connection::client(link_at, config, session),
+            link,
+            dialled_at,
+            link_at,
+            connected_at: None,
+            flushed: 0,
+            marks: std::collections::VecDeque::new(),
+            failure: None,
+        };
+        let outcome = match current.connection.connect(link_at) {
+            Ok(()) => self.drive_to_end(&mut current).await,
+            Err(error) => Outcome::Lost(Error::NotSent(error), None),
+        };
+        self.after(current).await;
+        outcome
+    }
+
+    async fn drive_to_end(&mut self, current: &mut Current) -> Outcome {
+        let shared = self.shared.clone();
+        let timer = tokio::time::sleep(self.settings.connect_timeout);
+        tokio::pin!(timer);
+        let mut timer_fired = false;
+        loop {
+            let now = now();
+            let closed = self.handle_events(current, now);
+            let may_read = self
+                .streams
+                .flush(&mut current.connection, self.connection, now);
+            if let Some(reason) = closed {
+                let lasted = current
+                    .connected_at
+                    .map(|at| now.saturating_duration_since(at));
+                return Outcome::Lost(self.why(current, reason), lasted);
+            }
+            self.pump(current, now);
+            if self.may_finish(current, now) {
+                return Outcome::Finished;
+            }
+
+            // The timer is left where it is while deadlines only move away from it.
+            let wanted = [current.connection.poll_timeout(), self.end_at];
+            if let Some(wanted) = wanted.into_iter().flatten().min() {
+                let wanted = tokio::time::Instant::from_std(wanted);
+                if timer_fired || wanted < timer.deadline() {
+                    timer.as_mut().reset(wanted);
+                    timer_fired = false;
+                }
+            }
+            let Current {
+                connection, link, ..
+            } = current;
+            let before = connection.outbox().len();
+            let progress = tokio::select! {
+                biased;
+                progress = link.progress(connection.outbox(), may_read) => Some(progress),
+                () = shared.queue.woken() => None,
+                () = timer.as_mut(), if !timer_fired => {
+                    timer_fired = true;
+                    None
+                }
+            };
+            current.flushed += (before - current.connection.outbox().len()) as u64;
+            self.note_written(current);
+            self.handle_progress(current, progress, may_read);
+        }
+    }
+
+    fn handle_progress(
+        &mut self,
+        current: &mut Current,
+        progress: Option<Result<Progress, mq_transport::Error>>,
+        may_read: bool,
+    ) {
+        let Current {
+            connection, link, ..
+        } = current;
+        let now = now();
+        match progress {
+            Some(Ok(Progress::Received(lane))) => {
+                connection.handle_bytes(now, lane, link.received(lane));
+            }
+            Some(Ok(Progress::Flushed | Progress::LaneClosed(_))) | None => {}
+            Some(Ok(Progress::Closed)) => connection.handle_link_lost(),
+            Some(Err(error)) => {
+                current.failure = Some(error.into());
+                connection.handle_link_lost();
+            }
+        }
+        if connection.poll_timeout().is_some_and(|at| at <= now) {
+            if !may_read {
+                // The server's sign of life may be among what we do not read on purpose.
+                connection.handle_bytes(now, LaneId::CONTROL, link.received(LaneId::CONTROL));
+            }
+            connection.handle_timeout(now);
+        }
+        debug_assert!(self.connection > 0);
+    }
+
+    /// Acts on what happened. Returns why the connection has ended, if it has.
+    fn handle_events(&mut self, current: &mut Current, now: Instant) -> Option<CloseReason> {
+        while let Some(event) = current.connection.poll_event() {
+            match event {
+                ProtoEvent::Connected(ack) => self.connected(current, *ack, now),
+                ProtoEvent::SessionLost { resent } => self.session_lost(resent),
+                ProtoEvent::Publish(received) => self.streams.deliver(received, now),
+                ProtoEvent::Acked {
+                    packet_id, reason, ..
+                } => self.acked(packet_id, reason),
+                ProtoEvent::SubAck(ack) => self.requests.suback(ack, &mut self.streams),
+                ProtoEvent::UnsubAck(ack) => self.requests.unsuback(&ack, &mut self.streams),
+                ProtoEvent::Closed(reason) => return Some(reason),
+                // Extended authentication is not offered, so a server has nothing to answer.
+                other => tracing::debug!(?other, "ignored"),
+            }
+        }
+        None
+    }
+
+    fn connected(&mut self, current: &mut Current, ack: ConnAck, now: Instant) {
+        current.connected_at = Some(now);
+        self.connected_before = true;
+        if ack.properties.subscription_identifiers_available == Some(false) {
+            self.requests.without_ids();
+        }
+        if !ack.session_present {
+            self.requests.subscribe_again(&mut self.streams);
+        }
+        let stats = current.link.stats();
+        let connected = Arc::new(Connected {
+            session_present: ack.session_present,
+            properties: ack.properties,
+            link: current.link.info(),
+            times: ConnectTimes {
+                dialled_at: current.dialled_at,
+                link_at: current.link_at,
+                connack_at: now,
+                handshake: stats.handshake,
+                early_data: stats.early_data,
+            },
+        });
+        *self
+            .shared
+            .last
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(connected.clone());
+        self.shared
+            .status
+            .send_replace(Status::Connected(connected.clone()));
+        self.shared.tell(Event::Connected(connected));
+    }
+
+    /// Takes what handles ask for, and fills the outbox up to one batch.
+    fn pump(&mut self, current: &mut Current, now: Instant) {
+        let connection = &mut current.connection;
+        let control = self.shared.queue.take_control();
+        for ack in control.acks {
+            if ack.connection == self.connection {
+                connection.ack(now, ack.ticket, ack.reason);
+            }
+        }
+        for reply in control.stats {
+            // Whoever asked may have left.
+            let _ = reply.send(current.link.stats());
+        }
+        self.requests.add(control.requests, &mut self.streams);
+        for id in control.dropped {
+            self.requests.stream_dropped(id, &mut self.streams);
+        }
+        self.ask_to_end(control.end);
+        self.requests.send(connection, now, &mut self.streams);
+
+        let (mut messages, mut bytes) = (0, 0);
+        while connection.outbox().len() < BATCH {
+            let Some(next) = self.pending.pop_front() else {
+                if self.shared.queue.take(&mut self.pending, BATCH) {
+                    continue;
+                }
+                break;
+            };
+            let cost = next.cost;
+            match self.hand_over(connection, next, now) {
+                Ok(()) => {}
+                Err(blocked) => {
+                    self.pending.push_front(blocked);
+                    break;
+                }
+            }
+            messages += 1;
+            bytes += cost;
+        }
+        if messages > 0 {
+            self.shared.queue.sent(messages, bytes);
+            let end = current.flushed + connection.outbox().len() as u64;
+            current.marks.push_back((end, self.last_handed));
+        }
+    }
+
+    /// Gives a message to the connection, or back if it has to wait.
+    fn hand_over(
+        &mut self,
+        connection: &mut Connection,
+        queued: Queued,
+        now: Instant,
+    ) -> Result<(), Queued> {
+        let Queued {
+            seq,
+            cost,
+            delivery,
+            cell,
+        } = queued;
+        if delivery.qos > QoS::AtMostOnce && connection.window() == 0 {
+            return Err(Queued {
+                seq,
+                cost,
+                delivery,
+                cell,
+            });
+        }
+        let expired = delivery.expires_at.is_some_and(|at| at <= now);
+        let sent = if expired {
+            Err(Error::Expired)
+        } else {
+            match connection.publish(now, delivery) {
+                Ok(id) => Ok(id),
+                Err((
+                    CommandError::WindowFull
+                    | CommandError::NotConnected
+                    | CommandError::NoPacketId,
+                    delivery,
+                )) => {
+                    return Err(Queued {
+                        seq,
+                        cost,
+                        delivery,
+                        cell,
+                    });
+                }
+                Err((error, _)) => Err(Error::NotSent(error)),
+            }
+        };
+        self.last_handed = seq;
+        match (sent, cell) {
+            (Ok(Some(id)), cell) => {
+                // A receipt that nobody holds needs no answer.
+                let cell = cell.filter(|cell| Arc::strong_count(cell) > 1);
+                if let Some(Some(earlier)) = self.in_flight.insert(id, cell) {
+                    earlier.resolve(Ok(ReasonCode::Success));
+                }
+            }
+            (Ok(None), _) => {}
+            (Err(error), Some(cell)) => cell.resolve(Err(error)),
+            (Err(error), None) => self.shared.written.fail(seq, seq, error),
+        }
+        Ok(())
+    }
+
+    fn note_written(&self, current: &mut Current) {
+        let mut written = None;
+        while let Some((end, seq)) = current.marks.front().copied()
+            && end <= current.flushed
+        {
+            current.marks.pop_front();
+            written = Some(seq);
+        }
+        if let Some(seq) = written {
+            self.shared.written.advance(seq);
+        }
+    }
+
+    /// Whether the client is to end and this connection has nothing left to do for it.
+    fn may_finish(&mut self, current: &mut Current, now: Instant) -> bool {
+        let Some(end_at) = self.end_at else {
+            return false;
+        };
+        let drained = self.is_drained()
+            && self.requests.is_empty()
+            && current.connection.is_open()
+            && current.connection.outbox().is_empty();
+        if !drained && now < end_at {
+            return false;
+        }
+        let mut disconnect = Disconnect::new(ReasonCode::Success);
+        if self.settings.expire_on_disconnect {
+            disconnect.properties.session_expiry_interval = Some(0);
+        }
+        current.connection.disconnect(disconnect);
+        true
+    }
+
+    /// What to tell about the end of a connection.
+    fn why(&self, current: &mut Current, reason: CloseReason) -> Error {
+        match (current.failure.take(), reason) {
+            (Some(failure), CloseReason::LinkLost) => failure,
+            (_, CloseReason::ConnectTimeout) => Error::ConnectTimeout {
+                after: self.settings.connect_timeout,
+            },
+            (_, reason) => reason.into(),
+        }
+    }
+
+    /// Says goodbye, and keeps what goes on with the next connection.
+    async fn after(&mut self, current: Current) {
+        let Current {
+            mut connection,
+            mut link,
+            failure: _,
+            ..
+        } = current;
+        if !connection.outbox().is_empty() && connection.is_closed() {
+            let goodbye = async {
+                while !connection.outbox().is_empty() {
+                    match link.progress(connection.outbox(), false).await {
+                        Ok(Progress::Closed) | Err(_) => return,
+                        Ok(_) => {}
+                    }
+                }
+                link.close(GOODBYE).await;
+            };
+            // What cannot be said in time stays unsaid.
+            let _ = tokio::time::timeout(2 * GOODBYE, goodbye).await;
+        }
+        self.session = connection.into_session();
+        let up_to = self.shared.written.up_to();
+        if up_to < self.last_handed {
+            self.shared
+                .written
+                .fail(up_to + 1, self.last_handed, Error::LostUnsent);
+            self.shared.written.advance(self.last_handed);
+        }
+        self.requests.link_lost();
+        self.streams.link_lost();
+    }
+}

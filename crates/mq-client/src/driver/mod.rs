@@ -1,0 +1,291 @@
+//! The task behind the handles: connects, drives one connection after the other, and ends.
+//!
+//! ```text
+//!              link              CONNACK
+//! Connecting --------> Open link ---------> Connected ---+
+//!     ^  ^               |                               | lost
+//!     |  +-- back-off <--+-------------------------------+
+//!     |                  | cannot be cured, or attempts exhausted
+//!     +-- start          v
+//!                      Ended <-- disconnect(), last handle dropped (drained first)
+//! ```
+
+mod deliver;
+mod drive;
+mod requests;
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    sync::{Arc, PoisonError},
+    time::{Duration, Instant},
+};
+
+use mq_codec::{PacketId, ReasonCode};
+use mq_proto::{ClientConfig, Session};
+use mq_transport::{Address, Connector, Link};
+
+use crate::{
+    Error, Event, Reconnect,
+    queue::Queued,
+    receipt::AckCell,
+    reconnect::Backoff,
+    shared::{Shared, Status},
+};
+use deliver::Streams;
+use requests::Requests;
+
+pub(crate) use requests::{Request, SubscribeRequest, UnsubscribeRequest};
+
+/// Tokio's clock, so that tests can pause it.
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
+/// What the driver is told when it starts.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) address: Address,
+    pub(crate) connector: Connector,
+    pub(crate) config: ClientConfig,
+    /// The session was only meant for reconnects.
+    pub(crate) expire_on_disconnect: bool,
+    pub(crate) reconnect: Reconnect,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) manual_ack: bool,
+    pub(crate) subscription_ids: bool,
+    /// The first connection must succeed.
+    pub(crate) fail_fast: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Driver {
+    shared: Arc<Shared>,
+    settings: Settings,
+    /// What goes on with the next connection.
+    session: Session,
+    /// The server has accepted this client before.
+    connected_before: bool,
+    /// Counts connections, so that a ticket is never used on another one.
+    connection: u64,
+    /// Taken from the queue and not sent yet: about one batch.
+    pending: VecDeque<Queued>,
+    /// Sent at QoS 1 or 2, not complete; with a cell where somebody holds the receipt.
+    in_flight: HashMap<PacketId, Option<Arc<AckCell>>>,
+    /// Since the server lost the session: see [`Driver::session_lost`].
+    resent: Option<(usize, HashSet<PacketId>)>,
+    /// The last message that was given to a connection.
+    last_handed: u64,
+    requests: Requests,
+    streams: Streams,
+    /// When to stop draining, once the client is to end.
+    end_at: Option<Instant>,
+    /// Why it ends.
+    ended: Error,
+}
+
+/// How a connection, or the attempt to make one, came to its end.
+enum Outcome {
+    /// By itself; when it was connected, for how long.
+    Lost(Error, Option<Duration>),
+    /// Because the client ends.
+    Finished,
+}
+
+impl Driver {
+    pub(crate) fn new(shared: Arc<Shared>, settings: Settings) -> Self {
+        Self {
+            streams: Streams::new(shared.clone(), settings.manual_ack),
+            requests: Requests::new(settings.subscription_ids),
+            shared,
+            settings,
+            session: Session::new(),
+            connected_before: false,
+            connection: 0,
+            pending: VecDeque::new(),
+            in_flight: HashMap::new(),
+            resent: None,
+            last_handed: 0,
+            end_at: None,
+            ended: Error::Closed,
+        }
+    }
+
+    pub(crate) async fn run(mut self) {
+        self.ended = self.run_until_end().await;
+    }
+
+    async fn run_until_end(&mut self) -> Error {
+        let mut backoff = Backoff::new(self.settings.reconnect);
+        loop {
+            let (error, lasted) = match self.one_connection().await {
+                Outcome::Finished => return self.farewell(),
+                Outcome::Lost(error, lasted) => (error, lasted),
+            };
+            tracing::debug!(address = %self.settings.address, %error, "connection lost");
+            self.shared.status.send_if_modified(|status| {
+                let was_connected = matches!(status, Status::Connected(_));
+                *status = Status::Connecting;
+                was_connected
+            });
+            self.shared.tell(Event::Disconnected { why: error.clone() });
+            if let Some(lasted) = lasted {
+                self.settings.fail_fast = false;
+                backoff.connected(lasted);
+            }
+            if self.settings.fail_fast || !error.is_temporary() {
+                return error;
+            }
+            let Some((attempt, after)) = backoff.next() else {
+                return error;
+            };
+            self.shared.tell(Event::Reconnecting { attempt, after });
+            if self
+                .wait_unless_ending(tokio::time::sleep(after))
+                .await
+                .is_none()
+            {
+                return self.farewell();
+            }
+        }
+    }
+
+    /// Connects and drives one connection to its end.
+    async fn one_connection(&mut self) -> Outcome {
+        let dialled_at = now();
+        let connector = self.settings.connector.clone();
+        let address = self.settings.address.clone();
+        let after = self.settings.connect_timeout;
+        let connecting = tokio::time::timeout(after, connector.connect(&address));
+        let link: Link = match self.wait_unless_ending(connecting).await {
+            None => return Outcome::Finished,
+            Some(Err(_)) => return Outcome::Lost(Error::ConnectTimeout { after }, None),
+            Some(Ok(Err(error))) => return Outcome::Lost(error.into(), None),
+            Some(Ok(Ok(link))) => link,
+        };
+        self.connection += 1;
+        self.drive(link, dialled_at).await
+    }
+
+    /// Waits for `future` while there is no connection; `None` if the client is to end first.
+    async fn wait_unless_ending<T>(&mut self, future: impl Future<Output = T>) -> Option<T> {
+        tokio::pin!(future);
+        loop {
+            self.take_control_offline();
+            let end_at = self.end_at;
+            if end_at.is_some_and(|at| at <= now() || self.is_drained()) {
+                return None;
+            }
+            let shared = self.shared.clone();
+            tokio::select! {
+                biased;
+                output = &mut future => return Some(output),
+                () = shared.queue.woken() => {}
+                () = sleep_until(end_at), if end_at.is_some() => {}
+            }
+        }
+    }
+
+    fn take_control_offline(&mut self) {
+        let control = self.shared.queue.take_control();
+        self.requests.add(control.requests, &mut self.streams);
+        for id in control.dropped {
+            self.requests.stream_dropped(id, &mut self.streams);
+        }
+        self.ask_to_end(control.end);
+        // Tickets are of an earlier connection, and there are no statistics to give.
+    }
+
+    fn ask_to_end(&mut self, within: Option<Duration>) {
+        if let Some(within) = within {
+            self.end_at.get_or_insert(now() + within);
+        }
+    }
+
+    /// Whether all that was queued was sent and acknowledged.
+    fn is_drained(&self) -> bool {
+        self.in_flight.is_empty() && self.pending.is_empty() && self.shared.queue.len() == 0
+    }
+
+    /// What an orderly end says.
+    fn farewell(&self) -> Error {
+        let unsent = self.shared.queue.len();
+        let unacknowledged = self.in_flight.len();
+        if unsent + unacknowledged == 0 {
+            return Error::Closed;
+        }
+        Error::Undelivered {
+            unsent,
+            unacknowledged,
+        }
+    }
+
+    /// A QoS 1 or 2 message is complete.
+    fn acked(&mut self, id: PacketId, reason: ReasonCode) {
+        if let Some(Some(cell)) = self.in_flight.remove(&id) {
+            cell.resolve(Ok(reason));
+        }
+        if let Some((left, carried)) = &mut self.resent
+            && carried.remove(&id)
+        {
+            *left = left.saturating_sub(1);
+            if *left == 0 {
+                self.released_are_complete();
+            }
+        }
+    }
+
+    /// The server lost the session, and `resent` messages were sent again. The others in flight
+    /// were QoS 2 messages that the server had already taken; they are complete, but nobody says
+    /// which they are until the resent ones are acknowledged.
+    fn session_lost(&mut self, resent: usize) {
+        tracing::info!(resent, "the server lost the session");
+        self.resent = Some((resent, self.in_flight.keys().copied().collect()));
+        if resent == 0 {
+            self.released_are_complete();
+        }
+    }
+
+    fn released_are_complete(&mut self) {
+        let Some((_, released)) = self.resent.take() else {
+            return;
+        };
+        for id in released {
+            if let Some(Some(cell)) = self.in_flight.remove(&id) {
+                cell.resolve(Ok(ReasonCode::Success));
+            }
+        }
+    }
+}
+
+/// However the task ends, nobody waits for it any longer.
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let error = self.ended.clone();
+        let (waiting, control) = self.shared.queue.close(error.clone());
+        let cells = self
+            .pending
+            .drain(..)
+            .chain(waiting)
+            .filter_map(|queued| queued.cell);
+        let in_flight = self.in_flight.drain().filter_map(|(_, cell)| cell);
+        for cell in cells.chain(in_flight) {
+            cell.resolve(Err(error.clone()));
+        }
+        self.requests.add(control.requests, &mut self.streams);
+        self.requests.fail_all(&error);
+        self.streams.end_all();
+        let catch_all = self.shared.catch_all.lock();
+        if let Some(inbox) = catch_all.unwrap_or_else(PoisonError::into_inner).take() {
+            inbox.end();
+        }
+        self.shared.status.send_replace(Status::Ended(error));
+        self.shared.written.changed.notify_waiters();
+        self.shared.end_events();
+    }
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    if let Some(at) = at {
+        tokio::time::sleep_until(at.into()).await;
+    }
+}

@@ -1,0 +1,255 @@
+//! SUBSCRIBE and UNSUBSCRIBE: asked, answered, and asked again after a reconnect.
+
+use std::{collections::VecDeque, fmt, sync::Arc, time::Instant};
+
+use mq_codec::{
+    PacketId, ReasonCode, SubAck, SubscribeProperties, SubscriptionId, TopicFilter, UnsubAck,
+    UnsubscribeProperties,
+};
+use mq_proto::{CommandError, Connection};
+use tokio::sync::oneshot;
+
+use super::deliver::{Entry, Streams};
+use crate::{Error, SubscribeOptions, Subscription, shared::Shared, subscription::Inbox};
+
+type Reply<T> = Option<oneshot::Sender<Result<T, Error>>>;
+
+/// What a handle asks for.
+#[derive(Debug)]
+pub(crate) enum Request {
+    Subscribe(Box<SubscribeRequest>),
+    Unsubscribe(UnsubscribeRequest),
+}
+
+/// A new subscription.
+#[derive(Debug)]
+pub(crate) struct SubscribeRequest {
+    entry: Entry,
+    reply: Reply<Vec<ReasonCode>>,
+}
+
+/// Filters to end.
+#[derive(Debug)]
+pub(crate) struct UnsubscribeRequest {
+    pub(crate) filters: Vec<TopicFilter>,
+    pub(crate) reply: Reply<()>,
+}
+
+impl SubscribeRequest {
+    /// The request and the stream that it is for.
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        id: SubscriptionId,
+        options: SubscribeOptions,
+        reply: Reply<Vec<ReasonCode>>,
+    ) -> (Self, Subscription) {
+        let inbox = Arc::new(Inbox::new(options.capacity));
+        let entry = Entry::new(id, options.filters, options.user_properties, inbox.clone());
+        (
+            Self { entry, reply },
+            Subscription::new(shared, inbox, Some(id)),
+        )
+    }
+}
+
+/// A request on its way; the subscription itself is in [`Streams`].
+enum Pending {
+    Subscribe(SubscriptionId, Reply<Vec<ReasonCode>>),
+    Unsubscribe(UnsubscribeRequest),
+}
+
+impl fmt::Debug for Pending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Subscribe(id, _) => f.debug_tuple("Subscribe").field(id).finish(),
+            Self::Unsubscribe(request) => f.debug_tuple("Unsubscribe").field(request).finish(),
+        }
+    }
+}
+
+/// All requests that were not answered yet; bounded by the queue that they come from.
+#[derive(Debug)]
+pub(super) struct Requests {
+    waiting: VecDeque<Pending>,
+    /// Sent on this connection, in order.
+    asked: VecDeque<(PacketId, Pending)>,
+    use_ids: bool,
+}
+
+impl Requests {
+    pub(super) fn new(use_ids: bool) -> Self {
+        Self {
+            waiting: VecDeque::new(),
+            asked: VecDeque::new(),
+            use_ids,
+        }
+    }
+
+    /// The server said that it has no subscription identifiers.
+    pub(super) fn without_ids(&mut self) {
+        self.use_ids = false;
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.asked.is_empty()
+    }
+
+    pub(super) fn add(&mut self, requests: VecDeque<Request>, streams: &mut Streams) {
+        for request in requests {
+            self.waiting.push_back(match request {
+                Request::Subscribe(request) => {
+                    let id = request.entry.id;
+                    streams.insert(request.entry);
+                    Pending::Subscribe(id, request.reply)
+                }
+                Request::Unsubscribe(request) => Pending::Unsubscribe(request),
+            });
+        }
+    }
+
+    /// The stream of subscription `id` was dropped.
+    pub(super) fn stream_dropped(&mut self, id: SubscriptionId, streams: &mut Streams) {
+        let Some(entry) = streams.remove(id) else {
+            return;
+        };
+        let before = self.waiting.len();
+        self.waiting
+            .retain(|pending| !matches!(pending, Pending::Subscribe(other, _) if *other == id));
+        if self.waiting.len() < before && !entry.active {
+            // The server never heard of it.
+            return;
+        }
+        let filters: Vec<_> = entry
+            .filters
+            .into_iter()
+            .map(|subscription| subscription.filter)
+            .collect();
+        if !filters.is_empty() {
+            let reply = None;
+            let request = UnsubscribeRequest { filters, reply };
+            self.waiting.push_back(Pending::Unsubscribe(request));
+        }
+    }
+
+    /// The server has no session: everything that it had granted is asked for again.
+    pub(super) fn subscribe_again(&mut self, streams: &mut Streams) {
+        for id in streams.deactivate_all() {
+            self.waiting.push_back(Pending::Subscribe(id, None));
+        }
+    }
+
+    /// Sends what waits.
+    pub(super) fn send(
+        &mut self,
+        connection: &mut Connection,
+        now: Instant,
+        streams: &mut Streams,
+    ) {
+        while let Some(mut pending) = self.waiting.pop_front() {
+            let sent = match &mut pending {
+                Pending::Subscribe(id, _) => {
+                    let Some(entry) = streams.get(*id) else {
+                        continue;
+                    };
+                    let properties = SubscribeProperties {
+                        subscription_id: self.use_ids.then_some(*id),
+                        user_properties: entry.user_properties.clone(),
+                    };
+                    connection.subscribe(now, entry.filters.clone(), properties)
+                }
+                Pending::Unsubscribe(request) => {
+                    streams.forget_filters(&request.filters);
+                    let properties = UnsubscribeProperties::default();
+                    connection.unsubscribe(now, request.filters.clone(), properties)
+                }
+            };
+            match sent {
+                Ok(id) => self.asked.push_back((id, pending)),
+                Err(CommandError::NotConnected | CommandError::NoPacketId) => {
+                    self.waiting.push_front(pending);
+                    return;
+                }
+                Err(error) => fail(pending, &error.into(), streams),
+            }
+        }
+    }
+
+    pub(super) fn suback(&mut self, ack: SubAck, streams: &mut Streams) {
+        let Some(Pending::Subscribe(id, reply)) = self.answered(ack.packet_id) else {
+            return;
+        };
+        let refused = ack.reasons.iter().find(|reason| reason.is_error()).copied();
+        if let Some(reason) = refused
+            && ack.reasons.iter().all(|reason| reason.is_error())
+        {
+            let error = Error::SubscribeRefused { reason };
+            fail(Pending::Subscribe(id, reply), &error, streams);
+            return;
+        }
+        streams.granted(id, &ack.reasons);
+        if let Some(reply) = reply {
+            // Whoever asked and left has dropped the stream as well.
+            let _ = reply.send(Ok(ack.reasons));
+        }
+    }
+
+    pub(super) fn unsuback(&mut self, ack: &UnsubAck, streams: &mut Streams) {
+        let Some(Pending::Unsubscribe(request)) = self.answered(ack.packet_id) else {
+            return;
+        };
+        streams.remove_without_filters();
+        let refused = ack.reasons.iter().find(|reason| reason.is_error());
+        if let Some(reply) = request.reply {
+            let _ = reply.send(match refused {
+                Some(reason) => Err(Error::UnsubscribeRefused { reason: *reason }),
+                None => Ok(()),
+            });
+        }
+    }
+
+    fn answered(&mut self, id: PacketId) -> Option<Pending> {
+        let index = self.asked.iter().position(|(other, _)| *other == id)?;
+        self.asked.remove(index).map(|(_, pending)| pending)
+    }
+
+    /// What was not answered is asked again on the next connection, in order.
+    pub(super) fn link_lost(&mut self) {
+        while let Some((_, pending)) = self.asked.pop_back() {
+            self.waiting.push_front(pending);
+        }
+    }
+
+    pub(super) fn fail_all(&mut self, error: &Error) {
+        let asked = self.asked.drain(..).map(|(_, pending)| pending);
+        for pending in asked.chain(self.waiting.drain(..)) {
+            match pending {
+                Pending::Subscribe(_, reply) => reply.map(|to| to.send(Err(error.clone())).is_ok()),
+                Pending::Unsubscribe(request) => {
+                    request.reply.map(|to| to.send(Err(error.clone())).is_ok())
+                }
+            };
+        }
+    }
+}
+
+/// The request will not succeed; a subscription ends.
+fn fail(pending: Pending, error: &Error, streams: &mut Streams) {
+    match pending {
+        Pending::Subscribe(id, reply) => {
+            if let Some(entry) = streams.remove(id) {
+                entry.end();
+            }
+            if reply
+                .and_then(|reply| reply.send(Err(error.clone())).ok())
+                .is_none()
+            {
+                tracing::warn!(%error, "a subscription was refused and has ended");
+            }
+        }
+        Pending::Unsubscribe(request) => {
+            if let Some(reply) = request.reply {
+                let _ = reply.send(Err(error.clone()));
+            }
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! What can go wrong, by the decision that it calls for.
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use mq_codec::{ReasonCode, StringError, TopicError};
+use mq_proto::{CloseReason, CommandError};
+use mq_transport::AddressError;
+
+/// What went wrong; its text is one line.
+///
+/// It can be cloned, since the end of a connection is told to everybody who waits for something.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The URL cannot be read.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// The text is not a topic name or topic filter.
+    #[error("not a topic: {0}")]
+    Topic(#[from] TopicError),
+    /// The text cannot be an MQTT string.
+    #[error("not an MQTT string: {0}")]
+    Text(#[from] StringError),
+    /// The link could not be made, or broke.
+    #[error(transparent)]
+    Transport(Arc<mq_transport::Error>),
+    /// The server did not let the client in.
+    #[error("the server refused the connection: {reason}")]
+    Refused {
+        /// Why.
+        reason: ReasonCode,
+    },
+    /// The connection ended: the server said so, was silent for too long, or broke the protocol.
+    #[error("the connection ended: {0}")]
+    Ended(CloseReason),
+    /// The connection could not be made in time.
+    #[error("the server did not accept the connection within {after:?}")]
+    ConnectTimeout {
+        /// How long was waited.
+        after: Duration,
+    },
+    /// The queue of messages to send is full; only [`Client::try_send`](crate::Client::try_send)
+    /// and the builder's early messages do not wait for room.
+    #[error("the queue of messages to send is full")]
+    QueueFull,
+    /// The server's limits do not allow the message or request, or it cannot be encoded.
+    #[error("it cannot be sent: {0}")]
+    NotSent(#[from] CommandError),
+    /// The message's expiry interval passed before it could be sent.
+    #[error("the message expired before it could be sent")]
+    Expired,
+    /// The link was lost before a QoS 0 message was written; it is not sent again.
+    #[error("the link was lost before the message was written")]
+    LostUnsent,
+    /// The server received the message and did not take it.
+    #[error("the server did not take the message: {reason}")]
+    PublishRefused {
+        /// Why.
+        reason: ReasonCode,
+    },
+    /// The server granted none of the subscriptions.
+    #[error("the server refused the subscription: {reason}")]
+    SubscribeRefused {
+        /// Why the first of them was refused.
+        reason: ReasonCode,
+    },
+    /// The server did not end the subscription.
+    #[error("the server did not end the subscription: {reason}")]
+    UnsubscribeRefused {
+        /// Why.
+        reason: ReasonCode,
+    },
+    /// There is no connection now.
+    #[error("there is no connection now")]
+    NotConnected,
+    /// The client was closed before all was sent and acknowledged.
+    #[error("closed with {unsent} messages not sent and {unacknowledged} not acknowledged")]
+    Undelivered {
+        /// Messages that were never written.
+        unsent: usize,
+        /// QoS 1 and 2 messages whose acknowledgement did not come.
+        unacknowledged: usize,
+    },
+    /// The client was closed on this side.
+    #[error("the client is closed")]
+    Closed,
+}
+
+impl From<Infallible> for Error {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}
+
+impl From<mq_transport::Error> for Error {
+    fn from(error: mq_transport::Error) -> Self {
+        match error {
+            mq_transport::Error::Address(error) => Self::Address(error),
+            error => Self::Transport(Arc::new(error)),
+        }
+    }
+}
+
+impl From<CloseReason> for Error {
+    fn from(reason: CloseReason) -> Self {
+        match reason {
+            CloseReason::Refused(ack) => Self::Refused { reason: ack.reason },
+            CloseReason::Local(_) => Self::Closed,
+            reason => Self::Ended(reason),
+        }
+    }
+}
+
+impl Error {
+    /// Whether connecting again may help.
+    ///
+    /// It does not where the server said that it will not have this client (credentials, client
+    /// identifier, version, a will that it does not take, a session that another client took
+    /// over), or that the client broke a rule; nor where its certificate is not believed or this
+    /// side's options cannot be used.
+    #[must_use]
+    pub fn is_temporary(&self) -> bool {
+        match self {
+            Self::Transport(error) => !matches!(
+                **error,
+                mq_transport::Error::Address(_)
+                    | mq_transport::Error::NotBuiltIn { .. }
+                    | mq_transport::Error::File { .. }
+                    | mq_transport::Error::InvalidFile { .. }
+                    | mq_transport::Error::InvalidOption { .. }
+                    | mq_transport::Error::NoCongestionControl { .. }
+                    | mq_transport::Error::CertificateRejected { .. }
+            ),
+            Self::Refused { reason } => reason_passes(*reason),
+            Self::Ended(CloseReason::ByPeer(disconnect)) => reason_passes(disconnect.reason),
+            Self::Ended(_) | Self::ConnectTimeout { .. } => true,
+            _ => false,
+        }
+    }
+}
+
+/// Whether what a server gave as its reason passes with time.
+fn reason_passes(reason: ReasonCode) -> bool {
+    matches!(
+        reason,
+        ReasonCode::Success
+            | ReasonCode::UnspecifiedError
+            | ReasonCode::ImplementationSpecificError
+            | ReasonCode::ServerUnavailable
+            | ReasonCode::ServerBusy
+            | ReasonCode::ServerShuttingDown
+            | ReasonCode::KeepAliveTimeout
+            | ReasonCode::MessageRateTooHigh
+            | ReasonCode::QuotaExceeded
+            | ReasonCode::AdministrativeAction
+            | ReasonCode::ConnectionRateExceeded
+            | ReasonCode::MaximumConnectTime
+    )
+}

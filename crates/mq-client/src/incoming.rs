@@ -1,0 +1,112 @@
+//! Messages that arrive.
+
+use std::{
+    fmt,
+    future::{Ready, ready},
+    sync::Arc,
+    time::Instant,
+};
+
+use bytes::Bytes;
+use mq_codec::{PublishProperties, QoS, ReasonCode, SubscriptionId, TopicName};
+use mq_proto::AckTicket;
+
+use crate::{Error, queue::ManualAck, shared::Shared};
+
+/// A message that arrived for a subscription.
+///
+/// Topic and payload share the buffer that they were read into; whoever keeps small messages for
+/// long copies them, so as not to keep whole buffers.
+pub struct Incoming {
+    /// Where it was published.
+    pub topic: TopicName,
+    /// The application's bytes.
+    pub payload: Bytes,
+    /// The QoS that it was sent at.
+    pub qos: QoS,
+    /// Whether it is a retained message.
+    pub retain: bool,
+    /// It may have arrived before (QoS 1).
+    pub dup: bool,
+    /// MQTT 5.0 properties.
+    pub properties: PublishProperties,
+    /// The subscriptions that it matched, by the identifiers that the client gave them (5.0).
+    pub subscription_ids: Vec<SubscriptionId>,
+    /// When the read that brought it returned.
+    pub received_at: Instant,
+    pub(crate) duty: Option<Box<Duty>>,
+}
+
+/// The duty to acknowledge, with manual acknowledgement.
+pub(crate) struct Duty {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) ticket: AckTicket,
+    pub(crate) connection: u64,
+}
+
+impl Incoming {
+    /// Acknowledges the message, with [`ClientBuilder::manual_ack`]; see
+    /// [`acknowledge`](Self::acknowledge).
+    ///
+    /// Acts at once; the future only carries the result.
+    ///
+    /// [`ClientBuilder::manual_ack`]: crate::ClientBuilder::manual_ack
+    pub fn ack(&mut self) -> Ready<Result<(), Error>> {
+        ready(self.acknowledge(ReasonCode::Success))
+    }
+
+    /// Acknowledges the message, or refuses it (5.0), with [`ClientBuilder::manual_ack`].
+    ///
+    /// Does nothing for QoS 0, without manual acknowledgement, and the second time. After the
+    /// connection that brought the message has been lost it does nothing either: the server sends
+    /// the message again. Acknowledgements leave in the order of the messages, so one that is
+    /// withheld holds up those after it.
+    ///
+    /// [`ClientBuilder::manual_ack`]: crate::ClientBuilder::manual_ack
+    ///
+    /// # Errors
+    /// What ended the client.
+    pub fn acknowledge(&mut self, reason: ReasonCode) -> Result<(), Error> {
+        let Some(duty) = self.duty.take() else {
+            return Ok(());
+        };
+        let Duty {
+            shared,
+            ticket,
+            connection,
+        } = *duty;
+        shared.queue.control(|control| {
+            control.acks.push(ManualAck {
+                ticket,
+                connection,
+                reason,
+            });
+        })
+    }
+
+    /// The same for another subscription; without the duty.
+    pub(crate) fn copy(&self) -> Self {
+        Self {
+            topic: self.topic.clone(),
+            payload: self.payload.clone(),
+            qos: self.qos,
+            retain: self.retain,
+            dup: self.dup,
+            properties: self.properties.clone(),
+            subscription_ids: self.subscription_ids.clone(),
+            received_at: self.received_at,
+            duty: None,
+        }
+    }
+}
+
+impl fmt::Debug for Incoming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Incoming")
+            .field("topic", &self.topic)
+            .field("payload", &self.payload)
+            .field("qos", &self.qos)
+            .field("retain", &self.retain)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,88 @@
+//! Messages to send.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use mq_codec::{PublishProperties, QoS, TopicName};
+use mq_proto::Message;
+
+use crate::Error;
+
+/// A message to send.
+///
+/// ```
+/// use mq_client::{Outgoing, QoS};
+///
+/// let reading = Outgoing::to("plant/7/temperature", "21.5")?
+///     .qos(QoS::AtLeastOnce)
+///     .retain(true);
+/// # Ok::<(), mq_client::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Outgoing {
+    pub(crate) message: Arc<Message>,
+    pub(crate) qos: QoS,
+    pub(crate) retain: bool,
+}
+
+impl Outgoing {
+    /// A QoS 0 message, not retained.
+    #[must_use]
+    pub fn new(topic: TopicName, payload: impl Into<Bytes>) -> Self {
+        Self::shared(Arc::new(Message::new(topic, payload)))
+    }
+
+    /// The same with a topic that is still to be checked.
+    ///
+    /// # Errors
+    /// [`Error::Topic`] if it is no topic name.
+    pub fn to<T>(topic: T, payload: impl Into<Bytes>) -> Result<Self, Error>
+    where
+        T: TryInto<TopicName>,
+        Error: From<T::Error>,
+    {
+        Ok(Self::new(topic.try_into()?, payload))
+    }
+
+    /// A message that exists already: sending it often costs no allocation.
+    #[must_use]
+    pub fn shared(message: Arc<Message>) -> Self {
+        Self {
+            message,
+            qos: QoS::AtMostOnce,
+            retain: false,
+        }
+    }
+
+    /// How often it may arrive.
+    #[must_use]
+    pub fn qos(mut self, qos: QoS) -> Self {
+        self.qos = qos;
+        self
+    }
+
+    /// Whether the server keeps it for later subscribers.
+    #[must_use]
+    pub fn retain(mut self, retain: bool) -> Self {
+        self.retain = retain;
+        self
+    }
+
+    /// MQTT 5.0 properties. A Message Expiry Interval counts from when the message is queued.
+    #[must_use]
+    pub fn properties(mut self, properties: PublishProperties) -> Self {
+        Arc::make_mut(&mut self.message).properties = properties;
+        self
+    }
+
+    /// The message.
+    #[must_use]
+    pub fn message(&self) -> &Arc<Message> {
+        &self.message
+    }
+
+    /// What it counts for in a queue that is bounded in bytes.
+    pub(crate) fn cost(&self) -> usize {
+        self.message.payload.len() + self.message.topic.as_bytes().len()
+    }
+}

@@ -1,0 +1,346 @@
+//! What handles ask of the driver: bounded, in order, one lock for a whole batch.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use mq_codec::{QoS, ReasonCode, SubscriptionId};
+use mq_proto::{AckTicket, Delivery};
+use mq_transport::LinkStats;
+use tokio::sync::{Notify, oneshot};
+
+use crate::{Error, Outgoing, driver::Request, receipt::AckCell};
+
+/// How many messages, and how many bytes of topics and payloads, may wait to be sent.
+///
+/// [`Client::send`](crate::Client::send) waits for room, [`Client::try_send`](crate::Client::try_send)
+/// fails with [`Error::QueueFull`]. A single message that is larger than `bytes` is taken when
+/// nothing else waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QueueLimits {
+    /// Messages. Default: 10,000, some seconds of a busy device.
+    pub messages: usize,
+    /// Bytes. Default: 16 MiB, which a small device can still spare.
+    pub bytes: usize,
+}
+
+impl Default for QueueLimits {
+    fn default() -> Self {
+        Self {
+            messages: 10_000,
+            bytes: 16 * 1024 * 1024,
+        }
+    }
+}
+
+/// SUBSCRIBE and UNSUBSCRIBE requests that may wait for their answers; then callers wait.
+const REQUEST_LIMIT: usize = 1024;
+
+/// A message that waits to be sent.
+#[derive(Debug)]
+pub(crate) struct Queued {
+    pub(crate) seq: u64,
+    pub(crate) cost: usize,
+    pub(crate) delivery: Delivery,
+    pub(crate) cell: Option<Arc<AckCell>>,
+}
+
+/// A message of the application's that it has dealt with.
+#[derive(Debug)]
+pub(crate) struct ManualAck {
+    pub(crate) ticket: AckTicket,
+    /// The connection that the ticket belongs to.
+    pub(crate) connection: u64,
+    pub(crate) reason: ReasonCode,
+}
+
+/// All that is asked for beside messages; taken by the driver as a whole.
+#[derive(Debug, Default)]
+pub(crate) struct Control {
+    pub(crate) requests: VecDeque<Request>,
+    /// At most as many as the Receive Maximum (3.x: as many as the application keeps).
+    pub(crate) acks: Vec<ManualAck>,
+    /// Subscriptions whose streams were dropped.
+    pub(crate) dropped: Vec<SubscriptionId>,
+    pub(crate) stats: Vec<oneshot::Sender<LinkStats>>,
+    /// Set once: end within this time.
+    pub(crate) end: Option<Duration>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Queue {
+    state: Mutex<State>,
+    /// Notified when there is room again, or never will be.
+    room: Notify,
+    /// Wakes the driver.
+    driver: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    limits: QueueLimits,
+    waiting: VecDeque<Queued>,
+    /// What counts against the limits: `waiting` and what the driver took and has not sent.
+    messages: usize,
+    bytes: usize,
+    last_seq: u64,
+    control: Control,
+    /// No new messages are taken.
+    ending: bool,
+    closed: Option<Error>,
+}
+
+/// What became of an attempt to queue.
+pub(crate) enum Push<T> {
+    Queued(u64, Option<Arc<AckCell>>),
+    Full(T),
+}
+
+impl Queue {
+    pub(crate) fn new(limits: QueueLimits) -> Self {
+        Self {
+            state: Mutex::new(State {
+                limits,
+                waiting: VecDeque::new(),
+                messages: 0,
+                bytes: 0,
+                last_seq: 0,
+                control: Control::default(),
+                ending: false,
+                closed: None,
+            }),
+            room: Notify::new(),
+            driver: Notify::new(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_limits(&self, limits: QueueLimits) {
+        self.lock().limits = limits;
+    }
+
+    /// Queues as many of `messages` as there is room for and tells `queued` about each, under one
+    /// lock; the rest stays.
+    pub(crate) fn push_all(
+        &self,
+        messages: &mut VecDeque<Outgoing>,
+        mut queued: impl FnMut(u64, Option<Arc<AckCell>>),
+    ) -> Result<(), Error> {
+        let mut state = self.lock();
+        let was_empty = state.waiting.is_empty();
+        let mut result = Ok(());
+        while let Some(next) = messages.pop_front() {
+            match state.push(next) {
+                Ok(Push::Queued(seq, cell)) => queued(seq, cell),
+                Ok(Push::Full(back)) => {
+                    messages.push_front(back);
+                    break;
+                }
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            }
+        }
+        let wake = was_empty && !state.waiting.is_empty();
+        drop(state);
+        if wake {
+            self.driver.notify_one();
+        }
+        result
+    }
+
+    pub(crate) fn push(&self, message: Outgoing) -> Result<Push<Outgoing>, Error> {
+        let mut state = self.lock();
+        // A driver that left something behind comes back for it by itself.
+        let was_empty = state.waiting.is_empty();
+        let pushed = state.push(message)?;
+        drop(state);
+        if was_empty && matches!(pushed, Push::Queued(..)) {
+            self.driver.notify_one();
+        }
+        Ok(pushed)
+    }
+
+    /// Queues, waiting for room. Cancel-safe: what was not queued is dropped with the future.
+    pub(crate) async fn push_waiting(
+        &self,
+        mut message: Outgoing,
+    ) -> Result<(u64, Option<Arc<AckCell>>), Error> {
+        match self.push(message)? {
+            Push::Queued(seq, cell) => return Ok((seq, cell)),
+            Push::Full(back) => message = back,
+        }
+        loop {
+            let room = self.room.notified();
+            tokio::pin!(room);
+            room.as_mut().enable();
+            match self.push(message)? {
+                Push::Queued(seq, cell) => return Ok((seq, cell)),
+                Push::Full(back) => message = back,
+            }
+            room.await;
+        }
+    }
+
+    /// Resolves when something has left the queue since the call began. See [`Notify`].
+    pub(crate) fn room(&self) -> tokio::sync::futures::Notified<'_> {
+        self.room.notified()
+    }
+
+    /// Queues a request, waiting while there are too many.
+    pub(crate) async fn request(&self, request: Request) -> Result<(), Error> {
+        loop {
+            let room = self.room.notified();
+            tokio::pin!(room);
+            room.as_mut().enable();
+            {
+                let mut state = self.lock();
+                state.check_open()?;
+                if state.control.requests.len() < REQUEST_LIMIT {
+                    state.control.requests.push_back(request);
+                    break;
+                }
+            }
+            room.await;
+        }
+        self.driver.notify_one();
+        Ok(())
+    }
+
+    /// Changes what is asked of the driver and wakes it.
+    pub(crate) fn control(&self, change: impl FnOnce(&mut Control)) -> Result<(), Error> {
+        let mut state = self.lock();
+        if let Some(error) = &state.closed {
+            return Err(error.clone());
+        }
+        change(&mut state.control);
+        drop(state);
+        self.driver.notify_one();
+        Ok(())
+    }
+
+    /// Takes no more messages; the driver ends within `deadline`.
+    pub(crate) fn end(&self, deadline: Duration) {
+        let mut state = self.lock();
+        state.ending = true;
+        state.control.end.get_or_insert(deadline);
+        drop(state);
+        self.driver.notify_one();
+        self.room.notify_waiters();
+    }
+
+    /// Why nothing more can be asked for, once that is so.
+    pub(crate) fn closed(&self) -> Option<Error> {
+        self.lock().closed.clone()
+    }
+
+    /// Wakes the driver.
+    pub(crate) fn wake_driver(&self) {
+        self.driver.notify_one();
+    }
+
+    /// Driver: waits to be woken. Cancel-safe.
+    pub(crate) async fn woken(&self) {
+        self.driver.notified().await;
+    }
+
+    /// Driver: takes what was asked for.
+    pub(crate) fn take_control(&self) -> Control {
+        let control = core::mem::take(&mut self.lock().control);
+        if control.requests.len() >= REQUEST_LIMIT {
+            self.room.notify_waiters();
+        }
+        control
+    }
+
+    /// Driver: moves messages of up to `bytes` to `batch`. They count until they are
+    /// [`sent`](Self::sent). Returns whether there were any.
+    pub(crate) fn take(&self, batch: &mut VecDeque<Queued>, bytes: usize) -> bool {
+        let mut state = self.lock();
+        let mut taken = 0;
+        while taken < bytes {
+            let Some(next) = state.waiting.pop_front() else {
+                break;
+            };
+            // What a packet costs beside topic and payload.
+            taken += next.cost + 8;
+            batch.push_back(next);
+        }
+        taken > 0
+    }
+
+    /// Driver: so many messages and bytes do not wait any more.
+    pub(crate) fn sent(&self, messages: usize, bytes: usize) {
+        let mut state = self.lock();
+        state.messages -= messages;
+        state.bytes -= bytes;
+        drop(state);
+        self.room.notify_waiters();
+    }
+
+    /// Messages that wait, those that the driver holds included.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().messages
+    }
+
+    /// Driver: nothing more is taken. Returns what was waiting.
+    pub(crate) fn close(&self, error: Error) -> (VecDeque<Queued>, Control) {
+        let mut state = self.lock();
+        state.closed.get_or_insert(error);
+        let waiting = core::mem::take(&mut state.waiting);
+        let control = core::mem::take(&mut state.control);
+        drop(state);
+        self.room.notify_waiters();
+        (waiting, control)
+    }
+}
+
+impl State {
+    fn check_open(&self) -> Result<(), Error> {
+        match &self.closed {
+            Some(error) => Err(error.clone()),
+            None if self.ending => Err(Error::Closed),
+            None => Ok(()),
+        }
+    }
+
+    fn push(&mut self, message: Outgoing) -> Result<Push<Outgoing>, Error> {
+        self.check_open()?;
+        let cost = message.cost();
+        let full = self.messages >= self.limits.messages
+            || (self.messages > 0 && self.bytes + cost > self.limits.bytes);
+        if full {
+            return Ok(Push::Full(message));
+        }
+        self.messages += 1;
+        self.bytes += cost;
+        self.last_seq += 1;
+        let seq = self.last_seq;
+        let Outgoing {
+            message,
+            qos,
+            retain,
+        } = message;
+        let cell = (qos > QoS::AtMostOnce).then(Arc::<AckCell>::default);
+        let expiry = message.properties.message_expiry_interval;
+        let mut delivery = Delivery::new(message, qos);
+        delivery.retain = retain;
+        delivery.expires_at = expiry.and_then(|seconds| {
+            let now: Instant = tokio::time::Instant::now().into_std();
+            now.checked_add(Duration::from_secs(seconds.into()))
+        });
+        self.waiting.push_back(Queued {
+            seq,
+            cost,
+            delivery,
+            cell: cell.clone(),
+        });
+        Ok(Push::Queued(seq, cell))
+    }
+}

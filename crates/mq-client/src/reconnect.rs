@@ -1,0 +1,176 @@
+//! When to connect again: pure arithmetic.
+
+use std::time::Duration;
+
+/// When to connect again after a connection was lost or could not be made.
+///
+/// The first wait is about `initial`, each further one `factor` times as long, up to `max`. A
+/// connection that lasted longer than the last wait starts the sequence anew; one that ends sooner
+/// does not, so that a server that accepts and drops at once is not hammered.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Reconnect {
+    /// The first wait. Default: 250 ms, hardly noticed, and long enough for a broker to restart
+    /// its listener.
+    pub initial: Duration,
+    /// The longest wait. Default: 30 s.
+    pub max: Duration,
+    /// How much longer each wait is than the one before. Default: 2.
+    pub factor: f64,
+    /// The share of each wait that is random, from 0 to 1: clients that lost the same broker must
+    /// not come back together. Default: 0.5, from half of the wait to all of it.
+    pub jitter: f64,
+    /// Attempts without a connection in between; `None` is no limit, 0 never connects again.
+    /// Default: none.
+    pub attempts: Option<u32>,
+}
+
+impl Default for Reconnect {
+    fn default() -> Self {
+        Self {
+            initial: Duration::from_millis(250),
+            max: Duration::from_secs(30),
+            factor: 2.0,
+            jitter: 0.5,
+            attempts: None,
+        }
+    }
+}
+
+impl Reconnect {
+    /// Does not connect again: the first loss ends the client.
+    #[must_use]
+    pub fn never() -> Self {
+        Self {
+            attempts: Some(0),
+            ..Self::default()
+        }
+    }
+}
+
+/// The waits of one client.
+#[derive(Debug)]
+pub(crate) struct Backoff {
+    policy: Reconnect,
+    attempts: u32,
+    wait: Duration,
+    rng: u64,
+}
+
+impl Backoff {
+    pub(crate) fn new(policy: Reconnect) -> Self {
+        Self::seeded(policy, crate::builder::random())
+    }
+
+    fn seeded(policy: Reconnect, rng: u64) -> Self {
+        Self {
+            policy,
+            attempts: 0,
+            wait: Duration::ZERO,
+            rng,
+        }
+    }
+
+    /// The number of the attempt that comes next and how long to wait before it; `None` when
+    /// there is to be none.
+    pub(crate) fn next(&mut self) -> Option<(u32, Duration)> {
+        let Reconnect {
+            initial,
+            max,
+            factor,
+            jitter,
+            attempts,
+        } = self.policy;
+        if attempts.is_some_and(|limit| self.attempts >= limit) {
+            return None;
+        }
+        self.attempts = self.attempts.saturating_add(1);
+        let longer = self.wait.as_secs_f64() * factor.max(1.0);
+        self.wait = Duration::try_from_secs_f64(longer)
+            .unwrap_or(max)
+            .clamp(initial.min(max), max);
+        let random = self.wait.mul_f64(jitter.clamp(0.0, 1.0) * self.fraction());
+        Some((self.attempts, self.wait.saturating_sub(random)))
+    }
+
+    /// A connection was made and has ended after `lasted`.
+    pub(crate) fn connected(&mut self, lasted: Duration) {
+        self.attempts = 0;
+        if lasted > self.wait {
+            self.wait = Duration::ZERO;
+        }
+    }
+
+    /// From 0 to 1. `SplitMix64`.
+    fn fraction(&mut self) -> f64 {
+        self.rng = self.rng.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.rng;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^= z >> 31;
+        f64::from(u32::try_from(z >> 32).unwrap_or(0)) / f64::from(u32::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fixed() -> Reconnect {
+        Reconnect {
+            initial: Duration::from_millis(100),
+            max: Duration::from_secs(1),
+            jitter: 0.0,
+            ..Reconnect::default()
+        }
+    }
+
+    fn waits(backoff: &mut Backoff, count: usize) -> Vec<u128> {
+        (0..count)
+            .map(|_| backoff.next().unwrap().1.as_millis())
+            .collect()
+    }
+
+    #[test]
+    fn waits_double_up_to_the_longest() {
+        let mut backoff = Backoff::seeded(fixed(), 1);
+        assert_eq!(waits(&mut backoff, 6), [100, 200, 400, 800, 1000, 1000]);
+    }
+
+    #[test]
+    fn a_connection_that_lasted_starts_anew() {
+        let mut backoff = Backoff::seeded(fixed(), 1);
+        assert_eq!(waits(&mut backoff, 2), [100, 200]);
+        backoff.connected(Duration::from_millis(150));
+        assert_eq!(waits(&mut backoff, 1), [400]);
+        backoff.connected(Duration::from_secs(60));
+        assert_eq!(waits(&mut backoff, 1), [100]);
+    }
+
+    #[test]
+    fn jitter_takes_away_its_share_at_most() {
+        let policy = Reconnect {
+            jitter: 0.5,
+            max: Duration::from_millis(100),
+            ..fixed()
+        };
+        let mut backoff = Backoff::seeded(policy, 7);
+        let waits = waits(&mut backoff, 100);
+        assert!(waits.iter().all(|wait| (50..=100).contains(wait)));
+        assert!(waits.iter().any(|wait| *wait < 75) && waits.iter().any(|wait| *wait > 75));
+    }
+
+    #[test]
+    fn attempts_are_counted_without_a_connection() {
+        let policy = Reconnect {
+            attempts: Some(2),
+            ..fixed()
+        };
+        let mut backoff = Backoff::seeded(policy, 1);
+        assert_eq!(backoff.next().unwrap().0, 1);
+        assert_eq!(backoff.next().unwrap().0, 2);
+        assert!(backoff.next().is_none());
+        backoff.connected(Duration::ZERO);
+        assert_eq!(backoff.next().unwrap().0, 1);
+        assert!(Backoff::seeded(Reconnect::never(), 1).next().is_none());
+    }
+}

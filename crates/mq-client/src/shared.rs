@@ -1,0 +1,82 @@
+//! What handles, streams, receipts and the driver have in common.
+
+use std::sync::{Arc, Mutex, PoisonError, atomic::AtomicU64};
+
+use tokio::{
+    sync::{broadcast, watch},
+    task::JoinHandle,
+};
+
+use crate::{
+    Error,
+    event::{Connected, EVENT_CAPACITY, Event},
+    queue::{Queue, QueueLimits},
+    subscription::Inbox,
+    written::Written,
+};
+
+/// How the connection stands.
+#[derive(Clone, Debug)]
+pub(crate) enum Status {
+    /// No CONNACK yet, or not any more.
+    Connecting,
+    Connected(Arc<Connected>),
+    /// The client has ended, and why.
+    Ended(Error),
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) queue: Queue,
+    pub(crate) written: Written,
+    pub(crate) status: watch::Sender<Status>,
+    /// The last connection that the server accepted.
+    pub(crate) last: Mutex<Option<Arc<Connected>>>,
+    /// Made when somebody first asks for events.
+    events: Mutex<Option<broadcast::Sender<Event>>>,
+    /// Where messages go that match no subscription.
+    pub(crate) catch_all: Mutex<Option<Arc<Inbox>>>,
+    /// Messages that matched no subscription and were dropped.
+    pub(crate) unmatched: AtomicU64,
+    /// The driver, so that [`Client::disconnect`](crate::Client::disconnect) can wait for its end.
+    pub(crate) task: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Shared {
+    pub(crate) fn new() -> Self {
+        Self {
+            queue: Queue::new(QueueLimits::default()),
+            written: Written::default(),
+            status: watch::Sender::new(Status::Connecting),
+            last: Mutex::new(None),
+            events: Mutex::new(None),
+            catch_all: Mutex::new(None),
+            unmatched: AtomicU64::new(0),
+            task: Mutex::new(None),
+        }
+    }
+
+    pub(crate) fn events(&self) -> broadcast::Receiver<Event> {
+        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.queue.closed().is_some() {
+            // Ends at once.
+            return broadcast::channel(1).1;
+        }
+        events
+            .get_or_insert_with(|| broadcast::Sender::new(EVENT_CAPACITY))
+            .subscribe()
+    }
+
+    pub(crate) fn tell(&self, event: Event) {
+        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sender) = &*events {
+            // Nobody listening is nobody to tell.
+            let _ = sender.send(event);
+        }
+    }
+
+    /// Ends all event streams.
+    pub(crate) fn end_events(&self) {
+        *self.events.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
