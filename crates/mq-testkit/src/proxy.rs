@@ -96,11 +96,7 @@ impl UdpProxy {
     }
 }
 
-async fn receive(
-    socket: Arc<UdpSocket>,
-    to: mpsc::Sender<(Instant, Vec<u8>)>,
-    delay: Duration,
-) {
+async fn receive(socket: Arc<UdpSocket>, to: mpsc::Sender<(Instant, Vec<u8>)>, delay: Duration) {
     let mut datagram = vec![0; 65_536];
     loop {
         match socket.recv(&mut datagram).await {

@@ -20,7 +20,14 @@ const PEERS: usize = 10_000;
 const AT_ONCE: usize = 400;
 
 /// What one bad peer does; most leave by themselves, the patient ones are thrown out.
-async fn misbehave(number: usize, tcp: SocketAddr, tls: SocketAddr, quic: SocketAddr, quic_url: mq_transport::Address, connector: Connector) {
+async fn misbehave(
+    number: usize,
+    tcp: SocketAddr,
+    tls: SocketAddr,
+    quic: SocketAddr,
+    quic_url: mq_transport::Address,
+    connector: Connector,
+) {
     let stay = Duration::from_millis(1500);
     match number % 8 {
         // Connects and stays silent, until it is thrown out.
@@ -66,7 +73,9 @@ async fn misbehave(number: usize, tcp: SocketAddr, tls: SocketAddr, quic: Socket
         // A CONNECT, then a reset.
         _ => {
             if let Ok(mut link) = TcpStream::connect(tcp).await {
-                let _ = link.write_all(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x01").await;
+                let _ = link
+                    .write_all(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x01")
+                    .await;
                 let id = [b'a' + u8::try_from(number % 26).unwrap()];
                 let _ = link.write_all(&id[..number / 8 % 2]).await;
                 let _ = link.set_zero_linger();
@@ -84,9 +93,15 @@ async fn ten_thousand_bad_peers_slow_nobody_and_leave_nothing() {
     .await;
     let address = |scheme| {
         let at = broker.address(scheme);
-        format!("{}:{}", at.host, at.port).parse::<SocketAddr>().unwrap()
+        format!("{}:{}", at.host, at.port)
+            .parse::<SocketAddr>()
+            .unwrap()
     };
-    let (tcp, tls, quic) = (address(Scheme::Tcp), address(Scheme::Tls), address(Scheme::Quic));
+    let (tcp, tls, quic) = (
+        address(Scheme::Tcp),
+        address(Scheme::Tls),
+        address(Scheme::Quic),
+    );
     let good = broker.client(Scheme::Quic, "good").build().await.unwrap();
     let mut messages = good.subscribe("t", QoS::AtLeastOnce).await.unwrap();
     let connector = broker.connector(false);
@@ -176,5 +191,7 @@ async fn settle(broker: &TestBroker) {
 }
 
 fn resident() -> u64 {
-    mq_measure::process::memory(std::process::id()).unwrap().rss_bytes
+    mq_measure::process::memory(std::process::id())
+        .unwrap()
+        .rss_bytes
 }

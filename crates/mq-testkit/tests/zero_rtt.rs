@@ -5,7 +5,9 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use mq_client::{Client, Connector, EarlyData, HandshakeKind, Outgoing, QoS, Subscription, TopicName};
+use mq_client::{
+    Client, Connector, EarlyData, HandshakeKind, Outgoing, QoS, Subscription, TopicName,
+};
 use mq_testkit::{Scheme, TcpProxy, TestBroker, UdpProxy};
 use mq_transport::Address;
 use tokio::time::{Instant, timeout};
@@ -18,7 +20,9 @@ const D_SUB: Duration = Duration::from_millis(100);
 const SLACK: Duration = Duration::from_millis(120);
 
 fn socket_address(address: &Address) -> SocketAddr {
-    format!("{}:{}", address.host, address.port).parse().unwrap()
+    format!("{}:{}", address.host, address.port)
+        .parse()
+        .unwrap()
 }
 
 fn through(scheme: Scheme, proxy: SocketAddr) -> String {
@@ -131,8 +135,14 @@ async fn a_resumed_publish_over_tls_waits_for_no_handshake_of_tls() {
     let connack = times.connack_at.duration_since(times.dialled_at);
     println!("PUBLISH after {took:?}, CONNACK after {connack:?}");
     assert_eq!(stats.early_data, EarlyData::Accepted);
-    assert!(took >= D_PUB + D_SUB && took < D_PUB + D_SUB + SLACK, "{took:?}");
-    assert!(connack >= 2 * D_PUB && connack < 2 * D_PUB + SLACK, "{connack:?}");
+    assert!(
+        took >= D_PUB + D_SUB && took < D_PUB + D_SUB + SLACK,
+        "{took:?}"
+    );
+    assert!(
+        connack >= 2 * D_PUB && connack < 2 * D_PUB + SLACK,
+        "{connack:?}"
+    );
     client.disconnect().await.unwrap();
 }
 
@@ -141,7 +151,9 @@ async fn a_replayed_copy_of_the_datagrams_delivers_nothing_twice() {
     let broker = TestBroker::start().await;
     let (_subscriber, mut messages, _) = subscriber(&broker).await;
     let target = socket_address(&broker.address(Scheme::Quic));
-    let proxy = UdpProxy::start(target, Duration::from_millis(20)).await.unwrap();
+    let proxy = UdpProxy::start(target, Duration::from_millis(20))
+        .await
+        .unwrap();
     let url = through(Scheme::Quic, proxy.address());
     let connector = broker.connector(true);
     get_tickets(&url, &connector).await;

@@ -114,7 +114,12 @@ pub(crate) struct MqttArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) username: Option<String>,
     /// Password
-    #[arg(long, value_name = "TEXT", env = "MQBENCH_PASSWORD", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        env = "MQBENCH_PASSWORD",
+        hide_env_values = true
+    )]
     pub(crate) password: Option<String>,
 }
 

@@ -62,7 +62,9 @@ impl BrokerProcess {
         let mut command = Command::new(&program);
         command.args(["broker", "--announce"]);
         for scheme in schemes {
-            command.arg("--listen").arg(format!("{scheme}://127.0.0.1:0"));
+            command
+                .arg("--listen")
+                .arg(format!("{scheme}://127.0.0.1:0"));
         }
         command.arg("--cert").arg(certificate.certificate());
         command.arg("--key").arg(certificate.key());

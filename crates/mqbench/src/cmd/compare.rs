@@ -8,9 +8,7 @@ use mq_measure::{
     Counts, LatencyRecorder, Samples, Summary, Validity,
     manifest::{Manifest, Software},
     process::ProcessMeter,
-    result::{
-        Comparison, ConnectTimes, ProcessUse, Round, RunResult, SCHEMA, TransportResult,
-    },
+    result::{Comparison, ConnectTimes, ProcessUse, Round, RunResult, SCHEMA, TransportResult},
     stats::Bootstrap,
     validity,
 };
@@ -68,7 +66,11 @@ pub(crate) struct Args {
 
 impl Args {
     fn messages_per_round(&self) -> u64 {
-        let all = if self.quick { self.count / 10 } else { self.count };
+        let all = if self.quick {
+            self.count / 10
+        } else {
+            self.count
+        };
         (all / u64::from(self.rounds)).max(1)
     }
 
@@ -83,7 +85,10 @@ impl Args {
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     if args.size < crate::payload::MIN_SIZE {
-        bail!("--size {} is too small: a measured message has at least 8 bytes", args.size);
+        bail!(
+            "--size {} is too small: a measured message has at least 8 bytes",
+            args.size
+        );
     }
     if let Some(out) = &args.out {
         // Before the work, so that a directory that cannot be made costs nothing.
@@ -241,13 +246,15 @@ impl Lane {
         let bar = progress.clone();
         let end = (&self.address, &self.connector);
         let outcome = e2e::run(&plan, &args.mqtt, end, end, move |_| bar.inc(1)).await?;
-        let used = |role, meter: &ProcessMeter| {
-            meter.read().map(|usage| ProcessUse::new(role, &usage))
-        };
+        let used =
+            |role, meter: &ProcessMeter| meter.read().map(|usage| ProcessUse::new(role, &usage));
         self.rounds.push(RoundOutcome {
             turn,
             outcome,
-            broker: broker.as_ref().map(|meter| used("broker", meter)).transpose()?,
+            broker: broker
+                .as_ref()
+                .map(|meter| used("broker", meter))
+                .transpose()?,
             clients: Some(used("clients", &clients)?),
         });
         Ok(())
@@ -326,10 +333,9 @@ fn result(args: &Args, lanes: &[Lane], own: bool) -> RunResult {
 
 fn transport(args: &Args, lane: &Lane) -> TransportResult {
     let samples = lane.samples();
-    let counts = lane
-        .rounds
-        .iter()
-        .fold(Counts::default(), |sum, round| sum.plus(round.outcome.counts));
+    let counts = lane.rounds.iter().fold(Counts::default(), |sum, round| {
+        sum.plus(round.outcome.counts)
+    });
     let latency = Summary::from_samples(&samples.latencies_intended_ns());
     let mut validity = Validity::default();
     validity.extend(validity::counts(&counts));
@@ -359,7 +365,11 @@ fn transport(args: &Args, lane: &Lane) -> TransportResult {
         wire,
         processes: [
             total(lane.rounds.iter().filter_map(|round| round.broker.as_ref())),
-            total(lane.rounds.iter().filter_map(|round| round.clients.as_ref())),
+            total(
+                lane.rounds
+                    .iter()
+                    .filter_map(|round| round.clients.as_ref()),
+            ),
         ]
         .into_iter()
         .flatten()
@@ -448,14 +458,11 @@ fn text(args: &Args, lanes: &[Lane], result: &RunResult) -> String {
     text
 }
 
-fn write_files(
-    out: &std::path::Path,
-    lanes: &[Lane],
-    result: &RunResult,
-) -> anyhow::Result<()> {
+fn write_files(out: &std::path::Path, lanes: &[Lane], result: &RunResult) -> anyhow::Result<()> {
     let recorders: Vec<_> = lanes.iter().map(Lane::recorder).collect();
     for lane in lanes {
-        lane.samples().save(&out.join(format!("samples-{}.csv", lane.name)))?;
+        lane.samples()
+            .save(&out.join(format!("samples-{}.csv", lane.name)))?;
     }
     let start = std::time::SystemTime::now();
     let tagged: Vec<_> = lanes
@@ -469,8 +476,8 @@ fn write_files(
         })
         .collect();
     let path = out.join("latency.hlog");
-    let file = std::fs::File::create(&path)
-        .with_context(|| format!("cannot write {}", path.display()))?;
+    let file =
+        std::fs::File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
     mq_measure::recorder::write_log(std::io::BufWriter::new(file), &path, &tagged)?;
     result.save(&out.join("result.json"))?;
     Ok(())

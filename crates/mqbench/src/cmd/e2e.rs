@@ -7,7 +7,10 @@ use mq_transport::Address;
 
 use crate::{
     args::{MqttArgs, TransportArgs, duration},
-    report::{self, units::{time, time_f64}},
+    report::{
+        self,
+        units::{time, time_f64},
+    },
     workload::{e2e, nanoseconds},
 };
 
@@ -43,7 +46,13 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let connector = args.transport.connector()?;
-    let plan = e2e::Plan::new("mqbench/e2e", args.count, args.interval, args.size, args.seed);
+    let plan = e2e::Plan::new(
+        "mqbench/e2e",
+        args.count,
+        args.interval,
+        args.size,
+        args.seed,
+    );
     let subscribe_at = args.subscribe_at.as_ref().unwrap_or(&args.broker);
     let outcome = e2e::run(
         &plan,

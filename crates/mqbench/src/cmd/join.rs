@@ -45,9 +45,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     for warning in &joined.warnings {
         text.push_str(&format!("! {warning}\n"));
     }
-    for (path, truncated) in [(&args.send, sent.truncated), (&args.receive, received.truncated)] {
+    for (path, truncated) in [
+        (&args.send, sent.truncated),
+        (&args.receive, received.truncated),
+    ] {
         if truncated {
-            text.push_str(&format!("! {} ends inside a line, which was left out\n", path.display()));
+            text.push_str(&format!(
+                "! {} ends inside a line, which was left out\n",
+                path.display()
+            ));
         }
     }
     report::print(&text)

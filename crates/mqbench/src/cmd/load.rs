@@ -52,7 +52,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
-    if args.rate.is_some_and(|rate| !rate.is_finite() || rate <= 0.0) {
+    if args
+        .rate
+        .is_some_and(|rate| !rate.is_finite() || rate <= 0.0)
+    {
         anyhow::bail!("--rate must be above 0 messages a second");
     }
     let connector = args.transport.connector()?;
@@ -83,7 +86,10 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     })
     .await?;
     let seconds = outcome.elapsed.as_secs_f64();
-    #[expect(clippy::cast_precision_loss, reason = "rates are shown with a few digits")]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "rates are shown with a few digits"
+    )]
     let per_second = |count: u64| count as f64 / seconds;
     let usage = usage.into_inner();
     let per_message = usage

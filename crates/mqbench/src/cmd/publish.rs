@@ -56,7 +56,11 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let connector = args.transport.connector()?;
     let client = args
         .mqtt
-        .builder(&args.broker, &connector, &format!("mqbench-pub-{}", std::process::id()))?
+        .builder(
+            &args.broker,
+            &connector,
+            &format!("mqbench-pub-{}", std::process::id()),
+        )?
         .build()
         .await?;
     let publisher = client.clone();
@@ -82,13 +86,20 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     })
     .await
     .context("the sending thread failed")??;
-    client.disconnect().await.context("the last messages may be lost")?;
+    client
+        .disconnect()
+        .await
+        .context("the last messages may be lost")?;
     report::print(&format!("sent {count}\n"))
 }
 
 /// Nanoseconds since the Unix epoch: the clock that machines can share.
 pub(crate) fn wall_clock_ns() -> u64 {
-    nanoseconds(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+    nanoseconds(
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default(),
+    )
 }
 
 /// The name of this machine, for the log.

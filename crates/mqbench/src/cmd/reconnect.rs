@@ -79,7 +79,10 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         time(outcome.first.sent_ns),
         outcome.first.handshake,
     );
-    text.push_str(&format!("dial to received (Δ†): {}", figure(|a| a.delta_ns)));
+    text.push_str(&format!(
+        "dial to received (Δ†): {}",
+        figure(|a| a.delta_ns)
+    ));
     text.push_str(&format!("dial to sent (W20):    {}", figure(|a| a.sent_ns)));
     text.push_str(&format!(
         "early data accepted in {early} of {} connections\n",

@@ -45,7 +45,11 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let connector = args.transport.connector()?;
     let client = args
         .mqtt
-        .builder(&args.broker, &connector, &format!("mqbench-sub-{}", std::process::id()))?
+        .builder(
+            &args.broker,
+            &connector,
+            &format!("mqbench-sub-{}", std::process::id()),
+        )?
         .build()
         .await?;
     let mut messages = client.subscribe(args.topic.as_str(), args.mqtt.qos).await?;

@@ -1,6 +1,6 @@
 //! The table of a comparison.
 
-use comfy_table::{Attribute, Cell, CellAlignment, Table, presets};
+use comfy_table::{Cell, CellAlignment, Table, presets};
 use mq_measure::{
     Summary,
     result::{ConnectKind, ConnectTimes, RunResult, TransportResult},
@@ -24,9 +24,9 @@ pub(crate) fn render(result: &RunResult) -> String {
 
 fn table(heading: &str, columns: impl Iterator<Item = String>) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
     let cells = std::iter::once(heading.to_owned()).chain(columns);
-    table.set_header(cells.map(|text| Cell::new(text).add_attribute(Attribute::Bold)));
+    table.set_header(cells.map(Cell::new));
     table
 }
 
@@ -106,9 +106,16 @@ fn ratio(count: u64, of: u64) -> String {
 fn connections(result: &RunResult) -> Table {
     let mut table = table(
         "connection",
-        ["count", "failed", "usable p50", "CONNACK p50", "CONNACK p95", "CONNACK max"]
-            .map(String::from)
-            .into_iter(),
+        [
+            "count",
+            "failed",
+            "usable p50",
+            "CONNACK p50",
+            "CONNACK p95",
+            "CONNACK max",
+        ]
+        .map(String::from)
+        .into_iter(),
     );
     for transport in &result.transports {
         for times in &transport.connect {

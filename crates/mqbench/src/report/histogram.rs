@@ -30,7 +30,11 @@ pub(crate) fn render(title: &str, recorder: &LatencyRecorder) -> String {
         let from = time(bucket.from_ns);
         let to = time(bucket.to_ns);
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "  {from:>8} – {to:>8} │{bar:<BARS$}│ {}", bucket.count);
+        let _ = writeln!(
+            text,
+            "  {from:>8} – {to:>8} │{bar:<BARS$}│ {}",
+            bucket.count
+        );
     }
     text
 }

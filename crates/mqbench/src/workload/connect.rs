@@ -89,7 +89,10 @@ impl Dialler {
             .publish("mqbench/dial", Bytes::new(), QoS::AtLeastOnce)
             .await
             .context("the connection was lost at once")?;
-        let stats = client.stats().await.context("the connection was lost at once")?;
+        let stats = client
+            .stats()
+            .await
+            .context("the connection was lost at once")?;
         client.disconnect().await.context("cannot disconnect")?;
         let kind = match (stats.handshake, stats.early_data) {
             (HandshakeKind::Resumed, EarlyData::Accepted) => ConnectKind::ZeroRtt,

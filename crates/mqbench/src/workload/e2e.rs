@@ -167,7 +167,9 @@ struct Sending {
 impl Sending {
     async fn finish(mut self) -> anyhow::Result<Lateness> {
         self.stop.store(true, Ordering::Relaxed);
-        (&mut self.task).await.context("the sending thread failed")?
+        (&mut self.task)
+            .await
+            .context("the sending thread failed")?
     }
 }
 

@@ -102,7 +102,10 @@ pub(crate) async fn run(
             .publish("mqbench/dial", Bytes::new(), QoS::AtLeastOnce)
             .await
             .context("the connection was lost at once")?;
-        let stats = client.stats().await.context("the connection was lost at once")?;
+        let stats = client
+            .stats()
+            .await
+            .context("the connection was lost at once")?;
         client.disconnect().await.context("cannot disconnect")?;
         attempts.push(Attempt {
             delta_ns: nanoseconds(received.saturating_duration_since(dialled)),
