@@ -29,7 +29,8 @@ pub(crate) struct TransportArgs {
     /// Server name to ask for and verify (SNI) instead of the host in the URL
     #[arg(long, value_name = "NAME")]
     pub(crate) server_name: Option<String>,
-    /// Congestion control of all transports: reno, cubic or bbr
+    /// Congestion control of all transports: reno, cubic or bbr; `compare` with its own broker
+    /// takes cubic, else TCP has the kernel's default and QUIC cubic
     #[arg(long, value_name = "NAME")]
     pub(crate) congestion: Option<CongestionControl>,
     /// Cipher suites in order of preference, such as aes128-gcm,chacha20-poly1305

@@ -1,6 +1,6 @@
 //! The table of a comparison.
 
-use comfy_table::{Cell, CellAlignment, Table, presets};
+use comfy_table::{Cell, CellAlignment, Table, presets, style::LineStyle};
 use mq_measure::{
     Summary,
     result::{ConnectKind, ConnectTimes, RunResult, TransportResult},
@@ -24,7 +24,7 @@ pub(crate) fn render(result: &RunResult) -> String {
 
 fn table(heading: &str, columns: impl Iterator<Item = String>) -> Table {
     let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY.row_separator(LineStyle::none()));
     let cells = std::iter::once(heading.to_owned()).chain(columns);
     table.set_header(cells.map(Cell::new));
     table

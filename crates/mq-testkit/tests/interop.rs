@@ -1,0 +1,272 @@
+//! Other implementations: rumqttc and mosquitto's clients against our broker, our client against
+//! rumqttd and mosquitto.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::print_stdout, reason = "a skipped test says so")]
+
+use std::{
+    net::SocketAddr,
+    process::{Command, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+
+use mq_client::{Client, QoS, Version};
+use mq_testkit::{Scheme, TestBroker};
+use tokio::time::timeout;
+
+const SOON: Duration = Duration::from_secs(20);
+
+fn program(name: &str) -> bool {
+    let found = Command::new("sh")
+        .args(["-c", &format!("command -v {name}")])
+        .stdout(Stdio::null())
+        .status()
+        .unwrap()
+        .success();
+    if !found {
+        println!("SKIPPED: {name} is not installed");
+    }
+    found
+}
+
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+async fn wait_for_port(port: u16) {
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    timeout(SOON, async {
+        while tokio::net::TcpStream::connect(address).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await
+    .expect("the peer should listen");
+}
+
+/// TLS as rumqttc wants it: a client configuration that trusts our certificate.
+fn tls(broker: &TestBroker) -> Arc<rustls::ClientConfig> {
+    use rustls::pki_types::{CertificateDer, pem::PemObject};
+
+    let mut roots = rustls::RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(broker.certificate()).unwrap() {
+        roots.add(certificate.unwrap()).unwrap();
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Arc::new(config)
+}
+
+/// rumqttc, MQTT 3.1.1: a message at each QoS comes back to the client that sent it.
+async fn rumqttc_v4(broker: &TestBroker, scheme: Scheme) {
+    use rumqttc::{AsyncClient, Event, MqttOptions, Packet, QoS, TlsConfiguration, Transport};
+
+    let address = broker.address(scheme);
+    let mut options = MqttOptions::new("rumqttc-v4", address.host.clone(), address.port);
+    if scheme == Scheme::Tls {
+        options.set_transport(Transport::Tls(TlsConfiguration::Rustls(tls(broker))));
+    }
+    let (client, mut events) = AsyncClient::new(options, 10);
+    client.subscribe("t/#", QoS::ExactlyOnce).await.unwrap();
+    for qos in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce] {
+        client.publish("t/1", qos, false, "x").await.unwrap();
+    }
+    let mut received = Vec::new();
+    timeout(SOON, async {
+        while received.len() < 3 {
+            if let Event::Incoming(Packet::Publish(publish)) = events.poll().await.unwrap() {
+                assert_eq!(publish.payload, "x");
+                received.push(publish.qos as u8);
+            }
+        }
+    })
+    .await
+    .unwrap();
+    assert_eq!(received, [0, 1, 2]);
+}
+
+/// The same, MQTT 5.0.
+async fn rumqttc_v5(broker: &TestBroker, scheme: Scheme) {
+    use rumqttc::{
+        TlsConfiguration, Transport,
+        v5::{AsyncClient, Event, Incoming, MqttOptions, mqttbytes::QoS},
+    };
+
+    let address = broker.address(scheme);
+    let mut options = MqttOptions::new("rumqttc-v5", address.host.clone(), address.port);
+    if scheme == Scheme::Tls {
+        options.set_transport(Transport::Tls(TlsConfiguration::Rustls(tls(broker))));
+    }
+    let (client, mut events) = AsyncClient::new(options, 10);
+    client.subscribe("t/#", QoS::ExactlyOnce).await.unwrap();
+    for qos in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce] {
+        client.publish("t/1", qos, false, "x").await.unwrap();
+    }
+    let mut received = Vec::new();
+    timeout(SOON, async {
+        while received.len() < 3 {
+            if let Event::Incoming(Incoming::Publish(publish)) = events.poll().await.unwrap() {
+                assert_eq!(publish.payload, "x");
+                received.push(publish.qos as u8);
+            }
+        }
+    })
+    .await
+    .unwrap();
+    assert_eq!(received, [0, 1, 2]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rumqttc_works_with_our_broker_over_tcp_and_tls() {
+    let broker = TestBroker::start().await;
+    for scheme in [Scheme::Tcp, Scheme::Tls] {
+        rumqttc_v4(&broker, scheme).await;
+        rumqttc_v5(&broker, scheme).await;
+    }
+    broker.shutdown().await;
+}
+
+/// Our client at another broker: a message at each QoS comes back.
+async fn our_client(port: u16, version: Version) {
+    let client = Client::builder(&format!("mqtt://127.0.0.1:{port}"))
+        .unwrap()
+        .version(version)
+        .client_id("ours")
+        .unwrap()
+        .build()
+        .await
+        .unwrap();
+    let mut messages = client.subscribe("t/#", QoS::ExactlyOnce).await.unwrap();
+    for qos in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce] {
+        timeout(SOON, client.publish("t/1", "x", qos))
+            .await
+            .expect("it should be acknowledged")
+            .unwrap();
+        let incoming = timeout(SOON, messages.recv()).await.unwrap().unwrap();
+        assert_eq!(incoming.payload, "x");
+        assert_eq!(incoming.qos, qos);
+    }
+    client.unsubscribe("t/#").await.unwrap();
+    client.disconnect().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn our_client_works_with_rumqttd() {
+    let (v4, v5) = (free_port(), free_port());
+    let server = |port: u16| {
+        serde_json::json!({"1": {
+            "name": "test",
+            "listen": format!("127.0.0.1:{port}"),
+            "next_connection_delay_ms": 1,
+            "connections": {
+                "connection_timeout_ms": 60000,
+                "max_payload_size": 20480,
+                "max_inflight_count": 100,
+            },
+        }})
+    };
+    let config = serde_json::json!({
+        "id": 0,
+        "router": {
+            "max_connections": 100,
+            "max_outgoing_packet_count": 200,
+            "max_segment_size": 1_048_576,
+            "max_segment_count": 10,
+        },
+        "v4": server(v4),
+        "v5": server(v5),
+    });
+    let config: rumqttd::Config = serde_json::from_value(config).unwrap();
+    // It has no way to be stopped; its thread ends with this test program.
+    std::thread::spawn(move || rumqttd::Broker::new(config).start());
+    wait_for_port(v4).await;
+    our_client(v4, Version::V3_1_1).await;
+    wait_for_port(v5).await;
+    our_client(v5, Version::V5).await;
+}
+
+/// Ends the process with the test.
+struct Running(std::process::Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn our_client_works_with_mosquitto() {
+    if !program("mosquitto") {
+        return;
+    }
+    let port = free_port();
+    let _mosquitto = Running(
+        Command::new("mosquitto")
+            .args(["-p", &port.to_string()])
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap(),
+    );
+    wait_for_port(port).await;
+    for version in [Version::V3_1, Version::V3_1_1, Version::V5] {
+        our_client(port, version).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mosquittos_clients_work_with_our_broker() {
+    if !program("mosquitto_pub") || !program("mosquitto_sub") {
+        return;
+    }
+    let broker = TestBroker::start().await;
+    for scheme in [Scheme::Tcp, Scheme::Tls] {
+        for version in ["31", "311", "5"] {
+            let address = broker.address(scheme);
+            let ca = broker.certificate().to_owned();
+            let command = move |program: &str| {
+                let mut command = Command::new(program);
+                command.args(["-h", "127.0.0.1", "-V", version, "-i", program]);
+                command.arg("-p").arg(address.port.to_string());
+                if scheme == Scheme::Tls {
+                    command.arg("--cafile").arg(&ca);
+                }
+                command
+            };
+            let publish = |qos: &str| {
+                let status = command("mosquitto_pub")
+                    .args(["-q", qos, "-t", "t/1", "-m", "x", "-r"])
+                    .status()
+                    .unwrap();
+                assert!(status.success());
+            };
+            // Retained, so that the subscriber may come later.
+            publish("1");
+            let subscriber = command("mosquitto_sub")
+                .args(["-q", "2", "-t", "t/#", "-C", "4", "-W", "20", "-F", "%t %q %r %p"])
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let metrics = broker.broker().metrics();
+            timeout(SOON, async {
+                while metrics.subscriptions.get() == 0 {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            })
+            .await
+            .unwrap();
+            tokio::task::block_in_place(|| ["0", "1", "2"].map(publish));
+            let output = tokio::task::block_in_place(|| subscriber.wait_with_output()).unwrap();
+            let text = String::from_utf8(output.stdout).unwrap();
+            let expected = "t/1 1 1 x\nt/1 0 0 x\nt/1 1 0 x\nt/1 2 0 x\n";
+            assert_eq!(text, expected, "{scheme} {version}");
+        }
+    }
+    broker.shutdown().await;
+}
