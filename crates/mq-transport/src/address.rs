@@ -116,7 +116,9 @@ pub enum AddressError {
         scheme: String,
     },
     /// The host is missing or cannot be one.
-    #[error("`{host}` is not a host name or IP address in `{input}`: write SCHEME://HOST[:PORT], an IPv6 address in [brackets]")]
+    #[error(
+        "`{host}` is not a host name or IP address in `{input}`: write SCHEME://HOST[:PORT], an IPv6 address in [brackets]"
+    )]
     BadHost {
         /// The text.
         input: String,
@@ -262,13 +264,33 @@ mod tests {
     #[test]
     fn junk_is_answered_in_one_line() {
         for text in [
-            "", "broker", "http://h", "ws://h", "wss://h", "mqtt://", "mqtt://:1", "mqtt://h:",
-            "mqtt://h:x", "mqtt://h:65536", "mqtt://h:+1", "mqtt://a b", "mqtt://::1",
-            "mqtt://[::1", "mqtt://[x]", "mqtt://[::1]x", "mqtt://u:p@h", "mqtt://h/path",
-            "mqtt://h?q", "mem://", "mem://n:1",
+            "",
+            "broker",
+            "http://h",
+            "ws://h",
+            "wss://h",
+            "mqtt://",
+            "mqtt://:1",
+            "mqtt://h:",
+            "mqtt://h:x",
+            "mqtt://h:65536",
+            "mqtt://h:+1",
+            "mqtt://a b",
+            "mqtt://::1",
+            "mqtt://[::1",
+            "mqtt://[x]",
+            "mqtt://[::1]x",
+            "mqtt://u:p@h",
+            "mqtt://h/path",
+            "mqtt://h?q",
+            "mem://",
+            "mem://n:1",
         ] {
             let error = text.parse::<Address>().unwrap_err().to_string();
-            assert!(!error.contains('\n') && error.contains(": "), "{text}: {error}");
+            assert!(
+                !error.contains('\n') && error.contains(": "),
+                "{text}: {error}"
+            );
         }
     }
 }

@@ -130,7 +130,10 @@ impl Connector {
                 Err(error) => Err(error),
             };
             match connected {
-                Ok(link) => return Ok(Transport::Quic(Box::new(link))),
+                Ok(link) => {
+                    let link = link.with_bound(endpoints.bound(peer));
+                    return Ok(Transport::Quic(Box::new(link)));
+                }
                 Err(error @ (Error::Unreachable { .. } | Error::TimedOut)) => {
                     failure = Some(error);
                 }

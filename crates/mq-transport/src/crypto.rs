@@ -172,7 +172,9 @@ impl CryptoOptions {
             (TlsVersion::Tls13, &rustls::version::TLS13),
             (TlsVersion::Tls12, &rustls::version::TLS12),
         ];
-        let offered = all.into_iter().filter(|(version, _)| range.contains(version));
+        let offered = all
+            .into_iter()
+            .filter(|(version, _)| range.contains(version));
         Ok(offered.map(|(_, version)| version).collect())
     }
 }
@@ -240,8 +242,16 @@ mod tests {
         };
         let suites = options.provider().unwrap().cipher_suites.clone();
         assert!(CipherSuite::ChaCha20Poly1305.matches(suites[0].suite()));
-        assert!(suites.iter().any(|suite| CipherSuite::Aes128Gcm.matches(suite.suite())));
-        assert!(!suites.iter().any(|suite| CipherSuite::Aes256Gcm.matches(suite.suite())));
+        assert!(
+            suites
+                .iter()
+                .any(|suite| CipherSuite::Aes128Gcm.matches(suite.suite()))
+        );
+        assert!(
+            !suites
+                .iter()
+                .any(|suite| CipherSuite::Aes256Gcm.matches(suite.suite()))
+        );
     }
 
     #[test]
@@ -251,7 +261,10 @@ mod tests {
             error.to_string(),
             "cipher suite cannot be `rc4`: use one of aes128-gcm, aes256-gcm, chacha20-poly1305"
         );
-        assert_eq!("X25519".parse::<KeyExchangeGroup>().unwrap(), KeyExchangeGroup::X25519);
+        assert_eq!(
+            "X25519".parse::<KeyExchangeGroup>().unwrap(),
+            KeyExchangeGroup::X25519
+        );
     }
 
     #[test]

@@ -86,7 +86,9 @@ pub enum Error {
         remedy: String,
     },
     /// A listener for TLS or QUIC has no certificate.
-    #[error("{scheme} needs a server certificate: give a certificate and key file, or ask for a self-signed one")]
+    #[error(
+        "{scheme} needs a server certificate: give a certificate and key file, or ask for a self-signed one"
+    )]
     NoIdentity {
         /// The transport.
         scheme: Scheme,
@@ -100,7 +102,9 @@ pub enum Error {
         available: String,
     },
     /// The peer's certificate does not satisfy us.
-    #[error("the peer's certificate is not accepted ({reason}): check the CA file, the server name and the clock")]
+    #[error(
+        "the peer's certificate is not accepted ({reason}): check the CA file, the server name and the clock"
+    )]
     CertificateRejected {
         /// What is wrong with it.
         reason: String,
@@ -134,6 +138,21 @@ pub enum Error {
     Io(io::Error),
 }
 
+impl Error {
+    /// In plain words where rustls has only the name of a variant; over QUIC that is all there is.
+    fn certificate(reason: &str) -> Self {
+        Self::CertificateRejected {
+            reason: match reason {
+                "UnknownIssuer" | "BadSignature" => "no trusted CA has signed it".into(),
+                "Expired" => "it has expired".into(),
+                "NotValidYet" => "it is not valid yet".into(),
+                "NotValidForName" => "it is for another name".into(),
+                other => other.to_owned(),
+            },
+        }
+    }
+}
+
 fn detail(reason: &str) -> String {
     if reason.is_empty() {
         String::new()
@@ -159,9 +178,7 @@ impl From<io::Error> for Error {
 impl From<rustls::Error> for Error {
     fn from(error: rustls::Error) -> Self {
         match error {
-            rustls::Error::InvalidCertificate(reason) => Self::CertificateRejected {
-                reason: reason.to_string(),
-            },
+            rustls::Error::InvalidCertificate(reason) => Self::certificate(&reason.to_string()),
             other => Self::Handshake {
                 reason: other.to_string(),
             },
@@ -177,9 +194,7 @@ impl From<quinn::ConnectionError> for Error {
                 // RFC 9001 §4.8: TLS alerts travel as codes 0x100 to 0x1ff.
                 let code = u64::from(error.code);
                 if let Some(reason) = error.reason.strip_prefix("invalid peer certificate: ") {
-                    Self::CertificateRejected {
-                        reason: reason.to_owned(),
-                    }
+                    Self::certificate(reason)
                 } else if (0x100..0x200).contains(&code) {
                     Self::Handshake {
                         reason: error.reason,

@@ -77,7 +77,10 @@ impl ServerIdentity {
     /// The server's own certificate in PEM form, for a client's CA file.
     #[must_use]
     pub fn certificate_pem(&self) -> String {
-        self.inner.0.first().map_or_else(String::new, |own| to_pem(own))
+        self.inner
+            .0
+            .first()
+            .map_or_else(String::new, |own| to_pem(own))
     }
 
     /// The certificate chain.
@@ -172,7 +175,9 @@ mod tests {
     #[test]
     fn pem_written_is_read_back() {
         for length in [0, 1, 2, 3, 47, 48, 49, 500] {
-            let der: Vec<u8> = (0..length).map(|n| u8::try_from(n % 251).unwrap()).collect();
+            let der: Vec<u8> = (0..length)
+                .map(|n| u8::try_from(n % 251).unwrap())
+                .collect();
             let pem = to_pem(&der);
             let read = CertificateDer::from_pem_slice(pem.as_bytes()).unwrap();
             assert_eq!(&read[..], &der[..], "{length} bytes");
@@ -191,6 +196,11 @@ mod tests {
         let path = directory.path().join("cert.pem");
         std::fs::write(&path, "hello").unwrap();
         let error = ServerIdentity::from_pem_files(&path, &path).unwrap_err();
-        assert!(error.to_string().contains("holds no certificate in PEM form"), "{error}");
+        assert!(
+            error
+                .to_string()
+                .contains("holds no certificate in PEM form"),
+            "{error}"
+        );
     }
 }

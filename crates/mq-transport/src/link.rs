@@ -125,7 +125,12 @@ impl Link {
     /// by refusing packets above its limit, and by `want_read`.
     pub fn received(&mut self, lane: LaneId) -> &mut BytesMut {
         if lane == LaneId::CONTROL {
-            each!(&mut self.transport, link => &mut link.received)
+            match &mut self.transport {
+                Transport::Tcp(link) => &mut link.received,
+                Transport::Tls(link) => link.received(),
+                Transport::Quic(link) => &mut link.received,
+                Transport::Mem(link) => &mut link.received,
+            }
         } else {
             self.no_lane.clear();
             &mut self.no_lane

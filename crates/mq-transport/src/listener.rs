@@ -52,7 +52,10 @@ impl Listener {
             Door::Mem(MemListener::bind(address, options.backlog)?)
         } else {
             let mut candidates = resolve(address).await?.into_iter();
-            let mut result = Err(listen_error(address, io::ErrorKind::AddrNotAvailable.into()));
+            let mut result = Err(listen_error(
+                address,
+                io::ErrorKind::AddrNotAvailable.into(),
+            ));
             while result.is_err()
                 && let Some(local) = candidates.next()
             {
@@ -98,11 +101,15 @@ impl Listener {
             }
             Door::Quic(server) => {
                 let incoming = server.endpoint.accept().await.ok_or(Error::Closed)?;
-                Visitor::Quic(Box::new(incoming), server.traced_config()?)
+                Visitor::Quic(Box::new(Knock {
+                    incoming,
+                    traced: server.traced_config()?,
+                    bound: server.endpoint.local_addr().ok(),
+                }))
             }
-            Door::Mem(listener) => {
-                Visitor::Mem(Box::new(listener.incoming.recv().await.ok_or(Error::Closed)?))
-            }
+            Door::Mem(listener) => Visitor::Mem(Box::new(
+                listener.incoming.recv().await.ok_or(Error::Closed)?,
+            )),
         };
         Ok(Incoming { visitor })
     }
@@ -127,8 +134,7 @@ impl Door {
         local: SocketAddr,
         options: &ListenOptions,
     ) -> Result<(Self, SocketAddr), Error> {
-        let (backlog, congestion, socket) =
-            (options.backlog, options.congestion, &options.socket);
+        let (backlog, congestion, socket) = (options.backlog, options.congestion, &options.socket);
         Ok(match address.scheme {
             Scheme::Quic => {
                 let server = Server::bind(address, local, options)?;
@@ -175,8 +181,16 @@ pub struct Incoming {
 enum Visitor {
     Tcp(TcpStream, SocketAddr),
     Tls(TcpStream, SocketAddr, Arc<rustls::ServerConfig>),
-    Quic(Box<quinn::Incoming>, Option<Arc<quinn::ServerConfig>>),
+    Quic(Box<Knock>),
     Mem(Box<MemLink>),
+}
+
+#[derive(Debug)]
+struct Knock {
+    incoming: quinn::Incoming,
+    /// The configuration of this connection alone, where it is traced.
+    traced: Option<Arc<quinn::ServerConfig>>,
+    bound: Option<SocketAddr>,
 }
 
 impl Incoming {
@@ -185,7 +199,7 @@ impl Incoming {
     pub fn peer_address(&self) -> Option<SocketAddr> {
         match &self.visitor {
             Visitor::Tcp(_, peer) | Visitor::Tls(_, peer, _) => Some(*peer),
-            Visitor::Quic(incoming, _) => Some(incoming.remote_address()),
+            Visitor::Quic(knock) => Some(knock.incoming.remote_address()),
             Visitor::Mem(_) => None,
         }
     }
@@ -208,12 +222,13 @@ impl Incoming {
                 stream.set_nodelay(true)?;
                 Transport::Tls(Box::new(TlsLink::accept(stream, config).await?))
             }
-            Visitor::Quic(incoming, None) => {
-                Transport::Quic(Box::new(QuicLink::accept(incoming.accept()?).await?))
-            }
-            Visitor::Quic(incoming, Some(config)) => {
-                let connecting = incoming.accept_with(config)?;
-                Transport::Quic(Box::new(QuicLink::accept(connecting).await?))
+            Visitor::Quic(knock) => {
+                let connecting = match knock.traced {
+                    None => knock.incoming.accept()?,
+                    Some(config) => knock.incoming.accept_with(config)?,
+                };
+                let link = QuicLink::accept(connecting).await?;
+                Transport::Quic(Box::new(link.with_bound(knock.bound)))
             }
             Visitor::Mem(link) => Transport::Mem(link),
         };

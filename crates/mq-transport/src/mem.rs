@@ -97,11 +97,7 @@ impl MemLink {
         }
     }
 
-    fn poll_write(
-        &mut self,
-        cx: &mut Context<'_>,
-        outbox: &mut Outbox,
-    ) -> Poll<Result<(), Error>> {
+    fn poll_write(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) -> Poll<Result<(), Error>> {
         let mut pipe = self.outgoing.lock();
         while let Some((lane, mut bytes)) = outbox.take() {
             if pipe.reader_gone {
@@ -199,7 +195,9 @@ impl Drop for MemLink {
     /// The peer reads what is under way and then the end.
     fn drop(&mut self) {
         let mut outgoing = self.outgoing.lock();
-        outgoing.chunks.push_back((Instant::now() + self.delay, None));
+        outgoing
+            .chunks
+            .push_back((Instant::now() + self.delay, None));
         if let Some(reader) = outgoing.reader.take() {
             reader.wake();
         }
@@ -232,7 +230,9 @@ impl MemListener {
     /// Takes the name; connections beyond `backlog` wait to be accepted.
     pub(crate) fn bind(address: &Address, backlog: u32) -> Result<Self, Error> {
         let mut listeners = listeners();
-        let taken = listeners.get(&address.host).is_some_and(|other| !other.is_closed());
+        let taken = listeners
+            .get(&address.host)
+            .is_some_and(|other| !other.is_closed());
         if taken {
             return Err(listen_error(address, std::io::ErrorKind::AddrInUse.into()));
         }

@@ -1,16 +1,8 @@
 //! Options of connectors and listeners; each default says its reason.
 
-use std::{
-    fmt,
-    net::IpAddr,
-    path::PathBuf,
-    str::FromStr,
-    time::Duration,
-};
+use std::{fmt, net::IpAddr, path::PathBuf, str::FromStr, time::Duration};
 
-use crate::{
-    CryptoOptions, Error, ServerIdentity, TicketCache, TicketStore, Trust, crypto::names,
-};
+use crate::{CryptoOptions, Error, ServerIdentity, TicketCache, TicketStore, Trust, crypto::names};
 
 /// How a sender reacts to loss; one choice for QUIC and TCP, so that both can be given the same.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -75,8 +67,9 @@ pub struct ConnectOptions {
     /// Default: no, as a server without single-use tickets can be made to take it twice.
     pub early_data: bool,
     /// Bytes that are kept to be sent again should early data be rejected; beyond them writes wait
-    /// for the handshake. The server's own limit counts as well. Default: 64 KiB, more than one
-    /// round trip's worth of CONNECT, SUBSCRIBE and first PUBLISH packets.
+    /// for the handshake. The server's own limit counts as well, and over TLS never more than
+    /// 8 KiB are sent (rustls cannot skip more when it rejects them). Default: 64 KiB, more than
+    /// one round trip's worth of CONNECT, SUBSCRIBE and first PUBLISH packets.
     pub early_data_limit: usize,
     /// Where tickets are kept. Default: a cache of the connector's own.
     pub ticket_cache: Option<TicketCache>,
@@ -132,7 +125,8 @@ pub struct ListenOptions {
     /// Whether early data is taken. Default: off.
     pub early_data: EarlyDataPolicy,
     /// Bytes of early data that a TLS client may send before the handshake ends; QUIC bounds them
-    /// by its flow-control windows instead. Default: 64 KiB.
+    /// by its flow-control windows instead. Default: 64 KiB, eight times what a client of ours
+    /// sends: rejected early data counts several times, see [`ConnectOptions::early_data_limit`].
     pub early_data_limit: u32,
     /// Where tickets are kept; share one among listeners if a client may come back at another.
     /// Default: one of its own for each `ListenOptions::default()`.
@@ -228,7 +222,7 @@ impl Default for QuicOptions {
     fn default() -> Self {
         Self {
             initial_rtt: Duration::from_millis(100),
-            idle_timeout: Some(Duration::from_secs(300)),
+            idle_timeout: Some(Duration::from_mins(5)),
             keep_alive_interval: None,
             ack_frequency: None,
             max_udp_payload: 1452,

@@ -42,7 +42,10 @@ pub(crate) async fn connect_tcp(
         if let Some(local) = local {
             socket.bind(&SocketAddr::new(local, 0).into())?;
         }
-        match tokio::net::TcpSocket::from_std_stream(socket.into()).connect(*peer).await {
+        match tokio::net::TcpSocket::from_std_stream(socket.into())
+            .connect(*peer)
+            .await
+        {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error,
         }
@@ -117,7 +120,11 @@ fn new_tcp(
     congestion: Option<CongestionControl>,
     options: &SocketOptions,
 ) -> Result<Socket, Error> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
     prepare(&socket, address, options)?;
     socket.set_tcp_nodelay(true)?;
     if let Some(name) = congestion {
@@ -143,14 +150,18 @@ fn prepare(socket: &Socket, address: SocketAddr, options: &SocketOptions) -> io:
 
 #[cfg(target_os = "linux")]
 fn set_congestion(socket: &Socket, name: CongestionControl) -> Result<(), Error> {
-    socket.set_tcp_congestion(name.to_string().as_bytes()).map_err(|error| {
-        let listed = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
-        let available = listed.map_or_else(|_| "others".into(), |names| names.trim().to_owned());
-        match error.raw_os_error() {
-            Some(libc::ENOENT | libc::EPERM) => Error::NoCongestionControl { name, available },
-            _ => Error::Io(error),
-        }
-    })
+    socket
+        .set_tcp_congestion(name.to_string().as_bytes())
+        .map_err(|error| {
+            let listed =
+                std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
+            let available =
+                listed.map_or_else(|_| "others".into(), |names| names.trim().to_owned());
+            match error.raw_os_error() {
+                Some(libc::ENOENT | libc::EPERM) => Error::NoCongestionControl { name, available },
+                _ => Error::Io(error),
+            }
+        })
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -59,9 +59,20 @@ impl TcpLink {
         {
             return Poll::Ready(progress);
         }
-        if !outbox.is_empty() && self.poll_write(cx, outbox)?.is_ready() {
-            self.read_turn = true;
-            return Poll::Ready(Ok(Progress::Flushed));
+        if !outbox.is_empty()
+            && let Poll::Ready(written) = self.poll_write(cx, outbox)
+        {
+            return Poll::Ready(match written {
+                Ok(()) => {
+                    self.read_turn = true;
+                    Ok(Progress::Flushed)
+                }
+                // What the peer said before it closed, a DISCONNECT, can still be read.
+                Err(error) => match self.poll_receive(cx) {
+                    Poll::Ready(Ok(received @ Progress::Received(_))) if want_read => Ok(received),
+                    _ => Err(error.into()),
+                },
+            });
         }
         if want_read {
             self.poll_receive(cx)
@@ -88,7 +99,13 @@ impl TcpLink {
     }
 
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<Progress, Error>> {
-        poll_read(&mut self.stream, &mut self.received, &mut self.read_size, cx).map(|count| {
+        poll_read(
+            &mut self.stream,
+            &mut self.received,
+            &mut self.read_size,
+            cx,
+        )
+        .map(|count| {
             Ok(match count? {
                 0 => Progress::Closed,
                 count => {

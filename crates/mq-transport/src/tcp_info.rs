@@ -10,7 +10,9 @@ pub(crate) fn add_to(stats: &mut LinkStats, stream: &impl AsRawFd) {
         return;
     };
     // Offsets in `struct tcp_info` of linux/tcp.h; a kernel only ever appends to it.
-    stats.rtt = info.u32(68).map(|micros| Duration::from_micros(micros.into()));
+    stats.rtt = info
+        .u32(68)
+        .map(|micros| Duration::from_micros(micros.into()));
     let segment = info.u32(16);
     stats.congestion_window = info
         .u32(80)
@@ -91,7 +93,10 @@ mod tests {
         add_to(&mut stats, &client);
         assert_eq!(stats.wire_bytes_sent, Some(1000));
         assert!(stats.packets_sent >= Some(2), "{stats:?}");
-        assert!(stats.rtt.is_some() && stats.congestion_window > Some(1000), "{stats:?}");
+        assert!(
+            stats.rtt.is_some() && stats.congestion_window > Some(1000),
+            "{stats:?}"
+        );
         add_to(&mut stats, &server);
         assert_eq!(stats.wire_bytes_received, Some(1000));
     }

@@ -167,7 +167,10 @@ impl TicketCache {
 
     /// Forgets all tickets.
     pub fn clear(&self) {
-        self.servers.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.servers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
     }
 
     pub(crate) fn for_server(&self, address: &Address) -> Arc<dyn ClientSessionStore> {

@@ -5,7 +5,10 @@ use std::{
     io::BufWriter,
     net::{IpAddr, SocketAddr},
     path::Path,
-    sync::{Arc, Mutex, PoisonError, atomic::{AtomicU64, Ordering}},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use quinn::{
@@ -62,10 +65,19 @@ impl ClientEndpoints {
         config.transport_config(Arc::new(transport));
 
         let endpoint = self.endpoint(peer, options)?;
-        endpoint.connect_with(config, peer, server_name).map_err(|error| Error::Unreachable {
-            address: address.clone(),
-            source: std::io::Error::other(error),
-        })
+        endpoint
+            .connect_with(config, peer, server_name)
+            .map_err(|error| Error::Unreachable {
+                address: address.clone(),
+                source: std::io::Error::other(error),
+            })
+    }
+
+    /// Where connections to `peer` come from.
+    pub(crate) fn bound(&self, peer: SocketAddr) -> Option<SocketAddr> {
+        let slot = if peer.is_ipv4() { &self.v4 } else { &self.v6 };
+        let slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        slot.as_ref()?.local_addr().ok()
     }
 
     fn endpoint(&self, peer: SocketAddr, options: &ConnectOptions) -> Result<Endpoint, Error> {
@@ -144,12 +156,16 @@ fn endpoint(
     let socket = bind_udp(local, socket)?;
     let mut config = EndpointConfig::default();
     let payload = quic.max_udp_payload.max(1472);
-    config.max_udp_payload_size(payload).map_err(|error| Error::InvalidOption {
-        option: "maximum UDP payload",
-        value: payload.to_string(),
-        remedy: error.to_string(),
-    })?;
-    let same_socket = (!quic.segmentation_offload).then(|| socket.try_clone()).transpose()?;
+    config
+        .max_udp_payload_size(payload)
+        .map_err(|error| Error::InvalidOption {
+            option: "maximum UDP payload",
+            value: payload.to_string(),
+            remedy: error.to_string(),
+        })?;
+    let same_socket = (!quic.segmentation_offload)
+        .then(|| socket.try_clone())
+        .transpose()?;
     let endpoint = Endpoint::new(config, server, socket, Arc::new(TokioRuntime))?;
     if let Some(socket) = same_socket {
         disable_udp_gro(&socket)?;

@@ -4,6 +4,7 @@ use std::{
     collections::VecDeque,
     fmt,
     future::{Future, poll_fn},
+    net::SocketAddr,
     pin::{Pin, pin},
     task::{Context, Poll, ready},
 };
@@ -39,6 +40,8 @@ pub(crate) struct QuicLink {
     send: SendStream,
     recv: RecvStream,
     side: Side,
+    /// Where the endpoint is bound; the address in it may be the wildcard.
+    bound: Option<SocketAddr>,
     server_name: Option<String>,
     /// Resolves when the handshake ends; taken then.
     handshake_end: Option<ZeroRttAccepted>,
@@ -111,6 +114,7 @@ impl QuicLink {
             send,
             recv,
             side,
+            bound: None,
             server_name: None,
             handshake_end,
             handshake: HandshakeKind::Pending,
@@ -135,7 +139,12 @@ impl QuicLink {
         want_read: bool,
     ) -> Poll<Result<Progress, Error>> {
         // Pending is fine: early data flows meanwhile, and the task is woken when it ends.
-        let _ = self.poll_handshake(cx)?;
+        if let Poll::Ready(Err(error)) = self.poll_handshake(cx)
+            && self.side == Side::Client
+        {
+            // A server still reads the early data that it has.
+            return Poll::Ready(Err(error));
+        }
         if self.reopening.is_some() {
             ready!(self.poll_reopen(cx))?;
         }
@@ -185,7 +194,10 @@ impl QuicLink {
             return Poll::Ready(Err(error.into()));
         }
         if self.early_data == EarlyData::Pending {
-            tracing::debug!(bytes = self.replay_len, "early data rejected, sending it again");
+            tracing::debug!(
+                bytes = self.replay_len,
+                "early data rejected, sending it again"
+            );
             self.early_data = EarlyData::Rejected;
             let connection = self.connection.clone();
             self.reopening = Some(Box::pin(async move { connection.open_bi().await }));
@@ -208,16 +220,17 @@ impl QuicLink {
                 let chunks = self.replay.make_contiguous();
                 match ready!(poll_write_chunks(&mut self.send, chunks, cx)) {
                     Ok(written) => drop(self.replay.drain(..written.chunks)),
-                    Err(error) => return self.on_write_error(error, cx),
+                    Err(error) => return self.on_write_error(&error, cx),
                 }
             }
         }
         while !outbox.is_empty() {
             let early = self.early_data == EarlyData::Pending;
             let mut chunks: [Bytes; CHUNKS] = std::array::from_fn(|_| Bytes::new());
-            let mut room = match early {
-                true => self.replay_limit.saturating_sub(self.replay_len),
-                false => usize::MAX,
+            let mut room = if early {
+                self.replay_limit.saturating_sub(self.replay_len)
+            } else {
+                usize::MAX
             };
             let mut filled = 0;
             while filled < CHUNKS
@@ -235,7 +248,11 @@ impl QuicLink {
                 // No room to keep more early data; the end of the handshake wakes the task.
                 return Poll::Pending;
             }
-            let kept: Vec<Bytes> = if early { chunks[..filled].to_vec() } else { Vec::new() };
+            let kept: Vec<Bytes> = if early {
+                chunks[..filled].to_vec()
+            } else {
+                Vec::new()
+            };
             let polled = poll_write_chunks(&mut self.send, &mut chunks[..filled], cx);
             for bytes in chunks.into_iter().take(filled).rev() {
                 outbox.put_back(LaneId::CONTROL, bytes);
@@ -246,7 +263,7 @@ impl QuicLink {
                     self.flushing = true;
                     self.keep(kept, written.bytes);
                 }
-                Err(error) => return self.on_write_error(error, cx),
+                Err(error) => return self.on_write_error(&error, cx),
             }
         }
         Poll::Ready(Ok(()))
@@ -266,15 +283,11 @@ impl QuicLink {
 
     fn on_write_error(
         &mut self,
-        error: WriteError,
+        error: &WriteError,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), Error>> {
         match error {
-            // The handshake has ended since it was polled: it is to be polled again.
-            WriteError::ZeroRttRejected => {
-                cx.waker().wake_by_ref();
-                Poll::Pending
-            }
+            WriteError::ZeroRttRejected => self.poll_rejection(cx),
             // What the peer sent before it closed is still to be read.
             WriteError::ConnectionLost(_) | WriteError::Stopped(_) => {
                 self.write_failed = true;
@@ -282,6 +295,16 @@ impl QuicLink {
             }
             WriteError::ClosedStream => Poll::Ready(Err(Error::Closed)),
         }
+    }
+
+    /// The end of the handshake is already there to be polled: the next call will deal with it.
+    fn poll_rejection(&self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        if self.handshake_end.is_some() {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let reason = self.connection.close_reason();
+        Poll::Ready(Err(reason.map_or(Error::Closed, Error::from)))
     }
 
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<Progress, Error>> {
@@ -303,8 +326,7 @@ impl QuicLink {
             }
             Ok(None) => Poll::Ready(Ok(Progress::Closed)),
             Err(ReadError::ZeroRttRejected) => {
-                cx.waker().wake_by_ref();
-                Poll::Pending
+                self.poll_rejection(cx).map_ok(|()| Progress::Closed)
             }
             Err(ReadError::ConnectionLost(error)) => Poll::Ready(end_of_connection(error)),
             Err(ReadError::Reset(code)) => Poll::Ready(Err(Error::Reset {
@@ -350,6 +372,12 @@ impl QuicLink {
         let _ = delivered.await;
     }
 
+    /// Tells the link which socket its connection uses.
+    pub(crate) fn with_bound(mut self, bound: Option<SocketAddr>) -> Self {
+        self.bound = bound;
+        self
+    }
+
     pub(crate) fn connection(&self) -> quinn::Connection {
         self.connection.clone()
     }
@@ -378,7 +406,10 @@ impl QuicLink {
         LinkInfo {
             scheme: Scheme::Quic,
             peer_address: Some(self.connection.remote_address()),
-            local_address: self.connection.local_ip().map(|ip| (ip, 0).into()),
+            local_address: self.bound.map(|bound| {
+                let ip = self.connection.local_ip().unwrap_or(bound.ip());
+                SocketAddr::new(ip, bound.port())
+            }),
             tls: handshake.server_hello.map(|hello| TlsInfo {
                 version: TlsVersion::Tls13,
                 cipher_suite: iana_name(CipherSuite::from(hello.cipher_suite).as_str()),

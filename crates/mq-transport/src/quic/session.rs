@@ -10,8 +10,8 @@ use std::{any::Any, sync::Arc};
 use quinn::{
     ConnectError, ConnectionId, Side,
     crypto::{
-        ClientConfig, ExportKeyingMaterialError, HeaderKey, KeyPair, Keys, PacketKey,
-        ServerConfig, Session, UnsupportedVersion,
+        ClientConfig, ExportKeyingMaterialError, HeaderKey, KeyPair, Keys, PacketKey, ServerConfig,
+        Session, UnsupportedVersion,
         rustls::{HandshakeData, QuicClientConfig, QuicServerConfig},
     },
 };
@@ -98,7 +98,8 @@ impl Watched {
         if from != Side::Server || self.server_hello.is_some() || room == 0 {
             return;
         }
-        self.prefix.extend_from_slice(&messages[..messages.len().min(room)]);
+        self.prefix
+            .extend_from_slice(&messages[..messages.len().min(room)]);
         self.server_hello = find_server_hello(&self.prefix);
         if self.server_hello.is_some() {
             self.prefix = Vec::new();
@@ -121,10 +122,16 @@ impl Session for Watched {
     }
 
     fn handshake_data(&self) -> Option<Box<dyn Any>> {
-        let inner = self.inner.handshake_data()?.downcast::<HandshakeData>().ok()?;
+        let inner = self
+            .inner
+            .handshake_data()?
+            .downcast::<HandshakeData>()
+            .ok()?;
         Some(Box::new(Handshake {
             server_hello: self.server_hello,
-            alpn: inner.protocol.map(|name| String::from_utf8_lossy(&name).into_owned()),
+            alpn: inner
+                .protocol
+                .map(|name| String::from_utf8_lossy(&name).into_owned()),
             server_name: inner.server_name,
         }))
     }
@@ -177,7 +184,10 @@ fn find_server_hello(mut messages: &[u8]) -> Option<ServerHello> {
     loop {
         let kind = take::<1>(&mut messages)?[0];
         let [a, b, c] = take::<3>(&mut messages)?;
-        let body = take_slice(&mut messages, usize::from_be_bytes([0, 0, 0, 0, 0, a, b, c]))?;
+        let body = take_slice(
+            &mut messages,
+            usize::from_be_bytes([0, 0, 0, 0, 0, a, b, c]),
+        )?;
         if kind == SERVER_HELLO
             && let Some(hello) = parse_server_hello(body)
         {
@@ -258,7 +268,10 @@ mod tests {
     fn a_full_handshake_is_told_from_a_resumed_one() {
         let key_share = [0, 51, 0, 5, 0, 29, 0, 1, 9];
         let full = find_server_hello(&hello(7, &key_share)).unwrap();
-        assert_eq!((full.cipher_suite, full.group, full.resumed), (0x1301, Some(29), false));
+        assert_eq!(
+            (full.cipher_suite, full.group, full.resumed),
+            (0x1301, Some(29), false)
+        );
         let resumed = [&key_share[..], &[0, 41, 0, 2, 0, 0]].concat();
         assert!(find_server_hello(&hello(7, &resumed)).unwrap().resumed);
     }

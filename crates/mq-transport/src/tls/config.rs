@@ -8,7 +8,8 @@ use rustls::{
 };
 
 use crate::{
-    Address, ClientAuth, ConnectOptions, EarlyDataPolicy, Error, ListenOptions, Scheme, TicketCache,
+    Address, ClientAuth, ConnectOptions, EarlyDataPolicy, Error, ListenOptions, Scheme,
+    TicketCache,
     identity::{read_certificates, read_key},
 };
 
@@ -37,13 +38,13 @@ impl ClientConfigs {
                 Some(identity) => {
                     let chain = read_certificates("client certificate", &identity.certificates)?;
                     let key = read_key(&identity.key)?;
-                    builder
-                        .with_client_auth_cert(chain, key)
-                        .map_err(|error| Error::InvalidFile {
+                    builder.with_client_auth_cert(chain, key).map_err(|error| {
+                        Error::InvalidFile {
                             what: "private key",
                             path: identity.key.clone(),
                             reason: format!("{error}; it should belong to the certificate"),
-                        })?
+                        }
+                    })?
                 }
             };
             config.enable_early_data = options.early_data && options.resumption;
@@ -80,7 +81,10 @@ pub(crate) fn server_config(
     scheme: Scheme,
     options: &ListenOptions,
 ) -> Result<ServerConfig, Error> {
-    let identity = options.identity.as_ref().ok_or(Error::NoIdentity { scheme })?;
+    let identity = options
+        .identity
+        .as_ref()
+        .ok_or(Error::NoIdentity { scheme })?;
     let provider = options.crypto.provider()?;
     let versions = match scheme {
         Scheme::Quic => vec![&rustls::version::TLS13],
@@ -98,9 +102,10 @@ pub(crate) fn server_config(
             })?;
         }
         let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone());
-        let verifier = match required {
-            true => verifier,
-            false => verifier.allow_unauthenticated(),
+        let verifier = if required {
+            verifier
+        } else {
+            verifier.allow_unauthenticated()
         };
         verifier.build().map_err(|error| Error::InvalidFile {
             what: "client CA",

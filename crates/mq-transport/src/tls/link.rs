@@ -22,6 +22,13 @@ use crate::{
     tcp_info,
 };
 
+/// The most early data that a client sends over TLS.
+///
+/// A server that rejects early data skips it record by record. rustls 0.23 keeps what it skips in
+/// a buffer of 18 kB until the client's Finished comes, and counts it against its limit again with
+/// each read: more than this can fail the handshake where it should only cost a round trip.
+const MAX_EARLY_DATA: usize = 8 * 1024;
+
 /// One TLS connection over TCP.
 ///
 /// ```text
@@ -34,6 +41,10 @@ use crate::{
 /// Nothing is sent before the first poll: by then the first packets are in the outbox and leave
 /// together with the `ClientHello`.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "four facts that are true or not by themselves"
+)]
 pub(crate) struct TlsLink {
     io: TcpStream,
     tls: Connection,
@@ -41,7 +52,7 @@ pub(crate) struct TlsLink {
     /// Read from the socket, not decrypted yet; empty between calls.
     ciphertext: BytesMut,
     read_size: ReadSize,
-    pub(crate) received: BytesMut,
+    received: BytesMut,
     /// `received` has bytes that the owner was not told of.
     unreported: bool,
     /// Bytes were taken from the outbox and [`Progress::Flushed`] was not returned since.
@@ -72,7 +83,7 @@ impl TlsLink {
         let mut link = Self::new(io, tls.into(), Some(shown));
         if early {
             link.early_data = EarlyData::Pending;
-            link.replay_limit = replay_limit;
+            link.replay_limit = replay_limit.min(MAX_EARLY_DATA);
         } else {
             poll_fn(|cx| link.poll_handshake(cx)).await?;
         }
@@ -136,7 +147,21 @@ impl TlsLink {
         }
         loop {
             let fed = self.feed(outbox)?;
-            if self.poll_write_tls(cx)?.is_ready() {
+            let written = match self.poll_write_tls(cx) {
+                Poll::Ready(Err(error)) => {
+                    // What the peer said before it closed, a DISCONNECT or an alert, can still be
+                    // read.
+                    if want_read && !self.unreported {
+                        let _ = self.poll_read_tls(cx)?;
+                    }
+                    if want_read && std::mem::take(&mut self.unreported) {
+                        return Poll::Ready(Ok(Progress::Received(LaneId::CONTROL)));
+                    }
+                    return Poll::Ready(Err(error));
+                }
+                written => written,
+            };
+            if written.is_ready() {
                 if outbox.is_empty() && std::mem::take(&mut self.flushing) {
                     self.read_turn = true;
                     return Poll::Ready(Ok(Progress::Flushed));
@@ -221,7 +246,9 @@ impl TlsLink {
                 cx,
             };
             match self.tls.write_tls(&mut writer) {
-                Ok(0) => return Poll::Ready(Err(io::Error::from(io::ErrorKind::BrokenPipe).into())),
+                Ok(0) => {
+                    return Poll::Ready(Err(io::Error::from(io::ErrorKind::BrokenPipe).into()));
+                }
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Poll::Pending,
                 Err(error) => return Poll::Ready(Err(error.into())),
@@ -245,8 +272,7 @@ impl TlsLink {
             return Poll::Ready(Ok(()));
         }
         while !self.ciphertext.is_empty() {
-            let count = self.tls.read_tls(&mut &self.ciphertext[..])?;
-            self.ciphertext.advance(count);
+            self.fill_tls()?;
             match self.tls.process_new_packets() {
                 Ok(state) => {
                     self.collect()?;
@@ -258,11 +284,28 @@ impl TlsLink {
                     return Poll::Ready(Err(error.into()));
                 }
             }
-            if count == 0 {
-                break;
-            }
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// Gives rustls as much ciphertext as it has room for: a record and a bit more.
+    ///
+    /// Its room is used up before it processes, because it looks again at all the early data that
+    /// it is skipping each time, and counts it again.
+    fn fill_tls(&mut self) -> io::Result<()> {
+        let mut filled = 0;
+        while !self.ciphertext.is_empty() {
+            match self.tls.read_tls(&mut &self.ciphertext[..]) {
+                Ok(0) => return Err(io::ErrorKind::InvalidData.into()),
+                Ok(count) => {
+                    self.ciphertext.advance(count);
+                    filled += count;
+                }
+                Err(_) if filled > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// Takes decrypted bytes out of rustls and follows the handshake.
@@ -316,10 +359,19 @@ impl TlsLink {
                 self.early_data = EarlyData::Accepted;
                 self.replay = BytesMut::new();
             } else {
-                tracing::debug!(bytes = self.replay.len(), "early data rejected, sending it again");
+                tracing::debug!(
+                    bytes = self.replay.len(),
+                    "early data rejected, sending it again"
+                );
                 self.early_data = EarlyData::Rejected;
             }
         }
+    }
+
+    /// The received bytes; an owner who looks at them need not be told of them.
+    pub(crate) fn received(&mut self) -> &mut BytesMut {
+        self.unreported = false;
+        &mut self.received
     }
 
     pub(crate) fn is_early(&self) -> bool {

@@ -49,8 +49,8 @@ pub static IDENTITY: LazyLock<ServerIdentity> =
 
 /// Where the servers' certificate is, for clients to trust.
 pub static CA_FILE: LazyLock<PathBuf> = LazyLock::new(|| {
-    let name = format!("mq-transport-ca-{}.pem", std::process::id());
-    let path = std::env::temp_dir().join(name);
+    let name = format!("ca-{}.pem", std::process::id());
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::write(&path, IDENTITY.certificate_pem()).unwrap();
     path
 });
@@ -82,7 +82,9 @@ pub fn any_address(scheme: Scheme) -> Address {
 }
 
 pub async fn listen(scheme: Scheme) -> Listener {
-    Listener::bind(&any_address(scheme), &listen_options()).await.unwrap()
+    Listener::bind(&any_address(scheme), &listen_options())
+        .await
+        .unwrap()
 }
 
 pub async fn accept(listener: &mut Listener) -> Link {
@@ -125,7 +127,10 @@ pub fn outbox(bytes: &[u8]) -> Outbox {
 /// Writes all of `bytes`; what comes in meanwhile waits.
 pub async fn send(link: &mut Link, bytes: &[u8]) {
     let mut outbox = outbox(bytes);
-    assert_eq!(link.progress(&mut outbox, false).await.unwrap(), Progress::Flushed);
+    assert_eq!(
+        link.progress(&mut outbox, false).await.unwrap(),
+        Progress::Flushed
+    );
     assert!(outbox.is_empty());
 }
 
