@@ -2,10 +2,7 @@
 
 use bytes::BytesMut;
 
-use crate::{
-    DecodeError, Packet, PacketType, Version,
-    wire::{Reader, varint},
-};
+use crate::{DecodeError, Packet, PacketType, Version, wire::varint};
 
 /// Takes packets off the front of a buffer as they become complete.
 ///
@@ -72,8 +69,7 @@ impl Decoder {
         }
         let frame = buffer.split_to(size).freeze();
         let version = self.version.unwrap_or(Version::V5);
-        let reader = Reader::new(packet_type, &frame, header);
-        let packet = Packet::read(reader, first & 0x0F, version)?;
+        let packet = Packet::read(packet_type, frame, header, version)?;
         if let (None, Packet::Connect(connect)) = (self.version, &packet) {
             self.version = Some(connect.version);
         }

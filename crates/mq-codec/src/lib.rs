@@ -32,6 +32,7 @@ mod ids;
 pub mod packet;
 mod props;
 mod reason;
+mod sparse;
 mod sub_options;
 mod topic;
 mod version;
@@ -48,6 +49,7 @@ pub use packet::{
     UnsubAckProperties, Unsubscribe, UnsubscribeProperties, Will, WillProperties,
 };
 pub use reason::ReasonCode;
+pub use sparse::{Empty, Sparse};
 pub use sub_options::{RetainHandling, Subscription, SubscriptionOptions};
 pub use topic::{SharedFilter, TopicError, TopicFilter, TopicName};
 pub use version::Version;

@@ -78,11 +78,16 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// All that is left.
-    pub(crate) fn rest(&mut self) -> Bytes {
-        let start = self.at;
-        self.at = self.end;
-        self.frame.slice(start..self.end)
+    /// Where the next field begins in the frame.
+    pub(crate) fn position(&self) -> usize {
+        self.at
+    }
+
+    /// Skips the next byte if it is 0, such as the length of no properties.
+    pub(crate) fn skip_zero(&mut self) -> bool {
+        let zero = self.frame[self.at..self.end].first() == Some(&0);
+        self.at += usize::from(zero);
+        zero
     }
 
     /// A reader of the next `length` bytes, which are skipped here.

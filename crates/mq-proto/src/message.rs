@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
-use mq_codec::{PublishProperties, QoS, SubscriptionId, TopicName};
+use mq_codec::{PublishProperties, QoS, Sparse, SubscriptionId, TopicName};
 
 /// A message, immutable and the same for all its receivers.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -14,7 +14,7 @@ pub struct Message {
     pub payload: Bytes,
     /// Its properties, without topic alias and subscription identifiers, which belong to one
     /// connection and are ignored here.
-    pub properties: PublishProperties,
+    pub properties: Sparse<PublishProperties>,
 }
 
 /// A message on its way to one receiver, with what differs between receivers.
@@ -40,7 +40,7 @@ impl Message {
         Self {
             topic,
             payload: payload.into(),
-            properties: PublishProperties::default(),
+            properties: Sparse::empty(),
         }
     }
 

@@ -1,1 +1,36 @@
-//! mq-testkit
+//! Test support: a broker on loopback with a certificate of its own, and proxies that delay.
+//!
+//! Its `tests/` hold what needs more than one crate: client against broker on every transport,
+//! 0-RTT, peers that misbehave, and other implementations of MQTT.
+
+mod broker;
+mod proxy;
+
+pub use broker::TestBroker;
+pub use proxy::{TcpProxy, UdpProxy};
+
+/// Runs one async test body over each transport: `over_each_transport!(body)` makes a module `body`
+/// with one test a transport; the body takes a [`mq_transport::Scheme`].
+#[macro_export]
+macro_rules! over_each_transport {
+    ($($body:ident),+ $(,)?) => {
+        $(
+            mod $body {
+                $crate::over_each_transport!(@ $body tcp Tcp);
+                $crate::over_each_transport!(@ $body tls Tls);
+                $crate::over_each_transport!(@ $body quic Quic);
+            }
+        )+
+    };
+    (@ $body:ident $name:ident $scheme:ident) => {
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $name() {
+            let body = super::$body($crate::Scheme::$scheme);
+            tokio::time::timeout(std::time::Duration::from_secs(60), body)
+                .await
+                .expect("it should not hang");
+        }
+    };
+}
+
+pub use mq_transport::Scheme;

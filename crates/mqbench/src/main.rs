@@ -1,1 +1,102 @@
-fn main() {}
+//! The command `mqbench`: what MQTT costs over TCP, TLS and QUIC, measured side by side.
+//!
+//! `args` has the options that commands share, `cmd` one module a command, `workload` the traffic
+//! patterns that they run (functions that return values), `report` all that is printed.
+
+mod args;
+mod cmd;
+mod payload;
+mod report;
+mod sut;
+mod workload;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Measure MQTT over TCP, TLS and QUIC, side by side.
+#[derive(Parser)]
+#[command(name = "mqbench", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// The main job: the same work over each transport, one table
+    Compare(cmd::compare::Args),
+    /// Publisher and subscriber in one process, open loop, one clock
+    E2e(cmd::e2e::Args),
+    /// Publish on a schedule and write the send log
+    Pub(cmd::publish::Args),
+    /// Subscribe and write the receive log
+    Sub(cmd::subscribe::Args),
+    /// Put a send log and a receive log together by sequence number
+    Join(cmd::join::Args),
+    /// Stop and wait: each message after the last has arrived (Δ)
+    Stopwait(cmd::stopwait::Args),
+    /// A new connection for every message (Δ†)
+    Reconnect(cmd::reconnect::Args),
+    /// Jobs and results: round-trip time matched by sequence, DL's estimator beside it
+    Rtt(cmd::rtt::Args),
+    /// The worker that answers the jobs of `rtt`
+    Worker(cmd::worker::Args),
+    /// Connection times: full, resumed, 0-RTT
+    Connect(cmd::connect::Args),
+    /// Many publishers and subscribers: throughput and CPU per message
+    Load(cmd::load::Args),
+    /// Run the broker
+    Broker(cmd::broker::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match cli.command {
+        // The broker chooses its own threads.
+        Command::Broker(args) => cmd::broker::run(args),
+        other => run(other),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // One line: what was tried, and why it failed.
+            eprintln!("mqbench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let work = dispatch(command);
+        tokio::select! {
+            result = work => result,
+            // What was written stays: files are flushed as they grow.
+            _ = tokio::signal::ctrl_c() => anyhow::bail!("interrupted"),
+        }
+    })
+}
+
+async fn dispatch(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Compare(args) => cmd::compare::run(args).await,
+        Command::E2e(args) => cmd::e2e::run(args).await,
+        Command::Pub(args) => cmd::publish::run(args).await,
+        Command::Sub(args) => cmd::subscribe::run(args).await,
+        Command::Join(args) => cmd::join::run(&args),
+        Command::Stopwait(args) => cmd::stopwait::run(args).await,
+        Command::Reconnect(args) => cmd::reconnect::run(args).await,
+        Command::Rtt(args) => cmd::rtt::run(args).await,
+        Command::Worker(args) => cmd::worker::run(args).await,
+        Command::Connect(args) => cmd::connect::run(args).await,
+        Command::Load(args) => cmd::load::run(args).await,
+        Command::Broker(args) => cmd::broker::run(args),
+    }
+}

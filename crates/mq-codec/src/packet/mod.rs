@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 
 use crate::{
     DecodeError, EncodeError, PacketId, Version,
@@ -210,17 +210,22 @@ impl Packet {
         }
     }
 
-    /// Reads the body of a packet; the decoder has checked type and flags.
+    /// Reads a packet whose fixed header ends at byte `at` of `frame`; the decoder has checked its
+    /// type and flags.
     pub(crate) fn read(
-        mut reader: Reader<'_>,
-        flags: u8,
+        packet_type: PacketType,
+        frame: Bytes,
+        at: usize,
         version: Version,
     ) -> Result<Self, DecodeError> {
-        let packet_type = reader.packet;
+        let mut reader = Reader::new(packet_type, &frame, at);
         let r = &mut reader;
         let packet = match packet_type {
             // Its payload is the rest of the packet, so there is nothing to finish.
-            PacketType::Publish => return Publish::read(r, flags, version).map(Self::Publish),
+            PacketType::Publish => {
+                let flags = frame[0] & 0x0F;
+                return Publish::read(frame, at, flags, version).map(Self::Publish);
+            }
             PacketType::Connect => Self::Connect(Box::new(Connect::read(r)?)),
             PacketType::ConnAck => Self::ConnAck(Box::new(ConnAck::read(r, version)?)),
             PacketType::PubAck => Self::PubAck(Ack::read(r, version)?),

@@ -1,13 +1,16 @@
 //! PUBLISH (§3.3).
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 
 use crate::{
-    ByteStr, DecodeError, EncodeError, PacketId, PacketType, QoS, SubscriptionId, TopicName,
-    Version,
+    ByteStr, DecodeError, Empty, EncodeError, PacketId, PacketType, QoS, Sparse, SubscriptionId,
+    TopicName, Version,
     props::{clamped, id, properties},
     wire::{Reader, Sink, check_binary, length_of, remaining_length},
 };
+
+/// Payloads up to this size are likely to be copied behind their head.
+const COPIED: usize = 1024;
 
 /// A PUBLISH packet: a message on its way.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -23,7 +26,7 @@ pub struct Publish {
     /// Set for QoS 1 and 2, and only there.
     pub packet_id: Option<PacketId>,
     /// MQTT 5.0 properties.
-    pub properties: PublishProperties,
+    pub properties: Sparse<PublishProperties>,
     /// The application's bytes.
     pub payload: Bytes,
 }
@@ -47,6 +50,22 @@ properties! {
         subscription_ids: Vec<SubscriptionId> = SUBSCRIPTION_IDENTIFIER,
         /// What the payload is, such as a MIME type.
         content_type: Option<ByteStr> = CONTENT_TYPE,
+    }
+}
+
+impl Empty for PublishProperties {
+    fn empty() -> &'static Self {
+        static EMPTY: PublishProperties = PublishProperties {
+            payload_is_utf8: None,
+            message_expiry_interval: None,
+            topic_alias: None,
+            response_topic: None,
+            correlation_data: None,
+            user_properties: Vec::new(),
+            subscription_ids: Vec::new(),
+            content_type: None,
+        };
+        &EMPTY
     }
 }
 
@@ -85,11 +104,14 @@ impl Publish {
         }
     }
 
-    pub(super) fn read(
-        reader: &mut Reader<'_>,
+    /// Reads a whole packet; `frame` begins with the fixed header, `at` is where that ends.
+    pub(crate) fn read(
+        mut frame: Bytes,
+        at: usize,
         flags: u8,
         version: Version,
     ) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(PacketType::Publish, &frame, at);
         let qos = QoS::from_bits(flags >> 1 & 0b11).ok_or(DecodeError::ReservedQos)?;
         let dup = flags & 0b1000 != 0;
         if dup && qos == QoS::AtMostOnce && version > Version::V3_1 {
@@ -100,18 +122,16 @@ impl Publish {
             QoS::AtMostOnce => None,
             QoS::AtLeastOnce | QoS::ExactlyOnce => Some(reader.packet_id()?),
         };
-        let properties = if version >= Version::V5 {
-            PublishProperties::read(reader)?
-        } else {
-            PublishProperties::default()
-        };
+        let mut properties = Sparse::empty();
+        if version >= Version::V5 && !reader.skip_zero() {
+            properties = read_properties(&mut reader)?;
+        }
         if topic.is_empty() && properties.topic_alias.is_none() {
             return Err(DecodeError::NoTopic);
         }
-        if let Some(response) = &properties.response_topic {
-            // `[MQTT-3.3.2-14]`: a topic name, so no wildcards.
-            TopicName::new(&**response).map_err(DecodeError::TopicName)?;
-        }
+        // What is left is the payload, and the handle on the frame becomes its own.
+        let payload_at = reader.position();
+        frame.advance(payload_at);
         Ok(Self {
             dup,
             qos,
@@ -119,9 +139,18 @@ impl Publish {
             topic,
             packet_id,
             properties,
-            payload: reader.rest(),
+            payload: frame,
         })
     }
+}
+
+fn read_properties(reader: &mut Reader<'_>) -> Result<Sparse<PublishProperties>, DecodeError> {
+    let properties = PublishProperties::read(reader)?;
+    if let Some(response) = &properties.response_topic {
+        // `[MQTT-3.3.2-14]`: a topic name, so no wildcards.
+        TopicName::new(&**response).map_err(DecodeError::TopicName)?;
+    }
+    Ok(properties.into())
 }
 
 /// A PUBLISH without its payload: what differs from subscriber to subscriber, borrowed.
@@ -148,7 +177,7 @@ pub struct PublishHead<'a> {
     /// Replaces [`PublishProperties::subscription_ids`].
     pub subscription_ids: &'a [SubscriptionId],
     /// All other properties.
-    pub properties: &'a PublishProperties,
+    pub properties: &'a Sparse<PublishProperties>,
     /// How many bytes of payload follow.
     pub payload_len: usize,
 }
@@ -178,7 +207,8 @@ impl PublishHead<'_> {
         )?;
         let head = length_of(|length| self.write(version, length));
         let remaining = remaining_length(head + self.payload_len)?;
-        out.reserve(head + 5);
+        // Room for the payload too, which most callers append.
+        out.reserve(head + 5 + self.payload_len.min(COPIED));
         out.u8((PacketType::Publish as u8) << 4
             | u8::from(self.dup) << 3
             | (self.qos as u8) << 1
@@ -207,6 +237,16 @@ impl PublishHead<'_> {
     fn write_properties(&self, sink: &mut impl Sink) {
         use crate::props::Slot;
 
+        self.message_expiry_interval
+            .write(id::MESSAGE_EXPIRY_INTERVAL, sink);
+        self.topic_alias.write(id::TOPIC_ALIAS, sink);
+        for subscription in self.subscription_ids {
+            sink.varint(id::SUBSCRIPTION_IDENTIFIER);
+            sink.varint(subscription.get());
+        }
+        if self.properties.is_untouched() {
+            return;
+        }
         let PublishProperties {
             payload_is_utf8,
             message_expiry_interval: _,
@@ -216,18 +256,11 @@ impl PublishHead<'_> {
             user_properties,
             subscription_ids: _,
             content_type,
-        } = self.properties;
+        } = &**self.properties;
         payload_is_utf8.write(id::PAYLOAD_FORMAT_INDICATOR, sink);
-        self.message_expiry_interval
-            .write(id::MESSAGE_EXPIRY_INTERVAL, sink);
-        self.topic_alias.write(id::TOPIC_ALIAS, sink);
         response_topic.write(id::RESPONSE_TOPIC, sink);
         correlation_data.write(id::CORRELATION_DATA, sink);
         user_properties.write(id::USER_PROPERTY, sink);
-        for subscription in self.subscription_ids {
-            sink.varint(id::SUBSCRIPTION_IDENTIFIER);
-            sink.varint(subscription.get());
-        }
         content_type.write(id::CONTENT_TYPE, sink);
     }
 }

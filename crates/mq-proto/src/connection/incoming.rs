@@ -137,8 +137,13 @@ impl Connection {
                 return Err(ProtocolError::SubscriptionId);
             }
         }
-        if let Some(alias) = properties.topic_alias.take() {
-            topic = self.receive_aliases.resolve(alias, topic)?;
+        let mut subscription_ids = Vec::new();
+        // Written to only where there is something, so that an empty set stays one word.
+        if !properties.is_untouched() {
+            if let Some(alias) = properties.topic_alias.take() {
+                topic = self.receive_aliases.resolve(alias, topic)?;
+            }
+            subscription_ids = core::mem::take(&mut properties.subscription_ids);
         }
         let ticket = match packet_id {
             None => None,
@@ -147,7 +152,6 @@ impl Connection {
                 None => return Ok(()),
             },
         };
-        let subscription_ids = core::mem::take(&mut properties.subscription_ids);
         self.events.push_back(Event::Publish(Received {
             message: Message {
                 topic,

@@ -1,0 +1,231 @@
+//! The broker as a whole: listeners, the tasks of connections, shutdown.
+
+use std::{sync::Arc, time::Duration};
+
+use mq_proto::ServerConfig;
+use mq_transport::{Address, EarlyDataPolicy, Incoming, ListenOptions, Listener};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    task::JoinSet,
+};
+use tracing::{debug, warn};
+
+use crate::{Error, conn, hub::Hub, mailbox::MailboxLimits, metrics::Metrics};
+
+/// How a broker is made. [`Config`](crate::Config) makes one from a file.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where it listens; at least one.
+    pub listeners: Vec<Address>,
+    /// Certificates, congestion control and the like, for all listeners.
+    pub listen: ListenOptions,
+    /// Limits of the protocol.
+    pub protocol: ServerConfig,
+    /// What may wait for one session. Default 10,000 messages and 16 MiB: ten seconds of 1,000
+    /// messages a second.
+    pub mailbox: MailboxLimits,
+    /// Connections at once. Default 100,000.
+    pub max_connections: usize,
+    /// Handshakes at once: what silent peers can hold. Further ones are refused. Default 4,096.
+    pub max_handshakes: usize,
+    /// How long a handshake may take, up to the first byte that can be read. Default 10 s.
+    pub handshake_timeout: Duration,
+    /// What early data (0-RTT) may do. Default full: tickets are single-use, so that it cannot be
+    /// replayed (RFC 8446 §8.1).
+    pub early_data: EarlyDataPolicy,
+    /// The longest time that a session lives on without a connection; `None` for no limit, the
+    /// default. MQTT 3.1 and 3.1.1 clients without a clean session get this.
+    pub max_session_expiry: Option<Duration>,
+    /// How long connections have to end at shutdown. Default 5 s.
+    pub shutdown_timeout: Duration,
+}
+
+impl Settings {
+    /// The defaults, listening at `listeners`.
+    #[must_use]
+    pub fn new(listeners: Vec<Address>) -> Self {
+        Self {
+            listeners,
+            listen: ListenOptions::default(),
+            protocol: ServerConfig::default(),
+            mailbox: MailboxLimits {
+                messages: 10_000,
+                bytes: 16 << 20,
+            },
+            max_connections: 100_000,
+            max_handshakes: 4_096,
+            handshake_timeout: Duration::from_secs(10),
+            early_data: EarlyDataPolicy::Full,
+            max_session_expiry: None,
+            shutdown_timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+/// A running broker.
+///
+/// Dropping it ends everything at once; [`shutdown`](Self::shutdown) does it with good manners.
+#[derive(Debug)]
+pub struct Broker {
+    addresses: Vec<Address>,
+    hub: Arc<Hub>,
+    shutdown: watch::Sender<bool>,
+    shutdown_timeout: Duration,
+    /// One task a listener, which owns the tasks of its connections, and one for timers.
+    tasks: JoinSet<()>,
+}
+
+impl Broker {
+    /// Binds all listeners and begins to accept.
+    ///
+    /// # Errors
+    /// If one of them cannot be bound, or a certificate cannot be read; nothing runs then.
+    pub async fn start(mut settings: Settings) -> Result<Self, Error> {
+        if settings.listeners.is_empty() {
+            return Err(Error::NoListener);
+        }
+        settings.listen.early_data = settings.early_data;
+        let mut listeners = Vec::new();
+        for address in &settings.listeners {
+            listeners.push(Listener::bind(address, &settings.listen).await?);
+        }
+        let addresses: Vec<_> = listeners.iter().map(Listener::local_address).collect();
+        let shutdown = watch::Sender::new(false);
+        let hub = Arc::new(Hub::new(settings.mailbox));
+        let acceptor = Acceptor {
+            hub: Arc::clone(&hub),
+            connections: Arc::new(Semaphore::new(settings.max_connections)),
+            handshakes: Arc::new(Semaphore::new(settings.max_handshakes)),
+            shutdown: shutdown.subscribe(),
+            settings: Arc::new(settings),
+        };
+        let mut tasks = JoinSet::new();
+        let shutdown_timeout = acceptor.settings.shutdown_timeout;
+        for listener in listeners {
+            tasks.spawn(acceptor.clone().run(listener));
+        }
+        let timers = Arc::clone(&hub);
+        tasks.spawn(async move { timers.run_timers().await });
+        Ok(Self {
+            addresses,
+            hub,
+            shutdown,
+            shutdown_timeout,
+            tasks,
+        })
+    }
+
+    /// Where it listens, with the ports that the system chose where 0 was asked for; in the order
+    /// of [`Settings::listeners`].
+    #[must_use]
+    pub fn addresses(&self) -> &[Address] {
+        &self.addresses
+    }
+
+    /// What it counts.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.hub.metrics
+    }
+
+    /// Stops accepting, tells clients goodbye, and waits for their links to close, up to
+    /// [`Settings::shutdown_timeout`].
+    pub async fn shutdown(mut self) {
+        self.shutdown.send_replace(true);
+        let mut left = self.tasks.len() - 1;
+        let drained = async {
+            // All but the timers, which never end by themselves.
+            while left > 0 && self.tasks.join_next().await.is_some() {
+                left -= 1;
+            }
+        };
+        if tokio::time::timeout(self.shutdown_timeout, drained)
+            .await
+            .is_err()
+        {
+            warn!("connections were cut: they did not end in time");
+        }
+        self.tasks.shutdown().await;
+    }
+}
+
+/// What every listener's task needs.
+#[derive(Clone)]
+struct Acceptor {
+    hub: Arc<Hub>,
+    settings: Arc<Settings>,
+    connections: Arc<Semaphore>,
+    handshakes: Arc<Semaphore>,
+    shutdown: watch::Receiver<bool>,
+}
+
+impl Acceptor {
+    /// Accepts until shutdown, then waits for the connections. Never waits for a peer: whatever
+    /// needs one runs in the connection's own task.
+    async fn run(mut self, mut listener: Listener) {
+        let mut connections = JoinSet::new();
+        loop {
+            let incoming = tokio::select! {
+                incoming = listener.accept() => incoming,
+                _ = self.shutdown.changed() => break,
+                Some(ended) = connections.join_next() => {
+                    report(ended);
+                    continue;
+                }
+            };
+            match incoming {
+                Ok(incoming) => self.admit(incoming, &mut connections),
+                Err(error) => {
+                    // Out of file descriptors, for one. Trying again at once would only spin.
+                    warn!(%error, address = %listener.local_address(), "accepting failed");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            }
+        }
+        listener.close();
+        while let Some(ended) = connections.join_next().await {
+            report(ended);
+        }
+    }
+
+    fn admit(&self, incoming: Incoming, connections: &mut JoinSet<()>) {
+        let permits = (
+            Arc::clone(&self.connections).try_acquire_owned(),
+            Arc::clone(&self.handshakes).try_acquire_owned(),
+        );
+        let (Ok(connection), Ok(handshake)) = permits else {
+            debug!(peer = ?incoming.peer_address(), "refused: too many connections");
+            self.hub.metrics.refused.add(1);
+            return;
+        };
+        connections.spawn(self.clone().serve(incoming, connection, handshake));
+    }
+
+    async fn serve(
+        self,
+        incoming: Incoming,
+        _connection: OwnedSemaphorePermit,
+        handshake: OwnedSemaphorePermit,
+    ) {
+        let peer = incoming.peer_address();
+        let open = tokio::time::timeout(self.settings.handshake_timeout, incoming.handshake());
+        let link = match open.await {
+            Ok(Ok(link)) => link,
+            Ok(Err(error)) => return debug!(?peer, %error, "handshake failed"),
+            Err(_) => return debug!(?peer, "handshake timed out"),
+        };
+        drop(handshake);
+        self.hub.metrics.connections.add(1);
+        conn::serve(link, Arc::clone(&self.hub), self.settings, self.shutdown).await;
+        self.hub.metrics.connections.sub(1);
+    }
+}
+
+/// A connection's task that panicked has a bug; the others go on.
+fn report(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended
+        && error.is_panic()
+    {
+        tracing::error!(%error, "a connection's task panicked");
+    }
+}

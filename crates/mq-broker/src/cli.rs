@@ -1,0 +1,141 @@
+//! The broker's command line, shared by `mqbroker` and `mqbench broker`.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use mq_transport::{Address, CongestionControl, EarlyDataPolicy, Scheme, ServerIdentity};
+use tracing::{info, warn};
+
+use crate::{Broker, Config, Error, Settings};
+
+/// Options of the broker.
+#[derive(Args, Clone, Debug, Default)]
+pub struct BrokerArgs {
+    /// Configuration file (TOML); options given here come before it
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Where to listen, repeated: tcp://HOST:PORT, tls://HOST:PORT, quic://HOST:PORT
+    #[arg(long, value_name = "URL")]
+    pub listen: Vec<Address>,
+    /// Certificate chain (PEM) for TLS and QUIC; a development certificate is made without it
+    #[arg(long, value_name = "FILE", requires = "key")]
+    pub cert: Option<PathBuf>,
+    /// Private key (PEM) of the certificate
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    pub key: Option<PathBuf>,
+    /// What 0-RTT data may do: off, connect or full
+    #[arg(long, value_name = "POLICY")]
+    pub early_data: Option<EarlyDataPolicy>,
+    /// Congestion control of all transports: reno, cubic or bbr
+    #[arg(long, value_name = "NAME")]
+    pub congestion: Option<CongestionControl>,
+    /// Print each address that is listened at on standard output, one a line, then `ready`
+    #[arg(long)]
+    pub announce: bool,
+    /// Worker threads; the default is one for each processor
+    #[arg(long, value_name = "COUNT")]
+    pub threads: Option<std::num::NonZeroUsize>,
+}
+
+impl BrokerArgs {
+    /// What the options and the configuration file say together.
+    ///
+    /// # Errors
+    /// If the file cannot be read or a value is not allowed.
+    pub fn settings(&self) -> Result<Settings, Error> {
+        let mut settings = match &self.config {
+            Some(path) => Config::read(path)?.into_settings(path)?,
+            None => Settings::new(Vec::new()),
+        };
+        if !self.listen.is_empty() {
+            settings.listeners.clone_from(&self.listen);
+        }
+        if self.cert.is_some() {
+            settings.set_identity(
+                self.cert.clone(),
+                self.key.clone(),
+                Path::new("command line"),
+            )?;
+        }
+        if let Some(policy) = self.early_data {
+            settings.early_data = policy;
+        }
+        if let Some(name) = self.congestion {
+            settings.listen.congestion = Some(name);
+        }
+        Ok(settings)
+    }
+}
+
+/// Runs a broker until SIGINT or SIGTERM, then shuts it down.
+///
+/// # Errors
+/// If it cannot start.
+pub fn run(args: BrokerArgs) -> anyhow::Result<()> {
+    init_logging();
+    let settings = args.settings()?;
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    if let Some(threads) = args.threads {
+        runtime.worker_threads(threads.get());
+    }
+    runtime
+        .enable_all()
+        .build()?
+        .block_on(serve(settings, args.announce))
+}
+
+async fn serve(mut settings: Settings, announce: bool) -> anyhow::Result<()> {
+    use std::io::Write;
+
+    let encrypted = |at: &Address| matches!(at.scheme, Scheme::Tls | Scheme::Quic);
+    if settings.listen.identity.is_none() && settings.listeners.iter().any(encrypted) {
+        let identity = ServerIdentity::self_signed()?;
+        warn!(
+            fingerprint = %identity.fingerprint(),
+            "made a development certificate (fingerprint: SHA-256); in earnest use --cert and --key"
+        );
+        settings.listen.identity = Some(identity);
+    }
+    let broker = Broker::start(settings).await?;
+    if announce {
+        let mut out = std::io::stdout().lock();
+        for address in broker.addresses() {
+            writeln!(out, "{address}")?;
+        }
+        writeln!(out, "ready")?;
+        out.flush()?;
+    }
+    stop_signal().await?;
+    info!("shutting down");
+    broker.shutdown().await;
+    Ok(())
+}
+
+async fn stop_signal() -> std::io::Result<()> {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+
+        let mut terminate = signal(SignalKind::terminate())?;
+        tokio::select! {
+            interrupted = tokio::signal::ctrl_c() => interrupted,
+            _ = terminate.recv() => Ok(()),
+        }
+    }
+    #[cfg(not(unix))]
+    tokio::signal::ctrl_c().await
+}
+
+/// Logs go to standard error, at level `info` unless `RUST_LOG` says otherwise.
+fn init_logging() {
+    use std::io::IsTerminal;
+    use tracing_subscriber::EnvFilter;
+
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    // Fails only if there is a subscriber already, which then is the one to use.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .try_init();
+}

@@ -1,0 +1,245 @@
+//! The configuration file: TOML, checked once, then [`Settings`].
+
+use std::{
+    num::{NonZeroU16, NonZeroU32},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use mq_codec::QoS;
+use mq_transport::{Address, EarlyDataPolicy, ServerIdentity};
+use serde::Deserialize;
+
+use crate::{Error, Settings};
+
+/// The configuration file. Every key is optional and unknown keys are errors.
+///
+/// ```toml
+/// listen = ["tcp://127.0.0.1:1883", "tls://0.0.0.0:8883", "quic://0.0.0.0:14567"]
+///
+/// [tls]
+/// certificate = "server.pem"      # chain, PEM; a development certificate is made if absent
+/// key = "server.key"
+/// early_data = "full"             # off, connect or full
+///
+/// [limits]
+/// max_packet_size = 1048576       # bytes
+/// mailbox_messages = 10000        # that wait for one session
+/// mailbox_bytes = 16777216
+/// session_expiry_s = 604800       # the longest life of a session without a connection
+/// ```
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// URLs to listen at.
+    pub listen: Vec<String>,
+    /// Certificate and key, and early data.
+    pub tls: TlsConfig,
+    /// Bounds on what clients can use.
+    pub limits: LimitsConfig,
+}
+
+/// The `[tls]` table; it holds for TLS and QUIC.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TlsConfig {
+    /// The certificate chain, PEM.
+    pub certificate: Option<PathBuf>,
+    /// Its private key, PEM.
+    pub key: Option<PathBuf>,
+    /// `off`, `connect` or `full`.
+    pub early_data: Option<String>,
+}
+
+/// The `[limits]` table; what is absent has the default of [`Settings`].
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LimitsConfig {
+    /// Connections at once.
+    pub max_connections: Option<usize>,
+    /// Handshakes at once.
+    pub max_handshakes: Option<usize>,
+    /// Seconds that a handshake may take, and then CONNECT.
+    pub handshake_timeout_s: Option<u64>,
+    /// The largest packet taken, in bytes.
+    pub max_packet_size: Option<NonZeroU32>,
+    /// QoS 1 and 2 messages that a client may send before the first is acknowledged.
+    pub receive_maximum: Option<NonZeroU16>,
+    /// QoS 1 and 2 messages on their way to a client at once.
+    pub max_inflight: Option<NonZeroU16>,
+    /// Topic aliases that a client may use.
+    pub topic_alias_maximum: Option<u16>,
+    /// The highest QoS that clients may publish at.
+    pub maximum_qos: Option<u8>,
+    /// The longest keep-alive, in seconds.
+    pub max_keep_alive_s: Option<u16>,
+    /// Messages that wait for one session.
+    pub mailbox_messages: Option<usize>,
+    /// Payload bytes that wait for one session.
+    pub mailbox_bytes: Option<usize>,
+    /// Seconds that a session lives on without a connection, at the longest.
+    pub session_expiry_s: Option<u64>,
+    /// Seconds that connections have to end at shutdown.
+    pub shutdown_timeout_s: Option<u64>,
+}
+
+impl Config {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// If it cannot be read or is not valid; the message names the line and the key.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let text = std::fs::read_to_string(path).map_err(|source| Error::ReadConfig {
+            path: path.to_owned(),
+            source,
+        })?;
+        toml::from_str(&text).map_err(|error: toml::de::Error| {
+            let line = error.span().map_or(1, |span| {
+                text[..span.start.min(text.len())].matches('\n').count() + 1
+            });
+            Error::Config {
+                path: path.to_owned(),
+                problem: format!("line {line}: {}", error.message().replace('\n', ", ")),
+            }
+        })
+    }
+
+    /// Checks the values; `path` is named in errors.
+    ///
+    /// # Errors
+    /// If a value is not allowed.
+    pub fn into_settings(self, path: &Path) -> Result<Settings, Error> {
+        let wrong = |problem: String| Error::Config {
+            path: path.to_owned(),
+            problem,
+        };
+        let listeners = self
+            .listen
+            .iter()
+            .map(|url| {
+                url.parse::<Address>()
+                    .map_err(|error| wrong(format!("listen: {error}")))
+            })
+            .collect::<Result<_, _>>()?;
+        let mut settings = Settings::new(listeners);
+        settings.set_identity(self.tls.certificate, self.tls.key, path)?;
+        if let Some(text) = self.tls.early_data {
+            settings.early_data = text
+                .parse::<EarlyDataPolicy>()
+                .map_err(|error| wrong(format!("tls.early_data: {error}")))?;
+        }
+        let limits = self.limits;
+        let protocol = &mut settings.protocol;
+        set(&mut protocol.max_packet_size, limits.max_packet_size);
+        set(&mut protocol.receive_maximum, limits.receive_maximum);
+        set(&mut protocol.max_inflight, limits.max_inflight);
+        set(
+            &mut protocol.topic_alias_maximum,
+            limits.topic_alias_maximum,
+        );
+        if let Some(qos) = limits.maximum_qos {
+            protocol.maximum_qos = QoS::from_bits(qos)
+                .ok_or_else(|| wrong(format!("limits.maximum_qos: {qos} is not 0, 1 or 2")))?;
+        }
+        protocol.max_keep_alive = limits.max_keep_alive_s.filter(|seconds| *seconds > 0);
+        set(&mut settings.max_connections, limits.max_connections);
+        set(&mut settings.max_handshakes, limits.max_handshakes);
+        set(&mut settings.mailbox.messages, limits.mailbox_messages);
+        set(&mut settings.mailbox.bytes, limits.mailbox_bytes);
+        if let Some(seconds) = limits.handshake_timeout_s {
+            settings.handshake_timeout = Duration::from_secs(seconds);
+            settings.protocol.connect_timeout = settings.handshake_timeout;
+        }
+        settings.max_session_expiry = limits.session_expiry_s.map(Duration::from_secs);
+        if let Some(seconds) = limits.shutdown_timeout_s {
+            settings.shutdown_timeout = Duration::from_secs(seconds);
+        }
+        Ok(settings)
+    }
+}
+
+impl Settings {
+    /// Sets certificate and key; without both a development certificate is made at start.
+    ///
+    /// # Errors
+    /// If only one of them is given, or they cannot be read; `source` is named then.
+    pub fn set_identity(
+        &mut self,
+        certificate: Option<PathBuf>,
+        key: Option<PathBuf>,
+        source: &Path,
+    ) -> Result<(), Error> {
+        match (certificate, key) {
+            (Some(certificate), Some(key)) => {
+                let identity = ServerIdentity::from_pem_files(&certificate, &key)?;
+                self.listen.identity = Some(identity);
+                Ok(())
+            }
+            (None, None) => Ok(()),
+            (Some(_), None) => Err(half(source, "a certificate without its key")),
+            (None, Some(_)) => Err(half(source, "a key without its certificate")),
+        }
+    }
+}
+
+fn half(path: &Path, problem: &str) -> Error {
+    Error::Config {
+        path: path.to_owned(),
+        problem: format!("{problem}: give both or neither"),
+    }
+}
+
+fn set<T>(field: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *field = value;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Settings, String> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        Config::read(file.path())
+            .and_then(|config| config.into_settings(file.path()))
+            .map_err(|error| {
+                error
+                    .to_string()
+                    .replace(&*file.path().to_string_lossy(), "FILE")
+            })
+    }
+
+    #[test]
+    fn values_reach_the_settings() {
+        let settings = read(
+            "listen = [\"tcp://127.0.0.1:1\"]\n[tls]\nearly_data = \"off\"\n[limits]\n\
+             max_packet_size = 77\nmaximum_qos = 1\nsession_expiry_s = 5\n",
+        )
+        .unwrap();
+        assert_eq!(settings.listeners[0].port, 1);
+        assert_eq!(settings.early_data, EarlyDataPolicy::Off);
+        assert_eq!(settings.protocol.max_packet_size.get(), 77);
+        assert_eq!(settings.protocol.maximum_qos, QoS::AtLeastOnce);
+        assert_eq!(settings.max_session_expiry, Some(Duration::from_secs(5)));
+    }
+
+    #[test]
+    fn mistakes_are_named_with_line_and_key() {
+        for (text, part) in [
+            ("\n\nlissen = []\n", "FILE: line 3: unknown field `lissen`"),
+            (
+                "[limits]\nmaximum_qos = 3\n",
+                "limits.maximum_qos: 3 is not 0, 1 or 2",
+            ),
+            ("[limits]\nmax_packet_size = 0\n", "FILE: line 2:"),
+            ("[tls]\nkey = \"k\"\n", "a key without its certificate"),
+            ("listen = [\"http://x\"]\n", "listen:"),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(error.contains(part), "{error}");
+            assert_eq!(error.lines().count(), 1, "{error}");
+        }
+    }
+}

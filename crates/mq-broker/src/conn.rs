@@ -1,0 +1,485 @@
+//! One connection: a link, the state machine on it, and the session that it holds meanwhile.
+
+use std::{
+    collections::VecDeque,
+    pin::pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use mq_codec::{
+    ByteStr, ConnAck, Connect, Disconnect, QoS, ReasonCode, SubAck, Subscribe, UnsubAck,
+    Unsubscribe, Version, Will,
+};
+use mq_proto::{
+    AckTicket, CloseReason, CommandError, Connection, Delivery, Event, LaneId, Received,
+};
+use mq_transport::{EarlyDataPolicy, Link, Progress};
+use tokio::{sync::watch, time::sleep_until};
+use tracing::{debug, info};
+
+use crate::{
+    broker::Settings,
+    hub::{Attached, Hub, Publisher},
+};
+
+/// Bytes that wait to be written before no more messages are taken from the mailbox.
+const OUTBOX_LIMIT: usize = 64 * 1024;
+
+/// Bytes that wait to be written before the peer is not read any more: it asks (or publishes)
+/// faster than it listens.
+const READ_LIMIT: usize = 4 * OUTBOX_LIMIT;
+
+/// Messages taken from the mailbox at a time.
+const TAKE: usize = 256;
+
+/// How long a closing link may take to deliver its last bytes.
+const CLOSE_DEADLINE: Duration = Duration::from_secs(2);
+
+/// Serves one link until it ends, then puts its session in order.
+pub(crate) async fn serve(
+    link: Link,
+    hub: Arc<Hub>,
+    settings: Arc<Settings>,
+    shutdown: watch::Receiver<bool>,
+) {
+    let mut conn = Conn {
+        connection: Connection::server(Instant::now(), settings.protocol.clone()),
+        link,
+        hub,
+        settings,
+        shutdown,
+        attached: None,
+        publisher: Publisher::default(),
+        outgoing: VecDeque::new(),
+        held: None,
+        will: None,
+        expiry: Some(Duration::ZERO),
+        closed: None,
+    };
+    conn.run().await;
+    conn.finish().await;
+}
+
+struct Conn {
+    link: Link,
+    connection: Connection,
+    hub: Arc<Hub>,
+    settings: Arc<Settings>,
+    shutdown: watch::Receiver<bool>,
+    /// The session, from CONNECT on.
+    attached: Option<Attached>,
+    publisher: Publisher,
+    /// Taken from the mailbox, not given to the state machine yet.
+    outgoing: VecDeque<Delivery>,
+    /// The ticket of a message that waits for room in somebody's mailbox; nothing more is handled
+    /// until it has found it.
+    held: Option<(AckTicket, ReasonCode)>,
+    will: Option<Will>,
+    /// How long the session lives on: zero ends it with the connection, `None` never.
+    expiry: Option<Duration>,
+    closed: Option<CloseReason>,
+}
+
+impl Conn {
+    async fn run(&mut self) {
+        let mut timer = pin!(sleep_until(Instant::now().into()));
+        while !self.connection.is_closed() || self.connection.has_events() {
+            let now = Instant::now();
+            let blocked = self
+                .publisher
+                .waiting
+                .first()
+                .map(|(session, _)| Arc::clone(session));
+            let mut room = pin!(blocked.as_ref().map(|session| session.mailbox.room()));
+            if let Some(room) = room.as_mut().as_pin_mut() {
+                room.enable();
+            }
+            self.retry_waiting(now);
+            self.handle_events(now).await;
+            self.publisher.tell_readers();
+            self.fill(now);
+            if self.connection.is_closed() {
+                continue;
+            }
+            if let Some(at) = self.connection.poll_timeout()
+                && (timer.is_elapsed() || timer.deadline() > at.into())
+            {
+                timer.as_mut().reset(at.into());
+            }
+            let is_blocked = !self.publisher.waiting.is_empty();
+            if is_blocked != blocked.is_some() {
+                // Who waits since just now asks once more, with a place in the queue.
+                continue;
+            }
+            let want_read = !is_blocked && self.connection.outbox().len() < READ_LIMIT;
+            let (mailbox, claims) = match &mut self.attached {
+                Some(Attached {
+                    session, claims, ..
+                }) => (Some(&session.mailbox), Some(claims)),
+                None => (None, None),
+            };
+            tokio::select! {
+                progress = self.link.progress(self.connection.outbox(), want_read) => {
+                    self.progressed(progress);
+                }
+                () = optional(mailbox.map(crate::mailbox::Mailbox::filled)),
+                    if self.outgoing.is_empty() => {}
+                () = optional(room.as_mut().as_pin_mut()), if is_blocked => {}
+                () = timer.as_mut() => {
+                    // While nothing is read, silence is not the peer's fault.
+                    if want_read {
+                        self.connection.handle_timeout(Instant::now());
+                    } else {
+                        timer.as_mut().reset((now + Duration::from_secs(1)).into());
+                    }
+                }
+                _ = optional(claims.map(watch::Receiver::changed)) => {
+                    self.leave(ReasonCode::SessionTakenOver);
+                }
+                _ = self.shutdown.changed() => self.leave(ReasonCode::ServerShuttingDown),
+            }
+        }
+    }
+
+    fn progressed(&mut self, progress: Result<Progress, mq_transport::Error>) {
+        match progress {
+            Ok(Progress::Received(lane)) => self.handle_received(lane),
+            Ok(Progress::Flushed) => {}
+            // The control lane's end is the connection's; there are no others yet.
+            Ok(Progress::LaneClosed(_) | Progress::Closed) => self.connection.handle_link_lost(),
+            Err(error) => {
+                debug!(%error, "the link failed");
+                self.connection.handle_link_lost();
+            }
+        }
+    }
+
+    fn handle_received(&mut self, lane: LaneId) {
+        let buffer = self.link.received(lane);
+        self.connection.handle_bytes(Instant::now(), lane, buffer);
+    }
+
+    fn leave(&mut self, reason: ReasonCode) {
+        self.connection.disconnect(Disconnect::new(reason));
+    }
+
+    /// Acts on what the state machine says, until it has nothing more or a message has to wait.
+    async fn handle_events(&mut self, now: Instant) {
+        while self.publisher.waiting.is_empty() {
+            let Some(event) = self.connection.poll_event() else {
+                return;
+            };
+            match event {
+                Event::Connect(connect) => self.connect(now, *connect).await,
+                Event::Publish(received) => self.publish(now, received),
+                Event::Subscribe(subscribe) => self.subscribe(now, subscribe),
+                Event::Unsubscribe(unsubscribe) => self.unsubscribe(now, &unsubscribe),
+                // No method was agreed on in CONNECT, so there is nothing to go on with.
+                Event::Auth(_) => self.leave(ReasonCode::ProtocolError),
+                Event::Closed(reason) => self.closed = Some(reason),
+                // The window has opened; `fill` uses it. The rest is for clients.
+                _ => {}
+            }
+        }
+    }
+
+    async fn connect(&mut self, now: Instant, connect: Connect) {
+        let Connect {
+            version,
+            client_id,
+            clean_start,
+            will,
+            properties,
+            ..
+        } = connect;
+        if let Some(reason) = refusal(
+            &self.settings,
+            version,
+            &client_id,
+            clean_start,
+            will.as_ref(),
+            &properties,
+        ) {
+            self.connection.refuse(ConnAck::new(reason));
+            return;
+        }
+        let mut ack = ConnAck::new(ReasonCode::Success);
+        let client_id = if client_id.is_empty() {
+            let assigned = self.hub.assign_client_id();
+            if version >= Version::V5 {
+                ack.properties.assigned_client_identifier = Some(assigned.clone());
+            }
+            assigned
+        } else {
+            client_id
+        };
+        let Some(mut attached) = self.hub.attach(&client_id, clean_start).await else {
+            self.connection.refuse(ConnAck::new(ReasonCode::ServerBusy));
+            return;
+        };
+        self.expiry = self.session_expiry(
+            version,
+            clean_start,
+            properties.session_expiry_interval,
+            &mut ack,
+        );
+        ack.session_present = attached.present;
+        let protocol = core::mem::take(&mut attached.state.protocol);
+        if attached.session.mailbox.connect() {
+            // Something waits already; `fill` takes it.
+            debug!(client = %client_id, waiting = attached.session.mailbox.len(), "session resumed");
+        }
+        self.attached = Some(attached);
+        self.will = will;
+        if let Err(error) = self.connection.accept(now, protocol, ack) {
+            debug!(client = %client_id, %error, "CONNACK could not be sent");
+            self.connection.handle_link_lost();
+            return;
+        }
+        info!(
+            client = %client_id,
+            %version,
+            peer = ?self.link.info().peer_address,
+            transport = %self.link.info().scheme,
+            early = self.link.is_early(),
+            "connected"
+        );
+        if self.settings.early_data == EarlyDataPolicy::Connect && self.link.is_early() {
+            // Beyond CONNECT nothing of what could be a replay is acted on.
+            let complete = self.link.handshake_complete();
+            let deadline = self.settings.handshake_timeout;
+            if !matches!(tokio::time::timeout(deadline, complete).await, Ok(Ok(_))) {
+                self.connection.handle_link_lost();
+                return;
+            }
+        }
+        // What came right behind CONNECT has waited in the buffer.
+        self.handle_received(LaneId::CONTROL);
+    }
+
+    /// How long the session lives on after the connection.
+    fn session_expiry(
+        &self,
+        version: Version,
+        clean: bool,
+        wanted: Option<u32>,
+        ack: &mut ConnAck,
+    ) -> Option<Duration> {
+        let maximum = self.settings.max_session_expiry;
+        if version < Version::V5 {
+            return if clean { Some(Duration::ZERO) } else { maximum };
+        }
+        let wanted = wanted.unwrap_or(0);
+        let expiry = (wanted < u32::MAX).then(|| Duration::from_secs(wanted.into()));
+        match maximum {
+            Some(maximum) if expiry.is_none_or(|expiry| expiry > maximum) => {
+                let seconds = u32::try_from(maximum.as_secs()).unwrap_or(u32::MAX);
+                ack.properties.session_expiry_interval = Some(seconds);
+                Some(maximum)
+            }
+            _ => expiry,
+        }
+    }
+
+    fn publish(&mut self, now: Instant, mut received: Received) {
+        let ticket = received.ticket.take();
+        let from = self.attached.as_ref().map(|attached| attached.session.key);
+        let reason = self.hub.publish(from, received, now, &mut self.publisher);
+        let Some(ticket) = ticket else { return };
+        if self.publisher.waiting.is_empty() {
+            self.connection.ack(now, ticket, reason);
+        } else {
+            self.held = Some((ticket, reason));
+        }
+    }
+
+    /// Tries again what found no room, in order; when all of it has, its acknowledgement leaves.
+    fn retry_waiting(&mut self, now: Instant) {
+        if self.publisher.waiting.is_empty() {
+            return;
+        }
+        self.publisher.retry(&self.hub.metrics);
+        if self.publisher.waiting.is_empty()
+            && let Some((ticket, reason)) = self.held.take()
+        {
+            self.connection.ack(now, ticket, reason);
+        }
+    }
+
+    fn subscribe(&mut self, now: Instant, subscribe: Subscribe) {
+        let Some(attached) = &mut self.attached else {
+            return;
+        };
+        let id = subscribe.properties.subscription_id;
+        let reasons = subscribe
+            .subscriptions
+            .iter()
+            .map(|subscription| {
+                self.hub
+                    .subscribe(attached, subscription, id, &mut self.publisher, now)
+            })
+            .collect();
+        let ack = SubAck {
+            packet_id: subscribe.packet_id,
+            reasons,
+            properties: mq_codec::SubAckProperties::default(),
+        };
+        self.answered(|connection| connection.suback(now, ack));
+    }
+
+    fn unsubscribe(&mut self, now: Instant, unsubscribe: &Unsubscribe) {
+        let Some(attached) = &mut self.attached else {
+            return;
+        };
+        let reasons = unsubscribe
+            .filters
+            .iter()
+            .map(|filter| self.hub.unsubscribe(attached, filter))
+            .collect();
+        let ack = UnsubAck {
+            packet_id: unsubscribe.packet_id,
+            reasons,
+            properties: mq_codec::UnsubAckProperties::default(),
+        };
+        self.answered(|connection| connection.unsuback(now, ack));
+    }
+
+    fn answered(&mut self, answer: impl FnOnce(&mut Connection) -> Result<(), CommandError>) {
+        if let Err(error) = answer(&mut self.connection) {
+            // Larger than the client takes, or the connection is over anyway.
+            debug!(%error, "an answer could not be sent");
+            self.leave(ReasonCode::ImplementationSpecificError);
+        }
+    }
+
+    /// Moves messages from the mailbox into the outbox, as many as the window and the link take.
+    fn fill(&mut self, now: Instant) {
+        let Some(attached) = &self.attached else {
+            return;
+        };
+        while self.connection.is_open() && self.connection.outbox().len() < OUTBOX_LIMIT {
+            if self.outgoing.is_empty() {
+                attached.session.mailbox.take(now, TAKE, &mut self.outgoing);
+            }
+            let Some(delivery) = self.outgoing.pop_front() else {
+                return;
+            };
+            match self.connection.publish(now, delivery) {
+                Ok(_) => self.hub.metrics.messages_out.add(1),
+                Err((CommandError::WindowFull, delivery)) => {
+                    self.outgoing.push_front(delivery);
+                    return;
+                }
+                // Larger than the client takes: as if it had been sent `[MQTT-3.1.2-25]`.
+                Err(_) => self.hub.metrics.dropped.add(1),
+            }
+        }
+    }
+
+    /// Writes what is left, closes the link, and gives the session back.
+    async fn finish(mut self) {
+        self.publisher.tell_readers();
+        self.hub.metrics.dropped.add(self.publisher.waiting.len());
+        let reason = self.closed.take().unwrap_or(CloseReason::LinkLost);
+        if let CloseReason::ByPeer(disconnect) = &reason {
+            self.disconnected_by_client(disconnect);
+        }
+        // The session first: who takes it over need not wait for a slow link.
+        if let Some(mut attached) = self.attached.take() {
+            info!(
+                client = %attached.session.client_id,
+                dropped = attached.session.mailbox.dropped(),
+                %reason,
+                "disconnected"
+            );
+            let mut outbox = core::mem::take(self.connection.outbox());
+            attached.state.protocol = self.connection.into_session();
+            let unsent = self.outgoing.drain(..);
+            attached.session.mailbox.disconnect(unsent);
+            let now = Instant::now();
+            self.hub
+                .detach(attached, now, self.will.take(), self.expiry);
+            close(self.link, &mut outbox, &reason).await;
+        } else {
+            debug!(%reason, "a link without a session ended");
+            let mut outbox = core::mem::take(self.connection.outbox());
+            close(self.link, &mut outbox, &reason).await;
+        }
+    }
+
+    /// DISCONNECT has the last word about the will and the session's life.
+    fn disconnected_by_client(&mut self, disconnect: &Disconnect) {
+        if disconnect.reason != ReasonCode::DisconnectWithWill {
+            self.will = None;
+        }
+        // A session that was to end with the connection cannot be kept after all (§3.14.2.2.2).
+        if let Some(seconds) = disconnect.properties.session_expiry_interval
+            && self.expiry != Some(Duration::ZERO)
+        {
+            let wanted = Duration::from_secs(seconds.into());
+            let maximum = self.settings.max_session_expiry;
+            self.expiry = match maximum {
+                Some(maximum) => Some(wanted.min(maximum)),
+                None => (seconds < u32::MAX).then_some(wanted),
+            };
+        }
+    }
+}
+
+/// Why a CONNECT is refused, if it is.
+fn refusal(
+    settings: &Settings,
+    version: Version,
+    client_id: &ByteStr,
+    clean_start: bool,
+    will: Option<&Will>,
+    properties: &mq_codec::ConnectProperties,
+) -> Option<ReasonCode> {
+    let protocol = &settings.protocol;
+    let maximum_qos: QoS = protocol.maximum_qos;
+    // `[MQTT-3.1.3-8]` of 3.1.1: who brings no identifier cannot ask for a kept session; 3.1 wants
+    // an identifier always.
+    let unnamed = client_id.is_empty()
+        && match version {
+            Version::V3_1 => true,
+            Version::V3_1_1 => !clean_start,
+            Version::V5 => false,
+        };
+    if unnamed {
+        return Some(ReasonCode::ClientIdentifierNotValid);
+    }
+    if properties.authentication_method.is_some() {
+        return Some(ReasonCode::BadAuthenticationMethod);
+    }
+    let will = will?;
+    if will.qos > maximum_qos {
+        return Some(ReasonCode::QosNotSupported);
+    }
+    (will.retain && !protocol.retain_available).then_some(ReasonCode::RetainNotSupported)
+}
+
+/// Writes the last bytes and closes, within a deadline. A link that was lost has nobody to write
+/// to.
+async fn close(mut link: Link, outbox: &mut mq_proto::Outbox, reason: &CloseReason) {
+    if !matches!(reason, CloseReason::LinkLost) {
+        let last = async {
+            while !outbox.is_empty() {
+                if link.progress(outbox, false).await.is_err() {
+                    break;
+                }
+            }
+        };
+        // Too slow is as good as gone.
+        let _ = tokio::time::timeout(CLOSE_DEADLINE, last).await;
+    }
+    link.close(CLOSE_DEADLINE).await;
+}
+
+/// Waits for a future that may not be there: then for ever.
+async fn optional<F: Future>(future: Option<F>) -> F::Output {
+    match future {
+        Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+}

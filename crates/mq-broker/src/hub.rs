@@ -1,0 +1,511 @@
+//! The one door to what all connections share: sessions, subscriptions, retained messages.
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use hashbrown::HashMap;
+use mq_codec::{
+    ByteStr, PublishProperties, QoS, ReasonCode, RetainHandling, SubscriptionId, TopicFilter, Will,
+};
+use mq_proto::{Delivery, Message, Received};
+use tokio::sync::{Notify, OwnedMutexGuard};
+
+use crate::{
+    mailbox::{MailboxLimits, Push},
+    metrics::Metrics,
+    router::{FanOut, Retained, RetainedStore, Router, SessionKey, Subscriber, Target},
+    session::{Session, State},
+};
+
+/// How long a client waits for the connection that has its session to let go.
+const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Messages that wait before a slow reader's are copied out of their read buffers.
+const LONG_QUEUE: usize = 64;
+
+/// What all connections of a broker share.
+#[derive(Debug)]
+pub(crate) struct Hub {
+    limits: MailboxLimits,
+    routing: RwLock<Routing>,
+    retained: RwLock<RetainedStore>,
+    sessions: Mutex<Sessions>,
+    /// What is due: wills and ends of sessions.
+    due: Mutex<BTreeSet<(Instant, SessionKey)>>,
+    due_changed: Notify,
+    assigned: AtomicU64,
+    pub(crate) metrics: Metrics,
+}
+
+/// Subscriptions, and the mailboxes that they lead to.
+#[derive(Debug, Default)]
+struct Routing {
+    router: Router,
+    /// By session key.
+    sessions: Vec<Option<Arc<Session>>>,
+}
+
+#[derive(Debug, Default)]
+struct Sessions {
+    by_id: HashMap<ByteStr, Arc<Session>>,
+    free_keys: Vec<SessionKey>,
+}
+
+/// A session in the hands of a connection.
+#[derive(Debug)]
+pub(crate) struct Attached {
+    pub(crate) session: Arc<Session>,
+    pub(crate) state: OwnedMutexGuard<State>,
+    pub(crate) present: bool,
+    /// Changes when somebody else wants the session.
+    pub(crate) claims: tokio::sync::watch::Receiver<u64>,
+}
+
+/// What a publisher keeps from message to message: buffers, and where the last topic led.
+#[derive(Debug, Default)]
+pub(crate) struct Publisher {
+    fan_out: FanOut,
+    /// The topic that `fan_out` is for, and the router's generation; while both hold, the trie is
+    /// not asked again.
+    known: Option<(Vec<u8>, u64)>,
+    /// Mailboxes whose readers are to be told, once the whole read has been routed.
+    tell: Vec<Arc<Session>>,
+    /// Deliveries that found no room.
+    pub(crate) waiting: Vec<(Arc<Session>, Delivery)>,
+}
+
+impl Publisher {
+    /// Tries again, in order, what found no room; what still finds none goes on waiting.
+    pub(crate) fn retry(&mut self, metrics: &Metrics) {
+        let waiting = core::mem::take(&mut self.waiting);
+        for (session, delivery) in waiting {
+            self.queue(metrics, &session, delivery);
+        }
+    }
+
+    /// Wakes the readers of all that was queued.
+    pub(crate) fn tell_readers(&mut self) {
+        for session in self.tell.drain(..) {
+            session.mailbox.tell();
+        }
+    }
+}
+
+impl Hub {
+    pub(crate) fn new(limits: MailboxLimits) -> Self {
+        Self {
+            limits,
+            routing: RwLock::default(),
+            retained: RwLock::default(),
+            sessions: Mutex::default(),
+            due: Mutex::default(),
+            due_changed: Notify::new(),
+            assigned: AtomicU64::new(0),
+            metrics: Metrics::default(),
+        }
+    }
+
+    /// A client identifier for a client that brought none: unlike any other of this broker.
+    pub(crate) fn assign_client_id(&self) -> ByteStr {
+        use std::hash::{BuildHasher, RandomState};
+
+        let count = self.assigned.fetch_add(1, Ordering::Relaxed);
+        // Not to be guessed by counting, and not repeated after a restart.
+        let random = RandomState::new().hash_one(count);
+        ByteStr::new(format!("auto-{count:x}-{random:016x}")).expect("a short string of ASCII")
+    }
+
+    /// Gives the session of `client_id` to a connection: an earlier one, or with `clean` or
+    /// without one, a new one. Who has it now is made to leave (take-over, `[MQTT-3.1.4-3]`).
+    ///
+    /// `None` if yet another connection claimed it meanwhile, or nobody let go in time.
+    pub(crate) async fn attach(&self, client_id: &ByteStr, clean: bool) -> Option<Attached> {
+        loop {
+            let session = self.find_or_create(client_id);
+            session.claims.send_modify(|claims| *claims += 1);
+            let mut claims = session.claims.subscribe();
+            let claim = *claims.borrow_and_update();
+            let wait = Arc::clone(&session.state).lock_owned();
+            let mut state = tokio::time::timeout(TAKE_OVER_TIMEOUT, wait).await.ok()?;
+            if *claims.borrow_and_update() != claim {
+                return None;
+            }
+            if state.ended {
+                continue;
+            }
+            let will = session.come_back();
+            if clean && state.used {
+                // The session ends here, so its will is due (§3.1.3.2.2).
+                if let Some(will) = will {
+                    self.publish_will(&session, will);
+                }
+                self.end_session(&session, &mut state);
+                continue;
+            }
+            let present = core::mem::replace(&mut state.used, true);
+            return Some(Attached {
+                session,
+                state,
+                present,
+                claims,
+            });
+        }
+    }
+
+    /// Takes the session back from a connection that has ended.
+    ///
+    /// `expiry`: how long it lives on; zero ends it now, `None` never.
+    pub(crate) fn detach(
+        &self,
+        attached: Attached,
+        now: Instant,
+        will: Option<Will>,
+        expiry: Option<Duration>,
+    ) {
+        let Attached {
+            session, mut state, ..
+        } = attached;
+        let ends_now = expiry == Some(Duration::ZERO);
+        session.leave(now, will, expiry);
+        if let Some(will) = session.take_due_will(now) {
+            self.publish_will(&session, will);
+        }
+        if ends_now {
+            self.end_session(&session, &mut state);
+            return;
+        }
+        drop(state);
+        if let Some(due) = session.next_due() {
+            lock(&self.due).insert((due, session.key));
+            self.due_changed.notify_one();
+        }
+    }
+
+    /// Publishes wills and ends sessions as they become due. Runs until it is dropped.
+    pub(crate) async fn run_timers(&self) {
+        loop {
+            let next = lock(&self.due).first().map(|(due, _)| *due);
+            let changed = self.due_changed.notified();
+            match next {
+                Some(due) => {
+                    tokio::select! {
+                        () = tokio::time::sleep_until(due.into()) => self.run_due(Instant::now()),
+                        () = changed => {}
+                    }
+                }
+                None => changed.await,
+            }
+        }
+    }
+
+    fn run_due(&self, now: Instant) {
+        loop {
+            let key = {
+                let mut due = lock(&self.due);
+                match due.first().copied() {
+                    Some(first @ (at, key)) if at <= now => {
+                        due.remove(&first);
+                        key
+                    }
+                    _ => break,
+                }
+            };
+            let session = read(&self.routing).session(key).cloned();
+            let Some(session) = session else { continue };
+            // A connection that holds the state is in charge of it; so is one that came back.
+            let Ok(mut state) = Arc::clone(&session.state).try_lock_owned() else {
+                continue;
+            };
+            if let Some(will) = session.take_due_will(now) {
+                self.publish_will(&session, will);
+            }
+            if session.is_expired(now) {
+                self.end_session(&session, &mut state);
+            } else if let Some(next) = session.next_due() {
+                lock(&self.due).insert((next, key));
+            }
+        }
+        write(&self.retained).expire(now);
+    }
+
+    fn find_or_create(&self, client_id: &ByteStr) -> Arc<Session> {
+        let mut sessions = lock(&self.sessions);
+        if let Some(session) = sessions.by_id.get(client_id) {
+            return Arc::clone(session);
+        }
+        let mut routing = write(&self.routing);
+        let key = sessions.free_keys.pop().unwrap_or_else(|| {
+            routing.sessions.push(None);
+            SessionKey(u32::try_from(routing.sessions.len() - 1).expect("fewer than 2^32 sessions"))
+        });
+        // The identifier outlives the packet that it came in.
+        let client_id = client_id.detached();
+        let session = Arc::new(Session::new(client_id.clone(), key, self.limits));
+        routing.sessions[key.index()] = Some(Arc::clone(&session));
+        sessions.by_id.insert(client_id, Arc::clone(&session));
+        self.metrics.sessions.add(1);
+        session
+    }
+
+    /// Ends a session: its subscriptions and everything that waits for it are gone.
+    fn end_session(&self, session: &Arc<Session>, state: &mut State) {
+        if core::mem::replace(&mut state.ended, true) {
+            return;
+        }
+        let mut sessions = lock(&self.sessions);
+        let mut routing = write(&self.routing);
+        for filter in state.subscriptions.keys() {
+            routing.router.unsubscribe(filter, session.key);
+        }
+        self.metrics.subscriptions.sub(state.subscriptions.len());
+        state.subscriptions.clear();
+        routing.sessions[session.key.index()] = None;
+        if sessions
+            .by_id
+            .get(&session.client_id)
+            .is_some_and(|current| Arc::ptr_eq(current, session))
+        {
+            sessions.by_id.remove(&session.client_id);
+        }
+        sessions.free_keys.push(session.key);
+        session.mailbox.clear();
+        self.metrics.sessions.sub(1);
+    }
+
+    /// Makes or replaces a subscription and queues the retained messages that it asks for.
+    pub(crate) fn subscribe(
+        &self,
+        attached: &mut Attached,
+        subscription: &mq_codec::Subscription,
+        subscription_id: Option<SubscriptionId>,
+        publisher: &mut Publisher,
+        now: Instant,
+    ) -> ReasonCode {
+        let session = &attached.session;
+        let options = subscription.options;
+        let subscriber = Subscriber {
+            session: session.key,
+            options,
+            subscription_id,
+        };
+        let filter = subscription.filter.detached();
+        let existed = write(&self.routing)
+            .router
+            .subscribe(&filter, subscriber.clone());
+        if !existed {
+            self.metrics.subscriptions.add(1);
+        }
+        // A shared subscription gets no retained messages (§4.8.2).
+        let wanted = match options.retain_handling {
+            RetainHandling::Send => true,
+            RetainHandling::SendIfNew => !existed,
+            RetainHandling::DoNotSend => false,
+        } && filter.shared().is_none();
+        if wanted {
+            let target = Target {
+                session: session.key,
+                qos: options.qos,
+                retain_as_published: true,
+                subscription_ids: subscription_id.into_iter().collect(),
+            };
+            read(&self.retained).matching(&filter, now, &mut |retained| {
+                let delivery = Delivery {
+                    retain: true,
+                    expires_at: retained.expires_at,
+                    ..deliver(&retained.message, retained.qos, &target)
+                };
+                publisher.queue(&self.metrics, session, delivery);
+            });
+        }
+        attached.state.subscriptions.insert(filter, subscriber);
+        ReasonCode::granted(options.qos)
+    }
+
+    /// Ends a subscription.
+    pub(crate) fn unsubscribe(&self, attached: &mut Attached, filter: &TopicFilter) -> ReasonCode {
+        if attached.state.subscriptions.remove(filter).is_none() {
+            return ReasonCode::NoSubscriptionExisted;
+        }
+        write(&self.routing)
+            .router
+            .unsubscribe(filter, attached.session.key);
+        self.metrics.subscriptions.sub(1);
+        ReasonCode::Success
+    }
+
+    /// Brings a received message to all who subscribed to it.
+    ///
+    /// Runs in the publisher's task, which keeps its messages in order. Readers are told by
+    /// [`Publisher::tell_readers`], and what found no room is in [`Publisher::waiting`].
+    pub(crate) fn publish(
+        &self,
+        from: Option<SessionKey>,
+        received: Received,
+        now: Instant,
+        publisher: &mut Publisher,
+    ) -> ReasonCode {
+        let Received {
+            message,
+            qos,
+            retain,
+            ..
+        } = received;
+        let expires_at = expiry(&message.properties, now);
+        let message = Arc::new(message);
+        if retain {
+            self.retain(&message, qos, expires_at);
+        }
+        self.metrics.messages_in.add(1);
+        let routing = read(&self.routing);
+        publisher.route(&routing, message.topic.as_bytes(), from);
+        let targets = core::mem::take(&mut publisher.fan_out);
+        let mut detached = None;
+        for target in targets.targets() {
+            let Some(session) = routing.session(target.session) else {
+                continue;
+            };
+            // A reader that lags would keep whole read buffers alive with small messages.
+            let message = if session.mailbox.len() > LONG_QUEUE {
+                detached.get_or_insert_with(|| Arc::new(message.detached()))
+            } else {
+                &message
+            };
+            let delivery = Delivery {
+                retain: retain && target.retain_as_published,
+                expires_at,
+                ..deliver(message, qos, target)
+            };
+            publisher.queue(&self.metrics, session, delivery);
+        }
+        let nobody = targets.targets().is_empty();
+        publisher.fan_out = targets;
+        if nobody {
+            ReasonCode::NoMatchingSubscribers
+        } else {
+            ReasonCode::Success
+        }
+    }
+
+    fn retain(&self, message: &Message, qos: QoS, expires_at: Option<Instant>) {
+        let mut retained = write(&self.retained);
+        if message.payload.is_empty() {
+            retained.remove(&message.topic);
+        } else {
+            retained.insert(Retained {
+                message: Arc::new(message.detached()),
+                qos,
+                expires_at,
+            });
+        }
+        self.metrics.retained.set(retained.len());
+    }
+
+    /// Publishes a will. Nobody waits for room here: a mailbox that is full drops it.
+    pub(crate) fn publish_will(&self, session: &Session, will: Will) {
+        let Will {
+            topic,
+            payload,
+            qos,
+            retain,
+            properties,
+        } = will;
+        let received = Received {
+            message: Message {
+                topic,
+                payload,
+                properties: PublishProperties {
+                    payload_is_utf8: properties.payload_is_utf8,
+                    message_expiry_interval: properties.message_expiry_interval,
+                    content_type: properties.content_type,
+                    response_topic: properties.response_topic,
+                    correlation_data: properties.correlation_data,
+                    user_properties: properties.user_properties,
+                    ..PublishProperties::default()
+                }
+                .into(),
+            },
+            qos,
+            retain,
+            dup: false,
+            subscription_ids: Vec::new(),
+            ticket: None,
+        };
+        let mut publisher = Publisher::default();
+        self.publish(Some(session.key), received, Instant::now(), &mut publisher);
+        publisher.tell_readers();
+        self.metrics.dropped.add(publisher.waiting.len());
+    }
+}
+
+impl Routing {
+    fn session(&self, key: SessionKey) -> Option<&Arc<Session>> {
+        self.sessions.get(key.index())?.as_ref()
+    }
+}
+
+impl Publisher {
+    /// Finds the receivers, by memory or by the trie.
+    fn route(&mut self, routing: &Routing, topic: &[u8], from: Option<SessionKey>) {
+        let generation = routing.router.generation();
+        if let Some((known, at)) = &self.known
+            && *at == generation
+            && known == topic
+        {
+            return;
+        }
+        let ready = |key| {
+            routing
+                .session(key)
+                .is_some_and(|session| session.mailbox.is_ready())
+        };
+        let constant = routing.router.route(topic, from, &ready, &mut self.fan_out);
+        let (known, at) = self.known.get_or_insert_default();
+        known.clear();
+        known.extend_from_slice(topic);
+        // Generation 0 has no subscriptions and is never asked again once there is one.
+        *at = if constant { generation } else { u64::MAX };
+    }
+
+    fn queue(&mut self, metrics: &Metrics, session: &Arc<Session>, delivery: Delivery) {
+        match session.mailbox.push(delivery) {
+            Push::Queued { tell: true } => self.tell.push(Arc::clone(session)),
+            Push::Queued { tell: false } => {}
+            Push::Dropped => metrics.dropped.add(1),
+            Push::Full(delivery) => self.waiting.push((Arc::clone(session), delivery)),
+        }
+    }
+}
+
+/// The delivery of `message`, published at `qos`, to `target`.
+fn deliver(message: &Arc<Message>, qos: QoS, target: &Target) -> Delivery {
+    let mut delivery = Delivery::new(Arc::clone(message), qos.min(target.qos));
+    if !target.subscription_ids.is_empty() {
+        delivery.subscription_ids = target.subscription_ids.to_vec();
+    }
+    delivery
+}
+
+fn expiry(properties: &PublishProperties, now: Instant) -> Option<Instant> {
+    let seconds = properties.message_expiry_interval?;
+    now.checked_add(Duration::from_secs(seconds.into()))
+}
+
+// A panic while one of these is held leaves the structure whole, so poisoning is not passed on.
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}

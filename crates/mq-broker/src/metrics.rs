@@ -1,0 +1,51 @@
+//! Counts of what the broker does.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A number that many threads change.
+#[derive(Debug, Default)]
+pub struct Gauge(AtomicUsize);
+
+impl Gauge {
+    /// Adds.
+    pub fn add(&self, count: usize) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Subtracts.
+    pub fn sub(&self, count: usize) {
+        self.0.fetch_sub(count, Ordering::Relaxed);
+    }
+
+    /// Replaces.
+    pub fn set(&self, count: usize) {
+        self.0.store(count, Ordering::Relaxed);
+    }
+
+    /// The number now.
+    #[must_use]
+    pub fn get(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What the broker counts.
+#[derive(Debug, Default)]
+pub struct Metrics {
+    /// Links that are open, before and after CONNECT.
+    pub connections: Gauge,
+    /// Links that were refused because too many handshakes were under way.
+    pub refused: Gauge,
+    /// Sessions, connected or not.
+    pub sessions: Gauge,
+    /// Subscriptions.
+    pub subscriptions: Gauge,
+    /// Topics with a retained message.
+    pub retained: Gauge,
+    /// Messages received from clients.
+    pub messages_in: Gauge,
+    /// Messages sent to clients.
+    pub messages_out: Gauge,
+    /// Messages dropped because a mailbox was full, or its session away and the message of QoS 0.
+    pub dropped: Gauge,
+}

@@ -1,0 +1,71 @@
+//! Shared subscriptions: one member of a group gets each message (§4.8.2).
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use mq_codec::ByteStr;
+
+use super::{SessionKey, Subscriber};
+
+/// The groups that share one topic filter.
+#[derive(Debug, Default)]
+pub(super) struct SharedGroups(Vec<Group>);
+
+#[derive(Debug)]
+struct Group {
+    name: ByteStr,
+    members: Vec<Subscriber>,
+    /// Round robin. Routing only reads the trie, hence the atomic; skipping or repeating a member
+    /// under contention does no harm.
+    next: AtomicUsize,
+}
+
+impl SharedGroups {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Adds or replaces a member; whether it was one before.
+    pub(super) fn insert(&mut self, name: &str, subscriber: Subscriber) -> bool {
+        let group = match self.0.iter_mut().position(|group| group.name == *name) {
+            Some(index) => &mut self.0[index],
+            None => {
+                self.0.push(Group {
+                    name: ByteStr::new(name).expect("part of a checked filter"),
+                    members: Vec::new(),
+                    next: AtomicUsize::new(0),
+                });
+                self.0.last_mut().expect("pushed above")
+            }
+        };
+        super::trie::insert(&mut group.members, subscriber)
+    }
+
+    /// Removes a member; whether it was one.
+    pub(super) fn remove(&mut self, name: &str, session: SessionKey) -> bool {
+        let Some(index) = self.0.iter().position(|group| group.name == *name) else {
+            return false;
+        };
+        let group = &mut self.0[index];
+        let removed = super::trie::remove(&mut group.members, session);
+        if group.members.is_empty() {
+            self.0.swap_remove(index);
+        }
+        removed
+    }
+
+    /// One member of each group: the next in turn that `ready` likes, or else the next in turn.
+    pub(super) fn choose<'a>(
+        &'a self,
+        ready: &'a dyn Fn(SessionKey) -> bool,
+    ) -> impl Iterator<Item = &'a Subscriber> + 'a {
+        self.0.iter().filter_map(move |group| {
+            let count = group.members.len();
+            let start = group.next.fetch_add(1, Ordering::Relaxed);
+            let turn = |offset: usize| &group.members[(start.wrapping_add(offset)) % count];
+            (0..count)
+                .map(turn)
+                .find(|member| ready(member.session))
+                .or_else(|| (count > 0).then(|| turn(0)))
+        })
+    }
+}

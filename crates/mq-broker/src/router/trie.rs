@@ -1,0 +1,382 @@
+//! Subscriptions by topic filter, one node a topic level.
+
+use hashbrown::HashMap;
+use mq_codec::{SubscriptionId, SubscriptionOptions, TopicFilter};
+
+use super::{FanOut, SessionKey, shared::SharedGroups};
+
+/// All subscriptions of all sessions.
+///
+/// Cost of [`route`](Self::route): a hash look-up for each level of the topic and each branch with
+/// a wildcard beside it, then one step for each subscriber that matches.
+#[derive(Debug, Default)]
+pub struct Router {
+    root: Node,
+    count: usize,
+    generation: u64,
+}
+
+/// One subscription of one session.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Subscriber {
+    /// Whose it is.
+    pub session: SessionKey,
+    /// What it asks for.
+    pub options: SubscriptionOptions,
+    /// Its identifier, if it has one.
+    pub subscription_id: Option<SubscriptionId>,
+}
+
+#[derive(Debug, Default)]
+struct Node {
+    /// Next levels by name.
+    children: HashMap<Vec<u8>, Node>,
+    /// Next level `+`.
+    plus: Option<Box<Node>>,
+    /// Filters that end in `#` here.
+    hash: Leaf,
+    /// Filters that end here.
+    here: Leaf,
+}
+
+#[derive(Debug, Default)]
+struct Leaf {
+    subscribers: Vec<Subscriber>,
+    shared: SharedGroups,
+}
+
+impl Router {
+    /// No subscriptions.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The number of subscriptions.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Changes whenever a subscription is made, changed or ended.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Makes a subscription, or replaces the session's own of the same filter `[MQTT-3.8.4-3]`.
+    /// Returns whether it existed.
+    pub fn subscribe(&mut self, filter: &TopicFilter, subscriber: Subscriber) -> bool {
+        self.generation += 1;
+        let leaf = self.root.leaf(filter.matching());
+        let existed = match filter.shared() {
+            Some(shared) => leaf.shared.insert(shared.group, subscriber),
+            None => insert(&mut leaf.subscribers, subscriber),
+        };
+        self.count += usize::from(!existed);
+        existed
+    }
+
+    /// Ends a subscription. Returns whether it existed.
+    pub fn unsubscribe(&mut self, filter: &TopicFilter, session: SessionKey) -> bool {
+        self.generation += 1;
+        let levels: Vec<&str> = filter.matching().split('/').collect();
+        let existed = self
+            .root
+            .remove(&levels, &mut |leaf| match filter.shared() {
+                Some(shared) => leaf.shared.remove(shared.group, session),
+                None => remove(&mut leaf.subscribers, session),
+            });
+        self.count -= usize::from(existed);
+        existed
+    }
+
+    /// Collects into `fan_out` the receivers of a message published to `topic` by `publisher`.
+    ///
+    /// Of a shared group one member gets it, preferably one that is `ready`. Returns whether the
+    /// choice would be the same for the next message to this topic, as long as
+    /// [`generation`](Self::generation) is: not where a shared group or No Local played a part.
+    pub fn route(
+        &self,
+        topic: &[u8],
+        publisher: Option<SessionKey>,
+        ready: &dyn Fn(SessionKey) -> bool,
+        fan_out: &mut FanOut,
+    ) -> bool {
+        fan_out.clear();
+        let mut walk = Walk {
+            publisher,
+            ready,
+            fan_out,
+            constant: true,
+        };
+        // `[MQTT-4.7.2-1]`: a leading wildcard does not match topics that begin with `$`.
+        let hidden = topic.first() == Some(&b'$');
+        walk.node(&self.root, Some(topic), hidden);
+        walk.constant
+    }
+}
+
+/// Adds or replaces; whether it was there.
+pub(super) fn insert(list: &mut Vec<Subscriber>, subscriber: Subscriber) -> bool {
+    match list
+        .iter_mut()
+        .find(|old| old.session == subscriber.session)
+    {
+        Some(old) => {
+            *old = subscriber;
+            true
+        }
+        None => {
+            list.push(subscriber);
+            false
+        }
+    }
+}
+
+/// Removes; whether it was there.
+pub(super) fn remove(list: &mut Vec<Subscriber>, session: SessionKey) -> bool {
+    match list.iter().position(|old| old.session == session) {
+        Some(index) => {
+            list.swap_remove(index);
+            true
+        }
+        None => false,
+    }
+}
+
+impl Node {
+    fn leaf(&mut self, filter: &str) -> &mut Leaf {
+        let mut node = self;
+        for level in filter.split('/') {
+            match level {
+                "#" => return &mut node.hash,
+                "+" => node = node.plus.get_or_insert_default(),
+                name => node = node.children.entry_ref(name.as_bytes()).or_default(),
+            }
+        }
+        &mut node.here
+    }
+
+    /// Removes with `remove` at the leaf of `levels` and drops nodes that became empty.
+    fn remove(&mut self, levels: &[&str], remove: &mut impl FnMut(&mut Leaf) -> bool) -> bool {
+        match levels {
+            [] => remove(&mut self.here),
+            ["#", ..] => remove(&mut self.hash),
+            ["+", rest @ ..] => {
+                let Some(plus) = &mut self.plus else {
+                    return false;
+                };
+                let removed = plus.remove(rest, remove);
+                if plus.is_empty() {
+                    self.plus = None;
+                }
+                removed
+            }
+            [name, rest @ ..] => {
+                let Some(child) = self.children.get_mut(name.as_bytes()) else {
+                    return false;
+                };
+                let removed = child.remove(rest, remove);
+                if child.is_empty() {
+                    self.children.remove(name.as_bytes());
+                }
+                removed
+            }
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.children.is_empty()
+            && self.plus.is_none()
+            && self.hash.is_empty()
+            && self.here.is_empty()
+    }
+}
+
+impl Leaf {
+    fn is_empty(&self) -> bool {
+        self.subscribers.is_empty() && self.shared.is_empty()
+    }
+}
+
+struct Walk<'a> {
+    publisher: Option<SessionKey>,
+    ready: &'a dyn Fn(SessionKey) -> bool,
+    fan_out: &'a mut FanOut,
+    constant: bool,
+}
+
+impl Walk<'_> {
+    /// Goes on at `node` with what is left of the topic; `None` when no level is left.
+    fn node(&mut self, node: &Node, rest: Option<&[u8]>, hidden: bool) {
+        if !hidden {
+            // `a/#` matches `a` too, so `#` counts before the levels are asked for.
+            self.leaf(&node.hash);
+        }
+        let Some(rest) = rest else {
+            self.leaf(&node.here);
+            return;
+        };
+        let (level, rest) = match rest.iter().position(|byte| *byte == b'/') {
+            Some(at) => (&rest[..at], Some(&rest[at + 1..])),
+            None => (rest, None),
+        };
+        if let Some(plus) = node.plus.as_ref().filter(|_| !hidden) {
+            self.node(plus, rest, false);
+        }
+        if let Some(child) = node.children.get(level) {
+            self.node(child, rest, false);
+        }
+    }
+
+    fn leaf(&mut self, leaf: &Leaf) {
+        for subscriber in &leaf.subscribers {
+            if subscriber.options.no_local {
+                self.constant = false;
+                // `[MQTT-3.8.3-3]`
+                if Some(subscriber.session) == self.publisher {
+                    continue;
+                }
+            }
+            self.fan_out.add(subscriber);
+        }
+        if !leaf.shared.is_empty() {
+            self.constant = false;
+            for member in leaf.shared.choose(self.ready) {
+                self.fan_out.add(member);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mq_codec::{QoS, TopicName};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn subscriber(session: u32) -> Subscriber {
+        Subscriber {
+            session: SessionKey(session),
+            options: QoS::AtLeastOnce.into(),
+            subscription_id: None,
+        }
+    }
+
+    fn filter(text: &str) -> TopicFilter {
+        TopicFilter::new(text).unwrap()
+    }
+
+    fn receivers(router: &Router, topic: &str) -> Vec<u32> {
+        let mut fan_out = FanOut::new();
+        router.route(topic.as_bytes(), None, &|_| true, &mut fan_out);
+        let mut sessions: Vec<_> = fan_out.targets().iter().map(|t| t.session.0).collect();
+        sessions.sort_unstable();
+        sessions
+    }
+
+    #[test]
+    fn overlapping_subscriptions_become_one_target_of_the_highest_qos() {
+        let mut router = Router::new();
+        let id = |n| SubscriptionId::new(n);
+        for (text, qos, n) in [("a/+", QoS::AtMostOnce, 1), ("a/#", QoS::ExactlyOnce, 2)] {
+            router.subscribe(
+                &filter(text),
+                Subscriber {
+                    options: qos.into(),
+                    subscription_id: id(n),
+                    ..subscriber(3)
+                },
+            );
+        }
+        let mut fan_out = FanOut::new();
+        assert!(router.route(b"a/b", None, &|_| true, &mut fan_out));
+        let [target] = fan_out.targets() else {
+            panic!("{fan_out:?}")
+        };
+        assert_eq!(target.qos, QoS::ExactlyOnce);
+        let mut ids = target.subscription_ids.to_vec();
+        ids.sort_unstable();
+        assert_eq!(ids, [id(1).unwrap(), id(2).unwrap()]);
+    }
+
+    #[test]
+    fn a_shared_group_takes_turns_and_prefers_members_that_are_ready() {
+        let mut router = Router::new();
+        for session in 0..3 {
+            router.subscribe(&filter("$share/g/a"), subscriber(session));
+        }
+        router.subscribe(&filter("$share/h/a"), subscriber(9));
+        let mut counts = [0; 3];
+        for _ in 0..30 {
+            let all = receivers(&router, "a");
+            assert_eq!(all.len(), 2, "one of each group");
+            assert_eq!(all[1], 9);
+            counts[all[0] as usize] += 1;
+        }
+        assert_eq!(counts, [10, 10, 10]);
+        let mut fan_out = FanOut::new();
+        for _ in 0..5 {
+            let constant = router.route(b"a", None, &|key| key.0 == 2, &mut fan_out);
+            assert!(!constant);
+            assert_eq!(fan_out.targets()[0].session, SessionKey(2));
+        }
+    }
+
+    #[test]
+    fn no_local_leaves_the_publisher_out() {
+        let mut router = Router::new();
+        let mut own = subscriber(1);
+        own.options.no_local = true;
+        router.subscribe(&filter("a"), own);
+        let mut fan_out = FanOut::new();
+        router.route(b"a", Some(SessionKey(1)), &|_| true, &mut fan_out);
+        assert!(fan_out.targets().is_empty());
+        router.route(b"a", Some(SessionKey(2)), &|_| true, &mut fan_out);
+        assert_eq!(fan_out.targets().len(), 1);
+    }
+
+    #[test]
+    fn nothing_is_left_of_ended_subscriptions() {
+        let mut router = Router::new();
+        for text in ["a/b/c", "a/+/c", "a/#", "$share/g/a/b", "+"] {
+            assert!(!router.subscribe(&filter(text), subscriber(1)));
+            assert!(router.subscribe(&filter(text), subscriber(1)), "replaced");
+        }
+        assert_eq!(router.len(), 5);
+        for text in ["a/b/c", "a/+/c", "a/#", "$share/g/a/b", "+"] {
+            assert!(router.unsubscribe(&filter(text), SessionKey(1)));
+            assert!(!router.unsubscribe(&filter(text), SessionKey(1)));
+        }
+        assert!(router.is_empty() && router.root.is_empty());
+    }
+
+    proptest! {
+        /// The trie finds what matching every filter by itself finds.
+        #[test]
+        fn routing_agrees_with_matching_one_by_one(
+            filters in prop::collection::vec("(\\$?[ab]|\\+|)(/([ab]|\\+|)){0,3}(/#)?", 1..12),
+            topic in "\\$?[ab](/[ab]?){0,4}",
+        ) {
+            let topic = TopicName::new(topic).unwrap();
+            let mut router = Router::new();
+            let mut expected = Vec::new();
+            for (session, text) in (0..).zip(filters) {
+                let Ok(filter) = TopicFilter::new(text) else { continue };
+                router.subscribe(&filter, subscriber(session));
+                if filter.matches(&topic) {
+                    expected.push(session);
+                }
+            }
+            prop_assert_eq!(receivers(&router, &topic), expected);
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! A session: what the broker keeps for one client identifier.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use hashbrown::HashMap;
+use mq_codec::{ByteStr, TopicFilter, Will};
+use mq_proto::Session as ProtocolSession;
+use tokio::sync::watch;
+
+use crate::{
+    mailbox::{Mailbox, MailboxLimits},
+    router::{SessionKey, Subscriber},
+};
+
+/// What the broker keeps for one client identifier, connected or not.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) client_id: ByteStr,
+    pub(crate) key: SessionKey,
+    pub(crate) mailbox: Mailbox,
+    /// Held by the connection that has the session, for as long as it lives. Whoever wants the
+    /// session next claims it and waits for this.
+    pub(crate) state: Arc<tokio::sync::Mutex<State>>,
+    /// Counts those who wanted the session; the connection that has it leaves when it changes.
+    pub(crate) claims: watch::Sender<u64>,
+    /// What happens after the connection has ended. Apart from `state`, because timers look at it
+    /// while a connection may hold that.
+    away: Mutex<Away>,
+}
+
+/// What moves from connection to connection.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    pub(crate) protocol: ProtocolSession,
+    pub(crate) subscriptions: HashMap<TopicFilter, Subscriber>,
+    /// The session has ended; who waited for it begins a new one.
+    pub(crate) ended: bool,
+    /// A connection has had it before, so it counts as present.
+    pub(crate) used: bool,
+}
+
+/// What is to happen while no connection has the session.
+#[derive(Debug, Default)]
+struct Away {
+    will: Option<(Instant, Will)>,
+    expires_at: Option<Instant>,
+}
+
+impl Session {
+    pub(crate) fn new(client_id: ByteStr, key: SessionKey, limits: MailboxLimits) -> Self {
+        Self {
+            client_id,
+            key,
+            mailbox: Mailbox::new(limits),
+            state: Arc::default(),
+            claims: watch::Sender::new(0),
+            away: Mutex::default(),
+        }
+    }
+
+    /// The connection has ended: what is due, and when.
+    pub(crate) fn leave(&self, now: Instant, will: Option<Will>, expiry: Option<Duration>) {
+        let mut away = self.away();
+        away.expires_at = expiry.and_then(|expiry| now.checked_add(expiry));
+        away.will = will.map(|will| {
+            let delay = will.properties.will_delay_interval.unwrap_or(0);
+            let due = now + Duration::from_secs(delay.into());
+            // The will is due when the session ends, if that is earlier (§3.1.3.2.2).
+            (away.expires_at.map_or(due, |at| at.min(due)), will)
+        });
+    }
+
+    /// A connection is back: nothing is due any more. Returns a will that was waiting.
+    pub(crate) fn come_back(&self) -> Option<Will> {
+        let mut away = self.away();
+        away.expires_at = None;
+        away.will.take().map(|(_, will)| will)
+    }
+
+    /// The will, if it is due.
+    pub(crate) fn take_due_will(&self, now: Instant) -> Option<Will> {
+        let mut away = self.away();
+        match &away.will {
+            Some((due, _)) if *due <= now => away.will.take().map(|(_, will)| will),
+            _ => None,
+        }
+    }
+
+    /// Whether the session's time is over.
+    pub(crate) fn is_expired(&self, now: Instant) -> bool {
+        self.away().expires_at.is_some_and(|at| at <= now)
+    }
+
+    /// When something is due next.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        let away = self.away();
+        let will = away.will.as_ref().map(|(due, _)| *due);
+        will.into_iter().chain(away.expires_at).min()
+    }
+
+    fn away(&self) -> MutexGuard<'_, Away> {
+        self.away.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,91 @@
+//! A struct that is nearly always empty, kept behind one pointer.
+
+use core::{
+    fmt,
+    ops::{Deref, DerefMut},
+};
+
+/// A `T` that takes one word while it is empty, and is used as if it were there.
+///
+/// Reading an empty one reads a constant; the first write allocates. PUBLISH carries its
+/// properties this way: most have none, and moving and dropping two hundred bytes of `None` would
+/// be most of the cost of decoding it.
+pub struct Sparse<T>(Option<Box<T>>);
+
+/// What [`Sparse`] can hold: a type with an empty constant.
+pub trait Empty: Default + Sized + 'static {
+    /// The empty value.
+    fn empty() -> &'static Self;
+}
+
+impl<T> Sparse<T> {
+    /// An empty one.
+    #[must_use]
+    pub const fn empty() -> Self {
+        Self(None)
+    }
+
+    /// Whether nothing was ever written to it, which is the cheap way to know that it is empty.
+    #[must_use]
+    pub fn is_untouched(&self) -> bool {
+        self.0.is_none()
+    }
+}
+
+impl<T: Empty> Sparse<T> {
+    /// The value itself.
+    #[must_use]
+    pub fn into_inner(self) -> T {
+        self.0.map(|boxed| *boxed).unwrap_or_default()
+    }
+}
+
+impl<T> Default for Sparse<T> {
+    fn default() -> Self {
+        Self::empty()
+    }
+}
+
+impl<T: Empty + PartialEq> From<T> for Sparse<T> {
+    fn from(value: T) -> Self {
+        if value == *T::empty() {
+            Self::empty()
+        } else {
+            Self(Some(Box::new(value)))
+        }
+    }
+}
+
+impl<T: Empty> Deref for Sparse<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_deref().unwrap_or_else(|| T::empty())
+    }
+}
+
+impl<T: Empty> DerefMut for Sparse<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.0.get_or_insert_default()
+    }
+}
+
+impl<T: Clone> Clone for Sparse<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T: Empty + PartialEq> PartialEq for Sparse<T> {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl<T: Empty + Eq> Eq for Sparse<T> {}
+
+impl<T: Empty + fmt::Debug> fmt::Debug for Sparse<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}

@@ -1,0 +1,135 @@
+//! A broker on loopback, for tests.
+
+use mq_broker::{Broker, Settings};
+use mq_client::{Client, ClientBuilder};
+use mq_transport::{
+    Address, ConnectOptions, Connector, EarlyDataPolicy, Scheme, ServerIdentity, Trust,
+};
+
+/// A broker that listens on loopback over TCP, TLS and QUIC, with a certificate made for it.
+#[derive(Debug)]
+pub struct TestBroker {
+    broker: Broker,
+    identity: ServerIdentity,
+    certificate: tempfile::NamedTempFile,
+}
+
+impl TestBroker {
+    /// Starts one with the default settings, early data in full.
+    ///
+    /// # Panics
+    /// If it cannot start.
+    pub async fn start() -> Self {
+        Self::start_with(|_| {}).await
+    }
+
+    /// Starts one whose settings `change` has changed.
+    ///
+    /// # Panics
+    /// If it cannot start.
+    pub async fn start_with(change: impl FnOnce(&mut Settings)) -> Self {
+        let identity = ServerIdentity::self_signed().expect("a certificate can be made");
+        let listeners = [Scheme::Tcp, Scheme::Tls, Scheme::Quic]
+            .map(|scheme| Address::new(scheme, "127.0.0.1", 0))
+            .to_vec();
+        Self::start_at(listeners, identity, change).await
+    }
+
+    async fn start_at(
+        listeners: Vec<Address>,
+        identity: ServerIdentity,
+        change: impl FnOnce(&mut Settings),
+    ) -> Self {
+        let certificate = tempfile::NamedTempFile::new().expect("a temporary file");
+        std::fs::write(certificate.path(), identity.certificate_pem()).expect("a temporary file");
+        let mut settings = Settings::new(listeners);
+        settings.listen.identity = Some(identity.clone());
+        settings.early_data = EarlyDataPolicy::Full;
+        change(&mut settings);
+        Self {
+            broker: Broker::start(settings).await.expect("the broker starts"),
+            identity,
+            certificate,
+        }
+    }
+
+    /// Shuts it down and starts another with the same addresses and certificate; sessions, retained
+    /// messages and tickets are gone.
+    ///
+    /// # Panics
+    /// If it cannot start again.
+    pub async fn restart(self) -> Self {
+        let Self {
+            broker, identity, ..
+        } = self;
+        let listeners = broker.addresses().to_vec();
+        broker.shutdown().await;
+        Self::start_at(listeners, identity, |_| {}).await
+    }
+
+    /// Where it listens with that transport.
+    ///
+    /// # Panics
+    /// If it does not.
+    #[must_use]
+    pub fn address(&self, scheme: Scheme) -> Address {
+        let found = self
+            .broker
+            .addresses()
+            .iter()
+            .find(|at| at.scheme == scheme);
+        found.expect("the broker listens there").clone()
+    }
+
+    /// The broker itself.
+    #[must_use]
+    pub fn broker(&self) -> &Broker {
+        &self.broker
+    }
+
+    /// The certificate, PEM, for clients to trust.
+    #[must_use]
+    pub fn certificate(&self) -> &std::path::Path {
+        self.certificate.path()
+    }
+
+    /// Options that trust its certificate.
+    #[must_use]
+    pub fn connect_options(&self) -> ConnectOptions {
+        ConnectOptions {
+            trust: Trust::CaFile(self.certificate.path().to_owned()),
+            ..ConnectOptions::default()
+        }
+    }
+
+    /// A connector that trusts its certificate, with early data or without.
+    ///
+    /// # Panics
+    /// If one cannot be made.
+    #[must_use]
+    pub fn connector(&self, early_data: bool) -> Connector {
+        let options = ConnectOptions {
+            early_data,
+            ..self.connect_options()
+        };
+        Connector::new(options).expect("valid options")
+    }
+
+    /// A client's builder for one of its addresses.
+    ///
+    /// # Panics
+    /// If the identifier is not valid.
+    #[must_use]
+    pub fn client(&self, scheme: Scheme, client_id: &str) -> ClientBuilder {
+        Client::builder(&self.address(scheme).to_string())
+            .expect("a valid address")
+            .connector(self.connector(false))
+            .client_id(client_id)
+            .expect("a valid client identifier")
+    }
+
+    /// Ends it.
+    pub async fn shutdown(self) {
+        self.broker.shutdown().await;
+    }
+}

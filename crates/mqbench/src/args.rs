@@ -1,0 +1,209 @@
+//! Options that several commands share.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Args, ValueEnum};
+use mq_client::{Client, ClientBuilder};
+use mq_codec::{QoS, Version};
+use mq_transport::{
+    Address, CipherSuite, ClientIdentity, CongestionControl, ConnectOptions, Connector,
+    KeyExchangeGroup, Trust,
+};
+
+/// How clients connect.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Connection")]
+pub(crate) struct TransportArgs {
+    /// CA certificates (PEM) to trust instead of the system's
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ca: Option<PathBuf>,
+    /// Trust any certificate: for tests only
+    #[arg(long, conflicts_with = "ca")]
+    pub(crate) insecure: bool,
+    /// Client certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "client_key")]
+    pub(crate) client_cert: Option<PathBuf>,
+    /// Private key (PEM) of the client certificate
+    #[arg(long, value_name = "FILE", requires = "client_cert")]
+    pub(crate) client_key: Option<PathBuf>,
+    /// Server name to ask for and verify (SNI) instead of the host in the URL
+    #[arg(long, value_name = "NAME")]
+    pub(crate) server_name: Option<String>,
+    /// Congestion control of all transports: reno, cubic or bbr
+    #[arg(long, value_name = "NAME")]
+    pub(crate) congestion: Option<CongestionControl>,
+    /// Cipher suites in order of preference, such as aes128-gcm,chacha20-poly1305
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub(crate) ciphers: Vec<CipherSuite>,
+    /// Key exchange groups in order of preference, such as x25519
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub(crate) groups: Vec<KeyExchangeGroup>,
+    /// Initial round-trip time that QUIC assumes
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) initial_rtt: Option<Duration>,
+    /// Switch GSO and GRO off: one datagram a packet
+    #[arg(long)]
+    pub(crate) no_gso: bool,
+    /// Switch QUIC's path MTU discovery off
+    #[arg(long)]
+    pub(crate) no_mtu_discovery: bool,
+    /// Write TLS secrets where SSLKEYLOGFILE says, for Wireshark
+    #[arg(long)]
+    pub(crate) keylog: bool,
+    /// Directory for qlog files, one a QUIC connection
+    #[arg(long, value_name = "DIR")]
+    pub(crate) qlog: Option<PathBuf>,
+}
+
+impl TransportArgs {
+    /// The options for a connector. `early_data` and the rest of resumption belong to the command.
+    pub(crate) fn options(&self) -> ConnectOptions {
+        let mut options = ConnectOptions {
+            server_name: self.server_name.clone(),
+            congestion: self.congestion,
+            ..ConnectOptions::default()
+        };
+        if let Some(file) = &self.ca {
+            options.trust = Trust::CaFile(file.clone());
+        }
+        if self.insecure {
+            options.trust = Trust::Insecure;
+        }
+        if let (Some(certificates), Some(key)) = (&self.client_cert, &self.client_key) {
+            options.identity = Some(ClientIdentity {
+                certificates: certificates.clone(),
+                key: key.clone(),
+            });
+        }
+        if !self.ciphers.is_empty() {
+            options.crypto.cipher_suites.clone_from(&self.ciphers);
+        }
+        if !self.groups.is_empty() {
+            options.crypto.key_exchange_groups.clone_from(&self.groups);
+        }
+        if let Some(rtt) = self.initial_rtt {
+            options.quic.initial_rtt = rtt;
+        }
+        options.quic.segmentation_offload = !self.no_gso;
+        options.quic.mtu_discovery = !self.no_mtu_discovery;
+        options.crypto.key_log = self.keylog;
+        options.quic.qlog_directory.clone_from(&self.qlog);
+        options
+    }
+
+    /// A connector with these options.
+    pub(crate) fn connector(&self) -> anyhow::Result<Connector> {
+        Ok(Connector::new(self.options())?)
+    }
+}
+
+/// What clients say.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "MQTT")]
+pub(crate) struct MqttArgs {
+    /// Quality of service: 0, 1 or 2
+    #[arg(long, default_value = "0", value_parser = qos)]
+    pub(crate) qos: QoS,
+    /// MQTT version
+    #[arg(long, value_enum, default_value_t = MqttVersion::V5)]
+    pub(crate) mqtt: MqttVersion,
+    /// Keep-alive in seconds, 0 for none
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub(crate) keep_alive: u16,
+    /// User name
+    #[arg(long, value_name = "NAME")]
+    pub(crate) username: Option<String>,
+    /// Password
+    #[arg(long, value_name = "TEXT", env = "MQBENCH_PASSWORD", hide_env_values = true)]
+    pub(crate) password: Option<String>,
+}
+
+impl MqttArgs {
+    /// A builder for a client at `address` that connects with `connector` and does not reconnect:
+    /// a lost connection is a result, not something to hide.
+    pub(crate) fn builder(
+        &self,
+        address: &Address,
+        connector: &Connector,
+        client_id: &str,
+    ) -> anyhow::Result<ClientBuilder> {
+        let mut builder = Client::builder(&address.to_string())?
+            .connector(connector.clone())
+            .version(self.mqtt.into())
+            .client_id(client_id)?
+            .keep_alive(Duration::from_secs(self.keep_alive.into()))
+            .reconnect(mq_client::Reconnect::never());
+        if let Some(name) = &self.username {
+            builder = builder.user_name(name)?;
+        }
+        if let Some(password) = &self.password {
+            builder = builder.password(password.clone());
+        }
+        Ok(builder)
+    }
+}
+
+/// MQTT versions as the command line names them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum MqttVersion {
+    /// MQTT 3.1
+    #[value(name = "3.1")]
+    V3_1,
+    /// MQTT 3.1.1
+    #[value(name = "3.1.1")]
+    V3_1_1,
+    /// MQTT 5.0
+    #[value(name = "5")]
+    V5,
+}
+
+impl From<MqttVersion> for Version {
+    fn from(version: MqttVersion) -> Self {
+        match version {
+            MqttVersion::V3_1 => Self::V3_1,
+            MqttVersion::V3_1_1 => Self::V3_1_1,
+            MqttVersion::V5 => Self::V5,
+        }
+    }
+}
+
+/// `0`, `1` or `2`.
+pub(crate) fn qos(text: &str) -> Result<QoS, String> {
+    text.parse()
+        .ok()
+        .and_then(QoS::from_bits)
+        .ok_or_else(|| "a QoS is 0, 1 or 2".to_owned())
+}
+
+/// A time such as `250us`, `10ms`, `1.5s`; a bare number is milliseconds.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.');
+    let (number, unit) = text.split_at(digits.unwrap_or(text.len()));
+    let scale = match unit {
+        "us" | "µs" => 1e-6,
+        "ms" | "" => 1e-3,
+        "s" => 1.0,
+        "min" => 60.0,
+        _ => return Err("a time is a number with us, ms, s or min, such as 10ms".to_owned()),
+    };
+    number
+        .parse::<f64>()
+        .ok()
+        .and_then(|number| Duration::try_from_secs_f64(number * scale).ok())
+        .ok_or_else(|| "a time is a number with us, ms, s or min, such as 10ms".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        assert_eq!(duration("10"), Ok(Duration::from_millis(10)));
+        assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
+        assert_eq!(duration("250us"), Ok(Duration::from_micros(250)));
+        assert!(duration("10 parsecs").is_err());
+        assert!(duration("").is_err());
+        assert!(duration("-1s").is_err());
+    }
+}

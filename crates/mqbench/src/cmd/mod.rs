@@ -1,0 +1,14 @@
+//! One module a command: its options, and what it does with a workload's result.
+
+pub(crate) mod broker;
+pub(crate) mod compare;
+pub(crate) mod connect;
+pub(crate) mod e2e;
+pub(crate) mod join;
+pub(crate) mod load;
+pub(crate) mod publish;
+pub(crate) mod reconnect;
+pub(crate) mod rtt;
+pub(crate) mod stopwait;
+pub(crate) mod subscribe;
+pub(crate) mod worker;

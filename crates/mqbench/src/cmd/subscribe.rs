@@ -1,0 +1,83 @@
+//! `mqbench sub`: subscribes and writes the receive log.
+
+use std::{path::PathBuf, time::Duration};
+
+use mq_measure::log::{LogMeta, LogWriter, ReceiveRecord};
+use mq_transport::Address;
+
+use super::publish::{host, wall_clock_ns};
+use crate::{
+    args::{MqttArgs, TransportArgs, duration},
+    payload::sequence,
+    report,
+    workload::nanoseconds,
+};
+
+/// Options of `sub`.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Args {
+    /// The broker, such as quic://127.0.0.1:14567
+    #[arg(value_name = "URL")]
+    broker: Address,
+    /// Topic filter
+    #[arg(long, default_value = "mqbench/log")]
+    topic: String,
+    /// End after so many messages
+    #[arg(long)]
+    count: Option<u64>,
+    /// End when nothing has come for this long after the first message
+    #[arg(long, default_value = "10s", value_parser = duration)]
+    idle: Duration,
+    /// Name of the run, written into the log
+    #[arg(long, default_value = "run")]
+    run: String,
+    /// The receive log
+    #[arg(long, value_name = "FILE", default_value = "receive.csv")]
+    log: PathBuf,
+    #[command(flatten)]
+    mqtt: MqttArgs,
+    #[command(flatten)]
+    transport: TransportArgs,
+}
+
+pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
+    let mut log = LogWriter::<ReceiveRecord>::create(&args.log, &LogMeta::new(&args.run, &host()))?;
+    let connector = args.transport.connector()?;
+    let client = args
+        .mqtt
+        .builder(&args.broker, &connector, &format!("mqbench-sub-{}", std::process::id()))?
+        .build()
+        .await?;
+    let mut messages = client.subscribe(args.topic.as_str(), args.mqtt.qos).await?;
+    let mut received = 0;
+    let mut foreign = 0;
+    while args.count.is_none_or(|count| received < count) {
+        let next = messages.recv();
+        let incoming = if received == 0 {
+            next.await
+        } else {
+            match tokio::time::timeout(args.idle, next).await {
+                Ok(incoming) => incoming,
+                Err(_) => break,
+            }
+        };
+        let Some(incoming) = incoming else { break };
+        // The driver stamped it on the monotonic clock; the log wants the shared one.
+        let received_ns = wall_clock_ns() - nanoseconds(incoming.received_at.elapsed());
+        match sequence(&incoming.payload) {
+            Some(seq) => log.append(&ReceiveRecord { seq, received_ns })?,
+            None => foreign += 1,
+        }
+        received += 1;
+    }
+    log.finish()?;
+    // The log is complete whatever becomes of the goodbye.
+    let _ = client.disconnect().await;
+    let mut text = format!("received {received}\n");
+    if foreign > 0 {
+        text.push_str(&format!(
+            "! {foreign} messages were too short to be measured: is somebody else publishing there?\n"
+        ));
+    }
+    report::print(&text)
+}

@@ -1,0 +1,35 @@
+//! `mqbench worker`: answers the jobs of `rtt` until it is interrupted.
+
+use std::time::Duration;
+
+use mq_transport::Address;
+
+use crate::{
+    args::{MqttArgs, TransportArgs, duration},
+    workload::rtt,
+};
+
+/// Options of `worker`.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Args {
+    /// The broker, such as quic://127.0.0.1:14567
+    #[arg(value_name = "URL")]
+    broker: Address,
+    /// How long a job takes to compute
+    #[arg(long, default_value = "0ms", value_parser = duration)]
+    compute: Duration,
+    #[command(flatten)]
+    mqtt: MqttArgs,
+    #[command(flatten)]
+    transport: TransportArgs,
+}
+
+pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
+    let connector = args.transport.connector()?;
+    let client = args
+        .mqtt
+        .builder(&args.broker, &connector, "mqbench-worker")?
+        .build()
+        .await?;
+    rtt::worker(&client, args.mqtt.qos, args.compute).await
+}

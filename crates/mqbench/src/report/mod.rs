@@ -1,0 +1,16 @@
+//! What a person reads: tables and histograms as text. All printing of results is here.
+
+pub(crate) mod compare;
+pub(crate) mod histogram;
+pub(crate) mod units;
+
+use std::io::Write;
+
+/// Writes results to standard output. A reader that has gone (`| head`) is no error.
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => Ok(other?),
+    }
+}

@@ -1,0 +1,143 @@
+//! The broker under test: always a process of its own, so that ours and a peer's are measured alike.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use mq_transport::{Address, CongestionControl};
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::{Child, Command},
+};
+
+/// How long a broker may take to say that it is ready.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A certificate for this machine's own names, made for one run and trusted by it.
+#[derive(Debug)]
+pub(crate) struct TestCertificate {
+    directory: tempfile::TempDir,
+}
+
+impl TestCertificate {
+    pub(crate) fn make() -> anyhow::Result<Self> {
+        let names = ["localhost", "127.0.0.1", "::1"].map(String::from);
+        let made = rcgen::generate_simple_self_signed(names)
+            .context("cannot make a certificate for the run")?;
+        let directory = tempfile::tempdir().context("cannot make a temporary directory")?;
+        std::fs::write(directory.path().join("cert.pem"), made.cert.pem())?;
+        let key = made.signing_key.serialize_pem();
+        std::fs::write(directory.path().join("key.pem"), key)?;
+        Ok(Self { directory })
+    }
+
+    pub(crate) fn certificate(&self) -> PathBuf {
+        self.directory.path().join("cert.pem")
+    }
+
+    fn key(&self) -> PathBuf {
+        self.directory.path().join("key.pem")
+    }
+}
+
+/// A broker that was started for the run; it ends with this value.
+#[derive(Debug)]
+pub(crate) struct BrokerProcess {
+    child: Child,
+    pub(crate) addresses: Vec<Address>,
+}
+
+impl BrokerProcess {
+    /// Starts this program's own broker, listening on loopback at ports that the system chooses,
+    /// one for each of `schemes`.
+    pub(crate) async fn start(
+        schemes: &[mq_transport::Scheme],
+        certificate: &TestCertificate,
+        congestion: Option<CongestionControl>,
+    ) -> anyhow::Result<Self> {
+        let program = std::env::current_exe().context("cannot find this program's own file")?;
+        let mut command = Command::new(&program);
+        command.args(["broker", "--announce"]);
+        for scheme in schemes {
+            command.arg("--listen").arg(format!("{scheme}://127.0.0.1:0"));
+        }
+        command.arg("--cert").arg(certificate.certificate());
+        command.arg("--key").arg(certificate.key());
+        if let Some(name) = congestion {
+            command.arg("--congestion").arg(name.to_string());
+        }
+        if std::env::var_os("RUST_LOG").is_none() {
+            command.env("RUST_LOG", "warn");
+        }
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true);
+        let mut child = command
+            .spawn()
+            .with_context(|| format!("cannot start {}", program.display()))?;
+        let addresses = tokio::time::timeout(START_TIMEOUT, announced(&mut child))
+            .await
+            .context("the broker did not say that it is ready")??;
+        Ok(Self { child, addresses })
+    }
+
+    /// The process identifier, for measuring.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.child.id()
+    }
+
+    /// Ends the broker with SIGTERM and waits for it.
+    pub(crate) async fn stop(mut self) -> anyhow::Result<()> {
+        #[cfg(unix)]
+        if let Some(pid) = self.child.id().and_then(|pid| i32::try_from(pid).ok()) {
+            use nix::{
+                sys::signal::{Signal, kill},
+                unistd::Pid,
+            };
+            kill(Pid::from_raw(pid), Signal::SIGTERM).context("cannot stop the broker")?;
+        }
+        let ended = tokio::time::timeout(Duration::from_secs(10), self.child.wait()).await;
+        match ended {
+            Ok(status) => {
+                let status = status.context("cannot wait for the broker")?;
+                if !status.success() {
+                    bail!("the broker ended with {status}");
+                }
+                Ok(())
+            }
+            Err(_) => {
+                self.child.kill().await.context("cannot end the broker")?;
+                bail!("the broker did not end within 10 s of SIGTERM and was killed")
+            }
+        }
+    }
+}
+
+/// The addresses that a starting broker prints, up to the line `ready`.
+async fn announced(child: &mut Child) -> anyhow::Result<Vec<Address>> {
+    let output = child.stdout.take().context("the broker has no output")?;
+    let mut lines = BufReader::new(output).lines();
+    let mut addresses = Vec::new();
+    while let Some(line) = lines.next_line().await? {
+        if line == "ready" {
+            return Ok(addresses);
+        }
+        let address = line
+            .parse()
+            .with_context(|| format!("the broker printed `{line}` instead of an address"))?;
+        addresses.push(address);
+    }
+    let status = child.wait().await?;
+    bail!("the broker could not start ({status}); what it said is above")
+}
+
+/// Where results go: made if it is not there.
+pub(crate) fn output_directory(path: &Path) -> anyhow::Result<&Path> {
+    std::fs::create_dir_all(path)
+        .with_context(|| format!("cannot make the directory {}", path.display()))?;
+    Ok(path)
+}

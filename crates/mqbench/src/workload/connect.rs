@@ -1,0 +1,133 @@
+//! Connections alone: how long until one is usable, and until CONNACK.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use bytes::Bytes;
+use mq_codec::QoS;
+use mq_measure::{Summary, result::ConnectKind, result::ConnectTimes};
+use mq_transport::{Address, ConnectOptions, Connector, EarlyData, HandshakeKind, Scheme};
+
+use super::nanoseconds;
+use crate::args::MqttArgs;
+
+/// One connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Connected {
+    /// From the dial until bytes could be written.
+    pub(crate) usable_ns: u64,
+    /// From the dial until CONNACK.
+    pub(crate) connack_ns: u64,
+    /// What the handshake really was.
+    pub(crate) kind: ConnectKind,
+}
+
+/// The kinds of connection that a transport has.
+pub(crate) fn kinds(scheme: Scheme) -> &'static [ConnectKind] {
+    match scheme {
+        Scheme::Tls | Scheme::Quic => &[
+            ConnectKind::Full,
+            ConnectKind::Resumed,
+            ConnectKind::ZeroRtt,
+        ],
+        _ => &[ConnectKind::Tcp],
+    }
+}
+
+/// Makes connections of one kind, one after the other, each closed before the next.
+#[derive(Debug)]
+pub(crate) struct Dialler {
+    address: Address,
+    connector: Connector,
+    kind: ConnectKind,
+    primed: bool,
+    count: u64,
+}
+
+impl Dialler {
+    pub(crate) fn new(
+        address: &Address,
+        options: &ConnectOptions,
+        kind: ConnectKind,
+    ) -> anyhow::Result<Self> {
+        let options = ConnectOptions {
+            resumption: matches!(kind, ConnectKind::Resumed | ConnectKind::ZeroRtt),
+            early_data: kind == ConnectKind::ZeroRtt,
+            ..options.clone()
+        };
+        Ok(Self {
+            address: address.clone(),
+            connector: Connector::new(options)?,
+            kind,
+            primed: matches!(kind, ConnectKind::Tcp | ConnectKind::Full),
+            count: 0,
+        })
+    }
+
+    /// Makes a connection and measures it; for resumed kinds the first call makes one more before
+    /// it, which gets the tickets and is not measured.
+    pub(crate) async fn dial(&mut self, mqtt: &MqttArgs) -> anyhow::Result<Connected> {
+        if !self.primed {
+            self.dial_once(mqtt).await?;
+            self.primed = true;
+        }
+        self.dial_once(mqtt).await
+    }
+
+    async fn dial_once(&mut self, mqtt: &MqttArgs) -> anyhow::Result<Connected> {
+        self.count += 1;
+        let id = format!("mqbench-dial-{}-{}", self.address.scheme, self.count);
+        let client = mqtt
+            .builder(&self.address, &self.connector, &id)?
+            .build()
+            .await
+            .context("cannot connect")?;
+        let times = client.connect_times().context("not connected")?;
+        // One more round trip, not timed: the server gives its tickets after the handshake, and the
+        // next connection wants one.
+        client
+            .publish("mqbench/dial", Bytes::new(), QoS::AtLeastOnce)
+            .await
+            .context("the connection was lost at once")?;
+        let stats = client.stats().await.context("the connection was lost at once")?;
+        client.disconnect().await.context("cannot disconnect")?;
+        let kind = match (stats.handshake, stats.early_data) {
+            (HandshakeKind::Resumed, EarlyData::Accepted) => ConnectKind::ZeroRtt,
+            (HandshakeKind::Resumed, _) => ConnectKind::Resumed,
+            (HandshakeKind::Full, _) => ConnectKind::Full,
+            _ => ConnectKind::Tcp,
+        };
+        let since = |at: std::time::Instant| at.saturating_duration_since(times.dialled_at);
+        Ok(Connected {
+            usable_ns: nanoseconds(since(times.link_at)),
+            connack_ns: nanoseconds(since(times.connack_at)),
+            kind,
+        })
+    }
+
+    pub(crate) fn kind(&self) -> ConnectKind {
+        self.kind
+    }
+}
+
+/// All connections of one kind, put together; those that turned out to be of another kind, and
+/// those that failed, are counted apart.
+pub(crate) fn summarise(kind: ConnectKind, dialled: &[Option<Connected>]) -> ConnectTimes {
+    let good: Vec<_> = dialled
+        .iter()
+        .flatten()
+        .filter(|connected| connected.kind == kind)
+        .collect();
+    let usable: Vec<_> = good.iter().map(|connected| connected.usable_ns).collect();
+    let connack: Vec<_> = good.iter().map(|connected| connected.connack_ns).collect();
+    ConnectTimes {
+        kind,
+        count: good.len() as u64,
+        failed: (dialled.len() - good.len()) as u64,
+        usable: Summary::from_samples(&usable),
+        connack: Summary::from_samples(&connack),
+    }
+}
+
+/// Pause between connections, so that the last one's end does not meet the next one's beginning.
+pub(crate) const PAUSE: Duration = Duration::from_millis(2);

@@ -1,0 +1,233 @@
+//! Open loop, one way: a publisher on a schedule, a subscriber, one clock.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::Context;
+use mq_client::{Client, Outgoing};
+use mq_codec::{QoS, TopicName};
+use mq_measure::{
+    Counts, Sample, Samples, Tracker,
+    result::WireUse,
+    schedule::{Lateness, OpenLoop},
+};
+use mq_transport::{Address, Connector};
+
+use super::{Clock, add_wire, pace::wait_until, wire_use};
+use crate::{
+    args::MqttArgs,
+    payload::{Payloads, sequence},
+};
+
+/// How long after the last message the stragglers are waited for.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Time between the connections and the first message.
+const LEAD: Duration = Duration::from_millis(20);
+
+/// What is sent.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) topic: String,
+    pub(crate) count: u64,
+    pub(crate) interval: Duration,
+    pub(crate) size: usize,
+    pub(crate) seed: u64,
+    pub(crate) grace: Duration,
+}
+
+impl Plan {
+    pub(crate) fn new(topic: &str, count: u64, interval: Duration, size: usize, seed: u64) -> Self {
+        Self {
+            topic: topic.to_owned(),
+            count,
+            interval,
+            size,
+            seed,
+            grace: GRACE,
+        }
+    }
+}
+
+/// What was measured.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) samples: Samples,
+    pub(crate) counts: Counts,
+    pub(crate) lateness: Lateness,
+    /// Of both clients' links; `None` if one of them was lost.
+    pub(crate) wire: Option<WireUse>,
+    pub(crate) elapsed: Duration,
+    /// Not all messages had come when the wait for stragglers ended.
+    pub(crate) timed_out: bool,
+}
+
+/// Runs the plan with one publisher and one subscriber.
+///
+/// `progress` is told the number of messages sent.
+pub(crate) async fn run(
+    plan: &Plan,
+    mqtt: &MqttArgs,
+    publisher: (&Address, &Connector),
+    subscriber: (&Address, &Connector),
+    progress: impl Fn(u64) + Send + 'static,
+) -> anyhow::Result<Outcome> {
+    let began = Instant::now();
+    let receiver = mqtt
+        .builder(subscriber.0, subscriber.1, "mqbench-sub")?
+        .build()
+        .await
+        .context("the subscriber cannot connect")?;
+    let mut subscription = receiver
+        .subscribe(plan.topic.as_str(), mqtt.qos)
+        .await
+        .context("cannot subscribe")?;
+    let sender = mqtt
+        .builder(publisher.0, publisher.1, "mqbench-pub")?
+        .build()
+        .await
+        .context("the publisher cannot connect")?;
+
+    let clock = Clock::start();
+    let tracker = Arc::new(Mutex::new(Tracker::new(plan.count)));
+    let thread = Sender {
+        client: sender.clone(),
+        topic: TopicName::new(plan.topic.as_str()).context("the topic is not valid")?,
+        qos: mqtt.qos,
+        schedule: OpenLoop::new(super::nanoseconds(LEAD), plan.interval),
+        payloads: Payloads::new(plan.size, plan.seed),
+        count: plan.count,
+        clock,
+        tracker: Arc::clone(&tracker),
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    let sending = Sending {
+        stop: Arc::clone(&stop),
+        task: tokio::task::spawn_blocking(move || thread.run(&stop, progress)),
+    };
+
+    let schedule_end = LEAD + plan.interval * u32::try_from(plan.count).unwrap_or(u32::MAX);
+    let deadline = tokio::time::Instant::now() + schedule_end + plan.grace;
+    let mut timed_out = false;
+    loop {
+        let incoming = match tokio::time::timeout_at(deadline, subscription.recv()).await {
+            Ok(Some(incoming)) => incoming,
+            Ok(None) => break,
+            Err(_) => {
+                timed_out = true;
+                break;
+            }
+        };
+        let at = clock.at_ns(incoming.received_at);
+        let mut tracker = lock(&tracker);
+        // A payload that is not one of ours counts as unknown.
+        tracker.received(sequence(&incoming.payload).unwrap_or(u64::MAX), at);
+        if tracker.is_complete() {
+            break;
+        }
+    }
+    let lateness = sending.finish().await?;
+    // A duplicate would follow its original closely.
+    let duplicates = tokio::time::Instant::now() + Duration::from_millis(20);
+    while let Ok(Some(incoming)) = tokio::time::timeout_at(duplicates, subscription.recv()).await {
+        let at = clock.at_ns(incoming.received_at);
+        lock(&tracker).received(sequence(&incoming.payload).unwrap_or(u64::MAX), at);
+    }
+    let elapsed = began.elapsed();
+    let stats = (sender.stats().await, receiver.stats().await);
+    let wire = match stats {
+        (Ok(sent), Ok(received)) => Some(add_wire(&wire_use(&sent), &wire_use(&received))),
+        _ => None,
+    };
+    // Their links may be broken, which the counts have told already.
+    let _ = sender.disconnect().await;
+    let _ = receiver.disconnect().await;
+    let tracker = lock(&tracker);
+    Ok(Outcome {
+        samples: tracker.samples(),
+        counts: tracker.counts(),
+        lateness,
+        wire,
+        elapsed,
+        timed_out,
+    })
+}
+
+/// The thread that publishes; told to stop when this is dropped.
+struct Sending {
+    stop: Arc<AtomicBool>,
+    task: tokio::task::JoinHandle<anyhow::Result<Lateness>>,
+}
+
+impl Sending {
+    async fn finish(mut self) -> anyhow::Result<Lateness> {
+        self.stop.store(true, Ordering::Relaxed);
+        (&mut self.task).await.context("the sending thread failed")?
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+struct Sender {
+    client: Client,
+    topic: TopicName,
+    qos: QoS,
+    schedule: OpenLoop,
+    payloads: Payloads,
+    count: u64,
+    clock: Clock,
+    tracker: Arc<Mutex<Tracker>>,
+}
+
+impl Sender {
+    fn run(self, stop: &AtomicBool, progress: impl Fn(u64)) -> anyhow::Result<Lateness> {
+        let mut lateness = Lateness::new();
+        for seq in 0..self.count {
+            let payload = self.payloads.make(seq);
+            let message = Outgoing::new(self.topic.clone(), payload).qos(self.qos);
+            let intended = self.schedule.intended_ns(seq);
+            wait_until(self.clock.instant(intended));
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+            let sent = self.clock.now_ns();
+            lock(&self.tracker).sent(seq, intended, sent);
+            lateness.note(intended, sent);
+            // Never waits: an open loop does not slow down for the reply. What the client cannot
+            // take is lost, and counted as that.
+            if let Err(error) = self.client.try_send(message)
+                && !matches!(error, mq_client::Error::QueueFull)
+            {
+                return Err(error).context("cannot publish");
+            }
+            progress(seq + 1);
+        }
+        Ok(lateness)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Samples of several rounds as one list, numbered on.
+pub(crate) fn concatenate(rounds: &[Samples]) -> Samples {
+    let mut all: Vec<Sample> = Vec::new();
+    for round in rounds {
+        let offset = all.len() as u64;
+        all.extend(round.0.iter().map(|sample| Sample {
+            seq: sample.seq + offset,
+            ..*sample
+        }));
+    }
+    Samples(all)
+}

@@ -1,0 +1,68 @@
+//! The traffic patterns, as functions that return what they measured and print nothing.
+
+pub(crate) mod connect;
+pub(crate) mod e2e;
+pub(crate) mod load;
+pub(crate) mod pace;
+pub(crate) mod reconnect;
+pub(crate) mod rtt;
+pub(crate) mod stopwait;
+
+use std::time::{Duration, Instant};
+
+use mq_measure::result::WireUse;
+use mq_transport::LinkStats;
+
+/// The run's own clock: nanoseconds since it began.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    start: Instant,
+}
+
+impl Clock {
+    pub(crate) fn start() -> Self {
+        Self {
+            start: Instant::now(),
+        }
+    }
+
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.at_ns(Instant::now())
+    }
+
+    pub(crate) fn at_ns(&self, at: Instant) -> u64 {
+        nanoseconds(at.saturating_duration_since(self.start))
+    }
+
+    pub(crate) fn instant(&self, ns: u64) -> Instant {
+        self.start + Duration::from_nanos(ns)
+    }
+}
+
+pub(crate) fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// What a client's link carried, seen from the client: bytes of UDP or TCP payload where the
+/// transport counts them, else bytes of the application.
+pub(crate) fn wire_use(stats: &LinkStats) -> WireUse {
+    WireUse {
+        bytes_sent: stats.wire_bytes_sent.unwrap_or(stats.bytes_sent),
+        bytes_received: stats.wire_bytes_received.unwrap_or(stats.bytes_received),
+        packets_sent: stats.packets_sent,
+        packets_received: stats.packets_received,
+    }
+}
+
+/// The sum of two links' use; packets only where both count them.
+pub(crate) fn add_wire(a: &WireUse, b: &WireUse) -> WireUse {
+    WireUse {
+        bytes_sent: a.bytes_sent + b.bytes_sent,
+        bytes_received: a.bytes_received + b.bytes_received,
+        packets_sent: a.packets_sent.zip(b.packets_sent).map(|(a, b)| a + b),
+        packets_received: a
+            .packets_received
+            .zip(b.packets_received)
+            .map(|(a, b)| a + b),
+    }
+}

@@ -1,0 +1,125 @@
+//! Job and result (DL): a job is published on a schedule, a worker answers, the publisher matches.
+//!
+//! `rtt` is matched by sequence number. `rtt_last` is DL's own estimator beside it: one start time
+//! that each new job overwrites, so that a result later than the next job is timed from that one.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use anyhow::Context;
+use mq_client::{Client, Outgoing};
+use mq_codec::{QoS, TopicName};
+use mq_measure::{
+    Counts, LastSendEstimator, Samples, Tracker,
+    schedule::{Lateness, OpenLoop},
+};
+use mq_transport::{Address, Connector};
+
+use super::{Clock, nanoseconds, pace::wait_until};
+use crate::{
+    args::MqttArgs,
+    payload::{Payloads, sequence},
+};
+
+pub(crate) const JOBS: &str = "mqbench/job";
+pub(crate) const RESULTS: &str = "mqbench/result";
+
+/// What was measured.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) samples: Samples,
+    pub(crate) counts: Counts,
+    /// DL's estimator, in nanoseconds.
+    pub(crate) last: Vec<u64>,
+    pub(crate) lateness: Lateness,
+}
+
+struct Shared {
+    tracker: Tracker,
+    last: LastSendEstimator,
+}
+
+/// Publishes `count` jobs, one each `interval`, and collects the results that a [`worker`] gives.
+pub(crate) async fn run(
+    count: u64,
+    interval: Duration,
+    size: usize,
+    grace: Duration,
+    mqtt: &MqttArgs,
+    address: &Address,
+    connector: &Connector,
+) -> anyhow::Result<Outcome> {
+    let client = mqtt
+        .builder(address, connector, "mqbench-jobs")?
+        .build()
+        .await
+        .context("cannot connect")?;
+    let mut results = client.subscribe(RESULTS, mqtt.qos).await?;
+    let shared = Arc::new(Mutex::new(Shared {
+        tracker: Tracker::new(count),
+        last: LastSendEstimator::new(),
+    }));
+    let clock = Clock::start();
+    let sending = {
+        let (client, shared) = (client.clone(), Arc::clone(&shared));
+        let topic = TopicName::new(JOBS)?;
+        let (qos, payloads) = (mqtt.qos, Payloads::new(size, 1));
+        tokio::task::spawn_blocking(move || -> anyhow::Result<Lateness> {
+            let schedule = OpenLoop::new(20_000_000, interval);
+            let mut lateness = Lateness::new();
+            for seq in 0..count {
+                let message = Outgoing::new(topic.clone(), payloads.make(seq)).qos(qos);
+                let intended = schedule.intended_ns(seq);
+                wait_until(clock.instant(intended));
+                let sent = clock.now_ns();
+                {
+                    let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
+                    shared.tracker.sent(seq, intended, sent);
+                    shared.last.sent(sent);
+                }
+                lateness.note(intended, sent);
+                client.try_send(message).context("cannot publish")?;
+            }
+            Ok(lateness)
+        })
+    };
+    let whole = interval * u32::try_from(count).unwrap_or(u32::MAX) + grace;
+    let deadline = tokio::time::Instant::now() + whole;
+    let mut last = Vec::new();
+    while let Ok(Some(incoming)) = tokio::time::timeout_at(deadline, results.recv()).await {
+        let at = clock.at_ns(incoming.received_at);
+        let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        last.extend(shared.last.received(at));
+        shared
+            .tracker
+            .received(sequence(&incoming.payload).unwrap_or(u64::MAX), at);
+        if shared.tracker.is_complete() {
+            break;
+        }
+    }
+    let lateness = sending.await.context("the sending thread failed")??;
+    client.disconnect().await.context("cannot disconnect")?;
+    let shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
+    Ok(Outcome {
+        samples: shared.tracker.samples(),
+        counts: shared.tracker.counts(),
+        last,
+        lateness,
+    })
+}
+
+/// Answers jobs with results until the connection ends; `compute` is how long each takes.
+pub(crate) async fn worker(client: &Client, qos: QoS, compute: Duration) -> anyhow::Result<()> {
+    let mut jobs = client.subscribe(JOBS, qos).await?;
+    let topic = TopicName::new(RESULTS)?;
+    while let Some(job) = jobs.recv().await {
+        if nanoseconds(compute) > 0 {
+            tokio::time::sleep(compute).await;
+        }
+        let result = Outgoing::new(topic.clone(), job.payload).qos(qos);
+        client.send(result).await.context("cannot publish")?;
+    }
+    Ok(())
+}

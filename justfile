@@ -1,0 +1,34 @@
+# Recipes for people; CI runs .ci/run.
+
+# The main job: TCP, TLS and QUIC side by side
+compare *args:
+    cargo run --release -p mqbench -- compare {{args}}
+
+# All tests
+test:
+    cargo test --workspace --locked
+
+# What CI checks before the tests
+lint:
+    cargo fmt --all --check
+    cargo clippy --workspace --all-targets --locked -- -D warnings
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+
+# Codec and router, next to a peer's codec
+bench:
+    cargo bench -p mq-bench
+
+# The same load against this broker, rumqttd and mosquitto, in one run
+compare-brokers *args:
+    bench/compare-brokers {{args}}
+
+# Decode arbitrary bytes for a minute each (needs nightly and cargo-fuzz)
+fuzz seconds="60":
+    cd fuzz && cargo +nightly fuzz run decode -- -max_total_time={{seconds}}
+
+# The static binary for a Raspberry Pi
+pi:
+    CC_aarch64_unknown_linux_musl=aarch64-linux-gnu-gcc \
+    AR_aarch64_unknown_linux_musl=aarch64-linux-gnu-ar \
+    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld \
+    cargo build --release --locked --target aarch64-unknown-linux-musl -p mqbench --no-default-features --features ring
