@@ -71,7 +71,7 @@ impl Outgoing {
     /// MQTT 5.0 properties. A Message Expiry Interval counts from when the message is queued.
     #[must_use]
     pub fn properties(mut self, properties: PublishProperties) -> Self {
-        Arc::make_mut(&mut self.message).properties = properties;
+        Arc::make_mut(&mut self.message).properties = properties.into();
         self
     }
 

@@ -11,8 +11,8 @@ use util::Server;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn message(payload: impl ToString) -> Outgoing {
-    Outgoing::to("a/b", payload.to_string())
+fn message(payload: impl std::fmt::Display) -> Outgoing {
+    Outgoing::to("a/b", format!("{payload}"))
         .unwrap()
         .qos(QoS::AtLeastOnce)
 }

@@ -72,8 +72,8 @@ async fn a_resumed_session_delivers_exactly_once() {
     let mut peer = server.link().await;
     peer.connect().await;
     peer.accept(session, true).await;
-    let served = tokio::time::timeout(SECOND, peer.event()).await;
-    assert!(served.is_err(), "it was delivered twice: {served:?}");
+    let more = tokio::time::timeout(SECOND, peer.event()).await;
+    assert!(more.is_err(), "it was delivered twice: {more:?}");
     receipt.acknowledged().await.unwrap();
 }
 
