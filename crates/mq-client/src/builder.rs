@@ -25,7 +25,7 @@ use crate::{
 /// How long a lost session is kept by an MQTT 5.0 server unless
 /// [`session_expiry`](ClientBuilder::session_expiry) says otherwise: enough to restart a broker or
 /// to change networks.
-const DEFAULT_SESSION_EXPIRY: Duration = Duration::from_secs(300);
+const DEFAULT_SESSION_EXPIRY: Duration = Duration::from_mins(5);
 
 /// Options of a [`Client`]; see [`Client::builder`].
 #[derive(Debug)]
@@ -383,9 +383,8 @@ impl ClientBuilder {
             connect_timeout,
             manual_ack,
             subscription_ids,
-            fail_fast,
         };
-        let task = tokio::spawn(Driver::new(shared.clone(), settings).run());
+        let task = tokio::spawn(Driver::new(shared.clone(), settings, fail_fast).run());
         *shared.task.lock().unwrap_or_else(PoisonError::into_inner) = Some(task);
         Ok(Client::new(
             shared,

@@ -3,13 +3,16 @@
 use std::{
     collections::VecDeque,
     fmt,
-    sync::{Arc, PoisonError, atomic::Ordering},
+    sync::{
+        Arc, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 use bytes::Bytes;
 use mq_codec::{QoS, SubscriptionId, TopicFilter, TopicName};
 use mq_transport::LinkStats;
-use std::sync::atomic::AtomicU32;
+
 use tokio::sync::oneshot;
 
 use crate::{

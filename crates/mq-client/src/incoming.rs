@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use mq_codec::{PublishProperties, QoS, ReasonCode, SubscriptionId, TopicName};
+use mq_codec::{PublishProperties, QoS, ReasonCode, Sparse, SubscriptionId, TopicName};
 use mq_proto::AckTicket;
 
 use crate::{Error, queue::ManualAck, shared::Shared};
@@ -28,8 +28,8 @@ pub struct Incoming {
     pub retain: bool,
     /// It may have arrived before (QoS 1).
     pub dup: bool,
-    /// MQTT 5.0 properties.
-    pub properties: PublishProperties,
+    /// MQTT 5.0 properties; one word while there are none.
+    pub properties: Sparse<PublishProperties>,
     /// The subscriptions that it matched, by the identifiers that the client gave them (5.0).
     pub subscription_ids: Vec<SubscriptionId>,
     /// When the read that brought it returned.

@@ -1,4 +1,75 @@
 //! An asynchronous MQTT client over QUIC, TLS and TCP.
+//!
+//! [`Client::connect`] gives a handle; what it is asked for is done by one task, which owns the
+//! connection and makes a new one when it is lost.
+//!
+//! ```no_run
+//! use mq_client::{Client, QoS};
+//!
+//! # async fn example() -> Result<(), mq_client::Error> {
+//! let client = Client::connect("quic://broker.example:14567").await?;
+//! let mut readings = client.subscribe("plant/+/temperature", QoS::AtLeastOnce).await?;
+//! client.publish("plant/7/temperature", "21.5", QoS::AtLeastOnce).await?;
+//! if let Some(message) = readings.recv().await {
+//!     println!("{}: {:?}", message.topic, message.payload);
+//! }
+//! client.disconnect().await
+//! # }
+//! ```
+//!
+//! # Publishing
+//!
+//! | call | waits for |
+//! |---|---|
+//! | [`Client::try_send`] | nothing: [`Error::QueueFull`] |
+//! | [`Client::send`], [`Client::send_batch`] | room in the queue |
+//! | [`Receipt::written`] | the write |
+//! | [`Receipt::acknowledged`], [`Client::publish`] | the acknowledgement (QoS 0: the write) |
+//!
+//! Messages leave in the order in which they were queued, whether there is a connection or not. The
+//! queue is bounded, in messages and in bytes: [`QueueLimits`].
+//!
+//! # Subscribing
+//!
+//! Each [`Subscription`] is a bounded stream. While one is full the link is not read and nothing
+//! more is acknowledged, so that the server holds the rest. What arrived is acknowledged when it is
+//! in its stream, or by the application ([`ClientBuilder::manual_ack`]).
+//!
+//! # Lost connections
+//!
+//! A lost connection is made again after a wait that grows ([`Reconnect`]), unless that cannot help
+//! ([`Error::is_temporary`]): then everything ends with the error. The MQTT session goes on:
+//! messages in flight are sent again, once where QoS 2 was asked for, and subscriptions live on. If
+//! the server has lost the session the client subscribes again, and sends what was in flight anew.
+//! What that means for versions before 5.0 is told at [`ClientBuilder::clean_start`].
+//!
+//! QoS 0 messages that a lost link had not taken are not sent again: [`Error::LostUnsent`].
+//!
+//! # Without waiting for the server
+//!
+//! [`ClientBuilder::start`] returns at once, and what is sent goes right behind CONNECT, before the
+//! server has answered. With `early_data` in [`ConnectOptions`] and a ticket of an earlier
+//! connection through the same [`Connector`] it travels in the first flight of QUIC's or TLS's
+//! handshake (0-RTT):
+//!
+//! ```no_run
+//! use mq_client::{Client, ConnectOptions, Connector, Outgoing, QoS};
+//!
+//! # async fn example() -> Result<(), mq_client::Error> {
+//! let connector = Connector::new(ConnectOptions { early_data: true, ..Default::default() })?;
+//! for _ in 0..2 {
+//!     let mut builder = Client::builder("quic://broker.example")?.connector(connector.clone());
+//!     let reading = Outgoing::to("plant/7/temperature", "21.5")?.qos(QoS::AtLeastOnce);
+//!     let mut receipt = builder.publish_early(reading)?;
+//!     let client = builder.start()?;
+//!     receipt.acknowledged().await?;
+//!     println!("{:?}", client.connect_times());
+//!     client.disconnect().await?;
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
 mod builder;
 mod client;
 mod driver;
@@ -26,8 +97,9 @@ pub use subscription::{SubscribeOptions, Subscription};
 
 pub use bytes::Bytes;
 pub use mq_codec::{
-    ByteStr, ConnectProperties, PublishProperties, QoS, ReasonCode, RetainHandling, SubscriptionId,
-    SubscriptionOptions, TopicError, TopicFilter, TopicName, Version, Will, WillProperties,
+    ByteStr, ConnAckProperties, ConnectProperties, PublishProperties, QoS, ReasonCode,
+    RetainHandling, Sparse, StringError, SubscriptionId, SubscriptionOptions, TopicError,
+    TopicFilter, TopicName, Version, Will, WillProperties,
 };
 pub use mq_proto::{CloseReason, CommandError, Message};
 pub use mq_transport::{

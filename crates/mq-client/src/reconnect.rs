@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(waits(&mut backoff, 2), [100, 200]);
         backoff.connected(Duration::from_millis(150));
         assert_eq!(waits(&mut backoff, 1), [400]);
-        backoff.connected(Duration::from_secs(60));
+        backoff.connected(Duration::from_mins(1));
         assert_eq!(waits(&mut backoff, 1), [100]);
     }
 

@@ -9,8 +9,8 @@ use mq_client::{Error, Outgoing, QoS, QueueLimits, ReasonCode};
 use mq_proto::Event;
 use util::{Server, text};
 
-fn message(payload: impl ToString) -> Outgoing {
-    Outgoing::to("a/b", payload.to_string()).unwrap()
+fn message(payload: impl std::fmt::Display) -> Outgoing {
+    Outgoing::to("a/b", format!("{payload}")).unwrap()
 }
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -128,14 +128,14 @@ async fn the_queue_is_bounded_while_offline_and_flows_in_order() {
     assert!(matches!(client.try_send(message(5)), Err(Error::QueueFull)));
     assert_eq!(client.queued(), 5);
     let waiting = client.send(message(5));
-    let mut peer = tokio::select! {
-        _ = waiting => panic!("there was no room"),
-        peer = server.client() => peer,
-    };
-    for n in 0..5 {
+    tokio::pin!(waiting);
+    let waited = tokio::time::timeout(SECOND / 2, &mut waiting).await;
+    assert!(waited.is_err(), "there was no room");
+    let (queued, mut peer) = tokio::join!(waiting, server.client());
+    queued.unwrap();
+    for n in 0..6 {
         assert_eq!(text(&peer.publish().await), n.to_string());
     }
-    client.try_send(message(6)).unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -155,7 +155,7 @@ async fn a_kept_session_gets_what_came_while_it_was_away(scheme: Scheme) {
             .build()
     };
     let client = kept(true).await.unwrap();
-    client.subscribe("t", QoS::ExactlyOnce).await.unwrap();
+    let _kept = client.subscribe("t", QoS::ExactlyOnce).await.unwrap();
     client.disconnect().await.unwrap();
     let sender = connect(&broker, scheme, "sender").await;
     for (payload, qos) in [
@@ -301,7 +301,7 @@ async fn expired_messages_are_not_delivered(scheme: Scheme) {
             .build()
     };
     let client = kept(true).await.unwrap();
-    client.subscribe("t", QoS::AtLeastOnce).await.unwrap();
+    let _kept = client.subscribe("t", QoS::AtLeastOnce).await.unwrap();
     client.disconnect().await.unwrap();
     let sender = connect(&broker, scheme, "sender").await;
     for (payload, expiry) in [("short", 1), ("long", 100)] {

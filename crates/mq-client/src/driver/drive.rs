@@ -1,11 +1,14 @@
 //! One connection, from CONNECT to its end.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, PoisonError},
+    time::{Duration, Instant},
+};
 
 use mq_codec::{ConnAck, Disconnect, QoS, ReasonCode, Version};
 use mq_proto::{CloseReason, CommandError, Connection, Event as ProtoEvent, LaneId};
 use mq_transport::{Link, Progress};
-use std::sync::{Arc, PoisonError};
 
 use super::{Driver, Outcome, now};
 use crate::{ConnectTimes, Connected, Error, Event, queue::Queued, shared::Status};
@@ -26,7 +29,7 @@ struct Current {
     /// Bytes that the link has taken.
     flushed: u64,
     /// After how many bytes which message is written.
-    marks: std::collections::VecDeque<(u64, u64)>,
+    marks: VecDeque<(u64, u64)>,
     /// What the link failed with.
     failure: Option<Error>,
 }
@@ -47,7 +50,7 @@ impl Driver {
             link_at,
             connected_at: None,
             flushed: 0,
-            marks: std::collections::VecDeque::new(),
+            marks: VecDeque::new(),
             failure: None,
         };
         let outcome = match current.connection.connect(link_at) {
@@ -104,12 +107,11 @@ impl Driver {
             };
             current.flushed += (before - current.connection.outbox().len()) as u64;
             self.note_written(current);
-            self.handle_progress(current, progress, may_read);
+            Self::handle_progress(current, progress, may_read);
         }
     }
 
     fn handle_progress(
-        &mut self,
         current: &mut Current,
         progress: Option<Result<Progress, mq_transport::Error>>,
         may_read: bool,
@@ -136,7 +138,6 @@ impl Driver {
             }
             connection.handle_timeout(now);
         }
-        debug_assert!(self.connection > 0);
     }
 
     /// Acts on what happened. Returns why the connection has ended, if it has.

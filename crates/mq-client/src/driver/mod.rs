@@ -53,8 +53,6 @@ pub(crate) struct Settings {
     pub(crate) connect_timeout: Duration,
     pub(crate) manual_ack: bool,
     pub(crate) subscription_ids: bool,
-    /// The first connection must succeed.
-    pub(crate) fail_fast: bool,
 }
 
 #[derive(Debug)]
@@ -63,6 +61,8 @@ pub(crate) struct Driver {
     settings: Settings,
     /// What goes on with the next connection.
     session: Session,
+    /// The next connection must succeed.
+    fail_fast: bool,
     /// The server has accepted this client before.
     connected_before: bool,
     /// Counts connections, so that a ticket is never used on another one.
@@ -92,13 +92,14 @@ enum Outcome {
 }
 
 impl Driver {
-    pub(crate) fn new(shared: Arc<Shared>, settings: Settings) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, settings: Settings, fail_fast: bool) -> Self {
         Self {
             streams: Streams::new(shared.clone(), settings.manual_ack),
             requests: Requests::new(settings.subscription_ids),
             shared,
             settings,
             session: Session::new(),
+            fail_fast,
             connected_before: false,
             connection: 0,
             pending: VecDeque::new(),
@@ -129,10 +130,10 @@ impl Driver {
             });
             self.shared.tell(Event::Disconnected { why: error.clone() });
             if let Some(lasted) = lasted {
-                self.settings.fail_fast = false;
+                self.fail_fast = false;
                 backoff.connected(lasted);
             }
-            if self.settings.fail_fast || !error.is_temporary() {
+            if self.fail_fast || !error.is_temporary() {
                 return error;
             }
             let Some((attempt, after)) = backoff.next() else {

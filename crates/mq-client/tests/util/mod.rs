@@ -205,9 +205,8 @@ impl Peer {
 
     pub(crate) async fn closed(&mut self) -> Option<CloseReason> {
         loop {
-            match self.event().await? {
-                Event::Closed(reason) => return Some(reason),
-                _ => {}
+            if let Event::Closed(reason) = self.event().await? {
+                return Some(reason);
             }
         }
     }

@@ -1,0 +1,166 @@
+//! The same client over TCP, TLS and QUIC on the loopback interface, and early data on the latter
+//! two.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod util;
+
+use std::time::Duration;
+
+use mq_client::{
+    Client, ConnectOptions, Connector, EarlyData, HandshakeKind, Outgoing, QoS, Trust,
+};
+use mq_proto::{Connection, Event, ServerConfig, Session};
+use mq_transport::{Address, EarlyDataPolicy, ListenOptions, Listener, ServerIdentity};
+use util::{Peer, text};
+
+const SCHEMES: [&str; 3] = ["mqtt", "mqtts", "quic"];
+
+async fn listen(scheme: &str) -> Listener {
+    let address: Address = format!("{scheme}://127.0.0.1:0").parse().unwrap();
+    let options = ListenOptions {
+        identity: Some(ServerIdentity::self_signed().unwrap()),
+        early_data: EarlyDataPolicy::Full,
+        ..ListenOptions::default()
+    };
+    Listener::bind(&address, &options).await.unwrap()
+}
+
+fn connector() -> Connector {
+    Connector::new(ConnectOptions {
+        trust: Trust::Insecure,
+        early_data: true,
+        ..ConnectOptions::default()
+    })
+    .unwrap()
+}
+
+/// Serves one client until it leaves; returns what it published, and how much of it was early.
+async fn serve(listener: &mut Listener) -> (Vec<String>, usize) {
+    let link = listener.accept().await.unwrap().handshake().await.unwrap();
+    let connection = Connection::server(util::now(), ServerConfig::default());
+    let mut peer = Peer { connection, link };
+    let early = peer.link.is_early();
+    peer.connect().await;
+    peer.accept(Session::new(), false).await;
+    let (mut payloads, mut early_count) = (Vec::new(), 0);
+    while let Some(event) = peer.event().await {
+        match event {
+            Event::Publish(received) => {
+                payloads.push(text(&received));
+                early_count += usize::from(early);
+                if received.ticket.is_some() {
+                    peer.ack(received.ticket).await;
+                }
+            }
+            Event::Subscribe(subscribe) => {
+                let reasons = vec![mq_client::ReasonCode::Success];
+                peer.suback(subscribe.packet_id, reasons).await;
+            }
+            Event::Closed(_) => {
+                peer.link.close(Duration::from_secs(1)).await;
+                break;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    (payloads, early_count)
+}
+
+#[tokio::test]
+async fn early_messages_are_early_data_the_second_time() {
+    for scheme in SCHEMES {
+        let mut listener = listen(scheme).await;
+        let url = listener.local_address().to_string();
+        let connector = connector();
+        for attempt in [1, 2] {
+            let mut builder = Client::builder(&url).unwrap().connector(connector.clone());
+            let reading = Outgoing::to("a/b", attempt.to_string())
+                .unwrap()
+                .qos(QoS::AtLeastOnce);
+            let mut receipt = builder.publish_early(reading).unwrap();
+            let client = builder.start().unwrap();
+            let ((payloads, early), times) = tokio::join!(serve(&mut listener), async {
+                let times = client.connected().await.unwrap();
+                receipt.acknowledged().await.unwrap();
+                assert!(client.stats().await.unwrap().bytes_sent > 0);
+                client.disconnect().await.unwrap();
+                times
+            });
+            assert_eq!(payloads, [attempt.to_string()], "{scheme}");
+            let expected = match (scheme, attempt) {
+                ("mqtt", _) => (HandshakeKind::None, EarlyData::NotOffered, 0),
+                (_, 1) => (HandshakeKind::Full, EarlyData::NotOffered, 0),
+                _ => (HandshakeKind::Resumed, EarlyData::Accepted, 1),
+            };
+            // The server's CONNACK may overtake the end of the handshake.
+            let handshake = match times.handshake {
+                HandshakeKind::Pending => expected.0,
+                known => known,
+            };
+            let early_data = match times.early_data {
+                EarlyData::Pending => expected.1,
+                known => known,
+            };
+            assert_eq!(
+                (handshake, early_data, early),
+                expected,
+                "{scheme} {attempt}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn many_messages_arrive_in_order_over_every_transport() {
+    for scheme in SCHEMES {
+        let mut listener = listen(scheme).await;
+        let url = listener.local_address().to_string();
+        let builder = Client::builder(&url).unwrap().connector(connector());
+        let sending = async {
+            let client = builder.build().await.unwrap();
+            for n in 0..20_000 {
+                let qos = if n % 2 == 0 {
+                    QoS::AtMostOnce
+                } else {
+                    QoS::AtLeastOnce
+                };
+                let message = Outgoing::to("a/b", n.to_string()).unwrap().qos(qos);
+                client.send(message).await.unwrap();
+            }
+            client.disconnect().await.unwrap();
+        };
+        let (served, ()) = tokio::join!(serve(&mut listener), sending);
+        assert!(
+            served
+                .0
+                .iter()
+                .map(|n| n.parse::<u32>().unwrap())
+                .eq(0..20_000),
+            "{scheme}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_not_trusted_ends_the_client() {
+    for scheme in ["mqtts", "quic"] {
+        let mut listener = listen(scheme).await;
+        let url = listener.local_address().to_string();
+        let connector = Connector::new(ConnectOptions {
+            trust: Trust::Fingerprint("00".repeat(32)),
+            ..ConnectOptions::default()
+        });
+        let client = Client::builder(&url)
+            .unwrap()
+            .connector(connector.unwrap())
+            .start()
+            .unwrap();
+        let accepting = tokio::spawn(async move {
+            let _ = listener.accept().await.unwrap().handshake().await;
+        });
+        let ended = tokio::time::timeout(Duration::from_secs(5), client.closed()).await;
+        let error = ended.unwrap();
+        assert!(!error.is_temporary(), "{scheme}: {error}");
+        accepting.await.unwrap();
+    }
+}

@@ -1,0 +1,283 @@
+//! Lost connections: back-off, sessions that are resumed or lost, and errors that end it.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod util;
+
+use std::time::Duration;
+
+use mq_client::{Client, Error, Event, Outgoing, QoS, ReasonCode, Reconnect, Version};
+use mq_proto::{Event as ProtoEvent, Session};
+use util::Server;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn message(payload: &str, qos: QoS) -> Outgoing {
+    Outgoing::to("a/b", payload.to_owned()).unwrap().qos(qos)
+}
+
+#[tokio::test(start_paused = true)]
+async fn attempts_back_off_and_a_connection_is_reported() {
+    let mut server = Server::bind("backoff").await;
+    let (client, peer) = server.pair(server.builder()).await;
+    let builder = server.builder();
+    let mut events = client.events();
+    drop((server, peer));
+    let mut waits = Vec::new();
+    while waits.len() < 4 {
+        match events.recv().await.unwrap() {
+            Event::Reconnecting { attempt, after } => waits.push((attempt, after.as_secs())),
+            Event::Disconnected { why } => assert!(why.is_temporary(), "{why}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(waits, [(1, 1), (2, 2), (3, 4), (4, 8)]);
+    assert!(!client.is_connected());
+    let mut server = Server::bind("backoff").await;
+    let _peer = server.client().await;
+    client.connected().await.unwrap();
+    while !matches!(events.recv().await.unwrap(), Event::Connected(_)) {}
+    drop(builder);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resumed_session_sends_at_least_once_again_with_dup() {
+    let mut server = Server::bind("resume_1").await;
+    let (client, mut peer) = server.pair(server.builder()).await;
+    let mut receipt = client.send(message("x", QoS::AtLeastOnce)).await.unwrap();
+    assert!(!peer.publish().await.dup);
+    let session = peer.connection.into_session();
+    drop(peer.link);
+
+    let mut peer = server.link().await;
+    assert!(!peer.connect().await.clean_start);
+    peer.accept(session, true).await;
+    let received = peer.publish().await;
+    assert!(received.dup);
+    peer.ack(received.ticket).await;
+    assert_eq!(receipt.acknowledged().await.unwrap(), ReasonCode::Success);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resumed_session_delivers_exactly_once() {
+    let mut server = Server::bind("resume_2").await;
+    let (client, mut peer) = server.pair(server.builder()).await;
+    let mut receipt = client.send(message("x", QoS::ExactlyOnce)).await.unwrap();
+    let received = peer.publish().await;
+    // The PUBREC is written and never read: the link ends first.
+    peer.connection
+        .ack(util::now(), received.ticket.unwrap(), ReasonCode::Success);
+    let session = peer.connection.into_session();
+    drop(peer.link);
+
+    let mut peer = server.link().await;
+    peer.connect().await;
+    peer.accept(session, true).await;
+    let more = tokio::time::timeout(SECOND, peer.event()).await;
+    assert!(more.is_err(), "it was delivered twice: {more:?}");
+    receipt.acknowledged().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_session_is_made_again() {
+    let mut server = Server::bind("session_lost").await;
+    let (client, mut peer) = server.pair(server.builder()).await;
+    let (stream, _) = tokio::join!(client.subscribe("c/+", QoS::AtLeastOnce), peer.grant());
+    let mut stream = stream.unwrap();
+    let mut receipts = Vec::new();
+    for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
+        receipts.push(client.send(message("again", qos)).await.unwrap());
+        peer.publish().await;
+    }
+    drop(peer);
+
+    let mut peer = server.client().await;
+    let mut again = 0;
+    while again < 3 {
+        match peer.event().await.unwrap() {
+            ProtoEvent::Publish(received) => {
+                peer.ack(received.ticket).await;
+                again += 1;
+            }
+            ProtoEvent::Subscribe(subscribe) => {
+                assert_eq!(&*subscribe.subscriptions[0].filter, "c/+");
+                peer.suback(subscribe.packet_id, vec![ReasonCode::GrantedQos1])
+                    .await;
+                again += 1;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    peer.send("c/d", "hello", QoS::AtLeastOnce, Some(1)).await;
+    let (message, _) = tokio::join!(stream.recv(), async {
+        tokio::time::timeout(SECOND, peer.event()).await
+    });
+    assert_eq!(&message.unwrap().payload[..], b"hello");
+    for mut receipt in receipts {
+        receipt.acknowledged().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_released_before_the_session_was_lost_is_complete() {
+    let mut server = Server::bind("released").await;
+    let (client, mut peer) = server.pair(server.builder()).await;
+    let mut released = client
+        .send(message("released", QoS::ExactlyOnce))
+        .await
+        .unwrap();
+    let received = peer.publish().await;
+    // PUBREC arrives; the answer to PUBREL does not.
+    peer.ack(received.ticket).await;
+    let mut pending = client
+        .send(message("pending", QoS::AtLeastOnce))
+        .await
+        .unwrap();
+    tokio::time::sleep(SECOND).await;
+    drop(peer);
+
+    let mut peer = server.client().await;
+    let received = peer.publish().await;
+    assert_eq!(util::text(&received), "pending");
+    peer.ack(received.ticket).await;
+    pending.acknowledged().await.unwrap();
+    released.acknowledged().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_present_session_is_not_subscribed_again() {
+    let mut server = Server::bind("session_present").await;
+    let (client, mut peer) = server.pair(server.builder()).await;
+    let (stream, _) = tokio::join!(client.subscribe("c/+", QoS::AtLeastOnce), peer.grant());
+    let mut stream = stream.unwrap();
+    drop(peer);
+    let mut peer = server.link().await;
+    peer.connect().await;
+    peer.accept(Session::new(), true).await;
+    peer.send("c/d", "hello", QoS::AtMostOnce, Some(1)).await;
+    assert_eq!(&stream.recv().await.unwrap().payload[..], b"hello");
+    assert!(tokio::time::timeout(SECOND, peer.event()).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unanswered_subscription_is_asked_for_again() {
+    let mut server = Server::bind("resubscribe").await;
+    let (client, mut peer) = server.pair(server.builder()).await;
+    let subscribing = client.subscribe("c/+", QoS::AtLeastOnce);
+    let (stream, ()) = tokio::join!(subscribing, async {
+        peer.subscribe().await;
+        drop(peer);
+        let mut peer = server.link().await;
+        peer.connect().await;
+        peer.accept(Session::new(), true).await;
+        peer.grant().await;
+    });
+    assert_eq!(stream.unwrap().granted(), [ReasonCode::GrantedQos1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_ends_the_client_with_its_reason() {
+    let mut server = Server::bind("refused").await;
+    let client = server.builder().start().unwrap();
+    let mut receipt = client.try_send(message("x", QoS::AtLeastOnce)).unwrap();
+    let mut peer = server.link().await;
+    peer.connect().await;
+    peer.refuse(ReasonCode::NotAuthorized).await;
+    let reason = ReasonCode::NotAuthorized;
+    let refused = |error: &Error| matches!(error, Error::Refused { reason: r } if *r == reason);
+    assert!(refused(&client.closed().await));
+    assert!(refused(&client.connected().await.unwrap_err()));
+    assert!(refused(&receipt.acknowledged().await.unwrap_err()));
+    assert!(refused(
+        &client.subscribe("a", QoS::AtMostOnce).await.unwrap_err()
+    ));
+    assert!(refused(
+        &client.try_send(message("x", QoS::AtMostOnce)).unwrap_err()
+    ));
+    assert!(client.messages().recv().await.is_none());
+    assert!(client.events().recv().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_busy_server_is_tried_again_except_by_build() {
+    let mut server = Server::bind("busy").await;
+    let (built, ()) = tokio::join!(server.builder().build(), async {
+        let mut peer = server.link().await;
+        peer.connect().await;
+        peer.refuse(ReasonCode::ServerBusy).await;
+    });
+    assert!(matches!(built, Err(Error::Refused { .. })));
+
+    let client = server.builder().start().unwrap();
+    let mut peer = server.link().await;
+    peer.connect().await;
+    peer.refuse(ReasonCode::ServerBusy).await;
+    let _peer = server.client().await;
+    client.connected().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_was_taken_over_is_not_fought_for() {
+    let mut server = Server::bind("taken_over").await;
+    let (client, mut peer) = server.pair(server.builder()).await;
+    peer.connection
+        .disconnect(mq_codec::Disconnect::new(ReasonCode::SessionTakenOver));
+    peer.flush().await;
+    assert!(matches!(client.closed().await, Error::Ended(_)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_reconnect_the_first_loss_ends_the_client() {
+    let mut server = Server::bind("never").await;
+    let (client, peer) = server
+        .pair(server.builder().reconnect(Reconnect::never()))
+        .await;
+    drop(peer);
+    assert!(client.closed().await.is_temporary());
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_there_is_an_error_at_once() {
+    let error = Client::connect("mem://nobody").await.unwrap_err();
+    assert!(matches!(error, Error::Transport(_)), "{error}");
+    assert!(matches!(Client::builder("nobody"), Err(Error::Address(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_says_nothing_is_given_up() {
+    let mut server = Server::bind("silent").await;
+    let (built, _link) = tokio::join!(
+        server.builder().connect_timeout(3 * SECOND).build(),
+        server.link()
+    );
+    assert!(matches!(built, Err(Error::ConnectTimeout { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn older_versions_keep_a_clean_session_clean() {
+    for version in [Version::V3_1, Version::V3_1_1] {
+        let mut server = Server::bind("older").await;
+        let (client, mut peer) = server.pair(server.builder().version(version)).await;
+        let (stream, _) = tokio::join!(client.subscribe("c/#", QoS::AtMostOnce), peer.grant());
+        let mut stream = stream.unwrap();
+        drop(peer);
+        let mut peer = server.link().await;
+        assert!(peer.connect().await.clean_start);
+        peer.accept(Session::new(), false).await;
+        peer.grant().await;
+        peer.send("c/d/e", "x", QoS::AtLeastOnce, None).await;
+        assert_eq!(&*stream.recv().await.unwrap().topic, "c/d/e");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_server_is_noticed_by_the_keep_alive() {
+    let mut server = Server::bind("keep_alive").await;
+    let (client, _silent) = server.pair(server.builder().keep_alive(10 * SECOND)).await;
+    let mut events = client.events();
+    let start = tokio::time::Instant::now();
+    assert!(matches!(
+        events.recv().await,
+        Some(Event::Disconnected { .. })
+    ));
+    assert_eq!(start.elapsed().as_secs(), 30);
+}
