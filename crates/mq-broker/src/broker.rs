@@ -186,6 +186,7 @@ impl Acceptor {
         while let Some(ended) = connections.join_next().await {
             report(ended);
         }
+        listener.drained().await;
     }
 
     fn admit(&self, incoming: Incoming, connections: &mut JoinSet<()>) {

@@ -32,25 +32,26 @@ impl TestBroker {
         let listeners = [Scheme::Tcp, Scheme::Tls, Scheme::Quic]
             .map(|scheme| Address::new(scheme, "127.0.0.1", 0))
             .to_vec();
-        Self::start_at(listeners, identity, change).await
+        let started = Self::start_at(listeners, identity, change).await;
+        started.expect("the broker starts")
     }
 
     async fn start_at(
         listeners: Vec<Address>,
         identity: ServerIdentity,
         change: impl FnOnce(&mut Settings),
-    ) -> Self {
+    ) -> Result<Self, mq_broker::Error> {
         let certificate = tempfile::NamedTempFile::new().expect("a temporary file");
         std::fs::write(certificate.path(), identity.certificate_pem()).expect("a temporary file");
         let mut settings = Settings::new(listeners);
         settings.listen.identity = Some(identity.clone());
         settings.early_data = EarlyDataPolicy::Full;
         change(&mut settings);
-        Self {
-            broker: Broker::start(settings).await.expect("the broker starts"),
+        Ok(Self {
+            broker: Broker::start(settings).await?,
             identity,
             certificate,
-        }
+        })
     }
 
     /// Shuts it down and starts another with the same addresses and certificate; sessions, retained
@@ -64,7 +65,15 @@ impl TestBroker {
         } = self;
         let listeners = broker.addresses().to_vec();
         broker.shutdown().await;
-        Self::start_at(listeners, identity, |_| {}).await
+        // A socket is free a moment after the last that used it is gone.
+        for _ in 0..50 {
+            let started = Self::start_at(listeners.clone(), identity.clone(), |_| {}).await;
+            if let Ok(started) = started {
+                return started;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        }
+        panic!("its ports were not free again within 5 s");
     }
 
     /// Where it listens with that transport.

@@ -96,7 +96,7 @@ async fn nothing_more(messages: &mut Subscription) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_resumed_publish_over_quic_takes_one_way_to_the_broker_and_one_to_the_subscriber() {
     let broker = TestBroker::start().await;
-    let (_subscriber, mut messages, _) = subscriber(&broker).await;
+    let (_subscriber, mut messages, _proxy) = subscriber(&broker).await;
     let target = socket_address(&broker.address(Scheme::Quic));
     let proxy = UdpProxy::start(target, D_PUB).await.unwrap();
     let url = through(Scheme::Quic, proxy.address());
@@ -121,7 +121,7 @@ async fn a_resumed_publish_over_quic_takes_one_way_to_the_broker_and_one_to_the_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_resumed_publish_over_tls_waits_for_no_handshake_of_tls() {
     let broker = TestBroker::start().await;
-    let (_subscriber, mut messages, _) = subscriber(&broker).await;
+    let (_subscriber, mut messages, _proxy) = subscriber(&broker).await;
     let target = socket_address(&broker.address(Scheme::Tls));
     // This proxy answers TCP's own handshake at once; what is left is TLS.
     let proxy = TcpProxy::start(target, D_PUB).await.unwrap();
@@ -149,7 +149,7 @@ async fn a_resumed_publish_over_tls_waits_for_no_handshake_of_tls() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replayed_copy_of_the_datagrams_delivers_nothing_twice() {
     let broker = TestBroker::start().await;
-    let (_subscriber, mut messages, _) = subscriber(&broker).await;
+    let (_subscriber, mut messages, _proxy) = subscriber(&broker).await;
     let target = socket_address(&broker.address(Scheme::Quic));
     let proxy = UdpProxy::start(target, Duration::from_millis(20))
         .await
@@ -187,7 +187,7 @@ async fn a_publish_whose_early_data_a_restarted_broker_rejects_arrives_once() {
         let connector = broker.connector(true);
         get_tickets(&url, &connector).await;
         let broker = broker.restart().await;
-        let (_subscriber, mut messages, _) = subscriber(&broker).await;
+        let (_subscriber, mut messages, _proxy) = subscriber(&broker).await;
         let (client, _) = publish_at_once(&url, &connector, "again", &mut messages).await;
         assert_eq!(
             client.stats().await.unwrap().early_data,

@@ -126,6 +126,15 @@ impl Listener {
             Door::Tcp(_) | Door::Tls(..) => {}
         }
     }
+
+    /// Waits, after [`close`](Self::close), until the links of a QUIC listener have said their last
+    /// words: a connection that was closed answers stragglers for three probe timeouts more
+    /// (RFC 9000 §10.2). Elsewhere the kernel does that, and this returns at once.
+    pub async fn drained(&self) {
+        if let Door::Quic(server) = &self.door {
+            server.endpoint.wait_idle().await;
+        }
+    }
 }
 
 impl Door {

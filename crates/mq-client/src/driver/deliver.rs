@@ -211,7 +211,7 @@ impl Streams {
             qos,
             retain,
             dup,
-            properties: properties.into_inner(),
+            properties,
             subscription_ids,
             received_at,
             duty: None,
