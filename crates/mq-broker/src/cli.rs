@@ -71,7 +71,7 @@ impl BrokerArgs {
 ///
 /// # Errors
 /// If it cannot start.
-pub fn run(args: BrokerArgs) -> anyhow::Result<()> {
+pub fn run(args: &BrokerArgs) -> anyhow::Result<()> {
     init_logging();
     let settings = args.settings()?;
     let mut runtime = tokio::runtime::Builder::new_multi_thread();

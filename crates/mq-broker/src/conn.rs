@@ -173,7 +173,7 @@ impl Conn {
             match event {
                 Event::Connect(connect) => self.connect(now, *connect).await,
                 Event::Publish(received) => self.publish(now, received),
-                Event::Subscribe(subscribe) => self.subscribe(now, subscribe),
+                Event::Subscribe(subscribe) => self.subscribe(now, &subscribe),
                 Event::Unsubscribe(unsubscribe) => self.unsubscribe(now, &unsubscribe),
                 // No method was agreed on in CONNECT, so there is nothing to go on with.
                 Event::Auth(_) => self.leave(ReasonCode::ProtocolError),
@@ -307,7 +307,7 @@ impl Conn {
         }
     }
 
-    fn subscribe(&mut self, now: Instant, subscribe: Subscribe) {
+    fn subscribe(&mut self, now: Instant, subscribe: &Subscribe) {
         let Some(attached) = &mut self.attached else {
             return;
         };

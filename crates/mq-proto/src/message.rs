@@ -68,15 +68,43 @@ impl Delivery {
         }
     }
 
-    /// Seconds that are left of the message's life at `now`, rounded up.
+    /// Seconds that are left of the message's life at `now`: rounded up, and never more than it
+    /// had, however the caller's instants lie.
     pub(crate) fn expiry_interval(&self, now: Instant) -> Option<u32> {
-        match self.expires_at {
-            Some(at) => {
-                let left = at.saturating_duration_since(now);
-                let seconds = left.as_secs() + u64::from(left.subsec_nanos() > 0);
-                Some(u32::try_from(seconds).unwrap_or(u32::MAX))
-            }
-            None => self.message.properties.message_expiry_interval,
-        }
+        let whole = self.message.properties.message_expiry_interval;
+        let Some(at) = self.expires_at else {
+            return whole;
+        };
+        let left = at.saturating_duration_since(now);
+        let seconds = left.as_secs() + u64::from(left.subsec_nanos() > 0);
+        let seconds = u32::try_from(seconds).unwrap_or(u32::MAX);
+        Some(whole.map_or(seconds, |whole| whole.min(seconds)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn what_is_left_is_rounded_up_and_never_grows() {
+        let now = Instant::now();
+        let mut message = Message::default();
+        message.properties.message_expiry_interval = Some(2);
+        let mut delivery = Delivery::new(message, QoS::AtMostOnce);
+        assert_eq!(delivery.expiry_interval(now), Some(2));
+        // The deadline was reckoned a moment after `now` was read.
+        delivery.expires_at = Some(now + Duration::from_millis(2_001));
+        assert_eq!(delivery.expiry_interval(now), Some(2));
+        assert_eq!(
+            delivery.expiry_interval(now + Duration::from_millis(1_500)),
+            Some(1)
+        );
+        assert_eq!(
+            delivery.expiry_interval(now + Duration::from_secs(9)),
+            Some(0)
+        );
     }
 }

@@ -128,7 +128,6 @@ impl TestBroker {
     ///
     /// # Panics
     /// If the identifier is not valid.
-    #[must_use]
     pub fn client(&self, scheme: Scheme, client_id: &str) -> ClientBuilder {
         Client::builder(&self.address(scheme).to_string())
             .expect("a valid address")

@@ -19,12 +19,15 @@ use tokio::{
 /// Datagrams or reads that may be under way in one direction.
 const UNDER_WAY: usize = 4096;
 
+/// Datagrams with the address of the client that sent them.
+type Recorded = Arc<Mutex<Vec<(SocketAddr, Vec<u8>)>>>;
+
 /// Forwards UDP datagrams after a delay, the same each way, in order, and remembers what clients
 /// sent.
 #[derive(Debug)]
 pub struct UdpProxy {
     address: SocketAddr,
-    recorded: Arc<Mutex<Vec<(SocketAddr, Vec<u8>)>>>,
+    recorded: Recorded,
     _tasks: JoinSet<()>,
 }
 
@@ -36,7 +39,7 @@ impl UdpProxy {
     pub async fn start(target: SocketAddr, one_way: Duration) -> io::Result<Self> {
         let front = Arc::new(UdpSocket::bind("127.0.0.1:0").await?);
         let address = front.local_addr()?;
-        let recorded = Arc::new(Mutex::new(Vec::new()));
+        let recorded = Recorded::default();
         let record = Arc::clone(&recorded);
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {

@@ -46,6 +46,19 @@ async fn silent(messages: &mut Subscription) {
     assert!(more.is_err(), "{more:?}");
 }
 
+/// Waits until the broker has seen the last client leave: what it had begun to deliver to it would
+/// else be sent again, expired or not.
+async fn nobody_connected(broker: &TestBroker) {
+    let metrics = broker.broker().metrics();
+    timeout(Duration::from_secs(10), async {
+        while metrics.connections.get() > 0 {
+            sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+    .expect("the broker should notice");
+}
+
 async fn connect(broker: &TestBroker, scheme: Scheme, id: &str) -> Client {
     broker.client(scheme, id).build().await.unwrap()
 }
@@ -67,7 +80,12 @@ async fn every_qos_and_version_arrives_once(scheme: Scheme) {
         }
         client.unsubscribe("t/+").await.unwrap();
         client.publish("t/1", "x", QoS::AtLeastOnce).await.unwrap();
-        silent(&mut messages).await;
+        let ended = timeout(Duration::from_secs(10), messages.recv()).await;
+        assert!(
+            ended.unwrap().is_none(),
+            "nothing more, and the stream ends"
+        );
+        assert_eq!(client.unmatched(), 0);
         client.disconnect().await.unwrap();
     }
     broker.shutdown().await;
@@ -87,8 +105,16 @@ async fn large_payloads_arrive_whole(scheme: Scheme) {
     }
     // One byte over the broker's limit of 1 MiB: refused here, and the connection goes on.
     let too_large = Bytes::from(vec![0; 1 << 20]);
-    assert!(client.publish("t", too_large, QoS::AtLeastOnce).await.is_err());
-    client.publish("t", "after", QoS::AtLeastOnce).await.unwrap();
+    assert!(
+        client
+            .publish("t", too_large, QoS::AtLeastOnce)
+            .await
+            .is_err()
+    );
+    client
+        .publish("t", "after", QoS::AtLeastOnce)
+        .await
+        .unwrap();
     assert_eq!(next(&mut messages).await.payload, "after");
     broker.shutdown().await;
 }
@@ -152,11 +178,11 @@ async fn a_kept_session_gets_what_came_while_it_was_away(scheme: Scheme) {
             .client(scheme, "kept")
             .clean_start(clean)
             .session_expiry(Duration::from_secs(60))
-            .build()
     };
-    let client = kept(true).await.unwrap();
+    let client = kept(true).build().await.unwrap();
     let _kept = client.subscribe("t", QoS::ExactlyOnce).await.unwrap();
     client.disconnect().await.unwrap();
+    nobody_connected(&broker).await;
     let sender = connect(&broker, scheme, "sender").await;
     for (payload, qos) in [
         ("0", QoS::AtMostOnce),
@@ -165,8 +191,9 @@ async fn a_kept_session_gets_what_came_while_it_was_away(scheme: Scheme) {
     ] {
         sender.publish("t", payload, qos).await.unwrap();
     }
-    let client = kept(false).await.unwrap();
-    // The subscription is the server's; this client knows of none, so it is in the catch-all.
+    // The subscription is the server's; this client knows of none, so its messages are in the
+    // catch-all, which is opened before they can come.
+    let client = kept(false).start().unwrap();
     let mut messages = client.messages();
     let mut payloads = Vec::new();
     for _ in 0..2 {
@@ -186,7 +213,9 @@ async fn the_same_client_identifier_takes_the_session_over(scheme: Scheme) {
         .await
         .unwrap();
     let second = connect(&broker, scheme, "same").await;
-    let error = timeout(Duration::from_secs(10), first.closed()).await.unwrap();
+    let error = timeout(Duration::from_secs(10), first.closed())
+        .await
+        .unwrap();
     let text = error.to_string();
     let taken_over = ReasonCode::SessionTakenOver.name();
     assert!(text.contains(taken_over), "{text}");
@@ -209,7 +238,10 @@ async fn a_shared_subscription_shares(scheme: Scheme) {
     let sender = connect(&broker, scheme, "sender").await;
     for number in 0..30_u32 {
         let payload = number.to_string();
-        sender.publish("t", payload, QoS::AtLeastOnce).await.unwrap();
+        sender
+            .publish("t", payload, QoS::AtLeastOnce)
+            .await
+            .unwrap();
     }
     let mut numbers = Vec::new();
     for (_, messages) in &mut members {
@@ -258,12 +290,16 @@ async fn no_local_and_retain_handling_are_kept(scheme: Scheme) {
 async fn overlapping_subscriptions_deliver_once(scheme: Scheme) {
     let broker = TestBroker::start().await;
     let client = connect(&broker, scheme, "c").await;
-    let options = SubscribeOptions::new(filter("t/#"), QoS::AtMostOnce)
-        .and(filter("t/+"), QoS::ExactlyOnce);
+    let options =
+        SubscribeOptions::new(filter("t/#"), QoS::AtMostOnce).and(filter("t/+"), QoS::ExactlyOnce);
     let mut messages = client.subscribe_with(options).await.unwrap();
     client.publish("t/1", "x", QoS::ExactlyOnce).await.unwrap();
     let incoming = next(&mut messages).await;
-    assert_eq!(incoming.qos, QoS::ExactlyOnce, "the highest that was asked for");
+    assert_eq!(
+        incoming.qos,
+        QoS::ExactlyOnce,
+        "the highest that was asked for"
+    );
     silent(&mut messages).await;
     broker.shutdown().await;
 }
@@ -298,11 +334,11 @@ async fn expired_messages_are_not_delivered(scheme: Scheme) {
             .client(scheme, "kept")
             .clean_start(clean)
             .session_expiry(Duration::from_secs(60))
-            .build()
     };
-    let client = kept(true).await.unwrap();
+    let client = kept(true).build().await.unwrap();
     let _kept = client.subscribe("t", QoS::AtLeastOnce).await.unwrap();
     client.disconnect().await.unwrap();
+    nobody_connected(&broker).await;
     let sender = connect(&broker, scheme, "sender").await;
     for (payload, expiry) in [("short", 1), ("long", 100)] {
         let properties = mq_client::PublishProperties {
@@ -316,7 +352,7 @@ async fn expired_messages_are_not_delivered(scheme: Scheme) {
         receipt.acknowledged().await.unwrap();
     }
     sleep(Duration::from_millis(1200)).await;
-    let client = kept(false).await.unwrap();
+    let client = kept(false).start().unwrap();
     let mut messages = client.messages();
     let incoming = next(&mut messages).await;
     assert_eq!(incoming.payload, "long");

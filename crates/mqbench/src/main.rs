@@ -57,7 +57,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
         // The broker chooses its own threads.
-        Command::Broker(args) => cmd::broker::run(args),
+        Command::Broker(args) => cmd::broker::run(&args),
         other => run(other),
     };
     match result {
@@ -97,6 +97,6 @@ async fn dispatch(command: Command) -> anyhow::Result<()> {
         Command::Worker(args) => cmd::worker::run(args).await,
         Command::Connect(args) => cmd::connect::run(args).await,
         Command::Load(args) => cmd::load::run(args).await,
-        Command::Broker(args) => cmd::broker::run(args),
+        Command::Broker(args) => cmd::broker::run(&args),
     }
 }

@@ -18,7 +18,7 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    match run(args.broker) {
+    match run(&args.broker) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("mqbroker: {error}");

@@ -26,16 +26,15 @@ impl SharedGroups {
 
     /// Adds or replaces a member; whether it was one before.
     pub(super) fn insert(&mut self, name: &str, subscriber: Subscriber) -> bool {
-        let group = match self.0.iter_mut().position(|group| group.name == *name) {
-            Some(index) => &mut self.0[index],
-            None => {
-                self.0.push(Group {
-                    name: ByteStr::new(name).expect("part of a checked filter"),
-                    members: Vec::new(),
-                    next: AtomicUsize::new(0),
-                });
-                self.0.last_mut().expect("pushed above")
-            }
+        let group = if let Some(index) = self.0.iter_mut().position(|group| group.name == *name) {
+            &mut self.0[index]
+        } else {
+            self.0.push(Group {
+                name: ByteStr::new(name).expect("part of a checked filter"),
+                members: Vec::new(),
+                next: AtomicUsize::new(0),
+            });
+            self.0.last_mut().expect("pushed above")
         };
         super::trie::insert(&mut group.members, subscriber)
     }

@@ -125,18 +125,15 @@ impl Router {
 
 /// Adds or replaces; whether it was there.
 pub(super) fn insert(list: &mut Vec<Subscriber>, subscriber: Subscriber) -> bool {
-    match list
+    if let Some(old) = list
         .iter_mut()
         .find(|old| old.session == subscriber.session)
     {
-        Some(old) => {
-            *old = subscriber;
-            true
-        }
-        None => {
-            list.push(subscriber);
-            false
-        }
+        *old = subscriber;
+        true
+    } else {
+        list.push(subscriber);
+        false
     }
 }
 

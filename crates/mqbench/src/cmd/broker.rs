@@ -2,6 +2,6 @@
 
 pub(crate) use mq_broker::cli::BrokerArgs as Args;
 
-pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     mq_broker::cli::run(args)
 }

@@ -28,19 +28,19 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let options = args.transport.options();
     for kind in connect::kinds(args.broker.scheme) {
         let mut dialler = Dialler::new(&args.broker, &options, *kind)?;
-        let mut dialled = Vec::new();
+        let mut attempts = Vec::new();
         let mut last_error = None;
         for _ in 0..args.count {
             match dialler.dial(&args.mqtt).await {
-                Ok(connected) => dialled.push(Some(connected)),
+                Ok(connected) => attempts.push(Some(connected)),
                 Err(error) => {
-                    dialled.push(None);
+                    attempts.push(None);
                     last_error = Some(error);
                 }
             }
             tokio::time::sleep(connect::PAUSE).await;
         }
-        let times = connect::summarise(*kind, &dialled);
+        let times = connect::summarise(*kind, &attempts);
         if let (0, Some(error)) = (times.count, last_error) {
             return Err(error);
         }

@@ -1,6 +1,6 @@
 //! The table of a comparison.
 
-use comfy_table::{Cell, CellAlignment, Table, presets, style::LineStyle};
+use comfy_table::{Cell, CellAlignment, LineStyle, Table, presets};
 use mq_measure::{
     Summary,
     result::{ConnectKind, ConnectTimes, RunResult, TransportResult},

@@ -141,7 +141,7 @@ pub(crate) async fn run(
     let elapsed = began.elapsed();
     let stats = (sender.stats().await, receiver.stats().await);
     let wire = match stats {
-        (Ok(sent), Ok(received)) => Some(add_wire(&wire_use(&sent), &wire_use(&received))),
+        (Ok(sender), Ok(other)) => Some(add_wire(&wire_use(&sender), &wire_use(&other))),
         _ => None,
     };
     // Their links may be broken, which the counts have told already.

@@ -88,7 +88,7 @@ pub(crate) async fn run(
         let mut receipt = client.send(message).await.context("cannot publish")?;
         receipt.written().await.context("cannot publish")?;
         let sent = Instant::now();
-        let received = loop {
+        let arrived = loop {
             let incoming = tokio::time::timeout(patience, subscription.recv())
                 .await
                 .with_context(|| format!("message {seq} did not arrive within {patience:?}"))?
@@ -108,7 +108,7 @@ pub(crate) async fn run(
             .context("the connection was lost at once")?;
         client.disconnect().await.context("cannot disconnect")?;
         attempts.push(Attempt {
-            delta_ns: nanoseconds(received.saturating_duration_since(dialled)),
+            delta_ns: nanoseconds(arrived.saturating_duration_since(dialled)),
             sent_ns: nanoseconds(sent.saturating_duration_since(dialled)),
             handshake: stats.handshake,
             early_data: stats.early_data,

@@ -55,7 +55,7 @@ pub(crate) async fn run(
         let sent_ns = clock.now_ns();
         let message = Outgoing::new(topic.clone(), payloads.make(seq)).qos(mqtt.qos);
         sender.send(message).await.context("cannot publish")?;
-        let received = loop {
+        let arrived = loop {
             let incoming = tokio::time::timeout(patience, subscription.recv())
                 .await
                 .with_context(|| format!("message {seq} did not arrive within {patience:?}"))?
@@ -69,7 +69,7 @@ pub(crate) async fn run(
             seq,
             intended_ns: sent_ns,
             sent_ns,
-            received_ns: Some(clock.at_ns(received)),
+            received_ns: Some(clock.at_ns(arrived)),
         });
     }
     let (Some(first), Some(last)) = (samples.first(), samples.last()) else {
