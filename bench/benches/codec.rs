@@ -12,7 +12,7 @@ use rumqttc::mqttbytes::{self, QoS};
 
 const TOPIC: &str = "plant/7/line/2/temperature";
 const PACKETS: usize = 500;
-const LIMIT: usize = 1 << 20;
+const LIMIT: u32 = 1 << 20;
 
 fn payload() -> Bytes {
     Bytes::from(vec![b'x'; 100])
@@ -55,7 +55,7 @@ fn decode(c: &mut Criterion) {
         b.iter_batched(
             || BytesMut::from(&v4[..]),
             |mut buffer| {
-                while let Ok(packet) = mqttbytes::v4::Packet::read(&mut buffer, LIMIT) {
+                while let Ok(packet) = mqttbytes::v4::Packet::read(&mut buffer, LIMIT as usize) {
                     black_box(&packet);
                 }
             },
@@ -68,7 +68,7 @@ fn decode(c: &mut Criterion) {
             || BytesMut::from(&v5[..]),
             |mut buffer| {
                 while let Ok(packet) =
-                    rumqttc::v5::mqttbytes::v5::Packet::read(&mut buffer, Some(LIMIT as u32))
+                    rumqttc::v5::mqttbytes::v5::Packet::read(&mut buffer, Some(LIMIT))
                 {
                     black_box(&packet);
                 }

@@ -1,7 +1,6 @@
 //! Peers that misbehave: they neither block nor slow others, nor leave anything behind.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(clippy::print_stdout, reason = "the counts are worth seeing")]
 
 use std::{net::SocketAddr, time::Duration};
 

@@ -177,7 +177,7 @@ async fn a_kept_session_gets_what_came_while_it_was_away(scheme: Scheme) {
         broker
             .client(scheme, "kept")
             .clean_start(clean)
-            .session_expiry(Duration::from_secs(60))
+            .session_expiry(Duration::from_mins(1))
     };
     let client = kept(true).build().await.unwrap();
     let _kept = client.subscribe("t", QoS::ExactlyOnce).await.unwrap();
@@ -333,7 +333,7 @@ async fn expired_messages_are_not_delivered(scheme: Scheme) {
         broker
             .client(scheme, "kept")
             .clean_start(clean)
-            .session_expiry(Duration::from_secs(60))
+            .session_expiry(Duration::from_mins(1))
     };
     let client = kept(true).build().await.unwrap();
     let _kept = client.subscribe("t", QoS::AtLeastOnce).await.unwrap();

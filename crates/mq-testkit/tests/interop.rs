@@ -186,7 +186,10 @@ async fn our_client_works_with_rumqttd() {
     });
     let config: rumqttd::Config = serde_json::from_value(config).unwrap();
     // It has no way to be stopped; its thread ends with this test program.
-    std::thread::spawn(move || rumqttd::Broker::new(config).start());
+    std::thread::spawn(move || {
+        let ended = rumqttd::Broker::new(config).start();
+        println!("rumqttd ended: {}", ended.is_ok());
+    });
     wait_for_port(v4).await;
     // It delivers at the subscription's QoS, whatever the message was published at.
     our_client(v4, Version::V3_1_1, false).await;

@@ -1,7 +1,6 @@
 //! 0-RTT is real on both ends: measured in round trips behind proxies with a known delay.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(clippy::print_stdout, reason = "the times are worth seeing")]
 
 use std::{net::SocketAddr, time::Duration};
 

@@ -11,6 +11,10 @@ use mq_transport::{
 };
 
 /// How clients connect.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of the command line"
+)]
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Connection")]
 pub(crate) struct TransportArgs {

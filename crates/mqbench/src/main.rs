@@ -3,6 +3,15 @@
 //! `args` has the options that commands share, `cmd` one module a command, `workload` the traffic
 //! patterns that they run (functions that return values), `report` all that is printed.
 
+#![expect(
+    clippy::doc_markdown,
+    reason = "clap shows the doc comments of options as they are"
+)]
+#![expect(
+    clippy::format_push_string,
+    reason = "reports are small, and this reads better than write! with errors that cannot be"
+)]
+
 mod args;
 mod cmd;
 mod payload;

@@ -103,19 +103,15 @@ impl BrokerProcess {
             kill(Pid::from_raw(pid), Signal::SIGTERM).context("cannot stop the broker")?;
         }
         let ended = tokio::time::timeout(Duration::from_secs(10), self.child.wait()).await;
-        match ended {
-            Ok(status) => {
-                let status = status.context("cannot wait for the broker")?;
-                if !status.success() {
-                    bail!("the broker ended with {status}");
-                }
-                Ok(())
-            }
-            Err(_) => {
-                self.child.kill().await.context("cannot end the broker")?;
-                bail!("the broker did not end within 10 s of SIGTERM and was killed")
-            }
+        let Ok(status) = ended else {
+            self.child.kill().await.context("cannot end the broker")?;
+            bail!("the broker did not end within 10 s of SIGTERM and was killed");
+        };
+        let status = status.context("cannot wait for the broker")?;
+        if !status.success() {
+            bail!("the broker ended with {status}");
         }
+        Ok(())
     }
 }
 

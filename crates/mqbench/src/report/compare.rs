@@ -36,6 +36,7 @@ fn row(table: &mut Table, name: &str, values: impl Iterator<Item = String>) {
 }
 
 type SummaryRow = (&'static str, fn(&Summary) -> String);
+type CountRow = (&'static str, fn(&TransportResult) -> String);
 
 const LATENCY_ROWS: [SummaryRow; 8] = [
     ("mean", |s| time_f64(s.mean_ns)),
@@ -61,7 +62,6 @@ fn latency(result: &RunResult) -> Table {
                 .map(|t| t.latency.as_ref().map_or_else(dash, value)),
         );
     }
-    type CountRow = (&'static str, fn(&TransportResult) -> String);
     let rows: [CountRow; 8] = [
         ("sent", |t| t.counts.sent.to_string()),
         ("lost", |t| t.counts.lost.to_string()),
