@@ -1,0 +1,119 @@
+//! The command as a user meets it: the main job, and what a mistake says.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::process::{Command, Output};
+
+use mq_measure::result::RunResult;
+
+fn mqbench(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_mqbench"))
+        .args(args)
+        .output()
+        .unwrap()
+}
+
+/// What a mistake says: one line on standard error, nothing on standard output, and a failure.
+fn mistake(args: &[&str]) -> String {
+    let output = mqbench(args);
+    assert!(!output.status.success(), "{args:?}");
+    assert!(output.stdout.is_empty(), "{args:?}");
+    let text = String::from_utf8(output.stderr).unwrap();
+    let first = text.lines().next().unwrap_or_default().to_owned();
+    // clap adds its hint on usage under the line that matters.
+    assert!(
+        text.lines().count() == 1 || text.contains("--help"),
+        "{args:?}: {text}"
+    );
+    first
+}
+
+#[test]
+fn compare_measures_three_transports_and_writes_what_it_measured() {
+    for (qos, mqtt) in [("0", "3.1.1"), ("1", "5"), ("2", "5")] {
+        let out = tempfile::tempdir().unwrap();
+        let directory = out.path().to_str().unwrap();
+        let output = mqbench(&[
+            "compare", "--quick", "--count", "400", "--rounds", "2", "--qos", qos, "--mqtt", mqtt,
+            "--out", directory, "--json",
+        ]);
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{stderr}");
+        let path = out.path().join("result.json");
+        let result = RunResult::load(&path).unwrap();
+        let printed = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(RunResult::from_json(&printed, &path).unwrap(), result);
+        let names: Vec<_> = result.transports.iter().map(|t| &t.transport[..]).collect();
+        assert_eq!(names, ["tcp", "tls", "quic"]);
+        for transport in &result.transports {
+            let counts = transport.counts;
+            assert_eq!((counts.sent, counts.lost, counts.duplicates), (40, 0, 0));
+            assert_eq!(transport.latency.unwrap().count, 40);
+            for connect in &transport.connect {
+                assert_eq!(connect.failed, 0, "{} {:?}", transport.transport, connect.kind);
+            }
+            let samples = out.path().join(format!("samples-{}.csv", transport.transport));
+            assert_eq!(mq_measure::Samples::load(&samples).unwrap().0.len(), 40);
+        }
+        let log = std::fs::read(out.path().join("latency.hlog")).unwrap();
+        let histograms = mq_measure::recorder::read_log(&log, &path).unwrap();
+        assert_eq!(histograms.len(), 3);
+    }
+}
+
+#[test]
+fn a_wrong_url_says_what_a_right_one_is() {
+    let text = mistake(&["connect", "http://localhost"]);
+    assert!(text.contains("http") && text.contains("quic"), "{text}");
+}
+
+#[test]
+fn an_unreachable_broker_is_named() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    drop(listener);
+    let url = format!("mqtt://127.0.0.1:{port}");
+    let text = mistake(&["connect", &url, "--count", "1"]);
+    assert!(text.contains(&port.to_string()), "{text}");
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let url = format!("tcp://127.0.0.1:{port}");
+    let text = mistake(&["broker", "--listen", &url]);
+    assert!(text.contains(&port.to_string()) && text.contains("in use"), "{text}");
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    for args in [
+        &["broker", "--config", "/nonexistent/mq.toml"][..],
+        &["broker", "--listen", "tls://127.0.0.1:0", "--cert", "/nonexistent/c", "--key", "/nonexistent/k"],
+        &["connect", "mqtts://127.0.0.1:1", "--ca", "/nonexistent/ca.pem"],
+        &["join", "/nonexistent/send.csv", "/nonexistent/receive.csv"],
+    ] {
+        let text = mistake(args);
+        assert!(text.contains("/nonexistent"), "{text}");
+    }
+}
+
+#[test]
+fn an_unknown_value_says_which_are_known() {
+    for (args, known) in [
+        (&["connect", "mqtt://h", "--qos", "3"][..], "0, 1 or 2"),
+        (&["connect", "mqtt://h", "--congestion", "vegas"], "cubic"),
+        (&["compare", "--interval", "fast"], "ms"),
+        (&["compare", "--size", "3"], "at least 8"),
+    ] {
+        let text = mistake(args);
+        assert!(text.contains(known), "{text}");
+    }
+}
+
+#[test]
+fn a_listener_without_an_address_is_told_about_the_option() {
+    let text = mistake(&["broker"]);
+    assert!(text.contains("--listen"), "{text}");
+}
