@@ -15,12 +15,16 @@ use mq_proto::{
     AckTicket, CloseReason, CommandError, Connection, Delivery, Event, LaneId, Received,
 };
 use mq_transport::{EarlyDataPolicy, Link, Progress};
-use tokio::{sync::watch, time::sleep_until};
+use tokio::{
+    sync::watch,
+    time::{sleep, sleep_until},
+};
 use tracing::{debug, info};
 
 use crate::{
     broker::Settings,
     hub::{Attached, Hub, Publisher},
+    mailbox::QOS0_PATIENCE,
 };
 
 /// Bytes that wait to be written before no more messages are taken from the mailbox.
@@ -86,11 +90,9 @@ impl Conn {
         let mut timer = pin!(sleep_until(Instant::now().into()));
         while !self.connection.is_closed() || self.connection.has_events() {
             let now = Instant::now();
-            let blocked = self
-                .publisher
-                .waiting
-                .first()
-                .map(|(session, _)| Arc::clone(session));
+            let blocked = self.publisher.waiting.first();
+            let impatient = blocked.is_some_and(|(_, delivery)| delivery.qos == QoS::AtMostOnce);
+            let blocked = blocked.map(|(session, _)| Arc::clone(session));
             let mut room = pin!(blocked.as_ref().map(|session| session.mailbox.room()));
             if let Some(room) = room.as_mut().as_pin_mut() {
                 room.enable();
@@ -99,7 +101,9 @@ impl Conn {
             self.handle_events(now).await;
             self.publisher.tell_readers();
             self.fill(now);
-            if self.connection.is_closed() {
+            let closed = self.connection.is_closed();
+            let is_blocked = !self.publisher.waiting.is_empty();
+            if closed && !is_blocked {
                 continue;
             }
             if let Some(at) = self.connection.poll_timeout()
@@ -107,7 +111,6 @@ impl Conn {
             {
                 timer.as_mut().reset(at.into());
             }
-            let is_blocked = !self.publisher.waiting.is_empty();
             if is_blocked != blocked.is_some() {
                 // Who waits since just now asks once more, with a place in the queue.
                 continue;
@@ -120,13 +123,20 @@ impl Conn {
                 None => (None, None),
             };
             tokio::select! {
-                progress = self.link.progress(self.connection.outbox(), want_read) => {
+                progress = self.link.progress(self.connection.outbox(), want_read), if !closed => {
                     self.progressed(progress);
                 }
                 () = optional(mailbox.map(crate::mailbox::Mailbox::filled)),
-                    if self.outgoing.is_empty() => {}
+                    if !closed && self.outgoing.is_empty() => {}
                 () = optional(room.as_mut().as_pin_mut()), if is_blocked => {}
-                () = timer.as_mut() => {
+                () = sleep(QOS0_PATIENCE), if is_blocked && (impatient || closed) => {
+                    if closed {
+                        self.give_up();
+                    } else if let Some(session) = &blocked {
+                        session.mailbox.stalled();
+                    }
+                }
+                () = timer.as_mut(), if !closed => {
                     // While nothing is read, silence is not the peer's fault.
                     if want_read {
                         self.connection.handle_timeout(Instant::now());
@@ -134,10 +144,12 @@ impl Conn {
                         timer.as_mut().reset((now + Duration::from_secs(1)).into());
                     }
                 }
-                _ = optional(claims.map(watch::Receiver::changed)) => {
+                _ = optional(claims.map(watch::Receiver::changed)), if !closed => {
                     self.leave(ReasonCode::SessionTakenOver);
                 }
-                _ = self.shutdown.changed() => self.leave(ReasonCode::ServerShuttingDown),
+                _ = self.shutdown.changed(), if !closed => {
+                    self.leave(ReasonCode::ServerShuttingDown);
+                }
             }
         }
     }
@@ -158,6 +170,21 @@ impl Conn {
     fn handle_received(&mut self, lane: LaneId) {
         let buffer = self.link.received(lane);
         self.connection.handle_bytes(Instant::now(), lane, buffer);
+    }
+
+    /// The peer has gone, and a message of its still finds no room: it was not acknowledged, and
+    /// neither was what came after it.
+    fn give_up(&mut self) {
+        self.hub.metrics.dropped.add(self.publisher.waiting.len());
+        self.publisher.waiting.clear();
+        self.held = None;
+        while let Some(event) = self.connection.poll_event() {
+            match event {
+                Event::Publish(_) => self.hub.metrics.dropped.add(1),
+                Event::Closed(reason) => self.closed = Some(reason),
+                _ => {}
+            }
+        }
     }
 
     fn leave(&mut self, reason: ReasonCode) {

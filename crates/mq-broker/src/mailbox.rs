@@ -6,7 +6,7 @@ use std::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use mq_codec::QoS;
@@ -22,11 +22,18 @@ pub struct MailboxLimits {
     pub bytes: usize,
 }
 
+/// How long a publisher of QoS 0 waits for a reader that lags, before its messages are dropped for
+/// it: long enough for a reader that is merely slower, short enough that one that has stopped
+/// does not stop those who write to others too.
+pub(crate) const QOS0_PATIENCE: Duration = Duration::from_millis(100);
+
 /// The messages that wait for one session; it outlives connections.
 ///
-/// Policy when it is full: QoS 0 is dropped and counted. QoS 1 and 2 make the publisher wait while
-/// the session is connected (its acknowledgement is withheld and its link is not read), and are
-/// dropped and counted while it is not.
+/// Policy when it is full and the session connected: the publisher waits (its link is not read and
+/// its acknowledgement is withheld), for QoS 1 and 2 until there is room, for QoS 0 only for
+/// [`QOS0_PATIENCE`]; then the reader counts as stalled, and QoS 0 is dropped and counted until it
+/// takes something again. While the session is not connected, what finds no room is dropped and
+/// counted.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     limits: MailboxLimits,
@@ -46,6 +53,8 @@ struct Queue {
     connected: bool,
     /// The reader was told that there is something and has not looked yet.
     told: bool,
+    /// It was full for longer than a publisher of QoS 0 waits.
+    stalled: bool,
 }
 
 /// What became of a message.
@@ -77,7 +86,8 @@ impl Mailbox {
         let fits = queue.messages.len() < self.limits.messages
             && (queue.bytes + size <= self.limits.bytes || queue.messages.is_empty());
         if !fits {
-            if queue.connected && delivery.qos > QoS::AtMostOnce {
+            let waits = delivery.qos > QoS::AtMostOnce || !queue.stalled;
+            if queue.connected && waits {
                 return Push::Full(delivery);
             }
             self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -114,6 +124,7 @@ impl Mailbox {
         let mut queue = self.lock();
         queue.connected = true;
         queue.told = false;
+        queue.stalled = false;
         !queue.messages.is_empty()
     }
 
@@ -145,6 +156,7 @@ impl Mailbox {
         let mut queue = self.lock();
         let was_full = queue.messages.len() >= self.limits.messages / 2
             || queue.bytes >= self.limits.bytes / 2;
+        queue.stalled = false;
         for _ in 0..count {
             let Some(delivery) = queue.messages.pop_front() else {
                 break;
@@ -161,6 +173,11 @@ impl Mailbox {
         if was_full {
             self.emptied.notify_waiters();
         }
+    }
+
+    /// A publisher of QoS 0 has lost its patience.
+    pub(crate) fn stalled(&self) {
+        self.lock().stalled = true;
     }
 
     /// Resolves once [`tell`](Self::tell) was called. Cancel-safe.
@@ -217,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn qos0_is_dropped_and_counted_when_it_is_full() {
+    fn qos0_is_dropped_and_counted_once_the_reader_counts_as_stalled() {
         let mailbox = mailbox(2);
         mailbox.connect();
         assert!(matches!(
@@ -230,6 +247,11 @@ mod tests {
         ));
         assert!(matches!(
             mailbox.push(delivery(QoS::AtMostOnce)),
+            Push::Full(_)
+        ));
+        mailbox.stalled();
+        assert!(matches!(
+            mailbox.push(delivery(QoS::AtMostOnce)),
             Push::Dropped
         ));
         assert!(matches!(
@@ -237,6 +259,12 @@ mod tests {
             Push::Full(_)
         ));
         assert_eq!((mailbox.len(), mailbox.dropped()), (2, 1));
+        mailbox.take(Instant::now(), 1, &mut VecDeque::new());
+        let _ = mailbox.push(delivery(QoS::AtMostOnce));
+        assert!(
+            matches!(mailbox.push(delivery(QoS::AtMostOnce)), Push::Full(_)),
+            "patient again"
+        );
     }
 
     #[test]

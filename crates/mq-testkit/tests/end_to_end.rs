@@ -24,6 +24,7 @@ over_each_transport!(
     overlapping_subscriptions_deliver_once,
     a_slow_subscriber_of_qos_1_loses_nothing,
     expired_messages_are_not_delivered,
+    a_publisher_that_leaves_while_it_waits_blocks_nobody,
 );
 
 fn topic(name: &str) -> TopicName {
@@ -358,5 +359,35 @@ async fn expired_messages_are_not_delivered(scheme: Scheme) {
     assert_eq!(incoming.payload, "long");
     let left = incoming.properties.message_expiry_interval.unwrap();
     assert!((90..100).contains(&left), "{left}");
+    broker.shutdown().await;
+}
+
+async fn a_publisher_that_leaves_while_it_waits_blocks_nobody(scheme: Scheme) {
+    let broker = TestBroker::start_with(|settings| settings.mailbox.messages = 5).await;
+    let options = SubscribeOptions::new(filter("t"), QoS::AtLeastOnce).capacity(1);
+    for qos in [QoS::AtMostOnce, QoS::AtLeastOnce] {
+        let reader = connect(&broker, scheme, "reader").await;
+        // A stream that nobody reads: its client stops reading the link.
+        let _stalled = reader.subscribe_with(options.clone()).await.unwrap();
+        let writers = [0, 1, 2].map(|number| broker.client(scheme, &format!("w{number}")));
+        for writer in writers {
+            let writer = writer.reconnect(Reconnect::never()).build().await.unwrap();
+            for _ in 0..200 {
+                let message = Outgoing::new(topic("t"), vec![0; 10_000]).qos(qos);
+                writer.send(message).await.unwrap();
+            }
+            sleep(Duration::from_millis(100)).await;
+            // Its messages cannot all have gone out.
+            let _ = timeout(Duration::from_millis(200), writer.disconnect()).await;
+        }
+        // Others go on as ever.
+        let other = connect(&broker, scheme, "other").await;
+        let mut messages = other.subscribe("u", QoS::AtLeastOnce).await.unwrap();
+        other.publish("u", "x", QoS::AtLeastOnce).await.unwrap();
+        assert_eq!(next(&mut messages).await.payload, "x");
+        other.disconnect().await.unwrap();
+        drop(reader);
+    }
+    nobody_connected(&broker).await;
     broker.shutdown().await;
 }

@@ -50,9 +50,15 @@ fn compare_measures_three_transports_and_writes_what_it_measured() {
             assert_eq!((counts.sent, counts.lost, counts.duplicates), (40, 0, 0));
             assert_eq!(transport.latency.unwrap().count, 40);
             for connect in &transport.connect {
-                assert_eq!(connect.failed, 0, "{} {:?}", transport.transport, connect.kind);
+                assert_eq!(
+                    connect.failed, 0,
+                    "{} {:?}",
+                    transport.transport, connect.kind
+                );
             }
-            let samples = out.path().join(format!("samples-{}.csv", transport.transport));
+            let samples = out
+                .path()
+                .join(format!("samples-{}.csv", transport.transport));
             assert_eq!(mq_measure::Samples::load(&samples).unwrap().0.len(), 40);
         }
         let log = std::fs::read(out.path().join("latency.hlog")).unwrap();
@@ -83,15 +89,31 @@ fn a_port_in_use_is_named() {
     let port = listener.local_addr().unwrap().port();
     let url = format!("tcp://127.0.0.1:{port}");
     let text = mistake(&["broker", "--listen", &url]);
-    assert!(text.contains(&port.to_string()) && text.contains("in use"), "{text}");
+    assert!(
+        text.contains(&port.to_string()) && text.contains("in use"),
+        "{text}"
+    );
 }
 
 #[test]
 fn a_missing_file_is_named() {
     for args in [
         &["broker", "--config", "/nonexistent/mq.toml"][..],
-        &["broker", "--listen", "tls://127.0.0.1:0", "--cert", "/nonexistent/c", "--key", "/nonexistent/k"],
-        &["connect", "mqtts://127.0.0.1:1", "--ca", "/nonexistent/ca.pem"],
+        &[
+            "broker",
+            "--listen",
+            "tls://127.0.0.1:0",
+            "--cert",
+            "/nonexistent/c",
+            "--key",
+            "/nonexistent/k",
+        ],
+        &[
+            "connect",
+            "mqtts://127.0.0.1:1",
+            "--ca",
+            "/nonexistent/ca.pem",
+        ],
         &["join", "/nonexistent/send.csv", "/nonexistent/receive.csv"],
     ] {
         let text = mistake(args);

@@ -166,7 +166,10 @@ impl TlsLink {
                     self.read_turn = true;
                     return Poll::Ready(Ok(Progress::Flushed));
                 }
-                if fed && !outbox.is_empty() {
+                // All of rustls' buffer has gone, so it takes more: also where it was full before
+                // this call and took nothing. Not so before the handshake ends, when it may keep
+                // what it has.
+                if !outbox.is_empty() && (fed || !self.tls.is_handshaking()) {
                     continue;
                 }
             }
