@@ -46,7 +46,7 @@ fn decode(c: &mut Criterion) {
                         black_box(&packet);
                     }
                 },
-                BatchSize::SmallInput,
+                BatchSize::PerIteration,
             );
         });
     }
@@ -59,7 +59,7 @@ fn decode(c: &mut Criterion) {
                     black_box(&packet);
                 }
             },
-            BatchSize::SmallInput,
+            BatchSize::PerIteration,
         );
     });
     let v5 = wire(Version::V5);
@@ -73,7 +73,7 @@ fn decode(c: &mut Criterion) {
                     black_box(&packet);
                 }
             },
-            BatchSize::SmallInput,
+            BatchSize::PerIteration,
         );
     });
     group.finish();

@@ -2,7 +2,7 @@
 
 use bytes::BytesMut;
 
-use crate::{DecodeError, Packet, PacketType, Version, wire::varint};
+use crate::{DecodeError, Packet, PacketType, Publish, Version, wire::varint};
 
 /// Takes packets off the front of a buffer as they become complete.
 ///
@@ -47,12 +47,17 @@ impl Decoder {
     /// If the bytes cannot become a valid packet. That is known as early as possible: a packet
     /// over the size limit is refused by its fixed header, before its body has arrived. What
     /// `buffer` holds after an error is unspecified.
+    #[inline]
     pub fn decode(&mut self, buffer: &mut BytesMut) -> Result<Option<Packet>, DecodeError> {
-        let Some(first) = buffer.first().copied() else {
+        let Some((first, rest)) = buffer.split_first() else {
             return Ok(None);
         };
-        let packet_type = self.check_first_byte(first)?;
-        let Some((remaining, length_bytes)) = varint(&buffer[1..])? else {
+        let packet_type = match (first >> 4, self.version) {
+            (0x03, Some(_)) => PacketType::Publish,
+            _ => self.check_first_byte(*first)?,
+        };
+        let flags = first & 0x0F;
+        let Some((remaining, length_bytes)) = varint(rest)? else {
             return Ok(None);
         };
         let header = 1 + length_bytes;
@@ -69,7 +74,10 @@ impl Decoder {
         }
         let frame = buffer.split_to(size).freeze();
         let version = self.version.unwrap_or(Version::V5);
-        let packet = Packet::read(packet_type, frame, header, version)?;
+        if packet_type == PacketType::Publish {
+            return Publish::read(frame, header, flags, version).map(|p| Some(Packet::Publish(p)));
+        }
+        let packet = Packet::read(packet_type, &frame, header, version)?;
         if let (None, Packet::Connect(connect)) = (self.version, &packet) {
             self.version = Some(connect.version);
         }

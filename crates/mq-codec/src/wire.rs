@@ -1,8 +1,10 @@
 //! Fields: the integers, strings and binary data that packets are made of.
 
+use core::ops::Range;
+
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::{ByteStr, DecodeError, EncodeError, PacketId, PacketType, StringError};
+use crate::{ByteStr, DecodeError, EncodeError, PacketId, PacketType, StringError, TopicName};
 
 /// The largest remaining length, and the largest variable byte integer: four bytes (§1.5.5).
 pub const MAX_REMAINING_LENGTH: u32 = 268_435_455;
@@ -18,6 +20,7 @@ pub(crate) struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// Reads `frame` from byte `at`, after the fixed header.
+    #[inline]
     pub(crate) fn new(packet: PacketType, frame: &'a Bytes, at: usize) -> Self {
         Self {
             packet,
@@ -27,14 +30,17 @@ impl<'a> Reader<'a> {
         }
     }
 
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.at == self.end
     }
 
+    #[inline]
     pub(crate) fn u8(&mut self) -> Result<u8, DecodeError> {
         Ok(self.array::<1>()?[0])
     }
 
+    #[inline]
     pub(crate) fn u16(&mut self) -> Result<u16, DecodeError> {
         self.array().map(u16::from_be_bytes)
     }
@@ -53,22 +59,37 @@ impl<'a> Reader<'a> {
         }
     }
 
+    #[inline]
     pub(crate) fn packet_id(&mut self) -> Result<PacketId, DecodeError> {
         let packet = self.packet;
         PacketId::new(self.u16()?).ok_or(DecodeError::PacketIdZero(packet))
     }
 
     /// Binary data: a 16-bit length and as many bytes.
+    #[inline]
     pub(crate) fn binary(&mut self) -> Result<Bytes, DecodeError> {
+        let range = self.range()?;
+        Ok(self.frame.slice(range))
+    }
+
+    /// Where the bytes behind a 16-bit length stand in the frame; they are skipped.
+    #[inline]
+    fn range(&mut self) -> Result<Range<usize>, DecodeError> {
         let length = usize::from(self.u16()?);
         let start = self.at;
         self.skip(length)?;
-        Ok(self.frame.slice(start..self.at))
+        Ok(start..self.at)
+    }
+
+    #[inline]
+    pub(crate) fn topic(&mut self) -> Result<TopicName, DecodeError> {
+        let range = self.range()?;
+        TopicName::from_frame(self.frame, range).map_err(DecodeError::TopicName)
     }
 
     pub(crate) fn string(&mut self) -> Result<ByteStr, DecodeError> {
-        let bytes = self.binary()?;
-        ByteStr::from_bytes(bytes).map_err(|error| self.string_error(error))
+        let range = self.range()?;
+        ByteStr::from_frame(self.frame, range).map_err(|error| self.string_error(error))
     }
 
     pub(crate) fn string_error(&self, error: StringError) -> DecodeError {
@@ -79,6 +100,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Where the next field begins in the frame.
+    #[inline]
     pub(crate) fn position(&self) -> usize {
         self.at
     }
@@ -111,6 +133,7 @@ impl<'a> Reader<'a> {
         }
     }
 
+    #[inline]
     fn skip(&mut self, length: usize) -> Result<(), DecodeError> {
         if self.end - self.at < length {
             return Err(DecodeError::Truncated(self.packet));
@@ -119,6 +142,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
+    #[inline]
     fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
         match self.frame[self.at..self.end].first_chunk::<N>() {
             Some(bytes) => {
@@ -131,7 +155,19 @@ impl<'a> Reader<'a> {
 }
 
 /// A variable byte integer at the start of `bytes` and its length; `None` if it is incomplete.
+#[inline]
 pub(crate) fn varint(bytes: &[u8]) -> Result<Option<(u32, usize)>, DecodeError> {
+    match *bytes {
+        [first @ 0..0x80, ..] => Ok(Some((first.into(), 1))),
+        [first, second @ 1..0x80, ..] => {
+            let value = u32::from(first & 0x7F) | u32::from(second) << 7;
+            Ok(Some((value, 2)))
+        }
+        _ => long_varint(bytes),
+    }
+}
+
+fn long_varint(bytes: &[u8]) -> Result<Option<(u32, usize)>, DecodeError> {
     let mut value = 0;
     for (index, byte) in bytes.iter().take(4).enumerate() {
         value |= u32::from(byte & 0x7F) << (7 * index);
@@ -215,6 +251,7 @@ impl Sink for Length {
 }
 
 /// The number of bytes that `write` writes.
+#[inline]
 pub(crate) fn length_of(write: impl FnOnce(&mut Length)) -> usize {
     let mut length = Length::default();
     write(&mut length);
@@ -222,6 +259,7 @@ pub(crate) fn length_of(write: impl FnOnce(&mut Length)) -> usize {
 }
 
 /// The remaining length as the wire has it.
+#[inline]
 pub(crate) fn remaining_length(size: usize) -> Result<u32, EncodeError> {
     u32::try_from(size)
         .ok()
@@ -230,6 +268,7 @@ pub(crate) fn remaining_length(size: usize) -> Result<u32, EncodeError> {
 }
 
 /// Refuses binary data that its length prefix cannot describe.
+#[inline]
 pub(crate) fn check_binary(packet: PacketType, bytes: Option<&Bytes>) -> Result<(), EncodeError> {
     match bytes {
         Some(bytes) if bytes.len() > usize::from(u16::MAX) => Err(EncodeError::BinaryTooLong {

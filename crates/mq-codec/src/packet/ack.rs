@@ -4,7 +4,7 @@ use bytes::BytesMut;
 
 use super::{Body, encode_body};
 use crate::{
-    ByteStr, DecodeError, EncodeError, PacketId, PacketType, ReasonCode, Version,
+    ByteStr, DecodeError, Empty, EncodeError, PacketId, PacketType, ReasonCode, Sparse, Version,
     props::properties,
     wire::{Reader, Sink},
 };
@@ -17,7 +17,7 @@ pub struct Ack {
     /// Success, or why not; always success before MQTT 5.0.
     pub reason: ReasonCode,
     /// MQTT 5.0 properties.
-    pub properties: AckProperties,
+    pub properties: Sparse<AckProperties>,
 }
 
 properties! {
@@ -30,6 +30,16 @@ properties! {
     }
 }
 
+impl Empty for AckProperties {
+    fn empty() -> &'static Self {
+        static EMPTY: AckProperties = AckProperties {
+            reason_string: None,
+            user_properties: Vec::new(),
+        };
+        &EMPTY
+    }
+}
+
 impl Ack {
     /// An acknowledgement without properties.
     #[must_use]
@@ -37,7 +47,7 @@ impl Ack {
         Self {
             packet_id,
             reason,
-            properties: AckProperties::default(),
+            properties: Sparse::empty(),
         }
     }
 
@@ -56,7 +66,7 @@ impl Ack {
         if version >= Version::V5 && !reader.is_empty() {
             ack.reason = read_reason(reader)?;
             if !reader.is_empty() {
-                ack.properties = AckProperties::read(reader)?;
+                ack.properties = AckProperties::read(reader)?.into();
             }
         }
         Ok(ack)
@@ -83,7 +93,7 @@ impl Body for Versioned<'_> {
         if self.version < Version::V5 {
             return;
         }
-        let no_properties = self.ack.properties.is_empty();
+        let no_properties = self.ack.properties.is_untouched() || self.ack.properties.is_empty();
         if self.ack.reason == ReasonCode::Success && no_properties {
             return;
         }

@@ -109,6 +109,9 @@ impl fmt::Display for PacketType {
 }
 
 /// Any MQTT packet.
+///
+/// The packets that are rare and large stand behind a pointer, so that moving the frequent ones
+/// costs no more than a PUBLISH.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Packet {
     /// The client asks for a connection.
@@ -128,19 +131,19 @@ pub enum Packet {
     /// Asks for subscriptions.
     Subscribe(Subscribe),
     /// Answers SUBSCRIBE.
-    SubAck(SubAck),
+    SubAck(Box<SubAck>),
     /// Ends subscriptions.
     Unsubscribe(Unsubscribe),
     /// Answers UNSUBSCRIBE.
-    UnsubAck(UnsubAck),
+    UnsubAck(Box<UnsubAck>),
     /// "Are you there?"
     PingReq,
     /// Answers PINGREQ.
     PingResp,
     /// The last packet of a connection.
-    Disconnect(Disconnect),
+    Disconnect(Box<Disconnect>),
     /// A step of an extended authentication (5.0).
-    Auth(Auth),
+    Auth(Box<Auth>),
 }
 
 impl Packet {
@@ -210,22 +213,18 @@ impl Packet {
         }
     }
 
-    /// Reads a packet whose fixed header ends at byte `at` of `frame`; the decoder has checked its
-    /// type and flags.
+    /// Reads a packet that is not PUBLISH, whose fixed header ends at byte `at` of `frame`; the
+    /// decoder has checked its type and flags.
     pub(crate) fn read(
         packet_type: PacketType,
-        frame: Bytes,
+        frame: &Bytes,
         at: usize,
         version: Version,
     ) -> Result<Self, DecodeError> {
-        let mut reader = Reader::new(packet_type, &frame, at);
+        let mut reader = Reader::new(packet_type, frame, at);
         let r = &mut reader;
         let packet = match packet_type {
-            // Its payload is the rest of the packet, so there is nothing to finish.
-            PacketType::Publish => {
-                let flags = frame[0] & 0x0F;
-                return Publish::read(frame, at, flags, version).map(Self::Publish);
-            }
+            PacketType::Publish => unreachable!("the decoder reads it by itself"),
             PacketType::Connect => Self::Connect(Box::new(Connect::read(r)?)),
             PacketType::ConnAck => Self::ConnAck(Box::new(ConnAck::read(r, version)?)),
             PacketType::PubAck => Self::PubAck(Ack::read(r, version)?),
@@ -233,13 +232,13 @@ impl Packet {
             PacketType::PubRel => Self::PubRel(Ack::read(r, version)?),
             PacketType::PubComp => Self::PubComp(Ack::read(r, version)?),
             PacketType::Subscribe => Self::Subscribe(Subscribe::read(r, version)?),
-            PacketType::SubAck => Self::SubAck(SubAck::read(r, version)?),
+            PacketType::SubAck => Self::SubAck(Box::new(SubAck::read(r, version)?)),
             PacketType::Unsubscribe => Self::Unsubscribe(Unsubscribe::read(r, version)?),
-            PacketType::UnsubAck => Self::UnsubAck(UnsubAck::read(r, version)?),
+            PacketType::UnsubAck => Self::UnsubAck(Box::new(UnsubAck::read(r, version)?)),
             PacketType::PingReq => Self::PingReq,
             PacketType::PingResp => Self::PingResp,
-            PacketType::Disconnect => Self::Disconnect(Disconnect::read(r, version)?),
-            PacketType::Auth => Self::Auth(Auth::read(r)?),
+            PacketType::Disconnect => Self::Disconnect(Box::new(Disconnect::read(r, version)?)),
+            PacketType::Auth => Self::Auth(Box::new(Auth::read(r)?)),
         };
         reader.finish()?;
         Ok(packet)

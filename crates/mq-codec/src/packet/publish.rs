@@ -88,23 +88,26 @@ impl Publish {
     }
 
     /// All but the payload, borrowed, to be encoded by itself.
+    #[inline]
     #[must_use]
     pub fn head(&self) -> PublishHead<'_> {
+        let properties = &*self.properties;
         PublishHead {
             dup: self.dup,
             qos: self.qos,
             retain: self.retain,
             topic: &self.topic,
             packet_id: self.packet_id,
-            topic_alias: self.properties.topic_alias,
-            message_expiry_interval: self.properties.message_expiry_interval,
-            subscription_ids: &self.properties.subscription_ids,
+            topic_alias: properties.topic_alias,
+            message_expiry_interval: properties.message_expiry_interval,
+            subscription_ids: &properties.subscription_ids,
             properties: &self.properties,
             payload_len: self.payload.len(),
         }
     }
 
     /// Reads a whole packet; `frame` begins with the fixed header, `at` is where that ends.
+    #[inline]
     pub(crate) fn read(
         mut frame: Bytes,
         at: usize,
@@ -117,7 +120,7 @@ impl Publish {
         if dup && qos == QoS::AtMostOnce && version > Version::V3_1 {
             return Err(DecodeError::DupWithQos0);
         }
-        let topic = TopicName::from_wire(reader.binary()?).map_err(DecodeError::TopicName)?;
+        let topic = reader.topic()?;
         let packet_id = match qos {
             QoS::AtMostOnce => None,
             QoS::AtLeastOnce | QoS::ExactlyOnce => Some(reader.packet_id()?),
@@ -141,6 +144,29 @@ impl Publish {
             properties,
             payload: frame,
         })
+    }
+}
+
+/// Writes the fixed header and the length of the topic.
+///
+/// Each write costs a call, so they are put together first. Nearly all packets have a remaining
+/// length of one or two bytes.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "a topic is an MQTT string, and the remaining length is taken apart"
+)]
+#[inline]
+fn write_start(first: u8, remaining: u32, topic_len: usize, out: &mut BytesMut) {
+    let [high, low] = (topic_len as u16).to_be_bytes();
+    let (lowest, next) = (remaining as u8, (remaining >> 7) as u8);
+    match remaining {
+        0..0x80 => out.bytes(&[first, lowest, high, low]),
+        0x80..0x4000 => out.bytes(&[first, lowest | 0x80, next, high, low]),
+        _ => {
+            out.u8(first);
+            out.varint(remaining);
+            out.bytes(&[high, low]);
+        }
     }
 }
 
@@ -186,7 +212,7 @@ impl PublishHead<'_> {
     /// The size of the whole packet in bytes, fixed header and payload included.
     #[must_use]
     pub fn packet_size(&self, version: Version) -> usize {
-        let body = length_of(|length| self.write(version, length)) + self.payload_len;
+        let body = self.head_len(version, self.properties_len(version)) + self.payload_len;
         1 + length_of(|length| length.varint(clamped(body))) + body
     }
 
@@ -194,6 +220,7 @@ impl PublishHead<'_> {
     ///
     /// # Errors
     /// If the packet would not be valid; `out` is then as before.
+    #[inline]
     pub fn encode(&self, version: Version, out: &mut BytesMut) -> Result<(), EncodeError> {
         if self.packet_id.is_some() != (self.qos > QoS::AtMostOnce) {
             return Err(EncodeError::PacketIdMismatch(self.qos));
@@ -201,39 +228,63 @@ impl PublishHead<'_> {
         if self.topic.is_empty() && (self.topic_alias.is_none() || version < Version::V5) {
             return Err(EncodeError::NoTopic);
         }
-        check_binary(
-            PacketType::Publish,
-            self.properties.correlation_data.as_ref(),
-        )?;
-        let head = length_of(|length| self.write(version, length));
+        if !self.properties.is_untouched() {
+            let correlation_data = self.properties.correlation_data.as_ref();
+            check_binary(PacketType::Publish, correlation_data)?;
+        }
+        let topic = self.topic.as_bytes();
+        let properties = self.properties_len(version);
+        let head = self.head_len(version, properties);
         let remaining = remaining_length(head + self.payload_len)?;
         // Room for the payload too, which most callers append.
-        out.reserve(head + 5 + self.payload_len.min(COPIED));
-        out.u8((PacketType::Publish as u8) << 4
+        out.reserve(5 + head + self.payload_len.min(COPIED));
+        let first = (PacketType::Publish as u8) << 4
             | u8::from(self.dup) << 3
             | (self.qos as u8) << 1
-            | u8::from(self.retain));
-        out.varint(remaining);
-        self.write(version, out);
+            | u8::from(self.retain);
+        write_start(first, remaining, topic.len(), out);
+        out.bytes(topic);
+        match (self.packet_id.map(PacketId::get), version >= Version::V5) {
+            (None, false) => return Ok(()),
+            (None, true) if properties == 0 => out.u8(0),
+            (None, true) => out.varint(clamped(properties)),
+            (Some(id), false) => out.u16(id),
+            (Some(id), true) => {
+                out.u16(id);
+                out.varint(clamped(properties));
+            }
+        }
+        if properties > 0 {
+            self.write_properties(out);
+        }
         Ok(())
     }
 
+    /// The length of all between the fixed header and the payload.
     #[inline]
-    fn write(&self, version: Version, sink: &mut impl Sink) {
-        sink.string(self.topic.as_byte_str());
-        if let Some(id) = self.packet_id {
-            sink.packet_id(id);
-        }
-        if version >= Version::V5 {
-            let length = length_of(|length| self.write_properties(length));
-            sink.varint(clamped(length));
-            if length > 0 {
-                self.write_properties(sink);
-            }
-        }
+    fn head_len(&self, version: Version, properties: usize) -> usize {
+        let packet_id = if self.packet_id.is_some() { 2 } else { 0 };
+        let prefix = match (version >= Version::V5, properties) {
+            (false, _) => 0,
+            (true, 0) => 1,
+            (true, _) => length_of(|length| length.varint(clamped(properties))),
+        };
+        2 + self.topic.as_bytes().len() + packet_id + prefix + properties
     }
 
+    /// The length of the properties, without the length in front of them.
     #[inline]
+    fn properties_len(&self, version: Version) -> usize {
+        let none = self.properties.is_untouched()
+            && self.topic_alias.is_none()
+            && self.message_expiry_interval.is_none()
+            && self.subscription_ids.is_empty();
+        if version < Version::V5 || none {
+            return 0;
+        }
+        length_of(|length| self.write_properties(length))
+    }
+
     fn write_properties(&self, sink: &mut impl Sink) {
         use crate::props::Slot;
 

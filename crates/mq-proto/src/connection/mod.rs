@@ -253,7 +253,7 @@ impl Connection {
                 if self.version < Version::V5 {
                     return unexpected;
                 }
-                self.events.push_back(Event::Auth(auth));
+                self.events.push_back(Event::Auth(*auth));
             }
             (_, State::Open, Packet::Publish(publish)) => {
                 self.publish_received(now, lane, publish)?;
@@ -268,8 +268,8 @@ impl Connection {
             (Role::Server, State::Open, Packet::Unsubscribe(unsubscribe)) => {
                 self.events.push_back(Event::Unsubscribe(unsubscribe));
             }
-            (Role::Client, State::Open, Packet::SubAck(ack)) => self.suback_received(ack)?,
-            (Role::Client, State::Open, Packet::UnsubAck(ack)) => self.unsuback_received(ack)?,
+            (Role::Client, State::Open, Packet::SubAck(ack)) => self.suback_received(*ack)?,
+            (Role::Client, State::Open, Packet::UnsubAck(ack)) => self.unsuback_received(*ack)?,
             (Role::Server, State::Open, Packet::PingReq) => self.send(now, &Packet::PingResp),
             // Any byte has counted as life already.
             (Role::Client, State::Open, Packet::PingResp) => {}
@@ -277,7 +277,7 @@ impl Connection {
                 if role == Role::Client && self.version < Version::V5 {
                     return unexpected;
                 }
-                self.close(CloseReason::ByPeer(Box::new(disconnect)));
+                self.close(CloseReason::ByPeer(disconnect));
             }
             _ => return unexpected,
         }
@@ -346,7 +346,7 @@ impl Connection {
         let reason = disconnect.reason;
         let may_send = self.role == Role::Client || self.version >= Version::V5;
         if self.state == State::Open && may_send {
-            self.write_last(&Packet::Disconnect(disconnect));
+            self.write_last(&Packet::Disconnect(Box::new(disconnect)));
         }
         self.close(CloseReason::Local(reason));
     }
@@ -359,7 +359,7 @@ impl Connection {
         if matches!(self.state, State::Idle | State::Closed) {
             return Err(CommandError::NotConnected);
         }
-        self.try_send(now, LaneId::CONTROL, &Packet::Auth(auth))
+        self.try_send(now, LaneId::CONTROL, &Packet::Auth(Box::new(auth)))
     }
 
     /// Ends the connection and returns what may go on with another one.
@@ -388,7 +388,7 @@ impl Connection {
             } else {
                 ReasonCode::ProtocolError
             };
-            self.write_last(&Packet::Disconnect(Disconnect::new(reason)));
+            self.write_last(&Packet::Disconnect(Box::new(Disconnect::new(reason))));
         }
     }
 

@@ -56,7 +56,7 @@ impl Connection {
     /// # Errors
     /// If the connection is over or the packet cannot be sent.
     pub fn suback(&mut self, now: Instant, ack: SubAck) -> Result<(), CommandError> {
-        self.answer(now, &Packet::SubAck(ack))
+        self.answer(now, &Packet::SubAck(Box::new(ack)))
     }
 
     /// Server: answers [`Event::Unsubscribe`].
@@ -64,7 +64,7 @@ impl Connection {
     /// # Errors
     /// If the connection is over or the packet cannot be sent.
     pub fn unsuback(&mut self, now: Instant, ack: UnsubAck) -> Result<(), CommandError> {
-        self.answer(now, &Packet::UnsubAck(ack))
+        self.answer(now, &Packet::UnsubAck(Box::new(ack)))
     }
 
     pub(super) fn suback_received(&mut self, ack: SubAck) -> Result<(), ProtocolError> {
