@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::BytesMut;
 use mq_codec::{
     ByteStr, ConnAck, Connect, Disconnect, QoS, ReasonCode, SubAck, Subscribe, UnsubAck,
     Unsubscribe, Version, Will,
@@ -106,6 +107,12 @@ impl Conn {
             if closed && !is_blocked {
                 continue;
             }
+            let want_read = !is_blocked && self.connection.outbox().len() < READ_LIMIT;
+            if !want_read {
+                // While nothing is read, silence is not the peer's fault: as if it had spoken.
+                self.connection
+                    .handle_bytes(now, LaneId::CONTROL, &mut BytesMut::new());
+            }
             if let Some(at) = self.connection.poll_timeout()
                 && (timer.is_elapsed() || timer.deadline() > at.into())
             {
@@ -115,7 +122,6 @@ impl Conn {
                 // Who waits since just now asks once more, with a place in the queue.
                 continue;
             }
-            let want_read = !is_blocked && self.connection.outbox().len() < READ_LIMIT;
             let (mailbox, claims) = match &mut self.attached {
                 Some(Attached {
                     session, claims, ..
@@ -136,12 +142,9 @@ impl Conn {
                         session.mailbox.stalled();
                     }
                 }
-                () = timer.as_mut(), if !closed => {
-                    // While nothing is read, silence is not the peer's fault.
+                () = timer.as_mut(), if !closed && !timer.is_elapsed() => {
                     if want_read {
                         self.connection.handle_timeout(Instant::now());
-                    } else {
-                        timer.as_mut().reset((now + Duration::from_secs(1)).into());
                     }
                 }
                 _ = optional(claims.map(watch::Receiver::changed)), if !closed => {
@@ -492,7 +495,8 @@ async fn close(mut link: Link, outbox: &mut mq_proto::Outbox, reason: &CloseReas
     if !matches!(reason, CloseReason::LinkLost) {
         let last = async {
             while !outbox.is_empty() {
-                if link.progress(outbox, false).await.is_err() {
+                // A link whose peer has gone says so at once, each time it is asked.
+                if let Ok(Progress::Closed) | Err(_) = link.progress(outbox, false).await {
                     break;
                 }
             }
