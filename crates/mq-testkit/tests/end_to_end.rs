@@ -192,10 +192,10 @@ async fn a_kept_session_gets_what_came_while_it_was_away(scheme: Scheme) {
     ] {
         sender.publish("t", payload, qos).await.unwrap();
     }
-    // The subscription is the server's; this client knows of none, so its messages are in the
-    // catch-all, which is opened before they can come.
-    let client = kept(false).start().unwrap();
-    let mut messages = client.messages();
+    // The stream is there before the first message can come.
+    let mut builder = kept(false);
+    let mut messages = builder.subscribe_early("t", QoS::ExactlyOnce).unwrap();
+    let _client = builder.build().await.unwrap();
     let mut payloads = Vec::new();
     for _ in 0..2 {
         payloads.push(next(&mut messages).await.payload);
@@ -353,8 +353,9 @@ async fn expired_messages_are_not_delivered(scheme: Scheme) {
         receipt.acknowledged().await.unwrap();
     }
     sleep(Duration::from_millis(1200)).await;
-    let client = kept(false).start().unwrap();
-    let mut messages = client.messages();
+    let mut builder = kept(false);
+    let mut messages = builder.subscribe_early("t", QoS::AtLeastOnce).unwrap();
+    let _client = builder.build().await.unwrap();
     let incoming = next(&mut messages).await;
     assert_eq!(incoming.payload, "long");
     let left = incoming.properties.message_expiry_interval.unwrap();
