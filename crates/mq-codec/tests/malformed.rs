@@ -254,7 +254,9 @@ fn topic_filters_are_well_formed() {
         ("$share//a", TopicError::Shared),
         ("$share/#/a", TopicError::Shared),
     ] {
-        let digits: String = filter.bytes().map(|b| format!("{b:02X}")).collect();
+        let digits = filter
+            .bytes()
+            .fold(String::new(), |digits, b| digits + &format!("{b:02X}"));
         let length = filter.len();
         let error = E::TopicFilter(error);
         let subscribe = format!("82 {:02X} 0001 00 {length:04X} {digits} 00", length + 6);
