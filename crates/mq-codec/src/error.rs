@@ -70,7 +70,8 @@ pub enum DecodeError {
     /// SUBSCRIBE or UNSUBSCRIBE without a topic filter `[MQTT-3.8.3-2]`.
     #[error("{0} has no topic filter")]
     NoFilter(PacketType),
-    /// Reserved bits in the subscription options `[MQTT-3.8.3-5]`.
+    /// Reserved bits in the subscription options `[MQTT-3.8.3-5]`, or a QoS or Retain Handling of
+    /// 3 (§3.8.3.1).
     #[error("the subscription options {bits:#010b} have reserved bits or values")]
     ReservedSubscriptionOptions {
         /// The byte.
@@ -134,6 +135,10 @@ pub enum DecodeError {
     /// Authentication Data without an Authentication Method (§3.1.2.11.10).
     #[error("{0} has authentication data without an authentication method")]
     AuthenticationDataAlone(PacketType),
+    /// AUTH without an Authentication Method, which only a success without properties may leave
+    /// out (§3.15.2.2.2).
+    #[error("AUTH has no authentication method")]
+    NoAuthenticationMethod,
     /// Flags of CONNACK with reserved bits, or Session Present with a refusal `[MQTT-3.2.2-6]`.
     #[error("the connect acknowledge flags {flags:#010b} are not valid")]
     ConnAckFlags {
@@ -157,14 +162,18 @@ impl DecodeError {
             }
             Self::TopicName(_) => ReasonCode::TopicNameInvalid,
             Self::TopicFilter(_) => ReasonCode::TopicFilterInvalid,
+            // Reserved bits are malformed, reserved values are a protocol error (§3.8.3.1).
+            Self::ReservedSubscriptionOptions { bits } if bits & 0xC0 == 0 => {
+                ReasonCode::ProtocolError
+            }
             Self::PacketIdZero(_)
             | Self::NoTopic
             | Self::NoFilter(_)
             | Self::NoLocalOnShared
             | Self::DuplicateProperty { .. }
             | Self::PropertyValue { .. }
-            | Self::MisplacedProperty { .. }
             | Self::AuthenticationDataAlone(_)
+            | Self::NoAuthenticationMethod
             | Self::NotConnect(_) => ReasonCode::ProtocolError,
             _ => ReasonCode::MalformedPacket,
         }

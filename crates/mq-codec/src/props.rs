@@ -50,6 +50,11 @@ pub(crate) mod id {
 pub(crate) trait Value: Sized {
     fn read(reader: &mut Reader<'_>, id: u32) -> Result<Self, DecodeError>;
     fn write(&self, sink: &mut impl Sink);
+
+    /// Whether the wire has this value at all.
+    fn can_be_sent(&self) -> bool {
+        true
+    }
 }
 
 fn out_of_range(reader: &Reader<'_>, id: u32) -> DecodeError {
@@ -84,7 +89,11 @@ impl Value for QoS {
     }
 
     fn write(&self, sink: &mut impl Sink) {
-        sink.u8((*self).min(Self::AtLeastOnce) as u8);
+        sink.u8(*self as u8);
+    }
+
+    fn can_be_sent(&self) -> bool {
+        *self < Self::ExactlyOnce
     }
 }
 
@@ -190,7 +199,7 @@ impl<T: Value> Slot for Option<T> {
 
     #[inline]
     fn write(&self, id: u32, sink: &mut impl Sink) {
-        if let Some(value) = self {
+        if let Some(value) = self.as_ref().filter(|value| value.can_be_sent()) {
             sink.varint(id);
             value.write(sink);
         }

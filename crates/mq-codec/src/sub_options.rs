@@ -58,10 +58,13 @@ impl SubscriptionOptions {
     }
 
     pub(crate) fn from_bits(bits: u8, version: Version) -> Result<Self, DecodeError> {
-        let qos = QoS::from_bits(bits & 0b11).ok_or(DecodeError::ReservedQos)?;
+        let invalid = DecodeError::ReservedSubscriptionOptions { bits };
+        let Some(qos) = QoS::from_bits(bits & 0b11) else {
+            return Err(invalid);
+        };
         let reserved = if version < Version::V5 { 0xFC } else { 0xC0 };
         if bits & reserved != 0 {
-            return Err(DecodeError::ReservedSubscriptionOptions { bits });
+            return Err(invalid);
         }
         Ok(Self {
             qos,
@@ -71,7 +74,7 @@ impl SubscriptionOptions {
                 0 => RetainHandling::Send,
                 1 => RetainHandling::SendIfNew,
                 2 => RetainHandling::DoNotSend,
-                _ => return Err(DecodeError::ReservedSubscriptionOptions { bits }),
+                _ => return Err(invalid),
             },
         })
     }

@@ -59,7 +59,10 @@ impl TopicName {
     /// # Errors
     /// If it is empty, has a wildcard, or is no MQTT string.
     pub fn new(text: impl Into<String>) -> Result<Self, TopicError> {
-        let text = ByteStr::new(text)?;
+        Self::from_byte_str(ByteStr::new(text)?)
+    }
+
+    pub(crate) fn from_byte_str(text: ByteStr) -> Result<Self, TopicError> {
         if text.as_bytes().is_empty() {
             return Err(TopicError::Empty);
         }

@@ -4,9 +4,9 @@ use core::num::{NonZeroU16, NonZeroU32};
 
 use bytes::{Bytes, BytesMut};
 
-use super::{Body, encode_body};
+use super::{Body, encode_body, publish::check_response_topic};
 use crate::{
-    ByteStr, DecodeError, EncodeError, PacketType, QoS, TopicName, Version,
+    ByteStr, DecodeError, EncodeError, PacketType, QoS, TopicError, TopicName, Version,
     props::properties,
     wire::{Reader, Sink, check_binary},
 };
@@ -219,7 +219,11 @@ impl Will {
         } else {
             WillProperties::default()
         };
-        let topic = TopicName::new(&*reader.string()?).map_err(DecodeError::TopicName)?;
+        check_response_topic(properties.response_topic.as_ref())?;
+        let topic = reader.topic()?;
+        if topic.is_empty() {
+            return Err(DecodeError::TopicName(TopicError::Empty));
+        }
         Ok(Self {
             topic,
             payload: reader.binary()?,

@@ -172,11 +172,16 @@ fn write_start(first: u8, remaining: u32, topic_len: usize, out: &mut BytesMut) 
 
 fn read_properties(reader: &mut Reader<'_>) -> Result<Sparse<PublishProperties>, DecodeError> {
     let properties = PublishProperties::read(reader)?;
-    if let Some(response) = &properties.response_topic {
-        // `[MQTT-3.3.2-14]`: a topic name, so no wildcards.
-        TopicName::new(&**response).map_err(DecodeError::TopicName)?;
-    }
+    check_response_topic(properties.response_topic.as_ref())?;
     Ok(properties.into())
+}
+
+/// A response topic is a topic name, so it has no wildcards `[MQTT-3.3.2-14]`.
+pub(super) fn check_response_topic(topic: Option<&ByteStr>) -> Result<(), DecodeError> {
+    match topic.cloned().map(TopicName::from_byte_str) {
+        Some(Err(error)) => Err(DecodeError::TopicName(error)),
+        _ => Ok(()),
+    }
 }
 
 /// A PUBLISH without its payload: what differs from subscriber to subscriber, borrowed.

@@ -143,9 +143,9 @@ impl Connection {
         if !session_present {
             self.session.peer_forgot();
         }
+        let resent = self.window.carried_over(&self.session);
         self.open(now);
         if !session_present && had > 0 {
-            let resent = self.window.carried_over(&self.session);
             self.events.push_back(Event::SessionLost { resent });
         }
         Ok(())

@@ -16,6 +16,8 @@ pub(super) struct AckQueue {
     first_slot: u64,
     /// `None` until the owner has given its ticket back.
     waiting: VecDeque<Due>,
+    /// How many of `waiting` are of QoS 1; the others are counted by the session.
+    waiting_at_qos1: usize,
 }
 
 #[derive(Debug)]
@@ -32,11 +34,13 @@ impl AckQueue {
             maximum: maximum.get(),
             first_slot: 0,
             waiting: VecDeque::new(),
+            waiting_at_qos1: 0,
         }
     }
 
     fn push(&mut self, packet_id: PacketId, qos: QoS, lane: LaneId) -> AckTicket {
         let slot = self.first_slot + self.waiting.len() as u64;
+        self.waiting_at_qos1 += usize::from(qos == QoS::AtLeastOnce);
         self.waiting.push_back(Due {
             packet_id,
             qos,
@@ -72,7 +76,9 @@ impl AckQueue {
     fn pop(&mut self) -> Option<(Due, ReasonCode)> {
         let reason = self.waiting.front()?.reason?;
         self.first_slot += 1;
-        self.waiting.pop_front().map(|due| (due, reason))
+        let due = self.waiting.pop_front()?;
+        self.waiting_at_qos1 -= usize::from(due.qos == QoS::AtLeastOnce);
+        Some((due, reason))
     }
 }
 
@@ -192,7 +198,8 @@ impl Connection {
             .session
             .incoming_len()
             .saturating_sub(self.carried_incoming);
-        let unacknowledged = self.acks.waiting.len().max(kept);
+        let qos1 = self.acks.waiting_at_qos1 + usize::from(qos == QoS::AtLeastOnce);
+        let unacknowledged = qos1 + kept;
         let maximum = self.acks.maximum;
         if self.version >= Version::V5 && unacknowledged > usize::from(maximum) {
             return Err(ProtocolError::ReceiveMaximum(maximum));

@@ -208,7 +208,10 @@ impl Connection {
             buffer.clear();
             return;
         }
-        self.keep_alive.received(now);
+        // An owner that looks again without having read anything has heard nothing.
+        if !buffer.is_empty() {
+            self.keep_alive.received(now);
+        }
         while !self.must_wait() {
             let result = match self.decoder.decode(buffer) {
                 Ok(None) => return,

@@ -1,0 +1,86 @@
+//! One packet of each type and version as the specifications lay it out, written by hand: decoded,
+//! it has its type; encoded again, it is the same bytes.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use bytes::BytesMut;
+use mq_codec::{Decoder, Version};
+
+const V3_1: &[(&str, &[u8])] = &[
+    ("CONNECT", b"\x10\x0F\0\x06MQIsdp\x03\x02\0\x3C\0\x01c"),
+    ("CONNACK", b"\x20\x02\0\x05"),
+];
+
+const BEFORE_5: &[(&str, &[u8])] = &[
+    ("PUBLISH", b"\x33\x09\0\x03a/b\0\x0Ahi"),
+    ("PUBACK", b"\x40\x02\0\x0A"),
+    ("PUBREC", b"\x50\x02\0\x0A"),
+    ("PUBREL", b"\x62\x02\0\x0A"),
+    ("PUBCOMP", b"\x70\x02\0\x0A"),
+    ("SUBSCRIBE", b"\x82\x0E\0\x0A\0\x03a/b\x01\0\x03c/#\x02"),
+    ("SUBACK", b"\x90\x05\0\x0A\0\x02\x80"),
+    ("UNSUBSCRIBE", b"\xA2\x07\0\x0A\0\x03a/b"),
+    ("UNSUBACK", b"\xB0\x02\0\x0A"),
+    ("PINGREQ", b"\xC0\0"),
+    ("PINGRESP", b"\xD0\0"),
+    ("DISCONNECT", b"\xE0\0"),
+];
+
+const V3_1_1: &[(&str, &[u8])] = &[
+    (
+        "CONNECT",
+        b"\x10\x1A\0\x04MQTT\x04\xEE\0\x3C\0\x01c\0\x01w\0\x02hi\0\x01u\0\x01p",
+    ),
+    ("CONNACK", b"\x20\x02\x01\0"),
+];
+
+const V5: &[(&str, &[u8])] = &[
+    (
+        "CONNECT",
+        b"\x10\x13\0\x04MQTT\x05\x02\0\x3C\x05\x11\0\0\0\x0A\0\x01c",
+    ),
+    ("CONNACK", b"\x20\x06\0\0\x03\x21\0\x14"),
+    ("PUBLISH", b"\x34\x0D\0\x03a/b\0\x0A\x03\x23\0\x01hi"),
+    ("PUBACK", b"\x40\x03\0\x0A\x10"),
+    ("PUBREC", b"\x50\x03\0\x0A\x97"),
+    ("PUBREL", b"\x62\x03\0\x0A\x92"),
+    ("PUBCOMP", b"\x70\x08\0\x0A\x92\x04\x1F\0\x01n"),
+    ("SUBSCRIBE", b"\x82\x0B\0\x0A\x02\x0B\x07\0\x03a/b\x2E"),
+    ("SUBACK", b"\x90\x05\0\x0A\0\x02\x8F"),
+    ("UNSUBSCRIBE", b"\xA2\x08\0\x0A\0\0\x03a/b"),
+    ("UNSUBACK", b"\xB0\x04\0\x0A\0\x11"),
+    ("PINGREQ", b"\xC0\0"),
+    ("PINGRESP", b"\xD0\0"),
+    ("DISCONNECT", b"\xE0\x01\x04"),
+    ("AUTH", b"\xF0\x06\x18\x04\x15\0\x01m"),
+];
+
+fn check(version: Version, packets: &[(&str, &[u8])]) {
+    for (name, wire) in packets {
+        let mut buffer = BytesMut::from(*wire);
+        let packet = Decoder::new(Some(version), 1000).decode(&mut buffer);
+        let packet = packet.unwrap().unwrap();
+        assert!(buffer.is_empty(), "{name}");
+        assert_eq!(packet.packet_type().to_string(), *name);
+        let mut again = BytesMut::new();
+        packet.encode(version, &mut again).unwrap();
+        assert_eq!(again, *wire, "{name} {version}");
+    }
+}
+
+#[test]
+fn packets_are_laid_out_as_mqtt_3_1_says() {
+    check(Version::V3_1, V3_1);
+    check(Version::V3_1, BEFORE_5);
+}
+
+#[test]
+fn packets_are_laid_out_as_mqtt_3_1_1_says() {
+    check(Version::V3_1_1, V3_1_1);
+    check(Version::V3_1_1, BEFORE_5);
+}
+
+#[test]
+fn packets_are_laid_out_as_mqtt_5_says() {
+    check(Version::V5, V5);
+}

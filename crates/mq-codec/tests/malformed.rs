@@ -1,0 +1,418 @@
+//! Bytes that the specifications forbid, what they are refused with, and the reason code for it.
+
+use bytes::BytesMut;
+use mq_codec::{
+    DecodeError, Decoder, PacketType, ReasonCode, StringError, TopicError, Version,
+    Version::{V3_1, V3_1_1, V5},
+};
+
+const LIMIT: u32 = 1 << 16;
+
+/// Bytes in hexadecimal; white space is for the reader.
+fn hex(text: &str) -> BytesMut {
+    let digits: Vec<u8> = text.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
+    assert!(digits.len().is_multiple_of(2), "{text}");
+    let digit = |b: u8| char::from(b).to_digit(16).expect("a hexadecimal digit");
+    digits
+        .chunks(2)
+        .map(|pair| u8::try_from(digit(pair[0]) << 4 | digit(pair[1])).expect("two digits"))
+        .collect()
+}
+
+#[track_caller]
+fn refused(
+    version: impl Into<Option<Version>>,
+    bytes: &str,
+    error: &DecodeError,
+    code: ReasonCode,
+) {
+    let mut decoder = Decoder::new(version.into(), LIMIT);
+    assert_eq!(
+        decoder.decode(&mut hex(bytes)).as_ref(),
+        Err(error),
+        "{bytes}"
+    );
+    assert_eq!(error.reason_code(), code, "{bytes}");
+}
+
+#[track_caller]
+fn taken(version: impl Into<Option<Version>>, bytes: &str) {
+    let mut decoder = Decoder::new(version.into(), LIMIT);
+    let mut buffer = hex(bytes);
+    assert!(
+        matches!(decoder.decode(&mut buffer), Ok(Some(_))),
+        "{bytes}"
+    );
+    assert!(buffer.is_empty(), "{bytes}");
+}
+
+use DecodeError as E;
+use ReasonCode::{MalformedPacket as MALFORMED, ProtocolError as PROTOCOL};
+
+#[test]
+fn a_length_of_more_than_four_bytes_is_refused() {
+    refused(V5, "30 80808080", &E::VarintTooLong, MALFORMED);
+    refused(V5, "30 80808080 01", &E::VarintTooLong, MALFORMED);
+}
+
+#[test]
+fn a_length_with_needless_bytes_is_refused() {
+    refused(V5, "C0 8000", &E::VarintNotMinimal, MALFORMED);
+    refused(V5, "30 06 0001 61 8000 78", &E::VarintNotMinimal, MALFORMED);
+}
+
+#[test]
+fn a_packet_over_the_limit_is_refused_before_its_body_arrives() {
+    let error = E::PacketTooLarge {
+        size: 65_537,
+        limit: LIMIT,
+    };
+    refused(V5, "30 FDFF03", &error, ReasonCode::PacketTooLarge);
+    let mut decoder = Decoder::new(Some(V5), LIMIT);
+    assert_eq!(decoder.decode(&mut hex("30 FCFF03")), Ok(None));
+    let largest = E::PacketTooLarge {
+        size: 268_435_460,
+        limit: LIMIT,
+    };
+    refused(V5, "30 FFFFFF7F", &largest, ReasonCode::PacketTooLarge);
+}
+
+#[test]
+fn reserved_packet_types_are_refused() {
+    refused(V5, "00 00", &E::ReservedPacketType(0), MALFORMED);
+    for version in [V3_1, V3_1_1] {
+        refused(version, "F0 00", &E::ReservedPacketType(15), MALFORMED);
+    }
+    taken(V5, "F0 00");
+}
+
+#[test]
+fn the_first_packet_of_a_client_is_connect() {
+    for (bytes, packet) in [
+        ("C0 00", PacketType::PingReq),
+        ("30 00", PacketType::Publish),
+    ] {
+        refused(None, bytes, &E::NotConnect(packet), PROTOCOL);
+    }
+}
+
+#[test]
+fn reserved_flags_are_refused() {
+    for (bytes, packet, flags) in [
+        ("11 00", PacketType::Connect, 1),
+        ("22 02 0000", PacketType::ConnAck, 2),
+        ("42 02 0001", PacketType::PubAck, 2),
+        ("52 02 0001", PacketType::PubRec, 2),
+        ("60 02 0001", PacketType::PubRel, 0),
+        ("6A 02 0001", PacketType::PubRel, 10),
+        ("72 02 0001", PacketType::PubComp, 2),
+        ("80 06 0001 0001 61 00", PacketType::Subscribe, 0),
+        ("91 03 0001 00", PacketType::SubAck, 1),
+        ("A0 05 0001 0001 61", PacketType::Unsubscribe, 0),
+        ("B1 02 0001", PacketType::UnsubAck, 1),
+        ("C1 00", PacketType::PingReq, 1),
+        ("D8 00", PacketType::PingResp, 8),
+        ("E1 00", PacketType::Disconnect, 1),
+    ] {
+        let error = E::ReservedFlags { packet, flags };
+        for version in [V3_1_1, V5] {
+            refused(version, bytes, &error, MALFORMED);
+        }
+    }
+    let error = E::ReservedFlags {
+        packet: PacketType::Auth,
+        flags: 1,
+    };
+    refused(V5, "F1 00", &error, MALFORMED);
+}
+
+#[test]
+fn mqtt_3_1_may_mark_repeated_requests_with_dup() {
+    taken(V3_1, "6A 02 0001");
+    taken(V3_1, "8A 06 0001 0001 61 00");
+    taken(V3_1, "AA 05 0001 0001 61");
+}
+
+#[test]
+fn qos_3_and_dup_with_qos_0_are_refused() {
+    refused(V5, "36 03 0001 61", &E::ReservedQos, MALFORMED);
+    refused(V5, "38 04 0001 61 00", &E::DupWithQos0, MALFORMED);
+    refused(V3_1_1, "38 03 0001 61", &E::DupWithQos0, MALFORMED);
+    taken(V3_1, "38 03 0001 61");
+}
+
+#[test]
+fn packet_identifier_0_is_refused() {
+    for (bytes, packet) in [
+        ("32 06 0001 61 0000 00", PacketType::Publish),
+        ("40 02 0000", PacketType::PubAck),
+        ("62 02 0000", PacketType::PubRel),
+        ("82 07 0000 00 0001 61 00", PacketType::Subscribe),
+        ("90 04 0000 00 00", PacketType::SubAck),
+        ("A2 06 0000 00 0001 61", PacketType::Unsubscribe),
+        ("B0 04 0000 00 00", PacketType::UnsubAck),
+    ] {
+        refused(V5, bytes, &E::PacketIdZero(packet), PROTOCOL);
+    }
+}
+
+#[test]
+fn fields_end_inside_their_packet() {
+    for (bytes, packet) in [
+        ("10 00", PacketType::Connect),
+        ("20 01 00", PacketType::ConnAck),
+        ("30 01 00", PacketType::Publish),
+        ("30 03 0002 61", PacketType::Publish),
+        ("30 03 0001 61", PacketType::Publish),
+        ("30 05 0001 61 02 01", PacketType::Publish),
+        ("32 04 0001 61 00", PacketType::Publish),
+        ("40 01 00", PacketType::PubAck),
+        ("82 06 0001 00 0001 61", PacketType::Subscribe),
+        ("90 03 0001 00", PacketType::SubAck),
+        ("B0 03 0001 00", PacketType::UnsubAck),
+        ("E0 03 00 02 11", PacketType::Disconnect),
+    ] {
+        refused(V5, bytes, &E::Truncated(packet), MALFORMED);
+    }
+}
+
+#[test]
+fn a_packet_ends_with_its_last_field() {
+    for (version, bytes, packet) in [
+        (V5, "C0 01 00", PacketType::PingReq),
+        (V5, "D0 01 00", PacketType::PingResp),
+        (V5, "20 04 00 00 00 00", PacketType::ConnAck),
+        (V5, "40 05 0001 00 00 00", PacketType::PubAck),
+        (V3_1_1, "40 03 0001 00", PacketType::PubAck),
+        (V3_1_1, "B0 03 0001 00", PacketType::UnsubAck),
+        (V3_1_1, "E0 01 00", PacketType::Disconnect),
+        (
+            V3_1_1,
+            "10 0E 0004 4D515454 04 02 003C 0001 61 00",
+            PacketType::Connect,
+        ),
+    ] {
+        refused(version, bytes, &E::TrailingBytes(packet), MALFORMED);
+    }
+}
+
+#[test]
+fn strings_are_utf_8_without_the_null_character() {
+    let string = |packet, error| E::String { packet, error };
+    for (text, error) in [("ED", StringError::NotUtf8), ("00", StringError::Nul)] {
+        let connect = format!("10 0D 0004 4D515454 04 02 003C 0001 {text}");
+        refused(
+            None,
+            &connect,
+            &string(PacketType::Connect, error),
+            MALFORMED,
+        );
+        let topic = E::TopicName(TopicError::String(error));
+        refused(V3_1_1, &format!("30 03 0001 {text}"), &topic, MALFORMED);
+        let filter = format!("82 06 0001 0001 {text} 00");
+        refused(
+            V3_1_1,
+            &filter,
+            &string(PacketType::Subscribe, error),
+            MALFORMED,
+        );
+    }
+    let surrogate = E::TopicName(TopicError::String(StringError::NotUtf8));
+    refused(V3_1_1, "30 05 0003 EDA080", &surrogate, MALFORMED);
+}
+
+#[test]
+fn topic_names_have_no_wildcards_and_no_holes() {
+    let wildcard = E::TopicName(TopicError::Wildcard);
+    for bytes in [
+        "30 03 0001 23",
+        "30 05 0003 612F2B",
+        "10 12 0004 4D515454 04 06 003C 0001 61 0001 23 0000",
+    ] {
+        refused(V3_1_1, bytes, &wildcard, ReasonCode::TopicNameInvalid);
+    }
+    let response = "30 08 0001 61 04 08 0001 23";
+    refused(V5, response, &wildcard, ReasonCode::TopicNameInvalid);
+    let of_will = "10 18 0004 4D515454 05 06 003C 00 0001 61 04 08 0001 23 0001 61 0000";
+    refused(None, of_will, &wildcard, ReasonCode::TopicNameInvalid);
+    refused(V3_1_1, "30 02 0000", &E::NoTopic, PROTOCOL);
+    refused(V5, "30 03 0000 00", &E::NoTopic, PROTOCOL);
+    taken(V5, "30 06 0000 03 23 0001");
+    let no_will_topic = "10 11 0004 4D515454 04 06 003C 0001 61 0000 0000";
+    let error = E::TopicName(TopicError::Empty);
+    refused(None, no_will_topic, &error, ReasonCode::TopicNameInvalid);
+}
+
+#[test]
+fn topic_filters_are_well_formed() {
+    for (filter, error) in [
+        ("", TopicError::Empty),
+        ("a#", TopicError::MultiLevelWildcard),
+        ("#/a", TopicError::MultiLevelWildcard),
+        ("a+", TopicError::SingleLevelWildcard),
+        ("$share/g", TopicError::Shared),
+        ("$share//a", TopicError::Shared),
+        ("$share/#/a", TopicError::Shared),
+    ] {
+        let digits = filter
+            .bytes()
+            .fold(String::new(), |digits, b| digits + &format!("{b:02X}"));
+        let length = filter.len();
+        let error = E::TopicFilter(error);
+        let subscribe = format!("82 {:02X} 0001 00 {length:04X} {digits} 00", length + 6);
+        refused(V5, &subscribe, &error, ReasonCode::TopicFilterInvalid);
+        let unsubscribe = format!("A2 {:02X} 0001 00 {length:04X} {digits}", length + 5);
+        refused(V5, &unsubscribe, &error, ReasonCode::TopicFilterInvalid);
+    }
+    refused(
+        V5,
+        "82 03 0001 00",
+        &E::NoFilter(PacketType::Subscribe),
+        PROTOCOL,
+    );
+    refused(
+        V5,
+        "A2 03 0001 00",
+        &E::NoFilter(PacketType::Unsubscribe),
+        PROTOCOL,
+    );
+}
+
+#[test]
+fn reserved_subscription_options_are_refused() {
+    for (version, bits, code) in [
+        (V5, 0x40, MALFORMED),
+        (V5, 0x80, MALFORMED),
+        (V5, 0x03, PROTOCOL),
+        (V5, 0x30, PROTOCOL),
+        (V3_1_1, 0x80, MALFORMED),
+        (V3_1_1, 0x04, PROTOCOL),
+    ] {
+        let properties = if version == V5 { "00" } else { "" };
+        let length = 6 + properties.len() / 2;
+        let bytes = format!("82 {length:02X} 0001 {properties} 0001 61 {bits:02X}");
+        refused(
+            version,
+            &bytes,
+            &E::ReservedSubscriptionOptions { bits },
+            code,
+        );
+    }
+    taken(V5, "82 07 0001 00 0001 61 2E");
+    let shared = "82 10 0001 00 000A 24736861 72652F67 2F61 04";
+    refused(V5, shared, &E::NoLocalOnShared, PROTOCOL);
+}
+
+#[test]
+fn properties_are_known_in_place_and_single() {
+    let packet = PacketType::Publish;
+    refused(
+        V5,
+        "30 06 0001 61 02 7F00",
+        &E::UnknownProperty { packet, id: 0x7F },
+        MALFORMED,
+    );
+    // Receive Maximum belongs into CONNECT and CONNACK: malformed by §2.2.2.2.
+    let misplaced = E::MisplacedProperty { packet, id: 0x21 };
+    refused(V5, "30 07 0001 61 03 21 0001", &misplaced, MALFORMED);
+    let duplicate = E::DuplicateProperty { packet, id: 0x23 };
+    refused(V5, "30 0A 0001 61 06 23 0001 23 0001", &duplicate, PROTOCOL);
+    taken(V5, "30 0E 0001 61 0A 26 0000 0000 26 0000 0000");
+    taken(V5, "30 08 0001 61 04 0B 01 0B 01");
+}
+
+#[test]
+fn property_values_are_in_their_range() {
+    let value = |packet, id| E::PropertyValue { packet, id };
+    for (bytes, packet, id) in [
+        ("30 06 0001 61 02 01 02", PacketType::Publish, 0x01),
+        ("30 06 0001 61 02 0B 00", PacketType::Publish, 0x0B),
+        ("20 05 00 00 02 24 02", PacketType::ConnAck, 0x24),
+        ("20 05 00 00 02 25 02", PacketType::ConnAck, 0x25),
+        ("20 06 00 00 03 21 0000", PacketType::ConnAck, 0x21),
+        ("20 08 00 00 05 27 00000000", PacketType::ConnAck, 0x27),
+        (
+            "10 10 0004 4D515454 05 02 003C 02 17 02 0001 61",
+            PacketType::Connect,
+            0x17,
+        ),
+    ] {
+        refused(V5, bytes, &value(packet, id), PROTOCOL);
+    }
+}
+
+#[test]
+fn a_reason_code_belongs_to_its_packet() {
+    for (version, bytes, packet, code) in [
+        (V5, "40 03 0001 92", PacketType::PubAck, 0x92),
+        (V5, "62 03 0001 80", PacketType::PubRel, 0x80),
+        (V5, "20 03 00 01 00", PacketType::ConnAck, 0x01),
+        (V5, "90 04 0001 00 03", PacketType::SubAck, 0x03),
+        (V5, "B0 04 0001 00 01", PacketType::UnsubAck, 0x01),
+        (V5, "E0 01 01", PacketType::Disconnect, 0x01),
+        (V5, "F0 01 80", PacketType::Auth, 0x80),
+        (V3_1_1, "20 02 00 06", PacketType::ConnAck, 0x06),
+        (V3_1_1, "90 03 0001 03", PacketType::SubAck, 0x03),
+        (V3_1_1, "90 03 0001 87", PacketType::SubAck, 0x87),
+    ] {
+        refused(version, bytes, &E::ReasonCode { packet, code }, MALFORMED);
+    }
+}
+
+#[test]
+fn connect_names_a_protocol_that_is_known() {
+    for (name, level) in [
+        ("0004 4D515454", 3),
+        ("0004 4D515454", 6),
+        ("0004 4D515454", 0x84),
+        ("0006 4D5149736470", 4),
+        ("0004 6D717474", 4),
+    ] {
+        let length = name.replace(' ', "").len() / 2 + 7;
+        let bytes = format!("10 {length:02X} {name} {level:02X} 02 003C 0001 61");
+        let error = E::UnsupportedProtocol { level };
+        refused(None, &bytes, &error, ReasonCode::UnsupportedProtocolVersion);
+    }
+}
+
+#[test]
+fn connect_flags_do_not_contradict_each_other() {
+    // Reserved bit; will QoS 1, will retain without will; will QoS 3; password without user name.
+    for flags in [0x01, 0x08, 0x20, 0x1C, 0x40] {
+        let bytes = format!("10 0D 0004 4D515454 04 {flags:02X} 003C 0001 61");
+        refused(None, &bytes, &E::ConnectFlags { flags }, MALFORMED);
+    }
+    taken(None, "10 11 0004 4D515454 05 42 003C 00 0001 61 0001 70");
+}
+
+#[test]
+fn connack_flags_say_only_whether_a_session_is_present() {
+    let flags = |flags| E::ConnAckFlags { flags };
+    refused(V5, "20 03 02 00 00", &flags(2), MALFORMED);
+    refused(V3_1_1, "20 02 01 05", &flags(1), MALFORMED);
+    // The byte is reserved in MQTT 3.1, whose servers may have anything there.
+    taken(V3_1, "20 02 02 00");
+}
+
+#[test]
+fn authentication_data_needs_a_method() {
+    let connect = "10 12 0004 4D515454 05 02 003C 04 16 0001 00 0001 61";
+    let alone = |packet| E::AuthenticationDataAlone(packet);
+    refused(None, connect, &alone(PacketType::Connect), PROTOCOL);
+    refused(
+        V5,
+        "F0 06 18 04 16 0001 00",
+        &alone(PacketType::Auth),
+        PROTOCOL,
+    );
+}
+
+#[test]
+fn auth_needs_a_method_unless_it_is_a_plain_success() {
+    for bytes in ["F0 01 18", "F0 02 19 00", "F0 06 00 04 1F 0001 61"] {
+        refused(V5, bytes, &E::NoAuthenticationMethod, PROTOCOL);
+    }
+    taken(V5, "F0 00");
+    taken(V5, "F0 02 00 00");
+    taken(V5, "F0 06 18 04 15 0001 61");
+}

@@ -1,0 +1,440 @@
+//! What a connection does and refuses, clause by clause, between two ends with virtual time.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod util;
+
+use core::num::{NonZeroU16, NonZeroU32};
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use mq_codec::{
+    Ack, ConnAck, Decoder, Disconnect, Packet, PacketId, Publish, QoS, ReasonCode,
+    SubscribeProperties, Subscription, TopicFilter, TopicName, Version,
+};
+use mq_proto::{
+    ClientConfig, CloseReason, CommandError, Connection, Event, LaneId, ProtocolError,
+    ServerConfig, Session,
+};
+use util::{Pair, Rng, connect, delivery};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn client(version: Version) -> ClientConfig {
+    ClientConfig::new(connect(version))
+}
+
+fn success() -> ConnAck {
+    ConnAck::new(ReasonCode::Success)
+}
+
+/// The packets that wait in an outbox.
+fn sent(connection: &mut Connection) -> Vec<Packet> {
+    let mut decoder = Decoder::new(Some(connection.version()), u32::MAX);
+    let mut buffer = BytesMut::new();
+    while let Some((_, bytes)) = connection.outbox().take() {
+        buffer.extend_from_slice(&bytes);
+    }
+    std::iter::from_fn(|| decoder.decode(&mut buffer).unwrap()).collect()
+}
+
+/// Hands the server what a client would never send.
+fn inject(pair: &mut Pair, packet: &Packet) {
+    packet.encode(Version::V5, &mut pair.server.inbox).unwrap();
+    pair.server.take(pair.now);
+}
+
+fn raw_publish(id: u16, qos: QoS) -> Packet {
+    let mut publish = Publish::new(TopicName::new("t").unwrap(), "x");
+    publish.qos = qos;
+    publish.packet_id = PacketId::new(id);
+    publish.into()
+}
+
+fn publish(pair: &mut Pair, payload: &str, qos: QoS) -> Result<Option<PacketId>, CommandError> {
+    let sent = pair
+        .client
+        .connection
+        .publish(pair.now, delivery(payload, qos));
+    sent.map_err(|(error, _)| error)
+}
+
+#[test]
+fn puback_waits_for_its_ticket_and_leaves_in_order() {
+    let mut pair = Pair::open(Version::V5);
+    for payload in ["a", "b", "c"] {
+        publish(&mut pair, payload, QoS::AtLeastOnce).unwrap();
+    }
+    pair.exchange();
+    assert!(pair.client.acked.is_empty());
+    for index in [2, 1] {
+        let ticket = pair.server.tickets.remove(index);
+        pair.server
+            .connection
+            .ack(pair.now, ticket, ReasonCode::Success);
+    }
+    pair.exchange();
+    assert!(pair.client.acked.is_empty());
+    pair.server.ack_all(pair.now);
+    pair.exchange();
+    let ids: Vec<_> = pair.client.acked.iter().map(|(id, _)| *id).collect();
+    assert_eq!(ids, [1, 2, 3]);
+}
+
+#[test]
+fn a_full_window_opens_with_an_acknowledgement() {
+    let server = ServerConfig {
+        receive_maximum: NonZeroU16::new(2).unwrap(),
+        ..ServerConfig::default()
+    };
+    let mut pair = Pair::open_with(client(Version::V5), server, success());
+    publish(&mut pair, "a", QoS::AtLeastOnce).unwrap();
+    publish(&mut pair, "b", QoS::ExactlyOnce).unwrap();
+    let full = publish(&mut pair, "c", QoS::AtLeastOnce);
+    assert_eq!(full, Err(CommandError::WindowFull));
+    assert_eq!(publish(&mut pair, "d", QoS::AtMostOnce), Ok(None));
+    pair.exchange();
+    pair.server.ack_all(pair.now);
+    pair.exchange();
+    assert_eq!(pair.client.connection.window(), 2);
+}
+
+#[test]
+fn the_receive_maximum_is_enforced_at_every_qos() {
+    use QoS::{AtLeastOnce as ONE, ExactlyOnce as TWO};
+    for qos in [
+        [ONE, ONE, ONE],
+        [TWO, TWO, TWO],
+        [TWO, ONE, ONE],
+        [ONE, TWO, ONE],
+    ] {
+        let server = ServerConfig {
+            receive_maximum: NonZeroU16::new(2).unwrap(),
+            ..ServerConfig::default()
+        };
+        let mut pair = Pair::open_with(client(Version::V5), server, success());
+        inject(&mut pair, &raw_publish(1, qos[0]));
+        inject(&mut pair, &raw_publish(2, qos[1]));
+        assert_eq!(pair.server.closed, None, "{qos:?}");
+        if qos[0] == TWO && qos[1] == ONE {
+            // PUBREC alone does not make room: PUBREL has to come.
+            let ticket = pair.server.tickets.remove(0);
+            pair.server
+                .connection
+                .ack(pair.now, ticket, ReasonCode::Success);
+        }
+        inject(&mut pair, &raw_publish(3, qos[2]));
+        let exceeded = CloseReason::Protocol(ProtocolError::ReceiveMaximum(2));
+        assert_eq!(pair.server.closed, Some(exceeded), "{qos:?}");
+        let last = sent(&mut pair.server.connection).pop();
+        let goodbye = Disconnect::new(ReasonCode::ReceiveMaximumExceeded);
+        assert_eq!(last, Some(Packet::Disconnect(Box::new(goodbye))));
+    }
+}
+
+#[test]
+fn a_topic_alias_shortens_the_second_publish_in_both_directions() {
+    let mut pair = Pair::open(Version::V5);
+    for end in [&mut pair.client, &mut pair.server] {
+        let mut lengths = Vec::new();
+        for _ in 0..2 {
+            let before = end.connection.outbox().len();
+            let sent = end
+                .connection
+                .publish(pair.now, delivery("x", QoS::AtMostOnce));
+            assert!(sent.is_ok());
+            lengths.push(end.connection.outbox().len() - before);
+        }
+        assert_eq!(lengths[0] - lengths[1], "t/1".len());
+    }
+    pair.exchange();
+    for end in [&pair.client, &pair.server] {
+        assert!(
+            end.received
+                .iter()
+                .all(|r| r.message.topic.as_str() == "t/1")
+        );
+        assert_eq!(end.received.len(), 2);
+    }
+}
+
+#[test]
+fn an_invalid_topic_alias_closes_the_connection() {
+    for alias in [0, 1, 65, 65_535] {
+        let mut pair = Pair::open(Version::V5);
+        let mut publish = Publish::new(TopicName::empty(), "x");
+        publish.properties.topic_alias = Some(alias);
+        inject(&mut pair, &publish.into());
+        let invalid = CloseReason::Protocol(ProtocolError::TopicAlias(alias));
+        assert_eq!(pair.server.closed, Some(invalid));
+        pair.exchange();
+        let Some(CloseReason::ByPeer(disconnect)) = &pair.client.closed else {
+            panic!("{:?}", pair.client.closed);
+        };
+        assert_eq!(disconnect.reason as u8, 0x94);
+    }
+}
+
+#[test]
+fn the_maximum_packet_size_is_respected_both_ways() {
+    let mut config = client(Version::V5);
+    config.max_packet_size = NonZeroU32::new(100).unwrap();
+    let server = ServerConfig {
+        max_packet_size: NonZeroU32::new(100).unwrap(),
+        ..ServerConfig::default()
+    };
+    let mut pair = Pair::open_with(config, server, success());
+    let large = delivery(&"x".repeat(100), QoS::AtLeastOnce);
+    for end in [&mut pair.client, &mut pair.server] {
+        let (error, _) = end.connection.publish(pair.now, large.clone()).unwrap_err();
+        assert!(matches!(error, CommandError::TooLarge { limit: 100, .. }));
+        assert!(end.connection.outbox().is_empty());
+    }
+    let packet = Publish::new(TopicName::new("t").unwrap(), "x".repeat(100));
+    inject(&mut pair, &packet.into());
+    assert!(matches!(pair.server.closed, Some(CloseReason::Protocol(_))));
+}
+
+#[test]
+fn a_client_pings_and_a_server_times_out() {
+    let mut pair = Pair::open(Version::V3_1_1);
+    pair.advance(60 * SECOND);
+    assert_eq!(sent(&mut pair.client.connection), [Packet::PingReq]);
+    pair.advance(29 * SECOND);
+    assert_eq!(pair.server.closed, None);
+    pair.advance(SECOND);
+    assert_eq!(pair.server.closed, Some(CloseReason::KeepAliveTimeout));
+    assert_eq!(pair.client.closed, Some(CloseReason::KeepAliveTimeout));
+}
+
+#[test]
+fn pings_and_data_keep_a_connection_alive() {
+    let mut pair = Pair::open(Version::V5);
+    for second in 0..400 {
+        pair.advance(SECOND);
+        if (100..300).contains(&second) {
+            publish(&mut pair, "x", QoS::AtMostOnce).unwrap();
+        }
+        pair.exchange();
+    }
+    assert_eq!((pair.client.closed, pair.server.closed), (None, None));
+}
+
+#[test]
+fn a_handshake_that_takes_too_long_is_given_up() {
+    let mut pair = Pair::new(
+        Instant::now(),
+        client(Version::V5),
+        ServerConfig::default(),
+        Session::new(),
+    );
+    pair.client.connection.connect(pair.now).unwrap();
+    pair.advance(10 * SECOND);
+    assert_eq!(pair.server.closed, Some(CloseReason::ConnectTimeout));
+    assert_eq!(pair.client.closed, None);
+    pair.advance(10 * SECOND);
+    assert_eq!(pair.client.closed, Some(CloseReason::ConnectTimeout));
+}
+
+#[test]
+fn a_refusal_reaches_the_client() {
+    let (now, server) = (Instant::now(), ServerConfig::default());
+    let mut pair = Pair::new(now, client(Version::V3_1_1), server, Session::new());
+    pair.client.connection.connect(now).unwrap();
+    pair.exchange();
+    pair.server
+        .connection
+        .refuse(ConnAck::new(ReasonCode::NotAuthorized));
+    pair.exchange();
+    for end in [&pair.client, &pair.server] {
+        let refused = CloseReason::Refused(Box::new(ConnAck::new(ReasonCode::NotAuthorized)));
+        assert_eq!(end.closed, Some(refused));
+    }
+}
+
+#[test]
+fn a_second_connect_is_a_protocol_error() {
+    let mut pair = Pair::open(Version::V5);
+    inject(&mut pair, &connect(Version::V5).into());
+    let error = ProtocolError::Unexpected(mq_codec::PacketType::Connect);
+    assert_eq!(error.reason_code(), ReasonCode::ProtocolError);
+    assert_eq!(pair.server.closed, Some(CloseReason::Protocol(error)));
+}
+
+#[test]
+fn what_follows_connect_waits_for_the_server_to_accept() {
+    let (now, server) = (Instant::now(), ServerConfig::default());
+    let mut pair = Pair::new(now, client(Version::V5), server, Session::new());
+    pair.client.connection.connect(now).unwrap();
+    let filter = TopicFilter::new("t/#").unwrap();
+    let options = QoS::AtLeastOnce.into();
+    let subscription = Subscription { filter, options };
+    let asked =
+        pair.client
+            .connection
+            .subscribe(now, vec![subscription], SubscribeProperties::default());
+    assert!(asked.is_ok());
+    for _ in 0..10 {
+        publish(&mut pair, "x", QoS::AtLeastOnce).unwrap();
+    }
+    assert_eq!(
+        publish(&mut pair, "x", QoS::AtLeastOnce),
+        Err(CommandError::WindowFull)
+    );
+    pair.exchange();
+    assert!(matches!(pair.server.events[..], [Event::Connect(_)]));
+    assert!(!pair.server.inbox.is_empty() && pair.server.received.is_empty());
+    pair.accept(Session::new(), success());
+    assert!(matches!(
+        pair.server.events[..],
+        [Event::Connect(_), Event::Subscribe(_)]
+    ));
+    assert_eq!(pair.server.received.len(), 10);
+}
+
+/// A client whose three messages were sent and not acknowledged.
+fn interrupted(qos: QoS) -> Session {
+    let mut pair = Pair::open(Version::V5);
+    for payload in ["a", "b", "c"] {
+        publish(&mut pair, payload, qos).unwrap();
+    }
+    pair.exchange();
+    pair.client.connection.handle_link_lost();
+    pair.client.connection.into_session()
+}
+
+fn resume(session: Session, server: ServerConfig, present: bool) -> Pair {
+    let mut pair = Pair::new(Instant::now(), client(Version::V5), server, session);
+    pair.client.connection.connect(pair.now).unwrap();
+    pair.exchange();
+    let mut ack = success();
+    ack.session_present = present;
+    pair.accept(Session::new(), ack);
+    pair.exchange();
+    pair
+}
+
+fn payloads(pair: &Pair) -> Vec<&[u8]> {
+    pair.server
+        .received
+        .iter()
+        .map(|r| &r.message.payload[..])
+        .collect()
+}
+
+#[test]
+fn a_resumed_session_is_sent_again_in_order_with_dup() {
+    let pair = resume(interrupted(QoS::AtLeastOnce), ServerConfig::default(), true);
+    assert_eq!(payloads(&pair), [b"a", b"b", b"c"]);
+    assert!(pair.server.received.iter().all(|received| received.dup));
+}
+
+#[test]
+fn a_lost_session_is_reported_and_its_messages_sent_again() {
+    let pair = resume(
+        interrupted(QoS::ExactlyOnce),
+        ServerConfig::default(),
+        false,
+    );
+    assert_eq!(payloads(&pair), [b"a", b"b", b"c"]);
+    let lost = |event: &Event| matches!(event, Event::SessionLost { resent: 3 });
+    assert!(pair.client.events.iter().any(lost));
+}
+
+#[test]
+fn sending_again_respects_a_smaller_receive_maximum() {
+    let server = ServerConfig {
+        receive_maximum: NonZeroU16::MIN,
+        ..ServerConfig::default()
+    };
+    let mut pair = resume(interrupted(QoS::AtLeastOnce), server, true);
+    for count in 1..=3 {
+        assert_eq!(pair.server.received.len(), count);
+        pair.server.ack_all(pair.now);
+        pair.exchange();
+    }
+    assert_eq!(payloads(&pair), [b"a", b"b", b"c"]);
+    assert_eq!(pair.client.acked.len(), 3);
+}
+
+#[test]
+fn a_qos_2_message_that_is_refused_is_complete() {
+    let mut pair = Pair::open(Version::V5);
+    publish(&mut pair, "x", QoS::ExactlyOnce).unwrap();
+    pair.exchange();
+    let ticket = pair.server.tickets.remove(0);
+    pair.server
+        .connection
+        .ack(pair.now, ticket, ReasonCode::QuotaExceeded);
+    pair.exchange();
+    assert_eq!(pair.client.acked, [(1, ReasonCode::QuotaExceeded)]);
+    assert!(pair.client.connection.into_session().is_empty());
+    assert!(pair.server.connection.into_session().is_empty());
+}
+
+#[test]
+fn an_unknown_pubrel_is_answered_with_not_found() {
+    let mut pair = Pair::open(Version::V5);
+    let id = PacketId::new(9).unwrap();
+    inject(
+        &mut pair,
+        &Packet::PubRel(Ack::new(id, ReasonCode::Success)),
+    );
+    let answer = Packet::PubComp(Ack::new(id, ReasonCode::PacketIdentifierNotFound));
+    assert_eq!(sent(&mut pair.server.connection), [answer]);
+}
+
+#[test]
+fn the_message_expiry_interval_counts_down() {
+    let mut pair = Pair::open(Version::V5);
+    let mut message = delivery("x", QoS::AtMostOnce);
+    message.expires_at = Some(pair.now + 30 * SECOND);
+    pair.advance(10 * SECOND + SECOND / 2);
+    pair.client.connection.publish(pair.now, message).unwrap();
+    pair.exchange();
+    let properties = &pair.server.received[0].message.properties;
+    assert_eq!(properties.message_expiry_interval, Some(20));
+}
+
+#[test]
+fn both_sides_can_say_goodbye() {
+    let goodbye = Disconnect::new(ReasonCode::UnspecifiedError);
+    let local = Some(CloseReason::Local(goodbye.reason));
+    let by_peer = Some(CloseReason::ByPeer(Box::new(goodbye.clone())));
+    let mut pair = Pair::open(Version::V5);
+    pair.client.connection.disconnect(goodbye.clone());
+    pair.exchange();
+    assert_eq!(
+        (pair.client.closed, pair.server.closed),
+        (local.clone(), by_peer.clone())
+    );
+    let mut pair = Pair::open(Version::V5);
+    pair.server.connection.disconnect(goodbye);
+    pair.exchange();
+    assert_eq!((pair.server.closed, pair.client.closed), (local, by_peer));
+}
+
+#[test]
+fn garbage_never_panics() {
+    let seed = 5;
+    println!("seed {seed}");
+    let mut rng = Rng(seed);
+    for _ in 0..3_000 {
+        let old = rng.chance(50);
+        let mut pair = Pair::open(if old { Version::V3_1_1 } else { Version::V5 });
+        for _ in 0..20 {
+            // Plausible first bytes and lengths, so that it is not all refused at once.
+            let mut bytes = vec![
+                rng.next().to_le_bytes()[0],
+                2 + rng.next().to_le_bytes()[0] % 8,
+            ];
+            bytes.extend((0..bytes[1]).map(|_| rng.next().to_le_bytes()[0] % 5));
+            for end in [&mut pair.client, &mut pair.server] {
+                let mut buffer = BytesMut::from(&bytes[..]);
+                end.connection
+                    .handle_bytes(pair.now, LaneId::CONTROL, &mut buffer);
+                end.take(pair.now);
+            }
+        }
+    }
+}
