@@ -7,7 +7,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bytes::BytesMut;
 use mq_codec::{
     ByteStr, ConnAck, Connect, Disconnect, QoS, ReasonCode, SubAck, Subscribe, UnsubAck,
     Unsubscribe, Version, Will,
@@ -109,9 +108,7 @@ impl Conn {
             }
             let want_read = !is_blocked && self.connection.outbox().len() < READ_LIMIT;
             if !want_read {
-                // While nothing is read, silence is not the peer's fault: as if it had spoken.
-                self.connection
-                    .handle_bytes(now, LaneId::CONTROL, &mut BytesMut::new());
+                self.connection.excuse_silence(now);
             }
             if let Some(at) = self.connection.poll_timeout()
                 && (timer.is_elapsed() || timer.deadline() > at.into())

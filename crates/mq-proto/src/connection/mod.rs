@@ -309,6 +309,12 @@ impl Connection {
         }
     }
 
+    /// The owner does not read the link for now, so silence is not the peer's fault: its keep-alive
+    /// counts from `now`.
+    pub fn excuse_silence(&mut self, now: Instant) {
+        self.keep_alive.received(now);
+    }
+
     /// When [`handle_timeout`](Self::handle_timeout) wants to be called; `None` for never.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
