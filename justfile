@@ -22,10 +22,6 @@ bench:
 compare-brokers *args:
     bench/compare-brokers {{args}}
 
-# Decode arbitrary bytes for a minute each (needs nightly and cargo-fuzz)
-fuzz seconds="60":
-    cd fuzz && cargo +nightly fuzz run decode -- -max_total_time={{seconds}}
-
 # The static binary for a Raspberry Pi
 pi:
     CC_aarch64_unknown_linux_musl=aarch64-linux-gnu-gcc \
