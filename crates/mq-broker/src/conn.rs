@@ -412,6 +412,7 @@ impl Conn {
         if let CloseReason::ByPeer(disconnect) = &reason {
             self.disconnected_by_client(disconnect);
         }
+        let mut outbox = core::mem::take(self.connection.outbox());
         // The session first: who takes it over need not wait for a slow link.
         if let Some(mut attached) = self.attached.take() {
             info!(
@@ -420,19 +421,15 @@ impl Conn {
                 %reason,
                 "disconnected"
             );
-            let mut outbox = core::mem::take(self.connection.outbox());
             attached.state.protocol = self.connection.into_session();
             let unsent = self.outgoing.drain(..);
             attached.session.mailbox.disconnect(unsent);
-            let now = Instant::now();
             self.hub
-                .detach(attached, now, self.will.take(), self.expiry);
-            close(self.link, &mut outbox, &reason).await;
+                .detach(attached, Instant::now(), self.will.take(), self.expiry);
         } else {
             debug!(%reason, "a link without a session ended");
-            let mut outbox = core::mem::take(self.connection.outbox());
-            close(self.link, &mut outbox, &reason).await;
         }
+        close(self.link, &mut outbox, &reason).await;
     }
 
     /// DISCONNECT has the last word about the will and the session's life.

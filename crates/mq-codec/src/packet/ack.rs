@@ -2,7 +2,7 @@
 
 use bytes::BytesMut;
 
-use super::{Body, encode_body};
+use super::{Body, Versioned, encode_body};
 use crate::{
     ByteStr, DecodeError, Empty, EncodeError, PacketId, PacketType, ReasonCode, Sparse, Version,
     props::properties,
@@ -57,7 +57,14 @@ impl Ack {
         version: Version,
         out: &mut BytesMut,
     ) -> Result<(), EncodeError> {
-        encode_body(packet, &Versioned { ack: self, version }, out)
+        encode_body(
+            packet,
+            &Versioned {
+                packet: self,
+                version,
+            },
+            out,
+        )
     }
 
     pub(super) fn read(reader: &mut Reader<'_>, version: Version) -> Result<Self, DecodeError> {
@@ -82,24 +89,20 @@ pub(super) fn read_reason(reader: &mut Reader<'_>) -> Result<ReasonCode, DecodeE
         .ok_or(DecodeError::ReasonCode { packet, code })
 }
 
-struct Versioned<'a> {
-    ack: &'a Ack,
-    version: Version,
-}
-
-impl Body for Versioned<'_> {
+impl Body for Versioned<'_, Ack> {
     fn write(&self, sink: &mut impl Sink) {
-        sink.packet_id(self.ack.packet_id);
+        sink.packet_id(self.packet.packet_id);
         if self.version < Version::V5 {
             return;
         }
-        let no_properties = self.ack.properties.is_untouched() || self.ack.properties.is_empty();
-        if self.ack.reason == ReasonCode::Success && no_properties {
+        let no_properties =
+            self.packet.properties.is_untouched() || self.packet.properties.is_empty();
+        if self.packet.reason == ReasonCode::Success && no_properties {
             return;
         }
-        sink.u8(self.ack.reason as u8);
+        sink.u8(self.packet.reason as u8);
         if !no_properties {
-            self.ack.properties.write(sink);
+            self.packet.properties.write(sink);
         }
     }
 }

@@ -4,7 +4,7 @@ use core::num::{NonZeroU16, NonZeroU32};
 
 use bytes::{Bytes, BytesMut};
 
-use super::{Body, ack::read_reason, encode_body};
+use super::{Body, Versioned, ack::read_reason, encode_body};
 use crate::{
     ByteStr, DecodeError, EncodeError, PacketType, QoS, ReasonCode, Version,
     props::properties,
@@ -120,12 +120,7 @@ impl ConnAck {
     }
 }
 
-struct Versioned<'a> {
-    packet: &'a ConnAck,
-    version: Version,
-}
-
-impl Body for Versioned<'_> {
+impl Body for Versioned<'_, ConnAck> {
     fn write(&self, sink: &mut impl Sink) {
         let packet = self.packet;
         let session_present = packet.session_present && self.version > Version::V3_1;

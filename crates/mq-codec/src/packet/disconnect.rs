@@ -2,7 +2,7 @@
 
 use bytes::BytesMut;
 
-use super::{Body, ack::read_reason, encode_body};
+use super::{Body, Versioned, ack::read_reason, encode_body};
 use crate::{
     ByteStr, DecodeError, EncodeError, PacketType, ReasonCode, Version,
     props::properties,
@@ -66,12 +66,7 @@ impl Disconnect {
     }
 }
 
-struct Versioned<'a> {
-    packet: &'a Disconnect,
-    version: Version,
-}
-
-impl Body for Versioned<'_> {
+impl Body for Versioned<'_, Disconnect> {
     fn write(&self, sink: &mut impl Sink) {
         let no_properties = self.packet.properties.is_empty();
         let plain = self.packet.reason == ReasonCode::Success && no_properties;

@@ -263,6 +263,12 @@ impl From<ConnAck> for Packet {
     }
 }
 
+/// A packet whose body differs between versions, with the version to write it in.
+struct Versioned<'a, T> {
+    packet: &'a T,
+    version: Version,
+}
+
 /// A body that can be written to any sink: once to count, once for real.
 trait Body {
     fn write(&self, sink: &mut impl Sink);

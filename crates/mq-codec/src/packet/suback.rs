@@ -2,7 +2,7 @@
 
 use bytes::BytesMut;
 
-use super::{Body, ack::read_reason, encode_body};
+use super::{Body, Versioned, ack::read_reason, encode_body};
 use crate::{
     ByteStr, DecodeError, EncodeError, PacketId, PacketType, QoS, ReasonCode, Version,
     props::properties,
@@ -81,12 +81,7 @@ fn read_return_code(reader: &mut Reader<'_>) -> Result<ReasonCode, DecodeError> 
     }
 }
 
-struct Versioned<'a> {
-    packet: &'a SubAck,
-    version: Version,
-}
-
-impl Body for Versioned<'_> {
+impl Body for Versioned<'_, SubAck> {
     fn write(&self, sink: &mut impl Sink) {
         sink.packet_id(self.packet.packet_id);
         if self.version >= Version::V5 {

@@ -2,7 +2,7 @@
 
 use bytes::BytesMut;
 
-use super::{Body, encode_body};
+use super::{Body, Versioned, encode_body};
 use crate::{
     ByteStr, DecodeError, EncodeError, PacketId, PacketType, Subscription, SubscriptionId,
     SubscriptionOptions, TopicFilter, Version,
@@ -74,12 +74,7 @@ impl Subscribe {
     }
 }
 
-struct Versioned<'a> {
-    packet: &'a Subscribe,
-    version: Version,
-}
-
-impl Body for Versioned<'_> {
+impl Body for Versioned<'_, Subscribe> {
     fn write(&self, sink: &mut impl Sink) {
         sink.packet_id(self.packet.packet_id);
         if self.version >= Version::V5 {

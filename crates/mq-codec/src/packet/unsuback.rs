@@ -2,7 +2,7 @@
 
 use bytes::BytesMut;
 
-use super::{Body, ack::read_reason, encode_body};
+use super::{Body, Versioned, ack::read_reason, encode_body};
 use crate::{
     ByteStr, DecodeError, EncodeError, PacketId, PacketType, ReasonCode, Version,
     props::properties,
@@ -63,12 +63,7 @@ impl UnsubAck {
     }
 }
 
-struct Versioned<'a> {
-    packet: &'a UnsubAck,
-    version: Version,
-}
-
-impl Body for Versioned<'_> {
+impl Body for Versioned<'_, UnsubAck> {
     fn write(&self, sink: &mut impl Sink) {
         sink.packet_id(self.packet.packet_id);
         if self.version >= Version::V5 {

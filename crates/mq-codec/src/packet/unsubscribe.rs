@@ -2,7 +2,7 @@
 
 use bytes::BytesMut;
 
-use super::{Body, encode_body};
+use super::{Body, Versioned, encode_body};
 use crate::{
     ByteStr, DecodeError, EncodeError, PacketId, PacketType, TopicFilter, Version,
     props::properties,
@@ -66,12 +66,7 @@ impl Unsubscribe {
     }
 }
 
-struct Versioned<'a> {
-    packet: &'a Unsubscribe,
-    version: Version,
-}
-
-impl Body for Versioned<'_> {
+impl Body for Versioned<'_, Unsubscribe> {
     fn write(&self, sink: &mut impl Sink) {
         sink.packet_id(self.packet.packet_id);
         if self.version >= Version::V5 {

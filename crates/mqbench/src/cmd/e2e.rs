@@ -73,10 +73,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     if let Some(summary) = Summary::from_samples(&latencies) {
         text.push_str(&line(&summary));
     }
-    text.push_str(&format!(
-        "sent {}  received {}  lost {}  duplicates {}  reordered {}\n",
-        counts.sent, counts.received, counts.lost, counts.duplicates, counts.reordered
-    ));
+    text.push_str(&report::counts_line(&counts));
     if let Some(warning) = outcome.lateness.warning(nanoseconds(args.interval)) {
         text.push_str(&format!("! {warning}\n"));
     }

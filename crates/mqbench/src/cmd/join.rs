@@ -38,10 +38,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         text.push_str(&super::e2e::line(&summary));
     }
     let counts = joined.counts;
-    text.push_str(&format!(
-        "sent {}  received {}  lost {}  duplicates {}  reordered {}\n",
-        counts.sent, counts.received, counts.lost, counts.duplicates, counts.reordered
-    ));
+    text.push_str(&report::counts_line(&counts));
     for warning in &joined.warnings {
         text.push_str(&format!("! {warning}\n"));
     }

@@ -81,17 +81,11 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let line = |values: &[u64]| {
         Summary::from_samples(values).map_or_else(|| "none\n".to_owned(), |s| super::e2e::line(&s))
     };
-    let counts = outcome.counts;
     let mut text = format!(
-        "rtt, matched by sequence:  {}rtt_last, as DL timed it:  {}\
-         sent {}  received {}  lost {}  duplicates {}  reordered {}\n",
+        "rtt, matched by sequence:  {}rtt_last, as DL timed it:  {}{}",
         line(&outcome.samples.latencies_sent_ns()),
         line(&outcome.last),
-        counts.sent,
-        counts.received,
-        counts.lost,
-        counts.duplicates,
-        counts.reordered
+        report::counts_line(&outcome.counts)
     );
     if let Some(warning) = outcome.lateness.warning(nanoseconds(args.interval)) {
         text.push_str(&format!("! {warning}\n"));

@@ -6,6 +6,14 @@ pub(crate) mod units;
 
 use std::io::Write;
 
+/// What became of the messages, on one line.
+pub(crate) fn counts_line(counts: &mq_measure::Counts) -> String {
+    format!(
+        "sent {}  received {}  lost {}  duplicates {}  reordered {}\n",
+        counts.sent, counts.received, counts.lost, counts.duplicates, counts.reordered
+    )
+}
+
 /// Writes results to standard output. A reader that has gone (`| head`) is no error.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
