@@ -7,7 +7,7 @@ use std::{
 };
 
 use mq_codec::{ConnAck, Disconnect, QoS, ReasonCode, Version};
-use mq_proto::{CloseReason, CommandError, Connection, Event as ProtoEvent, LaneId};
+use mq_proto::{CloseReason, CommandError, Connection, Event as ProtoEvent};
 use mq_transport::{Link, Progress};
 
 use super::{Driver, Outcome, now};
@@ -134,7 +134,7 @@ impl Driver {
         if connection.poll_timeout().is_some_and(|at| at <= now) {
             if !may_read {
                 // The server's sign of life may be among what we do not read on purpose.
-                connection.handle_bytes(now, LaneId::CONTROL, link.received(LaneId::CONTROL));
+                connection.excuse_silence(now);
             }
             connection.handle_timeout(now);
         }
