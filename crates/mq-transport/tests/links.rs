@@ -5,9 +5,12 @@ mod common;
 
 use std::time::Duration;
 
-use common::{SOON, listen, outbox, pair, receive, send};
+use common::{
+    SOON, any_address, connect, connect_options, listen, listen_options, outbox, pair, receive,
+    send,
+};
 use mq_proto::{LaneId, Outbox};
-use mq_transport::{Connector, Error, HandshakeKind, Link, Progress, Scheme};
+use mq_transport::{Connector, Error, HandshakeKind, Link, Listener, Progress, Scheme};
 
 over!(bytes_go_both_ways: tcp, tls, quic, mem);
 async fn bytes_go_both_ways(scheme: Scheme) {
@@ -39,7 +42,16 @@ async fn bytes_go_both_ways(scheme: Scheme) {
 over!(much_arrives_in_order_at_a_slow_reader: tcp, tls, quic, mem);
 async fn much_arrives_in_order_at_a_slow_reader(scheme: Scheme) {
     const SIZE: usize = 4 << 20;
-    let (mut client, mut server) = pair(scheme).await;
+    // Left to itself, a kernel's buffers may grow to more than that.
+    let mut listening = listen_options();
+    listening.socket.receive_buffer = Some(64 << 10);
+    let mut connecting = connect_options();
+    connecting.socket.send_buffer = Some(64 << 10);
+    let mut listener = Listener::bind(&any_address(scheme), &listening)
+        .await
+        .unwrap();
+    let connector = Connector::new(connecting).unwrap();
+    let (mut client, mut server) = connect(&connector, &mut listener).await;
     let data: Vec<u8> = (0_u32..).flat_map(u32::to_le_bytes).take(SIZE).collect();
     let mut queued = Outbox::new();
     for piece in data.chunks(3000) {
