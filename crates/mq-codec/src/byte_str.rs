@@ -5,14 +5,17 @@ use core::{
     cmp::Ordering,
     fmt,
     hash::{Hash, Hasher},
-    ops::{Deref, Range},
+    ops::Deref,
 };
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 /// Strings up to this many bytes are kept in place. A string takes 40 bytes of memory then, and
 /// most topic names and client identifiers fit.
 const IN_PLACE: usize = 31;
+
+/// By how much [`ByteStr::append_to`] may write too far for a moment.
+pub(crate) const SLACK: usize = IN_PLACE;
 
 /// An MQTT string: UTF-8, at most 65,535 bytes, no U+0000.
 ///
@@ -67,27 +70,19 @@ impl ByteStr {
         Ok(Self::from_checked(bytes))
     }
 
-    /// The string that stands at `range` of `frame`, where its length prefix bounds it.
-    pub(crate) fn from_frame(frame: &Bytes, range: Range<usize>) -> Result<Self, StringError> {
-        check_text(&frame[range.clone()])?;
-        Ok(Self::from_checked_frame(frame, range))
-    }
-
-    /// Like [`from_frame`](Self::from_frame), for text that the caller has checked.
-    #[inline]
-    pub(crate) fn from_checked_frame(frame: &Bytes, range: Range<usize>) -> Self {
-        debug_assert_eq!(check_text(&frame[range.clone()]), Ok(()));
-        Self::in_place(&frame[range.clone()])
-            .unwrap_or_else(|| Self(Repr::Shared(frame.slice(range))))
-    }
-
     fn from_checked(bytes: Bytes) -> Self {
-        Self::in_place(&bytes).unwrap_or(Self(Repr::Shared(bytes)))
+        Self::in_place(&bytes).unwrap_or_else(|| Self::shared(bytes))
     }
 
-    /// The text in place if it is short enough.
+    /// A string of `text`, which was checked, where it is and with it what it belongs to.
+    pub(crate) fn shared(text: Bytes) -> Self {
+        debug_assert_eq!(check_text(&text), Ok(()));
+        Self(Repr::Shared(text))
+    }
+
+    /// The text, which was checked, in place if it is short enough.
     #[inline]
-    fn in_place(text: &[u8]) -> Option<Self> {
+    pub(crate) fn in_place(text: &[u8]) -> Option<Self> {
         let mut bytes = [0; IN_PLACE];
         bytes.get_mut(..text.len())?.copy_from_slice(text);
         let length = u8::try_from(text.len()).ok()?;
@@ -121,6 +116,22 @@ impl ByteStr {
         }
     }
 
+    /// Appends the text to `out`, which should have room for [`SLACK`] bytes more.
+    ///
+    /// A copy of a size that the compiler knows is two moves and no call, so the whole place is
+    /// copied and what is too much cut off again.
+    #[inline]
+    pub(crate) fn append_to(&self, out: &mut BytesMut) {
+        match &self.0 {
+            Repr::InPlace { length, bytes } => {
+                let end = out.len() + usize::from(*length);
+                out.extend_from_slice(bytes);
+                out.truncate(end);
+            }
+            Repr::Shared(bytes) => out.extend_from_slice(bytes),
+        }
+    }
+
     /// The same text in memory of its own.
     #[must_use]
     pub fn detached(&self) -> Self {
@@ -138,7 +149,8 @@ fn check_length(bytes: &Bytes) -> Result<(), StringError> {
     Ok(())
 }
 
-fn check_text(bytes: &[u8]) -> Result<(), StringError> {
+/// Whether bytes that a length prefix bounds are an MQTT string.
+pub(crate) fn check_text(bytes: &[u8]) -> Result<(), StringError> {
     core::str::from_utf8(bytes).map_err(|_| StringError::NotUtf8)?;
     if bytes.contains(&0) {
         return Err(StringError::Nul);
@@ -251,8 +263,7 @@ mod tests {
         for length in [0, 1, IN_PLACE, IN_PLACE + 1, 1000] {
             let text = "x".repeat(length);
             let new = ByteStr::new(text.clone()).unwrap();
-            let frame = Bytes::from(format!("..{text}.."));
-            let decoded = ByteStr::from_frame(&frame, 2..2 + length).unwrap();
+            let decoded = ByteStr::from_bytes(Bytes::from(text.clone())).unwrap();
             assert_eq!(new, decoded);
             assert_eq!(new.cmp(&decoded), Ordering::Equal);
             assert_eq!(decoded.detached(), *text.as_str());
@@ -265,9 +276,9 @@ mod tests {
     #[test]
     fn a_short_string_does_not_keep_its_frame_alive() {
         let frame = Bytes::from(vec![b'a'; 100]);
-        let short = ByteStr::from_frame(&frame, 0..IN_PLACE).unwrap();
+        let short = ByteStr::from_bytes(frame.slice(..IN_PLACE)).unwrap();
         assert!(frame.is_unique());
-        let long = ByteStr::from_frame(&frame, 0..IN_PLACE + 1).unwrap();
+        let long = ByteStr::from_bytes(frame.slice(..=IN_PLACE)).unwrap();
         assert!(!frame.is_unique());
         assert!(short < long);
     }

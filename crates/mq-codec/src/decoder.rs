@@ -2,7 +2,10 @@
 
 use bytes::BytesMut;
 
-use crate::{DecodeError, Packet, PacketType, Publish, Version, wire::varint};
+use crate::{
+    DecodeError, Packet, PacketType, Publish, Version,
+    wire::{Reader, varint},
+};
 
 /// Takes packets off the front of a buffer as they become complete.
 ///
@@ -72,12 +75,12 @@ impl Decoder {
         if buffer.len() < size {
             return Ok(None);
         }
-        let frame = buffer.split_to(size).freeze();
         let version = self.version.unwrap_or(Version::V5);
+        let reader = Reader::new(packet_type, buffer, header, size);
         if packet_type == PacketType::Publish {
-            return Publish::read(frame, header, flags, version).map(|p| Some(Packet::Publish(p)));
+            return Publish::read(reader, flags, version).map(|p| Some(Packet::Publish(p)));
         }
-        let packet = Packet::read(packet_type, &frame, header, version)?;
+        let packet = Packet::read(reader, version)?;
         if let (None, Packet::Connect(connect)) = (self.version, &packet) {
             self.version = Some(connect.version);
         }

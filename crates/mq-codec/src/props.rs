@@ -257,17 +257,18 @@ macro_rules! properties {
                 if length == 0 {
                     return Ok(properties);
                 }
-                let mut block = reader.part(length as usize)?;
-                while !block.is_empty() {
-                    match block.varint()? {
+                let behind = reader.narrow(length as usize)?;
+                while !reader.is_empty() {
+                    match reader.varint()? {
                         $($crate::props::id::$id => $crate::props::Slot::read(
                             &mut properties.$field,
-                            &mut block,
+                            reader,
                             $crate::props::id::$id,
                         )?,)*
-                        other => return Err($crate::props::unexpected(&block, other)),
+                        other => return Err($crate::props::unexpected(reader, other)),
                     }
                 }
+                reader.widen(behind);
                 Ok(properties)
             }
 

@@ -1,13 +1,8 @@
 //! Topic names and topic filters, checked once where they enter.
 
-use core::{
-    fmt,
-    ops::{Deref, Range},
-};
+use core::{fmt, ops::Deref};
 
-use bytes::Bytes;
-
-use crate::{ByteStr, StringError};
+use crate::{ByteStr, StringError, byte_str::check_text};
 
 /// A topic name: what a message is published to. At least one character, no wildcard.
 ///
@@ -72,17 +67,23 @@ impl TopicName {
         Ok(Self(text))
     }
 
-    /// From the wire; the empty name is allowed, since a topic alias may stand in for it.
+    /// Checks a name from the wire. The empty one is allowed: a topic alias may stand in for it.
     #[inline]
-    pub(crate) fn from_frame(frame: &Bytes, range: Range<usize>) -> Result<Self, TopicError> {
-        if is_plain_ascii(&frame[range.clone()]) {
-            return Ok(Self(ByteStr::from_checked_frame(frame, range)));
+    pub(crate) fn check_received(text: &[u8]) -> Result<(), TopicError> {
+        if is_plain_ascii(text) {
+            return Ok(());
         }
-        let text = ByteStr::from_frame(frame, range)?;
-        if text.as_bytes().iter().any(|b| matches!(b, b'+' | b'#')) {
+        check_text(text)?;
+        if text.iter().any(|b| matches!(b, b'+' | b'#')) {
             return Err(TopicError::Wildcard);
         }
-        Ok(Self(text))
+        Ok(())
+    }
+
+    /// A name that was checked.
+    #[inline]
+    pub(crate) fn from_checked(text: ByteStr) -> Self {
+        Self(text)
     }
 
     /// The name of no characters, which stands for "see the topic alias" on the wire.
@@ -371,7 +372,7 @@ mod tests {
                     assert!(is_plain_ascii(&name));
                     name[place] = odd;
                     assert!(!is_plain_ascii(&name), "{name:?}");
-                    assert!(TopicName::from_frame(&name.into(), 0..length).is_err());
+                    assert!(TopicName::check_received(&name).is_err());
                 }
             }
         }
@@ -387,7 +388,7 @@ mod tests {
         assert_eq!(TopicName::new("#"), Err(TopicError::Wildcard));
         assert_eq!(TopicName::new(""), Err(TopicError::Empty));
         assert_eq!(
-            TopicName::from_frame(&Bytes::from_static(b"a\xff"), 0..2),
+            TopicName::check_received(b"a\xff"),
             Err(TopicError::String(StringError::NotUtf8))
         );
     }

@@ -1,38 +1,63 @@
 //! Fields: the integers, strings and binary data that packets are made of.
 
-use core::ops::Range;
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-use bytes::{BufMut, Bytes, BytesMut};
-
-use crate::{ByteStr, DecodeError, EncodeError, PacketId, PacketType, StringError, TopicName};
+use crate::{
+    ByteStr, DecodeError, EncodeError, PacketId, PacketType, StringError, TopicName,
+    byte_str::check_text,
+};
 
 /// The largest remaining length, and the largest variable byte integer: four bytes (§1.5.5).
 pub const MAX_REMAINING_LENGTH: u32 = 268_435_455;
 
-/// Reads the fields of one packet, sharing the packet's memory.
+/// Reads the fields of one packet off the front of a buffer.
+///
+/// A short field is copied out. One that is worth sharing is split off the buffer, and all before
+/// it is dropped, so a small PUBLISH touches the buffer's reference count once, for its payload,
+/// and a packet of short fields not at all.
 #[derive(Debug)]
 pub(crate) struct Reader<'a> {
     pub(crate) packet: PacketType,
-    frame: &'a Bytes,
+    buffer: &'a mut BytesMut,
+    /// Where the next field begins.
     at: usize,
+    /// Where what may be read ends: that of the packet, or of a part of it.
     end: usize,
 }
 
+/// What comes behind the part of a packet that is being read, in bytes.
+#[must_use]
+#[derive(Clone, Copy)]
+pub(crate) struct Behind(usize);
+
 impl<'a> Reader<'a> {
-    /// Reads `frame` from byte `at`, after the fixed header.
+    /// Reads the packet of `size` bytes that `buffer` begins with, from byte `at`, after the fixed
+    /// header.
     #[inline]
-    pub(crate) fn new(packet: PacketType, frame: &'a Bytes, at: usize) -> Self {
+    pub(crate) fn new(
+        packet: PacketType,
+        buffer: &'a mut BytesMut,
+        at: usize,
+        size: usize,
+    ) -> Self {
+        debug_assert!(at <= size && size <= buffer.len());
         Self {
             packet,
-            frame,
+            buffer,
             at,
-            end: frame.len(),
+            end: size,
         }
     }
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.at == self.end
+    }
+
+    /// What was not read yet.
+    #[inline]
+    fn rest(&self) -> &[u8] {
+        &self.buffer[self.at..self.end]
     }
 
     #[inline]
@@ -50,12 +75,12 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn varint(&mut self) -> Result<u32, DecodeError> {
-        match varint(&self.frame[self.at..self.end])? {
+        match varint(self.rest())? {
             Some((value, length)) => {
                 self.at += length;
                 Ok(value)
             }
-            None => Err(DecodeError::Truncated(self.packet)),
+            None => Err(self.truncated()),
         }
     }
 
@@ -68,28 +93,22 @@ impl<'a> Reader<'a> {
     /// Binary data: a 16-bit length and as many bytes.
     #[inline]
     pub(crate) fn binary(&mut self) -> Result<Bytes, DecodeError> {
-        let range = self.range()?;
-        Ok(self.frame.slice(range))
-    }
-
-    /// Where the bytes behind a 16-bit length stand in the frame; they are skipped.
-    #[inline]
-    fn range(&mut self) -> Result<Range<usize>, DecodeError> {
-        let length = usize::from(self.u16()?);
-        let start = self.at;
-        self.skip(length)?;
-        Ok(start..self.at)
+        let length = self.u16()?.into();
+        self.peek(length)?;
+        Ok(self.share(length))
     }
 
     #[inline]
     pub(crate) fn topic(&mut self) -> Result<TopicName, DecodeError> {
-        let range = self.range()?;
-        TopicName::from_frame(self.frame, range).map_err(DecodeError::TopicName)
+        let length = self.u16()?.into();
+        TopicName::check_received(self.peek(length)?).map_err(DecodeError::TopicName)?;
+        Ok(TopicName::from_checked(self.text(length)))
     }
 
     pub(crate) fn string(&mut self) -> Result<ByteStr, DecodeError> {
-        let range = self.range()?;
-        ByteStr::from_frame(self.frame, range).map_err(|error| self.string_error(error))
+        let length = self.u16()?.into();
+        check_text(self.peek(length)?).map_err(|error| self.string_error(error))?;
+        Ok(self.text(length))
     }
 
     pub(crate) fn string_error(&self, error: StringError) -> DecodeError {
@@ -99,58 +118,84 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Where the next field begins in the frame.
-    #[inline]
-    pub(crate) fn position(&self) -> usize {
-        self.at
-    }
-
     /// Skips the next byte if it is 0, such as the length of no properties.
+    #[inline]
     pub(crate) fn skip_zero(&mut self) -> bool {
-        let zero = self.frame[self.at..self.end].first() == Some(&0);
+        let zero = self.rest().first() == Some(&0);
         self.at += usize::from(zero);
         zero
     }
 
-    /// A reader of the next `length` bytes, which are skipped here.
-    pub(crate) fn part(&mut self, length: usize) -> Result<Self, DecodeError> {
-        let start = self.at;
-        self.skip(length)?;
-        Ok(Self {
-            packet: self.packet,
-            frame: self.frame,
-            at: start,
-            end: self.at,
-        })
+    /// Ends what may be read `length` bytes from here, until [`widen`](Self::widen).
+    pub(crate) fn narrow(&mut self, length: usize) -> Result<Behind, DecodeError> {
+        let left = self.end - self.at;
+        let behind = left.checked_sub(length).ok_or_else(|| self.truncated())?;
+        self.end -= behind;
+        Ok(Behind(behind))
     }
 
-    /// Refuses what is left.
-    pub(crate) fn finish(&self) -> Result<(), DecodeError> {
-        if self.is_empty() {
-            Ok(())
-        } else {
-            Err(DecodeError::TrailingBytes(self.packet))
-        }
+    /// Allows what comes behind the part again.
+    pub(crate) fn widen(&mut self, behind: Behind) {
+        self.end += behind.0;
     }
 
-    #[inline]
-    fn skip(&mut self, length: usize) -> Result<(), DecodeError> {
-        if self.end - self.at < length {
-            return Err(DecodeError::Truncated(self.packet));
+    /// Takes the packet off the buffer; refuses one that was not read to its end.
+    pub(crate) fn finish(self) -> Result<(), DecodeError> {
+        if !self.is_empty() {
+            return Err(DecodeError::TrailingBytes(self.packet));
         }
-        self.at += length;
+        self.buffer.advance(self.end);
         Ok(())
+    }
+
+    /// Takes the packet off the buffer; what was not read is its payload.
+    #[inline]
+    pub(crate) fn into_payload(mut self) -> Bytes {
+        self.share(self.end - self.at)
+    }
+
+    /// The next `length` bytes, which are not skipped.
+    #[inline]
+    fn peek(&self, length: usize) -> Result<&[u8], DecodeError> {
+        self.rest().get(..length).ok_or_else(|| self.truncated())
+    }
+
+    /// Takes the next `length` bytes, which are there and are text.
+    #[inline]
+    fn text(&mut self, length: usize) -> ByteStr {
+        match ByteStr::in_place(&self.rest()[..length]) {
+            Some(text) => {
+                self.at += length;
+                text
+            }
+            None => ByteStr::shared(self.share(length)),
+        }
+    }
+
+    /// Splits the next `length` bytes off, with all before them.
+    #[inline]
+    fn share(&mut self, length: usize) -> Bytes {
+        self.buffer.advance(self.at);
+        self.end -= self.at + length;
+        self.at = 0;
+        self.buffer.split_to(length).freeze()
     }
 
     #[inline]
     fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
-        match self.frame[self.at..self.end].first_chunk::<N>() {
+        match self.rest().first_chunk::<N>() {
             Some(bytes) => {
+                let bytes = *bytes;
                 self.at += N;
-                Ok(*bytes)
+                Ok(bytes)
             }
-            None => Err(DecodeError::Truncated(self.packet)),
+            None => Err(self.truncated()),
         }
+    }
+
+    #[cold]
+    fn truncated(&self) -> DecodeError {
+        DecodeError::Truncated(self.packet)
     }
 }
 

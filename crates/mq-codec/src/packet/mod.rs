@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 
 use crate::{
     DecodeError, EncodeError, PacketId, Version,
@@ -213,17 +213,11 @@ impl Packet {
         }
     }
 
-    /// Reads a packet that is not PUBLISH, whose fixed header ends at byte `at` of `frame`; the
-    /// decoder has checked its type and flags.
-    pub(crate) fn read(
-        packet_type: PacketType,
-        frame: &Bytes,
-        at: usize,
-        version: Version,
-    ) -> Result<Self, DecodeError> {
-        let mut reader = Reader::new(packet_type, frame, at);
+    /// Reads a packet that is not PUBLISH, behind its fixed header; the decoder has checked its
+    /// type and flags.
+    pub(crate) fn read(mut reader: Reader<'_>, version: Version) -> Result<Self, DecodeError> {
         let r = &mut reader;
-        let packet = match packet_type {
+        let packet = match r.packet {
             PacketType::Publish => unreachable!("the decoder reads it by itself"),
             PacketType::Connect => Self::Connect(Box::new(Connect::read(r)?)),
             PacketType::ConnAck => Self::ConnAck(Box::new(ConnAck::read(r, version)?)),

@@ -1,10 +1,11 @@
 //! PUBLISH (§3.3).
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 
 use crate::{
     ByteStr, DecodeError, Empty, EncodeError, PacketId, PacketType, QoS, Sparse, SubscriptionId,
     TopicName, Version,
+    byte_str::SLACK,
     props::{clamped, id, properties},
     wire::{Reader, Sink, check_binary, length_of, remaining_length},
 };
@@ -106,15 +107,13 @@ impl Publish {
         }
     }
 
-    /// Reads a whole packet; `frame` begins with the fixed header, `at` is where that ends.
+    /// Reads a packet behind its fixed header, whose flags are given.
     #[inline]
     pub(crate) fn read(
-        mut frame: Bytes,
-        at: usize,
+        mut reader: Reader<'_>,
         flags: u8,
         version: Version,
     ) -> Result<Self, DecodeError> {
-        let mut reader = Reader::new(PacketType::Publish, &frame, at);
         let qos = QoS::from_bits(flags >> 1 & 0b11).ok_or(DecodeError::ReservedQos)?;
         let dup = flags & 0b1000 != 0;
         if dup && qos == QoS::AtMostOnce && version > Version::V3_1 {
@@ -132,9 +131,6 @@ impl Publish {
         if topic.is_empty() && properties.topic_alias.is_none() {
             return Err(DecodeError::NoTopic);
         }
-        // What is left is the payload, and the handle on the frame becomes its own.
-        let payload_at = reader.position();
-        frame.advance(payload_at);
         Ok(Self {
             dup,
             qos,
@@ -142,7 +138,7 @@ impl Publish {
             topic,
             packet_id,
             properties,
-            payload: frame,
+            payload: reader.into_payload(),
         })
     }
 }
@@ -217,7 +213,9 @@ impl PublishHead<'_> {
     /// The size of the whole packet in bytes, fixed header and payload included.
     #[must_use]
     pub fn packet_size(&self, version: Version) -> usize {
-        let body = self.head_len(version, self.properties_len(version)) + self.payload_len;
+        let topic_len = self.topic.as_bytes().len();
+        let head = self.head_len(version, topic_len, self.properties_len(version));
+        let body = head + self.payload_len;
         1 + length_of(|length| length.varint(clamped(body))) + body
     }
 
@@ -230,51 +228,46 @@ impl PublishHead<'_> {
         if self.packet_id.is_some() != (self.qos > QoS::AtMostOnce) {
             return Err(EncodeError::PacketIdMismatch(self.qos));
         }
-        if self.topic.is_empty() && (self.topic_alias.is_none() || version < Version::V5) {
+        let topic = self.topic.as_byte_str();
+        let topic_len = topic.as_bytes().len();
+        if topic_len == 0 && (self.topic_alias.is_none() || version < Version::V5) {
             return Err(EncodeError::NoTopic);
         }
         if !self.properties.is_untouched() {
             let correlation_data = self.properties.correlation_data.as_ref();
             check_binary(PacketType::Publish, correlation_data)?;
         }
-        let topic = self.topic.as_bytes();
         let properties = self.properties_len(version);
-        let head = self.head_len(version, properties);
+        let head = self.head_len(version, topic_len, properties);
         let remaining = remaining_length(head + self.payload_len)?;
         // Room for the payload too, which most callers append.
-        out.reserve(5 + head + self.payload_len.min(COPIED));
+        out.reserve(5 + head + self.payload_len.min(COPIED) + SLACK);
         let first = (PacketType::Publish as u8) << 4
             | u8::from(self.dup) << 3
             | (self.qos as u8) << 1
             | u8::from(self.retain);
-        write_start(first, remaining, topic.len(), out);
-        out.bytes(topic);
-        match (self.packet_id.map(PacketId::get), version >= Version::V5) {
-            (None, false) => return Ok(()),
-            (None, true) if properties == 0 => out.u8(0),
-            (None, true) => out.varint(clamped(properties)),
-            (Some(id), false) => out.u16(id),
-            (Some(id), true) => {
-                out.u16(id);
-                out.varint(clamped(properties));
-            }
+        write_start(first, remaining, topic_len, out);
+        topic.append_to(out);
+        if let Some(id) = self.packet_id {
+            out.packet_id(id);
         }
         if properties > 0 {
-            self.write_properties(out);
+            self.write_properties(properties, out);
+        } else if version >= Version::V5 {
+            out.u8(0);
         }
         Ok(())
     }
 
     /// The length of all between the fixed header and the payload.
     #[inline]
-    fn head_len(&self, version: Version, properties: usize) -> usize {
+    fn head_len(&self, version: Version, topic_len: usize, properties: usize) -> usize {
         let packet_id = if self.packet_id.is_some() { 2 } else { 0 };
-        let prefix = match (version >= Version::V5, properties) {
-            (false, _) => 0,
-            (true, 0) => 1,
-            (true, _) => length_of(|length| length.varint(clamped(properties))),
+        let prefix = match properties {
+            0 => usize::from(version >= Version::V5),
+            _ => length_of(|length| length.varint(clamped(properties))),
         };
-        2 + self.topic.as_bytes().len() + packet_id + prefix + properties
+        2 + topic_len + packet_id + prefix + properties
     }
 
     /// The length of the properties, without the length in front of them.
@@ -287,10 +280,24 @@ impl PublishHead<'_> {
         if version < Version::V5 || none {
             return 0;
         }
-        length_of(|length| self.write_properties(length))
+        self.fields_len()
     }
 
-    fn write_properties(&self, sink: &mut impl Sink) {
+    /// Takes a copy and is a call of its own, like what writes the fields, so that the head of a
+    /// packet without properties stays in registers.
+    #[inline(never)]
+    fn fields_len(self) -> usize {
+        length_of(|length| self.write_fields(length))
+    }
+
+    /// Writes the properties, `length` bytes, behind that length.
+    #[inline(never)]
+    fn write_properties(self, length: usize, out: &mut BytesMut) {
+        out.varint(clamped(length));
+        self.write_fields(out);
+    }
+
+    fn write_fields(&self, sink: &mut impl Sink) {
         use crate::props::Slot;
 
         self.message_expiry_interval
