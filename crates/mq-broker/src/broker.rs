@@ -10,7 +10,7 @@ use tokio::{
 };
 use tracing::{debug, warn};
 
-use crate::{Error, conn, hub::Hub, mailbox::MailboxLimits, metrics::Metrics};
+use crate::{Error, Store, conn, hub::Hub, mailbox::MailboxLimits, metrics::Metrics};
 
 /// How a broker is made. [`Config`](crate::Config) makes one from a file.
 #[derive(Clone, Debug)]
@@ -38,6 +38,8 @@ pub struct Settings {
     pub max_session_expiry: Option<Duration>,
     /// How long connections have to end at shutdown. Default 5 s.
     pub shutdown_timeout: Duration,
+    /// What outlives the broker; `None`, the default, for nothing.
+    pub store: Option<Arc<dyn Store>>,
 }
 
 impl Settings {
@@ -58,6 +60,7 @@ impl Settings {
             early_data: EarlyDataPolicy::Full,
             max_session_expiry: None,
             shutdown_timeout: Duration::from_secs(5),
+            store: None,
         }
     }
 }
@@ -79,7 +82,8 @@ impl Broker {
     /// Binds all listeners and begins to accept.
     ///
     /// # Errors
-    /// If one of them cannot be bound, or a certificate cannot be read; nothing runs then.
+    /// If one of them cannot be bound, or a certificate or the store cannot be read; nothing runs
+    /// then.
     pub async fn start(mut settings: Settings) -> Result<Self, Error> {
         if settings.listeners.is_empty() {
             return Err(Error::NoListener);
@@ -91,7 +95,8 @@ impl Broker {
         }
         let addresses: Vec<_> = listeners.iter().map(Listener::local_address).collect();
         let shutdown = watch::Sender::new(false);
-        let hub = Arc::new(Hub::new(settings.mailbox));
+        let hub = Hub::new(settings.mailbox, settings.store.clone())?;
+        let hub = Arc::new(hub);
         let acceptor = Acceptor {
             hub: Arc::clone(&hub),
             connections: Arc::new(Semaphore::new(settings.max_connections)),

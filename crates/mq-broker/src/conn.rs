@@ -12,7 +12,7 @@ use mq_codec::{
     Unsubscribe, Version, Will,
 };
 use mq_proto::{
-    AckTicket, CloseReason, CommandError, Connection, Delivery, Event, LaneId, Received,
+    AckTicket, CloseReason, CommandError, Connection, Delivery, Event, LaneId, Outbox, Received,
 };
 use mq_transport::{EarlyDataPolicy, Link, Progress};
 use tokio::{
@@ -23,8 +23,9 @@ use tracing::{debug, info};
 
 use crate::{
     broker::Settings,
-    hub::{Attached, Hub, Publisher},
+    hub::{self, Attached, Hub, Publisher},
     mailbox::QOS0_PATIENCE,
+    store::{SessionChange, StoreFailed},
 };
 
 /// Bytes that wait to be written before no more messages are taken from the mailbox.
@@ -50,11 +51,12 @@ pub(crate) async fn serve(
     let mut conn = Conn {
         connection: Connection::server(Instant::now(), settings.protocol.clone()),
         link,
+        publisher: hub.publisher(),
         hub,
         settings,
         shutdown,
         attached: None,
-        publisher: Publisher::default(),
+        held_back: Outbox::new(),
         outgoing: VecDeque::new(),
         held: None,
         will: None,
@@ -83,6 +85,8 @@ struct Conn {
     /// How long the session lives on: zero ends it with the connection, `None` never.
     expiry: Option<Duration>,
     closed: Option<CloseReason>,
+    /// Stands in for the outbox while that must wait for the store; always empty.
+    held_back: Outbox,
 }
 
 impl Conn {
@@ -106,6 +110,8 @@ impl Conn {
             if closed && !is_blocked {
                 continue;
             }
+            // Nothing leaves before what it follows from is in the store.
+            let settled = self.publisher.journal.is_settled();
             let want_read = !is_blocked && self.connection.outbox().len() < READ_LIMIT;
             if !want_read {
                 self.connection.excuse_silence(now);
@@ -125,9 +131,19 @@ impl Conn {
                 }) => (Some(&session.mailbox), Some(claims)),
                 None => (None, None),
             };
+            let outbox = if settled {
+                self.connection.outbox()
+            } else {
+                &mut self.held_back
+            };
             tokio::select! {
-                progress = self.link.progress(self.connection.outbox(), want_read), if !closed => {
+                progress = self.link.progress(outbox, want_read), if !closed => {
                     self.progressed(progress);
+                }
+                stored = self.publisher.journal.settled(), if !settled => {
+                    if let Err(StoreFailed) = stored {
+                        self.leave(ReasonCode::UnspecifiedError);
+                    }
                 }
                 () = optional(mailbox.map(crate::mailbox::Mailbox::filled)),
                     if !closed && self.outgoing.is_empty() => {}
@@ -175,8 +191,7 @@ impl Conn {
     /// The peer has gone, and a message of its still finds no room: it was not acknowledged, and
     /// neither was what came after it.
     fn give_up(&mut self) {
-        self.hub.metrics.dropped.add(self.publisher.waiting.len());
-        self.publisher.waiting.clear();
+        self.publisher.give_up(&self.hub.metrics);
         self.held = None;
         while let Some(event) = self.connection.poll_event() {
             match event {
@@ -205,7 +220,15 @@ impl Conn {
                 // No method was agreed on in CONNECT, so there is nothing to go on with.
                 Event::Auth(_) => self.leave(ReasonCode::ProtocolError),
                 Event::Closed(reason) => self.closed = Some(reason),
-                // The window has opened; `fill` uses it. The rest is for clients.
+                Event::Released { packet_id } => self.record(SessionChange::Released { packet_id }),
+                // The window has opened as well; `fill` uses it.
+                Event::Acked { packet_id, .. } => {
+                    self.record(SessionChange::Completed { packet_id });
+                }
+                Event::IncomingReleased { packet_id } => {
+                    self.record(SessionChange::ReceivedReleased { packet_id });
+                }
+                // The rest is for clients.
                 _ => {}
             }
         }
@@ -241,7 +264,8 @@ impl Conn {
         } else {
             client_id
         };
-        let Some(mut attached) = self.hub.attach(&client_id, clean_start).await else {
+        let journal = &mut self.publisher.journal;
+        let Some(mut attached) = self.hub.attach(&client_id, clean_start, journal).await else {
             self.connection.refuse(ConnAck::new(ReasonCode::ServerBusy));
             return;
         };
@@ -251,6 +275,12 @@ impl Conn {
             properties.session_expiry_interval,
             &mut ack,
         );
+        let expiry = self.expiry;
+        if expiry != Some(Duration::ZERO) {
+            attached.session.keep();
+        }
+        let journal = &mut self.publisher.journal;
+        journal.record_of(&attached.session, SessionChange::Attached { expiry });
         ack.session_present = attached.present;
         let protocol = core::mem::take(&mut attached.state.protocol);
         if attached.session.mailbox.connect() {
@@ -309,15 +339,26 @@ impl Conn {
         }
     }
 
-    fn publish(&mut self, now: Instant, mut received: Received) {
-        let ticket = received.ticket.take();
-        let from = self.attached.as_ref().map(|attached| attached.session.key);
-        let reason = self.hub.publish(from, received, now, &mut self.publisher);
-        let Some(ticket) = ticket else { return };
-        if self.publisher.waiting.is_empty() {
+    fn publish(&mut self, now: Instant, received: Received) {
+        let Some(attached) = &self.attached else {
+            return;
+        };
+        let publisher = &mut self.publisher;
+        let answer = self
+            .hub
+            .publish(&attached.session, received, now, publisher);
+        if !publisher.waiting.is_empty() {
+            self.held = answer;
+        } else if let Some((ticket, reason)) = answer {
             self.connection.ack(now, ticket, reason);
-        } else {
-            self.held = Some((ticket, reason));
+        }
+    }
+
+    /// Records what became of a message in flight.
+    fn record(&mut self, change: SessionChange) {
+        if let Some(attached) = &self.attached {
+            let journal = &mut self.publisher.journal;
+            journal.record_of(&attached.session, change);
         }
     }
 
@@ -362,7 +403,10 @@ impl Conn {
         let reasons = unsubscribe
             .filters
             .iter()
-            .map(|filter| self.hub.unsubscribe(attached, filter))
+            .map(|filter| {
+                let journal = &mut self.publisher.journal;
+                self.hub.unsubscribe(attached, filter, journal)
+            })
             .collect();
         let ack = UnsubAck {
             packet_id: unsubscribe.packet_id,
@@ -382,24 +426,37 @@ impl Conn {
 
     /// Moves messages from the mailbox into the outbox, as many as the window and the link take.
     fn fill(&mut self, now: Instant) {
-        let Some(attached) = &self.attached else {
+        let Some(Attached { session, .. }) = &self.attached else {
             return;
         };
+        let metrics = &self.hub.metrics;
+        let journal = &mut self.publisher.journal;
         while self.connection.is_open() && self.connection.outbox().len() < OUTBOX_LIMIT {
             if self.outgoing.is_empty() {
-                attached.session.mailbox.take(now, TAKE, &mut self.outgoing);
+                session.mailbox.take(TAKE, &mut self.outgoing);
             }
             let Some(delivery) = self.outgoing.pop_front() else {
                 return;
             };
+            if delivery.expires_at.is_some_and(|at| at <= now) {
+                // `[MQTT-3.3.2-5]`
+                hub::unqueued(session, &delivery, journal);
+                continue;
+            }
+            let number = delivery.tag;
             match self.connection.publish(now, delivery) {
-                Ok(_) => self.hub.metrics.messages_out.add(1),
+                Ok(packet_id) => {
+                    metrics.messages_out.add(1);
+                    if let Some(packet_id) = packet_id {
+                        journal.record_of(session, SessionChange::Sent { number, packet_id });
+                    }
+                }
                 Err((CommandError::WindowFull, delivery)) => {
                     self.outgoing.push_front(delivery);
                     return;
                 }
                 // Larger than the client takes: as if it had been sent `[MQTT-3.1.2-25]`.
-                Err(_) => self.hub.metrics.dropped.add(1),
+                Err((_, delivery)) => hub::dropped(metrics, session, &delivery, journal),
             }
         }
     }
@@ -407,7 +464,7 @@ impl Conn {
     /// Writes what is left, closes the link, and gives the session back.
     async fn finish(mut self) {
         self.publisher.tell_readers();
-        self.hub.metrics.dropped.add(self.publisher.waiting.len());
+        self.publisher.give_up(&self.hub.metrics);
         let reason = self.closed.take().unwrap_or(CloseReason::LinkLost);
         if let CloseReason::ByPeer(disconnect) = &reason {
             self.disconnected_by_client(disconnect);
@@ -424,10 +481,20 @@ impl Conn {
             attached.state.protocol = self.connection.into_session();
             let unsent = self.outgoing.drain(..);
             attached.session.mailbox.disconnect(unsent);
+            let will = self.will.take();
+            let journal = &mut self.publisher.journal;
             self.hub
-                .detach(attached, Instant::now(), self.will.take(), self.expiry);
+                .detach(attached, Instant::now(), will, self.expiry, journal);
         } else {
             debug!(%reason, "a link without a session ended");
+        }
+        let stored = self.publisher.journal.settled();
+        if !matches!(
+            tokio::time::timeout(CLOSE_DEADLINE, stored).await,
+            Ok(Ok(()))
+        ) {
+            // What cannot be promised is not said.
+            outbox = Outbox::new();
         }
         close(self.link, &mut outbox, &reason).await;
     }

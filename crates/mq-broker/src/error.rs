@@ -12,6 +12,9 @@ pub enum Error {
     /// A listener cannot be bound, or what it needs cannot be read.
     #[error(transparent)]
     Transport(#[from] mq_transport::Error),
+    /// What an earlier broker kept cannot be read.
+    #[error(transparent)]
+    Store(#[from] crate::store::StoreError),
     /// The configuration file cannot be read.
     #[error("cannot read the configuration {}: {source}", path.display())]
     ReadConfig {

@@ -13,7 +13,7 @@ use hashbrown::HashMap;
 use mq_codec::{
     ByteStr, PublishProperties, QoS, ReasonCode, RetainHandling, SubscriptionId, TopicFilter, Will,
 };
-use mq_proto::{Delivery, Message, Received};
+use mq_proto::{AckTicket, Delivery, Message, Received};
 use tokio::sync::{Notify, OwnedMutexGuard};
 
 use crate::{
@@ -21,6 +21,10 @@ use crate::{
     metrics::Metrics,
     router::{FanOut, Retained, RetainedStore, Router, SessionKey, Subscriber, Target},
     session::{Session, State},
+    store::{
+        Change, Journal, Life, SessionChange, SessionRecord, Snapshot, Store, StoreError,
+        StoredMessage, from_wall_clock, to_wall_clock,
+    },
 };
 
 /// How long a client waits for the connection that has its session to let go.
@@ -40,6 +44,7 @@ pub(crate) struct Hub {
     due: Mutex<BTreeSet<(Instant, SessionKey)>>,
     due_changed: Notify,
     assigned: AtomicU64,
+    store: Option<Arc<dyn Store>>,
     pub(crate) metrics: Metrics,
 }
 
@@ -67,9 +72,11 @@ pub(crate) struct Attached {
     pub(crate) claims: tokio::sync::watch::Receiver<u64>,
 }
 
-/// What a publisher keeps from message to message: buffers, and where the last topic led.
-#[derive(Debug, Default)]
+/// What a publisher keeps from message to message: its way to the store, buffers, and where the
+/// last topic led.
+#[derive(Debug)]
 pub(crate) struct Publisher {
+    pub(crate) journal: Journal,
     fan_out: FanOut,
     /// The topic that `fan_out` is for, and the router's generation; while both hold, the trie is
     /// not asked again.
@@ -78,6 +85,8 @@ pub(crate) struct Publisher {
     tell: Vec<Arc<Session>>,
     /// Deliveries that found no room.
     pub(crate) waiting: Vec<(Arc<Session>, Delivery)>,
+    /// Deliveries of the message at hand, until they are recorded.
+    ready: Vec<(Arc<Session>, Delivery)>,
 }
 
 impl Publisher {
@@ -86,6 +95,13 @@ impl Publisher {
         let waiting = core::mem::take(&mut self.waiting);
         for (session, delivery) in waiting {
             self.queue(metrics, &session, delivery);
+        }
+    }
+
+    /// Drops what found no room.
+    pub(crate) fn give_up(&mut self, metrics: &Metrics) {
+        for (session, delivery) in self.waiting.drain(..) {
+            dropped(metrics, &session, &delivery, &mut self.journal);
         }
     }
 
@@ -98,9 +114,23 @@ impl Publisher {
 }
 
 impl Hub {
-    pub(crate) fn new(limits: MailboxLimits) -> Self {
+    /// A hub that goes on from what the store has kept.
+    pub(crate) fn new(
+        limits: MailboxLimits,
+        store: Option<Arc<dyn Store>>,
+    ) -> Result<Self, StoreError> {
+        let kept = store.as_ref().map(|store| store.load()).transpose()?;
+        let hub = Self::empty(limits, store);
+        if let Some(kept) = kept {
+            hub.restore(kept);
+        }
+        Ok(hub)
+    }
+
+    fn empty(limits: MailboxLimits, store: Option<Arc<dyn Store>>) -> Self {
         Self {
             limits,
+            store,
             routing: RwLock::default(),
             retained: RwLock::default(),
             sessions: Mutex::default(),
@@ -109,6 +139,86 @@ impl Hub {
             assigned: AtomicU64::new(0),
             metrics: Metrics::default(),
         }
+    }
+
+    /// What a connection publishes with.
+    pub(crate) fn publisher(&self) -> Publisher {
+        Publisher {
+            journal: self.journal(),
+            fan_out: FanOut::default(),
+            known: None,
+            tell: Vec::new(),
+            waiting: Vec::new(),
+            ready: Vec::new(),
+        }
+    }
+
+    fn journal(&self) -> Journal {
+        Journal::new(self.store.as_ref())
+    }
+
+    fn restore(&self, kept: Snapshot) {
+        for message in kept.retained.into_values() {
+            let Delivery {
+                message,
+                qos,
+                expires_at,
+                ..
+            } = message.into_delivery(0);
+            self.set_retained(&message, qos, expires_at);
+        }
+        for (client_id, record) in kept.sessions {
+            self.restore_session(&client_id, record);
+        }
+    }
+
+    fn restore_session(&self, client_id: &ByteStr, record: SessionRecord) {
+        let SessionRecord {
+            life,
+            subscriptions,
+            queued,
+            in_flight,
+            received,
+        } = record;
+        let session = self.find_or_create(client_id);
+        let mut state = session
+            .state
+            .try_lock()
+            .expect("nobody else knows the session yet");
+        state.used = true;
+        let in_flight = in_flight
+            .into_iter()
+            .map(|(id, message)| (id, message.map(|message| message.into_delivery(0))));
+        state.protocol = mq_proto::Session::restore(in_flight, received);
+        for (filter, (options, subscription_id)) in subscriptions {
+            let subscriber = Subscriber {
+                session: session.key,
+                options,
+                subscription_id,
+            };
+            let mut routing = write(&self.routing);
+            routing.router.subscribe(&filter, subscriber.clone());
+            state.subscriptions.insert(filter, subscriber);
+            self.metrics.subscriptions.add(1);
+        }
+        session.keep();
+        session.skip_numbers(queued.last_key_value().map_or(0, |(number, _)| *number));
+        session.mailbox.restore(
+            queued
+                .into_iter()
+                .map(|(number, message)| message.into_delivery(number)),
+        );
+        let now = Instant::now();
+        // The broker's end was the end of its connections.
+        let expiry = match life {
+            Life::Connected(expiry) => expiry,
+            Life::Away(expires_at) => {
+                expires_at.map(|at| from_wall_clock(at).saturating_duration_since(now))
+            }
+        };
+        session.leave(now, None, expiry);
+        drop(state);
+        self.note_due(&session);
     }
 
     /// A client identifier for a client that brought none: unlike any other of this broker.
@@ -125,7 +235,12 @@ impl Hub {
     /// without one, a new one. Who has it now is made to leave (take-over, `[MQTT-3.1.4-3]`).
     ///
     /// `None` if yet another connection claimed it meanwhile, or nobody let go in time.
-    pub(crate) async fn attach(&self, client_id: &ByteStr, clean: bool) -> Option<Attached> {
+    pub(crate) async fn attach(
+        &self,
+        client_id: &ByteStr,
+        clean: bool,
+        journal: &mut Journal,
+    ) -> Option<Attached> {
         loop {
             let session = self.find_or_create(client_id);
             session.claims.send_modify(|claims| *claims += 1);
@@ -145,7 +260,7 @@ impl Hub {
                 if let Some(will) = will {
                     self.publish_will(&session, will);
                 }
-                self.end_session(&session, &mut state);
+                self.end_session(&session, &mut state, journal);
                 continue;
             }
             let present = core::mem::replace(&mut state.used, true);
@@ -167,6 +282,7 @@ impl Hub {
         now: Instant,
         will: Option<Will>,
         expiry: Option<Duration>,
+        journal: &mut Journal,
     ) {
         let Attached {
             session, mut state, ..
@@ -177,10 +293,17 @@ impl Hub {
             self.publish_will(&session, will);
         }
         if ends_now {
-            self.end_session(&session, &mut state);
+            self.end_session(&session, &mut state, journal);
             return;
         }
+        let expires_at = session.expires_at().map(to_wall_clock);
+        journal.record_of(&session, SessionChange::Detached { expires_at });
         drop(state);
+        self.note_due(&session);
+    }
+
+    /// Has the timers look at the session when something of it is due.
+    fn note_due(&self, session: &Session) {
         if let Some(due) = session.next_due() {
             lock(&self.due).insert((due, session.key));
             self.due_changed.notify_one();
@@ -205,6 +328,7 @@ impl Hub {
     }
 
     fn run_due(&self, now: Instant) {
+        let mut journal = self.journal();
         loop {
             let key = {
                 let mut due = lock(&self.due);
@@ -226,7 +350,7 @@ impl Hub {
                 self.publish_will(&session, will);
             }
             if session.is_expired(now) {
-                self.end_session(&session, &mut state);
+                self.end_session(&session, &mut state, &mut journal);
             } else if let Some(next) = session.next_due() {
                 lock(&self.due).insert((next, key));
             }
@@ -254,10 +378,11 @@ impl Hub {
     }
 
     /// Ends a session: its subscriptions and everything that waits for it are gone.
-    fn end_session(&self, session: &Arc<Session>, state: &mut State) {
+    fn end_session(&self, session: &Arc<Session>, state: &mut State, journal: &mut Journal) {
         if core::mem::replace(&mut state.ended, true) {
             return;
         }
+        journal.record_of(session, SessionChange::Ended);
         let mut sessions = lock(&self.sessions);
         let mut routing = write(&self.routing);
         for filter in state.subscriptions.keys() {
@@ -320,15 +445,30 @@ impl Hub {
                     expires_at: retained.expires_at,
                     ..deliver(&retained.message, retained.qos, &target)
                 };
-                publisher.queue(&self.metrics, session, delivery);
+                publisher.ready.push((Arc::clone(session), delivery));
             });
         }
+        let mut changes = Vec::new();
+        if publisher.journal.keeps(session) {
+            let change = SessionChange::Subscribed {
+                filter: filter.clone(),
+                options,
+                subscription_id,
+            };
+            changes.push(Change::Session(session.client_id.clone(), change));
+        }
+        publisher.queue_ready(&self.metrics, changes);
         attached.state.subscriptions.insert(filter, subscriber);
         ReasonCode::granted(options.qos)
     }
 
     /// Ends a subscription.
-    pub(crate) fn unsubscribe(&self, attached: &mut Attached, filter: &TopicFilter) -> ReasonCode {
+    pub(crate) fn unsubscribe(
+        &self,
+        attached: &mut Attached,
+        filter: &TopicFilter,
+        journal: &mut Journal,
+    ) -> ReasonCode {
         if attached.state.subscriptions.remove(filter).is_none() {
             return ReasonCode::NoSubscriptionExisted;
         }
@@ -336,34 +476,48 @@ impl Hub {
             .router
             .unsubscribe(filter, attached.session.key);
         self.metrics.subscriptions.sub(1);
+        let filter = filter.detached();
+        journal.record_of(&attached.session, SessionChange::Unsubscribed { filter });
         ReasonCode::Success
     }
 
     /// Brings a received message to all who subscribed to it.
     ///
     /// Runs in the publisher's task, which keeps its messages in order. Readers are told by
-    /// [`Publisher::tell_readers`], and what found no room is in [`Publisher::waiting`].
+    /// [`Publisher::tell_readers`], and what found no room is in [`Publisher::waiting`]. Returns
+    /// the message's ticket, and what it is to be given back with.
     pub(crate) fn publish(
         &self,
-        from: Option<SessionKey>,
+        from: &Session,
         received: Received,
         now: Instant,
         publisher: &mut Publisher,
-    ) -> ReasonCode {
+    ) -> Option<(AckTicket, ReasonCode)> {
         let Received {
             message,
             qos,
             retain,
+            ticket,
             ..
         } = received;
         let expires_at = expiry(&message.properties, now);
         let message = Arc::new(message);
+        let journal = &publisher.journal;
+        let mut changes = Vec::new();
+        if let Some(ticket) = &ticket
+            && qos == QoS::ExactlyOnce
+            && journal.keeps(from)
+        {
+            let packet_id = ticket.packet_id();
+            let change = SessionChange::Received { packet_id };
+            changes.push(Change::Session(from.client_id.clone(), change));
+        }
         if retain {
-            self.retain(&message, qos, expires_at);
+            changes.extend(self.retain(&message, qos, expires_at, journal));
         }
         self.metrics.messages_in.add(1);
         let routing = read(&self.routing);
-        publisher.route(&routing, message.topic.as_bytes(), from);
+        publisher.route(&routing, message.topic.as_bytes(), Some(from.key));
         let targets = core::mem::take(&mut publisher.fan_out);
         let mut detached = None;
         for target in targets.targets() {
@@ -381,33 +535,65 @@ impl Hub {
                 expires_at,
                 ..deliver(message, qos, target)
             };
-            publisher.queue(&self.metrics, session, delivery);
+            if publisher.journal.is_open() {
+                publisher.ready.push((Arc::clone(session), delivery));
+            } else {
+                publisher.queue(&self.metrics, session, delivery);
+            }
         }
+        publisher.queue_ready(&self.metrics, changes);
         let nobody = targets.targets().is_empty();
         publisher.fan_out = targets;
-        if nobody {
+        let reason = if nobody {
             ReasonCode::NoMatchingSubscribers
         } else {
             ReasonCode::Success
-        }
+        };
+        ticket.map(|ticket| (ticket, reason))
     }
 
-    fn retain(&self, message: &Message, qos: QoS, expires_at: Option<Instant>) {
-        let mut retained = write(&self.retained);
+    /// Makes the message its topic's retained one; an empty one takes it away. Returns what there
+    /// is to record.
+    fn retain(
+        &self,
+        message: &Message,
+        qos: QoS,
+        expires_at: Option<Instant>,
+        journal: &Journal,
+    ) -> Option<Change> {
         if message.payload.is_empty() {
+            let mut retained = write(&self.retained);
             retained.remove(&message.topic);
-        } else {
-            retained.insert(Retained {
-                message: Arc::new(message.detached()),
-                qos,
-                expires_at,
-            });
+            self.metrics.retained.set(retained.len());
+            return journal
+                .is_open()
+                .then(|| Change::Unretained(message.topic.detached()));
         }
+        let message = Arc::new(message.detached());
+        self.set_retained(&message, qos, expires_at);
+        journal.is_open().then(|| {
+            Change::Retained(StoredMessage {
+                message,
+                qos,
+                retain: true,
+                subscription_ids: Vec::new(),
+                expires_at: expires_at.map(to_wall_clock),
+            })
+        })
+    }
+
+    fn set_retained(&self, message: &Arc<Message>, qos: QoS, expires_at: Option<Instant>) {
+        let mut retained = write(&self.retained);
+        retained.insert(Retained {
+            message: Arc::clone(message),
+            qos,
+            expires_at,
+        });
         self.metrics.retained.set(retained.len());
     }
 
     /// Publishes a will. Nobody waits for room here: a mailbox that is full drops it.
-    pub(crate) fn publish_will(&self, session: &Session, will: Will) {
+    fn publish_will(&self, session: &Session, will: Will) {
         let Will {
             topic,
             payload,
@@ -436,10 +622,10 @@ impl Hub {
             subscription_ids: Vec::new(),
             ticket: None,
         };
-        let mut publisher = Publisher::default();
-        self.publish(Some(session.key), received, Instant::now(), &mut publisher);
+        let mut publisher = self.publisher();
+        self.publish(session, received, Instant::now(), &mut publisher);
         publisher.tell_readers();
-        self.metrics.dropped.add(publisher.waiting.len());
+        publisher.give_up(&self.metrics);
     }
 }
 
@@ -472,13 +658,53 @@ impl Publisher {
         *at = if constant { generation } else { u64::MAX };
     }
 
+    /// Records the deliveries that are ready together with `changes`, then queues them: whoever
+    /// takes one finds it in the store.
+    fn queue_ready(&mut self, metrics: &Metrics, mut changes: Vec<Change>) {
+        for (session, delivery) in &mut self.ready {
+            if delivery.qos > QoS::AtMostOnce && self.journal.keeps(session) {
+                delivery.tag = session.next_number();
+                let change = SessionChange::Queued {
+                    number: delivery.tag,
+                    message: StoredMessage::new(delivery),
+                };
+                changes.push(Change::Session(session.client_id.clone(), change));
+            }
+        }
+        self.journal.record(changes);
+        let mut ready = core::mem::take(&mut self.ready);
+        for (session, delivery) in ready.drain(..) {
+            self.queue(metrics, &session, delivery);
+        }
+        self.ready = ready;
+    }
+
     fn queue(&mut self, metrics: &Metrics, session: &Arc<Session>, delivery: Delivery) {
         match session.mailbox.push(delivery) {
             Push::Queued { tell: true } => self.tell.push(Arc::clone(session)),
             Push::Queued { tell: false } => {}
-            Push::Dropped => metrics.dropped.add(1),
+            Push::Dropped(delivery) => dropped(metrics, session, &delivery, &mut self.journal),
             Push::Full(delivery) => self.waiting.push((Arc::clone(session), delivery)),
         }
+    }
+}
+
+/// A delivery that was promised to nobody, or could not be kept, is gone.
+pub(crate) fn dropped(
+    metrics: &Metrics,
+    session: &Session,
+    delivery: &Delivery,
+    journal: &mut Journal,
+) {
+    metrics.dropped.add(1);
+    unqueued(session, delivery, journal);
+}
+
+/// A delivery does not wait any more, and was not sent.
+pub(crate) fn unqueued(session: &Session, delivery: &Delivery, journal: &mut Journal) {
+    if delivery.tag > 0 {
+        let number = delivery.tag;
+        journal.record_of(session, SessionChange::Unqueued { number });
     }
 }
 

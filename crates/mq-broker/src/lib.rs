@@ -17,9 +17,11 @@ mod mailbox;
 mod metrics;
 pub mod router;
 mod session;
+pub mod store;
 
 pub use broker::{Broker, Settings};
 pub use config::Config;
 pub use error::Error;
 pub use mailbox::MailboxLimits;
 pub use metrics::{Gauge, Metrics};
+pub use store::{MemoryStore, Store};

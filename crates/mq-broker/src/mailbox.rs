@@ -6,7 +6,7 @@ use std::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use mq_codec::QoS;
@@ -57,13 +57,20 @@ struct Queue {
     stalled: bool,
 }
 
+impl Queue {
+    fn count_bytes(&mut self) {
+        let sizes = self.messages.iter();
+        self.bytes = sizes.map(|delivery| delivery.message.payload.len()).sum();
+    }
+}
+
 /// What became of a message.
 #[derive(Debug)]
 pub(crate) enum Push {
     /// Queued; if true, the reader has to be told, with [`Mailbox::tell`].
     Queued { tell: bool },
     /// Dropped and counted.
-    Dropped,
+    Dropped(Delivery),
     /// No room: wait for it with [`Mailbox::room`].
     Full(Delivery),
 }
@@ -91,12 +98,12 @@ impl Mailbox {
                 return Push::Full(delivery);
             }
             self.dropped.fetch_add(1, Ordering::Relaxed);
-            return Push::Dropped;
+            return Push::Dropped(delivery);
         }
         if !queue.connected && delivery.qos == QoS::AtMostOnce {
             // Nothing promises that QoS 0 is kept for a session that is away (§4.1).
             self.dropped.fetch_add(1, Ordering::Relaxed);
-            return Push::Dropped;
+            return Push::Dropped(delivery);
         }
         queue.bytes += size;
         queue.messages.push_back(delivery);
@@ -140,19 +147,15 @@ impl Mailbox {
             .messages
             .retain(|delivery| delivery.qos > QoS::AtMostOnce);
         let lost = before - queue.messages.len();
-        queue.bytes = queue
-            .messages
-            .iter()
-            .map(|delivery| delivery.message.payload.len())
-            .sum();
+        queue.count_bytes();
         drop(queue);
         self.dropped.fetch_add(lost as u64, Ordering::Relaxed);
         // Those who wait for room find out that nobody reads.
         self.emptied.notify_waiters();
     }
 
-    /// Moves at most `count` messages to `to`. Expired ones are left out `[MQTT-3.3.2-5]`.
-    pub(crate) fn take(&self, now: Instant, count: usize, to: &mut VecDeque<Delivery>) {
+    /// Moves at most `count` messages to `to`, expired ones too.
+    pub(crate) fn take(&self, count: usize, to: &mut VecDeque<Delivery>) {
         let mut queue = self.lock();
         let was_full = queue.messages.len() >= self.limits.messages / 2
             || queue.bytes >= self.limits.bytes / 2;
@@ -162,9 +165,7 @@ impl Mailbox {
                 break;
             };
             queue.bytes -= delivery.message.payload.len();
-            if delivery.expires_at.is_none_or(|at| at > now) {
-                to.push_back(delivery);
-            }
+            to.push_back(delivery);
         }
         if queue.messages.is_empty() {
             queue.told = false;
@@ -178,6 +179,13 @@ impl Mailbox {
     /// A publisher of QoS 0 has lost its patience.
     pub(crate) fn stalled(&self) {
         self.lock().stalled = true;
+    }
+
+    /// Puts in what an earlier broker had queued, whatever the limits are now.
+    pub(crate) fn restore(&self, messages: impl Iterator<Item = Delivery>) {
+        let mut queue = self.lock();
+        queue.messages.extend(messages);
+        queue.count_bytes();
     }
 
     /// Resolves once [`tell`](Self::tell) was called. Cancel-safe.
@@ -252,14 +260,14 @@ mod tests {
         mailbox.stalled();
         assert!(matches!(
             mailbox.push(delivery(QoS::AtMostOnce)),
-            Push::Dropped
+            Push::Dropped(_)
         ));
         assert!(matches!(
             mailbox.push(delivery(QoS::AtLeastOnce)),
             Push::Full(_)
         ));
         assert_eq!((mailbox.len(), mailbox.dropped()), (2, 1));
-        mailbox.take(Instant::now(), 1, &mut VecDeque::new());
+        mailbox.take(1, &mut VecDeque::new());
         let _ = mailbox.push(delivery(QoS::AtMostOnce));
         assert!(
             matches!(mailbox.push(delivery(QoS::AtMostOnce)), Push::Full(_)),
@@ -272,7 +280,7 @@ mod tests {
         let mailbox = mailbox(2);
         assert!(matches!(
             mailbox.push(delivery(QoS::AtMostOnce)),
-            Push::Dropped
+            Push::Dropped(_)
         ));
         assert!(matches!(
             mailbox.push(delivery(QoS::AtLeastOnce)),
@@ -284,7 +292,7 @@ mod tests {
         ));
         assert!(matches!(
             mailbox.push(delivery(QoS::AtLeastOnce)),
-            Push::Dropped
+            Push::Dropped(_)
         ));
         assert!(mailbox.connect(), "something waits");
     }
@@ -297,25 +305,12 @@ mod tests {
             let _ = mailbox.push(delivery(qos));
         }
         let mut taken = VecDeque::new();
-        mailbox.take(Instant::now(), 2, &mut taken);
+        mailbox.take(2, &mut taken);
         mailbox.disconnect(taken.drain(..));
         mailbox.connect();
-        mailbox.take(Instant::now(), 10, &mut taken);
+        mailbox.take(10, &mut taken);
         let order: Vec<_> = taken.iter().map(|delivery| delivery.qos).collect();
         assert_eq!(order, [QoS::AtLeastOnce, QoS::ExactlyOnce]);
-    }
-
-    #[test]
-    fn expired_messages_are_not_taken() {
-        let now = Instant::now();
-        let mailbox = mailbox(10);
-        mailbox.connect();
-        let mut old = delivery(QoS::AtLeastOnce);
-        old.expires_at = Some(now);
-        let _ = mailbox.push(old);
-        let mut taken = VecDeque::new();
-        mailbox.take(now, 10, &mut taken);
-        assert!(taken.is_empty());
     }
 
     #[tokio::test]
@@ -333,7 +328,7 @@ mod tests {
             if leave {
                 mailbox.disconnect(std::iter::empty());
             } else {
-                mailbox.take(Instant::now(), 1, &mut VecDeque::new());
+                mailbox.take(1, &mut VecDeque::new());
             }
             room.await;
             let _ = mailbox.push(delivery(QoS::AtLeastOnce));

@@ -1,7 +1,10 @@
 //! A session: what the broker keeps for one client identifier.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -29,6 +32,10 @@ pub(crate) struct Session {
     /// What happens after the connection has ended. Apart from `state`, because timers look at it
     /// while a connection may hold that.
     away: Mutex<Away>,
+    /// It outlives its connections, and so it is in the store.
+    kept: AtomicBool,
+    /// What the last message that was queued is known by in the store.
+    last_number: AtomicU64,
 }
 
 /// What moves from connection to connection.
@@ -58,7 +65,28 @@ impl Session {
             state: Arc::default(),
             claims: watch::Sender::new(0),
             away: Mutex::default(),
+            kept: AtomicBool::new(false),
+            last_number: AtomicU64::new(0),
         }
+    }
+
+    /// It will outlive its connections from now on, until it ends.
+    pub(crate) fn keep(&self) {
+        self.kept.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_kept(&self) -> bool {
+        self.kept.load(Ordering::Relaxed)
+    }
+
+    /// A number for a message, higher than all before; 0 stands for none.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.last_number.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Numbers up to this one were given before the broker was started.
+    pub(crate) fn skip_numbers(&self, up_to: u64) {
+        self.last_number.store(up_to, Ordering::Relaxed);
     }
 
     /// The connection has ended: what is due, and when.
@@ -91,7 +119,12 @@ impl Session {
 
     /// Whether the session's time is over.
     pub(crate) fn is_expired(&self, now: Instant) -> bool {
-        self.away().expires_at.is_some_and(|at| at <= now)
+        self.expires_at().is_some_and(|at| at <= now)
+    }
+
+    /// When it ends, if no connection comes back.
+    pub(crate) fn expires_at(&self) -> Option<Instant> {
+        self.away().expires_at
     }
 
     /// When something is due next.

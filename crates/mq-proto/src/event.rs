@@ -34,6 +34,18 @@ pub enum Event {
         /// What was sent; `None` if only its release was still known.
         delivery: Option<Delivery>,
     },
+    /// PUBREC came for a QoS 2 message that was sent: the receiver has it, and PUBREL is in the
+    /// outbox. [`Acked`](Self::Acked) follows.
+    Released {
+        /// What [`publish`](crate::Connection::publish) returned.
+        packet_id: PacketId,
+    },
+    /// PUBREL came for a QoS 2 message that was received and acknowledged: its identifier is free
+    /// again, and PUBCOMP is in the outbox.
+    IncomingReleased {
+        /// That of [`AckTicket::packet_id`].
+        packet_id: PacketId,
+    },
     /// Server: answer with [`suback`](crate::Connection::suback).
     Subscribe(Subscribe),
     /// Client: the answer to [`subscribe`](crate::Connection::subscribe).

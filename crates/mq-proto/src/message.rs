@@ -31,6 +31,8 @@ pub struct Delivery {
     /// When the message expires. What is left of it replaces the message's own Message Expiry
     /// Interval when it is sent `[MQTT-3.3.2-6]`.
     pub expires_at: Option<Instant>,
+    /// The owner's own mark: it is kept with the delivery, and neither sent nor looked at.
+    pub tag: u64,
 }
 
 impl Message {
@@ -65,6 +67,7 @@ impl Delivery {
             retain: false,
             subscription_ids: Vec::new(),
             expires_at: None,
+            tag: 0,
         }
     }
 

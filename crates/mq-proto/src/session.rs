@@ -63,6 +63,26 @@ impl Session {
         Self::default()
     }
 
+    /// A session as it was kept elsewhere.
+    ///
+    /// `outgoing`: what is in flight, in the order in which it was first sent; `None` for a QoS 2
+    /// message whose PUBREC has come. `incoming`: the identifiers of QoS 2 messages that were
+    /// acknowledged and whose PUBREL has not come.
+    #[must_use]
+    pub fn restore(
+        outgoing: impl IntoIterator<Item = (PacketId, Option<Delivery>)>,
+        incoming: impl IntoIterator<Item = PacketId>,
+    ) -> Self {
+        let mut session = Self::new();
+        for (id, delivery) in outgoing {
+            let state = delivery.map_or(OutgoingState::Released, OutgoingState::Published);
+            session.sent(id, state);
+            session.last_id = Some(id);
+        }
+        session.incoming = incoming.into_iter().map(|id| (id, true)).collect();
+        session
+    }
+
     /// Whether nothing is in flight in either direction.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -89,9 +109,13 @@ impl Session {
     }
 
     pub(crate) fn published(&mut self, id: PacketId, delivery: Delivery) {
+        self.sent(id, OutgoingState::Published(delivery));
+    }
+
+    /// The last in order.
+    fn sent(&mut self, id: PacketId, state: OutgoingState) {
         let order = self.next_order;
         self.next_order += 1;
-        let state = OutgoingState::Published(delivery);
         self.outgoing.insert(id, Outgoing { order, state });
     }
 

@@ -212,6 +212,9 @@ impl Connection {
         // An unknown identifier is answered all the same: the PUBCOMP may have been lost with an
         // earlier connection (§4.3.3).
         let reason = if known {
+            self.events.push_back(Event::IncomingReleased {
+                packet_id: release.packet_id,
+            });
             ReasonCode::Success
         } else {
             ReasonCode::PacketIdentifierNotFound

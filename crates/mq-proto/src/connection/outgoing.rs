@@ -230,7 +230,9 @@ impl Connection {
             return;
         }
         let reason = if known {
-            self.session.released(id);
+            if self.session.released(id).is_some() {
+                self.events.push_back(Event::Released { packet_id: id });
+            }
             ReasonCode::Success
         } else {
             ReasonCode::PacketIdentifierNotFound

@@ -1,0 +1,77 @@
+//! One connection's way to the store.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use super::{Change, Position, SessionChange, Store};
+use crate::session::Session;
+
+/// Records changes, where there is a store, and knows how far the store has to be before what they
+/// led to may be told.
+#[derive(Debug)]
+pub(crate) struct Journal(Option<Open>);
+
+#[derive(Debug)]
+struct Open {
+    store: Arc<dyn Store>,
+    recorded: Position,
+    settled: watch::Receiver<Position>,
+}
+
+/// The store has failed for good.
+#[derive(Debug)]
+pub(crate) struct StoreFailed;
+
+impl Journal {
+    pub(crate) fn new(store: Option<&Arc<dyn Store>>) -> Self {
+        Self(store.map(|store| Open {
+            store: Arc::clone(store),
+            recorded: Position::default(),
+            settled: store.settled(),
+        }))
+    }
+
+    /// Whether changes of this session are recorded: there is a store, and the session outlives its
+    /// connections.
+    pub(crate) fn keeps(&self, session: &Session) -> bool {
+        self.is_open() && session.is_kept()
+    }
+
+    /// Whether there is a store.
+    pub(crate) fn is_open(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Records changes that belong together.
+    pub(crate) fn record(&mut self, changes: Vec<Change>) {
+        if let Some(open) = &mut self.0
+            && !changes.is_empty()
+        {
+            open.recorded = open.store.record(changes);
+        }
+    }
+
+    /// Records one change of a session, if it is kept.
+    pub(crate) fn record_of(&mut self, session: &Session, change: SessionChange) {
+        if self.keeps(session) {
+            self.record(vec![Change::Session(session.client_id.clone(), change)]);
+        }
+    }
+
+    /// Whether all that was recorded here is settled.
+    pub(crate) fn is_settled(&self) -> bool {
+        let behind = |open: &Open| *open.settled.borrow() < open.recorded;
+        !self.0.as_ref().is_some_and(behind)
+    }
+
+    /// Resolves when all that was recorded here is settled. Cancel-safe.
+    pub(crate) async fn settled(&mut self) -> Result<(), StoreFailed> {
+        let Some(open) = &mut self.0 else {
+            return Ok(());
+        };
+        let recorded = open.recorded;
+        let reached = open.settled.wait_for(|settled| *settled >= recorded).await;
+        reached.map(drop).map_err(|_| StoreFailed)
+    }
+}

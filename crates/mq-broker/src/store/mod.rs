@@ -1,0 +1,196 @@
+//! What outlives the broker: sessions, subscriptions, queued, in-flight and retained messages.
+//!
+//! The broker works from its own memory and tells a [`Store`] of each change. Two rules make that
+//! enough:
+//!
+//! - changes that belong together are recorded together, before anybody sees what they lead to;
+//! - nothing leaves a connection before what it has recorded so far is settled. So an
+//!   acknowledgement promises only what is kept, and a PUBREL or PUBCOMP never runs ahead of the
+//!   state that exactly-once delivery rests on.
+//!
+//! At the start the broker gets back a [`Snapshot`]: what [`Snapshot::apply`] makes of all changes.
+//! Wills are not kept: a broker that ends publishes none.
+
+mod journal;
+mod memory;
+mod snapshot;
+
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+
+use mq_codec::{
+    ByteStr, PacketId, QoS, SubscriptionId, SubscriptionOptions, TopicFilter, TopicName,
+};
+use mq_proto::{Delivery, Message};
+use tokio::sync::watch;
+
+pub(crate) use journal::{Journal, StoreFailed};
+pub use memory::MemoryStore;
+pub use snapshot::{Life, SessionRecord, Snapshot};
+
+/// Keeps what outlives the broker.
+pub trait Store: fmt::Debug + Send + Sync + 'static {
+    /// All that is kept. Called once, before the broker listens.
+    ///
+    /// # Errors
+    /// If it cannot be read, or not all of it: the broker does not start then.
+    fn load(&self) -> Result<Snapshot, StoreError>;
+
+    /// Notes changes: all of them or, should the broker end before they are settled, none. Returns
+    /// at once, and settles them in the order of the calls.
+    fn record(&self, changes: Vec<Change>) -> Position;
+
+    /// Up to where changes are settled. It only grows; the sender goes when the store has failed
+    /// for good, and connections that wait for it are then closed.
+    fn settled(&self) -> watch::Receiver<Position>;
+}
+
+/// A place in the order of changes: how many calls of [`Store::record`] came up to it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Position(pub u64);
+
+/// Why a store cannot give back what it kept: one line.
+#[derive(Debug, thiserror::Error)]
+#[error("the store cannot be read: {0}")]
+pub struct StoreError(pub String);
+
+/// Something that changed.
+#[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
+pub enum Change {
+    /// Of the session of a client identifier.
+    Session(ByteStr, SessionChange),
+    /// The topic's retained message is this from now on.
+    Retained(StoredMessage),
+    /// The topic has no retained message any more.
+    Unretained(TopicName),
+}
+
+/// Something that changed in one session. The first is always [`Attached`](Self::Attached).
+#[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
+pub enum SessionChange {
+    /// A connection has it; without one it lives on for `expiry`, `None` for ever.
+    Attached {
+        /// Counted from the end of the connection.
+        expiry: Option<Duration>,
+    },
+    /// No connection has it; it ends then, `None` never.
+    Detached {
+        /// When.
+        expires_at: Option<SystemTime>,
+    },
+    /// It is gone, with all that it had.
+    Ended,
+    /// A subscription was made, or replaced.
+    Subscribed {
+        /// Its filter, which no other of the session has.
+        filter: TopicFilter,
+        /// What it asks for.
+        options: SubscriptionOptions,
+        /// Its identifier, if it has one.
+        subscription_id: Option<SubscriptionId>,
+    },
+    /// A subscription has ended.
+    Unsubscribed {
+        /// Its filter.
+        filter: TopicFilter,
+    },
+    /// A message waits to be sent.
+    Queued {
+        /// In the order of the queue, and never used twice in a session.
+        number: u64,
+        /// The message.
+        message: StoredMessage,
+    },
+    /// A message does not wait any more: it has expired, or was dropped.
+    Unqueued {
+        /// Its number.
+        number: u64,
+    },
+    /// A message is about to be sent at QoS 1 or 2 for the first time.
+    Sent {
+        /// The number that it was queued under.
+        number: u64,
+        /// The identifier that it goes under from now on.
+        packet_id: PacketId,
+    },
+    /// PUBREC came for a message that was sent: only its identifier is needed any more.
+    Released {
+        /// Its identifier.
+        packet_id: PacketId,
+    },
+    /// A message that was sent is complete, and its identifier free.
+    Completed {
+        /// Its identifier.
+        packet_id: PacketId,
+    },
+    /// A QoS 2 message was received: a repetition is answered and not delivered.
+    Received {
+        /// Its identifier.
+        packet_id: PacketId,
+    },
+    /// PUBREL came: the identifier stands for a new message from now on.
+    ReceivedReleased {
+        /// It.
+        packet_id: PacketId,
+    },
+}
+
+/// A message as it is kept: on its way to one session, or retained.
+#[derive(Clone, PartialEq, Debug)]
+pub struct StoredMessage {
+    /// Topic, payload and properties.
+    pub message: Arc<Message>,
+    /// At which QoS it is delivered; retained, at most.
+    pub qos: QoS,
+    /// The RETAIN flag that it is delivered with.
+    pub retain: bool,
+    /// The subscriptions that it matched.
+    pub subscription_ids: Vec<SubscriptionId>,
+    /// When it expires.
+    pub expires_at: Option<SystemTime>,
+}
+
+impl StoredMessage {
+    /// A delivery as it is kept.
+    pub(crate) fn new(delivery: &Delivery) -> Self {
+        Self {
+            message: Arc::clone(&delivery.message),
+            qos: delivery.qos,
+            retain: delivery.retain,
+            subscription_ids: delivery.subscription_ids.clone(),
+            expires_at: delivery.expires_at.map(to_wall_clock),
+        }
+    }
+
+    /// The delivery again; `tag` is what it is known by in its queue.
+    pub(crate) fn into_delivery(self, tag: u64) -> Delivery {
+        Delivery {
+            message: self.message,
+            qos: self.qos,
+            retain: self.retain,
+            subscription_ids: self.subscription_ids,
+            expires_at: self.expires_at.map(from_wall_clock),
+            tag,
+        }
+    }
+}
+
+/// Instants mean nothing to the next process.
+pub(crate) fn to_wall_clock(at: Instant) -> SystemTime {
+    let now = Instant::now();
+    let wall = SystemTime::now();
+    match at.checked_duration_since(now) {
+        Some(left) => wall + left,
+        None => wall - now.saturating_duration_since(at),
+    }
+}
+
+/// A time that has passed is now.
+pub(crate) fn from_wall_clock(at: SystemTime) -> Instant {
+    Instant::now() + at.duration_since(SystemTime::now()).unwrap_or_default()
+}

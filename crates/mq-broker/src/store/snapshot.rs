@@ -1,0 +1,250 @@
+//! What all changes together come to.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    time::{Duration, SystemTime},
+};
+
+use mq_codec::{ByteStr, PacketId, SubscriptionId, SubscriptionOptions, TopicFilter, TopicName};
+
+use super::{Change, SessionChange, StoredMessage};
+
+/// What is kept, as it is after some number of changes.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Snapshot {
+    /// By client identifier.
+    pub sessions: HashMap<ByteStr, SessionRecord>,
+    /// Retained messages by topic.
+    pub retained: HashMap<TopicName, StoredMessage>,
+}
+
+/// What is kept of one session.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct SessionRecord {
+    /// Whether a connection had it, and how long it lives on.
+    pub life: Life,
+    /// By filter: what the subscription asks for, and its identifier.
+    pub subscriptions: HashMap<TopicFilter, (SubscriptionOptions, Option<SubscriptionId>)>,
+    /// Messages that wait, by number and so in order.
+    pub queued: BTreeMap<u64, StoredMessage>,
+    /// Messages that were sent and are not complete, in the order in which they were first sent;
+    /// `None` for those whose PUBREC has come.
+    pub in_flight: Vec<(PacketId, Option<StoredMessage>)>,
+    /// Identifiers of QoS 2 messages that were received and not released.
+    pub received: HashSet<PacketId>,
+}
+
+/// How long a session lives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Life {
+    /// A connection had it; that long after the connection has ended, `None` for ever.
+    Connected(Option<Duration>),
+    /// No connection had it; until then, `None` for ever.
+    Away(Option<SystemTime>),
+}
+
+impl Default for Life {
+    fn default() -> Self {
+        Self::Connected(None)
+    }
+}
+
+impl Snapshot {
+    /// Makes one change. What it refers to and is not there has ended in the meantime.
+    pub fn apply(&mut self, change: Change) {
+        match change {
+            Change::Session(client_id, SessionChange::Ended) => {
+                self.sessions.remove(&client_id);
+            }
+            Change::Session(client_id, SessionChange::Attached { expiry }) => {
+                self.sessions.entry(client_id).or_default().life = Life::Connected(expiry);
+            }
+            Change::Session(client_id, change) => {
+                if let Some(session) = self.sessions.get_mut(&client_id) {
+                    session.apply(change);
+                }
+            }
+            Change::Retained(message) => {
+                let topic = message.message.topic.clone();
+                self.retained.insert(topic, message);
+            }
+            Change::Unretained(topic) => {
+                self.retained.remove(&topic);
+            }
+        }
+    }
+
+    /// Leaves out what has expired at `now`.
+    pub fn expire(&mut self, now: SystemTime) {
+        let is_fresh = |message: &StoredMessage| message.expires_at.is_none_or(|at| at > now);
+        self.retained.retain(|_, message| is_fresh(message));
+        self.sessions.retain(|_, session| {
+            session.queued.retain(|_, message| is_fresh(message));
+            match session.life {
+                Life::Connected(expiry) => expiry != Some(Duration::ZERO),
+                Life::Away(expires_at) => expires_at.is_none_or(|at| at > now),
+            }
+        });
+    }
+}
+
+impl SessionRecord {
+    fn apply(&mut self, change: SessionChange) {
+        match change {
+            SessionChange::Attached { expiry } => self.life = Life::Connected(expiry),
+            SessionChange::Detached { expires_at } => self.life = Life::Away(expires_at),
+            SessionChange::Ended => {}
+            SessionChange::Subscribed {
+                filter,
+                options,
+                subscription_id,
+            } => {
+                self.subscriptions
+                    .insert(filter, (options, subscription_id));
+            }
+            SessionChange::Unsubscribed { filter } => {
+                self.subscriptions.remove(&filter);
+            }
+            SessionChange::Queued { number, message } => {
+                self.queued.insert(number, message);
+            }
+            SessionChange::Unqueued { number } => {
+                self.queued.remove(&number);
+            }
+            SessionChange::Sent { number, packet_id } => {
+                if let Some(message) = self.queued.remove(&number) {
+                    self.in_flight.push((packet_id, Some(message)));
+                }
+            }
+            SessionChange::Released { packet_id } => {
+                for (_, message) in self.in_flight.iter_mut().filter(|(id, _)| *id == packet_id) {
+                    *message = None;
+                }
+            }
+            SessionChange::Completed { packet_id } => {
+                self.in_flight.retain(|(id, _)| *id != packet_id);
+            }
+            SessionChange::Received { packet_id } => {
+                self.received.insert(packet_id);
+            }
+            SessionChange::ReceivedReleased { packet_id } => {
+                self.received.remove(&packet_id);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use mq_codec::QoS;
+    use mq_proto::Message;
+
+    use super::*;
+
+    fn message(payload: &str) -> StoredMessage {
+        StoredMessage {
+            message: Arc::new(Message::new(
+                TopicName::new("t").unwrap(),
+                payload.to_owned(),
+            )),
+            qos: QoS::ExactlyOnce,
+            retain: false,
+            subscription_ids: Vec::new(),
+            expires_at: None,
+        }
+    }
+
+    fn after(changes: impl IntoIterator<Item = SessionChange>) -> Snapshot {
+        let mut snapshot = Snapshot::default();
+        let client = ByteStr::new("c").unwrap();
+        for change in changes {
+            snapshot.apply(Change::Session(client.clone(), change));
+        }
+        snapshot
+    }
+
+    #[test]
+    fn a_message_is_queued_then_in_flight_then_gone() {
+        let packet_id = PacketId::FIRST;
+        let mut changes = vec![
+            SessionChange::Attached { expiry: None },
+            SessionChange::Queued {
+                number: 1,
+                message: message("x"),
+            },
+            SessionChange::Sent {
+                number: 1,
+                packet_id,
+            },
+            SessionChange::Released { packet_id },
+            SessionChange::Completed { packet_id },
+        ];
+        let mut seen = Vec::new();
+        while changes.len() > 1 {
+            let session = after(changes.clone())
+                .sessions
+                .into_values()
+                .next()
+                .unwrap();
+            let sent = session
+                .in_flight
+                .first()
+                .map(|(_, message)| message.is_some());
+            seen.push((session.queued.len(), sent));
+            changes.pop();
+        }
+        let expected = [(0, None), (0, Some(false)), (0, Some(true)), (1, None)];
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn changes_to_a_session_that_has_ended_do_nothing() {
+        let late = SessionChange::Queued {
+            number: 1,
+            message: message("x"),
+        };
+        let attached = SessionChange::Attached { expiry: None };
+        let snapshot = after([attached, SessionChange::Ended, late]);
+        assert_eq!(snapshot, Snapshot::default());
+    }
+
+    #[test]
+    fn what_has_expired_is_left_out() {
+        let now = SystemTime::now();
+        let past = Some(now);
+        let future = Some(now + Duration::from_secs(1));
+        let mut snapshot = Snapshot::default();
+        for (name, expires_at) in [("old", past), ("new", future), ("ever", None)] {
+            let client = ByteStr::new(name).unwrap();
+            let attached = SessionChange::Attached { expiry: None };
+            snapshot.apply(Change::Session(client.clone(), attached));
+            let queued = SessionChange::Queued {
+                number: 1,
+                message: StoredMessage {
+                    expires_at: past,
+                    ..message("x")
+                },
+            };
+            snapshot.apply(Change::Session(client.clone(), queued));
+            let detached = SessionChange::Detached { expires_at };
+            snapshot.apply(Change::Session(client, detached));
+        }
+        snapshot.apply(Change::Retained(StoredMessage {
+            expires_at: past,
+            ..message("x")
+        }));
+        snapshot.expire(now);
+        assert!(snapshot.retained.is_empty());
+        let mut left: Vec<_> = snapshot.sessions.keys().map(ToString::to_string).collect();
+        left.sort();
+        assert_eq!(left, ["ever", "new"]);
+        assert!(
+            snapshot
+                .sessions
+                .values()
+                .all(|session| session.queued.is_empty())
+        );
+    }
+}
