@@ -12,7 +12,7 @@ use crate::{
     registry,
     socket::{connect_tcp, resolve},
     tcp::TcpLink,
-    tls::{ClientConfigs, TlsLink},
+    tls::{ClientConfigs, TlsLink, check_alpn},
 };
 
 /// Opens links; cheap to clone.
@@ -41,6 +41,7 @@ impl Connector {
     pub fn new(options: ConnectOptions) -> Result<Self, Error> {
         options.crypto.provider()?;
         options.crypto.versions()?;
+        check_alpn(Scheme::Tls, &options.alpn)?;
         let early = options.trust != Trust::System || options.identity.is_some();
         let tickets = options.ticket_cache.clone().unwrap_or_default();
         let connector = Self {
@@ -119,6 +120,7 @@ impl Connector {
         let Shared {
             options, endpoints, ..
         } = &*self.shared;
+        check_alpn(Scheme::Quic, &options.alpn)?;
         let configs = self.configs()?;
         let (name, _) = self.server_name(address)?;
         let mut failure = None;

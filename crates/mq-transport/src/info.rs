@@ -57,6 +57,8 @@ pub struct LinkStats {
     pub wire_bytes_received: Option<u64>,
     /// TCP segments or UDP datagrams sent.
     pub packets_sent: Option<u64>,
+    /// System calls that sent UDP datagrams: fewer than those where the kernel splits (GSO).
+    pub send_calls: Option<u64>,
     /// TCP segments or UDP datagrams received.
     pub packets_received: Option<u64>,
     /// QUIC packets declared lost, path MTU probes left out.
@@ -81,6 +83,7 @@ impl LinkStats {
             wire_bytes_sent: None,
             wire_bytes_received: None,
             packets_sent: None,
+            send_calls: None,
             packets_received: None,
             packets_lost: None,
             packets_retransmitted: None,

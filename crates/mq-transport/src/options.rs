@@ -4,6 +4,9 @@ use std::{fmt, net::IpAddr, path::PathBuf, str::FromStr, time::Duration};
 
 use crate::{CryptoOptions, Error, ServerIdentity, TicketCache, TicketStore, Trust, crypto::names};
 
+/// The application protocol of MQTT, as registered with IANA.
+const MQTT: &[u8] = b"mqtt";
+
 /// How a sender reacts to loss; one choice for QUIC and TCP, so that both can be given the same.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CongestionControl {
@@ -61,6 +64,11 @@ pub struct ConnectOptions {
     pub identity: Option<ClientIdentity>,
     /// Ciphers, groups, versions.
     pub crypto: CryptoOptions,
+    /// Application protocols to offer (ALPN, RFC 7301), over TLS as over QUIC, the preferred one
+    /// first; names of 1 to 255 bytes. A TLS server that knows nothing of ALPN takes none of them,
+    /// and that is fine. Default: `mqtt`, the name that IANA has for it. Empty: none is offered,
+    /// which QUIC does not allow (RFC 9001 §8.1).
+    pub alpn: Vec<Vec<u8>>,
     /// Resume earlier sessions by their tickets. Default: yes, it saves certificates each time.
     pub resumption: bool,
     /// Send what is written before the handshake ends as early data, where a ticket allows it.
@@ -92,6 +100,7 @@ impl Default for ConnectOptions {
             server_name: None,
             identity: None,
             crypto: CryptoOptions::default(),
+            alpn: vec![MQTT.to_vec()],
             resumption: true,
             early_data: false,
             early_data_limit: 64 * 1024,
@@ -122,6 +131,16 @@ pub struct ListenOptions {
     pub client_auth: ClientAuth,
     /// Ciphers, groups, versions.
     pub crypto: CryptoOptions,
+    /// Application protocols that clients may offer (ALPN, RFC 7301), over TLS as over QUIC; the
+    /// first of these that a client offers is taken.
+    ///
+    /// A TLS client that offers none gets in, as most MQTT clients offer none; a QUIC client has to
+    /// (RFC 9001 §8.1). A client that offers only others is refused with the alert
+    /// `no_application_protocol` (RFC 7301 §3.2): it takes this server for one of another kind,
+    /// which is how one protocol is made to attack another. Default: `mqtt`, the name that IANA has
+    /// for it, and `x-amzn-mqtt-ca`, which devices made for AWS offer and which means MQTT as well.
+    /// Empty: TLS takes every client whatever it offers, and QUIC cannot listen.
+    pub alpn: Vec<Vec<u8>>,
     /// Whether early data is taken. Default: off.
     pub early_data: EarlyDataPolicy,
     /// Bytes of early data that a TLS client may send before the handshake ends; QUIC bounds them
@@ -151,6 +170,7 @@ impl Default for ListenOptions {
             identity: None,
             client_auth: ClientAuth::Off,
             crypto: CryptoOptions::default(),
+            alpn: vec![MQTT.to_vec(), b"x-amzn-mqtt-ca".to_vec()],
             early_data: EarlyDataPolicy::Off,
             early_data_limit: 64 * 1024,
             ticket_store: TicketStore::default(),

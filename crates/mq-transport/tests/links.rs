@@ -240,10 +240,7 @@ async fn both_ends_know_who_they_are(scheme: Scheme) {
         assert_eq!(tls.version.to_string(), "1.3");
         assert!(tls.cipher_suite.starts_with("TLS_"), "{tls:?}");
         assert_eq!(tls.key_exchange_group.as_deref(), Some("X25519"));
-        assert_eq!(
-            tls.alpn.as_deref(),
-            (scheme == Scheme::Quic).then_some("mqtt")
-        );
+        assert_eq!(tls.alpn.as_deref(), Some("mqtt"));
     }
 }
 

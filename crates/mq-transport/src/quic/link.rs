@@ -390,6 +390,7 @@ impl QuicLink {
         stats.wire_bytes_sent = Some(counted.udp_tx.bytes);
         stats.wire_bytes_received = Some(counted.udp_rx.bytes);
         stats.packets_sent = Some(counted.udp_tx.datagrams);
+        stats.send_calls = Some(counted.udp_tx.ios);
         stats.packets_received = Some(counted.udp_rx.datagrams);
         stats.packets_lost = Some(counted.path.lost_packets);
         stats.rtt = Some(counted.path.rtt);

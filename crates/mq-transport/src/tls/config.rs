@@ -13,9 +13,6 @@ use crate::{
     identity::{read_certificates, read_key},
 };
 
-/// The application protocol of MQTT, as registered with IANA. QUIC requires one (RFC 9001 §8.1).
-const ALPN: &[u8] = b"mqtt";
-
 /// A client's configurations, made once: rustls resumes a session only under the very same
 /// verifier and certificate resolver that it was made under.
 #[derive(Debug)]
@@ -47,6 +44,7 @@ impl ClientConfigs {
                     })?
                 }
             };
+            config.alpn_protocols.clone_from(&options.alpn);
             config.enable_early_data = options.early_data && options.resumption;
             if options.crypto.key_log {
                 config.key_log = Arc::new(rustls::KeyLogFile::new());
@@ -54,12 +52,11 @@ impl ClientConfigs {
             Ok::<_, Error>(config)
         };
         let tls = build(&options.crypto.versions()?)?;
-        let mut quic = build(&[&rustls::version::TLS13])?;
-        quic.alpn_protocols = vec![ALPN.to_vec()];
+        let quic = build(&[&rustls::version::TLS13])?;
         Ok(Self { tls, quic })
     }
 
-    /// The configuration for one connection; a handful of reference counts.
+    /// The configuration for one connection; a handful of reference counts and the ALPN list.
     pub(crate) fn for_connection(
         &self,
         address: &Address,
@@ -142,11 +139,29 @@ pub(crate) fn server_config(
         // What answers early data need not wait for the client's Finished.
         config.send_half_rtt_data = true;
     }
-    if scheme == Scheme::Quic {
-        config.alpn_protocols = vec![ALPN.to_vec()];
-    }
+    check_alpn(scheme, &options.alpn)?;
+    config.alpn_protocols.clone_from(&options.alpn);
     if options.crypto.key_log {
         config.key_log = Arc::new(rustls::KeyLogFile::new());
     }
     Ok(config)
+}
+
+/// Refuses names that ALPN cannot carry, and an empty list for QUIC.
+pub(crate) fn check_alpn(scheme: Scheme, names: &[Vec<u8>]) -> Result<(), Error> {
+    if let Some(name) = names.iter().find(|name| !(1..=255).contains(&name.len())) {
+        return Err(Error::InvalidOption {
+            option: "ALPN protocol",
+            value: format!("{} bytes long", name.len()),
+            remedy: "a name has 1 to 255 bytes; MQTT's is `mqtt`".into(),
+        });
+    }
+    if scheme == Scheme::Quic && names.is_empty() {
+        return Err(Error::InvalidOption {
+            option: "ALPN protocols",
+            value: "empty on QUIC".into(),
+            remedy: "list at least `mqtt`".into(),
+        });
+    }
+    Ok(())
 }
