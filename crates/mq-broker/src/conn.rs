@@ -116,7 +116,8 @@ impl Conn {
             if !want_read {
                 self.connection.excuse_silence(now);
             }
-            if let Some(at) = self.connection.poll_timeout()
+            let deadline = self.connection.poll_timeout();
+            if let Some(at) = deadline
                 && (timer.is_elapsed() || timer.deadline() > at.into())
             {
                 timer.as_mut().reset(at.into());
@@ -155,7 +156,7 @@ impl Conn {
                         session.mailbox.stalled();
                     }
                 }
-                () = timer.as_mut(), if !closed && !timer.is_elapsed() => {
+                () = timer.as_mut(), if !closed && deadline.is_some() => {
                     if want_read {
                         self.connection.handle_timeout(Instant::now());
                     }
