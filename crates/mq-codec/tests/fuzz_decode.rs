@@ -1,9 +1,11 @@
-//! What the fuzz target `decode` does, over packets that are nearly valid.
+//! What the fuzz target `decode` does, over packets that are nearly valid and over its corpus.
 
 #[path = "bodies/decode.rs"]
 mod decode;
 mod runner;
 mod strategies;
+
+use std::{fs, path::Path};
 
 use bytes::{BufMut, BytesMut};
 use mq_codec::{Packet, Version};
@@ -108,5 +110,15 @@ fn mutations_of_valid_packets_never_panic_and_what_is_decoded_survives_the_wire(
         check(PACKETS / 3, &strategy, |(packet, mutants)| {
             check_mutants(version, &packet, &mutants);
         });
+    }
+}
+
+#[test]
+fn the_corpus_passes() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/decode");
+    for file in fs::read_dir(corpus).expect("the corpus is part of the repository") {
+        let path = file.expect("a file of the corpus").path();
+        println!("{}", path.display());
+        decode::run(&fs::read(path).expect("a file of the corpus"));
     }
 }
