@@ -14,6 +14,12 @@ lint:
     cargo clippy --workspace --all-targets --locked -- -D warnings
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 
+# The fuzz target decode or topic; needs `cargo install cargo-fuzz`. What it finds goes to fuzz/target
+fuzz target='decode' seconds='60':
+    mkdir -p fuzz/target/corpus/{{target}}
+    RUSTC_BOOTSTRAP=1 cargo fuzz run {{target}} fuzz/target/corpus/{{target}} fuzz/corpus/{{target}} \
+        -- -max_total_time={{seconds}}
+
 # Codec and router, next to a peer's codec
 bench:
     cargo bench -p mq-bench

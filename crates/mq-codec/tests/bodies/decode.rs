@@ -1,0 +1,76 @@
+//! The body of the fuzz target `decode`, which the tests of this crate run as well.
+
+use bytes::BytesMut;
+use mq_codec::{DecodeError, Decoder, Packet, Version};
+
+/// Decodes any bytes: the first says the version and the size limit, the second how many of the
+/// others arrive at a time.
+pub(crate) fn run(input: &[u8]) {
+    let [how, chunk, wire @ ..] = input else {
+        return;
+    };
+    let version = match how & 0b11 {
+        0 => None,
+        1 => Some(Version::V3_1),
+        2 => Some(Version::V3_1_1),
+        _ => Some(Version::V5),
+    };
+    let limit = match how >> 2 {
+        0 => 1 << 16,
+        small => small.into(),
+    };
+    in_chunks(version, limit, wire, 1 + usize::from(*chunk));
+}
+
+/// Decodes `wire` in one piece and in chunks, which has to give the same packets and the same
+/// error; returns them.
+pub(crate) fn in_chunks(
+    version: Option<Version>,
+    limit: u32,
+    wire: &[u8],
+    chunk: usize,
+) -> (Vec<Packet>, Option<DecodeError>) {
+    let whole = decode_all(version, limit, [wire]);
+    let cut = decode_all(version, limit, wire.chunks(chunk));
+    assert_eq!(cut, whole, "in chunks of {chunk}");
+    whole
+}
+
+/// Decodes what arrives chunk by chunk, up to the first error.
+///
+/// Whatever is decoded is encoded again and decoded to the same, and what is not yet decoded never
+/// grows to the size limit: a packet that would is refused by its fixed header, of at most five
+/// bytes.
+fn decode_all<'a>(
+    version: Option<Version>,
+    limit: u32,
+    chunks: impl IntoIterator<Item = &'a [u8]>,
+) -> (Vec<Packet>, Option<DecodeError>) {
+    let mut decoder = Decoder::new(version, limit);
+    let (mut buffer, mut packets) = (BytesMut::new(), Vec::new());
+    for chunk in chunks {
+        buffer.extend_from_slice(chunk);
+        loop {
+            match decoder.decode(&mut buffer) {
+                Ok(Some(packet)) => {
+                    let version = decoder.version().expect("a packet was decoded");
+                    check_again(&packet, version);
+                    packets.push(packet);
+                }
+                Ok(None) => break,
+                Err(error) => return (packets, Some(error)),
+            }
+        }
+        assert!(buffer.len() < limit.max(5) as usize, "{buffer:02x?}");
+    }
+    (packets, None)
+}
+
+fn check_again(packet: &Packet, version: Version) {
+    let mut wire = BytesMut::new();
+    let encoded = packet.encode(version, &mut wire);
+    assert_eq!(encoded, Ok(()), "{packet:?}");
+    let again = Decoder::new(Some(version), u32::MAX).decode(&mut wire);
+    assert_eq!(again.as_ref().map(Option::as_ref), Ok(Some(packet)));
+    assert!(wire.is_empty(), "{packet:?} leaves {wire:02x?}");
+}

@@ -1,0 +1,40 @@
+//! What the fuzz target `topic` does, over filters and topics that often match and over its corpus.
+
+mod runner;
+#[path = "bodies/topic.rs"]
+mod topic;
+
+use std::{fs, path::Path};
+
+use proptest::{collection::vec, prelude::*, sample::select};
+use runner::check;
+
+/// A few levels of few letters, mostly valid.
+fn levels(level: &'static [&'static str]) -> impl Strategy<Value = String> {
+    vec(select(level), 1..6).prop_map(|levels| levels.join("/"))
+}
+
+#[test]
+fn matching_agrees_with_the_specification_level_by_level() {
+    let filter = levels(&["+", "+", "#", "a", "b", "", "$S", "$share", "a+", "ü"]);
+    let topic = levels(&["a", "b", "", "$S", "ü", "long enough for words", "+"]);
+    check(20_000, &(filter, topic), |(filter, topic)| {
+        topic::run(format!("{filter}\n{topic}").as_bytes());
+    });
+}
+
+#[test]
+fn any_bytes_are_a_topic_only_if_the_specification_says_so() {
+    let byte = prop_oneof![4 => select(&b"ab/+#$\n\0"[..]), 1 => any::<u8>()];
+    check(5_000, &vec(byte, 0..40), |input| topic::run(&input));
+}
+
+#[test]
+fn the_corpus_passes() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/topic");
+    for file in fs::read_dir(corpus).expect("the corpus is part of the repository") {
+        let path = file.expect("a file of the corpus").path();
+        println!("{}", path.display());
+        topic::run(&fs::read(path).expect("a file of the corpus"));
+    }
+}
