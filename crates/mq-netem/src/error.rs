@@ -1,0 +1,47 @@
+//! What can go wrong with emulated links.
+
+use std::io;
+
+/// Why a link cannot be emulated. Each is one line that says what is wrong and what would be right.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No shipped profile has that name.
+    #[error("there is no link `{name}`: there are {known}, and files whose name ends in .toml")]
+    NoProfile {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// A profile's file cannot be read.
+    #[error("cannot read the link {name}: {source}")]
+    ReadProfile {
+        /// The file.
+        name: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// A profile says something that cannot be.
+    #[error("the link {name}: {problem}")]
+    Profile {
+        /// Its name.
+        name: String,
+        /// The key, the value and what is allowed.
+        problem: String,
+    },
+    /// The system does not let this user make namespaces.
+    #[error("{problem}; as root it works too")]
+    Namespaces {
+        /// Which setting forbids it.
+        problem: String,
+    },
+    /// A step of building the network failed.
+    #[error("cannot {step}: {source}")]
+    Setup {
+        /// What was tried.
+        step: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+}

@@ -1,0 +1,111 @@
+//! Hosts on one machine, and emulated links between them: network namespaces that end with the
+//! process, however it ends.
+//!
+//! ```text
+//!   host "pub"                 the process's own namespace               host "broker"
+//!   10.77.0.1 mq0 ====veth==== w0 --[ Pipe up ]--> w1 ====veth==== mq0 10.77.0.2
+//!                                 <-[ Pipe down ]--
+//! ```
+//!
+//! Nothing of it has a name in the file system, so there is nothing to clean up: a namespace is gone
+//! with the last process, socket and handle in it.
+
+mod namespace;
+mod packet;
+mod wire;
+
+use std::{net::Ipv4Addr, time::Duration};
+
+use crate::{Counts, Error, Link};
+pub use namespace::Host;
+use namespace::{Interface, make_veth};
+use wire::Wire;
+
+/// Hosts and the links between them.
+#[derive(Debug, Default)]
+pub struct Lab {
+    wires: Vec<Wire>,
+}
+
+/// A link's address at each end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Addresses {
+    /// Of the end that [`Link::up`] leads away from.
+    pub near: Ipv4Addr,
+    /// Of the other.
+    pub far: Ipv4Addr,
+}
+
+/// What became of the packets of one direction, and how well its times were kept.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct DirectionReport {
+    /// What became of packets.
+    pub counts: Counts,
+    /// How much later than the model says packets left: median and 99th percentile of all packets
+    /// so far; `None` before the first.
+    pub lateness: Option<(Duration, Duration)>,
+}
+
+/// Both directions of a link.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct LinkReport {
+    /// As [`Link::up`].
+    pub up: DirectionReport,
+    /// As [`Link::down`].
+    pub down: DirectionReport,
+}
+
+impl Lab {
+    /// Moves this process into a network of its own, where it may make others; as an ordinary user
+    /// with a user namespace of its own.
+    ///
+    /// Call it first in `main`: the system refuses it to a process that has threads.
+    ///
+    /// # Errors
+    /// If the system forbids it; the error says which setting does.
+    pub fn enter() -> Result<Self, Error> {
+        namespace::enter()?;
+        Ok(Self::default())
+    }
+
+    /// Connects two hosts by a link whose chances are drawn from `seed`. The `near` host is the one
+    /// that [`Link::up`] leads away from.
+    ///
+    /// # Errors
+    /// If an interface cannot be made.
+    pub fn connect(
+        &mut self,
+        near: &Host,
+        far: &Host,
+        link: &Link,
+        seed: u64,
+    ) -> Result<Addresses, Error> {
+        let number = u8::try_from(self.wires.len()).map_err(|_| Error::Setup {
+            step: "make more than 256 links",
+            source: std::io::ErrorKind::InvalidInput.into(),
+        })?;
+        let ends = Addresses {
+            near: Ipv4Addr::new(10, 77, number, 1),
+            far: Ipv4Addr::new(10, 77, number, 2),
+        };
+        let near_end = Interface::new(number, 1, ends.near);
+        let far_end = Interface::new(number, 2, ends.far);
+        let near_wire = make_veth(near, &near_end, &far_end)?;
+        let far_wire = make_veth(far, &far_end, &near_end)?;
+        self.wires
+            .push(Wire::start(near_wire, far_wire, link, seed)?);
+        Ok(ends)
+    }
+
+    /// What happened on the links so far, in the order in which they were made.
+    #[must_use]
+    pub fn reports(&self) -> Vec<LinkReport> {
+        self.wires.iter().map(Wire::report).collect()
+    }
+
+    /// CPU time that the emulator's own threads have used so far: not the work's under test.
+    #[must_use]
+    pub fn cpu_time(&self) -> Duration {
+        self.wires.iter().map(Wire::cpu_time).sum()
+    }
+}

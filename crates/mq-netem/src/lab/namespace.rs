@@ -1,0 +1,251 @@
+//! Namespaces, and the interfaces in them.
+
+use std::{
+    fs::File,
+    io,
+    net::{IpAddr, Ipv4Addr},
+    os::fd::{AsFd, AsRawFd},
+    path::PathBuf,
+};
+
+use nix::sched::{CloneFlags, setns, unshare};
+use rtnetlink::{
+    Handle, LinkUnspec, LinkVeth, new_connection,
+    packet_route::{link::LinkAttribute, neighbour::NeighbourState},
+};
+
+use crate::Error;
+
+const MTU: u32 = 1500;
+
+/// A host: a network namespace that ends when this value and all processes and sockets in it have.
+#[derive(Debug)]
+pub struct Host {
+    namespace: File,
+}
+
+impl Host {
+    /// A host with a loopback interface and nothing else.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn new() -> Result<Self, Error> {
+        let namespace = in_thread(|| {
+            unshare(CloneFlags::CLONE_NEWNET)?;
+            prepare()?;
+            File::open("/proc/thread-self/ns/net")
+        });
+        let namespace = namespace.map_err(|source| Error::Setup {
+            step: "make a network namespace",
+            source,
+        })?;
+        Ok(Self { namespace })
+    }
+
+    /// Runs `work` in a thread that stands in this host's network: sockets that it makes and
+    /// processes that it starts belong there.
+    ///
+    /// # Errors
+    /// If the thread cannot enter it; else what `work` returns.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+        in_thread(|| {
+            setns(&self.namespace, CloneFlags::CLONE_NEWNET)?;
+            work()
+        })
+    }
+
+    /// Where this process finds the namespace, for those who take a path.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.namespace.as_raw_fd()))
+    }
+}
+
+/// A thread may change its namespace without others noticing.
+fn in_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().spawn_scoped(scope, work)?;
+        thread
+            .join()
+            .unwrap_or_else(|_| Err(io::Error::other("the thread in the namespace panicked")))
+    })
+}
+
+/// See [`Lab::enter`](super::Lab::enter).
+pub(super) fn enter() -> Result<(), Error> {
+    let (user, group) = (nix::unistd::geteuid(), nix::unistd::getegid());
+    if user.is_root() {
+        unshare(CloneFlags::CLONE_NEWNET).map_err(|error| forbidden(error.into()))?;
+    } else {
+        unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNET)
+            .map_err(|error| forbidden(error.into()))?;
+        // The same user as before: files that the program writes are its own.
+        let map = |file: &str, text: String| {
+            std::fs::write(format!("/proc/self/{file}"), text).map_err(forbidden)
+        };
+        map("setgroups", "deny".to_owned())?;
+        map("uid_map", format!("{user} {user} 1"))?;
+        map("gid_map", format!("{group} {group} 1"))?;
+    }
+    prepare().map_err(|source| Error::Setup {
+        step: "prepare the network namespace",
+        source,
+    })
+}
+
+/// Which setting of the system stands in the way.
+fn forbidden(error: io::Error) -> Error {
+    let is = |setting: &str, value: &str| {
+        let path = format!("/proc/sys/{}", setting.replace('.', "/"));
+        std::fs::read_to_string(path).is_ok_and(|found| found.trim() == value)
+    };
+    let allow = |setting: &str, value: &str| {
+        format!(
+            "this system keeps ordinary users from making namespaces: `sysctl -w \
+             {setting}={value}` as root allows it"
+        )
+    };
+    let problem = if is("kernel.apparmor_restrict_unprivileged_userns", "1") {
+        allow("kernel.apparmor_restrict_unprivileged_userns", "0")
+    } else if is("kernel.unprivileged_userns_clone", "0") {
+        allow("kernel.unprivileged_userns_clone", "1")
+    } else if is("user.max_user_namespaces", "0") {
+        allow("user.max_user_namespaces", "10000")
+    } else {
+        format!("this system does not let the program make namespaces ({error})")
+    };
+    Error::Namespaces { problem }
+}
+
+/// Loopback up, and no IPv6: its neighbour discovery would be packets that nobody sent.
+fn prepare() -> io::Result<()> {
+    // Where IPv6 is not there at all, there is nothing to switch off.
+    let _ = std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1");
+    let _ = std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
+    netlink(async |handle| {
+        let index = index_of(&handle, "lo").await?;
+        let up = LinkUnspec::new_with_index(index).up().build();
+        handle
+            .link()
+            .set(up)
+            .execute()
+            .await
+            .map_err(io::Error::other)
+    })
+}
+
+/// One end of a link, in a host.
+#[derive(Debug)]
+pub(super) struct Interface {
+    name: String,
+    wire: String,
+    address: Ipv4Addr,
+    mac: [u8; 6],
+}
+
+impl Interface {
+    pub(super) fn new(link: u8, end: u8, address: Ipv4Addr) -> Self {
+        Self {
+            name: format!("mq{link}"),
+            wire: format!("w{link}-{end}"),
+            address,
+            // Locally administered.
+            mac: [0x02, 0x4D, 0x51, 0, link, end],
+        }
+    }
+}
+
+/// Makes the pair of interfaces that leads from `host` to the emulator, here; returns the index of
+/// this end.
+pub(super) fn make_veth(host: &Host, end: &Interface, other: &Interface) -> Result<u32, Error> {
+    let setup = |step| move |source| Error::Setup { step, source };
+    let moved = format!("{}-host", end.wire);
+    let index = in_thread(|| {
+        netlink(async |handle| {
+            let pair = LinkVeth::new(&end.wire, &moved).mtu(MTU).build();
+            handle
+                .link()
+                .add(pair)
+                .execute()
+                .await
+                .map_err(io::Error::other)?;
+            let wire = index_of(&handle, &end.wire).await?;
+            let up = LinkUnspec::new_with_index(wire).mtu(MTU).up().build();
+            handle
+                .link()
+                .set(up)
+                .execute()
+                .await
+                .map_err(io::Error::other)?;
+            let peer = index_of(&handle, &moved).await?;
+            // One packet is one packet: nothing is put together for a network card to take apart.
+            let peer = LinkUnspec::new_with_index(peer)
+                .name(&end.name)
+                .mtu(MTU)
+                .address(end.mac.to_vec())
+                .append_extra_attribute(LinkAttribute::GsoMaxSegs(1))
+                .setns_by_fd(host.namespace.as_fd().as_raw_fd())
+                .build();
+            handle
+                .link()
+                .set(peer)
+                .execute()
+                .await
+                .map_err(io::Error::other)?;
+            Ok(wire)
+        })
+    })
+    .map_err(setup("make a pair of interfaces"))?;
+    host.run(|| {
+        netlink(async |handle| {
+            let own = index_of(&handle, &end.name).await?;
+            let up = LinkUnspec::new_with_index(own).up().build();
+            handle
+                .link()
+                .set(up)
+                .execute()
+                .await
+                .map_err(io::Error::other)?;
+            handle
+                .address()
+                .add(own, IpAddr::V4(end.address), 24)
+                .execute()
+                .await
+                .map_err(io::Error::other)?;
+            // Known from the start: a lost ARP packet would cost a second.
+            handle
+                .neighbours()
+                .add(own, IpAddr::V4(other.address))
+                .link_layer_address(&other.mac)
+                .state(NeighbourState::Permanent)
+                .execute()
+                .await
+                .map_err(io::Error::other)
+        })
+    })
+    .map_err(setup("set up a host's interface"))?;
+    Ok(index)
+}
+
+async fn index_of(handle: &Handle, name: &str) -> io::Result<u32> {
+    use futures_util::TryStreamExt as _;
+
+    let mut found = handle.link().get().match_name(name.to_owned()).execute();
+    let link = found.try_next().await.map_err(io::Error::other)?;
+    link.map(|link| link.header.index)
+        .ok_or_else(|| io::Error::other(format!("there is no interface {name}")))
+}
+
+/// Talks to the kernel from this thread's network namespace.
+fn netlink<T>(work: impl AsyncFnOnce(Handle) -> io::Result<T>) -> io::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()?;
+    runtime.block_on(async {
+        let (connection, handle, _) = new_connection()?;
+        let connection = tokio::spawn(connection);
+        let result = work(handle).await;
+        connection.abort();
+        result
+    })
+}

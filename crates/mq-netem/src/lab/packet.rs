@@ -1,0 +1,179 @@
+//! Whole frames from one interface and onto another: packet(7).
+
+#![expect(
+    unsafe_code,
+    reason = "packet sockets are not in the standard library or nix"
+)]
+
+use std::{
+    io, mem,
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+};
+
+/// The header that goes before each frame: whether its checksum is still to be computed, and where
+/// (`struct virtio_net_hdr`).
+pub(super) const HEADER: usize = 10;
+
+/// More than any frame of the MTU, header included.
+const FRAME: usize = 2048;
+
+const NEEDS_CHECKSUM: u8 = 1;
+
+/// A socket that reads and writes frames of one interface.
+#[derive(Debug)]
+pub(super) struct PacketSocket(OwnedFd);
+
+/// A frame, and its header.
+pub(super) type Frame = Box<[u8]>;
+
+impl PacketSocket {
+    /// Opens one on the interface with this index.
+    pub(super) fn open(interface: u32) -> io::Result<Self> {
+        let protocol = u16::try_from(libc::ETH_P_ALL)
+            .map_err(io::Error::other)?
+            .to_be();
+        // SAFETY: no pointer is passed, and the descriptor is owned by nobody else.
+        let socket = unsafe {
+            let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+            let fd = libc::socket(libc::AF_PACKET, kind, 0);
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            Self(OwnedFd::from_raw_fd(fd))
+        };
+        socket.set(libc::PACKET_VNET_HDR, 1)?;
+        socket.set(libc::PACKET_IGNORE_OUTGOING, 1)?;
+        socket.set(libc::PACKET_QDISC_BYPASS, 1)?;
+        // SAFETY: all zeros is a valid `sockaddr_ll`.
+        let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
+        address.sll_family = u16::try_from(libc::AF_PACKET).map_err(io::Error::other)?;
+        address.sll_protocol = protocol;
+        address.sll_ifindex = i32::try_from(interface).map_err(io::Error::other)?;
+        // SAFETY: the pointer and the length are of one `sockaddr_ll` that outlives the call.
+        let bound = unsafe {
+            libc::bind(
+                socket.0.as_raw_fd(),
+                (&raw const address).cast(),
+                socklen(size_of_val(&address)),
+            )
+        };
+        check(bound)?;
+        Ok(socket)
+    }
+
+    fn set(&self, option: i32, value: i32) -> io::Result<()> {
+        // SAFETY: the pointer and the length are of one `i32` that outlives the call.
+        let set = unsafe {
+            libc::setsockopt(
+                self.0.as_raw_fd(),
+                libc::SOL_PACKET,
+                option,
+                (&raw const value).cast(),
+                socklen(size_of_val(&value)),
+            )
+        };
+        check(set)
+    }
+
+    /// The next frame; `None` if there is none now.
+    pub(super) fn receive(&self) -> io::Result<Option<Frame>> {
+        let mut buffer = [0; FRAME];
+        match nix::unistd::read(&self.0, &mut buffer) {
+            Ok(count) => Ok(Some(buffer[..count].into())),
+            Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::ENETDOWN) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Sends a frame. One that there is no room for is lost, as on any interface.
+    pub(super) fn send(&self, frame: &Frame) -> io::Result<()> {
+        match nix::unistd::write(&self.0, frame) {
+            Ok(_) | Err(nix::errno::Errno::ENOBUFS | nix::errno::Errno::EAGAIN) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        use std::os::fd::AsFd as _;
+
+        self.0.as_fd()
+    }
+}
+
+/// Inverts one bit of the frame, in a way that its receiver can notice: a checksum that was left to
+/// the network card is computed first.
+pub(super) fn corrupt(frame: &mut Frame, bit: u64) {
+    let (header, bytes) = frame.split_at_mut(HEADER);
+    let field = |at: usize| usize::from(u16::from_ne_bytes([header[at], header[at + 1]]));
+    if header[0] & NEEDS_CHECKSUM != 0 {
+        let (start, offset) = (field(6), field(8));
+        if let Some(covered) = bytes.get_mut(start..)
+            && covered.len() >= offset + 2
+        {
+            // The field holds the sum of the pseudo header.
+            let sum = checksum(covered);
+            covered[offset..offset + 2].copy_from_slice(&sum.to_be_bytes());
+        }
+        header[0] &= !NEEDS_CHECKSUM;
+    }
+    let byte = usize::try_from(bit / 8).unwrap_or(0);
+    if let Some(byte) = bytes.get_mut(byte) {
+        *byte ^= 1 << (bit % 8);
+    }
+}
+
+/// The Internet checksum (RFC 1071); never 0, which UDP has for "none".
+fn checksum(bytes: &[u8]) -> u16 {
+    let (words, rest) = bytes.as_chunks::<2>();
+    let last = rest.first().map_or(0, |byte| u32::from(*byte) << 8);
+    let words = words
+        .iter()
+        .map(|word| u32::from(u16::from_be_bytes(*word)));
+    let mut sum = words.sum::<u32>() + last;
+    while sum > 0xFFFF {
+        sum = (sum & 0xFFFF) + (sum >> 16);
+    }
+    match u16::try_from(sum).map_or(0, |sum| !sum) {
+        0 => 0xFFFF,
+        sum => sum,
+    }
+}
+
+/// Asks for a place before all ordinary threads; `false` where that is not permitted.
+pub(super) fn run_first() -> bool {
+    // SAFETY: the pointer is to a `sched_param` that outlives the call, and 0 is this thread.
+    unsafe {
+        let mut wanted: libc::sched_param = mem::zeroed();
+        wanted.sched_priority = 1;
+        libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const wanted) == 0
+    }
+}
+
+fn socklen(size: usize) -> libc::socklen_t {
+    libc::socklen_t::try_from(size).expect("a few bytes")
+}
+
+fn check(result: i32) -> io::Result<()> {
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_corrupted_frame_has_a_checksum_that_was_right_before() {
+        // RFC 1071 §3's example, with room for the sum in front.
+        let mut frame = vec![0; HEADER];
+        frame[0] = NEEDS_CHECKSUM;
+        frame.extend([0, 0, 0x00, 0x01, 0xF2, 0x03, 0xF4, 0xF5, 0xF6, 0xF7]);
+        let mut frame: Frame = frame.into();
+        corrupt(&mut frame, 80 - 1);
+        assert_eq!(frame[0], 0);
+        assert_eq!(frame[HEADER..HEADER + 2], (!0xDDF2_u16).to_be_bytes());
+        assert_eq!(frame[HEADER + 9], 0xF7 ^ 0x80);
+    }
+}

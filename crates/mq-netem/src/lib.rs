@@ -1,0 +1,20 @@
+//! Emulated links.
+//!
+//! A [`Link`] says what a link is like: a shipped profile such as `s22/wifi@loss=5%`, or a file.
+//! [`Pipe`] is one direction of it as arithmetic. A [`Lab`] has hosts on one Linux machine, for an
+//! ordinary user, and moves packets between them as a link says.
+
+mod error;
+#[cfg(target_os = "linux")]
+mod lab;
+mod model;
+mod presets;
+mod profile;
+mod units;
+
+pub use error::Error;
+#[cfg(target_os = "linux")]
+pub use lab::{Addresses, DirectionReport, Host, Lab, LinkReport};
+pub use model::{Counts, Fate, Pipe};
+pub use profile::{Direction, Link, Loss, Queue};
+pub use units::{Probability, Rate, Time};
