@@ -93,8 +93,8 @@ pub enum Error {
         /// The transport.
         scheme: Scheme,
     },
-    /// The kernel does not have this congestion control for TCP.
-    #[error("this kernel has no TCP congestion control `{name}`: it has {available}")]
+    /// The kernel does not have this congestion control for TCP, or keeps it for root.
+    #[error("this kernel has no TCP congestion control `{name}` for this user: it has {available}")]
     NoCongestionControl {
         /// What was asked for.
         name: CongestionControl,

@@ -276,6 +276,10 @@ pub struct SocketOptions {
     /// Bytes of the kernel's receive buffer. Default: none, the kernel sizes it. A busy UDP server
     /// wants some MiB, and `net.core.rmem_max` to allow them.
     pub receive_buffer: Option<usize>,
+    /// Linux: the network namespace that sockets are made in, such as `/run/netns/blue` or
+    /// `/proc/1234/ns/net`, and which they stay in. Default: none, that of the calling thread.
+    /// Entering one takes `CAP_SYS_ADMIN` in it.
+    pub network_namespace: Option<PathBuf>,
 }
 
 #[cfg(test)]

@@ -80,7 +80,7 @@ pub(crate) fn bind_udp(
     local: SocketAddr,
     options: &SocketOptions,
 ) -> io::Result<std::net::UdpSocket> {
-    let socket = Socket::new(Domain::for_address(local), Type::DGRAM, Some(Protocol::UDP))?;
+    let socket = new_socket(local, Type::DGRAM, Protocol::UDP, options)?;
     prepare(&socket, local, options)?;
     socket.bind(&local.into())?;
     Ok(socket.into())
@@ -120,17 +120,53 @@ fn new_tcp(
     congestion: Option<CongestionControl>,
     options: &SocketOptions,
 ) -> Result<Socket, Error> {
-    let socket = Socket::new(
-        Domain::for_address(address),
-        Type::STREAM,
-        Some(Protocol::TCP),
-    )?;
+    let socket = new_socket(address, Type::STREAM, Protocol::TCP, options)?;
     prepare(&socket, address, options)?;
     socket.set_tcp_nodelay(true)?;
     if let Some(name) = congestion {
         set_congestion(&socket, name)?;
     }
     Ok(socket)
+}
+
+fn new_socket(
+    address: SocketAddr,
+    kind: Type,
+    protocol: Protocol,
+    options: &SocketOptions,
+) -> io::Result<Socket> {
+    let new = || Socket::new(Domain::for_address(address), kind, Some(protocol));
+    match &options.network_namespace {
+        Some(path) => in_namespace(path, new),
+        None => new(),
+    }
+}
+
+/// A thread may stand in another namespace than its process; a socket stays where it was made.
+#[cfg(target_os = "linux")]
+fn in_namespace<T: Send>(
+    path: &std::path::Path,
+    work: impl FnOnce() -> io::Result<T> + Send,
+) -> io::Result<T> {
+    let entered = || {
+        let namespace = std::fs::File::open(path)?;
+        nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET)?;
+        work()
+    };
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().spawn_scoped(scope, entered)?;
+        thread
+            .join()
+            .unwrap_or_else(|_| Err(io::Error::other("the thread in the namespace panicked")))
+    })
+}
+
+#[cfg(not(target_os = "linux"))]
+fn in_namespace<T: Send>(
+    _path: &std::path::Path,
+    _work: impl FnOnce() -> io::Result<T> + Send,
+) -> io::Result<T> {
+    Err(io::ErrorKind::Unsupported.into())
 }
 
 fn prepare(socket: &Socket, address: SocketAddr, options: &SocketOptions) -> io::Result<()> {
@@ -153,14 +189,16 @@ fn set_congestion(socket: &Socket, name: CongestionControl) -> Result<(), Error>
     socket
         .set_tcp_congestion(name.to_string().as_bytes())
         .map_err(|error| {
-            let listed =
-                std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
-            let available =
-                listed.map_or_else(|_| "others".into(), |names| names.trim().to_owned());
-            match error.raw_os_error() {
-                Some(libc::ENOENT | libc::EPERM) => Error::NoCongestionControl { name, available },
-                _ => Error::Io(error),
-            }
+            // One that the kernel has may still be reserved for root.
+            let which = match error.raw_os_error() {
+                Some(libc::ENOENT) => "available",
+                Some(libc::EPERM) => "allowed",
+                _ => return Error::Io(error),
+            };
+            let list = format!("/proc/sys/net/ipv4/tcp_{which}_congestion_control");
+            let available = std::fs::read_to_string(list)
+                .map_or_else(|_| "others".into(), |names| names.trim().to_owned());
+            Error::NoCongestionControl { name, available }
         })
 }
 

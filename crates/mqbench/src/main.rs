@@ -17,6 +17,7 @@ mod cmd;
 mod payload;
 mod report;
 mod sut;
+mod testbed;
 mod workload;
 
 use std::process::ExitCode;
@@ -67,7 +68,11 @@ fn main() -> ExitCode {
     let result = match cli.command {
         // The broker chooses its own threads.
         Command::Broker(args) => cmd::broker::run(&args),
-        other => run(other),
+        // Its network is made before there are threads.
+        Command::Compare(args) => args
+            .testbed()
+            .and_then(|testbed| run(cmd::compare::run(args, testbed))),
+        other => run(dispatch(other)),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -79,12 +84,11 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> anyhow::Result<()> {
+fn run(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let work = dispatch(command);
         tokio::select! {
             result = work => result,
             // What was written stays: files are flushed as they grow.
@@ -95,7 +99,7 @@ fn run(command: Command) -> anyhow::Result<()> {
 
 async fn dispatch(command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Compare(args) => cmd::compare::run(args).await,
+        Command::Compare(args) => cmd::compare::run(args, None).await,
         Command::E2e(args) => cmd::e2e::run(args).await,
         Command::Pub(args) => cmd::publish::run(args).await,
         Command::Sub(args) => cmd::subscribe::run(args).await,

@@ -1,12 +1,14 @@
 //! The broker under test: always a process of its own, so that ours and a peer's are measured alike.
 
 use std::{
+    net::Ipv4Addr,
     path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
 };
 
 use anyhow::{Context, bail};
+use mq_netem::Host;
 use mq_transport::{Address, CongestionControl};
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
@@ -23,8 +25,13 @@ pub(crate) struct TestCertificate {
 }
 
 impl TestCertificate {
-    pub(crate) fn make() -> anyhow::Result<Self> {
-        let names = ["localhost", "127.0.0.1", "::1"].map(String::from);
+    /// For this machine's own names, and for the addresses of an emulated network.
+    pub(crate) fn make(addresses: impl Iterator<Item = Ipv4Addr>) -> anyhow::Result<Self> {
+        let own = ["localhost", "127.0.0.1", "::1"].map(String::from);
+        let names: Vec<_> = own
+            .into_iter()
+            .chain(addresses.map(|address| address.to_string()))
+            .collect();
         let made = rcgen::generate_simple_self_signed(names)
             .context("cannot make a certificate for the run")?;
         let directory = tempfile::tempdir().context("cannot make a temporary directory")?;
@@ -51,20 +58,26 @@ pub(crate) struct BrokerProcess {
 }
 
 impl BrokerProcess {
-    /// Starts this program's own broker, listening on loopback at ports that the system chooses,
-    /// one for each of `schemes`.
+    /// Starts this program's own broker at ports that the system chooses, one for each of
+    /// `schemes`: on loopback, or on all addresses of `host`.
     pub(crate) async fn start(
         schemes: &[mq_transport::Scheme],
         certificate: &TestCertificate,
         congestion: Option<CongestionControl>,
+        host: Option<&Host>,
     ) -> anyhow::Result<Self> {
         let program = std::env::current_exe().context("cannot find this program's own file")?;
         let mut command = Command::new(&program);
         command.args(["broker", "--announce"]);
+        let listen = if host.is_some() {
+            "0.0.0.0"
+        } else {
+            "127.0.0.1"
+        };
         for scheme in schemes {
             command
                 .arg("--listen")
-                .arg(format!("{scheme}://127.0.0.1:0"));
+                .arg(format!("{scheme}://{listen}:0"));
         }
         command.arg("--cert").arg(certificate.certificate());
         command.arg("--key").arg(certificate.key());
@@ -78,9 +91,17 @@ impl BrokerProcess {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .kill_on_drop(true);
-        let mut child = command
-            .spawn()
-            .with_context(|| format!("cannot start {}", program.display()))?;
+        let started = match host {
+            None => command.spawn(),
+            Some(host) => {
+                let runtime = tokio::runtime::Handle::current();
+                host.run(|| {
+                    let _context = runtime.enter();
+                    command.spawn()
+                })
+            }
+        };
+        let mut child = started.with_context(|| format!("cannot start {}", program.display()))?;
         let addresses = tokio::time::timeout(START_TIMEOUT, announced(&mut child))
             .await
             .context("the broker did not say that it is ready")??;

@@ -79,13 +79,14 @@ pub(super) fn enter() -> Result<(), Error> {
     } else {
         unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNET)
             .map_err(|error| forbidden(error.into()))?;
-        // The same user as before: files that the program writes are its own.
+        // Root of this namespace and of nothing else, so that programs that are started here may do
+        // with its network what root may; files that they write belong to the user as before.
         let map = |file: &str, text: String| {
             std::fs::write(format!("/proc/self/{file}"), text).map_err(forbidden)
         };
         map("setgroups", "deny".to_owned())?;
-        map("uid_map", format!("{user} {user} 1"))?;
-        map("gid_map", format!("{group} {group} 1"))?;
+        map("uid_map", format!("0 {user} 1"))?;
+        map("gid_map", format!("0 {group} 1"))?;
     }
     prepare().map_err(|source| Error::Setup {
         step: "prepare the network namespace",

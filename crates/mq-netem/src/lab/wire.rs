@@ -33,6 +33,9 @@ const SPIN: Duration = Duration::from_micros(200);
 /// How often a thread looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// The largest lateness that is told apart, nanoseconds.
+const LATEST: u64 = 60_000_000_000;
+
 /// Both directions of one link.
 #[derive(Debug)]
 pub(super) struct Wire {
@@ -58,7 +61,7 @@ impl Wire {
         let far = Arc::new(PacketSocket::open(far).map_err(setup)?);
         let stop = Arc::new(AtomicBool::new(false));
         let start = |name: &str, from: &Arc<_>, to: &Arc<_>, direction: &Direction, seed| {
-            let lateness = Histogram::new(3).expect("three digits are allowed");
+            let lateness = Histogram::new_with_max(LATEST, 3).expect("valid bounds");
             let shared = Arc::new(Shared {
                 report: Mutex::new((crate::Counts::default(), lateness)),
                 cpu_ns: AtomicU64::new(0),

@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use mq_measure::{
     Counts, LatencyRecorder, Samples, Summary, Validity,
-    manifest::{Manifest, Software},
+    manifest::{LinkContext, Manifest, Software},
     process::ProcessMeter,
     result::{Comparison, ConnectTimes, ProcessUse, Round, RunResult, SCHEMA, TransportResult},
     stats::Bootstrap,
@@ -18,6 +18,7 @@ use crate::{
     args::{MqttArgs, TransportArgs, duration},
     report,
     sut::{BrokerProcess, TestCertificate, output_directory},
+    testbed::{Access, LinkArgs, Testbed},
     workload::{
         add_wire,
         connect::{self, Connected, Dialler},
@@ -29,7 +30,7 @@ use crate::{
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Args {
     /// A broker to measure instead of our own, repeated: one URL a transport
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", conflicts_with = "link")]
     broker: Vec<Address>,
     /// Messages over each transport
     #[arg(long, default_value_t = 2000)]
@@ -62,9 +63,16 @@ pub(crate) struct Args {
     mqtt: MqttArgs,
     #[command(flatten)]
     transport: TransportArgs,
+    #[command(flatten)]
+    links: LinkArgs,
 }
 
 impl Args {
+    /// The network that the options ask for; `None` for this machine's own.
+    pub(crate) fn testbed(&self) -> anyhow::Result<Option<Testbed>> {
+        Testbed::build(&self.links, self.seed)
+    }
+
     fn messages_per_round(&self) -> u64 {
         let all = if self.quick {
             self.count / 10
@@ -83,7 +91,7 @@ impl Args {
     }
 }
 
-pub(crate) async fn run(mut args: Args) -> anyhow::Result<()> {
+pub(crate) async fn run(mut args: Args, testbed: Option<Testbed>) -> anyhow::Result<()> {
     if args.broker.is_empty() {
         // Our own broker takes part in being fair: the same on both ends of each transport.
         args.transport
@@ -102,13 +110,15 @@ pub(crate) async fn run(mut args: Args) -> anyhow::Result<()> {
     }
     let mut options = args.transport.options();
     let (own, certificate) = if args.broker.is_empty() {
-        let certificate = TestCertificate::make()?;
+        let addresses = testbed.iter().flat_map(Testbed::broker_addresses);
+        let certificate = TestCertificate::make(addresses)?;
         if !args.transport.insecure && args.transport.ca.is_none() {
             options.trust = Trust::CaFile(certificate.certificate());
         }
         let schemes = [Scheme::Tcp, Scheme::Tls, Scheme::Quic];
-        let broker =
-            BrokerProcess::start(&schemes, &certificate, args.transport.congestion).await?;
+        let host = testbed.as_ref().map(Testbed::broker);
+        let congestion = args.transport.congestion;
+        let broker = BrokerProcess::start(&schemes, &certificate, congestion, host).await?;
         (Some(broker), Some(certificate))
     } else {
         (None, None)
@@ -119,15 +129,15 @@ pub(crate) async fn run(mut args: Args) -> anyhow::Result<()> {
         .clone();
     let mut lanes = addresses
         .iter()
-        .map(|address| Lane::new(address, &options))
+        .map(|address| Lane::new(address, &options, testbed.as_ref()))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let pid = own.as_ref().and_then(BrokerProcess::pid);
     let progress = progress_bar(&args, lanes.len());
-    let measured = measure(&args, &mut lanes, pid, &progress).await;
+    let measured = measure(&args, &mut lanes, pid, testbed.as_ref(), &progress).await;
     progress.finish_and_clear();
     // What was measured before an error is still a result.
     if lanes.iter().any(|lane| !lane.rounds.is_empty()) {
-        let result = result(&args, &lanes, own.is_some());
+        let result = result(&args, &lanes, own.is_some(), testbed.as_ref());
         if let Some(out) = &args.out {
             write_files(out, &lanes, &result)?;
         }
@@ -135,7 +145,7 @@ pub(crate) async fn run(mut args: Args) -> anyhow::Result<()> {
             let json = serde_json::to_string_pretty(&result).context("cannot write JSON")?;
             report::print(&(json + "\n"))?;
         } else {
-            report::print(&text(&args, &lanes, &result))?;
+            report::print(&text(&args, &lanes, &result, testbed.as_ref()))?;
         }
     }
     measured?;
@@ -149,8 +159,8 @@ pub(crate) async fn run(mut args: Args) -> anyhow::Result<()> {
 /// One transport: what connects over it, and what was measured so far.
 struct Lane {
     name: String,
-    address: Address,
-    connector: Connector,
+    publisher: (Address, Connector),
+    subscriber: (Address, Connector),
     diallers: Vec<(Dialler, Vec<Option<Connected>>)>,
     rounds: Vec<RoundOutcome>,
 }
@@ -163,15 +173,35 @@ struct RoundOutcome {
 }
 
 impl Lane {
-    fn new(address: &Address, options: &ConnectOptions) -> anyhow::Result<Self> {
+    fn new(
+        address: &Address,
+        options: &ConnectOptions,
+        testbed: Option<&Testbed>,
+    ) -> anyhow::Result<Self> {
+        let end = |access: Option<Access>| {
+            let (mut address, mut options) = (address.clone(), options.clone());
+            if let Some(access) = access {
+                address.host = access.broker.to_string();
+                options.socket.network_namespace = Some(access.namespace);
+            }
+            (address, options)
+        };
+        let connector = |(address, options): (Address, ConnectOptions)| -> anyhow::Result<_> {
+            Ok((address, Connector::new(options)?))
+        };
+        let publisher = end(testbed.map(Testbed::publisher));
+        let subscriber = end(testbed.map(Testbed::subscriber));
         let diallers = connect::kinds(address.scheme)
             .iter()
-            .map(|kind| Ok((Dialler::new(address, options, *kind)?, Vec::new())))
+            .map(|kind| {
+                let dialler = Dialler::new(&publisher.0, &publisher.1, *kind)?;
+                Ok((dialler, Vec::new()))
+            })
             .collect::<anyhow::Result<_>>()?;
         Ok(Self {
             name: address.scheme.to_string(),
-            address: address.clone(),
-            connector: Connector::new(options.clone())?,
+            publisher: connector(publisher)?,
+            subscriber: connector(subscriber)?,
             diallers,
             rounds: Vec::new(),
         })
@@ -209,6 +239,7 @@ async fn measure(
     args: &Args,
     lanes: &mut [Lane],
     broker: Option<u32>,
+    testbed: Option<&Testbed>,
     progress: &ProgressBar,
 ) -> anyhow::Result<()> {
     let count = lanes.len();
@@ -218,14 +249,14 @@ async fn measure(
             let lane = &mut lanes[(turn + offset) % count];
             progress.set_prefix(lane.name.clone());
             let turn = u32::try_from(turn).unwrap_or(u32::MAX);
-            lane.send(args, round, turn, broker, progress)
+            lane.send(args, round, turn, broker, testbed, progress)
                 .await
-                .with_context(|| format!("over {}", lane.address))?;
+                .with_context(|| format!("over {}", lane.publisher.0))?;
         }
         for lane in lanes.iter_mut() {
             lane.dial(args)
                 .await
-                .with_context(|| format!("over {}", lane.address))?;
+                .with_context(|| format!("over {}", lane.publisher.0))?;
         }
     }
     Ok(())
@@ -238,6 +269,7 @@ impl Lane {
         round: u32,
         turn: u32,
         broker: Option<u32>,
+        testbed: Option<&Testbed>,
         progress: &ProgressBar,
     ) -> anyhow::Result<()> {
         let plan = e2e::Plan::new(
@@ -249,11 +281,21 @@ impl Lane {
         );
         let broker = broker.map(ProcessMeter::start).transpose()?;
         let clients = ProcessMeter::start_own()?;
+        let emulator = testbed.map(Testbed::cpu_time);
         let bar = progress.clone();
-        let end = (&self.address, &self.connector);
-        let outcome = e2e::run(&plan, &args.mqtt, end, end, move |_| bar.inc(1)).await?;
+        let publisher = (&self.publisher.0, &self.publisher.1);
+        let subscriber = (&self.subscriber.0, &self.subscriber.1);
+        let progress = move |_| bar.inc(1);
+        let outcome = e2e::run(&plan, &args.mqtt, publisher, subscriber, progress).await?;
         let used =
             |role, meter: &ProcessMeter| meter.read().map(|usage| ProcessUse::new(role, &usage));
+        let mut clients = used("clients", &clients)?;
+        if let (Some(testbed), Some(before)) = (testbed, emulator) {
+            // Its threads are in this process, and spin: user time.
+            let emulator = nanoseconds(testbed.cpu_time().saturating_sub(before));
+            clients.cpu_ns = clients.cpu_ns.saturating_sub(emulator);
+            clients.user_ns = clients.user_ns.saturating_sub(emulator);
+        }
         self.rounds.push(RoundOutcome {
             turn,
             outcome,
@@ -261,7 +303,7 @@ impl Lane {
                 .as_ref()
                 .map(|meter| used("broker", meter))
                 .transpose()?,
-            clients: Some(used("clients", &clients)?),
+            clients: Some(clients),
         });
         Ok(())
     }
@@ -284,7 +326,7 @@ impl Lane {
     }
 }
 
-fn result(args: &Args, lanes: &[Lane], own: bool) -> RunResult {
+fn result(args: &Args, lanes: &[Lane], own: bool, testbed: Option<&Testbed>) -> RunResult {
     let program = Software {
         name: "mqbench".to_owned(),
         version: Some(env!("CARGO_PKG_VERSION").to_owned()),
@@ -317,6 +359,10 @@ fn result(args: &Args, lanes: &[Lane], own: bool) -> RunResult {
     });
     let mut manifest = Manifest::now(program, broker, parameters.clone());
     manifest.seeds = BTreeMap::from([("payload".to_owned(), args.seed)]);
+    manifest.link = LinkContext {
+        configured: testbed.map(Testbed::configured),
+        measured: testbed.map(Testbed::measured),
+    };
     let transports: Vec<_> = lanes.iter().map(|lane| transport(args, lane)).collect();
     let mut validity = Validity::default();
     if cfg!(debug_assertions) {
@@ -327,6 +373,9 @@ fn result(args: &Args, lanes: &[Lane], own: bool) -> RunResult {
         validity.note(kernel.and_then(|tcp| validity::congestion_control(tcp, "cubic")));
     }
     validity.note(validity::cpu_governor(manifest.host.governor.as_deref()));
+    if let Some(testbed) = testbed {
+        testbed.check(&mut validity);
+    }
     RunResult {
         schema: SCHEMA.to_owned(),
         manifest,
@@ -369,7 +418,7 @@ fn transport(args: &Args, lane: &Lane) -> TransportResult {
         .flatten();
     TransportResult {
         transport: lane.name.clone(),
-        url: lane.address.to_string(),
+        url: lane.publisher.0.to_string(),
         latency,
         latency_from_send: Summary::from_samples(&samples.latencies_sent_ns()),
         rtt_last: None,
@@ -448,7 +497,7 @@ fn comparisons(args: &Args, lanes: &[Lane]) -> Vec<Comparison> {
         .collect()
 }
 
-fn text(args: &Args, lanes: &[Lane], result: &RunResult) -> String {
+fn text(args: &Args, lanes: &[Lane], result: &RunResult, testbed: Option<&Testbed>) -> String {
     let mut text = format!(
         "MQTT {} · QoS {} · {} B every {:?} · {} messages over each transport in {} rounds · \
          congestion control {}\n",
@@ -462,6 +511,9 @@ fn text(args: &Args, lanes: &[Lane], result: &RunResult) -> String {
             .congestion
             .map_or("as each has it".to_owned(), |name| name.to_string()),
     );
+    if let Some(testbed) = testbed {
+        text.push_str(&testbed.describe());
+    }
     text.push_str(&report::compare::render(result));
     for lane in lanes {
         text.push('\n');
