@@ -82,7 +82,7 @@ pub struct WireUse {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProcessUse {
-    /// Its part: `broker`, `publisher`, `subscriber`, `client`.
+    /// Its part: `broker`, or `clients` for the measuring process.
     pub role: String,
     /// CPU time, user and system, to the nanosecond.
     pub cpu_ns: u64,
