@@ -17,21 +17,25 @@ use crate::{Error, Store, conn, hub::Hub, mailbox::MailboxLimits, metrics::Metri
 pub struct Settings {
     /// Where it listens; at least one.
     pub listeners: Vec<Address>,
-    /// Certificates, congestion control and the like, for all listeners.
+    /// Certificates, congestion control and the like, for all listeners; see [`ListenOptions`] for
+    /// the defaults. Its `early_data` is replaced by [`early_data`](Self::early_data) below.
     pub listen: ListenOptions,
-    /// Limits of the protocol.
+    /// Limits of the protocol; see [`ServerConfig`] for the defaults.
     pub protocol: ServerConfig,
     /// What may wait for one session. Default 10,000 messages and 16 MiB: ten seconds of 1,000
     /// messages a second.
     pub mailbox: MailboxLimits,
-    /// Connections at once. Default 100,000.
+    /// Connections at once, those in their handshake included. Further ones are refused. Default
+    /// 100,000.
     pub max_connections: usize,
     /// Handshakes at once: what silent peers can hold. Further ones are refused. Default 4,096.
     pub max_handshakes: usize,
-    /// How long a handshake may take, up to the first byte that can be read. Default 10 s.
+    /// How long a handshake of TLS or QUIC may take, up to the first byte that can be read; CONNECT
+    /// then has [`ServerConfig::connect_timeout`]. Default 10 s.
     pub handshake_timeout: Duration,
-    /// What early data (0-RTT) may do. Default full: tickets are single-use, so that it cannot be
-    /// replayed (RFC 8446 §8.1).
+    /// What early data (0-RTT) may do: nothing, CONNECT alone, or all. Default all
+    /// ([`EarlyDataPolicy::Full`]): tickets are single-use, so that it cannot be replayed (RFC 8446
+    /// §8.1).
     pub early_data: EarlyDataPolicy,
     /// The longest time that a session lives on without a connection; `None` for no limit, the
     /// default. MQTT 3.1 and 3.1.1 clients without a clean session get this.
@@ -82,8 +86,11 @@ impl Broker {
     /// Binds all listeners and begins to accept.
     ///
     /// # Errors
-    /// If one of them cannot be bound, or a certificate or the store cannot be read; nothing runs
-    /// then.
+    /// [`Error::NoListener`], [`Error::Transport`] if an address cannot be bound or TLS or QUIC has
+    /// no certificate, [`Error::Store`]; nothing runs then.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
     pub async fn start(mut settings: Settings) -> Result<Self, Error> {
         if settings.listeners.is_empty() {
             return Err(Error::NoListener);
@@ -133,8 +140,8 @@ impl Broker {
         &self.hub.metrics
     }
 
-    /// Stops accepting, tells clients goodbye, and waits for their links to close, up to
-    /// [`Settings::shutdown_timeout`].
+    /// Stops accepting, sends 5.0 clients DISCONNECT, and waits for all links to close, up to
+    /// [`Settings::shutdown_timeout`]; then cuts those that are left.
     pub async fn shutdown(mut self) {
         self.shutdown.send_replace(true);
         let mut left = self.tasks.len() - 1;

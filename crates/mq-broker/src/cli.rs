@@ -38,10 +38,11 @@ pub struct BrokerArgs {
 }
 
 impl BrokerArgs {
-    /// What the options and the configuration file say together.
+    /// What the options and the configuration file say together; options win. Without `cert` there
+    /// is no certificate yet: [`run`] makes one.
     ///
     /// # Errors
-    /// If the file cannot be read or a value is not allowed.
+    /// If a file cannot be read or a value is not allowed.
     pub fn settings(&self) -> Result<Settings, Error> {
         let mut settings = match &self.config {
             Some(path) => Config::read(path)?.into_settings(path)?,
@@ -67,7 +68,8 @@ impl BrokerArgs {
     }
 }
 
-/// Runs a broker until SIGINT or SIGTERM, then shuts it down.
+/// Runs a broker on a tokio runtime of its own until SIGINT or SIGTERM, then shuts it down. Blocks
+/// until then; logs to standard error.
 ///
 /// # Errors
 /// If it cannot start.

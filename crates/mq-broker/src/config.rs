@@ -18,7 +18,7 @@ use crate::{Error, Settings};
 /// listen = ["tcp://127.0.0.1:1883", "tls://0.0.0.0:8883", "quic://0.0.0.0:14567"]
 ///
 /// [tls]
-/// certificate = "server.pem"      # chain, PEM; a development certificate is made if absent
+/// certificate = "server.pem"      # chain, PEM; if absent, mqbroker makes one for development
 /// key = "server.key"
 /// early_data = "full"             # off, connect or full
 ///
@@ -47,7 +47,7 @@ pub struct TlsConfig {
     pub certificate: Option<PathBuf>,
     /// Its private key, PEM.
     pub key: Option<PathBuf>,
-    /// `off`, `connect` or `full`.
+    /// `off`, `connect` or `full`, the default.
     pub early_data: Option<String>,
 }
 
@@ -69,9 +69,10 @@ pub struct LimitsConfig {
     pub max_inflight: Option<NonZeroU16>,
     /// Topic aliases that a client may use.
     pub topic_alias_maximum: Option<u16>,
-    /// The highest QoS that clients may publish at.
+    /// The highest QoS that clients may publish at: 0, 1 or 2.
     pub maximum_qos: Option<u8>,
-    /// The longest keep-alive, in seconds.
+    /// The longest keep-alive, in seconds: 5.0 clients that want a longer one or none get this. 0
+    /// is no limit.
     pub max_keep_alive_s: Option<u16>,
     /// Messages that wait for one session.
     pub mailbox_messages: Option<usize>,
@@ -104,10 +105,10 @@ impl Config {
         })
     }
 
-    /// Checks the values; `path` is named in errors.
+    /// Checks the values and reads the certificate and its key; `path` is named in errors.
     ///
     /// # Errors
-    /// If a value is not allowed.
+    /// [`Error::Config`] if a value is not allowed, [`Error::Transport`] if a file cannot be read.
     pub fn into_settings(self, path: &Path) -> Result<Settings, Error> {
         let wrong = |problem: String| Error::Config {
             path: path.to_owned(),
@@ -159,10 +160,11 @@ impl Config {
 }
 
 impl Settings {
-    /// Sets certificate and key; without both a development certificate is made at start.
+    /// Reads certificate and key, PEM files both; with `None` for both nothing changes.
     ///
     /// # Errors
-    /// If only one of them is given, or they cannot be read; `source` is named then.
+    /// [`Error::Config`], which names `source`, if only one of them is given; [`Error::Transport`]
+    /// if they cannot be read.
     pub fn set_identity(
         &mut self,
         certificate: Option<PathBuf>,

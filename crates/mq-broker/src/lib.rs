@@ -1,11 +1,33 @@
 //! An MQTT broker over TCP, TLS and QUIC, all at once.
 //!
 //! [`Broker::start`] takes [`Settings`], made by hand or from a [`Config`] file, and runs on the
-//! current tokio runtime. The program `mqbroker` is this with a command line.
+//! current tokio runtime. The program `mqbroker` is this with a command line ([`cli`]).
 //!
-//! The way of a PUBLISH: [`mq_transport::Link`] reads it, `conn` gives the bytes to
+//! ```
+//! use mq_broker::{Broker, Settings};
+//! use mq_transport::ServerIdentity;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let listeners = vec!["tcp://127.0.0.1:0".parse()?, "quic://127.0.0.1:0".parse()?];
+//! let mut settings = Settings::new(listeners);
+//! settings.listen.identity = Some(ServerIdentity::self_signed()?); // TLS and QUIC need one
+//! settings.mailbox.messages = 1_000;
+//! let broker = Broker::start(settings).await?;
+//! println!("listening at {}", broker.addresses()[0]); // with the port that was chosen
+//! println!("{} clients", broker.metrics().connections.get());
+//! broker.shutdown().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! There is no authentication: whoever reaches a listener gets in, and with
+//! [`client_auth`](mq_transport::ListenOptions::client_auth) whoever has a certificate.
+//!
+//! The way of a PUBLISH: [`mq_transport::Link`] reads it, the module `conn` gives the bytes to
 //! [`mq_proto::Connection`], `hub` asks the [`router`] for its receivers and puts it into their
-//! mailboxes; each receiver's own `conn` takes it from there and writes it.
+//! mailboxes, one for each session; each receiver's own `conn` takes it from there and writes it.
+//! `docs/architecture.md` follows it step by step.
 
 mod broker;
 pub mod cli;

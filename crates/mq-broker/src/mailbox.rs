@@ -13,7 +13,9 @@ use mq_codec::QoS;
 use mq_proto::Delivery;
 use tokio::sync::{Notify, futures::Notified};
 
-/// How much may wait for one session.
+/// How much may wait for one session. A message larger than `bytes` is taken when nothing else
+/// waits. Beyond, the publisher of a connected reader waits (QoS 0: for 0.1 s); see
+/// `docs/architecture.md`, "Back-pressure".
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MailboxLimits {
     /// Messages.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A number that many threads change.
+/// A number that many threads change, each change by itself and in no order with others.
 #[derive(Debug, Default)]
 pub struct Gauge(AtomicUsize);
 
@@ -29,12 +29,13 @@ impl Gauge {
     }
 }
 
-/// What the broker counts.
+/// What the broker counts: things that are there now (`connections`, `sessions`, `subscriptions`,
+/// `retained`) and things that have happened since its start (the others).
 #[derive(Debug, Default)]
 pub struct Metrics {
-    /// Links that are open, before and after CONNECT.
+    /// Links that are open: past the handshake, before and after CONNECT.
     pub connections: Gauge,
-    /// Links that were refused because too many handshakes were under way.
+    /// Links that were refused because too many were open or in their handshake.
     pub refused: Gauge,
     /// Sessions, connected or not.
     pub sessions: Gauge,
@@ -46,6 +47,7 @@ pub struct Metrics {
     pub messages_in: Gauge,
     /// Messages sent to clients.
     pub messages_out: Gauge,
-    /// Messages dropped because a mailbox was full, or its session away and the message of QoS 0.
+    /// Messages that did not reach a receiver: its mailbox was full, its session away and the
+    /// message of QoS 0, or the publisher left while the message waited for room.
     pub dropped: Gauge,
 }

@@ -28,6 +28,26 @@ use crate::{
 const DEFAULT_SESSION_EXPIRY: Duration = Duration::from_mins(5);
 
 /// Options of a [`Client`]; see [`Client::builder`].
+///
+/// [`build`](Self::build) connects and waits for the server, [`start`](Self::start) does not wait.
+/// Versions in brackets, such as (5.0), say that earlier ones ignore the option.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use mq_client::{Client, ConnectOptions, Trust, Version};
+///
+/// # async fn example() -> Result<(), mq_client::Error> {
+/// let client = Client::builder("mqtts://broker.example")?
+///     .version(Version::V3_1_1)
+///     .client_id("sensor-7")?
+///     .credentials("sensor", "secret")?
+///     .keep_alive(Duration::from_secs(30))
+///     .transport(ConnectOptions { trust: Trust::CaFile("ca.pem".into()), ..Default::default() })
+///     .build()
+///     .await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "a builder does nothing until it is built or started"]
 pub struct ClientBuilder {
@@ -115,8 +135,9 @@ impl ClientBuilder {
         self
     }
 
-    /// How long an MQTT 5.0 server keeps the session after the connection is lost, in whole seconds;
-    /// above `u32::MAX - 1` seconds for ever. Default: 5 minutes if the client reconnects, else 0.
+    /// How long an MQTT 5.0 server keeps the session after the connection is lost (§3.1.2.11.2),
+    /// rounded down to seconds; from `u32::MAX` seconds on for ever. Default: 5 minutes if the
+    /// client reconnects (enough to restart a broker or to change networks), else 0.
     ///
     /// With the default the session ends with [`Client::disconnect`]; with a value given here it
     /// lives on after it as well.
@@ -125,21 +146,23 @@ impl ClientBuilder {
         self
     }
 
-    /// Silence after which the connection is tested; whole seconds, 65,535 at most, 0 is off.
-    /// Default: 60 s, below the idle timeouts of common NATs.
+    /// Silence after which the connection is tested with PINGREQ (§3.1.2.10): rounded up to
+    /// seconds, 65,535 at most, 0 is off. A 5.0 server may replace it. Default: 60 s, below the
+    /// idle timeouts of common NATs.
     pub fn keep_alive(mut self, keep_alive: Duration) -> Self {
         let seconds = keep_alive.as_secs() + u64::from(keep_alive.subsec_nanos() > 0);
         self.config.connect.keep_alive = u16::try_from(seconds).unwrap_or(u16::MAX);
         self
     }
 
-    /// How long the answer to a keep-alive test may take. Default: 20 s.
+    /// How long the answer to PINGREQ, or any other byte, may take before the connection counts as
+    /// lost. Default: 20 s.
     pub fn ping_timeout(mut self, timeout: Duration) -> Self {
         self.config.ping_timeout = timeout;
         self
     }
 
-    /// User name and password.
+    /// User name and password. Default: neither.
     ///
     /// # Errors
     /// [`Error::Text`] if the user name is no MQTT string.
@@ -175,7 +198,8 @@ impl ClientBuilder {
     }
 
     /// Properties of CONNECT (5.0). Session expiry, Receive Maximum, maximum packet size and topic
-    /// alias maximum are set by their own options.
+    /// alias maximum are set by their own options and replaced here. The client does not answer
+    /// AUTH, so leave the authentication method out.
     pub fn connect_properties(mut self, properties: ConnectProperties) -> Self {
         self.config.connect.properties = properties;
         self
@@ -218,13 +242,15 @@ impl ClientBuilder {
         self
     }
 
-    /// Options of the transport: trust, certificates, 0-RTT, QUIC and sockets.
+    /// Options of the transport: trust, certificates, 0-RTT, QUIC and sockets. Takes the place of a
+    /// [`connector`](Self::connector) that was given before. Default: [`ConnectOptions::default`].
     pub fn transport(mut self, options: ConnectOptions) -> Self {
         self.link = LinkSource::Options(Box::new(options));
         self
     }
 
-    /// A connector to share with other clients: its tickets, certificates and QUIC sockets.
+    /// A connector to share with other clients: its tickets, certificates and QUIC sockets. Takes
+    /// the place of [`transport`](Self::transport) options that were given before.
     pub fn connector(mut self, connector: Connector) -> Self {
         self.link = LinkSource::Connector(connector);
         self
@@ -243,6 +269,9 @@ impl ClientBuilder {
     }
 
     /// How long an attempt to connect may take: the link, and then CONNACK. Default: 20 s each.
+    ///
+    /// The link has the transport's own limit too, [`ConnectOptions::connect_timeout`], which by
+    /// default is 10 s: the smaller one counts.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
@@ -256,8 +285,8 @@ impl ClientBuilder {
     }
 
     /// Whether the application acknowledges QoS 1 and 2 messages itself, with
-    /// [`Incoming::ack`](crate::Incoming::ack). Default: no; a message is acknowledged when it is in
-    /// its stream.
+    /// [`Incoming::ack`](crate::Incoming::ack): what is not acknowledged comes again after a lost
+    /// connection. Default: no; a message is acknowledged when it is in its stream.
     pub fn manual_ack(mut self, manual: bool) -> Self {
         self.manual_ack = manual;
         self
@@ -266,8 +295,8 @@ impl ClientBuilder {
     /// A message that is written right behind CONNECT, without waiting for the server's answer:
     /// with a ticket and `early_data` in [`ConnectOptions`] it travels in the first flight (0-RTT).
     ///
-    /// If the server refuses the connection a QoS 0 message is lost; QoS 1 and 2 messages, ten at
-    /// most before CONNACK, are kept and sent again.
+    /// If the attempt to connect fails a QoS 0 message that was written is lost; QoS 1 and 2
+    /// messages are kept and sent again. At most ten of those leave before CONNACK; the rest waits.
     ///
     /// # Errors
     /// [`Error::QueueFull`].
@@ -281,10 +310,10 @@ impl ClientBuilder {
     /// A subscription that is asked for right behind CONNECT, as
     /// [`publish_early`](Self::publish_early), and before any early message.
     ///
-    /// Nobody waits for SUBACK: should the server refuse, the stream ends.
+    /// Nobody waits for SUBACK: should the server refuse the subscription, the stream ends.
     ///
     /// # Errors
-    /// [`Error::Topic`].
+    /// [`Error::Topic`] if the filter is not valid.
     pub fn subscribe_early<T>(&mut self, filter: T, qos: QoS) -> Result<Subscription, Error>
     where
         T: TryInto<TopicFilter>,
@@ -296,7 +325,7 @@ impl ClientBuilder {
     /// [`subscribe_early`](Self::subscribe_early) with all options.
     ///
     /// # Errors
-    /// None yet that this version of the crate knows.
+    /// [`Error::Closed`] once there are no subscription identifiers left, after 268,435,455.
     pub fn subscribe_early_with(
         &mut self,
         options: SubscribeOptions,
@@ -316,7 +345,8 @@ impl ClientBuilder {
     ///
     /// # Errors
     /// The first failure to connect: [`Error::Transport`], [`Error::Refused`],
-    /// [`Error::ConnectTimeout`]. Only connections that are lost later are made again.
+    /// [`Error::ConnectTimeout`], or [`Error::Ended`] if the server broke the connection off. Only
+    /// connections that are lost later are made again. Dropping the future ends the client.
     ///
     /// # Panics
     /// Outside of a tokio runtime.

@@ -72,13 +72,16 @@ impl Client {
 
     /// Connects with the defaults and waits until the server has accepted.
     ///
+    /// `url` is as in [`builder`](Self::builder); see [`ClientBuilder`] for the defaults.
+    ///
     /// # Errors
     /// [`Error::Address`], or as [`ClientBuilder::build`].
     pub async fn connect(url: &str) -> Result<Self, Error> {
         Self::builder(url)?.build().await
     }
 
-    /// Options for a client of the server at `url`: `mqtt://`, `mqtts://`, `quic://` or `mem://`.
+    /// Options for a client of the server at `url`: `mqtt://HOST`, `mqtts://HOST` or `quic://HOST`,
+    /// each with `:PORT` if it is not 1883, 8883 or 14567; or `mem://NAME`.
     ///
     /// # Errors
     /// [`Error::Address`].
@@ -87,7 +90,8 @@ impl Client {
     }
 
     /// Publishes, and waits: at QoS 0 until the message was written, at QoS 1 and 2 until it was
-    /// acknowledged, through reconnects if need be.
+    /// acknowledged, through reconnects if need be. Dropping the future while it waits for that
+    /// does not take the message back.
     ///
     /// # Errors
     /// [`Error::Topic`], or as [`Receipt::acknowledged`].
@@ -108,7 +112,7 @@ impl Client {
     /// Queues a message, waiting only for room in the queue; the receipt tells what becomes of it.
     ///
     /// Messages are sent in the order in which they were queued, whether there is a connection now
-    /// or later. Cancel-safe: until it resolves, nothing is queued.
+    /// or later. Cancel-safe: if the future is dropped before it resolves, nothing was queued.
     ///
     /// # Errors
     /// What ended the client.
@@ -170,7 +174,7 @@ impl Client {
     }
 
     /// [`subscribe`](Self::subscribe) with several filters and all options. Succeeds if at least
-    /// one filter was granted; see [`Subscription::granted`].
+    /// one filter was granted; see [`Subscription::granted`]. Cancel-safe in the same way.
     ///
     /// # Errors
     /// As [`subscribe`](Self::subscribe).
@@ -186,7 +190,9 @@ impl Client {
         Ok(subscription)
     }
 
-    /// Ends what is subscribed with this very filter, and waits until the server has confirmed.
+    /// Ends what is subscribed with this very filter, and waits until the server has confirmed. A
+    /// [`Subscription`] without any filter left ends. Once it was asked for, dropping the future
+    /// does not take it back.
     ///
     /// # Errors
     /// [`Error::Topic`], [`Error::UnsubscribeRefused`], or what ended the client.
@@ -227,13 +233,13 @@ impl Client {
         Subscription::new(self.shared.clone(), inbox, None)
     }
 
-    /// How many messages matched no subscription and were dropped.
+    /// How many messages matched no subscription and were dropped since the client began.
     #[must_use]
     pub fn unmatched(&self) -> u64 {
         self.shared.unmatched.load(Ordering::Relaxed)
     }
 
-    /// What happens to the connection from now on.
+    /// What happens to the connection from now on, as a stream of [`Event`](crate::Event)s.
     #[must_use]
     pub fn events(&self) -> EventStream {
         EventStream {
@@ -267,13 +273,13 @@ impl Client {
         matches!(*self.shared.status.borrow(), Status::Connected(_))
     }
 
-    /// The times of the last connection that the server accepted.
+    /// The times of the last connection that the server accepted; `None` before the first.
     #[must_use]
     pub fn connect_times(&self) -> Option<ConnectTimes> {
         self.last_connected().map(|connected| connected.times)
     }
 
-    /// All about the last connection that the server accepted.
+    /// All about the last connection that the server accepted; `None` before the first.
     #[must_use]
     pub fn last_connected(&self) -> Option<Arc<crate::Connected>> {
         let last = self
@@ -284,7 +290,8 @@ impl Client {
         last.clone()
     }
 
-    /// The counters of the current link, fresh.
+    /// The counters of the current link, read now by the client's task; see [`LinkStats`] for what
+    /// that costs. Cancel-safe.
     ///
     /// # Errors
     /// [`Error::NotConnected`] while there is no link, or what ended the client.
@@ -305,8 +312,9 @@ impl Client {
     /// Ends the client: takes nothing more, sends what is queued, waits for acknowledgements,
     /// sends DISCONNECT and closes the link.
     ///
-    /// All that takes [`ClientBuilder::disconnect_timeout`] at most. While the server cannot be
-    /// reached it keeps trying for that long if there is something to deliver.
+    /// Sending and waiting take [`ClientBuilder::disconnect_timeout`] at most, the last bytes and
+    /// the end of the link 2 s more. While the server cannot be reached it keeps trying for that
+    /// long if there is something to deliver. Dropping the future does not take it back.
     ///
     /// # Errors
     /// [`Error::Undelivered`] if time ran out, or what had ended the client before.

@@ -21,10 +21,10 @@ pub enum Error {
     /// The text cannot be an MQTT string.
     #[error("not an MQTT string: {0}")]
     Text(#[from] StringError),
-    /// The link could not be made, or broke.
+    /// The link could not be made, or broke. In an [`Arc`], as that error cannot be cloned.
     #[error(transparent)]
     Transport(Arc<mq_transport::Error>),
-    /// The server did not let the client in.
+    /// The server did not let the client in: its CONNACK said why.
     #[error("the server refused the connection: {reason}")]
     Refused {
         /// Why.

@@ -52,7 +52,7 @@ pub struct Connected {
 /// How long connecting took, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectTimes {
-    /// When the client began to connect.
+    /// When this attempt to connect began: host name look-up, TCP or QUIC come after it.
     pub dialled_at: Instant,
     /// When bytes could be written: with 0-RTT before the handshake was over.
     pub link_at: Instant,

@@ -15,8 +15,8 @@ use crate::{Error, queue::ManualAck, shared::Shared};
 
 /// A message that arrived for a subscription.
 ///
-/// Topic and payload share the buffer that they were read into; whoever keeps small messages for
-/// long copies them, so as not to keep whole buffers.
+/// The payload, and a topic of more than 31 bytes, share the buffer that they were read into, of up
+/// to 64 KiB; whoever keeps small messages for long copies them, so as not to keep whole buffers.
 pub struct Incoming {
     /// Where it was published.
     pub topic: TopicName,
@@ -24,13 +24,14 @@ pub struct Incoming {
     pub payload: Bytes,
     /// The QoS that it was sent at.
     pub qos: QoS,
-    /// Whether it is a retained message.
+    /// Its RETAIN flag: the server had kept it (§3.3.1.3), or the subscription asked for the flag
+    /// as it was published.
     pub retain: bool,
     /// It may have arrived before (QoS 1).
     pub dup: bool,
     /// MQTT 5.0 properties; one word while there are none.
     pub properties: Sparse<PublishProperties>,
-    /// The subscriptions that it matched, by the identifiers that the client gave them (5.0).
+    /// The subscriptions that it matched, as [`Subscription::id`](crate::Subscription::id) (5.0).
     pub subscription_ids: Vec<SubscriptionId>,
     /// When the read that brought it returned.
     pub received_at: Instant,
@@ -60,7 +61,8 @@ impl Incoming {
     /// Does nothing for QoS 0, without manual acknowledgement, and the second time. After the
     /// connection that brought the message has been lost it does nothing either: the server sends
     /// the message again. Acknowledgements leave in the order of the messages, so one that is
-    /// withheld holds up those after it.
+    /// withheld holds up those after it `[MQTT-4.6.0-2]`. A refusal is a success to versions before
+    /// 5.0, which have no other answer.
     ///
     /// [`ClientBuilder::manual_ack`]: crate::ClientBuilder::manual_ack
     ///

@@ -1,7 +1,7 @@
 //! An asynchronous MQTT client over QUIC, TLS and TCP.
 //!
-//! [`Client::connect`] gives a handle; what it is asked for is done by one task, which owns the
-//! connection and makes a new one when it is lost.
+//! [`Client::connect`] gives a handle; what it is asked for is done by one task of the current
+//! tokio runtime, which owns the connection and makes a new one when it is lost.
 //!
 //! ```no_run
 //! use mq_client::{Client, QoS};
@@ -21,10 +21,12 @@
 //!
 //! | call | waits for |
 //! |---|---|
-//! | [`Client::try_send`] | nothing: [`Error::QueueFull`] |
+//! | [`Client::try_send`] | nothing; without room it fails with [`Error::QueueFull`] |
 //! | [`Client::send`], [`Client::send_batch`] | room in the queue |
 //! | [`Receipt::written`] | the write |
 //! | [`Receipt::acknowledged`], [`Client::publish`] | the acknowledgement (QoS 0: the write) |
+//!
+//! The first two give a [`Receipt`], which tells what becomes of the message.
 //!
 //! Messages leave in the order in which they were queued, whether there is a connection or not. The
 //! queue is bounded, in messages and in bytes: [`QueueLimits`].
@@ -50,7 +52,7 @@
 //! [`ClientBuilder::start`] returns at once, and what is sent goes right behind CONNECT, before the
 //! server has answered. With `early_data` in [`ConnectOptions`] and a ticket of an earlier
 //! connection through the same [`Connector`] it travels in the first flight of QUIC's or TLS's
-//! handshake (0-RTT):
+//! handshake (0-RTT, RFC 8446 §2.3). Here the second connection does:
 //!
 //! ```no_run
 //! use mq_client::{Client, ConnectOptions, Connector, Outgoing, QoS};

@@ -8,7 +8,7 @@ use mq_proto::Message;
 
 use crate::Error;
 
-/// A message to send.
+/// A message to send, for [`Client::send`](crate::Client::send) and its like.
 ///
 /// ```
 /// use mq_client::{Outgoing, QoS};

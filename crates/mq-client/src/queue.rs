@@ -22,7 +22,7 @@ use crate::{Error, Outgoing, driver::Request, receipt::AckCell};
 pub struct QueueLimits {
     /// Messages. Default: 10,000, some seconds of a busy device.
     pub messages: usize,
-    /// Bytes. Default: 16 MiB, which a small device can still spare.
+    /// Bytes of topics and payloads. Default: 16 MiB, which a small device can still spare.
     pub bytes: usize,
 }
 

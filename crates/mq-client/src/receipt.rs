@@ -11,7 +11,7 @@ use mq_codec::ReasonCode;
 
 use crate::{Error, shared::Shared};
 
-/// Tells what became of one message; dropping it waits for nothing and costs nothing.
+/// Tells what became of one message. Dropping it neither waits nor takes the message back.
 ///
 /// A QoS 0 receipt is a number and a reference: it allocates nothing. The driver only looks for
 /// the receipt of a QoS 1 or 2 message while somebody holds it.

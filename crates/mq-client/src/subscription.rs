@@ -129,13 +129,16 @@ impl Subscription {
         self.inbox.poll_pop(&self.shared, cx)
     }
 
-    /// What the server granted, filter by filter; empty where it has not been waited for.
+    /// What the server granted, filter by filter in the order of the options: a granted QoS or a
+    /// refusal. Empty where it was not waited for: early subscriptions and
+    /// [`Client::messages`](crate::Client::messages).
     #[must_use]
     pub fn granted(&self) -> &[ReasonCode] {
         &self.granted
     }
 
-    /// Its subscription identifier (5.0), as in [`Incoming::subscription_ids`].
+    /// Its subscription identifier (5.0), as in [`Incoming::subscription_ids`]; `None` for
+    /// [`Client::messages`](crate::Client::messages).
     #[must_use]
     pub fn id(&self) -> Option<SubscriptionId> {
         self.id

@@ -17,12 +17,12 @@ const IN_PLACE: usize = 31;
 /// By how much [`ByteStr::append_to`] may write too far for a moment.
 pub(crate) const SLACK: usize = IN_PLACE;
 
-/// An MQTT string: UTF-8, at most 65,535 bytes, no U+0000.
+/// An MQTT string: UTF-8, at most 65,535 bytes, no U+0000 (§1.5.4).
 ///
-/// A short string is kept in place: decoding, cloning and dropping it touches no reference count,
-/// which for a small PUBLISH is half of the cost. Cloning a long one shares its bytes; decoded, it
-/// keeps the whole read buffer that it came from alive, and [`detached`](Self::detached) makes a
-/// copy that does not.
+/// A string of up to 31 bytes is kept in place: decoding, cloning and dropping it touches no
+/// reference count, which for a small PUBLISH is half of the cost. Cloning a longer one shares its
+/// bytes; decoded, it keeps the whole read buffer that it came from alive, and
+/// [`detached`](Self::detached) makes a copy that does not.
 #[derive(Clone)]
 pub struct ByteStr(Repr);
 
@@ -47,10 +47,10 @@ pub enum StringError {
 }
 
 impl ByteStr {
-    /// A string of `text`, checked. A `String` or a `&'static str` is not copied.
+    /// A string of `text`, checked. A `String` is taken over, a `&str` copied.
     ///
     /// # Errors
-    /// If it is too long or has a null character.
+    /// [`StringError::TooLong`] or [`StringError::Nul`].
     pub fn new(text: impl Into<String>) -> Result<Self, StringError> {
         let bytes = Bytes::from(text.into());
         check_length(&bytes)?;
@@ -60,10 +60,10 @@ impl ByteStr {
         Ok(Self::from_checked(bytes))
     }
 
-    /// A string from bytes that are checked here and shared.
+    /// A string from bytes that are checked here, and shared where they are more than 31.
     ///
     /// # Errors
-    /// If they are not an MQTT string.
+    /// [`StringError`], if they are not an MQTT string.
     pub fn from_bytes(bytes: Bytes) -> Result<Self, StringError> {
         check_length(&bytes)?;
         check_text(&bytes)?;
@@ -98,7 +98,8 @@ impl ByteStr {
         })
     }
 
-    /// The text.
+    /// The text. Each call checks the UTF-8 again, in time linear in its length; hot paths use
+    /// [`as_bytes`](Self::as_bytes).
     #[must_use]
     pub fn as_str(&self) -> &str {
         // Checked once more rather than trusted: this crate has no unsafe code. Hot paths use
@@ -132,7 +133,7 @@ impl ByteStr {
         }
     }
 
-    /// The same text in memory of its own.
+    /// The same text in memory of its own, so that it does not keep a read buffer alive.
     #[must_use]
     pub fn detached(&self) -> Self {
         match &self.0 {

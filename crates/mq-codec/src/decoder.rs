@@ -20,8 +20,8 @@ pub struct Decoder {
 impl Decoder {
     /// A decoder that refuses packets of more than `max_packet_size` bytes, fixed header included.
     ///
-    /// With `version: None` the first packet must be CONNECT, which sets the version: what a
-    /// server wants. A client knows the version that it asked for.
+    /// With `version: None` the first packet must be CONNECT, which sets the version
+    /// `[MQTT-3.1.0-1]`: what a server wants. A client gives the version that it asked for.
     #[must_use]
     pub fn new(version: Option<Version>, max_packet_size: u32) -> Self {
         Self {
@@ -44,7 +44,8 @@ impl Decoder {
     /// Takes one packet off the front of `buffer`; `None`, and nothing taken, while it is
     /// incomplete.
     ///
-    /// Payload, topic and all other strings of the packet share the memory of `buffer`.
+    /// Payload, binary fields and strings of more than 31 bytes share the memory of `buffer`, which
+    /// lives on while any of them does. Call it again until it returns `None`.
     ///
     /// # Errors
     /// If the bytes cannot become a valid packet. That is known as early as possible: a packet

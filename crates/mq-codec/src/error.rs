@@ -9,14 +9,16 @@ use crate::{PacketType, ReasonCode, StringError, TopicError, Version};
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// The remaining length goes on after its fourth byte (§1.5.5).
+    /// A variable byte integer, such as the remaining length, goes on after its fourth byte
+    /// (§1.5.5).
     #[error("a variable byte integer is longer than four bytes")]
     VarintTooLong,
     /// A variable byte integer with more bytes than it needs `[MQTT-1.5.5-1]`.
     #[error("a variable byte integer is longer than it needs to be")]
     VarintNotMinimal,
-    /// The whole packet, fixed header included, is larger than the limit. Known from its first
-    /// bytes; the rest is never buffered.
+    /// The whole packet, fixed header included, is larger than the
+    /// [`Decoder`](crate::Decoder)'s limit `[MQTT-3.1.2-24]`, `[MQTT-3.2.2-15]`. Known from its
+    /// first bytes; the rest is never buffered.
     #[error("a packet of {size} bytes exceeds the limit of {limit}")]
     PacketTooLarge {
         /// What the fixed header announces, in bytes.
@@ -58,16 +60,16 @@ pub enum DecodeError {
     /// DUP set on a QoS 0 PUBLISH `[MQTT-3.3.1-2]`.
     #[error("a PUBLISH of QoS 0 has DUP set")]
     DupWithQos0,
-    /// The topic name of a PUBLISH or of a will.
+    /// The topic name of a PUBLISH or of a will, or a response topic.
     #[error("the topic name is not valid: {0}")]
     TopicName(TopicError),
     /// A topic filter of SUBSCRIBE or UNSUBSCRIBE.
     #[error("the topic filter is not valid: {0}")]
     TopicFilter(TopicError),
-    /// A PUBLISH without topic name and without topic alias.
+    /// A PUBLISH without topic name and without topic alias (§3.3.2.1).
     #[error("a PUBLISH has neither topic name nor topic alias")]
     NoTopic,
-    /// SUBSCRIBE or UNSUBSCRIBE without a topic filter `[MQTT-3.8.3-2]`.
+    /// SUBSCRIBE or UNSUBSCRIBE without a topic filter `[MQTT-3.8.3-2]`, `[MQTT-3.10.3-2]`.
     #[error("{0} has no topic filter")]
     NoFilter(PacketType),
     /// Reserved bits in the subscription options `[MQTT-3.8.3-5]`, or a QoS or Retain Handling of
@@ -80,7 +82,7 @@ pub enum DecodeError {
     /// No Local on a shared subscription `[MQTT-3.8.3-4]`.
     #[error("a shared subscription asks for No Local")]
     NoLocalOnShared,
-    /// A property identifier that the specification does not know.
+    /// A property identifier that the specification does not know (§2.2.2.2).
     #[error("{packet} has the unknown property {id:#04x}")]
     UnknownProperty {
         /// The packet that has it.
@@ -88,7 +90,7 @@ pub enum DecodeError {
         /// The identifier.
         id: u32,
     },
-    /// A property that does not belong into this packet.
+    /// A property that does not belong into this packet (§2.2.2.2).
     #[error("{packet} has the property {id:#04x}, which is not one of its own")]
     MisplacedProperty {
         /// The packet that has it.
@@ -96,7 +98,7 @@ pub enum DecodeError {
         /// The identifier.
         id: u32,
     },
-    /// A property that may appear once, twice.
+    /// A property that may appear only once, and appears again.
     #[error("{packet} has the property {id:#04x} twice")]
     DuplicateProperty {
         /// The packet that has it.
@@ -112,7 +114,7 @@ pub enum DecodeError {
         /// The identifier.
         id: u32,
     },
-    /// A reason code or return code that the packet may not have.
+    /// A reason code (§2.4) or return code that the packet may not have.
     #[error("{packet} has the reason code {code:#04x}, which is not one of its own")]
     ReasonCode {
         /// The packet that has it.
@@ -184,10 +186,10 @@ impl DecodeError {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncodeError {
-    /// The packet would be longer than MQTT can say.
+    /// The remaining length would be above [`MAX_REMAINING_LENGTH`](crate::MAX_REMAINING_LENGTH).
     #[error("a packet of {size} bytes is too long: MQTT allows 268435455 after the fixed header")]
     PacketTooLong {
-        /// The remaining length that it would have.
+        /// The remaining length that it would have, in bytes.
         size: usize,
     },
     /// A binary field, such as a password, is longer than its length prefix can say.
@@ -195,10 +197,10 @@ pub enum EncodeError {
     BinaryTooLong {
         /// The packet that has it.
         packet: PacketType,
-        /// The length of the field.
+        /// The length of the field, in bytes.
         size: usize,
     },
-    /// The version has no such packet.
+    /// The version has no such packet: AUTH before 5.0.
     #[error("MQTT {version} has no {packet} packet")]
     NotInVersion {
         /// The packet.

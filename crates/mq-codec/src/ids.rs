@@ -5,7 +5,7 @@ use core::{
     num::{NonZeroU16, NonZeroU32},
 };
 
-/// Quality of service: how often a message may arrive.
+/// Quality of service: how often a message may arrive (§4.3). Default: QoS 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum QoS {
@@ -71,12 +71,14 @@ impl fmt::Display for PacketId {
     }
 }
 
-/// A subscription identifier (MQTT 5.0): 1 to 268,435,455.
+/// A subscription identifier (5.0, §3.8.2.1.2): 1 to 268,435,455.
+///
+/// The client chooses it; the server sends it back with each message that the subscription matched.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SubscriptionId(NonZeroU32);
 
 impl SubscriptionId {
-    /// The identifier of that number; `None` for 0 and above 268,435,455 (§3.8.2.1.2).
+    /// The identifier of that number; `None` for 0 and above 268,435,455.
     #[must_use]
     pub fn new(id: u32) -> Option<Self> {
         NonZeroU32::new(id)

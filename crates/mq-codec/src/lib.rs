@@ -1,14 +1,18 @@
 //! MQTT 3.1, 3.1.1 and 5.0 packets: bytes to [`Packet`] and back.
 //!
 //! The crate does no I/O, reads no clock and holds no session state. [`Decoder`] takes packets off
-//! the front of a [`bytes::BytesMut`] as they become complete; topic, payload and every other
-//! string or binary field of a decoded packet share that buffer's memory. [`Packet::encode`]
-//! appends a whole packet to a buffer; for PUBLISH, [`PublishHead`] encodes everything but the
-//! payload, so that one payload serves any number of subscribers without being copied.
+//! the front of a [`bytes::BytesMut`] as they become complete. Payload, binary fields and strings
+//! of more than 31 bytes share that buffer's memory; shorter strings are copied ([`ByteStr`]).
+//! [`Packet::encode`] appends a whole packet to a buffer; for PUBLISH, [`PublishHead`] encodes
+//! everything but the payload, so that one payload serves any number of subscribers without being
+//! copied.
 //!
 //! Decoding is strict: whatever the specification calls malformed is refused with a
 //! [`DecodeError`], which names the reason code ([`DecodeError::reason_code`]) that MQTT 5.0
 //! gives for it.
+//!
+//! Clauses in these pages (`§3.3.2`, `[MQTT-3.3.2-2]`) are those of the OASIS standard of MQTT 5.0.
+//! "Before 5.0" means versions 3.1 and 3.1.1.
 //!
 //! ```
 //! use bytes::BytesMut;

@@ -286,7 +286,7 @@ macro_rules! properties {
                 self.write_fields(sink);
             }
 
-            /// Whether there is nothing to send.
+            /// Whether all fields are `None` or empty, so that there is nothing to send.
             #[must_use]
             pub fn is_empty(&self) -> bool {
                 $crate::wire::length_of(|length| self.write_fields(length)) == 0

@@ -8,8 +8,8 @@ macro_rules! reason_codes {
     ($($(#[doc = $doc:literal])+ $name:ident = $value:literal, $text:literal, [$($packet:ident)*];)*) => {
         /// A reason code of MQTT 5.0 (§2.4, table 2-6).
         ///
-        /// Codes below 0x80 mean success. The older versions' CONNACK return codes are mapped to
-        /// the reason codes of the same meaning.
+        /// Codes below 0x80 mean success; `code as u8` is the byte on the wire. The older versions'
+        /// CONNACK return codes are mapped to the reason codes of the same meaning.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[repr(u8)]
         #[non_exhaustive]

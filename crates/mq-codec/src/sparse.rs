@@ -5,11 +5,21 @@ use core::{
     ops::{Deref, DerefMut},
 };
 
-/// A `T` that takes one word while it is empty, and is used as if it were there.
+/// A `T` behind a pointer that is null while the `T` is empty. It derefs to `T`, and `T` converts
+/// into it.
 ///
-/// Reading an empty one reads a constant; the first write allocates. PUBLISH carries its
+/// Reading an empty one reads a constant; the first `&mut` access allocates. PUBLISH carries its
 /// properties this way: most have none, and moving and dropping two hundred bytes of `None` would
 /// be most of the cost of decoding it.
+///
+/// ```
+/// use mq_codec::{PublishProperties, Sparse};
+///
+/// let mut properties = Sparse::<PublishProperties>::empty();
+/// assert_eq!(properties.topic_alias, None);
+/// properties.message_expiry_interval = Some(60);
+/// assert!(!properties.is_untouched());
+/// ```
 pub struct Sparse<T>(Option<Box<T>>);
 
 /// What [`Sparse`] can hold: a type with an empty constant.
@@ -25,7 +35,8 @@ impl<T> Sparse<T> {
         Self(None)
     }
 
-    /// Whether nothing was ever written to it, which is the cheap way to know that it is empty.
+    /// Whether it has not been allocated, which is the cheap way to know that it is empty. An empty
+    /// value that was accessed by `&mut` counts as touched.
     #[must_use]
     pub fn is_untouched(&self) -> bool {
         self.0.is_none()

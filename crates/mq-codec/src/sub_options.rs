@@ -12,6 +12,8 @@ pub struct Subscription {
 }
 
 /// Subscription options (§3.8.3.1). MQTT 3.1 and 3.1.1 have the QoS only.
+///
+/// Default: QoS 0, everything else off. A [`QoS`] converts into options with that QoS.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SubscriptionOptions {
     /// The highest QoS at which messages are wanted.

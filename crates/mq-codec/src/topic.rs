@@ -4,14 +4,24 @@ use core::{fmt, ops::Deref};
 
 use crate::{ByteStr, StringError, byte_str::check_text};
 
-/// A topic name: what a message is published to. At least one character, no wildcard.
+/// A topic name: what a message is published to. At least one character, no wildcard (§4.7).
 ///
 /// A decoded PUBLISH that uses a topic alias alone carries the empty name, the only way to get
 /// one; see [`TopicName::is_empty`].
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct TopicName(ByteStr);
 
-/// A topic filter: what a subscription asks for, with `+` and `#`, also `$share/group/filter`.
+/// A topic filter: what a subscription asks for, with the wildcards `+` and `#` (§4.7.1), also
+/// `$share/group/filter` (§4.8.2).
+///
+/// ```
+/// use mq_codec::{TopicFilter, TopicName};
+///
+/// let filter = TopicFilter::new("$share/workers/plant/+/temperature")?;
+/// assert_eq!(filter.matching(), "plant/+/temperature");
+/// assert!(filter.matches(&TopicName::new("plant/7/temperature")?));
+/// # Ok::<(), mq_codec::TopicError>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TopicFilter(ByteStr);
 

@@ -17,9 +17,9 @@ pub struct HostContext {
     pub cores: u32,
     /// The CPU frequency governor; several, with commas, if cores differ.
     pub governor: Option<String>,
-    /// All memory.
+    /// The machine's memory.
     pub memory_bytes: Option<u64>,
-    /// Load averages of 1, 5 and 15 minutes before the run.
+    /// Load averages of the last 1, 5 and 15 minutes, in processes, when this was read.
     pub load_average: Option<[f64; 3]>,
     /// The congestion control that the kernel gives a TCP connection by default.
     pub tcp_congestion_control: Option<String>,

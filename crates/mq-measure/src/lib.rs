@@ -15,7 +15,24 @@
 //!
 //! Times are `u64` nanoseconds and their names end in `_ns`. They count from the run's origin on
 //! one monotonic clock, except in the logs of two machines ([`log`]), where they count from the
-//! Unix epoch. 64 bits of nanoseconds last for 584 years.
+//! Unix epoch. 64 bits of nanoseconds last for 584 years. A *run* is one measurement from its first
+//! message to its last; its origin is whatever instant the caller counts from.
+//!
+//! ```
+//! use std::time::Duration;
+//! use mq_measure::{Arrival, LatencyRecorder, Tracker, schedule::OpenLoop};
+//!
+//! let schedule = OpenLoop::new(0, Duration::from_millis(1)); // message i is due at i ms
+//! let mut tracker = Tracker::new(1_000);
+//! let mut latencies = LatencyRecorder::new();
+//! let (seq, now_ns) = (3, 3_020_000); // message 3 leaves 20 µs late
+//! tracker.sent(seq, schedule.intended_ns(seq), now_ns);
+//! if let Arrival::First { latency_intended_ns, .. } = tracker.received(seq, 3_400_000) {
+//!     latencies.record(latency_intended_ns);
+//! }
+//! assert_eq!(latencies.summary().map(|summary| summary.max_ns), Some(400_000));
+//! assert_eq!(tracker.counts().lost, 0);
+//! ```
 //!
 //! The papers that formulas are cited from:
 //!

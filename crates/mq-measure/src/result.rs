@@ -38,7 +38,7 @@ pub struct RunResult {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TransportResult {
-    /// Its name: `tcp`, `tls`, `quic`, `ws`, `wss`.
+    /// Its name: `tcp`, `tls` or `quic`.
     pub transport: String,
     /// The broker's address.
     pub url: String,
@@ -57,7 +57,7 @@ pub struct TransportResult {
     pub processes: Vec<ProcessUse>,
     /// How long connecting took.
     pub connect: Vec<ConnectTimes>,
-    /// The rounds that this is made of.
+    /// The rounds that this is made of, in order.
     pub rounds: Vec<Round>,
     /// What is to be said of this transport.
     pub warnings: Vec<Warning>,
@@ -82,7 +82,7 @@ pub struct WireUse {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProcessUse {
-    /// Its part: `broker`, `publisher`, `subscriber`, `client`.
+    /// Its part: `broker`, or `clients` for the measuring process.
     pub role: String,
     /// CPU time, user and system, to the nanosecond.
     pub cpu_ns: u64,

@@ -14,21 +14,25 @@ pub struct ClientConfig {
     /// The CONNECT to send. Its receive maximum, maximum packet size and topic alias maximum are
     /// replaced by the fields below.
     pub connect: Connect,
-    /// QoS 1 and 2 messages that may be unacknowledged at once, beside the server's Receive
-    /// Maximum. Default 100: enough to fill a link of 100 ms at 1,000 messages a second.
+    /// QoS 1 and 2 messages that may be unacknowledged by the server at once; the server's Receive
+    /// Maximum (§4.9) counts where it is smaller. Default 100: enough to fill a link of 100 ms at
+    /// 1,000 messages a second.
     pub max_inflight: NonZeroU16,
     /// QoS 1 and 2 messages that the server may send before the first is acknowledged (5.0).
     /// Default 1,000.
     pub receive_maximum: NonZeroU16,
-    /// The largest packet taken, in bytes. Default: what MQTT can carry, 256 MiB.
+    /// The largest packet taken, in bytes, fixed header included. Default: what MQTT can carry,
+    /// 256 MiB.
     pub max_packet_size: NonZeroU32,
-    /// Topic aliases that the server may use (5.0). Default 16.
+    /// Topic aliases that the server may use (5.0, §3.3.2.3.4). Default 16.
     pub topic_alias_maximum: u16,
-    /// Whether to use the server's topic aliases for what is sent (5.0). Default yes.
+    /// Whether to use the topic aliases that the server allows for what is sent (5.0), 64 at most.
+    /// Default yes.
     pub use_topic_aliases: bool,
-    /// How long CONNACK may take. Default 20 s.
+    /// How long CONNACK may take, counted from
+    /// [`connect`](crate::Connection::connect). Default 20 s.
     pub connack_timeout: Duration,
-    /// How long the answer to PINGREQ, or any other byte, may take. Default 20 s.
+    /// How long to wait after PINGREQ for its answer or any other byte. Default 20 s.
     pub ping_timeout: Duration,
 }
 
@@ -52,25 +56,29 @@ impl ClientConfig {
 /// What a server allows a client.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// How long CONNECT may take after the link is there. Default 10 s.
+    /// How long CONNECT may take, counted from [`server`](crate::Connection::server). Default 10 s.
     pub connect_timeout: Duration,
     /// QoS 1 and 2 messages that the client may send before the first is acknowledged; announced
     /// to and enforced on 5.0 clients. Default 1,024.
     pub receive_maximum: NonZeroU16,
-    /// QoS 1 and 2 messages that may be unacknowledged by the client at once, beside its own
-    /// Receive Maximum. Default 1,024.
+    /// QoS 1 and 2 messages that may be unacknowledged by the client at once; the client's own
+    /// Receive Maximum (§4.9) counts where it is smaller. Default 1,024.
     pub max_inflight: NonZeroU16,
-    /// The largest packet taken, in bytes. Default 1 MiB.
+    /// The largest packet taken, in bytes, fixed header included. Default 1 MiB.
     pub max_packet_size: NonZeroU32,
-    /// Topic aliases that the client may use (5.0). Default 64.
+    /// Topic aliases that the client may use, and at most as many are used towards it (5.0,
+    /// §3.3.2.3.4): each keeps a topic in memory. Default 64.
     pub topic_alias_maximum: u16,
-    /// Whether to use the client's topic aliases for what is sent (5.0). Default yes.
+    /// Whether to use the topic aliases that the client allows for what is sent (5.0). Default yes.
     pub use_topic_aliases: bool,
-    /// The highest QoS that a client may publish at. Default 2.
+    /// The highest QoS that a client may publish at; one that goes above it is disconnected
+    /// `[MQTT-3.2.2-11]`. Default 2.
     pub maximum_qos: QoS,
-    /// Whether clients may publish retained messages. Default yes.
+    /// Whether clients may publish retained messages; one that does all the same is disconnected
+    /// `[MQTT-3.2.2-14]`. Default yes.
     pub retain_available: bool,
-    /// Replaces the client's keep-alive where that is longer or 0; seconds (5.0). Default none.
+    /// Replaces the client's keep-alive where that is longer or 0 (5.0, §3.2.2.3.14); seconds.
+    /// Default none.
     pub max_keep_alive: Option<u16>,
 }
 

@@ -11,10 +11,11 @@ pub enum ProtocolError {
     /// Bytes that are no valid packet.
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    /// A packet at a time or from a role that may not send it, such as a second CONNECT.
+    /// A packet at a time or from a role that may not send it, such as a second CONNECT
+    /// `[MQTT-3.1.0-2]`.
     #[error("{0} is not allowed here")]
     Unexpected(PacketType),
-    /// An acknowledgement of something that was not asked.
+    /// A SUBACK or UNSUBACK for something that was not asked.
     #[error("{packet} answers packet identifier {id}, which nothing waits for")]
     UnknownRequest {
         /// The packet.
@@ -25,7 +26,8 @@ pub enum ProtocolError {
     /// A topic alias of 0, above the announced maximum, or never set `[MQTT-3.3.2-8]`.
     #[error("topic alias {0} is not valid")]
     TopicAlias(u16),
-    /// More unacknowledged QoS 1 and 2 messages than announced `[MQTT-3.3.4-9]`.
+    /// More unacknowledged QoS 1 and 2 messages than the announced Receive Maximum, which is in the
+    /// variant `[MQTT-3.3.4-7]`, `[MQTT-3.3.4-9]`.
     #[error("more than {0} messages were sent without waiting for an acknowledgement")]
     ReceiveMaximum(u16),
     /// A PUBLISH of a client with a subscription identifier `[MQTT-3.3.4-6]`.
@@ -37,13 +39,14 @@ pub enum ProtocolError {
     /// A retained message although the server said that it takes none `[MQTT-3.2.2-14]`.
     #[error("retained messages are not available")]
     Retain,
-    /// Bytes on a lane that this connection does not have.
+    /// A packet on a lane that this connection does not have: any but
+    /// [`LaneId::CONTROL`](crate::LaneId::CONTROL).
     #[error("{0} is not open")]
     Lane(LaneId),
 }
 
 impl ProtocolError {
-    /// The reason code that MQTT 5.0 gives for it.
+    /// The reason code that MQTT 5.0 gives for it in DISCONNECT (§4.13).
     #[must_use]
     pub fn reason_code(&self) -> ReasonCode {
         match self {
@@ -64,30 +67,31 @@ impl ProtocolError {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommandError {
-    /// The connection is not in a state for it: not connected yet, or over.
+    /// The connection is not in a state for it: not connected yet, or over; or the command is the
+    /// other role's.
     #[error("the connection is not open")]
     NotConnected,
     /// The window is full; try again after the next [`Event::Acked`](crate::Event::Acked).
     #[error("as many messages are unacknowledged as may be")]
     WindowFull,
-    /// The packet is larger than the peer takes `[MQTT-3.1.2-24]`.
+    /// The packet is larger than the peer takes `[MQTT-3.1.2-24]`, `[MQTT-3.2.2-15]`.
     #[error("a packet of {size} bytes is larger than the peer's maximum of {limit}")]
     TooLarge {
         /// Its size in bytes.
         size: usize,
-        /// The peer's Maximum Packet Size.
+        /// The peer's Maximum Packet Size in bytes.
         limit: u32,
     },
-    /// The server does not take that QoS.
+    /// The server does not take that QoS `[MQTT-3.2.2-11]`.
     #[error("the server's maximum QoS is lower")]
     QosNotSupported,
-    /// The server takes no retained messages.
+    /// The server takes no retained messages `[MQTT-3.2.2-14]`.
     #[error("the server takes no retained messages")]
     RetainNotSupported,
     /// All 65,535 packet identifiers are in use.
     #[error("all packet identifiers are in use")]
     NoPacketId,
-    /// The packet cannot be written.
+    /// The packet cannot be encoded.
     #[error(transparent)]
     Encode(#[from] EncodeError),
 }

@@ -17,10 +17,12 @@ pub enum Event {
     Connect(Box<Connect>),
     /// Client: the server accepted.
     Connected(Box<ConnAck>),
-    /// Client: the server lost the session, so these were sent again as new messages. A QoS 2
+    /// Client: the server lost the session that this client had messages in flight in, so these
+    /// were sent again as new messages. Comes right after [`Connected`](Self::Connected). A QoS 2
     /// message among them may arrive twice: the server forgot whether it had it.
     SessionLost {
-        /// How many messages were in flight.
+        /// How many messages are sent again. QoS 2 messages whose PUBREC had come are not: they
+        /// count as complete, without [`Acked`](Self::Acked).
         resent: usize,
     },
     /// A message arrived.
@@ -31,7 +33,8 @@ pub enum Event {
         packet_id: PacketId,
         /// Success, or why the peer refused it.
         reason: ReasonCode,
-        /// What was sent; `None` if only its release was still known.
+        /// What was sent; `None` for a QoS 2 message whose PUBREC had come, since it was not kept
+        /// any longer.
         delivery: Option<Delivery>,
     },
     /// PUBREC came for a QoS 2 message that was sent: the receiver has it, and PUBREL is in the
@@ -54,7 +57,8 @@ pub enum Event {
     Unsubscribe(Unsubscribe),
     /// Client: the answer to [`unsubscribe`](crate::Connection::unsubscribe).
     UnsubAck(UnsubAck),
-    /// A step of an extended authentication.
+    /// A step of an extended authentication (5.0, §4.12); answer with
+    /// [`auth`](crate::Connection::auth) or disconnect.
     Auth(Auth),
     /// The connection is over: the last event. Write what the outbox has, then close the link.
     Closed(CloseReason),
@@ -73,7 +77,7 @@ pub struct Received {
     pub dup: bool,
     /// Client: the subscriptions that it matched (5.0).
     pub subscription_ids: Vec<SubscriptionId>,
-    /// For QoS 1 and 2: what acknowledges it.
+    /// For QoS 1 and 2: what to acknowledge it with. `None` for QoS 0.
     pub ticket: Option<AckTicket>,
 }
 
@@ -119,7 +123,7 @@ pub enum CloseReason {
     Refused(Box<ConnAck>),
     /// The peer broke the protocol.
     Protocol(ProtocolError),
-    /// Nothing was received for longer than the keep-alive allows.
+    /// Nothing was received for longer than the keep-alive allows (§3.1.2.10).
     KeepAliveTimeout,
     /// CONNECT or CONNACK did not come in time.
     ConnectTimeout,

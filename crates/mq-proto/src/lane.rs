@@ -4,9 +4,9 @@ use core::fmt;
 
 /// Names one ordered byte stream of a connection.
 ///
-/// TCP, TLS and WebSocket connections have exactly one, [`LaneId::CONTROL`]. Over QUIC a lane is a
-/// client-opened bidirectional stream: the control lane is stream 0 and further lanes carry only
-/// PUBLISH, SUBSCRIBE, UNSUBSCRIBE and their acknowledgements.
+/// In this version every connection has exactly one, [`LaneId::CONTROL`]: over TCP and TLS the
+/// connection itself, over QUIC its first client-opened bidirectional stream. The parameter is
+/// there so that QUIC connections can get more without a change to this interface.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct LaneId(pub u64);
 

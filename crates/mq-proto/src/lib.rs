@@ -5,13 +5,51 @@
 //! ([`Connection::handle_timeout`]); it answers with events ([`Connection::poll_event`]), bytes to
 //! write ([`Connection::outbox`]) and the time at which it wants to be called again
 //! ([`Connection::poll_timeout`]). [`Session`] is what outlives a connection: messages in flight in
-//! both directions.
+//! both directions. Nothing here blocks or waits; each call takes the time as `now`.
+//!
+//! A client and a server, with their outboxes where a network would be:
+//!
+//! ```
+//! use std::time::Instant;
+//! use bytes::BytesMut;
+//! use mq_codec::{ByteStr, ConnAck, Connect, QoS, ReasonCode, TopicName, Version};
+//! use mq_proto::*;
+//!
+//! /// Carries what `from` has to say to `to`.
+//! fn carry(now: Instant, from: &mut Connection, to: &mut Connection, inbox: &mut BytesMut) {
+//!     while let Some((_, bytes)) = from.outbox().take() {
+//!         inbox.extend_from_slice(&bytes);
+//!     }
+//!     to.handle_bytes(now, LaneId::CONTROL, inbox);
+//! }
+//!
+//! let (now, mut inbox) = (Instant::now(), BytesMut::new());
+//! let connect = Connect::new(Version::V5, ByteStr::new("sensor-7")?);
+//! let mut client = Connection::client(now, ClientConfig::new(connect), Session::new());
+//! let mut server = Connection::server(now, ServerConfig::default());
+//!
+//! client.connect(now)?;
+//! let message = Message::new(TopicName::new("plant/7/temperature")?, "21.5");
+//! client.publish(now, Delivery::new(message, QoS::AtLeastOnce)).map_err(|(error, _)| error)?;
+//! carry(now, &mut client, &mut server, &mut inbox);
+//! assert!(matches!(server.poll_event(), Some(Event::Connect(_))));
+//! server.accept(now, Session::new(), ConnAck::new(ReasonCode::Success))?;
+//! server.handle_bytes(now, LaneId::CONTROL, &mut inbox); // the PUBLISH behind CONNECT
+//! let Some(Event::Publish(received)) = server.poll_event() else { panic!("no PUBLISH") };
+//! let ticket = received.ticket.expect("QoS 1 is acknowledged");
+//! server.ack(now, ticket, ReasonCode::Success);
+//! let mut answers = BytesMut::new();
+//! carry(now, &mut server, &mut client, &mut answers);
+//! assert!(matches!(client.poll_event(), Some(Event::Connected(_))));
+//! assert!(matches!(client.poll_event(), Some(Event::Acked { .. })));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 //!
 //! What the machine does: the order of packets, QoS 1 and 2 with retransmission when a session is
 //! resumed, packet identifiers, flow control by Receive Maximum, topic aliases, packet size limits,
 //! keep-alive. What it leaves to its owner: who may connect, what a subscription matches, where
 //! messages are kept, and when a received message is safe enough to be acknowledged (see
-//! [`AckTicket`]).
+//! [`AckTicket`]). Clauses (`§4.4`, `[MQTT-4.4.0-1]`) are those of MQTT 5.0.
 
 mod alias;
 mod config;

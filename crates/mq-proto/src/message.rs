@@ -46,7 +46,8 @@ impl Message {
         }
     }
 
-    /// The same message in memory of its own, so that it does not keep a read buffer alive.
+    /// The same message with topic and payload in memory of their own, so that they do not keep a
+    /// read buffer alive. Long strings and binary data among the properties stay shared.
     #[must_use]
     pub fn detached(&self) -> Self {
         Self {
@@ -58,7 +59,8 @@ impl Message {
 }
 
 impl Delivery {
-    /// A delivery at `qos`, not retained.
+    /// A delivery at `qos`, not retained, with tag 0. It does not expire by itself: a Message
+    /// Expiry Interval among the message's properties is sent as it is.
     #[must_use]
     pub fn new(message: impl Into<Arc<Message>>, qos: QoS) -> Self {
         Self {

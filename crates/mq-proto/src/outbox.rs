@@ -21,7 +21,8 @@ const CHUNK: usize = 16 * 1024;
 /// [`put_body`](Self::put_body); a link takes them off the front, either by reference
 /// ([`front`](Self::front) or [`slices`](Self::slices), then [`advance`](Self::advance)) or as
 /// shared chunks ([`take`](Self::take)). Packets of a lane stay in order; lanes are
-/// independent of each other, but this queue keeps the order of all of them.
+/// independent of each other, but this queue keeps the order of all of them. It has no bound of its
+/// own: whoever fills it looks at [`len`](Self::len).
 #[derive(Debug, Default)]
 pub struct Outbox {
     sealed: VecDeque<(LaneId, Bytes)>,
@@ -77,7 +78,7 @@ impl Outbox {
         result
     }
 
-    /// Appends `body` on `lane`: copied where it is short, shared where it is long.
+    /// Appends `body` on `lane`: copied up to 1,024 bytes, shared where it is longer.
     pub fn put_body(&mut self, lane: LaneId, body: &Bytes) {
         if body.len() <= COPY_LIMIT {
             let copied: Result<(), core::convert::Infallible> = self.put(lane, |open| {
@@ -151,7 +152,7 @@ impl Outbox {
         Some((lane, bytes))
     }
 
-    /// Puts back what [`take`](Self::take) gave and could not be written.
+    /// Puts back at the front what [`take`](Self::take) gave and could not be written.
     pub fn put_back(&mut self, lane: LaneId, bytes: Bytes) {
         if !bytes.is_empty() {
             self.len += bytes.len();

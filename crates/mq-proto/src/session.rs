@@ -7,8 +7,9 @@ use crate::Delivery;
 
 /// The part of an MQTT session that the protocol itself needs: QoS 1 and 2 messages on their way.
 ///
-/// It is given to a [`Connection`](crate::Connection) when that begins and taken back when it ends.
-/// Subscriptions and queued messages belong to the server's own session.
+/// It is given to a [`Connection`](crate::Connection) when that begins and taken back when it ends
+/// ([`into_session`](crate::Connection::into_session)). Subscriptions and messages that were not
+/// sent yet are kept by the owner, with the rest of the session state of §4.1.
 ///
 /// ```text
 /// outgoing            publish            PUBACK
@@ -63,7 +64,7 @@ impl Session {
         Self::default()
     }
 
-    /// A session as it was kept elsewhere.
+    /// A session as it was kept elsewhere, such as on disk.
     ///
     /// `outgoing`: what is in flight, in the order in which it was first sent; `None` for a QoS 2
     /// message whose PUBREC has come. `incoming`: the identifiers of QoS 2 messages that were

@@ -11,7 +11,7 @@ pub enum Scheme {
     Tls,
     /// QUIC: `quic://`.
     Quic,
-    /// A pipe inside this process: `mem://`.
+    /// A pipe inside this process, for tests and simulations: `mem://`.
     Mem,
 }
 
@@ -51,6 +51,9 @@ impl fmt::Display for Scheme {
 }
 
 /// An address as written in a URL: `mqtts://broker.example:8883`, `quic://[::1]`, `mem://name`.
+///
+/// Parse one from text; without a port it gets [`Scheme::default_port`]. There is no user, path or
+/// query in it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Address {
     /// Which transport to use.

@@ -36,8 +36,11 @@ struct Shared {
 impl Connector {
     /// A connector with these options.
     ///
+    /// Reads the files that the options name (not the system's roots, which are read at the first
+    /// TLS or QUIC connection).
+    ///
     /// # Errors
-    /// When options cannot be used, or the files that they name cannot be read.
+    /// [`Error::InvalidOption`], [`Error::File`] or [`Error::InvalidFile`].
     pub fn new(options: ConnectOptions) -> Result<Self, Error> {
         options.crypto.provider()?;
         options.crypto.versions()?;
@@ -58,9 +61,10 @@ impl Connector {
         Ok(connector)
     }
 
-    /// The same connector with tickets of its own: one for each simulated device.
+    /// The same connector with `tickets` in place of its own: one cache for each simulated device.
     ///
-    /// Verifier, client certificate and QUIC sockets stay shared, which resumption asks for.
+    /// Verifier, client certificate and QUIC sockets stay shared. rustls resumes a session only
+    /// under the very same verifier and client certificate.
     #[must_use]
     pub fn with_ticket_cache(&self, tickets: TicketCache) -> Self {
         Self {
@@ -69,7 +73,8 @@ impl Connector {
         }
     }
 
-    /// Connects, and returns as soon as bytes can be written.
+    /// Connects, and returns as soon as bytes can be written. Takes
+    /// [`ConnectOptions::connect_timeout`] at most; dropping the future gives the attempt up.
     ///
     /// With [`ConnectOptions::early_data`] and a ticket of this server that is before the
     /// handshake ends: what is written goes as early data. A server that is not there is then
@@ -77,8 +82,9 @@ impl Connector {
     /// the first answer.
     ///
     /// # Errors
-    /// [`Error::Resolve`], [`Error::Unreachable`], [`Error::ConnectTimeout`],
-    /// [`Error::CertificateRejected`], [`Error::Handshake`], or what is wrong with the options.
+    /// [`Error::NotBuiltIn`], [`Error::Resolve`], [`Error::Unreachable`],
+    /// [`Error::ConnectTimeout`], [`Error::CertificateRejected`], [`Error::Handshake`], or what is
+    /// wrong with the options.
     pub async fn connect(&self, address: &Address) -> Result<Link, Error> {
         registry::check(address.scheme)?;
         let limit = self.shared.options.connect_timeout;

@@ -18,6 +18,8 @@ use rustls::crypto::aws_lc_rs as backend;
 use rustls::crypto::ring as backend;
 
 /// A bulk cipher, for TLS 1.3 and for the suites of TLS 1.2 that have it.
+///
+/// As text: `aes128-gcm`, `aes256-gcm`, `chacha20-poly1305`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CipherSuite {
     /// AES-128-GCM; always offered, because QUIC's first packets need it (RFC 9001 §5.2).
@@ -61,7 +63,7 @@ fn has_aes_instructions() -> bool {
     return false;
 }
 
-/// A key-exchange group.
+/// A key-exchange group. As text: `x25519`, `secp256r1`, `x25519mlkem768`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum KeyExchangeGroup {
     /// Curve25519.
@@ -85,7 +87,7 @@ impl KeyExchangeGroup {
     }
 }
 
-/// A TLS version; QUIC is always TLS 1.3.
+/// A TLS version; QUIC is always TLS 1.3 (RFC 9001 §4.2). As text: `1.2`, `1.3`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum TlsVersion {
     /// TLS 1.2: no early data.
@@ -94,7 +96,7 @@ pub enum TlsVersion {
     Tls13,
 }
 
-/// What is offered in handshakes; the same on client and server.
+/// What is offered in handshakes; the same options on client and server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CryptoOptions {
     /// Cipher suites in order of preference; the client's order decides. Default:

@@ -121,13 +121,14 @@ pub enum Error {
         /// What it said, if anything.
         reason: String,
     },
-    /// The peer has not been heard of for the idle timeout.
+    /// The peer has not been heard of for QUIC's idle timeout, or for as long as the kernel sends a
+    /// TCP segment again.
     #[error("the connection timed out: nothing was heard of the peer")]
     TimedOut,
     /// The listener or link was closed on this side.
     #[error("closed on this side")]
     Closed,
-    /// TLS or QUIC rules were broken by the peer.
+    /// The peer broke a rule of TLS or QUIC.
     #[error("the peer broke the protocol: {reason}")]
     Protocol {
         /// How.

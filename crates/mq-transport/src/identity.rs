@@ -26,7 +26,8 @@ impl ServerIdentity {
         Ok(Self::from_der(chain, key))
     }
 
-    /// Takes a chain and key that are in memory already.
+    /// Takes a chain, the server's own certificate first, and a key that are in memory already.
+    /// Whether they fit each other is found out when a listener is bound.
     #[must_use]
     pub fn from_der(chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Self {
         Self {
@@ -64,10 +65,8 @@ impl ServerIdentity {
         Ok(Self::from_der(vec![made.cert.der().clone()], key.into()))
     }
 
-    /// The SHA-256 of the server's own certificate, in lower-case hexadecimal.
-    ///
-    /// # Panics
-    /// Never: a chain is checked not to be empty where it is read.
+    /// The SHA-256 of the server's own certificate (its DER form), as 64 lower-case hexadecimal
+    /// digits: what [`Trust::Fingerprint`](crate::Trust::Fingerprint) takes.
     #[must_use]
     pub fn fingerprint(&self) -> String {
         let digest = self.inner.0.first().map(|own| sha256(own));
@@ -83,7 +82,7 @@ impl ServerIdentity {
             .map_or_else(String::new, |own| to_pem(own))
     }
 
-    /// The certificate chain.
+    /// The certificate chain, the server's own certificate first.
     #[must_use]
     pub fn chain(&self) -> &[CertificateDer<'static>] {
         &self.inner.0

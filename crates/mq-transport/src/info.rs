@@ -9,13 +9,13 @@ use crate::{Scheme, TlsVersion};
 /// How the handshake went.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum HandshakeKind {
-    /// There is none: TCP and mem.
+    /// There is none: plain TCP and mem.
     None,
     /// It has not ended yet.
     Pending,
-    /// With certificates.
+    /// With certificates: nothing of an earlier connection was used.
     Full,
-    /// From the ticket of an earlier connection, without certificates.
+    /// From the ticket of an earlier connection, without certificates (RFC 8446 §2.2).
     Resumed,
 }
 
@@ -57,7 +57,8 @@ pub struct LinkStats {
     pub wire_bytes_received: Option<u64>,
     /// TCP segments or UDP datagrams sent.
     pub packets_sent: Option<u64>,
-    /// System calls that sent UDP datagrams: fewer than those where the kernel splits (GSO).
+    /// System calls that sent UDP datagrams: fewer than the datagrams where the kernel splits what
+    /// one call hands it (GSO).
     pub send_calls: Option<u64>,
     /// TCP segments or UDP datagrams received.
     pub packets_received: Option<u64>,
@@ -65,7 +66,7 @@ pub struct LinkStats {
     pub packets_lost: Option<u64>,
     /// TCP segments sent again.
     pub packets_retransmitted: Option<u64>,
-    /// The smoothed round-trip time.
+    /// The smoothed round-trip time, as the kernel or the QUIC stack estimates it.
     pub rtt: Option<Duration>,
     /// The congestion window in bytes.
     pub congestion_window: Option<u64>,

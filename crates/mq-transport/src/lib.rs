@@ -1,9 +1,10 @@
 //! Byte links for MQTT: TCP, TLS, QUIC and in-memory, with real 0-RTT.
 //!
-//! A [`Connector`] opens [`Link`]s, a [`Listener`] accepts them as [`Incoming`] and hands over a
-//! [`Link`] once its handshake is far enough to read and write. A link moves bytes and knows
-//! nothing of MQTT: its owner drives [`Link::progress`], takes packets off the front of
-//! [`Link::received`] and puts packets into an [`Outbox`](mq_proto::Outbox).
+//! A *link* is one connection, whatever carries it. A [`Connector`] opens [`Link`]s; a [`Listener`]
+//! accepts clients as [`Incoming`], whose [`handshake`](Incoming::handshake) gives a [`Link`] once
+//! it is far enough to read and write. A link moves bytes and knows nothing of MQTT: its owner
+//! drives [`Link::progress`], takes packets off the front of [`Link::received`] and puts packets
+//! into an [`Outbox`](mq_proto::Outbox).
 //!
 //! ```text
 //! Address --Connector::connect--> Link <--Incoming::handshake-- Listener::accept
@@ -12,12 +13,50 @@
 //!                                  |  stats() info() close(deadline)
 //! ```
 //!
-//! Early data (0-RTT) is real on both ends: the client's bytes leave with its first flight, and the
-//! server reads and answers them before the handshake ends, over TLS as over QUIC. When a server
-//! rejects early data, the link sends it again by itself, once and in order.
+//! A PINGREQ over QUIC, from one end to the other:
 //!
-//! The cargo features `tcp`, `tls` and `quic` decide which schemes are registered; `aws-lc-rs` and
-//! `ring` which cryptography is used (aws-lc-rs where both are on).
+//! ```
+//! use mq_proto::{LaneId, Outbox};
+//! use mq_transport::{ConnectOptions, Connector, Error, ListenOptions, Listener};
+//! use mq_transport::{ServerIdentity, Trust};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Error> {
+//! let identity = ServerIdentity::self_signed()?;
+//! let trust = Trust::Fingerprint(identity.fingerprint());
+//! let listen = ListenOptions { identity: Some(identity), ..Default::default() };
+//! let mut listener = Listener::bind(&"quic://127.0.0.1:0".parse()?, &listen).await?;
+//! let address = listener.local_address();
+//! let connector = Connector::new(ConnectOptions { trust, ..Default::default() })?;
+//!
+//! let client = async {
+//!     let mut link = connector.connect(&address).await?;
+//!     let mut outbox = Outbox::new();
+//!     outbox.put_body(LaneId::CONTROL, &vec![0xC0, 0x00].into());
+//!     link.progress(&mut outbox, true).await?; // Flushed
+//!     Ok::<_, Error>(link)
+//! };
+//! let server = async {
+//!     let mut link = listener.accept().await?.handshake().await?;
+//!     link.progress(&mut Outbox::new(), true).await?; // Received(LaneId::CONTROL)
+//!     assert_eq!(link.received(LaneId::CONTROL)[..], [0xC0, 0x00]);
+//!     Ok(link)
+//! };
+//! let (_client, _server) = tokio::try_join!(client, server)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Early data (0-RTT; RFC 8446 §2.3, RFC 9001 §4.6) works on both ends: the client's bytes leave
+//! with its first flight, and the server reads and answers them before the handshake ends, over TLS
+//! as over QUIC. It is off by default: see [`ConnectOptions::early_data`] and
+//! [`ListenOptions::early_data`]. It takes a *ticket* of an earlier connection, which a
+//! [`TicketCache`] keeps for the client and a [`TicketStore`] for the server. When a server rejects
+//! early data, the link sends it again by itself, once and in order.
+//!
+//! The cargo features `tcp`, `tls` and `quic` decide which schemes an address can name, `mem` is
+//! always there; `aws-lc-rs` and `ring` which cryptography is used (aws-lc-rs where both are on).
+//! By default all but `ring` are on.
 
 mod address;
 mod buffer;

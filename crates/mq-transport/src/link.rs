@@ -41,9 +41,10 @@ pub enum Progress {
     Received(LaneId),
     /// All that the outbox had was handed to the kernel or the QUIC stack.
     Flushed,
-    /// The peer ended this lane, and the connection goes on. Not seen yet: there is one lane.
+    /// The peer ended this lane, and the connection goes on. No link tells this in this version, in
+    /// which a connection has one lane.
     LaneClosed(LaneId),
-    /// The peer ended the connection.
+    /// The peer ended the connection in order. What it sent before is in [`Link::received`].
     Closed,
 }
 
@@ -67,7 +68,8 @@ impl Link {
         }
     }
 
-    /// Two links in memory that are each other's peer.
+    /// Two links in memory that are each other's peer, for tests; what is not read yet is bounded
+    /// to 256 KiB in each direction.
     #[must_use]
     pub fn pair() -> (Self, Self) {
         Self::pair_with_delay(Duration::ZERO)
@@ -179,8 +181,8 @@ impl Link {
 
     /// On a server: whether what came in so far is early data of a handshake that has not ended.
     ///
-    /// Such bytes could be a replay, were tickets not single-use; and the client has not proved
-    /// yet that it is there. Always false on a client.
+    /// Such bytes could be a replay (RFC 8446 §8, RFC 9001 §9.2), were tickets not single-use; and
+    /// the client has not proved yet that it is there. Always false on a client.
     #[must_use]
     pub fn is_early(&self) -> bool {
         match &self.transport {

@@ -43,8 +43,8 @@ impl Listener {
     /// [`local_address`](Self::local_address).
     ///
     /// # Errors
-    /// [`Error::PortInUse`], [`Error::Listen`], [`Error::NoIdentity`], or what is wrong with the
-    /// options and the files that they name.
+    /// [`Error::PortInUse`], [`Error::Listen`], [`Error::Resolve`], [`Error::NotBuiltIn`],
+    /// [`Error::NoIdentity`], or what is wrong with the options and the files that they name.
     pub async fn bind(address: &Address, options: &ListenOptions) -> Result<Self, Error> {
         registry::check(address.scheme)?;
         let mut bound = address.clone();
@@ -79,7 +79,8 @@ impl Listener {
         self.address.clone()
     }
 
-    /// Waits for a client and does nothing with it: no handshake, and no waiting for its bytes.
+    /// Waits for a client and does nothing with it: no handshake, and no waiting for its bytes. Run
+    /// [`Incoming::handshake`] in the client's own task, so that a slow one holds up no other.
     ///
     /// Cancel-safe.
     ///
@@ -216,8 +217,9 @@ impl Incoming {
     /// Runs the handshake as far as reading and writing need it.
     ///
     /// When early data is accepted that is before the handshake ends, see [`Link::is_early`]. On
-    /// QUIC it includes the client's first stream. Depends on the client: bound it in time, by
-    /// dropping it.
+    /// QUIC it includes the client's first stream, which a client opens by sending something. How
+    /// long it takes is up to the client: put a timeout around it. Dropping the future cuts the
+    /// connection.
     ///
     /// # Errors
     /// [`Error::Handshake`], [`Error::CertificateRejected`], [`Error::Reset`].

@@ -8,6 +8,8 @@ use crate::{CryptoOptions, Error, ServerIdentity, TicketCache, TicketStore, Trus
 const MQTT: &[u8] = b"mqtt";
 
 /// How a sender reacts to loss; one choice for QUIC and TCP, so that both can be given the same.
+///
+/// As text: `reno`, `cubic`, `bbr`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CongestionControl {
     /// `NewReno`.
@@ -26,13 +28,15 @@ names!(
     Bbr = "bbr",
 );
 
-/// Which packets a server takes as early data (0-RTT).
+/// Which packets a server takes as early data (0-RTT). As text: `off`, `connect`, `full`.
 ///
-/// The transport only knows off from on; whoever reads the packets tells `Connect` from `Full`.
+/// A [`Listener`](crate::Listener) treats `Connect` and `Full` alike: it hands over all early data,
+/// and whoever reads the packets, such as the broker, holds back what has to wait
+/// ([`Link::is_early`](crate::Link::is_early)).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum EarlyDataPolicy {
-    /// None: tickets are given that save the certificates only. The default, as early data is
-    /// for an application to ask for (RFC 8446 appendix E.5).
+    /// None: tickets still save the certificates. The default, as early data is for an application
+    /// to ask for (RFC 8446 appendix E.5).
     #[default]
     Off,
     /// CONNECT alone; what follows waits for the end of the handshake.
@@ -62,24 +66,26 @@ pub struct ConnectOptions {
     pub server_name: Option<String>,
     /// The client's own certificate, for servers that ask for one. Default: none.
     pub identity: Option<ClientIdentity>,
-    /// Ciphers, groups, versions.
+    /// Ciphers, groups, versions. Default: see [`CryptoOptions`].
     pub crypto: CryptoOptions,
     /// Application protocols to offer (ALPN, RFC 7301), over TLS as over QUIC, the preferred one
     /// first; names of 1 to 255 bytes. A TLS server that knows nothing of ALPN takes none of them,
     /// and that is fine. Default: `mqtt`, the name that IANA has for it. Empty: none is offered,
     /// which QUIC does not allow (RFC 9001 §8.1).
     pub alpn: Vec<Vec<u8>>,
-    /// Resume earlier sessions by their tickets. Default: yes, it saves certificates each time.
+    /// Resume earlier TLS sessions by their tickets (RFC 8446 §2.2). Default: yes, it saves
+    /// certificates each time.
     pub resumption: bool,
     /// Send what is written before the handshake ends as early data, where a ticket allows it.
-    /// Default: no, as a server without single-use tickets can be made to take it twice.
+    /// Needs `resumption`. Default: no, as a server without single-use tickets can be made to take
+    /// it twice (RFC 8446 §8).
     pub early_data: bool,
     /// Bytes that are kept to be sent again should early data be rejected; beyond them writes wait
     /// for the handshake. The server's own limit counts as well, and over TLS never more than
     /// 8 KiB are sent (rustls cannot skip more when it rejects them). Default: 64 KiB, more than
     /// one round trip's worth of CONNECT, SUBSCRIBE and first PUBLISH packets.
     pub early_data_limit: usize,
-    /// Where tickets are kept. Default: a cache of the connector's own.
+    /// Where tickets are kept. Default: none, which is a cache of the connector's own.
     pub ticket_cache: Option<TicketCache>,
     /// Congestion control of TCP and QUIC. Default: none, which is CUBIC on QUIC and the kernel's
     /// default on TCP: set it where the two are compared.

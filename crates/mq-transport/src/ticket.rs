@@ -78,7 +78,7 @@ impl TicketStore {
         })
     }
 
-    /// Adds tickets that [`snapshot`](Self::snapshot) gave.
+    /// Adds tickets that [`snapshot`](Self::snapshot) gave, oldest first.
     ///
     /// A snapshot must be restored at most once, or its tickets are not single-use any more.
     pub fn restore(&self, tickets: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) {
@@ -143,7 +143,7 @@ impl StoresServerSessions for TicketStore {
     }
 }
 
-/// A client's tickets, up to 8 a server; clones share one cache.
+/// A client's tickets, up to 8 for each of 256 servers; clones share one cache.
 ///
 /// Tickets live in memory only (rustls cannot write them out): a restarted process starts with a
 /// full handshake. Each simulated device wants a cache of its own, or the devices use up each

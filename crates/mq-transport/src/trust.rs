@@ -18,7 +18,7 @@ use crate::{
     identity::{hex, read_certificates},
 };
 
-/// Which servers a client believes to be who they say.
+/// Which servers a client believes to be who they say; by default [`System`](Self::System).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Trust {
     /// Those with a certificate under one of the system's roots.
@@ -26,8 +26,8 @@ pub enum Trust {
     System,
     /// Those with a certificate under one of the certificates in this PEM file.
     CaFile(PathBuf),
-    /// The one whose certificate has this SHA-256, in hexadecimal; its names and dates are not
-    /// looked at.
+    /// The one whose certificate (DER form) has this SHA-256, as 64 hexadecimal digits with or
+    /// without colons; its names and dates are not looked at.
     Fingerprint(String),
     /// Anyone. Traffic is then secret from listeners, not from an active attacker.
     Insecure,

@@ -49,7 +49,7 @@ impl RetainedStore {
         self.count == 0
     }
 
-    /// Keeps a message as its topic's retained one.
+    /// Keeps a message as its topic's retained one, in place of the one before `[MQTT-3.3.1-5]`.
     pub fn insert(&mut self, retained: Retained) {
         let mut node = &mut self.root;
         for level in retained

@@ -97,10 +97,13 @@ impl Router {
         existed
     }
 
-    /// Collects into `fan_out` the receivers of a message published to `topic` by `publisher`.
+    /// Collects into `fan_out`, which is cleared first, the receivers of a message published to
+    /// `topic` (the bytes of a topic name) by `publisher`; `None` if no session published it.
     ///
-    /// Of a shared group one member gets it, preferably one that is `ready`. Returns whether the
-    /// choice would be the same for the next message to this topic, as long as
+    /// The publisher itself gets it unless its subscription says No Local `[MQTT-3.8.3-3]`. Of a
+    /// shared group one member gets it, preferably one that is `ready` (§4.8.2).
+    ///
+    /// Returns whether the choice would be the same for the next message to this topic, as long as
     /// [`generation`](Self::generation) is: not where a shared group or No Local played a part.
     pub fn route(
         &self,

@@ -31,7 +31,11 @@ pub(crate) use journal::{Journal, StoreFailed};
 pub use memory::MemoryStore;
 pub use snapshot::{Life, SessionRecord, Snapshot};
 
-/// Keeps what outlives the broker.
+/// Keeps what outlives the broker, such as a database; [`MemoryStore`] is an example.
+///
+/// Set it as [`Settings::store`](crate::Settings::store). The methods are called from many
+/// connections' tasks and must not block for long: do the slow part elsewhere and say by
+/// [`settled`](Self::settled) when it is done. Session state is that of §4.1.
 pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// All that is kept. Called once, before the broker listens.
     ///
@@ -39,12 +43,14 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// If it cannot be read, or not all of it: the broker does not start then.
     fn load(&self) -> Result<Snapshot, StoreError>;
 
-    /// Notes changes: all of them or, should the broker end before they are settled, none. Returns
-    /// at once, and settles them in the order of the calls.
+    /// Takes changes to keep: all of them or, should the process end before they are settled, none.
+    /// Returns at once, and settles them in the order of the calls. The position is the number of
+    /// calls so far, this one included.
     fn record(&self, changes: Vec<Change>) -> Position;
 
-    /// Up to where changes are settled. It only grows; the sender goes when the store has failed
-    /// for good, and connections that wait for it are then closed.
+    /// Up to where changes are settled, which is to say that a restart would find them. It only
+    /// grows. Drop the sender when the store has failed for good: connections that wait for it are
+    /// then closed.
     fn settled(&self) -> watch::Receiver<Position>;
 }
 
@@ -73,14 +79,14 @@ pub enum Change {
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub enum SessionChange {
-    /// A connection has it; without one it lives on for `expiry`, `None` for ever.
+    /// A connection has it; once that has ended it lives on for `expiry`, `None` for ever.
     Attached {
         /// Counted from the end of the connection.
         expiry: Option<Duration>,
     },
-    /// No connection has it; it ends then, `None` never.
+    /// No connection has it any more.
     Detached {
-        /// When.
+        /// When it ends; `None` for never.
         expires_at: Option<SystemTime>,
     },
     /// It is gone, with all that it had.
@@ -135,7 +141,7 @@ pub enum SessionChange {
     },
     /// PUBREL came: the identifier stands for a new message from now on.
     ReceivedReleased {
-        /// It.
+        /// The identifier.
         packet_id: PacketId,
     },
 }
@@ -145,7 +151,7 @@ pub enum SessionChange {
 pub struct StoredMessage {
     /// Topic, payload and properties.
     pub message: Arc<Message>,
-    /// At which QoS it is delivered; retained, at most.
+    /// At which QoS it is delivered; for a retained message, at most.
     pub qos: QoS,
     /// The RETAIN flag that it is delivered with.
     pub retain: bool,

@@ -37,9 +37,9 @@ pub struct SessionRecord {
 /// How long a session lives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Life {
-    /// A connection had it; that long after the connection has ended, `None` for ever.
+    /// A connection had it: it lives for that long after the connection has ended, `None` for ever.
     Connected(Option<Duration>),
-    /// No connection had it; until then, `None` for ever.
+    /// No connection had it: it lives until then, `None` for ever.
     Away(Option<SystemTime>),
 }
 
@@ -50,7 +50,7 @@ impl Default for Life {
 }
 
 impl Snapshot {
-    /// Makes one change. What it refers to and is not there has ended in the meantime.
+    /// Makes one change. One to a session that is not there is ignored: it has ended meanwhile.
     pub fn apply(&mut self, change: Change) {
         match change {
             Change::Session(client_id, SessionChange::Ended) => {

@@ -14,7 +14,7 @@ use crate::{
 pub struct Ack {
     /// The identifier of the PUBLISH that it is about.
     pub packet_id: PacketId,
-    /// Success, or why not; always success before MQTT 5.0.
+    /// Success, or why not; before MQTT 5.0 read as success and not written.
     pub reason: ReasonCode,
     /// MQTT 5.0 properties.
     pub properties: Sparse<AckProperties>,

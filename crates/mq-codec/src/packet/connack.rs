@@ -33,7 +33,7 @@ properties! {
         maximum_qos: Option<QoS> = MAXIMUM_QOS,
         /// Whether retained messages are supported; yes if absent.
         retain_available: Option<bool> = RETAIN_AVAILABLE,
-        /// The largest packet, in bytes, that the server takes.
+        /// The largest packet, in bytes, that the server takes; without limit if absent.
         maximum_packet_size: Option<NonZeroU32> = MAXIMUM_PACKET_SIZE,
         /// The client identifier that the server chose.
         assigned_client_identifier: Option<ByteStr> = ASSIGNED_CLIENT_IDENTIFIER,
@@ -57,7 +57,7 @@ properties! {
         server_reference: Option<ByteStr> = SERVER_REFERENCE,
         /// The name of the extended authentication in use.
         authentication_method: Option<ByteStr> = AUTHENTICATION_METHOD,
-        /// Its last data.
+        /// The last data of that authentication.
         authentication_data: Option<Bytes> = AUTHENTICATION_DATA,
     }
 }

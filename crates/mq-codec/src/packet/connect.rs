@@ -22,11 +22,12 @@ const USER_NAME: u8 = 0b1000_0000;
 pub struct Connect {
     /// The version that the client speaks.
     pub version: Version,
-    /// Names the session; empty asks the server for one.
+    /// Names the session; empty asks the server for one (§3.1.3.1).
     pub client_id: ByteStr,
-    /// Begin with a new session (Clean Session before 5.0).
+    /// Begin with a new session (§3.1.2.4). Before 5.0 (Clean Session) it also ends with the
+    /// connection.
     pub clean_start: bool,
-    /// Seconds within which the client promises to send something; 0 for no promise.
+    /// Seconds within which the client promises to send something (§3.1.2.10); 0 for no promise.
     pub keep_alive: u16,
     /// Published by the server if the connection is lost.
     pub will: Option<Will>,
@@ -60,7 +61,7 @@ properties! {
         session_expiry_interval: Option<u32> = SESSION_EXPIRY_INTERVAL,
         /// QoS 1 and 2 messages that may be on their way to the client at once; 65,535 if absent.
         receive_maximum: Option<NonZeroU16> = RECEIVE_MAXIMUM,
-        /// The largest packet, in bytes, that the client takes.
+        /// The largest packet, in bytes, that the client takes; without limit if absent.
         maximum_packet_size: Option<NonZeroU32> = MAXIMUM_PACKET_SIZE,
         /// The greatest topic alias that the client takes; 0 if absent.
         topic_alias_maximum: Option<u16> = TOPIC_ALIAS_MAXIMUM,
@@ -72,7 +73,7 @@ properties! {
         user_properties: Vec<(ByteStr, ByteStr)> = USER_PROPERTY,
         /// The name of an extended authentication.
         authentication_method: Option<ByteStr> = AUTHENTICATION_METHOD,
-        /// Its first data.
+        /// The first data of that authentication.
         authentication_data: Option<Bytes> = AUTHENTICATION_DATA,
     }
 }
@@ -80,11 +81,12 @@ properties! {
 properties! {
     /// Properties of a will (§3.1.3.2).
     WillProperties {
-        /// Seconds that the server waits for the client to come back; 0 if absent.
+        /// Seconds that the server waits for the client to come back before it publishes the will;
+        /// 0 if absent.
         will_delay_interval: Option<u32> = WILL_DELAY_INTERVAL,
         /// Whether the payload is UTF-8 text (`true`) or bytes of any kind.
         payload_is_utf8: Option<bool> = PAYLOAD_FORMAT_INDICATOR,
-        /// Seconds that the message is worth keeping.
+        /// Seconds until the server drops the message undelivered; never if absent.
         message_expiry_interval: Option<u32> = MESSAGE_EXPIRY_INTERVAL,
         /// What the payload is, such as a MIME type.
         content_type: Option<ByteStr> = CONTENT_TYPE,

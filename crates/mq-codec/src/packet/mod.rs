@@ -188,10 +188,10 @@ impl Packet {
     /// Appends the packet to `out` as `version` writes it, a PUBLISH with its payload.
     ///
     /// What a version does not have (properties and most reason codes before 5.0) is left out.
-    /// CONNECT is written in its own version.
+    /// CONNECT is written in [`Connect::version`], whatever `version` says.
     ///
     /// # Errors
-    /// If it cannot be written; `out` is then as before.
+    /// [`EncodeError`], if it cannot be written; `out` is then as before.
     pub fn encode(&self, version: Version, out: &mut BytesMut) -> Result<(), EncodeError> {
         match self {
             Self::Connect(packet) => packet.encode(out),

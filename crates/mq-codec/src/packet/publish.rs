@@ -35,11 +35,12 @@ pub struct Publish {
 properties! {
     /// Properties of PUBLISH (§3.3.2.3).
     PublishProperties {
-        /// Whether the payload is UTF-8 text (`true`) or bytes of any kind.
+        /// Whether the payload is UTF-8 text (`true`) or bytes of any kind (also if absent).
         payload_is_utf8: Option<bool> = PAYLOAD_FORMAT_INDICATOR,
-        /// Seconds that the message is worth keeping.
+        /// Seconds until the server drops the message undelivered; never if absent.
         message_expiry_interval: Option<u32> = MESSAGE_EXPIRY_INTERVAL,
-        /// Stands for the topic; 0 is refused when it is received.
+        /// Stands for the topic; together with a topic, gives it this alias (§3.3.2.3.4). The
+        /// decoder lets 0 through: whoever resolves aliases refuses it `[MQTT-3.3.2-8]`.
         topic_alias: Option<u16> = TOPIC_ALIAS,
         /// Where an answer should be published.
         response_topic: Option<ByteStr> = RESPONSE_TOPIC,

@@ -66,7 +66,7 @@ fn nearest_rank_index(len: usize, percent: f64) -> usize {
 
 /// The percentile by linear interpolation between order statistics, Hyndman and Fan's type 7.
 ///
-/// What `NumPy`, R and matplotlib draw box plots with (E1, S21 §6.1): with n ascending values x and
+/// What `NumPy`, R and matplotlib draw box plots with (S21 §6.1): with n ascending values x and
 /// `h = (n - 1) * percent / 100`, it is `x[floor h] + (h - floor h) * (x[floor h + 1] - x[floor h])`.
 /// `sorted` must be ascending, `percent` is held within 0..=100.
 #[must_use]

@@ -16,12 +16,13 @@ use crate::{
 impl Connection {
     /// Client: sends CONNECT.
     ///
-    /// What is published or subscribed to before CONNACK arrives goes right behind it
-    /// `[MQTT-3.1.4-5]`, so that it can travel as early data with a resumed TLS or QUIC
-    /// handshake; see [`publish`](Self::publish) for the limits.
+    /// What is published or subscribed to before CONNACK arrives goes right behind it, which §3.1.4
+    /// allows, so that it can travel as early data with a resumed TLS or QUIC handshake; see
+    /// [`publish`](Self::publish) for the limits.
     ///
     /// # Errors
-    /// If it was called before, or a field is too long.
+    /// [`CommandError::NotConnected`] if it was called before or this is a server;
+    /// [`CommandError::Encode`] if a field is too long.
     pub fn connect(&mut self, now: Instant) -> Result<(), CommandError> {
         let (State::Idle, Some(config)) = (self.state, &self.client_config) else {
             return Err(CommandError::NotConnected);
@@ -40,10 +41,12 @@ impl Connection {
     /// `ack.session_present` says whether `session` is an earlier one; what is in flight in it is
     /// sent again. The receive maximum, maximum packet size, topic alias maximum, maximum QoS,
     /// retain availability and server keep-alive of this connection's configuration are added to
-    /// `ack`.
+    /// `ack` (5.0). Then call [`handle_bytes`](Self::handle_bytes) again with what the client sent
+    /// behind its CONNECT.
     ///
     /// # Errors
-    /// If there is no CONNECT to answer, or the answer cannot be encoded.
+    /// [`CommandError::NotConnected`] if there is no CONNECT to answer; [`CommandError::Encode`] or
+    /// [`CommandError::TooLarge`] if the answer cannot be sent. `session` is then dropped.
     pub fn accept(
         &mut self,
         now: Instant,
@@ -66,6 +69,7 @@ impl Connection {
     }
 
     /// Server: refuses the client with `ack`, whose reason is an error, and ends the connection.
+    /// Does nothing if there is no CONNECT to answer.
     pub fn refuse(&mut self, ack: ConnAck) {
         if self.state == State::Connecting && self.role == Role::Server {
             self.write_last(&Packet::from(ack.clone()));

@@ -86,8 +86,9 @@ impl Connection {
     /// Acknowledges a received message with success or a refusal (5.0; earlier versions can only
     /// acknowledge).
     ///
-    /// PUBACK or PUBREC leaves now, or once the messages before this one are acknowledged too. A
-    /// ticket of an earlier connection does nothing: its message will be sent again.
+    /// PUBACK or PUBREC is put into the outbox now, or once the messages before this one are
+    /// acknowledged too `[MQTT-4.6.0-2]`. Give tickets back to the connection that they came from:
+    /// those of a connection that has ended are of no use, its peer sends the messages again.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "a ticket is used once, which taking it by value enforces"
@@ -111,7 +112,7 @@ impl Connection {
         }
     }
 
-    /// The number of received messages that wait for their acknowledgement.
+    /// The number of received QoS 1 and 2 messages whose PUBACK or PUBREC is not in the outbox yet.
     #[must_use]
     pub fn unacknowledged(&self) -> usize {
         self.acks.waiting.len()

@@ -136,7 +136,8 @@ impl Connection {
         }
     }
 
-    /// The server's side of a link that has just been opened.
+    /// The server's side of a link that has just been opened. The session comes with
+    /// [`accept`](Self::accept).
     #[must_use]
     pub fn server(now: Instant, config: ServerConfig) -> Self {
         Self {
@@ -198,7 +199,10 @@ impl Connection {
         self.state == State::Closed
     }
 
-    /// Takes the complete packets off the front of `buffer`, which holds what `lane` received.
+    /// Takes the complete packets off the front of `buffer`, which holds what `lane` received, and
+    /// turns them into events and answers. What the peer did wrong ends the connection and is told
+    /// by [`Event::Closed`]. `lane` must be [`LaneId::CONTROL`]: a packet on another one is such an
+    /// error in this version.
     ///
     /// An incomplete packet stays in `buffer` and is looked at again with the next bytes. A
     /// server also leaves everything behind a CONNECT until that is answered: call again after
@@ -287,7 +291,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Does what is due at `now`. Calling it early or often does no harm.
+    /// Does what is due at `now`: PINGREQ, or the end of a connection whose peer was silent for too
+    /// long (§3.1.2.10). Calling it early or often does no harm.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.state == State::Closed {
             return;
@@ -325,7 +330,7 @@ impl Connection {
         }
     }
 
-    /// The link has ended, in whatever way.
+    /// The link has ended, in whatever way; [`Event::Closed`] follows unless it was told already.
     pub fn handle_link_lost(&mut self) {
         self.close(CloseReason::LinkLost);
     }
@@ -342,12 +347,13 @@ impl Connection {
     }
 
     /// What is to be written, in order. The owner takes bytes off its front as the link takes
-    /// them, and stops giving commands while it is long: that is the back-pressure.
+    /// them, and stops giving commands while it is long: nothing here bounds it.
     pub fn outbox(&mut self) -> &mut Outbox {
         &mut self.outbox
     }
 
-    /// Sends DISCONNECT, where the version has it, and ends the connection.
+    /// Sends DISCONNECT, where the connection is open and the role may send it in its version, and
+    /// ends the connection. Before 5.0 only clients send it.
     pub fn disconnect(&mut self, disconnect: Disconnect) {
         if self.state == State::Closed {
             return;
@@ -360,10 +366,11 @@ impl Connection {
         self.close(CloseReason::Local(reason));
     }
 
-    /// Sends a step of an extended authentication (5.0).
+    /// Sends a step of an extended authentication (5.0, §4.12).
     ///
     /// # Errors
-    /// If the connection is over or the packet cannot be encoded.
+    /// [`CommandError::NotConnected`] before CONNECT and after the end; [`CommandError::Encode`],
+    /// before 5.0 too; [`CommandError::TooLarge`].
     pub fn auth(&mut self, now: Instant, auth: Auth) -> Result<(), CommandError> {
         if matches!(self.state, State::Idle | State::Closed) {
             return Err(CommandError::NotConnected);
@@ -371,7 +378,8 @@ impl Connection {
         self.try_send(now, LaneId::CONTROL, &Packet::Auth(Box::new(auth)))
     }
 
-    /// Ends the connection and returns what may go on with another one.
+    /// Ends the connection and returns what may go on with another one. Messages that were received
+    /// and not acknowledged are not part of it: the peer sends them again.
     #[must_use]
     pub fn into_session(mut self) -> Session {
         self.session.forget_unacknowledged();

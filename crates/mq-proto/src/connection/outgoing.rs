@@ -67,7 +67,7 @@ impl SendWindow {
 }
 
 impl Connection {
-    /// How many QoS 1 and 2 messages may be sent now.
+    /// How many QoS 1 and 2 messages [`publish`](Self::publish) takes now (§4.9).
     #[must_use]
     pub fn window(&self) -> usize {
         match self.state {
@@ -82,15 +82,15 @@ impl Connection {
         }
     }
 
-    /// Sends a message. For QoS 1 and 2 it returns the identifier that [`Event::Acked`] will
-    /// name; the message is kept until then.
+    /// Puts a message into the outbox. For QoS 1 and 2 it returns the identifier that
+    /// [`Event::Acked`] will name; the message is kept until then. `None` for QoS 0.
     ///
     /// A client may call it before CONNACK, right after [`connect`](Self::connect): at any QoS,
     /// with a window of ten for QoS 1 and 2.
     ///
     /// # Errors
-    /// If it was not sent. [`CommandError::WindowFull`] passes: the delivery comes back with it
-    /// and can be tried again after the next [`Event::Acked`].
+    /// Any [`CommandError`]; the delivery comes back with it. [`CommandError::WindowFull`] and
+    /// [`CommandError::NoPacketId`] pass: try again after the next [`Event::Acked`].
     pub fn publish(
         &mut self,
         now: Instant,
@@ -265,7 +265,7 @@ impl Connection {
         self.send_again(now);
     }
 
-    /// Whether MQTT 5.0 is spoken, where refusals have reasons.
+    /// Whether MQTT 5.0 is spoken, so that acknowledgements can refuse and say why.
     #[must_use]
     pub fn has_reason_codes(&self) -> bool {
         self.version >= Version::V5

@@ -13,10 +13,13 @@ use crate::{CommandError, Event, LaneId, ProtocolError};
 impl Connection {
     /// Client: asks for subscriptions, at least one; [`Event::SubAck`] answers.
     ///
-    /// May be called before CONNACK, right after [`connect`](Self::connect).
+    /// Returns the packet identifier that the answer will have. May be called before CONNACK, right
+    /// after [`connect`](Self::connect).
     ///
     /// # Errors
-    /// If the connection is over or the packet cannot be sent.
+    /// [`CommandError::NotConnected`] before CONNECT, after the end, and on a server;
+    /// [`CommandError::NoPacketId`]; [`CommandError::Encode`] or [`CommandError::TooLarge`] if the
+    /// packet cannot be sent.
     pub fn subscribe(
         &mut self,
         now: Instant,
@@ -35,7 +38,7 @@ impl Connection {
     /// Client: ends subscriptions, at least one; [`Event::UnsubAck`] answers.
     ///
     /// # Errors
-    /// If the connection is over or the packet cannot be sent.
+    /// As [`subscribe`](Self::subscribe).
     pub fn unsubscribe(
         &mut self,
         now: Instant,
@@ -51,18 +54,21 @@ impl Connection {
         self.request(now, packet_id, &packet)
     }
 
-    /// Server: answers [`Event::Subscribe`].
+    /// Server: answers [`Event::Subscribe`], with its packet identifier and a reason for each
+    /// subscription `[MQTT-3.8.4-6]`.
     ///
     /// # Errors
-    /// If the connection is over or the packet cannot be sent.
+    /// [`CommandError::NotConnected`] if the connection is not open, or on a client;
+    /// [`CommandError::Encode`] or [`CommandError::TooLarge`] if the packet cannot be sent.
     pub fn suback(&mut self, now: Instant, ack: SubAck) -> Result<(), CommandError> {
         self.answer(now, &Packet::SubAck(Box::new(ack)))
     }
 
-    /// Server: answers [`Event::Unsubscribe`].
+    /// Server: answers [`Event::Unsubscribe`], with its packet identifier and a reason for each
+    /// filter.
     ///
     /// # Errors
-    /// If the connection is over or the packet cannot be sent.
+    /// As [`suback`](Self::suback).
     pub fn unsuback(&mut self, now: Instant, ack: UnsubAck) -> Result<(), CommandError> {
         self.answer(now, &Packet::UnsubAck(Box::new(ack)))
     }
