@@ -133,7 +133,10 @@ fn init_logging() {
     use std::io::IsTerminal;
     use tracing_subscriber::EnvFilter;
 
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    // quinn warns of address validation tokens that are used in another order than they were given
+    // in, which clients may do as they like; the address is then validated anew.
+    let default = "info,quinn_proto::bloom_token_log=error";
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
     // Fails only if there is a subscriber already, which then is the one to use.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)

@@ -46,14 +46,17 @@ impl Message {
         }
     }
 
-    /// The same message with topic and payload in memory of their own, so that they do not keep a
-    /// read buffer alive. Long strings and binary data among the properties stay shared.
+    /// The same message in memory of its own, so that it does not keep a read buffer alive.
     #[must_use]
     pub fn detached(&self) -> Self {
         Self {
             topic: self.topic.detached(),
             payload: Bytes::copy_from_slice(&self.payload),
-            properties: self.properties.clone(),
+            properties: if self.properties.is_untouched() {
+                Sparse::empty()
+            } else {
+                self.properties.detached().into()
+            },
         }
     }
 }
@@ -92,6 +95,21 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn a_detached_message_keeps_no_buffer_alive() {
+        let buffer = Bytes::from(vec![b'x'; 400]);
+        let text = |at: usize| mq_codec::ByteStr::from_bytes(buffer.slice(at..at + 50)).unwrap();
+        let mut message = Message::new(TopicName::new("t").unwrap(), buffer.slice(..50));
+        message.properties.response_topic = Some(text(50));
+        message.properties.content_type = Some(text(100));
+        message.properties.correlation_data = Some(buffer.slice(150..200));
+        message.properties.user_properties = vec![(text(200), text(250))];
+        let detached = message.detached();
+        assert_eq!(detached, message);
+        drop(message);
+        assert!(buffer.is_unique());
+    }
 
     #[test]
     fn what_is_left_is_rounded_up_and_never_grows() {

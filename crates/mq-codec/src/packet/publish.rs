@@ -55,6 +55,27 @@ properties! {
     }
 }
 
+impl PublishProperties {
+    /// The same properties in memory of their own; see [`ByteStr::detached`].
+    #[must_use]
+    pub fn detached(&self) -> Self {
+        let string = |text: &Option<ByteStr>| text.as_ref().map(ByteStr::detached);
+        let user_properties = self.user_properties.iter();
+        Self {
+            response_topic: string(&self.response_topic),
+            correlation_data: self
+                .correlation_data
+                .as_ref()
+                .map(|data| Bytes::copy_from_slice(data)),
+            user_properties: user_properties
+                .map(|(name, value)| (name.detached(), value.detached()))
+                .collect(),
+            content_type: string(&self.content_type),
+            ..self.clone()
+        }
+    }
+}
+
 impl Empty for PublishProperties {
     fn empty() -> &'static Self {
         static EMPTY: PublishProperties = PublishProperties {

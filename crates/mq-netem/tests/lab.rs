@@ -1,0 +1,183 @@
+//! Emulated links, measured from outside: UDP probes between two hosts.
+//!
+//! A program of its own instead of the usual harness, which has threads: a network is made before
+//! there are any. Where the system lets nobody make namespaces, it says so and passes.
+
+#![expect(clippy::print_stdout, reason = "it stands in for the test harness")]
+
+#[cfg(not(target_os = "linux"))]
+fn main() {
+    println!("SKIPPED: emulated links need Linux");
+}
+
+#[cfg(target_os = "linux")]
+fn main() {
+    linux::main();
+}
+
+#[cfg(target_os = "linux")]
+mod linux {
+    #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::{
+        net::{Ipv4Addr, UdpSocket},
+        sync::{
+            Arc,
+            atomic::{AtomicBool, Ordering},
+        },
+        time::{Duration, Instant},
+    };
+
+    use mq_netem::{Addresses, Error, Host, Lab, Link};
+
+    pub(super) fn main() {
+        let mut lab = match Lab::enter() {
+            Ok(lab) => lab,
+            Err(error @ Error::Namespaces { .. }) => {
+                println!("SKIPPED: {error}");
+                return;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        let tests: [(&str, fn(&mut Lab)); 4] = [
+            ("packets_take_the_delay", packets_take_the_delay),
+            ("loss_is_as_often_as_it_says", loss_is_as_often_as_it_says),
+            ("a_burst_loses_what_overflows", a_burst_loses_what_overflows),
+            ("corruption_is_noticed", corruption_is_noticed),
+        ];
+        for (name, test) in tests {
+            test(&mut lab);
+            println!("test {name} ... ok");
+        }
+        println!("\ntest result: ok. {} passed; 0 failed", tests.len());
+    }
+
+    /// Two hosts, and a socket in each that talks to the other's.
+    struct Pair {
+        near: UdpSocket,
+        far: UdpSocket,
+        _hosts: [Host; 2],
+    }
+
+    impl Pair {
+        fn new(lab: &mut Lab, link: &str) -> Self {
+            let (near, far) = (Host::new().unwrap(), Host::new().unwrap());
+            let link: Link = format!("description = \"a test's\"\n{link}")
+                .parse()
+                .unwrap();
+            let Addresses {
+                near: near_address,
+                far: far_address,
+            } = lab.connect(&near, &far, &link, 1).unwrap();
+            let socket = |host: &Host, own: Ipv4Addr, other: Ipv4Addr| {
+                let bound = host.run(|| UdpSocket::bind((own, 5000))).unwrap();
+                bound.connect((other, 5000)).unwrap();
+                bound
+            };
+            Self {
+                near: socket(&near, near_address, far_address),
+                far: socket(&far, far_address, near_address),
+                _hosts: [near, far],
+            }
+        }
+
+        /// Sends `count` packets of `size` bytes, `interval` apart; returns how long each took that
+        /// arrived, by its number.
+        fn probe(&self, count: u32, size: usize, interval: Duration) -> Vec<(u32, Duration)> {
+            let began = Instant::now();
+            let done = Arc::new(AtomicBool::new(false));
+            let receiver = self.far.try_clone().unwrap();
+            receiver
+                .set_read_timeout(Some(Duration::from_millis(300)))
+                .unwrap();
+            let sent_all = Arc::clone(&done);
+            let receiving = std::thread::spawn(move || {
+                let mut arrived = Vec::new();
+                let mut packet = [0; 2000];
+                loop {
+                    match receiver.recv(&mut packet) {
+                        Ok(_) => {
+                            let (number, sent) = packet[..12].split_at(4);
+                            let number = u32::from_be_bytes(number.try_into().unwrap());
+                            let sent = u64::from_be_bytes(sent.try_into().unwrap());
+                            let took = began.elapsed() - Duration::from_nanos(sent);
+                            arrived.push((number, took));
+                        }
+                        Err(_) if sent_all.load(Ordering::Relaxed) => return arrived,
+                        Err(_) => {}
+                    }
+                }
+            });
+            for number in 0..count {
+                let due = interval * number;
+                if let Some(early) = due.checked_sub(began.elapsed()) {
+                    std::thread::sleep(early);
+                }
+                let mut packet = vec![0; size];
+                packet[..4].copy_from_slice(&number.to_be_bytes());
+                let sent = u64::try_from(began.elapsed().as_nanos()).unwrap();
+                packet[4..12].copy_from_slice(&sent.to_be_bytes());
+                self.near.send(&packet).unwrap();
+            }
+            done.store(true, Ordering::Relaxed);
+            receiving.join().unwrap()
+        }
+    }
+
+    /// Ethernet, IPv4 and UDP headers.
+    const HEADERS: usize = 14 + 20 + 8;
+
+    fn packets_take_the_delay(lab: &mut Lab) {
+        let pair = Pair::new(lab, "[up]\ndelay = \"20ms\"\nrate = \"8mbit\"");
+        let took = pair.probe(200, 1000 - HEADERS, Duration::from_millis(5));
+        assert_eq!(took.len(), 200);
+        assert!(took.is_sorted_by_key(|(number, _)| *number), "reordered");
+        let mut times: Vec<_> = took.iter().map(|(_, took)| *took).collect();
+        times.sort();
+        // The delay, and one millisecond for 1000 bytes.
+        assert!(times[0] >= Duration::from_millis(21), "{:?}", times[0]);
+        println!(
+            "  a delay of 21 ms: {:?} at the median, {:?} at p99",
+            times[100], times[198]
+        );
+        // On a machine that has other things to do as well; the figures above are the finding.
+        assert!(times[100] < Duration::from_millis(24), "{:?}", times[100]);
+    }
+
+    fn loss_is_as_often_as_it_says(lab: &mut Lab) {
+        const PACKETS: u32 = 5_000;
+        let before = lab.reports().len();
+        let pair = Pair::new(lab, "[up]\ndelay = \"5ms\"\nloss = \"5%\"");
+        let arrived = pair.probe(PACKETS, 100, Duration::from_micros(200));
+        let lost = PACKETS - u32::try_from(arrived.len()).unwrap();
+        println!("  a loss of 5 %: {lost} of {PACKETS}");
+        // Three and a half standard deviations, and the seed is the same each time.
+        assert!((196..=304).contains(&lost), "{lost}");
+        let report = lab.reports()[before];
+        assert_eq!(report.up.counts.arrived, u64::from(PACKETS));
+        assert_eq!(report.up.counts.lost, u64::from(lost));
+    }
+
+    fn a_burst_loses_what_overflows(lab: &mut Lab) {
+        let link = "[up]\ndelay = \"50ms\"\nrate = \"8mbit\"\nqueue = \"9p\"";
+        let pair = Pair::new(lab, link);
+        // All of them have left long before the first is through the delay.
+        let arrived = pair.probe(30, 1000 - HEADERS, Duration::ZERO);
+        let numbers: Vec<_> = arrived.iter().map(|(number, _)| *number).collect();
+        assert_eq!(numbers[..10], (0..10).collect::<Vec<_>>());
+        // One more for each millisecond that sending all of them took, which is less than five.
+        assert!(numbers.len() < 15, "{numbers:?}");
+    }
+
+    fn corruption_is_noticed(lab: &mut Lab) {
+        let before = lab.reports().len();
+        let pair = Pair::new(lab, "[up]\ncorrupt = \"50%\"");
+        let arrived = pair.probe(400, 1000, Duration::from_micros(500));
+        let corrupted = lab.reports()[before].up.counts.corrupted;
+        println!("  corrupted {corrupted} of 400, {} arrived", arrived.len());
+        assert!(corrupted > 100);
+        // A wrong bit in the few bytes that no checksum covers may pass.
+        let whole = 400 - usize::try_from(corrupted).unwrap();
+        assert!(arrived.len() < whole + 20, "{}", arrived.len());
+    }
+}
