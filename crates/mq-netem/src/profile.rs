@@ -141,8 +141,12 @@ impl Link {
     /// If there is no such link, or something in it is wrong.
     pub fn load(name: &str) -> Result<Self, Error> {
         let (source, changes) = name.split_once('@').unwrap_or((name, ""));
-        let text = if source.ends_with(".toml") {
-            std::fs::read_to_string(Path::new(source)).map_err(|error| Error::ReadProfile {
+        let file = Path::new(source);
+        let text = if file
+            .extension()
+            .is_some_and(|extension| extension == "toml")
+        {
+            std::fs::read_to_string(file).map_err(|error| Error::ReadProfile {
                 name: source.to_owned(),
                 source: error,
             })?

@@ -30,6 +30,8 @@ mod linux {
 
     use mq_netem::{Addresses, Error, Host, Lab, Link};
 
+    type Test = (&'static str, fn(&mut Lab));
+
     pub(super) fn main() {
         let mut lab = match Lab::enter() {
             Ok(lab) => lab,
@@ -39,7 +41,7 @@ mod linux {
             }
             Err(error) => panic!("{error}"),
         };
-        let tests: [(&str, fn(&mut Lab)); 4] = [
+        let tests: [Test; 4] = [
             ("packets_take_the_delay", packets_take_the_delay),
             ("loss_is_as_often_as_it_says", loss_is_as_often_as_it_says),
             ("a_burst_loses_what_overflows", a_burst_loses_what_overflows),
@@ -100,7 +102,8 @@ mod linux {
                             let (number, sent) = packet[..12].split_at(4);
                             let number = u32::from_be_bytes(number.try_into().unwrap());
                             let sent = u64::from_be_bytes(sent.try_into().unwrap());
-                            let took = began.elapsed() - Duration::from_nanos(sent);
+                            let sent = Duration::from_nanos(sent);
+                            let took = began.elapsed().saturating_sub(sent);
                             arrived.push((number, took));
                         }
                         Err(_) if sent_all.load(Ordering::Relaxed) => return arrived,

@@ -68,6 +68,45 @@ fn compare_measures_three_transports_and_writes_what_it_measured() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn compare_measures_over_an_emulated_link() {
+    let output = mqbench(&[
+        "compare",
+        "--quick",
+        "--count",
+        "400",
+        "--rounds",
+        "2",
+        "--connections",
+        "3",
+        "--link",
+        "w20/wifi@loss=2%",
+        "--topology",
+        "both",
+        "--json",
+    ]);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    if stderr.contains("namespaces") {
+        println!("SKIPPED: {stderr}");
+        return;
+    }
+    assert!(output.status.success(), "{stderr}");
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let result = RunResult::from_json(&printed, std::path::Path::new("stdout")).unwrap();
+    for transport in &result.transports {
+        assert_eq!((transport.counts.sent, transport.counts.lost), (40, 0));
+        // Half of the round trip to the broker, and half of that from it.
+        let fastest = transport.latency.unwrap().min_ns;
+        assert!(fastest > 25_000_000, "{}: {fastest}", transport.transport);
+    }
+    let links = result.manifest.link.measured.unwrap();
+    for (link, of) in [(0, "publisher"), (1, "subscriber")] {
+        assert_eq!(links[link]["of"], of);
+        assert!(links[link]["up"]["packets"].as_u64().unwrap() > 40);
+    }
+}
+
+#[test]
 fn a_wrong_url_says_what_a_right_one_is() {
     let text = mistake(&["connect", "http://localhost"]);
     assert!(text.contains("http") && text.contains("quic"), "{text}");
@@ -128,6 +167,8 @@ fn an_unknown_value_says_which_are_known() {
         (&["connect", "mqtt://h", "--congestion", "vegas"], "cubic"),
         (&["compare", "--interval", "fast"], "ms"),
         (&["compare", "--size", "3"], "at least 8"),
+        (&["compare", "--link", "s22/wlan"], "s22/wifi"),
+        (&["compare", "--link", "s22/wifi@loss=5"], "0% to 100%"),
     ] {
         let text = mistake(args);
         assert!(text.contains(known), "{text}");

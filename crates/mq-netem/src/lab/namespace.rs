@@ -75,14 +75,14 @@ fn in_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result
 pub(super) fn enter() -> Result<(), Error> {
     let (user, group) = (nix::unistd::geteuid(), nix::unistd::getegid());
     if user.is_root() {
-        unshare(CloneFlags::CLONE_NEWNET).map_err(|error| forbidden(error.into()))?;
+        unshare(CloneFlags::CLONE_NEWNET).map_err(|error| forbidden(&error.into()))?;
     } else {
         unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNET)
-            .map_err(|error| forbidden(error.into()))?;
+            .map_err(|error| forbidden(&error.into()))?;
         // Root of this namespace and of nothing else, so that programs that are started here may do
         // with its network what root may; files that they write belong to the user as before.
         let map = |file: &str, text: String| {
-            std::fs::write(format!("/proc/self/{file}"), text).map_err(forbidden)
+            std::fs::write(format!("/proc/self/{file}"), text).map_err(|error| forbidden(&error))
         };
         map("setgroups", "deny".to_owned())?;
         map("uid_map", format!("0 {user} 1"))?;
@@ -95,7 +95,7 @@ pub(super) fn enter() -> Result<(), Error> {
 }
 
 /// Which setting of the system stands in the way.
-fn forbidden(error: io::Error) -> Error {
+fn forbidden(error: &io::Error) -> Error {
     let is = |setting: &str, value: &str| {
         let path = format!("/proc/sys/{}", setting.replace('.', "/"));
         std::fs::read_to_string(path).is_ok_and(|found| found.trim() == value)

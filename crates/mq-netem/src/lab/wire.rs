@@ -170,8 +170,10 @@ impl Mover {
             .front()
             .map(|(at, _)| Duration::from_nanos(at - now));
         match left {
-            Some(left) if left <= SPIN => std::hint::spin_loop(),
-            Some(left) => self.wait((left - SPIN).min(LOOK))?,
+            Some(left) => match left.checked_sub(SPIN) {
+                Some(left) => self.wait(left.min(LOOK))?,
+                None => std::hint::spin_loop(),
+            },
             None => self.wait(LOOK)?,
         }
         Ok(())
