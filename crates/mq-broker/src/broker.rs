@@ -1,6 +1,6 @@
 //! The broker as a whole: listeners, the tasks of connections, shutdown.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use mq_proto::ServerConfig;
 use mq_transport::{Address, EarlyDataPolicy, Incoming, ListenOptions, Listener};
@@ -10,7 +10,9 @@ use tokio::{
 };
 use tracing::{debug, warn};
 
-use crate::{Error, Store, conn, hub::Hub, mailbox::MailboxLimits, metrics::Metrics};
+use crate::{
+    Error, Store, conn, hub::Hub, mailbox::MailboxLimits, metrics::Metrics, ticket_file::TicketFile,
+};
 
 /// How a broker is made. [`Config`](crate::Config) makes one from a file.
 #[derive(Clone, Debug)]
@@ -37,6 +39,20 @@ pub struct Settings {
     /// ([`EarlyDataPolicy::Full`]): tickets are single-use, so that it cannot be replayed (RFC 8446
     /// §8.1).
     pub early_data: EarlyDataPolicy,
+    /// Where tickets are kept while no broker runs, so that clients resume, with early data, across
+    /// a restart; `None`, the default, for nowhere.
+    ///
+    /// A broker that starts takes the tickets out of the file and removes it before it accepts
+    /// anybody; [`Broker::shutdown`] writes it anew, readable for the owner alone. So each ticket
+    /// is used once, which is what keeps early data from being replayed (RFC 8446 §8.1). A crash
+    /// loses the tickets, and clients do a full handshake. They are not taken up where the
+    /// certificate, the authorities for client certificates or the limits that clients remember
+    /// have changed (see [`ListenOptions::ticket_scope`]), or where the file is damaged.
+    ///
+    /// Who can read the file can decrypt the early data of the sessions that resume by it, and who
+    /// can write it can put an old copy in its place and replay early data: its folder has to be
+    /// the broker's own. So must not a backup be played back, nor a virtual machine's snapshot.
+    pub ticket_file: Option<PathBuf>,
     /// The longest time that a session lives on without a connection; `None` for no limit, the
     /// default. MQTT 3.1 and 3.1.1 clients without a clean session get this.
     pub max_session_expiry: Option<Duration>,
@@ -62,6 +78,7 @@ impl Settings {
             max_handshakes: 4_096,
             handshake_timeout: Duration::from_secs(10),
             early_data: EarlyDataPolicy::Full,
+            ticket_file: None,
             max_session_expiry: None,
             shutdown_timeout: Duration::from_secs(5),
             store: None,
@@ -78,6 +95,7 @@ pub struct Broker {
     hub: Arc<Hub>,
     shutdown: watch::Sender<bool>,
     shutdown_timeout: Duration,
+    ticket_file: Option<TicketFile>,
     /// One task a listener, which owns the tasks of its connections, and one for timers.
     tasks: JoinSet<()>,
 }
@@ -87,7 +105,7 @@ impl Broker {
     ///
     /// # Errors
     /// [`Error::NoListener`], [`Error::Transport`] if an address cannot be bound or TLS or QUIC has
-    /// no certificate, [`Error::Store`]; nothing runs then.
+    /// no certificate, [`Error::Store`], or that the ticket file cannot be read; nothing runs then.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -104,6 +122,12 @@ impl Broker {
         let shutdown = watch::Sender::new(false);
         let hub = Hub::new(settings.mailbox, settings.store.clone())?;
         let hub = Arc::new(hub);
+        // Last of all that can fail, so that a broker that does not start leaves the tickets where
+        // they are; nobody is accepted yet.
+        let ticket_file = settings.ticket_file.take();
+        let ticket_file = ticket_file
+            .map(|path| TicketFile::take(path, &settings.listen))
+            .transpose()?;
         let acceptor = Acceptor {
             hub: Arc::clone(&hub),
             connections: Arc::new(Semaphore::new(settings.max_connections)),
@@ -123,6 +147,7 @@ impl Broker {
             hub,
             shutdown,
             shutdown_timeout,
+            ticket_file,
             tasks,
         })
     }
@@ -141,7 +166,8 @@ impl Broker {
     }
 
     /// Stops accepting, sends 5.0 clients DISCONNECT, and waits for all links to close, up to
-    /// [`Settings::shutdown_timeout`]; then cuts those that are left.
+    /// [`Settings::shutdown_timeout`]; then cuts those that are left. Tickets go to
+    /// [`Settings::ticket_file`].
     pub async fn shutdown(mut self) {
         self.shutdown.send_replace(true);
         let mut left = self.tasks.len() - 1;
@@ -158,6 +184,10 @@ impl Broker {
             warn!("connections were cut: they did not end in time");
         }
         self.tasks.shutdown().await;
+        // No connection is left that could use a ticket which is in the file already.
+        if let Some(file) = &self.ticket_file {
+            file.write();
+        }
     }
 }
 
@@ -215,14 +245,19 @@ impl Acceptor {
     }
 
     async fn serve(
-        self,
+        mut self,
         incoming: Incoming,
         _connection: OwnedSemaphorePermit,
         handshake: OwnedSemaphorePermit,
     ) {
         let peer = incoming.peer_address();
         let open = tokio::time::timeout(self.settings.handshake_timeout, incoming.handshake());
-        let link = match open.await {
+        let open = tokio::select! {
+            open = open => open,
+            // Nobody has connected yet, so there is nobody to wait for.
+            _ = self.shutdown.changed() => return debug!(?peer, "handshake cut by the shutdown"),
+        };
+        let link = match open {
             Ok(Ok(link)) => link,
             Ok(Err(error)) => return debug!(?peer, %error, "handshake failed"),
             Err(_) => return debug!(?peer, "handshake timed out"),

@@ -26,6 +26,10 @@ pub struct BrokerArgs {
     /// What 0-RTT data may do: off, connect or full
     #[arg(long, value_name = "POLICY")]
     pub early_data: Option<EarlyDataPolicy>,
+    /// Keep tickets in this file while the broker is down, so that clients resume after a restart;
+    /// removed at start, written at a graceful end; needs --cert and a folder of the broker's own
+    #[arg(long, value_name = "FILE")]
+    pub ticket_file: Option<PathBuf>,
     /// Congestion control of all transports: reno, cubic or bbr
     #[arg(long, value_name = "NAME")]
     pub congestion: Option<CongestionControl>,
@@ -60,6 +64,9 @@ impl BrokerArgs {
         }
         if let Some(policy) = self.early_data {
             settings.early_data = policy;
+        }
+        if self.ticket_file.is_some() {
+            settings.ticket_file.clone_from(&self.ticket_file);
         }
         if let Some(name) = self.congestion {
             settings.listen.congestion = Some(name);

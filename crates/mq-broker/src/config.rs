@@ -21,6 +21,7 @@ use crate::{Error, Settings};
 /// certificate = "server.pem"      # chain, PEM; if absent, mqbroker makes one for development
 /// key = "server.key"
 /// early_data = "full"             # off, connect or full
+/// ticket_file = "/var/lib/mqbroker/tickets"  # carries tickets over a restart; none if absent
 ///
 /// [limits]
 /// max_packet_size = 1048576       # bytes
@@ -49,6 +50,8 @@ pub struct TlsConfig {
     pub key: Option<PathBuf>,
     /// `off`, `connect` or `full`, the default.
     pub early_data: Option<String>,
+    /// Carries tickets over a restart; see [`Settings::ticket_file`].
+    pub ticket_file: Option<PathBuf>,
 }
 
 /// The `[limits]` table; what is absent has the default of [`Settings`].
@@ -129,6 +132,7 @@ impl Config {
                 .parse::<EarlyDataPolicy>()
                 .map_err(|error| wrong(format!("tls.early_data: {error}")))?;
         }
+        settings.ticket_file = self.tls.ticket_file;
         let limits = self.limits;
         let protocol = &mut settings.protocol;
         set(&mut protocol.max_packet_size, limits.max_packet_size);
@@ -216,12 +220,13 @@ mod tests {
     #[test]
     fn values_reach_the_settings() {
         let settings = read(
-            "listen = [\"tcp://127.0.0.1:1\"]\n[tls]\nearly_data = \"off\"\n[limits]\n\
-             max_packet_size = 77\nmaximum_qos = 1\nsession_expiry_s = 5\n",
+            "listen = [\"tcp://127.0.0.1:1\"]\n[tls]\nearly_data = \"off\"\n\
+             ticket_file = \"t\"\n[limits]\nmax_packet_size = 77\nmaximum_qos = 1\nsession_expiry_s = 5\n",
         )
         .unwrap();
         assert_eq!(settings.listeners[0].port, 1);
         assert_eq!(settings.early_data, EarlyDataPolicy::Off);
+        assert_eq!(settings.ticket_file, Some("t".into()));
         assert_eq!(settings.protocol.max_packet_size.get(), 77);
         assert_eq!(settings.protocol.maximum_qos, QoS::AtLeastOnce);
         assert_eq!(settings.max_session_expiry, Some(Duration::from_secs(5)));

@@ -329,15 +329,15 @@ impl Conn {
             return if clean { Some(Duration::ZERO) } else { maximum };
         }
         let wanted = wanted.unwrap_or(0);
-        let expiry = (wanted < u32::MAX).then(|| Duration::from_secs(wanted.into()));
-        match maximum {
-            Some(maximum) if expiry.is_none_or(|expiry| expiry > maximum) => {
-                let seconds = u32::try_from(maximum.as_secs()).unwrap_or(u32::MAX);
-                ack.properties.session_expiry_interval = Some(seconds);
-                Some(maximum)
-            }
-            _ => expiry,
+        let expiry = bounded_expiry(wanted, maximum);
+        // Who gets something else than asked for is told what (§3.2.2.3.2).
+        if expiry != bounded_expiry(wanted, None)
+            && let Some(granted) = expiry
+        {
+            let seconds = u32::try_from(granted.as_secs()).unwrap_or(u32::MAX);
+            ack.properties.session_expiry_interval = Some(seconds);
         }
+        expiry
     }
 
     fn publish(&mut self, now: Instant, received: Received) {
@@ -509,13 +509,18 @@ impl Conn {
         if let Some(seconds) = disconnect.properties.session_expiry_interval
             && self.expiry != Some(Duration::ZERO)
         {
-            let wanted = Duration::from_secs(seconds.into());
-            let maximum = self.settings.max_session_expiry;
-            self.expiry = match maximum {
-                Some(maximum) => Some(wanted.min(maximum)),
-                None => (seconds < u32::MAX).then_some(wanted),
-            };
+            self.expiry = bounded_expiry(seconds, self.settings.max_session_expiry);
         }
+    }
+}
+
+/// How long a session lives that asks for `seconds`, where `maximum` is the longest that one may;
+/// `None` is for ever, which the largest number stands for (§3.1.2.11.2).
+fn bounded_expiry(seconds: u32, maximum: Option<Duration>) -> Option<Duration> {
+    let wanted = (seconds < u32::MAX).then(|| Duration::from_secs(seconds.into()));
+    match (wanted, maximum) {
+        (Some(wanted), Some(maximum)) => Some(wanted.min(maximum)),
+        (wanted, maximum) => wanted.or(maximum),
     }
 }
 
@@ -574,5 +579,31 @@ async fn optional<F: Future>(future: Option<F>) -> F::Output {
     match future {
         Some(future) => future.await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_lives_as_long_as_asked_for_and_never_longer_than_the_longest() {
+        let seconds = |count| Some(Duration::from_secs(count));
+        for (wanted, maximum, lives) in [
+            (0, None, seconds(0)),
+            (9, None, seconds(9)),
+            (u32::MAX, None, None),
+            (9, seconds(5), seconds(5)),
+            (3, seconds(5), seconds(3)),
+            (u32::MAX, seconds(5), seconds(5)),
+            // A maximum beyond what 32 bits say.
+            (u32::MAX, seconds(1 << 33), seconds(1 << 33)),
+        ] {
+            assert_eq!(
+                bounded_expiry(wanted, maximum),
+                lives,
+                "{wanted} {maximum:?}"
+            );
+        }
     }
 }

@@ -15,6 +15,14 @@ pub enum Error {
     /// What an earlier broker kept cannot be read.
     #[error(transparent)]
     Store(#[from] crate::store::StoreError),
+    /// The file of the tickets cannot be read, removed or written.
+    #[error("ticket file {} {problem}", path.display())]
+    TicketFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and what to do.
+        problem: String,
+    },
     /// The configuration file cannot be read.
     #[error("cannot read the configuration {}: {source}", path.display())]
     ReadConfig {

@@ -40,6 +40,7 @@ mod metrics;
 pub mod router;
 mod session;
 pub mod store;
+mod ticket_file;
 
 pub use broker::{Broker, Settings};
 pub use config::Config;

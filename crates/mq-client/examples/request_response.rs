@@ -1,21 +1,36 @@
 //! Asks a question and answers it, with MQTT 5.0's response topic and correlation data:
-//! `request_response URL`.
+//! `request_response URL [CA-FILE]`.
 #![expect(clippy::print_stdout, reason = "an example says what it does")]
 
 use anyhow::Context;
-use mq_client::{ByteStr, Bytes, Client, Outgoing, PublishProperties, QoS, Subscription};
+use mq_client::{
+    ByteStr, Bytes, Client, ConnectOptions, Connector, Outgoing, PublishProperties, QoS,
+    Subscription, Trust,
+};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
-    let url = std::env::args()
-        .nth(1)
-        .context("usage: request_response URL")?;
+    let mut args = std::env::args().skip(1);
+    let url = args
+        .next()
+        .context("usage: request_response URL [CA-FILE]")?;
+    let trust = args
+        .next()
+        .map_or(Trust::System, |file| Trust::CaFile(file.into()));
+    let connector = Connector::new(ConnectOptions {
+        trust,
+        ..ConnectOptions::default()
+    })?;
 
-    let server = Client::connect(&url).await?;
+    let connect = async || {
+        let builder = Client::builder(&url)?;
+        builder.connector(connector.clone()).build().await
+    };
+    let server = connect().await?;
     let questions = server.subscribe("example/square", QoS::AtLeastOnce).await?;
     let answering = tokio::spawn(answer(server.clone(), questions));
 
-    let client = Client::connect(&url).await?;
+    let client = connect().await?;
     let answers_to = format!("example/answers/{}", std::process::id());
     let mut answers = client
         .subscribe(answers_to.clone(), QoS::AtLeastOnce)

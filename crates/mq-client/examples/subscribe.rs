@@ -1,18 +1,26 @@
-//! Prints what is published: `subscribe URL FILTER`.
+//! Prints what is published: `subscribe URL FILTER [CA-FILE]`.
 #![expect(clippy::print_stdout, reason = "an example says what it does")]
 
 use anyhow::Context;
-use mq_client::{Client, QoS};
+use mq_client::{Client, ConnectOptions, Connector, QoS, Trust};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
     let mut args = std::env::args().skip(1);
-    let mut arg = || args.next().context("usage: subscribe URL FILTER");
+    let mut arg = || args.next().context("usage: subscribe URL FILTER [CA-FILE]");
     let (url, filter) = (arg()?, arg()?);
+    let trust = args
+        .next()
+        .map_or(Trust::System, |file| Trust::CaFile(file.into()));
+    let connector = Connector::new(ConnectOptions {
+        trust,
+        ..ConnectOptions::default()
+    })?;
 
-    let client = Client::connect(&url).await?;
+    let client = Client::builder(&url)?.connector(connector).build().await?;
     let mut events = client.events();
     let mut messages = client.subscribe(filter, QoS::AtLeastOnce).await?;
+    println!("-- subscribed");
     loop {
         tokio::select! {
             message = messages.recv() => match message {

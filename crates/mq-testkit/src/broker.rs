@@ -60,14 +60,36 @@ impl TestBroker {
     /// # Panics
     /// If it cannot start again.
     pub async fn restart(self) -> Self {
+        self.restart_with(|_| {}).await
+    }
+
+    /// The same with settings that `change` has changed; what was changed in the last one's is not
+    /// kept.
+    ///
+    /// # Panics
+    /// If it cannot start again.
+    pub async fn restart_with(self, change: impl Fn(&mut Settings)) -> Self {
+        self.restart_after(|| {}, change).await
+    }
+
+    /// The same, with something that happens while no broker runs.
+    ///
+    /// # Panics
+    /// If it cannot start again.
+    pub async fn restart_after(
+        self,
+        meanwhile: impl FnOnce(),
+        change: impl Fn(&mut Settings),
+    ) -> Self {
         let Self {
             broker, identity, ..
         } = self;
         let listeners = broker.addresses().to_vec();
         broker.shutdown().await;
+        meanwhile();
         // A socket is free a moment after the last that used it is gone.
         for _ in 0..50 {
-            let started = Self::start_at(listeners.clone(), identity.clone(), |_| {}).await;
+            let started = Self::start_at(listeners.clone(), identity.clone(), &change).await;
             if let Ok(started) = started {
                 return started;
             }

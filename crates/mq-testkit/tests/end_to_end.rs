@@ -392,3 +392,22 @@ async fn a_publisher_that_leaves_while_it_waits_blocks_nobody(scheme: Scheme) {
     nobody_connected(&broker).await;
     broker.shutdown().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shutdown_does_not_wait_for_who_has_not_ended_its_handshake() {
+    let broker = TestBroker::start().await;
+    let port = broker.address(Scheme::Tls).port;
+    // No ClientHello ever comes; the connection is in the broker's hands when the next one is
+    // served.
+    let silent = tokio::net::TcpStream::connect(("127.0.0.1", port))
+        .await
+        .unwrap();
+    let client = broker.client(Scheme::Tls, "next").build().await.unwrap();
+    client.disconnect().await.unwrap();
+    let asked = std::time::Instant::now();
+    broker.shutdown().await;
+    // Its deadline is 5 s.
+    let took = asked.elapsed();
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    drop(silent);
+}

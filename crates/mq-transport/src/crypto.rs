@@ -110,7 +110,8 @@ pub struct CryptoOptions {
     /// The newest TLS version over TCP. Default: 1.3.
     pub max_version: TlsVersion,
     /// Write session secrets to the file that `SSLKEYLOGFILE` names, for Wireshark. Default: no,
-    /// as whoever reads that file reads the traffic.
+    /// as whoever reads that file reads the traffic. It is an error if none is named or the file
+    /// cannot be written.
     pub key_log: bool,
 }
 
@@ -158,6 +159,35 @@ impl CryptoOptions {
             });
         }
         Ok(Arc::new(provider))
+    }
+
+    /// Where session secrets are written; `None` where they are not.
+    ///
+    /// rustls' own key log is silent about a file that is not named or cannot be opened.
+    pub(crate) fn key_log(&self) -> Result<Option<Arc<dyn rustls::KeyLog>>, Error> {
+        if !self.key_log {
+            return Ok(None);
+        }
+        let path = std::env::var_os("SSLKEYLOGFILE").filter(|path| !path.is_empty());
+        let path = path.ok_or_else(|| Error::InvalidOption {
+            option: "key log",
+            value: "written: SSLKEYLOGFILE is not set".into(),
+            remedy: "set it to the file that the secrets go to".into(),
+        })?;
+        let mut options = std::fs::OpenOptions::new();
+        options.append(true).create(true);
+        // What it will hold is for the owner alone.
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        options.open(&path).map_err(|source| Error::InvalidOption {
+            option: "key log",
+            value: format!(
+                "written to SSLKEYLOGFILE, `{}` ({source})",
+                path.to_string_lossy()
+            ),
+            remedy: "name a file that can be written".into(),
+        })?;
+        Ok(Some(Arc::new(rustls::KeyLogFile::new())))
     }
 
     /// The versions to offer over TCP.

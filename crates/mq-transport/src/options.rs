@@ -2,7 +2,10 @@
 
 use std::{fmt, net::IpAddr, path::PathBuf, str::FromStr, time::Duration};
 
-use crate::{CryptoOptions, Error, ServerIdentity, TicketCache, TicketStore, Trust, crypto::names};
+use crate::{
+    CryptoOptions, Error, ServerIdentity, TicketCache, TicketStore, Trust, crypto::names,
+    crypto::sha256,
+};
 
 /// The application protocol of MQTT, as registered with IANA.
 const MQTT: &[u8] = b"mqtt";
@@ -189,6 +192,53 @@ impl Default for ListenOptions {
     }
 }
 
+impl ListenOptions {
+    /// SHA-256 of what the tickets of a listener rest on: a ticket that is kept beyond the listener
+    /// is good for another only where this is the same.
+    ///
+    /// That is the server's certificates, as a client that resumes does not look at them again; the
+    /// authorities for client certificates, as the server does not either (RFC 8446 §4.6.1); and
+    /// the limits that clients remember for early data: a server that has lowered one would have
+    /// to break the connection (RFC 9000 §7.4.1).
+    ///
+    /// # Errors
+    /// [`Error::File`] if the file of the client authorities cannot be read.
+    pub fn ticket_scope(&self) -> Result<[u8; 32], Error> {
+        let mut text = Vec::new();
+        let mut add = |part: &[u8]| {
+            text.extend_from_slice(&(part.len() as u64).to_le_bytes());
+            text.extend_from_slice(part);
+        };
+        for certificate in self.identity.iter().flat_map(ServerIdentity::chain) {
+            add(certificate);
+        }
+        let (mode, path) = match &self.client_auth {
+            ClientAuth::Off => (0, None),
+            ClientAuth::Optional(path) => (1, Some(path)),
+            ClientAuth::Required(path) => (2, Some(path)),
+        };
+        add(&[mode]);
+        if let Some(path) = path {
+            let authorities = std::fs::read(path).map_err(|source| Error::File {
+                what: "client CA",
+                path: path.clone(),
+                source,
+            })?;
+            add(&authorities);
+        }
+        let quic = &self.quic;
+        for limit in [
+            self.early_data_limit,
+            quic.stream_receive_window,
+            quic.receive_window,
+            quic.max_bidi_streams,
+        ] {
+            add(&limit.to_le_bytes());
+        }
+        Ok(sha256(&text))
+    }
+}
+
 /// Whether clients are asked for certificates; the file holds the CAs that sign them, in PEM form.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum ClientAuth {
@@ -291,6 +341,31 @@ pub struct SocketOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tickets_are_for_one_certificate_one_client_authority_and_the_limits_they_were_given_under() {
+        let first = ListenOptions {
+            identity: Some(ServerIdentity::self_signed().unwrap()),
+            ..ListenOptions::default()
+        };
+        let authority = tempfile::NamedTempFile::new().unwrap();
+        let scope = |options: &ListenOptions| options.ticket_scope().unwrap();
+        assert_eq!(scope(&first), scope(&first.clone()));
+        let mut scopes = std::collections::HashSet::from([scope(&first)]);
+        let mut changed = first.clone();
+        changed.identity = Some(ServerIdentity::self_signed().unwrap());
+        assert!(scopes.insert(scope(&changed)));
+        changed = first.clone();
+        changed.quic.receive_window -= 1;
+        assert!(scopes.insert(scope(&changed)));
+        changed = first;
+        changed.client_auth = ClientAuth::Optional(authority.path().to_owned());
+        assert!(scopes.insert(scope(&changed)));
+        std::fs::write(authority.path(), "another").unwrap();
+        assert!(scopes.insert(scope(&changed)));
+        changed.client_auth = ClientAuth::Required(authority.path().to_owned());
+        assert!(scopes.insert(scope(&changed)));
+    }
 
     #[test]
     fn names_are_read_back() {

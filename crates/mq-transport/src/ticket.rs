@@ -19,7 +19,7 @@ use crate::{Address, Scheme};
 /// ticket out. Clones share one store, so TLS and QUIC listeners can have one between them. When it
 /// is full, the oldest ticket makes room: its client does a full handshake next time.
 ///
-/// [`snapshot`](Self::snapshot) and [`restore`](Self::restore) carry it over a restart.
+/// [`drain`](Self::drain) and [`restore`](Self::restore) carry it over a restart.
 #[derive(Clone)]
 pub struct TicketStore {
     inner: Arc<Mutex<Tickets>>,
@@ -78,9 +78,26 @@ impl TicketStore {
         })
     }
 
-    /// Adds tickets that [`snapshot`](Self::snapshot) gave, oldest first.
+    /// What [`snapshot`](Self::snapshot) gives, and forgets it in the same step: no ticket is in
+    /// two places.
+    #[must_use]
+    pub fn drain(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        self.with(|tickets| {
+            let order = std::mem::take(&mut tickets.order);
+            let mut by_id = std::mem::take(&mut tickets.by_id);
+            let live = order.into_iter();
+            live.filter_map(|id| {
+                let session = by_id.remove(&id)?;
+                Some((id, session))
+            })
+            .collect()
+        })
+    }
+
+    /// Adds tickets that [`snapshot`](Self::snapshot) or [`drain`](Self::drain) gave, oldest
+    /// first.
     ///
-    /// A snapshot must be restored at most once, or its tickets are not single-use any more.
+    /// They must be restored at most once, or its tickets are not single-use any more.
     pub fn restore(&self, tickets: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) {
         for (id, session) in tickets {
             self.put(id, session);
@@ -234,7 +251,8 @@ mod tests {
         let store = TicketStore::new(2);
         store.put(vec![1], vec![10]);
         let restarted = TicketStore::new(2);
-        restarted.restore(store.snapshot());
+        restarted.restore(store.drain());
+        assert_eq!(store.take(&[1]), None);
         assert_eq!(restarted.take(&[1]), Some(vec![10]));
     }
 }

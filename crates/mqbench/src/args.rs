@@ -153,6 +153,80 @@ impl MqttArgs {
     }
 }
 
+/// A pattern for the identifiers of many clients, such as `mqbench-%r-%i`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct ClientIds(Vec<Piece>);
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Piece {
+    Text(String),
+    Role,
+    Number,
+}
+
+/// What a client is there for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Role {
+    Publisher,
+    Subscriber,
+}
+
+impl std::str::FromStr for ClientIds {
+    type Err = String;
+
+    fn from_str(pattern: &str) -> Result<Self, String> {
+        let mut pieces = Vec::new();
+        let mut text = String::new();
+        let mut rest = pattern.chars();
+        while let Some(c) = rest.next() {
+            let piece = match (c, (c == '%').then(|| rest.next()).flatten()) {
+                ('%', Some('r')) => Piece::Role,
+                ('%', Some('i')) => Piece::Number,
+                ('%', Some('%')) => {
+                    text.push('%');
+                    continue;
+                }
+                ('%', other) => {
+                    return Err(format!(
+                        "`%{}` is unknown: there are %r (pub or sub), %i (number) and %%",
+                        other.map_or_else(String::new, String::from)
+                    ));
+                }
+                (c, _) => {
+                    text.push(c);
+                    continue;
+                }
+            };
+            pieces.extend([Piece::Text(std::mem::take(&mut text)), piece]);
+        }
+        pieces.push(Piece::Text(text));
+        Ok(Self(pieces))
+    }
+}
+
+impl ClientIds {
+    /// The identifier of one client.
+    pub(crate) fn id(&self, role: Role, number: usize) -> String {
+        let show = |piece: &Piece| match piece {
+            Piece::Text(text) => text.clone(),
+            Piece::Role if role == Role::Publisher => "pub".to_owned(),
+            Piece::Role => "sub".to_owned(),
+            Piece::Number => number.to_string(),
+        };
+        self.0.iter().map(show).collect()
+    }
+
+    /// An identifier that more than one of so many clients would have.
+    pub(crate) fn clash(&self, publishers: usize, subscribers: usize) -> Option<String> {
+        let publisher = (0..publishers).map(|number| self.id(Role::Publisher, number));
+        let subscriber = (0..subscribers).map(|number| self.id(Role::Subscriber, number));
+        let mut seen = std::collections::HashSet::new();
+        let mut all = publisher.chain(subscriber);
+        // An empty identifier asks the broker for one.
+        all.find(|id| !id.is_empty() && !seen.insert(id.clone()))
+    }
+}
+
 /// MQTT versions as the command line names them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum MqttVersion {
@@ -206,6 +280,21 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn client_identifiers_are_made_from_a_pattern() {
+        let ids: ClientIds = "100%%-%r/%i%i".parse().unwrap();
+        assert_eq!(ids.id(Role::Publisher, 7), "100%-pub/77");
+        assert_eq!(ids.id(Role::Subscriber, 0), "100%-sub/00");
+        let clash = |pattern: &str| pattern.parse::<ClientIds>().unwrap().clash(2, 2);
+        assert_eq!(clash("%r%i"), None);
+        assert_eq!(clash("a%i"), Some("a0".into()));
+        assert_eq!(clash("%r"), Some("pub".into()));
+        assert_eq!(clash(""), None);
+        for wrong in ["%", "a%n", "%r%"] {
+            assert!(wrong.parse::<ClientIds>().is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn times_have_units() {

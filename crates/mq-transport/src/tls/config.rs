@@ -25,6 +25,7 @@ impl ClientConfigs {
     pub(crate) fn new(options: &ConnectOptions) -> Result<Self, Error> {
         let provider = options.crypto.provider()?;
         let verifier = options.trust.verifier(&provider)?;
+        let key_log = options.crypto.key_log()?;
         let build = |versions: &[&'static SupportedProtocolVersion]| {
             let builder = ClientConfig::builder_with_provider(provider.clone())
                 .with_protocol_versions(versions)?
@@ -46,8 +47,8 @@ impl ClientConfigs {
             };
             config.alpn_protocols.clone_from(&options.alpn);
             config.enable_early_data = options.early_data && options.resumption;
-            if options.crypto.key_log {
-                config.key_log = Arc::new(rustls::KeyLogFile::new());
+            if let Some(key_log) = &key_log {
+                config.key_log = key_log.clone();
             }
             Ok::<_, Error>(config)
         };
@@ -141,8 +142,8 @@ pub(crate) fn server_config(
     }
     check_alpn(scheme, &options.alpn)?;
     config.alpn_protocols.clone_from(&options.alpn);
-    if options.crypto.key_log {
-        config.key_log = Arc::new(rustls::KeyLogFile::new());
+    if let Some(key_log) = options.crypto.key_log()? {
+        config.key_log = key_log;
     }
     Ok(config)
 }

@@ -7,7 +7,7 @@ use mq_measure::process::{ProcessMeter, Usage};
 use mq_transport::Address;
 
 use crate::{
-    args::{MqttArgs, TransportArgs, duration},
+    args::{ClientIds, MqttArgs, TransportArgs, duration},
     report::{self, units::time},
     workload::load,
 };
@@ -39,6 +39,10 @@ pub(crate) struct Args {
     /// Time over which the publishers begin
     #[arg(long, default_value = "0s", value_parser = duration)]
     ramp_up: Duration,
+    /// Client identifiers: %r stands for the role, pub or sub, and %i for the number within it,
+    /// from 0; %% is a percent sign
+    #[arg(long, value_name = "PATTERN", default_value = "mqbench-%r-%i")]
+    client_id: ClientIds,
     /// The broker's process identifier, to measure its CPU and memory
     #[arg(long, value_name = "PID")]
     broker_pid: Option<u32>,
@@ -58,6 +62,12 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     {
         anyhow::bail!("--rate must be above 0 messages a second");
     }
+    if let Some(both) = args.client_id.clash(args.publishers, args.subscribers) {
+        anyhow::bail!(
+            "--client-id gives several clients the identifier `{both}`, and the broker would \
+             disconnect all but one: put %r and %i into it"
+        );
+    }
     let connector = args.transport.connector()?;
     let plan = load::Plan {
         publishers: args.publishers,
@@ -67,6 +77,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         rate: args.rate,
         duration: args.duration,
         ramp_up: args.ramp_up,
+        client_ids: args.client_id,
     };
     let meter = RefCell::new(None);
     let usage: RefCell<Option<Usage>> = RefCell::new(None);

@@ -14,7 +14,10 @@ use mq_codec::{QoS, TopicName};
 use mq_transport::{Address, Connector};
 use tokio::task::JoinSet;
 
-use crate::{args::MqttArgs, payload::Payloads};
+use crate::{
+    args::{ClientIds, MqttArgs, Role},
+    payload::Payloads,
+};
 
 /// Messages given to a client at a time when there is no rate to keep.
 const BATCH: u64 = 64;
@@ -31,6 +34,7 @@ pub(crate) struct Plan {
     pub(crate) duration: Duration,
     /// Within which the publishers begin, one after the other.
     pub(crate) ramp_up: Duration,
+    pub(crate) client_ids: ClientIds,
 }
 
 /// What was measured, over the time after the ramp-up.
@@ -64,7 +68,11 @@ pub(crate) async fn run(
     let mut clients = Vec::new();
     for index in 0..plan.subscribers {
         let client = mqtt
-            .builder(address, connector, &format!("mqbench-sub-{index}"))?
+            .builder(
+                address,
+                connector,
+                &plan.client_ids.id(Role::Subscriber, index),
+            )?
             .build()
             .await
             .with_context(|| format!("subscriber {index} cannot connect"))?;
@@ -75,7 +83,11 @@ pub(crate) async fn run(
     let step = plan.ramp_up / u32::try_from(plan.publishers.max(1)).unwrap_or(u32::MAX);
     for index in 0..plan.publishers {
         let client = mqtt
-            .builder(address, connector, &format!("mqbench-pub-{index}"))?
+            .builder(
+                address,
+                connector,
+                &plan.client_ids.id(Role::Publisher, index),
+            )?
             .build()
             .await
             .with_context(|| format!("publisher {index} cannot connect"))?;

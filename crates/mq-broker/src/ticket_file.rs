@@ -1,0 +1,325 @@
+//! Tickets on their way from one broker to the next: [`Settings::ticket_file`](crate::Settings).
+//!
+//! Early data cannot be replayed as long as each ticket is taken once (RFC 8446 §8.1), so a ticket
+//! must never be in two places. The file is there only while no broker runs: a broker that starts
+//! takes it away before it accepts anybody, and writes another when it has served its last
+//! connection. A broker that crashes leaves none, and its clients do a full handshake.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+};
+
+use mq_transport::{ListenOptions, TicketStore};
+use tracing::{info, warn};
+
+use crate::Error;
+
+/// What the file begins with; its last byte is the version.
+///
+/// Behind it: the [scope](ListenOptions::ticket_scope) (32 bytes), then for each ticket id and
+/// session, oldest first, each as its length (`u32`, little endian) and its bytes; at the end the
+/// [`checksum`] of all that (`u64`, little endian).
+const MAGIC: [u8; 8] = *b"mq-tkt\0\x01";
+
+const SCOPE_LEN: usize = 32;
+const CHECKSUM_LEN: usize = 8;
+
+/// What a snapshot of a [`TicketStore`] has.
+type Tickets = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// The place of the file, and what its tickets are good for.
+#[derive(Debug)]
+pub(crate) struct TicketFile {
+    path: PathBuf,
+    scope: [u8; SCOPE_LEN],
+    store: TicketStore,
+}
+
+impl TicketFile {
+    /// Moves the tickets of an earlier broker into the store and removes the file; to be called
+    /// before the first client is accepted. Without a file there are no tickets; those of a file
+    /// that is damaged, of another version or of a server with another identity are left out.
+    ///
+    /// # Errors
+    /// If the file cannot be read or removed, or none could be written in its folder later.
+    pub(crate) fn take(path: PathBuf, options: &ListenOptions) -> Result<Self, Error> {
+        let file = Self {
+            scope: options.ticket_scope()?,
+            store: options.ticket_store.clone(),
+            path,
+        };
+        file.prove_writable()?;
+        let shown = file.path.display();
+        let bytes = match fs::read(&file.path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(file),
+            Err(error) => {
+                let remedy = "give the broker's user the right to read it, or remove it";
+                return Err(file.error(format!("cannot be read ({error}): {remedy}")));
+            }
+        };
+        // Its removal must be on the disk as well: a power cut must not bring the file back.
+        let removed = fs::remove_file(&file.path).and_then(|()| sync_folder(&file.path));
+        removed.map_err(|error| {
+            let why = "its tickets must not be used twice";
+            file.error(format!(
+                "cannot be removed ({error}), and {why}: remove it by hand"
+            ))
+        })?;
+        match decode(&bytes, &file.scope) {
+            Ok(tickets) => {
+                info!(file = %shown, tickets = tickets.len(), "tickets of the last run restored");
+                file.store.restore(tickets);
+            }
+            Err(problem) => {
+                warn!("ticket file {shown} was removed: {problem}; clients do a full handshake");
+            }
+        }
+        Ok(file)
+    }
+
+    /// Moves all tickets from the store into the file, readable for the owner alone. A file that
+    /// cannot be written costs the tickets, no more: one line says so.
+    pub(crate) fn write(&self) {
+        let tickets = self.store.drain();
+        if let Err(error) = self.replace(&encode(&tickets, &self.scope)) {
+            warn!(
+                "ticket file {} cannot be written ({error}); clients do a full handshake",
+                self.path.display()
+            );
+        }
+    }
+
+    /// Whoever reads it finds all of it or nothing.
+    fn replace(&self, bytes: &[u8]) -> io::Result<()> {
+        let (new, mut file) = self.create()?;
+        let written = file
+            .write_all(bytes)
+            .and_then(|()| file.sync_all())
+            .and_then(|()| fs::rename(&new, &self.path));
+        if written.is_err() {
+            let _ = fs::remove_file(&new);
+        }
+        written?;
+        sync_folder(&self.path)
+    }
+
+    /// A new, empty file next to it, for the owner alone.
+    fn create(&self) -> io::Result<(PathBuf, File)> {
+        let mut name = self.path.clone().into_os_string();
+        name.push(".new");
+        let name = PathBuf::from(name);
+        // One that is there was left by a crash; its mode could be anything.
+        match fs::remove_file(&name) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let file = options.open(&name)?;
+        Ok((name, file))
+    }
+
+    /// Says at the start, not at the end, that nothing could be written.
+    fn prove_writable(&self) -> Result<(), Error> {
+        let tried = self.create().and_then(|(name, _)| fs::remove_file(name));
+        tried.map_err(|error| {
+            let remedy = "choose a folder that is there and that the broker may write to";
+            self.error(format!("cannot be written later ({error}): {remedy}"))
+        })
+    }
+
+    fn error(&self, problem: String) -> Error {
+        Error::TicketFile {
+            path: self.path.clone(),
+            problem,
+        }
+    }
+}
+
+/// Makes what was done to names in the file's folder last.
+fn sync_folder(path: &Path) -> io::Result<()> {
+    #[cfg(unix)]
+    {
+        let folder = path
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty());
+        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
+    }
+    #[cfg(not(unix))]
+    let _ = path;
+    Ok(())
+}
+
+fn encode(tickets: &[(Vec<u8>, Vec<u8>)], scope: &[u8; SCOPE_LEN]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    bytes.extend_from_slice(&MAGIC);
+    bytes.extend_from_slice(scope);
+    for (id, session) in tickets {
+        for part in [id, session] {
+            let len = u32::try_from(part.len()).expect("a session has less than 100 kB");
+            bytes.extend_from_slice(&len.to_le_bytes());
+            bytes.extend_from_slice(part);
+        }
+    }
+    bytes.extend_from_slice(&checksum(&bytes).to_le_bytes());
+    bytes
+}
+
+/// The tickets, or why they are of no use.
+fn decode(bytes: &[u8], scope: &[u8; SCOPE_LEN]) -> Result<Tickets, &'static str> {
+    const DAMAGED: &str = "it is damaged";
+    let (magic, _) = bytes.split_first_chunk().ok_or(DAMAGED)?;
+    if *magic != MAGIC {
+        let known = magic[..7] == MAGIC[..7];
+        return Err(if known {
+            "it is of another version of this broker"
+        } else {
+            "it is no ticket file"
+        });
+    }
+    let (body, sum) = bytes
+        .split_last_chunk::<CHECKSUM_LEN>()
+        .filter(|(body, sum)| checksum(body) == u64::from_le_bytes(**sum))
+        .ok_or(DAMAGED)?;
+    debug_assert_eq!(sum.len(), CHECKSUM_LEN);
+    let (of, mut rest) = body[MAGIC.len()..]
+        .split_first_chunk::<SCOPE_LEN>()
+        .ok_or(DAMAGED)?;
+    if of != scope {
+        return Err("certificate, client authorities or limits have changed since");
+    }
+    let mut tickets = Vec::new();
+    while !rest.is_empty() {
+        let id = take_part(&mut rest).ok_or(DAMAGED)?;
+        let session = take_part(&mut rest).ok_or(DAMAGED)?;
+        tickets.push((id, session));
+    }
+    Ok(tickets)
+}
+
+fn take_part(bytes: &mut &[u8]) -> Option<Vec<u8>> {
+    let (len, rest) = bytes.split_first_chunk()?;
+    let len = usize::try_from(u32::from_le_bytes(*len)).ok()?;
+    let (part, rest) = rest.split_at_checked(len)?;
+    *bytes = rest;
+    Some(part.to_vec())
+}
+
+/// FNV-1a: finds accidents. Whoever can write the file could make any checksum, and could just as
+/// well put a copy of an old file in its place.
+fn checksum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
+        (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use mq_transport::ServerIdentity;
+
+    use super::*;
+
+    fn tickets() -> Tickets {
+        vec![
+            (vec![1; 32], vec![10; 200]),
+            (vec![2; 32], Vec::new()),
+            (vec![3; 32], vec![30; 70_000]),
+        ]
+    }
+
+    fn options() -> ListenOptions {
+        ListenOptions {
+            identity: Some(ServerIdentity::self_signed().unwrap()),
+            ..ListenOptions::default()
+        }
+    }
+
+    /// What another broker with these options and this file has.
+    fn restart(path: &Path, options: &ListenOptions) -> Result<Tickets, String> {
+        let options = ListenOptions {
+            ticket_store: TicketStore::default(),
+            ..options.clone()
+        };
+        TicketFile::take(path.to_owned(), &options)
+            .map(|file| file.store.snapshot())
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn tickets_are_in_the_file_or_in_the_store_and_never_in_both() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tickets");
+        let options = options();
+        let file = TicketFile::take(path.clone(), &options).unwrap();
+        options.ticket_store.restore(tickets());
+        assert!(!path.exists());
+
+        file.write();
+        assert!(options.ticket_store.is_empty());
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt as _;
+            let mode = fs::metadata(&path).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600);
+        }
+        assert_eq!(restart(&path, &options).unwrap(), tickets());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        assert_eq!(restart(&path, &options).unwrap(), []);
+    }
+
+    #[test]
+    fn a_file_with_any_byte_changed_or_missing_is_removed_and_gives_no_ticket() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tickets");
+        let options = options();
+        let good = encode(&tickets()[..2], &options.ticket_scope().unwrap());
+        for at in 0..good.len() {
+            let mut changed = good.clone();
+            changed[at] ^= 1;
+            for bytes in [&changed[..], &good[..at]] {
+                let scope = options.ticket_scope().unwrap();
+                assert!(decode(bytes, &scope).is_err(), "byte {at}");
+            }
+        }
+        fs::write(&path, &good[..good.len() - 1]).unwrap();
+        assert_eq!(restart(&path, &options).unwrap(), []);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn tickets_of_another_certificate_are_of_no_use() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tickets");
+        let file = TicketFile::take(path.clone(), &options()).unwrap();
+        file.store.restore(tickets());
+        file.write();
+        assert_eq!(restart(&path, &options()).unwrap(), []);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_or_written_is_one_line_and_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        // What nobody can read, not even root.
+        let path = folder.path().join("a-folder");
+        fs::create_dir(&path).unwrap();
+        for (path, remedy) in [
+            (
+                path.clone(),
+                "cannot be read (Is a directory (os error 21)): give",
+            ),
+            (folder.path().join("none/tickets"), "choose a folder"),
+        ] {
+            let error = restart(&path, &options()).unwrap_err();
+            assert!(error.contains(&*path.to_string_lossy()), "{error}");
+            assert!(error.contains(remedy), "{error}");
+            assert_eq!(error.lines().count(), 1, "{error}");
+        }
+        assert!(path.is_dir());
+    }
+}
