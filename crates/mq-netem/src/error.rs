@@ -30,8 +30,8 @@ pub enum Error {
         /// The key, the value and what is allowed.
         problem: String,
     },
-    /// The system does not let this user make namespaces.
-    #[error("{problem}; as root it works too")]
+    /// The system does not let this user make namespaces, or has none.
+    #[error("{problem}")]
     Namespaces {
         /// Which setting forbids it.
         problem: String,

@@ -7,14 +7,18 @@
 mod error;
 #[cfg(target_os = "linux")]
 mod lab;
+#[cfg(not(target_os = "linux"))]
+#[path = "lab_elsewhere.rs"]
+mod lab;
 mod model;
 mod presets;
 mod profile;
+mod report;
 mod units;
 
 pub use error::Error;
-#[cfg(target_os = "linux")]
-pub use lab::{Addresses, DirectionReport, Host, Lab, LinkReport};
+pub use lab::{Host, Lab};
 pub use model::{Counts, Fate, Pipe};
 pub use profile::{Direction, Link, Loss, Queue};
+pub use report::{Addresses, DirectionReport, LinkReport};
 pub use units::{Probability, Rate, Time};

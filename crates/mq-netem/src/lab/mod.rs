@@ -16,7 +16,7 @@ mod wire;
 
 use std::{net::Ipv4Addr, time::Duration};
 
-use crate::{Counts, Error, Link};
+use crate::{Addresses, Error, Link, LinkReport};
 pub use namespace::Host;
 use namespace::{Interface, make_veth};
 use wire::Wire;
@@ -25,34 +25,6 @@ use wire::Wire;
 #[derive(Debug, Default)]
 pub struct Lab {
     wires: Vec<Wire>,
-}
-
-/// A link's address at each end.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Addresses {
-    /// Of the end that [`Link::up`] leads away from.
-    pub near: Ipv4Addr,
-    /// Of the other.
-    pub far: Ipv4Addr,
-}
-
-/// What became of the packets of one direction, and how well its times were kept.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub struct DirectionReport {
-    /// What became of packets.
-    pub counts: Counts,
-    /// How much later than the model says packets left: median and 99th percentile of all packets
-    /// so far; `None` before the first.
-    pub lateness: Option<(Duration, Duration)>,
-}
-
-/// Both directions of a link.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub struct LinkReport {
-    /// As [`Link::up`].
-    pub up: DirectionReport,
-    /// As [`Link::down`].
-    pub down: DirectionReport,
 }
 
 impl Lab {

@@ -103,7 +103,7 @@ fn forbidden(error: &io::Error) -> Error {
     let allow = |setting: &str, value: &str| {
         format!(
             "this system keeps ordinary users from making namespaces: `sysctl -w \
-             {setting}={value}` as root allows it"
+             {setting}={value}` as root allows it, and as root this program works too"
         )
     };
     let problem = if is("kernel.apparmor_restrict_unprivileged_userns", "1") {
@@ -113,7 +113,7 @@ fn forbidden(error: &io::Error) -> Error {
     } else if is("user.max_user_namespaces", "0") {
         allow("user.max_user_namespaces", "10000")
     } else {
-        format!("this system does not let the program make namespaces ({error})")
+        format!("this system does not let the program make namespaces ({error}); as root it may")
     };
     Error::Namespaces { problem }
 }
@@ -126,12 +126,8 @@ fn prepare() -> io::Result<()> {
     netlink(async |handle| {
         let index = index_of(&handle, "lo").await?;
         let up = LinkUnspec::new_with_index(index).up().build();
-        handle
-            .link()
-            .set(up)
-            .execute()
-            .await
-            .map_err(io::Error::other)
+        handle.link().set(up).execute().await?;
+        Ok(())
     })
 }
 
@@ -164,20 +160,10 @@ pub(super) fn make_veth(host: &Host, end: &Interface, other: &Interface) -> Resu
     let index = in_thread(|| {
         netlink(async |handle| {
             let pair = LinkVeth::new(&end.wire, &moved).mtu(MTU).build();
-            handle
-                .link()
-                .add(pair)
-                .execute()
-                .await
-                .map_err(io::Error::other)?;
+            handle.link().add(pair).execute().await?;
             let wire = index_of(&handle, &end.wire).await?;
             let up = LinkUnspec::new_with_index(wire).mtu(MTU).up().build();
-            handle
-                .link()
-                .set(up)
-                .execute()
-                .await
-                .map_err(io::Error::other)?;
+            handle.link().set(up).execute().await?;
             let peer = index_of(&handle, &moved).await?;
             // One packet is one packet: nothing is put together for a network card to take apart.
             let peer = LinkUnspec::new_with_index(peer)
@@ -187,12 +173,7 @@ pub(super) fn make_veth(host: &Host, end: &Interface, other: &Interface) -> Resu
                 .append_extra_attribute(LinkAttribute::GsoMaxSegs(1))
                 .setns_by_fd(host.namespace.as_fd().as_raw_fd())
                 .build();
-            handle
-                .link()
-                .set(peer)
-                .execute()
-                .await
-                .map_err(io::Error::other)?;
+            handle.link().set(peer).execute().await?;
             Ok(wire)
         })
     })
@@ -201,18 +182,12 @@ pub(super) fn make_veth(host: &Host, end: &Interface, other: &Interface) -> Resu
         netlink(async |handle| {
             let own = index_of(&handle, &end.name).await?;
             let up = LinkUnspec::new_with_index(own).up().build();
-            handle
-                .link()
-                .set(up)
-                .execute()
-                .await
-                .map_err(io::Error::other)?;
+            handle.link().set(up).execute().await?;
             handle
                 .address()
                 .add(own, IpAddr::V4(end.address), 24)
                 .execute()
-                .await
-                .map_err(io::Error::other)?;
+                .await?;
             // Known from the start: a lost ARP packet would cost a second.
             handle
                 .neighbours()
@@ -220,25 +195,28 @@ pub(super) fn make_veth(host: &Host, end: &Interface, other: &Interface) -> Resu
                 .link_layer_address(&other.mac)
                 .state(NeighbourState::Permanent)
                 .execute()
-                .await
-                .map_err(io::Error::other)
+                .await?;
+            Ok(())
         })
     })
     .map_err(setup("set up a host's interface"))?;
     Ok(index)
 }
 
-async fn index_of(handle: &Handle, name: &str) -> io::Result<u32> {
+/// What the kernel did not do, and why.
+type Refused = Box<dyn std::error::Error + Send + Sync>;
+
+async fn index_of(handle: &Handle, name: &str) -> Result<u32, Refused> {
     use futures_util::TryStreamExt as _;
 
     let mut found = handle.link().get().match_name(name.to_owned()).execute();
-    let link = found.try_next().await.map_err(io::Error::other)?;
+    let link = found.try_next().await?;
     link.map(|link| link.header.index)
-        .ok_or_else(|| io::Error::other(format!("there is no interface {name}")))
+        .ok_or_else(|| format!("there is no interface {name}").into())
 }
 
 /// Talks to the kernel from this thread's network namespace.
-fn netlink<T>(work: impl AsyncFnOnce(Handle) -> io::Result<T>) -> io::Result<T> {
+fn netlink<T>(work: impl AsyncFnOnce(Handle) -> Result<T, Refused>) -> io::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .build()?;
@@ -247,6 +225,6 @@ fn netlink<T>(work: impl AsyncFnOnce(Handle) -> io::Result<T>) -> io::Result<T> 
         let connection = tokio::spawn(connection);
         let result = work(handle).await;
         connection.abort();
-        result
+        result.map_err(io::Error::other)
     })
 }

@@ -21,11 +21,8 @@ use nix::{
     time::{ClockId, clock_gettime},
 };
 
-use super::{
-    DirectionReport, LinkReport,
-    packet::{Frame, HEADER, PacketSocket, corrupt, run_first},
-};
-use crate::{Direction, Error, Fate, Link, Pipe};
+use super::packet::{Frame, HEADER, PacketSocket, corrupt, run_first};
+use crate::{Direction, DirectionReport, Error, Fate, Link, LinkReport, Pipe};
 
 /// Before a departure the thread spins for this long, since the kernel wakes it late.
 const SPIN: Duration = Duration::from_micros(200);

@@ -1,0 +1,56 @@
+//! Where there are no network namespaces: the same types, of which there can be none.
+
+use std::{convert::Infallible, io, path::PathBuf, time::Duration};
+
+use crate::{Addresses, Error, Link, LinkReport};
+
+/// Hosts and the links between them: on Linux alone.
+#[derive(Debug)]
+pub struct Lab(Infallible);
+
+/// A host: on Linux alone.
+#[derive(Debug)]
+pub struct Host(Infallible);
+
+#[expect(missing_docs, reason = "the Linux version has them")]
+impl Lab {
+    pub fn enter() -> Result<Self, Error> {
+        Err(only_on_linux())
+    }
+
+    pub fn connect(&mut self, _: &Host, _: &Host, _: &Link, _: u64) -> Result<Addresses, Error> {
+        match self.0 {}
+    }
+
+    #[must_use]
+    pub fn reports(&self) -> Vec<LinkReport> {
+        match self.0 {}
+    }
+
+    #[must_use]
+    pub fn cpu_time(&self) -> Duration {
+        match self.0 {}
+    }
+}
+
+#[expect(missing_docs, reason = "the Linux version has them")]
+impl Host {
+    pub fn new() -> Result<Self, Error> {
+        Err(only_on_linux())
+    }
+
+    pub fn run<T: Send>(&self, _: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+        match self.0 {}
+    }
+
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        match self.0 {}
+    }
+}
+
+fn only_on_linux() -> Error {
+    Error::Namespaces {
+        problem: "emulated links need Linux".to_owned(),
+    }
+}
