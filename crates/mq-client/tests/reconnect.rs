@@ -72,6 +72,12 @@ async fn a_resumed_session_delivers_exactly_once() {
     let mut peer = server.link().await;
     peer.connect().await;
     peer.accept(session, true).await;
+    // PUBREL ends it, and nothing follows.
+    let released = peer.event().await.unwrap();
+    assert!(
+        matches!(released, mq_proto::Event::IncomingReleased { .. }),
+        "{released:?}"
+    );
     let more = tokio::time::timeout(SECOND, peer.event()).await;
     assert!(more.is_err(), "it was delivered twice: {more:?}");
     receipt.acknowledged().await.unwrap();
