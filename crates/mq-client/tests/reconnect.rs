@@ -290,3 +290,29 @@ async fn a_dead_server_is_noticed_by_the_keep_alive() {
     ));
     assert_eq!(start.elapsed().as_secs(), 30);
 }
+
+#[tokio::test(start_paused = true)]
+async fn without_a_keep_alive_a_silent_connection_lasts() {
+    let mut server = Server::bind("no_keep_alive").await;
+    let (client, mut peer) = server
+        .pair(server.builder().keep_alive(Duration::ZERO))
+        .await;
+    let mut events = client.events();
+    // The link's other end listens: a PINGREQ, or the end of the link, would be something.
+    let something = async {
+        tokio::select! {
+            progress = peer.link.progress(peer.connection.outbox(), true) => format!("{progress:?}"),
+            event = events.recv() => format!("{event:?}"),
+        }
+    };
+    let day = 24 * 60 * 60 * SECOND;
+    let heard = tokio::time::timeout(day, something).await;
+    assert!(heard.is_err(), "{heard:?}");
+    let publishing = client.publish("t", "still here", QoS::AtLeastOnce);
+    let answering = async {
+        let ticket = peer.publish().await.ticket;
+        peer.ack(ticket).await;
+    };
+    let (published, ()) = tokio::join!(publishing, answering);
+    published.unwrap();
+}
