@@ -72,6 +72,12 @@ async fn a_resumed_session_delivers_exactly_once() {
     let mut peer = server.link().await;
     peer.connect().await;
     peer.accept(session, true).await;
+    // PUBREL ends it, and nothing follows.
+    let released = peer.event().await.unwrap();
+    assert!(
+        matches!(released, mq_proto::Event::IncomingReleased { .. }),
+        "{released:?}"
+    );
     let more = tokio::time::timeout(SECOND, peer.event()).await;
     assert!(more.is_err(), "it was delivered twice: {more:?}");
     receipt.acknowledged().await.unwrap();
@@ -283,4 +289,30 @@ async fn a_dead_server_is_noticed_by_the_keep_alive() {
         Some(Event::Disconnected { .. })
     ));
     assert_eq!(start.elapsed().as_secs(), 30);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_keep_alive_a_silent_connection_lasts() {
+    let mut server = Server::bind("no_keep_alive").await;
+    let (client, mut peer) = server
+        .pair(server.builder().keep_alive(Duration::ZERO))
+        .await;
+    let mut events = client.events();
+    // The link's other end listens: a PINGREQ, or the end of the link, would be something.
+    let something = async {
+        tokio::select! {
+            progress = peer.link.progress(peer.connection.outbox(), true) => format!("{progress:?}"),
+            event = events.recv() => format!("{event:?}"),
+        }
+    };
+    let day = 24 * 60 * 60 * SECOND;
+    let heard = tokio::time::timeout(day, something).await;
+    assert!(heard.is_err(), "{heard:?}");
+    let publishing = client.publish("t", "still here", QoS::AtLeastOnce);
+    let answering = async {
+        let ticket = peer.publish().await.ticket;
+        peer.ack(ticket).await;
+    };
+    let (published, ()) = tokio::join!(publishing, answering);
+    published.unwrap();
 }

@@ -208,6 +208,26 @@ fn a_client_pings_and_a_server_times_out() {
 }
 
 #[test]
+fn without_a_keep_alive_no_timer_runs_on_either_side() {
+    for version in [Version::V3_1, Version::V3_1_1, Version::V5] {
+        let mut wish = connect(version);
+        wish.keep_alive = 0;
+        let mut pair = Pair::open_with(
+            ClientConfig::new(wish),
+            ServerConfig::default(),
+            ConnAck::new(ReasonCode::Success),
+        );
+        assert_eq!(pair.client.connection.poll_timeout(), None);
+        assert_eq!(pair.server.connection.poll_timeout(), None);
+        pair.advance(Duration::from_hours(24));
+        assert!(pair.client.connection.outbox().is_empty());
+        assert!(pair.server.connection.outbox().is_empty());
+        assert!(pair.client.connection.is_open());
+        assert!(pair.server.connection.is_open());
+    }
+}
+
+#[test]
 fn pings_and_data_keep_a_connection_alive() {
     let mut pair = Pair::open(Version::V5);
     for second in 0..400 {

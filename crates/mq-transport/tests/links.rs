@@ -193,6 +193,52 @@ async fn a_dropped_link_is_noticed(scheme: Scheme) {
     }
 }
 
+over!(who_has_bytes_left_for_a_peer_that_has_gone_ends_and_does_not_spin: tcp, tls, quic);
+async fn who_has_bytes_left_for_a_peer_that_has_gone_ends_and_does_not_spin(scheme: Scheme) {
+    use std::task::Poll;
+
+    for (client_stays, want_read) in [(true, true), (true, false), (false, true), (false, false)] {
+        let (client, server) = pair(scheme).await;
+        let (mut link, peer) = if client_stays {
+            (client, server)
+        } else {
+            (server, client)
+        };
+        // More than fits on the way to a peer that does not read.
+        let mut queued = outbox(&vec![0; 8 << 20]);
+        let some = link.progress(&mut queued, want_read);
+        let _ = tokio::time::timeout(Duration::from_millis(50), some).await;
+        assert!(!queued.is_empty());
+        drop(peer);
+        let mut polls = 0;
+        let ended = std::future::poll_fn(|cx| {
+            loop {
+                polls += 1;
+                assert!(polls < 5_000, "it spins");
+                match link.poll_progress(cx, &mut queued, want_read) {
+                    Poll::Ready(Ok(Progress::Closed) | Err(_)) => return Poll::Ready(()),
+                    Poll::Ready(Ok(_)) => {}
+                    Poll::Pending => return Poll::Pending,
+                }
+            }
+        });
+        let in_time = tokio::time::timeout(Duration::from_secs(2), ended).await;
+        assert!(
+            in_time.is_ok(),
+            "{client_stays} {want_read}: it does not end"
+        );
+        // A goodbye is no reason to spin either: the close ends by itself, or sleeps.
+        let mut polls = 0;
+        let mut closing = std::pin::pin!(link.close(Duration::from_millis(300)));
+        std::future::poll_fn(|cx| {
+            polls += 1;
+            assert!(polls < 5_000, "closing spins");
+            closing.as_mut().poll(cx)
+        })
+        .await;
+    }
+}
+
 over!(last_words_can_be_read_though_writing_fails: tcp, tls, quic);
 async fn last_words_can_be_read_though_writing_fails(scheme: Scheme) {
     let (mut client, mut server) = pair(scheme).await;
