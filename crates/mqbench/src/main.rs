@@ -23,6 +23,7 @@ mod workload;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use testbed::Testbed;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -68,11 +69,8 @@ fn main() -> ExitCode {
     let result = match cli.command {
         // The broker chooses its own threads.
         Command::Broker(args) => cmd::broker::run(&args),
-        // Its network is made before there are threads.
-        Command::Compare(args) => args
-            .testbed()
-            .and_then(|testbed| run(cmd::compare::run(args, testbed))),
-        other => run(dispatch(other)),
+        // A network is made before there are threads.
+        other => other.testbed().and_then(|testbed| run(other, testbed)),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -84,22 +82,32 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+impl Command {
+    /// The emulated network that it asks for.
+    fn testbed(&self) -> anyhow::Result<Option<Testbed>> {
+        match self {
+            Self::Compare(args) => args.testbed(),
+            _ => Ok(None),
+        }
+    }
+}
+
+fn run(command: Command, testbed: Option<Testbed>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
     runtime.block_on(async {
         tokio::select! {
-            result = work => result,
+            result = dispatch(command, testbed) => result,
             // What was written stays: files are flushed as they grow.
             _ = tokio::signal::ctrl_c() => anyhow::bail!("interrupted"),
         }
     })
 }
 
-async fn dispatch(command: Command) -> anyhow::Result<()> {
+async fn dispatch(command: Command, testbed: Option<Testbed>) -> anyhow::Result<()> {
     match command {
-        Command::Compare(args) => cmd::compare::run(args, None).await,
+        Command::Compare(args) => cmd::compare::run(args, testbed).await,
         Command::E2e(args) => cmd::e2e::run(args).await,
         Command::Pub(args) => cmd::publish::run(args).await,
         Command::Sub(args) => cmd::subscribe::run(args).await,
