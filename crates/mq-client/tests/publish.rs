@@ -38,8 +38,11 @@ async fn exactly_once_is_complete_with_pubcomp() {
     let (published, ()) = tokio::join!(client.publish("a/b", "x", QoS::ExactlyOnce), async {
         let received = peer.publish().await;
         peer.ack(received.ticket).await;
+        // PUBREL ends it, and nothing follows.
+        let released = peer.event().await.unwrap();
+        assert!(matches!(released, mq_proto::Event::IncomingReleased { .. }));
         let next = tokio::time::timeout(SECOND, peer.event()).await;
-        assert!(next.is_err());
+        assert!(next.is_err(), "{next:?}");
     });
     published.unwrap();
 }
