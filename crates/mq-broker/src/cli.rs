@@ -36,6 +36,10 @@ pub struct BrokerArgs {
     /// Print each address that is listened at on standard output, one a line, then `ready`
     #[arg(long)]
     pub announce: bool,
+    /// Shut down when standard input ends as well: with the program that started this one, however
+    /// that ends
+    #[arg(long, hide = true)]
+    pub until_stdin_ends: bool,
     /// Worker threads; the default is one for each processor
     #[arg(long, value_name = "COUNT")]
     pub threads: Option<std::num::NonZeroUsize>,
@@ -90,10 +94,10 @@ pub fn run(args: &BrokerArgs) -> anyhow::Result<()> {
     runtime
         .enable_all()
         .build()?
-        .block_on(serve(settings, args.announce))
+        .block_on(serve(settings, args))
 }
 
-async fn serve(mut settings: Settings, announce: bool) -> anyhow::Result<()> {
+async fn serve(mut settings: Settings, args: &BrokerArgs) -> anyhow::Result<()> {
     use std::io::Write;
 
     let encrypted = |at: &Address| matches!(at.scheme, Scheme::Tls | Scheme::Quic);
@@ -106,7 +110,7 @@ async fn serve(mut settings: Settings, announce: bool) -> anyhow::Result<()> {
         settings.listen.identity = Some(identity);
     }
     let broker = Broker::start(settings).await?;
-    if announce {
+    if args.announce {
         let mut out = std::io::stdout().lock();
         for address in broker.addresses() {
             writeln!(out, "{address}")?;
@@ -114,10 +118,33 @@ async fn serve(mut settings: Settings, announce: bool) -> anyhow::Result<()> {
         writeln!(out, "ready")?;
         out.flush()?;
     }
-    stop_signal().await?;
+    let input_ended = stdin_ended(args.until_stdin_ends)?;
+    tokio::select! {
+        stopped = stop_signal() => stopped?,
+        () = input_ended => {}
+    }
     info!("shutting down");
     broker.shutdown().await;
     Ok(())
+}
+
+/// Resolves when standard input has ended; never if nobody `cares`.
+fn stdin_ended(cares: bool) -> std::io::Result<impl Future<Output = ()>> {
+    let (ended, input) = tokio::sync::oneshot::channel::<()>();
+    // A thread, since such a read cannot be cancelled: the program's end ends it.
+    let thread = cares.then(|| {
+        std::thread::Builder::new().spawn(move || {
+            let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+            drop(ended);
+        })
+    });
+    thread.transpose()?;
+    Ok(async move {
+        let _ = input.await;
+        if !cares {
+            std::future::pending().await
+        }
+    })
 }
 
 async fn stop_signal() -> std::io::Result<()> {

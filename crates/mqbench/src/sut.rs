@@ -68,7 +68,7 @@ impl BrokerProcess {
     ) -> anyhow::Result<Self> {
         let program = std::env::current_exe().context("cannot find this program's own file")?;
         let mut command = Command::new(&program);
-        command.args(["broker", "--announce"]);
+        command.args(["broker", "--announce", "--until-stdin-ends"]);
         let listen = if host.is_some() {
             "0.0.0.0"
         } else {
@@ -88,7 +88,7 @@ impl BrokerProcess {
             command.env("RUST_LOG", "warn,quinn_proto::bloom_token_log=error");
         }
         command
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true);
         let started = match host {

@@ -107,6 +107,25 @@ fn compare_measures_over_an_emulated_link() {
 }
 
 #[test]
+fn a_broker_for_a_run_ends_with_the_program_that_started_it() {
+    use std::io::{BufRead as _, BufReader};
+
+    let mut broker = Command::new(env!("CARGO_BIN_EXE_mqbench"))
+        .args(["broker", "--announce", "--until-stdin-ends"])
+        .args(["--listen", "tcp://127.0.0.1:0"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let announced = BufReader::new(broker.stdout.take().unwrap()).lines();
+    assert!(announced.map_while(Result::ok).any(|line| line == "ready"));
+    assert_eq!(broker.try_wait().unwrap(), None);
+    // What happens to the pipe when that program is killed.
+    drop(broker.stdin.take());
+    assert!(broker.wait().unwrap().success());
+}
+
+#[test]
 fn a_wrong_url_says_what_a_right_one_is() {
     let text = mistake(&["connect", "http://localhost"]);
     assert!(text.contains("http") && text.contains("quic"), "{text}");
