@@ -149,7 +149,8 @@ impl<'a> Reader<'a> {
     }
 
     /// Takes the packet off the buffer; what was not read is its payload.
-    #[inline]
+    #[expect(clippy::inline_always, reason = "see `share`")]
+    #[inline(always)]
     pub(crate) fn into_payload(mut self) -> Bytes {
         self.share(self.end - self.at)
     }
@@ -161,7 +162,8 @@ impl<'a> Reader<'a> {
     }
 
     /// Takes the next `length` bytes, which are there and are text.
-    #[inline]
+    #[expect(clippy::inline_always, reason = "see `share`")]
+    #[inline(always)]
     fn text(&mut self, length: usize) -> ByteStr {
         match ByteStr::in_place(&self.rest()[..length]) {
             Some(text) => {
@@ -173,7 +175,12 @@ impl<'a> Reader<'a> {
     }
 
     /// Splits the next `length` bytes off, with all before them.
-    #[inline]
+    ///
+    /// Inlined always: handed through a call, the parts of the handle are written one by one and
+    /// read in pairs right after, which a processor cannot forward. That was a third of the cost of
+    /// decoding a small PUBLISH.
+    #[expect(clippy::inline_always, reason = "measured, see above")]
+    #[inline(always)]
     fn share(&mut self, length: usize) -> Bytes {
         self.buffer.advance(self.at);
         self.end -= self.at + length;
