@@ -142,7 +142,7 @@ fn stdin_ended(cares: bool) -> std::io::Result<impl Future<Output = ()>> {
     Ok(async move {
         let _ = input.await;
         if !cares {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     })
 }
