@@ -1,5 +1,8 @@
 //! The one door to what all connections share: sessions, subscriptions, retained messages.
 
+mod publisher;
+mod restore;
+
 use std::{
     collections::BTreeSet,
     sync::{
@@ -17,15 +20,13 @@ use mq_proto::{AckTicket, Delivery, Message, Received};
 use tokio::sync::{Notify, OwnedMutexGuard};
 
 use crate::{
-    mailbox::{MailboxLimits, Push},
+    mailbox::MailboxLimits,
     metrics::Metrics,
-    router::{FanOut, Retained, RetainedStore, Router, SessionKey, Subscriber, Target},
+    router::{Retained, RetainedStore, Router, SessionKey, Subscriber, Target},
     session::{Session, State},
-    store::{
-        Change, Journal, Life, SessionChange, SessionRecord, Snapshot, Store, StoreError,
-        StoredMessage, from_wall_clock, to_wall_clock,
-    },
+    store::{Change, Journal, SessionChange, Store, StoreError, StoredMessage, to_wall_clock},
 };
+pub(crate) use publisher::{Publisher, dropped, unqueued};
 
 /// How long a client waits for the connection that has its session to let go.
 const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -72,47 +73,6 @@ pub(crate) struct Attached {
     pub(crate) claims: tokio::sync::watch::Receiver<u64>,
 }
 
-/// What a publisher keeps from message to message: its way to the store, buffers, and where the
-/// last topic led.
-#[derive(Debug)]
-pub(crate) struct Publisher {
-    pub(crate) journal: Journal,
-    fan_out: FanOut,
-    /// The topic that `fan_out` is for, and the router's generation; while both hold, the trie is
-    /// not asked again.
-    known: Option<(Vec<u8>, u64)>,
-    /// Mailboxes whose readers are to be told, once the whole read has been routed.
-    tell: Vec<Arc<Session>>,
-    /// Deliveries that found no room.
-    pub(crate) waiting: Vec<(Arc<Session>, Delivery)>,
-    /// Deliveries of the message at hand, until they are recorded.
-    ready: Vec<(Arc<Session>, Delivery)>,
-}
-
-impl Publisher {
-    /// Tries again, in order, what found no room; what still finds none goes on waiting.
-    pub(crate) fn retry(&mut self, metrics: &Metrics) {
-        let waiting = core::mem::take(&mut self.waiting);
-        for (session, delivery) in waiting {
-            self.queue(metrics, &session, delivery);
-        }
-    }
-
-    /// Drops what found no room.
-    pub(crate) fn give_up(&mut self, metrics: &Metrics) {
-        for (session, delivery) in self.waiting.drain(..) {
-            dropped(metrics, &session, &delivery, &mut self.journal);
-        }
-    }
-
-    /// Wakes the readers of all that was queued.
-    pub(crate) fn tell_readers(&mut self) {
-        for session in self.tell.drain(..) {
-            session.mailbox.tell();
-        }
-    }
-}
-
 impl Hub {
     /// A hub that goes on from what the store has kept.
     pub(crate) fn new(
@@ -143,82 +103,11 @@ impl Hub {
 
     /// What a connection publishes with.
     pub(crate) fn publisher(&self) -> Publisher {
-        Publisher {
-            journal: self.journal(),
-            fan_out: FanOut::default(),
-            known: None,
-            tell: Vec::new(),
-            waiting: Vec::new(),
-            ready: Vec::new(),
-        }
+        Publisher::new(self.journal())
     }
 
     fn journal(&self) -> Journal {
         Journal::new(self.store.as_ref())
-    }
-
-    fn restore(&self, kept: Snapshot) {
-        for message in kept.retained.into_values() {
-            let Delivery {
-                message,
-                qos,
-                expires_at,
-                ..
-            } = message.into_delivery(0);
-            self.set_retained(&message, qos, expires_at);
-        }
-        for (client_id, record) in kept.sessions {
-            self.restore_session(&client_id, record);
-        }
-    }
-
-    fn restore_session(&self, client_id: &ByteStr, record: SessionRecord) {
-        let SessionRecord {
-            life,
-            subscriptions,
-            queued,
-            in_flight,
-            received,
-        } = record;
-        let session = self.find_or_create(client_id);
-        let mut state = session
-            .state
-            .try_lock()
-            .expect("nobody else knows the session yet");
-        state.used = true;
-        let in_flight = in_flight
-            .into_iter()
-            .map(|(id, message)| (id, message.map(|message| message.into_delivery(0))));
-        state.protocol = mq_proto::Session::restore(in_flight, received);
-        for (filter, (options, subscription_id)) in subscriptions {
-            let subscriber = Subscriber {
-                session: session.key,
-                options,
-                subscription_id,
-            };
-            let mut routing = write(&self.routing);
-            routing.router.subscribe(&filter, subscriber.clone());
-            state.subscriptions.insert(filter, subscriber);
-            self.metrics.subscriptions.add(1);
-        }
-        session.keep();
-        session.skip_numbers(queued.last_key_value().map_or(0, |(number, _)| *number));
-        session.mailbox.restore(
-            queued
-                .into_iter()
-                .map(|(number, message)| message.into_delivery(number)),
-        );
-        let now = Instant::now();
-        // The broker's end was the end of its connections.
-        let expiry = match life {
-            Life::Connected(expiry) => expiry,
-            Life::Away(expires_at) => {
-                expires_at.map(|at| from_wall_clock(at).saturating_duration_since(now))
-            }
-        };
-        session.leave(now, None, expiry);
-        drop(state);
-        self.note_due(&session);
     }
 
     /// A client identifier for a client that brought none: unlike any other of this broker.
@@ -632,79 +521,6 @@ impl Hub {
 impl Routing {
     fn session(&self, key: SessionKey) -> Option<&Arc<Session>> {
         self.sessions.get(key.index())?.as_ref()
-    }
-}
-
-impl Publisher {
-    /// Finds the receivers, by memory or by the trie.
-    fn route(&mut self, routing: &Routing, topic: &[u8], from: Option<SessionKey>) {
-        let generation = routing.router.generation();
-        if let Some((known, at)) = &self.known
-            && *at == generation
-            && known == topic
-        {
-            return;
-        }
-        let ready = |key| {
-            routing
-                .session(key)
-                .is_some_and(|session| session.mailbox.is_ready())
-        };
-        let constant = routing.router.route(topic, from, &ready, &mut self.fan_out);
-        let (known, at) = self.known.get_or_insert_default();
-        known.clear();
-        known.extend_from_slice(topic);
-        // Generation 0 has no subscriptions and is never asked again once there is one.
-        *at = if constant { generation } else { u64::MAX };
-    }
-
-    /// Records the deliveries that are ready together with `changes`, then queues them: whoever
-    /// takes one finds it in the store.
-    fn queue_ready(&mut self, metrics: &Metrics, mut changes: Vec<Change>) {
-        for (session, delivery) in &mut self.ready {
-            if delivery.qos > QoS::AtMostOnce && self.journal.keeps(session) {
-                delivery.tag = session.next_number();
-                let change = SessionChange::Queued {
-                    number: delivery.tag,
-                    message: StoredMessage::new(delivery),
-                };
-                changes.push(Change::Session(session.client_id.clone(), change));
-            }
-        }
-        self.journal.record(changes);
-        let mut ready = core::mem::take(&mut self.ready);
-        for (session, delivery) in ready.drain(..) {
-            self.queue(metrics, &session, delivery);
-        }
-        self.ready = ready;
-    }
-
-    fn queue(&mut self, metrics: &Metrics, session: &Arc<Session>, delivery: Delivery) {
-        match session.mailbox.push(delivery) {
-            Push::Queued { tell: true } => self.tell.push(Arc::clone(session)),
-            Push::Queued { tell: false } => {}
-            Push::Dropped(delivery) => dropped(metrics, session, &delivery, &mut self.journal),
-            Push::Full(delivery) => self.waiting.push((Arc::clone(session), delivery)),
-        }
-    }
-}
-
-/// A delivery that was promised to nobody, or could not be kept, is gone.
-pub(crate) fn dropped(
-    metrics: &Metrics,
-    session: &Session,
-    delivery: &Delivery,
-    journal: &mut Journal,
-) {
-    metrics.dropped.add(1);
-    unqueued(session, delivery, journal);
-}
-
-/// A delivery does not wait any more, and was not sent.
-pub(crate) fn unqueued(session: &Session, delivery: &Delivery, journal: &mut Journal) {
-    if delivery.tag > 0 {
-        let number = delivery.tag;
-        journal.record_of(session, SessionChange::Unqueued { number });
     }
 }
 

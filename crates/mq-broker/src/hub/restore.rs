@@ -1,0 +1,78 @@
+//! A hub that goes on from what an earlier broker kept.
+
+use std::time::Instant;
+
+use mq_codec::ByteStr;
+use mq_proto::Delivery;
+
+use super::{Hub, write};
+use crate::{
+    router::Subscriber,
+    store::{Life, SessionRecord, Snapshot, from_wall_clock},
+};
+
+impl Hub {
+    pub(super) fn restore(&self, kept: Snapshot) {
+        for message in kept.retained.into_values() {
+            let Delivery {
+                message,
+                qos,
+                expires_at,
+                ..
+            } = message.into_delivery(0);
+            self.set_retained(&message, qos, expires_at);
+        }
+        for (client_id, record) in kept.sessions {
+            self.restore_session(&client_id, record);
+        }
+    }
+
+    fn restore_session(&self, client_id: &ByteStr, record: SessionRecord) {
+        let SessionRecord {
+            life,
+            subscriptions,
+            queued,
+            in_flight,
+            received,
+        } = record;
+        let session = self.find_or_create(client_id);
+        let mut state = session
+            .state
+            .try_lock()
+            .expect("nobody else knows the session yet");
+        state.used = true;
+        let in_flight = in_flight
+            .into_iter()
+            .map(|(id, message)| (id, message.map(|message| message.into_delivery(0))));
+        state.protocol = mq_proto::Session::restore(in_flight, received);
+        for (filter, (options, subscription_id)) in subscriptions {
+            let subscriber = Subscriber {
+                session: session.key,
+                options,
+                subscription_id,
+            };
+            let mut routing = write(&self.routing);
+            routing.router.subscribe(&filter, subscriber.clone());
+            state.subscriptions.insert(filter, subscriber);
+            self.metrics.subscriptions.add(1);
+        }
+        session.keep();
+        session.skip_numbers(queued.last_key_value().map_or(0, |(number, _)| *number));
+        session.mailbox.restore(
+            queued
+                .into_iter()
+                .map(|(number, message)| message.into_delivery(number)),
+        );
+        let now = Instant::now();
+        // The broker's end was the end of its connections.
+        let expiry = match life {
+            Life::Connected(expiry) => expiry,
+            Life::Away(expires_at) => {
+                expires_at.map(|at| from_wall_clock(at).saturating_duration_since(now))
+            }
+        };
+        session.leave(now, None, expiry);
+        drop(state);
+        self.note_due(&session);
+    }
+}
