@@ -162,6 +162,7 @@ impl Conn {
                     }
                 }
                 _ = optional(claims.map(watch::Receiver::changed)), if !closed => {
+                    self.read_once_more().await;
                     self.leave(ReasonCode::SessionTakenOver);
                 }
                 _ = self.shutdown.changed(), if !closed => {
@@ -181,6 +182,16 @@ impl Conn {
                 debug!(%error, "the link failed");
                 self.connection.handle_link_lost();
             }
+        }
+    }
+
+    /// What the client sent before it connected anew may have come at the same time as the claim,
+    /// and would be lost.
+    async fn read_once_more(&mut self) {
+        let progress = self.link.progress(&mut self.held_back, true);
+        // No time at all: what is there, and nothing that comes later.
+        if let Ok(progress) = tokio::time::timeout(Duration::ZERO, progress).await {
+            self.progressed(progress);
         }
     }
 

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use bytes::Bytes;
 use mq_client::{
@@ -222,6 +222,37 @@ async fn the_same_client_identifier_takes_the_session_over(scheme: Scheme) {
     assert!(text.contains(taken_over), "{text}");
     second.publish("t", "x", QoS::AtLeastOnce).await.unwrap();
     assert_eq!(broker.broker().metrics().sessions.get(), 1);
+    broker.shutdown().await;
+}
+
+/// As a program does that is run again and again under one name. Over QUIC, what one connection has
+/// sent can still be behind what the next one sends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_sent_before_a_take_over_arrives() {
+    for scheme in [Scheme::Tcp, Scheme::Tls] {
+        sent_before_a_take_over(scheme).await;
+    }
+}
+
+async fn sent_before_a_take_over(scheme: Scheme) {
+    const ROUNDS: usize = 100;
+    let broker = TestBroker::start().await;
+    let subscriber = connect(&broker, scheme, "s").await;
+    let mut messages = subscriber.subscribe("t", QoS::AtMostOnce).await.unwrap();
+    let mut earlier = Vec::new();
+    for n in 0..ROUNDS {
+        let client = broker.client(scheme, "p").reconnect(Reconnect::never());
+        let client = client.build().await.unwrap();
+        let message = Outgoing::to("t", n.to_string()).unwrap();
+        client.send(message).await.unwrap().written().await.unwrap();
+        // Left open: the next one takes its session over.
+        earlier.push(client);
+    }
+    // In any order: they came over as many connections.
+    let mut arrived = HashSet::new();
+    while arrived.len() < ROUNDS {
+        arrived.insert(next(&mut messages).await.payload);
+    }
     broker.shutdown().await;
 }
 
