@@ -8,6 +8,11 @@ use tracing::{info, warn};
 
 use crate::{Broker, Config, Error, Settings};
 
+/// What a log filter leaves out: quinn warns of address validation tokens that are used in another
+/// order than they were given in, which clients may do as they like; the address is then validated
+/// anew.
+pub const QUIET: &str = "quinn_proto::bloom_token_log=error";
+
 /// Options of the broker.
 #[derive(Args, Clone, Debug, Default)]
 pub struct BrokerArgs {
@@ -118,33 +123,26 @@ async fn serve(mut settings: Settings, args: &BrokerArgs) -> anyhow::Result<()> 
         writeln!(out, "ready")?;
         out.flush()?;
     }
-    let input_ended = stdin_ended(args.until_stdin_ends)?;
     tokio::select! {
         stopped = stop_signal() => stopped?,
-        () = input_ended => {}
+        ended = stdin_ended(), if args.until_stdin_ends => ended?,
     }
     info!("shutting down");
     broker.shutdown().await;
     Ok(())
 }
 
-/// Resolves when standard input has ended; never if nobody `cares`.
-fn stdin_ended(cares: bool) -> std::io::Result<impl Future<Output = ()>> {
+/// Resolves when standard input has ended.
+async fn stdin_ended() -> std::io::Result<()> {
     let (ended, input) = tokio::sync::oneshot::channel::<()>();
     // A thread, since such a read cannot be cancelled: the program's end ends it.
-    let thread = cares.then(|| {
-        std::thread::Builder::new().spawn(move || {
-            let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
-            drop(ended);
-        })
-    });
-    thread.transpose()?;
-    Ok(async move {
-        let _ = input.await;
-        if !cares {
-            std::future::pending::<()>().await;
-        }
-    })
+    std::thread::Builder::new().spawn(move || {
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        drop(ended);
+    })?;
+    // The thread sends nothing; it lets go.
+    let _ = input.await;
+    Ok(())
 }
 
 async fn stop_signal() -> std::io::Result<()> {
@@ -167,9 +165,7 @@ fn init_logging() {
     use std::io::IsTerminal;
     use tracing_subscriber::EnvFilter;
 
-    // quinn warns of address validation tokens that are used in another order than they were given
-    // in, which clients may do as they like; the address is then validated anew.
-    let default = "info,quinn_proto::bloom_token_log=error";
+    let default = format!("info,{QUIET}");
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
     // Fails only if there is a subscriber already, which then is the one to use.
     let _ = tracing_subscriber::fmt()

@@ -159,6 +159,11 @@ impl FromStr for Time {
     }
 }
 
+/// Whole nanoseconds; there are 584 years of them.
+pub(crate) fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
 fn split(text: &str) -> (&str, &str) {
     let unit = text.find(|c: char| !c.is_ascii_digit() && c != '.');
     text.split_at(unit.unwrap_or(text.len()))

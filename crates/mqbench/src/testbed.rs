@@ -6,7 +6,7 @@ use mq_measure::{Validity, Warning, validity};
 use mq_netem::{Addresses, Direction, DirectionReport, Host, Lab, Link, LinkReport};
 use serde_json::{Value, json};
 
-use crate::report::units::time;
+use crate::{report::units::time, workload::nanoseconds};
 
 /// Departures later than this at the 99th percentile are not what the profile says.
 const LATE: Duration = Duration::from_micros(500);
@@ -275,8 +275,4 @@ fn loss_off(quantity: &str, configured: f64, report: &DirectionReport) -> Option
         return None;
     }
     validity::link_off_profile(quantity, configured, measured, 0.0)
-}
-
-fn nanoseconds(time: Duration) -> u64 {
-    crate::workload::nanoseconds(time)
 }

@@ -56,8 +56,8 @@ impl Snapshot {
             Change::Session(client_id, SessionChange::Ended) => {
                 self.sessions.remove(&client_id);
             }
-            Change::Session(client_id, SessionChange::Attached { expiry }) => {
-                self.sessions.entry(client_id).or_default().life = Life::Connected(expiry);
+            Change::Session(client_id, change @ SessionChange::Attached { .. }) => {
+                self.sessions.entry(client_id).or_default().apply(change);
             }
             Change::Session(client_id, change) => {
                 if let Some(session) = self.sessions.get_mut(&client_id) {
@@ -93,6 +93,7 @@ impl SessionRecord {
         match change {
             SessionChange::Attached { expiry } => self.life = Life::Connected(expiry),
             SessionChange::Detached { expires_at } => self.life = Life::Away(expires_at),
+            // There is no record left to change.
             SessionChange::Ended => {}
             SessionChange::Subscribed {
                 filter,

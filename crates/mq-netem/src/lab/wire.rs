@@ -22,7 +22,7 @@ use nix::{
 };
 
 use super::packet::{Frame, HEADER, PacketSocket, corrupt, run_first};
-use crate::{Direction, DirectionReport, Error, Fate, Link, LinkReport, Pipe};
+use crate::{Direction, DirectionReport, Error, Fate, Link, LinkReport, Pipe, units::nanoseconds};
 
 /// Before a departure the thread spins for this long, since the kernel wakes it late.
 const SPIN: Duration = Duration::from_micros(200);
@@ -215,13 +215,12 @@ impl Mover {
         }
         drop(report);
         if let Ok(used) = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID) {
-            let used = Duration::from(used).as_nanos();
-            let used = u64::try_from(used).unwrap_or(u64::MAX);
+            let used = nanoseconds(used.into());
             self.shared.cpu_ns.store(used, Ordering::Relaxed);
         }
     }
 
     fn now(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        nanoseconds(self.began.elapsed())
     }
 }

@@ -4,7 +4,7 @@ mod loss;
 
 use std::collections::VecDeque;
 
-use crate::Direction;
+use crate::{Direction, units::nanoseconds};
 use loss::LossState;
 
 /// One direction of a link, at work.
@@ -22,6 +22,8 @@ use loss::LossState;
 #[derive(Debug)]
 pub struct Pipe {
     direction: Direction,
+    /// The queue's limit, where it is in bytes.
+    queue_bytes: Option<u64>,
     random: fastrand::Rng,
     loss: LossState,
     /// When the last packet reached the queue, and when it departs.
@@ -71,6 +73,7 @@ impl Pipe {
     pub fn new(direction: Direction, seed: u64) -> Self {
         Self {
             loss: LossState::new(direction.loss),
+            queue_bytes: direction.queue_bytes(),
             direction,
             random: fastrand::Rng::with_seed(seed),
             reached: 0,
@@ -107,7 +110,6 @@ impl Pipe {
     }
 
     fn delay(&mut self) -> u64 {
-        let nanoseconds = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(0);
         let delay = nanoseconds(self.direction.delay);
         match nanoseconds(self.direction.jitter) {
             0 => delay,
@@ -129,7 +131,7 @@ impl Pipe {
         }
         let begins = self.departs.max(reached);
         if begins > reached {
-            let fits = match (self.direction.queue_bytes(), self.direction.queue) {
+            let fits = match (self.queue_bytes, self.direction.queue) {
                 (Some(limit), _) => self.waiting_bytes + bytes <= limit,
                 (None, crate::Queue::Packets(limit)) => (self.waiting.len() as u64) < limit,
                 (None, _) => true,
@@ -150,7 +152,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{Link, Probability, Queue, Rate};
+    use crate::{Link, Loss, Probability, Queue, Rate};
 
     const MS: u64 = 1_000_000;
 
@@ -228,16 +230,15 @@ mod tests {
     #[test]
     fn loss_is_as_often_as_it_says_and_comes_in_its_bursts() {
         const PACKETS: u32 = 200_000;
-        let bursts: Link = r#"
-            description = "bursts"
-            [up.gilbert_elliott]
-            to_bad = "1%"
-            to_good = "19%"
-        "#
-        .parse()
-        .unwrap();
-        let single = crate::Loss::Bernoulli(Probability::new(0.05).unwrap());
-        for (loss, burst) in [(single, 1.0 / 0.95), (bursts.up.loss, 1.0 / 0.19)] {
+        let share = |share| Probability::new(share).unwrap();
+        let bursts = Loss::GilbertElliott {
+            to_bad: share(0.01),
+            to_good: share(0.19),
+            in_bad: share(1.0),
+            in_good: share(0.0),
+        };
+        let single = Loss::Bernoulli(share(0.05));
+        for (loss, burst) in [(single, 1.0 / 0.95), (bursts, 1.0 / 0.19)] {
             let direction = Direction {
                 loss,
                 ..Direction::default()
