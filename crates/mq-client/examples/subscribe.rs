@@ -2,7 +2,7 @@
 #![expect(clippy::print_stdout, reason = "an example says what it does")]
 
 use anyhow::Context;
-use mq_client::{Client, ConnectOptions, Connector, QoS, Trust};
+use mq_client::{Client, ConnectOptions, QoS, Trust};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
@@ -12,12 +12,12 @@ async fn main() -> anyhow::Result<()> {
     let trust = args
         .next()
         .map_or(Trust::System, |file| Trust::CaFile(file.into()));
-    let connector = Connector::new(ConnectOptions {
+    let options = ConnectOptions {
         trust,
         ..ConnectOptions::default()
-    })?;
+    };
 
-    let client = Client::builder(&url)?.connector(connector).build().await?;
+    let client = Client::builder(&url)?.transport(options).build().await?;
     let mut events = client.events();
     let mut messages = client.subscribe(filter, QoS::AtLeastOnce).await?;
     println!("-- subscribed");
