@@ -26,7 +26,7 @@ const MAGIC: [u8; 8] = *b"mq-tkt\0\x01";
 const SCOPE_LEN: usize = 32;
 const CHECKSUM_LEN: usize = 8;
 
-/// What a snapshot of a [`TicketStore`] has.
+/// What [`TicketStore::drain`] gives.
 type Tickets = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// The place of the file, and what its tickets are good for.
@@ -246,7 +246,7 @@ mod tests {
             ..options.clone()
         };
         TicketFile::take(path.to_owned(), &options)
-            .map(|file| file.store.snapshot())
+            .map(|file| file.store.drain())
             .map_err(|error| error.to_string())
     }
 

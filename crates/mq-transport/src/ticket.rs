@@ -67,19 +67,8 @@ impl TicketStore {
         });
     }
 
-    /// All tickets, oldest first, as opaque pairs. They are secrets: whoever has them can read
-    /// the early data of the sessions that they resume.
-    #[must_use]
-    pub fn snapshot(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
-        self.with(|tickets| {
-            let live = tickets.order.iter();
-            live.filter_map(|id| Some((id.clone(), tickets.by_id.get(id)?.clone())))
-                .collect()
-        })
-    }
-
-    /// What [`snapshot`](Self::snapshot) gives, and forgets it in the same step: no ticket is in
-    /// two places.
+    /// Takes all tickets out, oldest first, as opaque pairs: no ticket is in two places. They are
+    /// secrets: whoever has them can read the early data of the sessions that they resume.
     #[must_use]
     pub fn drain(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
         self.with(|tickets| {
@@ -94,8 +83,7 @@ impl TicketStore {
         })
     }
 
-    /// Adds tickets that [`snapshot`](Self::snapshot) or [`drain`](Self::drain) gave, oldest
-    /// first.
+    /// Adds tickets that [`drain`](Self::drain) gave, oldest first.
     ///
     /// They must be restored at most once, or its tickets are not single-use any more.
     pub fn restore(&self, tickets: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) {
@@ -232,7 +220,7 @@ mod tests {
             store.put(vec![id], vec![id]);
         }
         assert_eq!(store.len(), 2);
-        assert_eq!(store.snapshot(), [(vec![8], vec![8]), (vec![9], vec![9])]);
+        assert_eq!(store.drain(), [(vec![8], vec![8]), (vec![9], vec![9])]);
     }
 
     #[test]
@@ -247,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_carries_over_a_restart() {
+    fn drained_tickets_carry_over_a_restart() {
         let store = TicketStore::new(2);
         store.put(vec![1], vec![10]);
         let restarted = TicketStore::new(2);
