@@ -19,6 +19,6 @@ mod units;
 pub use error::Error;
 pub use lab::{Host, Lab};
 pub use model::{Counts, Fate, Pipe};
-pub use profile::{Direction, Link, Loss, Queue};
+pub use profile::{Direction, Distribution, Link, Loss, Queue, Trace};
 pub use report::{Addresses, DirectionReport, LinkReport};
 pub use units::{Probability, Rate, Time};

@@ -148,7 +148,10 @@ impl Testbed {
             json!({
                 "delay_ns": nanoseconds(direction.delay),
                 "jitter_ns": nanoseconds(direction.jitter),
+                "distribution": format!("{:?}", direction.distribution).to_lowercase(),
+                "reorder": direction.reorder.share(),
                 "rate_bps": direction.rate.map(mq_netem::Rate::bits_per_second),
+                "trace_mean_bps": direction.trace.as_ref().map(|trace| trace.mean_rate().bits_per_second()),
                 "queue": format!("{:?}", direction.queue),
                 "loss": format!("{:?}", direction.loss),
                 "mean_loss": direction.loss.mean(),
@@ -178,6 +181,7 @@ impl Testbed {
                 "overflowed": counts.overflowed,
                 "duplicated": counts.duplicated,
                 "corrupted": counts.corrupted,
+                "reordered": counts.reordered,
                 "lateness_p50_ns": report.lateness.map(|(median, _)| nanoseconds(median)),
                 "lateness_p99_ns": report.lateness.map(|(_, p99)| nanoseconds(p99)),
             })
@@ -249,6 +253,7 @@ fn describe(report: &DirectionReport) -> String {
         (counts.overflowed, "dropped by the queue"),
         (counts.duplicated, "duplicated"),
         (counts.corrupted, "corrupted"),
+        (counts.reordered, "reordered"),
     ] {
         if count > 0 {
             text.push_str(&format!(", {count} {what}"));

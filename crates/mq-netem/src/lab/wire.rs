@@ -143,7 +143,7 @@ struct Mover {
     to: Arc<PacketSocket>,
     pipe: Pipe,
     began: Instant,
-    /// Frames by departure; a pipe keeps their order.
+    /// Frames by departure.
     leaving: VecDeque<(u64, Frame)>,
     /// Not in the shared histogram yet.
     late_ns: Vec<u64>,
@@ -185,13 +185,15 @@ impl Mover {
             wrong_bit,
         } = fate
         {
+            // At the end, but for a packet that overtakes.
+            let place = self.leaving.partition_point(|(other, _)| *other <= at);
             if twice {
-                self.leaving.push_back((at, frame.clone()));
+                self.leaving.insert(place, (at, frame.clone()));
             }
             if let Some(bit) = wrong_bit {
                 corrupt(&mut frame, bit);
             }
-            self.leaving.push_back((at, frame));
+            self.leaving.insert(place, (at, frame));
         }
     }
 

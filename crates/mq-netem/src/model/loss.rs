@@ -1,18 +1,24 @@
 //! Which packets are lost.
 
-use crate::Loss;
+use crate::{Loss, Probability};
 
 /// A way to lose packets, with what it remembers.
 #[derive(Debug)]
 pub(super) struct LossState {
     loss: Loss,
-    /// Gilbert–Elliott: in the bad state.
+    /// Gilbert–Elliott: in the bad state. Markov: in a burst.
     bad: bool,
+    /// Markov: the last packet was lost.
+    lost: bool,
 }
 
 impl LossState {
     pub(super) fn new(loss: Loss) -> Self {
-        Self { loss, bad: false }
+        Self {
+            loss,
+            bad: false,
+            lost: false,
+        }
     }
 
     /// Whether the next packet is lost.
@@ -25,11 +31,40 @@ impl LossState {
                 in_bad,
                 in_good,
             } => {
-                // The state moves first, as in netem.
-                let moves = if self.bad { to_good } else { to_bad };
+                // The packet meets the state that the one before it left, as in netem.
+                let (lost, moves) = if self.bad {
+                    (in_bad, to_good)
+                } else {
+                    (in_good, to_bad)
+                };
                 self.bad ^= moves.happens(random);
-                let lost = if self.bad { in_bad } else { in_good };
                 lost.happens(random)
+            }
+            Loss::Markov {
+                p13,
+                p31,
+                p32,
+                p23,
+                p14,
+            } => {
+                let [p13, p31, p32, p23, p14] = [p13, p31, p32, p23, p14].map(Probability::share);
+                let chance = random.f64();
+                // As netem's loss_4state: the state moves, and the one it has come to decides.
+                (self.bad, self.lost) = match (self.bad, self.lost) {
+                    (false, false) if chance < p14 => (false, true),
+                    (false, false) => {
+                        let burst = chance < p14 + p13;
+                        (burst, burst)
+                    }
+                    (false, true) => (false, false),
+                    (true, true) if chance < p32 => (true, false),
+                    (true, true) => {
+                        let stays = chance >= p32 + p31;
+                        (stays, stays)
+                    }
+                    (true, false) => (true, chance < p23),
+                };
+                self.lost
             }
         }
     }

@@ -4,7 +4,7 @@ mod loss;
 
 use std::collections::VecDeque;
 
-use crate::{Direction, units::nanoseconds};
+use crate::{Direction, Queue, Trace, profile::Distribution, units::nanoseconds};
 use loss::LossState;
 
 /// One direction of a link, at work.
@@ -13,12 +13,14 @@ use loss::LossState;
 /// link's rate:
 ///
 /// ```text
-/// reaches the queue = max(arrival + delay ± jitter, when the one before it did)
-/// departure         = max(reaches the queue, departure of the one before it) + size / rate
+/// reaches the rate = max(arrival + delay ± jitter, when the one before it did)
+/// departure        = max(reaches the rate, departure of the one before it) + size / rate
 /// ```
 ///
-/// What waits when it reaches the queue decides whether there is room. This is netem with a `tbf`
-/// of no burst behind it.
+/// This is netem. A queue in packets is netem's `limit`: it counts from arrival to departure. One in
+/// bytes is that of a `tbf` behind netem: it counts what has reached the rate and waits for it. With
+/// a trace, a packet is sent at the trace's opportunities instead of at a rate. A packet that is
+/// reordered leaves at once.
 #[derive(Debug)]
 pub struct Pipe {
     direction: Direction,
@@ -26,10 +28,16 @@ pub struct Pipe {
     queue_bytes: Option<u64>,
     random: fastrand::Rng,
     loss: LossState,
-    /// When the last packet reached the queue, and when it departs.
+    /// Quantiles of the jitter; empty where it is uniform.
+    jitter: Vec<i16>,
+    /// When the last packet reached the rate, and when it departs.
     reached: u64,
     departs: u64,
-    /// Packets that wait or are being sent, oldest first: when they begin to be sent, and bytes.
+    /// The trace's first opportunity of which bytes are left, and how many.
+    opportunity: (u64, u64),
+    /// Departures of packets that are under way, in order.
+    held: VecDeque<u64>,
+    /// Packets that have reached the rate and wait: when they begin to be sent, and bytes.
     waiting: VecDeque<(u64, u64)>,
     waiting_bytes: u64,
     /// What became of packets so far.
@@ -49,6 +57,8 @@ pub struct Counts {
     pub duplicated: u64,
     /// Delivered with a wrong bit.
     pub corrupted: u64,
+    /// Sent at once, before others.
+    pub reordered: u64,
 }
 
 /// What becomes of one packet.
@@ -71,13 +81,20 @@ impl Pipe {
     /// A direction of a link whose chances are drawn from `seed`.
     #[must_use]
     pub fn new(direction: Direction, seed: u64) -> Self {
+        let varies = !direction.jitter.is_zero();
         Self {
             loss: LossState::new(direction.loss),
             queue_bytes: direction.queue_bytes(),
+            jitter: Some(direction.distribution)
+                .filter(|_| varies)
+                .and_then(Distribution::table)
+                .unwrap_or_default(),
             direction,
             random: fastrand::Rng::with_seed(seed),
             reached: 0,
             departs: 0,
+            opportunity: (0, Trace::OPPORTUNITY),
+            held: VecDeque::new(),
             waiting: VecDeque::new(),
             waiting_bytes: 0,
             counts: Counts::default(),
@@ -91,12 +108,10 @@ impl Pipe {
             self.counts.lost += 1;
             return Fate::Gone;
         }
-        let reached = self.reached.max(now + self.delay());
-        let Some(at) = self.queue(reached, bytes) else {
+        let Some(at) = self.departure(now, bytes) else {
             self.counts.overflowed += 1;
             return Fate::Gone;
         };
-        self.reached = reached;
         let twice = self.direction.duplicate.happens(&mut self.random);
         self.counts.duplicated += u64::from(twice);
         let wrong = self.direction.corrupt.happens(&mut self.random);
@@ -109,19 +124,55 @@ impl Pipe {
         }
     }
 
-    fn delay(&mut self) -> u64 {
-        let delay = nanoseconds(self.direction.delay);
-        match nanoseconds(self.direction.jitter) {
-            0 => delay,
-            // No more than the delay itself, which the profile has made sure of.
-            jitter => delay - jitter + self.random.u64(..=2 * jitter),
+    /// When a packet leaves; `None` if there is no room for it.
+    fn departure(&mut self, now: u64, bytes: u64) -> Option<u64> {
+        while self.held.front().is_some_and(|departs| *departs <= now) {
+            self.held.pop_front();
+        }
+        if let Queue::Packets(limit) = self.direction.queue
+            && self.held.len() as u64 >= limit
+        {
+            return None;
+        }
+        if self.direction.reorder.happens(&mut self.random) {
+            self.counts.reordered += 1;
+            return Some(now);
+        }
+        let reached = self.reached.max(now.saturating_add_signed(self.delay()));
+        let begins = self.begin(reached);
+        if begins > reached && !self.fits(reached, begins, bytes) {
+            return None;
+        }
+        self.reached = reached;
+        self.departs = self.send(begins, bytes);
+        self.held.push_back(self.departs);
+        Some(self.departs)
+    }
+
+    /// Less than nothing where a wide distribution says so: such a packet does not wait.
+    fn delay(&mut self) -> i64 {
+        let signed = |time| i64::try_from(nanoseconds(time)).expect("a minute at most");
+        let delay = signed(self.direction.delay);
+        let jitter = signed(self.direction.jitter);
+        match self.random.choice(&self.jitter) {
+            Some(quantile) => delay + jitter * i64::from(*quantile) / Distribution::SCALE,
+            None if jitter == 0 => delay,
+            None => delay + self.random.i64(-jitter..=jitter),
         }
     }
 
-    /// When a packet that reaches the queue then departs; `None` if there is no room.
-    fn queue(&mut self, reached: u64, bytes: u64) -> Option<u64> {
-        let Some(rate) = self.direction.rate else {
-            return Some(reached);
+    /// When a packet that reaches the rate then begins to be sent.
+    fn begin(&self, reached: u64) -> u64 {
+        match &self.direction.trace {
+            None => self.departs.max(reached),
+            Some(trace) => trace.time_of(trace.first_from(reached).max(self.opportunity.0)),
+        }
+    }
+
+    /// Whether there is room for a packet that will wait; it waits, if so.
+    fn fits(&mut self, reached: u64, begins: u64, bytes: u64) -> bool {
+        let Some(limit) = self.queue_bytes else {
+            return true;
         };
         while let Some((begins, bytes)) = self.waiting.front().copied()
             && begins <= reached
@@ -129,21 +180,35 @@ impl Pipe {
             self.waiting.pop_front();
             self.waiting_bytes -= bytes;
         }
-        let begins = self.departs.max(reached);
-        if begins > reached {
-            let fits = match (self.queue_bytes, self.direction.queue) {
-                (Some(limit), _) => self.waiting_bytes + bytes <= limit,
-                (None, crate::Queue::Packets(limit)) => (self.waiting.len() as u64) < limit,
-                (None, _) => true,
-            };
-            if !fits {
-                return None;
-            }
-            self.waiting.push_back((begins, bytes));
-            self.waiting_bytes += bytes;
+        if self.waiting_bytes + bytes > limit {
+            return false;
         }
-        self.departs = begins + rate.nanoseconds_for(bytes);
-        Some(self.departs)
+        self.waiting.push_back((begins, bytes));
+        self.waiting_bytes += bytes;
+        true
+    }
+
+    /// When a packet that begins to be sent then has been sent.
+    fn send(&mut self, begins: u64, bytes: u64) -> u64 {
+        if let Some(rate) = self.direction.rate {
+            return begins + rate.nanoseconds_for(bytes);
+        }
+        let Some(trace) = &self.direction.trace else {
+            return begins;
+        };
+        let (mut number, mut left) = self.opportunity;
+        let first = trace.first_from(begins);
+        if first > number {
+            (number, left) = (first, Trace::OPPORTUNITY);
+        }
+        let more = bytes.saturating_sub(left).div_ceil(Trace::OPPORTUNITY);
+        let departs = trace.time_of(number + more);
+        left = left + more * Trace::OPPORTUNITY - bytes;
+        self.opportunity = match left {
+            0 => (number + more + 1, Trace::OPPORTUNITY),
+            left => (number + more, left),
+        };
+        departs
     }
 }
 
@@ -186,7 +251,7 @@ mod tests {
     #[test]
     fn a_burst_loses_exactly_what_overflows() {
         for (queue, delivered) in [
-            (Queue::Packets(5), 6),
+            (Queue::Packets(6), 6),
             (Queue::Bytes(5_999), 6),
             (Queue::Bytes(6_000), 7),
             // 8 Mbit/s for 7 ms.
@@ -199,9 +264,95 @@ mod tests {
                 .collect();
             assert_eq!(fates, expected, "{queue:?}");
             assert_eq!(pipe.counts.overflowed, 20 - delivered);
-            // There is room again as soon as one has gone.
-            assert!(at(pipe.arrive(MS, 1000)).is_some());
-            assert!(at(pipe.arrive(MS, 1000)).is_none());
+            // There is room again as soon as one has gone: for packets when it has left, for bytes
+            // when it begins to be sent, which is a millisecond earlier.
+            let gone = match queue {
+                Queue::Packets(_) => 11 * MS,
+                _ => MS,
+            };
+            assert!(at(pipe.arrive(gone, 1000)).is_some(), "{queue:?}");
+            assert!(at(pipe.arrive(gone, 1000)).is_none(), "{queue:?}");
+        }
+    }
+
+    #[test]
+    fn reordered_packets_overtake_and_no_others() {
+        let direction = Direction {
+            delay: Duration::from_millis(10),
+            jitter: Duration::from_millis(10),
+            distribution: Distribution::Pareto,
+            rate: Rate::from_bits_per_second(100_000_000),
+            reorder: Probability::new(0.1).unwrap(),
+            ..Direction::default()
+        };
+        let mut pipe = Pipe::new(direction, 4);
+        let (mut last, mut at_once) = (0, 0);
+        for n in 0..10_000 {
+            let now = n * MS;
+            match at(pipe.arrive(now, 100)).unwrap() {
+                at if at == now => at_once += 1,
+                at => {
+                    assert!(at > last);
+                    last = at;
+                }
+            }
+        }
+        assert_eq!(pipe.counts.reordered, at_once);
+        assert!((900..1100).contains(&at_once), "{at_once}");
+    }
+
+    #[test]
+    fn a_trace_is_used_where_packets_wait_and_else_is_gone() {
+        let direction = Direction {
+            // Two opportunities in each ten milliseconds.
+            trace: Some("4\n10\n".parse().unwrap()),
+            queue: Queue::Bytes(1514),
+            ..Direction::default()
+        };
+        let mut pipe = Pipe::new(direction, 1);
+        // Three share the first one, the fourth needs a part of the second.
+        for n in 0..3 {
+            assert_eq!(at(pipe.arrive(n, 500)), Some(4 * MS));
+        }
+        // 1,500 of 1,514 bytes wait.
+        assert_eq!(at(pipe.arrive(3, 500)), None);
+        assert_eq!(at(pipe.arrive(4 * MS, 500)), Some(10 * MS));
+        // The opportunities at 14, 20, ... 94 have gone unused.
+        assert_eq!(at(pipe.arrive(95 * MS, 1514)), Some(100 * MS));
+        assert_eq!(at(pipe.arrive(100 * MS, 1514)), Some(104 * MS));
+    }
+
+    #[test]
+    fn jitter_has_its_distribution() {
+        for (distribution, deviation) in [
+            (Distribution::Uniform, 3.0 / 3.0_f64.sqrt()),
+            (Distribution::Normal, 3.0),
+            (Distribution::Pareto, 3.0 * 6720.0 / 8192.0),
+            (Distribution::ParetoNormal, 3.0 * 6834.0 / 8192.0),
+        ] {
+            let direction = Direction {
+                delay: Duration::from_millis(20),
+                jitter: Duration::from_millis(3),
+                distribution,
+                ..Direction::default()
+            };
+            let mut pipe = Pipe::new(direction, 9);
+            // Far enough apart to have nothing to do with one another.
+            let taken =
+                (0..20_000_u64).map(|n| at(pipe.arrive(n * 100 * MS, 1)).unwrap() - n * 100 * MS);
+            #[expect(clippy::cast_precision_loss, reason = "milliseconds")]
+            let taken: Vec<_> = taken.map(|taken| taken as f64 / MS as f64).collect();
+            let mean = taken.iter().sum::<f64>() / 20_000.0;
+            let squares = taken
+                .iter()
+                .map(|taken| (taken - mean).powi(2))
+                .sum::<f64>();
+            let found = (squares / 20_000.0).sqrt();
+            assert!(
+                (found / deviation - 1.0).abs() < 0.05,
+                "{distribution:?}: {found}"
+            );
+            assert!((mean - 20.0).abs() < 0.2, "{distribution:?}: {mean}");
         }
     }
 
@@ -238,7 +389,21 @@ mod tests {
             in_good: share(0.0),
         };
         let single = Loss::Bernoulli(share(0.05));
-        for (loss, burst) in [(single, 1.0 / 0.95), (bursts, 1.0 / 0.19)] {
+        // Bursts of four losses and two arrivals in the mean, and few losses between them.
+        let markov = Loss::Markov {
+            p13: share(0.01),
+            p31: share(0.15),
+            p32: share(0.1),
+            p23: share(0.5),
+            p14: share(0.002),
+        };
+        // What begins a run of losses: a burst, a return within it, and each single one.
+        let runs = (0.01 + 0.01 / 0.15 * 0.1 + 0.002) / (0.01 / 0.15 + 0.002);
+        for (loss, burst) in [
+            (single, 1.0 / 0.95),
+            (bursts, 1.0 / 0.19),
+            (markov, 1.0 / runs),
+        ] {
             let direction = Direction {
                 loss,
                 ..Direction::default()
@@ -252,7 +417,11 @@ mod tests {
                 before = gone;
             }
             let share = f64::from(lost) / f64::from(PACKETS);
-            assert!((share - 0.05).abs() < 0.004, "{loss:?}: {share}");
+            let expected = loss.mean();
+            assert!(
+                (share / expected - 1.0).abs() < 0.06,
+                "{loss:?}: {share} {expected}"
+            );
             let length = f64::from(lost) / f64::from(begun);
             assert!((length / burst - 1.0).abs() < 0.1, "{loss:?}: {length}");
         }

@@ -1,0 +1,293 @@
+//! What a link is like, as a file says it.
+//!
+//! ```
+//! let link: mq_netem::Link = r#"
+//!     description = "a slow uplink that loses one packet in twenty"
+//!     [up]
+//!     delay = "25ms"
+//!     rate = "20mbit"
+//!     queue = "1bdp@25ms"
+//!     loss = "5%"
+//! "#
+//! .parse()?;
+//! assert_eq!(link.up.rate.unwrap().bits_per_second(), 20_000_000);
+//! assert_eq!(link.down, mq_netem::Direction::default());
+//! # Ok::<(), mq_netem::Error>(())
+//! ```
+
+mod distribution;
+mod parse;
+mod trace;
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::{Probability, Rate};
+pub use distribution::Distribution;
+pub use trace::Trace;
+
+/// A link between two hosts: what it is like in each direction.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Link {
+    /// What it stands for, and where its figures are from.
+    pub description: String,
+    /// From the clients' side to the broker's.
+    pub up: Direction,
+    /// From the broker's side to the clients'. What a profile does not name is not shaped.
+    pub down: Direction,
+}
+
+/// One direction of a link. The default delivers everything at once.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Direction {
+    /// What every packet takes, before the rate.
+    pub delay: Duration,
+    /// By how much the delay varies. Packets keep their order all the same.
+    pub jitter: Duration,
+    /// How the jitter is distributed.
+    pub distribution: Distribution,
+    /// How many packets take no delay and no rate, and so overtake those that do. The only way to
+    /// change their order.
+    pub reorder: Probability,
+    /// How fast packets leave; `None` for no limit.
+    pub rate: Option<Rate>,
+    /// When packets may leave, instead of a rate.
+    pub trace: Option<Trace>,
+    /// How much waits; what comes on top is dropped (tail drop).
+    pub queue: Queue,
+    /// Which packets are lost, whatever their size.
+    pub loss: Loss,
+    /// How many packets arrive twice.
+    pub duplicate: Probability,
+    /// In how many packets one bit is wrong.
+    pub corrupt: Probability,
+}
+
+/// How much a direction holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub enum Queue {
+    /// So many packets of any size, those on their way through the delay among them: netem's
+    /// `limit`.
+    Packets(u64),
+    /// So many bytes of whole frames that have the delay behind them and wait to be sent: `tbf`'s
+    /// `limit`.
+    Bytes(u64),
+    /// As [`Queue::Bytes`]: the bandwidth-delay product for this round-trip time.
+    Bdp(Duration),
+}
+
+impl Default for Queue {
+    /// netem's own: 1000 packets.
+    fn default() -> Self {
+        Self::Packets(1000)
+    }
+}
+
+/// Which packets are lost.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Loss {
+    /// Each by itself, with this probability.
+    Bernoulli(Probability),
+    /// Gilbert–Elliott, as netem's `loss gemodel` has it: a good and a bad state, with losses in
+    /// each.
+    GilbertElliott {
+        /// From good to bad, for each packet.
+        to_bad: Probability,
+        /// From bad to good, for each packet.
+        to_good: Probability,
+        /// Lost in the bad state.
+        in_bad: Probability,
+        /// Lost in the good state.
+        in_good: Probability,
+    },
+    /// Four states, as netem's `loss state` has them: a gap with packets that arrive (1) and with
+    /// single losses (4), a burst with packets that are lost (3) and with some that arrive (2).
+    ///
+    /// ```text
+    ///   lost 4 <--p14-- 1 arrives --p13--> 3 lost --p32--> 2 arrives
+    ///          --always->         <--p31--        <--p23--
+    ///           \____ gap ____/           \______ burst ______/
+    /// ```
+    Markov {
+        /// From the gap into a burst.
+        p13: Probability,
+        /// From the burst back.
+        p31: Probability,
+        /// Within a burst, to packets that arrive.
+        p32: Probability,
+        /// And back to those that are lost.
+        p23: Probability,
+        /// To a single loss within the gap.
+        p14: Probability,
+    },
+}
+
+impl Default for Loss {
+    fn default() -> Self {
+        Self::Bernoulli(Probability::ZERO)
+    }
+}
+
+impl Loss {
+    /// The share of packets that are lost in the long run.
+    #[must_use]
+    pub fn mean(self) -> f64 {
+        match self {
+            Self::Bernoulli(p) => p.share(),
+            Self::GilbertElliott {
+                to_bad,
+                to_good,
+                in_bad,
+                in_good,
+            } => {
+                let moves = to_bad.share() + to_good.share();
+                if moves == 0.0 {
+                    return in_good.share();
+                }
+                let bad = to_bad.share() / moves;
+                bad * in_bad.share() + (1.0 - bad) * in_good.share()
+            }
+            Self::Markov {
+                p13,
+                p31,
+                p32,
+                p23,
+                p14,
+            } => {
+                // How often each state is met between two visits of state 1, of which a share p13
+                // leads into a burst.
+                let [p13, p31, p32, p23, p14] = [p13, p31, p32, p23, p14].map(Probability::share);
+                if p13 == 0.0 {
+                    return p14 / (1.0 + p14);
+                }
+                if p31 == 0.0 || (p32 > 0.0 && p23 == 0.0) {
+                    // A burst that is never left.
+                    return if p32 > 0.0 { p23 / (p23 + p32) } else { 1.0 };
+                }
+                let lost_in_burst = p13 / p31;
+                let arrive_in_burst = if p32 > 0.0 {
+                    lost_in_burst * p32 / p23
+                } else {
+                    0.0
+                };
+                (lost_in_burst + p14) / (1.0 + p14 + lost_in_burst + arrive_in_burst)
+            }
+        }
+    }
+}
+
+impl Direction {
+    /// The queue's limit in bytes, where it is in bytes.
+    #[must_use]
+    pub fn queue_bytes(&self) -> Option<u64> {
+        match (self.queue, self.rate) {
+            (Queue::Bytes(bytes), _) => Some(bytes),
+            (Queue::Bdp(rtt), Some(rate)) => Some(rate.bytes_in(rtt)),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::presets;
+
+    #[test]
+    fn every_shipped_profile_is_valid() {
+        for name in presets::names() {
+            let link = Link::load(name).unwrap();
+            assert!(!link.description.is_empty(), "{name}");
+        }
+    }
+
+    #[test]
+    fn changes_are_made_where_the_profile_shapes() {
+        let link = Link::load("w20/wifi@loss=5%,down.delay=1ms").unwrap();
+        assert!((link.up.loss.mean() - 0.05).abs() < 1e-12);
+        assert!((link.down.loss.mean() - 0.05).abs() < 1e-12);
+        assert_eq!(link.down.delay, Duration::from_millis(1));
+        // S22 shaped the publisher's egress alone.
+        let link = Link::load("s22/wifi@loss=5%").unwrap();
+        assert!((link.up.loss.mean() - 0.05).abs() < 1e-12);
+        assert_eq!(link.down, Direction::default());
+    }
+
+    #[test]
+    fn mistakes_name_the_key_and_what_is_allowed() {
+        for (name, says) in [
+            ("w20/wlan", "w20/wifi"),
+            ("w20/wifi@loss=5", "0% to 100%"),
+            ("w20/wifi@delay=25", "such as 25ms"),
+            ("w20/wifi@losss=5%", "losss"),
+            ("w20/wifi@sideways.loss=5%", "up and down"),
+            ("w20/wifi@loss", "key=value"),
+            ("w20/wifi@queue=many", "1bdp@25ms"),
+            ("w20/wifi@jitter=1s", "up.jitter"),
+            ("missing.toml", "missing.toml"),
+            ("w20/wifi@distribution=gauss", "paretonormal"),
+            ("dl@reorder=1%", "needs a delay"),
+            ("dl@queue=9B", "neither rate nor trace"),
+            ("s22/wifi@trace=missing.trace", "missing.trace"),
+        ] {
+            let error = Link::load(name).unwrap_err().to_string();
+            assert!(error.contains(says), "{name}: {error}");
+            assert_eq!(error.lines().count(), 1, "{error}");
+        }
+    }
+
+    #[test]
+    fn a_trace_is_found_beside_its_profile() {
+        let folder = tempfile::tempdir().unwrap();
+        let profile = folder.path().join("lte.toml");
+        std::fs::write(
+            &profile,
+            "description = \"\"\n[up]\ntrace = \"lte.trace\"\n",
+        )
+        .unwrap();
+        std::fs::write(folder.path().join("lte.trace"), "1\n2\n4\n").unwrap();
+        let link = Link::load(profile.to_str().unwrap()).unwrap();
+        assert_eq!(link.up.trace, Some("1\n2\n4\n".parse().unwrap()));
+        std::fs::write(folder.path().join("lte.trace"), "1\n2\nthree\n").unwrap();
+        let error = Link::load(profile.to_str().unwrap())
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("up.trace: lte.trace: line 3 is `three`"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn packets_are_lost_in_one_way_that_is_possible() {
+        for (loss, says) in [
+            ("loss = \"1%\"\nmarkov = { p13 = \"1%\" }", "one way"),
+            (
+                "gilbert_elliott = { to_bad = \"1%\", to_good = \"1%\" }\nmarkov = { p13 = \"1%\" }",
+                "one way",
+            ),
+            ("markov = { p13 = \"60%\", p14 = \"50%\" }", "p13 and p14"),
+            ("markov = { p13 = \"1%\", p32 = \"50%\" }", "p31 and p32"),
+            ("markov = { p31 = \"1%\" }", "p13"),
+        ] {
+            let text = format!("description = \"\"\n[down]\n{loss}");
+            let error = text.parse::<Link>().unwrap_err().to_string();
+            assert!(error.contains(says), "{loss}: {error}");
+        }
+    }
+
+    #[test]
+    fn gilbert_elliott_has_a_mean() {
+        let link: Link = r#"
+            description = "bursts"
+            [up.gilbert_elliott]
+            to_bad = "1%"
+            to_good = "19%"
+        "#
+        .parse()
+        .unwrap();
+        assert!((link.up.loss.mean() - 0.05).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,283 @@
+//! Profiles from text: what a file may say, and what is wrong with one.
+
+use std::{path::Path, str::FromStr};
+
+use serde::Deserialize;
+
+use super::{Direction, Distribution, Link, Loss, Queue, Trace};
+use crate::{Error, Probability, Rate, presets, units::Time};
+
+impl Link {
+    /// A shipped link by its name, such as `s22/wifi`, or one from a file, whose name ends in
+    /// `.toml`; behind an `@`, changes such as `loss=5%` or `up.delay=10ms,down.loss=1%`.
+    ///
+    /// A change without `up.` or `down.` is made in each direction that the profile shapes.
+    ///
+    /// # Errors
+    /// If there is no such link, or something in it is wrong.
+    pub fn load(name: &str) -> Result<Self, Error> {
+        let (source, changes) = name.split_once('@').unwrap_or((name, ""));
+        let file = Path::new(source);
+        let text = if file
+            .extension()
+            .is_some_and(|extension| extension == "toml")
+        {
+            read(source, file)?
+        } else {
+            presets::find(source)
+                .ok_or_else(|| Error::NoProfile {
+                    name: source.to_owned(),
+                    known: presets::names().collect::<Vec<_>>().join(", "),
+                })?
+                .to_owned()
+        };
+        Self::parse(source, file.parent(), &text, changes)
+    }
+
+    /// `folder` is where the file names in it start from.
+    fn parse(name: &str, folder: Option<&Path>, text: &str, changes: &str) -> Result<Self, Error> {
+        let wrong = |problem: String| Error::Profile {
+            name: name.to_owned(),
+            problem,
+        };
+        let mut table: toml::Table =
+            toml::from_str(text).map_err(|error| wrong(one_line(&error)))?;
+        for change in changes.split(',').filter(|change| !change.is_empty()) {
+            apply(&mut table, change).map_err(wrong)?;
+        }
+        let raw: RawLink = table
+            .try_into()
+            .map_err(|error: toml::de::Error| wrong(one_line(&error)))?;
+        let direction = |raw: Option<RawDirection>, side| {
+            let raw = raw.unwrap_or_default();
+            let trace = raw.trace.as_deref().map(|name| {
+                let file = folder.unwrap_or(Path::new("")).join(name);
+                let trace = read(name, &file)?.parse();
+                trace.map_err(|problem| wrong(format!("{side}.trace: {name}: {problem}")))
+            });
+            let trace = trace.transpose()?;
+            raw.checked(side, trace).map_err(wrong)
+        };
+        Ok(Self {
+            description: raw.description,
+            up: direction(raw.up, "up")?,
+            down: direction(raw.down, "down")?,
+        })
+    }
+}
+
+impl FromStr for Link {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        Self::parse("the profile", None, text, "")
+    }
+}
+
+fn read(name: &str, file: &Path) -> Result<String, Error> {
+    std::fs::read_to_string(file).map_err(|source| Error::ReadProfile {
+        name: name.to_owned(),
+        source,
+    })
+}
+
+/// One `key=value` behind the `@` of a link's name.
+fn apply(table: &mut toml::Table, change: &str) -> Result<(), String> {
+    let (key, value) = change
+        .split_once('=')
+        .ok_or_else(|| format!("`{change}` is no change: write key=value, such as loss=5%"))?;
+    let (sides, key) = match key.split_once('.') {
+        Some((side @ ("up" | "down"), key)) => (vec![side], key),
+        Some((side, _)) => return Err(format!("`{side}` is no direction: there are up and down")),
+        None => {
+            let shaped: Vec<_> = ["up", "down"]
+                .into_iter()
+                .filter(|side| table.contains_key(*side))
+                .collect();
+            (shaped, key)
+        }
+    };
+    for side in sides {
+        let direction = table
+            .entry(side)
+            .or_insert_with(|| toml::Value::Table(toml::Table::new()));
+        if let Some(direction) = direction.as_table_mut() {
+            direction.insert(key.to_owned(), toml::Value::String(value.to_owned()));
+        }
+    }
+    Ok(())
+}
+
+/// What is wrong, without the picture of the line that a terminal would show.
+fn one_line(error: &toml::de::Error) -> String {
+    error.message().lines().collect::<Vec<_>>().join(" ")
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawLink {
+    description: String,
+    up: Option<RawDirection>,
+    down: Option<RawDirection>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct RawDirection {
+    delay: Time,
+    jitter: Time,
+    distribution: Distribution,
+    reorder: Probability,
+    rate: Option<Rate>,
+    /// A file's name.
+    trace: Option<String>,
+    queue: Queue,
+    loss: Probability,
+    gilbert_elliott: Option<RawGilbertElliott>,
+    markov: Option<RawMarkov>,
+    duplicate: Probability,
+    corrupt: Probability,
+}
+
+/// Loss in bursts; see [`Loss::GilbertElliott`].
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawGilbertElliott {
+    to_bad: Probability,
+    to_good: Probability,
+    #[serde(default = "always")]
+    in_bad: Probability,
+    #[serde(default)]
+    in_good: Probability,
+}
+
+/// Loss in bursts of its own kind; see [`Loss::Markov`]. What is not given is netem's default.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawMarkov {
+    p13: Probability,
+    /// What `p13` leaves.
+    p31: Option<Probability>,
+    #[serde(default)]
+    p32: Probability,
+    #[serde(default = "always")]
+    p23: Probability,
+    #[serde(default)]
+    p14: Probability,
+}
+
+fn always() -> Probability {
+    Probability::new(1.0).expect("1 is a probability")
+}
+
+impl RawDirection {
+    fn checked(self, side: &str, trace: Option<Trace>) -> Result<Direction, String> {
+        let (Time(delay), Time(jitter)) = (self.delay, self.jitter);
+        if jitter > delay {
+            return Err(format!(
+                "{side}.jitter is {jitter:?} and the delay {delay:?}: it cannot vary by more"
+            ));
+        }
+        if self.reorder > Probability::ZERO && delay.is_zero() {
+            return Err(format!(
+                "{side}.reorder needs a delay: nothing is overtaken without one"
+            ));
+        }
+        if self.rate.is_some() && trace.is_some() {
+            return Err(format!(
+                "{side} has rate and trace: it sends in one way or the other"
+            ));
+        }
+        if matches!(self.queue, Queue::Bdp(_)) && self.rate.is_none() {
+            return Err(format!(
+                "{side}.queue is a bandwidth-delay product and there is no rate"
+            ));
+        }
+        if matches!(self.queue, Queue::Bytes(_)) && self.rate.is_none() && trace.is_none() {
+            return Err(format!(
+                "{side}.queue is in bytes that wait to be sent, and there is neither rate nor trace"
+            ));
+        }
+        let loss = loss(self.loss, self.gilbert_elliott, self.markov)
+            .map_err(|problem| format!("{side}{problem}"))?;
+        Ok(Direction {
+            delay,
+            jitter,
+            distribution: self.distribution,
+            reorder: self.reorder,
+            rate: self.rate,
+            trace,
+            queue: self.queue,
+            loss,
+            duplicate: self.duplicate,
+            corrupt: self.corrupt,
+        })
+    }
+}
+
+/// The one way in which packets are lost.
+fn loss(
+    single: Probability,
+    gilbert_elliott: Option<RawGilbertElliott>,
+    markov: Option<RawMarkov>,
+) -> Result<Loss, String> {
+    let single = (single > Probability::ZERO).then_some(Loss::Bernoulli(single));
+    let bursts = gilbert_elliott.map(|raw| Loss::GilbertElliott {
+        to_bad: raw.to_bad,
+        to_good: raw.to_good,
+        in_bad: raw.in_bad,
+        in_good: raw.in_good,
+    });
+    let markov = markov.map(|raw| {
+        let left = Probability::new(1.0 - raw.p13.share()).unwrap_or_default();
+        let p31 = raw.p31.unwrap_or(left);
+        for (name, a, b) in [
+            ("p13 and p14", raw.p13, raw.p14),
+            ("p31 and p32", p31, raw.p32),
+        ] {
+            if a.share() + b.share() > 1.0 {
+                return Err(format!(
+                    ".markov: {name} are {a} and {b}: together at most 100%"
+                ));
+            }
+        }
+        Ok(Loss::Markov {
+            p13: raw.p13,
+            p31,
+            p32: raw.p32,
+            p23: raw.p23,
+            p14: raw.p14,
+        })
+    });
+    let mut given = [single, bursts, markov.transpose()?].into_iter().flatten();
+    let loss = given.next().unwrap_or_default();
+    if given.next().is_some() {
+        return Err(
+            " has more than one of loss, gilbert_elliott and markov: it loses packets in one way"
+                .to_owned(),
+        );
+    }
+    Ok(loss)
+}
+
+impl TryFrom<String> for Queue {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let parsed = if let Some(rtt) = text.strip_prefix("1bdp@") {
+            Some(Self::Bdp(rtt.parse::<Time>()?.0))
+        } else if let Some(packets) = text.strip_suffix("p") {
+            packets.parse().ok().map(Self::Packets)
+        } else if let Some(bytes) = text.strip_suffix("B") {
+            bytes.parse().ok().map(Self::Bytes)
+        } else {
+            None
+        };
+        parsed.ok_or_else(|| {
+            format!(
+                "`{text}` is no queue: write packets (100p), bytes (62500B) or 1bdp@ with a \
+                 round-trip time (1bdp@25ms)"
+            )
+        })
+    }
+}
