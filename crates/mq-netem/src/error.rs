@@ -1,6 +1,6 @@
 //! What can go wrong with emulated links.
 
-use std::io;
+use std::{io, path::PathBuf};
 
 /// Why a link cannot be emulated. Each is one line that says what is wrong and what would be right.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +35,14 @@ pub enum Error {
     Namespaces {
         /// Which setting forbids it.
         problem: String,
+    },
+    /// A capture cannot begin.
+    #[error("cannot capture packets into {}: {source}", file.display())]
+    Capture {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        source: io::Error,
     },
     /// A step of building the network failed.
     #[error("cannot {step}: {source}")]

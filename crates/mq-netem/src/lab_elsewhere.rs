@@ -1,8 +1,13 @@
 //! Where there are no network namespaces: the same types, of which there can be none.
 
-use std::{convert::Infallible, io, path::PathBuf, time::Duration};
+use std::{
+    convert::Infallible,
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
-use crate::{Addresses, Error, Link, LinkReport};
+use crate::{Addresses, CaptureReport, Error, Link, LinkReport};
 
 /// Hosts and the links between them: on Linux alone.
 #[derive(Debug)]
@@ -11,6 +16,10 @@ pub struct Lab(Infallible);
 /// A host: on Linux alone.
 #[derive(Debug)]
 pub struct Host(Infallible);
+
+/// A capture: on Linux alone.
+#[derive(Debug)]
+pub struct Capture(Infallible);
 
 #[expect(missing_docs, reason = "the Linux version has them")]
 impl Lab {
@@ -43,8 +52,19 @@ impl Host {
         match self.0 {}
     }
 
+    pub fn capture(&self, _: &Path) -> Result<Capture, Error> {
+        match self.0 {}
+    }
+
     #[must_use]
     pub fn path(&self) -> PathBuf {
+        match self.0 {}
+    }
+}
+
+#[expect(missing_docs, reason = "the Linux version has them")]
+impl Capture {
+    pub fn finish(self) -> io::Result<CaptureReport> {
         match self.0 {}
     }
 }

@@ -17,8 +17,8 @@ mod report;
 mod units;
 
 pub use error::Error;
-pub use lab::{Host, Lab};
+pub use lab::{Capture, Host, Lab};
 pub use model::{Counts, Fate, Pipe};
 pub use profile::{Direction, Distribution, Link, Loss, Queue, Trace};
-pub use report::{Addresses, DirectionReport, LinkReport};
+pub use report::{Addresses, CaptureReport, DirectionReport, LinkReport};
 pub use units::{Probability, Rate, Time};

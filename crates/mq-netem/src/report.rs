@@ -31,3 +31,12 @@ pub struct LinkReport {
     /// As [`Link::down`](crate::Link::down).
     pub down: DirectionReport,
 }
+
+/// What a capture has in its file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CaptureReport {
+    /// Packets in the file.
+    pub packets: u64,
+    /// Packets that came too fast and are missing.
+    pub dropped: u64,
+}

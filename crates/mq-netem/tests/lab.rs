@@ -41,11 +41,13 @@ mod linux {
             }
             Err(error) => panic!("{error}"),
         };
-        let tests: [Test; 4] = [
+        let tests: [Test; 6] = [
             ("packets_take_the_delay", packets_take_the_delay),
             ("loss_is_as_often_as_it_says", loss_is_as_often_as_it_says),
             ("a_burst_loses_what_overflows", a_burst_loses_what_overflows),
             ("corruption_is_noticed", corruption_is_noticed),
+            ("a_capture_has_every_packet", a_capture_has_every_packet),
+            ("many_links_keep_their_time", many_links_keep_their_time),
         ];
         for (name, test) in tests {
             test(&mut lab);
@@ -58,7 +60,7 @@ mod linux {
     struct Pair {
         near: UdpSocket,
         far: UdpSocket,
-        _hosts: [Host; 2],
+        hosts: [Host; 2],
     }
 
     impl Pair {
@@ -79,7 +81,7 @@ mod linux {
             Self {
                 near: socket(&near, near_address, far_address),
                 far: socket(&far, far_address, near_address),
-                _hosts: [near, far],
+                hosts: [near, far],
             }
         }
 
@@ -170,6 +172,97 @@ mod linux {
         assert_eq!(numbers[..10], (0..10).collect::<Vec<_>>());
         // And no other: there is no room until the first has left.
         assert_eq!(numbers.len(), 10, "{numbers:?}");
+    }
+
+    fn a_capture_has_every_packet(lab: &mut Lab) {
+        let folder = tempfile::tempdir().unwrap();
+        let pair = Pair::new(lab, "[up]\ndelay = \"5ms\"\nloss = \"50%\"");
+        let files = ["near", "far"].map(|end| folder.path().join(format!("{end}.pcap")));
+        let captures = [0, 1].map(|end| pair.hosts[end].capture(&files[end]).unwrap());
+        let arrived = pair.probe(100, 200, Duration::from_millis(1)).len();
+        let reports = captures.map(|capture| capture.finish().unwrap());
+        let packets = |end: usize| usize::try_from(reports[end].packets).unwrap();
+        assert_eq!((packets(0), packets(1)), (100, arrived));
+        assert!(reports.iter().all(|report| report.dropped == 0));
+        let [near, far] = files.map(|file| std::fs::read(file).unwrap());
+        let sent = packets_of(&near);
+        for (number, (_, packet)) in (0_u32..).zip(&sent) {
+            assert_eq!(packet.len(), HEADERS + 200);
+            assert_eq!(packet[HEADERS..][..4], number.to_be_bytes());
+            // The sum over pseudo header (addresses, protocol, length) and datagram.
+            let mut covered = packet[26..].to_vec();
+            covered.extend([0, 17, 0, 208]);
+            assert_eq!(internet_sum(&covered), 0xFFFF, "packet {number}");
+        }
+        // Each that arrived is the same, at least the delay later.
+        for (at, packet) in packets_of(&far) {
+            let (sent_at, _) = sent.iter().find(|(_, sent)| *sent == packet).unwrap();
+            let took = at - *sent_at;
+            assert!((0.005..0.1).contains(&took), "{took}");
+        }
+    }
+
+    /// Times in seconds, and frames, of a pcap file.
+    fn packets_of(file: &[u8]) -> Vec<(f64, &[u8])> {
+        let field = |at: usize| u32::from_ne_bytes(file[at..at + 4].try_into().unwrap());
+        assert_eq!((field(0), field(20)), (0xA1B2_3C4D, 1));
+        let mut packets = Vec::new();
+        let mut at = 24;
+        while at < file.len() {
+            let time = f64::from(field(at)) + f64::from(field(at + 4)) / 1e9;
+            let length = usize::try_from(field(at + 8)).unwrap();
+            packets.push((time, &file[at + 16..][..length]));
+            at += 16 + length;
+        }
+        packets
+    }
+
+    /// The sum of RFC 1071, which a right checksum makes all ones.
+    fn internet_sum(bytes: &[u8]) -> u32 {
+        let words = bytes.chunks(2).map(|word| {
+            let low = word.get(1).copied().unwrap_or(0);
+            u32::from(u16::from_be_bytes([word[0], low]))
+        });
+        let sum: u32 = words.sum();
+        (sum & 0xFFFF) + (sum >> 16)
+    }
+
+    /// What many links at once cost each of them: 64 with 50 packets a second.
+    fn many_links_keep_their_time(lab: &mut Lab) {
+        const LINKS: u32 = 64;
+        const PACKETS: u32 = 100 * LINKS;
+        let interval = Duration::from_millis(20) / LINKS;
+        let before = lab.reports().len();
+        let pairs: Vec<_> = (0..LINKS)
+            .map(|_| Pair::new(lab, "[up]\ndelay = \"25ms\"\nrate = \"20mbit\""))
+            .collect();
+        let cpu = lab.cpu_time().as_secs_f64();
+        let began = Instant::now();
+        for number in 0..PACKETS {
+            let due = interval * number;
+            if let Some(early) = due.checked_sub(began.elapsed()) {
+                std::thread::sleep(early);
+            }
+            let pair = &pairs[usize::try_from(number % LINKS).unwrap()];
+            pair.near.send(&[0; 100]).unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        let cpu = (lab.cpu_time().as_secs_f64() - cpu) / began.elapsed().as_secs_f64();
+        let reports = &lab.reports()[before..];
+        let packets: u64 = reports.iter().map(|link| link.up.counts.arrived).sum();
+        assert_eq!(packets, PACKETS.into());
+        let worst = |quantile: fn((Duration, Duration)) -> Duration| {
+            let all = reports.iter().filter_map(|link| link.up.lateness);
+            let mut all: Vec<_> = all.map(quantile).collect();
+            all.sort();
+            (all[all.len() / 2], all[all.len() - 1])
+        };
+        println!(
+            "  64 links: p50 {:?} (median link, worst link), p99 {:?}, {:.0} % of a core",
+            worst(|(median, _)| median),
+            worst(|(_, p99)| p99),
+            cpu * 100.0
+        );
     }
 
     fn corruption_is_noticed(lab: &mut Lab) {

@@ -10,6 +10,7 @@
 //! Nothing of it has a name in the file system, so there is nothing to clean up: a namespace is gone
 //! with the last process, socket and handle in it.
 
+mod capture;
 mod namespace;
 mod packet;
 mod wire;
@@ -17,6 +18,7 @@ mod wire;
 use std::{net::Ipv4Addr, time::Duration};
 
 use crate::{Addresses, Error, Link, LinkReport};
+pub use capture::Capture;
 pub use namespace::Host;
 use namespace::{Interface, make_veth};
 use wire::Wire;

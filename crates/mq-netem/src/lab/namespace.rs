@@ -5,7 +5,7 @@ use std::{
     io,
     net::{IpAddr, Ipv4Addr},
     os::fd::{AsFd, AsRawFd},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use nix::sched::{CloneFlags, setns, unshare};
@@ -14,6 +14,7 @@ use rtnetlink::{
     packet_route::{link::LinkAttribute, neighbour::NeighbourState},
 };
 
+use super::Capture;
 use crate::Error;
 
 const MTU: u32 = 1500;
@@ -52,6 +53,14 @@ impl Host {
             setns(&self.namespace, CloneFlags::CLONE_NEWNET)?;
             work()
         })
+    }
+
+    /// Begins a pcap file with every packet that this host sends and receives.
+    ///
+    /// # Errors
+    /// If the file cannot be made, or the system refuses.
+    pub fn capture(&self, file: &Path) -> Result<Capture, Error> {
+        Capture::start(self, file)
     }
 
     /// Where this process finds the namespace, for those who take a path.

@@ -8,7 +8,10 @@
 use std::{
     io, mem,
     os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    time::Duration,
 };
+
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, SetSockOpt as _, recvmsg, sockopt};
 
 /// The header that goes before each frame: whether its checksum is still to be computed, and where
 /// (`struct virtio_net_hdr`).
@@ -19,6 +22,9 @@ const FRAME: usize = 2048;
 
 const NEEDS_CHECKSUM: u8 = 1;
 
+/// The index that stands for every interface.
+const ALL: u32 = 0;
+
 /// A socket that reads and writes frames of one interface.
 #[derive(Debug)]
 pub(super) struct PacketSocket(OwnedFd);
@@ -27,8 +33,25 @@ pub(super) struct PacketSocket(OwnedFd);
 pub(super) type Frame = Box<[u8]>;
 
 impl PacketSocket {
-    /// Opens one on the interface with this index.
+    /// Opens one for the emulator on the interface with this index: what arrives there, and a way
+    /// out without a queue.
     pub(super) fn open(interface: u32) -> io::Result<Self> {
+        let socket = Self::on(interface)?;
+        socket.set(libc::PACKET_IGNORE_OUTGOING, 1)?;
+        socket.set(libc::PACKET_QDISC_BYPASS, 1)?;
+        Ok(socket)
+    }
+
+    /// Opens one that hears what goes in and out of all interfaces of this namespace.
+    pub(super) fn listen() -> io::Result<Self> {
+        let socket = Self::on(ALL)?;
+        sockopt::ReceiveTimestampns.set(&socket.0, &true)?;
+        // Half a second of a fast link; the system may allow less.
+        let _ = sockopt::RcvBuf.set(&socket.0, &(64 << 20));
+        Ok(socket)
+    }
+
+    fn on(interface: u32) -> io::Result<Self> {
         let protocol = u16::try_from(libc::ETH_P_ALL)
             .map_err(io::Error::other)?
             .to_be();
@@ -42,8 +65,6 @@ impl PacketSocket {
             Self(OwnedFd::from_raw_fd(fd))
         };
         socket.set(libc::PACKET_VNET_HDR, 1)?;
-        socket.set(libc::PACKET_IGNORE_OUTGOING, 1)?;
-        socket.set(libc::PACKET_QDISC_BYPASS, 1)?;
         // SAFETY: all zeros is a valid `sockaddr_ll`.
         let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
         address.sll_family = u16::try_from(libc::AF_PACKET).map_err(io::Error::other)?;
@@ -85,6 +106,45 @@ impl PacketSocket {
         }
     }
 
+    /// The next frame with the time at which the kernel saw it; `None` if there is none now.
+    pub(super) fn receive_stamped(&self) -> io::Result<Option<(Duration, Frame)>> {
+        let mut buffer = [0; FRAME];
+        let mut space = nix::cmsg_space!(libc::timespec);
+        let mut parts = [io::IoSliceMut::new(&mut buffer)];
+        let fd = self.0.as_raw_fd();
+        let message = match recvmsg::<()>(fd, &mut parts, Some(&mut space), MsgFlags::empty()) {
+            Ok(message) => message,
+            Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::ENETDOWN) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let stamp = message.cmsgs()?.find_map(|control| match control {
+            ControlMessageOwned::ScmTimestampns(at) => Some(at.into()),
+            _ => None,
+        });
+        let bytes = message.bytes;
+        let stamp = stamp.ok_or_else(|| io::Error::other("a frame has no time"))?;
+        Ok(Some((stamp, buffer[..bytes].into())))
+    }
+
+    /// How many frames were not received since the last call because they came too fast.
+    pub(super) fn dropped(&self) -> io::Result<u32> {
+        // SAFETY: all zeros is a valid `tpacket_stats`.
+        let mut statistics: libc::tpacket_stats = unsafe { mem::zeroed() };
+        let mut length = socklen(size_of_val(&statistics));
+        // SAFETY: the pointers are to one `tpacket_stats` and to its length, and outlive the call.
+        let got = unsafe {
+            libc::getsockopt(
+                self.0.as_raw_fd(),
+                libc::SOL_PACKET,
+                libc::PACKET_STATISTICS,
+                (&raw mut statistics).cast(),
+                &raw mut length,
+            )
+        };
+        check(got)?;
+        Ok(statistics.tp_drops)
+    }
+
     /// Sends a frame. One that there is no room for is lost, as on any interface.
     pub(super) fn send(&self, frame: &Frame) -> io::Result<()> {
         match nix::unistd::write(&self.0, frame) {
@@ -100,9 +160,17 @@ impl PacketSocket {
     }
 }
 
-/// Inverts one bit of the frame, in a way that its receiver can notice: a checksum that was left to
-/// the network card is computed first.
+/// Inverts one bit of the frame, in a way that its receiver can notice.
 pub(super) fn corrupt(frame: &mut Frame, bit: u64) {
+    complete(frame);
+    let byte = usize::try_from(bit / 8).unwrap_or(0);
+    if let Some(byte) = frame[HEADER..].get_mut(byte) {
+        *byte ^= 1 << (bit % 8);
+    }
+}
+
+/// Computes a checksum that was left to the network card.
+pub(super) fn complete(frame: &mut Frame) {
     let (header, bytes) = frame.split_at_mut(HEADER);
     let field = |at: usize| usize::from(u16::from_ne_bytes([header[at], header[at + 1]]));
     if header[0] & NEEDS_CHECKSUM != 0 {
@@ -115,10 +183,6 @@ pub(super) fn corrupt(frame: &mut Frame, bit: u64) {
             covered[offset..offset + 2].copy_from_slice(&sum.to_be_bytes());
         }
         header[0] &= !NEEDS_CHECKSUM;
-    }
-    let byte = usize::try_from(bit / 8).unwrap_or(0);
-    if let Some(byte) = bytes.get_mut(byte) {
-        *byte ^= 1 << (bit % 8);
     }
 }
 

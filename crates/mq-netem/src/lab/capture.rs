@@ -1,0 +1,134 @@
+//! What a host sends and receives, in a file that Wireshark opens: pcap with nanoseconds.
+
+use std::{
+    fs::File,
+    io::{self, BufWriter, Write},
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use nix::{
+    poll::{PollFd, PollFlags, ppoll},
+    sys::time::TimeSpec,
+};
+
+use super::{
+    namespace::Host,
+    packet::{Frame, HEADER, PacketSocket, complete},
+};
+use crate::{CaptureReport, Error};
+
+/// How often the thread looks whether it is to end, and writes out what it has.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A capture that is going on: every packet of every interface of a host, loopback too, in both
+/// directions.
+///
+/// Checksums that the kernel leaves to the network card are filled in, so that none looks wrong.
+/// Dropped, it ends like [`finish`](Self::finish), and an error is lost.
+#[derive(Debug)]
+pub struct Capture {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<io::Result<CaptureReport>>>,
+}
+
+impl Capture {
+    /// Begins a file with what `host` sends and receives from now on.
+    pub(super) fn start(host: &Host, path: &Path) -> Result<Self, Error> {
+        let setup = |source| Error::Capture {
+            file: path.to_owned(),
+            source,
+        };
+        let file = BufWriter::new(File::create(path).map_err(setup)?);
+        let socket = host.run(PacketSocket::listen).map_err(setup)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = std::thread::Builder::new().name("capture".to_owned());
+        let stopped = Arc::clone(&stop);
+        let thread = thread
+            .spawn(move || run(&socket, file, &stopped))
+            .map_err(setup)?;
+        Ok(Self {
+            stop,
+            thread: Some(thread),
+        })
+    }
+
+    /// Ends it, with what has happened until now.
+    ///
+    /// # Errors
+    /// If the file could not be written.
+    pub fn finish(mut self) -> io::Result<CaptureReport> {
+        self.end()
+    }
+
+    fn end(&mut self) -> io::Result<CaptureReport> {
+        self.stop.store(true, Ordering::Relaxed);
+        let Some(thread) = self.thread.take() else {
+            return Ok(CaptureReport::default());
+        };
+        let ended = thread.join();
+        ended.unwrap_or_else(|_| Err(io::Error::other("the capturing thread panicked")))
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        let _ = self.end();
+    }
+}
+
+fn run(
+    socket: &PacketSocket,
+    mut file: BufWriter<File>,
+    stop: &AtomicBool,
+) -> io::Result<CaptureReport> {
+    let mut report = CaptureReport::default();
+    file.write_all(&file_header())?;
+    loop {
+        // Looked at before the last frames are taken, so that none is left behind.
+        let stopped = stop.load(Ordering::Relaxed);
+        while let Some((at, mut frame)) = socket.receive_stamped()? {
+            complete(&mut frame);
+            write_frame(&mut file, at, &frame)?;
+            report.packets += 1;
+        }
+        file.flush()?;
+        if stopped {
+            break;
+        }
+        let mut readable = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
+        match ppoll(&mut readable, Some(TimeSpec::from_duration(LOOK)), None) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    report.dropped = socket.dropped()?.into();
+    Ok(report)
+}
+
+/// Times in nanoseconds, whole packets, Ethernet (draft-ietf-opsawg-pcap §4).
+fn file_header() -> [u8; 24] {
+    let mut header = [0; 24];
+    header[..4].copy_from_slice(&0xA1B2_3C4D_u32.to_ne_bytes());
+    header[4..6].copy_from_slice(&2_u16.to_ne_bytes());
+    header[6..8].copy_from_slice(&4_u16.to_ne_bytes());
+    header[16..20].copy_from_slice(&65_535_u32.to_ne_bytes());
+    header[20..].copy_from_slice(&1_u32.to_ne_bytes());
+    header
+}
+
+fn write_frame(file: &mut impl Write, at: Duration, frame: &Frame) -> io::Result<()> {
+    let bytes = &frame[HEADER..];
+    let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
+    // 32 bits of seconds: the format's own limit, in 2106.
+    let seconds = u32::try_from(at.as_secs()).map_err(io::Error::other)?;
+    for field in [seconds, at.subsec_nanos(), length, length] {
+        file.write_all(&field.to_ne_bytes())?;
+    }
+    file.write_all(bytes)
+}
