@@ -53,6 +53,8 @@ pub struct TransportResult {
     pub counts: Counts,
     /// What crossed the wire; `None` if that was not counted.
     pub wire: Option<WireUse>,
+    /// What the publisher's host sent and received on its link; `None` without an emulated one.
+    pub publisher_host: Option<HostPackets>,
     /// What the processes used.
     pub processes: Vec<ProcessUse>,
     /// How long connecting took.
@@ -76,6 +78,19 @@ pub struct WireUse {
     pub packets_sent: Option<u64>,
     /// Packets received; `None` if not known.
     pub packets_received: Option<u64>,
+}
+
+/// Packets of a host while a transport had its turn, connecting and acknowledgements included,
+/// before the link loses any: what S22 §5.2 counts in the publisher's capture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostPackets {
+    /// Packets sent.
+    pub sent: u64,
+    /// Packets sent to it.
+    pub received: u64,
+    /// The time over which they were counted.
+    pub elapsed_ns: u64,
 }
 
 /// What a process used while a transport was measured.

@@ -10,8 +10,8 @@ use std::path::Path;
 
 use mq_measure::manifest::{LinkContext, Manifest, Software};
 use mq_measure::result::{
-    Comparison, ConnectKind, ConnectTimes, ProcessUse, Round, RunResult, SCHEMA, TransportResult,
-    WireUse,
+    Comparison, ConnectKind, ConnectTimes, HostPackets, ProcessUse, Round, RunResult, SCHEMA,
+    TransportResult, WireUse,
 };
 use mq_measure::stats::Bootstrap;
 use mq_measure::{Counts, LatencyRecorder, Summary, Validity, Warning};
@@ -71,6 +71,11 @@ fn full() -> RunResult {
             packets_sent: Some(1),
             packets_received: None,
             ..WireUse::default()
+        }),
+        publisher_host: Some(HostPackets {
+            sent: 3,
+            received: 2,
+            elapsed_ns: 1_000_000_000,
         }),
         processes: vec![process],
         connect: [

@@ -70,6 +70,7 @@ fn compare_measures_three_transports_and_writes_what_it_measured() {
 #[test]
 #[cfg(target_os = "linux")]
 fn compare_measures_over_an_emulated_link() {
+    let captures = tempfile::tempdir().unwrap();
     let output = mqbench(&[
         "compare",
         "--quick",
@@ -83,6 +84,8 @@ fn compare_measures_over_an_emulated_link() {
         "w20/wifi@loss=2%",
         "--topology",
         "both",
+        "--pcap",
+        captures.path().to_str().unwrap(),
         "--json",
     ]);
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -103,6 +106,15 @@ fn compare_measures_over_an_emulated_link() {
     for (link, of) in [(0, "publisher"), (1, "subscriber")] {
         assert_eq!(links[link]["of"], of);
         assert!(links[link]["up"]["packets"].as_u64().unwrap() > 40);
+    }
+    for transport in &result.transports {
+        // Each message was a packet at least, and was acknowledged.
+        let host = transport.publisher_host.unwrap();
+        assert!(host.sent >= 40 && host.received > 5, "{host:?}");
+    }
+    for host in ["publisher", "broker", "subscriber"] {
+        let file = captures.path().join(format!("{host}.pcap"));
+        assert!(file.metadata().unwrap().len() > 40 * 100, "{host}");
     }
 }
 
@@ -187,6 +199,20 @@ fn an_unknown_value_says_which_are_known() {
         (&["compare", "--interval", "fast"], "ms"),
         (&["compare", "--size", "3"], "at least 8"),
         (&["compare", "--link", "s22/wlan"], "s22/wifi"),
+        (&["compare", "--transports", "tcp,udp"], "tcp, tls and quic"),
+        (&["compare", "--pcap", "captures"], "--link"),
+        (
+            &[
+                "compare",
+                "--link",
+                "dl",
+                "--sub-link",
+                "dl",
+                "--topology",
+                "shared",
+            ],
+            "there is one link",
+        ),
         (&["compare", "--link", "s22/wifi@loss=5"], "0% to 100%"),
         (
             &["load", "mqtt://h", "--client-id", "a%n"],

@@ -8,7 +8,10 @@ use mq_measure::{
     Counts, LatencyRecorder, Samples, Summary, Validity,
     manifest::{LinkContext, Manifest, Software},
     process::ProcessMeter,
-    result::{Comparison, ConnectTimes, ProcessUse, Round, RunResult, SCHEMA, TransportResult},
+    result::{
+        Comparison, ConnectTimes, HostPackets, ProcessUse, Round, RunResult, SCHEMA,
+        TransportResult,
+    },
     stats::Bootstrap,
     validity,
 };
@@ -30,8 +33,19 @@ use crate::{
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Args {
     /// A broker to measure instead of our own, repeated: one URL a transport
-    #[arg(long, value_name = "URL", conflicts_with = "link")]
+    #[arg(long, value_name = "URL", conflicts_with_all = ["link", "pub_link", "sub_link"])]
     broker: Vec<Address>,
+    /// What our own broker is measured over, in this order; the first is what others are compared
+    /// with
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_value = "tcp,tls,quic",
+        value_parser = transport,
+        conflicts_with = "broker"
+    )]
+    transports: Vec<Scheme>,
     /// Messages over each transport
     #[arg(long, default_value_t = 2000)]
     count: u64,
@@ -67,6 +81,13 @@ pub(crate) struct Args {
     links: LinkArgs,
 }
 
+/// A transport that our own broker has, by its name.
+fn transport(name: &str) -> Result<Scheme, String> {
+    let known = [Scheme::Tcp, Scheme::Tls, Scheme::Quic];
+    let found = known.into_iter().find(|scheme| scheme.to_string() == name);
+    found.ok_or_else(|| "there are tcp, tls and quic".to_owned())
+}
+
 impl Args {
     /// The network that the options ask for; `None` for this machine's own.
     pub(crate) fn testbed(&self) -> anyhow::Result<Option<Testbed>> {
@@ -91,7 +112,7 @@ impl Args {
     }
 }
 
-pub(crate) async fn run(mut args: Args, testbed: Option<Testbed>) -> anyhow::Result<()> {
+pub(crate) async fn run(mut args: Args, mut testbed: Option<Testbed>) -> anyhow::Result<()> {
     if args.broker.is_empty() {
         // Our own broker takes part in being fair: the same on both ends of each transport.
         args.transport
@@ -115,10 +136,9 @@ pub(crate) async fn run(mut args: Args, testbed: Option<Testbed>) -> anyhow::Res
         if !args.transport.insecure && args.transport.ca.is_none() {
             options.trust = Trust::CaFile(certificate.certificate());
         }
-        let schemes = [Scheme::Tcp, Scheme::Tls, Scheme::Quic];
         let host = testbed.as_ref().map(Testbed::broker);
         let congestion = args.transport.congestion;
-        let broker = BrokerProcess::start(&schemes, &certificate, congestion, host).await?;
+        let broker = BrokerProcess::start(&args.transports, &certificate, congestion, host).await?;
         (Some(broker), Some(certificate))
     } else {
         (None, None)
@@ -135,6 +155,9 @@ pub(crate) async fn run(mut args: Args, testbed: Option<Testbed>) -> anyhow::Res
     let progress = progress_bar(&args, lanes.len());
     let measured = measure(&args, &mut lanes, pid, testbed.as_ref(), &progress).await;
     progress.finish_and_clear();
+    if let Some(testbed) = &mut testbed {
+        testbed.finish_captures()?;
+    }
     // What was measured before an error is still a result.
     if lanes.iter().any(|lane| !lane.rounds.is_empty()) {
         let result = result(&args, &lanes, own.is_some(), testbed.as_ref());
@@ -170,6 +193,7 @@ struct RoundOutcome {
     outcome: e2e::Outcome,
     broker: Option<ProcessUse>,
     clients: Option<ProcessUse>,
+    publisher_host: Option<HostPackets>,
 }
 
 impl Lane {
@@ -282,6 +306,7 @@ impl Lane {
         let broker = broker.map(ProcessMeter::start).transpose()?;
         let clients = ProcessMeter::start_own()?;
         let emulator = testbed.map(Testbed::cpu_time);
+        let packets = testbed.map(Testbed::publisher_packets);
         let bar = progress.clone();
         let publisher = (&self.publisher.0, &self.publisher.1);
         let subscriber = (&self.subscriber.0, &self.subscriber.1);
@@ -296,9 +321,18 @@ impl Lane {
             clients.cpu_ns = clients.cpu_ns.saturating_sub(emulator);
             clients.user_ns = clients.user_ns.saturating_sub(emulator);
         }
+        let publisher_host = testbed.zip(packets).map(|(testbed, before)| {
+            let after = testbed.publisher_packets();
+            HostPackets {
+                sent: after.0 - before.0,
+                received: after.1 - before.1,
+                elapsed_ns: nanoseconds(outcome.elapsed),
+            }
+        });
         self.rounds.push(RoundOutcome {
             turn,
             outcome,
+            publisher_host,
             broker: broker
                 .as_ref()
                 .map(|meter| used("broker", meter))
@@ -363,7 +397,10 @@ fn result(args: &Args, lanes: &[Lane], own: bool, testbed: Option<&Testbed>) -> 
         configured: testbed.map(Testbed::configured),
         measured: testbed.map(Testbed::measured),
     };
-    let transports: Vec<_> = lanes.iter().map(|lane| transport(args, lane)).collect();
+    let transports: Vec<_> = lanes
+        .iter()
+        .map(|lane| transport_result(args, lane))
+        .collect();
     let mut validity = Validity::default();
     if cfg!(debug_assertions) {
         validity.note(mq_measure::Warning::DebugBuild);
@@ -386,7 +423,7 @@ fn result(args: &Args, lanes: &[Lane], own: bool, testbed: Option<&Testbed>) -> 
     }
 }
 
-fn transport(args: &Args, lane: &Lane) -> TransportResult {
+fn transport_result(args: &Args, lane: &Lane) -> TransportResult {
     let samples = lane.samples();
     let counts = lane.rounds.iter().fold(Counts::default(), |sum, round| {
         sum.plus(round.outcome.counts)
@@ -424,6 +461,15 @@ fn transport(args: &Args, lane: &Lane) -> TransportResult {
         rtt_last: None,
         counts,
         wire,
+        publisher_host: lane
+            .rounds
+            .iter()
+            .filter_map(|round| round.publisher_host)
+            .reduce(|a, b| HostPackets {
+                sent: a.sent + b.sent,
+                received: a.received + b.received,
+                elapsed_ns: a.elapsed_ns + b.elapsed_ns,
+            }),
         processes: [
             total(lane.rounds.iter().filter_map(|round| round.broker.as_ref())),
             total(

@@ -62,7 +62,7 @@ fn latency(result: &RunResult) -> Table {
                 .map(|t| t.latency.as_ref().map_or_else(dash, value)),
         );
     }
-    let rows: [CountRow; 8] = [
+    let rows: [CountRow; 9] = [
         ("sent", |t| t.counts.sent.to_string()),
         ("lost", |t| t.counts.lost.to_string()),
         ("duplicates", |t| t.counts.duplicates.to_string()),
@@ -78,6 +78,11 @@ fn latency(result: &RunResult) -> Table {
                 .wire
                 .and_then(|wire| Some(wire.packets_sent? + wire.packets_received?));
             packets.map_or_else(dash, |packets| ratio(packets, t.counts.sent))
+        }),
+        ("publisher's packets / s", |t| {
+            t.publisher_host.map_or_else(dash, |host| {
+                ratio(host.sent.saturating_mul(1_000_000_000), host.elapsed_ns)
+            })
         }),
         ("broker CPU / message", |t| cpu(t, "broker")),
         ("clients' CPU / message", |t| cpu(t, "clients")),

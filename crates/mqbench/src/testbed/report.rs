@@ -1,143 +1,18 @@
-//! The network of a comparison: hosts on this machine, with emulated links between them.
+//! What a testbed says of its links: as they were to be, and as they were.
 
-use std::{net::Ipv4Addr, path::PathBuf, time::Duration};
+use std::time::Duration;
 
 use mq_measure::{Validity, Warning, validity};
-use mq_netem::{Addresses, Direction, DirectionReport, Host, Lab, Link, LinkReport};
+use mq_netem::{Direction, DirectionReport, LinkReport};
 use serde_json::{Value, json};
 
+use super::{Station, Testbed};
 use crate::{report::units::time, workload::nanoseconds};
 
 /// Departures later than this at the 99th percentile are not what the profile says.
 const LATE: Duration = Duration::from_micros(500);
 
-/// Options of emulated links.
-#[derive(clap::Args, Clone, Debug)]
-#[command(next_help_heading = "Emulated links")]
-pub(crate) struct LinkArgs {
-    /// Emulate this link: a shipped one such as s22/wifi@loss=5%, or a file that ends in .toml
-    #[arg(long, value_name = "LINK")]
-    pub(crate) link: Option<String>,
-    /// The link between broker and subscriber, if it is another
-    #[arg(long, value_name = "LINK", requires = "link")]
-    pub(crate) sub_link: Option<String>,
-    /// Who is behind the link
-    #[arg(long, value_enum, default_value_t = Topology::Publisher, requires = "link")]
-    pub(crate) topology: Topology,
-}
-
-/// Where the link is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-pub(crate) enum Topology {
-    /// Three hosts; the link is the publisher's, the subscriber's is perfect (S22)
-    Publisher,
-    /// Three hosts; both have a link like it (S21's scenario A)
-    Both,
-    /// Two hosts; publisher and subscriber share one and its link to the broker (W20)
-    Shared,
-}
-
-/// Hosts and links, while they last.
-#[derive(Debug)]
-pub(crate) struct Testbed {
-    lab: Lab,
-    broker: Host,
-    publisher: Station,
-    /// `None` where it is on the publisher's host.
-    subscriber: Option<Station>,
-}
-
-/// A host with one link to the broker.
-#[derive(Debug)]
-struct Station {
-    role: &'static str,
-    host: Host,
-    link: Link,
-    name: String,
-    addresses: Addresses,
-}
-
-/// How one role reaches the broker.
-#[derive(Clone, Debug)]
-pub(crate) struct Access {
-    /// Where its sockets belong.
-    pub(crate) namespace: PathBuf,
-    /// The broker's address on its link.
-    pub(crate) broker: Ipv4Addr,
-}
-
 impl Testbed {
-    /// Builds what is asked for; `None` if no link is. Before any thread is started.
-    pub(crate) fn build(args: &LinkArgs, seed: u64) -> anyhow::Result<Option<Self>> {
-        let Some(name) = &args.link else {
-            return Ok(None);
-        };
-        // Mistakes first: nothing is built for a link that does not exist.
-        let link = Link::load(name)?;
-        let perfect = (Link::default(), "perfect".to_owned());
-        let sub_link = match (&args.sub_link, args.topology) {
-            (Some(_), Topology::Shared) => {
-                anyhow::bail!("--sub-link has no place in --topology shared: there is one link")
-            }
-            (None, Topology::Shared) => None,
-            (Some(name), _) => Some((Link::load(name)?, name.clone())),
-            (None, Topology::Both) => Some((link.clone(), name.clone())),
-            (None, Topology::Publisher) => Some(perfect),
-        };
-        let mut lab = Lab::enter()?;
-        let broker = Host::new()?;
-        let mut station = |role, (link, name), seed| -> anyhow::Result<Station> {
-            let host = Host::new()?;
-            let addresses = lab.connect(&host, &broker, &link, seed)?;
-            Ok(Station {
-                role,
-                host,
-                link,
-                name,
-                addresses,
-            })
-        };
-        let publisher = station("publisher", (link, name.clone()), seed)?;
-        let subscriber = sub_link
-            .map(|link| station("subscriber", link, seed.wrapping_add(1)))
-            .transpose()?;
-        Ok(Some(Self {
-            lab,
-            broker,
-            publisher,
-            subscriber,
-        }))
-    }
-
-    /// The broker's host.
-    pub(crate) fn broker(&self) -> &Host {
-        &self.broker
-    }
-
-    /// The broker's addresses, one a link.
-    pub(crate) fn broker_addresses(&self) -> impl Iterator<Item = Ipv4Addr> {
-        self.stations().map(|station| station.addresses.far)
-    }
-
-    /// How the publisher reaches the broker.
-    pub(crate) fn publisher(&self) -> Access {
-        self.publisher.access()
-    }
-
-    /// How the subscriber does.
-    pub(crate) fn subscriber(&self) -> Access {
-        self.subscriber.as_ref().unwrap_or(&self.publisher).access()
-    }
-
-    /// CPU time of the emulator, which is part of this process and none of the clients' work.
-    pub(crate) fn cpu_time(&self) -> Duration {
-        self.lab.cpu_time()
-    }
-
-    fn stations(&self) -> impl Iterator<Item = &Station> {
-        std::iter::once(&self.publisher).chain(&self.subscriber)
-    }
-
     fn links(&self) -> impl Iterator<Item = (&Station, LinkReport)> {
         self.stations().zip(self.lab.reports())
     }
@@ -234,15 +109,6 @@ impl Testbed {
             }
         }
         text
-    }
-}
-
-impl Station {
-    fn access(&self) -> Access {
-        Access {
-            namespace: self.host.path(),
-            broker: self.addresses.far,
-        }
     }
 }
 
