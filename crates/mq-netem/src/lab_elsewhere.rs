@@ -4,6 +4,7 @@ use std::{
     convert::Infallible,
     io,
     path::{Path, PathBuf},
+    process::{Command, ExitStatus},
     time::Duration,
 };
 
@@ -31,6 +32,10 @@ impl Lab {
         match self.0 {}
     }
 
+    pub fn run(&self, _: Command) -> io::Result<ExitStatus> {
+        match self.0 {}
+    }
+
     #[must_use]
     pub fn reports(&self) -> Vec<LinkReport> {
         match self.0 {}
@@ -50,6 +55,10 @@ impl Host {
 
     pub fn run<T: Send>(&self, _: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         match self.0 {}
+    }
+
+    pub fn move_into(_: &Path) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 
     pub fn capture(&self, _: &Path) -> Result<Capture, Error> {

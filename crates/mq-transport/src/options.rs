@@ -290,7 +290,8 @@ pub struct QuicOptions {
     /// Let the kernel split and join datagrams (GSO, GRO). Default: yes. Off to see each packet
     /// on a link emulator or a capture.
     pub segmentation_offload: bool,
-    /// Write a qlog file for each connection into this directory. Default: none.
+    /// Write a qlog file for each connection into this directory, which is made if it is not there.
+    /// Default: none.
     pub qlog_directory: Option<PathBuf>,
 }
 

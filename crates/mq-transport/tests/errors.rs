@@ -246,8 +246,9 @@ async fn each_congestion_control_works_or_is_refused_in_one_line() {
 #[tokio::test]
 async fn a_qlog_file_is_written_for_each_connection() {
     let directory = tempfile::tempdir().unwrap();
+    let traces = directory.path().join("new/traces");
     let quic = QuicOptions {
-        qlog_directory: Some(directory.path().to_owned()),
+        qlog_directory: Some(traces.clone()),
         segmentation_offload: false,
         ..QuicOptions::default()
     };
@@ -263,6 +264,6 @@ async fn a_qlog_file_is_written_for_each_connection() {
         ..connect_options()
     });
     common::connect(&connector.unwrap(), &mut listener).await;
-    let files: Vec<_> = fs::read_dir(directory.path()).unwrap().collect();
+    let files: Vec<_> = fs::read_dir(traces).unwrap().collect();
     assert_eq!(files.len(), 2);
 }

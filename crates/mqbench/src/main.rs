@@ -60,20 +60,29 @@ enum Command {
     Connect(cmd::connect::Args),
     /// Many publishers and subscribers: throughput and CPU per message
     Load(cmd::load::Args),
+    /// Hosts and emulated links for any other program
+    #[cfg(unix)]
+    Lab(cmd::lab::Args),
     /// Run the broker
     Broker(cmd::broker::Args),
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    let done = |()| ExitCode::SUCCESS;
     let result = match cli.command {
         // The broker chooses its own threads.
-        Command::Broker(args) => cmd::broker::run(&args),
+        Command::Broker(args) => cmd::broker::run(&args).map(done),
+        #[cfg(unix)]
+        Command::Lab(args) => cmd::lab::run(&args),
         // A network is made before there are threads.
-        other => other.testbed().and_then(|testbed| run(other, testbed)),
+        other => other
+            .testbed()
+            .and_then(|testbed| run(other, testbed))
+            .map(done),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             // One line: what was tried, and why it failed.
             eprintln!("mqbench: {error:#}");
@@ -119,5 +128,7 @@ async fn dispatch(command: Command, testbed: Option<Testbed>) -> anyhow::Result<
         Command::Connect(args) => cmd::connect::run(args).await,
         Command::Load(args) => cmd::load::run(args).await,
         Command::Broker(args) => cmd::broker::run(&args),
+        #[cfg(unix)]
+        Command::Lab(args) => cmd::lab::run(&args).map(drop),
     }
 }

@@ -11,11 +11,17 @@
 //! with the last process, socket and handle in it.
 
 mod capture;
+mod contain;
 mod namespace;
 mod packet;
 mod wire;
 
-use std::{net::Ipv4Addr, time::Duration};
+use std::{
+    io,
+    net::Ipv4Addr,
+    process::{Command, ExitStatus},
+    time::Duration,
+};
 
 use crate::{Addresses, Error, Link, LinkReport};
 pub use capture::Capture;
@@ -69,6 +75,18 @@ impl Lab {
         self.wires
             .push(Wire::start(near_wire, far_wire, link, seed)?);
         Ok(ends)
+    }
+
+    /// Runs a command to its end, in this lab's own network, where the links' inner ends are: it is
+    /// root there. Whatever it starts ends with it, and it ends with this process, however that ends.
+    ///
+    /// The command is the first process of a process namespace, which the system protects from
+    /// signals that it does not handle: let it start the program that is wanted.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn run(&self, command: Command) -> io::Result<ExitStatus> {
+        contain::run(command)
     }
 
     /// What happened on the links so far, in the order in which they were made.

@@ -63,15 +63,28 @@ impl Host {
         Capture::start(self, file)
     }
 
-    /// Where this process finds the namespace, for those who take a path.
+    /// Moves this process to the host whose [`path`](Self::path) that is; the process is part of
+    /// the host's [`Lab`](super::Lab), which may be another process.
+    ///
+    /// Call it before there are threads: only the calling one moves.
+    ///
+    /// # Errors
+    /// If the system refuses, or there is no such host any more.
+    pub fn move_into(path: &Path) -> io::Result<()> {
+        setns(File::open(path)?, CloneFlags::CLONE_NEWNET)?;
+        Ok(())
+    }
+
+    /// Where processes of this machine find the namespace, as long as this value lives.
     #[must_use]
     pub fn path(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/self/fd/{}", self.namespace.as_raw_fd()))
+        let process = std::process::id();
+        PathBuf::from(format!("/proc/{process}/fd/{}", self.namespace.as_raw_fd()))
     }
 }
 
 /// A thread may change its namespace without others noticing.
-fn in_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+pub(super) fn in_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().spawn_scoped(scope, work)?;
         thread

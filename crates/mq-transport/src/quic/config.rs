@@ -236,6 +236,11 @@ fn qlog(quic: &QuicOptions, side: &str) -> Result<Option<QlogStream>, Error> {
     let Some(directory) = quic.qlog_directory.as_deref().map(Path::new) else {
         return Ok(None);
     };
+    std::fs::create_dir_all(directory).map_err(|source| Error::File {
+        what: "qlog directory",
+        path: directory.to_owned(),
+        source,
+    })?;
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let path = directory.join(format!("{}-{side}-{number}.qlog", std::process::id()));
     let file = File::create(&path).map_err(|source| Error::File {

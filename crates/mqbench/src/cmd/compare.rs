@@ -91,7 +91,13 @@ fn transport(name: &str) -> Result<Scheme, String> {
 impl Args {
     /// The network that the options ask for; `None` for this machine's own.
     pub(crate) fn testbed(&self) -> anyhow::Result<Option<Testbed>> {
-        Testbed::build(&self.links, self.seed)
+        if self.links.any() {
+            return Testbed::build(&self.links, self.seed).map(Some);
+        }
+        if self.links.pcap.is_some() {
+            bail!("--pcap needs a --link: hosts of its own");
+        }
+        Ok(None)
     }
 
     fn messages_per_round(&self) -> u64 {

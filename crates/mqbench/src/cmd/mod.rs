@@ -5,6 +5,8 @@ pub(crate) mod compare;
 pub(crate) mod connect;
 pub(crate) mod e2e;
 pub(crate) mod join;
+#[cfg(unix)]
+pub(crate) mod lab;
 pub(crate) mod load;
 pub(crate) mod publish;
 pub(crate) mod reconnect;

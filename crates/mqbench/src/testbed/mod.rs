@@ -5,6 +5,7 @@ mod report;
 use std::{
     net::Ipv4Addr,
     path::{Path, PathBuf},
+    process::{Command, ExitStatus},
     time::Duration,
 };
 
@@ -36,7 +37,7 @@ pub(crate) struct LinkArgs {
 
 impl LinkArgs {
     /// Whether any link is asked for.
-    fn any(&self) -> bool {
+    pub(crate) fn any(&self) -> bool {
         self.link.is_some() || self.pub_link.is_some() || self.sub_link.is_some()
     }
 
@@ -108,15 +109,8 @@ pub(crate) struct Access {
 }
 
 impl Testbed {
-    /// Builds what is asked for; `None` if no link is. Before any thread is started.
-    pub(crate) fn build(args: &LinkArgs, seed: u64) -> anyhow::Result<Option<Self>> {
-        if !args.any() {
-            anyhow::ensure!(
-                args.pcap.is_none(),
-                "--pcap needs a --link: hosts of its own"
-            );
-            return Ok(None);
-        }
+    /// Builds what is asked for; links that are not are perfect. Before any thread is started.
+    pub(crate) fn build(args: &LinkArgs, seed: u64) -> anyhow::Result<Self> {
         // Mistakes first: nothing is built for a link that does not exist.
         let (publisher, subscriber) = args.links()?;
         if let Some(folder) = &args.pcap {
@@ -149,13 +143,11 @@ impl Testbed {
         if let Some(folder) = &args.pcap {
             testbed.capture(folder)?;
         }
-        Ok(Some(testbed))
+        Ok(testbed)
     }
 
     fn capture(&mut self, folder: &Path) -> anyhow::Result<()> {
-        let stations = self.stations().map(|station| (station.role, &station.host));
-        let hosts = stations.chain([("broker", &self.broker)]);
-        let captures = hosts.map(|(role, host)| {
+        let captures = self.hosts().map(|(role, host)| {
             let file = folder.join(format!("{role}.pcap"));
             let capture = host.capture(&file)?;
             Ok((file, capture))
@@ -175,6 +167,17 @@ impl Testbed {
             }
         }
         Ok(())
+    }
+
+    /// The hosts and their roles.
+    pub(crate) fn hosts(&self) -> impl Iterator<Item = (&'static str, &Host)> {
+        let stations = self.stations().map(|station| (station.role, &station.host));
+        stations.chain([("broker", &self.broker)])
+    }
+
+    /// Runs a command to its end in the testbed; see [`Lab::run`].
+    pub(crate) fn run(&self, command: Command) -> std::io::Result<ExitStatus> {
+        self.lab.run(command)
     }
 
     /// Packets that the publisher's host has sent so far, and such that were sent to it.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mq_measure::{Validity, Warning, validity};
-use mq_netem::{Direction, DirectionReport, LinkReport};
+use mq_netem::{Addresses, Direction, DirectionReport, LinkReport};
 use serde_json::{Value, json};
 
 use super::{Station, Testbed};
@@ -92,23 +92,42 @@ impl Testbed {
         }
     }
 
+    /// A line a host with a link: its address, the broker's, and what the link is.
+    pub(crate) fn map(&self) -> String {
+        let line = |station: &Station| {
+            let Addresses { near, far } = station.addresses;
+            format!(
+                "{:<10}  {near}  broker at {far}  {}\n",
+                station.role,
+                station.link_name()
+            )
+        };
+        self.stations().map(line).collect()
+    }
+
     /// A line a link: what it was to be, and what it was.
     pub(crate) fn describe(&self) -> String {
         let mut text = String::new();
         for (station, report) in self.links() {
-            let description = match station.link.description.as_str() {
-                "" => String::new(),
-                description => format!(" ({description})"),
-            };
             text.push_str(&format!(
-                "{}'s link: {}{description}\n",
-                station.role, station.name
+                "{}'s link: {}\n",
+                station.role,
+                station.link_name()
             ));
             for (name, report) in [("up", report.up), ("down", report.down)] {
                 text.push_str(&format!("  {name}: {}\n", describe(&report)));
             }
         }
         text
+    }
+}
+
+impl Station {
+    fn link_name(&self) -> String {
+        match self.link.description.as_str() {
+            "" => self.name.clone(),
+            description => format!("{} ({description})", self.name),
+        }
     }
 }
 

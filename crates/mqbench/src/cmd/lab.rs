@@ -1,0 +1,132 @@
+//! `mqbench lab`: the emulated network for any other program.
+
+use std::{
+    os::unix::process::{CommandExt as _, ExitStatusExt as _},
+    path::PathBuf,
+    process::{Command, ExitCode, ExitStatus},
+};
+
+use anyhow::{Context, bail};
+use mq_netem::Host;
+
+use crate::{
+    report,
+    testbed::{LinkArgs, Testbed},
+};
+
+/// Where programs in the lab find its hosts: `role=path` for each, with commas.
+const HOSTS: &str = "MQBENCH_LAB";
+
+/// Options of `lab`.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(clap::Subcommand, Clone, Debug)]
+enum Action {
+    /// Build hosts and links, and run a shell or a command among them; both end together
+    Shell(ShellArgs),
+    /// In such a shell: run a program on one of the hosts
+    #[command(arg_required_else_help = true)]
+    Exec {
+        /// publisher, subscriber or broker
+        role: String,
+        /// The program and its arguments
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
+    /// The first process of a lab: starts the command and waits for it
+    #[command(hide = true)]
+    Init {
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
+}
+
+#[derive(clap::Args, Clone, Debug)]
+struct ShellArgs {
+    /// Seed of what the links do by chance
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    links: LinkArgs,
+    /// A command instead of a shell
+    #[arg(last = true)]
+    command: Vec<String>,
+}
+
+/// Before there are threads.
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    match &args.action {
+        Action::Shell(args) => shell(args),
+        Action::Exec { role, command } => exec(role, command),
+        Action::Init { command } => Ok(code(start(command)?)),
+    }
+}
+
+fn shell(args: &ShellArgs) -> anyhow::Result<ExitCode> {
+    let mut testbed = Testbed::build(&args.links, args.seed)?;
+    let mut inner = Command::new(std::env::current_exe().context("cannot find this program")?);
+    inner.args(["lab", "init"]);
+    if args.command.is_empty() {
+        report::print(&format!(
+            "{}\nmqbench lab exec ROLE PROGRAM... runs a program on a host; the lab ends with this \
+             shell\n",
+            testbed.map()
+        ))?;
+        inner.arg(std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into()));
+    } else {
+        inner.args(&args.command);
+    }
+    let hosts = testbed.hosts();
+    let hosts: Vec<_> = hosts
+        .map(|(role, host)| format!("{role}={}", host.path().display()))
+        .collect();
+    inner.env(HOSTS, hosts.join(","));
+    let status = testbed.run(inner).context("cannot start the lab")?;
+    testbed.finish_captures()?;
+    eprint!("{}", testbed.describe());
+    Ok(code(status))
+}
+
+/// Becomes the program, on that host.
+fn exec(role: &str, command: &[String]) -> anyhow::Result<ExitCode> {
+    let hosts = std::env::var(HOSTS).map_err(|_| {
+        anyhow::anyhow!("there is no lab around: this works in `mqbench lab shell`")
+    })?;
+    let hosts: Vec<_> = hosts
+        .split(',')
+        .filter_map(|host| host.split_once('='))
+        .collect();
+    let Some((_, path)) = hosts.iter().find(|(known, _)| *known == role) else {
+        let known: Vec<_> = hosts.iter().map(|(role, _)| *role).collect();
+        bail!(
+            "there is no host `{role}` in this lab: there are {}",
+            known.join(", ")
+        );
+    };
+    Host::move_into(&PathBuf::from(path))
+        .with_context(|| format!("cannot enter the {role}'s host"))?;
+    let [program, arguments @ ..] = command else {
+        bail!("name a program to run");
+    };
+    let error = Command::new(program).args(arguments).exec();
+    Err(error).with_context(|| format!("cannot run {program}"))
+}
+
+fn start(command: &[String]) -> anyhow::Result<ExitStatus> {
+    let [program, arguments @ ..] = command else {
+        bail!("name a program to run");
+    };
+    let status = Command::new(program).args(arguments).status();
+    status.with_context(|| format!("cannot run {program}"))
+}
+
+/// As a shell has it: 128 and the signal for what a signal ended.
+fn code(status: ExitStatus) -> ExitCode {
+    let signal = status.signal().unwrap_or(0);
+    let code = status.code().unwrap_or(128 + signal);
+    u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from)
+}
