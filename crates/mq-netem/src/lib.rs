@@ -10,6 +10,7 @@ mod lab;
 #[cfg(not(target_os = "linux"))]
 #[path = "lab_elsewhere.rs"]
 mod lab;
+mod medium;
 mod model;
 mod presets;
 mod profile;
@@ -18,6 +19,7 @@ mod units;
 
 pub use error::Error;
 pub use lab::{Host, Lab};
+pub use medium::{Channel, Medium, StationCounts};
 pub use model::{Counts, Fate, Pipe};
 pub use profile::{Direction, Link, Loss, Queue};
 pub use report::{Addresses, DirectionReport, LinkReport};
