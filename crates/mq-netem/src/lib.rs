@@ -10,6 +10,7 @@ mod lab;
 #[cfg(not(target_os = "linux"))]
 #[path = "lab_elsewhere.rs"]
 mod lab;
+mod medium;
 mod model;
 mod presets;
 mod profile;
@@ -18,6 +19,7 @@ mod units;
 
 pub use error::Error;
 pub use lab::{Capture, Host, Lab};
+pub use medium::{Channel, Medium, StationCounts};
 pub use model::{Counts, Fate, Pipe};
 pub use profile::{Direction, Distribution, Link, Loss, Queue, Trace};
 pub use report::{Addresses, CaptureReport, DirectionReport, LinkReport};

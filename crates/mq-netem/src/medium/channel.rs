@@ -1,0 +1,260 @@
+//! The channel at work.
+
+use std::collections::VecDeque;
+
+use crate::{Medium, units::nanoseconds};
+
+/// A half-duplex channel that stations share by 802.11's distributed coordination function (DCF).
+///
+/// Stations are numbered from 0; the access point is one of them. Each sends its frames in order,
+/// one at a time:
+///
+/// ```text
+///             a frame arrives, the channel is idle for DIFS
+///      +----------------------------------------------------------+
+///      |                                                          v
+///  +------+ a frame arrives,  +-------+ idle for DIFS +--------+ 0, +-------+
+///  | idle |------------------>| waits |-------------->| counts |--->| sends |
+///  +------+ draws a back-off  +-------+<--------------| slots  |    +-------+
+///      ^                          ^    somebody sends +--------+       |
+///      |                          |    (keeps count)   | 0, no frame   |
+///      +--------------------------|--------------------+               |
+///                                 +------------------------------------+
+///                                   draws a back-off, frame or not
+///
+///  A ==DIFS==|2|1|0 data     |SIFS|ack|==DIFS==|4|3|2|..      drew 2, then 4
+///  B ==DIFS==|5|4|3                   |==DIFS==|3|2|1|0 data  kept 3
+/// ```
+///
+/// A back-off is drawn from 0 to the contention window, which is `cw_min` and becomes 2 cw + 1, up
+/// to `cw_max`, with each failure of a frame. A frame fails if another begins in the same slot (a
+/// collision), else with the frame error rate. It is sent again up to `retries` times and then lost.
+/// A failure takes as long as a success: the sender waits for an acknowledgement that does not come,
+/// the others wait as long (EIFS at the basic rate). With n slots counted down, one exchange takes
+///
+/// ```text
+/// DIFS + n slot + preamble + 8 (bytes + header) / rate + SIFS + preamble + 8 ack / basic rate
+/// ```
+///
+/// and the frame is delivered before the SIFS. Frames that collide take as long as the longest.
+///
+/// Left out: hidden stations, capture, changes of rate, RTS/CTS, fragments, aggregation, priorities
+/// (EDCA), beacons, broadcast, lost acknowledgements, propagation and the time it takes to sense the
+/// channel, padding to whole OFDM symbols, and 802.11g's signal extension of 6 us. A frame that
+/// reaches an idle channel at the very instant that another does waits for it; in the air, frames
+/// that begin a microsecond apart may collide.
+///
+/// [`arrive`](Self::arrive) a frame, then [`advance`](Self::advance) at [`next`](Self::next), and so
+/// on. Being late with that changes nothing: what happens has the time at which it was due.
+#[derive(Debug)]
+pub struct Channel<T> {
+    medium: Medium,
+    /// The medium's, in nanoseconds.
+    slot: u64,
+    random: fastrand::Rng,
+    state: State,
+    stations: Vec<Station<T>>,
+    /// What is delivered and not handed out, oldest first.
+    delivered: VecDeque<(u64, T)>,
+}
+
+/// What the channel is doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// Nobody sends data: acknowledgement and DIFS are over at `slots_from`, and counters run since.
+    Free { slots_from: u64 },
+    /// Some station sends, or several collide, until then.
+    Busy { until: u64 },
+}
+
+#[derive(Debug)]
+struct Station<T> {
+    /// What it holds, with the bytes of each, oldest first. A frame stays until it is delivered or
+    /// lost.
+    queue: VecDeque<(u64, T)>,
+    /// Slots left when counters last stood still; `None` if it had counted down. With a frame in the
+    /// queue it is `Some`, or the station sends.
+    back_off: Option<u64>,
+    cw: u64,
+    /// How often the oldest frame failed.
+    failures: u8,
+    sends: bool,
+    counts: StationCounts,
+}
+
+/// What became of a station's frames.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StationCounts {
+    /// Handed to the station.
+    pub arrived: u64,
+    /// Reached the receiver.
+    pub delivered: u64,
+    /// Given up after the last retry.
+    pub lost: u64,
+    /// Dropped: the queue was full.
+    pub overflowed: u64,
+    /// Attempts to send a frame that have ended: as many as were delivered, collided or were
+    /// damaged.
+    pub transmissions: u64,
+    /// Transmissions that met another.
+    pub collisions: u64,
+    /// Transmissions that were not the first of their frame.
+    pub retries: u64,
+}
+
+impl<T> Channel<T> {
+    /// An idle channel whose chances are drawn from `seed`.
+    #[must_use]
+    pub fn new(medium: Medium, stations: usize, seed: u64) -> Self {
+        let station = || Station {
+            queue: VecDeque::new(),
+            back_off: None,
+            cw: medium.cw_min,
+            failures: 0,
+            sends: false,
+            counts: StationCounts::default(),
+        };
+        Self {
+            // Of a file, it is never 0.
+            slot: nanoseconds(medium.slot).max(1),
+            random: fastrand::Rng::with_seed(seed),
+            state: State::Free { slots_from: 0 },
+            stations: std::iter::repeat_with(station).take(stations).collect(),
+            delivered: VecDeque::new(),
+            medium,
+        }
+    }
+
+    /// Station `from` gets a frame to send, of `bytes` as an Ethernet frame, at `now`, nanoseconds,
+    /// which never goes back.
+    ///
+    /// If the station's queue is full, the frame is dropped and counted.
+    pub fn arrive(&mut self, now: u64, from: usize, bytes: u64, frame: T) {
+        self.run(now);
+        let station = &mut self.stations[from];
+        station.counts.arrived += 1;
+        if station.queue.len() as u64 >= self.medium.queue {
+            station.counts.overflowed += 1;
+            return;
+        }
+        station.queue.push_back((bytes, frame));
+        if station.queue.len() > 1 {
+            return;
+        }
+        match self.state {
+            State::Free { slots_from }
+                if now >= slots_from
+                    && station
+                        .back_off
+                        .is_none_or(|left| left <= (now - slots_from) / self.slot) =>
+            {
+                self.begin(now, slots_from);
+            }
+            _ => {
+                let random = &mut self.random;
+                station
+                    .back_off
+                    .get_or_insert_with(|| random.u64(..=station.cw));
+            }
+        }
+    }
+
+    /// When the channel next changes or has something to hand out; `None` if not before a frame
+    /// arrives.
+    #[must_use]
+    pub fn next(&self) -> Option<u64> {
+        // What waits to be handed out was due before anything that is to come.
+        let delivered = self.delivered.front().map(|(at, _)| *at);
+        delivered.or_else(|| self.next_change())
+    }
+
+    /// Hands out what was delivered up to `now`, with the time at which it was, in order.
+    pub fn advance(&mut self, now: u64, mut deliver: impl FnMut(u64, T)) {
+        self.run(now);
+        for (at, frame) in self.delivered.drain(..) {
+            deliver(at, frame);
+        }
+    }
+
+    /// What became of the frames of a station so far.
+    #[must_use]
+    pub fn counts(&self, station: usize) -> StationCounts {
+        self.stations[station].counts
+    }
+
+    /// Lets everything happen that was due by `now`, in order.
+    fn run(&mut self, now: u64) {
+        while let Some(at) = self.next_change()
+            && at <= now
+        {
+            match self.state {
+                State::Free { slots_from } => self.begin(at, slots_from),
+                State::Busy { .. } => self.end(at),
+            }
+        }
+    }
+
+    fn next_change(&self) -> Option<u64> {
+        match self.state {
+            State::Busy { until } => Some(until),
+            State::Free { slots_from } => {
+                let waiting = self.stations.iter().filter(|s| !s.queue.is_empty());
+                let least = waiting.filter_map(|station| station.back_off).min()?;
+                Some(slots_from + least * self.slot)
+            }
+        }
+    }
+
+    /// All counters stop; who has counted down and has a frame sends it.
+    fn begin(&mut self, at: u64, slots_from: u64) {
+        let counted = (at - slots_from) / self.slot;
+        let mut until = at;
+        for station in &mut self.stations {
+            station.back_off = station.back_off.and_then(|left| {
+                let left = left.saturating_sub(counted);
+                (left > 0).then_some(left)
+            });
+            if station.back_off.is_none()
+                && let Some((bytes, _)) = station.queue.front()
+            {
+                station.sends = true;
+                until = until.max(at + self.medium.sending(*bytes));
+            }
+        }
+        self.state = State::Busy { until };
+    }
+
+    /// What was sent is delivered or has failed.
+    fn end(&mut self, at: u64) {
+        let collided = self.stations.iter().filter(|s| s.sends).count() > 1;
+        for station in self.stations.iter_mut().filter(|s| s.sends) {
+            station.sends = false;
+            let counts = &mut station.counts;
+            counts.transmissions += 1;
+            counts.collisions += u64::from(collided);
+            counts.retries += u64::from(station.failures > 0);
+            let failed = collided || self.medium.frame_error_rate.happens(&mut self.random);
+            if failed && station.failures < self.medium.retries {
+                station.failures += 1;
+                station.cw = (2 * station.cw + 1).min(self.medium.cw_max);
+            } else {
+                let (_, frame) = station.queue.pop_front().expect("who sends has a frame");
+                if failed {
+                    counts.lost += 1;
+                } else {
+                    counts.delivered += 1;
+                    self.delivered.push_back((at, frame));
+                }
+                station.failures = 0;
+                station.cw = self.medium.cw_min;
+            }
+            station.back_off = Some(self.random.u64(..=station.cw));
+        }
+        self.state = State::Free {
+            slots_from: at + self.medium.settling(),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,359 @@
+//! What a shared channel is like, as a file says it.
+
+use std::{ops::RangeInclusive, str::FromStr, time::Duration};
+
+use serde::Deserialize;
+
+use crate::{
+    Error, Probability, Rate,
+    units::{Time, nanoseconds},
+};
+
+const MICROSECOND: Duration = Duration::from_micros(1);
+const MILLISECOND: Duration = Duration::from_millis(1);
+
+/// An 802.11 channel that several stations share: its times, and how it loses frames.
+///
+/// The default is 802.11g at its best: 54 Mbit/s, short slots, nothing lost but by collision.
+///
+/// ```
+/// let medium: mq_netem::Medium = r#"
+///     description = "a channel that damages one frame in ten and repeats it once at most"
+///     [medium]
+///     frame_error_rate = "10%"
+///     retries = 1
+/// "#
+/// .parse()?;
+/// assert_eq!(medium.retries, 1);
+/// assert_eq!(medium.rate.bits_per_second(), 54_000_000);
+/// # Ok::<(), mq_netem::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Debug)]
+pub struct Medium {
+    /// What it stands for, and where its figures are from.
+    pub description: String,
+    /// How fast data frames are sent, without their preamble.
+    pub rate: Rate,
+    /// How fast acknowledgements are sent, without their preamble.
+    pub basic_rate: Rate,
+    /// One step of a back-off counter.
+    pub slot: Duration,
+    /// From a data frame to its acknowledgement.
+    pub sifs: Duration,
+    /// How long the channel is idle before counters run.
+    pub difs: Duration,
+    /// What precedes a frame of either kind.
+    pub preamble: Duration,
+    /// By how many bytes a frame on the air is longer than the Ethernet frame that it carries.
+    pub header: u64,
+    /// Bytes of an acknowledgement.
+    pub ack: u64,
+    /// The contention window of a frame's first attempt: a back-off is 0 to this many slots.
+    pub cw_min: u64,
+    /// The contention window grows no further than this.
+    pub cw_max: u64,
+    /// How many of the frames that did not collide are damaged, whatever their size.
+    pub frame_error_rate: Probability,
+    /// How often a frame that failed is sent again; with 0 it is lost at once.
+    pub retries: u8,
+    /// Frames that a station holds, the one being sent among them; further frames are dropped
+    /// (tail drop).
+    pub queue: u64,
+}
+
+impl Default for Medium {
+    fn default() -> Self {
+        Self {
+            description: "802.11g at 54 Mbit/s".to_owned(),
+            rate: megabits(54),
+            // The highest mandatory rate that is no higher than the frame's.
+            basic_rate: megabits(24),
+            slot: Duration::from_micros(9),
+            sifs: Duration::from_micros(10),
+            // SIFS and two slots.
+            difs: Duration::from_micros(28),
+            preamble: Duration::from_micros(20),
+            // MAC header 24, LLC and SNAP 8, frame check sequence 4, less Ethernet's header of 14.
+            header: 22,
+            ack: 14,
+            cw_min: 15,
+            cw_max: 1023,
+            frame_error_rate: Probability::ZERO,
+            // dot11ShortRetryLimit.
+            retries: 7,
+            // As a link's.
+            queue: 1000,
+        }
+    }
+}
+
+fn megabits(rate: u64) -> Rate {
+    Rate::from_bits_per_second(rate * 1_000_000).expect("it is more than 0")
+}
+
+impl Medium {
+    /// The medium that a whole file describes, as a table.
+    ///
+    /// Numbers may be strings, so that a change such as `retries=3` can be put in as it is.
+    ///
+    /// # Errors
+    /// One line that names the key, the value and what is allowed.
+    pub(crate) fn from_table(table: toml::Table) -> Result<Self, String> {
+        let raw: RawFile = table
+            .try_into()
+            // All of it: the key is in its last line.
+            .map_err(|error: toml::de::Error| one_line(&error.to_string()))?;
+        raw.medium.checked(raw.description)
+    }
+
+    /// How long a station sends a frame that carries `bytes` of Ethernet frame, in nanoseconds.
+    pub(super) fn sending(&self, bytes: u64) -> u64 {
+        nanoseconds(self.preamble) + self.rate.nanoseconds_for(bytes + self.header)
+    }
+
+    /// From the end of a data frame until counters run again, in nanoseconds.
+    pub(super) fn settling(&self) -> u64 {
+        nanoseconds(self.sifs)
+            + nanoseconds(self.preamble)
+            + self.basic_rate.nanoseconds_for(self.ack)
+            + nanoseconds(self.difs)
+    }
+}
+
+impl FromStr for Medium {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        toml::from_str(text)
+            // Without the picture of the line that a terminal would show.
+            .map_err(|error: toml::de::Error| one_line(error.message()))
+            .and_then(Self::from_table)
+            .map_err(|problem| Error::Profile {
+                name: "the profile".to_owned(),
+                problem,
+            })
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.lines().collect::<Vec<_>>().join(" ")
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawFile {
+    description: String,
+    medium: RawMedium,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct RawMedium {
+    rate: Option<Rate>,
+    basic_rate: Option<Rate>,
+    slot: Option<Time>,
+    sifs: Option<Time>,
+    difs: Option<Time>,
+    preamble: Option<Time>,
+    header: Option<Number>,
+    ack: Option<Number>,
+    cw_min: Option<Number>,
+    cw_max: Option<Number>,
+    frame_error_rate: Option<Probability>,
+    retries: Option<Number>,
+    queue: Option<Frames>,
+}
+
+impl RawMedium {
+    fn checked(self, description: String) -> Result<Medium, String> {
+        let standard = Medium::default();
+        let sifs = time("sifs", self.sifs, standard.sifs, Duration::ZERO)?;
+        let cw_min = window("cw_min", self.cw_min, standard.cw_min, 1)?;
+        Ok(Medium {
+            description,
+            rate: self.rate.unwrap_or(standard.rate),
+            basic_rate: self.basic_rate.unwrap_or(standard.basic_rate),
+            // Without slots, whoever waits would send at the same instant.
+            slot: time("slot", self.slot, standard.slot, MICROSECOND)?,
+            sifs,
+            // A shorter one would let others in before the acknowledgement.
+            difs: time("difs", self.difs, standard.difs, sifs)?,
+            preamble: time("preamble", self.preamble, standard.preamble, Duration::ZERO)?,
+            header: number("header", self.header, standard.header, 0..=256)?,
+            ack: number("ack", self.ack, standard.ack, 0..=256)?,
+            cw_min,
+            cw_max: window("cw_max", self.cw_max, standard.cw_max, cw_min)?,
+            frame_error_rate: self.frame_error_rate.unwrap_or(standard.frame_error_rate),
+            retries: number("retries", self.retries, standard.retries, 0..=7)?,
+            queue: self.queue.map_or(standard.queue, |Frames(frames)| frames),
+        })
+    }
+}
+
+fn time(
+    key: &str,
+    given: Option<Time>,
+    standard: Duration,
+    least: Duration,
+) -> Result<Duration, String> {
+    let time = given.map_or(standard, |Time(time)| time);
+    if (least..=MILLISECOND).contains(&time) {
+        Ok(time)
+    } else {
+        let [time, least, most] =
+            [time, least, MILLISECOND].map(|time| time.div_duration_f64(MICROSECOND));
+        Err(format!(
+            "medium.{key} is {time}us: write {least}us to {most}us"
+        ))
+    }
+}
+
+fn number<T>(
+    key: &str,
+    given: Option<Number>,
+    standard: T,
+    allowed: RangeInclusive<T>,
+) -> Result<T, String>
+where
+    T: TryFrom<u64> + PartialOrd + std::fmt::Display,
+{
+    let Some(Number(number)) = given else {
+        return Ok(standard);
+    };
+    T::try_from(number)
+        .ok()
+        .filter(|number| allowed.contains(number))
+        .ok_or_else(|| {
+            let (least, most) = (allowed.start(), allowed.end());
+            format!("medium.{key} is {number}: write {least} to {most}")
+        })
+}
+
+/// A contention window; 802.11 has them up to 2^15 - 1.
+fn window(key: &str, given: Option<Number>, standard: u64, least: u64) -> Result<u64, String> {
+    let window = given.map_or(standard, |Number(window)| window);
+    if (least..=32_767).contains(&window) && (window + 1).is_power_of_two() {
+        Ok(window)
+    } else {
+        Err(format!(
+            "medium.{key} is {window}: write 2^n - 1, such as 15, from {least} to 32767"
+        ))
+    }
+}
+
+/// A whole number, or one in a string.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(try_from = "toml::Value")]
+struct Number(u64);
+
+impl TryFrom<toml::Value> for Number {
+    type Error = String;
+
+    fn try_from(value: toml::Value) -> Result<Self, String> {
+        let (number, text) = match value {
+            toml::Value::Integer(number) => (number.try_into().ok(), number.to_string()),
+            toml::Value::String(text) => (text.parse().ok(), text),
+            other => (None, other.type_str().to_owned()),
+        };
+        number
+            .map(Self)
+            .ok_or_else(|| format!("`{text}` is no whole number of 0 or more"))
+    }
+}
+
+/// How many frames a queue holds, such as `100p`, as a link's queue has it.
+#[derive(Deserialize)]
+#[serde(try_from = "String")]
+struct Frames(u64);
+
+impl TryFrom<String> for Frames {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.strip_suffix('p')
+            .and_then(|frames| frames.parse().ok())
+            .filter(|frames| *frames > 0)
+            .map(Self)
+            .ok_or_else(|| format!("`{text}` is no queue of a station: write packets, 1p or more"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHIPPED: &str = include_str!("../../../../profiles/net/s21/medium.toml");
+
+    /// The shipped file with one key changed, as a change behind an `@` would.
+    fn with(key: &str, value: &str) -> Result<Medium, String> {
+        let mut table: toml::Table = toml::from_str(SHIPPED).unwrap();
+        let medium = table["medium"].as_table_mut().unwrap();
+        medium.insert(key.to_owned(), toml::Value::String(value.to_owned()));
+        Medium::from_table(table)
+    }
+
+    #[test]
+    fn the_shipped_profile_says_all_of_the_default() {
+        let shipped: Medium = SHIPPED.parse().unwrap();
+        let default = Medium {
+            description: shipped.description.clone(),
+            ..Medium::default()
+        };
+        assert_eq!(shipped, default);
+        let table: toml::Table = toml::from_str(SHIPPED).unwrap();
+        assert_eq!(table["medium"].as_table().unwrap().len(), 13);
+    }
+
+    #[test]
+    fn changes_may_be_strings() {
+        assert_eq!(with("retries", "3").unwrap().retries, 3);
+        assert_eq!(with("cw_min", "31").unwrap().cw_min, 31);
+        assert_eq!(with("queue", "50p").unwrap().queue, 50);
+        let errors = with("frame_error_rate", "5%").unwrap().frame_error_rate;
+        assert_eq!(Some(errors), Probability::new(0.05));
+        let slot = with("slot", "20us").unwrap().slot;
+        assert_eq!(slot, Duration::from_micros(20));
+    }
+
+    #[test]
+    fn mistakes_name_the_key_the_value_and_what_is_allowed() {
+        for (key, value, says) in [
+            ("retries", "8", "8: write 0 to 7"),
+            ("retries", "-1", "`-1` is no whole number of 0 or more"),
+            ("retries", "many", "`many` is no whole number"),
+            (
+                "cw_min",
+                "16",
+                "16: write 2^n - 1, such as 15, from 1 to 32767",
+            ),
+            ("cw_min", "0", "from 1 to"),
+            ("cw_min", "-1", "`-1` is no whole"),
+            (
+                "cw_max",
+                "7",
+                "7: write 2^n - 1, such as 15, from 15 to 32767",
+            ),
+            ("cw_max", "65535", "65535: write"),
+            ("slot", "0us", "0us: write 1us to 1000us"),
+            ("sifs", "2ms", "2000us: write 0us to 1000us"),
+            ("difs", "9.5us", "9.5us: write 10us to 1000us"),
+            ("preamble", "20", "`20` is no time"),
+            ("rate", "54", "`54` is no rate"),
+            ("header", "1500", "1500: write 0 to 256"),
+            ("ack", "257", "257: write 0 to 256"),
+            ("frame_error_rate", "5", "0% to 100%"),
+            ("queue", "0p", "1p or more"),
+            ("queue", "62500B", "`62500B` is no queue of a station"),
+            ("losss", "5%", "unknown field `losss`"),
+        ] {
+            let error = with(key, value).unwrap_err();
+            assert!(error.contains(says), "{key}={value}: {error}");
+            assert!(error.contains(key), "{key}={value}: {error}");
+            assert_eq!(error.lines().count(), 1, "{error}");
+        }
+        for text in ["description = 'no table'", "[medium]", "[medium", "[up]"] {
+            let error = text.parse::<Medium>().unwrap_err().to_string();
+            assert_eq!(error.lines().count(), 1, "{error}");
+        }
+    }
+}
