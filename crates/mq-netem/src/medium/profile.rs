@@ -5,7 +5,8 @@ use std::{ops::RangeInclusive, str::FromStr, time::Duration};
 use serde::Deserialize;
 
 use crate::{
-    Error, Probability, Rate,
+    Error, Probability, Rate, presets,
+    profile::source::{Source, set},
     units::{Time, nanoseconds},
 };
 
@@ -92,17 +93,29 @@ fn megabits(rate: u64) -> Rate {
 }
 
 impl Medium {
-    /// The medium that a whole file describes, as a table.
-    ///
-    /// Numbers may be strings, so that a change such as `retries=3` can be put in as it is.
+    /// A shipped medium by its name, `s21/medium`, or one from a file, whose name ends in `.toml`;
+    /// behind an `@`, changes such as `frame_error_rate=5%,retries=0`.
     ///
     /// # Errors
-    /// One line that names the key, the value and what is allowed.
-    pub(crate) fn from_table(table: toml::Table) -> Result<Self, String> {
+    /// If there is no such medium, or something in it is wrong.
+    pub fn load(name: &str) -> Result<Self, Error> {
+        Self::parse(&Source::find(name, presets::MEDIA)?)
+    }
+
+    fn parse(source: &Source<'_>) -> Result<Self, Error> {
+        let table = source.table(|table, key, value| {
+            set(table, "medium", key, value);
+            Ok(())
+        })?;
+        Self::from_table(table).map_err(|problem| source.wrong(problem))
+    }
+
+    /// Numbers may be strings, as they are behind an `@`.
+    fn from_table(table: toml::Table) -> Result<Self, String> {
         let raw: RawFile = table
             .try_into()
             // All of it: the key is in its last line.
-            .map_err(|error: toml::de::Error| one_line(&error.to_string()))?;
+            .map_err(|error: toml::de::Error| error.to_string().replace('\n', " "))?;
         raw.medium.checked(raw.description)
     }
 
@@ -124,19 +137,8 @@ impl FromStr for Medium {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        toml::from_str(text)
-            // Without the picture of the line that a terminal would show.
-            .map_err(|error: toml::de::Error| one_line(error.message()))
-            .and_then(Self::from_table)
-            .map_err(|problem| Error::Profile {
-                name: "the profile".to_owned(),
-                problem,
-            })
+        Self::parse(&Source::text(text))
     }
-}
-
-fn one_line(text: &str) -> String {
-    text.lines().collect::<Vec<_>>().join(" ")
 }
 
 #[derive(Deserialize)]

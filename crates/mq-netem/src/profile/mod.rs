@@ -17,6 +17,7 @@
 
 mod distribution;
 mod parse;
+pub(crate) mod source;
 mod trace;
 
 use std::time::Duration;
@@ -193,11 +194,10 @@ impl Direction {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::presets;
 
     #[test]
     fn every_shipped_profile_is_valid() {
-        for name in presets::names() {
+        for name in Link::shipped() {
             let link = Link::load(name).unwrap();
             assert!(!link.description.is_empty(), "{name}");
         }

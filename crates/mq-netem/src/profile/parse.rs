@@ -1,10 +1,13 @@
 //! Profiles from text: what a file may say, and what is wrong with one.
 
-use std::{path::Path, str::FromStr};
+use std::str::FromStr;
 
 use serde::Deserialize;
 
-use super::{Direction, Distribution, Link, Loss, Queue, Trace};
+use super::{
+    Direction, Distribution, Link, Loss, Queue, Trace,
+    source::{Source, one_line, set},
+};
 use crate::{Error, Probability, Rate, presets, units::Time};
 
 impl Link {
@@ -16,43 +19,24 @@ impl Link {
     /// # Errors
     /// If there is no such link, or something in it is wrong.
     pub fn load(name: &str) -> Result<Self, Error> {
-        let (source, changes) = name.split_once('@').unwrap_or((name, ""));
-        let file = Path::new(source);
-        let text = if file
-            .extension()
-            .is_some_and(|extension| extension == "toml")
-        {
-            read(source, file)?
-        } else {
-            presets::find(source)
-                .ok_or_else(|| Error::NoProfile {
-                    name: source.to_owned(),
-                    known: presets::names().collect::<Vec<_>>().join(", "),
-                })?
-                .to_owned()
-        };
-        Self::parse(source, file.parent(), &text, changes)
+        Self::parse(&Source::find(name, presets::LINKS)?)
     }
 
-    /// `folder` is where the file names in it start from.
-    fn parse(name: &str, folder: Option<&Path>, text: &str, changes: &str) -> Result<Self, Error> {
-        let wrong = |problem: String| Error::Profile {
-            name: name.to_owned(),
-            problem,
-        };
-        let mut table: toml::Table =
-            toml::from_str(text).map_err(|error| wrong(one_line(&error)))?;
-        for change in changes.split(',').filter(|change| !change.is_empty()) {
-            apply(&mut table, change).map_err(wrong)?;
-        }
+    /// Every shipped link's name.
+    pub fn shipped() -> impl Iterator<Item = &'static str> {
+        presets::names(presets::LINKS)
+    }
+
+    fn parse(source: &Source<'_>) -> Result<Self, Error> {
+        let wrong = |problem| source.wrong(problem);
+        let table = source.table(apply)?;
         let raw: RawLink = table
             .try_into()
             .map_err(|error: toml::de::Error| wrong(one_line(&error)))?;
         let direction = |raw: Option<RawDirection>, side| {
             let raw = raw.unwrap_or_default();
             let trace = raw.trace.as_deref().map(|name| {
-                let file = folder.unwrap_or(Path::new("")).join(name);
-                let trace = read(name, &file)?.parse();
+                let trace = source.read_beside(name)?.parse();
                 trace.map_err(|problem| wrong(format!("{side}.trace: {name}: {problem}")))
             });
             let trace = trace.transpose()?;
@@ -70,22 +54,12 @@ impl FromStr for Link {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        Self::parse("the profile", None, text, "")
+        Self::parse(&Source::text(text))
     }
 }
 
-fn read(name: &str, file: &Path) -> Result<String, Error> {
-    std::fs::read_to_string(file).map_err(|source| Error::ReadProfile {
-        name: name.to_owned(),
-        source,
-    })
-}
-
 /// One `key=value` behind the `@` of a link's name.
-fn apply(table: &mut toml::Table, change: &str) -> Result<(), String> {
-    let (key, value) = change
-        .split_once('=')
-        .ok_or_else(|| format!("`{change}` is no change: write key=value, such as loss=5%"))?;
+fn apply(table: &mut toml::Table, key: &str, value: &str) -> Result<(), String> {
     let (sides, key) = match key.split_once('.') {
         Some((side @ ("up" | "down"), key)) => (vec![side], key),
         Some((side, _)) => return Err(format!("`{side}` is no direction: there are up and down")),
@@ -98,19 +72,9 @@ fn apply(table: &mut toml::Table, change: &str) -> Result<(), String> {
         }
     };
     for side in sides {
-        let direction = table
-            .entry(side)
-            .or_insert_with(|| toml::Value::Table(toml::Table::new()));
-        if let Some(direction) = direction.as_table_mut() {
-            direction.insert(key.to_owned(), toml::Value::String(value.to_owned()));
-        }
+        set(table, side, key, value);
     }
     Ok(())
-}
-
-/// What is wrong, without the picture of the line that a terminal would show.
-fn one_line(error: &toml::de::Error) -> String {
-    error.message().lines().collect::<Vec<_>>().join(" ")
 }
 
 #[derive(Deserialize)]

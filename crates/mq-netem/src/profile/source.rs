@@ -1,0 +1,105 @@
+//! Where a profile comes from: shipped or a file, and what the user changed in it.
+
+use std::path::Path;
+
+use crate::{
+    Error,
+    presets::{self, Presets},
+};
+
+/// A profile's text and what belongs to it.
+#[derive(Debug)]
+pub(crate) struct Source<'a> {
+    name: &'a str,
+    text: String,
+    /// `key=value`, with commas.
+    changes: &'a str,
+}
+
+/// Makes one change in a profile.
+type Apply = fn(&mut toml::Table, key: &str, value: &str) -> Result<(), String>;
+
+impl<'a> Source<'a> {
+    /// What `name` names: one of those shipped, or a file that ends in `.toml`; changes behind an
+    /// `@`.
+    pub(crate) fn find(name: &'a str, shipped: Presets) -> Result<Self, Error> {
+        let (name, changes) = name.split_once('@').unwrap_or((name, ""));
+        let file = Path::new(name);
+        let text = if file
+            .extension()
+            .is_some_and(|extension| extension == "toml")
+        {
+            read(name, file)?
+        } else {
+            let found = presets::find(shipped, name).ok_or_else(|| Error::NoProfile {
+                name: name.to_owned(),
+                known: presets::names(shipped).collect::<Vec<_>>().join(", "),
+            })?;
+            found.to_owned()
+        };
+        Ok(Self {
+            name,
+            text,
+            changes,
+        })
+    }
+
+    /// A text that nobody named.
+    pub(crate) fn text(text: &str) -> Self {
+        Self {
+            name: "the profile",
+            text: text.to_owned(),
+            changes: "",
+        }
+    }
+
+    /// It as a table, changes made.
+    pub(crate) fn table(&self, apply: Apply) -> Result<toml::Table, Error> {
+        let table = toml::from_str(&self.text);
+        let mut table = table.map_err(|error| self.wrong(one_line(&error)))?;
+        for change in self.changes.split(',').filter(|change| !change.is_empty()) {
+            let (key, value) = change.split_once('=').ok_or_else(|| {
+                self.wrong(format!(
+                    "`{change}` is no change: write key=value, such as loss=5%"
+                ))
+            })?;
+            apply(&mut table, key, value).map_err(|problem| self.wrong(problem))?;
+        }
+        Ok(table)
+    }
+
+    /// Another file that the profile names, from its own folder on.
+    pub(crate) fn read_beside(&self, name: &str) -> Result<String, Error> {
+        let folder = Path::new(self.name).parent().unwrap_or(Path::new(""));
+        read(name, &folder.join(name))
+    }
+
+    pub(crate) fn wrong(&self, problem: String) -> Error {
+        Error::Profile {
+            name: self.name.to_owned(),
+            problem,
+        }
+    }
+}
+
+fn read(name: &str, file: &Path) -> Result<String, Error> {
+    std::fs::read_to_string(file).map_err(|source| Error::ReadProfile {
+        name: name.to_owned(),
+        source,
+    })
+}
+
+/// Puts a value into a table of the table, which is made if it is not there.
+pub(crate) fn set(table: &mut toml::Table, section: &str, key: &str, value: &str) {
+    let section = table
+        .entry(section)
+        .or_insert_with(|| toml::Value::Table(toml::Table::new()));
+    if let Some(section) = section.as_table_mut() {
+        section.insert(key.to_owned(), toml::Value::String(value.to_owned()));
+    }
+}
+
+/// What is wrong, without the picture of the line that a terminal would show.
+pub(crate) fn one_line(error: &toml::de::Error) -> String {
+    error.message().lines().collect::<Vec<_>>().join(" ")
+}
