@@ -53,3 +53,14 @@ pub enum Error {
         source: io::Error,
     },
 }
+
+impl Error {
+    /// The emulator cannot reach its end of a host's interface.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn no_emulator(source: io::Error) -> Self {
+        Self::Setup {
+            step: "open an interface for the emulator",
+            source,
+        }
+    }
+}

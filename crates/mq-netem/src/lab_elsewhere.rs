@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{Addresses, CaptureReport, Error, Link, LinkReport};
+use crate::{Addresses, CaptureReport, Error, Link, LinkReport, Medium, MediumReport};
 
 /// Hosts and the links between them: on Linux alone.
 #[derive(Debug)]
@@ -32,12 +32,27 @@ impl Lab {
         match self.0 {}
     }
 
+    pub fn share(
+        &mut self,
+        _: &[&Host],
+        _: &Host,
+        _: &Medium,
+        _: u64,
+    ) -> Result<Vec<Addresses>, Error> {
+        match self.0 {}
+    }
+
     pub fn run(&self, _: Command) -> io::Result<ExitStatus> {
         match self.0 {}
     }
 
     #[must_use]
     pub fn reports(&self) -> Vec<LinkReport> {
+        match self.0 {}
+    }
+
+    #[must_use]
+    pub fn medium_reports(&self) -> Vec<MediumReport> {
         match self.0 {}
     }
 

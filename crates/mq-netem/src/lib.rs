@@ -22,5 +22,5 @@ pub use lab::{Capture, Host, Lab};
 pub use medium::{Channel, Medium, StationCounts};
 pub use model::{Counts, Fate, Pipe};
 pub use profile::{Direction, Distribution, Link, Loss, Queue, Trace};
-pub use report::{Addresses, CaptureReport, DirectionReport, LinkReport};
+pub use report::{Addresses, CaptureReport, DirectionReport, Lateness, LinkReport, MediumReport};
 pub use units::{Probability, Rate, Time};

@@ -2,7 +2,7 @@
 
 use std::{net::Ipv4Addr, time::Duration};
 
-use crate::Counts;
+use crate::{Counts, StationCounts};
 
 /// A link's address at each end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,9 +18,17 @@ pub struct Addresses {
 pub struct DirectionReport {
     /// What became of packets.
     pub counts: Counts,
-    /// How much later than the model says packets left: median and 99th percentile of all packets
-    /// so far; `None` before the first.
-    pub lateness: Option<(Duration, Duration)>,
+    /// `None` before the first packet.
+    pub lateness: Option<Lateness>,
+}
+
+/// How much later than the model says packets left, all packets so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lateness {
+    /// The median.
+    pub p50: Duration,
+    /// The 99th percentile.
+    pub p99: Duration,
 }
 
 /// Both directions of a link.
@@ -30,6 +38,15 @@ pub struct LinkReport {
     pub up: DirectionReport,
     /// As [`Link::down`](crate::Link::down).
     pub down: DirectionReport,
+}
+
+/// What became of the frames on a shared medium, and how well its times were kept.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct MediumReport {
+    /// Of each station, in the order in which they were connected, the access point last.
+    pub stations: Vec<StationCounts>,
+    /// `None` before the first frame.
+    pub lateness: Option<Lateness>,
 }
 
 /// What a capture has in its file.

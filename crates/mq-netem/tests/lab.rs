@@ -28,7 +28,7 @@ mod linux {
         time::{Duration, Instant},
     };
 
-    use mq_netem::{Addresses, Error, Host, Lab, Link};
+    use mq_netem::{Addresses, Error, Host, Lab, Lateness, Link, Medium};
 
     type Test = (&'static str, fn(&mut Lab));
 
@@ -41,12 +41,13 @@ mod linux {
             }
             Err(error) => panic!("{error}"),
         };
-        let tests: [Test; 6] = [
+        let tests: [Test; 7] = [
             ("packets_take_the_delay", packets_take_the_delay),
             ("loss_is_as_often_as_it_says", loss_is_as_often_as_it_says),
             ("a_burst_loses_what_overflows", a_burst_loses_what_overflows),
             ("corruption_is_noticed", corruption_is_noticed),
             ("a_capture_has_every_packet", a_capture_has_every_packet),
+            ("stations_share_a_channel", stations_share_a_channel),
             ("many_links_keep_their_time", many_links_keep_their_time),
         ];
         for (name, test) in tests {
@@ -251,7 +252,7 @@ mod linux {
         let reports = &lab.reports()[before..];
         let packets: u64 = reports.iter().map(|link| link.up.counts.arrived).sum();
         assert_eq!(packets, PACKETS.into());
-        let worst = |quantile: fn((Duration, Duration)) -> Duration| {
+        let worst = |quantile: fn(Lateness) -> Duration| {
             let all = reports.iter().filter_map(|link| link.up.lateness);
             let mut all: Vec<_> = all.map(quantile).collect();
             all.sort();
@@ -259,10 +260,55 @@ mod linux {
         };
         println!(
             "  64 links: p50 {:?} (median link, worst link), p99 {:?}, {:.0} % of a core",
-            worst(|(median, _)| median),
-            worst(|(_, p99)| p99),
+            worst(|late| late.p50),
+            worst(|late| late.p99),
             cpu * 100.0
         );
+    }
+
+    /// Three stations, an access point, and one in five frames damaged.
+    fn stations_share_a_channel(lab: &mut Lab) {
+        const PACKETS: u32 = 2000;
+        let medium = Medium::load("s21/medium@frame_error_rate=20%,retries=1").unwrap();
+        let hosts: [Host; 4] = std::array::from_fn(|_| Host::new().unwrap());
+        let [a, b, c, access_point] = &hosts;
+        let addresses = lab.share(&[a, b, c], access_point, &medium, 5).unwrap();
+        let bind = |host: &Host, address| host.run(|| UdpSocket::bind((address, 5000))).unwrap();
+        let stations = [a, b, c].into_iter().zip(&addresses);
+        let stations: Vec<_> = stations.map(|(host, ends)| bind(host, ends.near)).collect();
+        let sink = bind(access_point, addresses[0].far);
+        sink.set_read_timeout(Some(Duration::from_millis(300)))
+            .unwrap();
+        let receiving = std::thread::spawn(move || {
+            let mut counts = [0_u32; 3];
+            let mut packet = [0; 100];
+            while sink.recv(&mut packet).is_ok() {
+                counts[usize::from(packet[0])] += 1;
+            }
+            counts
+        });
+        for _ in 0..PACKETS {
+            for (number, station) in (0..).zip(&stations) {
+                station
+                    .send_to(&[number; 100], (addresses[0].far, 5000))
+                    .unwrap();
+            }
+            std::thread::sleep(Duration::from_micros(900));
+        }
+        let arrived = receiving.join().unwrap();
+        let report = lab.medium_reports().pop().unwrap();
+        println!(
+            "  a shared channel: {arrived:?} of {PACKETS} each; {:?}",
+            report.lateness
+        );
+        for (station, arrived) in report.stations.iter().zip(arrived) {
+            assert_eq!(station.arrived, u64::from(PACKETS));
+            assert_eq!(station.delivered, u64::from(arrived));
+            assert_eq!(station.delivered + station.lost, u64::from(PACKETS));
+            // Both attempts fail: one in twenty-five, and such as collide.
+            assert!((50..150).contains(&station.lost), "{station:?}");
+            assert!(station.collisions > 0, "{station:?}");
+        }
     }
 
     fn corruption_is_noticed(lab: &mut Lab) {

@@ -12,10 +12,7 @@ use std::{
     time::Duration,
 };
 
-use nix::{
-    poll::{PollFd, PollFlags, ppoll},
-    sys::time::TimeSpec,
-};
+use nix::{poll::ppoll, sys::time::TimeSpec};
 
 use super::{
     namespace::Host,
@@ -101,7 +98,7 @@ fn run(
         if stopped {
             break;
         }
-        let mut readable = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
+        let mut readable = [socket.readable()];
         match ppoll(&mut readable, Some(TimeSpec::from_duration(LOOK)), None) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(error) => return Err(error.into()),

@@ -10,20 +10,22 @@
 //! Nothing of it has a name in the file system, so there is nothing to clean up: a namespace is gone
 //! with the last process, socket and handle in it.
 
+mod air;
 mod capture;
 mod contain;
+mod emulator;
 mod namespace;
 mod packet;
 mod wire;
 
 use std::{
     io,
-    net::Ipv4Addr,
     process::{Command, ExitStatus},
     time::Duration,
 };
 
-use crate::{Addresses, Error, Link, LinkReport};
+use crate::{Addresses, Error, Link, LinkReport, Medium, MediumReport};
+use air::Air;
 pub use capture::Capture;
 pub use namespace::Host;
 use namespace::{Interface, make_veth};
@@ -33,6 +35,7 @@ use wire::Wire;
 #[derive(Debug, Default)]
 pub struct Lab {
     wires: Vec<Wire>,
+    airs: Vec<Air>,
 }
 
 impl Lab {
@@ -60,21 +63,50 @@ impl Lab {
         link: &Link,
         seed: u64,
     ) -> Result<Addresses, Error> {
-        let number = u8::try_from(self.wires.len()).map_err(|_| Error::Setup {
-            step: "make more than 256 links",
-            source: std::io::ErrorKind::InvalidInput.into(),
-        })?;
-        let ends = Addresses {
-            near: Ipv4Addr::new(10, 77, number, 1),
-            far: Ipv4Addr::new(10, 77, number, 2),
-        };
-        let near_end = Interface::new(number, 1, ends.near);
-        let far_end = Interface::new(number, 2, ends.far);
-        let near_wire = make_veth(near, &near_end, &far_end)?;
-        let far_wire = make_veth(far, &far_end, &near_end)?;
-        self.wires
-            .push(Wire::start(near_wire, far_wire, link, seed)?);
-        Ok(ends)
+        let number = self.next_network()?;
+        let ends = [(near, 1), (far, 2)].map(|(host, end)| (host, Interface::new(number, end)));
+        let [near_wire, far_wire] = [0, 1].map(|end| make_veth(&ends, end));
+        let wire = Wire::start(near_wire?, far_wire?, link, seed)?;
+        self.wires.push(wire);
+        Ok(Addresses {
+            near: ends[0].1.address,
+            far: ends[1].1.address,
+        })
+    }
+
+    /// Connects stations and an access point by one radio channel whose chances are drawn from
+    /// `seed`; returns each station's address with the access point's.
+    ///
+    /// # Errors
+    /// If an interface cannot be made, or there are more than 253 stations.
+    pub fn share(
+        &mut self,
+        stations: &[&Host],
+        access_point: &Host,
+        medium: &Medium,
+        seed: u64,
+    ) -> Result<Vec<Addresses>, Error> {
+        let number = self.next_network()?;
+        let hosts = stations.iter().copied().chain([access_point]);
+        let ends: Vec<_> = hosts
+            .zip(1..=254)
+            .map(|(host, end)| (host, Interface::new(number, end)))
+            .collect();
+        if ends.len() <= stations.len() {
+            return Err(too_many("put more than 253 stations on one channel"));
+        }
+        let antennas = (0..ends.len())
+            .map(|end| Ok((make_veth(&ends, end)?, ends[end].1.mac)))
+            .collect::<Result<Vec<_>, Error>>()?;
+        self.airs.push(Air::start(&antennas, medium, seed)?);
+        let far = ends[stations.len()].1.address;
+        let near = ends[..stations.len()].iter().map(|(_, end)| end.address);
+        Ok(near.map(|near| Addresses { near, far }).collect())
+    }
+
+    fn next_network(&self) -> Result<u8, Error> {
+        u8::try_from(self.wires.len() + self.airs.len())
+            .map_err(|_| too_many("make more than 256 links"))
     }
 
     /// Runs a command to its end, in this lab's own network, where the links' inner ends are: it is
@@ -95,9 +127,23 @@ impl Lab {
         self.wires.iter().map(Wire::report).collect()
     }
 
+    /// What happened on the shared media so far, in the order in which they were made.
+    #[must_use]
+    pub fn medium_reports(&self) -> Vec<MediumReport> {
+        self.airs.iter().map(Air::report).collect()
+    }
+
     /// CPU time that the emulator's own threads have used so far: not the work's under test.
     #[must_use]
     pub fn cpu_time(&self) -> Duration {
-        self.wires.iter().map(Wire::cpu_time).sum()
+        let wires = self.wires.iter().map(Wire::cpu_time);
+        wires.chain(self.airs.iter().map(Air::cpu_time)).sum()
+    }
+}
+
+fn too_many(step: &'static str) -> Error {
+    Error::Setup {
+        step,
+        source: io::ErrorKind::InvalidInput.into(),
     }
 }

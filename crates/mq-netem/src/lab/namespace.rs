@@ -153,30 +153,32 @@ fn prepare() -> io::Result<()> {
     })
 }
 
-/// One end of a link, in a host.
+/// One host's end of a network.
 #[derive(Debug)]
 pub(super) struct Interface {
     name: String,
     wire: String,
-    address: Ipv4Addr,
-    mac: [u8; 6],
+    pub(super) address: Ipv4Addr,
+    pub(super) mac: [u8; 6],
 }
 
 impl Interface {
-    pub(super) fn new(link: u8, end: u8, address: Ipv4Addr) -> Self {
+    /// The ends of a network are numbered from 1.
+    pub(super) fn new(network: u8, end: u8) -> Self {
         Self {
-            name: format!("mq{link}"),
-            wire: format!("w{link}-{end}"),
-            address,
+            name: format!("mq{network}"),
+            wire: format!("w{network}-{end}"),
+            address: Ipv4Addr::new(10, 77, network, end),
             // Locally administered.
-            mac: [0x02, 0x4D, 0x51, 0, link, end],
+            mac: [0x02, 0x4D, 0x51, 0, network, end],
         }
     }
 }
 
-/// Makes the pair of interfaces that leads from `host` to the emulator, here; returns the index of
-/// this end.
-pub(super) fn make_veth(host: &Host, end: &Interface, other: &Interface) -> Result<u32, Error> {
+/// Makes the pair of interfaces that leads from the host at `own` to the emulator, here; returns the
+/// index of this end.
+pub(super) fn make_veth(ends: &[(&Host, Interface)], own: usize) -> Result<u32, Error> {
+    let (host, end) = &ends[own];
     let setup = |step| move |source| Error::Setup { step, source };
     let moved = format!("{}-host", end.wire);
     let index = in_thread(|| {
@@ -211,13 +213,15 @@ pub(super) fn make_veth(host: &Host, end: &Interface, other: &Interface) -> Resu
                 .execute()
                 .await?;
             // Known from the start: a lost ARP packet would cost a second.
-            handle
-                .neighbours()
-                .add(own, IpAddr::V4(other.address))
-                .link_layer_address(&other.mac)
-                .state(NeighbourState::Permanent)
-                .execute()
-                .await?;
+            for (_, other) in ends.iter().filter(|(_, other)| other.mac != end.mac) {
+                handle
+                    .neighbours()
+                    .add(own, IpAddr::V4(other.address))
+                    .link_layer_address(&other.mac)
+                    .state(NeighbourState::Permanent)
+                    .execute()
+                    .await?;
+            }
             Ok(())
         })
     })

@@ -7,10 +7,11 @@
 
 use std::{
     io, mem,
-    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    os::fd::{AsFd as _, AsRawFd, FromRawFd, OwnedFd},
     time::Duration,
 };
 
+use nix::poll::{PollFd, PollFlags};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, SetSockOpt as _, recvmsg, sockopt};
 
 /// The header that goes before each frame: whether its checksum is still to be computed, and where
@@ -153,10 +154,9 @@ impl PacketSocket {
         }
     }
 
-    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
-        use std::os::fd::AsFd as _;
-
-        self.0.as_fd()
+    /// To wait until there is a frame.
+    pub(super) fn readable(&self) -> PollFd<'_> {
+        PollFd::new(self.0.as_fd(), PollFlags::POLLIN)
     }
 }
 

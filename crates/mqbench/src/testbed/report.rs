@@ -57,8 +57,8 @@ impl Testbed {
                 "duplicated": counts.duplicated,
                 "corrupted": counts.corrupted,
                 "reordered": counts.reordered,
-                "lateness_p50_ns": report.lateness.map(|(median, _)| nanoseconds(median)),
-                "lateness_p99_ns": report.lateness.map(|(_, p99)| nanoseconds(p99)),
+                "lateness_p50_ns": report.lateness.map(|late| nanoseconds(late.p50)),
+                "lateness_p99_ns": report.lateness.map(|late| nanoseconds(late.p99)),
             })
         };
         let link = |(station, report): (&Station, LinkReport)| {
@@ -82,11 +82,11 @@ impl Testbed {
                 let what =
                     |quantity| format!("{quantity} of the {}'s {name} direction", station.role);
                 validity.note(loss_off(&what("loss"), direction.loss.mean(), &report));
-                let late = report.lateness.filter(|(_, p99)| *p99 > LATE);
-                validity.note(late.map(|(_, p99)| Warning::LinkOffProfile {
+                let late = report.lateness.filter(|late| late.p99 > LATE);
+                validity.note(late.map(|late| Warning::LinkOffProfile {
                     quantity: what("p99 lateness in µs"),
                     configured: LATE.as_secs_f64() * 1e6,
-                    measured: p99.as_secs_f64() * 1e6,
+                    measured: late.p99.as_secs_f64() * 1e6,
                 }));
             }
         }
@@ -144,8 +144,8 @@ fn describe(report: &DirectionReport) -> String {
             text.push_str(&format!(", {count} {what}"));
         }
     }
-    if let Some((median, p99)) = report.lateness {
-        let (median, p99) = (time(nanoseconds(median)), time(nanoseconds(p99)));
+    if let Some(late) = report.lateness {
+        let (median, p99) = (time(nanoseconds(late.p50)), time(nanoseconds(late.p99)));
         text.push_str(&format!("; emulated {median} late (p50), {p99} (p99)"));
     }
     text

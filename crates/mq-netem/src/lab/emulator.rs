@@ -1,0 +1,200 @@
+//! What moves packets: one plain thread for each direction of a link or for each shared medium, which
+//! waits for the kernel and spins at the end.
+//!
+//! An async timer is most of a millisecond late, and a plain wait a tenth; spinning through the last
+//! stretch keeps the lateness to tens of microseconds for a few percent of a core.
+
+use std::{
+    io,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use hdrhistogram::Histogram;
+use nix::{
+    poll::ppoll,
+    sys::time::TimeSpec,
+    time::{ClockId, clock_gettime},
+};
+
+use super::packet::{PacketSocket, run_first};
+use crate::{Error, Lateness, units::nanoseconds};
+
+/// Before a departure the thread spins for this long, since the kernel wakes it late.
+const SPIN: Duration = Duration::from_micros(200);
+
+/// How often a thread looks whether it is to end.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// The largest lateness that is told apart, nanoseconds.
+const LATEST: u64 = 60_000_000_000;
+
+/// What a thread emulates. Times are nanoseconds since the emulator began.
+pub(super) trait Emulation: Send + 'static {
+    /// What became of packets so far.
+    type Counts: Clone + Default + Send;
+
+    /// Takes every packet that has come.
+    fn receive(&mut self, clock: &Clock) -> io::Result<()>;
+
+    /// Sends every packet that is due; tells how late each of them was.
+    fn send(&mut self, clock: &Clock, late: impl FnMut(u64)) -> io::Result<()>;
+
+    /// When there is something to do next, if nothing comes before.
+    fn next(&self) -> Option<u64>;
+
+    /// Where packets come from.
+    fn inputs(&self) -> impl Iterator<Item = &PacketSocket>;
+
+    fn counts(&self) -> Self::Counts;
+}
+
+/// The emulator's clock.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock(Instant);
+
+impl Clock {
+    pub(super) fn now(&self) -> u64 {
+        nanoseconds(self.0.elapsed())
+    }
+}
+
+/// A thread that emulates something, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Emulator<C> {
+    stop: Arc<AtomicBool>,
+    shared: Arc<Shared<C>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the thread tells.
+#[derive(Debug)]
+struct Shared<C> {
+    report: Mutex<(C, Histogram<u64>)>,
+    cpu_ns: AtomicU64,
+}
+
+impl<C: Clone + Default + Send + 'static> Emulator<C> {
+    pub(super) fn start(name: &str, emulation: impl Emulation<Counts = C>) -> Result<Self, Error> {
+        let lateness = Histogram::new_with_max(LATEST, 3).expect("valid bounds");
+        let shared = Arc::new(Shared {
+            report: Mutex::new((C::default(), lateness)),
+            cpu_ns: AtomicU64::new(0),
+        });
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut worker = Worker {
+            emulation,
+            clock: Clock(Instant::now()),
+            late_ns: Vec::new(),
+            shared: Arc::clone(&shared),
+        };
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::Builder::new().name(name.to_owned());
+        let thread = thread.spawn(move || {
+            if !run_first() {
+                tracing::debug!("the emulator runs without real-time priority");
+            }
+            while !stopped.load(Ordering::Relaxed) {
+                if let Err(error) = worker.turn() {
+                    tracing::error!(%error, "the emulated link has failed");
+                    return;
+                }
+            }
+        });
+        let thread = thread.map_err(|source| Error::Setup {
+            step: "start a thread of the emulator",
+            source,
+        })?;
+        Ok(Self {
+            stop,
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    /// What became of packets, and how late they left.
+    pub(super) fn report(&self) -> (C, Option<Lateness>) {
+        let report = self.shared.report.lock();
+        let report = report.unwrap_or_else(PoisonError::into_inner);
+        let (counts, lateness) = &*report;
+        let quantile = |q| Duration::from_nanos(lateness.value_at_quantile(q));
+        let lateness = (!lateness.is_empty()).then(|| Lateness {
+            p50: quantile(0.5),
+            p99: quantile(0.99),
+        });
+        (counts.clone(), lateness)
+    }
+
+    pub(super) fn cpu_time(&self) -> Duration {
+        Duration::from_nanos(self.shared.cpu_ns.load(Ordering::Relaxed))
+    }
+}
+
+impl<C> Drop for Emulator<C> {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // It has said why it ended, if it ended badly.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The thread's own.
+struct Worker<E: Emulation> {
+    emulation: E,
+    clock: Clock,
+    /// Not in the shared histogram yet.
+    late_ns: Vec<u64>,
+    shared: Arc<Shared<E::Counts>>,
+}
+
+impl<E: Emulation> Worker<E> {
+    /// Takes what has come, sends what is due, and waits for either.
+    fn turn(&mut self) -> io::Result<()> {
+        self.emulation.receive(&self.clock)?;
+        let late_ns = &mut self.late_ns;
+        self.emulation
+            .send(&self.clock, |late| late_ns.push(late))?;
+        let next = self.emulation.next();
+        let left = next.map(|at| Duration::from_nanos(at.saturating_sub(self.clock.now())));
+        match left.map(|left| left.checked_sub(SPIN)) {
+            Some(Some(left)) => self.wait(left.min(LOOK)),
+            Some(None) => {
+                std::hint::spin_loop();
+                Ok(())
+            }
+            None => self.wait(LOOK),
+        }
+    }
+
+    fn wait(&mut self, at_most: Duration) -> io::Result<()> {
+        self.tell();
+        let inputs = self.emulation.inputs();
+        let mut inputs: Vec<_> = inputs.map(PacketSocket::readable).collect();
+        match ppoll(&mut inputs, Some(TimeSpec::from_duration(at_most)), None) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Makes known what happened since the last time, while there is nothing to do.
+    fn tell(&mut self) {
+        let report = self.shared.report.lock();
+        let mut report = report.unwrap_or_else(PoisonError::into_inner);
+        let (counts, lateness) = &mut *report;
+        *counts = self.emulation.counts();
+        for late in self.late_ns.drain(..) {
+            lateness.saturating_record(late);
+        }
+        drop(report);
+        if let Ok(used) = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID) {
+            let used = nanoseconds(used.into());
+            self.shared.cpu_ns.store(used, Ordering::Relaxed);
+        }
+    }
+}
