@@ -1,0 +1,136 @@
+//! Probes between two hosts, with a clock of their own.
+
+use std::{
+    net::{Ipv4Addr, UdpSocket},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use mq_netem::{Addresses, Host, Lab, Link};
+
+/// Ethernet, IPv4 and UDP headers.
+pub(crate) const HEADERS: usize = 14 + 20 + 8;
+
+/// Two hosts, and a socket in each that talks to the other's.
+pub(crate) struct Pair {
+    pub(crate) near: UdpSocket,
+    pub(crate) far: UdpSocket,
+    pub(crate) hosts: [Host; 2],
+    pub(crate) addresses: Addresses,
+    /// How long after the last packet the receiver waits.
+    patience: Duration,
+}
+
+impl Pair {
+    pub(crate) fn new(lab: &mut Lab, link: &Link, seed: u64) -> Self {
+        let (near, far) = (Host::new().unwrap(), Host::new().unwrap());
+        let addresses = lab.connect(&near, &far, link, seed).unwrap();
+        let socket = |host: &Host, own: Ipv4Addr, other: Ipv4Addr| {
+            let bound = host.run(|| UdpSocket::bind((own, 5000))).unwrap();
+            bound.connect((other, 5000)).unwrap();
+            bound
+        };
+        let slower = link.up.delay.max(link.down.delay);
+        Self {
+            near: socket(&near, addresses.near, addresses.far),
+            far: socket(&far, addresses.far, addresses.near),
+            hosts: [near, far],
+            addresses,
+            patience: slower + Duration::from_millis(300),
+        }
+    }
+
+    /// Sends `count` packets of `size` bytes from near to far, `interval` apart; returns how long
+    /// each took that arrived, by its number.
+    pub(crate) fn probe(
+        &self,
+        count: u32,
+        size: usize,
+        interval: Duration,
+    ) -> Vec<(u32, Duration)> {
+        probe(
+            &self.near,
+            &self.far,
+            self.patience,
+            count,
+            interval,
+            |_| size,
+        )
+    }
+
+    /// As [`probe`](Self::probe), from far to near.
+    pub(crate) fn probe_back(
+        &self,
+        count: u32,
+        size: usize,
+        interval: Duration,
+    ) -> Vec<(u32, Duration)> {
+        probe(
+            &self.far,
+            &self.near,
+            self.patience,
+            count,
+            interval,
+            |_| size,
+        )
+    }
+
+    /// As [`probe`](Self::probe), with packets of different sizes.
+    pub(crate) fn probe_sizes(
+        &self,
+        count: u32,
+        size: impl Fn(u32) -> usize,
+        interval: Duration,
+    ) -> Vec<(u32, Duration)> {
+        probe(&self.near, &self.far, self.patience, count, interval, size)
+    }
+}
+
+fn probe(
+    from: &UdpSocket,
+    to: &UdpSocket,
+    patience: Duration,
+    count: u32,
+    interval: Duration,
+    size: impl Fn(u32) -> usize,
+) -> Vec<(u32, Duration)> {
+    let began = Instant::now();
+    let done = Arc::new(AtomicBool::new(false));
+    let receiver = to.try_clone().unwrap();
+    receiver.set_read_timeout(Some(patience)).unwrap();
+    let sent_all = Arc::clone(&done);
+    let receiving = std::thread::spawn(move || {
+        let mut arrived = Vec::new();
+        let mut packet = [0; 2000];
+        loop {
+            match receiver.recv(&mut packet) {
+                Ok(_) => {
+                    let (number, sent) = packet[..12].split_at(4);
+                    let number = u32::from_be_bytes(number.try_into().unwrap());
+                    let sent = u64::from_be_bytes(sent.try_into().unwrap());
+                    let sent = Duration::from_nanos(sent);
+                    let took = began.elapsed().saturating_sub(sent);
+                    arrived.push((number, took));
+                }
+                Err(_) if sent_all.load(Ordering::Relaxed) => return arrived,
+                Err(_) => {}
+            }
+        }
+    });
+    for number in 0..count {
+        let due = interval * number;
+        if let Some(early) = due.checked_sub(began.elapsed()) {
+            std::thread::sleep(early);
+        }
+        let mut packet = vec![0; size(number)];
+        packet[..4].copy_from_slice(&number.to_be_bytes());
+        let sent = u64::try_from(began.elapsed().as_nanos()).unwrap();
+        packet[4..12].copy_from_slice(&sent.to_be_bytes());
+        from.send(&packet).unwrap();
+    }
+    done.store(true, Ordering::Relaxed);
+    receiving.join().unwrap()
+}
