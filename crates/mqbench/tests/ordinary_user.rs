@@ -1,7 +1,6 @@
 //! The main job needs no privilege: where the tests run as root, it is started as `nobody`.
 
 #![cfg(target_os = "linux")]
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "a skipped test says so")]
 
 use std::{
