@@ -3,12 +3,16 @@
 //! `None` means that the value is not defined, mostly for want of values.
 
 mod bootstrap;
+mod box_plot;
 mod moments;
 mod rank;
 
 pub use bootstrap::{Bootstrap, Interval, SplitMix64};
+pub use box_plot::BoxPlot;
 pub use moments::Moments;
-pub use rank::{KruskalWallis, kruskal_wallis};
+pub use rank::{
+    Dunn, KruskalWallis, MannWhitney, cliffs_delta, dunn, kruskal_wallis, mann_whitney,
+};
 
 use crate::num;
 
