@@ -87,8 +87,8 @@ pub struct WireUse {
 pub struct HostPackets {
     /// Packets sent.
     pub sent: u64,
-    /// Packets sent to it.
-    pub received: u64,
+    /// Packets sent to it; `None` on a shared channel, which counts by the sender.
+    pub received: Option<u64>,
     /// The time over which they were counted.
     pub elapsed_ns: u64,
 }

@@ -74,7 +74,7 @@ fn full() -> RunResult {
         }),
         publisher_host: Some(HostPackets {
             sent: 3,
-            received: 2,
+            received: Some(2),
             elapsed_ns: 1_000_000_000,
         }),
         processes: vec![process],
@@ -122,6 +122,10 @@ fn empty() -> RunResult {
     let transport = &mut result.transports[0];
     (transport.latency, transport.latency_from_send) = (None, None);
     (transport.rtt_last, transport.wire) = (None, None);
+    transport.publisher_host = transport.publisher_host.map(|host| HostPackets {
+        received: None,
+        ..host
+    });
     transport.connect.truncate(1);
     (transport.connect[0].usable, transport.connect[0].connack) = (None, None);
     transport.rounds[0].latency = None;

@@ -123,7 +123,7 @@ impl Lane {
             let after = testbed.publisher_packets();
             HostPackets {
                 sent: after.0 - before.0,
-                received: after.1 - before.1,
+                received: after.1.zip(before.1).map(|(after, before)| after - before),
                 elapsed_ns: nanoseconds(outcome.elapsed),
             }
         });

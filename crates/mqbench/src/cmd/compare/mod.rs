@@ -23,7 +23,7 @@ use result::result;
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Args {
     /// A broker to measure instead of our own, repeated: one URL a transport
-    #[arg(long, value_name = "URL", conflicts_with_all = ["link", "pub_link", "sub_link"])]
+    #[arg(long, value_name = "URL", conflicts_with_all = ["link", "pub_link", "sub_link", "medium"])]
     broker: Vec<Address>,
     /// What our own broker is measured over, in this order; the first is what others are compared
     /// with
@@ -85,7 +85,7 @@ impl Args {
             return Testbed::build(&self.links, self.seed).map(Some);
         }
         if self.links.pcap.is_some() {
-            bail!("--pcap needs a --link: hosts of its own");
+            bail!("--pcap needs a --link or a --medium: hosts of its own");
         }
         Ok(None)
     }

@@ -131,7 +131,7 @@ fn transport_result(args: &Args, lane: &Lane) -> TransportResult {
             .filter_map(|round| round.publisher_host)
             .reduce(|a, b| HostPackets {
                 sent: a.sent + b.sent,
-                received: a.received + b.received,
+                received: a.received.zip(b.received).map(|(a, b)| a + b),
                 elapsed_ns: a.elapsed_ns + b.elapsed_ns,
             }),
         processes: [
