@@ -55,6 +55,8 @@ pub struct TransportResult {
     pub wire: Option<WireUse>,
     /// What the publisher's host sent and received on its link; `None` without an emulated one.
     pub publisher_host: Option<HostPackets>,
+    /// Messages that the other stations of a shared channel sent meanwhile; `None` without one.
+    pub neighbours_sent: Option<u64>,
     /// What the processes used.
     pub processes: Vec<ProcessUse>,
     /// How long connecting took.

@@ -77,6 +77,7 @@ fn full() -> RunResult {
             received: Some(2),
             elapsed_ns: 1_000_000_000,
         }),
+        neighbours_sent: Some(8),
         processes: vec![process],
         connect: [
             ConnectKind::Tcp,
@@ -126,6 +127,7 @@ fn empty() -> RunResult {
         received: None,
         ..host
     });
+    transport.neighbours_sent = None;
     transport.connect.truncate(1);
     (transport.connect[0].usable, transport.connect[0].connack) = (None, None);
     transport.rounds[0].latency = None;

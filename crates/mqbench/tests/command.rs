@@ -119,6 +119,64 @@ fn compare_measures_over_an_emulated_link() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn compare_measures_on_a_channel_that_stations_share() {
+    let captures = tempfile::tempdir().unwrap();
+    let medium = "s21/medium@frame_error_rate=10%,retries=3";
+    let network = ["--medium", medium, "--stations", "3"];
+    let work = ["--quick", "--count", "600", "--rounds", "2", "--json"];
+    let others = [
+        "--connections",
+        "3",
+        "--sub-link",
+        "s21/wired-25ms",
+        "--pcap",
+        captures.path().to_str().unwrap(),
+    ];
+    let output = mqbench(&[&["compare"][..], &network, &work, &others].concat());
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    if stderr.contains("namespaces") {
+        println!("SKIPPED: {stderr}");
+        return;
+    }
+    assert!(output.status.success(), "{stderr}");
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let result = RunResult::from_json(&printed, std::path::Path::new("stdout")).unwrap();
+    assert_eq!(result.parameters["stations"], 3);
+    for transport in &result.transports {
+        let counts = transport.counts;
+        assert_eq!((counts.sent, counts.lost, counts.unknown), (60, 0, 0));
+        // The wired link, one way; the channel takes a tenth of a millisecond.
+        let fastest = transport.latency.unwrap().min_ns;
+        assert!(fastest > 12_500_000, "{}: {fastest}", transport.transport);
+        // Two others in the same interval, with room for a busy machine.
+        let neighbours = transport.neighbours_sent.unwrap();
+        assert!(neighbours >= 60, "{neighbours}");
+        // The channel does not count by the receiver.
+        let host = transport.publisher_host.unwrap();
+        assert!(host.sent >= 60 && host.received.is_none(), "{host:?}");
+    }
+    let link = result.manifest.link;
+    let (configured, measured) = (link.configured.unwrap(), link.measured.unwrap());
+    assert_eq!(configured[0]["frame_error_rate"], 0.1);
+    assert_eq!(
+        (&measured[0]["of"], &measured[1]["of"]),
+        (&"medium".into(), &"subscriber".into())
+    );
+    let stations = measured[0]["stations"].as_array().unwrap();
+    let roles = ["publisher", "publisher-2", "publisher-3", "broker"];
+    assert_eq!(stations.len(), roles.len());
+    for (station, role) in stations.iter().zip(roles) {
+        assert_eq!(station["of"], role);
+        let count = |key: &str| station[key].as_u64().unwrap();
+        assert!(count("transmissions") > 100, "{station}");
+        assert!(count("retries") > 0, "{station}");
+        let file = captures.path().join(format!("{role}.pcap"));
+        assert!(file.metadata().unwrap().len() > 100 * 100, "{role}");
+    }
+}
+
+#[test]
 fn a_broker_for_a_run_ends_with_the_program_that_started_it() {
     use std::io::{BufRead as _, BufReader};
 
@@ -222,6 +280,10 @@ fn an_unknown_value_says_which_are_known() {
         (
             &["compare", "--medium", "s21/medium", "--topology", "both"],
             "a --sub-link",
+        ),
+        (
+            &["compare", "--medium", "s21/medium", "--interval", "0"],
+            "--interval",
         ),
         (
             &["compare", "--medium", "s21/medium@retries=8"],

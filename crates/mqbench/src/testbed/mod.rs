@@ -189,9 +189,19 @@ impl Testbed {
         self.publisher.access()
     }
 
+    /// How each of the other stations on its channel does.
+    pub(crate) fn neighbours(&self) -> impl Iterator<Item = Access> {
+        self.neighbours.iter().map(Station::access)
+    }
+
     /// How the subscriber does.
     pub(crate) fn subscriber(&self) -> Access {
         self.subscriber.as_ref().unwrap_or(&self.publisher).access()
+    }
+
+    /// How many stations share the channel, if there is one.
+    pub(crate) fn stations_on_channel(&self) -> Option<usize> {
+        self.channel.as_ref().map(|_| 1 + self.neighbours.len())
     }
 
     /// CPU time of the emulator, which is part of this process and none of the clients' work.

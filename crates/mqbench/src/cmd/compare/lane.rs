@@ -11,10 +11,13 @@ use mq_transport::{Address, ConnectOptions, Connector};
 
 use super::Args;
 use crate::{
+    args::MqttArgs,
     testbed::{Access, Testbed},
     workload::{
+        Clock,
         connect::{self, Connected, Dialler},
         e2e, nanoseconds,
+        neighbours::Neighbours,
     },
 };
 
@@ -23,6 +26,8 @@ pub(super) struct Lane {
     pub(super) name: String,
     pub(super) publisher: (Address, Connector),
     subscriber: (Address, Connector),
+    /// The other stations of the publisher's channel.
+    neighbours: Vec<(Address, Connector)>,
     pub(super) diallers: Vec<(Dialler, Vec<Option<Connected>>)>,
     pub(super) rounds: Vec<RoundOutcome>,
 }
@@ -30,6 +35,8 @@ pub(super) struct Lane {
 pub(super) struct RoundOutcome {
     pub(super) turn: u32,
     pub(super) outcome: e2e::Outcome,
+    /// `None` without a shared channel.
+    pub(super) neighbours_sent: Option<u64>,
     pub(super) broker: Option<ProcessUse>,
     pub(super) clients: Option<ProcessUse>,
     pub(super) publisher_host: Option<HostPackets>,
@@ -54,6 +61,8 @@ impl Lane {
         };
         let publisher = end(testbed.map(Testbed::publisher));
         let subscriber = end(testbed.map(Testbed::subscriber));
+        let neighbours = testbed.into_iter().flat_map(Testbed::neighbours);
+        let neighbours = neighbours.map(|access| connector(end(Some(access))));
         let diallers = connect::kinds(address.scheme)
             .iter()
             .map(|kind| {
@@ -65,6 +74,7 @@ impl Lane {
             name: address.scheme.to_string(),
             publisher: connector(publisher)?,
             subscriber: connector(subscriber)?,
+            neighbours: neighbours.collect::<anyhow::Result<_>>()?,
             diallers,
             rounds: Vec::new(),
         })
@@ -106,10 +116,8 @@ impl Lane {
         let emulator = testbed.map(Testbed::cpu_time);
         let packets = testbed.map(Testbed::publisher_packets);
         let bar = progress.clone();
-        let publisher = (&self.publisher.0, &self.publisher.1);
-        let subscriber = (&self.subscriber.0, &self.subscriber.1);
-        let progress = move |_| bar.inc(1);
-        let outcome = e2e::run(&plan, &args.mqtt, publisher, subscriber, progress).await?;
+        let (outcome, neighbours_sent) =
+            self.publish(&plan, &args.mqtt, move |_| bar.inc(1)).await?;
         let used =
             |role, meter: &ProcessMeter| meter.read().map(|usage| ProcessUse::new(role, &usage));
         let mut clients = used("clients", &clients)?;
@@ -130,6 +138,9 @@ impl Lane {
         self.rounds.push(RoundOutcome {
             turn,
             outcome,
+            neighbours_sent: testbed
+                .and_then(Testbed::stations_on_channel)
+                .map(|_| neighbours_sent),
             publisher_host,
             broker: broker
                 .as_ref()
@@ -138,6 +149,23 @@ impl Lane {
             clients: Some(clients),
         });
         Ok(())
+    }
+
+    /// Publisher and subscriber, and the stations beside them; returns how much those sent.
+    async fn publish(
+        &self,
+        plan: &e2e::Plan,
+        mqtt: &MqttArgs,
+        progress: impl Fn(u64) + Send + 'static,
+    ) -> anyhow::Result<(e2e::Outcome, u64)> {
+        let neighbours = Neighbours::connect(mqtt, &self.neighbours).await?;
+        let publisher = (&self.publisher.0, &self.publisher.1);
+        let subscriber = (&self.subscriber.0, &self.subscriber.1);
+        let pair = e2e::Pair::connect(plan, mqtt, publisher, subscriber).await?;
+        let clock = Clock::start();
+        neighbours
+            .beside(plan, clock, pair.run(clock, progress))
+            .await
     }
 
     pub(super) async fn dial(&mut self, args: &Args) -> anyhow::Result<()> {

@@ -81,6 +81,11 @@ fn transport(name: &str) -> Result<Scheme, String> {
 impl Args {
     /// The network that the options ask for; `None` for this machine's own.
     pub(crate) fn testbed(&self) -> anyhow::Result<Option<Testbed>> {
+        if self.links.medium.is_some() && self.interval.is_zero() {
+            bail!(
+                "--medium needs an --interval: the other stations publish until the publisher has"
+            );
+        }
         if self.links.any() {
             return Testbed::build(&self.links, self.seed).map(Some);
         }

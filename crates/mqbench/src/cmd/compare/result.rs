@@ -54,6 +54,7 @@ pub(super) fn result(
         "congestion": args.transport.congestion.map(|name| name.to_string()),
         "segmentation_offload": !args.transport.no_gso,
         "tcp_nodelay": true,
+        "stations": testbed.and_then(Testbed::stations_on_channel),
     });
     let mut manifest = Manifest::now(program, broker, parameters.clone());
     manifest.seeds = BTreeMap::from([("payload".to_owned(), args.seed)]);
@@ -134,6 +135,11 @@ fn transport_result(args: &Args, lane: &Lane) -> TransportResult {
                 received: a.received.zip(b.received).map(|(a, b)| a + b),
                 elapsed_ns: a.elapsed_ns + b.elapsed_ns,
             }),
+        neighbours_sent: lane
+            .rounds
+            .iter()
+            .filter_map(|round| round.neighbours_sent)
+            .reduce(|a, b| a + b),
         processes: [
             total(lane.rounds.iter().filter_map(|round| round.broker.as_ref())),
             total(
