@@ -55,6 +55,8 @@ pub struct TransportResult {
     pub wire: Option<WireUse>,
     /// What the publisher's host sent and received on its link; `None` without an emulated one.
     pub publisher_host: Option<HostPackets>,
+    /// Messages that the other stations of a shared channel sent meanwhile; `None` without one.
+    pub neighbours_sent: Option<u64>,
     /// What the processes used.
     pub processes: Vec<ProcessUse>,
     /// How long connecting took.
@@ -87,8 +89,8 @@ pub struct WireUse {
 pub struct HostPackets {
     /// Packets sent.
     pub sent: u64,
-    /// Packets sent to it.
-    pub received: u64,
+    /// Packets sent to it; `None` on a shared channel, which counts by the sender.
+    pub received: Option<u64>,
     /// The time over which they were counted.
     pub elapsed_ns: u64,
 }

@@ -74,9 +74,10 @@ fn full() -> RunResult {
         }),
         publisher_host: Some(HostPackets {
             sent: 3,
-            received: 2,
+            received: Some(2),
             elapsed_ns: 1_000_000_000,
         }),
+        neighbours_sent: Some(8),
         processes: vec![process],
         connect: [
             ConnectKind::Tcp,
@@ -122,6 +123,11 @@ fn empty() -> RunResult {
     let transport = &mut result.transports[0];
     (transport.latency, transport.latency_from_send) = (None, None);
     (transport.rtt_last, transport.wire) = (None, None);
+    transport.publisher_host = transport.publisher_host.map(|host| HostPackets {
+        received: None,
+        ..host
+    });
+    transport.neighbours_sent = None;
     transport.connect.truncate(1);
     (transport.connect[0].usable, transport.connect[0].connack) = (None, None);
     transport.rounds[0].latency = None;

@@ -36,7 +36,7 @@ const LATEST: u64 = 60_000_000_000;
 /// What a thread emulates. Times are nanoseconds since the emulator began.
 pub(super) trait Emulation: Send + 'static {
     /// What became of packets so far.
-    type Counts: Clone + Default + Send;
+    type Counts: Clone + Send;
 
     /// Takes every packet that has come.
     fn receive(&mut self, clock: &Clock) -> io::Result<()>;
@@ -78,11 +78,11 @@ struct Shared<C> {
     cpu_ns: AtomicU64,
 }
 
-impl<C: Clone + Default + Send + 'static> Emulator<C> {
+impl<C: Clone + Send + 'static> Emulator<C> {
     pub(super) fn start(name: &str, emulation: impl Emulation<Counts = C>) -> Result<Self, Error> {
         let lateness = Histogram::new_with_max(LATEST, 3).expect("valid bounds");
         let shared = Arc::new(Shared {
-            report: Mutex::new((C::default(), lateness)),
+            report: Mutex::new((emulation.counts(), lateness)),
             cpu_ns: AtomicU64::new(0),
         });
         let stop = Arc::new(AtomicBool::new(false));

@@ -168,6 +168,8 @@ fn stations_share_a_channel(lab: &mut Lab) {
     let hosts: [Host; 4] = std::array::from_fn(|_| Host::new().unwrap());
     let [a, b, c, access_point] = &hosts;
     let addresses = lab.share(&[a, b, c], access_point, &medium, 5).unwrap();
+    // Before the emulator had anything to tell.
+    assert_eq!(lab.medium_reports().pop().unwrap().stations.len(), 4);
     let bind = |host: &Host, address| host.run(|| UdpSocket::bind((address, 5000))).unwrap();
     let stations = [a, b, c].into_iter().zip(&addresses);
     let stations: Vec<_> = stations.map(|(host, ends)| bind(host, ends.near)).collect();

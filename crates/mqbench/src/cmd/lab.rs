@@ -31,7 +31,7 @@ enum Action {
     /// In such a shell: run a program on one of the hosts
     #[command(arg_required_else_help = true)]
     Exec {
-        /// publisher, subscriber or broker
+        /// publisher, subscriber or broker; publisher-2 and so on are the other stations of a channel
         role: String,
         /// The program and its arguments
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]

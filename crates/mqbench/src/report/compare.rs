@@ -90,16 +90,23 @@ fn latency(result: &RunResult) -> Table {
     for (name, value) in rows {
         row(&mut table, name, transports.iter().map(value));
     }
+    if transports.iter().any(|t| t.neighbours_sent.is_some()) {
+        let sent = |t: &TransportResult| t.neighbours_sent.map_or_else(dash, |n| n.to_string());
+        let name = "sent by the other stations";
+        row(&mut table, name, transports.iter().map(sent));
+    }
     table
 }
 
+/// A message of another station costs about as much as a measured one.
 fn cpu(transport: &TransportResult, role: &str) -> String {
     transport
         .processes
         .iter()
         .find(|process| process.role == role)
         .map_or_else(dash, |process| {
-            time(process.cpu_ns / transport.counts.sent.max(1))
+            let sent = transport.counts.sent + transport.neighbours_sent.unwrap_or(0);
+            time(process.cpu_ns / sent.max(1))
         })
 }
 

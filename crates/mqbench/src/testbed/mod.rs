@@ -1,5 +1,7 @@
 //! The network of a comparison: hosts on this machine, with emulated links between them.
 
+mod args;
+mod channel;
 mod report;
 
 use std::{
@@ -10,92 +12,41 @@ use std::{
 };
 
 use anyhow::Context as _;
-use mq_netem::{Addresses, Capture, Host, Lab, Link};
+use mq_netem::{Addresses, Capture, Host, Lab, Link, Medium};
 
 use crate::sut::output_directory;
+pub(crate) use args::LinkArgs;
+use args::Network;
 
-/// Options of emulated links.
-#[derive(clap::Args, Clone, Debug)]
-#[command(next_help_heading = "Emulated links")]
-pub(crate) struct LinkArgs {
-    /// Emulate this link: a shipped one such as s22/wifi@loss=5%, or a file that ends in .toml
-    #[arg(long, value_name = "LINK")]
-    pub(crate) link: Option<String>,
-    /// The link between publisher and broker, if it is another
-    #[arg(long, value_name = "LINK")]
-    pub(crate) pub_link: Option<String>,
-    /// The link between broker and subscriber, if it is another
-    #[arg(long, value_name = "LINK")]
-    pub(crate) sub_link: Option<String>,
-    /// Who is behind the link
-    #[arg(long, value_enum, default_value_t = Topology::Publisher)]
-    pub(crate) topology: Topology,
-    /// Directory for what each host sends and receives, one pcap file a host
-    #[arg(long, value_name = "DIR")]
-    pub(crate) pcap: Option<PathBuf>,
+/// A profile, and the name that it was asked for by.
+#[derive(Debug)]
+struct Named<T> {
+    name: String,
+    profile: T,
 }
 
-impl LinkArgs {
-    /// Whether any link is asked for.
-    pub(crate) fn any(&self) -> bool {
-        self.link.is_some() || self.pub_link.is_some() || self.sub_link.is_some()
-    }
-
-    /// The name and the link of each station's access to the broker: the publisher's, and the
-    /// subscriber's unless they share one.
-    fn links(&self) -> anyhow::Result<(Named, Option<Named>)> {
-        let shared = self.topology == Topology::Shared;
-        if shared && (self.pub_link.is_some() || self.sub_link.is_some()) {
-            anyhow::bail!(
-                "--pub-link and --sub-link have no place in --topology shared: there is one link"
-            );
-        }
-        let both = self.topology == Topology::Both;
-        let publisher = self.pub_link.as_ref().or(self.link.as_ref());
-        let subscriber = self
-            .sub_link
-            .as_ref()
-            .or(self.link.as_ref().filter(|_| both));
-        let load = |name: Option<&String>| match name {
-            Some(name) => Ok::<_, mq_netem::Error>((name.clone(), Link::load(name)?)),
-            None => Ok(("perfect".to_owned(), Link::default())),
-        };
-        let subscriber = (!shared).then(|| load(subscriber)).transpose()?;
-        Ok((load(publisher)?, subscriber))
-    }
-}
-
-type Named = (String, Link);
-
-/// Where the link is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-pub(crate) enum Topology {
-    /// Three hosts; the link is the publisher's, the subscriber's is perfect (S22)
-    Publisher,
-    /// Three hosts; both have a link like it (S21's scenario A)
-    Both,
-    /// Two hosts; publisher and subscriber share one and its link to the broker (W20)
-    Shared,
-}
-
-/// Hosts and links, while they last.
+/// Hosts and what connects them, while they last.
 #[derive(Debug)]
 pub(crate) struct Testbed {
     lab: Lab,
     broker: Host,
     publisher: Station,
+    /// Who shares the channel with the publisher; nobody without one.
+    neighbours: Vec<Station>,
     /// `None` where it is on the publisher's host.
     subscriber: Option<Station>,
+    /// What stations without a link share with the broker.
+    channel: Option<Named<Medium>>,
     captures: Vec<(PathBuf, Capture)>,
 }
 
-/// A host with one link to the broker.
+/// A host with one way to the broker.
 #[derive(Debug)]
 struct Station {
-    role: &'static str,
+    role: String,
     host: Host,
-    link: Link,
-    name: String,
+    /// `None` where it is the channel.
+    link: Option<Named<Link>>,
     addresses: Addresses,
 }
 
@@ -108,42 +59,71 @@ pub(crate) struct Access {
     pub(crate) broker: Ipv4Addr,
 }
 
+impl<T> Named<T> {
+    fn load(
+        name: &str,
+        load: impl FnOnce(&str) -> Result<T, mq_netem::Error>,
+    ) -> Result<Self, mq_netem::Error> {
+        Ok(Self {
+            name: name.to_owned(),
+            profile: load(name)?,
+        })
+    }
+}
+
+fn perfect() -> Named<Link> {
+    Named {
+        name: "perfect".to_owned(),
+        profile: Link::default(),
+    }
+}
+
 impl Testbed {
     /// Builds what is asked for; links that are not are perfect. Before any thread is started.
     pub(crate) fn build(args: &LinkArgs, seed: u64) -> anyhow::Result<Self> {
         // Mistakes first: nothing is built for a link that does not exist.
-        let (publisher, subscriber) = args.links()?;
+        let network = args.network()?;
         if let Some(folder) = &args.pcap {
             output_directory(folder)?;
         }
-        let mut lab = Lab::enter()?;
-        let broker = Host::new()?;
-        let mut station = |role, (name, link), seed| -> anyhow::Result<Station> {
-            let host = Host::new()?;
-            let addresses = lab.connect(&host, &broker, &link, seed)?;
-            Ok(Station {
-                role,
-                host,
-                link,
-                name,
-                addresses,
-            })
-        };
-        let publisher = station("publisher", publisher, seed)?;
-        let subscriber = subscriber
-            .map(|link| station("subscriber", link, seed.wrapping_add(1)))
-            .transpose()?;
-        let mut testbed = Self {
-            lab,
-            broker,
-            publisher,
-            subscriber,
-            captures: Vec::new(),
-        };
+        let mut testbed = Self::connect(network, seed)?;
         if let Some(folder) = &args.pcap {
             testbed.capture(folder)?;
         }
         Ok(testbed)
+    }
+
+    fn connect(network: Network, seed: u64) -> anyhow::Result<Self> {
+        let mut lab = Lab::enter()?;
+        let broker = Host::new()?;
+        let (mut stations, channel, subscriber) = match network {
+            Network::Links {
+                publisher,
+                subscriber,
+            } => {
+                let publisher = Station::link(&mut lab, "publisher", &broker, publisher, seed)?;
+                (vec![publisher], None, subscriber)
+            }
+            Network::Channel {
+                medium,
+                stations,
+                subscriber,
+            } => {
+                let stations = Station::share(&mut lab, stations, &broker, &medium.profile, seed)?;
+                (stations, Some(medium), Some(subscriber))
+            }
+        };
+        let subscriber = subscriber
+            .map(|link| Station::link(&mut lab, "subscriber", &broker, link, seed.wrapping_add(1)));
+        Ok(Self {
+            lab,
+            broker,
+            publisher: stations.remove(0),
+            neighbours: stations,
+            subscriber: subscriber.transpose()?,
+            channel,
+            captures: Vec::new(),
+        })
     }
 
     fn capture(&mut self, folder: &Path) -> anyhow::Result<()> {
@@ -170,8 +150,10 @@ impl Testbed {
     }
 
     /// The hosts and their roles.
-    pub(crate) fn hosts(&self) -> impl Iterator<Item = (&'static str, &Host)> {
-        let stations = self.stations().map(|station| (station.role, &station.host));
+    pub(crate) fn hosts(&self) -> impl Iterator<Item = (&str, &Host)> {
+        let stations = self
+            .stations()
+            .map(|station| (&station.role[..], &station.host));
         stations.chain([("broker", &self.broker)])
     }
 
@@ -180,10 +162,15 @@ impl Testbed {
         self.lab.run(command)
     }
 
-    /// Packets that the publisher's host has sent so far, and such that were sent to it.
-    pub(crate) fn publisher_packets(&self) -> (u64, u64) {
+    /// Packets that the publisher's host has sent so far, and such that were sent to it: a channel
+    /// does not know whom its packets are for.
+    pub(crate) fn publisher_packets(&self) -> (u64, Option<u64>) {
+        if let Some(report) = self.lab.medium_reports().first() {
+            return (report.stations[0].arrived, None);
+        }
         let report = self.lab.reports()[0];
-        (report.up.counts.arrived, report.down.counts.arrived)
+        let (up, down) = (report.up.counts, report.down.counts);
+        (up.arrived, Some(down.arrived))
     }
 
     /// The broker's host.
@@ -191,9 +178,10 @@ impl Testbed {
         &self.broker
     }
 
-    /// The broker's addresses, one a link.
+    /// The broker's addresses, one a link or channel.
     pub(crate) fn broker_addresses(&self) -> impl Iterator<Item = Ipv4Addr> {
-        self.stations().map(|station| station.addresses.far)
+        let networks = std::iter::once(&self.publisher).chain(&self.subscriber);
+        networks.map(|station| station.addresses.far)
     }
 
     /// How the publisher reaches the broker.
@@ -201,9 +189,19 @@ impl Testbed {
         self.publisher.access()
     }
 
+    /// How each of the other stations on its channel does.
+    pub(crate) fn neighbours(&self) -> impl Iterator<Item = Access> {
+        self.neighbours.iter().map(Station::access)
+    }
+
     /// How the subscriber does.
     pub(crate) fn subscriber(&self) -> Access {
         self.subscriber.as_ref().unwrap_or(&self.publisher).access()
+    }
+
+    /// How many stations share the channel, if there is one.
+    pub(crate) fn stations_on_channel(&self) -> Option<usize> {
+        self.channel.as_ref().map(|_| 1 + self.neighbours.len())
     }
 
     /// CPU time of the emulator, which is part of this process and none of the clients' work.
@@ -212,15 +210,63 @@ impl Testbed {
     }
 
     fn stations(&self) -> impl Iterator<Item = &Station> {
-        std::iter::once(&self.publisher).chain(&self.subscriber)
+        let publishers = std::iter::once(&self.publisher).chain(&self.neighbours);
+        publishers.chain(&self.subscriber)
     }
 }
 
 impl Station {
+    /// A host with a link to the broker.
+    fn link(
+        lab: &mut Lab,
+        role: &str,
+        broker: &Host,
+        link: Named<Link>,
+        seed: u64,
+    ) -> Result<Self, mq_netem::Error> {
+        let host = Host::new()?;
+        let addresses = lab.connect(&host, broker, &link.profile, seed)?;
+        Ok(Self {
+            role: role.to_owned(),
+            host,
+            link: Some(link),
+            addresses,
+        })
+    }
+
+    /// The publisher and its neighbours, on one channel with the broker.
+    fn share(
+        lab: &mut Lab,
+        count: u8,
+        broker: &Host,
+        medium: &Medium,
+        seed: u64,
+    ) -> Result<Vec<Self>, mq_netem::Error> {
+        let hosts = (0..count).map(|_| Host::new());
+        let hosts = hosts.collect::<Result<Vec<_>, _>>()?;
+        let addresses = lab.share(&hosts.iter().collect::<Vec<_>>(), broker, medium, seed)?;
+        let stations = hosts.into_iter().zip(addresses).zip(1..);
+        let stations = stations.map(|((host, addresses), number)| Self {
+            role: publisher_role(number),
+            host,
+            link: None,
+            addresses,
+        });
+        Ok(stations.collect())
+    }
+
     fn access(&self) -> Access {
         Access {
             namespace: self.host.path(),
             broker: self.addresses.far,
         }
+    }
+}
+
+/// Of the publisher that is measured, and of the second and further stations of a channel.
+fn publisher_role(number: usize) -> String {
+    match number {
+        1 => "publisher".to_owned(),
+        number => format!("publisher-{number}"),
     }
 }

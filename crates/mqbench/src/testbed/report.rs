@@ -3,21 +3,28 @@
 use std::time::Duration;
 
 use mq_measure::{Validity, Warning, validity};
-use mq_netem::{Addresses, Direction, DirectionReport, LinkReport};
+use mq_netem::{Addresses, Direction, DirectionReport, Lateness, Link, LinkReport};
 use serde_json::{Value, json};
 
-use super::{Station, Testbed};
+use super::{Named, Station, Testbed};
 use crate::{report::units::time, workload::nanoseconds};
 
 /// Departures later than this at the 99th percentile are not what the profile says.
 const LATE: Duration = Duration::from_micros(500);
 
 impl Testbed {
-    fn links(&self) -> impl Iterator<Item = (&Station, LinkReport)> {
-        self.stations().zip(self.lab.reports())
+    /// Each link with whose it is and what became of it.
+    fn links(&self) -> impl Iterator<Item = (&Station, &Named<Link>, LinkReport)> {
+        let linked = self
+            .stations()
+            .filter_map(|station| Some((station, station.link.as_ref()?)));
+        let reports = self.lab.reports().into_iter();
+        linked
+            .zip(reports)
+            .map(|((station, link), report)| (station, link, report))
     }
 
-    /// The links as they were to be.
+    /// The channel and the links as they were to be.
     pub(crate) fn configured(&self) -> Value {
         let direction = |direction: &Direction| {
             json!({
@@ -34,19 +41,20 @@ impl Testbed {
                 "corrupt": direction.corrupt.share(),
             })
         };
-        let link = |station: &Station| {
+        let links = self.links().map(|(station, link, _)| {
             json!({
                 "of": station.role,
-                "name": station.name,
-                "description": station.link.description,
-                "up": direction(&station.link.up),
-                "down": direction(&station.link.down),
+                "name": link.name,
+                "description": link.profile.description,
+                "up": direction(&link.profile.up),
+                "down": direction(&link.profile.down),
             })
-        };
-        self.stations().map(link).collect()
+        });
+        let channel = self.channel().map(|channel| channel.configured());
+        channel.into_iter().chain(links).collect()
     }
 
-    /// The links as they were.
+    /// The channel and the links as they were.
     pub(crate) fn measured(&self) -> Value {
         let direction = |report: &DirectionReport| {
             let counts = &report.counts;
@@ -61,59 +69,64 @@ impl Testbed {
                 "lateness_p99_ns": report.lateness.map(|late| nanoseconds(late.p99)),
             })
         };
-        let link = |(station, report): (&Station, LinkReport)| {
+        let links = self.links().map(|(station, _, report)| {
             json!({
                 "of": station.role,
                 "up": direction(&report.up),
                 "down": direction(&report.down),
             })
-        };
-        self.links().map(link).collect()
+        });
+        let channel = self.channel().map(|channel| channel.measured());
+        channel.into_iter().chain(links).collect()
     }
 
-    /// Warns of links that were not what they were to be.
+    /// Warns of what was not as it was to be.
     pub(crate) fn check(&self, validity: &mut Validity) {
-        for (station, report) in self.links() {
+        if let Some(channel) = self.channel() {
+            channel.check(validity);
+        }
+        for (station, link, report) in self.links() {
             let directions = [
-                ("up", &station.link.up, report.up),
-                ("down", &station.link.down, report.down),
+                ("up", &link.profile.up, report.up),
+                ("down", &link.profile.down, report.down),
             ];
             for (name, direction, report) in directions {
-                let what =
-                    |quantity| format!("{quantity} of the {}'s {name} direction", station.role);
-                validity.note(loss_off(&what("loss"), direction.loss.mean(), &report));
-                let late = report.lateness.filter(|late| late.p99 > LATE);
-                validity.note(late.map(|late| Warning::LinkOffProfile {
-                    quantity: what("p99 lateness in µs"),
-                    configured: LATE.as_secs_f64() * 1e6,
-                    measured: late.p99.as_secs_f64() * 1e6,
-                }));
+                let of = format!("of the {}'s {name} direction", station.role);
+                let (counts, loss) = (report.counts, direction.loss.mean());
+                // Bursts make a share less certain; the interval is that of single losses.
+                let off = share_off(&format!("loss {of}"), loss, counts.lost, counts.arrived);
+                validity.note(off);
+                validity.note(late(&of, report.lateness));
             }
         }
     }
 
-    /// A line a host with a link: its address, the broker's, and what the link is.
+    /// A line a host: its address, the broker's, and what the link is.
     pub(crate) fn map(&self) -> String {
         let line = |station: &Station| {
             let Addresses { near, far } = station.addresses;
             format!(
-                "{:<10}  {near}  broker at {far}  {}\n",
+                "{:<12}  {near}  broker at {far}  {}\n",
                 station.role,
-                station.link_name()
+                self.way(station)
             )
         };
         self.stations().map(line).collect()
     }
 
-    /// A line a link: what it was to be, and what it was.
+    /// What the station reaches the broker by.
+    fn way(&self, station: &Station) -> String {
+        let link = station.link.as_ref().map(Named::<Link>::title);
+        let channel = || self.channel().map(|channel| channel.title());
+        link.or_else(channel).unwrap_or_default()
+    }
+
+    /// A paragraph for the channel and for each link: what it was to be, and what it was.
     pub(crate) fn describe(&self) -> String {
-        let mut text = String::new();
-        for (station, report) in self.links() {
-            text.push_str(&format!(
-                "{}'s link: {}\n",
-                station.role,
-                station.link_name()
-            ));
+        let channel = self.channel().map(|channel| channel.describe());
+        let mut text = channel.unwrap_or_default();
+        for (station, link, report) in self.links() {
+            text.push_str(&format!("{}'s link: {}\n", station.role, link.title()));
             for (name, report) in [("up", report.up), ("down", report.down)] {
                 text.push_str(&format!("  {name}: {}\n", describe(&report)));
             }
@@ -122,12 +135,17 @@ impl Testbed {
     }
 }
 
-impl Station {
-    fn link_name(&self) -> String {
-        match self.link.description.as_str() {
-            "" => self.name.clone(),
-            description => format!("{} ({description})", self.name),
-        }
+impl Named<Link> {
+    fn title(&self) -> String {
+        title(&self.name, &self.profile.description)
+    }
+}
+
+/// A profile's name, with what it stands for.
+pub(super) fn title(name: &str, description: &str) -> String {
+    match description {
+        "" => name.to_owned(),
+        description => format!("{name} ({description})"),
     }
 }
 
@@ -145,22 +163,36 @@ fn describe(report: &DirectionReport) -> String {
         }
     }
     if let Some(late) = report.lateness {
-        let (median, p99) = (time(nanoseconds(late.p50)), time(nanoseconds(late.p99)));
-        text.push_str(&format!("; emulated {median} late (p50), {p99} (p99)"));
+        text.push_str(&format!("; {}", emulated(late)));
     }
     text
 }
 
-/// Whether the share that was lost is outside what chance explains in 99 of 100 runs.
-fn loss_off(quantity: &str, configured: f64, report: &DirectionReport) -> Option<Warning> {
-    #[expect(clippy::cast_precision_loss, reason = "counts of packets")]
-    let (lost, all) = (report.counts.lost as f64, report.counts.arrived as f64);
-    if all == 0.0 {
+/// How well the emulator kept its times.
+pub(super) fn emulated(late: Lateness) -> String {
+    let (median, p99) = (time(nanoseconds(late.p50)), time(nanoseconds(late.p99)));
+    format!("emulated {median} late (p50), {p99} (p99)")
+}
+
+/// Whether it kept them badly.
+pub(super) fn late(of: &str, lateness: Option<Lateness>) -> Option<Warning> {
+    let late = lateness.filter(|late| late.p99 > LATE)?;
+    Some(Warning::LinkOffProfile {
+        quantity: format!("p99 lateness in µs {of}"),
+        configured: LATE.as_secs_f64() * 1e6,
+        measured: late.p99.as_secs_f64() * 1e6,
+    })
+}
+
+/// Whether a share is outside what chance explains in 99 of 100 runs.
+pub(super) fn share_off(quantity: &str, configured: f64, part: u64, all: u64) -> Option<Warning> {
+    if all == 0 {
         return None;
     }
-    // Bursts make a share less certain; the interval is that of single losses.
+    #[expect(clippy::cast_precision_loss, reason = "counts of packets")]
+    let (part, all) = (part as f64, all as f64);
     let likely = 2.58 * (configured * (1.0 - configured) / all).sqrt();
-    let measured = lost / all;
+    let measured = part / all;
     if (measured - configured).abs() <= likely {
         return None;
     }

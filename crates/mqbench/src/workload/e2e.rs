@@ -2,14 +2,14 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use anyhow::Context;
-use mq_client::{Client, Outgoing};
+use mq_client::{Client, Outgoing, Subscription};
 use mq_codec::{QoS, TopicName};
 use mq_measure::{
     Counts, Sample, Samples, Tracker,
@@ -18,7 +18,11 @@ use mq_measure::{
 };
 use mq_transport::{Address, Connector};
 
-use super::{Clock, add_wire, pace::wait_until, wire_use};
+use super::{
+    Clock, add_wire,
+    pace::{Sending, wait_until},
+    wire_use,
+};
 use crate::{
     args::MqttArgs,
     payload::{Payloads, sequence},
@@ -27,8 +31,8 @@ use crate::{
 /// How long after the last message the stragglers are waited for.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Time between the connections and the first message.
-const LEAD: Duration = Duration::from_millis(20);
+/// Time between the start of the clock and the first message.
+pub(super) const LEAD: Duration = Duration::from_millis(20);
 
 /// What is sent.
 #[derive(Clone, Debug)]
@@ -77,105 +81,129 @@ pub(crate) async fn run(
     subscriber: (&Address, &Connector),
     progress: impl Fn(u64) + Send + 'static,
 ) -> anyhow::Result<Outcome> {
-    let began = Instant::now();
-    let receiver = mqtt
-        .builder(subscriber.0, subscriber.1, "mqbench-sub")?
-        .build()
-        .await
-        .context("the subscriber cannot connect")?;
-    let mut subscription = receiver
-        .subscribe(plan.topic.as_str(), mqtt.qos)
-        .await
-        .context("cannot subscribe")?;
-    let sender = mqtt
-        .builder(publisher.0, publisher.1, "mqbench-pub")?
-        .build()
-        .await
-        .context("the publisher cannot connect")?;
+    let pair = Pair::connect(plan, mqtt, publisher, subscriber).await?;
+    pair.run(Clock::start(), progress).await
+}
 
-    let clock = Clock::start();
-    let tracker = Arc::new(Mutex::new(Tracker::new(plan.count)));
-    let thread = Sender {
-        client: sender.clone(),
-        topic: TopicName::new(plan.topic.as_str()).context("the topic is not valid")?,
-        qos: mqtt.qos,
-        schedule: OpenLoop::new(super::nanoseconds(LEAD), plan.interval),
-        payloads: Payloads::new(plan.size, plan.seed),
-        count: plan.count,
-        clock,
-        tracker: Arc::clone(&tracker),
-    };
-    let stop = Arc::new(AtomicBool::new(false));
-    let sending = Sending {
-        stop: Arc::clone(&stop),
-        task: tokio::task::spawn_blocking(move || thread.run(&stop, progress)),
-    };
+/// A publisher and a subscriber that are connected.
+pub(crate) struct Pair<'a> {
+    plan: &'a Plan,
+    qos: QoS,
+    topic: TopicName,
+    began: Instant,
+    sender: Client,
+    receiver: Client,
+    subscription: Subscription,
+}
 
-    let schedule_end = LEAD + plan.interval * u32::try_from(plan.count).unwrap_or(u32::MAX);
-    let deadline = tokio::time::Instant::now() + schedule_end + plan.grace;
-    let mut timed_out = false;
-    loop {
-        let incoming = match tokio::time::timeout_at(deadline, subscription.recv()).await {
-            Ok(Some(incoming)) => incoming,
-            Ok(None) => break,
-            Err(_) => {
-                timed_out = true;
-                break;
-            }
+impl<'a> Pair<'a> {
+    pub(crate) async fn connect(
+        plan: &'a Plan,
+        mqtt: &MqttArgs,
+        publisher: (&Address, &Connector),
+        subscriber: (&Address, &Connector),
+    ) -> anyhow::Result<Self> {
+        let began = Instant::now();
+        let receiver = mqtt
+            .builder(subscriber.0, subscriber.1, "mqbench-sub")?
+            .build()
+            .await
+            .context("the subscriber cannot connect")?;
+        let subscription = receiver
+            .subscribe(plan.topic.as_str(), mqtt.qos)
+            .await
+            .context("cannot subscribe")?;
+        let sender = mqtt
+            .builder(publisher.0, publisher.1, "mqbench-pub")?
+            .build()
+            .await
+            .context("the publisher cannot connect")?;
+        Ok(Self {
+            plan,
+            qos: mqtt.qos,
+            topic: TopicName::new(plan.topic.as_str()).context("the topic is not valid")?,
+            began,
+            sender,
+            receiver,
+            subscription,
+        })
+    }
+
+    /// Sends what the plan says, from [`LEAD`] after the clock's start on, and waits for it to
+    /// arrive.
+    pub(crate) async fn run(
+        mut self,
+        clock: Clock,
+        progress: impl Fn(u64) + Send + 'static,
+    ) -> anyhow::Result<Outcome> {
+        let plan = self.plan;
+        let tracker = Arc::new(Mutex::new(Tracker::new(plan.count)));
+        let thread = Sender {
+            client: self.sender.clone(),
+            topic: self.topic.clone(),
+            qos: self.qos,
+            schedule: OpenLoop::new(super::nanoseconds(LEAD), plan.interval),
+            payloads: Payloads::new(plan.size, plan.seed),
+            count: plan.count,
+            clock,
+            tracker: Arc::clone(&tracker),
         };
-        let at = clock.at_ns(incoming.received_at);
-        let mut tracker = lock(&tracker);
-        // A payload that is not one of ours counts as unknown.
-        tracker.received(sequence(&incoming.payload).unwrap_or(u64::MAX), at);
-        if tracker.is_complete() {
-            break;
+        let sending = Sending::start(move |stop| thread.run(stop, progress));
+        let timed_out = self.receive(clock, &tracker).await;
+        let lateness = sending.finish().await?;
+        self.receive_duplicates(clock, &tracker).await;
+        let elapsed = self.began.elapsed();
+        let wire = self.goodbye().await;
+        let tracker = lock(&tracker);
+        Ok(Outcome {
+            samples: tracker.samples(),
+            counts: tracker.counts(),
+            lateness,
+            wire,
+            elapsed,
+            timed_out,
+        })
+    }
+
+    /// Until all has come; tells whether time ran out before.
+    async fn receive(&mut self, clock: Clock, tracker: &Mutex<Tracker>) -> bool {
+        let plan = self.plan;
+        let schedule_end = LEAD + plan.interval * u32::try_from(plan.count).unwrap_or(u32::MAX);
+        let deadline = tokio::time::Instant::now() + schedule_end + plan.grace;
+        loop {
+            let incoming = match tokio::time::timeout_at(deadline, self.subscription.recv()).await {
+                Ok(Some(incoming)) => incoming,
+                Ok(None) => return false,
+                Err(_) => return true,
+            };
+            let at = clock.at_ns(incoming.received_at);
+            let mut tracker = lock(tracker);
+            // A payload that is not one of ours counts as unknown.
+            tracker.received(sequence(&incoming.payload).unwrap_or(u64::MAX), at);
+            if tracker.is_complete() {
+                return false;
+            }
         }
     }
-    let lateness = sending.finish().await?;
-    // A duplicate would follow its original closely.
-    let duplicates = tokio::time::Instant::now() + Duration::from_millis(20);
-    while let Ok(Some(incoming)) = tokio::time::timeout_at(duplicates, subscription.recv()).await {
-        let at = clock.at_ns(incoming.received_at);
-        lock(&tracker).received(sequence(&incoming.payload).unwrap_or(u64::MAX), at);
+
+    /// A duplicate would follow its original closely.
+    async fn receive_duplicates(&mut self, clock: Clock, tracker: &Mutex<Tracker>) {
+        let end = tokio::time::Instant::now() + Duration::from_millis(20);
+        while let Ok(Some(incoming)) = tokio::time::timeout_at(end, self.subscription.recv()).await
+        {
+            let at = clock.at_ns(incoming.received_at);
+            lock(tracker).received(sequence(&incoming.payload).unwrap_or(u64::MAX), at);
+        }
     }
-    let elapsed = began.elapsed();
-    let stats = (sender.stats().await, receiver.stats().await);
-    let wire = match stats {
-        (Ok(sender), Ok(other)) => Some(add_wire(&wire_use(&sender), &wire_use(&other))),
-        _ => None,
-    };
-    // Their links may be broken, which the counts have told already.
-    let _ = sender.disconnect().await;
-    let _ = receiver.disconnect().await;
-    let tracker = lock(&tracker);
-    Ok(Outcome {
-        samples: tracker.samples(),
-        counts: tracker.counts(),
-        lateness,
-        wire,
-        elapsed,
-        timed_out,
-    })
-}
 
-/// The thread that publishes; told to stop when this is dropped.
-struct Sending {
-    stop: Arc<AtomicBool>,
-    task: tokio::task::JoinHandle<anyhow::Result<Lateness>>,
-}
-
-impl Sending {
-    async fn finish(mut self) -> anyhow::Result<Lateness> {
-        self.stop.store(true, Ordering::Relaxed);
-        (&mut self.task)
-            .await
-            .context("the sending thread failed")?
-    }
-}
-
-impl Drop for Sending {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+    /// Disconnects both; tells what their links carried.
+    async fn goodbye(&self) -> Option<WireUse> {
+        let stats = (self.sender.stats().await, self.receiver.stats().await);
+        // Their links may be broken, which the counts have told already.
+        let _ = self.sender.disconnect().await;
+        let _ = self.receiver.disconnect().await;
+        let (sender, receiver) = (stats.0.ok()?, stats.1.ok()?);
+        Some(add_wire(&wire_use(&sender), &wire_use(&receiver)))
     }
 }
 
@@ -217,7 +245,7 @@ impl Sender {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -3,6 +3,7 @@
 pub(crate) mod connect;
 pub(crate) mod e2e;
 pub(crate) mod load;
+pub(crate) mod neighbours;
 pub(crate) mod pace;
 pub(crate) mod reconnect;
 pub(crate) mod rtt;

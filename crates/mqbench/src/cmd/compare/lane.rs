@@ -1,0 +1,187 @@
+//! One transport in a comparison: what connects over it, and what it did in its turns.
+
+use anyhow::Context as _;
+use indicatif::ProgressBar;
+use mq_measure::{
+    LatencyRecorder, Samples,
+    process::ProcessMeter,
+    result::{HostPackets, ProcessUse},
+};
+use mq_transport::{Address, ConnectOptions, Connector};
+
+use super::Args;
+use crate::{
+    args::MqttArgs,
+    testbed::{Access, Testbed},
+    workload::{
+        Clock,
+        connect::{self, Connected, Dialler},
+        e2e, nanoseconds,
+        neighbours::Neighbours,
+    },
+};
+
+/// One transport: what connects over it, and what was measured so far.
+pub(super) struct Lane {
+    pub(super) name: String,
+    pub(super) publisher: (Address, Connector),
+    subscriber: (Address, Connector),
+    /// The other stations of the publisher's channel.
+    neighbours: Vec<(Address, Connector)>,
+    pub(super) diallers: Vec<(Dialler, Vec<Option<Connected>>)>,
+    pub(super) rounds: Vec<RoundOutcome>,
+}
+
+pub(super) struct RoundOutcome {
+    pub(super) turn: u32,
+    pub(super) outcome: e2e::Outcome,
+    /// `None` without a shared channel.
+    pub(super) neighbours_sent: Option<u64>,
+    pub(super) broker: Option<ProcessUse>,
+    pub(super) clients: Option<ProcessUse>,
+    pub(super) publisher_host: Option<HostPackets>,
+}
+
+impl Lane {
+    pub(super) fn new(
+        address: &Address,
+        options: &ConnectOptions,
+        testbed: Option<&Testbed>,
+    ) -> anyhow::Result<Self> {
+        let end = |access: Option<Access>| {
+            let (mut address, mut options) = (address.clone(), options.clone());
+            if let Some(access) = access {
+                address.host = access.broker.to_string();
+                options.socket.network_namespace = Some(access.namespace);
+            }
+            (address, options)
+        };
+        let connector = |(address, options): (Address, ConnectOptions)| -> anyhow::Result<_> {
+            Ok((address, Connector::new(options)?))
+        };
+        let publisher = end(testbed.map(Testbed::publisher));
+        let subscriber = end(testbed.map(Testbed::subscriber));
+        let neighbours = testbed.into_iter().flat_map(Testbed::neighbours);
+        let neighbours = neighbours.map(|access| connector(end(Some(access))));
+        let diallers = connect::kinds(address.scheme)
+            .iter()
+            .map(|kind| {
+                let dialler = Dialler::new(&publisher.0, &publisher.1, *kind)?;
+                Ok((dialler, Vec::new()))
+            })
+            .collect::<anyhow::Result<_>>()?;
+        Ok(Self {
+            name: address.scheme.to_string(),
+            publisher: connector(publisher)?,
+            subscriber: connector(subscriber)?,
+            neighbours: neighbours.collect::<anyhow::Result<_>>()?,
+            diallers,
+            rounds: Vec::new(),
+        })
+    }
+
+    pub(super) fn samples(&self) -> Samples {
+        let rounds: Vec<_> = self
+            .rounds
+            .iter()
+            .map(|round| round.outcome.samples.clone())
+            .collect();
+        e2e::concatenate(&rounds)
+    }
+
+    pub(super) fn recorder(&self) -> LatencyRecorder {
+        let mut recorder = LatencyRecorder::new();
+        recorder.extend(self.samples().latencies_intended_ns());
+        recorder
+    }
+
+    pub(super) async fn send(
+        &mut self,
+        args: &Args,
+        round: u32,
+        turn: u32,
+        broker: Option<u32>,
+        testbed: Option<&Testbed>,
+        progress: &ProgressBar,
+    ) -> anyhow::Result<()> {
+        let plan = e2e::Plan::new(
+            "mqbench/compare",
+            args.messages_per_round(),
+            args.interval,
+            args.size,
+            args.seed.wrapping_add(round.into()),
+        );
+        let broker = broker.map(ProcessMeter::start).transpose()?;
+        let clients = ProcessMeter::start_own()?;
+        let emulator = testbed.map(Testbed::cpu_time);
+        let packets = testbed.map(Testbed::publisher_packets);
+        let bar = progress.clone();
+        let (outcome, neighbours_sent) =
+            self.publish(&plan, &args.mqtt, move |_| bar.inc(1)).await?;
+        let used =
+            |role, meter: &ProcessMeter| meter.read().map(|usage| ProcessUse::new(role, &usage));
+        let mut clients = used("clients", &clients)?;
+        if let (Some(testbed), Some(before)) = (testbed, emulator) {
+            // Its threads are in this process, and spin: user time.
+            let emulator = nanoseconds(testbed.cpu_time().saturating_sub(before));
+            clients.cpu_ns = clients.cpu_ns.saturating_sub(emulator);
+            clients.user_ns = clients.user_ns.saturating_sub(emulator);
+        }
+        let publisher_host = testbed.zip(packets).map(|(testbed, before)| {
+            let after = testbed.publisher_packets();
+            HostPackets {
+                sent: after.0 - before.0,
+                received: after.1.zip(before.1).map(|(after, before)| after - before),
+                elapsed_ns: nanoseconds(outcome.elapsed),
+            }
+        });
+        self.rounds.push(RoundOutcome {
+            turn,
+            outcome,
+            neighbours_sent: testbed
+                .and_then(Testbed::stations_on_channel)
+                .map(|_| neighbours_sent),
+            publisher_host,
+            broker: broker
+                .as_ref()
+                .map(|meter| used("broker", meter))
+                .transpose()?,
+            clients: Some(clients),
+        });
+        Ok(())
+    }
+
+    /// Publisher and subscriber, and the stations beside them; returns how much those sent.
+    async fn publish(
+        &self,
+        plan: &e2e::Plan,
+        mqtt: &MqttArgs,
+        progress: impl Fn(u64) + Send + 'static,
+    ) -> anyhow::Result<(e2e::Outcome, u64)> {
+        let neighbours = Neighbours::connect(mqtt, &self.neighbours).await?;
+        let publisher = (&self.publisher.0, &self.publisher.1);
+        let subscriber = (&self.subscriber.0, &self.subscriber.1);
+        let pair = e2e::Pair::connect(plan, mqtt, publisher, subscriber).await?;
+        let clock = Clock::start();
+        neighbours
+            .beside(plan, clock, pair.run(clock, progress))
+            .await
+    }
+
+    pub(super) async fn dial(&mut self, args: &Args) -> anyhow::Result<()> {
+        for (dialler, dialled) in &mut self.diallers {
+            for _ in 0..args.connections_per_round() {
+                // A connection that fails is a result; the run goes on.
+                dialled.push(dialler.dial(&args.mqtt).await.ok());
+                tokio::time::sleep(connect::PAUSE).await;
+            }
+            if dialled.iter().all(Option::is_none) && !dialled.is_empty() {
+                dialler
+                    .dial(&args.mqtt)
+                    .await
+                    .with_context(|| format!("no {:?} connection worked", dialler.kind()))?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,270 @@
+//! `mqbench compare`: the same work over each transport, interleaved, in one table.
+
+mod lane;
+mod result;
+
+use std::{path::PathBuf, time::Duration};
+
+use anyhow::{Context, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use mq_measure::result::RunResult;
+use mq_transport::{Address, CongestionControl, Scheme, Trust};
+
+use crate::{
+    args::{MqttArgs, TransportArgs, duration},
+    report,
+    sut::{BrokerProcess, TestCertificate, output_directory},
+    testbed::{LinkArgs, Testbed},
+};
+use lane::Lane;
+use result::result;
+
+/// Options of `compare`.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Args {
+    /// A broker to measure instead of our own, repeated: one URL a transport
+    #[arg(long, value_name = "URL", conflicts_with_all = ["link", "pub_link", "sub_link", "medium"])]
+    broker: Vec<Address>,
+    /// What our own broker is measured over, in this order; the first is what others are compared
+    /// with
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_value = "tcp,tls,quic",
+        value_parser = transport,
+        conflicts_with = "broker"
+    )]
+    transports: Vec<Scheme>,
+    /// Messages over each transport
+    #[arg(long, default_value_t = 2000)]
+    count: u64,
+    /// Payload size in bytes, at least 8
+    #[arg(long, default_value_t = 100)]
+    size: usize,
+    /// Time between messages
+    #[arg(long, default_value = "4ms", value_parser = duration)]
+    interval: Duration,
+    /// How often the transports take turns
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// Connections of each kind in each round
+    #[arg(long, default_value_t = 10)]
+    connections: u32,
+    /// A tenth of the messages: a look, not a measurement
+    #[arg(long)]
+    quick: bool,
+    /// Print the result as JSON on standard output instead of the table
+    #[arg(long)]
+    json: bool,
+    /// Directory for raw samples (CSV), histograms (HdrHistogram log) and the result (JSON)
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Seed of the payloads and of the order of the transports
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    mqtt: MqttArgs,
+    #[command(flatten)]
+    transport: TransportArgs,
+    #[command(flatten)]
+    links: LinkArgs,
+}
+
+/// A transport that our own broker has, by its name.
+fn transport(name: &str) -> Result<Scheme, String> {
+    let known = [Scheme::Tcp, Scheme::Tls, Scheme::Quic];
+    let found = known.into_iter().find(|scheme| scheme.to_string() == name);
+    found.ok_or_else(|| "there are tcp, tls and quic".to_owned())
+}
+
+impl Args {
+    /// The network that the options ask for; `None` for this machine's own.
+    pub(crate) fn testbed(&self) -> anyhow::Result<Option<Testbed>> {
+        if self.links.medium.is_some() && self.interval.is_zero() {
+            bail!(
+                "--medium needs an --interval: the other stations publish until the publisher has"
+            );
+        }
+        if self.links.any() {
+            return Testbed::build(&self.links, self.seed).map(Some);
+        }
+        if self.links.pcap.is_some() {
+            bail!("--pcap needs a --link or a --medium: hosts of its own");
+        }
+        Ok(None)
+    }
+
+    fn messages_per_round(&self) -> u64 {
+        let all = if self.quick {
+            self.count / 10
+        } else {
+            self.count
+        };
+        (all / u64::from(self.rounds)).max(1)
+    }
+
+    fn connections_per_round(&self) -> u32 {
+        if self.quick {
+            self.connections.div_ceil(3)
+        } else {
+            self.connections
+        }
+    }
+}
+
+pub(crate) async fn run(mut args: Args, mut testbed: Option<Testbed>) -> anyhow::Result<()> {
+    if args.broker.is_empty() {
+        // Our own broker takes part in being fair: the same on both ends of each transport.
+        args.transport
+            .congestion
+            .get_or_insert(CongestionControl::Cubic);
+    }
+    if args.size < crate::payload::MIN_SIZE {
+        bail!(
+            "--size {} is too small: a measured message has at least 8 bytes",
+            args.size
+        );
+    }
+    if let Some(out) = &args.out {
+        // Before the work, so that a directory that cannot be made costs nothing.
+        output_directory(out)?;
+    }
+    let mut options = args.transport.options();
+    let (own, certificate) = if args.broker.is_empty() {
+        let addresses = testbed.iter().flat_map(Testbed::broker_addresses);
+        let certificate = TestCertificate::make(addresses)?;
+        if !args.transport.insecure && args.transport.ca.is_none() {
+            options.trust = Trust::CaFile(certificate.certificate());
+        }
+        let host = testbed.as_ref().map(Testbed::broker);
+        let congestion = args.transport.congestion;
+        let broker = BrokerProcess::start(&args.transports, &certificate, congestion, host).await?;
+        (Some(broker), Some(certificate))
+    } else {
+        (None, None)
+    };
+    let addresses = own
+        .as_ref()
+        .map_or(&args.broker, |broker| &broker.addresses)
+        .clone();
+    let mut lanes = addresses
+        .iter()
+        .map(|address| Lane::new(address, &options, testbed.as_ref()))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let pid = own.as_ref().and_then(BrokerProcess::pid);
+    let progress = progress_bar(&args, lanes.len());
+    let measured = measure(&args, &mut lanes, pid, testbed.as_ref(), &progress).await;
+    progress.finish_and_clear();
+    if let Some(testbed) = &mut testbed {
+        testbed.finish_captures()?;
+    }
+    // What was measured before an error is still a result.
+    if lanes.iter().any(|lane| !lane.rounds.is_empty()) {
+        let result = result(&args, &lanes, own.is_some(), testbed.as_ref());
+        if let Some(out) = &args.out {
+            write_files(out, &lanes, &result)?;
+        }
+        if args.json {
+            let json = serde_json::to_string_pretty(&result).context("cannot write JSON")?;
+            report::print(&(json + "\n"))?;
+        } else {
+            report::print(&text(&args, &lanes, &result, testbed.as_ref()))?;
+        }
+    }
+    measured?;
+    if let Some(broker) = own {
+        broker.stop().await?;
+    }
+    drop(certificate);
+    Ok(())
+}
+
+fn progress_bar(args: &Args, lanes: usize) -> ProgressBar {
+    let all = args.messages_per_round() * u64::from(args.rounds) * lanes as u64;
+    let style = ProgressStyle::with_template("{prefix:>6} {wide_bar} {pos}/{len} {eta} left");
+    let bar = ProgressBar::new(all);
+    match style {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
+/// Takes turns: in each round every transport sends its share, in an order that moves on by one
+/// each round, so that drift of the machine hits all alike.
+async fn measure(
+    args: &Args,
+    lanes: &mut [Lane],
+    broker: Option<u32>,
+    testbed: Option<&Testbed>,
+    progress: &ProgressBar,
+) -> anyhow::Result<()> {
+    let count = lanes.len();
+    for round in 0..args.rounds {
+        for turn in 0..count {
+            let offset = usize::try_from(round).unwrap_or(0);
+            let lane = &mut lanes[(turn + offset) % count];
+            progress.set_prefix(lane.name.clone());
+            let turn = u32::try_from(turn).unwrap_or(u32::MAX);
+            lane.send(args, round, turn, broker, testbed, progress)
+                .await
+                .with_context(|| format!("over {}", lane.publisher.0))?;
+        }
+        for lane in lanes.iter_mut() {
+            lane.dial(args)
+                .await
+                .with_context(|| format!("over {}", lane.publisher.0))?;
+        }
+    }
+    Ok(())
+}
+
+fn text(args: &Args, lanes: &[Lane], result: &RunResult, testbed: Option<&Testbed>) -> String {
+    let mut text = format!(
+        "MQTT {} · QoS {} · {} B every {:?} · {} messages over each transport in {} rounds · \
+         congestion control {}\n",
+        mq_codec::Version::from(args.mqtt.mqtt),
+        args.mqtt.qos,
+        args.size,
+        args.interval,
+        args.messages_per_round() * u64::from(args.rounds),
+        args.rounds,
+        args.transport
+            .congestion
+            .map_or("as each has it".to_owned(), |name| name.to_string()),
+    );
+    if let Some(testbed) = testbed {
+        text.push_str(&testbed.describe());
+    }
+    text.push_str(&report::compare::render(result));
+    for lane in lanes {
+        text.push('\n');
+        text.push_str(&report::histogram::render(&lane.name, &lane.recorder()));
+    }
+    text
+}
+
+fn write_files(out: &std::path::Path, lanes: &[Lane], result: &RunResult) -> anyhow::Result<()> {
+    let recorders: Vec<_> = lanes.iter().map(Lane::recorder).collect();
+    for lane in lanes {
+        lane.samples()
+            .save(&out.join(format!("samples-{}.csv", lane.name)))?;
+    }
+    let start = std::time::SystemTime::now();
+    let tagged: Vec<_> = lanes
+        .iter()
+        .zip(&recorders)
+        .map(|(lane, recorder)| mq_measure::recorder::TaggedHistogram {
+            tag: &lane.name,
+            start,
+            duration: lane.rounds.iter().map(|round| round.outcome.elapsed).sum(),
+            recorder,
+        })
+        .collect();
+    let path = out.join("latency.hlog");
+    let file =
+        std::fs::File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    mq_measure::recorder::write_log(std::io::BufWriter::new(file), &path, &tagged)?;
+    result.save(&out.join("result.json"))?;
+    Ok(())
+}

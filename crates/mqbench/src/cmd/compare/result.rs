@@ -1,0 +1,214 @@
+//! What was measured, as the result that is printed and written.
+
+use std::collections::BTreeMap;
+
+use mq_measure::{
+    Counts, Summary, Validity,
+    manifest::{LinkContext, Manifest, Software},
+    result::{
+        Comparison, ConnectTimes, HostPackets, ProcessUse, Round, RunResult, SCHEMA,
+        TransportResult,
+    },
+    stats::Bootstrap,
+    validity,
+};
+
+use super::{Args, lane::Lane};
+use crate::{
+    testbed::Testbed,
+    workload::{add_wire, connect, nanoseconds},
+};
+
+pub(super) fn result(
+    args: &Args,
+    lanes: &[Lane],
+    own: bool,
+    testbed: Option<&Testbed>,
+) -> RunResult {
+    let program = Software {
+        name: "mqbench".to_owned(),
+        version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+        revision: option_env!("MQ_GIT_REVISION").map(str::to_owned),
+    };
+    let broker = if own {
+        Software {
+            name: "mqbroker".to_owned(),
+            ..program.clone()
+        }
+    } else {
+        Software {
+            name: "external".to_owned(),
+            version: None,
+            revision: None,
+        }
+    };
+    let parameters = serde_json::json!({
+        "messages_per_transport": args.messages_per_round() * u64::from(args.rounds),
+        "rounds": args.rounds,
+        "payload_bytes": args.size,
+        "interval_ns": nanoseconds(args.interval),
+        "qos": args.mqtt.qos as u8,
+        "mqtt": mq_codec::Version::from(args.mqtt.mqtt).to_string(),
+        "keep_alive_s": args.mqtt.keep_alive,
+        "connections_per_kind": args.connections_per_round() * args.rounds,
+        "congestion": args.transport.congestion.map(|name| name.to_string()),
+        "segmentation_offload": !args.transport.no_gso,
+        "tcp_nodelay": true,
+        "stations": testbed.and_then(Testbed::stations_on_channel),
+    });
+    let mut manifest = Manifest::now(program, broker, parameters.clone());
+    manifest.seeds = BTreeMap::from([("payload".to_owned(), args.seed)]);
+    manifest.link = LinkContext {
+        configured: testbed.map(Testbed::configured),
+        measured: testbed.map(Testbed::measured),
+    };
+    let transports: Vec<_> = lanes
+        .iter()
+        .map(|lane| transport_result(args, lane))
+        .collect();
+    let mut validity = Validity::default();
+    if cfg!(debug_assertions) {
+        validity.note(mq_measure::Warning::DebugBuild);
+    }
+    if args.transport.congestion.is_none() {
+        let kernel = manifest.host.tcp_congestion_control.as_deref();
+        validity.note(kernel.and_then(|tcp| validity::congestion_control(tcp, "cubic")));
+    }
+    validity.note(validity::cpu_governor(manifest.host.governor.as_deref()));
+    if let Some(testbed) = testbed {
+        testbed.check(&mut validity);
+    }
+    RunResult {
+        schema: SCHEMA.to_owned(),
+        manifest,
+        parameters,
+        comparisons: comparisons(args, lanes),
+        transports,
+        validity,
+    }
+}
+
+fn transport_result(args: &Args, lane: &Lane) -> TransportResult {
+    let samples = lane.samples();
+    let counts = lane.rounds.iter().fold(Counts::default(), |sum, round| {
+        sum.plus(round.outcome.counts)
+    });
+    let latency = Summary::from_samples(&samples.latencies_intended_ns());
+    let mut validity = Validity::default();
+    validity.extend(validity::counts(&counts));
+    // One warning of the worst round, rather than one of each.
+    let worst = lane
+        .rounds
+        .iter()
+        .map(|round| &round.outcome.lateness)
+        .max_by_key(|lateness| lateness.summary().map_or(0, |summary| summary.p99_ns));
+    validity.note(worst.and_then(|lateness| lateness.warning(nanoseconds(args.interval))));
+    for round in &lane.rounds {
+        if round.outcome.timed_out {
+            validity.note(mq_measure::Warning::TimedOut {
+                phase: "waiting for the last messages".to_owned(),
+                after_ns: 5_000_000_000,
+            });
+        }
+    }
+    validity.note(validity::too_few_samples(99.9, counts.received));
+    let wire = lane
+        .rounds
+        .iter()
+        .map(|round| round.outcome.wire)
+        .reduce(|a, b| Some(add_wire(&a?, &b?)))
+        .flatten();
+    TransportResult {
+        transport: lane.name.clone(),
+        url: lane.publisher.0.to_string(),
+        latency,
+        latency_from_send: Summary::from_samples(&samples.latencies_sent_ns()),
+        rtt_last: None,
+        counts,
+        wire,
+        publisher_host: lane
+            .rounds
+            .iter()
+            .filter_map(|round| round.publisher_host)
+            .reduce(|a, b| HostPackets {
+                sent: a.sent + b.sent,
+                received: a.received.zip(b.received).map(|(a, b)| a + b),
+                elapsed_ns: a.elapsed_ns + b.elapsed_ns,
+            }),
+        neighbours_sent: lane
+            .rounds
+            .iter()
+            .filter_map(|round| round.neighbours_sent)
+            .reduce(|a, b| a + b),
+        processes: [
+            total(lane.rounds.iter().filter_map(|round| round.broker.as_ref())),
+            total(
+                lane.rounds
+                    .iter()
+                    .filter_map(|round| round.clients.as_ref()),
+            ),
+        ]
+        .into_iter()
+        .flatten()
+        .collect(),
+        connect: connect_times(lane),
+        rounds: lane
+            .rounds
+            .iter()
+            .zip(0..)
+            .map(|(round, number)| Round {
+                round: number,
+                turn: round.turn,
+                latency: Summary::from_samples(&round.outcome.samples.latencies_intended_ns()),
+                duration_ns: nanoseconds(round.outcome.elapsed),
+                counts: round.outcome.counts,
+            })
+            .collect(),
+        warnings: validity.warnings,
+    }
+}
+
+fn connect_times(lane: &Lane) -> Vec<ConnectTimes> {
+    lane.diallers
+        .iter()
+        .map(|(dialler, dialled)| connect::summarise(dialler.kind(), dialled))
+        .collect()
+}
+
+/// What one process used in all rounds together.
+fn total<'a>(uses: impl Iterator<Item = &'a ProcessUse>) -> Option<ProcessUse> {
+    uses.cloned().reduce(|mut sum, next| {
+        sum.cpu_ns += next.cpu_ns;
+        sum.user_ns += next.user_ns;
+        sum.system_ns += next.system_ns;
+        sum.elapsed_ns += next.elapsed_ns;
+        sum.peak_rss_bytes = sum.peak_rss_bytes.max(next.peak_rss_bytes);
+        sum
+    })
+}
+
+/// Ratios of the rounds' mean latencies to the first transport's, with a bootstrap interval: one
+/// value a round, since messages of a round are not independent.
+fn comparisons(args: &Args, lanes: &[Lane]) -> Vec<Comparison> {
+    let means = |lane: &Lane| -> Vec<f64> {
+        lane.rounds
+            .iter()
+            .filter_map(|round| {
+                Summary::from_samples(&round.outcome.samples.latencies_intended_ns())
+            })
+            .map(|summary| summary.mean_ns)
+            .collect()
+    };
+    let Some((baseline, others)) = lanes.split_first() else {
+        return Vec::new();
+    };
+    others
+        .iter()
+        .map(|lane| Comparison {
+            quantity: "mean latency".to_owned(),
+            transport: lane.name.clone(),
+            baseline: baseline.name.clone(),
+            ratio: Bootstrap::new(args.seed).mean_ratio(&means(lane), &means(baseline)),
+        })
+        .collect()
+}

@@ -1,0 +1,163 @@
+//! The other stations of a shared channel: each publishes as the measured publisher does, to a topic
+//! of its own that nobody takes.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Instant,
+};
+
+use anyhow::Context as _;
+use mq_client::{Client, Outgoing};
+use mq_codec::{QoS, TopicName};
+use mq_measure::schedule::OpenLoop;
+use mq_transport::{Address, Connector};
+use tokio::task::JoinSet;
+
+use super::{
+    Clock,
+    e2e::{LEAD, Plan},
+    nanoseconds,
+    pace::Sending,
+};
+use crate::{args::MqttArgs, payload::Payloads};
+
+/// Clients that are connected, and silent so far.
+#[derive(Debug)]
+pub(crate) struct Neighbours {
+    /// With their numbers among the stations: the measured publisher has 1.
+    clients: Vec<(usize, Client)>,
+    qos: QoS,
+}
+
+impl Neighbours {
+    /// Connects one client from each end, all at the same time.
+    pub(crate) async fn connect(
+        mqtt: &MqttArgs,
+        ends: &[(Address, Connector)],
+    ) -> anyhow::Result<Self> {
+        let mut connecting = JoinSet::new();
+        for (number, (address, connector)) in (2..).zip(ends) {
+            let client = mqtt.builder(address, connector, &format!("mqbench-pub-{number}"))?;
+            connecting.spawn(async move {
+                let client = client.build().await;
+                let client = client.with_context(|| format!("publisher-{number} cannot connect"));
+                anyhow::Ok((number, client?))
+            });
+        }
+        let mut clients = Vec::new();
+        while let Some(client) = connecting.join_next().await {
+            clients.push(client.context("a connecting task failed")??);
+        }
+        clients.sort_unstable_by_key(|(number, _)| *number);
+        Ok(Self {
+            clients,
+            qos: mqtt.qos,
+        })
+    }
+
+    /// Lets them publish while `work` lasts, with the plan's size and interval; returns what it does
+    /// and the number of messages that they sent.
+    ///
+    /// # Errors
+    /// The work's, or that of a client that cannot go on: the work is then cancelled.
+    pub(crate) async fn beside<T>(
+        self,
+        plan: &Plan,
+        clock: Clock,
+        work: impl Future<Output = anyhow::Result<T>>,
+    ) -> anyhow::Result<(T, u64)> {
+        if self.clients.is_empty() {
+            return Ok((work.await?, 0));
+        }
+        let publisher = self.publisher(plan, clock)?;
+        let mut sending = Sending::start(move |stop| publisher.run(stop));
+        let done = tokio::select! {
+            done = work => done?,
+            ended = sending.ended() => {
+                ended?;
+                anyhow::bail!("the other stations ended before the measured one");
+            }
+        };
+        let sent = sending.finish().await?;
+        self.disconnect().await;
+        Ok((done, sent))
+    }
+
+    fn publisher(&self, plan: &Plan, clock: Clock) -> anyhow::Result<Publisher> {
+        let station = |(number, client): &(usize, Client)| {
+            Ok(Station {
+                number: *number,
+                client: client.clone(),
+                topic: TopicName::new(format!("{}/{number}", plan.topic))?,
+            })
+        };
+        let stations = self.clients.iter().map(station);
+        let phases = u32::try_from(self.clients.len() + 1).context("too many stations")?;
+        Ok(Publisher {
+            stations: stations.collect::<anyhow::Result<_>>()?,
+            qos: self.qos,
+            schedule: OpenLoop::new(nanoseconds(LEAD), plan.interval / phases),
+            payloads: Payloads::new(plan.size, plan.seed),
+            clock,
+        })
+    }
+
+    async fn disconnect(self) {
+        let goodbyes = self.clients.into_iter().map(|(_, client)| async move {
+            // On a channel that is overloaded it may not get through; the turn is over.
+            let _ = client.disconnect().await;
+        });
+        goodbyes.collect::<JoinSet<_>>().join_all().await;
+    }
+}
+
+/// One thread for all of them: its schedule has a slot for each station, the first of which is the
+/// measured publisher's own.
+struct Publisher {
+    stations: Vec<Station>,
+    qos: QoS,
+    schedule: OpenLoop,
+    payloads: Payloads,
+    clock: Clock,
+}
+
+struct Station {
+    number: usize,
+    client: Client,
+    topic: TopicName,
+}
+
+impl Publisher {
+    /// Publishes until it is told to stop; returns how many messages the clients took.
+    fn run(self, stop: &AtomicBool) -> anyhow::Result<u64> {
+        let slots = self.stations.len() as u64 + 1;
+        let mut sent = 0;
+        for seq in 0.. {
+            for (slot, station) in (1..).zip(&self.stations) {
+                self.wait_for(seq * slots + slot);
+                if stop.load(Ordering::Relaxed) {
+                    return Ok(sent);
+                }
+                let message = Outgoing::new(station.topic.clone(), self.payloads.make(seq));
+                match station.client.try_send(message.qos(self.qos)) {
+                    Ok(_) => sent += 1,
+                    // An open loop: what the client cannot take is lost.
+                    Err(mq_client::Error::QueueFull) => {}
+                    Err(error) => {
+                        let number = station.number;
+                        return Err(error)
+                            .with_context(|| format!("publisher-{number} cannot publish"));
+                    }
+                }
+            }
+        }
+        Ok(sent)
+    }
+
+    /// Sleeps without spinning, unlike the measured publisher: nobody asks how late these are, and
+    /// the processors have enough to do.
+    fn wait_for(&self, slot: u64) {
+        let at = self.clock.instant(self.schedule.intended_ns(slot));
+        std::thread::sleep(at.saturating_duration_since(Instant::now()));
+    }
+}
