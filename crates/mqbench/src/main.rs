@@ -62,18 +62,27 @@ enum Command {
     Load(cmd::load::Args),
     /// Run the broker
     Broker(cmd::broker::Args),
+    /// Links on real interfaces, by the kernel's netem: set, show, check, clear
+    #[cfg(target_os = "linux")]
+    Net(cmd::net::Args),
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
         // The broker chooses its own threads.
-        Command::Broker(args) => cmd::broker::run(&args),
+        Command::Broker(args) => cmd::broker::run(&args).map(|()| ExitCode::SUCCESS),
+        // It has its own answer to signals: whatever comes, an interface is put back.
+        #[cfg(target_os = "linux")]
+        Command::Net(args) => cmd::net::run(&args),
         // A network is made before there are threads.
-        other => other.testbed().and_then(|testbed| run(other, testbed)),
+        other => other
+            .testbed()
+            .and_then(|testbed| run(other, testbed))
+            .map(|()| ExitCode::SUCCESS),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             // One line: what was tried, and why it failed.
             eprintln!("mqbench: {error:#}");
@@ -119,5 +128,7 @@ async fn dispatch(command: Command, testbed: Option<Testbed>) -> anyhow::Result<
         Command::Connect(args) => cmd::connect::run(args).await,
         Command::Load(args) => cmd::load::run(args).await,
         Command::Broker(args) => cmd::broker::run(&args),
+        #[cfg(target_os = "linux")]
+        Command::Net(_) => unreachable!("main runs it"),
     }
 }

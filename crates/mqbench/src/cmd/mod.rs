@@ -6,6 +6,8 @@ pub(crate) mod connect;
 pub(crate) mod e2e;
 pub(crate) mod join;
 pub(crate) mod load;
+#[cfg(target_os = "linux")]
+pub(crate) mod net;
 pub(crate) mod publish;
 pub(crate) mod reconnect;
 pub(crate) mod rtt;

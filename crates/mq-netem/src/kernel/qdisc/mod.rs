@@ -78,6 +78,23 @@ impl Shape {
         lines
     }
 
+    /// What half of all frames of so many bytes take at most, where nothing else is under way. A tbf
+    /// that is idle takes no time.
+    #[must_use]
+    pub fn median_delay(&self, bytes: u64) -> Duration {
+        let netem = &self.netem;
+        let table = netem.distribution.table().unwrap_or_default();
+        // Uniform jitter has its middle at the delay.
+        let quantile = table.get(table.len() / 2).map_or(0.0, |at| f64::from(*at));
+        let jitter = netem.jitter.as_secs_f64() * quantile / 8192.0;
+        let delay = (netem.delay.as_secs_f64() + jitter).max(0.0);
+        let sending = match netem.rate {
+            0 => Duration::ZERO,
+            rate => Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / rate),
+        };
+        Duration::from_secs_f64(delay) + sending
+    }
+
     /// In what `found` is not this. What the kernel does not tell, the distribution of the jitter,
     /// is not compared.
     #[must_use]
@@ -248,6 +265,19 @@ mod tests {
             let error = Shape::new(&link.up, 1500).unwrap_err();
             assert!(matches!(error, Error::NoKernelForm { .. }), "{error}");
         }
+    }
+
+    #[test]
+    fn the_median_has_the_frame_on_it_where_netem_has_the_rate() {
+        let median = |link| shape(link).median_delay(98);
+        assert_eq!(median("s22/wifi"), Duration::from_nanos(25_039_200));
+        assert_eq!(median("w20/wifi"), Duration::from_micros(12_500));
+        let pareto = median("s22/cellular@jitter=10ms,distribution=pareto");
+        let expected = Duration::from_micros(100_000 - 3_204 + 78);
+        assert!(
+            pareto.abs_diff(expected) < Duration::from_micros(20),
+            "{pareto:?}"
+        );
     }
 
     #[test]
