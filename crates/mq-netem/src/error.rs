@@ -129,18 +129,29 @@ pub enum Error {
     },
     /// What stood on an interface could not be put back.
     #[error(
-        "cannot put {before} back on {interface} ({says}), which has the kernel's default now; \
-         what is known of it is in {}", file.display()
+        "cannot put {before} back on {interface}: {says}; what is known of it is in {}",
+        file.display()
     )]
     NotRestored {
         /// Which.
         interface: String,
         /// What stood there.
         before: String,
-        /// Why.
+        /// Why, and what stands there now.
         says: String,
         /// Where it is remembered.
         file: PathBuf,
+    },
+    /// What stood on an interface was put back, and is not told as before.
+    #[error(
+        "{before} is back on {interface}, but the kernel does not say the same of it as before: \
+         compare `tc -d qdisc show dev {interface}`"
+    )]
+    NotExact {
+        /// Which.
+        interface: String,
+        /// What stood there.
+        before: String,
     },
     /// The file that remembers what stood on an interface cannot be used.
     #[error("cannot use {}: {source}", path.display())]

@@ -116,7 +116,7 @@ impl Before {
             }
         }
         for tbf in [Some(root), child].into_iter().flatten() {
-            if tbf.kind == "tbf" && qdisc::again(&tbf.options).is_none() {
+            if qdisc::again(&tbf.kind, &tbf.options).is_none() {
                 return Err(format!("{tbf} with a peak rate, an overhead or cells"));
             }
         }
@@ -156,13 +156,14 @@ impl Before {
                 _ => netlink.delete_root(index),
             };
         };
-        for saved in std::iter::once(root).chain(&self.child) {
-            let again = match saved.kind.as_str() {
-                "tbf" => qdisc::again(&saved.options),
-                _ => None,
-            };
-            let options = again.as_ref().unwrap_or(&saved.options);
-            netlink.put(index, saved.parent, saved.handle, &saved.kind, options)?;
+        let options = |saved: &Saved| {
+            let again = qdisc::again(&saved.kind, &saved.options);
+            again.unwrap_or_else(|| saved.options.clone())
+        };
+        netlink.put_root(index, root.handle, &root.kind, &options(root))?;
+        if let Some(child) = &self.child {
+            let options = options(child);
+            netlink.put(index, child.parent, child.handle, &child.kind, &options)?;
         }
         Ok(())
     }

@@ -130,7 +130,9 @@ impl Controller {
         }
         let lock = self.memories.lock(interface)?;
         let qdiscs = self.qdiscs(interface)?;
-        let memory = if let Some(known) = self.memories.read(interface)? {
+        let known = self.memories.read(interface)?;
+        let unknown = known.is_none();
+        let memory = if let Some(known) = known {
             self.check_not_replaced(&known, interface, &qdiscs)?;
             Memory {
                 link: link.to_owned(),
@@ -152,6 +154,14 @@ impl Controller {
         };
         match self.set(interface, &shape, &qdiscs) {
             Ok(()) => Ok(applied),
+            // It was the first change already that was not permitted.
+            Err(Error::NotPermitted) => {
+                applied.keep();
+                if unknown {
+                    self.memories.forget(interface.index)?;
+                }
+                Err(Error::NotPermitted)
+            }
             // That it could not be restored is the worse news.
             Err(error) => applied.restore().and(Err(error)),
         }
@@ -169,18 +179,21 @@ impl Controller {
             let set = self.netlink.set_gso_max_segs(index, NO_BUNDLES);
             set.map_err(|refused| kernel(&step("set gso_max_segs of"), &refused))?;
         }
-        let put = |kind: &'static str, parent, major, options: &[u8]| {
-            let handle = u32::from(major) << 16;
-            let put = self.netlink.put(index, parent, handle, kind, options);
-            put.map_err(|refused| match refused.code {
-                libc::ENOENT => Error::NoModule { kind },
-                _ => kernel(&format!("set {kind} on {}", interface.name), &refused),
-            })
+        let failed = |kind, refused: Refused| match refused.code {
+            libc::ENOENT => Error::NoModule { kind },
+            _ => kernel(&format!("set {kind} on {}", interface.name), &refused),
         };
-        put("netem", ROOT, NETEM_MAJOR, &shape.netem.encode())?;
+        let handle = |major: u16| u32::from(major) << 16;
+        let netem = handle(NETEM_MAJOR);
+        let set = self
+            .netlink
+            .put_root(index, netem, "netem", &shape.netem.encode());
+        set.map_err(|refused| failed("netem", refused))?;
         if let Some(tbf) = &shape.tbf {
-            let parent = u32::from(NETEM_MAJOR) << 16 | 1;
-            put("tbf", parent, TBF_MAJOR, &tbf.encode())?;
+            let set = self
+                .netlink
+                .put(index, netem | 1, handle(TBF_MAJOR), "tbf", &tbf.encode());
+            set.map_err(|refused| failed("tbf", refused))?;
         }
         let differences = self.differences_from(shape, interface)?;
         if differences.is_empty() {
@@ -328,16 +341,11 @@ impl Controller {
         let qdiscs = self.qdiscs(interface)?;
         self.check_not_replaced(memory, interface, &qdiscs)?;
         let before = &memory.before;
+        let mut exactly = true;
         if !before.stands(&qdiscs) {
             let put = before.put_back(interface.index, &self.netlink);
-            let put = put.map_err(|refused| refused.to_string());
-            let stands = put.and_then(|()| {
-                let now = self.qdiscs(interface).map_err(|error| error.to_string())?;
-                let same = before.stands(&now);
-                same.then_some(())
-                    .ok_or("what came is not the same".to_owned())
-            });
-            stands.map_err(|says| self.not_restored(memory, interface, says))?;
+            put.map_err(|refused| self.not_restored(memory, interface, &refused))?;
+            exactly = before.stands(&self.qdiscs(interface)?);
         }
         if let Some(segments) = memory.gso_max_segs
             && interface.gso_max_segs.is_some_and(|now| now != segments)
@@ -347,6 +355,12 @@ impl Controller {
             set.map_err(|refused| kernel(&step, &refused))?;
         }
         self.memories.forget(memory.index)?;
+        if !exactly {
+            return Err(Error::NotExact {
+                interface: interface.name.clone(),
+                before: before.to_string(),
+            });
+        }
         Ok(Cleared::Restored {
             interface: interface.name.clone(),
             before: before.to_string(),
@@ -354,10 +368,13 @@ impl Controller {
     }
 
     /// Rather an interface as the kernel sets it up than one that stays slow. The file stays.
-    fn not_restored(&self, memory: &Memory, interface: &Interface, says: String) -> Error {
+    fn not_restored(&self, memory: &Memory, interface: &Interface, refused: &Refused) -> Error {
+        if [libc::EPERM, libc::EACCES].contains(&refused.code) {
+            return Error::NotPermitted;
+        }
         let says = match Before::default().put_back(interface.index, &self.netlink) {
-            Ok(()) => says,
-            Err(refused) => format!("{says}; nor take the link away: {refused}"),
+            Ok(()) => format!("{refused}; it has the kernel's default now"),
+            Err(either) => format!("{refused}; nor can the link be taken away: {either}"),
         };
         Error::NotRestored {
             interface: interface.name.clone(),

@@ -209,6 +209,24 @@ impl Netlink {
         Ok(())
     }
 
+    /// The same at the root. Where the kernel has old and new together for a moment and cannot, as
+    /// with two netems of which one duplicates, the old one goes first.
+    pub(super) fn put_root(
+        &self,
+        index: u32,
+        handle: u32,
+        kind: &str,
+        options: &[u8],
+    ) -> Result<(), Refused> {
+        match self.put(index, ROOT, handle, kind, options) {
+            Err(refused) if refused.code == libc::EINVAL => {
+                self.delete_root(index)?;
+                self.put(index, ROOT, handle, kind, options)
+            }
+            other => other,
+        }
+    }
+
     /// Takes the root away; the kernel sets its default in its place.
     pub(super) fn delete_root(&self, index: u32) -> Result<(), Refused> {
         self.request(message::DEL_QDISC, flag::ACK, &tc(index, 0, ROOT))?;

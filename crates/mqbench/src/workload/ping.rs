@@ -16,7 +16,7 @@ pub(crate) const FRAME: u64 = 14 + 20 + 8 + 56;
 const INTERVAL: Duration = Duration::from_millis(20);
 
 /// How often an answer is tried for before the first ping that counts.
-const GREETINGS: u16 = 8;
+const GREETINGS: u16 = 6;
 
 /// ICMP's header, and behind it a token that no other program's pings have.
 const HEADER: usize = 8;

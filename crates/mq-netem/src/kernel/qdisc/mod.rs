@@ -1,11 +1,12 @@
 //! netem and tbf as the kernel's messages have them, without the kernel: from a [`Direction`],
 //! into bytes and back, as lines for `tc`, and what differs between two.
 
+mod again;
 mod netem;
 pub(super) mod nla;
 mod tbf;
 
-pub(super) use tbf::again;
+pub(super) use again::again;
 
 use std::{fmt, time::Duration};
 

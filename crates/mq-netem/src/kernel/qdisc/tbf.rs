@@ -147,7 +147,7 @@ impl fmt::Display for Tbf {
 ///
 /// The kernel tells the burst as a time in ticks, rounded down; given back as it is, the burst would
 /// be a little smaller and could drop full frames. `None` if it cannot be made again.
-pub(in crate::kernel) fn again(told: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn again(told: &[u8]) -> Option<Vec<u8>> {
     let structure = structure(told)?;
     let tbf = Tbf::decode(told)?;
     // Cells of ATM make sizes of times a matter of tables, and a peak rate has a burst of its own.
@@ -169,11 +169,38 @@ fn structure(options: &[u8]) -> Option<&[u8]> {
     value.get(..STRUCTURE)
 }
 
-/// The most bytes that take less than one tick more than `buffer`.
+/// The most bytes whose time is `buffer` ticks.
 fn largest(buffer: u32, rate: u64) -> u32 {
-    let ns = (u128::from(buffer) + 1) * u128::from(TICK_NS);
-    let bytes = (ns * u128::from(rate)).div_ceil(1_000_000_000);
-    u32::try_from(bytes.saturating_sub(1)).unwrap_or(u32::MAX)
+    let ns = (u128::from(buffer) + 2) * u128::from(TICK_NS);
+    let above = ns * u128::from(rate) / 1_000_000_000 + 1;
+    let above = u32::try_from(above).unwrap_or(u32::MAX);
+    let (multiplier, shift) = precomputed(rate.max(1));
+    let ticks = |bytes: u32| ((u128::from(bytes) * u128::from(multiplier)) >> shift) / 64;
+    // Binary search: all below `low` fit.
+    let (mut low, mut high) = (0, above);
+    while low < high {
+        let middle = low + (high - low).div_ceil(2);
+        if ticks(middle) <= buffer.into() {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    low
+}
+
+/// By what the kernel multiplies bytes, and how far it shifts the product, for nanoseconds:
+/// `psched_ratecfg_precompute` of `sch_generic.c`, whose rounding decides about one byte.
+fn precomputed(rate: u64) -> (u64, u32) {
+    let (mut factor, mut shift) = (1_000_000_000_u64, 0);
+    loop {
+        let multiplier = factor / rate;
+        if multiplier & (1 << 31) != 0 || factor & (1 << 63) != 0 {
+            return (multiplier, shift);
+        }
+        factor <<= 1;
+        shift += 1;
+    }
 }
 
 #[cfg(test)]

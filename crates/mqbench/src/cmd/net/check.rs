@@ -34,7 +34,7 @@ pub(super) fn run(args: &CheckArgs, state: &Path) -> anyhow::Result<ExitCode> {
     if let Some(peer) = args.peer {
         let shape = target.shape(&direction)?;
         let expected = Expected::new(&direction, &shape);
-        let linger = direction.delay * 2 + direction.jitter * 8 + Duration::from_secs(1);
+        let linger = direction.delay * 2 + direction.jitter * 8 + Duration::from_millis(500);
         let echoes = ping::ping(peer, &target.interface, args.count, linger)?;
         let (table, as_configured) = compare(&expected, &echoes, args.tolerance);
         report::print(&format!(
