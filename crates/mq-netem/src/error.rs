@@ -52,6 +52,123 @@ pub enum Error {
         /// Why it failed.
         source: io::Error,
     },
+    /// The kernel's netem and tbf cannot do what the link says.
+    #[error("the kernel has no form of this link: {problem}")]
+    NoKernelForm {
+        /// What it cannot do.
+        problem: String,
+    },
+    /// There is no such network interface here.
+    #[error("there is no interface `{name}`: there are {known}")]
+    NoInterface {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// A queueing discipline stands there that could not be put back as it is.
+    #[error(
+        "{interface} has {qdisc}, which could not be put back as it is: nothing was changed; take \
+         it away yourself first (tc qdisc del dev {interface} root)"
+    )]
+    InTheWay {
+        /// Where.
+        interface: String,
+        /// Its kind and handle.
+        qdisc: String,
+    },
+    /// Somebody has replaced what this program had set.
+    #[error(
+        "{interface} has {qdisc}, which somebody set after this program: nothing was changed; {} \
+         knows what stood there before ({before}): remove it to leave all as it is, or \
+         `tc qdisc del dev {interface} root` and clear again", file.display()
+    )]
+    Replaced {
+        /// Where.
+        interface: String,
+        /// Its kind and handle.
+        qdisc: String,
+        /// What stood there before this program.
+        before: String,
+        /// Where that is remembered.
+        file: PathBuf,
+    },
+    /// The SSH session that this program was started from goes through the interface.
+    #[error("your SSH session goes through {interface}: --even-ssh shapes it all the same")]
+    Session {
+        /// Which.
+        interface: String,
+    },
+    /// Another process of this program has the interface.
+    #[error("process {process} of this program has {interface}: end it first")]
+    InUse {
+        /// Which.
+        interface: String,
+        /// Its number.
+        process: String,
+    },
+    /// Not the right user.
+    #[error("changing an interface needs root (CAP_NET_ADMIN)")]
+    NotPermitted,
+    /// The kernel does not have a queueing discipline.
+    #[error(
+        "this kernel does not have {kind}: `modprobe sch_{kind}` loads it, if the module is \
+         installed"
+    )]
+    NoModule {
+        /// Which.
+        kind: &'static str,
+    },
+    /// The kernel does not do what it is asked to.
+    #[error("cannot {step}: {says}")]
+    Kernel {
+        /// What was tried.
+        step: String,
+        /// The kernel's words.
+        says: String,
+    },
+    /// What the kernel says it does is not what it was told.
+    #[error("{interface} is not as it was set: {differences}")]
+    Differs {
+        /// Which.
+        interface: String,
+        /// Each of them.
+        differences: String,
+    },
+    /// What stood on an interface could not be put back.
+    #[error(
+        "cannot put {before} back on {interface}: {says}; what is known of it is in {}",
+        file.display()
+    )]
+    NotRestored {
+        /// Which.
+        interface: String,
+        /// What stood there.
+        before: String,
+        /// Why, and what stands there now.
+        says: String,
+        /// Where it is remembered.
+        file: PathBuf,
+    },
+    /// What stood on an interface was put back, and is not told as before.
+    #[error(
+        "{before} is back on {interface}, but the kernel does not say the same of it as before: \
+         compare `tc -d qdisc show dev {interface}`"
+    )]
+    NotExact {
+        /// Which.
+        interface: String,
+        /// What stood there.
+        before: String,
+    },
+    /// The file that remembers what stood on an interface cannot be used.
+    #[error("cannot use {}: {source}", path.display())]
+    Memory {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
 }
 
 impl Error {

@@ -65,6 +65,9 @@ enum Command {
     Lab(cmd::lab::Args),
     /// Run the broker
     Broker(cmd::broker::Args),
+    /// Links on real interfaces, by the kernel's netem: set, show, check, clear
+    #[cfg(target_os = "linux")]
+    Net(cmd::net::Args),
 }
 
 fn main() -> ExitCode {
@@ -75,6 +78,9 @@ fn main() -> ExitCode {
         Command::Broker(args) => cmd::broker::run(&args).map(done),
         #[cfg(unix)]
         Command::Lab(args) => cmd::lab::run(&args),
+        // It has its own answer to signals: whatever comes, an interface is put back.
+        #[cfg(target_os = "linux")]
+        Command::Net(args) => cmd::net::run(&args),
         // A network is made before there are threads.
         other => other
             .testbed()
@@ -129,6 +135,8 @@ async fn dispatch(command: Command, testbed: Option<Testbed>) -> anyhow::Result<
         Command::Load(args) => cmd::load::run(args).await,
         Command::Broker(args) => cmd::broker::run(&args),
         #[cfg(unix)]
-        Command::Lab(args) => cmd::lab::run(&args).map(drop),
+        Command::Lab(_) => unreachable!("main runs it"),
+        #[cfg(target_os = "linux")]
+        Command::Net(_) => unreachable!("main runs it"),
     }
 }

@@ -395,3 +395,85 @@ fn a_listener_without_an_address_is_told_about_the_option() {
     let text = mistake(&["broker"]);
     assert!(text.contains("--listen"), "{text}");
 }
+
+/// Of `mqbench net`, what needs no privilege; the rest is in `kernel.rs`.
+#[cfg(target_os = "linux")]
+mod net {
+    use super::{mistake, mqbench};
+
+    #[test]
+    fn print_says_what_tc_would_be_told() {
+        let text = |args: &[&str]| {
+            let output = mqbench(&[&["net", "apply", "--print", "eth-none"], args].concat());
+            assert!(output.status.success(), "{output:?}");
+            String::from_utf8(output.stdout).unwrap()
+        };
+        assert_eq!(
+            text(&["w20/wifi@loss=5%", "--direction", "down"]),
+            "ip link set dev eth-none gso_max_segs 1\n\
+             tc qdisc add dev eth-none root handle 4d51: netem limit 14541 delay 12.5ms loss 5%\n\
+             tc qdisc add dev eth-none parent 4d51:1 handle 4d52: tbf rate 20mbit burst 1514 \
+             limit 62500\n"
+        );
+        let jitter = text(&["s22/satellite@jitter=20ms,distribution=pareto"]);
+        assert!(
+            jitter.contains("netem limit 1000 delay 600ms 20ms distribution pareto rate 1500kbit"),
+            "{jitter}"
+        );
+    }
+
+    #[test]
+    fn mistakes_are_told_before_anything_is_done() {
+        for (args, says) in [
+            (&["apply", "eth-none", "s22/wifi"][..], "there are lo"),
+            (&["show", "eth-none"], "no interface `eth-none`"),
+            (&["clear", "eth-none"], "no interface `eth-none`"),
+            (&["check", "eth-none", "s22/wifi"], "there are lo"),
+            (&["apply", "lo", "s22/wlan"], "s22/wifi"),
+            (
+                &["apply", "lo", "s22/wifi", "--direction", "down"],
+                "does nothing down",
+            ),
+            (&["apply", "lo", "dl"], "@up.loss=5%"),
+            (
+                &["apply", "lo", "s22/wifi", "--keep", "--", "true"],
+                "--keep",
+            ),
+            (&["check", "lo", "s22/wifi", "--count", "0"], "1..=60000"),
+            (&["check", "lo", "s22/wifi", "--peer", "example"], "example"),
+        ] {
+            let text = mistake(&[&["net"], args].concat());
+            assert!(text.contains(says), "{args:?}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_trace_has_no_kernel_form() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = directory.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path.to_str().unwrap().to_owned()
+        };
+        file("lte.trace", "1\n");
+        let link = file(
+            "lte.toml",
+            "description = \"\"\n[up]\ntrace = \"lte.trace\"\n",
+        );
+        for print in [&["--print"][..], &[]] {
+            let text = mistake(&[&["net", "apply", "lo", &link], print].concat());
+            assert!(text.contains("needs the user-space emulator"), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_interface_that_is_not_shaped_differs() {
+        let output = mqbench(&["net", "check", "lo", "s22/wifi"]);
+        assert_eq!(output.status.code(), Some(1));
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.starts_with("lo: the root is "), "{text}");
+        assert!(text.ends_with(" instead of netem\n"), "{text}");
+        let output = mqbench(&["net", "show", "lo"]);
+        assert!(output.status.success() && output.stdout.starts_with(b"lo: "));
+    }
+}

@@ -8,6 +8,8 @@ pub(crate) mod join;
 #[cfg(unix)]
 pub(crate) mod lab;
 pub(crate) mod load;
+#[cfg(target_os = "linux")]
+pub(crate) mod net;
 pub(crate) mod publish;
 pub(crate) mod reconnect;
 pub(crate) mod rtt;

@@ -5,6 +5,8 @@ pub(crate) mod e2e;
 pub(crate) mod load;
 pub(crate) mod neighbours;
 pub(crate) mod pace;
+#[cfg(target_os = "linux")]
+pub(crate) mod ping;
 pub(crate) mod reconnect;
 pub(crate) mod rtt;
 pub(crate) mod stopwait;

@@ -1,0 +1,477 @@
+//! Sets a link on an interface, and puts back what stood there.
+
+use std::{fmt, path::Path};
+
+use super::{
+    before::{Before, Owner, own_tbf, owner, root},
+    memory::{Lock, Memories, Memory},
+    netlink::{Interface, Netlink, Qdisc, ROOT, Refused},
+    qdisc::{Difference, NETEM_MAJOR, Netem, Shape, TBF_MAJOR, Tbf},
+    session,
+};
+use crate::{Direction, Error};
+
+/// One packet is one packet: a bundle of TCP segments would be delayed, and lost, as one.
+const NO_BUNDLES: u32 = 1;
+
+/// Sets links on the interfaces of the network namespace that it was opened in.
+///
+/// ```text
+/// nobody's --apply: file written, netem, tbf, read back--> set --restore: put back, file removed--> nobody's
+///                                  \                        \
+///                                   killed, or kept --------- clear, by another process
+/// ```
+///
+/// The file is there before the first change and until the last is taken back, so that a program
+/// that is killed in between leaves what the next [`Controller::clear`] needs. What stands at the
+/// root is replaced in one step: if the kernel refuses, it still stands.
+pub struct Controller {
+    netlink: Netlink,
+    memories: Memories,
+}
+
+/// A link that is set on an interface. Dropping it puts back what stood there.
+pub struct Applied<'a> {
+    controller: &'a Controller,
+    memory: Memory,
+    /// No more, once all is done.
+    lock: Option<Lock>,
+}
+
+/// What stands on an interface.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Standing {
+    /// Its name.
+    pub interface: String,
+    /// The root's parameters as `tc` would take them, where it is netem or tbf; else kind and handle.
+    pub root: String,
+    /// The same for what hangs on it.
+    pub others: Vec<String>,
+    /// The link that this program has set.
+    pub link: Option<String>,
+    /// What this program will put back.
+    pub before: Option<String>,
+    /// The process that will do it when it ends.
+    pub process: Option<String>,
+}
+
+/// What became of an interface.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Cleared {
+    /// What stood there stands there again.
+    Restored {
+        /// Its name.
+        interface: String,
+        /// What stands there.
+        before: String,
+    },
+    /// There was nothing of this program.
+    Untouched {
+        /// Its name.
+        interface: String,
+    },
+    /// The interface does not exist any more.
+    Gone {
+        /// Its name.
+        interface: String,
+    },
+}
+
+impl fmt::Display for Cleared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Restored { interface, before } => write!(f, "{interface}: {before} restored"),
+            Self::Untouched { interface } => {
+                write!(f, "{interface}: nothing of this program's to clear")
+            }
+            Self::Gone { interface } => write!(f, "{interface} has gone: nothing to restore"),
+        }
+    }
+}
+
+impl Controller {
+    /// Where what stood before is remembered unless something else is asked for: writable for root,
+    /// and empty after a restart, as interfaces are then.
+    pub const DIRECTORY: &str = "/run/mqbench/net";
+
+    /// A controller for the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub fn open(directory: &Path) -> Result<Self, Error> {
+        let memories = Memories::open(directory).map_err(|source| Error::Memory {
+            path: directory.to_owned(),
+            source,
+        })?;
+        let netlink = Netlink::open().map_err(|refused| kernel("talk to the kernel", &refused))?;
+        Ok(Self { netlink, memories })
+    }
+
+    /// Sets `direction` on what leaves by `interface`, replacing what this program had set there.
+    /// `link` names it for people. `even_ssh`: though the caller's own SSH session goes through it.
+    ///
+    /// # Errors
+    /// If it cannot be done; then all is as it was before, or the error says what is not.
+    pub fn apply(
+        &self,
+        interface: &str,
+        direction: &Direction,
+        link: &str,
+        even_ssh: bool,
+    ) -> Result<Applied<'_>, Error> {
+        let interfaces = self.interfaces()?;
+        let interface = find(&interfaces, interface)?;
+        let shape = Shape::new(direction, interface.mtu)?;
+        let through = session::goes_through(interface, &interfaces, &self.netlink);
+        if !even_ssh && through.map_err(|refused| kernel("list addresses", &refused))? {
+            return Err(Error::Session {
+                interface: interface.name.clone(),
+            });
+        }
+        let lock = self.memories.lock(interface)?;
+        let qdiscs = self.qdiscs(interface)?;
+        let known = self.memories.read(interface)?;
+        let unknown = known.is_none();
+        let memory = if let Some(known) = known {
+            self.check_not_replaced(&known, interface, &qdiscs)?;
+            Memory {
+                link: link.to_owned(),
+                ..known
+            }
+        } else {
+            let before = Before::of(interface.index, &qdiscs, &self.netlink);
+            let before = before.map_err(|qdisc| Error::InTheWay {
+                interface: interface.name.clone(),
+                qdisc,
+            })?;
+            self.memories.of(interface, link, before)
+        };
+        self.memories.write(&memory)?;
+        let applied = Applied {
+            controller: self,
+            memory,
+            lock: Some(lock),
+        };
+        match self.set(interface, &shape, &qdiscs) {
+            Ok(()) => Ok(applied),
+            // It was the first change already that was not permitted.
+            Err(Error::NotPermitted) => {
+                applied.keep();
+                if unknown {
+                    self.memories.forget(interface.index)?;
+                }
+                Err(Error::NotPermitted)
+            }
+            // That it could not be restored is the worse news.
+            Err(error) => applied.restore().and(Err(error)),
+        }
+    }
+
+    fn set(&self, interface: &Interface, shape: &Shape, qdiscs: &[Qdisc]) -> Result<(), Error> {
+        let index = interface.index;
+        let step = |what| format!("{what} {}", interface.name);
+        if owner(qdiscs) == Owner::Program {
+            // Replacing a netem by another one would keep what the new one does not name.
+            let deleted = self.netlink.delete_root(index);
+            deleted.map_err(|refused| kernel(&step("take the old link away from"), &refused))?;
+        }
+        if interface.gso_max_segs.is_some_and(|now| now != NO_BUNDLES) {
+            let set = self.netlink.set_gso_max_segs(index, NO_BUNDLES);
+            set.map_err(|refused| kernel(&step("set gso_max_segs of"), &refused))?;
+        }
+        let failed = |kind, refused: Refused| match refused.code {
+            libc::ENOENT => Error::NoModule { kind },
+            _ => kernel(&format!("set {kind} on {}", interface.name), &refused),
+        };
+        let handle = |major: u16| u32::from(major) << 16;
+        let netem = handle(NETEM_MAJOR);
+        let set = self
+            .netlink
+            .put_root(index, netem, "netem", &shape.netem.encode());
+        set.map_err(|refused| failed("netem", refused))?;
+        if let Some(tbf) = &shape.tbf {
+            let set = self
+                .netlink
+                .put(index, netem | 1, handle(TBF_MAJOR), "tbf", &tbf.encode());
+            set.map_err(|refused| failed("tbf", refused))?;
+        }
+        let differences = self.differences_from(shape, interface)?;
+        if differences.is_empty() {
+            return Ok(());
+        }
+        let lines: Vec<_> = differences.iter().map(ToString::to_string).collect();
+        Err(Error::Differs {
+            interface: interface.name.clone(),
+            differences: lines.join("; "),
+        })
+    }
+
+    /// In what `interface` is not as `direction` says, read from the kernel. Anybody may ask.
+    ///
+    /// # Errors
+    /// If there is no such interface, or the kernel has no form of the direction.
+    pub fn differences(
+        &self,
+        interface: &str,
+        direction: &Direction,
+    ) -> Result<Vec<Difference>, Error> {
+        let interfaces = self.interfaces()?;
+        let interface = find(&interfaces, interface)?;
+        let shape = Shape::new(direction, interface.mtu)?;
+        self.differences_from(&shape, interface)
+    }
+
+    fn differences_from(
+        &self,
+        shape: &Shape,
+        interface: &Interface,
+    ) -> Result<Vec<Difference>, Error> {
+        let qdiscs = self.qdiscs(interface)?;
+        let root = root(&qdiscs);
+        let netem = root.filter(|root| root.kind == "netem");
+        let Some(netem) = netem.and_then(|root| Netem::decode(&root.options)) else {
+            return Ok(vec![Difference {
+                what: "the root",
+                configured: "netem".to_owned(),
+                found: root.map_or_else(|| "nothing".to_owned(), ToString::to_string),
+            }]);
+        };
+        let tbf = own_tbf(&qdiscs).and_then(|tbf| Tbf::decode(&tbf.options));
+        let mut differences = shape.differences(&Shape { netem, tbf });
+        let interfaces = self.interfaces()?;
+        let now = find(&interfaces, &interface.name)?.gso_max_segs;
+        differences.extend(now.filter(|now| *now != NO_BUNDLES).map(|now| Difference {
+            what: "gso_max_segs",
+            configured: NO_BUNDLES.to_string(),
+            found: now.to_string(),
+        }));
+        Ok(differences)
+    }
+
+    /// What stands on one interface, or on all. Anybody may ask.
+    ///
+    /// # Errors
+    /// If there is no such interface.
+    pub fn show(&self, interface: Option<&str>) -> Result<Vec<Standing>, Error> {
+        let interfaces = self.interfaces()?;
+        let chosen = match interface {
+            Some(name) => std::slice::from_ref(find(&interfaces, name)?),
+            None => &interfaces,
+        };
+        let standing = |interface| self.standing(interface);
+        chosen.iter().map(standing).collect()
+    }
+
+    fn standing(&self, interface: &Interface) -> Result<Standing, Error> {
+        let qdiscs = self.qdiscs(interface)?;
+        let root = root(&qdiscs);
+        let memory = self.memories.read(interface)?;
+        let others = qdiscs.iter().filter(|qdisc| qdisc.parent != ROOT);
+        Ok(Standing {
+            interface: interface.name.clone(),
+            root: root.map_or_else(|| "nothing".to_owned(), describe),
+            others: others.map(describe).collect(),
+            process: self.memories.locked_by(interface.index),
+            before: memory.as_ref().map(|memory| memory.before.to_string()),
+            link: memory.map(|memory| memory.link),
+        })
+    }
+
+    /// Puts back what stood on an interface, or on all that this program has changed and left so.
+    ///
+    /// # Errors
+    /// If there is no such interface, or somebody else has changed it since.
+    pub fn clear(&self, interface: Option<&str>) -> Result<Vec<Cleared>, Error> {
+        let interfaces = self.interfaces()?;
+        let known = self.memories.all()?;
+        if let Some(name) = interface {
+            let gone = |memory: &&Memory| {
+                memory.interface == name && !interfaces.iter().any(|i| i.index == memory.index)
+            };
+            let there = find(&interfaces, name);
+            return match known.iter().find(gone) {
+                Some(memory) if there.is_err() => Ok(vec![self.restore(memory)?]),
+                _ => Ok(vec![self.clear_one(there?)?]),
+            };
+        }
+        let mut cleared = Vec::new();
+        for interface in &interfaces {
+            match self.clear_one(interface)? {
+                Cleared::Untouched { .. } => {}
+                other => cleared.push(other),
+            }
+        }
+        for memory in self.memories.all()? {
+            // Of interfaces that do not exist any more.
+            cleared.push(self.restore(&memory)?);
+        }
+        Ok(cleared)
+    }
+
+    fn clear_one(&self, interface: &Interface) -> Result<Cleared, Error> {
+        let set = owner(&self.qdiscs(interface)?) == Owner::Program;
+        if !set && self.memories.read(interface)?.is_none() {
+            return Ok(Cleared::Untouched {
+                interface: interface.name.clone(),
+            });
+        }
+        let _lock = self.memories.lock(interface)?;
+        let memory = self.memories.read(interface)?.unwrap_or_else(|| {
+            // A link whose file has gone: it can only have replaced a default, as far as is known.
+            let mut memory = self.memories.of(interface, "", Before::default());
+            memory.gso_max_segs = None;
+            memory
+        });
+        self.restore(&memory)
+    }
+
+    /// Puts back what `memory` says, wherever its interface is between nobody's and set.
+    fn restore(&self, memory: &Memory) -> Result<Cleared, Error> {
+        let interfaces = self.interfaces()?;
+        let fits = |interface: &&Interface| {
+            interface.index == memory.index
+                && (interface.name == memory.interface || interface.address == memory.address)
+        };
+        let Some(interface) = interfaces.iter().find(fits) else {
+            self.memories.forget(memory.index)?;
+            return Ok(Cleared::Gone {
+                interface: memory.interface.clone(),
+            });
+        };
+        let qdiscs = self.qdiscs(interface)?;
+        self.check_not_replaced(memory, interface, &qdiscs)?;
+        let before = &memory.before;
+        let mut exactly = true;
+        if !before.stands(&qdiscs) {
+            let put = before.put_back(interface.index, &self.netlink);
+            put.map_err(|refused| self.not_restored(memory, interface, &refused))?;
+            exactly = before.stands(&self.qdiscs(interface)?);
+        }
+        if let Some(segments) = memory.gso_max_segs
+            && interface.gso_max_segs.is_some_and(|now| now != segments)
+        {
+            let set = self.netlink.set_gso_max_segs(interface.index, segments);
+            let step = format!("set gso_max_segs of {} back to {segments}", interface.name);
+            set.map_err(|refused| kernel(&step, &refused))?;
+        }
+        self.memories.forget(memory.index)?;
+        if !exactly {
+            return Err(Error::NotExact {
+                interface: interface.name.clone(),
+                before: before.to_string(),
+            });
+        }
+        Ok(Cleared::Restored {
+            interface: interface.name.clone(),
+            before: before.to_string(),
+        })
+    }
+
+    /// Rather an interface as the kernel sets it up than one that stays slow. The file stays.
+    fn not_restored(&self, memory: &Memory, interface: &Interface, refused: &Refused) -> Error {
+        if [libc::EPERM, libc::EACCES].contains(&refused.code) {
+            return Error::NotPermitted;
+        }
+        let says = match Before::default().put_back(interface.index, &self.netlink) {
+            Ok(()) => format!("{refused}; it has the kernel's default now"),
+            Err(either) => format!("{refused}; nor can the link be taken away: {either}"),
+        };
+        Error::NotRestored {
+            interface: interface.name.clone(),
+            before: memory.before.to_string(),
+            says,
+            file: self.memories.file(memory.index),
+        }
+    }
+
+    /// What stands there is this program's, or what stood before, or what the kernel sets in
+    /// between; nothing that somebody has set meanwhile.
+    fn check_not_replaced(
+        &self,
+        memory: &Memory,
+        interface: &Interface,
+        qdiscs: &[Qdisc],
+    ) -> Result<(), Error> {
+        let before = &memory.before;
+        let Some(root) = root(qdiscs).filter(|_| owner(qdiscs) == Owner::Somebody) else {
+            return Ok(());
+        };
+        if before.stands(qdiscs) || before.half_stands(qdiscs) {
+            return Ok(());
+        }
+        Err(Error::Replaced {
+            interface: interface.name.clone(),
+            qdisc: root.to_string(),
+            before: before.to_string(),
+            file: self.memories.file(memory.index),
+        })
+    }
+
+    fn interfaces(&self) -> Result<Vec<Interface>, Error> {
+        let found = self.netlink.interfaces();
+        found.map_err(|refused| kernel("list the interfaces", &refused))
+    }
+
+    fn qdiscs(&self, interface: &Interface) -> Result<Vec<Qdisc>, Error> {
+        let found = self.netlink.qdiscs(interface.index);
+        let step = format!("read the queueing disciplines of {}", interface.name);
+        found.map_err(|refused| kernel(&step, &refused))
+    }
+}
+
+impl Applied<'_> {
+    /// Puts back what stood there.
+    ///
+    /// # Errors
+    /// If that cannot be done; the error says what stands there now.
+    pub fn restore(mut self) -> Result<(), Error> {
+        let restored = self.controller.restore(&self.memory);
+        self.lock = None;
+        restored.map(|_| ())
+    }
+
+    /// Leaves the link as it is, for a later [`Controller::clear`].
+    pub fn keep(mut self) {
+        self.lock = None;
+    }
+}
+
+impl Drop for Applied<'_> {
+    fn drop(&mut self) {
+        if self.lock.is_some()
+            && let Err(error) = self.controller.restore(&self.memory)
+        {
+            tracing::error!("{error}");
+        }
+    }
+}
+
+fn find<'a>(interfaces: &'a [Interface], name: &str) -> Result<&'a Interface, Error> {
+    let found = interfaces.iter().find(|interface| interface.name == name);
+    found.ok_or_else(|| {
+        let names: Vec<_> = interfaces.iter().map(|i| i.name.as_str()).collect();
+        Error::NoInterface {
+            name: name.to_owned(),
+            known: names.join(", "),
+        }
+    })
+}
+
+fn describe(qdisc: &Qdisc) -> String {
+    let parameters = match qdisc.kind.as_str() {
+        "netem" => Netem::decode(&qdisc.options).map(|netem| netem.to_string()),
+        "tbf" => Tbf::decode(&qdisc.options).map(|tbf| tbf.to_string()),
+        _ => None,
+    };
+    parameters.unwrap_or_else(|| qdisc.to_string())
+}
+
+fn kernel(step: &str, refused: &Refused) -> Error {
+    match refused.code {
+        libc::EPERM | libc::EACCES => Error::NotPermitted,
+        _ => Error::Kernel {
+            step: step.to_owned(),
+            says: refused.to_string(),
+        },
+    }
+}

@@ -1,0 +1,58 @@
+//! Options that make a queueing discipline the same again.
+//!
+//! The kernel tells some quantities rounded down from its own unit. Given back as they are, they
+//! would shrink each time.
+
+use super::{nla, nla::Writer, tbf};
+
+/// `TCA_FQ_CODEL_TARGET`, `_INTERVAL` and `_CE_THRESHOLD` of `linux/pkt_sched.h`: microseconds.
+const CODEL_TIMES: [u16; 3] = [1, 3, 7];
+
+/// What to give the kernel so that it tells `told` again; `None` where that cannot be done.
+pub(in crate::kernel) fn again(kind: &str, told: &[u8]) -> Option<Vec<u8>> {
+    match kind {
+        "tbf" => tbf::again(told),
+        "fq_codel" => Some(fq_codel(told)),
+        _ => Some(told.to_vec()),
+    }
+}
+
+/// `CoDel` keeps times in units of 1.024 us: one of 5000 us is told as 4999 us, which would become
+/// 4998 us. One microsecond more comes to the same unit as before, whatever the time.
+fn fq_codel(told: &[u8]) -> Vec<u8> {
+    let mut writer = Writer::default();
+    for (kind, value) in nla::attributes(told) {
+        if CODEL_TIMES.contains(&kind) {
+            writer.put_words(kind, &[nla::word(value, 0).saturating_add(1)]);
+        } else {
+            writer.put(kind, value);
+        }
+    }
+    writer.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codel_times_stay_what_they_are() {
+        // As the kernel keeps and tells them.
+        let keeps = |us: u32| (u64::from(us) * 1000) >> 10;
+        let tells = |kept: u64| u32::try_from((kept << 10) / 1000).unwrap();
+        for us in (1..20_000).chain([100_000, 1_000_000, 123_457]) {
+            let told = tells(keeps(us));
+            let mut options = Writer::default();
+            options.put_words(1, &[told]);
+            options.put_words(2, &[7]);
+            let again = again("fq_codel", &options.finish()).unwrap();
+            let mut again = nla::attributes(&again);
+            assert_eq!(
+                keeps(nla::word(again.next().unwrap().1, 0)),
+                keeps(us),
+                "{us}"
+            );
+            assert_eq!(nla::word(again.next().unwrap().1, 0), 7);
+        }
+    }
+}

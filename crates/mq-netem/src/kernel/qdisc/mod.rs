@@ -1,0 +1,295 @@
+//! netem and tbf as the kernel's messages have them, without the kernel: from a [`Direction`],
+//! into bytes and back, as lines for `tc`, and what differs between two.
+
+mod again;
+mod netem;
+pub(super) mod nla;
+mod tbf;
+
+pub(super) use again::again;
+
+use std::{fmt, time::Duration};
+
+use crate::{Direction, Error, units::nanoseconds};
+pub use netem::{Netem, NetemLoss};
+pub use tbf::Tbf;
+
+/// What the kernel counts time in, in the older fields of its messages.
+const TICK_NS: u64 = 64;
+
+/// Major number of the handle of a netem that this program has set; it spells MQ.
+pub(super) const NETEM_MAJOR: u16 = 0x4D51;
+
+/// The same for the tbf behind it.
+pub(super) const TBF_MAJOR: u16 = 0x4D52;
+
+/// A direction of a link as queueing disciplines.
+///
+/// ```text
+/// queue in packets:  root 4d51: netem with everything
+/// queue in bytes:    root 4d51: netem with all but the rate --- 4d51:1 --- 4d52: tbf with the rate
+/// ```
+#[derive(Clone, PartialEq, Debug)]
+pub struct Shape {
+    /// At the root.
+    pub netem: Netem,
+    /// Behind it, where the queue is in bytes.
+    pub tbf: Option<Tbf>,
+}
+
+impl Shape {
+    /// What does `direction`'s work on an interface with this MTU.
+    ///
+    /// # Errors
+    /// If the kernel has no form of it.
+    pub fn new(direction: &Direction, mtu: u32) -> Result<Self, Error> {
+        let no_form = |problem: &str| Error::NoKernelForm {
+            problem: problem.to_owned(),
+        };
+        if direction.trace.is_some() {
+            return Err(no_form("a trace needs the user-space emulator"));
+        }
+        if direction.jitter > netem::LONGEST_JITTER {
+            return Err(no_form("its netem varies a delay by 2.147s at most"));
+        }
+        let bytes = direction.queue_bytes();
+        let tbf = match (bytes, direction.rate) {
+            (Some(limit), Some(rate)) => Some(Tbf::new(rate, limit, mtu).map_err(no_form)?),
+            _ => None,
+        };
+        let netem = Netem::new(direction, tbf.is_some()).map_err(no_form)?;
+        Ok(Self { netem, tbf })
+    }
+
+    /// The same by hand: lines for a shell.
+    #[must_use]
+    pub fn commands(&self, interface: &str) -> Vec<String> {
+        let mut lines = vec![
+            format!("ip link set dev {interface} gso_max_segs 1"),
+            format!(
+                "tc qdisc add dev {interface} root handle {NETEM_MAJOR:x}: {}",
+                self.netem
+            ),
+        ];
+        lines.extend(self.tbf.as_ref().map(|tbf| {
+            format!(
+                "tc qdisc add dev {interface} parent {NETEM_MAJOR:x}:1 handle {TBF_MAJOR:x}: {tbf}"
+            )
+        }));
+        lines
+    }
+
+    /// What half of all frames of so many bytes take at most, where nothing else is under way. A tbf
+    /// that is idle takes no time.
+    #[must_use]
+    pub fn median_delay(&self, bytes: u64) -> Duration {
+        let netem = &self.netem;
+        let table = netem.distribution.table().unwrap_or_default();
+        // Uniform jitter has its middle at the delay.
+        let quantile = table.get(table.len() / 2).map_or(0.0, |at| f64::from(*at));
+        let jitter = netem.jitter.as_secs_f64() * quantile / 8192.0;
+        let delay = (netem.delay.as_secs_f64() + jitter).max(0.0);
+        let sending = match netem.rate {
+            0 => Duration::ZERO,
+            rate => Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / rate),
+        };
+        Duration::from_secs_f64(delay) + sending
+    }
+
+    /// In what `found` is not this. What the kernel does not tell, the distribution of the jitter,
+    /// is not compared.
+    #[must_use]
+    pub fn differences(&self, found: &Self) -> Vec<Difference> {
+        let mut differences = self.netem.differences(&found.netem);
+        let name = |tbf: &Option<Tbf>| match tbf {
+            Some(tbf) => tbf.to_string(),
+            None => "none".to_owned(),
+        };
+        match (&self.tbf, &found.tbf) {
+            (Some(tbf), Some(found)) => differences.extend(tbf.differences(found)),
+            (None, None) => {}
+            (configured, found) => differences.push(Difference {
+                what: "the tbf behind netem",
+                configured: name(configured),
+                found: name(found),
+            }),
+        }
+        differences
+    }
+}
+
+/// One thing that is not as it was to be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Difference {
+    /// Which quantity.
+    pub what: &'static str,
+    /// As it was to be.
+    pub configured: String,
+    /// As it is.
+    pub found: String,
+}
+
+impl Difference {
+    /// `None` where there is none.
+    fn between<T: PartialEq>(
+        what: &'static str,
+        configured: &T,
+        found: &T,
+        show: impl Fn(&T) -> String,
+    ) -> Option<Self> {
+        (configured != found).then(|| Self {
+            what,
+            configured: show(configured),
+            found: show(found),
+        })
+    }
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            what,
+            configured,
+            found,
+        } = self;
+        write!(f, "{what} is {found} instead of {configured}")
+    }
+}
+
+/// Ticks of that time, rounded down as `tc` does.
+fn ticks(time: Duration) -> u64 {
+    nanoseconds(time) / TICK_NS
+}
+
+/// A time as `tc` reads and a person writes it.
+fn time(time: Duration) -> String {
+    let ns = nanoseconds(time);
+    #[expect(clippy::cast_precision_loss, reason = "a minute at most")]
+    match ns {
+        ns if ns % 1_000 != 0 => format!("{ns}ns"),
+        ns if ns < 1_000_000 => format!("{}us", ns / 1_000),
+        ns => format!("{}ms", ns as f64 / 1e6),
+    }
+}
+
+/// Bytes a second in bits, as `tc` does.
+fn rate(bytes_per_second: u64) -> String {
+    crate::Rate::from_bits_per_second(bytes_per_second.saturating_mul(8))
+        .map_or_else(|| "none".to_owned(), |rate| rate.to_string())
+}
+
+/// A probability as the kernel has it: a share of 2^32 - 1.
+fn percent(share: u32) -> String {
+    let percent = f64::from(share) / f64::from(u32::MAX) * 100.0;
+    // 2^-32 is 0.00000002 %.
+    let text = format!("{percent:.7}");
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    format!("{text}%")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Link;
+
+    fn shape(link: &str) -> Shape {
+        Shape::new(&Link::load(link).unwrap().up, 1500).unwrap()
+    }
+
+    #[test]
+    fn every_shipped_link_has_a_kernel_form_that_comes_back() {
+        for name in Link::shipped() {
+            for changes in ["", "@loss=5%", "@duplicate=1%,corrupt=0.3%"] {
+                let link = Link::load(&format!("{name}{changes}")).unwrap();
+                for direction in [link.up, link.down] {
+                    let shape = Shape::new(&direction, 1500).unwrap();
+                    let back = Shape {
+                        netem: Netem::decode(&shape.netem.encode()).unwrap(),
+                        tbf: shape
+                            .tbf
+                            .as_ref()
+                            .map(|tbf| Tbf::decode(&tbf.encode()).unwrap()),
+                    };
+                    assert_eq!(shape.differences(&back), [], "{name}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_queue_decides_between_netem_and_tbf() {
+        let s22 = shape("s22/wifi@loss=5%");
+        assert_eq!(
+            s22.commands("eth0"),
+            [
+                "ip link set dev eth0 gso_max_segs 1",
+                "tc qdisc add dev eth0 root handle 4d51: netem limit 1000 delay 25ms loss 5% \
+                 rate 20mbit",
+            ]
+        );
+        let w20 = shape("w20/wifi");
+        assert_eq!(
+            w20.commands("eth0")[1..],
+            [
+                "tc qdisc add dev eth0 root handle 4d51: netem limit 14541 delay 12.5ms",
+                "tc qdisc add dev eth0 parent 4d51:1 handle 4d52: tbf rate 20mbit burst 1514 \
+                 limit 62500",
+            ]
+        );
+        let names: Vec<_> = s22.differences(&w20).iter().map(|d| d.what).collect();
+        assert_eq!(
+            names,
+            ["limit", "delay", "loss", "rate", "the tbf behind netem"]
+        );
+    }
+
+    #[test]
+    fn a_trace_and_what_the_kernel_cannot_count_have_no_form() {
+        let link: Link = "description = \"\"\n[up]\ndelay = \"5s\"\njitter = \"3s\""
+            .parse()
+            .unwrap();
+        let error = Shape::new(&link.up, 1500).unwrap_err().to_string();
+        assert!(error.contains("2.147s"), "{error}");
+        let traced = Direction {
+            trace: Some("1\n".parse().unwrap()),
+            ..Direction::default()
+        };
+        let error = Shape::new(&traced, 1500).unwrap_err().to_string();
+        assert!(error.contains("needs the user-space emulator"), "{error}");
+        for (rate, queue) in [
+            ("5bit", "100p"),
+            ("20bit", "1000B"),
+            ("10mbit", "9999999999B"),
+        ] {
+            let link = format!("description = \"\"\n[up]\nrate = \"{rate}\"\nqueue = \"{queue}\"");
+            let link: Link = link.parse().unwrap();
+            let error = Shape::new(&link.up, 1500).unwrap_err();
+            assert!(matches!(error, Error::NoKernelForm { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_median_has_the_frame_on_it_where_netem_has_the_rate() {
+        let median = |link| shape(link).median_delay(98);
+        assert_eq!(median("s22/wifi"), Duration::from_nanos(25_039_200));
+        assert_eq!(median("w20/wifi"), Duration::from_micros(12_500));
+        let pareto = median("s22/cellular@jitter=10ms,distribution=pareto");
+        let expected = Duration::from_micros(100_000 - 3_204 + 78);
+        assert!(
+            pareto.abs_diff(expected) < Duration::from_micros(20),
+            "{pareto:?}"
+        );
+    }
+
+    #[test]
+    fn quantities_are_written_as_tc_reads_them() {
+        assert_eq!(time(Duration::from_micros(12_500)), "12.5ms");
+        assert_eq!(time(Duration::from_micros(500)), "500us");
+        assert_eq!(time(Duration::from_nanos(1_001)), "1001ns");
+        assert_eq!(time(Duration::from_secs(1)), "1000ms");
+        assert_eq!(time(Duration::ZERO), "0us");
+        assert_eq!(percent(u32::MAX), "100%");
+        assert_eq!(percent(214_748_365), "5%");
+        assert_eq!(percent(0), "0%");
+    }
+}

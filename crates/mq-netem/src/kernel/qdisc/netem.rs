@@ -1,0 +1,524 @@
+//! The queueing discipline netem: delay, chances, rate.
+
+use std::{fmt, time::Duration};
+
+use super::{Difference, nla, nla::Writer, percent, rate, ticks, time};
+use crate::{Direction, Distribution, Loss, Probability, Queue, units::nanoseconds};
+
+/// Attributes behind the structure `tc_netem_qopt`: `TCA_NETEM_*` of `linux/pkt_sched.h`.
+mod attribute {
+    pub(super) const CORR: u16 = 1;
+    pub(super) const DELAY_DIST: u16 = 2;
+    pub(super) const REORDER: u16 = 3;
+    pub(super) const CORRUPT: u16 = 4;
+    pub(super) const LOSS: u16 = 5;
+    pub(super) const RATE: u16 = 6;
+    pub(super) const ECN: u16 = 7;
+    pub(super) const RATE64: u16 = 8;
+    pub(super) const LATENCY64: u16 = 10;
+    pub(super) const JITTER64: u16 = 11;
+    pub(super) const SLOT: u16 = 12;
+    /// Within `LOSS`: the four-state model, and Gilbert-Elliott.
+    pub(super) const LOSS_GI: u16 = 1;
+    pub(super) const LOSS_GE: u16 = 2;
+}
+
+/// `tc_netem_qopt`: latency, limit, loss, gap, duplicate, jitter.
+const STRUCTURE: usize = 24;
+
+/// netem keeps the jitter in 31 bits of nanoseconds.
+pub(super) const LONGEST_JITTER: Duration = Duration::from_nanos(i32::MAX as u64);
+
+/// Bytes a second that stand for no rate where there is jitter: 1 Tbit/s, at which a full frame
+/// takes 12 ns. Without a rate, netem sends a packet before another that it drew a longer delay
+/// for; with one, none before its predecessor.
+const KEEPS_ORDER: u64 = 125_000_000_000;
+
+/// Packets a second that the delay line holds where the queue is in bytes: more than a gigabit a
+/// second carries of packets above 60 bytes of payload, and more than a board like the Pi sends.
+/// netem has no way to say "no limit", and a limit is not memory that is set aside.
+const PACKETS_PER_SECOND: u64 = 1_000_000;
+
+/// The parameters of a netem.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Netem {
+    /// Packets that it holds, those in its children too on most kernels.
+    pub limit: u32,
+    /// What every packet takes.
+    pub delay: Duration,
+    /// By how much that varies.
+    pub jitter: Duration,
+    /// How it does. The kernel does not tell: uniform in one that was read.
+    pub distribution: Distribution,
+    /// How many packets overtake, of 2^32 - 1.
+    pub reorder: u32,
+    /// Which packets are lost.
+    pub loss: NetemLoss,
+    /// How many packets come twice, of 2^32 - 1.
+    pub duplicate: u32,
+    /// How many packets get a wrong bit, of 2^32 - 1.
+    pub corrupt: u32,
+    /// Bytes a second, 0 for no rate.
+    pub rate: u64,
+    /// What else it does that no link asks for, such as `slots`.
+    pub others: Vec<&'static str>,
+}
+
+/// The ways in which netem loses packets; shares of 2^32 - 1, with the names of `tc netem`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(
+    missing_docs,
+    reason = "the fields' names are those of linux/pkt_sched.h"
+)]
+pub enum NetemLoss {
+    /// Each packet by itself.
+    Random(u32),
+    /// Gilbert-Elliott: from good to bad `p`, back `r`, *not* lost in bad `h`, lost in good `k1`.
+    GilbertElliott { p: u32, r: u32, h: u32, k1: u32 },
+    /// Four states.
+    Markov {
+        p13: u32,
+        p31: u32,
+        p32: u32,
+        p14: u32,
+        p23: u32,
+    },
+}
+
+impl Default for NetemLoss {
+    fn default() -> Self {
+        Self::Random(0)
+    }
+}
+
+impl From<Loss> for NetemLoss {
+    fn from(loss: Loss) -> Self {
+        match loss {
+            Loss::Bernoulli(p) => Self::Random(share(p)),
+            Loss::GilbertElliott {
+                to_bad,
+                to_good,
+                in_bad,
+                in_good,
+            } => Self::GilbertElliott {
+                p: share(to_bad),
+                r: share(to_good),
+                h: u32::MAX - share(in_bad),
+                k1: share(in_good),
+            },
+            Loss::Markov {
+                p13,
+                p31,
+                p32,
+                p23,
+                p14,
+            } => Self::Markov {
+                p13: share(p13),
+                p31: share(p31),
+                p32: share(p32),
+                p14: share(p14),
+                p23: share(p23),
+            },
+        }
+    }
+}
+
+impl Netem {
+    /// `with_tbf`: the rate and the queue are another's work. The error is what cannot be.
+    pub(super) fn new(direction: &Direction, with_tbf: bool) -> Result<Self, &'static str> {
+        let rate = match direction.rate {
+            Some(rate) if !with_tbf => match rate.bits_per_second() / 8 {
+                0 => return Err("it counts whole bytes a second: 8bit at least"),
+                rate => rate,
+            },
+            _ if direction.jitter.is_zero() => 0,
+            _ => KEEPS_ORDER,
+        };
+        let limit = match direction.queue {
+            Queue::Packets(limit) => limit,
+            Queue::Bytes(_) | Queue::Bdp(_) => delay_line(direction),
+        };
+        Ok(Self {
+            limit: u32::try_from(limit).map_err(|_| "it counts to 4294967295 packets")?,
+            delay: direction.delay,
+            jitter: direction.jitter,
+            distribution: direction.distribution,
+            reorder: share(direction.reorder),
+            loss: direction.loss.into(),
+            duplicate: share(direction.duplicate),
+            corrupt: share(direction.corrupt),
+            rate,
+            others: Vec::new(),
+        })
+    }
+
+    /// As `TCA_OPTIONS`.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let random = match self.loss {
+            NetemLoss::Random(share) => share,
+            _ => 0,
+        };
+        let old_time = |time| u32::try_from(ticks(time)).unwrap_or(u32::MAX);
+        // Every packet is a candidate to overtake: a gap of 1.
+        let gap = u32::from(self.reorder > 0);
+        let mut writer = Writer::behind(nla::bytes(&[
+            old_time(self.delay),
+            self.limit,
+            random,
+            gap,
+            self.duplicate,
+            old_time(self.jitter),
+        ]));
+        let new_time = |time| nanoseconds(time).to_ne_bytes();
+        writer.put(attribute::LATENCY64, &new_time(self.delay));
+        writer.put(attribute::JITTER64, &new_time(self.jitter));
+        if let Some(table) = self.distribution.table()
+            && !self.jitter.is_zero()
+        {
+            let table: Vec<u8> = table.iter().flat_map(|entry| entry.to_ne_bytes()).collect();
+            writer.put(attribute::DELAY_DIST, &table);
+        }
+        if self.reorder > 0 {
+            writer.put_words(attribute::REORDER, &[self.reorder, 0]);
+        }
+        if self.corrupt > 0 {
+            writer.put_words(attribute::CORRUPT, &[self.corrupt, 0]);
+        }
+        if self.rate > 0 {
+            let short = u32::try_from(self.rate).unwrap_or(u32::MAX);
+            writer.put_words(attribute::RATE, &[short, 0, 0, 0]);
+            if self.rate > u32::MAX.into() {
+                writer.put(attribute::RATE64, &self.rate.to_ne_bytes());
+            }
+        }
+        let mut model = Writer::default();
+        match self.loss {
+            NetemLoss::Random(_) => {}
+            NetemLoss::GilbertElliott { p, r, h, k1 } => {
+                model.put_words(attribute::LOSS_GE, &[p, r, h, k1]);
+            }
+            NetemLoss::Markov {
+                p13,
+                p31,
+                p32,
+                p14,
+                p23,
+            } => model.put_words(attribute::LOSS_GI, &[p13, p31, p32, p14, p23]),
+        }
+        let model = model.finish();
+        if !model.is_empty() {
+            writer.put(attribute::LOSS, &model);
+        }
+        writer.finish()
+    }
+
+    /// From `TCA_OPTIONS`; `None` if they are too short. What it does not know is passed over.
+    #[must_use]
+    pub fn decode(options: &[u8]) -> Option<Self> {
+        let (structure, attributes) = options.split_at_checked(STRUCTURE)?;
+        let old_time = |index| Duration::from_nanos(u64::from(nla::word(structure, index)) * 64);
+        let gap = nla::word(structure, 3);
+        let mut netem = Self {
+            delay: old_time(0),
+            limit: nla::word(structure, 1),
+            loss: NetemLoss::Random(nla::word(structure, 2)),
+            duplicate: nla::word(structure, 4),
+            jitter: old_time(5),
+            ..Self::default()
+        };
+        note(
+            &mut netem.others,
+            gap > 1,
+            "a gap between reordered packets",
+        );
+        for (kind, value) in nla::attributes(attributes) {
+            let words = |at: std::ops::Range<usize>| at.map(|index| nla::word(value, index));
+            match kind {
+                attribute::CORR => {
+                    let any = words(0..3).any(|word| word != 0);
+                    note(&mut netem.others, any, "correlation");
+                }
+                attribute::REORDER => {
+                    netem.reorder = nla::word(value, 0);
+                    note(&mut netem.others, nla::word(value, 1) != 0, "correlation");
+                }
+                attribute::CORRUPT => {
+                    netem.corrupt = nla::word(value, 0);
+                    note(&mut netem.others, nla::word(value, 1) != 0, "correlation");
+                }
+                attribute::RATE => {
+                    netem.rate = netem.rate.max(nla::word(value, 0).into());
+                    let cells = words(1..4).any(|word| word != 0);
+                    note(&mut netem.others, cells, "an overhead of packets or cells");
+                }
+                attribute::RATE64 => netem.rate = nla::long(value),
+                attribute::LATENCY64 => netem.delay = Duration::from_nanos(nla::long(value)),
+                attribute::JITTER64 => netem.jitter = Duration::from_nanos(nla::long(value)),
+                attribute::ECN => note(&mut netem.others, nla::word(value, 0) != 0, "ECN"),
+                attribute::SLOT => note(&mut netem.others, true, "slots"),
+                attribute::LOSS => netem.loss = model(value).unwrap_or(netem.loss),
+                _ => {}
+            }
+        }
+        Some(netem)
+    }
+
+    pub(super) fn differences(&self, found: &Self) -> Vec<Difference> {
+        let apart = self.delay.abs_diff(found.delay);
+        let delay = Difference::between("delay", &self.delay, &found.delay, |delay| time(*delay));
+        let jitter = Difference::between("jitter", &self.jitter, &found.jitter, |jitter| {
+            time(*jitter)
+        });
+        let jitter_apart = self.jitter.abs_diff(found.jitter);
+        let share = |share: &u32| percent(*share);
+        [
+            Difference::between("limit", &self.limit, &found.limit, |limit| {
+                format!("{limit} packets")
+            }),
+            delay.filter(|_| apart >= Duration::from_nanos(super::TICK_NS)),
+            jitter.filter(|_| jitter_apart >= Duration::from_nanos(super::TICK_NS)),
+            Difference::between("reorder", &self.reorder, &found.reorder, share),
+            Difference::between("loss", &self.loss, &found.loss, ToString::to_string),
+            Difference::between("duplicate", &self.duplicate, &found.duplicate, share),
+            Difference::between("corrupt", &self.corrupt, &found.corrupt, share),
+            Difference::between("rate", &self.rate, &found.rate, |bytes| rate(*bytes)),
+            Difference::between(
+                "what netem does besides",
+                &self.others,
+                &found.others,
+                |o| {
+                    if o.is_empty() {
+                        "nothing".to_owned()
+                    } else {
+                        o.join(", ")
+                    }
+                },
+            ),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+}
+
+/// As on the command line of `tc`.
+impl fmt::Display for Netem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "netem limit {} delay {}", self.limit, time(self.delay))?;
+        if !self.jitter.is_zero() {
+            write!(f, " {}", time(self.jitter))?;
+            match self.distribution {
+                Distribution::Uniform => {}
+                other => write!(f, " distribution {}", format!("{other:?}").to_lowercase())?,
+            }
+        }
+        if self.reorder > 0 {
+            write!(f, " reorder {} gap 1", percent(self.reorder))?;
+        }
+        if self.loss != NetemLoss::default() {
+            write!(f, " loss {}", self.loss)?;
+        }
+        if self.duplicate > 0 {
+            write!(f, " duplicate {}", percent(self.duplicate))?;
+        }
+        if self.corrupt > 0 {
+            write!(f, " corrupt {}", percent(self.corrupt))?;
+        }
+        if self.rate > 0 {
+            write!(f, " rate {}", rate(self.rate))?;
+        }
+        Ok(())
+    }
+}
+
+/// As behind the word `loss` of `tc`, which takes what is lost in the bad state, and turns it.
+impl fmt::Display for NetemLoss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut list = |name: &str, shares: &[u32]| {
+            f.write_str(name)?;
+            shares
+                .iter()
+                .try_for_each(|share| write!(f, " {}", percent(*share)))
+        };
+        match *self {
+            Self::Random(share) => f.write_str(&percent(share)),
+            Self::GilbertElliott { p, r, h, k1 } => list("gemodel", &[p, r, u32::MAX - h, k1]),
+            Self::Markov {
+                p13,
+                p31,
+                p32,
+                p14,
+                p23,
+            } => list("state", &[p13, p31, p32, p23, p14]),
+        }
+    }
+}
+
+fn note(others: &mut Vec<&'static str>, is: bool, what: &'static str) {
+    if is && !others.contains(&what) {
+        others.push(what);
+    }
+}
+
+fn model(value: &[u8]) -> Option<NetemLoss> {
+    let (kind, value) = nla::attributes(value).next()?;
+    let word = |index| nla::word(value, index);
+    match kind {
+        attribute::LOSS_GE => Some(NetemLoss::GilbertElliott {
+            p: word(0),
+            r: word(1),
+            h: word(2),
+            k1: word(3),
+        }),
+        attribute::LOSS_GI => Some(NetemLoss::Markov {
+            p13: word(0),
+            p31: word(1),
+            p32: word(2),
+            p14: word(3),
+            p23: word(4),
+        }),
+        _ => None,
+    }
+}
+
+/// How many packets are in the delay at most, and in the tbf behind it: frames have 60 bytes at
+/// least, and most kernels count what a child holds.
+fn delay_line(direction: &Direction) -> u64 {
+    let widest = match direction.distribution {
+        Distribution::Uniform => 1,
+        // An entry of a table is no further out.
+        _ => 4,
+    };
+    let longest = nanoseconds(direction.delay + direction.jitter * widest);
+    let delayed = longest.saturating_mul(PACKETS_PER_SECOND) / 1_000_000_000;
+    let queued = direction.queue_bytes().unwrap_or_default() / 60;
+    1000 + delayed + queued
+}
+
+/// A probability in the kernel's unit.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a share of 2^32 - 1"
+)]
+fn share(p: Probability) -> u32 {
+    (p.share() * f64::from(u32::MAX)).round() as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Link;
+
+    fn netem(text: &str) -> Netem {
+        let link: Link = format!("description = \"\"\n[up]\n{text}").parse().unwrap();
+        Netem::new(&link.up, link.up.queue_bytes().is_some()).unwrap()
+    }
+
+    const ALL: &str = r#"
+        delay = "25ms"
+        jitter = "3ms"
+        distribution = "normal"
+        reorder = "1%"
+        rate = "40gbit"
+        loss = "5%"
+        duplicate = "2%"
+        corrupt = "0.1%"
+        queue = "77p"
+    "#;
+
+    #[test]
+    fn everything_comes_back() {
+        let netem = netem(ALL);
+        let mut back = Netem::decode(&netem.encode()).unwrap();
+        assert_eq!(back.distribution, Distribution::Uniform);
+        back.distribution = Distribution::Normal;
+        assert_eq!(back, netem);
+        assert_eq!(
+            netem.to_string(),
+            "netem limit 77 delay 25ms 3ms distribution normal reorder 1% gap 1 loss 5% \
+             duplicate 2% corrupt 0.1% rate 40gbit"
+        );
+    }
+
+    #[test]
+    fn losses_in_bursts_are_turned_as_the_kernel_has_them() {
+        let bursts = netem(
+            "gilbert_elliott = { to_bad = \"1%\", to_good = \"20%\", in_bad = \"75%\", \
+             in_good = \"1%\" }",
+        );
+        let NetemLoss::GilbertElliott { h, .. } = bursts.loss else {
+            panic!("{bursts:?}");
+        };
+        // What is not lost in the bad state.
+        assert_eq!(percent(h), "25%");
+        assert_eq!(bursts.loss.to_string(), "gemodel 1% 20% 75% 1%");
+        let markov = netem(
+            "markov = { p13 = \"1%\", p31 = \"15%\", p32 = \"10%\", p23 = \"50%\", \
+             p14 = \"0.2%\" }",
+        );
+        assert_eq!(markov.loss.to_string(), "state 1% 15% 10% 50% 0.2%");
+        for netem in [bursts, markov] {
+            assert_eq!(Netem::decode(&netem.encode()), Some(netem));
+        }
+    }
+
+    #[test]
+    fn jitter_without_a_rate_gets_one_that_keeps_the_order() {
+        let netem = netem("delay = \"10ms\"\njitter = \"5ms\"");
+        assert_eq!(netem.rate, KEEPS_ORDER);
+        assert_eq!(Netem::decode(&netem.encode()), Some(netem));
+    }
+
+    #[test]
+    fn unknown_attributes_are_passed_over_and_foreign_settings_are_not() {
+        let netem = netem(ALL);
+        let mut options = netem.encode();
+        let mut more = Writer::default();
+        more.put(14, &7_u64.to_ne_bytes());
+        more.put(999, b"x");
+        options.extend(more.finish());
+        assert_eq!(netem.differences(&Netem::decode(&options).unwrap()), []);
+        let mut more = Writer::default();
+        more.put_words(attribute::CORR, &[0, 1, 0]);
+        more.put(attribute::SLOT, &[0; 40]);
+        options.extend(more.finish());
+        let [difference] = &netem.differences(&Netem::decode(&options).unwrap())[..] else {
+            panic!("one difference");
+        };
+        assert_eq!(
+            difference.to_string(),
+            "what netem does besides is correlation, slots instead of nothing"
+        );
+        for length in 0..STRUCTURE {
+            assert_eq!(Netem::decode(&options[..length]), None);
+        }
+        for length in STRUCTURE..options.len() {
+            assert!(Netem::decode(&options[..length]).is_some());
+        }
+    }
+
+    #[test]
+    fn every_field_that_differs_is_one_line() {
+        let netem = netem(ALL);
+        let other = self::netem("delay = \"25.0001ms\"\njitter = \"3ms\"\nqueue = \"78p\"");
+        let lines: Vec<_> = netem
+            .differences(&other)
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(
+            lines,
+            [
+                "limit is 78 packets instead of 77 packets",
+                "delay is 25000100ns instead of 25ms",
+                "reorder is 0% instead of 1%",
+                "loss is 0% instead of 5%",
+                "duplicate is 0% instead of 2%",
+                "corrupt is 0% instead of 0.1%",
+                "rate is 1000gbit instead of 40gbit",
+            ]
+        );
+    }
+}

@@ -1,0 +1,186 @@
+//! `mqbench net apply`: a link on an interface for as long as it is wanted.
+
+use std::{
+    ffi::OsString,
+    os::unix::process::ExitStatusExt as _,
+    path::Path,
+    process::{ExitCode, ExitStatus},
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use mq_netem::{Controller, Direction};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use tokio::{
+    process::{Child, Command},
+    signal::unix::{self, SignalKind},
+    time::timeout,
+};
+
+use super::ApplyArgs;
+use crate::report;
+
+/// How long a command may take after Ctrl-C, which a terminal sends to it as well.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long it may take after SIGTERM.
+const GRACE: Duration = Duration::from_secs(5);
+
+pub(super) fn run(args: &ApplyArgs, state: &Path) -> anyhow::Result<ExitCode> {
+    let direction = args.target.load()?;
+    if args.print {
+        let lines = args
+            .target
+            .shape(&direction)?
+            .commands(&args.target.interface);
+        report::print(&(lines.join("\n") + "\n"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let controller = Controller::open(state)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(hold(args, &controller, &direction))
+}
+
+/// Whatever happens in here after `apply`, an error and a panic among it, `applied` restores.
+async fn hold(
+    args: &ApplyArgs,
+    controller: &Controller,
+    direction: &Direction,
+) -> anyhow::Result<ExitCode> {
+    // From here on a signal waits until it is asked for; none ends the program halfway.
+    let mut signals = Signals::catch()?;
+    let target = &args.target;
+    let applied = controller.apply(&target.interface, direction, &target.name(), args.even_ssh)?;
+    if target.interface == "lo" {
+        eprintln!("lo: both directions of a connection pass it, and each is shaped");
+    }
+    if args.keep {
+        applied.keep();
+        report::print(&format!(
+            "{}: {}, until `mqbench net clear {}`\n",
+            target.interface,
+            target.name(),
+            target.interface
+        ))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let code = match &args.command[..] {
+        [] => {
+            eprintln!("{}: {}, until Ctrl-C", target.interface, target.name());
+            signals.next().await;
+            Ok(ExitCode::SUCCESS)
+        }
+        [program, arguments @ ..] => while_it_runs(program, arguments, &mut signals).await,
+    };
+    applied.restore()?;
+    code
+}
+
+/// The command's own exit code, as a shell would say it.
+async fn while_it_runs(
+    program: &OsString,
+    arguments: &[OsString],
+    signals: &mut Signals,
+) -> anyhow::Result<ExitCode> {
+    let mut child = Command::new(program)
+        .args(arguments)
+        .kill_on_drop(true)
+        .spawn()
+        .with_context(|| format!("cannot start {}", program.display()))?;
+    let status = tokio::select! {
+        status = child.wait() => status,
+        signal = signals.next() => end(&mut child, signal).await,
+    };
+    Ok(exit_code(status.context("cannot wait for the command")?))
+}
+
+fn exit_code(status: ExitStatus) -> ExitCode {
+    let killed = status.signal().map(|signal| 128 + signal);
+    let code = status.code().or(killed).unwrap_or(1);
+    ExitCode::from(u8::try_from(code).unwrap_or(1))
+}
+
+/// Ends the command as this program is to end, within seven seconds.
+async fn end(child: &mut Child, signal: Signal) -> std::io::Result<ExitStatus> {
+    if signal == Signal::SIGINT
+        && let Ok(status) = timeout(PATIENCE, child.wait()).await
+    {
+        return status;
+    }
+    if let Some(id) = child.id().and_then(|id| i32::try_from(id).ok()) {
+        // One that has just ended is no error.
+        let _ = kill(Pid::from_raw(id), Signal::SIGTERM);
+    }
+    if let Ok(status) = timeout(GRACE, child.wait()).await {
+        return status;
+    }
+    child.kill().await?;
+    child.wait().await
+}
+
+/// The signals that ask a program to end.
+struct Signals(Vec<(Signal, unix::Signal)>);
+
+impl Signals {
+    /// All but those that whoever started this program has it ignore, as `nohup` does.
+    fn catch() -> anyhow::Result<Self> {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let ignored = ignored(&status);
+        let caught = [
+            (Signal::SIGINT, SignalKind::interrupt()),
+            (Signal::SIGTERM, SignalKind::terminate()),
+            (Signal::SIGHUP, SignalKind::hangup()),
+            (Signal::SIGQUIT, SignalKind::quit()),
+        ]
+        .into_iter()
+        .filter(|(signal, _)| ignored & (1 << (*signal as u32 - 1)) == 0)
+        .map(|(signal, kind)| Ok((signal, unix::signal(kind)?)));
+        let caught: std::io::Result<Vec<_>> = caught.collect();
+        Ok(Self(caught.context("cannot wait for signals")?))
+    }
+
+    async fn next(&mut self) -> Signal {
+        std::future::poll_fn(|context| {
+            for (signal, stream) in &mut self.0 {
+                if stream.poll_recv(context).is_ready() {
+                    return std::task::Poll::Ready(*signal);
+                }
+            }
+            std::task::Poll::Pending
+        })
+        .await
+    }
+}
+
+/// The mask of ignored signals in /proc/self/status.
+fn ignored(status: &str) -> u64 {
+    let mut lines = status.lines();
+    let mask = lines.find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_that_is_ignored_is_known() {
+        // As under nohup: SIGHUP, and SIGPIPE as always.
+        assert_eq!(ignored("Name:\tx\nSigIgn:\t0000000000001001\n"), 0x1001);
+        assert_eq!(ignored(""), 0);
+    }
+
+    #[test]
+    fn exit_codes_are_a_shells() {
+        for (raw, code) in [(0, 0), (3 << 8, 3), (15, 143)] {
+            let found = exit_code(ExitStatus::from_raw(raw));
+            assert_eq!(format!("{found:?}"), format!("{:?}", ExitCode::from(code)));
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! `mqbench net`: links on real interfaces, by the kernel's netem.
+
+mod apply;
+mod check;
+
+use std::{ffi::OsString, net::IpAddr, path::PathBuf, process::ExitCode, time::Duration};
+
+use anyhow::bail;
+use mq_netem::{Controller, Direction, Link, Shape, Standing};
+
+use crate::{args::duration, report};
+
+/// Options of `net`.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+    /// Where to remember what stood on an interface
+    #[arg(long, value_name = "DIR", default_value = Controller::DIRECTORY, global = true)]
+    state: PathBuf,
+}
+
+#[derive(clap::Subcommand, Clone, Debug)]
+enum Command {
+    /// Shape what leaves by an interface, until Ctrl-C or while COMMAND runs; then put back what
+    /// stood there
+    Apply(ApplyArgs),
+    /// What stands on an interface, or on all
+    Show {
+        /// Such as eth0
+        #[arg(value_name = "IFACE")]
+        interface: Option<String>,
+    },
+    /// Put back what stood on an interface, or on all: after --keep, or a program that was killed
+    Clear {
+        /// Such as eth0
+        #[arg(value_name = "IFACE")]
+        interface: Option<String>,
+    },
+    /// Compare an interface with a link: what the kernel says it does, and what pings find
+    Check(CheckArgs),
+}
+
+/// An interface, and what it is to do.
+#[derive(clap::Args, Clone, Debug)]
+struct Target {
+    /// The interface whose outgoing packets are shaped, such as eth0
+    #[arg(value_name = "IFACE")]
+    interface: String,
+    /// A shipped link such as s22/wifi@loss=5%, or a file that ends in .toml
+    #[arg(value_name = "LINK")]
+    link: String,
+    /// Which of the link's directions: up on the clients' machine, down on the broker's
+    #[arg(long, value_enum, default_value_t = Way::Up)]
+    direction: Way,
+}
+
+#[derive(clap::Args, Clone, Debug)]
+struct ApplyArgs {
+    #[command(flatten)]
+    target: Target,
+    /// Print the lines for tc that would do the same, and change nothing
+    #[arg(long, conflicts_with_all = ["keep", "command"])]
+    print: bool,
+    /// Return at once and leave the link set until `mqbench net clear`
+    #[arg(long, conflicts_with = "command")]
+    keep: bool,
+    /// Even if the SSH session that this is typed into goes through the interface
+    #[arg(long)]
+    even_ssh: bool,
+    /// Run this with the link set, and end with its exit code
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+#[derive(clap::Args, Clone, Debug)]
+struct CheckArgs {
+    #[command(flatten)]
+    target: Target,
+    /// Ping this host behind the interface as well; what it sends back must not be shaped
+    #[arg(long, value_name = "ADDRESS")]
+    peer: Option<IpAddr>,
+    /// How many pings
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=60000))]
+    count: u16,
+    /// What the network itself may add to the round trip
+    #[arg(long, value_name = "TIME", default_value = "5ms", value_parser = duration)]
+    tolerance: Duration,
+}
+
+/// A direction of a link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum Way {
+    /// From the clients to the broker
+    Up,
+    /// From the broker to the clients
+    Down,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    match &args.command {
+        Command::Apply(apply) => apply::run(apply, &args.state),
+        Command::Show { interface } => {
+            let standing = Controller::open(&args.state)?.show(interface.as_deref())?;
+            report::print(&standing.iter().map(describe).collect::<String>())?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Clear { interface } => {
+            let cleared = Controller::open(&args.state)?.clear(interface.as_deref())?;
+            let lines = cleared.iter().map(|cleared| format!("{cleared}\n"));
+            report::print(&lines.collect::<String>())?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Check(check) => check::run(check, &args.state),
+    }
+}
+
+impl Target {
+    /// What the interface is to do.
+    fn load(&self) -> anyhow::Result<Direction> {
+        let link = Link::load(&self.link)?;
+        let direction = match self.direction {
+            Way::Up => link.up,
+            Way::Down => link.down,
+        };
+        if direction == Direction::default() {
+            bail!(
+                "{} does nothing {}: choose the other --direction, or add something such as \
+                 @{}.loss=5%",
+                self.link,
+                self.way(),
+                self.way()
+            );
+        }
+        Ok(direction)
+    }
+
+    fn way(&self) -> &'static str {
+        match self.direction {
+            Way::Up => "up",
+            Way::Down => "down",
+        }
+    }
+
+    /// The link and its direction, for people.
+    fn name(&self) -> String {
+        format!("{} {}", self.link, self.way())
+    }
+
+    /// The kernel's form of it; for an interface that is not here, of Ethernet's MTU.
+    fn shape(&self, direction: &Direction) -> anyhow::Result<Shape> {
+        let mtu = std::fs::read_to_string(format!("/sys/class/net/{}/mtu", self.interface));
+        let mtu = mtu.ok().and_then(|mtu| mtu.trim().parse().ok());
+        Ok(Shape::new(direction, mtu.unwrap_or(1500))?)
+    }
+}
+
+/// A line an interface, and under it what hangs there and who set it.
+fn describe(standing: &Standing) -> String {
+    let mut text = format!("{}: {}\n", standing.interface, standing.root);
+    for other in &standing.others {
+        text.push_str(&format!("  {other}\n"));
+    }
+    if let (Some(link), Some(before)) = (&standing.link, &standing.before) {
+        let until = match &standing.process {
+            Some(process) => format!("until process {process} ends"),
+            None => format!("until `mqbench net clear {}`", standing.interface),
+        };
+        text.push_str(&format!("  {link}, {until}; then {before}\n"));
+    }
+    text
+}

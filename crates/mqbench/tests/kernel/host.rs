@@ -1,0 +1,138 @@
+//! Starts the kernel, and hears what comes of it.
+
+use std::{
+    io::{BufRead as _, BufReader},
+    os::unix::process::CommandExt as _,
+    path::{Path, PathBuf},
+    process::{Command, Stdio, exit},
+    time::Duration,
+};
+
+use nix::{
+    sys::signal::{Signal, killpg},
+    unistd::{Gid, Pid, Uid, chown, geteuid},
+};
+
+use crate::{BOOTED, GUEST, MQBENCH, ONLY, PASSED, guest::MODULES};
+
+/// Twice what it takes on a busy machine.
+const TIMEOUT: Duration = Duration::from_mins(4);
+
+/// The user nobody: as root, the guest could write the host's files.
+const NOBODY: u32 = 65_534;
+
+pub(crate) fn main() {
+    let own = std::env::current_exe().unwrap();
+    let Some(kernel) = kernel(&own) else {
+        println!(
+            "SKIPPED: no User-Mode Linux: `apt-get download user-mode-linux` and `dpkg -x` into \
+             target/uml, or MQ_UML=/path/to/linux.uml"
+        );
+        return;
+    };
+    let directory = kernel.parent().unwrap_or(Path::new(""));
+    let modules = directory.join("../lib/uml/modules").canonicalize();
+    let modules = modules.expect("its modules beside it, as in Debian's package");
+    let scratch = tempfile::tempdir().unwrap();
+    let staged = |file: &Path| {
+        // Others may not look where the build is, and the guest is one of them.
+        let copy = scratch.path().join(file.file_name().unwrap());
+        std::fs::copy(file, &copy).unwrap();
+        copy
+    };
+    let (own, kernel) = (staged(&own), staged(&kernel));
+    let mqbench = staged(Path::new(env!("CARGO_BIN_EXE_mqbench")));
+    stage_modules(&modules, scratch.path());
+    let mut command = if geteuid().is_root() {
+        let (user, group) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+        chown(scratch.path(), Some(user), Some(group)).unwrap();
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]);
+        command.arg(&kernel);
+        command
+    } else {
+        Command::new(&kernel)
+    };
+    let only = std::env::args().skip(1).find(|word| !word.starts_with('-'));
+    let mut child = command
+        .args([
+            "mem=256M",
+            "rootfstype=hostfs",
+            "rootflags=/",
+            "ro",
+            "quiet",
+        ])
+        .args(["con=null", "con0=fd:0,fd:1", "panic=-1"])
+        .arg(format!("init={}", own.display()))
+        .arg(format!("{GUEST}={}", scratch.path().display()))
+        .arg(format!("{MQBENCH}={}", mqbench.display()))
+        .arg(format!("{ONLY}={}", only.unwrap_or_default()))
+        // Where its memory and its socket are.
+        .env("TMPDIR", scratch.path())
+        .env("HOME", scratch.path())
+        .current_dir("/")
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
+        .spawn()
+        .unwrap();
+    let group = Pid::from_raw(i32::try_from(child.id()).unwrap());
+    let (ended, end) = std::sync::mpsc::channel::<()>();
+    let watch = std::thread::spawn(move || {
+        let late = end.recv_timeout(TIMEOUT).is_err();
+        if late {
+            println!("the guest took more than {TIMEOUT:?} and is ended");
+        }
+        // It has processes of its own, which outlive it if it is killed.
+        let _ = killpg(group, Signal::SIGKILL);
+    });
+    let (mut boot, mut booted, mut passed) = (String::new(), false, false);
+    for line in BufReader::new(child.stdout.take().unwrap()).split(b'\n') {
+        let line = String::from_utf8_lossy(&line.unwrap()).replace('\r', "");
+        booted |= line == BOOTED;
+        if booted {
+            println!("{line}");
+        } else {
+            boot.push_str(&line);
+            boot.push('\n');
+        }
+        passed |= line.starts_with(PASSED);
+    }
+    if !booted {
+        print!("{boot}");
+    }
+    let _ = ended.send(());
+    watch.join().unwrap();
+    child.wait().unwrap();
+    // It would not be cleaned up at the exit.
+    drop(scratch);
+    exit(i32::from(!passed));
+}
+
+/// Named by the environment, or where the CI unpacks it: beside the directory of the profile, which
+/// has a directory above it where a target was named.
+fn kernel(own: &Path) -> Option<PathBuf> {
+    if let Some(named) = std::env::var_os("MQ_UML") {
+        return Some(named.into());
+    }
+    own.ancestors()
+        .skip(3)
+        .take(2)
+        .map(|target| target.join("uml/usr/bin/linux.uml"))
+        .find(|kernel| kernel.exists())
+}
+
+/// Those that the tests need, of whatever version there is.
+fn stage_modules(modules: &Path, to: &Path) {
+    for version in modules.read_dir().unwrap() {
+        let version = version.unwrap();
+        for module in MODULES {
+            let name = Path::new("kernel").join(module).with_extension("ko");
+            let copy = to.join(version.file_name()).join(&name);
+            std::fs::create_dir_all(copy.parent().unwrap()).unwrap();
+            // One that is built in has no file.
+            let _ = std::fs::copy(version.path().join(&name), copy);
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! `mqbench net` against a real netem: in a kernel of its own, that of User-Mode Linux.
+//!
+//! A program of its own instead of the usual harness, because it plays two parts. On the host it
+//! starts the kernel as an ordinary user, with the host's files to read. There it is the first
+//! process, root of that kernel, makes networks, runs the tests and says what came of them.
+//!
+//! The kernel is Debian's package user-mode-linux, unpacked into `target/uml`; `MQ_UML` names
+//! another one. Without one, the test says so and passes. A word behind `--` runs the tests that
+//! have it in their name.
+
+#![expect(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "it stands in for the test harness, and a test fails by panicking"
+)]
+#![cfg_attr(
+    not(target_os = "linux"),
+    expect(unused, reason = "Linux has the kernel's netem")
+)]
+
+#[cfg(target_os = "linux")]
+mod guest;
+#[cfg(target_os = "linux")]
+mod host;
+#[cfg(target_os = "linux")]
+mod network;
+#[cfg(target_os = "linux")]
+mod probe;
+#[cfg(target_os = "linux")]
+mod refuse;
+#[cfg(target_os = "linux")]
+mod restore;
+#[cfg(target_os = "linux")]
+mod shape;
+
+/// Tells the guest who it is, and where its modules are: the host sets it on the kernel's command
+/// line, which hands it to the first process.
+const GUEST: &str = "MQ_UML_MODULES";
+
+/// Where the command under test is.
+const MQBENCH: &str = "MQ_UML_MQBENCH";
+
+/// Which tests are wanted.
+const ONLY: &str = "MQ_UML_ONLY";
+
+/// What the guest says first; before it, the kernel talks.
+const BOOTED: &str = "running tests in User-Mode Linux";
+
+/// What the guest says last.
+const PASSED: &str = "test result: ok.";
+
+#[cfg(not(target_os = "linux"))]
+fn main() {
+    println!("SKIPPED: the kernel's netem needs Linux");
+}
+
+#[cfg(target_os = "linux")]
+fn main() {
+    match std::env::var(GUEST) {
+        Ok(modules) => guest::main(&modules),
+        Err(_) => host::main(),
+    }
+}
