@@ -16,6 +16,10 @@ pub(crate) const TESTS: &[Test] = &[
     ("packets_take_the_delay", packets_take_the_delay),
     ("loss_is_as_often_as_it_says", loss_is_as_often_as_it_says),
     ("a_burst_loses_what_overflows", a_burst_loses_what_overflows),
+    (
+        "shipped_queues_hold_what_they_say",
+        shipped_queues_hold_what_they_say,
+    ),
     ("corruption_is_noticed", corruption_is_noticed),
     ("a_capture_has_every_packet", a_capture_has_every_packet),
     ("stations_share_a_channel", stations_share_a_channel),
@@ -205,6 +209,21 @@ fn stations_share_a_channel(lab: &mut Lab) {
         // Both attempts fail: one in twenty-five, and such as collide.
         assert!((50..150).contains(&station.lost), "{station:?}");
         assert!(station.collisions > 0, "{station:?}");
+    }
+}
+
+fn shipped_queues_hold_what_they_say(lab: &mut Lab) {
+    // A packet of 1000 bytes takes 5.3 ms there: all of a burst have left before the first is sent.
+    for (name, fits) in [
+        // One is sent, 112 of the 112,500 bytes' worth wait.
+        ("w20/satellite", 113),
+        ("s22/satellite", 1000),
+    ] {
+        let pair = Pair::new(lab, &Link::load(name).unwrap(), 1);
+        let burst = fits + 200;
+        let arrived = pair.probe(burst, 1000 - HEADERS, Duration::ZERO);
+        let numbers: Vec<_> = arrived.iter().map(|(number, _)| *number).collect();
+        assert_eq!(numbers, (0..fits).collect::<Vec<_>>(), "{name}");
     }
 }
 

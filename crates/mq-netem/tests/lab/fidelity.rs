@@ -50,41 +50,73 @@ fn idle() -> bool {
     std::env::var_os("MQ_IDLE_MACHINE").is_some()
 }
 
+/// The least that Ethernet carries: as the same probe has it in the kernel's test.
+const SIZE: usize = 60;
+
 fn one_way_delays_are_kept(lab: &mut Lab) {
-    const SIZE: usize = 100;
-    println!("  one way, ms     profile   mean    p50     p99     max");
+    println!("  one way, ms          profile    mean     p50     p99     max");
     for (name, link, pair) in pairs(lab, "") {
-        let directions = [("up", &link.up), ("down", &link.down)];
-        for (side, direction) in directions {
+        for (side, direction) in [("up", &link.up), ("down", &link.down)] {
             let expected = expected_ms(direction, SIZE);
-            let interval = Duration::from_millis(5);
             let probe = match side {
                 "up" => Pair::probe,
                 _ => Pair::probe_back,
             };
-            let took = probe(&pair, 300, SIZE - HEADERS, interval);
-            assert_eq!(took.len(), 300, "{name} {side}");
+            // A virtual machine stands still for some milliseconds now and then.
+            let tries = (0..3).map(|_| Times::measure(&pair, probe));
+            let mut tries = tries.inspect(|times| {
+                println!(
+                    "  {name:<15} {side:<4} {expected:>7.3} {:>7.3} {:>7.3} {:>7.3} {:>7.3}",
+                    times.mean, times.p50, times.p99, times.max
+                );
+                // Nothing comes early, but for the clock's own grain.
+                assert!(times.min > expected - 0.01, "{name} {side}: {}", times.min);
+            });
             assert!(
-                took.is_sorted_by_key(|(number, _)| *number),
-                "{name} {side}: reordered"
+                tries.any(|times| times.are_kept(expected)),
+                "{name} {side}: three times late"
             );
-            let mut ms: Vec<_> = took
-                .iter()
-                .map(|(_, took)| took.as_secs_f64() * 1e3)
-                .collect();
-            ms.sort_by(f64::total_cmp);
-            let mean = ms.iter().sum::<f64>() / 300.0;
-            let (median, p99, max) = (ms[150], ms[297], ms[299]);
-            println!(
-                "  {name:<15} {side:<4} {expected:>7.3} {mean:>7.3} {median:>7.3} {p99:>7.3} {max:>7.3}"
-            );
-            // Nothing comes early, but for the clock's own grain.
-            assert!(ms[0] > expected - 0.01, "{name} {side}: {}", ms[0]);
-            assert!(median < expected + 0.5, "{name} {side}: {median}");
-            if idle() {
-                assert!(mean < expected + 0.2, "{name} {side}: {mean}");
-                assert!(p99 < expected + 0.5, "{name} {side}: {p99}");
-            }
+        }
+    }
+}
+
+/// One-way delays, milliseconds.
+struct Times {
+    min: f64,
+    mean: f64,
+    p50: f64,
+    p99: f64,
+    max: f64,
+}
+
+type Probe = fn(&Pair, u32, usize, Duration) -> Vec<(u32, Duration)>;
+
+impl Times {
+    fn measure(pair: &Pair, probe: Probe) -> Self {
+        const COUNT: u32 = 500;
+        let took = probe(pair, COUNT, SIZE - HEADERS, Duration::from_millis(3));
+        assert_eq!(took.len(), COUNT as usize);
+        assert!(
+            took.is_sorted_by_key(|(number, _)| *number),
+            "reordered: {took:?}"
+        );
+        let ms = took.iter().map(|(_, took)| took.as_secs_f64() * 1e3);
+        let mut ms: Vec<_> = ms.collect();
+        ms.sort_by(f64::total_cmp);
+        Self {
+            min: ms[0],
+            mean: ms.iter().sum::<f64>() / f64::from(COUNT),
+            p50: ms[250],
+            p99: ms[495],
+            max: ms[499],
+        }
+    }
+
+    fn are_kept(&self, expected: f64) -> bool {
+        if idle() {
+            self.mean < expected + 0.2 && self.p99 < expected + 0.5
+        } else {
+            self.p50 < expected + 0.5
         }
     }
 }

@@ -1,15 +1,18 @@
 //! Probes between two hosts, with a clock of their own.
 
 use std::{
+    io,
     net::{Ipv4Addr, UdpSocket},
+    os::fd::AsRawFd as _,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use mq_netem::{Addresses, Host, Lab, Link};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, SetSockOpt as _, recvmsg, sockopt};
 
 /// Ethernet, IPv4 and UDP headers.
 pub(crate) const HEADERS: usize = 14 + 20 + 8;
@@ -97,22 +100,21 @@ fn probe(
     interval: Duration,
     size: impl Fn(u32) -> usize,
 ) -> Vec<(u32, Duration)> {
-    let began = Instant::now();
     let done = Arc::new(AtomicBool::new(false));
     let receiver = to.try_clone().unwrap();
     receiver.set_read_timeout(Some(patience)).unwrap();
+    // When the kernel got a packet, not when this thread woke up.
+    sockopt::ReceiveTimestampns.set(&receiver, &true).unwrap();
     let sent_all = Arc::clone(&done);
     let receiving = std::thread::spawn(move || {
         let mut arrived = Vec::new();
-        let mut packet = [0; 2000];
         loop {
-            match receiver.recv(&mut packet) {
-                Ok(_) => {
-                    let (number, sent) = packet[..12].split_at(4);
+            match receive(&receiver) {
+                Ok((packet, at)) => {
+                    let (number, sent) = packet.split_at(4);
                     let number = u32::from_be_bytes(number.try_into().unwrap());
                     let sent = u64::from_be_bytes(sent.try_into().unwrap());
-                    let sent = Duration::from_nanos(sent);
-                    let took = began.elapsed().saturating_sub(sent);
+                    let took = at.saturating_sub(Duration::from_nanos(sent));
                     arrived.push((number, took));
                 }
                 Err(_) if sent_all.load(Ordering::Relaxed) => return arrived,
@@ -120,6 +122,7 @@ fn probe(
             }
         }
     });
+    let began = Instant::now();
     for number in 0..count {
         let due = interval * number;
         if let Some(early) = due.checked_sub(began.elapsed()) {
@@ -127,10 +130,29 @@ fn probe(
         }
         let mut packet = vec![0; size(number)];
         packet[..4].copy_from_slice(&number.to_be_bytes());
-        let sent = u64::try_from(began.elapsed().as_nanos()).unwrap();
+        let sent = u64::try_from(wall_clock().as_nanos()).unwrap();
         packet[4..12].copy_from_slice(&sent.to_be_bytes());
         from.send(&packet).unwrap();
     }
     done.store(true, Ordering::Relaxed);
     receiving.join().unwrap()
+}
+
+/// The first bytes of a packet, and when it came by the wall clock.
+fn receive(socket: &UdpSocket) -> io::Result<([u8; 12], Duration)> {
+    let mut packet = [0; 12];
+    let mut space = nix::cmsg_space!(nix::libc::timespec);
+    let mut parts = [io::IoSliceMut::new(&mut packet)];
+    let fd = socket.as_raw_fd();
+    let message = recvmsg::<()>(fd, &mut parts, Some(&mut space), MsgFlags::empty())?;
+    let stamps = message.cmsgs()?.find_map(|control| match control {
+        ControlMessageOwned::ScmTimestampns(at) => Some(at.into()),
+        _ => None,
+    });
+    let at = stamps.unwrap();
+    Ok((packet, at))
+}
+
+fn wall_clock() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap()
 }
