@@ -9,6 +9,7 @@ use mq_transport::{
     Address, CipherSuite, ClientIdentity, CongestionControl, ConnectOptions, Connector,
     KeyExchangeGroup, Trust,
 };
+use serde::{Deserialize, Serialize};
 
 /// How clients connect.
 #[expect(
@@ -228,16 +229,19 @@ impl ClientIds {
 }
 
 /// MQTT versions as the command line names them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
 pub(crate) enum MqttVersion {
     /// MQTT 3.1
     #[value(name = "3.1")]
+    #[serde(rename = "3.1")]
     V3_1,
     /// MQTT 3.1.1
     #[value(name = "3.1.1")]
+    #[serde(rename = "3.1.1")]
     V3_1_1,
     /// MQTT 5.0
     #[value(name = "5")]
+    #[serde(rename = "5")]
     V5,
 }
 

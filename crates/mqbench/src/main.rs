@@ -13,6 +13,7 @@
 )]
 
 mod args;
+mod campaign;
 mod cmd;
 mod payload;
 mod report;

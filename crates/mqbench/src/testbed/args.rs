@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use mq_netem::{Error, Link, Medium};
+use serde::{Deserialize, Serialize};
 
 use super::{Named, perfect};
 
@@ -108,7 +109,8 @@ fn link(name: Option<&String>) -> Result<Named<Link>, Error> {
 }
 
 /// Where the link is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Topology {
     /// Three hosts; the link is the publisher's, the subscriber's is perfect (S22)
     Publisher,

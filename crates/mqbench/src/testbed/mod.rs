@@ -15,8 +15,8 @@ use anyhow::Context as _;
 use mq_netem::{Addresses, Capture, Host, Lab, Link, Medium};
 
 use crate::sut::output_directory;
-pub(crate) use args::LinkArgs;
 use args::Network;
+pub(crate) use args::{LinkArgs, Topology};
 
 /// A profile, and the name that it was asked for by.
 #[derive(Debug)]

@@ -1,0 +1,307 @@
+//! One cell of a campaign: a combination of levels, run once.
+
+use std::time::Duration;
+
+use mq_codec::QoS;
+use mq_netem::{Link, Medium};
+use mq_transport::{CongestionControl, Scheme};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    args::{MqttVersion, duration, qos},
+    testbed::Topology,
+};
+
+/// What a cell does, in the words of a campaign file; every default is filled in.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Cell {
+    pub(crate) pattern: Pattern,
+    pub(crate) transport: Transport,
+    /// The link of the topology; a perfect one if there is none.
+    pub(crate) link: Option<String>,
+    /// The subscriber's link, if it is another.
+    pub(crate) sub_link: Option<String>,
+    pub(crate) topology: Topology,
+    /// A shared medium instead of the publisher's link.
+    pub(crate) medium: Option<String>,
+    /// Publishers on the medium.
+    pub(crate) stations: usize,
+    /// Packets lost on every shaped direction of `link`, or frames damaged on `medium`.
+    pub(crate) loss: Option<String>,
+    /// MAC retries of the medium.
+    pub(crate) retries: Option<u8>,
+    /// Messages; jobs; for `connect` and `reconnect` connections.
+    pub(crate) messages: u64,
+    /// Payload bytes.
+    pub(crate) size: usize,
+    pub(crate) interval_ns: u64,
+    pub(crate) qos: u8,
+    pub(crate) mqtt: MqttVersion,
+    pub(crate) tcp_congestion: String,
+    pub(crate) quic_congestion: String,
+    /// QUIC's assumption before it has measured; `None` for RFC 9002's 333 ms.
+    pub(crate) initial_rtt_ns: Option<u64>,
+    pub(crate) resumption: Resumption,
+}
+
+/// Who sends when.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Pattern {
+    /// A message every interval, whatever became of the one before (S22).
+    Periodic,
+    /// A message as soon as the one before has arrived (W20, S21 pattern A).
+    StopAndWait,
+    /// A new connection for every message (W20, S21 pattern B).
+    Reconnect,
+    /// A job every interval, answered by a worker (DL).
+    JobResult,
+    /// Connections without messages (DL).
+    Connect,
+}
+
+/// What carries MQTT.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Transport {
+    Tcp,
+    Tls,
+    Quic,
+}
+
+/// How a connection after the first is made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Resumption {
+    #[serde(rename = "full")]
+    Full,
+    #[serde(rename = "resumed")]
+    Resumed,
+    #[serde(rename = "0-rtt")]
+    ZeroRtt,
+}
+
+impl Default for Cell {
+    /// S22's work (table 3) over TLS, on a perfect network.
+    fn default() -> Self {
+        Self {
+            pattern: Pattern::Periodic,
+            transport: Transport::Tls,
+            link: None,
+            sub_link: None,
+            topology: Topology::Publisher,
+            medium: None,
+            stations: 1,
+            loss: None,
+            retries: None,
+            messages: 1000,
+            size: 100,
+            interval_ns: 1_000_000_000,
+            qos: 0,
+            // What all four papers' clients spoke.
+            mqtt: MqttVersion::V3_1_1,
+            // The kernel's own default nearly everywhere, and the same for QUIC.
+            tcp_congestion: "cubic".to_owned(),
+            quic_congestion: "cubic".to_owned(),
+            initial_rtt_ns: None,
+            resumption: Resumption::Full,
+        }
+    }
+}
+
+impl Cell {
+    /// Sets what a campaign file calls `key`.
+    ///
+    /// # Errors
+    /// What is wrong with the value, without key and place; or that there is no such key.
+    pub(crate) fn set(&mut self, key: &str, value: &toml::Value) -> Result<(), String> {
+        match key {
+            "pattern" => self.pattern = named(value)?,
+            "transport" => self.transport = named(value)?,
+            "topology" => self.topology = named(value)?,
+            "resumption" => self.resumption = named(value)?,
+            "mqtt" => self.mqtt = named(value)?,
+            "link" => self.link = Some(link(value)?),
+            "sub_link" => self.sub_link = Some(link(value)?),
+            "medium" => {
+                let name = text(value)?;
+                Medium::load(name).map_err(|error| error.to_string())?;
+                self.medium = Some(name.to_owned());
+            }
+            "loss" => {
+                let share = text(value)?;
+                share.parse::<mq_netem::Probability>()?;
+                self.loss = Some(share.to_owned());
+            }
+            "stations" => self.stations = within(value, 1, 64)?,
+            "retries" => self.retries = Some(within(value, 0, 7)?),
+            "messages" => self.messages = within(value, 1, 10_000_000)?,
+            "size" => self.size = within(value, crate::payload::MIN_SIZE as u64, 1 << 20)?,
+            "interval" => self.interval_ns = time(value)?,
+            "initial_rtt" => self.initial_rtt_ns = Some(time(value)?),
+            "qos" => self.qos = qos(&shown(value))? as u8,
+            "congestion" => {
+                self.tcp_congestion = congestion(value)?;
+                self.quic_congestion.clone_from(&self.tcp_congestion);
+            }
+            "tcp_congestion" => self.tcp_congestion = congestion(value)?,
+            "quic_congestion" => self.quic_congestion = congestion(value)?,
+            _ => return Err(format!("there is no `{key}`: there are {KEYS}")),
+        }
+        Ok(())
+    }
+
+    /// What cannot be, with the key that is to blame.
+    pub(crate) fn contradiction(&self) -> Option<(&'static str, String)> {
+        if self.medium.is_some() && self.link.is_some() {
+            return Some((
+                "medium",
+                "there is a link already: one way to the broker".into(),
+            ));
+        }
+        if self.medium.is_none() && self.stations > 1 {
+            return Some(("stations", "only a medium has more than one".into()));
+        }
+        if self.medium.is_none() && self.retries.is_some() {
+            return Some(("retries", "only a medium has retries".into()));
+        }
+        if self.loss.is_some() && self.link.is_none() && self.medium.is_none() {
+            return Some((
+                "loss",
+                "there is no link or medium that could lose anything".into(),
+            ));
+        }
+        if self.topology == Topology::Shared && self.sub_link.is_some() {
+            return Some(("sub_link", "the topology `shared` has one link".into()));
+        }
+        let resumes = matches!(self.pattern, Pattern::Reconnect | Pattern::Connect);
+        if self.resumption != Resumption::Full && !resumes {
+            let why = "this pattern connects once: connect and reconnect resume";
+            return Some(("resumption", why.into()));
+        }
+        if self.resumption != Resumption::Full && self.transport == Transport::Tcp {
+            return Some(("resumption", "plain TCP has no sessions to resume".into()));
+        }
+        self.overload().map(|problem| ("interval", problem))
+    }
+
+    /// Whether the publisher sends more than its link carries.
+    fn overload(&self) -> Option<String> {
+        if !matches!(self.pattern, Pattern::Periodic | Pattern::JobResult) {
+            return None;
+        }
+        let rate = Link::load(self.link.as_ref()?)
+            .ok()?
+            .up
+            .rate?
+            .bits_per_second();
+        // What stands around a small message: Ethernet, IP, TCP or UDP, TLS or QUIC, MQTT.
+        let bits = (self.size as u128 + 120) * 8 * 1_000_000_000;
+        let offered = bits / u128::from(self.interval_ns.max(1));
+        (offered > rate.into()).then(|| {
+            format!("that is about {offered} bit/s, and the link carries {rate}: wait longer")
+        })
+    }
+
+    /// The link's name with the cell's loss.
+    pub(crate) fn link_with_loss(&self) -> Option<String> {
+        let name = self.link.as_ref()?;
+        Some(with_changes(
+            name,
+            self.loss.iter().map(|loss| format!("loss={loss}")),
+        ))
+    }
+
+    /// The medium's name with the cell's loss and retries.
+    pub(crate) fn medium_with_loss(&self) -> Option<String> {
+        let name = self.medium.as_ref()?;
+        let loss = self
+            .loss
+            .iter()
+            .map(|loss| format!("frame_error_rate={loss}"));
+        let retries = self
+            .retries
+            .iter()
+            .map(|retries| format!("retries={retries}"));
+        Some(with_changes(name, loss.chain(retries)))
+    }
+
+    pub(crate) fn scheme(&self) -> Scheme {
+        match self.transport {
+            Transport::Tcp => Scheme::Tcp,
+            Transport::Tls => Scheme::Tls,
+            Transport::Quic => Scheme::Quic,
+        }
+    }
+
+    pub(crate) fn qos(&self) -> QoS {
+        QoS::from_bits(self.qos).unwrap_or(QoS::AtMostOnce)
+    }
+
+    pub(crate) fn interval(&self) -> Duration {
+        Duration::from_nanos(self.interval_ns)
+    }
+}
+
+const KEYS: &str = "pattern, transport, link, sub_link, topology, medium, stations, loss, retries, \
+                    messages, size, interval, qos, mqtt, congestion, tcp_congestion, \
+                    quic_congestion, initial_rtt, resumption";
+
+fn with_changes(name: &str, changes: impl Iterator<Item = String>) -> String {
+    let mut name = name.to_owned();
+    for change in changes {
+        name.push(if name.contains('@') { ',' } else { '@' });
+        name.push_str(&change);
+    }
+    name
+}
+
+/// A value as a file writes it, without quotes.
+pub(super) fn shown(value: &toml::Value) -> String {
+    match value {
+        toml::Value::String(text) => text.clone(),
+        toml::Value::Integer(number) => number.to_string(),
+        toml::Value::Float(number) => number.to_string(),
+        toml::Value::Boolean(yes) => yes.to_string(),
+        other => format!("this {}", other.type_str()),
+    }
+}
+
+fn text(value: &toml::Value) -> Result<&str, String> {
+    let text = value.as_str();
+    text.ok_or_else(|| format!("{} is no text: write it in quotes", shown(value)))
+}
+
+/// One of the names that a type has.
+fn named<T: serde::de::DeserializeOwned>(value: &toml::Value) -> Result<T, String> {
+    let named: Result<T, toml::de::Error> = value.clone().try_into();
+    named.map_err(|error| error.message().replace('\n', " "))
+}
+
+fn link(value: &toml::Value) -> Result<String, String> {
+    let name = text(value)?;
+    Link::load(name).map_err(|error| error.to_string())?;
+    Ok(name.to_owned())
+}
+
+fn within<T: TryFrom<u64>>(value: &toml::Value, least: u64, most: u64) -> Result<T, String> {
+    let number = value
+        .as_integer()
+        .and_then(|number| u64::try_from(number).ok());
+    number
+        .filter(|number| (least..=most).contains(number))
+        .and_then(|number| T::try_from(number).ok())
+        .ok_or_else(|| format!("{} is not within {least} and {most}", shown(value)))
+}
+
+fn time(value: &toml::Value) -> Result<u64, String> {
+    let time = duration(text(value)?)?;
+    u64::try_from(time.as_nanos()).map_err(|_| format!("{} is too long", shown(value)))
+}
+
+fn congestion(value: &toml::Value) -> Result<String, String> {
+    let name = text(value)?;
+    let known: Result<CongestionControl, _> = name.parse();
+    known.map_err(|error| error.to_string())?;
+    Ok(name.to_owned())
+}

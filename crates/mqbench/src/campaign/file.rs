@@ -1,0 +1,343 @@
+//! Campaign files: factors and levels, and what is drawn of them.
+
+use std::{collections::BTreeMap, path::Path};
+
+use anyhow::Context as _;
+use serde::{Deserialize, Serialize};
+use toml::{Spanned, Value};
+
+use super::cell::{Cell, shown};
+
+/// A campaign: the cells that it has, how often each is run, and what its report shows.
+#[derive(Clone, Debug)]
+pub(crate) struct Campaign {
+    /// The file's name without its ending: `s22-fig4`.
+    pub(crate) name: String,
+    pub(crate) title: String,
+    /// Where it is from, such as `S22 Fig. 4`.
+    pub(crate) source: String,
+    /// Every combination of levels, with the levels that make it, in the order of the file.
+    pub(crate) cells: Vec<Combination>,
+    pub(crate) repetitions: u32,
+    pub(crate) seed: u64,
+    pub(crate) plot: Plot,
+    /// The claims that it is held against, by their names in `profiles/claims`.
+    pub(crate) claims: Vec<String>,
+}
+
+/// A cell, and which levels make it.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Combination {
+    /// Factor and level, as the file writes them.
+    pub(crate) levels: BTreeMap<String, String>,
+    pub(crate) cell: Cell,
+}
+
+/// How much of a campaign is run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Extent {
+    /// As the file's `[quick]` makes it: a look.
+    Quick,
+    /// The papers' own numbers.
+    Full,
+}
+
+/// What is drawn.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Plot {
+    pub(crate) kind: PlotKind,
+    /// The quantity of a run, see `Metric`.
+    pub(crate) metric: String,
+    /// The factor along the abscissa.
+    pub(crate) x: String,
+    /// The factor that tells lines or bars apart.
+    pub(crate) series: String,
+    /// The factor with a plot for each level, if there is one.
+    pub(crate) facet: Option<String>,
+}
+
+/// The papers' forms.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum PlotKind {
+    /// Bars with the mean and its interval, from the link's delay as a baseline.
+    Bars,
+    /// Lines with intervals.
+    Lines,
+    /// Boxes with whiskers at 1.5 times the box's height (S21).
+    BoxTukey,
+    /// Boxes with whiskers at the 5th and 95th percentile (S22).
+    BoxPercentiles,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawFile {
+    title: String,
+    source: String,
+    #[serde(default)]
+    claims: Vec<String>,
+    #[serde(default)]
+    repetitions: Option<u32>,
+    #[serde(default)]
+    seed: Option<u64>,
+    work: BTreeMap<Spanned<String>, Spanned<Value>>,
+    factors: BTreeMap<Spanned<String>, Vec<Spanned<Value>>>,
+    #[serde(default)]
+    quick: RawQuick,
+    plot: Plot,
+}
+
+/// What a quick run does instead.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct RawQuick {
+    repetitions: Option<u32>,
+    work: BTreeMap<Spanned<String>, Spanned<Value>>,
+    /// Fewer levels.
+    factors: BTreeMap<Spanned<String>, Vec<Spanned<Value>>>,
+}
+
+impl Campaign {
+    /// Reads a campaign file.
+    ///
+    /// # Errors
+    /// One line that names the file, the line in it, the key, and what would be right.
+    pub(crate) fn load(path: &Path, extent: Extent) -> anyhow::Result<Self> {
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read the campaign {}", path.display()))?;
+        let name = path.file_stem().and_then(|stem| stem.to_str());
+        let name = name.unwrap_or("campaign");
+        Self::parse(name, &text, extent).map_err(|wrong| {
+            let file = path.display();
+            match wrong.at {
+                Some(at) => anyhow::anyhow!("{file}:{}: {}", line(&text, at), wrong.problem),
+                None => anyhow::anyhow!("{file}: {}", wrong.problem),
+            }
+        })
+    }
+
+    fn parse(name: &str, text: &str, extent: Extent) -> Result<Self, Wrong> {
+        let raw: RawFile = toml::from_str(text).map_err(|error| Wrong {
+            at: error.span().map(|span| span.start),
+            problem: error.message().replace('\n', " "),
+        })?;
+        let (mut work, mut factors) = (raw.work, raw.factors);
+        let mut repetitions = raw.repetitions.unwrap_or(1);
+        if extent == Extent::Quick {
+            repetitions = raw.quick.repetitions.unwrap_or(1);
+            replace(&mut work, raw.quick.work);
+            replace(&mut factors, raw.quick.factors);
+        }
+        let cells = combinations(&work, &factors)?;
+        for factor in [
+            Some(&raw.plot.x),
+            Some(&raw.plot.series),
+            raw.plot.facet.as_ref(),
+        ] {
+            if let Some(factor) = factor
+                && !factors.keys().any(|known| known.get_ref() == factor)
+            {
+                return Err(Wrong {
+                    at: None,
+                    problem: format!("the plot wants the factor `{factor}`, and there is none"),
+                });
+            }
+        }
+        Ok(Self {
+            name: name.to_owned(),
+            title: raw.title,
+            source: raw.source,
+            cells,
+            repetitions,
+            seed: raw.seed.unwrap_or(1),
+            plot: raw.plot,
+            claims: raw.claims,
+        })
+    }
+}
+
+/// What is wrong in a file, and at which byte.
+#[derive(Debug)]
+struct Wrong {
+    at: Option<usize>,
+    problem: String,
+}
+
+fn line(text: &str, at: usize) -> usize {
+    text[..at.min(text.len())].matches('\n').count() + 1
+}
+
+/// Keys are compared by their text, wherever they stand.
+fn replace<V>(all: &mut BTreeMap<Spanned<String>, V>, by: BTreeMap<Spanned<String>, V>) {
+    for (key, value) in by {
+        all.retain(|known, _| known.get_ref() != key.get_ref());
+        all.insert(key, value);
+    }
+}
+
+/// Every combination of one level a factor, the last factor changing first.
+fn combinations(
+    work: &BTreeMap<Spanned<String>, Spanned<Value>>,
+    factors: &BTreeMap<Spanned<String>, Vec<Spanned<Value>>>,
+) -> Result<Vec<Combination>, Wrong> {
+    let mut base = Cell::default();
+    for (key, value) in work {
+        set(&mut base, key, value)?;
+    }
+    let mut all = vec![(BTreeMap::new(), base)];
+    for (key, levels) in factors {
+        if levels.is_empty() {
+            return Err(Wrong {
+                at: Some(key.span().start),
+                problem: format!("the factor `{}` has no levels", key.get_ref()),
+            });
+        }
+        let mut more = Vec::with_capacity(all.len() * levels.len());
+        for (names, cell) in &all {
+            for level in levels {
+                let (mut names, mut cell) = (names.clone(), cell.clone());
+                set(&mut cell, key, level)?;
+                names.insert(key.get_ref().clone(), shown(level.get_ref()));
+                more.push((names, cell));
+            }
+        }
+        all = more;
+    }
+    all.into_iter()
+        .map(|(levels, cell)| {
+            if let Some((key, problem)) = cell.contradiction() {
+                let places = work.keys().chain(factors.keys());
+                let place = places.into_iter().find(|known| known.get_ref() == key);
+                return Err(Wrong {
+                    at: place.map(|key| key.span().start),
+                    problem: format!("{key}: {problem}"),
+                });
+            }
+            Ok(Combination { levels, cell })
+        })
+        .collect()
+}
+
+fn set(cell: &mut Cell, key: &Spanned<String>, value: &Spanned<Value>) -> Result<(), Wrong> {
+    let set = cell.set(key.get_ref(), value.get_ref());
+    set.map_err(|problem| Wrong {
+        at: Some(value.span().start),
+        problem: format!("{}: {problem}", key.get_ref()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = r#"
+title = "Mean delay over loss"
+source = "S22 Fig. 4"
+claims = ["s22"]
+repetitions = 3
+[work]
+pattern = "periodic"
+link = "s22/wifi"
+[factors]
+loss = ["0%", "5%"]
+transport = ["tls", "quic"]
+[quick]
+repetitions = 1
+work.messages = 50
+work.interval = "100ms"
+[plot]
+kind = "bars"
+metric = "latency_mean"
+x = "loss"
+series = "transport"
+"#;
+
+    #[test]
+    fn every_combination_of_levels_is_a_cell() {
+        let campaign = Campaign::parse("s22-fig4", FILE, Extent::Full).unwrap();
+        let levels: Vec<_> = campaign
+            .cells
+            .iter()
+            .map(|combination| {
+                (
+                    &combination.levels["loss"][..],
+                    &combination.levels["transport"][..],
+                )
+            })
+            .collect();
+        assert_eq!(
+            levels,
+            [("0%", "tls"), ("0%", "quic"), ("5%", "tls"), ("5%", "quic")]
+        );
+        assert_eq!(campaign.repetitions, 3);
+        let cell = &campaign.cells[3].cell;
+        assert_eq!((cell.messages, cell.interval_ns), (1000, 1_000_000_000));
+        assert_eq!(cell.link_with_loss().unwrap(), "s22/wifi@loss=5%");
+    }
+
+    #[test]
+    fn a_quick_run_is_another_file_in_what_it_says() {
+        let campaign = Campaign::parse("s22-fig4", FILE, Extent::Quick).unwrap();
+        assert_eq!((campaign.repetitions, campaign.cells.len()), (1, 4));
+        let cell = &campaign.cells[0].cell;
+        assert_eq!((cell.messages, cell.interval_ns), (50, 100_000_000));
+    }
+
+    #[test]
+    fn mistakes_name_the_line_the_key_and_what_is_right() {
+        for (from, to, at, says) in [
+            ("link = ", "lnik = ", 8, "there is no `lnik`"),
+            ("s22/wifi", "s22/wlan", 8, "s22/wifi"),
+            (
+                "\"tls\", ",
+                "\"udp\", ",
+                11,
+                "transport: unknown variant `udp`",
+            ),
+            ("\"5%\"]", "\"5\"]", 10, "loss: `5` is no probability"),
+            ("loss = [\"0%\", \"5%\"]", "loss = []", 10, "no levels"),
+            ("link = \"s22/wifi\"", "stations = 3", 8, "only a medium"),
+            (
+                "link = \"s22/wifi\"",
+                "interval = \"fast\"",
+                8,
+                "interval: a time is",
+            ),
+            (
+                "link = \"s22/wifi\"",
+                "link = \"s22/wifi\"\ninterval = \"50us\"",
+                9,
+                "the link carries",
+            ),
+            (
+                "link = \"s22/wifi\"",
+                "link = \"s22/wifi\"\nresumption = \"0-rtt\"",
+                9,
+                "connects once",
+            ),
+            ("title", "titel", 2, "titel"),
+        ] {
+            let text = FILE.replacen(from, to, 1);
+            assert_ne!(text, FILE, "{from}");
+            let wrong = Campaign::parse("x", &text, Extent::Full).unwrap_err();
+            assert_eq!(
+                wrong.at.map(|at| line(&text, at)),
+                Some(at),
+                "{to}: {}",
+                wrong.problem
+            );
+            assert!(wrong.problem.contains(says), "{to}: {}", wrong.problem);
+            assert_eq!(wrong.problem.lines().count(), 1, "{}", wrong.problem);
+        }
+        let text = FILE.replace("x = \"loss\"", "x = \"rate\"");
+        let wrong = Campaign::parse("x", &text, Extent::Full).unwrap_err();
+        assert!(
+            wrong.problem.contains("the factor `rate`"),
+            "{}",
+            wrong.problem
+        );
+    }
+}

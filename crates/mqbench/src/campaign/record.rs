@@ -1,0 +1,103 @@
+//! What a result set has: a record for each run of a cell.
+
+use std::collections::BTreeMap;
+
+use mq_measure::{Counts, Warning, manifest::LinkContext};
+use serde::{Deserialize, Serialize};
+
+use super::cell::Cell;
+
+/// One run of one cell.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Record {
+    /// The campaign's name.
+    pub(crate) campaign: String,
+    /// Factor and level, as its file writes them.
+    pub(crate) levels: BTreeMap<String, String>,
+    /// From 0.
+    pub(crate) repetition: u32,
+    /// From 1: a run that was disturbed is repeated.
+    pub(crate) attempt: u32,
+    pub(crate) seed: u64,
+    pub(crate) cell: Cell,
+    pub(crate) outcome: Outcome,
+}
+
+/// What a run found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Outcome {
+    /// Figures of the whole run by their names, see [`METRICS`].
+    pub(crate) metrics: BTreeMap<String, f64>,
+    /// Distributions within the run, by what they are of: HdrHistograms of nanoseconds with three
+    /// digits, in the V2 format, deflated, base64.
+    pub(crate) histograms: BTreeMap<String, String>,
+    pub(crate) counts: Counts,
+    pub(crate) link: LinkContext,
+    /// Why it should not be trusted; a run without any is not repeated.
+    pub(crate) warnings: Vec<Warning>,
+    pub(crate) elapsed_ns: u64,
+}
+
+/// Figures of a run: name, unit, what it is.
+pub(crate) const METRICS: &[(&str, &str, &str)] = &[
+    (
+        "latency_mean",
+        "ms",
+        "publisher to subscriber, mean (S22 §5.1)",
+    ),
+    ("latency_p50", "ms", "publisher to subscriber, median"),
+    (
+        "latency_p95",
+        "ms",
+        "publisher to subscriber, 95th percentile",
+    ),
+    (
+        "latency_p99",
+        "ms",
+        "publisher to subscriber, 99th percentile",
+    ),
+    ("latency_max", "ms", "publisher to subscriber, maximum"),
+    (
+        "latency_rsd",
+        "",
+        "jitter: standard deviation / mean (S22 §5.1)",
+    ),
+    (
+        "delta",
+        "ms",
+        "Δ: first message sent until last received (S21 Fig. 6a)",
+    ),
+    (
+        "delta_dagger",
+        "ms",
+        "Δ†: dial of a later connection until its message is received, mean (S21 Fig. 6b)",
+    ),
+    (
+        "dial_to_sent",
+        "ms",
+        "dial until the PUBLISH is sent, first connection and later ones, mean (W20 §IV)",
+    ),
+    (
+        "connack_mean",
+        "ms",
+        "dial until CONNACK, mean (DL eq. 1 counts from CONNECT)",
+    ),
+    (
+        "rtt_mean",
+        "ms",
+        "job until its result, matched by sequence, mean (DL eq. 2)",
+    ),
+    (
+        "rtt_last_mean",
+        "ms",
+        "job until a result as DL timed it: from the last job sent, mean",
+    ),
+    (
+        "packets_per_second",
+        "1/s",
+        "packets that the publisher's host sends (S22 §5.2)",
+    ),
+    ("lost", "", "messages that did not arrive"),
+];

@@ -1,0 +1,202 @@
+//! A result set on disk.
+//!
+//! ```text
+//! DIR/set.json               which program ran it, where, and how much of it: `SetHead`
+//! DIR/campaigns/NAME.toml    the campaign files, as they were
+//! DIR/records/NAME.jsonl     a line for each finished run: `Record`
+//! ```
+//!
+//! A record is on the disk before its run counts as done, so that a kill at any moment costs the
+//! runs that were going on and no other. A line that was being written then is left out on reading.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::Write as _,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, bail};
+use mq_measure::manifest::Manifest;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    file::{Campaign, Extent},
+    record::Record,
+};
+
+/// The `schema` that this version writes and reads.
+pub(crate) const SCHEMA: &str = "mq-results/1";
+
+/// What the whole set has in common.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SetHead {
+    pub(crate) schema: String,
+    pub(crate) extent: Extent,
+    pub(crate) manifest: Manifest,
+}
+
+/// A result set.
+#[derive(Debug)]
+pub(crate) struct ResultSet {
+    directory: PathBuf,
+    pub(crate) head: SetHead,
+    pub(crate) campaigns: Vec<Campaign>,
+    /// In the order in which runs ended.
+    pub(crate) records: Vec<Record>,
+}
+
+impl ResultSet {
+    /// Begins one with these campaign files.
+    ///
+    /// # Errors
+    /// If there is one already in the directory, or it cannot be written.
+    pub(crate) fn create(
+        directory: &Path,
+        extent: Extent,
+        files: &[PathBuf],
+        manifest: Manifest,
+    ) -> anyhow::Result<Self> {
+        let head_file = directory.join("set.json");
+        if head_file.exists() {
+            let directory = directory.display();
+            bail!("there are results in {directory} already: `mqbench campaign resume` goes on");
+        }
+        // Mistakes first: nothing is written for a file that is wrong.
+        let campaigns = files.iter().map(|file| Campaign::load(file, extent));
+        let campaigns: Vec<_> = campaigns.collect::<anyhow::Result<_>>()?;
+        for folder in ["campaigns", "records"] {
+            let folder = directory.join(folder);
+            fs::create_dir_all(&folder).with_context(|| cannot("make", &folder))?;
+        }
+        for (file, campaign) in files.iter().zip(&campaigns) {
+            let copy = directory.join(format!("campaigns/{}.toml", campaign.name));
+            if copy.exists() {
+                bail!("two campaigns are called {}", campaign.name);
+            }
+            fs::copy(file, &copy).with_context(|| cannot("write", &copy))?;
+        }
+        let head = SetHead {
+            schema: SCHEMA.to_owned(),
+            extent,
+            manifest,
+        };
+        // Last: without it there is no set.
+        let json = serde_json::to_vec_pretty(&head).context("cannot write JSON")?;
+        write_synced(&head_file, &json)?;
+        Ok(Self {
+            directory: directory.to_owned(),
+            head,
+            campaigns,
+            records: Vec::new(),
+        })
+    }
+
+    /// Reads one.
+    ///
+    /// # Errors
+    /// If there is none, or it is of another version or damaged, with the file and the line.
+    pub(crate) fn load(directory: &Path) -> anyhow::Result<Self> {
+        let head_file = directory.join("set.json");
+        let head = fs::read_to_string(&head_file)
+            .with_context(|| format!("there are no results in {}", directory.display()))?;
+        let value: serde_json::Value =
+            serde_json::from_str(&head).with_context(|| cannot("read", &head_file))?;
+        if value["schema"] != SCHEMA {
+            let file = head_file.display();
+            bail!(
+                "{file} has the schema {}: this version reads {SCHEMA}",
+                value["schema"]
+            );
+        }
+        let head: SetHead =
+            serde_json::from_str(&head).with_context(|| cannot("read", &head_file))?;
+        let folder = directory.join("campaigns");
+        let entries = fs::read_dir(&folder).with_context(|| cannot("read", &folder))?;
+        let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+        files.sort();
+        let campaigns = files.iter().map(|file| Campaign::load(file, head.extent));
+        let campaigns: Vec<_> = campaigns.collect::<anyhow::Result<_>>()?;
+        let mut records = Vec::new();
+        for campaign in &campaigns {
+            records.extend(read_records(&records_file(directory, &campaign.name))?);
+        }
+        Ok(Self {
+            directory: directory.to_owned(),
+            head,
+            campaigns,
+            records,
+        })
+    }
+
+    /// Adds a record, on the disk before this returns.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub(crate) fn add(&mut self, record: Record) -> anyhow::Result<()> {
+        let path = records_file(&self.directory, &record.campaign);
+        let mut line = serde_json::to_vec(&record).context("cannot write JSON")?;
+        line.push(b'\n');
+        let file = OpenOptions::new().create(true).append(true).open(&path);
+        let written = file.and_then(|mut file| {
+            file.write_all(&line)?;
+            file.sync_data()
+        });
+        written.with_context(|| cannot("write", &path))?;
+        self.records.push(record);
+        Ok(())
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+}
+
+fn records_file(directory: &Path, campaign: &str) -> PathBuf {
+    directory.join(format!("records/{campaign}.jsonl"))
+}
+
+/// None if there is no file yet. A last line without its end was cut off, and is removed.
+fn read_records(path: &Path) -> anyhow::Result<Vec<Record>> {
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    let text = fs::read_to_string(path).with_context(|| cannot("read", path))?;
+    let whole = text.rfind('\n').map_or(0, |end| end + 1);
+    let lines = (1..).zip(text[..whole].lines());
+    lines
+        .map(|(number, line)| {
+            serde_json::from_str(line).with_context(|| format!("{}:{number}", path.display()))
+        })
+        .collect()
+}
+
+/// Removes what was cut off, so that the next record begins a line.
+pub(crate) fn mend(directory: &Path, campaign: &str) -> anyhow::Result<()> {
+    let path = records_file(directory, campaign);
+    let Ok(text) = fs::read(&path) else {
+        return Ok(());
+    };
+    let whole = text
+        .iter()
+        .rposition(|byte| *byte == b'\n')
+        .map_or(0, |end| end + 1);
+    if whole < text.len() {
+        let file = OpenOptions::new().write(true).open(&path);
+        let cut = file.and_then(|file| file.set_len(whole as u64));
+        cut.with_context(|| cannot("mend", &path))?;
+    }
+    Ok(())
+}
+
+fn write_synced(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    let written = File::create(path).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()
+    });
+    written.with_context(|| cannot("write", path))
+}
+
+fn cannot(what: &str, path: &Path) -> String {
+    format!("cannot {what} {}", path.display())
+}
