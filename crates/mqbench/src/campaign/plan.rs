@@ -63,8 +63,9 @@ fn round_trip(cell: &Cell) -> Duration {
         link.up.delay + link.down.delay
     };
     let links = of(cell.link.as_ref()) + of(cell.sub_link.as_ref());
-    let loss: Option<mq_netem::Probability> = cell.loss.as_ref().and_then(|loss| loss.parse().ok());
-    let lost = loss.map_or(0.0, mq_netem::Probability::share);
+    let share: Option<mq_netem::Probability> =
+        cell.loss.as_ref().and_then(|loss| loss.parse().ok());
+    let lost = share.map_or(0.0, mq_netem::Probability::share);
     // A loss costs about a quarter of a second and a round trip.
     links + Duration::from_millis(250).mul_f64(lost) + links.mul_f64(lost * 2.0)
 }
