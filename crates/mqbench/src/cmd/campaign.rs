@@ -131,14 +131,14 @@ fn status(set: &ResultSet) -> anyhow::Result<()> {
             .filter(|record| record.outcome.is_disturbed())
             .count();
         let good = records.len() - disturbed;
-        let failed = records
+        let mut failed = records
             .iter()
             .filter_map(|record| record.outcome.error.as_ref());
         text.push_str(&format!(
             "{:<16} {good} of {all} runs good, {disturbed} disturbed{}\n",
             campaign.name,
             failed
-                .last()
+                .next_back()
                 .map_or_else(String::new, |error| format!("; last error: {error}"))
         ));
     }
