@@ -219,8 +219,11 @@ mod tests {
     fn mistakes_name_the_key_and_what_is_allowed() {
         for (name, says) in [
             ("w20/wlan", "w20/wifi"),
-            ("w20/wifi@loss=5", "0% to 100%"),
-            ("w20/wifi@delay=25", "such as 25ms"),
+            (
+                "w20/wifi@loss=5",
+                "down.loss: `5` is no probability: write 0% to 100%",
+            ),
+            ("w20/wifi@up.delay=25", "up.delay: `25` is no time"),
             ("w20/wifi@losss=5%", "losss"),
             ("w20/wifi@sideways.loss=5%", "up and down"),
             ("w20/wifi@loss", "key=value"),

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::{
     Direction, Distribution, Link, Loss, Queue, Trace,
-    source::{Source, one_line, set},
+    source::{Source, set, with_key},
 };
 use crate::{Error, Probability, Rate, presets, units::Time};
 
@@ -32,7 +32,7 @@ impl Link {
         let table = source.table(apply)?;
         let raw: RawLink = table
             .try_into()
-            .map_err(|error: toml::de::Error| wrong(one_line(&error)))?;
+            .map_err(|error: toml::de::Error| wrong(with_key(&error)))?;
         let direction = |raw: Option<RawDirection>, side| {
             let raw = raw.unwrap_or_default();
             let trace = raw.trace.as_deref().map(|name| {
