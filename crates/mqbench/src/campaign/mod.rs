@@ -1,11 +1,12 @@
 //! Campaigns: many runs from a file of factors and levels, and what is made of them.
 //!
 //! `file` reads a campaign, `plan` puts its runs in order, `cell` is one combination of levels,
-//! `run_cell` one run of it, `runner` runs many side by side, `record` is what a run leaves, `store`
+//! `run_cell` one run of it, `runner` runs many side by side while the `machine` keeps its timing, `record` is what a run leaves, `store`
 //! the result set on disk.
 
 pub(crate) mod cell;
 pub(crate) mod file;
+mod machine;
 pub(crate) mod plan;
 pub(crate) mod record;
 pub(crate) mod run_cell;

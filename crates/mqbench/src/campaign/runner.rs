@@ -9,6 +9,7 @@
 //! Each cell has a process and a network of its own. The papers' traffic is light, so that dozens run
 //! at once; how many messages a second they may have together is learned: a run that the machine
 //! disturbed (packets or messages sent late) lowers the budget and is repeated, a good one raises it.
+//! None is started while the processors are nearly used up.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -21,6 +22,7 @@ use tokio::{io::AsyncWriteExt as _, process::Command, task::JoinSet};
 
 use super::{
     cell::Cell,
+    machine::Machine,
     plan::{self, Turn},
     record::{Outcome, Record},
     store::ResultSet,
@@ -32,6 +34,9 @@ const ATTEMPTS: u32 = 3;
 
 /// Processes at once, whatever they do: each has a broker and some fifty threads.
 const PROCESSES: usize = 48;
+
+/// Between the starts of two processes: a beginning is the most that a light cell costs.
+const STAGGER: Duration = Duration::from_millis(80);
 
 /// A run that is to be done.
 #[derive(Clone, Copy, Debug)]
@@ -106,51 +111,89 @@ fn load(cell: &Cell) -> f64 {
 /// # Errors
 /// If a result cannot be written, or a cell's process cannot be started.
 pub(crate) async fn run(set: &mut ResultSet, mut tell: impl FnMut(Progress)) -> anyhow::Result<()> {
-    let all: usize = set
+    let turns = set
         .campaigns
         .iter()
-        .map(|campaign| plan::turns(campaign).len())
-        .sum();
-    let mut queue = missing(set);
-    let mut done = all - queue.len();
-    let mut disturbed = 0;
-    let mut budget = Budget::new();
-    let mut running = JoinSet::new();
-    let mut pace = Pace::new();
-    loop {
-        while running.len() < PROCESSES
-            && let Some(job) = next(&mut queue, set, &budget)
-        {
-            let cell = cell_of(set, job).clone();
-            let load = load(&cell);
-            let seed = plan::seed(&set.campaigns[job.campaign], job.turn);
-            // A repetition has other chances, else it would fail as before.
-            let seed = seed.wrapping_add(u64::from(job.attempt - 1));
-            budget.take(load);
-            running.spawn(async move {
-                let outcome = run_process(&Order { cell, seed }).await;
-                (job, load, seed, outcome)
-            });
+        .map(|campaign| plan::turns(campaign).len());
+    let mut runner = Runner {
+        all: turns.sum(),
+        queue: missing(set),
+        budget: Budget::new(),
+        machine: Machine::new(),
+        running: JoinSet::new(),
+        disturbed: 0,
+        pace: Pace::new(),
+    };
+    while !runner.queue.is_empty() || !runner.running.is_empty() {
+        tell(runner.progress(set));
+        tokio::select! {
+            Some(ended) = runner.running.join_next() => {
+                let ended = ended.context("a task of the runner failed")?;
+                runner.finish(set, ended)?;
+            }
+            () = tokio::time::sleep(STAGGER), if !runner.queue.is_empty() => runner.begin(set),
         }
-        let left: Duration = queue
+    }
+    Ok(())
+}
+
+/// A process that has ended: its job, load and seed, and what it found.
+type Ended = (Job, f64, u64, anyhow::Result<Outcome>);
+
+struct Runner {
+    all: usize,
+    queue: VecDeque<Job>,
+    budget: Budget,
+    machine: Machine,
+    running: JoinSet<Ended>,
+    disturbed: usize,
+    pace: Pace,
+}
+
+impl Runner {
+    fn progress(&self, set: &ResultSet) -> Progress {
+        let waiting = self
+            .queue
             .iter()
-            .map(|job| plan::expected(cell_of(set, *job)))
-            .sum();
-        tell(Progress {
-            done,
-            all,
-            running: running.len(),
-            disturbed,
-            left: pace.left(left, running.len()),
-        });
-        let Some(ended) = running.join_next().await else {
-            return Ok(());
+            .map(|job| plan::expected(cell_of(set, *job)));
+        Progress {
+            done: self.all - self.queue.len() - self.running.len(),
+            all: self.all,
+            running: self.running.len(),
+            disturbed: self.disturbed,
+            left: self.pace.left(waiting.sum(), self.running.len()),
+        }
+    }
+
+    /// Starts the first job for which there is room.
+    fn begin(&mut self, set: &ResultSet) {
+        let idle = self.running.is_empty();
+        if !idle && (self.running.len() >= PROCESSES || self.machine.is_busy()) {
+            return;
+        }
+        let has_room = |job: &Job| self.budget.has_room(load(cell_of(set, *job)));
+        let place = self.queue.iter().position(has_room);
+        let Some(job) = place.and_then(|place| self.queue.remove(place)) else {
+            return;
         };
-        let (job, load, seed, outcome) = ended.context("a task of the runner failed")?;
+        let cell = cell_of(set, job).clone();
+        let load = load(&cell);
+        let seed = plan::seed(&set.campaigns[job.campaign], job.turn);
+        // A repetition has other chances, else it would fail as before.
+        let seed = seed.wrapping_add(u64::from(job.attempt - 1));
+        self.budget.take(load);
+        self.running.spawn(async move {
+            let outcome = run_process(&Order { cell, seed }).await;
+            (job, load, seed, outcome)
+        });
+    }
+
+    fn finish(&mut self, set: &mut ResultSet, ended: Ended) -> anyhow::Result<()> {
+        let (job, load, seed, outcome) = ended;
         let outcome = outcome?;
         let again = outcome.is_disturbed();
-        budget.give_back(load, again);
-        pace.done(plan::expected(cell_of(set, job)));
+        self.budget.give_back(load, again);
+        self.pace.done(plan::expected(cell_of(set, job)));
         let campaign = &set.campaigns[job.campaign];
         let combination = &campaign.cells[job.turn.cell];
         let record = Record {
@@ -164,27 +207,18 @@ pub(crate) async fn run(set: &mut ResultSet, mut tell: impl FnMut(Progress)) -> 
         };
         set.add(record)?;
         if again && job.attempt < ATTEMPTS {
-            disturbed += 1;
-            queue.push_back(Job {
+            self.disturbed += 1;
+            self.queue.push_back(Job {
                 attempt: job.attempt + 1,
                 ..job
             });
-        } else {
-            done += 1;
         }
+        Ok(())
     }
 }
 
 fn cell_of(set: &ResultSet, job: Job) -> &Cell {
     &set.campaigns[job.campaign].cells[job.turn.cell].cell
-}
-
-/// The first job for which there is room.
-fn next(queue: &mut VecDeque<Job>, set: &ResultSet, budget: &Budget) -> Option<Job> {
-    let place = queue
-        .iter()
-        .position(|job| budget.has_room(load(cell_of(set, *job))))?;
-    queue.remove(place)
 }
 
 /// What the set has no final record of.
