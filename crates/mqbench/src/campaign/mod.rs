@@ -7,4 +7,6 @@ pub(crate) mod cell;
 pub(crate) mod file;
 pub(crate) mod plan;
 pub(crate) mod record;
+#[cfg(test)]
+mod shipped;
 pub(crate) mod store;
