@@ -11,4 +11,6 @@ pub(crate) mod plan;
 pub(crate) mod record;
 pub(crate) mod run_cell;
 pub(crate) mod runner;
+#[cfg(test)]
+mod shipped;
 pub(crate) mod store;
