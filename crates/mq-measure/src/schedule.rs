@@ -88,6 +88,11 @@ impl Lateness {
         self.recorder.record(sent_ns.saturating_sub(intended_ns));
     }
 
+    /// Adds what another noted.
+    pub fn merge(&mut self, other: &Self) {
+        self.recorder.merge(&other.recorder);
+    }
+
     /// The summary; `None` if nothing was noted.
     #[must_use]
     pub fn summary(&self) -> Option<Summary> {

@@ -9,6 +9,7 @@ use mq_measure::{
         Comparison, ConnectTimes, HostPackets, ProcessUse, Round, RunResult, SCHEMA,
         TransportResult,
     },
+    schedule::Lateness,
     stats::Bootstrap,
     validity,
 };
@@ -96,13 +97,12 @@ fn transport_result(args: &Args, lane: &Lane) -> TransportResult {
     let latency = Summary::from_samples(&samples.latencies_intended_ns());
     let mut validity = Validity::default();
     validity.extend(validity::counts(&counts));
-    // One warning of the worst round, rather than one of each.
-    let worst = lane
-        .rounds
-        .iter()
-        .map(|round| &round.outcome.lateness)
-        .max_by_key(|lateness| lateness.summary().map_or(0, |summary| summary.p99_ns));
-    validity.note(worst.and_then(|lateness| lateness.warning(nanoseconds(args.interval))));
+    // Of all messages that the figures are made of, as those are.
+    let mut lateness = Lateness::new();
+    for round in &lane.rounds {
+        lateness.merge(&round.outcome.lateness);
+    }
+    validity.note(lateness.warning(nanoseconds(args.interval)));
     for round in &lane.rounds {
         if round.outcome.timed_out {
             validity.note(mq_measure::Warning::TimedOut {
