@@ -1,0 +1,37 @@
+//! The report of a result set.
+//!
+//! `build` makes the `model` of records, a pure function; `html`, `markdown` and `csv` write it.
+//!
+//! ```text
+//! records ─ values ─ resample ─┬─ build ── model ─┬─ html ─ chart
+//!           (which runs count) ├─ distribution    ├─ markdown
+//!                              ├─ context         └─ JSON
+//! claims ──────────────────────┴─ verdict              csv (of the records)
+//! ```
+
+mod build;
+mod chart;
+mod context;
+mod csv;
+mod distribution;
+mod html;
+mod markdown;
+mod model;
+mod resample;
+mod values;
+mod verdict;
+mod words;
+
+#[cfg(test)]
+mod browser;
+#[cfg(test)]
+mod fixture;
+#[cfg(test)]
+mod schema;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use build::report;
+pub(crate) use csv::long as csv;
+pub(crate) use html::page;
+pub(crate) use markdown::render as markdown;
