@@ -88,7 +88,7 @@
     for (const series of chart.points) for (const point of series.points) {
       if (point) all.push(point.mean, point.low ?? point.mean, point.high ?? point.mean, ...(point.outliers || []));
     }
-    if (chart.baseline) all.push(chart.baseline);
+    if (chart.mark !== null) all.push(chart.mark);
     return all;
   }
 
@@ -109,7 +109,7 @@
     } else if (chart.floor !== null && chart.floor !== undefined) {
       option.yAxis.min = chart.floor;
     }
-    let mark = chart.baseline !== null && chart.baseline !== undefined;
+    let mark = chart.mark !== null;
     option.series = option.series.map(series => {
       const index = chart.points.findIndex(one => one.name === series.name);
       const hue = colour(series.name);
@@ -122,7 +122,7 @@
       if (mark) {
         mark = false;
         own.markLine = { silent: true, symbol: 'none', animation: false,
-          lineStyle: { color: look.ink, type: 'dashed', width: 1 }, label: { show: false }, data: [{ yAxis: chart.baseline }] };
+          lineStyle: { color: look.ink, type: 'dashed', width: 1 }, label: { show: false }, data: [{ yAxis: chart.mark }] };
       }
       return own;
     });
@@ -248,7 +248,7 @@
   }
 
   for (const chart of data.charts) {
-    Object.assign(chart, { log: false, cdf: false, cell: 0, window: [0, 100] });
+    Object.assign(chart, { cdf: true, cell: 0, window: [0, 100] });
     if (chart.kind === 'distribution') chart.cell = chart.cells.length - 1;
     figures.set(chart.id, chart);
     const positive = chart.kind !== 'figure' || values(chart).some(v => v > 0);

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::{
     csv,
     model::{CampaignReport, Panel, Point, Series},
+    values::Metric,
     words,
 };
 use crate::campaign::file::PlotKind;
@@ -44,6 +45,8 @@ pub(super) fn figure(campaign: &CampaignReport, panel: &Panel, id: &str) -> Valu
         "unit": plot.unit,
         "whiskers": plot.kind != PlotKind::Lines || has_intervals(panel),
         "baseline": panel.baseline,
+        "mark": mark(campaign, panel),
+        "log": starts_logarithmic(campaign, panel),
         "floor": if bars { floor(panel) } else { None },
         "points": panel.series.iter().map(points).collect::<Value>(),
         "csv": table(campaign, panel),
@@ -103,6 +106,7 @@ pub(super) fn distributions(campaign: &CampaignReport, panel: &Panel, id: &str) 
         "kind": "distribution",
         "unit": "ms",
         "cells": cells,
+        "log": is_wide(panel),
         "csv": text,
         "option": {
             "xAxis": { "type": "value", "name": format!("{of} [ms]"), "scale": true },
@@ -110,6 +114,35 @@ pub(super) fn distributions(campaign: &CampaignReport, panel: &Panel, id: &str) 
             "series": [],
         },
     }))
+}
+
+/// What is drawn as a dashed line: the link's delay; for ξ, where both are alike.
+pub(super) fn mark(campaign: &CampaignReport, panel: &Panel) -> Option<f64> {
+    let xi = Metric::parse(&campaign.plot.metric).xi;
+    panel.baseline.or(xi.map(|_| 1.0))
+}
+
+/// Whether outliers would press the boxes flat on a linear axis.
+pub(super) fn starts_logarithmic(campaign: &CampaignReport, panel: &Panel) -> bool {
+    if !matches!(
+        campaign.plot.kind,
+        PlotKind::BoxTukey | PlotKind::BoxPercentiles
+    ) {
+        return false;
+    }
+    let points = panel.series.iter().flat_map(|series| &series.points);
+    let ends = points.flatten().flat_map(boxed);
+    let (least, most) = ends.fold((f64::MAX, 0.0_f64), |(least, most), value| {
+        (least.min(value), most.max(value))
+    });
+    least > 0.0 && most > 4.0 * least
+}
+
+/// The same of distributions.
+pub(super) fn is_wide(panel: &Panel) -> bool {
+    let ends = panel.distributions.iter();
+    let mut ends = ends.filter_map(|one| Some((one.bounds_ms.first()?, one.bounds_ms.last()?)));
+    ends.any(|(least, most)| *most > 4.0 * *least)
 }
 
 fn custom(series: &Series, draw: &str, of: impl Fn(&Point) -> Vec<f64>) -> Value {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::model::{
-    Attempt, LinkConfigured, LinkMeasured, LinkReport, WarningFound, WarningReport,
+    LinkConfigured, LinkMeasured, LinkReport, Repeated, WarningFound, WarningReport,
 };
 use crate::campaign::record::Record;
 
@@ -141,8 +141,8 @@ pub(crate) fn warnings(runs: &[&Record]) -> Vec<WarningReport> {
     all
 }
 
-pub(crate) fn repeated(runs: &[&Record]) -> Vec<Attempt> {
-    let attempt = |run: &&Record| Attempt {
+pub(crate) fn repeated(runs: &[&Record]) -> Vec<Repeated> {
+    let attempt = |run: &&Record| Repeated {
         levels: run.levels.clone(),
         repetition: run.repetition,
         attempt: run.attempt,

@@ -115,13 +115,13 @@ fn runs(campaign: &Campaign, cell: usize, repetition: u32, random: &mut SplitMix
     let mut recorder = LatencyRecorder::new();
     let mut uniform = || f64::from(u32::try_from(random.index(1_000_000)).unwrap()) / 1e6;
     for _ in 0..200 {
-        let lost = if uniform() < loss / 100.0 {
+        let resent = if uniform() < loss / 100.0 {
             cost * (0.5 + uniform())
         } else {
             0.0
         };
         let handled = 0.4 + 0.9 * uniform() * uniform();
-        recorder.record(nanoseconds(delay + handled + lost));
+        recorder.record(nanoseconds(delay + handled + resent));
     }
     let mean = recorder.moments().mean().unwrap() / 1e6;
     let rsd = recorder.moments().stddev().unwrap() / 1e6 / mean;
@@ -138,7 +138,7 @@ fn runs(campaign: &Campaign, cell: usize, repetition: u32, random: &mut SplitMix
     let perfect =
         json!({ "delay_ns": 0, "rate_bps": null, "queue": "Unlimited", "mean_loss": 0.0 });
     let report = json!({
-        "packets": 412, "lost": (412.0 * loss / 100.0).round(), "overflowed": 0,
+        "packets": 412, "lost": nanoseconds(412.0 * loss / 100.0) / 1_000_000, "overflowed": 0,
         "lateness_p99_ns": 48_000,
     });
     let outcome = Outcome {
@@ -151,7 +151,7 @@ fn runs(campaign: &Campaign, cell: usize, repetition: u32, random: &mut SplitMix
         },
         link: LinkContext {
             configured: Some(json!([{
-                "of": "publisher", "name": "s22/wifi", "up": direction, "down": perfect,
+                "of": "publisher", "name": combination.cell.link, "up": direction, "down": perfect,
             }])),
             measured: Some(json!([{ "of": "publisher", "up": report, "down": report }])),
         },

@@ -87,6 +87,12 @@ fn header(report: &Report) -> String {
     } else {
         ""
     };
+    let debug = if manifest.profile == "debug" {
+        "<p class=\"notice\"><strong>A debug build.</strong> It was built without optimisation: \
+         its times are not those of the program.</p>\n"
+    } else {
+        ""
+    };
     let entries = report
         .campaigns
         .iter()
@@ -99,7 +105,7 @@ fn header(report: &Report) -> String {
             )
         });
     format!(
-        "<header>\n<h1>MQTT over TCP, TLS and QUIC</h1>\n<dl class=\"facts\">{}</dl>\n{quick}\
+        "<header>\n<h1>MQTT over TCP, TLS and QUIC</h1>\n<dl class=\"facts\">{}</dl>\n{quick}{debug}\
          <nav aria-label=\"Campaigns\"><ul>{}</ul></nav>\n</header>\n",
         facts.collect::<String>(),
         entries.collect::<String>()
@@ -278,8 +284,8 @@ fn figure(campaign: &CampaignReport, panel: &Panel, id: &str) -> String {
     let drawn = match plot.kind {
         PlotKind::Bars => "Bars are means, with their 95 % intervals",
         PlotKind::Lines => "Points are means, with their 95 % intervals",
-        PlotKind::BoxTukey => "Boxes are quartiles with the median, whiskers reach 1.5 heights",
-        PlotKind::BoxPercentiles => "Boxes are quartiles with the median, whiskers p5 and p95",
+        PlotKind::BoxTukey => "Boxes are quartiles and median, whiskers reach 1.5 heights",
+        PlotKind::BoxPercentiles => "Boxes are quartiles and median, whiskers p5 and p95",
     };
     let base = match panel.baseline {
         Some(delay) if plot.kind == PlotKind::Bars => {
@@ -292,13 +298,25 @@ fn figure(campaign: &CampaignReport, panel: &Panel, id: &str) -> String {
             "; the dashed line is the link's delay of {} ms",
             words::number(delay)
         ),
+        None if chart::mark(campaign, panel).is_some() => {
+            "; at the dashed line both are alike".to_owned()
+        }
         None => String::new(),
+    };
+    let points = panel.series.iter().flat_map(|series| &series.points);
+    let mut boxes = points
+        .flatten()
+        .filter_map(|point| point.quartiles.as_ref());
+    let of = match plot.kind {
+        PlotKind::Bars | PlotKind::Lines => "",
+        _ if boxes.any(|one| one.of == Basis::Messages) => " of all messages",
+        _ => " of the runs",
     };
     format!(
         "<figure aria-labelledby=\"{id}-t\">\n<figcaption><h3 id=\"{id}-t\">{}</h3>\
-         <p>{}. {drawn}{base}.</p></figcaption>\n\
+         <p>{}. {drawn}{of}{base}.</p></figcaption>\n\
          <div class=\"tools\" role=\"group\" aria-label=\"Tools of this figure\">\
-         <button type=\"button\" data-for=\"{id}\" data-do=\"log\" aria-pressed=\"false\">log axis</button>\
+         <button type=\"button\" data-for=\"{id}\" data-do=\"log\" aria-pressed=\"{log}\">log axis</button>\
          {}</div>\n<div class=\"chart\" id=\"{id}\" role=\"img\" aria-label=\"{}\"></div>\n\
          <details class=\"data\"><summary>Data</summary>{}</details>\n</figure>\n",
         escape(&panel_title(campaign, panel)),
@@ -306,6 +324,7 @@ fn figure(campaign: &CampaignReport, panel: &Panel, id: &str) -> String {
         tools(id),
         escape(&alternative(campaign, panel)),
         data_table(campaign, panel),
+        log = chart::starts_logarithmic(campaign, panel),
     )
 }
 
@@ -329,7 +348,7 @@ fn tools(id: &str) -> String {
 fn capital(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map_or_else(String::new, |first| {
-        first.to_uppercase().collect::<String>() + letters.as_str()
+        first.to_ascii_uppercase().to_string() + letters.as_str()
     })
 }
 
@@ -425,7 +444,10 @@ fn distribution(campaign: &CampaignReport, panel: &Panel, id: &str) -> String {
     let shown = [5.0, 25.0, 50.0, 75.0, 95.0, 99.0, 99.9, 100.0];
     let rows = panel.distributions.iter().map(|one| {
         let at = |percent: &f64| {
-            let found = one.percentiles_ms.iter().find(|(p, _)| p == percent);
+            let found = one
+                .percentiles_ms
+                .iter()
+                .find(|(p, _)| (p - percent).abs() < 0.01);
             found.map_or_else(|| "–".to_owned(), |(_, value)| words::number(*value))
         };
         let head = vec![escape(&one.x), escape(&one.series), one.count.to_string()];
@@ -455,14 +477,15 @@ fn distribution(campaign: &CampaignReport, panel: &Panel, id: &str) -> String {
          <p>All messages of all runs: {of}.</p></figcaption>\n\
          <div class=\"tools\" role=\"group\" aria-label=\"Tools of this figure\">\
          <label>{x} <select data-for=\"{id}\" data-do=\"cell\">{options}</select></label>\
-         <button type=\"button\" data-for=\"{id}\" data-do=\"cdf\" aria-pressed=\"false\">cumulative</button>\
-         <button type=\"button\" data-for=\"{id}\" data-do=\"log\" aria-pressed=\"false\">log axis</button>\
+         <button type=\"button\" data-for=\"{id}\" data-do=\"cdf\" aria-pressed=\"true\">cumulative</button>\
+         <button type=\"button\" data-for=\"{id}\" data-do=\"log\" aria-pressed=\"{log}\">log axis</button>\
          {tools}</div>\n<div class=\"chart\" id=\"{id}\" role=\"img\" aria-label=\"How {of} is \
          distributed: {title}. The table below has percentiles.\"></div>\n\
          <details class=\"data\"><summary>Percentiles</summary>{percentiles}</details>\n</figure>\n",
         x = escape(&campaign.plot.x),
         of = escape(of),
         options = options.collect::<String>(),
+        log = chart::is_wide(panel),
         tools = tools(id),
     )
 }

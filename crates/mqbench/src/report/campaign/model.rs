@@ -67,7 +67,7 @@ pub(crate) struct CampaignReport {
     pub(crate) links: Vec<LinkReport>,
     pub(crate) warnings: Vec<WarningReport>,
     /// Attempts that were disturbed and repeated; nothing else here counts them.
-    pub(crate) repeated: Vec<Attempt>,
+    pub(crate) repeated: Vec<Repeated>,
     /// The ids of its claims, in the order of the report's.
     pub(crate) claims: Vec<String>,
 }
@@ -268,7 +268,7 @@ pub(crate) struct WarningFound {
 
 /// A run that was repeated.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Attempt {
+pub(crate) struct Repeated {
     pub(crate) levels: BTreeMap<String, String>,
     pub(crate) repetition: u32,
     pub(crate) attempt: u32,

@@ -38,13 +38,16 @@ impl<'a> Finished<'a> {
         }
     }
 
-    /// Those with all of these levels.
+    /// Those with all of these levels. What is no factor of the campaign is looked up in its work.
     pub(crate) fn with(&self, levels: &Levels) -> impl Iterator<Item = &'a Record> {
-        self.runs.iter().copied().filter(|run| {
-            levels
-                .iter()
-                .all(|(factor, level)| run.levels.get(factor) == Some(level))
-        })
+        let has = |run: &Record, factor: &str, level: &str| match run.levels.get(factor) {
+            Some(own) => own == level,
+            None => serde_json::to_value(&run.cell).is_ok_and(|cell| plain(&cell[factor]) == level),
+        };
+        self.runs
+            .iter()
+            .copied()
+            .filter(move |run| levels.iter().all(|(factor, level)| has(run, factor, level)))
     }
 
     /// A factor's levels, in the order of the file.
@@ -117,6 +120,12 @@ impl<'a> Finished<'a> {
         }
         (!all.is_empty()).then_some(all)
     }
+}
+
+fn plain(value: &serde_json::Value) -> String {
+    value
+        .as_str()
+        .map_or_else(|| value.to_string(), str::to_owned)
 }
 
 fn value(run: &Record, metric: &str) -> Option<f64> {

@@ -48,10 +48,8 @@ fn evidence(claim: &Claim, finished: &Finished, metric: &Metric) -> Option<(Inte
     let estimate = stats::mean(&of.values)? / stats::mean(&with.values)?;
     let by_repetition = resample.ratio(&of.values, &with.values);
     let by_message = || {
-        let mean = |side: &Side| side.statistic == Some(Statistic::Mean);
-        (mean(&of) && mean(&with))
-            .then(|| resample.ratio(&of.messages, &with.messages))
-            .flatten()
+        let statistic = of.statistic.filter(|_| of.statistic == with.statistic)?;
+        resample.ratio_of(&of.messages, &with.messages, statistic)
     };
     let (ratio, basis) = match by_repetition {
         Some(ratio) => (ratio, Basis::Repetitions),

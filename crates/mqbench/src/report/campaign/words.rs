@@ -93,17 +93,29 @@ pub(super) fn measured(claim: &ClaimReport) -> String {
 
 pub(super) fn configured(link: &LinkConfigured) -> String {
     let parts = [
-        link.delay_ns.map(crate::report::units::time),
+        link.delay_ns
+            .filter(|ns| *ns > 0)
+            .map(crate::report::units::time),
         link.rate_bps.map(rate),
-        link.loss.map(|loss| format!("{} lost", share(loss))),
-        link.queue.as_ref().map(|queue| format!("queue {queue}")),
+        link.loss
+            .filter(|loss| *loss > 0.0)
+            .map(|loss| format!("{} lost", share(loss))),
     ];
-    let parts: Vec<_> = parts.into_iter().flatten().collect();
+    let mut parts: Vec<_> = parts.into_iter().flatten().collect();
     if parts.is_empty() {
-        "as it is".to_owned()
-    } else {
-        parts.join(", ")
+        return "as it is".to_owned();
     }
+    parts.extend(link.queue.as_deref().map(queue));
+    parts.join(", ")
+}
+
+/// `Packets(1000)` is how a manifest writes it.
+fn queue(text: &str) -> String {
+    let parts = text.strip_suffix(')').and_then(|text| text.split_once('('));
+    parts.map_or_else(
+        || format!("queue {}", text.to_lowercase()),
+        |(unit, size)| format!("queue {size} {}", unit.to_lowercase()),
+    )
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a share of two digits")]
@@ -141,6 +153,8 @@ mod tests {
             ["0", "0.2554", "1.500", "25.31", "635.3", "12346", "-0.2550"]
         );
         assert_eq!(probability(1e-9), "< 0.0001");
+        assert_eq!(queue("Packets(1000)"), "queue 1000 packets");
+        assert_eq!(queue("Unlimited"), "queue unlimited");
         assert_eq!(rate(1_500_000), "1.500 Mbit/s");
     }
 }
