@@ -180,6 +180,9 @@ fn the_page_works_in_a_browser_without_any_network() {
     let report = report(&set.head, &set.campaigns, &set.records, &claims);
     let file = folder.path().join("report.html");
     std::fs::write(&file, html::page(&report)).unwrap();
+    if let Some(folder) = std::env::var_os("MQ_SCREENSHOTS") {
+        std::fs::copy(&file, Path::new(&folder).join("report.html")).unwrap();
+    }
     let mut page = Page::open(&chromium, &folder.path().join("profile"), &file);
 
     // Every figure is drawn, those in closed parts when they are opened.
@@ -204,6 +207,8 @@ fn the_page_works_in_a_browser_without_any_network() {
     page.screenshot("log");
     page.click("c0p0", "log");
     assert_eq!(page.drawing("c0p0"), linear);
+
+    told_under_the_pointer(&mut page);
 
     // Zoom, by its buttons and by the keyboard.
     page.click("c0p0", "in");
@@ -273,6 +278,23 @@ fn the_page_works_in_a_browser_without_any_network() {
     page.screenshot("phone");
 
     nothing_went_wrong(&mut page);
+}
+
+/// What is under the pointer is told.
+fn told_under_the_pointer(page: &mut Page) {
+    page.eval(
+        "document.querySelector('#c0p0').scrollIntoView({ block: 'center', behavior: 'instant' })",
+    );
+    let centre = page.eval(
+        "(r => [r.x + r.width * 0.8, r.y + r.height / 2])\
+         (document.querySelector('#c0p0').getBoundingClientRect())",
+    );
+    let over = json!({ "type": "mouseMoved", "x": centre[0], "y": centre[1] });
+    page.call("Input.dispatchMouseEvent", &over);
+    page.until("document.querySelector('#c0p0').textContent.includes('loss 5%')");
+    page.until("document.querySelector('#c0p0').textContent.includes('over runs), n 6')");
+    let away = json!({ "type": "mouseMoved", "x": 1, "y": 1 });
+    page.call("Input.dispatchMouseEvent", &away);
 }
 
 /// No error on the console, and no request but for the file itself and what it makes.

@@ -169,7 +169,7 @@ fn custom(series: &Series, draw: &str, of: impl Fn(&Point) -> Vec<f64>) -> Value
 }
 
 /// Quartiles and whiskers, then the range of all; without a box the value itself.
-fn boxed(point: &Point) -> Vec<f64> {
+pub(super) fn boxed(point: &Point) -> Vec<f64> {
     let Some(one) = &point.quartiles else {
         return vec![point.mean; 7];
     };
@@ -184,11 +184,11 @@ fn boxed(point: &Point) -> Vec<f64> {
     vec![one.q1, one.median, one.q3, one.low, one.high, least, most]
 }
 
-fn low(point: &Point) -> f64 {
+pub(super) fn low(point: &Point) -> f64 {
     point.low.unwrap_or(point.mean)
 }
 
-fn high(point: &Point) -> f64 {
+pub(super) fn high(point: &Point) -> f64 {
     point.high.unwrap_or(point.mean)
 }
 
@@ -293,7 +293,8 @@ fn table(campaign: &CampaignReport, panel: &Panel) -> String {
     text
 }
 
-fn file_name(campaign: &CampaignReport, panel: &Panel) -> String {
+/// Without an ending.
+pub(super) fn file_name(campaign: &CampaignReport, panel: &Panel) -> String {
     let levels = panel.levels.values().map(|level| format!("-{level}"));
     let name = campaign.name.clone() + &levels.collect::<String>();
     name.replace(|c: char| !(c.is_ascii_alphanumeric() || c == '-'), "_")

@@ -69,7 +69,7 @@ series = "transport"
 "#;
 
 /// Writes it and reads it back.
-pub(super) fn set(directory: &Path) -> ResultSet {
+pub(crate) fn set(directory: &Path) -> ResultSet {
     let sources = directory.join("sources");
     std::fs::create_dir_all(&sources).unwrap();
     let files: Vec<PathBuf> = [("s22-fig4", FIG4), ("s22-fig5", FIG5), ("w20-fig4", XI)]

@@ -1,10 +1,11 @@
 //! The report of a result set.
 //!
-//! `build` makes the `model` of records, a pure function; `html`, `markdown` and `csv` write it.
+//! `build` makes the `model` of records, a pure function; `html`, `markdown`, `svg` and `csv` write
+//! it.
 //!
 //! ```text
 //! records ─ values ─ resample ─┬─ build ── model ─┬─ html ─ chart
-//!           (which runs count) ├─ distribution    ├─ markdown
+//!           (which runs count) ├─ distribution    ├─ markdown, svg
 //!                              ├─ context         └─ JSON
 //! claims ──────────────────────┴─ verdict              csv (of the records)
 //! ```
@@ -18,6 +19,7 @@ mod html;
 mod markdown;
 mod model;
 mod resample;
+mod svg;
 mod values;
 mod verdict;
 mod words;
@@ -25,7 +27,7 @@ mod words;
 #[cfg(test)]
 mod browser;
 #[cfg(test)]
-mod fixture;
+pub(crate) mod fixture;
 #[cfg(test)]
 mod schema;
 #[cfg(test)]
@@ -35,3 +37,5 @@ pub(crate) use build::report;
 pub(crate) use csv::long as csv;
 pub(crate) use html::page;
 pub(crate) use markdown::render as markdown;
+pub(crate) use model::Report;
+pub(crate) use svg::file as svg;

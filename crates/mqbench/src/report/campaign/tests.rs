@@ -6,6 +6,7 @@ use super::{
     html::page,
     markdown,
     model::{Basis, Report},
+    svg::file as svg,
     values::{Finished, Metric},
 };
 use crate::campaign::{
@@ -212,4 +213,36 @@ fn the_vendored_charts_are_the_ones_that_the_notes_name() {
     let version = notes.split("npm package `echarts` ").nth(1).unwrap();
     let version = version.split(',').next().unwrap();
     assert!(charts.contains(&format!("\"{version}\"")), "{version}");
+}
+
+#[test]
+fn every_figure_is_an_svg_file_of_its_own() {
+    let (_, report) = make();
+    let mut names = Vec::new();
+    for campaign in &report.campaigns {
+        for panel in &campaign.panels {
+            let (name, text) = svg(campaign, panel);
+            assert!(text.starts_with("<svg ") && !text.contains("NaN"), "{name}");
+            assert_eq!(
+                text.matches("<text").count(),
+                text.matches("</text>").count()
+            );
+            if let Some(folder) = std::env::var_os("MQ_SCREENSHOTS") {
+                std::fs::write(std::path::Path::new(&folder).join(&name), &text).unwrap();
+            }
+            names.push(name);
+        }
+    }
+    assert_eq!(
+        names,
+        [
+            "s22-fig4-s22_wifi.svg",
+            "s22-fig4-s22_satellite.svg",
+            "s22-fig5.svg",
+            "w20-fig4.svg"
+        ]
+    );
+    // Two series at three levels, the legend, and the ground.
+    let (_, bars) = svg(&report.campaigns[0], &report.campaigns[0].panels[0]);
+    assert_eq!(bars.matches("<rect").count(), 6 + 2 + 1);
 }

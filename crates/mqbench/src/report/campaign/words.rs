@@ -20,6 +20,13 @@ pub(super) fn number(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
+/// As an axis has it: without zeros at the end.
+pub(super) fn tick(value: f64) -> String {
+    let text = format!("{value:.3}");
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    text.to_owned()
+}
+
 /// A probability.
 pub(super) fn probability(p: f64) -> String {
     if p < 0.0001 {
