@@ -7,7 +7,7 @@ use std::{io, path::PathBuf};
 #[non_exhaustive]
 pub enum Error {
     /// No shipped profile has that name.
-    #[error("there is no link `{name}`: there are {known}, and files whose name ends in .toml")]
+    #[error("there is no profile `{name}`: there are {known}, and files whose name ends in .toml")]
     NoProfile {
         /// What was asked for.
         name: String,
@@ -15,7 +15,7 @@ pub enum Error {
         known: String,
     },
     /// A profile's file cannot be read.
-    #[error("cannot read the link {name}: {source}")]
+    #[error("cannot read the profile {name}: {source}")]
     ReadProfile {
         /// The file.
         name: String,
@@ -23,7 +23,7 @@ pub enum Error {
         source: io::Error,
     },
     /// A profile says something that cannot be.
-    #[error("the link {name}: {problem}")]
+    #[error("the profile {name}: {problem}")]
     Profile {
         /// Its name.
         name: String,

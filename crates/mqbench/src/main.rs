@@ -61,6 +61,11 @@ enum Command {
     Connect(cmd::connect::Args),
     /// Many publishers and subscribers: throughput and CPU per message
     Load(cmd::load::Args),
+    /// Many runs from campaign files: every figure of the papers
+    Campaign(cmd::campaign::Args),
+    /// One run of a campaign: what `campaign` starts
+    #[command(hide = true)]
+    Cell,
     /// Hosts and emulated links for any other program
     #[cfg(unix)]
     Lab(cmd::lab::Args),
@@ -86,10 +91,13 @@ fn main() -> ExitCode {
         // It has its own answer to signals: whatever comes, an interface is put back.
         #[cfg(target_os = "linux")]
         Command::Net(args) => cmd::net::run(&args),
-        // A network is made before there are threads.
+        // Networks are made before there are threads.
+        Command::Cell => cmd::cell::prepare()
+            .and_then(|(order, testbed)| block_on(cmd::cell::run(&order, &testbed)))
+            .map(done),
         other => other
             .testbed()
-            .and_then(|testbed| run(other, testbed))
+            .and_then(|testbed| block_on(dispatch(other, testbed)))
             .map(done),
     };
     match result {
@@ -112,13 +120,13 @@ impl Command {
     }
 }
 
-fn run(command: Command, testbed: Option<Testbed>) -> anyhow::Result<()> {
+fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
     runtime.block_on(async {
         tokio::select! {
-            result = dispatch(command, testbed) => result,
+            result = work => result,
             // What was written stays: files are flushed as they grow.
             _ = tokio::signal::ctrl_c() => anyhow::bail!("interrupted"),
         }
@@ -138,8 +146,8 @@ async fn dispatch(command: Command, testbed: Option<Testbed>) -> anyhow::Result<
         Command::Worker(args) => cmd::worker::run(args).await,
         Command::Connect(args) => cmd::connect::run(args).await,
         Command::Load(args) => cmd::load::run(args).await,
-        Command::Broker(args) => cmd::broker::run(&args),
-        Command::Report(args) => cmd::report::run(&args),
+        Command::Campaign(args) => cmd::campaign::run(args).await,
+        Command::Broker(_) | Command::Cell | Command::Report(_) => unreachable!("main runs it"),
         #[cfg(unix)]
         Command::Lab(_) => unreachable!("main runs it"),
         #[cfg(target_os = "linux")]

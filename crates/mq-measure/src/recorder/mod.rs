@@ -3,7 +3,7 @@
 mod log;
 mod summary;
 
-pub use log::{LoggedHistogram, TaggedHistogram, read_log, write_log};
+pub use log::{LoggedHistogram, TaggedHistogram, decode, encode, read_log, write_log};
 pub use summary::{PercentileSource, Summary};
 
 use hdrhistogram::Histogram;

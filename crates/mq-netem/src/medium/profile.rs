@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::{
     Error, Probability, Rate, presets,
-    profile::source::{Source, set},
+    profile::source::{Source, set, with_key},
     units::{Time, nanoseconds},
 };
 
@@ -114,8 +114,7 @@ impl Medium {
     fn from_table(table: toml::Table) -> Result<Self, String> {
         let raw: RawFile = table
             .try_into()
-            // All of it: the key is in its last line.
-            .map_err(|error: toml::de::Error| error.to_string().replace('\n', " "))?;
+            .map_err(|error: toml::de::Error| with_key(&error))?;
         raw.medium.checked(raw.description)
     }
 

@@ -216,14 +216,51 @@ mod tests {
     }
 
     #[test]
+    fn losses_in_a_row_keep_their_share() {
+        for (name, share, burst) in [
+            ("s22/wifi@loss=5%,burst=4", 0.05, 4.0),
+            ("s22/wifi@burst=1.5,loss=10%", 0.10, 1.5),
+            ("w20/wifi@burst=1,down.loss=20%", 0.20, 1.0),
+        ] {
+            let link = Link::load(name).unwrap();
+            let loss = if name.contains("down") {
+                link.down.loss
+            } else {
+                link.up.loss
+            };
+            assert!((loss.mean() - share).abs() < 1e-12, "{name}: {loss:?}");
+            let Loss::GilbertElliott { to_good, .. } = loss else {
+                panic!("{name}: {loss:?}");
+            };
+            assert!((to_good.share() * burst - 1.0).abs() < 1e-12, "{name}");
+        }
+        // Nothing lost, nothing in a row.
+        let link = Link::load("s22/wifi@burst=4").unwrap();
+        assert_eq!(link.up.loss, Loss::default());
+        let both = "description = \"\"\n[up]\nburst = 4\n\
+                    gilbert_elliott = { to_bad = \"1%\", to_good = \"19%\" }\n";
+        let error = both.parse::<Link>().unwrap_err().to_string();
+        assert!(error.contains("up.burst is of `loss`"), "{error}");
+        let file = "description = \"\"\n[up]\nloss = \"2%\"\nburst = 8\n";
+        let link: Link = file.parse().unwrap();
+        assert!((link.up.loss.mean() - 0.02).abs() < 1e-12);
+    }
+
+    #[test]
     fn mistakes_name_the_key_and_what_is_allowed() {
         for (name, says) in [
             ("w20/wlan", "w20/wifi"),
-            ("w20/wifi@loss=5", "0% to 100%"),
-            ("w20/wifi@delay=25", "such as 25ms"),
+            (
+                "w20/wifi@loss=5",
+                "down.loss: `5` is no probability: write 0% to 100%",
+            ),
+            ("w20/wifi@up.delay=25", "up.delay: `25` is no time"),
             ("w20/wifi@losss=5%", "losss"),
             ("w20/wifi@sideways.loss=5%", "up and down"),
             ("w20/wifi@loss", "key=value"),
+            ("w20/wifi@loss=5%,burst=0.5", "1 or more packets"),
+            ("w20/wifi@loss=5%,burst=many", "1 or more packets"),
+            ("w20/wifi@loss=60%,burst=1", "as short as 1"),
             ("w20/wifi@queue=many", "1bdp@25ms"),
             ("w20/wifi@jitter=1s", "up.jitter"),
             ("missing.toml", "missing.toml"),

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::{
     Direction, Distribution, Link, Loss, Queue, Trace,
-    source::{Source, one_line, set},
+    source::{Source, set, with_key},
 };
 use crate::{Error, Probability, Rate, presets, units::Time};
 
@@ -32,7 +32,7 @@ impl Link {
         let table = source.table(apply)?;
         let raw: RawLink = table
             .try_into()
-            .map_err(|error: toml::de::Error| wrong(one_line(&error)))?;
+            .map_err(|error: toml::de::Error| wrong(with_key(&error)))?;
         let direction = |raw: Option<RawDirection>, side| {
             let raw = raw.unwrap_or_default();
             let trace = raw.trace.as_deref().map(|name| {
@@ -97,10 +97,35 @@ struct RawDirection {
     trace: Option<String>,
     queue: Queue,
     loss: Probability,
+    burst: Option<Burst>,
     gilbert_elliott: Option<RawGilbertElliott>,
     markov: Option<RawMarkov>,
     duplicate: Probability,
     corrupt: Probability,
+}
+
+/// How many packets are lost in a row, on average: at least one.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(try_from = "toml::Value")]
+struct Burst(f64);
+
+impl TryFrom<toml::Value> for Burst {
+    type Error = String;
+
+    fn try_from(value: toml::Value) -> Result<Self, String> {
+        let text = match value {
+            toml::Value::Integer(number) => number.to_string(),
+            toml::Value::Float(number) => number.to_string(),
+            // As a change behind a name has it.
+            toml::Value::String(text) => text,
+            other => format!("this {}", other.type_str()),
+        };
+        let burst = text.parse().ok();
+        let burst = burst.filter(|burst: &f64| burst.is_finite() && *burst >= 1.0);
+        burst
+            .map(Self)
+            .ok_or_else(|| format!("`{text}` is no burst: write 1 or more packets in a row"))
+    }
 }
 
 /// Loss in bursts; see [`Loss::GilbertElliott`].
@@ -162,7 +187,7 @@ impl RawDirection {
                 "{side}.queue is in bytes that wait to be sent, and there is neither rate nor trace"
             ));
         }
-        let loss = loss(self.loss, self.gilbert_elliott, self.markov)
+        let loss = loss(self.loss, self.burst, self.gilbert_elliott, self.markov)
             .map_err(|problem| format!("{side}{problem}"))?;
         Ok(Direction {
             delay,
@@ -182,10 +207,21 @@ impl RawDirection {
 /// The one way in which packets are lost.
 fn loss(
     single: Probability,
+    burst: Option<Burst>,
     gilbert_elliott: Option<RawGilbertElliott>,
     markov: Option<RawMarkov>,
 ) -> Result<Loss, String> {
-    let single = (single > Probability::ZERO).then_some(Loss::Bernoulli(single));
+    let others = gilbert_elliott.is_some() || markov.is_some();
+    if burst.is_some() && others {
+        return Err(
+            ".burst is of `loss`: gilbert_elliott and markov have bursts of their own".to_owned(),
+        );
+    }
+    let single = (single > Probability::ZERO).then_some(single);
+    let single = single.map(|share| match burst {
+        Some(burst) => in_bursts(share, burst),
+        None => Ok(Loss::Bernoulli(share)),
+    });
     let bursts = gilbert_elliott.map(|raw| Loss::GilbertElliott {
         to_bad: raw.to_bad,
         to_good: raw.to_good,
@@ -213,7 +249,9 @@ fn loss(
             p14: raw.p14,
         })
     });
-    let mut given = [single, bursts, markov.transpose()?].into_iter().flatten();
+    let mut given = [single.transpose()?, bursts, markov.transpose()?]
+        .into_iter()
+        .flatten();
     let loss = given.next().unwrap_or_default();
     if given.next().is_some() {
         return Err(
@@ -222,6 +260,22 @@ fn loss(
         );
     }
     Ok(loss)
+}
+
+/// The same share, in runs of that mean length, with those that arrive between them as Gilbert has
+/// it: a packet is lost in the bad state alone.
+fn in_bursts(share: Probability, Burst(burst): Burst) -> Result<Loss, String> {
+    let to_bad = share.share() / (1.0 - share.share()) / burst;
+    let states = Probability::new(to_bad).zip(Probability::new(1.0 / burst));
+    let (to_bad, to_good) = states.ok_or_else(|| {
+        format!(".burst: {share} cannot be lost in runs as short as {burst} on average")
+    })?;
+    Ok(Loss::GilbertElliott {
+        to_bad,
+        to_good,
+        in_bad: always(),
+        in_good: Probability::ZERO,
+    })
 }
 
 impl TryFrom<String> for Queue {

@@ -47,7 +47,7 @@ impl<'a> Source<'a> {
     /// A text that nobody named.
     pub(crate) fn text(text: &str) -> Self {
         Self {
-            name: "the profile",
+            name: "in a text",
             text: text.to_owned(),
             changes: "",
         }
@@ -99,7 +99,20 @@ pub(crate) fn set(table: &mut toml::Table, section: &str, key: &str, value: &str
     }
 }
 
-/// What is wrong, without the picture of the line that a terminal would show.
-pub(crate) fn one_line(error: &toml::de::Error) -> String {
-    error.message().lines().collect::<Vec<_>>().join(" ")
+/// What is wrong in a text, without the picture of the line that a terminal would show.
+fn one_line(error: &toml::de::Error) -> String {
+    error.message().replace('\n', " ")
+}
+
+/// What is wrong with a value of a table, behind its key.
+pub(crate) fn with_key(error: &toml::de::Error) -> String {
+    let problem = one_line(error);
+    let text = error.to_string();
+    let key = text
+        .lines()
+        .find_map(|line| line.strip_prefix("in `")?.strip_suffix('`'));
+    match key {
+        Some(key) => format!("{key}: {problem}"),
+        None => problem,
+    }
 }

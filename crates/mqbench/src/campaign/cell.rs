@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     args::{MqttVersion, duration, qos},
-    testbed::Topology,
+    testbed::{LinkArgs, Topology},
+    workload::reconnect::Resumption,
 };
 
 /// What a cell does, in the words of a campaign file; every default is filled in.
@@ -26,7 +27,7 @@ pub(crate) struct Cell {
     /// A shared medium instead of the publisher's link.
     pub(crate) medium: Option<String>,
     /// Publishers on the medium.
-    pub(crate) stations: usize,
+    pub(crate) stations: u8,
     /// Packets lost on every shaped direction of `link`, or frames damaged on `medium`.
     pub(crate) loss: Option<String>,
     /// MAC retries of the medium.
@@ -68,17 +69,6 @@ pub(crate) enum Transport {
     Tcp,
     Tls,
     Quic,
-}
-
-/// How a connection after the first is made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) enum Resumption {
-    #[serde(rename = "full")]
-    Full,
-    #[serde(rename = "resumed")]
-    Resumed,
-    #[serde(rename = "0-rtt")]
-    ZeroRtt,
 }
 
 impl Default for Cell {
@@ -203,27 +193,21 @@ impl Cell {
         })
     }
 
-    /// The link's name with the cell's loss.
-    pub(crate) fn link_with_loss(&self) -> Option<String> {
-        let name = self.link.as_ref()?;
-        Some(with_changes(
-            name,
-            self.loss.iter().map(|loss| format!("loss={loss}")),
-        ))
-    }
-
-    /// The medium's name with the cell's loss and retries.
-    pub(crate) fn medium_with_loss(&self) -> Option<String> {
-        let name = self.medium.as_ref()?;
-        let loss = self
-            .loss
-            .iter()
-            .map(|loss| format!("frame_error_rate={loss}"));
-        let retries = self
-            .retries
-            .iter()
-            .map(|retries| format!("retries={retries}"));
-        Some(with_changes(name, loss.chain(retries)))
+    /// The network that it runs in.
+    pub(crate) fn network(&self) -> LinkArgs {
+        let loss = |key: &str| self.loss.as_ref().map(|loss| format!("{key}={loss}"));
+        let retries = self.retries.map(|retries| format!("retries={retries}"));
+        let link = self.link.as_ref();
+        let medium = self.medium.as_ref();
+        LinkArgs {
+            link: link.map(|name| with_changes(name, [loss("loss"), None])),
+            pub_link: None,
+            sub_link: self.sub_link.clone(),
+            topology: self.topology,
+            medium: medium.map(|name| with_changes(name, [loss("frame_error_rate"), retries])),
+            stations: medium.map(|_| self.stations),
+            pcap: None,
+        }
     }
 
     pub(crate) fn scheme(&self) -> Scheme {
@@ -232,6 +216,15 @@ impl Cell {
             Transport::Tls => Scheme::Tls,
             Transport::Quic => Scheme::Quic,
         }
+    }
+
+    /// That of its transport.
+    pub(crate) fn congestion(&self) -> anyhow::Result<CongestionControl> {
+        let name = match self.transport {
+            Transport::Tcp | Transport::Tls => &self.tcp_congestion,
+            Transport::Quic => &self.quic_congestion,
+        };
+        Ok(name.parse()?)
     }
 
     pub(crate) fn qos(&self) -> QoS {
@@ -247,9 +240,9 @@ const KEYS: &str = "pattern, transport, link, sub_link, topology, medium, statio
                     messages, size, interval, qos, mqtt, congestion, tcp_congestion, \
                     quic_congestion, initial_rtt, resumption";
 
-fn with_changes(name: &str, changes: impl Iterator<Item = String>) -> String {
+fn with_changes(name: &str, changes: [Option<String>; 2]) -> String {
     let mut name = name.to_owned();
-    for change in changes {
+    for change in changes.into_iter().flatten() {
         name.push(if name.contains('@') { ',' } else { '@' });
         name.push_str(&change);
     }

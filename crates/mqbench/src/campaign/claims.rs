@@ -23,14 +23,18 @@ pub(crate) struct Claim {
     /// Levels held fixed; runs of all others are pooled.
     #[serde(default)]
     pub(crate) at: BTreeMap<String, String>,
-    /// What is held against what.
+    /// What is held against what, for `relative`, `ratio` and `order`.
     pub(crate) compare: Option<Compare>,
     pub(crate) form: Form,
-    /// The printed figure; without one for `order` and `trend`.
+    /// The printed figure, for `relative`, `ratio` and `value`.
     pub(crate) figure: Option<f64>,
-    /// Which way, for `order` (`below` if it is not said) and `trend`.
+    /// What `of` is beside `with`, for `order`.
+    pub(crate) expected: Option<Expected>,
+    /// The factor that a `trend` runs along.
+    pub(crate) along: Option<String>,
+    /// Which way a `trend` goes.
     pub(crate) direction: Option<Direction>,
-    /// The unit of `figure`; empty for a ratio.
+    /// The unit of a `value`; empty otherwise.
     #[serde(default)]
     pub(crate) unit: String,
     /// What else is to be known of it.
@@ -42,10 +46,10 @@ pub(crate) struct Claim {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Compare {
     pub(crate) factor: String,
-    /// The level that the claim is about; every level for a `trend` without one.
-    pub(crate) of: Option<String>,
+    /// The level that the claim is about.
+    pub(crate) of: String,
     /// The level that it is held against.
-    pub(crate) with: Option<String>,
+    pub(crate) with: String,
 }
 
 /// What a figure is.
@@ -64,14 +68,22 @@ pub(crate) enum Form {
     Trend,
 }
 
-/// Which way.
+/// An order of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Expected {
+    Less,
+    More,
+    Alike,
+}
+
+/// Which way a trend goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Direction {
-    Below,
-    Above,
     Grows,
     Shrinks,
+    Flat,
 }
 
 /// What our runs say of a claim.
@@ -103,17 +115,17 @@ impl Claim {
     /// `ratio`, `order` and `trend` (there the last level's mean over the first's), a mean for
     /// `value`. Its interval is of 95 % confidence.
     ///
-    /// | form | reproduced | opposite |
+    /// | claimed | reproduced | opposite |
     /// |---|---|---|
     /// | `relative`, `ratio` | the whole interval is on the figure's side of no difference, and, made wider by the tolerance at both ends, has the figure in it | the whole interval is on the other side |
-    /// | the same, with a figure of no difference | the interval, made wider by the tolerance, has it in it | never |
+    /// | the same, with a figure of no difference; `alike`; `flat` | the interval, made wider by the tolerance, has no difference in it | never |
     /// | `value` | the interval, made wider by the tolerance, has the figure in it | never |
-    /// | `order`, `trend` | the whole interval is on the claimed side of 1 | the whole interval is on the other side |
+    /// | `less`, `more`, `grows`, `shrinks` | the whole interval is on the claimed side of 1 | the whole interval is on the other side |
     ///
     /// The tolerance is a quarter of the printed effect and at least 0.05 for `relative` and
-    /// `ratio`, and a tenth of the figure for `value`: papers print neither their spread nor their
-    /// stacks' settings, so that a figure can be held to no more than that. All else that was
-    /// measured is `not reproduced`.
+    /// `ratio`, a tenth of the figure for `value`, 0.1 for `alike`, and 0.25 for `flat`: papers print
+    /// neither their spread nor their stacks' settings, so that a figure can be held to no more than
+    /// that. All else that was measured is `not reproduced`.
     pub(crate) fn judge(&self, measured: Option<&Interval>) -> (Verdict, String) {
         let Some(measured) = measured else {
             return (Verdict::NotMeasured, "no run measured it".to_owned());
@@ -123,17 +135,22 @@ impl Claim {
             Form::Ratio | Form::Order | Form::Trend => 1.0,
             Form::Value => return self.judge_value(measured),
         };
-        let figure = match self.form {
-            Form::Order | Form::Trend => None,
-            _ => self.figure,
-        };
-        let wanted = match (figure, self.direction) {
-            (Some(figure), _) => side(figure, figure, neutral),
-            (None, Some(Direction::Above | Direction::Grows)) => 1,
-            (None, _) => -1,
-        };
+        // Which side is claimed, the printed figure, and how far off it may be.
+        let (wanted, figure, tolerance) =
+            match (self.form, self.expected, self.direction) {
+                (Form::Order, Some(Expected::Less), _)
+                | (Form::Trend, _, Some(Direction::Shrinks)) => (-1, None, 0.0),
+                (Form::Order, Some(Expected::More), _)
+                | (Form::Trend, _, Some(Direction::Grows)) => (1, None, 0.0),
+                (Form::Order, ..) => (0, Some(1.0), 0.1),
+                (Form::Trend, ..) => (0, Some(1.0), 0.25),
+                _ => {
+                    let figure = self.figure.unwrap_or(neutral);
+                    let tolerance = (0.25 * (figure - neutral).abs()).max(0.05);
+                    (side(figure, figure, neutral), Some(figure), tolerance)
+                }
+            };
         let found = side(measured.low, measured.high, neutral);
-        let tolerance = figure.map_or(0.0, |figure| (0.25 * (figure - neutral).abs()).max(0.05));
         let near = figure.is_none_or(|figure| within(measured, figure, tolerance));
         if wanted == 0 {
             return if near {
@@ -168,30 +185,18 @@ impl Claim {
 
     /// What is missing, or cannot be.
     fn mistake(&self) -> Option<&'static str> {
-        let with = self.compare.as_ref().and_then(|pair| pair.with.as_ref());
-        let of = self.compare.as_ref().and_then(|pair| pair.of.as_ref());
         match self.form {
             Form::Relative | Form::Ratio | Form::Value if self.figure.is_none() => {
                 Some("this form needs a `figure`")
             }
-            Form::Relative | Form::Ratio | Form::Order if of.is_none() || with.is_none() => {
-                Some("this form needs `compare` with `of` and `with`")
+            Form::Relative | Form::Ratio | Form::Order if self.compare.is_none() => {
+                Some("this form needs `compare`")
             }
-            Form::Order
-                if !matches!(
-                    self.direction,
-                    None | Some(Direction::Below | Direction::Above)
-                ) =>
-            {
-                Some("an order is `below` or `above`")
+            Form::Order if self.expected.is_none() => {
+                Some("an order needs `expected`: `less`, `more` or `alike`")
             }
-            Form::Trend if self.compare.is_none() => {
-                Some("a trend needs `compare` with the factor that it is along")
-            }
-            Form::Trend
-                if !matches!(self.direction, Some(Direction::Grows | Direction::Shrinks)) =>
-            {
-                Some("a trend needs a `direction`: `grows` or `shrinks`")
+            Form::Trend if self.along.is_none() || self.direction.is_none() => {
+                Some("a trend needs `along`, and `direction`: `grows`, `shrinks` or `flat`")
             }
             _ => None,
         }
@@ -217,7 +222,7 @@ macro_rules! shipped {
 }
 
 /// The claims that ship with the program: files and texts.
-const SHIPPED: &[(&str, &str)] = shipped! { "s22" };
+const SHIPPED: &[(&str, &str)] = shipped! { "w20" "s21" "s22" "dl" };
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -324,13 +329,19 @@ mod tests {
 
     #[test]
     fn order_and_trend_have_a_side_only() {
-        let below = claim("order", "");
+        let below = claim("order", "expected = 'less'");
         assert_eq!(verdict(&below, 0.2, 0.9), Verdict::Reproduced);
         assert_eq!(verdict(&below, 0.9, 1.1), Verdict::NotReproduced);
         assert_eq!(verdict(&below, 1.1, 1.2), Verdict::Opposite);
-        let grows = claim("trend", "direction = 'grows'");
+        let grows = claim("trend", "along = 'loss'\ndirection = 'grows'");
         assert_eq!(verdict(&grows, 1.1, 9.0), Verdict::Reproduced);
         assert_eq!(verdict(&grows, 0.5, 0.9), Verdict::Opposite);
+        let alike = claim("order", "expected = 'alike'");
+        assert_eq!(verdict(&alike, 1.05, 1.08), Verdict::Reproduced);
+        assert_eq!(verdict(&alike, 0.5, 0.8), Verdict::NotReproduced);
+        let flat = claim("trend", "along = 'loss'\ndirection = 'flat'");
+        assert_eq!(verdict(&flat, 1.1, 1.3), Verdict::Reproduced);
+        assert_eq!(verdict(&flat, 1.3, 1.6), Verdict::NotReproduced);
     }
 
     #[test]
@@ -338,13 +349,9 @@ mod tests {
         let whole = "id = 'a'\ncampaign = 'c'\nsource = 's'\nsays = ''\nmetric = 'm'\n";
         for (rest, says) in [
             ("form = 'value'", "x.toml: a: this form needs a `figure`"),
-            ("form = 'ratio'\nfigure = 1.0", "`of` and `with`"),
-            ("form = 'order'", "`of` and `with`"),
-            ("form = 'trend'", "along"),
-            (
-                "form = 'trend'\ncompare.factor = 'loss'",
-                "`grows` or `shrinks`",
-            ),
+            ("form = 'ratio'\nfigure = 1.0", "needs `compare`"),
+            ("form = 'order'", "needs `compare`"),
+            ("form = 'trend'", "needs `along`"),
             ("form = 'value'\nfigrue = 1", "figrue"),
             ("form = 'guess'", "guess"),
         ] {

@@ -85,9 +85,32 @@ struct RawFile {
     seed: Option<u64>,
     work: BTreeMap<Spanned<String>, Spanned<Value>>,
     factors: BTreeMap<Spanned<String>, Vec<Spanned<Value>>>,
+    /// Combinations that are left out.
+    #[serde(default)]
+    exclude: Vec<Spanned<Exclusion>>,
     #[serde(default)]
     quick: RawQuick,
     plot: Plot,
+}
+
+/// Factors and levels: a combination that has one of the levels of each factor is left out.
+type Exclusion = BTreeMap<Spanned<String>, Excluded>;
+
+/// A level, or several.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Excluded {
+    Several(Vec<Value>),
+    One(Value),
+}
+
+impl Excluded {
+    fn levels(&self) -> &[Value] {
+        match self {
+            Self::Several(levels) => levels,
+            Self::One(level) => std::slice::from_ref(level),
+        }
+    }
 }
 
 /// What a quick run does instead.
@@ -125,13 +148,14 @@ impl Campaign {
             problem: error.message().replace('\n', " "),
         })?;
         let (mut work, mut factors) = (raw.work, raw.factors);
+        check_exclusions(&raw.exclude, &factors, &raw.quick.factors)?;
         let mut repetitions = raw.repetitions.unwrap_or(1);
         if extent == Extent::Quick {
             repetitions = raw.quick.repetitions.unwrap_or(1);
             replace(&mut work, raw.quick.work);
             replace(&mut factors, raw.quick.factors);
         }
-        let cells = combinations(&work, &factors)?;
+        let cells = combinations(&work, &factors, &raw.exclude)?;
         for factor in [
             Some(&raw.plot.x),
             Some(&raw.plot.series),
@@ -178,10 +202,63 @@ fn replace<V>(all: &mut BTreeMap<Spanned<String>, V>, by: BTreeMap<Spanned<Strin
     }
 }
 
-/// Every combination of one level a factor, the last factor changing first.
+/// A misspelt exclusion would exclude nothing: each names factors, and levels that they have in one
+/// of the extents.
+fn check_exclusions(
+    exclusions: &[Spanned<Exclusion>],
+    factors: &BTreeMap<Spanned<String>, Vec<Spanned<Value>>>,
+    quick: &BTreeMap<Spanned<String>, Vec<Spanned<Value>>>,
+) -> Result<(), Wrong> {
+    for exclusion in exclusions {
+        let wrong = |at: usize, problem| {
+            Err(Wrong {
+                at: Some(at),
+                problem,
+            })
+        };
+        if exclusion.get_ref().is_empty() {
+            let problem = "exclude: name at least one factor and its level".to_owned();
+            return wrong(exclusion.span().start, problem);
+        }
+        for (factor, excluded) in exclusion.get_ref() {
+            let at = factor.span().start;
+            let factor = factor.get_ref();
+            let mut known = factors.iter().chain(quick);
+            if !known.any(|(known, _)| known.get_ref() == factor) {
+                return wrong(at, format!("exclude: there is no factor `{factor}`"));
+            }
+            let known = factors.iter().chain(quick);
+            let of_factor = known.filter(|(known, _)| known.get_ref() == factor);
+            let levels: Vec<_> = of_factor
+                .flat_map(|(_, levels)| levels.iter().map(|level| shown(level.get_ref())))
+                .collect();
+            for level in excluded.levels().iter().map(shown) {
+                if !levels.contains(&level) {
+                    let known = levels.join(", ");
+                    let problem =
+                        format!("exclude: {factor} has no level `{level}`: it has {known}");
+                    return wrong(at, problem);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn is_excluded(exclusions: &[Spanned<Exclusion>], names: &BTreeMap<String, String>) -> bool {
+    exclusions.iter().any(|exclusion| {
+        exclusion.get_ref().iter().all(|(factor, excluded)| {
+            let level = names.get(factor.get_ref());
+            level.is_some_and(|level| excluded.levels().iter().any(|one| shown(one) == *level))
+        })
+    })
+}
+
+/// Every combination of one level a factor that is not excluded, the last factor changing first.
 fn combinations(
     work: &BTreeMap<Spanned<String>, Spanned<Value>>,
     factors: &BTreeMap<Spanned<String>, Vec<Spanned<Value>>>,
+    exclusions: &[Spanned<Exclusion>],
 ) -> Result<Vec<Combination>, Wrong> {
     let mut base = Cell::default();
     for (key, value) in work {
@@ -205,6 +282,13 @@ fn combinations(
             }
         }
         all = more;
+    }
+    all.retain(|(names, _)| !is_excluded(exclusions, names));
+    if all.is_empty() {
+        return Err(Wrong {
+            at: exclusions.first().map(|exclusion| exclusion.span().start),
+            problem: "exclude: nothing is left".to_owned(),
+        });
     }
     all.into_iter()
         .map(|(levels, cell)| {
@@ -275,7 +359,7 @@ series = "transport"
         assert_eq!(campaign.repetitions, 3);
         let cell = &campaign.cells[3].cell;
         assert_eq!((cell.messages, cell.interval_ns), (1000, 1_000_000_000));
-        assert_eq!(cell.link_with_loss().unwrap(), "s22/wifi@loss=5%");
+        assert_eq!(cell.network().link.unwrap(), "s22/wifi@loss=5%");
     }
 
     #[test]
@@ -284,6 +368,52 @@ series = "transport"
         assert_eq!((campaign.repetitions, campaign.cells.len()), (1, 4));
         let cell = &campaign.cells[0].cell;
         assert_eq!((cell.messages, cell.interval_ns), (50, 100_000_000));
+    }
+
+    #[test]
+    fn excluded_combinations_are_left_out() {
+        let with = |exclude: &str, extent| {
+            let text = FILE.replace("[plot]", &format!("{exclude}\n[plot]"));
+            Campaign::parse("x", &text, extent)
+        };
+        let levels = |campaign: Campaign| -> Vec<String> {
+            let cells = campaign.cells.iter();
+            cells
+                .map(|one| format!("{} {}", one.levels["loss"], one.levels["transport"]))
+                .collect()
+        };
+        let one = "[[exclude]]\nloss = \"5%\"\ntransport = \"tls\"";
+        for extent in [Extent::Full, Extent::Quick] {
+            let left = levels(with(one, extent).unwrap());
+            assert_eq!(left, ["0% tls", "0% quic", "5% quic"]);
+        }
+        let two = "[[exclude]]\ntransport = \"tls\"\n[[exclude]]\nloss = [\"5%\"]";
+        assert_eq!(levels(with(two, Extent::Full).unwrap()), ["0% quic"]);
+        // What contradicts itself may stand there if it is left out.
+        let resumed = FILE
+            .replace("pattern = \"periodic\"", "pattern = \"connect\"")
+            .replace(
+                "[\"tls\", \"quic\"]",
+                "[\"tcp\", \"quic\"]\nresumption = [\"full\", \"0-rtt\"]",
+            );
+        assert!(Campaign::parse("x", &resumed, Extent::Full).is_err());
+        let left_out = "[[exclude]]\ntransport = \"tcp\"\nresumption = \"0-rtt\"\n[plot]";
+        let resumed = resumed.replace("[plot]", left_out);
+        let campaign = Campaign::parse("x", &resumed, Extent::Full).unwrap();
+        assert_eq!(campaign.cells.len(), 2 * 3);
+
+        let all = "[[exclude]]\nloss = [\"0%\", \"5%\"]";
+        for (exclude, says) in [
+            ("[[exclude]]\nlos = \"5%\"", "no factor `los`"),
+            ("[[exclude]]\nlink = \"s22/wifi\"", "no factor `link`"),
+            ("[[exclude]]\nloss = \"6%\"", "no level `6%`: it has 0%, 5%"),
+            ("[[exclude]]", "at least one factor"),
+            (all, "nothing is left"),
+        ] {
+            let wrong = with(exclude, Extent::Full).unwrap_err();
+            assert!(wrong.problem.contains(says), "{exclude}: {}", wrong.problem);
+            assert!(wrong.at.is_some(), "{exclude}");
+        }
     }
 
     #[test]

@@ -53,20 +53,37 @@ pub(crate) fn expected(cell: &Cell) -> Duration {
     START + round_trip * 8 + one.saturating_mul(messages)
 }
 
-/// From the publisher to the broker and back, and on to the subscriber; twice of it where half is
-/// lost.
+/// From the publisher to the broker and back, with what losses add.
 fn round_trip(cell: &Cell) -> Duration {
-    let of = |name: Option<&String>| {
-        let link = name
-            .and_then(|name| Link::load(name).ok())
-            .unwrap_or_default();
-        link.up.delay + link.down.delay
+    let link = |name: Option<String>| {
+        name.and_then(|name| Link::load(&name).ok())
+            .unwrap_or_default()
     };
-    let links = of(cell.link.as_ref()) + of(cell.sub_link.as_ref());
-    let loss: Option<mq_netem::Probability> = cell.loss.as_ref().and_then(|loss| loss.parse().ok());
-    let lost = loss.map_or(0.0, mq_netem::Probability::share);
-    // A loss costs about a quarter of a second and a round trip.
-    links + Duration::from_millis(250).mul_f64(lost) + links.mul_f64(lost * 2.0)
+    let (publisher, subscriber) = (link(cell.network().link), link(cell.sub_link.clone()));
+    let ways = [
+        &publisher.up,
+        &publisher.down,
+        &subscriber.up,
+        &subscriber.down,
+    ];
+    let delay: Duration = ways.iter().map(|way| way.delay).sum();
+    let arrive: f64 = ways.iter().map(|way| 1.0 - way.loss.mean()).product();
+    // What is seldom lost on a medium is sent again there.
+    let frames = cell.medium.as_ref().and(cell.loss.as_ref());
+    let frames = frames.and_then(|loss| loss.parse().ok());
+    let damaged = frames.map_or(0.0, mq_netem::Probability::share);
+    let damaged = damaged.powi(1 + i32::from(cell.retries.unwrap_or(7)));
+    let lost = 1.0 - arrive * (1.0 - damaged).powi(2);
+    delay + (first_timeout(cell) + delay * 2).mul_f64(lost)
+}
+
+/// What a lost packet costs beside two round trips: TCP's least time-out and its answer's delay, or,
+/// for connections, the time-out of the first packet (RFC 6298 §2).
+fn first_timeout(cell: &Cell) -> Duration {
+    match cell.pattern {
+        Pattern::Reconnect | Pattern::Connect => Duration::from_secs(1),
+        _ => Duration::from_millis(250),
+    }
 }
 
 #[cfg(test)]
@@ -126,5 +143,21 @@ mod tests {
         let campaign = campaign();
         let seconds = expected(&campaign.cells[0].cell).as_secs();
         assert!((1000..1010).contains(&seconds), "{seconds}");
+    }
+
+    #[test]
+    fn losses_are_part_of_the_time_wherever_they_are_said() {
+        let cell = |link: &str, loss: Option<&str>| Cell {
+            pattern: Pattern::StopAndWait,
+            link: Some(link.to_owned()),
+            loss: loss.map(str::to_owned),
+            ..Cell::default()
+        };
+        let clean = expected(&cell("w20/wifi", None));
+        let lossy = expected(&cell("w20/wifi", Some("5%")));
+        assert!(lossy > clean + Duration::from_secs(20), "{lossy:?}");
+        assert_eq!(lossy, expected(&cell("w20/wifi@loss=5%", None)));
+        let up = expected(&cell("w20/wifi@up.loss=5%", None));
+        assert!(clean < up && up < lossy, "{up:?}");
     }
 }

@@ -35,9 +35,25 @@ pub(crate) struct Outcome {
     pub(crate) histograms: BTreeMap<String, String>,
     pub(crate) counts: Counts,
     pub(crate) link: LinkContext,
-    /// Why it should not be trusted; a run without any is not repeated.
+    /// What is to be said of it.
     pub(crate) warnings: Vec<Warning>,
+    /// Why it ended early, if it did.
+    pub(crate) error: Option<String>,
     pub(crate) elapsed_ns: u64,
+}
+
+impl Outcome {
+    /// Whether the machine had too much else to do: such a run is repeated. Chance and losses are
+    /// findings, and no reason.
+    pub(crate) fn is_disturbed(&self) -> bool {
+        let by_machine = |warning: &Warning| {
+            matches!(
+                warning,
+                Warning::GeneratorLate { .. } | Warning::LinkOffProfile { .. }
+            )
+        };
+        self.error.is_some() || self.warnings.iter().any(by_machine)
+    }
 }
 
 /// Figures of a run: name, unit, what it is.

@@ -129,6 +129,18 @@ impl ResultSet {
         })
     }
 
+    /// Reads one to go on with it.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub(crate) fn reopen(directory: &Path) -> anyhow::Result<Self> {
+        let set = Self::load(directory)?;
+        for campaign in &set.campaigns {
+            mend(&records_file(directory, &campaign.name))?;
+        }
+        Ok(set)
+    }
+
     /// Adds a record, on the disk before this returns.
     ///
     /// # Errors
@@ -172,19 +184,16 @@ fn read_records(path: &Path) -> anyhow::Result<Vec<Record>> {
 }
 
 /// Removes what was cut off, so that the next record begins a line.
-pub(crate) fn mend(directory: &Path, campaign: &str) -> anyhow::Result<()> {
-    let path = records_file(directory, campaign);
-    let Ok(text) = fs::read(&path) else {
+fn mend(path: &Path) -> anyhow::Result<()> {
+    let Ok(text) = fs::read(path) else {
         return Ok(());
     };
-    let whole = text
-        .iter()
-        .rposition(|byte| *byte == b'\n')
-        .map_or(0, |end| end + 1);
+    let end = text.iter().rposition(|byte| *byte == b'\n');
+    let whole = end.map_or(0, |end| end + 1);
     if whole < text.len() {
-        let file = OpenOptions::new().write(true).open(&path);
+        let file = OpenOptions::new().write(true).open(path);
         let cut = file.and_then(|file| file.set_len(whole as u64));
-        cut.with_context(|| cannot("mend", &path))?;
+        cut.with_context(|| cannot("mend", path))?;
     }
     Ok(())
 }
@@ -199,4 +208,78 @@ fn write_synced(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
 
 fn cannot(what: &str, path: &Path) -> String {
     format!("cannot {what} {}", path.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::campaign::{cell::Cell, record::Outcome};
+    use mq_measure::manifest::Software;
+
+    const FILE: &str = r#"
+        title = ""
+        source = ""
+        work.link = "s22/wifi"
+        factors.loss = ["0%", "1%"]
+        factors.transport = ["tls", "quic"]
+        plot = { kind = "lines", metric = "latency_mean", x = "loss", series = "transport" }
+    "#;
+
+    fn set(directory: &Path) -> ResultSet {
+        let file = directory.join("some.toml");
+        fs::write(&file, FILE).unwrap();
+        let software = Software {
+            name: "mqbench".to_owned(),
+            version: None,
+            revision: None,
+        };
+        let manifest = Manifest::now(software.clone(), software, serde_json::Value::Null);
+        ResultSet::create(&directory.join("out"), Extent::Quick, &[file], manifest).unwrap()
+    }
+
+    fn record(repetition: u32) -> Record {
+        Record {
+            campaign: "some".to_owned(),
+            levels: [("loss".to_owned(), "1%".to_owned())].into(),
+            repetition,
+            attempt: 1,
+            seed: 7,
+            cell: Cell::default(),
+            outcome: Outcome {
+                metrics: [("latency_mean".to_owned(), 1.0 / 3.0)].into(),
+                ..Outcome::default()
+            },
+        }
+    }
+
+    #[test]
+    fn records_are_there_again_wherever_writing_was_cut_off() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut first = set(folder.path());
+        first.add(record(0)).unwrap();
+        first.add(record(1)).unwrap();
+        let file = records_file(first.directory(), "some");
+        let whole = fs::read(&file).unwrap();
+        let one = whole.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+        for cut in one..whole.len() {
+            fs::write(&file, &whole[..cut]).unwrap();
+            let mut again = ResultSet::reopen(first.directory()).unwrap();
+            assert_eq!(again.records, first.records[..1], "{cut}");
+            again.add(record(2)).unwrap();
+            let last = ResultSet::load(first.directory()).unwrap();
+            assert_eq!(last.records, again.records, "{cut}");
+        }
+    }
+
+    #[test]
+    fn results_are_not_written_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = set(folder.path());
+        let manifest = first.head.manifest.clone();
+        let file = folder.path().join("some.toml");
+        let again = ResultSet::create(first.directory(), Extent::Quick, &[file], manifest);
+        assert!(again.unwrap_err().to_string().contains("resume"));
+        let missing = ResultSet::load(folder.path()).unwrap_err().to_string();
+        assert!(missing.contains("there are no results"), "{missing}");
+    }
 }

@@ -1,6 +1,8 @@
 //! One module a command: its options, and what it does with a workload's result.
 
 pub(crate) mod broker;
+pub(crate) mod campaign;
+pub(crate) mod cell;
 pub(crate) mod compare;
 pub(crate) mod connect;
 pub(crate) mod e2e;

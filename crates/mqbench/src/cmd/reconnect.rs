@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use clap::ValueEnum;
 use mq_measure::Summary;
 use mq_transport::{Address, EarlyData};
 
@@ -25,8 +24,8 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 100)]
     size: usize,
     /// How the publisher comes back
-    #[arg(long, value_enum, default_value_t = How::ZeroRtt)]
-    resumption: How,
+    #[arg(long, value_enum, default_value_t = Resumption::ZeroRtt)]
+    resumption: Resumption,
     /// How long one message may take
     #[arg(long, default_value = "30s", value_parser = duration)]
     patience: Duration,
@@ -36,32 +35,16 @@ pub(crate) struct Args {
     transport: TransportArgs,
 }
 
-/// Kinds of resumption as the command line names them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum How {
-    /// A full handshake each time
-    Full,
-    /// With a ticket
-    Resumed,
-    /// With a ticket, CONNECT and PUBLISH as early data
-    #[value(name = "0-rtt")]
-    ZeroRtt,
-}
-
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
-    let resumption = match args.resumption {
-        How::Full => Resumption::Full,
-        How::Resumed => Resumption::Resumed,
-        How::ZeroRtt => Resumption::ZeroRtt,
-    };
+    let options = args.transport.options();
     let outcome = reconnect::run(
         args.count,
         args.size,
         args.patience,
-        resumption,
+        args.resumption,
         &args.mqtt,
-        &args.broker,
-        &args.transport.options(),
+        (&args.broker, &options),
+        (&args.broker, &options),
     )
     .await?;
     let figure = |value: fn(&Attempt) -> u64| {

@@ -43,8 +43,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
             args.size,
             args.patience,
             &args.mqtt,
-            &args.broker,
-            &connector,
+            (&args.broker, &connector),
+            (&args.broker, &connector),
         )
         .await?;
         let mut text = format!("run {run}: Δ {}", time(nanoseconds(outcome.delta)));

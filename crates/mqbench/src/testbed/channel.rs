@@ -1,7 +1,7 @@
 //! What a testbed says of its shared channel: as it was to be, and as it was.
 
 use mq_measure::Validity;
-use mq_netem::{Medium, MediumReport, StationCounts};
+use mq_netem::{Lateness, Medium, MediumReport, StationCounts};
 use serde_json::{Value, json};
 
 use super::{
@@ -93,6 +93,10 @@ impl Channel<'_> {
         let quantity = "frame error rate of the medium";
         validity.note(share_off(quantity, rate, damaged, alone));
         validity.note(late("of the medium", self.report.lateness));
+    }
+
+    pub(super) fn lateness(&self) -> Option<Lateness> {
+        self.report.lateness
     }
 
     pub(super) fn describe(&self) -> String {

@@ -101,6 +101,15 @@ impl Testbed {
         }
     }
 
+    /// How late what it emulates was, at the worst of its directions and channels.
+    pub(crate) fn lateness(&self) -> Option<Duration> {
+        let links = self
+            .links()
+            .flat_map(|(_, _, report)| [report.up.lateness, report.down.lateness]);
+        let channel = self.channel().and_then(|channel| channel.lateness());
+        links.chain([channel]).flatten().map(|late| late.p99).max()
+    }
+
     /// A line a host: its address, the broker's, and what the link is.
     pub(crate) fn map(&self) -> String {
         let line = |station: &Station| {
@@ -176,11 +185,15 @@ pub(super) fn emulated(late: Lateness) -> String {
 
 /// Whether it kept them badly.
 pub(super) fn late(of: &str, lateness: Option<Lateness>) -> Option<Warning> {
-    let late = lateness.filter(|late| late.p99 > LATE)?;
-    Some(Warning::LinkOffProfile {
+    is_late(of, lateness?.p99)
+}
+
+/// Whether a lateness at the 99th percentile is more than a profile allows.
+pub(crate) fn is_late(of: &str, p99: Duration) -> Option<Warning> {
+    (p99 > LATE).then(|| Warning::LinkOffProfile {
         quantity: format!("p99 lateness in µs {of}"),
         configured: LATE.as_secs_f64() * 1e6,
-        measured: late.p99.as_secs_f64() * 1e6,
+        measured: p99.as_secs_f64() * 1e6,
     })
 }
 

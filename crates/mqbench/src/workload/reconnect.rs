@@ -8,9 +8,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use bytes::Bytes;
+use clap::ValueEnum;
 use mq_client::Outgoing;
 use mq_codec::{QoS, TopicName};
 use mq_transport::{Address, ConnectOptions, Connector, EarlyData, HandshakeKind};
+use serde::{Deserialize, Serialize};
 
 use super::nanoseconds;
 use crate::{
@@ -41,13 +43,17 @@ pub(crate) struct Outcome {
 }
 
 /// How the publisher comes back.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
 pub(crate) enum Resumption {
-    /// With a full handshake each time.
+    /// A full handshake each time
+    #[serde(rename = "full")]
     Full,
-    /// With a ticket, without early data.
+    /// With a ticket
+    #[serde(rename = "resumed")]
     Resumed,
-    /// With a ticket; CONNECT and PUBLISH as early data.
+    /// With a ticket, CONNECT and PUBLISH as early data
+    #[value(name = "0-rtt")]
+    #[serde(rename = "0-rtt")]
     ZeroRtt,
 }
 
@@ -58,18 +64,19 @@ pub(crate) async fn run(
     patience: Duration,
     resumption: Resumption,
     mqtt: &MqttArgs,
-    address: &Address,
-    options: &ConnectOptions,
+    publisher: (&Address, &ConnectOptions),
+    subscriber: (&Address, &ConnectOptions),
 ) -> anyhow::Result<Outcome> {
     const TOPIC: &str = "mqbench/reconnect";
     let connector = Connector::new(ConnectOptions {
         resumption: resumption != Resumption::Full,
         early_data: resumption == Resumption::ZeroRtt,
-        ..options.clone()
+        ..publisher.1.clone()
     })?;
     // The subscriber stays, on tickets of its own.
+    let own = Connector::new(subscriber.1.clone())?;
     let receiver = mqtt
-        .builder(address, &Connector::new(options.clone())?, "mqbench-sub")?
+        .builder(subscriber.0, &own, "mqbench-sub")?
         .build()
         .await
         .context("the subscriber cannot connect")?;
@@ -82,7 +89,7 @@ pub(crate) async fn run(
         let dialled = Instant::now();
         // PUBLISH goes right behind CONNECT, without waiting for CONNACK.
         let client = mqtt
-            .builder(address, &connector, "mqbench-pub")?
+            .builder(publisher.0, &connector, "mqbench-pub")?
             .start()
             .context("cannot connect")?;
         let mut receipt = client.send(message).await.context("cannot publish")?;

@@ -32,18 +32,18 @@ pub(crate) async fn run(
     size: usize,
     patience: Duration,
     mqtt: &MqttArgs,
-    address: &Address,
-    connector: &Connector,
+    publisher: (&Address, &Connector),
+    subscriber: (&Address, &Connector),
 ) -> anyhow::Result<Outcome> {
     const TOPIC: &str = "mqbench/stopwait";
     let receiver = mqtt
-        .builder(address, connector, "mqbench-sub")?
+        .builder(subscriber.0, subscriber.1, "mqbench-sub")?
         .build()
         .await
         .context("the subscriber cannot connect")?;
     let mut subscription = receiver.subscribe(TOPIC, mqtt.qos).await?;
     let sender = mqtt
-        .builder(address, connector, "mqbench-pub")?
+        .builder(publisher.0, publisher.1, "mqbench-pub")?
         .build()
         .await
         .context("the publisher cannot connect")?;

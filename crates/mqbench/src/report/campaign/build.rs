@@ -14,7 +14,7 @@ use super::{
         Report, Runs, SCHEMA, Series, Test,
     },
     resample::Resample,
-    values::{Finished, Levels, Metric, Statistic, milliseconds},
+    values::{Finished, Levels, Metric, Statistic, TRANSPORT, milliseconds},
     verdict,
 };
 use crate::{
@@ -88,11 +88,11 @@ fn campaign(finished: &Finished, claims: &[Claim]) -> CampaignReport {
             warned: finished
                 .runs
                 .iter()
-                .filter(|run| !run.outcome.warnings.is_empty())
+                .filter(|run| !run.outcome.warnings.is_empty() || run.outcome.error.is_some())
                 .count(),
         },
         fixed: fixed(finished.campaign),
-        panels: facets(finished)
+        panels: facets(finished, &metric)
             .iter()
             .map(|levels| panel(finished, &metric, levels))
             .collect(),
@@ -101,7 +101,7 @@ fn campaign(finished: &Finished, claims: &[Claim]) -> CampaignReport {
         repeated: context::repeated(&finished.repeated),
         claims: claims
             .iter()
-            .filter(|c| c.campaign == *name)
+            .filter(|claim| finished.is_held_against(claim))
             .map(|c| c.id.clone())
             .collect(),
     }
@@ -126,14 +126,18 @@ fn fixed(campaign: &Campaign) -> BTreeMap<String, Value> {
         .collect()
 }
 
-/// The levels of each figure: of all factors but the abscissa and the series. Nothing is pooled
-/// that the plot does not name.
-fn facets(finished: &Finished) -> Vec<Levels> {
+/// The levels of each figure: of all factors but the abscissa and the series, those that follow from
+/// others, and the transport of ξ. Nothing is pooled that the plot does not name.
+fn facets(finished: &Finished, metric: &Metric) -> Vec<Levels> {
     let plot = &finished.campaign.plot;
     let mut all: Vec<Levels> = Vec::new();
     for cell in &finished.campaign.cells {
         let mut levels = cell.levels.clone();
-        levels.retain(|factor, _| *factor != plot.x && *factor != plot.series);
+        levels.retain(|factor, _| {
+            let drawn = *factor == plot.x || *factor == plot.series;
+            let of_xi = metric.xi.is_some() && factor == TRANSPORT;
+            !drawn && !of_xi && !finished.follows.contains(factor)
+        });
         if !all.contains(&levels) {
             all.push(levels);
         }
@@ -144,11 +148,12 @@ fn facets(finished: &Finished) -> Vec<Levels> {
 fn panel(finished: &Finished, metric: &Metric, facet: &Levels) -> Panel {
     let plot = &finished.campaign.plot;
     let xs = finished.levels(&plot.x);
+    let mut names = finished.levels(&plot.series);
+    // The baseline of ξ is 1.
     let baseline = metric.xi.and_then(|_| finished.baseline());
-    let names = finished.levels(&plot.series).into_iter();
-    let names: Vec<_> = names
-        .filter(|name| baseline.as_ref() != Some(name))
-        .collect();
+    if plot.series == TRANSPORT {
+        names.retain(|name| baseline.as_ref() != Some(name));
+    }
     let cell = |x: &str, series: &str| -> Levels {
         let mut levels = facet.clone();
         levels.insert(plot.x.clone(), x.to_owned());
@@ -176,15 +181,39 @@ fn panel(finished: &Finished, metric: &Metric, facet: &Levels) -> Panel {
         .iter()
         .zip(&groups)
         .filter_map(|(x, groups)| test(x, &names, groups, seed));
-    let all = finished.levels(&plot.series);
     Panel {
         levels: facet.clone(),
         baseline: baseline_of(finished, metric, facet),
         series: series.collect(),
         tests: tests.collect(),
-        distributions: distributions(finished, &recorded(finished, metric), &xs, &all, cell),
+        distributions: distributions(
+            finished,
+            &recorded(finished, metric),
+            &xs,
+            &lines(finished, metric, facet),
+        ),
         x: xs,
     }
+}
+
+/// The series of distributions: of ξ both sides, each by its name.
+fn lines(finished: &Finished, metric: &Metric, facet: &Levels) -> Vec<(String, Levels)> {
+    let plot = &finished.campaign.plot;
+    let mut all = Vec::new();
+    for name in finished.levels(&plot.series) {
+        let mut levels = facet.clone();
+        levels.insert(plot.series.clone(), name.clone());
+        if metric.xi.is_none() || plot.series == TRANSPORT {
+            all.push((name, levels));
+            continue;
+        }
+        for transport in finished.levels(TRANSPORT) {
+            let mut levels = levels.clone();
+            levels.insert(TRANSPORT.to_owned(), transport.clone());
+            all.push((format!("{name} {transport}"), levels));
+        }
+    }
+    all
 }
 
 /// The histograms that the metric is of; those of something else if no run has any of them.

@@ -119,9 +119,13 @@ pub(crate) fn warnings(runs: &[&Record]) -> Vec<WarningReport> {
     let mut kinds: BTreeMap<String, WarningReport> = BTreeMap::new();
     for run in runs {
         let mut seen = Vec::new();
-        for warning in &run.outcome.warnings {
+        let warnings = run.outcome.warnings.iter().map(|warning| {
             let value = serde_json::to_value(warning).unwrap_or_default();
-            let kind = text(&value["kind"]);
+            (text(&value["kind"]), warning.to_string())
+        });
+        let error = run.outcome.error.iter();
+        let error = error.map(|error| ("error".to_owned(), error.clone()));
+        for (kind, says) in warnings.chain(error) {
             let entry = kinds.entry(kind.clone()).or_insert_with(|| WarningReport {
                 kind: kind.clone(),
                 runs: 0,
@@ -131,7 +135,7 @@ pub(crate) fn warnings(runs: &[&Record]) -> Vec<WarningReport> {
             entry.found.push(WarningFound {
                 levels: run.levels.clone(),
                 repetition: run.repetition,
-                says: warning.to_string(),
+                says,
             });
             seen.push(kind);
         }
@@ -147,6 +151,7 @@ pub(crate) fn repeated(runs: &[&Record]) -> Vec<Repeated> {
         repetition: run.repetition,
         attempt: run.attempt,
         warnings: run.outcome.warnings.clone(),
+        error: run.outcome.error.clone(),
     };
     runs.iter().map(attempt).collect()
 }

@@ -21,14 +21,18 @@ pub(crate) fn distributions(
     finished: &Finished,
     of: &str,
     xs: &[String],
-    series: &[String],
-    cell: impl Fn(&str, &str) -> Levels,
+    series: &[(String, Levels)],
 ) -> Vec<Distribution> {
+    let factor = &finished.campaign.plot.x;
     let mut all = Vec::new();
     for x in xs {
         let recorders: Vec<(&String, LatencyRecorder)> = series
             .iter()
-            .filter_map(|name| Some((name, finished.pooled(of, &cell(x, name))?)))
+            .filter_map(|(name, levels)| {
+                let mut levels = levels.clone();
+                levels.insert(factor.clone(), x.clone());
+                Some((name, finished.pooled(of, &levels)?))
+            })
             .collect();
         let moments = || recorders.iter().map(|(_, recorder)| recorder.moments());
         let least = moments().filter_map(mq_measure::stats::Moments::min).min();

@@ -273,4 +273,6 @@ pub(crate) struct Repeated {
     pub(crate) repetition: u32,
     pub(crate) attempt: u32,
     pub(crate) warnings: Vec<Warning>,
+    /// Why it ended early, if it did.
+    pub(crate) error: Option<String>,
 }

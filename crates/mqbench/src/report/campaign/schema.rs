@@ -107,7 +107,9 @@ fn is_of(value: &Value, name: &Value) -> bool {
 fn whole() -> Value {
     let folder = tempfile::tempdir().unwrap();
     let set = fixture::set(folder.path());
-    let claims = claims::shipped().unwrap();
+    let mut claims = claims::shipped().unwrap();
+    // The first one of these is measured.
+    claims.retain(|claim| claim.id.starts_with("s22-wifi-5"));
     let report = report(&set.head, &set.campaigns, &set.records, &claims);
     serde_json::to_value(&report).unwrap()
 }

@@ -1,13 +1,17 @@
 //! From records to values: which runs count, what a metric is of them, and their distributions.
 
-use std::{collections::BTreeMap, path::Path};
+use std::collections::{BTreeMap, BTreeSet};
 
-use mq_measure::{LatencyRecorder, recorder::read_log, stats};
+use mq_measure::{LatencyRecorder, recorder, stats};
 
 use crate::campaign::{
-    file::Campaign,
+    claims::Claim,
+    file::{Campaign, Combination},
     record::{METRICS, Record},
 };
+
+/// The factor that ξ is a ratio of levels of.
+pub(super) const TRANSPORT: &str = "transport";
 
 /// Levels by factor.
 pub(crate) type Levels = BTreeMap<String, String>;
@@ -19,6 +23,8 @@ pub(crate) struct Finished<'a> {
     pub(crate) runs: Vec<&'a Record>,
     /// The attempts before them.
     pub(crate) repeated: Vec<&'a Record>,
+    /// Factors whose level follows from all others, and which the plot does not name.
+    pub(crate) follows: Vec<String>,
 }
 
 impl<'a> Finished<'a> {
@@ -35,6 +41,7 @@ impl<'a> Finished<'a> {
             campaign,
             runs,
             repeated,
+            follows: follows(campaign),
         }
     }
 
@@ -50,6 +57,16 @@ impl<'a> Finished<'a> {
             .filter(move |run| levels.iter().all(|(factor, level)| has(run, factor, level)))
     }
 
+    /// Whether the campaign names the claim's paper: claims are called after their files.
+    pub(crate) fn is_held_against(&self, claim: &Claim) -> bool {
+        let campaign = self.campaign;
+        let paper = |paper: &String| {
+            let rest = claim.id.strip_prefix(&paper[..]);
+            rest.is_some_and(|rest| rest.starts_with('-'))
+        };
+        claim.campaign == campaign.name && campaign.claims.iter().any(paper)
+    }
+
     /// A factor's levels, in the order of the file.
     pub(crate) fn levels(&self, factor: &str) -> Vec<String> {
         let mut levels: Vec<String> = Vec::new();
@@ -63,33 +80,38 @@ impl<'a> Finished<'a> {
         levels
     }
 
-    /// The value of a metric of every run with these levels, by repetition.
+    /// The value of a metric of every run with these levels, by repetition. Of ξ those of QUIC, if
+    /// the levels say nothing of the transport.
     pub(crate) fn values(&self, metric: &Metric, levels: &Levels) -> Vec<f64> {
         let Metric { name, xi, .. } = metric;
         let Some(xi) = xi else {
-            return self
-                .with(levels)
-                .filter_map(|run| value(run, name))
-                .collect();
+            let runs = self.with(levels);
+            return runs.filter_map(|run| value(run, name)).collect();
         };
-        let factor = &self.campaign.plot.series;
         let Some(baseline) = self.baseline() else {
             return Vec::new();
         };
-        let runs = self
-            .with(levels)
-            .filter(|run| run.levels.get(factor) != Some(&baseline));
+        let mut levels = levels.clone();
+        let transport = levels.entry(TRANSPORT.to_owned());
+        if *transport.or_insert_with(|| "quic".to_owned()) == baseline {
+            return Vec::new();
+        }
         let mut values = Vec::new();
-        for run in runs {
+        for run in self.with(&levels) {
             let mut beside = run.levels.clone();
-            beside.insert(factor.clone(), baseline.clone());
+            beside.insert(TRANSPORT.to_owned(), baseline.clone());
+            // What follows from the transport is another for the baseline.
+            beside.retain(|factor, _| !self.follows.contains(factor));
             let tcp = match xi {
                 Xi::W20 => self
                     .with(&beside)
                     .find(|other| other.repetition == run.repetition)
                     .and_then(|other| value(other, name)),
                 Xi::S21 => {
-                    let all: Vec<_> = self.with(&beside).filter_map(|r| value(r, name)).collect();
+                    let all: Vec<_> = self
+                        .with(&beside)
+                        .filter_map(|run| value(run, name))
+                        .collect();
                     stats::mean(&all)
                 }
             };
@@ -100,13 +122,11 @@ impl<'a> Finished<'a> {
         values
     }
 
-    /// The series that ξ divides by: `tls` or else `tcp`, or else the first one.
+    /// The transport that ξ divides by: TLS, or else plain TCP.
     pub(crate) fn baseline(&self) -> Option<String> {
-        let series = self.levels(&self.campaign.plot.series);
-        let named = |name: &str| series.iter().find(|level| *level == name).cloned();
-        named("tls")
-            .or_else(|| named("tcp"))
-            .or_else(|| series.first().cloned())
+        let transports = self.levels(TRANSPORT);
+        let named = |name: &str| transports.iter().find(|level| *level == name).cloned();
+        named("tls").or_else(|| named("tcp"))
     }
 
     /// Everything that was recorded within the runs with these levels, as one recorder; `None` if
@@ -120,6 +140,33 @@ impl<'a> Finished<'a> {
         }
         (!all.is_empty()).then_some(all)
     }
+}
+
+/// Without these factors, too, no two cells have the same levels. The transport is none of them.
+fn follows(campaign: &Campaign) -> Vec<String> {
+    let plot = &campaign.plot;
+    let named = [&plot.x, &plot.series].into_iter().chain(&plot.facet);
+    let named: Vec<&String> = named.collect();
+    let cells = &campaign.cells;
+    let factors = cells.first().into_iter().flat_map(|one| one.levels.keys());
+    let mut follows = Vec::new();
+    for factor in factors.filter(|factor| *factor != TRANSPORT && !named.contains(factor)) {
+        let without = |cell: &Combination| {
+            let mut levels = cell.levels.clone();
+            levels.retain(|other, _| other != factor && !follows.contains(other));
+            levels
+        };
+        if cells
+            .iter()
+            .map(without)
+            .collect::<BTreeSet<Levels>>()
+            .len()
+            == cells.len()
+        {
+            follows.push(factor.clone());
+        }
+    }
+    follows
 }
 
 fn plain(value: &serde_json::Value) -> String {
@@ -138,15 +185,12 @@ fn value(run: &Record, metric: &str) -> Option<f64> {
 
 /// A recorded histogram; one that cannot be read is none.
 fn decode(text: &str, into: &mut LatencyRecorder) {
-    // A line of a log, whose times nothing here needs.
-    let line = format!("0.0,0.0,0.0,{text}\n");
-    for logged in read_log(line.as_bytes(), Path::new("a record")).unwrap_or_default() {
-        for bucket in logged.histogram.iter_recorded() {
-            let value = logged
-                .histogram
-                .median_equivalent(bucket.value_iterated_to());
-            into.extend((0..bucket.count_at_value()).map(|_| value));
-        }
+    let Some(histogram) = recorder::decode(text) else {
+        return;
+    };
+    for bucket in histogram.iter_recorded() {
+        let value = histogram.median_equivalent(bucket.value_iterated_to());
+        into.extend((0..bucket.count_at_value()).map(|_| value));
     }
 }
 
@@ -200,10 +244,7 @@ impl Metric {
         let (unit, meaning) = match xi {
             None => (unit, meaning.to_owned()),
             Some(Xi::W20) => ("", format!("ξ, run by run (W20 eq. 1), of: {meaning}")),
-            Some(Xi::S21) => (
-                "",
-                format!("ξ, over the baseline's mean (S21 eq. 1), of: {meaning}"),
-            ),
+            Some(Xi::S21) => ("", format!("ξ, over TLS's mean (S21 eq. 1), of: {meaning}")),
         };
         Self {
             asked: asked.to_owned(),

@@ -7,10 +7,10 @@ use super::{
     resample::Resample,
     values::{Finished, Levels, Metric, Statistic, milliseconds},
 };
-use crate::campaign::claims::{Claim, Form, Verdict};
+use crate::campaign::claims::{Claim, Direction, Form, Verdict};
 
 pub(crate) fn of(claim: &Claim, all: &[Finished]) -> ClaimReport {
-    let mine = all.iter().find(|one| one.campaign.name == claim.campaign);
+    let mine = all.iter().find(|one| one.is_held_against(claim));
     let metric = Metric::parse(&claim.metric);
     let evidence = mine.and_then(|finished| evidence(claim, finished, &metric));
     let (measured, of) = evidence.unzip();
@@ -78,29 +78,33 @@ fn interval(estimate: f64, low: f64, high: f64) -> Interval {
 
 /// The levels of both sides; a trend's are the last level of its factor and the first.
 fn sides(claim: &Claim, finished: &Finished) -> (Levels, Option<Levels>) {
-    let Some(compare) = &claim.compare else {
-        return (claim.at.clone(), None);
-    };
-    let at = |level: String| {
+    let at = |factor: &str, level: &str| {
         let mut levels = claim.at.clone();
-        levels.insert(compare.factor.clone(), level);
+        levels.insert(factor.to_owned(), level.to_owned());
         levels
     };
-    let levels = finished.levels(&compare.factor);
-    let trend = claim.form == Form::Trend;
-    let last = levels.last().filter(|_| trend).cloned();
-    let first = levels.first().filter(|_| trend).cloned();
-    let of = compare
-        .of
-        .clone()
-        .or(last)
-        .map_or_else(|| claim.at.clone(), at);
-    (of, compare.with.clone().or(first).map(at))
+    if let Some(factor) = &claim.along {
+        let levels = finished.levels(factor);
+        let ends = levels.last().zip(levels.first());
+        return ends.map_or((claim.at.clone(), None), |(last, first)| {
+            (at(factor, last), Some(at(factor, first)))
+        });
+    }
+    claim
+        .compare
+        .as_ref()
+        .map_or((claim.at.clone(), None), |compare| {
+            let of = at(&compare.factor, &compare.of);
+            (of, Some(at(&compare.factor, &compare.with)))
+        })
 }
 
 /// How many steps of a trend go against it, if more than half of them do.
 fn against(claim: &Claim, finished: &Finished, metric: &Metric) -> Option<String> {
-    let factor = &claim.compare.as_ref()?.factor;
+    if claim.direction == Some(Direction::Flat) {
+        return None;
+    }
+    let factor = claim.along.as_ref()?;
     let means = finished.levels(factor).into_iter().filter_map(|level| {
         let mut levels = claim.at.clone();
         levels.insert(factor.clone(), level);

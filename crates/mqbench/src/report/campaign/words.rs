@@ -4,7 +4,7 @@ use super::{
     model::{Basis, ClaimReport, LinkConfigured, LinkMeasured, Point},
     values::Levels,
 };
-use crate::campaign::claims::Form;
+use crate::campaign::claims::{Direction, Expected, Form};
 
 /// With four digits.
 pub(super) fn number(value: f64) -> String {
@@ -63,17 +63,27 @@ pub(super) fn levels(levels: &Levels) -> String {
 /// What a claim says was printed.
 pub(super) fn printed(claim: &ClaimReport) -> String {
     let claim = &claim.claim;
-    match (claim.form, claim.figure, claim.direction) {
-        (Form::Relative, Some(figure), _) => format!("{:+.1} %", figure * 100.0),
-        (Form::Ratio, Some(figure), _) => format!("× {}", number(figure)),
-        (Form::Value, Some(figure), _) => format!("{} {}", number(figure), claim.unit),
-        (Form::Order, _, direction) => format!(
-            "{:?}",
-            direction.unwrap_or(crate::campaign::claims::Direction::Below)
-        )
-        .to_lowercase(),
-        (_, _, Some(direction)) => format!("{direction:?}").to_lowercase(),
-        _ => "–".to_owned(),
+    let figure = claim.figure.unwrap_or_default();
+    match claim.form {
+        Form::Relative => format!("{:+.1} %", figure * 100.0),
+        Form::Ratio => format!("× {}", number(figure)),
+        Form::Value => format!("{} {}", number(figure), claim.unit),
+        Form::Order => claim
+            .expected
+            .map_or("–", |expected| match expected {
+                Expected::Less => "less",
+                Expected::More => "more",
+                Expected::Alike => "alike",
+            })
+            .to_owned(),
+        Form::Trend => claim
+            .direction
+            .map_or("–", |direction| match direction {
+                Direction::Grows => "grows",
+                Direction::Shrinks => "shrinks",
+                Direction::Flat => "flat",
+            })
+            .to_owned(),
     }
 }
 

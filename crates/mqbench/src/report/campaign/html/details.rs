@@ -135,7 +135,8 @@ pub(super) fn repeated(campaign: &CampaignReport) -> String {
         return String::new();
     }
     let rows = campaign.repeated.iter().map(|attempt| {
-        let says: Vec<_> = attempt.warnings.iter().map(ToString::to_string).collect();
+        let warnings = attempt.warnings.iter().map(ToString::to_string);
+        let says: Vec<_> = warnings.chain(attempt.error.clone()).collect();
         vec![
             escape(&words::levels(&attempt.levels)),
             (attempt.repetition + 1).to_string(),

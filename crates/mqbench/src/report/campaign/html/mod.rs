@@ -133,19 +133,38 @@ fn claims(report: &Report) -> String {
         Verdict::Opposite,
         Verdict::NotMeasured,
     ];
-    let counts = verdicts.into_iter().filter_map(|verdict| {
-        let count = known
-            .iter()
-            .filter(|claim| claim.verdict == verdict)
-            .count();
-        (count > 0).then(|| format!("<li>{} <b>{count}</b></li>", badge(verdict)))
+    let mut papers: Vec<&str> = known.iter().map(|claim| paper(claim)).collect();
+    papers.dedup();
+    let count = |paper_name: Option<&str>, verdict| {
+        let of = known.iter().filter(|claim| claim.verdict == verdict);
+        of.filter(|claim| paper_name.is_none_or(|name| paper(claim) == name))
+            .count()
+    };
+    let rows = papers.iter().map(|name| Some(*name)).chain([None]);
+    let rows = rows.map(|name| {
+        let counts = verdicts.map(|verdict| count(name, verdict).to_string());
+        let head = name.map_or_else(|| "<b>all</b>".to_owned(), escape);
+        [vec![head], counts.to_vec()].concat()
     });
+    let heads = verdicts.map(badge);
+    let columns: Vec<&str> = std::iter::once("paper")
+        .chain(heads.iter().map(|head| &head[..]))
+        .collect();
+    let counts = table_of("Verdicts of each paper's claims", &columns, rows, 1);
+    let open = if known.len() <= 12 { " open" } else { "" };
     format!(
-        "<section id=\"claims\">\n<h2>What the papers claim</h2>\n<ul class=\"counts\">{}</ul>\n{}\
-         </section>\n",
-        counts.collect::<String>(),
+        "<section id=\"claims\">\n<h2>What the papers claim</h2>\n<div class=\"counts\">{counts}</div>\n\
+         <details class=\"more claims\"{open}><summary>All claims <span class=\"quiet\">{}</span>\
+         </summary>\n{}</details>\n</section>\n",
+        known.len(),
         claim_table(&known)
     )
+}
+
+/// `S22` of `S22 §5.1`.
+fn paper(claim: &ClaimReport) -> &str {
+    let source = &claim.claim.source;
+    source.split([' ', ',']).next().unwrap_or(source)
 }
 
 fn claim_table(claims: &[&ClaimReport]) -> String {
@@ -221,7 +240,11 @@ fn section(
     let mine = |claim: &&ClaimReport| campaign.claims.contains(&claim.claim.id);
     let claims: Vec<_> = report.claims.iter().filter(mine).collect();
     if !claims.is_empty() {
-        text.push_str(&more("Claims", claims.len(), &claim_table(&claims)));
+        text.push_str(&more(
+            "Claims",
+            claims.len(),
+            &format!("<div class=\"claims\">{}</div>\n", claim_table(&claims)),
+        ));
     }
     text.push_str(&tests(campaign));
     text.push_str(&links(campaign));
@@ -296,9 +319,21 @@ fn table(
     rows: impl Iterator<Item = Vec<String>>,
     texts: usize,
 ) -> String {
+    let columns: Vec<String> = columns.iter().map(|name| escape(name)).collect();
+    let columns: Vec<&str> = columns.iter().map(|name| &name[..]).collect();
+    table_of(caption, &columns, rows, texts)
+}
+
+/// The same, with columns' names that are HTML already.
+fn table_of(
+    caption: &str,
+    columns: &[&str],
+    rows: impl Iterator<Item = Vec<String>>,
+    texts: usize,
+) -> String {
     let head = columns
         .iter()
-        .map(|name| format!("<th scope=\"col\">{}</th>", escape(name)));
+        .map(|name| format!("<th scope=\"col\">{name}</th>"));
     let class = |at: usize| if at < texts { "" } else { " class=\"num\"" };
     let rows = rows.map(|row| {
         let cells = row.iter().enumerate();

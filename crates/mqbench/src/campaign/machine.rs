@@ -1,0 +1,104 @@
+//! Whether this machine has something left to give.
+
+use std::time::{Duration, Instant};
+
+/// Looks at the processors, `/proc/stat`; where there is none, it never finds them busy.
+#[derive(Debug)]
+pub(super) struct Machine {
+    last: Option<Seen>,
+    busy: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    at: Instant,
+    times: Times,
+}
+
+/// Ticks of all processors together since the machine was started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Times {
+    all: u64,
+    idle: u64,
+}
+
+impl Machine {
+    /// Over which it looks: shorter, and a single start of a program would be everything.
+    const SPAN: Duration = Duration::from_millis(500);
+
+    /// More than this share in use is busy: what is sent on time needs somebody who is free.
+    const BUSY: f64 = 0.75;
+
+    pub(super) fn new() -> Self {
+        Self {
+            last: None,
+            busy: false,
+        }
+    }
+
+    /// Whether the processors were nearly used up lately.
+    pub(super) fn is_busy(&mut self) -> bool {
+        let Some(times) = read() else {
+            return false;
+        };
+        let now = Seen {
+            at: Instant::now(),
+            times,
+        };
+        match self.last {
+            Some(last) if now.at.duration_since(last.at) < Self::SPAN => {}
+            last => {
+                self.busy = last.is_some_and(|last| times.busy_since(last.times) > Self::BUSY);
+                self.last = Some(now);
+            }
+        }
+        self.busy
+    }
+}
+
+impl Times {
+    fn busy_since(self, before: Self) -> f64 {
+        let all = self.all.saturating_sub(before.all);
+        let idle = self.idle.saturating_sub(before.idle);
+        if all == 0 {
+            return 0.0;
+        }
+        #[expect(clippy::cast_precision_loss, reason = "ticks of a second")]
+        let share = idle as f64 / all as f64;
+        1.0 - share
+    }
+
+    /// The first line of `/proc/stat`, proc(5): user, nice, system, idle, iowait, irq, softirq,
+    /// steal; what guests use is in user.
+    fn parse(stat: &str) -> Option<Self> {
+        let line = stat.lines().next()?.strip_prefix("cpu ")?;
+        let numbers: Vec<u64> = line
+            .split_whitespace()
+            .take(8)
+            .map_while(|number| number.parse().ok())
+            .collect();
+        Some(Self {
+            all: numbers.iter().sum(),
+            idle: numbers.get(3)? + numbers.get(4)?,
+        })
+    }
+}
+
+fn read() -> Option<Times> {
+    Times::parse(&std::fs::read_to_string("/proc/stat").ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_that_is_not_idle_is_busy() {
+        let before = Times::parse("cpu  100 0 50 800 50 0 0 0 7 0\ncpu0 1\n").unwrap();
+        assert_eq!((before.all, before.idle), (1000, 850));
+        let after = Times::parse("cpu  160 0 70 815 55 0 0 0 9 0\n").unwrap();
+        assert!((after.busy_since(before) - 0.8).abs() < 1e-9);
+        assert!(after.busy_since(after).abs() < 1e-9);
+        assert_eq!(Times::parse("intr 5"), None);
+    }
+}

@@ -1,0 +1,342 @@
+//! One run of one cell: its network, its broker, its pattern, and what that found.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use mq_measure::{
+    Counts, LatencyRecorder, Summary, Validity, manifest::LinkContext, recorder::encode,
+    result::ConnectKind, validity,
+};
+use mq_transport::{Address, ConnectOptions, Connector, Trust};
+
+use super::{
+    cell::{Cell, Pattern},
+    record::Outcome,
+};
+use crate::{
+    args::MqttArgs,
+    sut::{BrokerProcess, TestCertificate},
+    testbed::{Access, Testbed, is_late},
+    workload::{
+        Clock,
+        connect::{self, Dialler},
+        e2e, nanoseconds,
+        neighbours::Neighbours,
+        reconnect::{self, Resumption},
+        rtt, stopwait,
+    },
+};
+
+/// How long a message that is waited for may take: longer than any transport tries.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// The network that a cell runs in. Before there are threads.
+pub(crate) fn testbed(cell: &Cell, seed: u64) -> anyhow::Result<Testbed> {
+    Testbed::build(&cell.network(), seed)
+}
+
+/// Runs the cell in its network.
+///
+/// # Errors
+/// If nothing can be measured at all. What ends a pattern early is in the outcome.
+pub(crate) async fn run(cell: &Cell, seed: u64, testbed: &Testbed) -> anyhow::Result<Outcome> {
+    let began = Instant::now();
+    let certificate = TestCertificate::make(testbed.broker_addresses())?;
+    let congestion = cell.congestion()?;
+    let host = Some(testbed.broker());
+    let broker =
+        BrokerProcess::start(&[cell.scheme()], &certificate, Some(congestion), host).await?;
+    let mut options = ConnectOptions {
+        trust: Trust::CaFile(certificate.certificate()),
+        congestion: Some(congestion),
+        ..ConnectOptions::default()
+    };
+    if let Some(rtt) = cell.initial_rtt_ns {
+        options.quic.initial_rtt = Duration::from_nanos(rtt);
+    }
+    let bench = Bench {
+        cell,
+        seed,
+        testbed,
+        address: broker
+            .addresses
+            .first()
+            .context("the broker has no address")?
+            .clone(),
+        options,
+        mqtt: MqttArgs {
+            qos: cell.qos(),
+            mqtt: cell.mqtt,
+            keep_alive: 60,
+            username: None,
+            password: None,
+        },
+    };
+    let mut findings = Findings::default();
+    let error = bench.measure(&mut findings).await.err();
+    let late = testbed.lateness();
+    findings
+        .validity
+        .note(late.and_then(|late| is_late("of the links", late)));
+    // Ended by the program itself where the pattern has failed.
+    if error.is_none() {
+        broker.stop().await?;
+    }
+    Ok(Outcome {
+        metrics: findings.metrics,
+        histograms: findings.histograms,
+        counts: findings.counts,
+        link: LinkContext {
+            configured: Some(testbed.configured()),
+            measured: Some(testbed.measured()),
+        },
+        warnings: findings.validity.warnings,
+        error: error.map(|error| format!("{error:#}")),
+        elapsed_ns: nanoseconds(began.elapsed()),
+    })
+}
+
+/// What is found little by little.
+#[derive(Default)]
+struct Findings {
+    metrics: BTreeMap<String, f64>,
+    histograms: BTreeMap<String, String>,
+    counts: Counts,
+    validity: Validity,
+}
+
+impl Findings {
+    fn set(&mut self, metric: &str, value: f64) {
+        self.metrics.insert(metric.to_owned(), value);
+    }
+
+    /// A distribution, with its mean under its own name.
+    fn mean(&mut self, name: &str, values_ns: &[u64]) -> anyhow::Result<()> {
+        self.distribution(name, values_ns)?;
+        if let Some(mean) = self.metrics.remove(&format!("{name}_mean")) {
+            self.set(name, mean);
+        }
+        Ok(())
+    }
+
+    /// A distribution, with the metrics that its name is the beginning of.
+    fn distribution(&mut self, name: &str, values_ns: &[u64]) -> anyhow::Result<()> {
+        let mut recorder = LatencyRecorder::new();
+        recorder.extend(values_ns.iter().copied());
+        self.histograms.insert(name.to_owned(), encode(&recorder)?);
+        if let Some(summary) = Summary::from_samples(values_ns) {
+            self.set(&format!("{name}_mean"), summary.mean_ns / 1e6);
+            for (part, ns) in [
+                ("p50", summary.p50_ns),
+                ("p95", summary.p95_ns),
+                ("p99", summary.p99_ns),
+                ("max", summary.max_ns),
+            ] {
+                self.set(&format!("{name}_{part}"), ms(ns));
+            }
+            self.set(&format!("{name}_rsd"), summary.rsd);
+        }
+        Ok(())
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "milliseconds of a run")]
+fn ms(ns: u64) -> f64 {
+    ns as f64 / 1e6
+}
+
+struct Bench<'a> {
+    cell: &'a Cell,
+    seed: u64,
+    testbed: &'a Testbed,
+    /// Of the broker, but for its host: that is another for each link.
+    address: Address,
+    options: ConnectOptions,
+    mqtt: MqttArgs,
+}
+
+impl Bench<'_> {
+    async fn measure(&self, findings: &mut Findings) -> anyhow::Result<()> {
+        let before = self.testbed.publisher_packets().0;
+        let began = Instant::now();
+        match self.cell.pattern {
+            Pattern::Periodic => self.periodic(findings).await?,
+            Pattern::StopAndWait => self.stop_and_wait(findings).await?,
+            Pattern::Reconnect => self.reconnect(findings).await?,
+            Pattern::JobResult => self.job_result(findings).await?,
+            Pattern::Connect => self.connect(findings).await?,
+        }
+        let sent = self.testbed.publisher_packets().0 - before;
+        #[expect(clippy::cast_precision_loss, reason = "packets of a run")]
+        let rate = sent as f64 / began.elapsed().as_secs_f64();
+        findings.set("packets_per_second", rate);
+        Ok(())
+    }
+
+    async fn periodic(&self, findings: &mut Findings) -> anyhow::Result<()> {
+        let plan = self.plan();
+        let neighbours = self.neighbours().await?;
+        let (publisher, subscriber) = self.connectors()?;
+        let publisher = (&publisher.0, &publisher.1);
+        let subscriber = (&subscriber.0, &subscriber.1);
+        let pair = e2e::Pair::connect(&plan, &self.mqtt, publisher, subscriber).await?;
+        let clock = Clock::start();
+        let work = pair.run(clock, |_| {});
+        let (outcome, _) = neighbours.beside(&plan, clock, work).await?;
+        findings.distribution("latency", &outcome.samples.latencies_intended_ns())?;
+        findings.counts = outcome.counts;
+        findings.validity.extend(validity::counts(&outcome.counts));
+        findings
+            .validity
+            .note(outcome.lateness.warning(self.cell.interval_ns));
+        Ok(())
+    }
+
+    async fn stop_and_wait(&self, findings: &mut Findings) -> anyhow::Result<()> {
+        let (publisher, subscriber) = self.connectors()?;
+        let neighbours = self.neighbours().await?;
+        let (messages, size) = (self.cell.messages, self.cell.size);
+        let publisher = (&publisher.0, &publisher.1);
+        let subscriber = (&subscriber.0, &subscriber.1);
+        let work = stopwait::run(messages, size, PATIENCE, &self.mqtt, publisher, subscriber);
+        let (outcome, _) = neighbours
+            .beside(&self.plan(), Clock::start(), work)
+            .await?;
+        findings.set("delta", ms(nanoseconds(outcome.delta)));
+        findings.distribution("latency", &outcome.samples.latencies_sent_ns())?;
+        findings.counts = Counts {
+            sent: messages,
+            received: messages,
+            ..Counts::default()
+        };
+        Ok(())
+    }
+
+    async fn reconnect(&self, findings: &mut Findings) -> anyhow::Result<()> {
+        let (publisher, subscriber) = self.ends();
+        let neighbours = self.neighbours().await?;
+        let work = reconnect::run(
+            self.cell.messages,
+            self.cell.size,
+            PATIENCE,
+            self.cell.resumption,
+            &self.mqtt,
+            (&publisher.0, &publisher.1),
+            (&subscriber.0, &subscriber.1),
+        );
+        let (outcome, _) = neighbours
+            .beside(&self.plan(), Clock::start(), work)
+            .await?;
+        let again: Vec<_> = outcome
+            .again
+            .iter()
+            .map(|attempt| attempt.delta_ns)
+            .collect();
+        findings.mean("delta_dagger", &again)?;
+        // W20 counts the first connection as well.
+        let all = std::iter::once(&outcome.first).chain(&outcome.again);
+        let sent: Vec<_> = all.map(|attempt| attempt.sent_ns).collect();
+        findings.mean("dial_to_sent", &sent)
+    }
+
+    async fn job_result(&self, findings: &mut Findings) -> anyhow::Result<()> {
+        let ((jobs, connector), (results, worker)) = self.connectors()?;
+        let client = self.mqtt.builder(&results, &worker, "mqbench-worker")?;
+        let client = client.build().await.context("the worker cannot connect")?;
+        let answering = rtt::worker(&client, self.mqtt.qos, Duration::ZERO);
+        let measured = rtt::run(
+            self.cell.messages,
+            self.cell.interval(),
+            self.cell.size,
+            Duration::from_secs(10),
+            &self.mqtt,
+            &jobs,
+            &connector,
+        );
+        let outcome = tokio::select! {
+            outcome = measured => outcome?,
+            ended = answering => {
+                ended?;
+                anyhow::bail!("the worker's connection was lost");
+            }
+        };
+        findings.distribution("rtt", &outcome.samples.latencies_sent_ns())?;
+        findings.distribution("rtt_last", &outcome.last)?;
+        findings.counts = outcome.counts;
+        findings.validity.extend(validity::counts(&outcome.counts));
+        findings
+            .validity
+            .note(outcome.lateness.warning(self.cell.interval_ns));
+        Ok(())
+    }
+
+    async fn connect(&self, findings: &mut Findings) -> anyhow::Result<()> {
+        let kind = match (self.cell.scheme(), self.cell.resumption) {
+            (mq_transport::Scheme::Tcp, _) => ConnectKind::Tcp,
+            (_, Resumption::Full) => ConnectKind::Full,
+            (_, Resumption::Resumed) => ConnectKind::Resumed,
+            (_, Resumption::ZeroRtt) => ConnectKind::ZeroRtt,
+        };
+        let (publisher, _) = self.ends();
+        let mut dialler = Dialler::new(&publisher.0, &publisher.1, kind)?;
+        let mut connack = Vec::new();
+        let mut failed = 0;
+        for _ in 0..self.cell.messages {
+            match dialler.dial(&self.mqtt).await {
+                Ok(connected) if connected.kind == kind => connack.push(connected.connack_ns),
+                _ => failed += 1,
+            }
+            tokio::time::sleep(connect::PAUSE).await;
+        }
+        findings.distribution("connack", &connack)?;
+        findings.set("failed", ms(failed * 1_000_000));
+        Ok(())
+    }
+
+    fn plan(&self) -> e2e::Plan {
+        e2e::Plan::new(
+            "mqbench/cell",
+            self.cell.messages,
+            self.cell.interval(),
+            self.cell.size,
+            self.seed,
+        )
+    }
+
+    /// How publisher and subscriber reach the broker.
+    fn ends(&self) -> ((Address, ConnectOptions), (Address, ConnectOptions)) {
+        let (publisher, subscriber) = (self.testbed.publisher(), self.testbed.subscriber());
+        (self.end(publisher), self.end(subscriber))
+    }
+
+    fn end(&self, access: Access) -> (Address, ConnectOptions) {
+        let (mut address, mut options) = (self.address.clone(), self.options.clone());
+        address.host = access.broker.to_string();
+        options.socket.network_namespace = Some(access.namespace);
+        (address, options)
+    }
+
+    fn connectors(&self) -> anyhow::Result<((Address, Connector), (Address, Connector))> {
+        let (publisher, subscriber) = self.ends();
+        Ok((connector(publisher)?, connector(subscriber)?))
+    }
+
+    /// The other stations of the publisher's channel, connected.
+    async fn neighbours(&self) -> anyhow::Result<Neighbours> {
+        let ends = self
+            .testbed
+            .neighbours()
+            .map(|access| connector(self.end(access)));
+        let ends = ends.collect::<anyhow::Result<Vec<_>>>()?;
+        Neighbours::connect(&self.mqtt, &ends).await
+    }
+}
+
+fn connector(
+    (address, options): (Address, ConnectOptions),
+) -> anyhow::Result<(Address, Connector)> {
+    Ok((address, Connector::new(options)?))
+}

@@ -1,0 +1,294 @@
+//! Tests of what ships: campaigns in `profiles/campaigns`, claims in `profiles/claims`.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use serde::Deserialize;
+
+use super::{
+    file::{Campaign, Extent},
+    plan::{expected, turns},
+    record::METRICS,
+};
+
+/// How many cells a quick run has going at the same time.
+const SIDE_BY_SIDE: u32 = 16;
+
+fn files(folder: &str) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../profiles")
+        .join(folder);
+    let entries = std::fs::read_dir(&folder).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> = paths
+        .filter(|path| path.extension().is_some_and(|ending| ending == "toml"))
+        .collect();
+    files.sort();
+    assert!(!files.is_empty(), "{}", folder.display());
+    files
+}
+
+fn campaigns(extent: Extent) -> BTreeMap<String, Campaign> {
+    let load = |file: &PathBuf| Campaign::load(file, extent).unwrap_or_else(|e| panic!("{e:#}"));
+    let all = files("campaigns");
+    let all = all.iter().map(load);
+    all.map(|campaign| (campaign.name.clone(), campaign))
+        .collect()
+}
+
+fn levels(campaign: &Campaign, factor: &str) -> BTreeSet<String> {
+    let cells = campaign.cells.iter();
+    cells
+        .filter_map(|one| one.levels.get(factor).cloned())
+        .collect()
+}
+
+/// Whether there are cells with these levels.
+fn has_cells(campaign: &Campaign, wanted: &BTreeMap<String, String>) -> bool {
+    campaign.cells.iter().any(|one| {
+        let mut wanted = wanted.iter();
+        wanted.all(|(factor, level)| one.levels.get(factor) == Some(level))
+    })
+}
+
+fn is_metric(name: &str) -> bool {
+    let ratio = ["xi_w20:", "xi_s21:"];
+    let of = ratio.iter().find_map(|ratio| name.strip_prefix(ratio));
+    METRICS
+        .iter()
+        .any(|(known, ..)| *known == of.unwrap_or(name))
+}
+
+#[test]
+fn campaigns_load_in_both_extents_and_name_what_there_is() {
+    for extent in [Extent::Quick, Extent::Full] {
+        for (name, campaign) in campaigns(extent) {
+            let plot = &campaign.plot;
+            assert!(is_metric(&plot.metric), "{name}: {}", plot.metric);
+            assert!(!campaign.title.is_empty(), "{name}");
+            assert!(!campaign.source.is_empty(), "{name}");
+            for claims in &campaign.claims {
+                let file = format!("claims/{claims}.toml");
+                let known = files("claims");
+                assert!(known.iter().any(|path| path.ends_with(&file)), "{name}");
+            }
+            // A mark in a plot is of one cell; a ratio takes both transports from one.
+            let drawn = [Some(&plot.x), Some(&plot.series), plot.facet.as_ref()];
+            let mut drawn: Vec<_> = drawn.into_iter().flatten().collect();
+            let transport = "transport".to_owned();
+            if plot.metric.contains(':') {
+                drawn.push(&transport);
+            }
+            let marks: BTreeSet<Vec<_>> = campaign
+                .cells
+                .iter()
+                .map(|one| drawn.iter().map(|factor| &one.levels[*factor]).collect())
+                .collect();
+            assert_eq!(marks.len(), campaign.cells.len(), "{name}: plot");
+        }
+    }
+}
+
+#[test]
+fn a_quick_level_is_one_of_the_full_extent() {
+    let full = campaigns(Extent::Full);
+    for (name, quick) in campaigns(Extent::Quick) {
+        for one in &quick.cells {
+            assert!(has_cells(&full[&name], &one.levels), "{:?}", one.levels);
+        }
+    }
+}
+
+#[test]
+fn the_documented_file_loads() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/campaigns.md");
+    let docs = std::fs::read_to_string(docs).unwrap();
+    let example = docs.split("```toml\n").nth(1).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("example.toml");
+    std::fs::write(&file, example.split("```").next().unwrap()).unwrap();
+    for (extent, cells) in [(Extent::Full, 2 * 2 * 3), (Extent::Quick, 2 * 3)] {
+        let campaign = Campaign::load(&file, extent).unwrap_or_else(|e| panic!("{e:#}"));
+        assert_eq!(campaign.cells.len(), cells);
+    }
+}
+
+/// Wall time, and that of one run after the other.
+fn estimate(campaign: &Campaign) -> (Duration, Duration) {
+    let runs = turns(campaign).into_iter();
+    let runs: Vec<_> = runs
+        .map(|turn| expected(&campaign.cells[turn.cell].cell))
+        .collect();
+    let serial: Duration = runs.iter().sum();
+    let longest = runs.iter().max().copied().unwrap_or_default();
+    (longest.max(serial / SIDE_BY_SIDE), serial)
+}
+
+#[test]
+fn a_quick_run_of_one_takes_two_minutes_and_of_all_fifteen() {
+    let full = campaigns(Extent::Full);
+    let (mut walls, mut serials) = ([Duration::ZERO; 2], [Duration::ZERO; 2]);
+    for (name, quick) in campaigns(Extent::Quick) {
+        for (extent, campaign) in [&quick, &full[&name]].into_iter().enumerate() {
+            let (wall, serial) = estimate(campaign);
+            let (cells, repetitions) = (campaign.cells.len(), campaign.repetitions);
+            println!(
+                "{name} {:?}: {cells} x {repetitions}, {wall:.0?}, serial {serial:.0?}",
+                [Extent::Quick, Extent::Full][extent]
+            );
+            walls[extent] += wall;
+            serials[extent] += serial;
+            assert!(
+                extent == 1 || wall < Duration::from_mins(2),
+                "{name}: {wall:?}"
+            );
+        }
+    }
+    println!("all: {walls:.0?}, serial {serials:.0?}");
+    assert!(walls[0] < Duration::from_mins(15), "{walls:?}");
+}
+
+/// The shape that `profiles/claims/README.md` gives.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Claims {
+    claim: Vec<Claim>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Claim {
+    id: String,
+    campaign: String,
+    source: String,
+    says: String,
+    metric: String,
+    form: String,
+    at: BTreeMap<String, String>,
+    compare: Option<Compare>,
+    figure: Option<f64>,
+    unit: Option<String>,
+    expected: Option<String>,
+    along: Option<String>,
+    direction: Option<String>,
+    note: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Compare {
+    factor: String,
+    of: String,
+    with: String,
+}
+
+impl Claim {
+    /// Each form has fields of its own, and no other's.
+    fn check_form(&self) {
+        let has = [
+            ("compare", self.compare.is_some()),
+            ("figure", self.figure.is_some()),
+            ("expected", self.expected.is_some()),
+            ("along", self.along.is_some()),
+            ("direction", self.direction.is_some()),
+        ];
+        let has: Vec<_> = has
+            .iter()
+            .filter(|(_, has)| *has)
+            .map(|(name, _)| *name)
+            .collect();
+        let right: &[&str] = match &self.form[..] {
+            "relative" | "ratio" => &["compare", "figure"],
+            "value" => &["figure"],
+            "order" => &["compare", "expected"],
+            "trend" => &["along", "direction"],
+            other => panic!("{}: form {other}", self.id),
+        };
+        assert_eq!(has, right, "{}", self.id);
+        let unit = self.unit.as_deref();
+        let unit = unit.filter(|unit| !unit.is_empty());
+        assert_eq!(self.form == "value", unit.is_some(), "{}: unit", self.id);
+        for (word, words) in [
+            (&self.expected, ["less", "more", "alike"]),
+            (&self.direction, ["grows", "shrinks", "flat"]),
+        ] {
+            let known = |word: &String| words.contains(&&word[..]);
+            assert!(word.as_ref().is_none_or(known), "{}: {word:?}", self.id);
+        }
+        if let Some(unit) = unit {
+            let metric = METRICS.iter().find(|(name, ..)| *name == self.metric);
+            assert_eq!(metric.map(|(_, unit, _)| *unit), Some(unit), "{}", self.id);
+        }
+    }
+
+    /// What it names is there, and it says of which cells it is.
+    fn check_levels(&self, campaign: &Campaign) {
+        assert!(is_metric(&self.metric), "{}: {}", self.id, self.metric);
+        let mut places = vec![self.at.clone()];
+        if let Some(compare) = &self.compare {
+            assert_ne!(compare.of, compare.with, "{}", self.id);
+            let levels = [&compare.of, &compare.with].map(|level| {
+                let mut place = self.at.clone();
+                let before = place.insert(compare.factor.clone(), level.clone());
+                assert_eq!(before, None, "{}", self.id);
+                place
+            });
+            places = levels.to_vec();
+        }
+        if let Some(along) = &self.along {
+            assert!(!self.at.contains_key(along), "{}", self.id);
+            assert!(levels(campaign, along).len() > 1, "{}: {along}", self.id);
+        }
+        for place in &places {
+            assert!(has_cells(campaign, place), "{}: {place:?}", self.id);
+            // One cell, but for what a trend runs along and a ratio of transports takes.
+            let matching = campaign.cells.iter().filter(|one| {
+                let mut place = place.iter();
+                place.all(|(factor, level)| one.levels.get(factor) == Some(level))
+            });
+            let expected = self.along.as_ref().map_or(1, |along| {
+                let transports = 1 + usize::from(self.metric.contains(':'));
+                levels(campaign, along).len() * transports
+            });
+            assert_eq!(matching.count(), expected, "{}: {place:?}", self.id);
+        }
+    }
+}
+
+#[test]
+fn claims_are_of_campaigns_and_levels_that_there_are() {
+    let campaigns = campaigns(Extent::Full);
+    let mut ids = BTreeSet::new();
+    let mut claimed = BTreeSet::new();
+    for file in files("claims") {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let claims: Claims =
+            toml::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let paper = file.file_stem().unwrap().to_str().unwrap().to_owned();
+        for claim in claims.claim {
+            assert!(
+                claim.id.starts_with(&format!("{paper}-")),
+                "{}: {paper}",
+                claim.id
+            );
+            assert!(ids.insert(claim.id.clone()), "twice: {}", claim.id);
+            assert!(!claim.source.is_empty() && !claim.says.is_empty());
+            assert!(claim.note.as_ref().is_none_or(|note| !note.is_empty()));
+            let campaign = campaigns
+                .get(&claim.campaign)
+                .unwrap_or_else(|| panic!("{}: no campaign {}", claim.id, claim.campaign));
+            assert!(campaign.claims.contains(&paper), "{}", claim.id);
+            claim.check_form();
+            claim.check_levels(campaign);
+            claimed.insert(claim.campaign.clone());
+        }
+    }
+    for (name, campaign) in campaigns {
+        // The tests of DL have no form as a claim.
+        let wants = !campaign.claims.is_empty() && name != "dl-tests";
+        assert_eq!(wants, claimed.contains(&name), "{name}");
+    }
+}

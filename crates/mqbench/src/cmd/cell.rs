@@ -1,0 +1,54 @@
+//! `mqbench cell`: one run of a campaign, in a process of its own: it has a network of its own.
+//!
+//! Its standard input is a line of JSON, and stays open as long as somebody wants the answer.
+
+use std::io::BufRead as _;
+
+use anyhow::Context as _;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    campaign::{cell::Cell, run_cell},
+    report,
+    testbed::Testbed,
+};
+
+/// What such a process is told.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Order {
+    pub(crate) cell: Cell,
+    pub(crate) seed: u64,
+}
+
+/// Reads what is to be run, and builds its network. Before there are threads.
+pub(crate) fn prepare() -> anyhow::Result<(Order, Testbed)> {
+    let mut text = String::new();
+    let mut input = std::io::stdin().lock();
+    input
+        .read_line(&mut text)
+        .context("cannot read standard input")?;
+    let order: Order = serde_json::from_str(&text).context("standard input is no cell")?;
+    let testbed = run_cell::testbed(&order.cell, order.seed)?;
+    Ok((order, testbed))
+}
+
+/// Runs it, and prints what it found as JSON.
+pub(crate) async fn run(order: &Order, testbed: &Testbed) -> anyhow::Result<()> {
+    end_with_input()?;
+    let outcome = run_cell::run(&order.cell, order.seed, testbed).await?;
+    let json = serde_json::to_string(&outcome).context("cannot write JSON")?;
+    report::print(&(json + "\n"))
+}
+
+/// Ends this process when standard input does: the one that started it is gone, and nobody is left to
+/// tell the result.
+fn end_with_input() -> anyhow::Result<()> {
+    let wait = || {
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        std::process::exit(1);
+    };
+    let thread = std::thread::Builder::new().name("input".to_owned());
+    thread.spawn(wait).context("cannot start a thread")?;
+    Ok(())
+}
