@@ -15,6 +15,9 @@ pub(crate) struct Args {
     /// The directory that `mqbench campaign` wrote
     #[arg(value_name = "DIR")]
     directory: PathBuf,
+    /// Another one: a table of its differences from the first, as Markdown, instead of a page
+    #[arg(value_name = "DIR", conflicts_with_all = ["markdown", "csv", "json", "svg"])]
+    other: Option<PathBuf>,
     /// File to write; a page goes to DIR/report.html by default, all else to standard output
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -46,7 +49,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(folder) = &args.svg {
         return figures(folder, &make()?);
     }
-    let text = if args.csv {
+    let text = if let Some(other) = &args.other {
+        campaign::difference(&set, &ResultSet::load(other)?)
+    } else if args.csv {
         campaign::csv(&set.campaigns, &set.records)
     } else if args.markdown {
         campaign::markdown(&make()?)
@@ -115,6 +120,8 @@ mod tests {
         assert!(written().starts_with("# MQTT over"));
         run_with(&[results, "--out", out, "--csv"]).unwrap();
         assert!(written().starts_with("campaign,"));
+        run_with(&[results, results, "--out", out]).unwrap();
+        assert!(written().contains("no difference"));
         run_with(&[results, "--out", out, "--json"]).unwrap();
         assert!(written().contains("\"mq-report/1\""));
         let figures = folder.path().join("figures");

@@ -24,7 +24,7 @@ pub(crate) fn render(report: &Report) -> String {
         report
             .campaigns
             .iter()
-            .any(|campaign| campaign.name == claim.claim.campaign)
+            .any(|campaign| campaign.claims.contains(&claim.claim.id))
     };
     let claims: Vec<_> = report.claims.iter().filter(run).collect();
     if !claims.is_empty() {
@@ -111,7 +111,7 @@ fn section(campaign: &CampaignReport) -> String {
     text
 }
 
-fn table(columns: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+pub(super) fn table(columns: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let line = |cells: &[String]| {
         let cells: Vec<_> = cells.iter().map(|cell| cell.replace('|', "\\|")).collect();
         format!("| {} |\n", cells.join(" | "))

@@ -14,6 +14,7 @@ mod build;
 mod chart;
 mod context;
 mod csv;
+mod difference;
 mod distribution;
 mod html;
 mod markdown;
@@ -35,6 +36,7 @@ mod tests;
 
 pub(crate) use build::report;
 pub(crate) use csv::long as csv;
+pub(crate) use difference::render as difference;
 pub(crate) use html::page;
 pub(crate) use markdown::render as markdown;
 pub(crate) use model::Report;

@@ -19,7 +19,7 @@ const BOTTOM: f64 = 345.0;
 /// The page's colours on white.
 const COLOURS: [(&str, &str); 3] = [("tcp", "#737b85"), ("tls", "#2166ac"), ("quic", "#d1531f")];
 const OTHERS: [&str; 6] = [
-    "#2166ac", "#d1531f", "#6a51a3", "#2b8a57", "#737b85", "#b5458a",
+    "#6a51a3", "#2b8a57", "#b5458a", "#8a6d00", "#1b7f8c", "#737b85",
 ];
 
 /// File name and content.

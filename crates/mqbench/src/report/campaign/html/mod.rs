@@ -121,7 +121,7 @@ fn claims(report: &Report) -> String {
         report
             .campaigns
             .iter()
-            .any(|campaign| campaign.name == claim.claim.campaign)
+            .any(|campaign| campaign.claims.contains(&claim.claim.id))
     };
     let known: Vec<_> = report.claims.iter().filter(run).collect();
     if known.is_empty() {
@@ -218,6 +218,21 @@ fn section(
         missing(campaign),
     );
     for (at, panel) in campaign.panels.iter().enumerate() {
+        if panel
+            .series
+            .iter()
+            .flat_map(|one| &one.points)
+            .flatten()
+            .next()
+            .is_none()
+        {
+            text.push_str(&format!(
+                "<p class=\"notice\">{}: no run has {} yet.</p>\n",
+                escape(&panel_title(campaign, panel)),
+                escape(&campaign.plot.metric)
+            ));
+            continue;
+        }
         let id = format!("c{number}p{at}");
         charts.push(chart::figure(campaign, panel, &id));
         text.push_str(&figure(campaign, panel, &id));
