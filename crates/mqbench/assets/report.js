@@ -4,7 +4,6 @@
   const data = JSON.parse(document.getElementById('data').textContent);
   const still = matchMedia('(prefers-reduced-motion: reduce)').matches;
   const figures = new Map();
-  const symbols = ['circle', 'diamond', 'triangle', 'rect'];
 
   const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   // Names keep their colour on the whole page.
@@ -44,6 +43,13 @@
       line(centre - half, high, centre + half, high, style)];
   }
 
+  // A mark of its own for each series, so that colour is not all that tells them apart.
+  function marker(index, x, y, fill) {
+    const corners = [null, [[0, -6], [6, 0], [0, 6], [-6, 0]], [[0, -6], [5.5, 4.5], [-5.5, 4.5]], [[-4.5, -4.5], [4.5, -4.5], [4.5, 4.5], [-4.5, 4.5]]][index % 4];
+    return corners ? { type: 'polygon', shape: { points: corners.map(([dx, dy]) => [x + dx, y + dy]) }, style: { fill } }
+      : { type: 'circle', shape: { cx: x, cy: y, r: 4.5 }, style: { fill } };
+  }
+
   const items = {
     bar: (chart, index, count, ink) => (params, api) => {
       const [centre, width] = place(api, index, count, 52);
@@ -57,11 +63,16 @@
           style: { fill: colour(chart.points[index].name) } },
         ...whisker(centre, y(api.value(2)), y(api.value(3)), width * 0.6, { stroke: ink, lineWidth: 1.5 })] };
     },
-    whisker: (chart, index, count, ink) => (params, api) => {
-      const [x] = api.coord([api.value(0), api.value(1)]);
-      const y = value => api.coord([api.value(0), value])[1];
-      return { type: 'group', children: whisker(x, y(api.value(2)), y(api.value(3)), 12,
-        { stroke: colour(chart.points[index].name), lineWidth: 1.5 }) };
+    // Series stand a little aside of each other, so that no interval hides another.
+    line: (chart, index, count) => (params, api) => {
+      const at = api.value(0), aside = (index - (count - 1) / 2) * Math.min(9, api.size([1, 0])[0] * 0.6 / count);
+      const spot = (x, value) => { const [left, top] = api.coord([x, value]); return [left + aside, top]; };
+      const [x, y] = spot(at, api.value(1)), hue = colour(chart.points[index].name);
+      const before = at > 0 ? chart.points[index].points[at - 1] : null;
+      const [low, high] = [2, 3].map(i => spot(at, api.value(i))[1]);
+      return { type: 'group', children: [
+        ...(before && !(chart.log && before.mean <= 0) ? [line(...spot(at - 1, before.mean), x, y, { stroke: hue, lineWidth: 2 })] : []),
+        ...whisker(x, low, high, 12, { stroke: hue, lineWidth: 1.5 }), marker(index, x, y, hue)] };
     },
     box: (chart, index, count, ink) => (params, api) => {
       const [centre, width] = place(api, index, count, 44);
@@ -102,23 +113,23 @@
     const option = structuredClone(chart.option);
     const count = chart.points.length;
     option.xAxis = { ...look.axis, ...option.xAxis, splitLine: { show: false }, nameLocation: 'middle', nameGap: 28 };
-    option.yAxis = { ...look.axis, ...option.yAxis, nameTextStyle: { align: 'left', color: look.quiet, padding: [0, 0, 4, -30] } };
+    option.yAxis = { ...look.axis, ...option.yAxis };
     if (chart.log) {
       const positive = values(chart).filter(v => v > 0);
       option.yAxis = logarithmic(option.yAxis, Math.min(...positive), Math.max(...positive));
-    } else if (chart.floor !== null && chart.floor !== undefined) {
+    } else if (chart.floor !== null) {
       option.yAxis.min = chart.floor;
+    } else if (chart.mark !== null) {
+      // The dashed line is always in sight.
+      option.yAxis.min = range => chart.mark < range.min ? chart.mark : null;
+      option.yAxis.max = range => chart.mark > range.max ? chart.mark : null;
     }
     let mark = chart.mark !== null;
     option.series = option.series.map(series => {
       const index = chart.points.findIndex(one => one.name === series.name);
       const hue = colour(series.name);
-      const own = { ...series, color: hue, itemStyle: { color: hue } };
-      if (series.type === 'custom') {
-        own.renderItem = items[series.renderItem](chart, index, count, look.ink);
-      } else {
-        own.symbol = symbols[index % symbols.length];
-      }
+      const own = { ...series, color: hue, itemStyle: { color: hue },
+        renderItem: items[series.renderItem](chart, index, count, look.ink) };
       if (mark) {
         mark = false;
         own.markLine = { silent: true, symbol: 'none', animation: false,
@@ -146,7 +157,7 @@
     const option = structuredClone(chart.option);
     const cell = chart.cells[chart.cell];
     option.xAxis = { ...look.axis, ...option.xAxis, nameLocation: 'middle', nameGap: 28 };
-    option.yAxis = { ...look.axis, ...option.yAxis, nameTextStyle: { align: 'left', color: look.quiet, padding: [0, 0, 4, -30] } };
+    option.yAxis = { ...look.axis, ...option.yAxis };
     const bounds = cell.series[0].bounds;
     if (chart.log) option.xAxis = logarithmic(option.xAxis, bounds[0], bounds[bounds.length - 1]);
     if (chart.cdf) option.yAxis = { ...option.yAxis, max: 100, name: 'messages that took no longer [%]' };
@@ -173,8 +184,11 @@
   function draw(chart) {
     const style = look();
     const { option, legend, zoom } = (chart.kind === 'figure' ? figureOption : distributionOption)(chart, style);
+    const title = option.yAxis.name;
+    option.yAxis.name = '';
     chart.view.setOption({
       ...option,
+      title: { text: title, left: 0, top: 30, padding: 0, textStyle: { color: style.quiet, fontSize: 12, fontWeight: 'normal' } },
       animation: !still && !navigator.webdriver,
       animationDuration: 250,
       backgroundColor: 'transparent',
@@ -255,16 +269,29 @@
     if (!positive) document.querySelector(`[data-for="${chart.id}"][data-do=log]`).disabled = true;
     const select = document.querySelector(`select[data-for="${chart.id}"]`);
     if (select) select.selectedIndex = chart.cell;
-    make(document.getElementById(chart.id));
   }
   for (const control of document.querySelectorAll('[data-do]')) {
     control.addEventListener(control.tagName === 'SELECT' ? 'change' : 'click', () => act(control));
   }
+  // One after the other, so that a page of many figures answers meanwhile.
+  const waiting = new Set();
+  function next() {
+    for (const element of waiting) {
+      waiting.delete(element);
+      make(element);
+      setTimeout(next);
+      return;
+    }
+  }
   const size = new ResizeObserver(entries => {
     for (const { target } of entries) {
-      make(target);
       const chart = figures.get(target.id);
-      if (chart.view && target.clientWidth > 0) chart.view.resize();
+      if (!chart.view) {
+        if (waiting.size === 0) setTimeout(next);
+        waiting.add(target);
+      } else if (target.clientWidth > 0) {
+        chart.view.resize();
+      }
     }
   });
   for (const element of document.querySelectorAll('.chart')) size.observe(element);
@@ -273,5 +300,6 @@
   matchMedia('print').addEventListener('change', redraw);
   addEventListener('beforeprint', () => {
     for (const part of document.querySelectorAll('details.more, details.data')) part.open = true;
+    for (const element of document.querySelectorAll('.chart')) make(element);
   });
 })();

@@ -18,17 +18,7 @@ pub(super) fn figure(campaign: &CampaignReport, panel: &Panel, id: &str) -> Valu
     for one in &panel.series {
         match plot.kind {
             PlotKind::Bars => series.push(custom(one, "bar", |p| vec![p.mean, low(p), high(p)])),
-            PlotKind::Lines => {
-                let points = one.points.iter().map(|p| p.as_ref().map(|p| p.mean));
-                series.push(json!({
-                    "type": "line",
-                    "name": one.name,
-                    "data": points.collect::<Vec<_>>(),
-                    "symbolSize": 9,
-                    "lineStyle": { "width": 2 },
-                }));
-                series.push(custom(one, "whisker", |p| vec![p.mean, low(p), high(p)]));
-            }
+            PlotKind::Lines => series.push(custom(one, "line", |p| vec![p.mean, low(p), high(p)])),
             PlotKind::BoxTukey | PlotKind::BoxPercentiles => series.push(custom(one, "box", boxed)),
         }
     }
@@ -43,7 +33,6 @@ pub(super) fn figure(campaign: &CampaignReport, panel: &Panel, id: &str) -> Valu
         "file": file_name(campaign, panel),
         "kind": "figure",
         "unit": plot.unit,
-        "whiskers": plot.kind != PlotKind::Lines || has_intervals(panel),
         "baseline": panel.baseline,
         "mark": mark(campaign, panel),
         "log": starts_logarithmic(campaign, panel),
@@ -190,15 +179,6 @@ pub(super) fn low(point: &Point) -> f64 {
 
 pub(super) fn high(point: &Point) -> f64 {
     point.high.unwrap_or(point.mean)
-}
-
-fn has_intervals(panel: &Panel) -> bool {
-    panel
-        .series
-        .iter()
-        .flat_map(|series| &series.points)
-        .flatten()
-        .any(|point| point.low.is_some())
 }
 
 /// Where the axis of bars with a baseline begins: there, or below if a bar is.
