@@ -2,7 +2,6 @@
 'use strict';
 (() => {
   const data = JSON.parse(document.getElementById('data').textContent);
-  const still = matchMedia('(prefers-reduced-motion: reduce)').matches;
   const figures = new Map();
 
   const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -189,8 +188,7 @@
     chart.view.setOption({
       ...option,
       title: { text: title, left: 0, top: 30, padding: 0, textStyle: { color: style.quiet, fontSize: 12, fontWeight: 'normal' } },
-      animation: !still && !navigator.webdriver,
-      animationDuration: 250,
+      animation: false,
       backgroundColor: 'transparent',
       textStyle: { fontFamily: getComputedStyle(document.body).fontFamily },
       grid: { left: 8, right: 14, top: 62, bottom: 30, containLabel: true },
@@ -283,7 +281,9 @@
       return;
     }
   }
+  let printing = false;
   const size = new ResizeObserver(entries => {
+    if (printing) return;
     for (const { target } of entries) {
       const chart = figures.get(target.id);
       if (!chart.view) {
@@ -299,7 +299,19 @@
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', redraw);
   matchMedia('print').addEventListener('change', redraw);
   addEventListener('beforeprint', () => {
+    printing = true;
     for (const part of document.querySelectorAll('details.more, details.data')) part.open = true;
-    for (const element of document.querySelectorAll('.chart')) make(element);
+    for (const element of document.querySelectorAll('.chart')) {
+      make(element);
+      const view = figures.get(element.id).view;
+      if (!view) continue;
+      view.getZr().flush();
+      // As wide as the paper has it.
+      element.querySelector('svg').setAttribute('viewBox', `0 0 ${view.getWidth()} ${view.getHeight()}`);
+    }
+  });
+  addEventListener('afterprint', () => {
+    printing = false;
+    for (const drawing of document.querySelectorAll('.chart svg')) drawing.removeAttribute('viewBox');
   });
 })();

@@ -42,7 +42,7 @@ impl Page {
     fn open(chromium: &Path, profile: &Path, file: &Path) -> Self {
         // The protocol is on descriptors 3 and 4, messages end with a zero.
         let script = "exec \"$0\" --headless --no-sandbox --disable-gpu --disable-quic \
-                      --no-first-run --disable-background-networking --disable-component-update \
+                      --disable-dev-shm-usage --no-first-run --disable-background-networking --disable-component-update \
                       --disable-sync --hide-scrollbars --remote-debugging-pipe \
                       --user-data-dir=\"$1\" about:blank 3<&0 4>&1 >/dev/null </dev/null 2>&1";
         let mut browser = Command::new("sh")
@@ -148,7 +148,7 @@ impl Page {
         drawing.as_str().unwrap().to_owned()
     }
 
-    /// Writes what the page looks like, if `MQ_SCREENSHOTS` names a folder for it.
+    /// Writes what the page looks like (`base64 -d`), if `MQ_SCREENSHOTS` names a folder for it.
     fn screenshot(&mut self, name: &str) {
         let Some(folder) = std::env::var_os("MQ_SCREENSHOTS") else {
             return;
@@ -157,8 +157,8 @@ impl Page {
         std::thread::sleep(Duration::from_millis(400));
         let params = json!({ "format": "png", "captureBeyondViewport": true });
         let shot = self.call("Page.captureScreenshot", &params);
-        let log = format!("0.0,0.0,0.0,{}", shot["data"].as_str().unwrap());
-        std::fs::write(Path::new(&folder).join(format!("{name}.b64")), &log[12..]).unwrap();
+        let file = Path::new(&folder).join(format!("{name}.png.base64"));
+        std::fs::write(file, shot["data"].as_str().unwrap()).unwrap();
     }
 }
 

@@ -26,6 +26,7 @@ mod verdict;
 mod words;
 
 #[cfg(test)]
+#[cfg(unix)]
 mod browser;
 #[cfg(test)]
 pub(crate) mod fixture;
