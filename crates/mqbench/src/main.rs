@@ -69,6 +69,8 @@ enum Command {
     /// Hosts and emulated links for any other program
     #[cfg(unix)]
     Lab(cmd::lab::Args),
+    /// What campaigns found: a page, tables, or data
+    Report(cmd::report::Args),
     /// Run the broker
     Broker(cmd::broker::Args),
     /// Links on real interfaces, by the kernel's netem: set, show, check, clear
@@ -82,6 +84,8 @@ fn main() -> ExitCode {
     let result = match cli.command {
         // The broker chooses its own threads.
         Command::Broker(args) => cmd::broker::run(&args).map(done),
+        // It reads and computes: nothing to wait for.
+        Command::Report(args) => cmd::report::run(&args).map(done),
         #[cfg(unix)]
         Command::Lab(args) => cmd::lab::run(&args),
         // It has its own answer to signals: whatever comes, an interface is put back.
@@ -143,7 +147,7 @@ async fn dispatch(command: Command, testbed: Option<Testbed>) -> anyhow::Result<
         Command::Connect(args) => cmd::connect::run(args).await,
         Command::Load(args) => cmd::load::run(args).await,
         Command::Campaign(args) => cmd::campaign::run(args).await,
-        Command::Broker(_) | Command::Cell => unreachable!("main runs it"),
+        Command::Broker(_) | Command::Cell | Command::Report(_) => unreachable!("main runs it"),
         #[cfg(unix)]
         Command::Lab(_) => unreachable!("main runs it"),
         #[cfg(target_os = "linux")]

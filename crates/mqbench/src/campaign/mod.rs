@@ -1,10 +1,11 @@
 //! Campaigns: many runs from a file of factors and levels, and what is made of them.
 //!
 //! `file` reads a campaign, `plan` puts its runs in order, `cell` is one combination of levels,
-//! `run_cell` one run of it, `runner` runs many side by side while the `machine` keeps its timing, `record` is what a run leaves, `store`
-//! the result set on disk.
+//! `run_cell` one run of it, `runner` runs many side by side while the `machine` keeps its timing,
+//! `record` is what a run leaves, `store` the result set on disk. `claims` is what papers printed.
 
 pub(crate) mod cell;
+pub(crate) mod claims;
 pub(crate) mod file;
 mod machine;
 pub(crate) mod plan;

@@ -14,6 +14,7 @@ pub(crate) mod load;
 pub(crate) mod net;
 pub(crate) mod publish;
 pub(crate) mod reconnect;
+pub(crate) mod report;
 pub(crate) mod rtt;
 pub(crate) mod stopwait;
 pub(crate) mod subscribe;

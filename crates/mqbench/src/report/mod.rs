@@ -1,5 +1,6 @@
 //! What a person reads: tables and histograms as text. All printing of results is here.
 
+pub(crate) mod campaign;
 pub(crate) mod compare;
 pub(crate) mod histogram;
 pub(crate) mod units;

@@ -1,0 +1,317 @@
+// Draws the figures of a report from the data in the page. All else is in the HTML already.
+'use strict';
+(() => {
+  const data = JSON.parse(document.getElementById('data').textContent);
+  const figures = new Map();
+
+  const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  // Names keep their colour on the whole page.
+  const names = [];
+  const colour = name => {
+    const own = /^(tcp|tls|quic)$/.test(name) && css('--' + name);
+    if (own) return own;
+    if (!names.includes(name)) names.push(name);
+    return css('--s' + names.indexOf(name) % 6);
+  };
+  const shown = value => value === null || value === undefined ? '–'
+    : Math.abs(value) >= 1000 ? value.toFixed(0) : String(Number(value.toPrecision(4)));
+  const safe = text => String(text).replace(/[&<>"]/g, c => `&#${c.charCodeAt(0)};`);
+
+  // Ticks of a logarithmic axis, 1-2-5 a decade; within less than a decade closer ones.
+  function ticks(low, high) {
+    const steps = high / low > 300 ? [1] : high / low > 8 ? [1, 2, 5] : [1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9];
+    const all = [];
+    for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++) {
+      for (const step of steps) all.push(Number((step * 10 ** power).toPrecision(3)));
+    }
+    const below = all.filter(tick => tick <= low).pop(), above = all.find(tick => tick >= high);
+    return all.filter(tick => tick >= below && tick <= above);
+  }
+
+  // Where the item of a series stands within its category, and how wide it is.
+  function place(api, index, count, most) {
+    const slot = Math.min(api.size([1, 0])[0] * 0.78 / count, most);
+    const centre = api.coord([api.value(0), api.value(1)])[0] + (index - (count - 1) / 2) * slot;
+    return [centre, slot * 0.84];
+  }
+  const line = (x1, y1, x2, y2, style) => ({ type: 'line', shape: { x1, y1, x2, y2 }, style });
+  function whisker(centre, low, high, width, style) {
+    if (Math.abs(low - high) < 0.5) return [];
+    const half = Math.min(width / 2, 7);
+    return [line(centre, low, centre, high, style), line(centre - half, low, centre + half, low, style),
+      line(centre - half, high, centre + half, high, style)];
+  }
+
+  // A mark of its own for each series, so that colour is not all that tells them apart.
+  function marker(index, x, y, fill) {
+    const corners = [null, [[0, -6], [6, 0], [0, 6], [-6, 0]], [[0, -6], [5.5, 4.5], [-5.5, 4.5]], [[-4.5, -4.5], [4.5, -4.5], [4.5, 4.5], [-4.5, 4.5]]][index % 4];
+    return corners ? { type: 'polygon', shape: { points: corners.map(([dx, dy]) => [x + dx, y + dy]) }, style: { fill } }
+      : { type: 'circle', shape: { cx: x, cy: y, r: 4.5 }, style: { fill } };
+  }
+
+  const items = {
+    bar: (chart, index, count, ink) => (params, api) => {
+      const [centre, width] = place(api, index, count, 52);
+      const y = value => api.coord([api.value(0), value])[1];
+      const bottom = params.coordSys.y + params.coordSys.height;
+      const stands = chart.baseline ?? (chart.log ? null : 0);
+      const foot = stands === null ? bottom : Math.min(y(stands), bottom);
+      const top = y(api.value(1));
+      return { type: 'group', children: [
+        { type: 'rect', shape: { x: centre - width / 2, y: Math.min(top, foot), width, height: Math.max(Math.abs(foot - top), 1), r: 1 },
+          style: { fill: colour(chart.points[index].name) } },
+        ...whisker(centre, y(api.value(2)), y(api.value(3)), width * 0.6, { stroke: ink, lineWidth: 1.5 })] };
+    },
+    // Series stand a little aside of each other, so that no interval hides another.
+    line: (chart, index, count) => (params, api) => {
+      const at = api.value(0), aside = (index - (count - 1) / 2) * Math.min(9, api.size([1, 0])[0] * 0.6 / count);
+      const spot = (x, value) => { const [left, top] = api.coord([x, value]); return [left + aside, top]; };
+      const [x, y] = spot(at, api.value(1)), hue = colour(chart.points[index].name);
+      const before = at > 0 ? chart.points[index].points[at - 1] : null;
+      const [low, high] = [2, 3].map(i => spot(at, api.value(i))[1]);
+      return { type: 'group', children: [
+        ...(before && !(chart.log && before.mean <= 0) ? [line(...spot(at - 1, before.mean), x, y, { stroke: hue, lineWidth: 2 })] : []),
+        ...whisker(x, low, high, 12, { stroke: hue, lineWidth: 1.5 }), marker(index, x, y, hue)] };
+    },
+    box: (chart, index, count, ink) => (params, api) => {
+      const [centre, width] = place(api, index, count, 44);
+      const y = value => api.coord([api.value(0), value])[1];
+      const [q1, median, q3, low, high] = [1, 2, 3, 4, 5].map(i => y(api.value(i)));
+      const hue = colour(chart.points[index].name), edge = { stroke: hue, lineWidth: 1.5 };
+      const point = chart.points[index].points[api.value(0)];
+      const dots = (point.outliers || []).filter(v => !chart.log || v > 0).map(value => ({
+        type: 'circle', shape: { cx: centre, cy: y(value), r: 2.2 }, style: { fill: 'none', stroke: hue, opacity: 0.65 } }));
+      const half = width / 4;
+      return { type: 'group', children: [
+        line(centre, q1, centre, low, edge), line(centre, q3, centre, high, edge),
+        line(centre - half, low, centre + half, low, edge), line(centre - half, high, centre + half, high, edge),
+        { type: 'rect', shape: { x: centre - width / 2, y: Math.min(q1, q3), width, height: Math.max(Math.abs(q1 - q3), 1) },
+          style: { fill: hue, opacity: 0.28 } },
+        { type: 'rect', shape: { x: centre - width / 2, y: Math.min(q1, q3), width, height: Math.max(Math.abs(q1 - q3), 1) },
+          style: { fill: 'none', ...edge } },
+        line(centre - width / 2, median, centre + width / 2, median, { stroke: hue, lineWidth: 3 }), ...dots] };
+    },
+  };
+
+  function values(chart) {
+    const all = [];
+    for (const series of chart.points) for (const point of series.points) {
+      if (point) all.push(point.mean, point.low ?? point.mean, point.high ?? point.mean, ...(point.outliers || []));
+    }
+    if (chart.mark !== null) all.push(chart.mark);
+    return all;
+  }
+
+  function logarithmic(axis, low, high) {
+    const marks = ticks(low, high);
+    return { ...axis, type: 'log', min: marks[0], max: marks[marks.length - 1],
+      axisTick: { ...axis.axisTick, customValues: marks }, axisLabel: { ...axis.axisLabel, customValues: marks } };
+  }
+
+  function figureOption(chart, look) {
+    const option = structuredClone(chart.option);
+    const count = chart.points.length;
+    option.xAxis = { ...look.axis, ...option.xAxis, splitLine: { show: false }, nameLocation: 'middle', nameGap: 28 };
+    option.yAxis = { ...look.axis, ...option.yAxis };
+    if (chart.log) {
+      const positive = values(chart).filter(v => v > 0);
+      option.yAxis = logarithmic(option.yAxis, Math.min(...positive), Math.max(...positive));
+    } else if (chart.floor !== null) {
+      option.yAxis.min = chart.floor;
+    } else if (chart.mark !== null) {
+      // The dashed line is always in sight.
+      option.yAxis.min = range => chart.mark < range.min ? chart.mark : null;
+      option.yAxis.max = range => chart.mark > range.max ? chart.mark : null;
+    }
+    let mark = chart.mark !== null;
+    option.series = option.series.map(series => {
+      const index = chart.points.findIndex(one => one.name === series.name);
+      const hue = colour(series.name);
+      const own = { ...series, color: hue, itemStyle: { color: hue },
+        renderItem: items[series.renderItem](chart, index, count, look.ink) };
+      if (mark) {
+        mark = false;
+        own.markLine = { silent: true, symbol: 'none', animation: false,
+          lineStyle: { color: look.ink, type: 'dashed', width: 1 }, label: { show: false }, data: [{ yAxis: chart.mark }] };
+      }
+      return own;
+    });
+    option.tooltip = { ...look.tooltip, trigger: 'axis', axisPointer: { type: 'shadow', shadowStyle: { color: look.shadow } },
+      formatter: params => {
+        const at = params[0].dataIndex;
+        const x = params[0].axisValue ?? option.xAxis.data[at];
+        const index = option.xAxis.data.indexOf(x);
+        const rows = chart.points.map(series => {
+          const p = series.points[index];
+          if (!p) return '';
+          const interval = p.low === null ? '' : ` (${shown(p.low)} to ${shown(p.high)}, over ${p.of})`;
+          return `<div><span style="color:${colour(series.name)}">■</span> ${safe(series.name)} <b>${shown(p.mean)}</b> ${safe(chart.unit)}${interval}, n ${p.n}</div>`;
+        });
+        return `<b>${safe(chart.option.xAxis.name)} ${safe(x)}</b>${rows.join('')}`;
+      } };
+    return { option, legend: chart.points.map(one => one.name), zoom: 'yAxisIndex' };
+  }
+
+  function distributionOption(chart, look) {
+    const option = structuredClone(chart.option);
+    const cell = chart.cells[chart.cell];
+    option.xAxis = { ...look.axis, ...option.xAxis, nameLocation: 'middle', nameGap: 28 };
+    option.yAxis = { ...look.axis, ...option.yAxis };
+    const bounds = cell.series[0].bounds;
+    if (chart.log) option.xAxis = logarithmic(option.xAxis, bounds[0], bounds[bounds.length - 1]);
+    if (chart.cdf) option.yAxis = { ...option.yAxis, max: 100, name: 'messages that took no longer [%]' };
+    option.series = cell.series.map((one, index) => {
+      const hue = colour(one.name);
+      const points = chart.cdf ? one.percentiles.map(([percent, value]) => [value, percent])
+        : [...one.shares.map((share, i) => [one.bounds[i], share * 100]), [one.bounds[one.bounds.length - 1], 0]];
+      return { type: 'line', name: one.name, data: points, color: hue, symbol: 'none', step: chart.cdf ? false : 'end',
+        lineStyle: { width: 2, type: ['solid', 'dashed', 'dotted'][index % 3] }, areaStyle: chart.cdf ? undefined : { opacity: 0.15 } };
+    });
+    option.tooltip = { ...look.tooltip, trigger: 'axis', valueFormatter: value => `${shown(value)} %` };
+    return { option, legend: cell.series.map(one => one.name), zoom: 'xAxisIndex' };
+  }
+
+  function look() {
+    const [ink, quiet, grid, card, rule] = ['--ink', '--quiet', '--grid', '--card', '--line'].map(css);
+    return { ink, quiet, shadow: grid,
+      axis: { nameTextStyle: { color: quiet }, axisLine: { show: true, lineStyle: { color: quiet } },
+        axisTick: { lineStyle: { color: quiet } }, axisLabel: { color: quiet, formatter: v => typeof v === 'number' ? shown(v) : v },
+        splitLine: { lineStyle: { color: grid } } },
+      tooltip: { confine: true, backgroundColor: card, borderColor: rule, textStyle: { color: ink, fontSize: 12 } } };
+  }
+
+  function draw(chart) {
+    const style = look();
+    const { option, legend, zoom } = (chart.kind === 'figure' ? figureOption : distributionOption)(chart, style);
+    const title = option.yAxis.name;
+    option.yAxis.name = '';
+    chart.view.setOption({
+      ...option,
+      title: { text: title, left: 0, top: 30, padding: 0, textStyle: { color: style.quiet, fontSize: 12, fontWeight: 'normal' } },
+      animation: false,
+      backgroundColor: 'transparent',
+      textStyle: { fontFamily: getComputedStyle(document.body).fontFamily },
+      grid: { left: 8, right: 14, top: 62, bottom: 30, containLabel: true },
+      legend: { top: 0, left: 0, data: legend.map(name => ({ name, icon: 'roundRect' })), textStyle: { color: style.ink },
+        inactiveColor: style.quiet, itemWidth: 14, itemHeight: 10 },
+      dataZoom: [{ type: 'inside', [zoom]: 0, filterMode: 'none', zoomOnMouseWheel: 'ctrl', moveOnMouseMove: true,
+        moveOnMouseWheel: false, start: chart.window[0], end: chart.window[1] }],
+    }, { notMerge: true });
+  }
+
+  function save(name, type, text) {
+    const link = document.createElement('a');
+    link.href = URL.createObjectURL(new Blob([text], { type }));
+    link.download = name;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+  }
+
+  // Half as much, around where most of it is; twice as much.
+  function zoomed([start, end], factor, middle) {
+    const width = Math.min((end - start) * factor, 100);
+    const from = Math.min(Math.max(Math.min(Math.max(middle, start), end) - width / 2, 0), 100 - width);
+    return [from, from + width];
+  }
+  function middle(chart) {
+    if (chart.kind === 'distribution') return 25;
+    const map = chart.log ? Math.log : v => v;
+    const all = values(chart).filter(v => !chart.log || v > 0).map(map);
+    const means = chart.points.flatMap(s => s.points).filter(Boolean).map(p => map(p.median)).sort((a, b) => a - b);
+    const scaled = chart.option.yAxis.scale || chart.log;
+    const low = scaled ? Math.min(...all) : Math.min(0, ...all), high = Math.max(...all);
+    return high > low ? (means[means.length >> 1] - low) / (high - low) * 100 : 50;
+  }
+
+  const actions = {
+    log: (chart, control) => {
+      chart.log = !chart.log;
+      chart.window = [0, 100];
+      control.setAttribute('aria-pressed', chart.log);
+    },
+    cdf: (chart, control) => {
+      chart.cdf = !chart.cdf;
+      control.setAttribute('aria-pressed', chart.cdf);
+    },
+    cell: (chart, control) => { chart.cell = control.selectedIndex; chart.window = [0, 100]; },
+    in: chart => { chart.window = zoomed(chart.window, 0.5, middle(chart)); },
+    out: chart => { chart.window = zoomed(chart.window, 2, (chart.window[0] + chart.window[1]) / 2); },
+    reset: chart => { chart.window = [0, 100]; },
+    csv: chart => save(chart.file + '.csv', 'text/csv', chart.csv),
+    svg: chart => save(chart.file + '.svg', 'image/svg+xml', chart.view.renderToSVGString()),
+  };
+  function act(control) {
+    const chart = figures.get(control.dataset.for);
+    actions[control.dataset.do](chart, control);
+    if (!['csv', 'svg'].includes(control.dataset.do)) draw(chart);
+  }
+
+  // A figure is made when it is first seen; one in a closed part has no size.
+  function make(element) {
+    const chart = figures.get(element.id);
+    if (chart.view || element.clientWidth === 0) return;
+    chart.view = echarts.init(element, null, { renderer: 'svg' });
+    chart.view.on('datazoom', () => {
+      const zoom = chart.view.getOption().dataZoom[0];
+      chart.window = [zoom.start, zoom.end];
+    });
+    draw(chart);
+    element.dataset.drawn = 'yes';
+  }
+
+  for (const chart of data.charts) {
+    Object.assign(chart, { cdf: true, cell: 0, window: [0, 100] });
+    if (chart.kind === 'distribution') chart.cell = chart.cells.length - 1;
+    figures.set(chart.id, chart);
+    const positive = chart.kind !== 'figure' || values(chart).some(v => v > 0);
+    if (!positive) document.querySelector(`[data-for="${chart.id}"][data-do=log]`).disabled = true;
+    const select = document.querySelector(`select[data-for="${chart.id}"]`);
+    if (select) select.selectedIndex = chart.cell;
+  }
+  for (const control of document.querySelectorAll('[data-do]')) {
+    control.addEventListener(control.tagName === 'SELECT' ? 'change' : 'click', () => act(control));
+  }
+  // One after the other, so that a page of many figures answers meanwhile.
+  const waiting = new Set();
+  function next() {
+    for (const element of waiting) {
+      waiting.delete(element);
+      make(element);
+      setTimeout(next);
+      return;
+    }
+  }
+  let printing = false;
+  const size = new ResizeObserver(entries => {
+    if (printing) return;
+    for (const { target } of entries) {
+      const chart = figures.get(target.id);
+      if (!chart.view) {
+        if (waiting.size === 0) setTimeout(next);
+        waiting.add(target);
+      } else if (target.clientWidth > 0) {
+        chart.view.resize();
+      }
+    }
+  });
+  for (const element of document.querySelectorAll('.chart')) size.observe(element);
+  const redraw = () => { for (const chart of figures.values()) if (chart.view) draw(chart); };
+  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', redraw);
+  matchMedia('print').addEventListener('change', redraw);
+  addEventListener('beforeprint', () => {
+    printing = true;
+    for (const part of document.querySelectorAll('details.more, details.data')) part.open = true;
+    for (const element of document.querySelectorAll('.chart')) {
+      make(element);
+      const view = figures.get(element.id).view;
+      if (!view) continue;
+      view.getZr().flush();
+      // As wide as the paper has it.
+      element.querySelector('svg').setAttribute('viewBox', `0 0 ${view.getWidth()} ${view.getHeight()}`);
+    }
+  });
+  addEventListener('afterprint', () => {
+    printing = false;
+    for (const drawing of document.querySelectorAll('.chart svg')) drawing.removeAttribute('viewBox');
+  });
+})();

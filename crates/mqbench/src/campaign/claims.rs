@@ -1,0 +1,367 @@
+//! Claims: what a paper printed, and the rule by which our figures are held against it.
+
+use std::collections::BTreeMap;
+
+use anyhow::Context as _;
+use mq_measure::stats::Interval;
+use serde::{Deserialize, Serialize};
+
+/// One sentence of a paper, as something that can be measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Claim {
+    /// Its name, of its own among all claims.
+    pub(crate) id: String,
+    /// The campaign that measures it.
+    pub(crate) campaign: String,
+    /// Where it stands, such as `S22 §5.1`.
+    pub(crate) source: String,
+    /// The sentence, in our words.
+    pub(crate) says: String,
+    /// The quantity, as a campaign's plot names it.
+    pub(crate) metric: String,
+    /// Levels held fixed; runs of all others are pooled.
+    #[serde(default)]
+    pub(crate) at: BTreeMap<String, String>,
+    /// What is held against what, for `relative`, `ratio` and `order`.
+    pub(crate) compare: Option<Compare>,
+    pub(crate) form: Form,
+    /// The printed figure, for `relative`, `ratio` and `value`.
+    pub(crate) figure: Option<f64>,
+    /// What `of` is beside `with`, for `order`.
+    pub(crate) expected: Option<Expected>,
+    /// The factor that a `trend` runs along.
+    pub(crate) along: Option<String>,
+    /// Which way a `trend` goes.
+    pub(crate) direction: Option<Direction>,
+    /// The unit of a `value`; empty otherwise.
+    #[serde(default)]
+    pub(crate) unit: String,
+    /// What else is to be known of it.
+    pub(crate) note: Option<String>,
+}
+
+/// Two levels of one factor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Compare {
+    pub(crate) factor: String,
+    /// The level that the claim is about.
+    pub(crate) of: String,
+    /// The level that it is held against.
+    pub(crate) with: String,
+}
+
+/// What a figure is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Form {
+    /// `(of - with) / with`.
+    Relative,
+    /// `of / with`.
+    Ratio,
+    /// `of` itself.
+    Value,
+    /// Which of both is smaller.
+    Order,
+    /// Whether it grows along the factor, from its first level to its last.
+    Trend,
+}
+
+/// An order of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Expected {
+    Less,
+    More,
+    Alike,
+}
+
+/// Which way a trend goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Direction {
+    Grows,
+    Shrinks,
+    Flat,
+}
+
+/// What our runs say of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Verdict {
+    Reproduced,
+    NotReproduced,
+    Opposite,
+    NotMeasured,
+}
+
+impl Verdict {
+    /// In words.
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Self::Reproduced => "reproduced",
+            Self::NotReproduced => "not reproduced",
+            Self::Opposite => "opposite",
+            Self::NotMeasured => "not measured",
+        }
+    }
+}
+
+impl Claim {
+    /// The rule: the verdict on what was measured, and why.
+    ///
+    /// `measured` is in the claim's own form: a relative difference for `relative`, a ratio for
+    /// `ratio`, `order` and `trend` (there the last level's mean over the first's), a mean for
+    /// `value`. Its interval is of 95 % confidence.
+    ///
+    /// | claimed | reproduced | opposite |
+    /// |---|---|---|
+    /// | `relative`, `ratio` | the whole interval is on the figure's side of no difference, and, made wider by the tolerance at both ends, has the figure in it | the whole interval is on the other side |
+    /// | the same, with a figure of no difference; `alike`; `flat` | the interval, made wider by the tolerance, has no difference in it | never |
+    /// | `value` | the interval, made wider by the tolerance, has the figure in it | never |
+    /// | `less`, `more`, `grows`, `shrinks` | the whole interval is on the claimed side of 1 | the whole interval is on the other side |
+    ///
+    /// The tolerance is a quarter of the printed effect and at least 0.05 for `relative` and
+    /// `ratio`, a tenth of the figure for `value`, 0.1 for `alike`, and 0.25 for `flat`: papers print
+    /// neither their spread nor their stacks' settings, so that a figure can be held to no more than
+    /// that. All else that was measured is `not reproduced`.
+    pub(crate) fn judge(&self, measured: Option<&Interval>) -> (Verdict, String) {
+        let Some(measured) = measured else {
+            return (Verdict::NotMeasured, "no run measured it".to_owned());
+        };
+        let neutral = match self.form {
+            Form::Relative => 0.0,
+            Form::Ratio | Form::Order | Form::Trend => 1.0,
+            Form::Value => return self.judge_value(measured),
+        };
+        // Which side is claimed, the printed figure, and how far off it may be.
+        let (wanted, figure, tolerance) =
+            match (self.form, self.expected, self.direction) {
+                (Form::Order, Some(Expected::Less), _)
+                | (Form::Trend, _, Some(Direction::Shrinks)) => (-1, None, 0.0),
+                (Form::Order, Some(Expected::More), _)
+                | (Form::Trend, _, Some(Direction::Grows)) => (1, None, 0.0),
+                (Form::Order, ..) => (0, Some(1.0), 0.1),
+                (Form::Trend, ..) => (0, Some(1.0), 0.25),
+                _ => {
+                    let figure = self.figure.unwrap_or(neutral);
+                    let tolerance = (0.25 * (figure - neutral).abs()).max(0.05);
+                    (side(figure, figure, neutral), Some(figure), tolerance)
+                }
+            };
+        let found = side(measured.low, measured.high, neutral);
+        let near = figure.is_none_or(|figure| within(measured, figure, tolerance));
+        if wanted == 0 {
+            return if near {
+                (Verdict::Reproduced, "no difference either".to_owned())
+            } else {
+                (Verdict::NotReproduced, "there is a difference".to_owned())
+            };
+        }
+        match found {
+            0 => (
+                Verdict::NotReproduced,
+                "the interval shows no difference".to_owned(),
+            ),
+            found if found != wanted => (Verdict::Opposite, "the other way round".to_owned()),
+            _ if near => (Verdict::Reproduced, "the same direction".to_owned()),
+            _ => (
+                Verdict::NotReproduced,
+                format!("the same direction, but farther from it than {tolerance:.2}"),
+            ),
+        }
+    }
+
+    fn judge_value(&self, measured: &Interval) -> (Verdict, String) {
+        let figure = self.figure.unwrap_or_default();
+        if within(measured, figure, 0.1 * figure.abs()) {
+            (Verdict::Reproduced, "within a tenth of it".to_owned())
+        } else {
+            let why = "farther from it than a tenth";
+            (Verdict::NotReproduced, why.to_owned())
+        }
+    }
+
+    /// What is missing, or cannot be.
+    fn mistake(&self) -> Option<&'static str> {
+        match self.form {
+            Form::Relative | Form::Ratio | Form::Value if self.figure.is_none() => {
+                Some("this form needs a `figure`")
+            }
+            Form::Relative | Form::Ratio | Form::Order if self.compare.is_none() => {
+                Some("this form needs `compare`")
+            }
+            Form::Order if self.expected.is_none() => {
+                Some("an order needs `expected`: `less`, `more` or `alike`")
+            }
+            Form::Trend if self.along.is_none() || self.direction.is_none() => {
+                Some("a trend needs `along`, and `direction`: `grows`, `shrinks` or `flat`")
+            }
+            _ => None,
+        }
+    }
+}
+
+/// On which side of `neutral` all of it is: 1 above, -1 below, 0 on neither.
+fn side(low: f64, high: f64, neutral: f64) -> i8 {
+    i8::from(low > neutral) - i8::from(high < neutral)
+}
+
+fn within(interval: &Interval, figure: f64, tolerance: f64) -> bool {
+    (interval.low - tolerance..=interval.high + tolerance).contains(&figure)
+}
+
+macro_rules! shipped {
+    ($($name:literal)*) => {
+        &[$((
+            concat!("profiles/claims/", $name, ".toml"),
+            include_str!(concat!("../../../../profiles/claims/", $name, ".toml")),
+        ),)*]
+    };
+}
+
+/// The claims that ship with the program: files and texts.
+const SHIPPED: &[(&str, &str)] = shipped! { "w20" "s21" "s22" "dl" };
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawFile {
+    #[serde(default)]
+    claim: Vec<Claim>,
+}
+
+/// All claims that ship with the program.
+///
+/// # Errors
+/// One line that names the file and the claim, and says what is wrong.
+pub(crate) fn shipped() -> anyhow::Result<Vec<Claim>> {
+    let mut all: Vec<Claim> = Vec::new();
+    for (file, text) in SHIPPED {
+        for claim in parse(file, text)? {
+            if all.iter().any(|other| other.id == claim.id) {
+                anyhow::bail!("{file}: two claims are called {}", claim.id);
+            }
+            all.push(claim);
+        }
+    }
+    Ok(all)
+}
+
+fn parse(file: &str, text: &str) -> anyhow::Result<Vec<Claim>> {
+    let raw: RawFile = toml::from_str(text)
+        .map_err(|error| anyhow::anyhow!(error.message().replace('\n', " ")))
+        .context(file.to_owned())?;
+    for claim in &raw.claim {
+        if let Some(mistake) = claim.mistake() {
+            anyhow::bail!("{file}: {}: {mistake}", claim.id);
+        }
+    }
+    Ok(raw.claim)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(form: &str, rest: &str) -> Claim {
+        let text = format!(
+            "[[claim]]\nid = 'a'\ncampaign = 'c'\nsource = 's'\nsays = ''\nmetric = 'latency_mean'\n\
+             form = '{form}'\ncompare = {{ factor = 'transport', of = 'quic', with = 'tls' }}\n{rest}"
+        );
+        parse("x.toml", &text).unwrap().remove(0)
+    }
+
+    fn verdict(claim: &Claim, low: f64, high: f64) -> Verdict {
+        let interval = Interval {
+            estimate: f64::midpoint(low, high),
+            low,
+            high,
+            confidence: 0.95,
+        };
+        claim.judge(Some(&interval)).0
+    }
+
+    #[test]
+    fn shipped_claims_are_right() {
+        assert!(!shipped().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_relative_figure_asks_for_direction_and_size() {
+        use Verdict::{NotReproduced, Opposite, Reproduced};
+        let claim = claim("relative", "figure = -0.255");
+        // The tolerance is a quarter: 0.06375.
+        for (low, high, expected) in [
+            (-0.28, -0.22, Reproduced),
+            (-0.40, -0.31, Reproduced),
+            (-0.40, -0.33, NotReproduced),
+            (-0.19, -0.10, NotReproduced),
+            (-0.30, 0.01, NotReproduced),
+            (0.01, 0.20, Opposite),
+        ] {
+            assert_eq!(verdict(&claim, low, high), expected, "{low} to {high}");
+        }
+        assert_eq!(claim.judge(None).0, Verdict::NotMeasured);
+    }
+
+    #[test]
+    fn small_effects_have_the_least_tolerance() {
+        let claim = claim("ratio", "figure = 0.97");
+        assert_eq!(verdict(&claim, 0.90, 0.93), Verdict::Reproduced);
+        assert_eq!(verdict(&claim, 0.80, 0.91), Verdict::NotReproduced);
+    }
+
+    #[test]
+    fn alike_is_a_ratio_of_one() {
+        let claim = claim("ratio", "figure = 1.0");
+        assert_eq!(verdict(&claim, 0.9, 1.1), Verdict::Reproduced);
+        assert_eq!(verdict(&claim, 1.02, 1.04), Verdict::Reproduced);
+        assert_eq!(verdict(&claim, 1.06, 1.1), Verdict::NotReproduced);
+    }
+
+    #[test]
+    fn a_value_may_be_a_tenth_off() {
+        let claim = claim("value", "figure = 40.0");
+        assert_eq!(verdict(&claim, 43.9, 45.0), Verdict::Reproduced);
+        assert_eq!(verdict(&claim, 44.1, 45.0), Verdict::NotReproduced);
+    }
+
+    #[test]
+    fn order_and_trend_have_a_side_only() {
+        let below = claim("order", "expected = 'less'");
+        assert_eq!(verdict(&below, 0.2, 0.9), Verdict::Reproduced);
+        assert_eq!(verdict(&below, 0.9, 1.1), Verdict::NotReproduced);
+        assert_eq!(verdict(&below, 1.1, 1.2), Verdict::Opposite);
+        let grows = claim("trend", "along = 'loss'\ndirection = 'grows'");
+        assert_eq!(verdict(&grows, 1.1, 9.0), Verdict::Reproduced);
+        assert_eq!(verdict(&grows, 0.5, 0.9), Verdict::Opposite);
+        let alike = claim("order", "expected = 'alike'");
+        assert_eq!(verdict(&alike, 1.05, 1.08), Verdict::Reproduced);
+        assert_eq!(verdict(&alike, 0.5, 0.8), Verdict::NotReproduced);
+        let flat = claim("trend", "along = 'loss'\ndirection = 'flat'");
+        assert_eq!(verdict(&flat, 1.1, 1.3), Verdict::Reproduced);
+        assert_eq!(verdict(&flat, 1.3, 1.6), Verdict::NotReproduced);
+    }
+
+    #[test]
+    fn mistakes_name_file_and_claim() {
+        let whole = "id = 'a'\ncampaign = 'c'\nsource = 's'\nsays = ''\nmetric = 'm'\n";
+        for (rest, says) in [
+            ("form = 'value'", "x.toml: a: this form needs a `figure`"),
+            ("form = 'ratio'\nfigure = 1.0", "needs `compare`"),
+            ("form = 'order'", "needs `compare`"),
+            ("form = 'trend'", "needs `along`"),
+            ("form = 'value'\nfigrue = 1", "figrue"),
+            ("form = 'guess'", "guess"),
+        ] {
+            let error = parse("x.toml", &format!("[[claim]]\n{whole}{rest}")).unwrap_err();
+            let error = format!("{error:#}");
+            assert!(
+                error.starts_with("x.toml") && error.contains(says),
+                "{error}"
+            );
+            assert_eq!(error.lines().count(), 1, "{error}");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! `mqbench report`: what a result set says, as a page, a table, or data.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+
+use crate::{
+    campaign::{claims, store::ResultSet},
+    report::{self, campaign},
+};
+
+/// Options of `report`.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Args {
+    /// The directory that `mqbench campaign` wrote
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// Another one: a table of its differences from the first, as Markdown, instead of a page
+    #[arg(value_name = "DIR", conflicts_with_all = ["markdown", "csv", "json", "svg"])]
+    other: Option<PathBuf>,
+    /// File to write; a page goes to DIR/report.html by default, all else to standard output
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Tables and verdicts as Markdown instead of a page
+    #[arg(long, conflicts_with_all = ["csv", "json", "svg"])]
+    markdown: bool,
+    /// Every metric of every run, a line each, instead of a page
+    #[arg(long, conflicts_with_all = ["json", "svg"])]
+    csv: bool,
+    /// The whole report as JSON (docs/spec/report.schema.json) instead of a page
+    #[arg(long, conflicts_with = "svg")]
+    json: bool,
+    /// Directory for an SVG file of each figure instead of a page
+    #[arg(long, value_name = "DIR", conflicts_with = "out")]
+    svg: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let set = ResultSet::load(&args.directory)?;
+    let make = || -> anyhow::Result<_> {
+        let claims = claims::shipped()?;
+        Ok(campaign::report(
+            &set.head,
+            &set.campaigns,
+            &set.records,
+            &claims,
+        ))
+    };
+    if let Some(folder) = &args.svg {
+        return figures(folder, &make()?);
+    }
+    let text = if let Some(other) = &args.other {
+        campaign::difference(&set, &ResultSet::load(other)?)
+    } else if args.csv {
+        campaign::csv(&set.campaigns, &set.records)
+    } else if args.markdown {
+        campaign::markdown(&make()?)
+    } else if args.json {
+        serde_json::to_string_pretty(&make()?).context("cannot write JSON")? + "\n"
+    } else {
+        let out = args
+            .out
+            .clone()
+            .unwrap_or_else(|| args.directory.join("report.html"));
+        write(&out, &campaign::page(&make()?))?;
+        return report::print(&format!("{}\n", out.display()));
+    };
+    match &args.out {
+        Some(out) => write(out, &text),
+        None => report::print(&text),
+    }
+}
+
+/// A file for each figure; prints their names.
+fn figures(folder: &Path, report: &campaign::Report) -> anyhow::Result<()> {
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    for one in &report.campaigns {
+        for panel in &one.panels {
+            let (name, text) = campaign::svg(one, panel);
+            let path = folder.join(name);
+            write(&path, &text)?;
+            report::print(&format!("{}\n", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn run_with(arguments: &[&str]) -> anyhow::Result<()> {
+        let arguments = std::iter::once(&"report").chain(arguments);
+        run(&Program::try_parse_from(arguments)?.args)
+    }
+
+    #[test]
+    fn each_form_is_written_where_it_is_asked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let set = campaign::fixture::set(folder.path());
+        let results = set.directory().to_str().unwrap();
+        let out = folder.path().join("out");
+        let out = out.to_str().unwrap();
+        let written = || std::fs::read_to_string(out).unwrap();
+        run_with(&[results]).unwrap();
+        assert!(set.directory().join("report.html").is_file());
+        run_with(&[results, "--out", out, "--markdown"]).unwrap();
+        assert!(written().starts_with("# MQTT over"));
+        run_with(&[results, "--out", out, "--csv"]).unwrap();
+        assert!(written().starts_with("campaign,"));
+        run_with(&[results, results, "--out", out]).unwrap();
+        assert!(written().contains("no difference"));
+        run_with(&[results, "--out", out, "--json"]).unwrap();
+        assert!(written().contains("\"mq-report/1\""));
+        let figures = folder.path().join("figures");
+        run_with(&[results, "--svg", figures.to_str().unwrap()]).unwrap();
+        assert_eq!(std::fs::read_dir(&figures).unwrap().count(), 4);
+    }
+
+    #[test]
+    fn mistakes_are_told_in_one_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = run_with(&[folder.path().to_str().unwrap()]).unwrap_err();
+        assert!(
+            format!("{error:#}").contains("there are no results in"),
+            "{error:#}"
+        );
+        assert!(run_with(&["results", "--csv", "--json"]).is_err());
+    }
+}

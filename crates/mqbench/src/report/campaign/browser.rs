@@ -1,0 +1,319 @@
+//! The page in a real browser, headless, over its `DevTools` protocol: every figure is drawn, the
+//! controls work, and nothing is asked of any network. Skipped where there is no Chromium.
+
+use std::{
+    collections::VecDeque,
+    io::{BufRead as _, BufReader, Write as _},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+use super::{build::report, fixture, html};
+use crate::campaign::claims;
+
+/// Says so if there is none.
+fn chromium() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let names = ["chromium", "chromium-browser", "google-chrome"];
+    let found = std::env::split_paths(&path)
+        .flat_map(|folder| names.map(|name| folder.join(name)))
+        .find(|file| file.is_file());
+    if found.is_none() {
+        eprintln!("SKIPPED: there is no Chromium on the PATH");
+    }
+    found
+}
+
+/// One page of one browser, which ends with it.
+struct Page {
+    browser: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+    session: Option<String>,
+    next: u64,
+    events: VecDeque<Value>,
+}
+
+impl Page {
+    /// Opens a file in it.
+    fn open(chromium: &Path, profile: &Path, file: &Path) -> Self {
+        // The protocol is on descriptors 3 and 4, messages end with a zero.
+        let script = "exec \"$0\" --headless --no-sandbox --disable-gpu --disable-quic \
+                      --disable-dev-shm-usage --no-first-run --disable-background-networking --disable-component-update \
+                      --disable-sync --hide-scrollbars --remote-debugging-pipe \
+                      --user-data-dir=\"$1\" about:blank 3<&0 4>&1 >/dev/null </dev/null 2>&1";
+        let mut browser = Command::new("sh")
+            .args(["-c", script])
+            .args([chromium, profile])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let to = browser.stdin.take().unwrap();
+        let from = BufReader::new(browser.stdout.take().unwrap());
+        let mut page = Self {
+            browser,
+            to,
+            from,
+            session: None,
+            next: 0,
+            events: VecDeque::new(),
+        };
+        let target = page.call("Target.createTarget", &json!({ "url": "about:blank" }));
+        let attach = json!({ "targetId": target["targetId"], "flatten": true });
+        let session = page.call("Target.attachToTarget", &attach);
+        page.session = session["sessionId"].as_str().map(str::to_owned);
+        for domain in ["Page", "Runtime", "Network", "Log"] {
+            page.call(&format!("{domain}.enable"), &json!({}));
+        }
+        page.size(1280, 900);
+        page.call(
+            "Page.navigate",
+            &json!({ "url": format!("file://{}", file.display()) }),
+        );
+        page.until("document.readyState === 'complete'");
+        page
+    }
+
+    /// Asks, and waits for the answer; events that come before it are kept.
+    fn call(&mut self, method: &str, params: &Value) -> Value {
+        self.next += 1;
+        let mut message = json!({ "id": self.next, "method": method, "params": params });
+        if let Some(session) = &self.session {
+            message["sessionId"] = json!(session);
+        }
+        self.to
+            .write_all(format!("{message}\0").as_bytes())
+            .unwrap();
+        loop {
+            let mut bytes = Vec::new();
+            self.from.read_until(0, &mut bytes).unwrap();
+            assert_eq!(bytes.pop(), Some(0), "the browser has gone");
+            let answer: Value = serde_json::from_slice(&bytes).unwrap();
+            if answer["id"] == self.next {
+                assert!(answer["error"].is_null(), "{method}: {}", answer["error"]);
+                return answer["result"].clone();
+            }
+            self.events.push_back(answer);
+        }
+    }
+
+    /// The value of an expression.
+    fn eval(&mut self, expression: &str) -> Value {
+        let params = json!({ "expression": expression, "returnByValue": true });
+        let result = self.call("Runtime.evaluate", &params);
+        assert!(
+            result["exceptionDetails"].is_null(),
+            "{expression}: {result}"
+        );
+        result["result"]["value"].clone()
+    }
+
+    fn until(&mut self, expression: &str) {
+        let end = Instant::now() + Duration::from_secs(30);
+        while self.eval(expression) != true {
+            assert!(Instant::now() < end, "not in 30 s: {expression}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn size(&mut self, width: u32, height: u32) {
+        let mobile = width < 600;
+        let metrics = json!({
+            "width": width, "height": height, "deviceScaleFactor": 1, "mobile": mobile,
+        });
+        self.call("Emulation.setDeviceMetricsOverride", &metrics);
+    }
+
+    fn scheme(&mut self, name: &str) {
+        let features = json!({ "features": [{ "name": "prefers-color-scheme", "value": name }] });
+        self.call("Emulation.setEmulatedMedia", &features);
+    }
+
+    /// Clicks a figure's control as a person does.
+    fn click(&mut self, figure: &str, action: &str) {
+        self.eval(&format!(
+            "document.querySelector('[data-for={figure}][data-do={action}]').click()"
+        ));
+    }
+
+    /// What a figure shows, as text that changes with it.
+    fn drawing(&mut self, figure: &str) -> String {
+        let drawing = self.eval(&format!(
+            "document.querySelector('#{figure} svg').innerHTML"
+        ));
+        drawing.as_str().unwrap().to_owned()
+    }
+
+    /// Writes what the page looks like (`base64 -d`), if `MQ_SCREENSHOTS` names a folder for it.
+    fn screenshot(&mut self, name: &str) {
+        let Some(folder) = std::env::var_os("MQ_SCREENSHOTS") else {
+            return;
+        };
+        // Whatever was set in motion has come to rest.
+        std::thread::sleep(Duration::from_millis(400));
+        let params = json!({ "format": "png", "captureBeyondViewport": true });
+        let shot = self.call("Page.captureScreenshot", &params);
+        let file = Path::new(&folder).join(format!("{name}.png.base64"));
+        std::fs::write(file, shot["data"].as_str().unwrap()).unwrap();
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        let _ = self.browser.kill();
+        let _ = self.browser.wait();
+    }
+}
+
+#[test]
+fn the_page_works_in_a_browser_without_any_network() {
+    let Some(chromium) = chromium() else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let set = fixture::set(folder.path());
+    let claims = claims::shipped().unwrap();
+    let report = report(&set.head, &set.campaigns, &set.records, &claims);
+    let file = folder.path().join("report.html");
+    std::fs::write(&file, html::page(&report)).unwrap();
+    if let Some(folder) = std::env::var_os("MQ_SCREENSHOTS") {
+        std::fs::copy(&file, Path::new(&folder).join("report.html")).unwrap();
+    }
+    let mut page = Page::open(&chromium, &folder.path().join("profile"), &file);
+
+    // Every figure is drawn, those in closed parts when they are opened.
+    page.until("document.querySelectorAll('.chart[data-drawn] svg path').length > 20");
+    page.screenshot("light");
+    page.eval("document.querySelectorAll('details').forEach(part => { part.open = true })");
+    let count = page.eval("document.querySelectorAll('.chart').length");
+    assert_eq!(count, 8);
+    page.until("document.querySelectorAll('.chart[data-drawn]').length === 8");
+    page.until(
+        "[...document.querySelectorAll('.chart')].every(c => c.querySelectorAll('svg path').length > 5)",
+    );
+    page.screenshot("light-open");
+
+    // Bars: as many as there are cells, with whiskers; a log axis is another drawing, and back.
+    let linear = page.drawing("c0p0");
+    page.click("c0p0", "log");
+    let logarithmic = page.drawing("c0p0");
+    assert_ne!(linear, logarithmic);
+    let pressed = "document.querySelector('[data-for=c0p0][data-do=log]').ariaPressed";
+    assert_eq!(page.eval(pressed), "true");
+    page.screenshot("log");
+    page.click("c0p0", "log");
+    assert_eq!(page.drawing("c0p0"), linear);
+
+    told_under_the_pointer(&mut page);
+
+    // Zoom, by its buttons and by the keyboard.
+    page.click("c0p0", "in");
+    assert_ne!(page.drawing("c0p0"), linear);
+    page.eval("document.querySelector('[data-for=c0p0][data-do=reset]').focus()");
+    for kind in ["keyDown", "keyUp"] {
+        let key = json!({ "type": kind, "key": "Enter", "code": "Enter", "text": "\r",
+            "windowsVirtualKeyCode": 13 });
+        page.call("Input.dispatchKeyEvent", &key);
+    }
+    page.until(&format!(
+        "document.querySelector('#c0p0 svg').innerHTML.length === {}",
+        linear.encode_utf16().count()
+    ));
+
+    // A distribution as a curve, and of another cell.
+    let histogram = page.drawing("c0d0");
+    page.click("c0d0", "cdf");
+    let curve = page.drawing("c0d0");
+    assert_ne!(histogram, curve);
+    page.eval(
+        "(s => { s.selectedIndex = 0; s.dispatchEvent(new Event('change')) })\
+         (document.querySelector('select[data-for=c0d0]'))",
+    );
+    assert_ne!(page.drawing("c0d0"), curve);
+
+    // The data that a button saves is the data shown.
+    let downloads = folder.path().join("downloads");
+    std::fs::create_dir(&downloads).unwrap();
+    let allow = json!({ "behavior": "allow", "downloadPath": downloads });
+    page.call("Browser.setDownloadBehavior", &allow);
+    page.click("c0p0", "csv");
+    let saved = downloads.join("s22-fig4-s22_wifi.csv");
+    let end = Instant::now() + Duration::from_secs(20);
+    let text = loop {
+        match std::fs::read_to_string(&saved) {
+            Ok(text) if text.lines().count() == 7 => break text,
+            other => assert!(Instant::now() < end, "not saved: {other:?}"),
+        }
+        page.eval("0");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    let panel = &report.campaigns[0].panels[0];
+    let point = panel.series[1].points[2].as_ref().unwrap();
+    let line = format!("5%,quic,6,{},", point.mean);
+    assert!(text.contains(&line), "no {line} in\n{text}");
+
+    // The dark theme has colours of its own; a phone's width needs no scrolling sideways.
+    page.scheme("dark");
+    page.until("getComputedStyle(document.body).backgroundColor === 'rgb(20, 23, 26)'");
+    page.until(&format!(
+        "document.querySelector('#c0p0 svg').innerHTML !== {}",
+        Value::from(linear)
+    ));
+    page.eval("document.querySelectorAll('details').forEach(part => { part.open = false })");
+    page.screenshot("dark");
+    page.scheme("light");
+    page.size(390, 800);
+    page.until("document.querySelector('#c0p0 svg').clientWidth < 390");
+    let fits = "document.documentElement.scrollWidth <= 390";
+    assert_eq!(
+        page.eval(fits),
+        true,
+        "{}",
+        page.eval("document.documentElement.scrollWidth")
+    );
+    page.screenshot("phone");
+
+    nothing_went_wrong(&mut page);
+}
+
+/// What is under the pointer is told.
+fn told_under_the_pointer(page: &mut Page) {
+    page.eval(
+        "document.querySelector('#c0p0').scrollIntoView({ block: 'center', behavior: 'instant' })",
+    );
+    let centre = page.eval(
+        "(r => [r.x + r.width * 0.8, r.y + r.height / 2])\
+         (document.querySelector('#c0p0').getBoundingClientRect())",
+    );
+    let over = json!({ "type": "mouseMoved", "x": centre[0], "y": centre[1] });
+    page.call("Input.dispatchMouseEvent", &over);
+    page.until("document.querySelector('#c0p0').textContent.includes('loss 5%')");
+    page.until("document.querySelector('#c0p0').textContent.includes('over runs), n 6')");
+    let away = json!({ "type": "mouseMoved", "x": 1, "y": 1 });
+    page.call("Input.dispatchMouseEvent", &away);
+}
+
+/// No error on the console, and no request but for the file itself and what it makes.
+fn nothing_went_wrong(page: &mut Page) {
+    page.eval("0");
+    for event in &page.events {
+        let params = &event["params"];
+        match event["method"].as_str().unwrap_or_default() {
+            "Runtime.exceptionThrown" | "Log.entryAdded" => panic!("{params}"),
+            "Runtime.consoleAPICalled" if params["type"] != "log" => panic!("{params}"),
+            "Network.requestWillBeSent" => {
+                let url = params["request"]["url"].as_str().unwrap();
+                let own = ["file://", "blob:", "data:", "about:"];
+                assert!(own.iter().any(|scheme| url.starts_with(scheme)), "{url}");
+            }
+            _ => {}
+        }
+    }
+    let methods = page.events.iter().map(|event| &event["method"]);
+    let files = methods.filter(|method| **method == "Network.requestWillBeSent");
+    assert!(files.count() >= 1, "the page itself was not seen");
+}

@@ -1,0 +1,424 @@
+//! From records to the report: a pure function.
+
+use std::collections::BTreeMap;
+
+use mq_measure::stats;
+use mq_netem::Link;
+use serde_json::Value;
+
+use super::{
+    context,
+    distribution::distributions,
+    model::{
+        Basis, BoxReport, CampaignReport, KruskalWallisReport, Pair, Panel, PlotReport, Point,
+        Report, Runs, SCHEMA, Series, Test,
+    },
+    resample::Resample,
+    values::{Finished, Levels, Metric, Statistic, TRANSPORT, milliseconds},
+    verdict,
+};
+use crate::{
+    campaign::{
+        cell::Cell,
+        claims::Claim,
+        file::{Campaign, PlotKind},
+        record::Record,
+        store::SetHead,
+    },
+    testbed::Topology,
+};
+
+/// So many repetitions make a box or a test of their own; with fewer, messages do.
+const ENOUGH: usize = 5;
+/// Outliers of one box that are drawn.
+const OUTLIERS: usize = 200;
+
+/// The report of these campaigns. Claims of campaigns that are not among them are not measured.
+pub(crate) fn report(
+    head: &SetHead,
+    campaigns: &[Campaign],
+    records: &[Record],
+    claims: &[Claim],
+) -> Report {
+    let finished: Vec<_> = campaigns
+        .iter()
+        .map(|one| Finished::of(one, records))
+        .collect();
+    Report {
+        schema: SCHEMA,
+        extent: head.extent,
+        manifest: head.manifest.clone(),
+        claims: claims
+            .iter()
+            .map(|claim| verdict::of(claim, &finished))
+            .collect(),
+        campaigns: finished.iter().map(|one| campaign(one, claims)).collect(),
+    }
+}
+
+fn campaign(finished: &Finished, claims: &[Claim]) -> CampaignReport {
+    let Campaign {
+        name,
+        title,
+        source,
+        plot,
+        cells,
+        repetitions,
+        ..
+    } = finished.campaign;
+    let metric = Metric::parse(&plot.metric);
+    let planned = cells.len() * usize::try_from(*repetitions).unwrap_or(usize::MAX);
+    CampaignReport {
+        name: name.clone(),
+        title: title.clone(),
+        source: source.clone(),
+        plot: PlotReport {
+            kind: plot.kind,
+            metric: plot.metric.clone(),
+            meaning: metric.meaning.clone(),
+            unit: metric.unit.clone(),
+            x: plot.x.clone(),
+            series: plot.series.clone(),
+            facet: plot.facet.clone(),
+        },
+        runs: Runs {
+            planned,
+            finished: finished.runs.len(),
+            repeated: finished.repeated.len(),
+            warned: finished
+                .runs
+                .iter()
+                .filter(|run| !run.outcome.warnings.is_empty() || run.outcome.error.is_some())
+                .count(),
+        },
+        fixed: fixed(finished.campaign),
+        panels: facets(finished, &metric)
+            .iter()
+            .map(|levels| panel(finished, &metric, levels))
+            .collect(),
+        links: context::links(&finished.runs),
+        warnings: context::warnings(&finished.runs),
+        repeated: context::repeated(&finished.repeated),
+        claims: claims
+            .iter()
+            .filter(|claim| finished.is_held_against(claim))
+            .map(|c| c.id.clone())
+            .collect(),
+    }
+}
+
+/// What all cells have in common.
+fn fixed(campaign: &Campaign) -> BTreeMap<String, Value> {
+    let cells = campaign
+        .cells
+        .iter()
+        .filter_map(|c| serde_json::to_value(&c.cell).ok());
+    let mut cells = cells.filter_map(|cell| cell.as_object().cloned());
+    let Some(mut common) = cells.next() else {
+        return BTreeMap::new();
+    };
+    for cell in cells {
+        common.retain(|key, value| cell.get(key) == Some(value));
+    }
+    common
+        .into_iter()
+        .filter(|(_, value)| !value.is_null())
+        .collect()
+}
+
+/// The levels of each figure: of all factors but the abscissa and the series, those that follow from
+/// others, and the transport of ξ. Nothing is pooled that the plot does not name.
+fn facets(finished: &Finished, metric: &Metric) -> Vec<Levels> {
+    let plot = &finished.campaign.plot;
+    let mut all: Vec<Levels> = Vec::new();
+    for cell in &finished.campaign.cells {
+        let mut levels = cell.levels.clone();
+        levels.retain(|factor, _| {
+            let drawn = *factor == plot.x || *factor == plot.series;
+            let of_xi = metric.xi.is_some() && factor == TRANSPORT;
+            !drawn && !of_xi && !finished.follows.contains(factor)
+        });
+        if !all.contains(&levels) {
+            all.push(levels);
+        }
+    }
+    all
+}
+
+fn panel(finished: &Finished, metric: &Metric, facet: &Levels) -> Panel {
+    let plot = &finished.campaign.plot;
+    let xs = finished.levels(&plot.x);
+    let mut names = finished.levels(&plot.series);
+    // The baseline of ξ is 1.
+    let baseline = metric.xi.and_then(|_| finished.baseline());
+    if plot.series == TRANSPORT {
+        names.retain(|name| baseline.as_ref() != Some(name));
+    }
+    let cell = |x: &str, series: &str| -> Levels {
+        let mut levels = facet.clone();
+        levels.insert(plot.x.clone(), x.to_owned());
+        levels.insert(plot.series.clone(), series.to_owned());
+        levels
+    };
+    let groups: Vec<Vec<Group>> = xs
+        .iter()
+        .map(|x| {
+            let series = names.iter();
+            series
+                .map(|name| Group::of(finished, metric, &cell(x, name)))
+                .collect()
+        })
+        .collect();
+    let seed = finished.campaign.seed;
+    let series = names.iter().enumerate().map(|(at, name)| Series {
+        name: name.clone(),
+        points: groups
+            .iter()
+            .map(|x| x[at].point(metric, plot.kind, seed))
+            .collect(),
+    });
+    let tests = xs
+        .iter()
+        .zip(&groups)
+        .filter_map(|(x, groups)| test(x, &names, groups, seed));
+    Panel {
+        levels: facet.clone(),
+        baseline: baseline_of(finished, metric, facet),
+        series: series.collect(),
+        tests: tests.collect(),
+        distributions: distributions(
+            finished,
+            &recorded(finished, metric),
+            &xs,
+            &lines(finished, metric, facet),
+        ),
+        x: xs,
+    }
+}
+
+/// The series of distributions: of ξ both sides, each by its name.
+fn lines(finished: &Finished, metric: &Metric, facet: &Levels) -> Vec<(String, Levels)> {
+    let plot = &finished.campaign.plot;
+    let mut all = Vec::new();
+    for name in finished.levels(&plot.series) {
+        let mut levels = facet.clone();
+        levels.insert(plot.series.clone(), name.clone());
+        if metric.xi.is_none() || plot.series == TRANSPORT {
+            all.push((name, levels));
+            continue;
+        }
+        for transport in finished.levels(TRANSPORT) {
+            let mut levels = levels.clone();
+            levels.insert(TRANSPORT.to_owned(), transport.clone());
+            all.push((format!("{name} {transport}"), levels));
+        }
+    }
+    all
+}
+
+/// The histograms that the metric is of; those of something else if no run has any of them.
+fn recorded(finished: &Finished, metric: &Metric) -> String {
+    let wanted = metric.histogram();
+    let mut names = finished
+        .runs
+        .iter()
+        .flat_map(|run| run.outcome.histograms.keys());
+    if names.clone().any(|name| *name == wanted) {
+        wanted
+    } else {
+        names.next().cloned().unwrap_or(wanted)
+    }
+}
+
+/// The delay one way from publisher to subscriber, if the metric is a time of that way and it is
+/// the same in all cells of the figure.
+fn baseline_of(finished: &Finished, metric: &Metric, facet: &Levels) -> Option<f64> {
+    if metric.unit != "ms" || !metric.name.starts_with("latency") {
+        return None;
+    }
+    let cells = finished.campaign.cells.iter();
+    let cells = cells.filter(|c| {
+        facet
+            .iter()
+            .all(|(f, level)| c.levels.get(f) == Some(level))
+    });
+    let mut delays = cells.map(|combination| one_way(&combination.cell));
+    let first = delays.next()??;
+    delays.all(|other| other == Some(first)).then_some(first)
+}
+
+fn one_way(cell: &Cell) -> Option<f64> {
+    let up = Link::load(cell.link.as_ref()?).ok()?;
+    let down = match &cell.sub_link {
+        Some(name) => Link::load(name).ok()?.down.delay,
+        None if cell.topology == Topology::Publisher => std::time::Duration::ZERO,
+        None => up.down.delay,
+    };
+    Some((up.up.delay + down).as_secs_f64() * 1e3)
+}
+
+/// The runs of one cell.
+struct Group {
+    /// A value a repetition.
+    values: Vec<f64>,
+    /// What was recorded within them, in ms, ascending.
+    messages: Vec<f64>,
+    /// What the metric is of messages.
+    statistic: Option<Statistic>,
+}
+
+impl Group {
+    fn of(finished: &Finished, metric: &Metric, levels: &Levels) -> Self {
+        let values = finished.values(metric, levels);
+        let of_messages = metric.of_messages().filter(|_| values.len() < ENOUGH);
+        let messages = of_messages
+            .as_ref()
+            .and_then(|(of, _)| finished.pooled(of, levels))
+            .map_or_else(Vec::new, |recorder| milliseconds(&recorder));
+        Self {
+            values,
+            messages,
+            statistic: of_messages.map(|(_, statistic)| statistic),
+        }
+    }
+
+    fn point(&self, metric: &Metric, kind: PlotKind, seed: u64) -> Option<Point> {
+        let mean = stats::mean(&self.values)?;
+        let resample = Resample::new(seed);
+        let (interval, interval_of) = if self.values.len() >= 2 {
+            (
+                resample.interval(&self.values, Statistic::Mean),
+                Basis::Repetitions,
+            )
+        } else {
+            let statistic = self.statistic;
+            let interval = statistic.and_then(|of| resample.interval(&self.messages, of));
+            let of = if interval.is_some() {
+                Basis::Messages
+            } else {
+                Basis::None
+            };
+            (interval, of)
+        };
+        let (of, boxed) = self.basis(metric);
+        Some(Point {
+            n: self.values.len(),
+            values: self.values.clone(),
+            mean,
+            median: stats::median(&self.values)?,
+            low: interval.map(|interval| interval.0),
+            high: interval.map(|interval| interval.1),
+            interval_of,
+            quartiles: quartiles(of, boxed, kind),
+        })
+    }
+
+    /// What boxes and tests are over: repetitions if they are enough, or else messages, if the
+    /// metric has their unit.
+    fn basis(&self, metric: &Metric) -> (Basis, &[f64]) {
+        if self.values.len() >= ENOUGH {
+            (Basis::Repetitions, &self.values)
+        } else if metric.unit == "ms" && !self.messages.is_empty() {
+            (Basis::Messages, &self.messages)
+        } else {
+            (Basis::None, &[])
+        }
+    }
+}
+
+fn quartiles(of: Basis, values: &[f64], kind: PlotKind) -> Option<BoxReport> {
+    let plot = match kind {
+        PlotKind::BoxPercentiles => stats::BoxPlot::percentiles(values),
+        _ => stats::BoxPlot::tukey(values),
+    }?;
+    let outlier_count = plot.outliers.len();
+    Some(BoxReport {
+        of,
+        n: values.len() as u64,
+        q1: plot.q1,
+        median: plot.median,
+        q3: plot.q3,
+        low: plot.low,
+        high: plot.high,
+        outlier_count,
+        outliers: thinned(plot.outliers),
+    })
+}
+
+/// Evenly by rank, with the first and the last.
+fn thinned(values: Vec<f64>) -> Vec<f64> {
+    if values.len() <= OUTLIERS {
+        return values;
+    }
+    let last = values.len() - 1;
+    (0..OUTLIERS)
+        .map(|i| values[i * last / (OUTLIERS - 1)])
+        .collect()
+}
+
+/// All series at one level of the abscissa; `None` with fewer than two.
+fn test(x: &str, names: &[String], groups: &[Group], seed: u64) -> Option<Test> {
+    let some = names
+        .iter()
+        .zip(groups)
+        .filter(|(_, group)| !group.values.is_empty());
+    let (names, groups): (Vec<_>, Vec<_>) = some.unzip();
+    if groups.len() < 2 {
+        return None;
+    }
+    let enough = groups.iter().all(|group| group.values.len() >= ENOUGH);
+    // Of a jitter there is one value a run, and messages say nothing of it.
+    let of_messages = groups.iter().all(|group| {
+        group.statistic.is_some_and(|s| s != Statistic::Rsd) && !group.messages.is_empty()
+    });
+    let (of, values): (_, Vec<&[f64]>) = if enough {
+        (
+            Basis::Repetitions,
+            groups.iter().map(|group| &group.values[..]).collect(),
+        )
+    } else if of_messages {
+        (
+            Basis::Messages,
+            groups.iter().map(|group| &group.messages[..]).collect(),
+        )
+    } else {
+        return None;
+    };
+    let dunn = stats::dunn(&values).unwrap_or_default();
+    let resample = Resample::new(seed);
+    let pairs = (0..values.len()).flat_map(|a| (a + 1..values.len()).map(move |b| (a, b)));
+    let pairs = pairs.filter_map(|(a, b)| {
+        let cliffs_delta = stats::cliffs_delta(values[a], values[b])?;
+        Some(Pair {
+            a: names[a].clone(),
+            b: names[b].clone(),
+            p: dunn
+                .iter()
+                .find(|test| test.pair == (a, b))
+                .map(|test| test.holm_p),
+            cliffs_delta,
+            size: size(cliffs_delta),
+            ratio: resample.ratio(values[a], values[b]),
+        })
+    });
+    Some(Test {
+        x: x.to_owned(),
+        of,
+        kruskal_wallis: stats::kruskal_wallis(&values).map(|test| KruskalWallisReport {
+            h: test.h,
+            degrees: test.degrees,
+            p: test.p,
+        }),
+        pairs: pairs.collect(),
+    })
+}
+
+/// Romano's words.
+fn size(cliffs_delta: f64) -> &'static str {
+    match cliffs_delta.abs() {
+        delta if delta < 0.147 => "negligible",
+        delta if delta < 0.33 => "small",
+        delta if delta < 0.474 => "medium",
+        _ => "large",
+    }
+}

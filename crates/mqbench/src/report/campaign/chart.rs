@@ -1,0 +1,281 @@
+//! The charts' options for ECharts, as JSON. What JSON cannot hold (functions, colours of a theme)
+//! `assets/report.js` puts in: a series' `renderItem` is a name here.
+
+use serde_json::{Value, json};
+
+use super::{
+    csv,
+    model::{CampaignReport, Panel, Point, Series},
+    values::Metric,
+    words,
+};
+use crate::campaign::file::PlotKind;
+
+/// What the page needs to draw one figure.
+pub(super) fn figure(campaign: &CampaignReport, panel: &Panel, id: &str) -> Value {
+    let plot = &campaign.plot;
+    let mut series = Vec::new();
+    for one in &panel.series {
+        match plot.kind {
+            PlotKind::Bars => series.push(custom(one, "bar", |p| vec![p.mean, low(p), high(p)])),
+            PlotKind::Lines => series.push(custom(one, "line", |p| vec![p.mean, low(p), high(p)])),
+            PlotKind::BoxTukey | PlotKind::BoxPercentiles => series.push(custom(one, "box", boxed)),
+        }
+    }
+    let unit = if plot.unit.is_empty() {
+        String::new()
+    } else {
+        format!(" [{}]", plot.unit)
+    };
+    let bars = plot.kind == PlotKind::Bars;
+    json!({
+        "id": id,
+        "file": file_name(campaign, panel),
+        "kind": "figure",
+        "unit": plot.unit,
+        "baseline": panel.baseline,
+        "mark": mark(campaign, panel),
+        "log": starts_logarithmic(campaign, panel),
+        "floor": if bars { floor(panel) } else { None },
+        "points": panel.series.iter().map(points).collect::<Value>(),
+        "csv": table(campaign, panel),
+        "option": {
+            "xAxis": { "type": "category", "data": panel.x, "name": plot.x },
+            // Bars without a baseline stand on 0; all else has its own range.
+            "yAxis": {
+                "type": "value",
+                "name": format!("{}{unit}", plot.metric),
+                "scale": !bars || panel.baseline.is_some(),
+            },
+            "series": series,
+        },
+    })
+}
+
+/// What the page needs to draw the distributions of one figure's cells; `None` without any.
+pub(super) fn distributions(campaign: &CampaignReport, panel: &Panel, id: &str) -> Option<Value> {
+    let of = &panel.distributions.first()?.of;
+    let cells: Vec<Value> = panel
+        .x
+        .iter()
+        .filter(|x| panel.distributions.iter().any(|one| one.x == **x))
+        .map(|x| {
+            let series = panel.distributions.iter().filter(|one| one.x == *x);
+            json!({
+                "x": x,
+                "series": series.map(|one| json!({
+                    "name": one.series,
+                    "bounds": one.bounds_ms,
+                    "shares": one.shares,
+                    "percentiles": one.percentiles_ms,
+                })).collect::<Value>(),
+            })
+        })
+        .collect();
+    let mut text = csv::row([
+        &campaign.plot.x[..],
+        &campaign.plot.series,
+        "percentile",
+        "ms",
+    ]);
+    for one in &panel.distributions {
+        for (percent, value) in &one.percentiles_ms {
+            let cells = [
+                &one.x[..],
+                &one.series,
+                &percent.to_string(),
+                &value.to_string(),
+            ];
+            text.push_str(&csv::row(cells));
+        }
+    }
+    Some(json!({
+        "id": id,
+        "file": format!("{}-{of}", file_name(campaign, panel)),
+        "kind": "distribution",
+        "unit": "ms",
+        "cells": cells,
+        "log": is_wide(panel),
+        "csv": text,
+        "option": {
+            "xAxis": { "type": "value", "name": format!("{of} [ms]"), "scale": true },
+            "yAxis": { "type": "value", "name": "share of messages [%]", "min": 0 },
+            "series": [],
+        },
+    }))
+}
+
+/// What is drawn as a dashed line: the link's delay; for ξ, where both are alike.
+pub(super) fn mark(campaign: &CampaignReport, panel: &Panel) -> Option<f64> {
+    let xi = Metric::parse(&campaign.plot.metric).xi;
+    panel.baseline.or(xi.map(|_| 1.0))
+}
+
+/// Whether outliers would press the boxes flat on a linear axis.
+pub(super) fn starts_logarithmic(campaign: &CampaignReport, panel: &Panel) -> bool {
+    if !matches!(
+        campaign.plot.kind,
+        PlotKind::BoxTukey | PlotKind::BoxPercentiles
+    ) {
+        return false;
+    }
+    let points = panel.series.iter().flat_map(|series| &series.points);
+    let ends = points.flatten().flat_map(boxed);
+    let (least, most) = ends.fold((f64::MAX, 0.0_f64), |(least, most), value| {
+        (least.min(value), most.max(value))
+    });
+    least > 0.0 && most > 4.0 * least
+}
+
+/// The same of distributions.
+pub(super) fn is_wide(panel: &Panel) -> bool {
+    let ends = panel.distributions.iter();
+    let mut ends = ends.filter_map(|one| Some((one.bounds_ms.first()?, one.bounds_ms.last()?)));
+    ends.any(|(least, most)| *most > 4.0 * *least)
+}
+
+fn custom(series: &Series, draw: &str, of: impl Fn(&Point) -> Vec<f64>) -> Value {
+    let points = series.points.iter().enumerate();
+    let rows: Vec<Vec<Value>> = points
+        .filter_map(|(x, point)| {
+            let values = of(point.as_ref()?);
+            (!values.is_empty()).then(|| {
+                std::iter::once(json!(x))
+                    .chain(values.into_iter().map(Value::from))
+                    .collect()
+            })
+        })
+        .collect();
+    let width = rows.first().map_or(2, Vec::len);
+    json!({
+        "type": "custom",
+        "name": series.name,
+        "renderItem": draw,
+        "clip": true,
+        "data": rows,
+        "encode": { "x": 0, "y": (1..width).collect::<Vec<_>>() },
+    })
+}
+
+/// Quartiles and whiskers, then the range of all; without a box the value itself.
+pub(super) fn boxed(point: &Point) -> Vec<f64> {
+    let Some(one) = &point.quartiles else {
+        return vec![point.mean; 7];
+    };
+    let least = one
+        .outliers
+        .first()
+        .map_or(one.low, |value| value.min(one.low));
+    let most = one
+        .outliers
+        .last()
+        .map_or(one.high, |value| value.max(one.high));
+    vec![one.q1, one.median, one.q3, one.low, one.high, least, most]
+}
+
+pub(super) fn low(point: &Point) -> f64 {
+    point.low.unwrap_or(point.mean)
+}
+
+pub(super) fn high(point: &Point) -> f64 {
+    point.high.unwrap_or(point.mean)
+}
+
+/// Where the axis of bars with a baseline begins: there, or below if a bar is.
+fn floor(panel: &Panel) -> Option<f64> {
+    let baseline = panel.baseline?;
+    let points = panel
+        .series
+        .iter()
+        .flat_map(|series| &series.points)
+        .flatten();
+    Some(points.map(low).fold(baseline, f64::min))
+}
+
+/// What a tooltip says of each point.
+fn points(series: &Series) -> Value {
+    let point = |point: &Option<Point>| {
+        point.as_ref().map(|p| {
+            json!({
+                "mean": p.mean,
+                "low": p.low,
+                "high": p.high,
+                "median": p.median,
+                "n": p.n,
+                "of": words::basis(p.interval_of),
+                "outliers": p.quartiles.as_ref().map(|one| &one.outliers),
+            })
+        })
+    };
+    json!({
+        "name": series.name,
+        "points": series.points.iter().map(point).collect::<Value>(),
+    })
+}
+
+/// The data shown, as the page's button saves it.
+fn table(campaign: &CampaignReport, panel: &Panel) -> String {
+    let mut text = csv::row([
+        &campaign.plot.x[..],
+        &campaign.plot.series,
+        "n",
+        &campaign.plot.metric,
+        "low",
+        "high",
+        "interval_of",
+        "median",
+        "q1",
+        "q3",
+        "whisker_low",
+        "whisker_high",
+        "box_of",
+    ]);
+    for (at, x) in panel.x.iter().enumerate() {
+        for series in &panel.series {
+            let Some(point) = &series.points[at] else {
+                continue;
+            };
+            let n = point.n.to_string();
+            let optional = |value: Option<f64>| value.map_or_else(String::new, |v| v.to_string());
+            let one = point.quartiles.as_ref();
+            let numbers = [
+                Some(point.mean),
+                point.low,
+                point.high,
+                Some(point.median),
+                one.map(|one| one.q1),
+                one.map(|one| one.q3),
+                one.map(|one| one.low),
+                one.map(|one| one.high),
+            ]
+            .map(optional);
+            let [mean, low, high, median, q1, q3, from, to] = &numbers;
+            let of = words::basis(point.interval_of);
+            let box_of = one.map_or("", |one| words::basis(one.of));
+            let cells = [
+                x,
+                &series.name,
+                &n,
+                mean,
+                low,
+                high,
+                of,
+                median,
+                q1,
+                q3,
+                from,
+                to,
+                box_of,
+            ];
+            text.push_str(&csv::row(cells));
+        }
+    }
+    text
+}
+
+/// Without an ending.
+pub(super) fn file_name(campaign: &CampaignReport, panel: &Panel) -> String {
+    let levels = panel.levels.values().map(|level| format!("-{level}"));
+    let name = campaign.name.clone() + &levels.collect::<String>();
+    name.replace(|c: char| !(c.is_ascii_alphanumeric() || c == '-'), "_")
+}

@@ -1,0 +1,157 @@
+//! What stood around the runs: links, warnings, and attempts that were repeated.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::model::{
+    LinkConfigured, LinkMeasured, LinkReport, Repeated, WarningFound, WarningReport,
+};
+use crate::campaign::record::Record;
+
+/// Every direction of every link, once for each way in which it was configured, with what its runs
+/// measured together.
+pub(crate) fn links(runs: &[&Record]) -> Vec<LinkReport> {
+    let mut all: Vec<LinkReport> = Vec::new();
+    for run in runs {
+        let link = &run.outcome.link;
+        let configured = link.configured.as_ref().and_then(Value::as_array);
+        let measured = link.measured.as_ref().and_then(Value::as_array);
+        for one in configured.into_iter().flatten() {
+            let same = |other: &&Value| other["of"] == one["of"];
+            let found = measured.into_iter().flatten().find(same);
+            let found = found.unwrap_or(&Value::Null);
+            if one["of"] == "medium" {
+                add(&mut all, channel(one, found));
+            }
+            for direction in ["up", "down"] {
+                if one[direction].is_object() {
+                    add(&mut all, of_direction(one, found, direction));
+                }
+            }
+        }
+    }
+    all
+}
+
+/// To the one that was configured alike, or as another.
+fn add(all: &mut Vec<LinkReport>, new: LinkReport) {
+    let alike = |old: &&mut LinkReport| {
+        (&old.of, &old.name, &old.direction, &old.configured)
+            == (&new.of, &new.name, &new.direction, &new.configured)
+    };
+    let Some(old) = all.iter_mut().find(alike) else {
+        all.push(new);
+        return;
+    };
+    old.runs += 1;
+    let measured = &mut old.measured;
+    measured.packets += new.measured.packets;
+    measured.lost += new.measured.lost;
+    measured.overflowed += new.measured.overflowed;
+    measured.lateness_p99_ns = measured.lateness_p99_ns.max(new.measured.lateness_p99_ns);
+}
+
+fn of_direction(configured: &Value, measured: &Value, direction: &str) -> LinkReport {
+    let (is, was) = (&configured[direction], &measured[direction]);
+    LinkReport {
+        of: text(&configured["of"]),
+        name: text(&configured["name"]),
+        direction: direction.to_owned(),
+        runs: 1,
+        configured: LinkConfigured {
+            delay_ns: is["delay_ns"].as_u64(),
+            rate_bps: is["rate_bps"]
+                .as_u64()
+                .or_else(|| is["trace_mean_bps"].as_u64()),
+            queue: is["queue"].as_str().map(str::to_owned),
+            loss: is["mean_loss"].as_f64(),
+        },
+        measured: LinkMeasured {
+            packets: number(&was["packets"]),
+            lost: number(&was["lost"]),
+            overflowed: number(&was["overflowed"]),
+            lateness_p99_ns: was["lateness_p99_ns"].as_u64(),
+        },
+    }
+}
+
+/// All stations of a medium together: what was lost is damaged transmissions.
+fn channel(configured: &Value, measured: &Value) -> LinkReport {
+    let stations = measured["stations"].as_array();
+    let sum = |key: &str| {
+        let stations = stations.into_iter().flatten();
+        stations.map(|station| number(&station[key])).sum::<u64>()
+    };
+    let retries = configured["retries"].as_u64().unwrap_or(0);
+    LinkReport {
+        of: "medium".to_owned(),
+        name: text(&configured["name"]),
+        direction: "all".to_owned(),
+        runs: 1,
+        configured: LinkConfigured {
+            delay_ns: None,
+            rate_bps: configured["rate_bps"].as_u64(),
+            queue: Some(format!("{}, {retries} retries", text(&configured["queue"]))),
+            loss: configured["frame_error_rate"].as_f64(),
+        },
+        measured: LinkMeasured {
+            packets: sum("arrived"),
+            lost: sum("lost"),
+            overflowed: sum("overflowed"),
+            lateness_p99_ns: measured["lateness_p99_ns"].as_u64(),
+        },
+    }
+}
+
+fn text(value: &Value) -> String {
+    value
+        .as_str()
+        .map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or(0)
+}
+
+/// All of them, by their kinds, the most frequent first.
+pub(crate) fn warnings(runs: &[&Record]) -> Vec<WarningReport> {
+    let mut kinds: BTreeMap<String, WarningReport> = BTreeMap::new();
+    for run in runs {
+        let mut seen = Vec::new();
+        let warnings = run.outcome.warnings.iter().map(|warning| {
+            let value = serde_json::to_value(warning).unwrap_or_default();
+            (text(&value["kind"]), warning.to_string())
+        });
+        let error = run.outcome.error.iter();
+        let error = error.map(|error| ("error".to_owned(), error.clone()));
+        for (kind, says) in warnings.chain(error) {
+            let entry = kinds.entry(kind.clone()).or_insert_with(|| WarningReport {
+                kind: kind.clone(),
+                runs: 0,
+                found: Vec::new(),
+            });
+            entry.runs += usize::from(!seen.contains(&kind));
+            entry.found.push(WarningFound {
+                levels: run.levels.clone(),
+                repetition: run.repetition,
+                says,
+            });
+            seen.push(kind);
+        }
+    }
+    let mut all: Vec<_> = kinds.into_values().collect();
+    all.sort_by_key(|warning| std::cmp::Reverse(warning.runs));
+    all
+}
+
+pub(crate) fn repeated(runs: &[&Record]) -> Vec<Repeated> {
+    let attempt = |run: &&Record| Repeated {
+        levels: run.levels.clone(),
+        repetition: run.repetition,
+        attempt: run.attempt,
+        warnings: run.outcome.warnings.clone(),
+        error: run.outcome.error.clone(),
+    };
+    runs.iter().map(attempt).collect()
+}

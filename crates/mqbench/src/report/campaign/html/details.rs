@@ -1,0 +1,150 @@
+//! What a campaign's section has below its figures: tests, links, warnings, repeated attempts.
+
+use super::{escape, more, table};
+use crate::report::{
+    campaign::{
+        model::{Basis, CampaignReport},
+        words,
+    },
+    units::time,
+};
+
+pub(super) fn tests(campaign: &CampaignReport) -> String {
+    let mut rows = Vec::new();
+    for panel in &campaign.panels {
+        for test in &panel.tests {
+            let all = test.kruskal_wallis.as_ref();
+            let dash = || "–".to_owned();
+            for pair in &test.pairs {
+                rows.push(vec![
+                    escape(&words::levels(&panel.levels)),
+                    escape(&test.x),
+                    words::basis(test.of).to_owned(),
+                    all.map_or_else(dash, |all| words::number(all.h)),
+                    all.map_or_else(dash, |all| words::probability(all.p)),
+                    escape(&format!("{} / {}", pair.a, pair.b)),
+                    pair.p.map_or_else(dash, words::probability),
+                    format!("{:+.3} ({})", pair.cliffs_delta, pair.size),
+                    pair.ratio.map_or_else(dash, |ratio| {
+                        format!(
+                            "{} ({})",
+                            words::number(ratio.estimate),
+                            words::range(ratio.low, ratio.high)
+                        )
+                    }),
+                ]);
+            }
+        }
+    }
+    if rows.is_empty() {
+        return String::new();
+    }
+    let count = rows.len();
+    let caution = if campaign
+        .panels
+        .iter()
+        .flat_map(|p| &p.tests)
+        .any(|t| t.of == Basis::Messages)
+    {
+        "<p class=\"quiet\">Messages of one run are not independent: those probabilities are too \
+         small. Look at the size.</p>\n"
+    } else {
+        ""
+    };
+    let columns = [
+        "figure",
+        &campaign.plot.x,
+        "over",
+        "Kruskal–Wallis H",
+        "p",
+        "pair",
+        "Dunn–Holm p",
+        "Cliff’s δ",
+        "ratio of means (95 %)",
+    ];
+    let table = table("Tests across the series", &columns, rows.into_iter(), 2);
+    more("Tests", count, &format!("{caution}{table}"))
+}
+
+pub(super) fn links(campaign: &CampaignReport) -> String {
+    if campaign.links.is_empty() {
+        return String::new();
+    }
+    let rows = campaign.links.iter().map(|link| {
+        let measured = &link.measured;
+        vec![
+            escape(&format!("{} {}", link.of, link.direction)),
+            escape(&link.name),
+            link.runs.to_string(),
+            escape(&words::configured(&link.configured)),
+            measured.packets.to_string(),
+            words::lost(measured),
+            measured.overflowed.to_string(),
+            measured
+                .lateness_p99_ns
+                .map_or_else(|| "–".to_owned(), time),
+        ]
+    });
+    let columns = [
+        "direction",
+        "link",
+        "runs",
+        "configured",
+        "packets",
+        "lost",
+        "overflowed",
+        "late by (p99, worst run)",
+    ];
+    let table = table("Links as configured and as measured", &columns, rows, 2);
+    more("Links", campaign.links.len(), &table)
+}
+
+pub(super) fn warnings(campaign: &CampaignReport) -> String {
+    let mut text = String::new();
+    for warning in &campaign.warnings {
+        let each = warning.found.iter().map(|found| {
+            format!(
+                "<li>{} <span class=\"quiet\">{}, run {}</span></li>",
+                escape(&found.says),
+                escape(&words::levels(&found.levels)),
+                found.repetition + 1
+            )
+        });
+        let first = warning.found.first().map_or("", |found| &found.says);
+        text.push_str(&format!(
+            "<details><summary><b>{}</b> in {} of {} runs: {}</summary><ul>{}</ul></details>\n",
+            escape(&warning.kind),
+            warning.runs,
+            campaign.runs.finished,
+            escape(first),
+            each.collect::<String>()
+        ));
+    }
+    if text.is_empty() {
+        return String::new();
+    }
+    more(
+        "Warnings",
+        campaign.warnings.len(),
+        &format!("<div class=\"warnings\">{text}</div>"),
+    )
+}
+
+pub(super) fn repeated(campaign: &CampaignReport) -> String {
+    if campaign.repeated.is_empty() {
+        return String::new();
+    }
+    let rows = campaign.repeated.iter().map(|attempt| {
+        let warnings = attempt.warnings.iter().map(ToString::to_string);
+        let says: Vec<_> = warnings.chain(attempt.error.clone()).collect();
+        vec![
+            escape(&words::levels(&attempt.levels)),
+            (attempt.repetition + 1).to_string(),
+            attempt.attempt.to_string(),
+            escape(&says.join("; ")),
+        ]
+    });
+    let columns = ["cell", "run", "attempt", "why it was repeated"];
+    let table = table("Attempts that do not count", &columns, rows, 4);
+    more("Repeated attempts", campaign.repeated.len(), &table)
+}

@@ -1,0 +1,222 @@
+//! A figure on the page: caption, tools, the place where it is drawn, and its data as a table.
+
+use super::{escape, panel_title, table};
+use crate::{
+    campaign::file::PlotKind,
+    report::campaign::{
+        chart,
+        model::{Basis, CampaignReport, Panel, Point},
+        words,
+    },
+};
+
+pub(super) fn figure(campaign: &CampaignReport, panel: &Panel, id: &str) -> String {
+    let plot = &campaign.plot;
+    let drawn = match plot.kind {
+        PlotKind::Bars => "Bars are means, with their 95 % intervals",
+        PlotKind::Lines => "Points are means, with their 95 % intervals",
+        PlotKind::BoxTukey => "Boxes are quartiles and median, whiskers reach 1.5 heights",
+        PlotKind::BoxPercentiles => "Boxes are quartiles and median, whiskers p5 and p95",
+    };
+    let base = match panel.baseline {
+        Some(delay) if plot.kind == PlotKind::Bars => {
+            format!(
+                "; they stand on the link's delay of {} ms",
+                words::number(delay)
+            )
+        }
+        Some(delay) => format!(
+            "; the dashed line is the link's delay of {} ms",
+            words::number(delay)
+        ),
+        None if chart::mark(campaign, panel).is_some() => {
+            "; at the dashed line both are alike".to_owned()
+        }
+        None => String::new(),
+    };
+    let points = panel.series.iter().flat_map(|series| &series.points);
+    let mut boxes = points
+        .flatten()
+        .filter_map(|point| point.quartiles.as_ref());
+    let of = match plot.kind {
+        PlotKind::Bars | PlotKind::Lines => "",
+        _ if boxes.any(|one| one.of == Basis::Messages) => " of all messages",
+        _ => " of the runs",
+    };
+    format!(
+        "<figure aria-labelledby=\"{id}-t\">\n<figcaption><h3 id=\"{id}-t\">{}</h3>\
+         <p>{}. {drawn}{of}{base}.</p></figcaption>\n\
+         <div class=\"tools\" role=\"group\" aria-label=\"Tools of this figure\">\
+         <button type=\"button\" data-for=\"{id}\" data-do=\"log\" aria-pressed=\"{log}\">log axis</button>\
+         {}</div>\n<div class=\"chart\" id=\"{id}\" role=\"img\" aria-label=\"{}\"></div>\n\
+         <details class=\"data\"><summary>Data</summary>{}</details>\n</figure>\n",
+        escape(&panel_title(campaign, panel)),
+        escape(&capital(&plot.meaning)),
+        tools(id),
+        escape(&alternative(campaign, panel)),
+        data_table(campaign, panel),
+        log = chart::starts_logarithmic(campaign, panel),
+    )
+}
+
+fn tools(id: &str) -> String {
+    let button = |action: &str, label: &str, title: &str| {
+        format!(
+            "<button type=\"button\" data-for=\"{id}\" data-do=\"{action}\" title=\"{title}\" \
+             aria-label=\"{title}\">{label}</button>"
+        )
+    };
+    [
+        button("in", "+", "Zoom in"),
+        button("out", "−", "Zoom out"),
+        button("reset", "reset", "Show all again"),
+        button("csv", "CSV", "Save the data as CSV"),
+        button("svg", "SVG", "Save the figure as SVG"),
+    ]
+    .concat()
+}
+
+fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| {
+        first.to_ascii_uppercase().to_string() + letters.as_str()
+    })
+}
+
+/// The figure in words, for who does not see it.
+fn alternative(campaign: &CampaignReport, panel: &Panel) -> String {
+    let plot = &campaign.plot;
+    let mut text = format!(
+        "{} over {}, {}.",
+        plot.metric,
+        plot.x,
+        panel_title(campaign, panel)
+    );
+    for series in &panel.series {
+        let points = panel.x.iter().zip(&series.points).filter_map(|(x, point)| {
+            Some(format!("{} at {x}", words::number(point.as_ref()?.mean)))
+        });
+        let points: Vec<_> = points.collect();
+        if !points.is_empty() {
+            text.push_str(&format!(
+                " {}: {} {}.",
+                series.name,
+                points.join(", "),
+                plot.unit
+            ));
+        }
+    }
+    text.push_str(" The table below has all values.");
+    text
+}
+
+fn data_table(campaign: &CampaignReport, panel: &Panel) -> String {
+    let plot = &campaign.plot;
+    let unit = if plot.unit.is_empty() {
+        String::new()
+    } else {
+        format!(" [{}]", plot.unit)
+    };
+    let mut rows = Vec::new();
+    for (at, x) in panel.x.iter().enumerate() {
+        for series in &panel.series {
+            let head = vec![escape(x), escape(&series.name)];
+            let cells = series.points[at]
+                .as_ref()
+                .map_or_else(|| vec!["–".to_owned(); 8], cells);
+            rows.push([head, cells].concat());
+        }
+    }
+    let mean = format!("mean{unit}");
+    table(
+        &panel_title(campaign, panel),
+        &[
+            &plot.x,
+            &plot.series,
+            "runs",
+            &mean,
+            "95 % interval",
+            "over",
+            "median",
+            "quartiles",
+            "whiskers",
+            "outliers",
+        ],
+        rows.into_iter(),
+        2,
+    )
+}
+
+fn cells(point: &Point) -> Vec<String> {
+    let dash = || "–".to_owned();
+    let one = point.quartiles.as_ref();
+    // Quartiles of messages stand beside the median of messages.
+    let median = one.map_or(point.median, |one| one.median);
+    vec![
+        point.n.to_string(),
+        words::number(point.mean),
+        words::interval(point).unwrap_or_else(dash),
+        words::basis(point.interval_of).to_owned(),
+        words::number(median),
+        one.map_or_else(dash, |one| words::range(one.q1, one.q3)),
+        one.map_or_else(dash, |one| words::range(one.low, one.high)),
+        one.map_or_else(dash, |one| format!("{} of {}", one.outlier_count, one.n)),
+    ]
+}
+
+pub(super) fn distribution(campaign: &CampaignReport, panel: &Panel, id: &str) -> String {
+    let of = panel.distributions.first().map_or("", |one| &one.of);
+    let with = |x: &&String| panel.distributions.iter().any(|one| one.x == **x);
+    let options = panel
+        .x
+        .iter()
+        .filter(with)
+        .map(|x| format!("<option>{}</option>", escape(x)));
+    let shown = [5.0, 25.0, 50.0, 75.0, 95.0, 99.0, 99.9, 100.0];
+    let rows = panel.distributions.iter().map(|one| {
+        let at = |percent: &f64| {
+            let found = one
+                .percentiles_ms
+                .iter()
+                .find(|(p, _)| (p - percent).abs() < 0.01);
+            found.map_or_else(|| "–".to_owned(), |(_, value)| words::number(*value))
+        };
+        let head = vec![escape(&one.x), escape(&one.series), one.count.to_string()];
+        [head, shown.iter().map(at).collect()].concat()
+    });
+    let percentiles = table(
+        "Percentiles in ms",
+        &[
+            &campaign.plot.x,
+            &campaign.plot.series,
+            "messages",
+            "p5",
+            "p25",
+            "p50",
+            "p75",
+            "p95",
+            "p99",
+            "p99.9",
+            "max",
+        ],
+        rows,
+        2,
+    );
+    let title = escape(&panel_title(campaign, panel));
+    format!(
+        "<figure aria-labelledby=\"{id}-t\">\n<figcaption><h3 id=\"{id}-t\">{title}</h3>\
+         <p>All messages of all runs: {of}.</p></figcaption>\n\
+         <div class=\"tools\" role=\"group\" aria-label=\"Tools of this figure\">\
+         <label>{x} <select data-for=\"{id}\" data-do=\"cell\">{options}</select></label>\
+         <button type=\"button\" data-for=\"{id}\" data-do=\"cdf\" aria-pressed=\"true\">cumulative</button>\
+         <button type=\"button\" data-for=\"{id}\" data-do=\"log\" aria-pressed=\"{log}\">log axis</button>\
+         {tools}</div>\n<div class=\"chart\" id=\"{id}\" role=\"img\" aria-label=\"How {of} is \
+         distributed: {title}. The table below has percentiles.\"></div>\n\
+         <details class=\"data\"><summary>Percentiles</summary>{percentiles}</details>\n</figure>\n",
+        x = escape(&campaign.plot.x),
+        of = escape(of),
+        options = options.collect::<String>(),
+        log = chart::is_wide(panel),
+        tools = tools(id),
+    )
+}

@@ -1,0 +1,125 @@
+//! The report as Markdown: tables and verdicts.
+
+use super::{
+    model::{CampaignReport, ClaimReport, Report},
+    words,
+};
+use crate::campaign::file::Extent;
+
+/// All of it.
+pub(crate) fn render(report: &Report) -> String {
+    let mut text = "# MQTT over TCP, TLS and QUIC\n\n".to_owned();
+    let manifest = &report.manifest;
+    text.push_str(&format!(
+        "{} {}, begun {}.\n",
+        manifest.program.name,
+        manifest.program.version.clone().unwrap_or_default(),
+        manifest.started_at
+    ));
+    if report.extent == Extent::Quick {
+        text.push_str("A quick run: a look, no figures to quote.\n");
+    }
+    text.push('\n');
+    let run = |claim: &&ClaimReport| {
+        report
+            .campaigns
+            .iter()
+            .any(|campaign| campaign.claims.contains(&claim.claim.id))
+    };
+    let claims: Vec<_> = report.claims.iter().filter(run).collect();
+    if !claims.is_empty() {
+        text.push_str("## What the papers claim\n\n");
+        let rows = claims.iter().map(|claim| {
+            vec![
+                claim.verdict.words().to_owned(),
+                claim.claim.says.clone(),
+                claim.claim.source.clone(),
+                words::printed(claim),
+                words::measured(claim),
+                claim.why.clone(),
+            ]
+        });
+        let columns = [
+            "verdict",
+            "claim",
+            "source",
+            "printed",
+            "measured (95 %)",
+            "why",
+        ];
+        text.push_str(&table(&columns, rows));
+    }
+    for campaign in &report.campaigns {
+        text.push_str(&section(campaign));
+    }
+    text
+}
+
+fn section(campaign: &CampaignReport) -> String {
+    let (plot, runs) = (&campaign.plot, &campaign.runs);
+    let mut text = format!(
+        "## {}\n\n{}. {} of {} runs, {} attempts repeated, {} runs with warnings.\n\n",
+        campaign.title, campaign.source, runs.finished, runs.planned, runs.repeated, runs.warned
+    );
+    let unit = if plot.unit.is_empty() {
+        String::new()
+    } else {
+        format!(" [{}]", plot.unit)
+    };
+    for panel in &campaign.panels {
+        if !panel.levels.is_empty() {
+            text.push_str(&format!("### {}\n\n", words::levels(&panel.levels)));
+        }
+        let mut rows = Vec::new();
+        for (at, x) in panel.x.iter().enumerate() {
+            for series in &panel.series {
+                if let Some(point) = &series.points[at] {
+                    rows.push(vec![
+                        x.clone(),
+                        series.name.clone(),
+                        point.n.to_string(),
+                        words::number(point.mean),
+                        words::interval(point).unwrap_or_else(|| "–".to_owned()),
+                        words::basis(point.interval_of).to_owned(),
+                        words::number(point.median),
+                    ]);
+                }
+            }
+        }
+        let mean = format!("{}{unit}", plot.metric);
+        let columns = [
+            &plot.x,
+            &plot.series,
+            "runs",
+            &mean,
+            "95 % interval",
+            "over",
+            "median",
+        ];
+        text.push_str(&table(&columns, rows.into_iter()));
+    }
+    for warning in &campaign.warnings {
+        let first = warning.found.first().map_or("", |found| &found.says);
+        text.push_str(&format!(
+            "- {} in {} runs: {first}\n",
+            warning.kind, warning.runs
+        ));
+    }
+    if !campaign.warnings.is_empty() {
+        text.push('\n');
+    }
+    text
+}
+
+pub(super) fn table(columns: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let line = |cells: &[String]| {
+        let cells: Vec<_> = cells.iter().map(|cell| cell.replace('|', "\\|")).collect();
+        format!("| {} |\n", cells.join(" | "))
+    };
+    let names: Vec<_> = columns.iter().map(|name| (*name).to_owned()).collect();
+    let mut text = line(&names) + &format!("|{}\n", "---|".repeat(columns.len()));
+    for row in rows {
+        text.push_str(&line(&row));
+    }
+    text + "\n"
+}

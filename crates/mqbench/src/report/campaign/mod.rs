@@ -1,0 +1,44 @@
+//! The report of a result set.
+//!
+//! `build` makes the `model` of records, a pure function; `html`, `markdown`, `svg` and `csv` write
+//! it.
+//!
+//! ```text
+//! records ─ values ─ resample ─┬─ build ── model ─┬─ html ─ chart
+//!           (which runs count) ├─ distribution    ├─ markdown, svg
+//!                              ├─ context         └─ JSON
+//! claims ──────────────────────┴─ verdict              csv (of the records)
+//! ```
+
+mod build;
+mod chart;
+mod context;
+mod csv;
+mod difference;
+mod distribution;
+mod html;
+mod markdown;
+mod model;
+mod resample;
+mod svg;
+mod values;
+mod verdict;
+mod words;
+
+#[cfg(test)]
+#[cfg(unix)]
+mod browser;
+#[cfg(test)]
+pub(crate) mod fixture;
+#[cfg(test)]
+mod schema;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use build::report;
+pub(crate) use csv::long as csv;
+pub(crate) use difference::render as difference;
+pub(crate) use html::page;
+pub(crate) use markdown::render as markdown;
+pub(crate) use model::Report;
+pub(crate) use svg::file as svg;

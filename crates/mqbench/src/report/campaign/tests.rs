@@ -1,0 +1,257 @@
+//! What a report says of records made by hand.
+
+use std::sync::LazyLock;
+
+use super::{
+    build::report,
+    csv, fixture,
+    html::page,
+    markdown,
+    model::{Basis, Report},
+    svg::file as svg,
+    values::{Finished, Metric},
+};
+use crate::campaign::{
+    claims::{self, Verdict},
+    store::ResultSet,
+};
+
+/// Made once: a set is written and read, each record of it synced.
+fn make() -> &'static (ResultSet, Report) {
+    static MADE: LazyLock<(ResultSet, Report)> = LazyLock::new(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let set = fixture::set(folder.path());
+        let claims = claims::shipped().unwrap();
+        let report = report(&set.head, &set.campaigns, &set.records, &claims);
+        (set, report)
+    });
+    &MADE
+}
+
+#[test]
+fn a_disturbed_attempt_does_not_count() {
+    let (_, report) = make();
+    let bars = &report.campaigns[0];
+    assert_eq!(
+        (bars.runs.planned, bars.runs.finished, bars.runs.repeated),
+        (72, 72, 1)
+    );
+    // It says 1000 s.
+    let points = || {
+        bars.panels
+            .iter()
+            .flat_map(|p| &p.series)
+            .flat_map(|s| &s.points)
+    };
+    assert!(
+        points()
+            .flatten()
+            .all(|point| point.n == 6 && point.mean < 1000.0)
+    );
+    assert_eq!(bars.repeated[0].warnings.len(), 1);
+    let kinds: Vec<_> = bars
+        .warnings
+        .iter()
+        .map(|w| (&w.kind[..], w.runs))
+        .collect();
+    assert_eq!(kinds, [("reordered-messages", 6)]);
+}
+
+#[test]
+fn every_level_of_the_facet_has_a_figure_with_its_baseline() {
+    let (_, report) = make();
+    let panels = &report.campaigns[0].panels;
+    let baselines: Vec<_> = panels
+        .iter()
+        .map(|p| (&p.levels["link"][..], p.baseline))
+        .collect();
+    assert_eq!(
+        baselines,
+        [("s22/wifi", Some(25.0)), ("s22/satellite", Some(600.0))]
+    );
+    let point = panels[0].series[1].points[2].as_ref().unwrap();
+    let (low, high) = (point.low.unwrap(), point.high.unwrap());
+    assert!(low < point.mean && point.mean < high, "{point:?}");
+    assert_eq!(point.interval_of, Basis::Repetitions);
+}
+
+#[test]
+fn one_run_is_judged_by_its_messages() {
+    let (_, report) = make();
+    let boxes = &report.campaigns[1];
+    let point = boxes.panels[0].series[0].points[1].as_ref().unwrap();
+    assert_eq!((point.n, point.interval_of), (1, Basis::Messages));
+    let one = point.quartiles.as_ref().unwrap();
+    assert_eq!((one.of, one.n), (Basis::Messages, 200));
+    // Whiskers at p5 and p95 leave a tenth out; below, several values are one in the histogram.
+    assert!((10..=20).contains(&one.outlier_count), "{one:?}");
+    let test = &boxes.panels[0].tests[1];
+    assert_eq!((test.of, test.pairs.len()), (Basis::Messages, 3));
+    assert_eq!(boxes.panels[0].distributions.len(), 6);
+}
+
+#[test]
+fn xi_divides_by_the_run_beside_or_by_the_mean() {
+    let (set, report) = make();
+    let campaign = set
+        .campaigns
+        .iter()
+        .find(|one| one.name == "w20-fig4")
+        .unwrap();
+    let finished = Finished::of(campaign, &set.records);
+    let at = |transport: &str| {
+        [
+            ("link", "w20/wifi"),
+            ("loss", "5%"),
+            ("transport", transport),
+        ]
+        .map(|(factor, level)| (factor.to_owned(), level.to_owned()))
+        .into()
+    };
+    let values = |metric: &str, transport| finished.values(&Metric::parse(metric), &at(transport));
+    let (quic, tls) = (values("delta", "quic"), values("delta", "tls"));
+    let paired: Vec<_> = quic
+        .iter()
+        .zip(&tls)
+        .map(|(quic, tls)| quic / tls)
+        .collect();
+    assert_eq!(values("xi_w20:delta", "quic"), paired);
+    let mean = tls.iter().sum::<f64>() / 6.0;
+    for (xi, quic) in values("xi_s21:delta", "quic").iter().zip(&quic) {
+        assert!((xi - quic / mean).abs() < 1e-12);
+    }
+    assert!(values("xi_w20:delta", "tls").is_empty());
+    // Resumption follows from the transport, and ξ has both: there is one figure.
+    let panels = &report.campaigns[2].panels;
+    assert_eq!((panels.len(), panels[0].levels.len()), (1, 0));
+    let series: Vec<_> = panels[0].series.iter().map(|s| &s.name[..]).collect();
+    assert_eq!(series, ["w20/wifi", "w20/satellite"]);
+    let point = panels[0].series[0].points[1].as_ref().unwrap();
+    assert_eq!(point.values, paired);
+    // Both sides of each are beside it.
+    assert_eq!(panels[0].distributions.len(), 2 * 2 * 2);
+}
+
+#[test]
+fn claims_are_held_against_the_runs() {
+    let (_, report) = make();
+    let verdict = |id: &str| report.claims.iter().find(|c| c.claim.id == id).unwrap();
+    let wifi = verdict("s22-wifi-5-mean");
+    // 330 against 90 ms a loss: about -29 %.
+    assert_eq!(
+        (wifi.verdict, wifi.of),
+        (Verdict::Reproduced, Basis::Repetitions),
+        "{wifi:?}"
+    );
+    // There is no cellular link in this set.
+    assert_eq!(verdict("s22-cellular-5-mean").verdict, Verdict::NotMeasured);
+}
+
+#[test]
+fn series_that_differ_are_told_apart() {
+    let (_, report) = make();
+    let tests = &report.campaigns[0].panels[0].tests;
+    let (same, lossy) = (&tests[0], &tests[2]);
+    assert_eq!((same.of, &lossy.x[..]), (Basis::Repetitions, "5%"));
+    assert!(lossy.pairs[0].p.unwrap() < 0.05 && lossy.pairs[0].size == "large");
+    assert!(lossy.kruskal_wallis.unwrap().p < 0.05);
+}
+
+#[test]
+fn csv_has_a_line_for_each_metric_of_each_run() {
+    let (set, _) = make();
+    let text = csv(&set.campaigns, &set.records);
+    let mut lines = text.lines();
+    assert_eq!(
+        lines.next().unwrap(),
+        "campaign,link,loss,resumption,transport,repetition,metric,value"
+    );
+    assert_eq!(lines.clone().count(), (72 + 6 + 48) * 4);
+    let first = lines.next().unwrap();
+    assert!(
+        first.starts_with("s22-fig4,s22/satellite,0%,,quic,0,delta,1201"),
+        "{first}"
+    );
+    assert!(text.contains("w20-fig4,w20/wifi,0%,0-rtt,quic,0,"));
+}
+
+#[test]
+fn markdown_has_verdicts_and_means() {
+    let (_, report) = make();
+    let text = markdown(report);
+    for part in [
+        "| verdict | claim |",
+        "| reproduced | QUIC's mean delay over WiFi at 5 % loss is 25.5 % below TCP's | S22 §5.1 | -25.5 % |",
+        "### link s22/satellite",
+        "| loss | transport | runs | latency_mean [ms] | 95 % interval | over | median |",
+        "- reordered-messages in 6 runs: 3 of 200 messages",
+    ] {
+        assert!(text.contains(part), "no {part} in\n{text}");
+    }
+}
+
+#[test]
+fn the_page_names_no_other_place() {
+    let (_, report) = make();
+    let page = page(report);
+    assert!(page.contains("default-src 'none'"));
+    // ECharts names addresses in comments and of XML namespaces; nothing that a page loads.
+    for loads in ["<link", "src=\"", "@import", "url(http", "<img", "<iframe"] {
+        let ours = page.replace(include_str!("../../../assets/echarts.min.js"), "");
+        assert!(!ours.contains(loads), "{loads}");
+    }
+    assert_eq!(page.matches("<figure").count(), 2 + 1 + 1 + 2 + 1 + 1);
+}
+
+#[test]
+fn levels_cannot_break_the_page() {
+    let (set, _) = make();
+    let mut campaigns = set.campaigns.clone();
+    for campaign in &mut campaigns {
+        campaign.title = "</script><script>alert(1)</script>".to_owned();
+    }
+    let page = page(&report(&set.head, &campaigns, &set.records, &[]));
+    assert!(!page.contains("<script>alert"));
+    assert_eq!(page.matches("</script>").count(), 3);
+}
+
+#[test]
+fn the_vendored_charts_are_the_ones_that_the_notes_name() {
+    let notes = include_str!("../../../assets/README.md");
+    let charts = include_str!("../../../assets/echarts.min.js");
+    let version = notes.split("npm package `echarts` ").nth(1).unwrap();
+    let version = version.split(',').next().unwrap();
+    assert!(charts.contains(&format!("\"{version}\"")), "{version}");
+}
+
+#[test]
+fn every_figure_is_an_svg_file_of_its_own() {
+    let (_, report) = make();
+    let mut names = Vec::new();
+    for campaign in &report.campaigns {
+        for panel in &campaign.panels {
+            let (name, text) = svg(campaign, panel);
+            assert!(text.starts_with("<svg ") && !text.contains("NaN"), "{name}");
+            assert_eq!(
+                text.matches("<text").count(),
+                text.matches("</text>").count()
+            );
+            if let Some(folder) = std::env::var_os("MQ_SCREENSHOTS") {
+                std::fs::write(std::path::Path::new(&folder).join(&name), &text).unwrap();
+            }
+            names.push(name);
+        }
+    }
+    assert_eq!(
+        names,
+        [
+            "s22-fig4-s22_wifi.svg",
+            "s22-fig4-s22_satellite.svg",
+            "s22-fig5.svg",
+            "w20-fig4.svg"
+        ]
+    );
+    // Two series at three levels, the legend, and the ground.
+    let (_, bars) = svg(&report.campaigns[0], &report.campaigns[0].panels[0]);
+    assert_eq!(bars.matches("<rect").count(), 6 + 2 + 1);
+}

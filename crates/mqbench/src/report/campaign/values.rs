@@ -1,0 +1,308 @@
+//! From records to values: which runs count, what a metric is of them, and their distributions.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use mq_measure::{LatencyRecorder, recorder, stats};
+
+use crate::campaign::{
+    claims::Claim,
+    file::{Campaign, Combination},
+    record::{METRICS, Record},
+};
+
+/// The factor that ξ is a ratio of levels of.
+pub(super) const TRANSPORT: &str = "transport";
+
+/// Levels by factor.
+pub(crate) type Levels = BTreeMap<String, String>;
+
+/// The runs of a campaign that count: the last attempt of each repetition of each cell, in the order
+/// of repetitions.
+pub(crate) struct Finished<'a> {
+    pub(crate) campaign: &'a Campaign,
+    pub(crate) runs: Vec<&'a Record>,
+    /// The attempts before them.
+    pub(crate) repeated: Vec<&'a Record>,
+    /// Factors whose level follows from all others, and which the plot does not name.
+    pub(crate) follows: Vec<String>,
+}
+
+impl<'a> Finished<'a> {
+    pub(crate) fn of(campaign: &'a Campaign, records: &'a [Record]) -> Self {
+        let mut last: BTreeMap<(&Levels, u32), &Record> = BTreeMap::new();
+        let mut repeated = Vec::new();
+        for record in records.iter().filter(|r| r.campaign == campaign.name) {
+            let before = last.insert((&record.levels, record.repetition), record);
+            repeated.extend(before);
+        }
+        let mut runs: Vec<_> = last.into_values().collect();
+        runs.sort_by_key(|run| run.repetition);
+        Self {
+            campaign,
+            runs,
+            repeated,
+            follows: follows(campaign),
+        }
+    }
+
+    /// Those with all of these levels. What is no factor of the campaign is looked up in its work.
+    pub(crate) fn with(&self, levels: &Levels) -> impl Iterator<Item = &'a Record> {
+        let has = |run: &Record, factor: &str, level: &str| match run.levels.get(factor) {
+            Some(own) => own == level,
+            None => serde_json::to_value(&run.cell).is_ok_and(|cell| plain(&cell[factor]) == level),
+        };
+        self.runs
+            .iter()
+            .copied()
+            .filter(move |run| levels.iter().all(|(factor, level)| has(run, factor, level)))
+    }
+
+    /// Whether the campaign names the claim's paper: claims are called after their files.
+    pub(crate) fn is_held_against(&self, claim: &Claim) -> bool {
+        let campaign = self.campaign;
+        let paper = |paper: &String| {
+            let rest = claim.id.strip_prefix(&paper[..]);
+            rest.is_some_and(|rest| rest.starts_with('-'))
+        };
+        claim.campaign == campaign.name && campaign.claims.iter().any(paper)
+    }
+
+    /// A factor's levels, in the order of the file.
+    pub(crate) fn levels(&self, factor: &str) -> Vec<String> {
+        let mut levels: Vec<String> = Vec::new();
+        for cell in &self.campaign.cells {
+            if let Some(level) = cell.levels.get(factor)
+                && !levels.contains(level)
+            {
+                levels.push(level.clone());
+            }
+        }
+        levels
+    }
+
+    /// The value of a metric of every run with these levels, by repetition. Of ξ those of QUIC, if
+    /// the levels say nothing of the transport.
+    pub(crate) fn values(&self, metric: &Metric, levels: &Levels) -> Vec<f64> {
+        let Metric { name, xi, .. } = metric;
+        let Some(xi) = xi else {
+            let runs = self.with(levels);
+            return runs.filter_map(|run| value(run, name)).collect();
+        };
+        let Some(baseline) = self.baseline() else {
+            return Vec::new();
+        };
+        let mut levels = levels.clone();
+        let transport = levels.entry(TRANSPORT.to_owned());
+        if *transport.or_insert_with(|| "quic".to_owned()) == baseline {
+            return Vec::new();
+        }
+        let mut values = Vec::new();
+        for run in self.with(&levels) {
+            let mut beside = run.levels.clone();
+            beside.insert(TRANSPORT.to_owned(), baseline.clone());
+            // What follows from the transport is another for the baseline.
+            beside.retain(|factor, _| !self.follows.contains(factor));
+            let tcp = match xi {
+                Xi::W20 => self
+                    .with(&beside)
+                    .find(|other| other.repetition == run.repetition)
+                    .and_then(|other| value(other, name)),
+                Xi::S21 => {
+                    let all: Vec<_> = self
+                        .with(&beside)
+                        .filter_map(|run| value(run, name))
+                        .collect();
+                    stats::mean(&all)
+                }
+            };
+            if let (Some(own), Some(tcp)) = (value(run, name), tcp) {
+                values.extend(stats::xi(own, tcp));
+            }
+        }
+        values
+    }
+
+    /// The transport that ξ divides by: TLS, or else plain TCP.
+    pub(crate) fn baseline(&self) -> Option<String> {
+        let transports = self.levels(TRANSPORT);
+        let named = |name: &str| transports.iter().find(|level| *level == name).cloned();
+        named("tls").or_else(|| named("tcp"))
+    }
+
+    /// Everything that was recorded within the runs with these levels, as one recorder; `None` if
+    /// there is nothing.
+    pub(crate) fn pooled(&self, of: &str, levels: &Levels) -> Option<LatencyRecorder> {
+        let mut all = LatencyRecorder::new();
+        for run in self.with(levels) {
+            if let Some(text) = run.outcome.histograms.get(of) {
+                decode(text, &mut all);
+            }
+        }
+        (!all.is_empty()).then_some(all)
+    }
+}
+
+/// Without these factors, too, no two cells have the same levels. The transport is none of them.
+fn follows(campaign: &Campaign) -> Vec<String> {
+    let plot = &campaign.plot;
+    let named = [&plot.x, &plot.series].into_iter().chain(&plot.facet);
+    let named: Vec<&String> = named.collect();
+    let cells = &campaign.cells;
+    let factors = cells.first().into_iter().flat_map(|one| one.levels.keys());
+    let mut follows = Vec::new();
+    for factor in factors.filter(|factor| *factor != TRANSPORT && !named.contains(factor)) {
+        let without = |cell: &Combination| {
+            let mut levels = cell.levels.clone();
+            levels.retain(|other, _| other != factor && !follows.contains(other));
+            levels
+        };
+        if cells
+            .iter()
+            .map(without)
+            .collect::<BTreeSet<Levels>>()
+            .len()
+            == cells.len()
+        {
+            follows.push(factor.clone());
+        }
+    }
+    follows
+}
+
+fn plain(value: &serde_json::Value) -> String {
+    value
+        .as_str()
+        .map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn value(run: &Record, metric: &str) -> Option<f64> {
+    run.outcome
+        .metrics
+        .get(metric)
+        .copied()
+        .filter(|value| value.is_finite())
+}
+
+/// A recorded histogram; one that cannot be read is none.
+fn decode(text: &str, into: &mut LatencyRecorder) {
+    let Some(histogram) = recorder::decode(text) else {
+        return;
+    };
+    for bucket in histogram.iter_recorded() {
+        let value = histogram.median_equivalent(bucket.value_iterated_to());
+        into.extend((0..bucket.count_at_value()).map(|_| value));
+    }
+}
+
+/// All recorded values, ascending, in ms.
+pub(crate) fn milliseconds(recorder: &LatencyRecorder) -> Vec<f64> {
+    let histogram = recorder.histogram();
+    let mut values = Vec::new();
+    for bucket in histogram.iter_recorded() {
+        let value = ms(histogram.median_equivalent(bucket.value_iterated_to()));
+        values.extend((0..bucket.count_at_value()).map(|_| value));
+    }
+    values
+}
+
+#[expect(clippy::cast_precision_loss, reason = "exact up to 104 days")]
+pub(crate) fn ms(ns: u64) -> f64 {
+    ns as f64 / 1e6
+}
+
+/// A quantity that a plot or a claim asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Metric {
+    /// As it is asked for.
+    pub(crate) asked: String,
+    /// That of the records.
+    pub(crate) name: String,
+    pub(crate) xi: Option<Xi>,
+    pub(crate) unit: String,
+    pub(crate) meaning: String,
+}
+
+/// A ratio to the series that is the baseline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Xi {
+    /// Each run over the baseline's run of the same repetition (W20 eq. 1).
+    W20,
+    /// Each run over the mean of the baseline's (S21 eq. 1).
+    S21,
+}
+
+impl Metric {
+    /// `NAME`, `xi_w20:NAME` or `xi_s21:NAME`.
+    pub(crate) fn parse(asked: &str) -> Self {
+        let (xi, name) = match asked.split_once(':') {
+            Some(("xi_w20", name)) => (Some(Xi::W20), name),
+            Some(("xi_s21", name)) => (Some(Xi::S21), name),
+            _ => (None, asked),
+        };
+        let known = METRICS.iter().find(|(known, ..)| *known == name);
+        let (unit, meaning) = known.map_or(("", name), |(_, unit, meaning)| (*unit, *meaning));
+        let (unit, meaning) = match xi {
+            None => (unit, meaning.to_owned()),
+            Some(Xi::W20) => ("", format!("ξ, run by run (W20 eq. 1), of: {meaning}")),
+            Some(Xi::S21) => ("", format!("ξ, over TLS's mean (S21 eq. 1), of: {meaning}")),
+        };
+        Self {
+            asked: asked.to_owned(),
+            name: name.to_owned(),
+            xi,
+            unit: unit.to_owned(),
+            meaning,
+        }
+    }
+
+    /// The statistic of messages that it is, and what of; `None` if it is not one of messages.
+    pub(crate) fn of_messages(&self) -> Option<(String, Statistic)> {
+        let statistics = [
+            ("_mean", Statistic::Mean),
+            ("_p50", Statistic::Percentile(50.0)),
+            ("_p95", Statistic::Percentile(95.0)),
+            ("_p99", Statistic::Percentile(99.0)),
+            ("_rsd", Statistic::Rsd),
+        ];
+        if self.xi.is_some() {
+            return None;
+        }
+        for (end, statistic) in statistics {
+            if let Some(of) = self.name.strip_suffix(end) {
+                return Some((of.to_owned(), statistic));
+            }
+        }
+        // Means by another name.
+        matches!(&self.name[..], "delta_dagger" | "dial_to_sent")
+            .then(|| (self.name.clone(), Statistic::Mean))
+    }
+
+    /// The histogram of a run that its metric is of, such as `latency` of `latency_max`.
+    pub(crate) fn histogram(&self) -> String {
+        let ends = ["_mean", "_p50", "_p95", "_p99", "_max", "_rsd"];
+        let end = ends.iter().find_map(|end| self.name.strip_suffix(end));
+        end.unwrap_or(&self.name).to_owned()
+    }
+}
+
+/// A statistic of the messages of a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Statistic {
+    Mean,
+    Percentile(f64),
+    Rsd,
+}
+
+impl Statistic {
+    pub(crate) fn of(self, values: &[f64]) -> Option<f64> {
+        match self {
+            Self::Mean => stats::mean(values),
+            Self::Rsd => stats::rsd(values),
+            Self::Percentile(percent) => {
+                let mut sorted = values.to_vec();
+                sorted.sort_by(f64::total_cmp);
+                stats::nearest_rank(&sorted, percent)
+            }
+        }
+    }
+}

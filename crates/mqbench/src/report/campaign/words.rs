@@ -1,0 +1,177 @@
+//! Numbers and names as all forms of the report write them.
+
+use super::{
+    model::{Basis, ClaimReport, LinkConfigured, LinkMeasured, Point},
+    values::Levels,
+};
+use crate::campaign::claims::{Direction, Expected, Form};
+
+/// With four digits.
+pub(super) fn number(value: f64) -> String {
+    let digits = match value.abs() {
+        0.0 => 0,
+        size if size >= 1000.0 => 0,
+        size if size >= 100.0 => 1,
+        size if size >= 10.0 => 2,
+        size if size >= 1.0 => 3,
+        _ => 4,
+    };
+    // A true minus sign would not be read back from a table.
+    format!("{value:.digits$}")
+}
+
+/// As an axis has it: without zeros at the end.
+pub(super) fn tick(value: f64) -> String {
+    let text = format!("{value:.3}");
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    text.to_owned()
+}
+
+/// A probability.
+pub(super) fn probability(p: f64) -> String {
+    if p < 0.0001 {
+        "< 0.0001".to_owned()
+    } else {
+        format!("{p:.4}")
+    }
+}
+
+pub(super) fn range(low: f64, high: f64) -> String {
+    format!("{} to {}", number(low), number(high))
+}
+
+pub(super) fn interval(point: &Point) -> Option<String> {
+    Some(range(point.low?, point.high?))
+}
+
+pub(super) fn basis(of: Basis) -> &'static str {
+    match of {
+        Basis::Repetitions => "runs",
+        Basis::Messages => "messages",
+        Basis::None => "–",
+    }
+}
+
+/// `loss 5%, transport quic`.
+pub(super) fn levels(levels: &Levels) -> String {
+    let each = levels
+        .iter()
+        .map(|(factor, level)| format!("{factor} {level}"));
+    each.collect::<Vec<_>>().join(", ")
+}
+
+/// What a claim says was printed.
+pub(super) fn printed(claim: &ClaimReport) -> String {
+    let claim = &claim.claim;
+    let figure = claim.figure.unwrap_or_default();
+    match claim.form {
+        Form::Relative => format!("{:+.1} %", figure * 100.0),
+        Form::Ratio => format!("× {}", number(figure)),
+        Form::Value => format!("{} {}", number(figure), claim.unit),
+        Form::Order => claim
+            .expected
+            .map_or("–", |expected| match expected {
+                Expected::Less => "less",
+                Expected::More => "more",
+                Expected::Alike => "alike",
+            })
+            .to_owned(),
+        Form::Trend => claim
+            .direction
+            .map_or("–", |direction| match direction {
+                Direction::Grows => "grows",
+                Direction::Shrinks => "shrinks",
+                Direction::Flat => "flat",
+            })
+            .to_owned(),
+    }
+}
+
+/// What was measured of a claim, with its interval.
+pub(super) fn measured(claim: &ClaimReport) -> String {
+    let Some(found) = &claim.measured else {
+        return "–".to_owned();
+    };
+    let one = |value: f64| match claim.claim.form {
+        Form::Relative => format!("{:+.1} %", value * 100.0),
+        Form::Value => format!("{} {}", number(value), claim.claim.unit),
+        Form::Ratio | Form::Order | Form::Trend => format!("× {}", number(value)),
+    };
+    if claim.of == Basis::None {
+        return one(found.estimate);
+    }
+    format!(
+        "{} ({} to {})",
+        one(found.estimate),
+        one(found.low),
+        one(found.high)
+    )
+}
+
+pub(super) fn configured(link: &LinkConfigured) -> String {
+    let parts = [
+        link.delay_ns
+            .filter(|ns| *ns > 0)
+            .map(crate::report::units::time),
+        link.rate_bps.map(rate),
+        link.loss
+            .filter(|loss| *loss > 0.0)
+            .map(|loss| format!("{} lost", share(loss))),
+    ];
+    let mut parts: Vec<_> = parts.into_iter().flatten().collect();
+    if parts.is_empty() {
+        return "as it is".to_owned();
+    }
+    parts.extend(link.queue.as_deref().map(queue));
+    parts.join(", ")
+}
+
+/// `Packets(1000)` is how a manifest writes it.
+fn queue(text: &str) -> String {
+    let parts = text.strip_suffix(')').and_then(|text| text.split_once('('));
+    parts.map_or_else(
+        || format!("queue {}", text.to_lowercase()),
+        |(unit, size)| format!("queue {size} {}", unit.to_lowercase()),
+    )
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a share of two digits")]
+pub(super) fn lost(link: &LinkMeasured) -> String {
+    if link.packets == 0 {
+        return "–".to_owned();
+    }
+    share(link.lost as f64 / link.packets as f64)
+}
+
+fn share(share: f64) -> String {
+    format!("{:.2} %", share * 100.0)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "four digits are shown")]
+fn rate(bps: u64) -> String {
+    let bps = bps as f64;
+    if bps >= 1e6 {
+        format!("{} Mbit/s", number(bps / 1e6))
+    } else {
+        format!("{} kbit/s", number(bps / 1e3))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_four_digits() {
+        let all = [0.0, 0.25541, 1.5, 25.314, 635.27, 12345.6, -0.255];
+        let all: Vec<_> = all.into_iter().map(number).collect();
+        assert_eq!(
+            all,
+            ["0", "0.2554", "1.500", "25.31", "635.3", "12346", "-0.2550"]
+        );
+        assert_eq!(probability(1e-9), "< 0.0001");
+        assert_eq!(queue("Packets(1000)"), "queue 1000 packets");
+        assert_eq!(queue("Unlimited"), "queue unlimited");
+        assert_eq!(rate(1_500_000), "1.500 Mbit/s");
+    }
+}
