@@ -128,12 +128,9 @@ fn interrupted_and_resumed_runs_have_every_cell_once() {
     for record in records(&out) {
         assert_eq!(record["outcome"]["error"], Value::Null, "{record}");
         assert_eq!(record["outcome"]["counts"]["lost"], 0, "{record}");
-        assert!(
-            record["outcome"]["metrics"]["latency_mean"]
-                .as_f64()
-                .unwrap()
-                > 1.0
-        );
+        // Half of the link's round trip.
+        let mean = record["outcome"]["metrics"]["latency_mean"].as_f64();
+        assert!(mean.unwrap() > 0.5, "{record}");
     }
     // Nothing is left to do, and nothing is done again.
     let before = records(&out);
