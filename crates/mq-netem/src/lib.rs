@@ -29,5 +29,7 @@ pub use lab::{Capture, Host, Lab};
 pub use medium::{Channel, Medium, StationCounts};
 pub use model::{Counts, Fate, Pipe};
 pub use profile::{Direction, Distribution, Link, Loss, Queue, Trace};
-pub use report::{Addresses, CaptureReport, DirectionReport, Lateness, LinkReport, MediumReport};
+pub use report::{
+    Addresses, CaptureReport, DirectionReport, Lateness, LinkReport, MediumReport, Timing,
+};
 pub use units::{Probability, Rate, Time};

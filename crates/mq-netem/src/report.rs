@@ -18,8 +18,18 @@ pub struct Addresses {
 pub struct DirectionReport {
     /// What became of packets.
     pub counts: Counts,
+    /// How well times were kept.
+    pub timing: Timing,
+}
+
+/// How well the emulator did its work.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Timing {
     /// `None` before the first packet.
     pub lateness: Option<Lateness>,
+    /// Packets that came faster than the emulator took them, and are lost without having been on the
+    /// link: in no other count.
+    pub missed: u64,
 }
 
 /// How much later than the model says packets left, all packets so far.
@@ -45,8 +55,8 @@ pub struct LinkReport {
 pub struct MediumReport {
     /// Of each station, in the order in which they were connected, the access point last.
     pub stations: Vec<StationCounts>,
-    /// `None` before the first frame.
-    pub lateness: Option<Lateness>,
+    /// How well times were kept.
+    pub timing: Timing,
 }
 
 /// What a capture has in its file.

@@ -32,8 +32,8 @@ impl Air {
     }
 
     pub(super) fn report(&self) -> MediumReport {
-        let (stations, lateness) = self.0.report();
-        MediumReport { stations, lateness }
+        let (stations, timing) = self.0.report();
+        MediumReport { stations, timing }
     }
 
     pub(super) fn cpu_time(&self) -> Duration {

@@ -22,7 +22,7 @@ use nix::{
 };
 
 use super::packet::{PacketSocket, run_first};
-use crate::{Error, Lateness, units::nanoseconds};
+use crate::{Error, Lateness, Timing, units::nanoseconds};
 
 /// Before a departure the thread spins for this long, since the kernel wakes it late.
 const SPIN: Duration = Duration::from_micros(200);
@@ -75,6 +75,7 @@ pub(super) struct Emulator<C> {
 #[derive(Debug)]
 struct Shared<C> {
     report: Mutex<(C, Histogram<u64>)>,
+    missed: AtomicU64,
     cpu_ns: AtomicU64,
 }
 
@@ -83,6 +84,7 @@ impl<C: Clone + Send + 'static> Emulator<C> {
         let lateness = Histogram::new_with_max(LATEST, 3).expect("valid bounds");
         let shared = Arc::new(Shared {
             report: Mutex::new((emulation.counts(), lateness)),
+            missed: AtomicU64::new(0),
             cpu_ns: AtomicU64::new(0),
         });
         let stop = Arc::new(AtomicBool::new(false));
@@ -116,8 +118,8 @@ impl<C: Clone + Send + 'static> Emulator<C> {
         })
     }
 
-    /// What became of packets, and how late they left.
-    pub(super) fn report(&self) -> (C, Option<Lateness>) {
+    /// What became of packets, and how well their times were kept.
+    pub(super) fn report(&self) -> (C, Timing) {
         let report = self.shared.report.lock();
         let report = report.unwrap_or_else(PoisonError::into_inner);
         let (counts, lateness) = &*report;
@@ -126,7 +128,8 @@ impl<C: Clone + Send + 'static> Emulator<C> {
             p50: quantile(0.5),
             p99: quantile(0.99),
         });
-        (counts.clone(), lateness)
+        let missed = self.shared.missed.load(Ordering::Relaxed);
+        (counts.clone(), Timing { lateness, missed })
     }
 
     pub(super) fn cpu_time(&self) -> Duration {
@@ -192,6 +195,10 @@ impl<E: Emulation> Worker<E> {
             lateness.saturating_record(late);
         }
         drop(report);
+        let dropped = self.emulation.inputs().map(PacketSocket::dropped);
+        // Where the kernel does not tell, nothing is known.
+        let missed: u64 = dropped.flatten().map(u64::from).sum();
+        self.shared.missed.fetch_add(missed, Ordering::Relaxed);
         if let Ok(used) = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID) {
             let used = nanoseconds(used.into());
             self.shared.cpu_ns.store(used, Ordering::Relaxed);

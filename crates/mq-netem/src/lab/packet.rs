@@ -40,6 +40,7 @@ impl PacketSocket {
         let socket = Self::on(interface)?;
         socket.set(libc::PACKET_IGNORE_OUTGOING, 1)?;
         socket.set(libc::PACKET_QDISC_BYPASS, 1)?;
+        socket.ask_for_room();
         Ok(socket)
     }
 
@@ -47,9 +48,18 @@ impl PacketSocket {
     pub(super) fn listen() -> io::Result<Self> {
         let socket = Self::on(ALL)?;
         sockopt::ReceiveTimestampns.set(&socket.0, &true)?;
-        // Half a second of a fast link; the system may allow less.
-        let _ = sockopt::RcvBuf.set(&socket.0, &(64 << 20));
+        socket.ask_for_room();
         Ok(socket)
+    }
+
+    /// Room for what comes while nobody reads. Root gets half a second of a fast link, others as much
+    /// as the system allows (`net.core.rmem_max`); what does not fit is counted, see
+    /// [`dropped`](Self::dropped).
+    fn ask_for_room(&self) {
+        const ROOM: usize = 64 << 20;
+        if sockopt::RcvBufForce.set(&self.0, &ROOM).is_err() {
+            let _ = sockopt::RcvBuf.set(&self.0, &ROOM);
+        }
     }
 
     fn on(interface: u32) -> io::Result<Self> {

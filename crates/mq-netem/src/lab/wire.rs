@@ -39,8 +39,8 @@ impl Wire {
 
     pub(super) fn report(&self) -> LinkReport {
         let direction = |emulator: &Emulator<_>| {
-            let (counts, lateness) = emulator.report();
-            DirectionReport { counts, lateness }
+            let (counts, timing) = emulator.report();
+            DirectionReport { counts, timing }
         };
         LinkReport {
             up: direction(&self.up),

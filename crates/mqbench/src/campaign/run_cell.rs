@@ -19,7 +19,7 @@ use super::{
 use crate::{
     args::MqttArgs,
     sut::{BrokerProcess, TestCertificate},
-    testbed::{Access, Testbed, is_late},
+    testbed::{Access, Testbed},
     workload::{
         Clock,
         connect::{self, Dialler},
@@ -77,10 +77,7 @@ pub(crate) async fn run(cell: &Cell, seed: u64, testbed: &Testbed) -> anyhow::Re
     };
     let mut findings = Findings::default();
     let error = bench.measure(&mut findings).await.err();
-    let late = testbed.lateness();
-    findings
-        .validity
-        .note(late.and_then(|late| is_late("of the links", late)));
+    testbed.check_timing(&mut findings.validity);
     // Ended by the program itself where the pattern has failed.
     if error.is_none() {
         broker.stop().await?;

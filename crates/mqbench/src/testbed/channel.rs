@@ -1,12 +1,12 @@
 //! What a testbed says of its shared channel: as it was to be, and as it was.
 
 use mq_measure::Validity;
-use mq_netem::{Lateness, Medium, MediumReport, StationCounts};
+use mq_netem::{Medium, MediumReport, StationCounts, Timing};
 use serde_json::{Value, json};
 
 use super::{
     Named, Testbed,
-    report::{emulated, late, share_off, title},
+    report::{emulated, late, missed, share_off, title},
 };
 use crate::workload::nanoseconds;
 
@@ -75,12 +75,14 @@ impl Channel<'_> {
                 "retries": counts.retries,
             })
         };
-        let lateness = self.report.lateness;
+        let timing = self.report.timing;
+        let lateness = timing.lateness;
         json!({
             "of": "medium",
             "stations": self.stations().map(station).collect::<Value>(),
             "lateness_p50_ns": lateness.map(|late| nanoseconds(late.p50)),
             "lateness_p99_ns": lateness.map(|late| nanoseconds(late.p99)),
+            "missed": timing.missed,
         })
     }
 
@@ -92,11 +94,12 @@ impl Channel<'_> {
         let rate = self.medium.profile.frame_error_rate.share();
         let quantity = "frame error rate of the medium";
         validity.note(share_off(quantity, rate, damaged, alone));
-        validity.note(late("of the medium", self.report.lateness));
+        validity.note(late("of the medium", self.report.timing.lateness));
+        validity.note(missed("of the medium", self.report.timing.missed));
     }
 
-    pub(super) fn lateness(&self) -> Option<Lateness> {
-        self.report.lateness
+    pub(super) fn timing(&self) -> Timing {
+        self.report.timing
     }
 
     pub(super) fn describe(&self) -> String {
@@ -104,7 +107,7 @@ impl Channel<'_> {
         for (role, counts) in self.stations() {
             text.push_str(&format!("  {role}: {}\n", describe(counts)));
         }
-        if let Some(late) = self.report.lateness {
+        if let Some(late) = self.report.timing.lateness {
             text.push_str(&format!("  {}\n", emulated(late)));
         }
         text
@@ -145,10 +148,13 @@ mod tests {
             roles: vec!["publisher"],
             report: MediumReport {
                 stations: vec![counts],
-                lateness: Some(Lateness {
-                    p50: Duration::ZERO,
-                    p99,
-                }),
+                timing: Timing {
+                    lateness: Some(Lateness {
+                        p50: Duration::ZERO,
+                        p99,
+                    }),
+                    missed: 0,
+                },
             },
         };
         let mut validity = Validity::default();

@@ -17,7 +17,6 @@ use mq_netem::{Addresses, Capture, Host, Lab, Link, Medium};
 use crate::sut::output_directory;
 use args::Network;
 pub(crate) use args::{LinkArgs, Topology};
-pub(crate) use report::is_late;
 
 /// A profile, and the name that it was asked for by.
 #[derive(Debug)]

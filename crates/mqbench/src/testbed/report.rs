@@ -57,7 +57,7 @@ impl Testbed {
     /// The channel and the links as they were.
     pub(crate) fn measured(&self) -> Value {
         let direction = |report: &DirectionReport| {
-            let counts = &report.counts;
+            let (counts, lateness) = (&report.counts, report.timing.lateness);
             json!({
                 "packets": counts.arrived,
                 "lost": counts.lost,
@@ -65,8 +65,9 @@ impl Testbed {
                 "duplicated": counts.duplicated,
                 "corrupted": counts.corrupted,
                 "reordered": counts.reordered,
-                "lateness_p50_ns": report.lateness.map(|late| nanoseconds(late.p50)),
-                "lateness_p99_ns": report.lateness.map(|late| nanoseconds(late.p99)),
+                "lateness_p50_ns": lateness.map(|late| nanoseconds(late.p50)),
+                "lateness_p99_ns": lateness.map(|late| nanoseconds(late.p99)),
+                "missed": report.timing.missed,
             })
         };
         let links = self.links().map(|(station, _, report)| {
@@ -96,18 +97,23 @@ impl Testbed {
                 // Bursts make a share less certain; the interval is that of single losses.
                 let off = share_off(&format!("loss {of}"), loss, counts.lost, counts.arrived);
                 validity.note(off);
-                validity.note(late(&of, report.lateness));
+                validity.note(late(&of, report.timing.lateness));
+                validity.note(missed(&of, report.timing.missed));
             }
         }
     }
 
-    /// How late what it emulates was, at the worst of its directions and channels.
-    pub(crate) fn lateness(&self) -> Option<Duration> {
-        let links = self
-            .links()
-            .flat_map(|(_, _, report)| [report.up.lateness, report.down.lateness]);
-        let channel = self.channel().and_then(|channel| channel.lateness());
-        links.chain([channel]).flatten().map(|late| late.p99).max()
+    /// Whether the emulator kept time everywhere, and missed nothing.
+    pub(crate) fn check_timing(&self, validity: &mut Validity) {
+        let links = self.links();
+        let links = links.flat_map(|(_, _, report)| [report.up.timing, report.down.timing]);
+        let channel = self.channel().map(|channel| channel.timing());
+        let all: Vec<_> = links.chain(channel).collect();
+        // One warning of the worst.
+        let lateness = all.iter().filter_map(|timing| timing.lateness);
+        validity.note(late("of the links", lateness.max_by_key(|late| late.p99)));
+        let missing = all.iter().map(|timing| timing.missed).sum();
+        validity.note(missed("of the links", missing));
     }
 
     /// A line a host: its address, the broker's, and what the link is.
@@ -171,7 +177,7 @@ fn describe(report: &DirectionReport) -> String {
             text.push_str(&format!(", {count} {what}"));
         }
     }
-    if let Some(late) = report.lateness {
+    if let Some(late) = report.timing.lateness {
         text.push_str(&format!("; {}", emulated(late)));
     }
     text
@@ -183,17 +189,24 @@ pub(super) fn emulated(late: Lateness) -> String {
     format!("emulated {median} late (p50), {p99} (p99)")
 }
 
-/// Whether it kept them badly.
+/// Whether it kept them badly: a lateness at the 99th percentile that no profile allows.
 pub(super) fn late(of: &str, lateness: Option<Lateness>) -> Option<Warning> {
-    is_late(of, lateness?.p99)
-}
-
-/// Whether a lateness at the 99th percentile is more than a profile allows.
-pub(crate) fn is_late(of: &str, p99: Duration) -> Option<Warning> {
+    let p99 = lateness?.p99;
     (p99 > LATE).then(|| Warning::LinkOffProfile {
         quantity: format!("p99 lateness in µs {of}"),
         configured: LATE.as_secs_f64() * 1e6,
         measured: p99.as_secs_f64() * 1e6,
+    })
+}
+
+/// Whether packets were lost that no profile loses.
+pub(super) fn missed(of: &str, packets: u64) -> Option<Warning> {
+    #[expect(clippy::cast_precision_loss, reason = "a count of packets")]
+    let measured = packets as f64;
+    (packets > 0).then(|| Warning::LinkOffProfile {
+        quantity: format!("number of packets that the emulator missed {of}"),
+        configured: 0.0,
+        measured,
     })
 }
 
