@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use mq_measure::manifest::Software;
 use mq_netem::Host;
 use mq_transport::{Address, CongestionControl};
 use tokio::{
@@ -152,6 +153,15 @@ async fn announced(child: &mut Child) -> anyhow::Result<Vec<Address>> {
     }
     let status = child.wait().await?;
     bail!("the broker could not start ({status}); what it said is above")
+}
+
+/// This build, under the name of one of its programs.
+pub(crate) fn this_software(name: &str) -> Software {
+    Software {
+        name: name.to_owned(),
+        version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+        revision: option_env!("MQ_GIT_REVISION").map(str::to_owned),
+    }
 }
 
 /// Where results go: made if it is not there.

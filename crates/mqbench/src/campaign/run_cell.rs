@@ -8,7 +8,7 @@ use std::{
 use anyhow::Context as _;
 use mq_measure::{
     Counts, LatencyRecorder, Summary, Validity, manifest::LinkContext, recorder::encode,
-    result::ConnectKind, validity,
+    result::ConnectKind, schedule::Lateness, validity,
 };
 use mq_transport::{Address, ConnectOptions, Connector, Trust};
 
@@ -110,6 +110,13 @@ impl Findings {
         self.metrics.insert(metric.to_owned(), value);
     }
 
+    /// What became of messages on a schedule, and how well it was kept.
+    fn sent(&mut self, counts: Counts, lateness: &Lateness, interval_ns: u64) {
+        self.counts = counts;
+        self.validity.extend(validity::counts(&counts));
+        self.validity.note(lateness.warning(interval_ns));
+    }
+
     /// A distribution, with its mean under its own name.
     fn mean(&mut self, name: &str, values_ns: &[u64]) -> anyhow::Result<()> {
         self.distribution(name, values_ns)?;
@@ -184,11 +191,7 @@ impl Bench<'_> {
         let work = pair.run(clock, |_| {});
         let (outcome, _) = neighbours.beside(&plan, clock, work).await?;
         findings.distribution("latency", &outcome.samples.latencies_intended_ns())?;
-        findings.counts = outcome.counts;
-        findings.validity.extend(validity::counts(&outcome.counts));
-        findings
-            .validity
-            .note(outcome.lateness.warning(self.cell.interval_ns));
+        findings.sent(outcome.counts, &outcome.lateness, self.cell.interval_ns);
         Ok(())
     }
 
@@ -262,11 +265,7 @@ impl Bench<'_> {
         };
         findings.distribution("rtt", &outcome.samples.latencies_sent_ns())?;
         findings.distribution("rtt_last", &outcome.last)?;
-        findings.counts = outcome.counts;
-        findings.validity.extend(validity::counts(&outcome.counts));
-        findings
-            .validity
-            .note(outcome.lateness.warning(self.cell.interval_ns));
+        findings.sent(outcome.counts, &outcome.lateness, self.cell.interval_ns);
         Ok(())
     }
 
@@ -310,10 +309,7 @@ impl Bench<'_> {
     }
 
     fn end(&self, access: Access) -> (Address, ConnectOptions) {
-        let (mut address, mut options) = (self.address.clone(), self.options.clone());
-        address.host = access.broker.to_string();
-        options.socket.network_namespace = Some(access.namespace);
-        (address, options)
+        access.end(&self.address, &self.options)
     }
 
     fn connectors(&self) -> anyhow::Result<((Address, Connector), (Address, Connector))> {

@@ -4,7 +4,7 @@ use std::{io::IsTerminal as _, path::PathBuf, time::Duration, time::Instant};
 
 use anyhow::bail;
 use indicatif::{ProgressBar, ProgressStyle};
-use mq_measure::manifest::{Manifest, Software};
+use mq_measure::manifest::Manifest;
 
 use crate::{
     campaign::{
@@ -14,6 +14,7 @@ use crate::{
         store::ResultSet,
     },
     report,
+    sut::this_software,
 };
 
 /// Options of `campaign`.
@@ -90,15 +91,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
 }
 
 fn manifest(campaigns: &Campaigns) -> Manifest {
-    let program = Software {
-        name: "mqbench".to_owned(),
-        version: Some(env!("CARGO_PKG_VERSION").to_owned()),
-        revision: option_env!("MQ_GIT_REVISION").map(str::to_owned),
-    };
-    let broker = Software {
-        name: "mqbroker".to_owned(),
-        ..program.clone()
-    };
+    let (program, broker) = (this_software("mqbench"), this_software("mqbroker"));
     let files: Vec<_> = campaigns
         .files
         .iter()

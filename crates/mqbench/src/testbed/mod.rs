@@ -14,6 +14,8 @@ use std::{
 use anyhow::Context as _;
 use mq_netem::{Addresses, Capture, Host, Lab, Link, Medium};
 
+use mq_transport::{Address, ConnectOptions};
+
 use crate::sut::output_directory;
 use args::Network;
 pub(crate) use args::{LinkArgs, Topology};
@@ -57,6 +59,20 @@ pub(crate) struct Access {
     pub(crate) namespace: PathBuf,
     /// The broker's address on its link.
     pub(crate) broker: Ipv4Addr,
+}
+
+impl Access {
+    /// Where and how a client there dials a broker that is elsewhere at `address`.
+    pub(crate) fn end(
+        self,
+        address: &Address,
+        options: &ConnectOptions,
+    ) -> (Address, ConnectOptions) {
+        let (mut address, mut options) = (address.clone(), options.clone());
+        address.host = self.broker.to_string();
+        options.socket.network_namespace = Some(self.namespace);
+        (address, options)
+    }
 }
 
 impl<T> Named<T> {

@@ -48,13 +48,9 @@ impl Lane {
         options: &ConnectOptions,
         testbed: Option<&Testbed>,
     ) -> anyhow::Result<Self> {
-        let end = |access: Option<Access>| {
-            let (mut address, mut options) = (address.clone(), options.clone());
-            if let Some(access) = access {
-                address.host = access.broker.to_string();
-                options.socket.network_namespace = Some(access.namespace);
-            }
-            (address, options)
+        let end = |access: Option<Access>| match access {
+            Some(access) => access.end(address, options),
+            None => (address.clone(), options.clone()),
         };
         let connector = |(address, options): (Address, ConnectOptions)| -> anyhow::Result<_> {
             Ok((address, Connector::new(options)?))

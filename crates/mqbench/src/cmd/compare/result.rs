@@ -16,6 +16,7 @@ use mq_measure::{
 
 use super::{Args, lane::Lane};
 use crate::{
+    sut::this_software,
     testbed::Testbed,
     workload::{add_wire, connect, nanoseconds},
 };
@@ -26,16 +27,9 @@ pub(super) fn result(
     own: bool,
     testbed: Option<&Testbed>,
 ) -> RunResult {
-    let program = Software {
-        name: "mqbench".to_owned(),
-        version: Some(env!("CARGO_PKG_VERSION").to_owned()),
-        revision: option_env!("MQ_GIT_REVISION").map(str::to_owned),
-    };
+    let program = this_software("mqbench");
     let broker = if own {
-        Software {
-            name: "mqbroker".to_owned(),
-            ..program.clone()
-        }
+        this_software("mqbroker")
     } else {
         Software {
             name: "external".to_owned(),
