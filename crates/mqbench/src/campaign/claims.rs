@@ -248,7 +248,8 @@ pub(crate) fn shipped() -> anyhow::Result<Vec<Claim>> {
     Ok(all)
 }
 
-fn parse(file: &str, text: &str) -> anyhow::Result<Vec<Claim>> {
+/// The claims of one file; `file` is for messages.
+pub(super) fn parse(file: &str, text: &str) -> anyhow::Result<Vec<Claim>> {
     let raw: RawFile = toml::from_str(text)
         .map_err(|error| anyhow::anyhow!(error.message().replace('\n', " ")))
         .context(file.to_owned())?;

@@ -6,9 +6,8 @@ use std::{
     time::Duration,
 };
 
-use serde::Deserialize;
-
 use super::{
+    claims::{Claim, Form, parse},
     file::{Campaign, Extent},
     plan::{expected, turns},
     record::METRICS,
@@ -151,110 +150,70 @@ fn a_quick_run_of_one_takes_two_minutes_and_of_all_fifteen() {
     assert!(walls[0] < Duration::from_mins(15), "{walls:?}");
 }
 
-/// The shape that `profiles/claims/README.md` gives.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Claims {
-    claim: Vec<Claim>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Claim {
-    id: String,
-    campaign: String,
-    source: String,
-    says: String,
-    metric: String,
-    form: String,
-    at: BTreeMap<String, String>,
-    compare: Option<Compare>,
-    figure: Option<f64>,
-    unit: Option<String>,
-    expected: Option<String>,
-    along: Option<String>,
-    direction: Option<String>,
-    note: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Compare {
-    factor: String,
-    of: String,
-    with: String,
-}
-
-impl Claim {
-    /// Each form has fields of its own, and no other's.
-    fn check_form(&self) {
-        let has = [
-            ("compare", self.compare.is_some()),
-            ("figure", self.figure.is_some()),
-            ("expected", self.expected.is_some()),
-            ("along", self.along.is_some()),
-            ("direction", self.direction.is_some()),
-        ];
-        let has: Vec<_> = has
-            .iter()
-            .filter(|(_, has)| *has)
-            .map(|(name, _)| *name)
-            .collect();
-        let right: &[&str] = match &self.form[..] {
-            "relative" | "ratio" => &["compare", "figure"],
-            "value" => &["figure"],
-            "order" => &["compare", "expected"],
-            "trend" => &["along", "direction"],
-            other => panic!("{}: form {other}", self.id),
-        };
-        assert_eq!(has, right, "{}", self.id);
-        let unit = self.unit.as_deref();
-        let unit = unit.filter(|unit| !unit.is_empty());
-        assert_eq!(self.form == "value", unit.is_some(), "{}: unit", self.id);
-        for (word, words) in [
-            (&self.expected, ["less", "more", "alike"]),
-            (&self.direction, ["grows", "shrinks", "flat"]),
-        ] {
-            let known = |word: &String| words.contains(&&word[..]);
-            assert!(word.as_ref().is_none_or(known), "{}: {word:?}", self.id);
-        }
-        if let Some(unit) = unit {
-            let metric = METRICS.iter().find(|(name, ..)| *name == self.metric);
-            assert_eq!(metric.map(|(_, unit, _)| *unit), Some(unit), "{}", self.id);
-        }
+/// Each form has fields of its own, and no other's.
+fn check_form(claim: &Claim) {
+    let has = [
+        ("compare", claim.compare.is_some()),
+        ("figure", claim.figure.is_some()),
+        ("expected", claim.expected.is_some()),
+        ("along", claim.along.is_some()),
+        ("direction", claim.direction.is_some()),
+    ];
+    let has: Vec<_> = has
+        .iter()
+        .filter(|(_, has)| *has)
+        .map(|(name, _)| *name)
+        .collect();
+    let right: &[&str] = match claim.form {
+        Form::Relative | Form::Ratio => &["compare", "figure"],
+        Form::Value => &["figure"],
+        Form::Order => &["compare", "expected"],
+        Form::Trend => &["along", "direction"],
+    };
+    assert_eq!(has, right, "{}", claim.id);
+    let unit = Some(&claim.unit[..]).filter(|unit| !unit.is_empty());
+    assert_eq!(
+        claim.form == Form::Value,
+        unit.is_some(),
+        "{}: unit",
+        claim.id
+    );
+    if let Some(unit) = unit {
+        let metric = METRICS.iter().find(|(name, ..)| *name == claim.metric);
+        assert_eq!(metric.map(|(_, unit, _)| *unit), Some(unit), "{}", claim.id);
     }
+}
 
-    /// What it names is there, and it says of which cells it is.
-    fn check_levels(&self, campaign: &Campaign) {
-        assert!(is_metric(&self.metric), "{}: {}", self.id, self.metric);
-        let mut places = vec![self.at.clone()];
-        if let Some(compare) = &self.compare {
-            assert_ne!(compare.of, compare.with, "{}", self.id);
-            let levels = [&compare.of, &compare.with].map(|level| {
-                let mut place = self.at.clone();
-                let before = place.insert(compare.factor.clone(), level.clone());
-                assert_eq!(before, None, "{}", self.id);
-                place
-            });
-            places = levels.to_vec();
-        }
-        if let Some(along) = &self.along {
-            assert!(!self.at.contains_key(along), "{}", self.id);
-            assert!(levels(campaign, along).len() > 1, "{}: {along}", self.id);
-        }
-        for place in &places {
-            assert!(has_cells(campaign, place), "{}: {place:?}", self.id);
-            // One cell, but for what a trend runs along and a ratio of transports takes.
-            let matching = campaign.cells.iter().filter(|one| {
-                let mut place = place.iter();
-                place.all(|(factor, level)| one.levels.get(factor) == Some(level))
-            });
-            let expected = self.along.as_ref().map_or(1, |along| {
-                let transports = 1 + usize::from(self.metric.contains(':'));
-                levels(campaign, along).len() * transports
-            });
-            assert_eq!(matching.count(), expected, "{}: {place:?}", self.id);
-        }
+/// What it names is there, and it says of which cells it is.
+fn check_levels(claim: &Claim, campaign: &Campaign) {
+    assert!(is_metric(&claim.metric), "{}: {}", claim.id, claim.metric);
+    let mut places = vec![claim.at.clone()];
+    if let Some(compare) = &claim.compare {
+        assert_ne!(compare.of, compare.with, "{}", claim.id);
+        let levels = [&compare.of, &compare.with].map(|level| {
+            let mut place = claim.at.clone();
+            let before = place.insert(compare.factor.clone(), level.clone());
+            assert_eq!(before, None, "{}", claim.id);
+            place
+        });
+        places = levels.to_vec();
+    }
+    if let Some(along) = &claim.along {
+        assert!(!claim.at.contains_key(along), "{}", claim.id);
+        assert!(levels(campaign, along).len() > 1, "{}: {along}", claim.id);
+    }
+    for place in &places {
+        assert!(has_cells(campaign, place), "{}: {place:?}", claim.id);
+        // One cell, but for what a trend runs along and a ratio of transports takes.
+        let matching = campaign.cells.iter().filter(|one| {
+            let mut place = place.iter();
+            place.all(|(factor, level)| one.levels.get(factor) == Some(level))
+        });
+        let expected = claim.along.as_ref().map_or(1, |along| {
+            let transports = 1 + usize::from(claim.metric.contains(':'));
+            levels(campaign, along).len() * transports
+        });
+        assert_eq!(matching.count(), expected, "{}: {place:?}", claim.id);
     }
 }
 
@@ -265,10 +224,14 @@ fn claims_are_of_campaigns_and_levels_that_there_are() {
     let mut claimed = BTreeSet::new();
     for file in files("claims") {
         let text = std::fs::read_to_string(&file).unwrap();
-        let claims: Claims =
-            toml::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let name = file.display().to_string();
+        let claims = parse(&name, &text).unwrap_or_else(|error| panic!("{error:#}"));
+        let table: toml::Table = toml::from_str(&text).unwrap();
+        for claim in table["claim"].as_array().unwrap() {
+            assert!(claim.get("at").is_some(), "{name}: {claim:?}");
+        }
         let paper = file.file_stem().unwrap().to_str().unwrap().to_owned();
-        for claim in claims.claim {
+        for claim in claims {
             assert!(
                 claim.id.starts_with(&format!("{paper}-")),
                 "{}: {paper}",
@@ -281,8 +244,8 @@ fn claims_are_of_campaigns_and_levels_that_there_are() {
                 .get(&claim.campaign)
                 .unwrap_or_else(|| panic!("{}: no campaign {}", claim.id, claim.campaign));
             assert!(campaign.claims.contains(&paper), "{}", claim.id);
-            claim.check_form();
-            claim.check_levels(campaign);
+            check_form(&claim);
+            check_levels(&claim, campaign);
             claimed.insert(claim.campaign.clone());
         }
     }
