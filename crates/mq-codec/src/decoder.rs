@@ -3,8 +3,8 @@
 use bytes::BytesMut;
 
 use crate::{
-    DecodeError, Packet, PacketType, Publish, Version,
-    wire::{Reader, varint},
+    Connect, DecodeError, Packet, PacketType, Publish, Version,
+    wire::{Reader, padded_varint, varint},
 };
 
 /// Takes packets off the front of a buffer as they become complete.
@@ -30,7 +30,7 @@ impl Decoder {
         }
     }
 
-    /// The version, once it is known.
+    /// The version, once it is known; also where the rest of the CONNECT that named it was refused.
     #[must_use]
     pub fn version(&self) -> Option<Version> {
         self.version
@@ -61,7 +61,14 @@ impl Decoder {
             _ => self.check_first_byte(*first)?,
         };
         let flags = first & 0x0F;
-        let Some((remaining, length_bytes)) = varint(rest)? else {
+        let (length, minimal) = match varint(rest) {
+            // Only 5.0 wants it as short as it can be `[MQTT-1.5.5-1]`.
+            Err(DecodeError::VarintNotMinimal) if self.version < Some(Version::V5) => {
+                (padded_varint(rest)?, false)
+            }
+            length => (length?, true),
+        };
+        let Some((remaining, length_bytes)) = length else {
             return Ok(None);
         };
         let header = 1 + length_bytes;
@@ -76,16 +83,35 @@ impl Decoder {
         if buffer.len() < size {
             return Ok(None);
         }
-        let version = self.version.unwrap_or(Version::V5);
         let reader = Reader::new(packet_type, buffer, header, size);
+        let Some(version) = self.version else {
+            return self.first_connect(reader, flags, minimal).map(Some);
+        };
         if packet_type == PacketType::Publish {
             return Publish::read(reader, flags, version).map(|p| Some(Packet::Publish(p)));
         }
-        let packet = Packet::read(reader, version)?;
-        if let (None, Packet::Connect(connect)) = (self.version, &packet) {
-            self.version = Some(connect.version);
+        Packet::read(reader, version).map(Some)
+    }
+
+    /// CONNECT, whose fixed header could not be judged before it named its version.
+    fn first_connect(
+        &mut self,
+        mut reader: Reader<'_>,
+        flags: u8,
+        minimal: bool,
+    ) -> Result<Packet, DecodeError> {
+        let version = Connect::read_version(&mut reader)?;
+        self.version = Some(version);
+        if flags != 0 && version > Version::V3_1 {
+            let packet = PacketType::Connect;
+            return Err(DecodeError::ReservedFlags { packet, flags });
         }
-        Ok(Some(packet))
+        if !minimal && version >= Version::V5 {
+            return Err(DecodeError::VarintNotMinimal);
+        }
+        let connect = Connect::read_rest(&mut reader, version)?;
+        reader.finish()?;
+        Ok(Packet::from(connect))
     }
 
     /// What can be refused by the first byte alone is: type and flags.
@@ -97,13 +123,18 @@ impl Decoder {
             return Err(DecodeError::NotConnect(packet));
         }
         let flags = first & 0x0F;
+        // MQTT 3.1 has DUP, QoS and RETAIN in every packet: the first marks a repetition, the
+        // second is 1 for these three, and the rest is "not used".
+        let used = match self.version {
+            Some(Version::V3_1) => 0b0110,
+            _ => 0b1111,
+        };
         let valid = match packet {
             PacketType::Publish => true,
             PacketType::PubRel | PacketType::Subscribe | PacketType::Unsubscribe => {
-                // MQTT 3.1 lets a sender mark the repetition of these with DUP (bit 3).
-                flags == 0b0010 || (flags == 0b1010 && self.version == Some(Version::V3_1))
+                flags & used == 0b0010
             }
-            _ => flags == 0,
+            _ => flags == 0 || used != 0b1111 || self.version.is_none(),
         };
         if !valid {
             return Err(DecodeError::ReservedFlags { packet, flags });

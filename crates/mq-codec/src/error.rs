@@ -162,8 +162,8 @@ impl DecodeError {
             Self::TopicName(TopicError::String(_)) | Self::TopicFilter(TopicError::String(_)) => {
                 ReasonCode::MalformedPacket
             }
-            Self::TopicName(_) => ReasonCode::TopicNameInvalid,
-            Self::TopicFilter(_) => ReasonCode::TopicFilterInvalid,
+            // Topic Name Invalid and Topic Filter Invalid are for what is correctly formed (§2.4).
+            Self::TopicName(_) | Self::TopicFilter(_) => ReasonCode::ProtocolError,
             // Reserved bits are malformed, reserved values are a protocol error (§3.8.3.1).
             Self::ReservedSubscriptionOptions { bits } if bits & 0xC0 == 0 => {
                 ReasonCode::ProtocolError

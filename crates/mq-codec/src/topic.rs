@@ -2,7 +2,7 @@
 
 use core::{fmt, ops::Deref};
 
-use crate::{ByteStr, StringError, byte_str::check_text};
+use crate::{ByteStr, StringError, Version, byte_str::check_text};
 
 /// A topic name: what a message is published to. At least one character, no wildcard (§4.7).
 ///
@@ -159,12 +159,32 @@ impl TopicFilter {
         Self::from_byte_str(ByteStr::new(text)?)
     }
 
-    pub(crate) fn from_byte_str(text: ByteStr) -> Result<Self, TopicError> {
+    /// A topic filter of `text`, as a client of `version` may ask for it.
+    ///
+    /// Before 5.0, which brought shared subscriptions, a text that begins like one and is none is
+    /// an ordinary filter. Those that are one share in every version.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn in_version(text: impl Into<String>, version: Version) -> Result<Self, TopicError> {
+        Self::received(ByteStr::new(text)?, version)
+    }
+
+    fn from_byte_str(text: ByteStr) -> Result<Self, TopicError> {
         match shared_parts(&text)? {
             Some(shared) => check_filter(shared.filter)?,
             None => check_filter(&text)?,
         }
         Ok(Self(text))
+    }
+
+    /// [`in_version`](Self::in_version) for what came from the wire.
+    pub(crate) fn received(text: ByteStr, version: Version) -> Result<Self, TopicError> {
+        if version < Version::V5 && shared_parts(&text).is_err() {
+            check_filter(&text)?;
+            return Ok(Self(text));
+        }
+        Self::from_byte_str(text)
     }
 
     /// The parts of a shared subscription; `None` for an ordinary one.

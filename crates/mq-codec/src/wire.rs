@@ -220,13 +220,21 @@ pub(crate) fn varint(bytes: &[u8]) -> Result<Option<(u32, usize)>, DecodeError> 
 }
 
 fn long_varint(bytes: &[u8]) -> Result<Option<(u32, usize)>, DecodeError> {
+    let read = padded_varint(bytes)?;
+    match read {
+        Some((_, length)) if length > 1 && bytes[length - 1] == 0 => {
+            Err(DecodeError::VarintNotMinimal)
+        }
+        _ => Ok(read),
+    }
+}
+
+/// The same where more bytes than it needs are no error: a remaining length before MQTT 5.0.
+pub(crate) fn padded_varint(bytes: &[u8]) -> Result<Option<(u32, usize)>, DecodeError> {
     let mut value = 0;
     for (index, byte) in bytes.iter().take(4).enumerate() {
         value |= u32::from(byte & 0x7F) << (7 * index);
         if byte & 0x80 == 0 {
-            if *byte == 0 && index > 0 {
-                return Err(DecodeError::VarintNotMinimal);
-            }
             return Ok(Some((value, index + 1)));
         }
     }

@@ -62,6 +62,18 @@ fn a_length_with_needless_bytes_is_refused() {
 }
 
 #[test]
+fn only_5_0_wants_the_shortest_length() {
+    for version in [V3_1, V3_1_1] {
+        taken(version, "C0 8000");
+        taken(version, "C0 80808000");
+        refused(version, "C0 8080808000", &E::VarintTooLong, MALFORMED);
+    }
+    taken(None, "10 8D00 0004 4D515454 04 02 003C 0001 61");
+    let padded = "10 8E00 0004 4D515454 05 02 003C 00 0001 61";
+    refused(None, padded, &E::VarintNotMinimal, MALFORMED);
+}
+
+#[test]
 fn a_packet_over_the_limit_is_refused_before_its_body_arrives() {
     let error = E::PacketTooLarge {
         size: 65_537,
@@ -127,10 +139,37 @@ fn reserved_flags_are_refused() {
 }
 
 #[test]
-fn mqtt_3_1_may_mark_repeated_requests_with_dup() {
-    taken(V3_1, "6A 02 0001");
-    taken(V3_1, "8A 06 0001 0001 61 00");
-    taken(V3_1, "AA 05 0001 0001 61");
+fn mqtt_3_1_uses_no_flags_but_qos_1_of_requests() {
+    for flags in ["2", "3", "A", "B"] {
+        taken(V3_1, &format!("6{flags} 02 0001"));
+        taken(V3_1, &format!("8{flags} 06 0001 0001 61 00"));
+        taken(V3_1, &format!("A{flags} 05 0001 0001 61"));
+    }
+    for bytes in ["49 02 0001", "5F 02 0001", "7F 02 0001", "C8 00", "E1 00"] {
+        taken(V3_1, bytes);
+    }
+    let (packet, flags) = (PacketType::Subscribe, 0);
+    let error = E::ReservedFlags { packet, flags };
+    refused(V3_1, "80 06 0001 0001 61 00", &error, MALFORMED);
+}
+
+#[test]
+fn the_flags_of_the_first_connect_are_judged_by_its_version() {
+    let (packet, flags) = (PacketType::Connect, 9);
+    let error = E::ReservedFlags { packet, flags };
+    taken(None, "19 0F 0006 4D5149736470 03 02 003C 0001 61");
+    refused(
+        None,
+        "19 0D 0004 4D515454 04 02 003C 0001 61",
+        &error,
+        MALFORMED,
+    );
+    refused(
+        None,
+        "19 0E 0004 4D515454 05 02 003C 00 0001 61",
+        &error,
+        MALFORMED,
+    );
 }
 
 #[test]
@@ -229,18 +268,18 @@ fn topic_names_have_no_wildcards_and_no_holes() {
         "30 05 0003 612F2B",
         "10 12 0004 4D515454 04 06 003C 0001 61 0001 23 0000",
     ] {
-        refused(V3_1_1, bytes, &wildcard, ReasonCode::TopicNameInvalid);
+        refused(V3_1_1, bytes, &wildcard, PROTOCOL);
     }
     let response = "30 08 0001 61 04 08 0001 23";
-    refused(V5, response, &wildcard, ReasonCode::TopicNameInvalid);
+    refused(V5, response, &wildcard, PROTOCOL);
     let of_will = "10 18 0004 4D515454 05 06 003C 00 0001 61 04 08 0001 23 0001 61 0000";
-    refused(None, of_will, &wildcard, ReasonCode::TopicNameInvalid);
+    refused(None, of_will, &wildcard, PROTOCOL);
     refused(V3_1_1, "30 02 0000", &E::NoTopic, PROTOCOL);
     refused(V5, "30 03 0000 00", &E::NoTopic, PROTOCOL);
     taken(V5, "30 06 0000 03 23 0001");
     let no_will_topic = "10 11 0004 4D515454 04 06 003C 0001 61 0000 0000";
     let error = E::TopicName(TopicError::Empty);
-    refused(None, no_will_topic, &error, ReasonCode::TopicNameInvalid);
+    refused(None, no_will_topic, &error, PROTOCOL);
 }
 
 #[test]
@@ -260,10 +299,16 @@ fn topic_filters_are_well_formed() {
         let length = filter.len();
         let error = E::TopicFilter(error);
         let subscribe = format!("82 {:02X} 0001 00 {length:04X} {digits} 00", length + 6);
-        refused(V5, &subscribe, &error, ReasonCode::TopicFilterInvalid);
+        refused(V5, &subscribe, &error, PROTOCOL);
         let unsubscribe = format!("A2 {:02X} 0001 00 {length:04X} {digits}", length + 5);
-        refused(V5, &unsubscribe, &error, ReasonCode::TopicFilterInvalid);
+        refused(V5, &unsubscribe, &error, PROTOCOL);
     }
+    // Before 5.0 there is nothing special about `$share`.
+    taken(V3_1_1, "82 0D 0001 0008 24736861 72652F67 00");
+    taken(V3_1, "A2 0D 0001 0009 24736861 72652F2F 61");
+    let wildcard = E::TopicFilter(TopicError::SingleLevelWildcard);
+    let subscribe = "82 10 0001 000B 24736861 72652F67 2B2F61 00";
+    refused(V3_1_1, subscribe, &wildcard, PROTOCOL);
     refused(
         V5,
         "82 03 0001 00",
@@ -383,6 +428,18 @@ fn connect_flags_do_not_contradict_each_other() {
         refused(None, &bytes, &E::ConnectFlags { flags }, MALFORMED);
     }
     taken(None, "10 11 0004 4D515454 05 42 003C 00 0001 61 0001 70");
+    // MQTT 3.1 disregards what is not used, and a user name or password may be missing.
+    for flags in [0x03, 0x0A, 0x1A, 0x22, 0x82, 0xC2] {
+        taken(
+            None,
+            &format!("10 0F 0006 4D5149736470 03 {flags:02X} 003C 0001 61"),
+        );
+    }
+    taken(None, "10 12 0006 4D5149736470 03 C2 003C 0001 61 0001 75");
+    for flags in [0x1E, 0x42] {
+        let bytes = format!("10 0F 0006 4D5149736470 03 {flags:02X} 003C 0001 61");
+        refused(None, &bytes, &E::ConnectFlags { flags }, MALFORMED);
+    }
 }
 
 #[test]

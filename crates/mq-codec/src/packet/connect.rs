@@ -149,10 +149,22 @@ impl Connect {
     }
 
     pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let version = Self::read_version(reader)?;
+        Self::read_rest(reader, version)
+    }
+
+    /// The protocol name and level, which all versions begin with.
+    pub(crate) fn read_version(reader: &mut Reader<'_>) -> Result<Version, DecodeError> {
         let name = reader.binary()?;
         let level = reader.u8()?;
-        let version =
-            Version::from_wire(&name, level).ok_or(DecodeError::UnsupportedProtocol { level })?;
+        Version::from_wire(&name, level).ok_or(DecodeError::UnsupportedProtocol { level })
+    }
+
+    /// What comes behind the protocol level.
+    pub(crate) fn read_rest(
+        reader: &mut Reader<'_>,
+        version: Version,
+    ) -> Result<Self, DecodeError> {
         let flags = reader.u8()?;
         let will_qos = check_flags(flags, version)?;
         let keep_alive = reader.u16()?;
@@ -169,14 +181,14 @@ impl Connect {
             Some(qos) => Some(Will::read(reader, version, qos, flags & WILL_RETAIN != 0)?),
             None => None,
         };
-        let user_name = match flags & USER_NAME {
-            0 => None,
-            _ => Some(reader.string()?),
+        // "The Remaining Length field takes precedence over the User Name flag", and over the
+        // other: MQTT 3.1, for the sake of its predecessor's clients.
+        let follows = |flag, reader: &Reader<'_>| {
+            flags & flag != 0 && !(version == Version::V3_1 && reader.is_empty())
         };
-        let password = match flags & PASSWORD {
-            0 => None,
-            _ => Some(reader.binary()?),
-        };
+        let user_name = follows(USER_NAME, reader).then(|| reader.string());
+        let user_name = user_name.transpose()?;
+        let password = follows(PASSWORD, reader).then(|| reader.binary());
         Ok(Self {
             version,
             client_id,
@@ -184,7 +196,7 @@ impl Connect {
             keep_alive,
             will,
             user_name,
-            password,
+            password: password.transpose()?,
             properties,
         })
     }
@@ -195,13 +207,20 @@ fn check_flags(flags: u8, version: Version) -> Result<Option<QoS>, DecodeError> 
     let invalid = DecodeError::ConnectFlags { flags };
     let will_qos = flags >> 3 & 0b11;
     let password_alone = flags & PASSWORD != 0 && flags & USER_NAME == 0;
-    // `[MQTT-3.1.2-3]`; 3.1.1's `[MQTT-3.1.2-22]`, which 5.0 no longer has.
-    if flags & 1 != 0 || (password_alone && version < Version::V5) {
+    // 3.1.1's `[MQTT-3.1.2-22]`, which 5.0 no longer has.
+    if password_alone && version < Version::V5 {
+        return Err(invalid);
+    }
+    // MQTT 3.1 uses neither the reserved bit nor, without a will, those of the will: "its value is
+    // disregarded".
+    let strict = version > Version::V3_1;
+    // `[MQTT-3.1.2-3]`
+    if strict && flags & 1 != 0 {
         return Err(invalid);
     }
     if flags & WILL == 0 {
         // `[MQTT-3.1.2-11]`, `[MQTT-3.1.2-13]`
-        if will_qos != 0 || flags & WILL_RETAIN != 0 {
+        if strict && (will_qos != 0 || flags & WILL_RETAIN != 0) {
             return Err(invalid);
         }
         return Ok(None);

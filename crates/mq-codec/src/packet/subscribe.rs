@@ -55,8 +55,8 @@ impl Subscribe {
         };
         let mut subscriptions = Vec::with_capacity(1);
         while !reader.is_empty() {
-            let filter =
-                TopicFilter::from_byte_str(reader.string()?).map_err(DecodeError::TopicFilter)?;
+            let filter = TopicFilter::received(reader.string()?, version)
+                .map_err(DecodeError::TopicFilter)?;
             let options = SubscriptionOptions::from_bits(reader.u8()?, version)?;
             if options.no_local && filter.shared().is_some() {
                 return Err(DecodeError::NoLocalOnShared);

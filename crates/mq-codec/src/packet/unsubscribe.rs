@@ -52,7 +52,7 @@ impl Unsubscribe {
         };
         let mut filters = Vec::with_capacity(1);
         while !reader.is_empty() {
-            let filter = TopicFilter::from_byte_str(reader.string()?);
+            let filter = TopicFilter::received(reader.string()?, version);
             filters.push(filter.map_err(DecodeError::TopicFilter)?);
         }
         if filters.is_empty() {
