@@ -80,7 +80,8 @@ impl ReceiveAliases {
         }
         let index = usize::from(alias - 1);
         if topic.is_empty() {
-            return self.topics.get(index).cloned().flatten().ok_or(invalid);
+            let known = self.topics.get(index).cloned().flatten();
+            return known.ok_or(ProtocolError::UnknownTopicAlias(alias));
         }
         if self.topics.len() <= index {
             self.topics.resize(index + 1, None);

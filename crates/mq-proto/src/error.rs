@@ -23,9 +23,23 @@ pub enum ProtocolError {
         /// The identifier that it has.
         id: PacketId,
     },
-    /// A topic alias of 0, above the announced maximum, or never set `[MQTT-3.3.2-8]`.
+    /// A topic alias of 0 or above the announced maximum `[MQTT-3.3.2-8]`, `[MQTT-3.3.2-9]`.
     #[error("topic alias {0} is not valid")]
     TopicAlias(u16),
+    /// A topic alias without a topic that was never given one (§3.3.2.3.4).
+    #[error("topic alias {0} stands for no topic")]
+    UnknownTopicAlias(u16),
+    /// A message in flight is answered with what its QoS does not want next (§4.3).
+    #[error("{packet} is no answer to the message in flight under packet identifier {id}")]
+    WrongAnswer {
+        /// The packet.
+        packet: PacketType,
+        /// The identifier that it has.
+        id: PacketId,
+    },
+    /// A client's DISCONNECT wants a session kept that CONNECT did not (§3.14.2.2.2).
+    #[error("DISCONNECT asks for a session expiry and CONNECT did not")]
+    SessionExpiry,
     /// More unacknowledged QoS 1 and 2 messages than the announced Receive Maximum, which is in the
     /// variant `[MQTT-3.3.4-7]`, `[MQTT-3.3.4-9]`.
     #[error("more than {0} messages were sent without waiting for an acknowledgement")]
@@ -56,6 +70,9 @@ impl ProtocolError {
             Self::Qos => ReasonCode::QosNotSupported,
             Self::Retain => ReasonCode::RetainNotSupported,
             Self::Unexpected(_)
+            | Self::UnknownTopicAlias(_)
+            | Self::WrongAnswer { .. }
+            | Self::SessionExpiry
             | Self::UnknownRequest { .. }
             | Self::SubscriptionId
             | Self::Lane(_) => ReasonCode::ProtocolError,

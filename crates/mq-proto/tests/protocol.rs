@@ -160,18 +160,23 @@ fn a_topic_alias_shortens_the_second_publish_in_both_directions() {
 
 #[test]
 fn an_invalid_topic_alias_closes_the_connection() {
-    for alias in [0, 1, 65, 65_535] {
+    for (alias, error, code) in [
+        (0, ProtocolError::TopicAlias(0), 0x94),
+        (1, ProtocolError::UnknownTopicAlias(1), 0x82),
+        (64, ProtocolError::UnknownTopicAlias(64), 0x82),
+        (65, ProtocolError::TopicAlias(65), 0x94),
+        (65_535, ProtocolError::TopicAlias(65_535), 0x94),
+    ] {
         let mut pair = Pair::open(Version::V5);
         let mut publish = Publish::new(TopicName::empty(), "x");
         publish.properties.topic_alias = Some(alias);
         inject(&mut pair, &publish.into());
-        let invalid = CloseReason::Protocol(ProtocolError::TopicAlias(alias));
-        assert_eq!(pair.server.closed, Some(invalid));
+        assert_eq!(pair.server.closed, Some(CloseReason::Protocol(error)));
         pair.exchange();
         let Some(CloseReason::ByPeer(disconnect)) = &pair.client.closed else {
             panic!("{:?}", pair.client.closed);
         };
-        assert_eq!(disconnect.reason as u8, 0x94);
+        assert_eq!(disconnect.reason as u8, code);
     }
 }
 
@@ -390,6 +395,114 @@ fn a_qos_2_message_that_is_refused_is_complete() {
     assert_eq!(pair.client.acked, [(1, ReasonCode::QuotaExceeded)]);
     assert!(pair.client.connection.into_session().is_empty());
     assert!(pair.server.connection.into_session().is_empty());
+}
+
+#[test]
+fn an_answer_of_the_wrong_kind_is_a_protocol_error() {
+    use mq_codec::PacketType::{PubAck, PubComp, PubRec};
+
+    for (qos, packet) in [
+        (QoS::AtLeastOnce, PubRec),
+        (QoS::AtLeastOnce, PubComp),
+        (QoS::ExactlyOnce, PubAck),
+        (QoS::ExactlyOnce, PubComp),
+    ] {
+        let mut pair = Pair::open(Version::V5);
+        let sent = pair
+            .server
+            .connection
+            .publish(pair.now, delivery("x", qos))
+            .map_err(|(error, _)| error);
+        let id = sent.unwrap().unwrap();
+        let ack = Ack::new(id, ReasonCode::Success);
+        let answer = match packet {
+            PubAck => Packet::PubAck(ack),
+            PubRec => Packet::PubRec(ack),
+            _ => Packet::PubComp(ack),
+        };
+        inject(&mut pair, &answer);
+        let error = ProtocolError::WrongAnswer { packet, id };
+        assert_eq!(error.reason_code(), ReasonCode::ProtocolError);
+        assert_eq!(pair.server.closed, Some(CloseReason::Protocol(error)));
+    }
+    // What answers nothing may be late.
+    let mut pair = Pair::open(Version::V5);
+    let ack = Ack::new(PacketId::new(9).unwrap(), ReasonCode::Success);
+    for answer in [Packet::PubAck(ack.clone()), Packet::PubComp(ack)] {
+        inject(&mut pair, &answer);
+    }
+    assert_eq!(pair.server.closed, None);
+}
+
+#[test]
+fn a_session_that_ends_with_its_connection_cannot_be_kept_after_all() {
+    for (connect_expiry, disconnect_expiry, valid) in [
+        (None, Some(1), false),
+        (Some(0), Some(1), false),
+        (Some(0), Some(0), true),
+        (None, None, true),
+        (Some(1), Some(9), true),
+        (Some(1), Some(0), true),
+    ] {
+        let mut config = client(Version::V5);
+        config.connect.properties.session_expiry_interval = connect_expiry;
+        let mut pair = Pair::open_with(config, ServerConfig::default(), success());
+        let mut goodbye = Disconnect::new(ReasonCode::Success);
+        goodbye.properties.session_expiry_interval = disconnect_expiry;
+        inject(&mut pair, &Packet::Disconnect(Box::new(goodbye.clone())));
+        let expected = if valid {
+            CloseReason::ByPeer(Box::new(goodbye))
+        } else {
+            CloseReason::Protocol(ProtocolError::SessionExpiry)
+        };
+        assert_eq!(pair.server.closed, Some(expected));
+    }
+}
+
+#[test]
+fn a_goodbye_that_is_too_large_goes_without_its_texts() {
+    let mut config = client(Version::V5);
+    config.max_packet_size = NonZeroU32::new(100).unwrap();
+    let mut pair = Pair::open_with(config, ServerConfig::default(), success());
+    let mut goodbye = Disconnect::new(ReasonCode::ServerBusy);
+    goodbye.properties.reason_string = Some("x".repeat(200).try_into().unwrap());
+    pair.server.connection.disconnect(goodbye);
+    pair.exchange();
+    let short = Disconnect::new(ReasonCode::ServerBusy);
+    let expected = CloseReason::ByPeer(Box::new(short));
+    assert_eq!(pair.client.closed, Some(expected));
+}
+
+#[test]
+fn a_malformed_connect_of_5_0_is_told_why_and_no_other() {
+    for (bytes, answer) in [
+        // Receive Maximum of 0; the reserved flag; a client identifier that is cut short.
+        (
+            &b"\x10\x11\0\x04MQTT\x05\x02\0\x3C\x03\x21\0\0\0\x01a"[..],
+            Some(0x82),
+        ),
+        (b"\x10\x0E\0\x04MQTT\x05\x03\0\x3C\0\0\x01a", Some(0x81)),
+        (b"\x10\x0D\0\x04MQTT\x05\x02\0\x3C\0\0\x01", Some(0x81)),
+        (b"\x10\x0D\0\x04MQTT\x04\x03\0\x3C\0\x01a", None),
+        (b"\x10\x0F\0\x06MQIsdp\x03\x1E\0\x3C\0\x01a", None),
+        (b"\xC0\0", None),
+    ] {
+        let now = Instant::now();
+        let mut server = Connection::server(now, ServerConfig::default());
+        let mut buffer = BytesMut::from(bytes);
+        server.handle_bytes(now, LaneId::CONTROL, &mut buffer);
+        let closed = std::iter::from_fn(|| server.poll_event()).last();
+        assert!(matches!(
+            closed,
+            Some(Event::Closed(CloseReason::Protocol(_)))
+        ));
+        let mut written = Vec::new();
+        while let Some((_, bytes)) = server.outbox().take() {
+            written.extend_from_slice(&bytes);
+        }
+        let expected = answer.map(|code| vec![0x20, 3, 0, code, 0]);
+        assert_eq!(written, expected.unwrap_or_default(), "{bytes:02X?}");
+    }
 }
 
 #[test]

@@ -72,19 +72,25 @@ impl Connection {
     /// Does nothing if there is no CONNECT to answer.
     pub fn refuse(&mut self, ack: ConnAck) {
         if self.state == State::Connecting && self.role == Role::Server {
-            self.write_last(&Packet::from(ack.clone()));
+            // If it is more than the client takes, the link just ends.
+            let _ = self.write_last(&Packet::from(ack.clone()));
             self.close(CloseReason::Refused(Box::new(ack)));
         }
     }
 
     /// Server: CONNECT itself was wrong. Only some of the reasons have an answer before 5.0.
     pub(super) fn refuse_malformed_connect(&mut self, reason: ReasonCode) {
-        // A client whose version is unknown or too new understands MQTT 3.1.1's answer best
-        // `[MQTT-3.1.2-2]`; garbage gets none.
-        if reason == ReasonCode::UnsupportedProtocolVersion {
-            self.version = Version::V3_1_1;
-            self.write_last(&Packet::from(ConnAck::new(reason)));
-        }
+        self.version = match self.decoder.version() {
+            // It said as much before it went wrong (§4.13.1).
+            Some(Version::V5) => Version::V5,
+            // A client whose version is unknown or too new understands MQTT 3.1.1's answer best
+            // `[MQTT-3.1.2-2]`; garbage gets none.
+            None if reason == ReasonCode::UnsupportedProtocolVersion => Version::V3_1_1,
+            // 3.1.1's `[MQTT-3.1.4-1]`
+            _ => return,
+        };
+        // A few bytes, and no limit is known yet.
+        let _ = self.write_last(&Packet::from(ConnAck::new(reason)));
     }
 
     pub(super) fn connect_received(&mut self, now: Instant, connect: Box<Connect>) {
@@ -103,6 +109,7 @@ impl Connection {
             }
             let mut keep_alive = connect.keep_alive;
             if self.version >= Version::V5 {
+                self.ends_session = properties.session_expiry_interval.unwrap_or(0) == 0;
                 self.receive_aliases = ReceiveAliases::new(config.topic_alias_maximum);
                 self.server_keep_alive = config
                     .max_keep_alive

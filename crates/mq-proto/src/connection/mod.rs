@@ -4,9 +4,7 @@ use std::{collections::VecDeque, time::Instant};
 
 use bytes::BytesMut;
 use hashbrown::HashSet;
-use mq_codec::{
-    Auth, Decoder, Disconnect, EncodeError, Packet, PacketId, PacketType, QoS, ReasonCode, Version,
-};
+use mq_codec::{Auth, Decoder, Disconnect, Packet, PacketId, PacketType, QoS, ReasonCode, Version};
 
 use crate::{
     CloseReason, CommandError, Event, LaneId, Outbox, ProtocolError, ServerConfig, Session,
@@ -69,6 +67,8 @@ pub struct Connection {
     keep_alive: KeepAlive,
     /// Server: the keep-alive that replaces the client's, in seconds.
     server_keep_alive: Option<u16>,
+    /// Server: CONNECT asked for a session that ends with the connection.
+    ends_session: bool,
     events: VecDeque<Event>,
     outbox: Outbox,
     /// Incoming messages that wait for their acknowledgement.
@@ -163,6 +163,7 @@ impl Connection {
             handshake_deadline: None,
             keep_alive: KeepAlive::server(now, 0),
             server_keep_alive: None,
+            ends_session: false,
             events: VecDeque::new(),
             outbox: Outbox::new(),
             acks: AckQueue::new(core::num::NonZeroU16::MAX),
@@ -265,10 +266,10 @@ impl Connection {
             (_, State::Open, Packet::Publish(publish)) => {
                 self.publish_received(now, lane, publish)?;
             }
-            (_, State::Open, Packet::PubAck(ack)) => self.puback_received(now, &ack),
-            (_, State::Open, Packet::PubRec(ack)) => self.pubrec_received(now, lane, &ack),
+            (_, State::Open, Packet::PubAck(ack)) => self.puback_received(now, &ack)?,
+            (_, State::Open, Packet::PubRec(ack)) => self.pubrec_received(now, lane, &ack)?,
             (_, State::Open, Packet::PubRel(ack)) => self.pubrel_received(now, lane, &ack),
-            (_, State::Open, Packet::PubComp(ack)) => self.pubcomp_received(now, &ack),
+            (_, State::Open, Packet::PubComp(ack)) => self.pubcomp_received(now, &ack)?,
             (Role::Server, State::Open, Packet::Subscribe(subscribe)) => {
                 self.events.push_back(Event::Subscribe(subscribe));
             }
@@ -283,6 +284,11 @@ impl Connection {
             (role, State::Open, Packet::Disconnect(disconnect)) => {
                 if role == Role::Client && self.version < Version::V5 {
                     return unexpected;
+                }
+                let expiry = disconnect.properties.session_expiry_interval;
+                if role == Role::Server && self.ends_session && expiry.unwrap_or(0) > 0 {
+                    // Not a valid DISCONNECT, so it says no goodbye either.
+                    return Err(ProtocolError::SessionExpiry);
                 }
                 self.close(CloseReason::ByPeer(disconnect));
             }
@@ -361,7 +367,17 @@ impl Connection {
         let reason = disconnect.reason;
         let may_send = self.role == Role::Client || self.version >= Version::V5;
         if self.state == State::Open && may_send {
-            self.write_last(&Packet::Disconnect(Box::new(disconnect)));
+            let mut packet = Box::new(disconnect);
+            if self
+                .write_last(&Packet::Disconnect(packet.clone()))
+                .is_err()
+            {
+                // Rather less said than nothing `[MQTT-3.14.2-3]`, `[MQTT-3.14.2-4]`.
+                packet.properties.reason_string = None;
+                packet.properties.user_properties.clear();
+                // If that is too large as well, the link just ends.
+                let _ = self.write_last(&Packet::Disconnect(packet));
+            }
         }
         self.close(CloseReason::Local(reason));
     }
@@ -405,7 +421,9 @@ impl Connection {
             } else {
                 ReasonCode::ProtocolError
             };
-            self.write_last(&Packet::Disconnect(Box::new(Disconnect::new(reason))));
+            let goodbye = Packet::Disconnect(Box::new(Disconnect::new(reason)));
+            // If it is more than the peer takes, the link just ends.
+            let _ = self.write_last(&goodbye);
         }
     }
 
@@ -433,6 +451,17 @@ impl Connection {
         lane: LaneId,
         packet: &Packet,
     ) -> Result<(), CommandError> {
+        self.write(lane, packet)?;
+        self.keep_alive.sent(now);
+        Ok(())
+    }
+
+    /// Appends the last packet.
+    fn write_last(&mut self, packet: &Packet) -> Result<(), CommandError> {
+        self.write(LaneId::CONTROL, packet)
+    }
+
+    fn write(&mut self, lane: LaneId, packet: &Packet) -> Result<(), CommandError> {
         let version = self.version;
         let before = self.outbox.len();
         self.outbox
@@ -446,16 +475,6 @@ impl Connection {
                 return Err(CommandError::TooLarge { size, limit });
             }
         }
-        self.keep_alive.sent(now);
         Ok(())
-    }
-
-    /// Appends the last packet; if it cannot be written the link just ends.
-    fn write_last(&mut self, packet: &Packet) {
-        let version = self.version;
-        let written: Result<(), EncodeError> = self
-            .outbox
-            .put(LaneId::CONTROL, |out| packet.encode(version, out));
-        debug_assert!(written.is_ok() || matches!(packet, Packet::Disconnect(_)));
     }
 }

@@ -3,11 +3,14 @@
 use core::num::NonZeroU16;
 use std::{collections::VecDeque, time::Instant};
 
-use mq_codec::{Ack, Packet, PacketId, PublishHead, QoS, ReasonCode, TopicName, Version};
+use mq_codec::{
+    Ack, Packet, PacketId, PacketType, PublishHead, QoS, ReasonCode, TopicName, Version,
+};
 
 use super::{Connection, Role, State};
 use crate::{
-    CommandError, Delivery, Event, LaneId, Session, alias::SendTopic, session::OutgoingState,
+    CommandError, Delivery, Event, LaneId, ProtocolError, Session, alias::SendTopic,
+    session::OutgoingState,
 };
 
 /// QoS 1 and 2 messages that a client sends before it knows the server's Receive Maximum. Ten is
@@ -208,26 +211,35 @@ impl Connection {
         }
     }
 
-    pub(super) fn puback_received(&mut self, now: Instant, ack: &Ack) {
-        let expected = self
-            .session
-            .outgoing(ack.packet_id)
-            .is_some_and(|state| state.is_published_at(QoS::AtLeastOnce));
-        if expected {
-            self.complete(now, ack.packet_id, ack.reason);
+    pub(super) fn puback_received(&mut self, now: Instant, ack: &Ack) -> Result<(), ProtocolError> {
+        match self.session.outgoing(ack.packet_id) {
+            Some(state) if state.is_published_at(QoS::AtLeastOnce) => {
+                self.complete(now, ack.packet_id, ack.reason);
+            }
+            Some(_) => return Err(wrong_answer(PacketType::PubAck, ack)),
+            // Late: what it answers may belong to a session that is gone.
+            None => {}
         }
+        Ok(())
     }
 
-    pub(super) fn pubrec_received(&mut self, now: Instant, lane: LaneId, ack: &Ack) {
+    pub(super) fn pubrec_received(
+        &mut self,
+        now: Instant,
+        lane: LaneId,
+        ack: &Ack,
+    ) -> Result<(), ProtocolError> {
         let id = ack.packet_id;
         let known = match self.session.outgoing(id) {
-            Some(OutgoingState::Published(delivery)) => delivery.qos == QoS::ExactlyOnce,
-            Some(OutgoingState::Released) => true,
+            Some(state) if state.is_published_at(QoS::AtLeastOnce) => {
+                return Err(wrong_answer(PacketType::PubRec, ack));
+            }
+            Some(_) => true,
             None => false,
         };
         if known && ack.reason.is_error() {
             self.complete(now, id, ack.reason);
-            return;
+            return Ok(());
         }
         let reason = if known {
             if self.session.released(id).is_some() {
@@ -239,16 +251,25 @@ impl Connection {
         };
         let release = Packet::PubRel(Ack::new(id, reason));
         self.send_on(now, lane, &release);
+        Ok(())
     }
 
-    pub(super) fn pubcomp_received(&mut self, now: Instant, ack: &Ack) {
-        if matches!(
-            self.session.outgoing(ack.packet_id),
-            Some(OutgoingState::Released)
-        ) {
-            // "Not found" says that the receiver has finished with it, which is as good.
-            self.complete(now, ack.packet_id, ReasonCode::Success);
+    pub(super) fn pubcomp_received(
+        &mut self,
+        now: Instant,
+        ack: &Ack,
+    ) -> Result<(), ProtocolError> {
+        match self.session.outgoing(ack.packet_id) {
+            Some(OutgoingState::Released) => {
+                // "Not found" says that the receiver has finished with it, which is as good.
+                self.complete(now, ack.packet_id, ReasonCode::Success);
+            }
+            Some(OutgoingState::Published(_)) => {
+                return Err(wrong_answer(PacketType::PubComp, ack));
+            }
+            None => {}
         }
+        Ok(())
     }
 
     fn complete(&mut self, now: Instant, id: PacketId, reason: ReasonCode) {
@@ -270,6 +291,11 @@ impl Connection {
     pub fn has_reason_codes(&self) -> bool {
         self.version >= Version::V5
     }
+}
+
+fn wrong_answer(packet: PacketType, ack: &Ack) -> ProtocolError {
+    let id = ack.packet_id;
+    ProtocolError::WrongAnswer { packet, id }
 }
 
 fn refusal(error: &CommandError) -> ReasonCode {
