@@ -513,13 +513,13 @@ impl Conn {
 
     /// DISCONNECT has the last word about the will and the session's life.
     fn disconnected_by_client(&mut self, disconnect: &Disconnect) {
-        if disconnect.reason != ReasonCode::DisconnectWithWill {
+        // Only a normal disconnection takes it back `[MQTT-3.14.4-3]`; before 5.0 there is no other.
+        if disconnect.reason == ReasonCode::Success {
             self.will = None;
         }
-        // A session that was to end with the connection cannot be kept after all (§3.14.2.2.2).
-        if let Some(seconds) = disconnect.properties.session_expiry_interval
-            && self.expiry != Some(Duration::ZERO)
-        {
+        // That one which was to end with the connection cannot be kept after all is the state
+        // machine's to refuse.
+        if let Some(seconds) = disconnect.properties.session_expiry_interval {
             self.expiry = bounded_expiry(seconds, self.settings.max_session_expiry);
         }
     }
@@ -546,15 +546,14 @@ fn refusal(
 ) -> Option<ReasonCode> {
     let protocol = &settings.protocol;
     let maximum_qos: QoS = protocol.maximum_qos;
-    // `[MQTT-3.1.3-8]` of 3.1.1: who brings no identifier cannot ask for a kept session; 3.1 wants
-    // an identifier always.
-    let unnamed = client_id.is_empty()
-        && match version {
-            Version::V3_1 => true,
-            Version::V3_1_1 => !clean_start,
-            Version::V5 => false,
-        };
-    if unnamed {
+    let not_valid = match version {
+        // "Between 1 and 23 characters": MQTT 3.1 has longer ones rejected, too.
+        Version::V3_1 => !(1..=23).contains(&client_id.chars().count()),
+        // `[MQTT-3.1.3-8]`: who brings no identifier cannot ask for a kept session.
+        Version::V3_1_1 => client_id.is_empty() && !clean_start,
+        Version::V5 => false,
+    };
+    if not_valid {
         return Some(ReasonCode::ClientIdentifierNotValid);
     }
     if properties.authentication_method.is_some() {
