@@ -152,17 +152,25 @@ impl ReasonCode {
         }
     }
 
-    /// The CONNACK return code of MQTT 3.1 and 3.1.1 that is nearest (§3.2.2.3 there).
+    /// The CONNACK return code of MQTT 3.1 and 3.1.1 that says the same (§3.2.2.3 there); `None` if
+    /// none does, and then no CONNACK is sent: `[MQTT-3.2.2-6]` of 3.1.1.
     #[must_use]
-    pub fn to_connect_return_code(self) -> u8 {
-        match self {
+    pub fn to_connect_return_code(self) -> Option<u8> {
+        Some(match self {
             code if !code.is_error() => 0,
             Self::UnsupportedProtocolVersion => 1,
             Self::ClientIdentifierNotValid => 2,
+            Self::ServerUnavailable
+            | Self::ServerBusy
+            | Self::ServerShuttingDown
+            | Self::QuotaExceeded
+            | Self::UseAnotherServer
+            | Self::ServerMoved
+            | Self::ConnectionRateExceeded => 3,
             Self::BadUserNameOrPassword => 4,
             Self::NotAuthorized | Self::Banned | Self::BadAuthenticationMethod => 5,
-            _ => 3,
-        }
+            _ => return None,
+        })
     }
 
     /// The meaning of a CONNACK return code of MQTT 3.1 and 3.1.1; `None` above 5.

@@ -129,7 +129,9 @@ impl Body for Versioned<'_, ConnAck> {
             sink.u8(packet.reason as u8);
             packet.properties.write(sink);
         } else {
-            sink.u8(packet.reason.to_connect_return_code());
+            let code = packet.reason.to_connect_return_code();
+            // What has no code of its own is nearest to "server unavailable".
+            sink.u8(code.unwrap_or(3));
         }
     }
 }

@@ -69,11 +69,14 @@ impl Connection {
     }
 
     /// Server: refuses the client with `ack`, whose reason is an error, and ends the connection.
-    /// Does nothing if there is no CONNECT to answer.
+    /// Does nothing if there is no CONNECT to answer. Where the version has no way to say the
+    /// reason, nothing is said.
     pub fn refuse(&mut self, ack: ConnAck) {
         if self.state == State::Connecting && self.role == Role::Server {
-            // If it is more than the client takes, the link just ends.
-            let _ = self.write_last(&Packet::from(ack.clone()));
+            if self.version >= Version::V5 || ack.reason.to_connect_return_code().is_some() {
+                // If it is more than the client takes, the link just ends.
+                let _ = self.write_last(&Packet::from(ack.clone()));
+            }
             self.close(CloseReason::Refused(Box::new(ack)));
         }
     }
