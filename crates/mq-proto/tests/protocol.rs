@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use mq_codec::{
-    Ack, ConnAck, Decoder, Disconnect, Packet, PacketId, Publish, QoS, ReasonCode,
+    Ack, ConnAck, Decoder, Disconnect, Packet, PacketId, PacketType, Publish, QoS, ReasonCode,
     SubscribeProperties, Subscription, TopicFilter, TopicName, Version,
 };
 use mq_proto::{
@@ -399,13 +399,11 @@ fn a_qos_2_message_that_is_refused_is_complete() {
 
 #[test]
 fn an_answer_of_the_wrong_kind_is_a_protocol_error() {
-    use mq_codec::PacketType::{PubAck, PubComp, PubRec};
-
     for (qos, packet) in [
-        (QoS::AtLeastOnce, PubRec),
-        (QoS::AtLeastOnce, PubComp),
-        (QoS::ExactlyOnce, PubAck),
-        (QoS::ExactlyOnce, PubComp),
+        (QoS::AtLeastOnce, PacketType::PubRec),
+        (QoS::AtLeastOnce, PacketType::PubComp),
+        (QoS::ExactlyOnce, PacketType::PubAck),
+        (QoS::ExactlyOnce, PacketType::PubComp),
     ] {
         let mut pair = Pair::open(Version::V5);
         let sent = pair
@@ -416,8 +414,8 @@ fn an_answer_of_the_wrong_kind_is_a_protocol_error() {
         let id = sent.unwrap().unwrap();
         let ack = Ack::new(id, ReasonCode::Success);
         let answer = match packet {
-            PubAck => Packet::PubAck(ack),
-            PubRec => Packet::PubRec(ack),
+            PacketType::PubAck => Packet::PubAck(ack),
+            PacketType::PubRec => Packet::PubRec(ack),
             _ => Packet::PubComp(ack),
         };
         inject(&mut pair, &answer);
@@ -503,6 +501,76 @@ fn a_malformed_connect_of_5_0_is_told_why_and_no_other() {
         let expected = answer.map(|code| vec![0x20, 3, 0, code, 0]);
         assert_eq!(written, expected.unwrap_or_default(), "{bytes:02X?}");
     }
+}
+
+#[test]
+fn what_came_before_an_error_is_answered_before_the_goodbye() {
+    let mut pair = Pair::open(Version::V5);
+    let inbox = &mut pair.server.inbox;
+    raw_publish(1, QoS::AtLeastOnce)
+        .encode(Version::V5, inbox)
+        .unwrap();
+    raw_publish(2, QoS::ExactlyOnce)
+        .encode(Version::V5, inbox)
+        .unwrap();
+    Packet::from(connect(Version::V5))
+        .encode(Version::V5, inbox)
+        .unwrap();
+    raw_publish(3, QoS::AtLeastOnce)
+        .encode(Version::V5, inbox)
+        .unwrap();
+    let server = &mut pair.server.connection;
+    server.handle_bytes(pair.now, LaneId::CONTROL, &mut pair.server.inbox);
+    for _ in 0..2 {
+        assert!(server.is_open());
+        let Some(Event::Publish(received)) = server.poll_event() else {
+            panic!("two messages");
+        };
+        server.ack(pair.now, received.ticket.unwrap(), ReasonCode::Success);
+    }
+    assert!(server.has_events());
+    assert!(matches!(
+        server.poll_event(),
+        Some(Event::Closed(CloseReason::Protocol(_)))
+    ));
+    assert!(server.poll_event().is_none() && server.is_closed());
+    let types: Vec<_> = sent(server).iter().map(Packet::packet_type).collect();
+    assert_eq!(
+        types,
+        [
+            PacketType::PubAck,
+            PacketType::PubRec,
+            PacketType::Disconnect
+        ]
+    );
+}
+
+#[test]
+fn a_message_that_was_taken_while_the_connection_ended_is_known_afterwards() {
+    let mut pair = Pair::open(Version::V5);
+    let publish = raw_publish(7, QoS::ExactlyOnce);
+    inject(&mut pair, &publish);
+    let goodbye = Disconnect::new(ReasonCode::Success);
+    inject(&mut pair, &Packet::Disconnect(Box::new(goodbye)));
+    assert!(pair.server.connection.is_closed());
+    pair.server.ack_all(pair.now);
+    assert!(sent(&mut pair.server.connection).is_empty());
+    let session = pair.server.connection.into_session();
+    let mut pair = Pair::new(
+        pair.now,
+        client(Version::V5),
+        ServerConfig::default(),
+        Session::new(),
+    );
+    pair.client.connection.connect(pair.now).unwrap();
+    pair.exchange();
+    pair.accept(session, success());
+    pair.exchange();
+    inject(&mut pair, &publish);
+    assert!(pair.server.received.is_empty());
+    let id = PacketId::new(7).unwrap();
+    let again = Packet::PubRec(Ack::new(id, ReasonCode::Success));
+    assert_eq!(sent(&mut pair.server.connection), [again]);
 }
 
 #[test]

@@ -87,20 +87,24 @@ impl Connection {
     /// acknowledge).
     ///
     /// PUBACK or PUBREC is put into the outbox now, or once the messages before this one are
-    /// acknowledged too `[MQTT-4.6.0-2]`. Give tickets back to the connection that they came from:
-    /// those of a connection that has ended are of no use, its peer sends the messages again.
+    /// acknowledged too `[MQTT-4.6.0-2]`. Give tickets back to the connection that they came from,
+    /// also when it has ended: a QoS 2 message that the peer sends again is then known.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "a ticket is used once, which taking it by value enforces"
     )]
     pub fn ack(&mut self, now: Instant, ticket: AckTicket, reason: ReasonCode) {
-        if !self.acks.fill(&ticket, reason) || self.is_closed() {
+        if !self.acks.fill(&ticket, reason) {
             return;
         }
         if ticket.qos == QoS::ExactlyOnce {
-            // What an old version cannot refuse counts as taken.
+            // What an old version cannot refuse counts as taken. So does what the owner took while
+            // the connection ended: its repetition must not be delivered `[MQTT-4.3.3-10]`.
             let kept = !reason.is_error() || self.version < Version::V5;
             self.session.kept(ticket.packet_id, kept);
+        }
+        if self.is_closed() {
+            return;
         }
         while let Some((due, reason)) = self.acks.pop() {
             let ack = Ack::new(due.packet_id, reason);

@@ -70,6 +70,9 @@ pub struct Connection {
     /// Server: CONNECT asked for a session that ends with the connection.
     ends_session: bool,
     events: VecDeque<Event>,
+    /// What the peer did wrong behind the packets that `events` is about: they count, and what
+    /// answers them leaves first.
+    failure: Option<ProtocolError>,
     outbox: Outbox,
     /// Incoming messages that wait for their acknowledgement.
     acks: AckQueue,
@@ -165,6 +168,7 @@ impl Connection {
             server_keep_alive: None,
             ends_session: false,
             events: VecDeque::new(),
+            failure: None,
             outbox: Outbox::new(),
             acks: AckQueue::new(core::num::NonZeroU16::MAX),
             carried_incoming: 0,
@@ -226,7 +230,11 @@ impl Connection {
             };
             if let Err(error) = result {
                 buffer.clear();
-                self.fail(error);
+                if self.events.is_empty() {
+                    self.fail(error);
+                } else {
+                    self.failure = Some(error);
+                }
                 return;
             }
         }
@@ -237,7 +245,7 @@ impl Connection {
         match self.state {
             State::Closed => true,
             State::Connecting => self.role == Role::Server,
-            State::Idle | State::Open => false,
+            State::Idle | State::Open => self.failure.is_some(),
         }
     }
 
@@ -341,15 +349,20 @@ impl Connection {
         self.close(CloseReason::LinkLost);
     }
 
-    /// The next event, if there is one.
+    /// The next event, if there is one; what it asks for is done before the next call.
     pub fn poll_event(&mut self) -> Option<Event> {
+        if self.events.is_empty()
+            && let Some(error) = self.failure.take()
+        {
+            self.fail(error);
+        }
         self.events.pop_front()
     }
 
     /// Whether [`poll_event`](Self::poll_event) has something.
     #[must_use]
     pub fn has_events(&self) -> bool {
-        !self.events.is_empty()
+        !self.events.is_empty() || self.failure.is_some()
     }
 
     /// What is to be written, in order. The owner takes bytes off its front as the link takes
@@ -428,6 +441,8 @@ impl Connection {
     }
 
     fn close(&mut self, reason: CloseReason) {
+        // Whichever end comes first counts.
+        self.failure = None;
         if self.state != State::Closed {
             self.state = State::Closed;
             self.handshake_deadline = None;
