@@ -162,13 +162,14 @@ impl DecodeError {
             Self::TopicName(TopicError::String(_)) | Self::TopicFilter(TopicError::String(_)) => {
                 ReasonCode::MalformedPacket
             }
-            // Topic Name Invalid and Topic Filter Invalid are for what is correctly formed (§2.4).
-            Self::TopicName(_) | Self::TopicFilter(_) => ReasonCode::ProtocolError,
             // Reserved bits are malformed, reserved values are a protocol error (§3.8.3.1).
             Self::ReservedSubscriptionOptions { bits } if bits & 0xC0 == 0 => {
                 ReasonCode::ProtocolError
             }
-            Self::PacketIdZero(_)
+            // Topic Name Invalid and Topic Filter Invalid are for what is correctly formed (§2.4).
+            Self::TopicName(_)
+            | Self::TopicFilter(_)
+            | Self::PacketIdZero(_)
             | Self::NoTopic
             | Self::NoFilter(_)
             | Self::NoLocalOnShared

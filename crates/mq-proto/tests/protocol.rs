@@ -159,6 +159,99 @@ fn a_topic_alias_shortens_the_second_publish_in_both_directions() {
 }
 
 #[test]
+fn without_a_topic_alias_maximum_no_alias_is_sent() {
+    let server = ServerConfig {
+        topic_alias_maximum: 0,
+        ..ServerConfig::default()
+    };
+    let mut config = client(Version::V5);
+    config.topic_alias_maximum = 0;
+    let mut pair = Pair::open_with(config, server, success());
+    for end in [&mut pair.client, &mut pair.server] {
+        for _ in 0..2 {
+            let message = delivery("x", QoS::AtMostOnce);
+            assert!(end.connection.publish(pair.now, message).is_ok());
+        }
+        for packet in sent(&mut end.connection) {
+            let Packet::Publish(publish) = packet else {
+                panic!("{packet:?}");
+            };
+            assert_eq!(publish.properties.topic_alias, None);
+            assert_eq!(publish.topic.as_str(), "t/1");
+        }
+    }
+}
+
+#[test]
+fn a_client_sends_no_alias_above_the_servers_maximum() {
+    let server = ServerConfig {
+        topic_alias_maximum: 1,
+        ..ServerConfig::default()
+    };
+    let mut pair = Pair::open_with(client(Version::V5), server, success());
+    for topic in ["a", "b", "a", "b"] {
+        let message = mq_proto::Message::new(TopicName::new(topic).unwrap(), "x");
+        let delivery = mq_proto::Delivery::new(message, QoS::AtMostOnce);
+        let sent = pair.client.connection.publish(pair.now, delivery);
+        assert!(sent.is_ok());
+    }
+    let packets = sent(&mut pair.client.connection);
+    let aliases: Vec<_> = packets
+        .iter()
+        .map(|packet| match packet {
+            Packet::Publish(publish) => publish.properties.topic_alias,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(aliases, [Some(1), None, Some(1), None]);
+}
+
+#[test]
+fn a_client_goes_by_the_servers_keep_alive() {
+    let server = ServerConfig {
+        max_keep_alive: Some(10),
+        ..ServerConfig::default()
+    };
+    let mut pair = Pair::open_with(client(Version::V5), server, success());
+    pair.advance(9 * SECOND);
+    assert!(pair.client.connection.outbox().is_empty());
+    pair.advance(SECOND);
+    assert_eq!(sent(&mut pair.client.connection), [Packet::PingReq]);
+}
+
+#[test]
+fn a_full_window_holds_back_publish_alone() {
+    let server = ServerConfig {
+        receive_maximum: NonZeroU16::MIN,
+        ..ServerConfig::default()
+    };
+    let mut pair = Pair::open_with(client(Version::V5), server, success());
+    publish(&mut pair, "a", QoS::AtLeastOnce).unwrap();
+    let full = publish(&mut pair, "b", QoS::AtLeastOnce);
+    assert_eq!(full, Err(CommandError::WindowFull));
+    let filter = TopicFilter::new("t/#").unwrap();
+    let options = QoS::AtLeastOnce.into();
+    let subscription = Subscription { filter, options };
+    let none = SubscribeProperties::default();
+    let asked = pair
+        .client
+        .connection
+        .subscribe(pair.now, vec![subscription], none);
+    assert!(asked.is_ok());
+    pair.advance(60 * SECOND);
+    let types: Vec<_> = sent(&mut pair.client.connection)
+        .iter()
+        .map(Packet::packet_type)
+        .collect();
+    let expected = [
+        PacketType::Publish,
+        PacketType::Subscribe,
+        PacketType::PingReq,
+    ];
+    assert_eq!(types, expected);
+}
+
+#[test]
 fn an_invalid_topic_alias_closes_the_connection() {
     for (alias, error, code) in [
         (0, ProtocolError::TopicAlias(0), 0x94),
