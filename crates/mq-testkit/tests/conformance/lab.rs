@@ -1,0 +1,149 @@
+//! What a case is given: a broker to talk to, a version to speak, and names of its own.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering},
+};
+
+use mq_transport::{Address, Connector};
+
+use crate::{
+    packet::{Connect, Version},
+    reply::ConnAck,
+    wire::Wire,
+};
+
+/// A broker under test, at one of its addresses.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub(crate) address: Address,
+    pub(crate) connector: Connector,
+    /// It is this project's broker, of which more is asked than the standards do.
+    pub(crate) own: bool,
+    /// Tells runs apart on a broker that outlives them.
+    pub(crate) seed: u32,
+}
+
+/// Makes names different; all transports lead to the same broker.
+static NAMES: AtomicU32 = AtomicU32::new(0);
+
+/// What one run of a case has.
+#[derive(Clone, Debug)]
+pub(crate) struct Lab {
+    target: Arc<Target>,
+    pub(crate) version: Version,
+    /// In front of client identifiers and topics.
+    prefix: String,
+}
+
+impl Lab {
+    pub(crate) fn new(target: Arc<Target>, version: Version) -> Self {
+        let number = NAMES.fetch_add(1, Ordering::Relaxed);
+        // MQTT 3.1 has room for 23 characters.
+        let prefix = format!("c{:05x}{number:x}", target.seed & 0xF_FFFF);
+        Self {
+            target,
+            version,
+            prefix,
+        }
+    }
+
+    /// Whether the broker is this project's own.
+    pub(crate) fn is_own(&self) -> bool {
+        self.target.own
+    }
+
+    /// A client identifier that nobody else has; `who` in up to ten characters.
+    pub(crate) fn id(&self, who: &str) -> String {
+        let id = format!("{}{who}", self.prefix);
+        assert!(id.len() <= 23, "{id} is too long for MQTT 3.1");
+        id
+    }
+
+    /// A topic, or a filter, under a level that nobody else uses.
+    pub(crate) fn topic(&self, rest: &str) -> String {
+        format!("{}/{rest}", self.prefix)
+    }
+
+    /// A link on which nothing was sent yet.
+    pub(crate) async fn open(&self) -> Wire {
+        let number = NAMES.fetch_add(1, Ordering::Relaxed);
+        let link = self.target.connector.connect(&self.target.address).await;
+        let link = link.expect("the broker should accept a link");
+        // Not where a case's own wildcards would find it.
+        let fence = format!("fence/{}/{number:x}", self.prefix);
+        Wire::new(link, self.version, self.target.own, fence)
+    }
+
+    /// A CONNECT with a clean start and nothing else.
+    pub(crate) fn hello(&self, who: &str) -> Connect {
+        Connect::new(self.version, &self.id(who))
+    }
+
+    /// A CONNECT for a session that is kept.
+    pub(crate) fn kept(&self, who: &str) -> Connect {
+        Connect::kept(self.version, &self.id(who))
+    }
+
+    /// A client that is connected, with a clean start.
+    pub(crate) async fn client(&self, who: &str) -> Wire {
+        self.connected(&self.hello(who)).await.0
+    }
+
+    /// A client that was let in with that CONNECT, and the answer to it.
+    pub(crate) async fn connected(&self, connect: &Connect) -> (Wire, ConnAck) {
+        let mut wire = self.open().await;
+        wire.send(connect.bytes()).await;
+        let ack = wire.connack().await;
+        assert_eq!(ack.code, 0, "{ack:?}");
+        (wire, ack)
+    }
+
+    /// The answer to a CONNECT that is sent as it is, or `None` if the broker closes without one.
+    /// After a refusal it closes.
+    pub(crate) async fn answer(&self, connect: impl AsRef<[u8]>) -> Option<ConnAck> {
+        let mut wire = self.open().await;
+        wire.send(connect).await;
+        let packet = wire.next().await?;
+        assert_eq!(packet.first, 0x20, "CONNACK should come, not {packet:?}");
+        let ack = packet.connack(self.version);
+        if ack.code > 0 {
+            wire.closed().await;
+        }
+        Some(ack)
+    }
+
+    /// The same bytes are refused without being let in: closed, at most after a CONNACK, which
+    /// MQTT 5.0 allows, with one of these reason codes.
+    pub(crate) async fn not_let_in(&self, connect: impl AsRef<[u8]>, codes: &[u8]) {
+        let connect = connect.as_ref();
+        match self.answer(connect).await {
+            None => {}
+            Some(ack) => assert!(
+                self.version == Version::V5 && codes.contains(&ack.code),
+                "{connect:02X?}: {ack:?}, not {codes:02X?}"
+            ),
+        }
+    }
+
+    /// A client that sends these bytes is refused with one of these reason codes, and nobody else
+    /// is.
+    pub(crate) async fn refuses(&self, bytes: impl AsRef<[u8]>, codes: &[u8]) {
+        let mut wire = self.client("bad").await;
+        let bytes = bytes.as_ref();
+        wire.send(bytes).await;
+        wire.refused_for(bytes, codes).await;
+    }
+
+    /// Takes a retained message away, as somebody who is not subscribed to it.
+    pub(crate) async fn forget(&self, topic: &str) {
+        self.client("forget").await.retain(topic, "", 1).await;
+    }
+
+    /// A client that sends these bytes, which need no answer, goes on.
+    pub(crate) async fn takes(&self, bytes: impl AsRef<[u8]>) {
+        let mut wire = self.client("good").await;
+        wire.send(bytes).await;
+        wire.alive().await;
+    }
+}
