@@ -25,6 +25,7 @@ use crate::{
     broker::Settings,
     hub::{self, Attached, Hub, Publisher},
     mailbox::QOS0_PATIENCE,
+    router,
     store::{SessionChange, StoreFailed},
 };
 
@@ -351,10 +352,21 @@ impl Conn {
         expiry
     }
 
-    fn publish(&mut self, now: Instant, received: Received) {
+    fn publish(&mut self, now: Instant, mut received: Received) {
         let Some(attached) = &self.attached else {
             return;
         };
+        if router::is_too_deep(received.message.topic.as_bytes()) {
+            match received.ticket.take() {
+                Some(ticket) if self.connection.has_reason_codes() => {
+                    self.connection
+                        .ack(now, ticket, ReasonCode::TopicNameInvalid);
+                }
+                // It cannot be refused alone.
+                _ => self.leave(ReasonCode::TopicNameInvalid),
+            }
+            return;
+        }
         let publisher = &mut self.publisher;
         let answer = self
             .hub
@@ -396,6 +408,9 @@ impl Conn {
             .subscriptions
             .iter()
             .map(|subscription| {
+                if router::is_too_deep(subscription.filter.as_bytes()) {
+                    return ReasonCode::TopicFilterInvalid;
+                }
                 self.hub
                     .subscribe(attached, subscription, id, &mut self.publisher, now)
             })
@@ -560,6 +575,9 @@ fn refusal(
         return Some(ReasonCode::BadAuthenticationMethod);
     }
     let will = will?;
+    if router::is_too_deep(will.topic.as_bytes()) {
+        return Some(ReasonCode::TopicNameInvalid);
+    }
     if will.qos > maximum_qos {
         return Some(ReasonCode::QosNotSupported);
     }

@@ -26,6 +26,18 @@ pub use fan_out::{FanOut, Target};
 pub use retained::{Retained, RetainedStore};
 pub use trie::{Router, Subscriber};
 
+/// The most levels that a topic name or a filter may have here.
+///
+/// Each level is a node, so 64 KiB of slashes would take megabytes; and the walk over nodes goes
+/// as deep as there are levels. 200 is what mosquitto allows, and far beyond what anybody uses.
+pub const MAX_LEVELS: usize = 200;
+
+/// Whether a topic name or a filter has more levels than [`MAX_LEVELS`].
+pub(crate) fn is_too_deep(topic: &[u8]) -> bool {
+    // Most are too short to be.
+    topic.len() >= MAX_LEVELS && topic.iter().filter(|byte| **byte == b'/').count() >= MAX_LEVELS
+}
+
 /// Names a session inside the router: a small index that whoever keeps the sessions hands out and
 /// reuses. Memory of a [`FanOut`] grows with the greatest one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -34,5 +46,18 @@ pub struct SessionKey(pub u32);
 impl SessionKey {
     pub(crate) fn index(self) -> usize {
         self.0 as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_levels_as_are_allowed_are_not_too_deep() {
+        let deepest = "/".repeat(MAX_LEVELS - 1);
+        assert!(!is_too_deep(deepest.as_bytes()));
+        assert!(is_too_deep(format!("{deepest}/").as_bytes()));
+        assert!(!is_too_deep("x".repeat(60_000).as_bytes()));
     }
 }
