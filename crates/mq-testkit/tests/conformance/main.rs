@@ -15,6 +15,7 @@ mod runner;
 mod statements;
 mod wire;
 
+mod acks;
 mod alias;
 mod auth;
 mod connack;
@@ -57,6 +58,7 @@ fn cases() -> Vec<Case> {
         alias::CASES,
         retained::CASES,
         qos::CASES,
+        acks::CASES,
         flow::CASES,
         subscribe::CASES,
         unsubscribe::CASES,

@@ -3,7 +3,7 @@
 use crate::{
     case::cases,
     lab::Lab,
-    packet::{Publish, subscribe},
+    packet::{DISCONNECT, PUBACK, PUBREC, Publish, V5, Will, subscribe, unsubscribe},
 };
 
 cases! {
@@ -15,6 +15,8 @@ cases! {
     leading_wildcards_do_not_find_retained_dollar: ALL, ["4.7.2-1"], ["4.7.2-1"];
     nothing_is_normalised: ALL, ["4.7.3-4"], ["4.7.3-4"];
     odd_filters_are_taken: ALL, [], [];
+    levels_are_limited_and_the_limit_is_told: ALL, [], [];
+    topics_of_very_many_levels_do_no_harm: ALL, [], [];
 }
 
 async fn invalid_filters_are_refused(lab: Lab) {
@@ -149,4 +151,64 @@ async fn odd_filters_are_taken(lab: Lab) {
         wire.unsubscribe(filter).await;
     }
     wire.quiet().await;
+}
+
+/// Far more than anybody uses; whoever goes beyond is told so.
+async fn levels_are_limited_and_the_limit_is_told(lab: Lab) {
+    if !lab.is_own() {
+        return;
+    }
+    // The prefix is a level of its own.
+    let deepest = lab.topic(&"/".repeat(198));
+    let deeper = format!("{deepest}/");
+    let mut wire = lab.client("c").await;
+    assert_eq!(wire.subscribe(&deepest, 0).await, 0);
+    wire.send(Publish::new(lab.version, &deepest, "x").bytes())
+        .await;
+    wire.payload("x").await;
+    let failed = if lab.version == V5 { 0x8F } else { 0x80 };
+    assert_eq!(wire.subscribe(&deeper, 0).await, failed);
+    let publish = Publish::new(lab.version, &deeper, "x");
+    let will = lab.hello("w").will(Will::new(&deeper, "x"));
+    if lab.version == V5 {
+        for (qos, first) in [(1, PUBACK), (2, PUBREC)] {
+            wire.send(publish.clone().qos(qos, 7).bytes()).await;
+            assert_eq!(wire.ack(first).await.codes, [0x90]);
+        }
+        wire.alive().await;
+    }
+    lab.not_let_in(will.bytes(), &[0x90]).await;
+    wire.send(publish.bytes()).await;
+    wire.refused(&[0x90]).await;
+}
+
+/// A server may have its limits; whoever goes beyond them is the only one to notice.
+async fn topics_of_very_many_levels_do_no_harm(lab: Lab) {
+    let mut bystander = lab.client("other").await;
+    let deep = lab.topic(&"/".repeat(65_000));
+    for (filter, topic) in [
+        (&*deep, &*deep),
+        (&*lab.topic("#"), &*deep),
+        (&*lab.topic(&"+/".repeat(32_000)), &*deep),
+    ] {
+        for retain in [false, true] {
+            let mut wire = lab.client("c").await;
+            wire.send(subscribe(lab.version, 1, &[(filter, 0)])).await;
+            let mut publish = Publish::new(lab.version, topic, "deep");
+            if retain {
+                publish = publish.retain();
+            }
+            wire.send(publish.bytes()).await;
+            wire.send(unsubscribe(lab.version, 2, &[filter])).await;
+            wire.send(DISCONNECT).await;
+            while wire.next().await.is_some() {}
+            bystander.alive().await;
+        }
+        // Whether it was retained or refused, it is not to stay.
+        let mut wire = lab.client("c").await;
+        let nothing = Publish::new(lab.version, topic, "").retain().bytes();
+        wire.send([&nothing[..], &DISCONNECT].concat()).await;
+        while wire.next().await.is_some() {}
+    }
+    bystander.alive().await;
 }
