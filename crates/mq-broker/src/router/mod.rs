@@ -35,7 +35,7 @@ pub const MAX_LEVELS: usize = 200;
 /// Whether a topic name or a filter has more levels than [`MAX_LEVELS`].
 pub(crate) fn is_too_deep(topic: &[u8]) -> bool {
     // Most are too short to be.
-    topic.len() >= MAX_LEVELS && topic.iter().filter(|byte| **byte == b'/').count() >= MAX_LEVELS
+    topic.len() >= MAX_LEVELS && topic.split(|byte| *byte == b'/').nth(MAX_LEVELS).is_some()
 }
 
 /// Names a session inside the router: a small index that whoever keeps the sessions hands out and
