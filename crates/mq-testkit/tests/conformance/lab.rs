@@ -53,6 +53,14 @@ impl Lab {
         self.target.own
     }
 
+    /// Numbers that follow from the run's seed and from this run of the case.
+    pub(crate) fn random(&self) -> fastrand::Rng {
+        let own = self.prefix.bytes().fold(0, |hash: u64, byte| {
+            hash.wrapping_mul(31).wrapping_add(byte.into())
+        });
+        fastrand::Rng::with_seed(own)
+    }
+
     /// A client identifier that nobody else has; `who` in up to ten characters.
     pub(crate) fn id(&self, who: &str) -> String {
         let id = format!("{}{who}", self.prefix);

@@ -29,6 +29,7 @@ mod misplaced;
 mod properties;
 mod publish;
 mod qos;
+mod random;
 mod retained;
 mod session;
 mod shared;
@@ -67,6 +68,7 @@ fn cases() -> Vec<Case> {
         limits::CASES,
         disconnect::CASES,
         auth::CASES,
+        random::CASES,
     ]
     .concat()
 }

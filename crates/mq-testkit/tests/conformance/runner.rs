@@ -78,7 +78,13 @@ async fn run_all(options: &Options, cases: &[Case]) -> Outcome {
     }
     let results = run_jobs(jobs).await;
     brokers.shutdown().await;
-    report(&results, began.elapsed())
+    let mut outcome = report(&results, began.elapsed());
+    // What is left is not of a case: this process runs the broker as well.
+    for said in take_panics() {
+        println!("FAILED the broker panicked: {said}");
+        outcome.failed.insert("the broker");
+    }
+    outcome
 }
 
 /// The brokers under test, each with an address or several.
@@ -168,6 +174,11 @@ fn keep_panics() {
         let mut panics = PANICS.lock().unwrap_or_else(PoisonError::into_inner);
         panics.insert(task.to_string(), said);
     }));
+}
+
+fn take_panics() -> Vec<String> {
+    let mut panics = PANICS.lock().unwrap_or_else(PoisonError::into_inner);
+    core::mem::take(&mut *panics).into_values().collect()
 }
 
 /// What became of each run; `Err` says why it failed.

@@ -166,6 +166,19 @@ impl Wire {
         assert!(pong.body.is_empty(), "{pong:?}");
     }
 
+    /// Takes whatever comes, until the broker closes or nothing has come for a while.
+    pub(crate) async fn drain(&mut self, patience: Duration) {
+        while !self.closed {
+            self.link.received(LaneId::CONTROL).clear();
+            let progress = self.link.progress(&mut self.outbox, true);
+            match timeout(patience, progress).await {
+                Ok(Ok(Progress::Received(_) | Progress::Flushed)) => {}
+                Ok(_) => self.closed = true,
+                Err(_) => return,
+            }
+        }
+    }
+
     /// Sees that no message waits for this client: one that is published now comes first.
     ///
     /// A PINGREQ would not do: its answer may pass messages that wait.
