@@ -30,7 +30,8 @@ use crate::{
     },
 };
 
-/// How long a message that is waited for may take: longer than any transport tries.
+/// How long a message or a connection that is waited for may take: longer than any transport tries, so
+/// that what is slow counts as slow and not as failed.
 const PATIENCE: Duration = Duration::from_mins(2);
 
 /// The network that a cell runs in. Before there are threads.
@@ -52,6 +53,7 @@ pub(crate) async fn run(cell: &Cell, seed: u64, testbed: &Testbed) -> anyhow::Re
     let mut options = ConnectOptions {
         trust: Trust::CaFile(certificate.certificate()),
         congestion: Some(congestion),
+        connect_timeout: PATIENCE,
         ..ConnectOptions::default()
     };
     if let Some(rtt) = cell.initial_rtt_ns {
@@ -73,6 +75,7 @@ pub(crate) async fn run(cell: &Cell, seed: u64, testbed: &Testbed) -> anyhow::Re
             keep_alive: 60,
             username: None,
             password: None,
+            connect_timeout: PATIENCE,
         },
     };
     // Others begin and end beside it, which is work without a deadline.
