@@ -11,26 +11,22 @@ use std::{
     io,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     thread::JoinHandle,
     time::{Duration, Instant},
 };
 
 use hdrhistogram::Histogram;
-use nix::{
-    poll::ppoll,
-    sys::time::TimeSpec,
-    time::{ClockId, clock_gettime},
-};
+use nix::time::{ClockId, clock_gettime};
 
-use super::{packet::PacketSocket, priority::run_first};
+use super::{packet::PacketSocket, priority::run_first, signal::Stop};
 use crate::{Error, Lateness, Timing, units::nanoseconds};
 
 /// Before a departure a thread spins for as long as the kernel usually wakes it late, within these.
 const SPIN: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(200));
 
-/// How often a thread looks whether it is to end, and what it has missed.
+/// How often a busy thread looks what it has missed.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The largest lateness that is told apart, nanoseconds.
@@ -69,7 +65,7 @@ impl Clock {
 /// A thread that emulates something, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Emulator<C> {
-    stop: Arc<AtomicBool>,
+    stop: Stop,
     shared: Arc<Shared<C>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -90,7 +86,8 @@ impl<C: Clone + Send + 'static> Emulator<C> {
             missed: AtomicU64::new(0),
             cpu_ns: AtomicU64::new(0),
         });
-        let stop = Arc::new(AtomicBool::new(false));
+        let setup = |step| move |source| Error::Setup { step, source };
+        let stop = Stop::new().map_err(setup("make an event of the emulator"))?;
         let mut worker = Worker {
             emulation,
             clock: Clock(Instant::now()),
@@ -99,25 +96,22 @@ impl<C: Clone + Send + 'static> Emulator<C> {
             looked: Instant::now(),
             late_ns: Vec::new(),
             shared: Arc::clone(&shared),
+            stop: stop.clone(),
         };
-        let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name(name.to_owned());
         let thread = thread.spawn(move || {
             worker.first = run_first();
             if !worker.first {
                 tracing::debug!("the emulator runs without real-time priority");
             }
-            while !stopped.load(Ordering::Relaxed) {
+            while !worker.stop.is_told() {
                 if let Err(error) = worker.turn() {
                     tracing::error!(%error, "the emulated link has failed");
                     return;
                 }
             }
         });
-        let thread = thread.map_err(|source| Error::Setup {
-            step: "start a thread of the emulator",
-            source,
-        })?;
+        let thread = thread.map_err(setup("start a thread of the emulator"))?;
         Ok(Self {
             stop,
             shared,
@@ -150,7 +144,7 @@ impl<C: Clone + Send + 'static> Emulator<C> {
 
 impl<C> Drop for Emulator<C> {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.stop.tell();
         if let Some(thread) = self.thread.take() {
             // It has said why it ended, if it ended badly.
             let _ = thread.join();
@@ -170,6 +164,7 @@ struct Worker<E: Emulation> {
     /// Not in the shared histogram yet.
     late_ns: Vec<u64>,
     shared: Arc<Shared<E::Counts>>,
+    stop: Stop,
 }
 
 impl<E: Emulation> Worker<E> {
@@ -182,7 +177,7 @@ impl<E: Emulation> Worker<E> {
         let next = self.emulation.next();
         let left = next.map(|at| Duration::from_nanos(at.saturating_sub(self.clock.now())));
         match left.map(|left| left.checked_sub(self.spin.time())) {
-            Some(Some(left)) => self.wait(left.min(LOOK)),
+            Some(Some(left)) => self.wait(Some(left)),
             Some(None) if self.first => {
                 // Only to others that go first, so that none of them waits for this one's end.
                 std::thread::yield_now();
@@ -192,19 +187,17 @@ impl<E: Emulation> Worker<E> {
                 std::hint::spin_loop();
                 Ok(())
             }
-            None => self.wait(LOOK),
+            None => self.wait(None),
         }
     }
 
-    fn wait(&mut self, at_most: Duration) -> io::Result<()> {
+    fn wait(&mut self, at_most: Option<Duration>) -> io::Result<()> {
         self.tell();
-        let inputs = self.emulation.inputs();
-        let mut inputs: Vec<_> = inputs.map(PacketSocket::readable).collect();
-        let began = Instant::now();
-        match ppoll(&mut inputs, Some(TimeSpec::from_duration(at_most)), None) {
-            Ok(0) => self.spin.woken(began.elapsed().saturating_sub(at_most)),
-            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-            Err(error) => return Err(error.into()),
+        if self.looked.elapsed() >= LOOK || at_most.is_none_or(|wait| wait > LOOK) {
+            self.look();
+        }
+        if let Some(late) = self.stop.wait(self.emulation.inputs(), at_most)? {
+            self.spin.woken(late);
         }
         Ok(())
     }
@@ -218,10 +211,10 @@ impl<E: Emulation> Worker<E> {
         for late in self.late_ns.drain(..) {
             lateness.saturating_record(late);
         }
-        drop(report);
-        if self.looked.elapsed() < LOOK {
-            return;
-        }
+    }
+
+    /// Asks the kernel what it knows of this thread.
+    fn look(&mut self) {
         self.looked = Instant::now();
         let dropped = self.emulation.inputs().map(PacketSocket::dropped);
         // Where the kernel does not tell, nothing is known.

@@ -17,6 +17,7 @@ mod emulator;
 mod namespace;
 mod packet;
 mod priority;
+mod signal;
 mod wire;
 
 use std::{
