@@ -103,7 +103,7 @@ pub struct Address {
     pub port: u16,
     /// On WebSocket what is asked for there, from `/` on, with the query if there is one; it may be
     /// any visible ASCII. `/mqtt` where an address names none: most brokers have it there. Empty on
-    /// other transports.
+    /// other transports. Logs and errors that show the address show it.
     pub path: String,
 }
 

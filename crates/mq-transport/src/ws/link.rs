@@ -74,7 +74,7 @@ impl WsLink {
     pub(crate) async fn connect(stream: Stream, address: &Address) -> Result<Self, Error> {
         let mut link = Self::new(stream, Role::Client);
         let key = generate_key();
-        let request = upgrade::request(address, &key);
+        let request = upgrade::request(address, &key)?;
         link.framed.put_body(LaneId::CONTROL, &request.into());
         let response = link.read_head().await?;
         upgrade::check(response, address, &key)?;

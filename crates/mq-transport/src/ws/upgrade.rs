@@ -1,7 +1,5 @@
 //! The HTTP request that turns a connection into a WebSocket, and the answers to it (RFC 6455 §4).
 
-use std::fmt::Write as _;
-
 use tungstenite::{
     error::ProtocolError,
     handshake::{client::Response, derive_accept_key, machine::TryParse, server::Request},
@@ -100,11 +98,15 @@ const UPGRADE_REQUIRED: StatusCode = StatusCode::UPGRADE_REQUIRED;
 
 impl Gate {
     /// The gate of the listener at `address`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] if its path is none, or has a query.
     pub(crate) fn new(address: &Address, options: &ListenOptions) -> Result<Self, Error> {
+        check_path(&address.path)?;
         if address.path.contains('?') {
             return Err(Error::InvalidOption {
-                option: "path to listen at",
-                value: format!("`{}`", address.path),
+                option: "WebSocket path",
+                value: format!("{:?} at a listener", address.path),
                 remedy: "leave the query out: clients may send any".into(),
             });
         }
@@ -226,35 +228,44 @@ impl From<Refusal> for Answer {
 }
 
 /// The request of a client.
-pub(super) fn request(address: &Address, key: &str) -> String {
+///
+/// # Errors
+/// [`Error::InvalidOption`] if the path would end the line or is none.
+pub(super) fn request(address: &Address, key: &str) -> Result<String, Error> {
+    check_path(&address.path)?;
     let Address {
         scheme,
         host,
         port,
         path,
     } = address;
-    let mut request = format!("GET {path} HTTP/1.1\r\nHost: ");
-    let named = if host.contains(':') {
-        write!(request, "[{host}]")
+    let host = if host.contains(':') {
+        format!("[{host}]")
     } else {
-        write!(request, "{host}")
+        host.clone()
     };
     // RFC 6455 §4.1: the port is left out where it is the one that HTTP means without.
-    let usual = if *scheme == Scheme::Wss { 443 } else { 80 };
-    let named = named.and_then(|()| {
-        if *port == usual {
-            Ok(())
-        } else {
-            write!(request, ":{port}")
-        }
-    });
-    named.expect("a string takes what is written to it");
-    request.push_str("\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: ");
-    request.push_str(key);
-    request.push_str("\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: ");
-    request.push_str(MQTT);
-    request.push_str("\r\n\r\n");
-    request
+    let port = match (scheme, port) {
+        (Scheme::Ws, 80) | (Scheme::Wss, 443) => String::new(),
+        _ => format!(":{port}"),
+    };
+    Ok(format!(
+        "GET {path} HTTP/1.1\r\nHost: {host}{port}\r\nUpgrade: websocket\r\n\
+         Connection: Upgrade\r\nSec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\
+         Sec-WebSocket-Protocol: {MQTT}\r\n\r\n"
+    ))
+}
+
+/// Paths that were read from a URL are right; an [`Address`] may be made by hand as well.
+fn check_path(path: &str) -> Result<(), Error> {
+    if path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Ok(());
+    }
+    Err(Error::InvalidOption {
+        option: "WebSocket path",
+        value: format!("{path:?}"),
+        remedy: "begin with `/`, and write what is not visible ASCII as %XX".into(),
+    })
 }
 
 /// Whether the server has agreed to all that [`request`] asked for (RFC 6455 §4.1).
@@ -280,29 +291,30 @@ pub(super) fn check(
             status if status.is_redirection() => "; redirections are not followed",
             _ => "",
         };
-        let path = &address.path;
+        // A query may hold a secret.
+        let path = address.path.split('?').next().unwrap_or_default();
         let reason = format!("the server answered {status} to a GET of `{path}`{hint}");
         return refused(Some(status.as_u16()), reason);
     }
     let headers = response.headers();
     let accept = derive_accept_key(key.as_bytes());
     let wrong = if !has_token(headers, &UPGRADE, "websocket") {
-        "an Upgrade header to websocket"
+        "lacks an Upgrade header to websocket"
     } else if !has_token(headers, &CONNECTION, "upgrade") {
-        "a Connection header with Upgrade"
+        "lacks a Connection header with Upgrade"
     } else if single(headers, &SEC_WEBSOCKET_ACCEPT) != Some(&accept) {
-        "the right Sec-WebSocket-Accept"
+        "has the wrong Sec-WebSocket-Accept"
     } else if single(headers, &SEC_WEBSOCKET_PROTOCOL) != Some(MQTT) {
         // `[MQTT-6.0.0-4]`
-        "the subprotocol `mqtt`"
+        "lacks the subprotocol `mqtt`"
     } else if headers.contains_key(SEC_WEBSOCKET_EXTENSIONS) {
-        "no extension"
+        "has an extension that was not asked for"
     } else {
         return Ok(());
     };
     refused(
         Some(status.as_u16()),
-        format!("the server's answer wants {wrong}"),
+        format!("the server's answer {wrong}"),
     )
 }
 

@@ -68,7 +68,7 @@ async fn a_peer_that_does_not_answer_the_close_is_left_at_the_deadline() {
             if peer.stream.write_all(&ping).await.is_err() {
                 return;
             }
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            tokio::task::yield_now().await;
         }
     };
     tokio::select! {

@@ -184,7 +184,7 @@ async fn a_server_that_does_not_agree_is_named_with_what_it_said() {
         ),
         (
             b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
-            "wants an Upgrade header",
+            "lacks an Upgrade header",
         ),
         (b"\x20\x02\0\0", "no HTTP/1.1"),
         (b"SSH-2.0-OpenSSH_9.2\r\n", "no HTTP/1.1"),

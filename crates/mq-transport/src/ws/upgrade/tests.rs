@@ -18,7 +18,7 @@ fn answer(request: &str, origins: &[&str]) -> Answer {
 }
 
 fn good() -> String {
-    request(&"ws://h".parse().unwrap(), KEY)
+    request(&"ws://h".parse().unwrap(), KEY).unwrap()
 }
 
 #[test]
@@ -28,7 +28,7 @@ fn both_ends_agree() {
         let mut at = address.clone();
         at.path.truncate(at.path.find('?').unwrap_or(at.path.len()));
         let gate = Gate::new(&at, &ListenOptions::default()).unwrap();
-        let answer = gate.answer(read(&request(&address, KEY)));
+        let answer = gate.answer(read(&request(&address, KEY).unwrap()));
         assert!(answer.refusal.is_none(), "{answer:?}");
         check(read(&answer.text), &address, KEY).unwrap();
     }
@@ -43,7 +43,7 @@ fn a_host_is_named_with_its_port_unless_it_is_the_usual_one() {
         ("wss://[::1]:443", "[::1]"),
         ("wss://[::1]", "[::1]:8084"),
     ] {
-        let request = request(&url.parse().unwrap(), KEY);
+        let request = request(&url.parse().unwrap(), KEY).unwrap();
         assert!(
             request.contains(&format!("\r\nHost: {host}\r\n")),
             "{request}"
@@ -231,7 +231,7 @@ fn an_answer_that_does_not_agree_is_refused() {
             "\r\n\r\n",
             "\r\nSec-WebSocket-Extensions: x\r\n\r\n",
             101,
-            "no extension",
+            "not asked for",
         ),
     ] {
         let error = check(read(&good.replacen(from, to, 1)), &address, KEY).unwrap_err();
@@ -284,11 +284,43 @@ fn a_head_is_found_however_it_is_cut_and_bounded() {
 }
 
 #[test]
-fn a_listener_has_a_path_without_a_query() {
+fn a_path_that_is_none_is_refused_at_either_end() {
+    let listen = ListenOptions::default();
+    for path in [
+        "",
+        "mqtt",
+        "/m qtt",
+        "/mqtt HTTP/1.1\r\nHost: other",
+        "/m\u{e9}",
+    ] {
+        let mut address: Address = "ws://h".parse().unwrap();
+        address.path = path.into();
+        let errors = [
+            request(&address, KEY).unwrap_err(),
+            Gate::new(&address, &listen).unwrap_err(),
+        ];
+        for error in errors {
+            let expected = format!(
+                "WebSocket path cannot be {path:?}: \
+                 begin with `/`, and write what is not visible ASCII as %XX"
+            );
+            assert_eq!(error.to_string(), expected);
+        }
+    }
     let address = "ws://h/mqtt?x=1".parse().unwrap();
-    let error = Gate::new(&address, &ListenOptions::default()).unwrap_err();
+    assert_eq!(
+        Gate::new(&address, &listen).unwrap_err().to_string(),
+        "WebSocket path cannot be \"/mqtt?x=1\" at a listener: \
+         leave the query out: clients may send any"
+    );
+}
+
+#[test]
+fn a_query_is_not_in_an_error() {
+    let address: Address = "ws://h/mqtt?token=secret".parse().unwrap();
+    let error = check(read("HTTP/1.1 403 Forbidden\r\n\r\n"), &address, KEY).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "path to listen at cannot be `/mqtt?x=1`: leave the query out: clients may send any"
+        "the WebSocket handshake failed: the server answered 403 Forbidden to a GET of `/mqtt`"
     );
 }
