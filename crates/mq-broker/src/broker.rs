@@ -32,8 +32,8 @@ pub struct Settings {
     pub max_connections: usize,
     /// Handshakes at once: what silent peers can hold. Further ones are refused. Default 4,096.
     pub max_handshakes: usize,
-    /// How long a handshake of TLS or QUIC may take, up to the first byte that can be read; CONNECT
-    /// then has [`ServerConfig::connect_timeout`]. Default 10 s.
+    /// How long a handshake of TLS, QUIC or WebSocket may take, up to the first byte that can be
+    /// read; CONNECT then has [`ServerConfig::connect_timeout`]. Default 10 s.
     pub handshake_timeout: Duration,
     /// What early data (0-RTT) may do: nothing, CONNECT alone, or all. Default all
     /// ([`EarlyDataPolicy::Full`]): tickets are single-use, so that it cannot be replayed (RFC 8446
@@ -104,8 +104,9 @@ impl Broker {
     /// Binds all listeners and begins to accept.
     ///
     /// # Errors
-    /// [`Error::NoListener`], [`Error::Transport`] if an address cannot be bound or TLS or QUIC has
-    /// no certificate, [`Error::Store`], or that the ticket file cannot be read; nothing runs then.
+    /// [`Error::NoListener`], [`Error::Transport`] if an address cannot be bound or TLS, QUIC or
+    /// wss has no certificate, [`Error::Store`], or that the ticket file cannot be read; nothing
+    /// runs then.
     ///
     /// # Panics
     /// Outside of a tokio runtime.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use mq_transport::{Address, CongestionControl, EarlyDataPolicy, Scheme, ServerIdentity};
+use mq_transport::{Address, CongestionControl, EarlyDataPolicy, ServerIdentity};
 use tracing::{info, warn};
 
 use crate::{Broker, Config, Error, Settings};
@@ -19,10 +19,11 @@ pub struct BrokerArgs {
     /// Configuration file (TOML); options given here come before it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Where to listen, repeated: tcp://HOST:PORT, tls://HOST:PORT, quic://HOST:PORT
+    /// Where to listen, repeated: tcp://HOST:PORT, tls://HOST:PORT, quic://HOST:PORT,
+    /// ws://HOST:PORT/PATH, wss://HOST:PORT/PATH
     #[arg(long, value_name = "URL")]
     pub listen: Vec<Address>,
-    /// Certificate chain (PEM) for TLS and QUIC; a development certificate is made without it
+    /// Certificate chain (PEM) for TLS, QUIC and wss; a development certificate is made without it
     #[arg(long, value_name = "FILE", requires = "key")]
     pub cert: Option<PathBuf>,
     /// Private key (PEM) of the certificate
@@ -105,7 +106,7 @@ pub fn run(args: &BrokerArgs) -> anyhow::Result<()> {
 async fn serve(mut settings: Settings, args: &BrokerArgs) -> anyhow::Result<()> {
     use std::io::Write;
 
-    let encrypted = |at: &Address| matches!(at.scheme, Scheme::Tls | Scheme::Quic);
+    let encrypted = |at: &Address| at.scheme.is_encrypted();
     if settings.listen.identity.is_none() && settings.listeners.iter().any(encrypted) {
         let identity = ServerIdentity::self_signed()?;
         warn!(

@@ -15,13 +15,17 @@ use crate::{Error, Settings};
 /// The configuration file. Every key is optional and unknown keys are errors.
 ///
 /// ```toml
-/// listen = ["tcp://127.0.0.1:1883", "tls://0.0.0.0:8883", "quic://0.0.0.0:14567"]
+/// listen = ["tcp://127.0.0.1:1883", "tls://0.0.0.0:8883", "quic://0.0.0.0:14567",
+///           "ws://127.0.0.1:8083/mqtt", "wss://0.0.0.0:8084/mqtt"]
 ///
 /// [tls]
 /// certificate = "server.pem"      # chain, PEM; if absent, mqbroker makes one for development
 /// key = "server.key"
 /// early_data = "full"             # off, connect or full
 /// ticket_file = "/var/lib/mqbroker/tickets"  # carries tickets over a restart; none if absent
+///
+/// [ws]
+/// allowed_origins = ["https://app.example"]  # of web pages; all if absent
 ///
 /// [limits]
 /// max_packet_size = 1048576       # bytes
@@ -36,11 +40,13 @@ pub struct Config {
     pub listen: Vec<String>,
     /// Certificate and key, and early data.
     pub tls: TlsConfig,
+    /// Who may come over WebSocket.
+    pub ws: WsConfig,
     /// Bounds on what clients can use.
     pub limits: LimitsConfig,
 }
 
-/// The `[tls]` table; it holds for TLS and QUIC.
+/// The `[tls]` table; it holds for TLS, QUIC and WebSocket over TLS.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TlsConfig {
@@ -52,6 +58,15 @@ pub struct TlsConfig {
     pub early_data: Option<String>,
     /// Carries tickets over a restart; see [`Settings::ticket_file`].
     pub ticket_file: Option<PathBuf>,
+}
+
+/// The `[ws]` table; it holds for WebSocket over TCP and over TLS.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct WsConfig {
+    /// Origins of the web pages that are let in; see [`mq_transport::ListenOptions`]. Empty, the
+    /// default, lets all in.
+    pub allowed_origins: Vec<String>,
 }
 
 /// The `[limits]` table; what is absent has the default of [`Settings`].
@@ -133,6 +148,7 @@ impl Config {
                 .map_err(|error| wrong(format!("tls.early_data: {error}")))?;
         }
         settings.ticket_file = self.tls.ticket_file;
+        settings.listen.allowed_origins = self.ws.allowed_origins;
         let limits = self.limits;
         let protocol = &mut settings.protocol;
         set(&mut protocol.max_packet_size, limits.max_packet_size);
@@ -221,12 +237,13 @@ mod tests {
     fn values_reach_the_settings() {
         let settings = read(
             "listen = [\"tcp://127.0.0.1:1\"]\n[tls]\nearly_data = \"off\"\n\
-             ticket_file = \"t\"\n[limits]\nmax_packet_size = 77\nmaximum_qos = 1\nsession_expiry_s = 5\n",
+             ticket_file = \"t\"\n[ws]\nallowed_origins = [\"https://a\"]\n[limits]\nmax_packet_size = 77\nmaximum_qos = 1\nsession_expiry_s = 5\n",
         )
         .unwrap();
         assert_eq!(settings.listeners[0].port, 1);
         assert_eq!(settings.early_data, EarlyDataPolicy::Off);
         assert_eq!(settings.ticket_file, Some("t".into()));
+        assert_eq!(settings.listen.allowed_origins, ["https://a"]);
         assert_eq!(settings.protocol.max_packet_size.get(), 77);
         assert_eq!(settings.protocol.maximum_qos, QoS::AtLeastOnce);
         assert_eq!(settings.max_session_expiry, Some(Duration::from_secs(5)));
@@ -243,6 +260,10 @@ mod tests {
             ("[limits]\nmax_packet_size = 0\n", "FILE: line 2:"),
             ("[tls]\nkey = \"k\"\n", "a key without its certificate"),
             ("listen = [\"http://x\"]\n", "listen:"),
+            (
+                "\n[ws]\npath = \"/\"\n",
+                "FILE: line 3: unknown field `path`",
+            ),
         ] {
             let error = read(text).unwrap_err();
             assert!(error.contains(part), "{error}");

@@ -1,4 +1,4 @@
-//! An MQTT broker over TCP, TLS and QUIC, all at once.
+//! An MQTT broker over TCP, TLS, QUIC and WebSocket, all at once.
 //!
 //! [`Broker::start`] takes [`Settings`], made by hand or from a [`Config`] file, and runs on the
 //! current tokio runtime. The program `mqbroker` is this with a command line ([`cli`]).

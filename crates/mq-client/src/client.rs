@@ -80,8 +80,9 @@ impl Client {
         Self::builder(url)?.build().await
     }
 
-    /// Options for a client of the server at `url`: `mqtt://HOST`, `mqtts://HOST` or `quic://HOST`,
-    /// each with `:PORT` if it is not 1883, 8883 or 14567; or `mem://NAME`.
+    /// Options for a client of the server at `url`: `mqtt://HOST`, `mqtts://HOST`, `quic://HOST`,
+    /// `ws://HOST/PATH` or `wss://HOST/PATH`, each with `:PORT` if it is not 1883, 8883, 14567,
+    /// 8083 or 8084, and without a path where that is `/mqtt`; or `mem://NAME`.
     ///
     /// # Errors
     /// [`Error::Address`].

@@ -116,27 +116,37 @@ impl Error {
     ///
     /// It does not where the server said that it will not have this client (credentials, client
     /// identifier, version, a will that it does not take, a session that another client took
-    /// over), or that the client broke a rule; nor where its certificate is not believed or this
-    /// side's options cannot be used.
+    /// over), or that the client broke a rule; nor where its certificate is not believed, it
+    /// answered a request for a WebSocket as one that is wrong, or this side's options cannot be
+    /// used.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
         match self {
-            Self::Transport(error) => !matches!(
-                **error,
+            Self::Transport(error) => match **error {
                 mq_transport::Error::Address(_)
-                    | mq_transport::Error::NotBuiltIn { .. }
-                    | mq_transport::Error::File { .. }
-                    | mq_transport::Error::InvalidFile { .. }
-                    | mq_transport::Error::InvalidOption { .. }
-                    | mq_transport::Error::NoCongestionControl { .. }
-                    | mq_transport::Error::CertificateRejected { .. }
-            ),
+                | mq_transport::Error::NotBuiltIn { .. }
+                | mq_transport::Error::File { .. }
+                | mq_transport::Error::InvalidFile { .. }
+                | mq_transport::Error::InvalidOption { .. }
+                | mq_transport::Error::NoCongestionControl { .. }
+                | mq_transport::Error::CertificateRejected { .. } => false,
+                mq_transport::Error::Upgrade { status, .. } => {
+                    status.is_none_or(upgrade_status_passes)
+                }
+                _ => true,
+            },
             Self::Refused { reason } => reason_passes(*reason),
             Self::Ended(CloseReason::ByPeer(disconnect)) => reason_passes(disconnect.reason),
             Self::Ended(_) | Self::ConnectTimeout { .. } => true,
             _ => false,
         }
     }
+}
+
+/// Whether an HTTP status other than 101 passes with time: of those that say that the request is
+/// wrong, 408, 425 and 429 say that it came at the wrong time.
+fn upgrade_status_passes(status: u16) -> bool {
+    !(300..500).contains(&status) || matches!(status, 408 | 425 | 429)
 }
 
 /// Whether what a server gave as its reason passes with time.

@@ -1,4 +1,4 @@
-//! An asynchronous MQTT client over QUIC, TLS and TCP.
+//! An asynchronous MQTT client over QUIC, TLS, TCP and WebSocket.
 //!
 //! [`Client::connect`] gives a handle; what it is asked for is done by one task of the current
 //! tokio runtime, which owns the connection and makes a new one when it is lost.

@@ -1,5 +1,5 @@
-//! The same client over TCP, TLS and QUIC on the loopback interface, and early data on the latter
-//! two.
+//! The same client over every transport on the loopback interface, and early data where there is
+//! any.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod util;
@@ -13,7 +13,7 @@ use mq_proto::{Connection, Event, ServerConfig, Session};
 use mq_transport::{Address, EarlyDataPolicy, ListenOptions, Listener, ServerIdentity};
 use util::{Peer, text};
 
-const SCHEMES: [&str; 3] = ["mqtt", "mqtts", "quic"];
+const SCHEMES: [&str; 5] = ["mqtt", "mqtts", "quic", "ws", "wss"];
 
 async fn listen(scheme: &str) -> Listener {
     let address: Address = format!("{scheme}://127.0.0.1:0").parse().unwrap();
@@ -68,7 +68,7 @@ async fn serve(listener: &mut Listener) -> (Vec<String>, usize) {
 
 #[tokio::test]
 async fn early_messages_are_early_data_the_second_time() {
-    for scheme in SCHEMES {
+    for scheme in ["mqtt", "mqtts", "quic"] {
         let mut listener = listen(scheme).await;
         let url = listener.local_address().to_string();
         let connector = connector();
@@ -143,7 +143,7 @@ async fn many_messages_arrive_in_order_over_every_transport() {
 
 #[tokio::test]
 async fn a_certificate_that_is_not_trusted_ends_the_client() {
-    for scheme in ["mqtts", "quic"] {
+    for scheme in ["mqtts", "quic", "wss"] {
         let mut listener = listen(scheme).await;
         let url = listener.local_address().to_string();
         let connector = Connector::new(ConnectOptions {
@@ -162,5 +162,38 @@ async fn a_certificate_that_is_not_trusted_ends_the_client() {
         let error = ended.unwrap();
         assert!(!error.is_temporary(), "{scheme}: {error}");
         accepting.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_path_that_is_not_there_ends_the_client_and_an_overloaded_proxy_does_not() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    for (answer, temporary) in [
+        ("404 Not Found", false),
+        ("403 Forbidden", false),
+        ("302 Found", false),
+        ("200 OK", true),
+        ("429 Too Many Requests", true),
+        ("503 Service Unavailable", true),
+    ] {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("ws://{}/here", listener.local_addr().unwrap());
+        let serving = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                request.push(stream.read_u8().await.unwrap());
+            }
+            assert!(request.starts_with(b"GET /here HTTP/1.1\r\n"));
+            let answer = format!("HTTP/1.1 {answer}\r\nContent-Length: 0\r\n\r\n");
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            stream
+        };
+        let building = Client::builder(&url).unwrap().build();
+        let (_stream, built) = tokio::join!(serving, building);
+        let error = built.unwrap_err();
+        assert_eq!(error.is_temporary(), temporary, "{error}");
+        assert!(error.to_string().contains(answer), "{error}");
     }
 }

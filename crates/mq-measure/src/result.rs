@@ -38,7 +38,7 @@ pub struct RunResult {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TransportResult {
-    /// Its name: `tcp`, `tls` or `quic`.
+    /// Its name: `tcp`, `tls`, `quic`, `ws` or `wss`.
     pub transport: String,
     /// The broker's address.
     pub url: String,

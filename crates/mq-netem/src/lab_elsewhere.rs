@@ -22,6 +22,12 @@ pub struct Host(Infallible);
 #[derive(Debug)]
 pub struct Capture(Infallible);
 
+/// On Linux alone: `false`.
+#[must_use]
+pub fn run_early(_: u32) -> bool {
+    false
+}
+
 #[expect(missing_docs, reason = "the Linux version has them")]
 impl Lab {
     pub fn enter() -> Result<Self, Error> {

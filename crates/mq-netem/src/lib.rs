@@ -25,7 +25,7 @@ pub use error::Error;
 pub use kernel::{
     Applied, Cleared, Controller, Difference, Netem, NetemLoss, Shape, Standing, Tbf,
 };
-pub use lab::{Capture, Host, Lab};
+pub use lab::{Capture, Host, Lab, run_early};
 pub use medium::{Channel, Medium, StationCounts};
 pub use model::{Counts, Fate, Pipe};
 pub use profile::{Direction, Distribution, Link, Loss, Queue, Trace};

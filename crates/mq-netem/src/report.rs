@@ -39,6 +39,17 @@ pub struct Lateness {
     pub p50: Duration,
     /// The 99th percentile.
     pub p99: Duration,
+    /// The maximum.
+    pub max: Duration,
+    /// Packets that left.
+    pub packets: u64,
+    /// Those of them that left later than [`LIMIT`](Self::LIMIT).
+    pub late: u64,
+}
+
+impl Lateness {
+    /// Up to here a packet is on time.
+    pub const LIMIT: Duration = Duration::from_micros(500);
 }
 
 /// Both directions of a link.

@@ -6,7 +6,7 @@ use mq_transport::{
     Address, ConnectOptions, Connector, EarlyDataPolicy, Scheme, ServerIdentity, Trust,
 };
 
-/// A broker that listens on loopback over TCP, TLS and QUIC, with a certificate made for it.
+/// A broker that listens on loopback over every transport, with a certificate made for it.
 #[derive(Debug)]
 pub struct TestBroker {
     broker: Broker,
@@ -29,7 +29,7 @@ impl TestBroker {
     /// If it cannot start.
     pub async fn start_with(change: impl FnOnce(&mut Settings)) -> Self {
         let identity = ServerIdentity::self_signed().expect("a certificate can be made");
-        let listeners = [Scheme::Tcp, Scheme::Tls, Scheme::Quic]
+        let listeners = crate::SCHEMES
             .map(|scheme| Address::new(scheme, "127.0.0.1", 0))
             .to_vec();
         let started = Self::start_at(listeners, identity, change).await;

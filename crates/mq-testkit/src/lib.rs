@@ -19,6 +19,8 @@ macro_rules! over_each_transport {
                 $crate::over_each_transport!(@ $body tcp Tcp);
                 $crate::over_each_transport!(@ $body tls Tls);
                 $crate::over_each_transport!(@ $body quic Quic);
+                $crate::over_each_transport!(@ $body ws Ws);
+                $crate::over_each_transport!(@ $body wss Wss);
             }
         )+
     };
@@ -34,3 +36,12 @@ macro_rules! over_each_transport {
 }
 
 pub use mq_transport::Scheme;
+
+/// Every transport that is a network's.
+pub const SCHEMES: [Scheme; 5] = [
+    Scheme::Tcp,
+    Scheme::Tls,
+    Scheme::Quic,
+    Scheme::Ws,
+    Scheme::Wss,
+];

@@ -229,7 +229,7 @@ async fn the_same_client_identifier_takes_the_session_over(scheme: Scheme) {
 /// sent can still be behind what the next one sends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_sent_before_a_take_over_arrives() {
-    for scheme in [Scheme::Tcp, Scheme::Tls] {
+    for scheme in [Scheme::Tcp, Scheme::Tls, Scheme::Ws, Scheme::Wss] {
         sent_before_a_take_over(scheme).await;
     }
 }
@@ -427,14 +427,16 @@ async fn a_publisher_that_leaves_while_it_waits_blocks_nobody(scheme: Scheme) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shutdown_does_not_wait_for_who_has_not_ended_its_handshake() {
     let broker = TestBroker::start().await;
-    let port = broker.address(Scheme::Tls).port;
-    // No ClientHello ever comes; the connection is in the broker's hands when the next one is
-    // served.
-    let silent = tokio::net::TcpStream::connect(("127.0.0.1", port))
-        .await
-        .unwrap();
-    let client = broker.client(Scheme::Tls, "next").build().await.unwrap();
-    client.disconnect().await.unwrap();
+    let mut silent = Vec::new();
+    for scheme in [Scheme::Tls, Scheme::Ws, Scheme::Wss] {
+        let port = broker.address(scheme).port;
+        // No ClientHello or request ever comes; the connection is in the broker's hands when the
+        // next one is served.
+        let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await;
+        silent.push(stream.unwrap());
+        let client = broker.client(scheme, "next").build().await.unwrap();
+        client.disconnect().await.unwrap();
+    }
     let asked = std::time::Instant::now();
     broker.shutdown().await;
     // Its deadline is 5 s.

@@ -133,8 +133,8 @@ async fn rumqttc_works_with_our_broker_over_tcp_and_tls() {
 }
 
 /// Our client at another broker: a message at each QoS comes back.
-async fn our_client(port: u16, version: Version, keeps_qos: bool) {
-    let client = Client::builder(&format!("mqtt://127.0.0.1:{port}"))
+async fn our_client(url: &str, version: Version, keeps_qos: bool) {
+    let client = Client::builder(url)
         .unwrap()
         .version(version)
         .client_id("ours")
@@ -156,6 +156,10 @@ async fn our_client(port: u16, version: Version, keeps_qos: bool) {
     }
     client.unsubscribe("t/#").await.unwrap();
     client.disconnect().await.unwrap();
+}
+
+fn tcp(port: u16) -> String {
+    format!("mqtt://127.0.0.1:{port}")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -192,9 +196,9 @@ async fn our_client_works_with_rumqttd() {
     });
     wait_for_port(v4).await;
     // It delivers at the subscription's QoS, whatever the message was published at.
-    our_client(v4, Version::V3_1_1, false).await;
+    our_client(&tcp(v4), Version::V3_1_1, false).await;
     wait_for_port(v5).await;
-    our_client(v5, Version::V5, false).await;
+    our_client(&tcp(v5), Version::V5, false).await;
 }
 
 /// Ends the process with the test.
@@ -212,17 +216,27 @@ async fn our_client_works_with_mosquitto() {
     if !program("mosquitto") {
         return;
     }
-    let port = free_port();
+    let (plain, websocket) = (free_port(), free_port());
+    let config = format!(
+        "allow_anonymous true\nlistener {plain} 127.0.0.1\n\
+         listener {websocket} 127.0.0.1\nprotocol websockets\n"
+    );
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), config).unwrap();
     let _mosquitto = Running(
         Command::new("mosquitto")
-            .args(["-p", &port.to_string()])
+            .arg("-c")
+            .arg(file.path())
             .stderr(Stdio::null())
             .spawn()
             .unwrap(),
     );
-    wait_for_port(port).await;
+    wait_for_port(plain).await;
+    wait_for_port(websocket).await;
     for version in [Version::V3_1, Version::V3_1_1, Version::V5] {
-        our_client(port, version, true).await;
+        our_client(&tcp(plain), version, true).await;
+        let url = format!("ws://127.0.0.1:{websocket}/mqtt");
+        our_client(&url, version, true).await;
     }
 }
 

@@ -1,4 +1,4 @@
-//! Where to connect or listen: a scheme, a host and a port.
+//! Where to connect or listen: a scheme, a host, a port, and on WebSocket a path.
 
 use std::{fmt, str::FromStr};
 
@@ -11,6 +11,10 @@ pub enum Scheme {
     Tls,
     /// QUIC: `quic://`.
     Quic,
+    /// WebSocket over TCP: `ws://`.
+    Ws,
+    /// WebSocket over TLS: `wss://`.
+    Wss,
     /// A pipe inside this process, for tests and simulations: `mem://`.
     Mem,
 }
@@ -18,15 +22,45 @@ pub enum Scheme {
 impl Scheme {
     /// The port that is meant when an address names none; 0 for [`Scheme::Mem`], which has none.
     ///
-    /// 1883 and 8883 are registered with IANA; 14567 is what EMQX made usual for MQTT over QUIC.
+    /// 1883 and 8883 are registered with IANA; 14567 is what EMQX made usual for MQTT over QUIC, and
+    /// 8083 and 8084 for MQTT over WebSocket.
     #[must_use]
     pub fn default_port(self) -> u16 {
         match self {
             Self::Tcp => 1883,
             Self::Tls => 8883,
             Self::Quic => 14567,
+            Self::Ws => 8083,
+            Self::Wss => 8084,
             Self::Mem => 0,
         }
+    }
+
+    /// Whether it is encrypted, so that a listener needs a certificate.
+    #[must_use]
+    pub fn is_encrypted(self) -> bool {
+        matches!(self, Self::Tls | Self::Quic | Self::Wss)
+    }
+
+    /// Whether it is MQTT in the frames of WebSocket, and an address has a path.
+    #[must_use]
+    pub fn is_websocket(self) -> bool {
+        matches!(self, Self::Ws | Self::Wss)
+    }
+
+    /// The cargo feature that builds it in.
+    pub(crate) fn feature(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Tls => "tls",
+            Self::Quic => "quic",
+            Self::Ws | Self::Wss => "ws",
+            Self::Mem => "mem",
+        }
+    }
+
+    fn default_path(self) -> &'static str {
+        if self.is_websocket() { "/mqtt" } else { "" }
     }
 
     fn url_scheme(self) -> &'static str {
@@ -34,6 +68,8 @@ impl Scheme {
             Self::Tcp => "mqtt",
             Self::Tls => "mqtts",
             Self::Quic => "quic",
+            Self::Ws => "ws",
+            Self::Wss => "wss",
             Self::Mem => "mem",
         }
     }
@@ -45,15 +81,18 @@ impl fmt::Display for Scheme {
             Self::Tcp => "tcp",
             Self::Tls => "tls",
             Self::Quic => "quic",
+            Self::Ws => "ws",
+            Self::Wss => "wss",
             Self::Mem => "mem",
         })
     }
 }
 
-/// An address as written in a URL: `mqtts://broker.example:8883`, `quic://[::1]`, `mem://name`.
+/// An address as written in a URL: `mqtts://broker.example:8883`, `quic://[::1]`,
+/// `wss://broker.example/mqtt`, `mem://name`.
 ///
-/// Parse one from text; without a port it gets [`Scheme::default_port`]. There is no user, path or
-/// query in it.
+/// Parse one from text; without a port it gets [`Scheme::default_port`]. There is no user in it, and
+/// a path and query on WebSocket only.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Address {
     /// Which transport to use.
@@ -62,30 +101,40 @@ pub struct Address {
     pub host: String,
     /// The TCP or UDP port; 0 lets the system choose when listening.
     pub port: u16,
+    /// On WebSocket what is asked for there, from `/` on, with the query if there is one; it may be
+    /// any visible ASCII. `/mqtt` where an address names none: most brokers have it there. Empty on
+    /// other transports. Logs and errors that show the address show it.
+    pub path: String,
 }
 
 impl Address {
-    /// An address of these parts.
+    /// An address of these parts, on WebSocket with the path `/mqtt`.
     #[must_use]
     pub fn new(scheme: Scheme, host: impl Into<String>, port: u16) -> Self {
         Self {
             scheme,
             host: host.into(),
             port,
+            path: scheme.default_path().into(),
         }
     }
 }
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { scheme, host, port } = self;
+        let Self {
+            scheme,
+            host,
+            port,
+            path,
+        } = self;
         let scheme_name = scheme.url_scheme();
         if *scheme == Scheme::Mem {
             write!(f, "{scheme_name}://{host}")
         } else if host.contains(':') {
-            write!(f, "{scheme_name}://[{host}]:{port}")
+            write!(f, "{scheme_name}://[{host}]:{port}{path}")
         } else {
-            write!(f, "{scheme_name}://{host}:{port}")
+            write!(f, "{scheme_name}://{host}:{port}{path}")
         }
     }
 }
@@ -96,23 +145,15 @@ impl fmt::Display for Address {
 pub enum AddressError {
     /// There is no `://`.
     #[error(
-        "`{input}` names no transport: write mqtt://HOST, mqtts://HOST, quic://HOST or mem://NAME"
+        "`{input}` names no transport: write mqtt://HOST, mqtts://HOST, quic://HOST, ws://HOST, wss://HOST or mem://NAME"
     )]
     NoScheme {
         /// The text.
         input: String,
     },
     /// The scheme is none that MQTT uses.
-    #[error("unknown transport `{scheme}` in `{input}`: use mqtt, mqtts, quic or mem")]
+    #[error("unknown transport `{scheme}` in `{input}`: use mqtt, mqtts, quic, ws, wss or mem")]
     UnknownScheme {
-        /// The text.
-        input: String,
-        /// The scheme in it.
-        scheme: String,
-    },
-    /// MQTT can run over it, this build cannot.
-    #[error("`{scheme}` (WebSocket) is not built in: use mqtt, mqtts or quic in `{input}`")]
-    NotBuiltIn {
         /// The text.
         input: String,
         /// The scheme in it.
@@ -136,13 +177,24 @@ pub enum AddressError {
         /// What stands where the port belongs.
         port: String,
     },
-    /// There is a path, a query or a user in the URL.
-    #[error("`{extra}` has no place in `{input}`: write only SCHEME://HOST[:PORT]")]
+    /// There is a user in the URL, a fragment, or on another transport than WebSocket a path or a
+    /// query.
+    #[error(
+        "`{extra}` has no place in `{input}`: write only SCHEME://HOST[:PORT], with /PATH on WebSocket"
+    )]
     Extra {
         /// The text.
         input: String,
         /// What has no place.
         extra: String,
+    },
+    /// The path has something in it that a request cannot carry.
+    #[error("`{path}` is not a path in `{input}`: write what is not visible ASCII as %XX")]
+    BadPath {
+        /// The text.
+        input: String,
+        /// What stands where the path belongs.
+        path: String,
     },
 }
 
@@ -158,13 +210,9 @@ impl FromStr for Address {
             "mqtt" | "tcp" => Scheme::Tcp,
             "mqtts" | "ssl" | "tls" => Scheme::Tls,
             "quic" => Scheme::Quic,
+            "ws" => Scheme::Ws,
+            "wss" => Scheme::Wss,
             "mem" => Scheme::Mem,
-            scheme @ ("ws" | "wss") => {
-                return Err(AddressError::NotBuiltIn {
-                    input: owned(),
-                    scheme: scheme.to_owned(),
-                });
-            }
             scheme => {
                 return Err(AddressError::UnknownScheme {
                     input: owned(),
@@ -172,13 +220,19 @@ impl FromStr for Address {
                 });
             }
         };
-        let rest = rest.strip_suffix('/').unwrap_or(rest);
-        if let Some(at) = rest.find(['/', '?', '#']) {
-            return Err(AddressError::Extra {
-                input: owned(),
-                extra: rest[at..].to_owned(),
-            });
-        }
+        let at = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        let (rest, path) = rest.split_at(at);
+        let path = match path {
+            "" => scheme.default_path().to_owned(),
+            _ if scheme.is_websocket() => read_path(input, path)?,
+            "/" => String::new(),
+            extra => {
+                return Err(AddressError::Extra {
+                    input: owned(),
+                    extra: extra.to_owned(),
+                });
+            }
+        };
         if let Some((user, _)) = rest.rsplit_once('@') {
             return Err(AddressError::Extra {
                 input: owned(),
@@ -204,8 +258,30 @@ impl FromStr for Address {
                 });
             }
         };
-        Ok(Self::new(scheme, host, port))
+        Ok(Self {
+            path,
+            ..Self::new(scheme, host, port)
+        })
     }
+}
+
+/// The path and query of a WebSocket's URL (RFC 6455 §3): `?query` alone means `/?query`, and there
+/// is no fragment.
+fn read_path(input: &str, text: &str) -> Result<String, AddressError> {
+    if let Some((_, fragment)) = text.split_once('#') {
+        return Err(AddressError::Extra {
+            input: input.to_owned(),
+            extra: format!("#{fragment}"),
+        });
+    }
+    if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(AddressError::BadPath {
+            input: input.to_owned(),
+            path: text.to_owned(),
+        });
+    }
+    let root = if text.starts_with('/') { "" } else { "/" };
+    Ok(format!("{root}{text}"))
 }
 
 fn is_number(port: &str) -> bool {
@@ -245,6 +321,8 @@ mod tests {
             ("ssl://h", Scheme::Tls, 8883),
             ("tls://h:1", Scheme::Tls, 1),
             ("quic://h", Scheme::Quic, 14567),
+            ("ws://h", Scheme::Ws, 8083),
+            ("wss://h", Scheme::Wss, 8084),
             ("mem://h", Scheme::Mem, 0),
         ] {
             assert_eq!(text.parse(), Ok(Address::new(scheme, "h", port)), "{text}");
@@ -257,10 +335,27 @@ mod tests {
             "mqtt://broker.example:1883",
             "mqtts://127.0.0.1:0",
             "quic://[::1]:14567",
+            "ws://[::1]:8083/mqtt",
+            "wss://127.0.0.1:0/",
+            "wss://broker.example:443/a/b%20c?token=x&y=/z",
             "mem://name",
         ] {
             let address: Address = text.parse().unwrap();
             assert_eq!(address.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_websocket_has_a_path_and_others_have_none() {
+        for (text, path) in [
+            ("ws://h", "/mqtt"),
+            ("ws://h/", "/"),
+            ("WSS://h:1/a", "/a"),
+            ("wss://h?q", "/?q"),
+            ("mqtt://h/", ""),
+            ("quic://h", ""),
+        ] {
+            assert_eq!(text.parse::<Address>().unwrap().path, path, "{text}");
         }
     }
 
@@ -270,8 +365,12 @@ mod tests {
             "",
             "broker",
             "http://h",
-            "ws://h",
-            "wss://h",
+            "ws://",
+            "ws:///mqtt",
+            "ws://u@h/mqtt",
+            "ws://h/mqtt#part",
+            "wss://h/m qtt",
+            "wss://h/mqtt\u{e9}",
             "mqtt://",
             "mqtt://:1",
             "mqtt://h:",

@@ -13,6 +13,7 @@ use crate::{
     socket::{connect_tcp, resolve},
     tcp::TcpLink,
     tls::{ClientConfigs, TlsLink, check_alpn},
+    ws::{Stream, WsLink},
 };
 
 /// Opens links; cheap to clone.
@@ -83,8 +84,8 @@ impl Connector {
     ///
     /// # Errors
     /// [`Error::NotBuiltIn`], [`Error::Resolve`], [`Error::Unreachable`],
-    /// [`Error::ConnectTimeout`], [`Error::CertificateRejected`], [`Error::Handshake`], or what is
-    /// wrong with the options.
+    /// [`Error::ConnectTimeout`], [`Error::CertificateRejected`], [`Error::Handshake`],
+    /// [`Error::Upgrade`], or what is wrong with the options.
     pub async fn connect(&self, address: &Address) -> Result<Link, Error> {
         registry::check(address.scheme)?;
         let limit = self.shared.options.connect_timeout;
@@ -101,8 +102,13 @@ impl Connector {
         match address.scheme {
             Scheme::Mem => Ok(Transport::Mem(Box::new(mem::connect(address).await?))),
             Scheme::Tcp => Ok(Transport::Tcp(TcpLink::new(self.tcp(address).await?))),
-            Scheme::Tls => self.tls(address).await,
+            Scheme::Tls => Ok(Transport::Tls(self.tls(address).await?)),
             Scheme::Quic => self.quic(address).await,
+            Scheme::Ws => {
+                let stream = Stream::Tcp(TcpLink::new(self.tcp(address).await?));
+                websocket(stream, address).await
+            }
+            Scheme::Wss => websocket(Stream::Tls(self.tls(address).await?), address).await,
         }
     }
 
@@ -113,13 +119,13 @@ impl Connector {
         connect_tcp(address, &peers, local, congestion, &options.socket).await
     }
 
-    async fn tls(&self, address: &Address) -> Result<Transport, Error> {
+    async fn tls(&self, address: &Address) -> Result<Box<TlsLink>, Error> {
         let config = self.configs()?.for_connection(address, self.resumption());
         let (_, name) = self.server_name(address)?;
         let stream = self.tcp(address).await?;
         let limit = self.shared.options.early_data_limit;
         let link = TlsLink::connect(stream, config, name, limit).await?;
-        Ok(Transport::Tls(Box::new(link)))
+        Ok(Box::new(link))
     }
 
     async fn quic(&self, address: &Address) -> Result<Transport, Error> {
@@ -181,4 +187,9 @@ impl Connector {
             }),
         }
     }
+}
+
+async fn websocket(stream: Stream, address: &Address) -> Result<Transport, Error> {
+    let link = WsLink::connect(stream, address).await?;
+    Ok(Transport::Ws(Box::new(link)))
 }

@@ -12,7 +12,7 @@ pub enum Error {
     #[error(transparent)]
     Address(#[from] AddressError),
     /// The transport was left out of this build.
-    #[error("{scheme} is not built in: build with the cargo feature `{scheme}`")]
+    #[error("{scheme} is not built in: build with the cargo feature `{}`", scheme.feature())]
     NotBuiltIn {
         /// The transport.
         scheme: Scheme,
@@ -85,7 +85,7 @@ pub enum Error {
         /// What would be right.
         remedy: String,
     },
-    /// A listener for TLS or QUIC has no certificate.
+    /// A listener for TLS, QUIC or WebSocket over TLS has no certificate.
     #[error(
         "{scheme} needs a server certificate: give a certificate and key file, or ask for a self-signed one"
     )]
@@ -115,6 +115,14 @@ pub enum Error {
         /// What happened.
         reason: String,
     },
+    /// The HTTP request for a WebSocket was not granted, or cannot be.
+    #[error("the WebSocket handshake failed: {reason}")]
+    Upgrade {
+        /// The HTTP status that the server answered with; none if what it said is no HTTP.
+        status: Option<u16>,
+        /// What happened.
+        reason: String,
+    },
     /// The peer broke the connection off.
     #[error("the peer reset the connection{}", detail(reason))]
     Reset {
@@ -128,7 +136,7 @@ pub enum Error {
     /// The listener or link was closed on this side.
     #[error("closed on this side")]
     Closed,
-    /// The peer broke a rule of TLS or QUIC.
+    /// The peer broke a rule of TLS, QUIC or WebSocket.
     #[error("the peer broke the protocol: {reason}")]
     Protocol {
         /// How.

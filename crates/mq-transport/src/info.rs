@@ -9,7 +9,7 @@ use crate::{Scheme, TlsVersion};
 /// How the handshake went.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum HandshakeKind {
-    /// There is none: plain TCP and mem.
+    /// There is none: plain TCP, WebSocket over it, and mem.
     None,
     /// It has not ended yet.
     Pending,
@@ -42,8 +42,8 @@ pub enum EarlyData {
 
 /// Counters of one link, of the same shape for every transport.
 ///
-/// What a transport cannot know is `None`. Taking them costs a system call on TCP and TLS
-/// (`TCP_INFO`, Linux only) and a lock on QUIC: fine once a second, not once a packet.
+/// What a transport cannot know is `None`. Taking them costs a system call on TCP and what runs
+/// over it (`TCP_INFO`, Linux only) and a lock on QUIC: fine once a second, not once a packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LinkStats {
     /// Application bytes handed to the kernel or the QUIC stack; early data that is sent again
@@ -105,7 +105,8 @@ pub struct LinkInfo {
     pub peer_address: Option<SocketAddr>,
     /// This side's address where the system tells it.
     pub local_address: Option<SocketAddr>,
-    /// How the link is secured; `None` on TCP and mem, and while it is not negotiated yet.
+    /// How the link is secured; `None` where it is not (TCP, WebSocket over it, mem), and while it
+    /// is not negotiated yet.
     pub tls: Option<TlsInfo>,
     /// The peer's certificate and the chain above it; empty if it gave none.
     pub peer_certificates: Vec<CertificateDer<'static>>,

@@ -1,4 +1,4 @@
-//! Byte links for MQTT: TCP, TLS, QUIC and in-memory, with real 0-RTT.
+//! Byte links for MQTT: TCP, TLS, QUIC, WebSocket and in-memory, with real 0-RTT.
 //!
 //! A *link* is one connection, whatever carries it. A [`Connector`] opens [`Link`]s; a [`Listener`]
 //! accepts clients as [`Incoming`], whose [`handshake`](Incoming::handshake) gives a [`Link`] once
@@ -54,7 +54,11 @@
 //! [`TicketCache`] keeps for the client and a [`TicketStore`] for the server. When a server rejects
 //! early data, the link sends it again by itself, once and in order.
 //!
-//! The cargo features `tcp`, `tls` and `quic` decide which schemes an address can name, `mem` is
+//! Over WebSocket, `ws` on TCP and `wss` on TLS, a link is still bytes: packets and frames need not
+//! begin or end together (`[MQTT-6.0.0-2]`). `wss` has all that `tls` has: trust, certificates,
+//! ciphers, resumption. Its early data is the HTTP request alone.
+//!
+//! The cargo features `tcp`, `tls`, `quic` and `ws` decide which schemes an address can name, `mem` is
 //! always there; `aws-lc-rs` and `ring` which cryptography is used (aws-lc-rs where both are on).
 //! By default all but `ring` are on.
 
@@ -77,6 +81,7 @@ mod tcp_info;
 mod ticket;
 mod tls;
 mod trust;
+mod ws;
 
 pub use address::{Address, AddressError, Scheme};
 pub use connector::Connector;

@@ -11,7 +11,7 @@ use mq_proto::{LaneId, Outbox};
 
 use crate::{
     Error, HandshakeKind, LinkInfo, LinkStats, mem::MemLink, quic::QuicLink, tcp::TcpLink,
-    tls::TlsLink,
+    tls::TlsLink, ws::WsLink,
 };
 
 /// One connection, owned by one task.
@@ -31,6 +31,7 @@ pub(crate) enum Transport {
     Tcp(TcpLink),
     Tls(Box<TlsLink>),
     Quic(Box<QuicLink>),
+    Ws(Box<WsLink>),
     Mem(Box<MemLink>),
 }
 
@@ -55,6 +56,7 @@ macro_rules! each {
             Transport::Tcp($link) => $call,
             Transport::Tls($link) => $call,
             Transport::Quic($link) => $call,
+            Transport::Ws($link) => $call,
             Transport::Mem($link) => $call,
         }
     };
@@ -92,8 +94,8 @@ impl Link {
     /// none. Reads and writes take turns: neither starves the other.
     ///
     /// Cancel-safe: what was written has left `outbox`, what came in is in
-    /// [`received`](Self::received). TLS keeps up to 64 KiB of taken bytes that the kernel has no
-    /// room for; the next call goes on with them, whatever its outbox holds.
+    /// [`received`](Self::received). TLS and WebSocket keep up to 64 KiB each of taken bytes that
+    /// the kernel has no room for; the next call goes on with them, whatever its outbox holds.
     ///
     /// # Errors
     /// [`Error::Reset`] or [`Error::TimedOut`] when the peer is gone, [`Error::Handshake`] or
@@ -131,6 +133,7 @@ impl Link {
                 Transport::Tcp(link) => &mut link.received,
                 Transport::Tls(link) => link.received(),
                 Transport::Quic(link) => &mut link.received,
+                Transport::Ws(link) => &mut link.received,
                 Transport::Mem(link) => &mut link.received,
             }
         } else {
@@ -140,10 +143,10 @@ impl Link {
     }
 
     /// Ends the connection in order, after delivering what was written: TCP's FIN, TLS's
-    /// `close_notify`, QUIC's end of stream and `CONNECTION_CLOSE`.
+    /// `close_notify`, WebSocket's Close, QUIC's end of stream and `CONNECTION_CLOSE`.
     ///
-    /// Waits until the peer has everything (QUIC) or has ended its side as well (TCP, TLS), and at
-    /// most for `deadline`. What is still in an outbox is not sent.
+    /// Waits until the peer has everything (QUIC) or has ended its side as well (the others), and
+    /// at most for `deadline`. What is still in an outbox is not sent.
     pub async fn close(self, deadline: Duration) {
         let quic = match &self.transport {
             Transport::Quic(link) => Some(link.connection()),
@@ -154,6 +157,7 @@ impl Link {
                 Transport::Tcp(link) => link.close().await,
                 Transport::Tls(link) => link.close().await,
                 Transport::Quic(link) => link.close().await,
+                Transport::Ws(link) => link.close().await,
                 Transport::Mem(link) => drop(link),
             }
         };
@@ -188,6 +192,7 @@ impl Link {
         match &self.transport {
             Transport::Tls(link) => link.is_early(),
             Transport::Quic(link) => link.is_early(),
+            Transport::Ws(link) => link.is_early(),
             Transport::Tcp(_) | Transport::Mem(_) => false,
         }
     }
@@ -198,6 +203,7 @@ impl Link {
         match &self.transport {
             Transport::Tls(link) => link.handshake(),
             Transport::Quic(link) => link.handshake(),
+            Transport::Ws(link) => link.handshake(),
             Transport::Tcp(_) | Transport::Mem(_) => HandshakeKind::None,
         }
     }
@@ -214,6 +220,7 @@ impl Link {
         match &mut self.transport {
             Transport::Tls(link) => poll_fn(|cx| link.poll_handshake(cx)).await?,
             Transport::Quic(link) => poll_fn(|cx| link.poll_handshake(cx)).await?,
+            Transport::Ws(link) => poll_fn(|cx| link.poll_handshake(cx)).await?,
             Transport::Tcp(_) | Transport::Mem(_) => {}
         }
         Ok(self.handshake())

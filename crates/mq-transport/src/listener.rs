@@ -20,6 +20,7 @@ use crate::{
     socket::{listen_error, listen_tcp, resolve},
     tcp::TcpLink,
     tls::{TlsLink, server_config},
+    ws::{Gate, Stream, WsLink},
 };
 
 /// Waits for clients at one address.
@@ -32,10 +33,17 @@ pub struct Listener {
 
 #[derive(Debug)]
 enum Door {
-    Tcp(TcpListener),
-    Tls(TcpListener, Arc<rustls::ServerConfig>),
+    Tcp(TcpListener, OverTcp),
     Quic(Box<Server>),
     Mem(MemListener),
+}
+
+/// What a TCP connection carries: plain MQTT where there is neither.
+#[derive(Clone, Debug)]
+struct OverTcp {
+    tls: Option<Arc<rustls::ServerConfig>>,
+    /// WebSocket.
+    gate: Option<Arc<Gate>>,
 }
 
 impl Listener {
@@ -92,13 +100,9 @@ impl Listener {
             return Err(Error::Closed);
         }
         let visitor = match &mut self.door {
-            Door::Tcp(listener) => {
+            Door::Tcp(listener, over) => {
                 let (stream, peer) = accept_tcp(listener).await?;
-                Visitor::Tcp(stream, peer)
-            }
-            Door::Tls(listener, config) => {
-                let (stream, peer) = accept_tcp(listener).await?;
-                Visitor::Tls(stream, peer, config.clone())
+                Visitor::Tcp(stream, peer, over.clone())
             }
             Door::Quic(server) => {
                 let incoming = server.endpoint.accept().await.ok_or(Error::Closed)?;
@@ -124,7 +128,7 @@ impl Listener {
             // New clients get CONNECTION_REFUSED.
             Door::Quic(server) => server.endpoint.set_server_config(None),
             Door::Mem(listener) => listener.close(),
-            Door::Tcp(_) | Door::Tls(..) => {}
+            Door::Tcp(..) => {}
         }
     }
 
@@ -151,16 +155,18 @@ impl Door {
                 let bound = server.endpoint.local_addr()?;
                 (Self::Quic(Box::new(server)), bound)
             }
-            Scheme::Tls => {
-                let config = Arc::new(server_config(Scheme::Tls, options)?);
+            scheme @ (Scheme::Tcp | Scheme::Tls | Scheme::Ws | Scheme::Wss | Scheme::Mem) => {
+                let tls = scheme.is_encrypted();
+                let tls = tls.then(|| server_config(scheme, options)).transpose()?;
+                let gate = scheme.is_websocket();
+                let gate = gate.then(|| Gate::new(address, options)).transpose()?;
+                let over = OverTcp {
+                    tls: tls.map(Arc::new),
+                    gate: gate.map(Arc::new),
+                };
                 let listener = listen_tcp(address, local, backlog, congestion, socket)?;
                 let bound = listener.local_addr()?;
-                (Self::Tls(listener, config), bound)
-            }
-            Scheme::Tcp | Scheme::Mem => {
-                let listener = listen_tcp(address, local, backlog, congestion, socket)?;
-                let bound = listener.local_addr()?;
-                (Self::Tcp(listener), bound)
+                (Self::Tcp(listener, over), bound)
             }
         })
     }
@@ -189,8 +195,7 @@ pub struct Incoming {
 
 #[derive(Debug)]
 enum Visitor {
-    Tcp(TcpStream, SocketAddr),
-    Tls(TcpStream, SocketAddr, Arc<rustls::ServerConfig>),
+    Tcp(TcpStream, SocketAddr, OverTcp),
     Quic(Box<Knock>),
     Mem(Box<MemLink>),
 }
@@ -208,7 +213,7 @@ impl Incoming {
     #[must_use]
     pub fn peer_address(&self) -> Option<SocketAddr> {
         match &self.visitor {
-            Visitor::Tcp(_, peer) | Visitor::Tls(_, peer, _) => Some(*peer),
+            Visitor::Tcp(_, peer, _) => Some(*peer),
             Visitor::Quic(knock) => Some(knock.incoming.remote_address()),
             Visitor::Mem(_) => None,
         }
@@ -219,19 +224,23 @@ impl Incoming {
     /// When early data is accepted that is before the handshake ends, see [`Link::is_early`]. On
     /// QUIC it includes the client's first stream, which a client opens by sending something. How
     /// long it takes is up to the client: put a timeout around it. Dropping the future cuts the
-    /// connection.
+    /// connection. On WebSocket it includes the HTTP request, and a refusal to one that is not
+    /// granted.
     ///
     /// # Errors
-    /// [`Error::Handshake`], [`Error::CertificateRejected`], [`Error::Reset`].
+    /// [`Error::Handshake`], [`Error::CertificateRejected`], [`Error::Upgrade`], [`Error::Reset`].
     pub async fn handshake(self) -> Result<Link, Error> {
         let transport = match self.visitor {
-            Visitor::Tcp(stream, _) => {
+            Visitor::Tcp(stream, _, OverTcp { tls, gate }) => {
                 stream.set_nodelay(true)?;
-                Transport::Tcp(TcpLink::new(stream))
-            }
-            Visitor::Tls(stream, _, config) => {
-                stream.set_nodelay(true)?;
-                Transport::Tls(Box::new(TlsLink::accept(stream, config).await?))
+                let stream = match tls {
+                    None => Stream::Tcp(TcpLink::new(stream)),
+                    Some(config) => Stream::Tls(Box::new(TlsLink::accept(stream, config).await?)),
+                };
+                match gate {
+                    None => stream.into_transport(),
+                    Some(gate) => Transport::Ws(Box::new(WsLink::accept(stream, &gate).await?)),
+                }
             }
             Visitor::Quic(knock) => {
                 let connecting = match knock.traced {

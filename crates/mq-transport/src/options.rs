@@ -74,14 +74,16 @@ pub struct ConnectOptions {
     /// Application protocols to offer (ALPN, RFC 7301), over TLS as over QUIC, the preferred one
     /// first; names of 1 to 255 bytes. A TLS server that knows nothing of ALPN takes none of them,
     /// and that is fine. Default: `mqtt`, the name that IANA has for it. Empty: none is offered,
-    /// which QUIC does not allow (RFC 9001 §8.1).
+    /// which QUIC does not allow (RFC 9001 §8.1). WebSocket over TLS offers `http/1.1` in the place
+    /// of these, as HTTP is what begins there.
     pub alpn: Vec<Vec<u8>>,
     /// Resume earlier TLS sessions by their tickets (RFC 8446 §2.2). Default: yes, it saves
     /// certificates each time.
     pub resumption: bool,
     /// Send what is written before the handshake ends as early data, where a ticket allows it.
-    /// Needs `resumption`. Default: no, as a server without single-use tickets can be made to take
-    /// it twice (RFC 8446 §8).
+    /// Needs `resumption`. On WebSocket over TLS that is the HTTP request alone, and saves its
+    /// round trip: no packet may be sent before the answer (RFC 6455 §4.1). Default: no, as a
+    /// server without single-use tickets can be made to take it twice (RFC 8446 §8).
     pub early_data: bool,
     /// Bytes that are kept to be sent again should early data be rejected; beyond them writes wait
     /// for the handshake. The server's own limit counts as well, and over TLS never more than
@@ -134,7 +136,7 @@ pub struct ClientIdentity {
 /// Options of a [`Listener`](crate::Listener).
 #[derive(Clone, Debug)]
 pub struct ListenOptions {
-    /// The server's certificate and key; TLS and QUIC need it. Default: none.
+    /// The server's certificate and key; TLS, QUIC and WebSocket over TLS need it. Default: none.
     pub identity: Option<ServerIdentity>,
     /// Whether clients must show a certificate. Default: off.
     pub client_auth: ClientAuth,
@@ -148,8 +150,14 @@ pub struct ListenOptions {
     /// `no_application_protocol` (RFC 7301 §3.2): it takes this server for one of another kind,
     /// which is how one protocol is made to attack another. Default: `mqtt`, the name that IANA has
     /// for it, and `x-amzn-mqtt-ca`, which devices made for AWS offer and which means MQTT as well.
-    /// Empty: TLS takes every client whatever it offers, and QUIC cannot listen.
+    /// Empty: TLS takes every client whatever it offers, and QUIC cannot listen. WebSocket over TLS
+    /// takes `http/1.1` in the place of these.
     pub alpn: Vec<Vec<u8>>,
+    /// WebSocket: the origins of the web pages that are let in, such as `https://app.example`
+    /// (RFC 6455 §10.2). A browser says which page it acts for; other clients say nothing and get
+    /// in. Default: none, which is all of them, as MQTT's own authentication does not rest on what
+    /// a browser sends by itself.
+    pub allowed_origins: Vec<String>,
     /// Whether early data is taken. Default: off.
     pub early_data: EarlyDataPolicy,
     /// Bytes of early data that a TLS client may send before the handshake ends; QUIC bounds them
@@ -180,6 +188,7 @@ impl Default for ListenOptions {
             client_auth: ClientAuth::Off,
             crypto: CryptoOptions::default(),
             alpn: vec![MQTT.to_vec(), b"x-amzn-mqtt-ca".to_vec()],
+            allowed_origins: Vec::new(),
             early_data: EarlyDataPolicy::Off,
             early_data_limit: 64 * 1024,
             ticket_store: TicketStore::default(),

@@ -8,6 +8,7 @@ pub(crate) fn check(scheme: Scheme) -> Result<(), Error> {
         Scheme::Tcp => cfg!(feature = "tcp"),
         Scheme::Tls => cfg!(feature = "tls"),
         Scheme::Quic => cfg!(feature = "quic"),
+        Scheme::Ws | Scheme::Wss => cfg!(feature = "ws"),
         Scheme::Mem => true,
     };
     if built_in {

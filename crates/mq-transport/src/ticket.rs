@@ -11,7 +11,7 @@ use rustls::{
     server::StoresServerSessions,
 };
 
-use crate::{Address, Scheme};
+use crate::Address;
 
 /// A server's tickets: bounded, in memory, each of a TLS 1.3 session good for one use.
 ///
@@ -179,7 +179,7 @@ impl TicketCache {
     }
 
     pub(crate) fn for_server(&self, address: &Address) -> Arc<dyn ClientSessionStore> {
-        debug_assert!(matches!(address.scheme, Scheme::Tls | Scheme::Quic));
+        debug_assert!(address.scheme.is_encrypted());
         let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(store) = servers.get(address) {
             return store.clone();

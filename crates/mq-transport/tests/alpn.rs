@@ -4,7 +4,7 @@
 mod common;
 
 use common::{any_address, connect, connect_options, listen, listen_options};
-use mq_transport::{ConnectOptions, Connector, Error, ListenOptions, Listener, Scheme};
+use mq_transport::{Address, ConnectOptions, Connector, Error, ListenOptions, Listener, Scheme};
 
 fn offering(names: &[&str]) -> ConnectOptions {
     ConnectOptions {
@@ -61,10 +61,31 @@ async fn a_device_that_offers_the_name_of_aws_gets_in(scheme: Scheme) {
     }
 }
 
-#[tokio::test]
-async fn a_tls_client_without_alpn_gets_in() {
-    let mut listener = listen(Scheme::Tls).await;
+over!(a_client_without_alpn_gets_in: tls, wss);
+async fn a_client_without_alpn_gets_in(scheme: Scheme) {
+    let mut listener = listen(scheme).await;
     assert_eq!(negotiated(offering(&[]), &mut listener).await, None);
+}
+
+#[tokio::test]
+async fn a_websocket_is_http_whatever_is_offered_elsewhere() {
+    let mut listener = taking(Scheme::Wss, &["one"]).await;
+    for offered in [&["mqtt"][..], &["x-amzn-mqtt-ca", "two"]] {
+        let alpn = negotiated(offering(offered), &mut listener).await;
+        assert_eq!(alpn.as_deref(), Some("http/1.1"));
+    }
+}
+
+#[tokio::test]
+async fn who_offers_mqtt_where_websocket_is_spoken_is_refused() {
+    let mut listener = listen(Scheme::Wss).await;
+    let mut address = Address::new(Scheme::Tls, "127.0.0.1", 0);
+    address.port = listener.local_address().port;
+    let connector = Connector::new(connect_options()).unwrap();
+    let serving = async { listener.accept().await.unwrap().handshake().await };
+    let (client, server) = tokio::join!(connector.connect(&address), serving);
+    assert!(matches!(client, Err(Error::Handshake { .. })), "{client:?}");
+    assert!(matches!(server, Err(Error::Handshake { .. })), "{server:?}");
 }
 
 #[tokio::test]

@@ -40,7 +40,7 @@ async fn collect_ticket(connector: &Connector, listener: &mut Listener) -> Hands
     client.handshake()
 }
 
-over!(the_second_handshake_is_resumed: tls, quic);
+over!(the_second_handshake_is_resumed: tls, quic, wss);
 async fn the_second_handshake_is_resumed(scheme: Scheme) {
     let options = ListenOptions {
         early_data: EarlyDataPolicy::Off,
@@ -72,7 +72,7 @@ async fn the_second_handshake_is_resumed(scheme: Scheme) {
     );
 }
 
-over!(resumption_can_be_turned_off: tls, quic);
+over!(resumption_can_be_turned_off: tls, quic, wss);
 async fn resumption_can_be_turned_off(scheme: Scheme) {
     let mut listener = common::listen(scheme).await;
     let options = ConnectOptions {
@@ -268,7 +268,7 @@ async fn replayed_early_data_is_not_taken_again() {
     );
 }
 
-over!(a_server_can_refuse_early_data: tls, quic);
+over!(a_server_can_refuse_early_data: tls, quic, wss);
 async fn a_server_can_refuse_early_data(scheme: Scheme) {
     let options = ListenOptions {
         early_data: EarlyDataPolicy::Off,
@@ -302,7 +302,7 @@ async fn tls_1_2_works_and_resumes() {
     }
 }
 
-over!(the_clients_choice_of_cipher_and_group_is_taken: tls, quic);
+over!(the_clients_choice_of_cipher_and_group_is_taken: tls, quic, wss);
 async fn the_clients_choice_of_cipher_and_group_is_taken(scheme: Scheme) {
     let crypto = CryptoOptions {
         key_exchange_groups: vec![KeyExchangeGroup::Secp256r1, KeyExchangeGroup::X25519],
@@ -340,7 +340,7 @@ async fn the_clients_choice_of_cipher_and_group_is_taken(scheme: Scheme) {
     }
 }
 
-over!(a_fingerprint_is_enough: tls, quic);
+over!(a_fingerprint_is_enough: tls, quic, wss);
 async fn a_fingerprint_is_enough(scheme: Scheme) {
     let mut listener = common::listen(scheme).await;
     for trust in [
@@ -358,7 +358,7 @@ async fn a_fingerprint_is_enough(scheme: Scheme) {
     }
 }
 
-over!(an_unknown_certificate_is_refused_with_a_hint: tls, quic);
+over!(an_unknown_certificate_is_refused_with_a_hint: tls, quic, wss);
 async fn an_unknown_certificate_is_refused_with_a_hint(scheme: Scheme) {
     let mut listener = common::listen(scheme).await;
     let other = ServerIdentity::self_signed().unwrap();
@@ -394,7 +394,7 @@ async fn an_unknown_certificate_is_refused_with_a_hint(scheme: Scheme) {
     }
 }
 
-over!(client_certificates_are_asked_for: tls, quic);
+over!(client_certificates_are_asked_for: tls, quic, wss);
 async fn client_certificates_are_asked_for(scheme: Scheme) {
     let directory = tempfile::tempdir().unwrap();
     let identity = make_client(directory.path());

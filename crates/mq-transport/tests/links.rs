@@ -12,7 +12,7 @@ use common::{
 use mq_proto::{LaneId, Outbox};
 use mq_transport::{Connector, Error, HandshakeKind, Link, Listener, Progress, Scheme};
 
-over!(bytes_go_both_ways: tcp, tls, quic, mem);
+over!(bytes_go_both_ways: tcp, tls, quic, ws, wss, mem);
 async fn bytes_go_both_ways(scheme: Scheme) {
     let (mut client, mut server) = pair(scheme).await;
     for round in 0..10_u8 {
@@ -25,8 +25,8 @@ async fn bytes_go_both_ways(scheme: Scheme) {
     assert_eq!((client.bytes_sent, client.bytes_received), (1001, 20));
     assert_eq!((server.bytes_sent, server.bytes_received), (20, 1001));
     let kind = match scheme {
-        Scheme::Tcp | Scheme::Mem => HandshakeKind::None,
-        Scheme::Tls | Scheme::Quic => HandshakeKind::Full,
+        Scheme::Tcp | Scheme::Ws | Scheme::Mem => HandshakeKind::None,
+        Scheme::Tls | Scheme::Quic | Scheme::Wss => HandshakeKind::Full,
     };
     assert_eq!((client.handshake, server.handshake), (kind, kind));
     if scheme != Scheme::Mem {
@@ -39,7 +39,7 @@ async fn bytes_go_both_ways(scheme: Scheme) {
     }
 }
 
-over!(much_arrives_in_order_at_a_slow_reader: tcp, tls, quic, mem);
+over!(much_arrives_in_order_at_a_slow_reader: tcp, tls, quic, ws, wss, mem);
 async fn much_arrives_in_order_at_a_slow_reader(scheme: Scheme) {
     const SIZE: usize = 4 << 20;
     // Left to itself, a kernel's buffers may grow to more than that.
@@ -73,7 +73,7 @@ async fn much_arrives_in_order_at_a_slow_reader(scheme: Scheme) {
     assert!(read == data, "bytes were lost or reordered");
 }
 
-over!(a_link_that_does_not_want_to_read_leaves_bytes_alone: tcp, tls, quic, mem);
+over!(a_link_that_does_not_want_to_read_leaves_bytes_alone: tcp, tls, quic, ws, wss, mem);
 async fn a_link_that_does_not_want_to_read_leaves_bytes_alone(scheme: Scheme) {
     let (mut client, mut server) = pair(scheme).await;
     send(&mut client, b"abc").await;
@@ -87,7 +87,7 @@ async fn a_link_that_does_not_want_to_read_leaves_bytes_alone(scheme: Scheme) {
     assert_eq!(receive(&mut server, 3).await, b"abc");
 }
 
-over!(nothing_is_lost_when_progress_is_dropped: tcp, tls, quic, mem);
+over!(nothing_is_lost_when_progress_is_dropped: tcp, tls, quic, ws, wss, mem);
 async fn nothing_is_lost_when_progress_is_dropped(scheme: Scheme) {
     const SIZE: usize = 2 << 20;
     let (mut client, mut server) = pair(scheme).await;
@@ -113,7 +113,7 @@ async fn nothing_is_lost_when_progress_is_dropped(scheme: Scheme) {
     assert!(server.received(LaneId::CONTROL)[..] == data[..]);
 }
 
-over!(a_busy_writer_still_reads: tcp, tls, quic, mem);
+over!(a_busy_writer_still_reads: tcp, tls, quic, ws, wss, mem);
 async fn a_busy_writer_still_reads(scheme: Scheme) {
     let (mut client, mut server) = pair(scheme).await;
     send(&mut server, b"hello").await;
@@ -140,7 +140,7 @@ async fn a_busy_writer_still_reads(scheme: Scheme) {
     }
 }
 
-over!(what_was_written_arrives_before_the_close: tcp, tls, quic, mem);
+over!(what_was_written_arrives_before_the_close: tcp, tls, quic, ws, wss, mem);
 async fn what_was_written_arrives_before_the_close(scheme: Scheme) {
     let (mut client, mut server) = pair(scheme).await;
     // Not read by the client: a careless close would answer with a reset.
@@ -157,7 +157,7 @@ async fn what_was_written_arrives_before_the_close(scheme: Scheme) {
     tokio::join!(client.close(SOON), reading);
 }
 
-over!(closing_has_a_deadline: tcp, tls, quic);
+over!(closing_has_a_deadline: tcp, tls, quic, ws, wss);
 async fn closing_has_a_deadline(scheme: Scheme) {
     let (mut client, server) = pair(scheme).await;
     // More than the peer's stack takes without its owner reading.
@@ -170,7 +170,7 @@ async fn closing_has_a_deadline(scheme: Scheme) {
     drop(server);
 }
 
-over!(a_dropped_link_is_noticed: tcp, tls, quic, mem);
+over!(a_dropped_link_is_noticed: tcp, tls, quic, ws, wss, mem);
 async fn a_dropped_link_is_noticed(scheme: Scheme) {
     let (mut client, server) = pair(scheme).await;
     send(&mut client, b"unread").await;
@@ -193,7 +193,7 @@ async fn a_dropped_link_is_noticed(scheme: Scheme) {
     }
 }
 
-over!(who_has_bytes_left_for_a_peer_that_has_gone_ends_and_does_not_spin: tcp, tls, quic);
+over!(who_has_bytes_left_for_a_peer_that_has_gone_ends_and_does_not_spin: tcp, tls, quic, ws, wss);
 async fn who_has_bytes_left_for_a_peer_that_has_gone_ends_and_does_not_spin(scheme: Scheme) {
     use std::task::Poll;
 
@@ -239,7 +239,7 @@ async fn who_has_bytes_left_for_a_peer_that_has_gone_ends_and_does_not_spin(sche
     }
 }
 
-over!(last_words_can_be_read_though_writing_fails: tcp, tls, quic);
+over!(last_words_can_be_read_though_writing_fails: tcp, tls, quic, ws, wss);
 async fn last_words_can_be_read_though_writing_fails(scheme: Scheme) {
     let (mut client, mut server) = pair(scheme).await;
     send(&mut server, b"DISCONNECT").await;
@@ -257,7 +257,7 @@ async fn last_words_can_be_read_though_writing_fails(scheme: Scheme) {
     }
 }
 
-over!(a_closed_listener_leaves_its_links_alone: tcp, tls, quic, mem);
+over!(a_closed_listener_leaves_its_links_alone: tcp, tls, quic, ws, wss, mem);
 async fn a_closed_listener_leaves_its_links_alone(scheme: Scheme) {
     let mut listener = listen(scheme).await;
     let connector = Connector::new(common::connect_options()).unwrap();
@@ -269,7 +269,7 @@ async fn a_closed_listener_leaves_its_links_alone(scheme: Scheme) {
     assert_eq!(receive(&mut server, 10).await, b"still here");
 }
 
-over!(both_ends_know_who_they_are: tcp, tls, quic);
+over!(both_ends_know_who_they_are: tcp, tls, quic, ws, wss);
 async fn both_ends_know_who_they_are(scheme: Scheme) {
     let (client, server) = pair(scheme).await;
     let (client, server) = (client.info(), server.info());
@@ -277,7 +277,7 @@ async fn both_ends_know_who_they_are(scheme: Scheme) {
     assert_eq!(client.peer_address, server.local_address);
     let port = |address: Option<std::net::SocketAddr>| address.unwrap().port();
     assert_eq!(port(client.local_address), port(server.peer_address));
-    if scheme == Scheme::Tcp {
+    if !scheme.is_encrypted() {
         assert_eq!(client.tls, None);
         return;
     }
@@ -286,19 +286,24 @@ async fn both_ends_know_who_they_are(scheme: Scheme) {
         assert_eq!(tls.version.to_string(), "1.3");
         assert!(tls.cipher_suite.starts_with("TLS_"), "{tls:?}");
         assert_eq!(tls.key_exchange_group.as_deref(), Some("X25519"));
-        assert_eq!(tls.alpn.as_deref(), Some("mqtt"));
+        let alpn = if scheme == Scheme::Wss {
+            "http/1.1"
+        } else {
+            "mqtt"
+        };
+        assert_eq!(tls.alpn.as_deref(), Some(alpn));
     }
 }
 
 #[tokio::test]
 async fn a_silent_client_does_not_keep_others_out() {
-    for scheme in [Scheme::Tls, Scheme::Quic] {
+    for scheme in [Scheme::Tls, Scheme::Quic, Scheme::Ws, Scheme::Wss] {
         let mut listener = listen(scheme).await;
         let address = listener.local_address();
         let connector = Connector::new(common::connect_options()).unwrap();
         let mut silent_address = address.clone();
-        if scheme == Scheme::Tls {
-            // Not even a ClientHello.
+        if scheme != Scheme::Quic {
+            // Not even a ClientHello or a request.
             silent_address.scheme = Scheme::Tcp;
         }
         let silent = connector.clone();
@@ -338,7 +343,13 @@ async fn ipv6_works_where_there_is_ipv6() {
         println!("skipped: this machine has no IPv6 loopback");
         return;
     }
-    for scheme in [Scheme::Tcp, Scheme::Tls, Scheme::Quic] {
+    for scheme in [
+        Scheme::Tcp,
+        Scheme::Tls,
+        Scheme::Quic,
+        Scheme::Ws,
+        Scheme::Wss,
+    ] {
         let address = mq_transport::Address::new(scheme, "::1", 0);
         let options = common::listen_options();
         let mut listener = mq_transport::Listener::bind(&address, &options)

@@ -49,7 +49,7 @@ async fn crypto_pair(scheme: Scheme, client: CryptoOptions, server: CryptoOption
 }
 
 #[cfg(target_os = "linux")]
-over!(a_client_comes_from_its_local_address: tcp, tls, quic);
+over!(a_client_comes_from_its_local_address: tcp, tls, quic, ws, wss);
 #[cfg(target_os = "linux")]
 async fn a_client_comes_from_its_local_address(scheme: Scheme) {
     // On Linux all of 127.0.0.0/8 is this machine.
@@ -72,7 +72,7 @@ fn groups(groups: &[KeyExchangeGroup]) -> CryptoOptions {
 }
 
 #[cfg(feature = "aws-lc-rs")]
-over!(a_post_quantum_group_is_used_where_both_have_it: tls, quic);
+over!(a_post_quantum_group_is_used_where_both_have_it: tls, quic, wss);
 #[cfg(feature = "aws-lc-rs")]
 async fn a_post_quantum_group_is_used_where_both_have_it(scheme: Scheme) {
     use KeyExchangeGroup::{X25519, X25519MlKem768};
@@ -99,7 +99,7 @@ async fn a_post_quantum_group_is_used_where_both_have_it(scheme: Scheme) {
     }
 }
 
-over!(the_order_of_the_clients_groups_decides: tls, quic);
+over!(the_order_of_the_clients_groups_decides: tls, quic, wss);
 async fn the_order_of_the_clients_groups_decides(scheme: Scheme) {
     use KeyExchangeGroup::{Secp256r1, X25519};
 
@@ -114,7 +114,7 @@ async fn the_order_of_the_clients_groups_decides(scheme: Scheme) {
     }
 }
 
-over!(the_order_of_the_clients_ciphers_decides: tls, quic);
+over!(the_order_of_the_clients_ciphers_decides: tls, quic, wss);
 async fn the_order_of_the_clients_ciphers_decides(scheme: Scheme) {
     use CipherSuite::{Aes128Gcm, Aes256Gcm, ChaCha20Poly1305};
 

@@ -40,6 +40,24 @@ async fn early_data_is_answered_in_one_round_trip(scheme: Scheme) {
     );
 }
 
+over!(a_request_for_a_websocket_as_early_data_saves_a_round_trip: wss);
+async fn a_request_for_a_websocket_as_early_data_saves_a_round_trip(scheme: Scheme) {
+    let mut listener = listen(scheme).await;
+    let far_away = delayed(&listener.local_address()).await;
+    let connector = Connector::new(connect_options()).unwrap();
+
+    // TLS, the request, CONNECT.
+    let (full, early_data) = first_answer(&connector, &far_away, &mut listener).await;
+    assert_eq!(early_data, EarlyData::NotOffered);
+    assert!(full >= 3 * ROUND_TRIP, "full {full:?}");
+    let (early, early_data) = first_answer(&connector, &far_away, &mut listener).await;
+    assert_eq!(early_data, EarlyData::Accepted);
+    assert!(
+        early >= 2 * ROUND_TRIP && early + ROUND_TRIP / 2 < full,
+        "early {early:?}"
+    );
+}
+
 /// The time from the start until the answer to the first bytes, and what became of early data.
 async fn first_answer(
     connector: &Connector,

@@ -127,7 +127,13 @@ pub(crate) struct MqttArgs {
         hide_env_values = true
     )]
     pub(crate) password: Option<String>,
+    /// How long a connection may take, until CONNACK.
+    #[arg(skip = CONNECT_TIMEOUT)]
+    pub(crate) connect_timeout: Duration,
 }
+
+/// Unless links are so lossy that more is usual.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl MqttArgs {
     /// A builder for a client at `address` that connects with `connector` and does not reconnect:
@@ -143,6 +149,7 @@ impl MqttArgs {
             .version(self.mqtt.into())
             .client_id(client_id)?
             .keep_alive(Duration::from_secs(self.keep_alive.into()))
+            .connect_timeout(self.connect_timeout)
             .reconnect(mq_client::Reconnect::never());
         if let Some(name) = &self.username {
             builder = builder.user_name(name)?;

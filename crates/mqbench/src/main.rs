@@ -1,4 +1,4 @@
-//! The command `mqbench`: what MQTT costs over TCP, TLS and QUIC, measured side by side.
+//! The command `mqbench`: what MQTT costs over TCP, TLS, QUIC and WebSocket, measured side by side.
 //!
 //! `args` has the options that commands share, `cmd` one module a command, `workload` the traffic
 //! patterns that they run (functions that return values), `report` all that is printed.
@@ -29,7 +29,7 @@ use testbed::Testbed;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Measure MQTT over TCP, TLS and QUIC, side by side.
+/// Measure MQTT over TCP, TLS, QUIC and WebSocket, side by side.
 #[derive(Parser)]
 #[command(name = "mqbench", version, arg_required_else_help = true)]
 struct Cli {

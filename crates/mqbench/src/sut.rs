@@ -19,7 +19,12 @@ use tokio::{
 /// How long a broker may take to say that it is ready.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A certificate for this machine's own names, made for one run and trusted by it.
+/// What a broker under test is told beside its options: a handshake takes as long as it takes, since on
+/// lossy links that is part of what is measured.
+const CONFIGURATION: &str = "[limits]\nhandshake_timeout_s = 120\n";
+
+/// A certificate for this machine's own names, made for one run and trusted by it; and the broker's
+/// configuration, beside it.
 #[derive(Debug)]
 pub(crate) struct TestCertificate {
     directory: tempfile::TempDir,
@@ -39,6 +44,7 @@ impl TestCertificate {
         std::fs::write(directory.path().join("cert.pem"), made.cert.pem())?;
         let key = made.signing_key.serialize_pem();
         std::fs::write(directory.path().join("key.pem"), key)?;
+        std::fs::write(directory.path().join("broker.toml"), CONFIGURATION)?;
         Ok(Self { directory })
     }
 
@@ -48,6 +54,10 @@ impl TestCertificate {
 
     fn key(&self) -> PathBuf {
         self.directory.path().join("key.pem")
+    }
+
+    fn configuration(&self) -> PathBuf {
+        self.directory.path().join("broker.toml")
     }
 }
 
@@ -80,6 +90,7 @@ impl BrokerProcess {
                 .arg("--listen")
                 .arg(format!("{scheme}://{listen}:0"));
         }
+        command.arg("--config").arg(certificate.configuration());
         command.arg("--cert").arg(certificate.certificate());
         command.arg("--key").arg(certificate.key());
         if let Some(name) = congestion {

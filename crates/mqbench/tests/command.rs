@@ -29,6 +29,42 @@ fn mistake(args: &[&str]) -> String {
 }
 
 #[test]
+fn compare_measures_websocket_beside_what_carries_it() {
+    use mq_measure::result::ConnectKind::{Full, Resumed, Tcp, ZeroRtt};
+
+    let output = mqbench(&[
+        "compare",
+        "--transports",
+        "tcp,ws,tls,wss",
+        "--quick",
+        "--count",
+        "400",
+        "--rounds",
+        "2",
+        "--json",
+    ]);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{stderr}");
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let result = RunResult::from_json(&printed, "result".as_ref()).unwrap();
+    let expected = [
+        ("tcp", &[Tcp][..]),
+        ("ws", &[Tcp]),
+        ("tls", &[Full, Resumed, ZeroRtt]),
+        ("wss", &[Full, Resumed]),
+    ];
+    for (transport, (name, kinds)) in result.transports.iter().zip(expected) {
+        assert_eq!(transport.transport, name);
+        let counts = transport.counts;
+        assert_eq!((counts.sent, counts.lost, counts.duplicates), (40, 0, 0));
+        let measured = transport.connect.iter();
+        let measured: Vec<_> = measured.map(|times| (times.kind, times.failed)).collect();
+        let all: Vec<_> = kinds.iter().map(|kind| (*kind, 0)).collect();
+        assert_eq!(measured, all, "{name}");
+    }
+}
+
+#[test]
 fn compare_measures_three_transports_and_writes_what_it_measured() {
     for (qos, mqtt) in [("0", "3.1.1"), ("1", "5"), ("2", "5")] {
         let out = tempfile::tempdir().unwrap();
@@ -257,7 +293,10 @@ fn an_unknown_value_says_which_are_known() {
         (&["compare", "--interval", "fast"], "ms"),
         (&["compare", "--size", "3"], "at least 8"),
         (&["compare", "--link", "s22/wlan"], "s22/wifi"),
-        (&["compare", "--transports", "tcp,udp"], "tcp, tls and quic"),
+        (
+            &["compare", "--transports", "tcp,udp"],
+            "tcp, tls, quic, ws and wss",
+        ),
         (&["compare", "--pcap", "captures"], "--link"),
         (
             &[

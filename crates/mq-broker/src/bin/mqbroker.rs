@@ -8,7 +8,7 @@ use mq_broker::cli::{BrokerArgs, run};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// An MQTT 3.1, 3.1.1 and 5.0 broker over TCP, TLS and QUIC.
+/// An MQTT 3.1, 3.1.1 and 5.0 broker over TCP, TLS, QUIC and WebSocket.
 #[derive(Parser)]
 #[command(name = "mqbroker", version)]
 struct Args {

@@ -8,7 +8,7 @@ mod rules;
 
 pub use rules::{
     clock_resolution, clock_uncertain, congestion_control, counts, cpu_governor, cpu_saturated,
-    generator_late, histogram_saturated, link_off_profile, too_few_samples,
+    generator_late, histogram_saturated, link_off_profile, most_by_chance, too_few_samples,
 };
 
 use std::fmt;

@@ -1,21 +1,41 @@
 //! When to warn.
 
+use statrs::distribution::{Binomial, DiscreteCDF as _};
+
 use super::Warning;
+use crate::LatencyRecorder;
 use crate::num;
 use crate::tracker::Counts;
 
-/// Warns if the 99th percentile of lateness is above 10 % of the interval or above 1 ms.
+/// Of `all` cases of which each is so with probability `share`: the most that chance explains in 99
+/// of 100 runs (the binomial distribution's quantile).
+///
+/// # Panics
+/// If `share` is not within 0 and 1.
+#[must_use]
+pub fn most_by_chance(share: f64, all: u64) -> u64 {
+    let binomial = Binomial::new(share, all).expect("a share within 0 and 1");
+    match all {
+        0 => 0,
+        _ => binomial.inverse_cdf(0.99),
+    }
+}
+
+/// Warns if more than 1 % of the messages were later than 10 % of the interval or than 1 ms, by more
+/// than chance explains.
 ///
 /// An interval of 0 has no schedule to keep, so only the millisecond counts.
 #[must_use]
-pub fn generator_late(p99_late_ns: u64, interval_ns: u64) -> Option<Warning> {
+pub fn generator_late(lateness: &LatencyRecorder, interval_ns: u64) -> Option<Warning> {
     let limit = if interval_ns == 0 {
         1_000_000
     } else {
         (interval_ns / 10).min(1_000_000)
     };
-    (p99_late_ns > limit).then_some(Warning::GeneratorLate {
-        p99_late_ns,
+    let histogram = lateness.histogram();
+    let late = histogram.count_between(histogram.next_non_equivalent(limit), u64::MAX);
+    (late > most_by_chance(0.01, lateness.count())).then_some(Warning::GeneratorLate {
+        p99_late_ns: lateness.percentile_ns(99.0)?,
         interval_ns,
     })
 }

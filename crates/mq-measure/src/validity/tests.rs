@@ -1,13 +1,51 @@
 use super::*;
-use crate::Counts;
+use crate::{Counts, LatencyRecorder};
+
+/// Of 1000 messages, so many that were late.
+fn lateness(late: usize, by_ns: u64) -> LatencyRecorder {
+    let mut recorder = LatencyRecorder::new();
+    recorder.extend((0..1000).map(|number| if number < late { by_ns } else { 0 }));
+    recorder
+}
 
 #[test]
 fn generator_is_late_above_a_tenth_of_the_interval_or_a_millisecond() {
-    assert_eq!(generator_late(10_000, 100_000), None);
-    assert!(generator_late(10_001, 100_000).is_some());
-    assert_eq!(generator_late(1_000_000, 1_000_000_000), None);
-    assert!(generator_late(1_000_001, 1_000_000_000).is_some());
-    assert_eq!(generator_late(1_000_000, 0), None);
+    for (interval, limit) in [
+        (100_000, 10_000),
+        (1_000_000_000, 1_000_000),
+        (0, 1_000_000),
+    ] {
+        // As far as the histogram tells apart.
+        assert_eq!(generator_late(&lateness(100, limit), interval), None);
+        assert!(generator_late(&lateness(100, limit * 101 / 100), interval).is_some());
+    }
+}
+
+#[test]
+fn generator_may_be_late_with_one_message_in_a_hundred_as_chance_has_it() {
+    assert_eq!(generator_late(&lateness(18, 1_500_000), 0), None);
+    let warning = generator_late(&lateness(19, 1_500_000), 0).unwrap();
+    assert!(
+        matches!(warning, Warning::GeneratorLate { p99_late_ns, .. } if p99_late_ns > 1_400_000)
+    );
+    assert_eq!(generator_late(&LatencyRecorder::new(), 0), None);
+}
+
+#[test]
+fn chance_explains_what_a_binomial_distribution_does() {
+    // scipy.stats.binom.ppf(0.99, all, share)
+    for (share, all, most) in [
+        (0.01, 0, 0),
+        (0.01, 1, 0),
+        (0.01, 10, 1),
+        (0.01, 50, 3),
+        (0.01, 1000, 18),
+        (0.5, 100, 62),
+        (0.0, 100, 0),
+        (1.0, 100, 100),
+    ] {
+        assert_eq!(most_by_chance(share, all), most, "{share} of {all}");
+    }
 }
 
 #[test]

@@ -4,24 +4,16 @@ use std::{
     fs::File,
     io::{self, BufWriter, Write},
     path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
     thread::JoinHandle,
     time::Duration,
 };
 
-use nix::{poll::ppoll, sys::time::TimeSpec};
-
 use super::{
     namespace::Host,
     packet::{Frame, HEADER, PacketSocket, complete},
+    signal::Stop,
 };
 use crate::{CaptureReport, Error};
-
-/// How often the thread looks whether it is to end, and writes out what it has.
-const LOOK: Duration = Duration::from_millis(50);
 
 /// A capture that is going on: every packet of every interface of a host, loopback too, in both
 /// directions.
@@ -30,7 +22,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Dropped, it ends like [`finish`](Self::finish), and an error is lost.
 #[derive(Debug)]
 pub struct Capture {
-    stop: Arc<AtomicBool>,
+    stop: Stop,
     thread: Option<JoinHandle<io::Result<CaptureReport>>>,
 }
 
@@ -43,9 +35,9 @@ impl Capture {
         };
         let file = BufWriter::new(File::create(path).map_err(setup)?);
         let socket = host.run(PacketSocket::listen).map_err(setup)?;
-        let stop = Arc::new(AtomicBool::new(false));
+        let stop = Stop::new().map_err(setup)?;
         let thread = std::thread::Builder::new().name("capture".to_owned());
-        let stopped = Arc::clone(&stop);
+        let stopped = stop.clone();
         let thread = thread
             .spawn(move || run(&socket, file, &stopped))
             .map_err(setup)?;
@@ -64,7 +56,7 @@ impl Capture {
     }
 
     fn end(&mut self) -> io::Result<CaptureReport> {
-        self.stop.store(true, Ordering::Relaxed);
+        self.stop.tell();
         let Some(thread) = self.thread.take() else {
             return Ok(CaptureReport::default());
         };
@@ -79,16 +71,12 @@ impl Drop for Capture {
     }
 }
 
-fn run(
-    socket: &PacketSocket,
-    mut file: BufWriter<File>,
-    stop: &AtomicBool,
-) -> io::Result<CaptureReport> {
+fn run(socket: &PacketSocket, mut file: BufWriter<File>, stop: &Stop) -> io::Result<CaptureReport> {
     let mut report = CaptureReport::default();
     file.write_all(&file_header())?;
     loop {
         // Looked at before the last frames are taken, so that none is left behind.
-        let stopped = stop.load(Ordering::Relaxed);
+        let stopped = stop.is_told();
         while let Some((at, mut frame)) = socket.receive_stamped()? {
             complete(&mut frame);
             write_frame(&mut file, at, &frame)?;
@@ -98,11 +86,7 @@ fn run(
         if stopped {
             break;
         }
-        let mut readable = [socket.readable()];
-        match ppoll(&mut readable, Some(TimeSpec::from_duration(LOOK)), None) {
-            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-            Err(error) => return Err(error.into()),
-        }
+        stop.wait(std::iter::once(socket), None)?;
     }
     report.dropped = socket.dropped()?.into();
     Ok(report)

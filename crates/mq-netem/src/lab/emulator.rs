@@ -2,32 +2,31 @@
 //! waits for the kernel and spins at the end.
 //!
 //! An async timer is most of a millisecond late, and a plain wait a tenth; spinning through the last
-//! stretch keeps the lateness to tens of microseconds for a few percent of a core.
+//! stretch keeps the lateness to tens of microseconds for a few percent of a core. How long that
+//! stretch has to be is learned: on busy processors the kernel wakes sooner than on sleeping ones. Where
+//! the threads go before all others, those that spin let each other pass, so that dozens of links on two
+//! processors do not wait for one another.
 
 use std::{
     io,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     thread::JoinHandle,
     time::{Duration, Instant},
 };
 
 use hdrhistogram::Histogram;
-use nix::{
-    poll::ppoll,
-    sys::time::TimeSpec,
-    time::{ClockId, clock_gettime},
-};
+use nix::time::{ClockId, clock_gettime};
 
-use super::packet::{PacketSocket, run_first};
+use super::{packet::PacketSocket, priority::run_first, signal::Stop};
 use crate::{Error, Lateness, Timing, units::nanoseconds};
 
-/// Before a departure the thread spins for this long, since the kernel wakes it late.
-const SPIN: Duration = Duration::from_micros(200);
+/// Before a departure a thread spins for as long as the kernel usually wakes it late, within these.
+const SPIN: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(200));
 
-/// How often a thread looks whether it is to end.
+/// How often a busy thread looks what it has missed.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The largest lateness that is told apart, nanoseconds.
@@ -66,7 +65,7 @@ impl Clock {
 /// A thread that emulates something, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Emulator<C> {
-    stop: Arc<AtomicBool>,
+    stop: Stop,
     shared: Arc<Shared<C>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -87,30 +86,32 @@ impl<C: Clone + Send + 'static> Emulator<C> {
             missed: AtomicU64::new(0),
             cpu_ns: AtomicU64::new(0),
         });
-        let stop = Arc::new(AtomicBool::new(false));
+        let setup = |step| move |source| Error::Setup { step, source };
+        let stop = Stop::new().map_err(setup("make an event of the emulator"))?;
         let mut worker = Worker {
             emulation,
             clock: Clock(Instant::now()),
+            first: false,
+            spin: Spin::new(),
+            looked: Instant::now(),
             late_ns: Vec::new(),
             shared: Arc::clone(&shared),
+            stop: stop.clone(),
         };
-        let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name(name.to_owned());
         let thread = thread.spawn(move || {
-            if !run_first() {
+            worker.first = run_first();
+            if !worker.first {
                 tracing::debug!("the emulator runs without real-time priority");
             }
-            while !stopped.load(Ordering::Relaxed) {
+            while !worker.stop.is_told() {
                 if let Err(error) = worker.turn() {
                     tracing::error!(%error, "the emulated link has failed");
                     return;
                 }
             }
         });
-        let thread = thread.map_err(|source| Error::Setup {
-            step: "start a thread of the emulator",
-            source,
-        })?;
+        let thread = thread.map_err(setup("start a thread of the emulator"))?;
         Ok(Self {
             stop,
             shared,
@@ -124,9 +125,13 @@ impl<C: Clone + Send + 'static> Emulator<C> {
         let report = report.unwrap_or_else(PoisonError::into_inner);
         let (counts, lateness) = &*report;
         let quantile = |q| Duration::from_nanos(lateness.value_at_quantile(q));
+        let too_late = lateness.next_non_equivalent(nanoseconds(Lateness::LIMIT));
         let lateness = (!lateness.is_empty()).then(|| Lateness {
             p50: quantile(0.5),
             p99: quantile(0.99),
+            max: Duration::from_nanos(lateness.max()),
+            packets: lateness.len(),
+            late: lateness.count_between(too_late, LATEST),
         });
         let missed = self.shared.missed.load(Ordering::Relaxed);
         (counts.clone(), Timing { lateness, missed })
@@ -139,7 +144,7 @@ impl<C: Clone + Send + 'static> Emulator<C> {
 
 impl<C> Drop for Emulator<C> {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.stop.tell();
         if let Some(thread) = self.thread.take() {
             // It has said why it ended, if it ended badly.
             let _ = thread.join();
@@ -151,9 +156,15 @@ impl<C> Drop for Emulator<C> {
 struct Worker<E: Emulation> {
     emulation: E,
     clock: Clock,
+    /// Whether the thread goes before all ordinary ones.
+    first: bool,
+    spin: Spin,
+    /// When it last looked what it has missed.
+    looked: Instant,
     /// Not in the shared histogram yet.
     late_ns: Vec<u64>,
     shared: Arc<Shared<E::Counts>>,
+    stop: Stop,
 }
 
 impl<E: Emulation> Worker<E> {
@@ -165,24 +176,30 @@ impl<E: Emulation> Worker<E> {
             .send(&self.clock, |late| late_ns.push(late))?;
         let next = self.emulation.next();
         let left = next.map(|at| Duration::from_nanos(at.saturating_sub(self.clock.now())));
-        match left.map(|left| left.checked_sub(SPIN)) {
-            Some(Some(left)) => self.wait(left.min(LOOK)),
+        match left.map(|left| left.checked_sub(self.spin.time())) {
+            Some(Some(left)) => self.wait(Some(left)),
+            Some(None) if self.first => {
+                // Only to others that go first, so that none of them waits for this one's end.
+                std::thread::yield_now();
+                Ok(())
+            }
             Some(None) => {
                 std::hint::spin_loop();
                 Ok(())
             }
-            None => self.wait(LOOK),
+            None => self.wait(None),
         }
     }
 
-    fn wait(&mut self, at_most: Duration) -> io::Result<()> {
+    fn wait(&mut self, at_most: Option<Duration>) -> io::Result<()> {
         self.tell();
-        let inputs = self.emulation.inputs();
-        let mut inputs: Vec<_> = inputs.map(PacketSocket::readable).collect();
-        match ppoll(&mut inputs, Some(TimeSpec::from_duration(at_most)), None) {
-            Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
-            Err(error) => Err(error.into()),
+        if self.looked.elapsed() >= LOOK || at_most.is_none_or(|wait| wait > LOOK) {
+            self.look();
         }
+        if let Some(late) = self.stop.wait(self.emulation.inputs(), at_most)? {
+            self.spin.woken(late);
+        }
+        Ok(())
     }
 
     /// Makes known what happened since the last time, while there is nothing to do.
@@ -194,7 +211,11 @@ impl<E: Emulation> Worker<E> {
         for late in self.late_ns.drain(..) {
             lateness.saturating_record(late);
         }
-        drop(report);
+    }
+
+    /// Asks the kernel what it knows of this thread.
+    fn look(&mut self) {
+        self.looked = Instant::now();
         let dropped = self.emulation.inputs().map(PacketSocket::dropped);
         // Where the kernel does not tell, nothing is known.
         let missed: u64 = dropped.flatten().map(u64::from).sum();
@@ -203,5 +224,60 @@ impl<E: Emulation> Worker<E> {
             let used = nanoseconds(used.into());
             self.shared.cpu_ns.store(used, Ordering::Relaxed);
         }
+    }
+}
+
+/// How long to spin: about what the kernel's latest wakings in a hundred need.
+#[derive(Clone, Copy, Debug)]
+struct Spin {
+    wanted: Duration,
+}
+
+impl Spin {
+    /// Part of the way to a waking that was later than thought.
+    const UP: u32 = 4;
+    /// Part that is taken back at one that was not.
+    const DOWN: u32 = 256;
+
+    fn new() -> Self {
+        Self { wanted: SPIN.1 }
+    }
+
+    fn time(self) -> Duration {
+        self.wanted
+    }
+
+    /// Learns from a waking that was `late`.
+    fn woken(&mut self, late: Duration) {
+        let wanted = match late.checked_sub(self.wanted) {
+            Some(more) => self.wanted + more / Self::UP,
+            None => self.wanted.saturating_sub(self.wanted / Self::DOWN),
+        };
+        self.wanted = wanted.clamp(SPIN.0, SPIN.1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spinning_lasts_as_long_as_most_wakings_are_late() {
+        let mut spin = Spin::new();
+        assert_eq!(spin.time(), SPIN.1);
+        for number in 0..2000 {
+            let late = if number % 50 == 0 { 150 } else { 40 };
+            spin.woken(Duration::from_micros(late));
+        }
+        let learned = spin.time();
+        assert!(learned > Duration::from_micros(40) && learned < Duration::from_micros(150));
+        for _ in 0..2000 {
+            spin.woken(Duration::ZERO);
+        }
+        assert_eq!(spin.time(), SPIN.0);
+        for _ in 0..200 {
+            spin.woken(Duration::from_secs(1));
+        }
+        assert_eq!(spin.time(), SPIN.1);
     }
 }

@@ -16,6 +16,8 @@ mod contain;
 mod emulator;
 mod namespace;
 mod packet;
+mod priority;
+mod signal;
 mod wire;
 
 use std::{
@@ -29,6 +31,7 @@ use air::Air;
 pub use capture::Capture;
 pub use namespace::Host;
 use namespace::{Interface, make_veth};
+pub use priority::run_early;
 use wire::Wire;
 
 /// Hosts and the links between them.

@@ -213,20 +213,6 @@ fn checksum(bytes: &[u8]) -> u16 {
     }
 }
 
-/// Of the emulator's threads: before all ordinary ones, and before programs under test that were
-/// given a low real-time priority themselves.
-const PRIORITY: i32 = 10;
-
-/// Asks for a place before all others; `false` where that is not permitted.
-pub(super) fn run_first() -> bool {
-    // SAFETY: the pointer is to a `sched_param` that outlives the call, and 0 is this thread.
-    unsafe {
-        let mut wanted: libc::sched_param = mem::zeroed();
-        wanted.sched_priority = PRIORITY;
-        libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const wanted) == 0
-    }
-}
-
 fn socklen(size: usize) -> libc::socklen_t {
     libc::socklen_t::try_from(size).expect("a few bytes")
 }

@@ -10,7 +10,7 @@ mod wire;
 use std::{collections::BTreeMap, time::Duration};
 
 use mq_client::{Client, QoS};
-use mq_testkit::{Scheme, TestBroker};
+use mq_testkit::{SCHEMES, Scheme, TestBroker};
 use mq_transport::TicketStore;
 use peers::{Kind, misbehave};
 use tokio::{
@@ -58,7 +58,7 @@ async fn ten_thousand_bad_peers_slow_nobody_and_leave_nothing() {
             let round_trip = began.elapsed();
             // New clients get in as well.
             let began = Instant::now();
-            let scheme = [Scheme::Tcp, Scheme::Tls, Scheme::Quic][good_rounds.count % 3];
+            let scheme = SCHEMES[good_rounds.count % SCHEMES.len()];
             let client = broker.client(scheme, "new").connector(new.clone());
             let client: Client = client.build().await.unwrap();
             let new_client = began.elapsed();

@@ -9,7 +9,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::wire::{Leave, Target, Wire, reset};
+use crate::wire::{Leave, REQUEST, Target, Wire, frame, reset};
 
 /// Longer than the broker bears a peer that says nothing.
 const STAY: Duration = Duration::from_millis(2500);
@@ -36,9 +36,15 @@ pub(crate) enum Kind {
     CutSessionTcp,
     CutSessionTls,
     CutSessionQuic,
+    SilentWs,
+    GarbageWs,
+    ResetInRequest,
+    EndlessFrame,
+    ManyPings,
+    CutSessionWs,
 }
 
-const KINDS: [Kind; 19] = [
+const KINDS: [Kind; 25] = [
     Kind::SilentTcp,
     Kind::SilentTls,
     Kind::SilentQuic,
@@ -58,6 +64,12 @@ const KINDS: [Kind; 19] = [
     Kind::CutSessionTcp,
     Kind::CutSessionTls,
     Kind::CutSessionQuic,
+    Kind::SilentWs,
+    Kind::GarbageWs,
+    Kind::ResetInRequest,
+    Kind::EndlessFrame,
+    Kind::ManyPings,
+    Kind::CutSessionWs,
 ];
 
 /// One bad peer: its number says its kind, and with the seed what it leaves to chance.
@@ -92,6 +104,12 @@ pub(crate) async fn misbehave(seed: u64, number: usize, target: Target) -> (Kind
         Kind::CutSessionTcp => peer.cut_session(Scheme::Tcp).await,
         Kind::CutSessionTls => peer.cut_session(Scheme::Tls).await,
         Kind::CutSessionQuic => peer.cut_session(Scheme::Quic).await,
+        Kind::SilentWs => peer.silent_ws().await,
+        Kind::GarbageWs => peer.garbage_ws().await,
+        Kind::ResetInRequest => peer.reset_in_request().await,
+        Kind::EndlessFrame => peer.endless_frame().await,
+        Kind::ManyPings => peer.many_pings().await,
+        Kind::CutSessionWs => peer.cut_session(Scheme::Ws).await,
     };
     (kind, result)
 }
@@ -177,6 +195,64 @@ impl Peer {
             // Some of it: what is left unread makes no difference to a reset.
             let _ = timeout(STAY, link.read(&mut [0; 128])).await;
         }
+        reset(&link);
+        Ok(())
+    }
+
+    /// A connection, or a WebSocket, that says nothing until it is thrown out.
+    async fn silent_ws(&mut self) -> io::Result<()> {
+        if self.chance.below(2) == 0 {
+            let _link = TcpStream::connect(self.target.ws).await?;
+            sleep(STAY).await;
+        } else {
+            let _wire = Wire::open(&self.target, Scheme::Ws).await?;
+            sleep(STAY).await;
+        }
+        Ok(())
+    }
+
+    /// No HTTP, or no frames.
+    async fn garbage_ws(&mut self) -> io::Result<()> {
+        let mut link = TcpStream::connect(self.target.ws).await?;
+        if self.chance.below(2) == 0 {
+            link.write_all(REQUEST).await?;
+        }
+        link.write_all(&[0xFF; 64]).await?;
+        let _ = timeout(STAY, link.read(&mut [0; 512])).await;
+        Ok(())
+    }
+
+    async fn reset_in_request(&mut self) -> io::Result<()> {
+        let mut link = TcpStream::connect(self.target.ws).await?;
+        let cut = self.chance.below(REQUEST.len() + 1);
+        link.write_all(&REQUEST[..cut]).await?;
+        self.pause().await;
+        reset(&link);
+        Ok(())
+    }
+
+    /// One frame of 4 EiB, of which a little comes.
+    async fn endless_frame(&mut self) -> io::Result<()> {
+        let mut link = TcpStream::connect(self.target.ws).await?;
+        link.write_all(REQUEST).await?;
+        link.write_all(b"\x82\xff\x40\0\0\0\0\0\0\0\0\0\0\0")
+            .await?;
+        for byte in b"\x10\x7f\x00\x04MQTT" {
+            link.write_all(&[*byte]).await?;
+            sleep(Duration::from_millis(300)).await;
+        }
+        Ok(())
+    }
+
+    /// Pings whose answers it does not read.
+    async fn many_pings(&mut self) -> io::Result<()> {
+        let mut link = TcpStream::connect(self.target.ws).await?;
+        link.write_all(REQUEST).await?;
+        let ping = frame(0x89, &[7; 125]);
+        for _ in 0..100 {
+            link.write_all(&ping.repeat(10)).await?;
+        }
+        self.pause().await;
         reset(&link);
         Ok(())
     }

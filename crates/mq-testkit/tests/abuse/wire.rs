@@ -24,6 +24,7 @@ pub(crate) struct Target {
     pub(crate) tcp: SocketAddr,
     pub(crate) tls: SocketAddr,
     pub(crate) quic: SocketAddr,
+    pub(crate) ws: SocketAddr,
     pub(crate) quic_url: Address,
     pub(crate) connector: Connector,
     tls_config: Arc<ClientConfig>,
@@ -54,6 +55,7 @@ impl Target {
             tcp: address(Scheme::Tcp),
             tls: address(Scheme::Tls),
             quic: address(Scheme::Quic),
+            ws: address(Scheme::Ws),
             quic_url: broker.address(Scheme::Quic),
             connector: broker.connector(false),
             tls_config: Arc::new(tls),
@@ -84,6 +86,19 @@ pub(crate) enum Wire {
     Tcp(TcpStream),
     Tls(TcpStream, Box<ClientConnection>),
     Quic(Box<Quic>),
+    Ws(TcpStream),
+}
+
+/// A request for a WebSocket as a broker grants it.
+pub(crate) const REQUEST: &[u8] = b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\n\
+    Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: mqtt\r\n\r\n";
+
+/// A client's frame of up to 125 bytes, with a mask of zeros.
+pub(crate) fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
+    let length = u8::try_from(payload.len()).unwrap();
+    assert!(length < 126, "its length would take more bytes");
+    [&[first, 0x80 | length, 0, 0, 0, 0], payload].concat()
 }
 
 pub(crate) struct Quic {
@@ -130,6 +145,15 @@ impl Wire {
                     path,
                 })))
             }
+            Scheme::Ws => {
+                let mut stream = TcpStream::connect(target.ws).await?;
+                stream.write_all(REQUEST).await?;
+                let mut answer = Vec::new();
+                while !answer.ends_with(b"\r\n\r\n") {
+                    answer.push(stream.read_u8().await?);
+                }
+                Ok(Self::Ws(stream))
+            }
             _ => Ok(Self::Tcp(TcpStream::connect(target.tcp).await?)),
         }
     }
@@ -142,6 +166,12 @@ impl Wire {
                 flush(stream, tls).await
             }
             Self::Quic(quic) => Ok(quic.send.write_all(bytes).await?),
+            Self::Ws(stream) => {
+                for piece in bytes.chunks(125) {
+                    stream.write_all(&frame(0x82, piece)).await?;
+                }
+                Ok(())
+            }
         }
     }
 
@@ -150,7 +180,7 @@ impl Wire {
         let mut answer = [0; 512];
         let reading = async {
             match self {
-                Self::Tcp(stream) => drop(stream.read(&mut answer).await),
+                Self::Tcp(stream) | Self::Ws(stream) => drop(stream.read(&mut answer).await),
                 Self::Tls(stream, tls) => drop(receive(stream, tls).await),
                 Self::Quic(quic) => drop(quic.recv.read(&mut answer).await),
             }
@@ -160,7 +190,7 @@ impl Wire {
 
     pub(crate) async fn leave(self, how: Leave, stay: Duration) {
         match self {
-            Self::Tcp(stream) | Self::Tls(stream, _) => reset(&stream),
+            Self::Tcp(stream) | Self::Ws(stream) | Self::Tls(stream, _) => reset(&stream),
             Self::Quic(quic) => {
                 let Quic {
                     connection,

@@ -67,6 +67,7 @@ impl ClientConfigs {
             Scheme::Quic => self.quic.clone(),
             _ => self.tls.clone(),
         };
+        config.alpn_protocols = alpn(address.scheme, config.alpn_protocols);
         config.resumption = tickets.map_or_else(Resumption::disabled, |tickets| {
             Resumption::store(tickets.for_server(address))
         });
@@ -74,7 +75,7 @@ impl ClientConfigs {
     }
 }
 
-/// A server's configuration for TLS or for QUIC.
+/// A server's configuration for TLS, alone or under WebSocket, or for QUIC.
 pub(crate) fn server_config(
     scheme: Scheme,
     options: &ListenOptions,
@@ -141,11 +142,21 @@ pub(crate) fn server_config(
         config.send_half_rtt_data = true;
     }
     check_alpn(scheme, &options.alpn)?;
-    config.alpn_protocols.clone_from(&options.alpn);
+    config.alpn_protocols = alpn(scheme, options.alpn.clone());
     if let Some(key_log) = options.crypto.key_log()? {
         config.key_log = key_log;
     }
     Ok(config)
+}
+
+/// The names for a transport where these are for MQTT: WebSocket begins with HTTP, and `http/1.1` is
+/// what browsers offer.
+fn alpn(scheme: Scheme, names: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+    if scheme == Scheme::Wss && !names.is_empty() {
+        vec![b"http/1.1".to_vec()]
+    } else {
+        names
+    }
 }
 
 /// Refuses names that ALPN cannot carry, and an empty list for QUIC.

@@ -40,6 +40,12 @@ pub fn tls() -> Scheme {
 pub fn quic() -> Scheme {
     Scheme::Quic
 }
+pub fn ws() -> Scheme {
+    Scheme::Ws
+}
+pub fn wss() -> Scheme {
+    Scheme::Wss
+}
 pub fn mem() -> Scheme {
     Scheme::Mem
 }

@@ -28,7 +28,7 @@ pub(crate) struct Claim {
     pub(crate) form: Form,
     /// The printed figure, for `relative`, `ratio` and `value`.
     pub(crate) figure: Option<f64>,
-    /// What `of` is beside `with`, for `order`.
+    /// What `of` is beside `with`, for `order`; beside a figure, on which side of it: a bound.
     pub(crate) expected: Option<Expected>,
     /// The factor that a `trend` runs along.
     pub(crate) along: Option<String>,
@@ -120,6 +120,7 @@ impl Claim {
     /// | `relative`, `ratio` | the whole interval is on the figure's side of no difference, and, made wider by the tolerance at both ends, has the figure in it | the whole interval is on the other side |
     /// | the same, with a figure of no difference; `alike`; `flat` | the interval, made wider by the tolerance, has no difference in it | never |
     /// | `value` | the interval, made wider by the tolerance, has the figure in it | never |
+    /// | a figure with `less` or `more`: a bound | the whole interval is beyond the figure, on that side | as without it |
     /// | `less`, `more`, `grows`, `shrinks` | the whole interval is on the claimed side of 1 | the whole interval is on the other side |
     ///
     /// The tolerance is a quarter of the printed effect and at least 0.05 for `relative` and
@@ -151,7 +152,9 @@ impl Claim {
                 }
             };
         let found = side(measured.low, measured.high, neutral);
-        let near = figure.is_none_or(|figure| within(measured, figure, tolerance));
+        let near = self
+            .is_beyond(measured)
+            .unwrap_or_else(|| figure.is_none_or(|figure| within(measured, figure, tolerance)));
         if wanted == 0 {
             return if near {
                 (Verdict::Reproduced, "no difference either".to_owned())
@@ -166,6 +169,10 @@ impl Claim {
             ),
             found if found != wanted => (Verdict::Opposite, "the other way round".to_owned()),
             _ if near => (Verdict::Reproduced, "the same direction".to_owned()),
+            _ if self.is_beyond(measured).is_some() => (
+                Verdict::NotReproduced,
+                "the same direction, but not all of it beyond the bound".to_owned(),
+            ),
             _ => (
                 Verdict::NotReproduced,
                 format!("the same direction, but farther from it than {tolerance:.2}"),
@@ -173,7 +180,28 @@ impl Claim {
         }
     }
 
+    /// For a bound: whether all of it is on the claimed side.
+    fn is_beyond(&self, measured: &Interval) -> Option<bool> {
+        let (figure, wanted) = match (self.figure?, self.expected?) {
+            (_, Expected::Alike) => return None,
+            (figure, Expected::More) => (figure, 1),
+            (figure, Expected::Less) => (figure, -1),
+        };
+        Some(side(measured.low, measured.high, figure) == wanted)
+    }
+
     fn judge_value(&self, measured: &Interval) -> (Verdict, String) {
+        if let Some(beyond) = self.is_beyond(measured) {
+            return if beyond {
+                (
+                    Verdict::Reproduced,
+                    "all of it is beyond the bound".to_owned(),
+                )
+            } else {
+                let why = "not all of it is beyond the bound";
+                (Verdict::NotReproduced, why.to_owned())
+            };
+        }
         let figure = self.figure.unwrap_or_default();
         if within(measured, figure, 0.1 * figure.abs()) {
             (Verdict::Reproduced, "within a tenth of it".to_owned())
@@ -192,6 +220,7 @@ impl Claim {
             Form::Relative | Form::Ratio | Form::Order if self.compare.is_none() => {
                 Some("this form needs `compare`")
             }
+            Form::Order if self.figure.is_some() => Some("an order has no `figure`"),
             Form::Order if self.expected.is_none() => {
                 Some("an order needs `expected`: `less`, `more` or `alike`")
             }
@@ -326,6 +355,22 @@ mod tests {
         let claim = claim("value", "figure = 40.0");
         assert_eq!(verdict(&claim, 43.9, 45.0), Verdict::Reproduced);
         assert_eq!(verdict(&claim, 44.1, 45.0), Verdict::NotReproduced);
+    }
+
+    #[test]
+    fn a_bound_asks_for_its_side_alone() {
+        let value = claim("value", "figure = 40.0\nexpected = 'more'");
+        assert_eq!(verdict(&value, 40.1, 90.0), Verdict::Reproduced);
+        assert_eq!(verdict(&value, 39.9, 41.0), Verdict::NotReproduced);
+        assert_eq!(verdict(&value, 20.0, 30.0), Verdict::NotReproduced);
+        let ratio = claim("ratio", "figure = 2.0\nexpected = 'more'");
+        assert_eq!(verdict(&ratio, 2.1, 7.0), Verdict::Reproduced);
+        assert_eq!(verdict(&ratio, 1.5, 7.0), Verdict::NotReproduced);
+        assert_eq!(verdict(&ratio, 0.8, 1.2), Verdict::NotReproduced);
+        assert_eq!(verdict(&ratio, 0.5, 0.8), Verdict::Opposite);
+        let below = claim("relative", "figure = -0.2\nexpected = 'less'");
+        assert_eq!(verdict(&below, -0.5, -0.3), Verdict::Reproduced);
+        assert_eq!(verdict(&below, -0.3, -0.1), Verdict::NotReproduced);
     }
 
     #[test]

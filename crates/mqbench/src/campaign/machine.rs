@@ -19,7 +19,8 @@ struct Seen {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Times {
     all: u64,
-    idle: u64,
+    /// With those of processes that were started with nice(1): they step aside.
+    free: u64,
 }
 
 impl Machine {
@@ -59,12 +60,12 @@ impl Machine {
 impl Times {
     fn busy_since(self, before: Self) -> f64 {
         let all = self.all.saturating_sub(before.all);
-        let idle = self.idle.saturating_sub(before.idle);
+        let free = self.free.saturating_sub(before.free);
         if all == 0 {
             return 0.0;
         }
         #[expect(clippy::cast_precision_loss, reason = "ticks of a second")]
-        let share = idle as f64 / all as f64;
+        let share = free as f64 / all as f64;
         1.0 - share
     }
 
@@ -79,9 +80,32 @@ impl Times {
             .collect();
         Some(Self {
             all: numbers.iter().sum(),
-            idle: numbers.get(3)? + numbers.get(4)?,
+            free: numbers.get(1)? + numbers.get(3)? + numbers.get(4)?,
         })
     }
+}
+
+/// That there are, for this program.
+pub(super) fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// So many cells at once leave half of the free memory: each is two processes of some 30 MB.
+pub(super) fn processes() -> usize {
+    const CELL: u64 = 64 << 20;
+    const RANGE: (u64, u64) = (1, 256);
+    let free = std::fs::read_to_string("/proc/meminfo");
+    let free = free.ok().and_then(|text| available(&text));
+    let cells = free.map_or(16, |free| free / 2 / CELL);
+    usize::try_from(cells.clamp(RANGE.0, RANGE.1)).unwrap_or(1)
+}
+
+/// Bytes, from `/proc/meminfo`, proc(5).
+fn available(meminfo: &str) -> Option<u64> {
+    let mut lines = meminfo.lines();
+    let line = lines.find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kibibytes << 10)
 }
 
 fn read() -> Option<Times> {
@@ -95,10 +119,20 @@ mod tests {
     #[test]
     fn time_that_is_not_idle_is_busy() {
         let before = Times::parse("cpu  100 0 50 800 50 0 0 0 7 0\ncpu0 1\n").unwrap();
-        assert_eq!((before.all, before.idle), (1000, 850));
+        assert_eq!((before.all, before.free), (1000, 850));
         let after = Times::parse("cpu  160 0 70 815 55 0 0 0 9 0\n").unwrap();
         assert!((after.busy_since(before) - 0.8).abs() < 1e-9);
         assert!(after.busy_since(after).abs() < 1e-9);
+        let beside = Times::parse("cpu  160 50 70 815 55 0 0 0 9 0\n").unwrap();
+        assert!((beside.busy_since(before) - 80.0 / 150.0).abs() < 1e-9);
         assert_eq!(Times::parse("intr 5"), None);
+    }
+
+    #[test]
+    fn memory_that_is_available_is_read() {
+        let text = "MemTotal:  9 kB\nMemAvailable:       2048 kB\n";
+        assert_eq!(available(text), Some(2 << 20));
+        assert_eq!(available("MemTotal:  9 kB\n"), None);
+        assert!(processes() >= 1 && processors() >= 1);
     }
 }

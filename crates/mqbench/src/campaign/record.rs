@@ -116,4 +116,9 @@ pub(crate) const METRICS: &[(&str, &str, &str)] = &[
         "packets that the publisher's host sends (S22 §5.2)",
     ),
     ("lost", "", "messages that did not arrive"),
+    (
+        "failed",
+        "",
+        "connections that failed, or were not of the kind that was asked for",
+    ),
 ];

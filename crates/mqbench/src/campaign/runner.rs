@@ -7,12 +7,13 @@
 //! ```
 //!
 //! Each cell has a process and a network of its own. The papers' traffic is light, so that dozens run
-//! at once; how many messages a second they may have together is learned: a run that the machine
+//! at once; how much of the processors they may use together is learned: a run that the machine
 //! disturbed (packets or messages sent late) lowers the budget and is repeated, a good one raises it.
-//! None is started while the processors are nearly used up.
+//! One time of trouble lowers it once, however many runs it hit. None is started while the processors
+//! are nearly used up.
 
 use std::{
-    collections::{HashSet, VecDeque},
+    collections::VecDeque,
     process::Stdio,
     time::{Duration, Instant},
 };
@@ -21,31 +22,15 @@ use anyhow::{Context as _, bail};
 use tokio::{io::AsyncWriteExt as _, process::Command, task::JoinSet};
 
 use super::{
-    cell::Cell,
-    machine::Machine,
-    plan::{self, Turn},
-    record::{Outcome, Record},
+    machine::{self, Machine},
+    queue::{Job, Lacking},
+    record::Outcome,
     store::ResultSet,
 };
 use crate::cmd::cell::Order;
 
-/// How often a run is tried until it is kept, disturbed or not.
-const ATTEMPTS: u32 = 3;
-
-/// Processes at once, whatever they do: each has a broker and some fifty threads.
-const PROCESSES: usize = 48;
-
 /// Between the starts of two processes: a beginning is the most that a light cell costs.
 const STAGGER: Duration = Duration::from_millis(80);
-
-/// A run that is to be done.
-#[derive(Clone, Copy, Debug)]
-struct Job {
-    /// Which of the set's campaigns.
-    campaign: usize,
-    turn: Turn,
-    attempt: u32,
-}
 
 /// What is told of a campaign that runs.
 #[derive(Clone, Copy, Debug)]
@@ -58,22 +43,37 @@ pub(crate) struct Progress {
     pub(crate) left: Duration,
 }
 
-/// Messages a second that all cells have together.
+/// What all cells use of the processors together, in processors.
 #[derive(Debug)]
 struct Budget {
     most: f64,
+    range: (f64, f64),
     used: f64,
+    /// How often it was lowered: runs that began before the last time say nothing of what is now.
+    lowered: u32,
+}
+
+/// What a run has of the budget.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    load: f64,
+    lowered: u32,
 }
 
 impl Budget {
-    /// About what keeps two cores half busy; halved or raised from there.
-    const FIRST: f64 = 120.0;
-    const RANGE: (f64, f64) = (5.0, 600.0);
+    /// Of each processor. Beyond the greatest, messages wait for one another, whatever they cost.
+    const FIRST: f64 = 0.3;
+    const RANGE: (f64, f64) = (0.01, 0.6);
 
-    fn new() -> Self {
+    fn new(processors: usize) -> Self {
+        #[expect(clippy::cast_precision_loss, reason = "a few processors")]
+        let processors = processors as f64;
+        let (least, most) = Self::RANGE;
         Self {
-            most: Self::FIRST,
+            most: processors * Self::FIRST,
+            range: (processors * least, processors * most),
             used: 0.0,
+            lowered: 0,
         }
     }
 
@@ -82,28 +82,43 @@ impl Budget {
         self.used == 0.0 || self.used + load <= self.most
     }
 
-    fn take(&mut self, load: f64) {
+    fn take(&mut self, load: f64) -> Share {
         self.used += load;
+        Share {
+            load,
+            lowered: self.lowered,
+        }
     }
 
-    fn give_back(&mut self, load: f64, disturbed: bool) {
+    fn give_back(&mut self, share: Share, disturbed: bool) {
         // Sums of fractions leave crumbs.
-        self.used = if (self.used - load).abs() < 1e-6 {
+        self.used = if (self.used - share.load).abs() < 1e-6 {
             0.0
         } else {
-            self.used - load
+            self.used - share.load
         };
-        let factor = if disturbed { 0.8 } else { 1.02 };
-        self.most = (self.most * factor).clamp(Self::RANGE.0, Self::RANGE.1);
+        if !disturbed {
+            self.change(1.02);
+        } else if share.lowered == self.lowered {
+            self.change(0.8);
+            self.lowered += 1;
+        }
+    }
+
+    fn change(&mut self, factor: f64) {
+        self.most = (self.most * factor).clamp(self.range.0, self.range.1);
     }
 }
 
-/// Messages a second of a cell, counting what it costs to begin.
-fn load(cell: &Cell) -> f64 {
-    const BEGINNING: f64 = 10.0;
-    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-    let messages = cell.messages as f64 * f64::from(cell.stations);
-    (messages + BEGINNING) / plan::expected(cell).as_secs_f64()
+/// How long these take side by side if the machine disturbs none of them.
+pub(crate) fn at_best(jobs: &VecDeque<Job>) -> Duration {
+    let work: f64 = jobs
+        .iter()
+        .map(|job| job.load() * job.expected().as_secs_f64())
+        .sum();
+    let longest = jobs.iter().map(Job::expected).max().unwrap_or_default();
+    let (_, most) = Budget::new(machine::processors()).range;
+    longest.max(Duration::from_secs_f64(work / most))
 }
 
 /// Runs what is missing in the set, and tells how far it is.
@@ -111,21 +126,22 @@ fn load(cell: &Cell) -> f64 {
 /// # Errors
 /// If a result cannot be written, or a cell's process cannot be started.
 pub(crate) async fn run(set: &mut ResultSet, mut tell: impl FnMut(Progress)) -> anyhow::Result<()> {
-    let turns = set
-        .campaigns
-        .iter()
-        .map(|campaign| plan::turns(campaign).len());
+    let lacking = Lacking::of(&set.campaigns, &set.records);
+    for record in lacking.copies {
+        set.add(record)?;
+    }
     let mut runner = Runner {
-        all: turns.sum(),
-        queue: missing(set),
-        budget: Budget::new(),
+        all: lacking.all,
+        queue: lacking.jobs,
+        budget: Budget::new(machine::processors()),
+        processes: machine::processes(),
         machine: Machine::new(),
         running: JoinSet::new(),
         disturbed: 0,
         pace: Pace::new(),
     };
     while !runner.queue.is_empty() || !runner.running.is_empty() {
-        tell(runner.progress(set));
+        tell(runner.progress());
         tokio::select! {
             Some(ended) = runner.running.join_next() => {
                 let ended = ended.context("a task of the runner failed")?;
@@ -137,13 +153,15 @@ pub(crate) async fn run(set: &mut ResultSet, mut tell: impl FnMut(Progress)) -> 
     Ok(())
 }
 
-/// A process that has ended: its job, load and seed, and what it found.
-type Ended = (Job, f64, u64, anyhow::Result<Outcome>);
+/// A process that has ended: its job, what it had of the budget, and what it found.
+type Ended = (Job, Share, anyhow::Result<Outcome>);
 
 struct Runner {
     all: usize,
     queue: VecDeque<Job>,
     budget: Budget,
+    /// How many at once, whatever they do.
+    processes: usize,
     machine: Machine,
     running: JoinSet<Ended>,
     disturbed: usize,
@@ -151,11 +169,8 @@ struct Runner {
 }
 
 impl Runner {
-    fn progress(&self, set: &ResultSet) -> Progress {
-        let waiting = self
-            .queue
-            .iter()
-            .map(|job| plan::expected(cell_of(set, *job)));
+    fn progress(&self) -> Progress {
+        let waiting = self.queue.iter().map(Job::expected);
         Progress {
             done: self.all - self.queue.len() - self.running.len(),
             all: self.all,
@@ -168,89 +183,40 @@ impl Runner {
     /// Starts the first job for which there is room.
     fn begin(&mut self, set: &ResultSet) {
         let idle = self.running.is_empty();
-        if !idle && (self.running.len() >= PROCESSES || self.machine.is_busy()) {
+        if !idle && (self.running.len() >= self.processes || self.machine.is_busy()) {
             return;
         }
-        let has_room = |job: &Job| self.budget.has_room(load(cell_of(set, *job)));
+        let has_room = |job: &Job| self.budget.has_room(job.load());
         let place = self.queue.iter().position(has_room);
         let Some(job) = place.and_then(|place| self.queue.remove(place)) else {
             return;
         };
-        let cell = cell_of(set, job).clone();
-        let load = load(&cell);
-        let seed = plan::seed(&set.campaigns[job.campaign], job.turn);
-        // A repetition has other chances, else it would fail as before.
-        let seed = seed.wrapping_add(u64::from(job.attempt - 1));
-        self.budget.take(load);
+        let order = Order {
+            cell: job.cell(&set.campaigns).clone(),
+            seed: job.seed(),
+        };
+        let share = self.budget.take(job.load());
         self.running.spawn(async move {
-            let outcome = run_process(&Order { cell, seed }).await;
-            (job, load, seed, outcome)
+            let outcome = run_process(&order).await;
+            (job, share, outcome)
         });
     }
 
     fn finish(&mut self, set: &mut ResultSet, ended: Ended) -> anyhow::Result<()> {
-        let (job, load, seed, outcome) = ended;
+        let (job, share, outcome) = ended;
         let outcome = outcome?;
-        let again = outcome.is_disturbed();
-        self.budget.give_back(load, again);
-        self.pace.done(plan::expected(cell_of(set, job)));
-        let campaign = &set.campaigns[job.campaign];
-        let combination = &campaign.cells[job.turn.cell];
-        let record = Record {
-            campaign: campaign.name.clone(),
-            levels: combination.levels.clone(),
-            repetition: job.turn.repetition,
-            attempt: job.attempt,
-            seed,
-            cell: combination.cell.clone(),
-            outcome,
-        };
-        set.add(record)?;
-        if again && job.attempt < ATTEMPTS {
+        let disturbed = outcome.is_disturbed();
+        self.budget.give_back(share, disturbed);
+        self.pace.done(job.expected());
+        for record in job.records(&set.campaigns, &outcome) {
+            set.add(record)?;
+        }
+        if disturbed && let Some(again) = job.again() {
             self.disturbed += 1;
-            self.queue.push_back(Job {
-                attempt: job.attempt + 1,
-                ..job
-            });
+            self.queue.push_back(again);
         }
         Ok(())
     }
-}
-
-fn cell_of(set: &ResultSet, job: Job) -> &Cell {
-    &set.campaigns[job.campaign].cells[job.turn.cell].cell
-}
-
-/// What the set has no final record of.
-fn missing(set: &ResultSet) -> VecDeque<Job> {
-    let mut finished = HashSet::new();
-    let mut attempts = std::collections::HashMap::new();
-    for record in &set.records {
-        let key = (&record.campaign, &record.levels, record.repetition);
-        let tried: &mut u32 = attempts.entry(key).or_default();
-        *tried = record.attempt.max(*tried);
-        if !record.outcome.is_disturbed() || record.attempt >= ATTEMPTS {
-            finished.insert(key);
-        }
-    }
-    let mut queue = VecDeque::new();
-    for (number, campaign) in set.campaigns.iter().enumerate() {
-        for turn in plan::turns(campaign) {
-            let key = (
-                &campaign.name,
-                &campaign.cells[turn.cell].levels,
-                turn.repetition,
-            );
-            if !finished.contains(&key) {
-                queue.push_back(Job {
-                    campaign: number,
-                    turn,
-                    attempt: attempts.get(&key).map_or(1, |tried| tried + 1),
-                });
-            }
-        }
-    }
-    queue
 }
 
 /// Runs one cell in a process of its own, which ends with this future.
@@ -326,21 +292,31 @@ mod tests {
 
     #[test]
     fn the_budget_shrinks_when_runs_are_disturbed_and_grows_when_not() {
-        let mut budget = Budget::new();
+        let mut budget = Budget::new(2);
         assert!(budget.has_room(1e9), "one may always run");
-        budget.take(100.0);
-        assert!(budget.has_room(20.0) && !budget.has_room(21.0));
-        budget.give_back(100.0, true);
-        assert!((budget.most - 96.0).abs() < 1e-9);
-        for _ in 0..1000 {
-            budget.take(0.1);
-            budget.give_back(0.1, true);
+        let share = budget.take(0.5);
+        assert!(budget.has_room(0.1) && !budget.has_room(0.11));
+        budget.give_back(share, true);
+        assert!((budget.most - 0.48).abs() < 1e-9);
+        for (disturbed, end) in [(true, 0.02), (false, 1.2)] {
+            for _ in 0..1000 {
+                let share = budget.take(0.01);
+                budget.give_back(share, disturbed);
+            }
+            assert!((budget.most - end).abs() < 1e-9 && budget.has_room(1e9));
         }
-        assert!((budget.most - 5.0).abs() < 1e-9 && budget.has_room(1e9));
-        for _ in 0..1000 {
-            budget.take(0.1);
-            budget.give_back(0.1, false);
+    }
+
+    #[test]
+    fn runs_that_were_disturbed_together_lower_the_budget_once() {
+        let mut budget = Budget::new(2);
+        let shares: Vec<_> = (0..40).map(|_| budget.take(0.01)).collect();
+        for share in shares {
+            budget.give_back(share, true);
         }
-        assert!((budget.most - 600.0).abs() < 1e-9);
+        assert!((budget.most - 0.48).abs() < 1e-9, "{}", budget.most);
+        let later = budget.take(0.01);
+        budget.give_back(later, true);
+        assert!((budget.most - 0.384).abs() < 1e-9, "{}", budget.most);
     }
 }

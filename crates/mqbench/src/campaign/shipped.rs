@@ -165,7 +165,11 @@ fn check_form(claim: &Claim) {
         .map(|(name, _)| *name)
         .collect();
     let right: &[&str] = match claim.form {
+        Form::Relative | Form::Ratio if claim.expected.is_some() => {
+            &["compare", "figure", "expected"]
+        }
         Form::Relative | Form::Ratio => &["compare", "figure"],
+        Form::Value if claim.expected.is_some() => &["figure", "expected"],
         Form::Value => &["figure"],
         Form::Order => &["compare", "expected"],
         Form::Trend => &["along", "direction"],

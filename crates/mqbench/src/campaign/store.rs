@@ -4,6 +4,7 @@
 //! DIR/set.json               which program ran it, where, and how much of it: `SetHead`
 //! DIR/campaigns/NAME.toml    the campaign files, as they were
 //! DIR/records/NAME.jsonl     a line for each finished run: `Record`
+//! DIR/records/NAME.jsonl.gz  such lines, from before, where somebody has compressed them
 //! ```
 //!
 //! A record is on the disk before its run counts as done, so that a kill at any moment costs the
@@ -11,11 +12,12 @@
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::Write as _,
+    io::{Read as _, Write as _},
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context as _, bail};
+use flate2::read::MultiGzDecoder;
 use mq_measure::manifest::Manifest;
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +36,9 @@ pub(crate) struct SetHead {
     pub(crate) schema: String,
     pub(crate) extent: Extent,
     pub(crate) manifest: Manifest,
+    /// One for each time that it was gone on with: perhaps by another program, on another machine.
+    #[serde(default)]
+    pub(crate) continued: Vec<Manifest>,
 }
 
 /// A result set.
@@ -80,10 +85,10 @@ impl ResultSet {
             schema: SCHEMA.to_owned(),
             extent,
             manifest,
+            continued: Vec::new(),
         };
         // Last: without it there is no set.
-        let json = serde_json::to_vec_pretty(&head).context("cannot write JSON")?;
-        write_synced(&head_file, &json)?;
+        write_head(directory, &head)?;
         Ok(Self {
             directory: directory.to_owned(),
             head,
@@ -129,15 +134,17 @@ impl ResultSet {
         })
     }
 
-    /// Reads one to go on with it.
+    /// Reads one to go on with it, as `manifest` says.
     ///
     /// # Errors
-    /// As [`load`](Self::load).
-    pub(crate) fn reopen(directory: &Path) -> anyhow::Result<Self> {
-        let set = Self::load(directory)?;
+    /// As [`load`](Self::load), or if it cannot be written.
+    pub(crate) fn reopen(directory: &Path, manifest: Manifest) -> anyhow::Result<Self> {
+        let mut set = Self::load(directory)?;
         for campaign in &set.campaigns {
             mend(&records_file(directory, &campaign.name))?;
         }
+        set.head.continued.push(manifest);
+        write_head(directory, &set.head)?;
         Ok(set)
     }
 
@@ -168,12 +175,25 @@ fn records_file(directory: &Path, campaign: &str) -> PathBuf {
     directory.join(format!("records/{campaign}.jsonl"))
 }
 
-/// None if there is no file yet. A last line without its end was cut off, and is removed.
+/// None if there is no file yet. A last line without its end was cut off, and is left out.
 fn read_records(path: &Path) -> anyhow::Result<Vec<Record>> {
-    if !path.exists() {
-        return Ok(Vec::new());
+    let packed = path.with_extension("jsonl.gz");
+    let mut records = Vec::new();
+    if packed.exists() {
+        let mut text = String::new();
+        let file = File::open(&packed).with_context(|| cannot("read", &packed))?;
+        let read = MultiGzDecoder::new(file).read_to_string(&mut text);
+        read.with_context(|| cannot("read", &packed))?;
+        records = parse(&packed, &text)?;
     }
-    let text = fs::read_to_string(path).with_context(|| cannot("read", path))?;
+    if path.exists() {
+        let text = fs::read_to_string(path).with_context(|| cannot("read", path))?;
+        records.append(&mut parse(path, &text)?);
+    }
+    Ok(records)
+}
+
+fn parse(path: &Path, text: &str) -> anyhow::Result<Vec<Record>> {
     let whole = text.rfind('\n').map_or(0, |end| end + 1);
     let lines = (1..).zip(text[..whole].lines());
     lines
@@ -198,12 +218,16 @@ fn mend(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn write_synced(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    let written = File::create(path).and_then(|mut file| {
-        file.write_all(bytes)?;
-        file.sync_all()
+/// The old one, if there is one, stands until the new one does.
+fn write_head(directory: &Path, head: &SetHead) -> anyhow::Result<()> {
+    let json = serde_json::to_vec_pretty(head).context("cannot write JSON")?;
+    let (path, new) = (directory.join("set.json"), directory.join("set.json.new"));
+    let written = File::create(&new).and_then(|mut file| {
+        file.write_all(&json)?;
+        file.sync_all()?;
+        fs::rename(&new, &path)
     });
-    written.with_context(|| cannot("write", path))
+    written.with_context(|| cannot("write", &path))
 }
 
 fn cannot(what: &str, path: &Path) -> String {
@@ -228,13 +252,26 @@ mod tests {
     fn set(directory: &Path) -> ResultSet {
         let file = directory.join("some.toml");
         fs::write(&file, FILE).unwrap();
+        ResultSet::create(
+            &directory.join("out"),
+            Extent::Quick,
+            &[file],
+            manifest("1"),
+        )
+        .unwrap()
+    }
+
+    fn manifest(version: &str) -> Manifest {
         let software = Software {
             name: "mqbench".to_owned(),
-            version: None,
+            version: Some(version.to_owned()),
             revision: None,
         };
-        let manifest = Manifest::now(software.clone(), software, serde_json::Value::Null);
-        ResultSet::create(&directory.join("out"), Extent::Quick, &[file], manifest).unwrap()
+        Manifest::now(software.clone(), software, serde_json::Value::Null)
+    }
+
+    fn reopen(directory: &Path) -> ResultSet {
+        ResultSet::reopen(directory, manifest("2")).unwrap()
     }
 
     fn record(repetition: u32) -> Record {
@@ -263,7 +300,7 @@ mod tests {
         let one = whole.iter().position(|byte| *byte == b'\n').unwrap() + 1;
         for cut in one..whole.len() {
             fs::write(&file, &whole[..cut]).unwrap();
-            let mut again = ResultSet::reopen(first.directory()).unwrap();
+            let mut again = reopen(first.directory());
             assert_eq!(again.records, first.records[..1], "{cut}");
             again.add(record(2)).unwrap();
             let last = ResultSet::load(first.directory()).unwrap();
@@ -272,12 +309,45 @@ mod tests {
     }
 
     #[test]
+    fn records_may_be_compressed_and_added_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut first = set(folder.path());
+        first.add(record(0)).unwrap();
+        let file = records_file(first.directory(), "some");
+        let packed = File::create(file.with_extension("jsonl.gz")).unwrap();
+        let mut packed = flate2::write::GzEncoder::new(packed, flate2::Compression::best());
+        packed.write_all(&fs::read(&file).unwrap()).unwrap();
+        packed.finish().unwrap();
+        fs::remove_file(&file).unwrap();
+        let mut again = reopen(first.directory());
+        assert_eq!(again.records, first.records);
+        again.add(record(1)).unwrap();
+        let last = ResultSet::load(first.directory()).unwrap();
+        assert_eq!(last.records, [record(0), record(1)]);
+    }
+
+    #[test]
+    fn a_set_tells_which_programs_went_on_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = set(folder.path());
+        for _ in 0..2 {
+            reopen(first.directory());
+        }
+        let head = ResultSet::load(first.directory()).unwrap().head;
+        assert_eq!(head.manifest, first.head.manifest);
+        let versions = head
+            .continued
+            .iter()
+            .map(|manifest| &manifest.program.version);
+        assert!(versions.eq([&Some("2".to_owned()); 2]));
+    }
+
+    #[test]
     fn results_are_not_written_over() {
         let folder = tempfile::tempdir().unwrap();
         let first = set(folder.path());
-        let manifest = first.head.manifest.clone();
         let file = folder.path().join("some.toml");
-        let again = ResultSet::create(first.directory(), Extent::Quick, &[file], manifest);
+        let again = ResultSet::create(first.directory(), Extent::Quick, &[file], manifest("1"));
         assert!(again.unwrap_err().to_string().contains("resume"));
         let missing = ResultSet::load(folder.path()).unwrap_err().to_string();
         assert!(missing.contains("there are no results"), "{missing}");

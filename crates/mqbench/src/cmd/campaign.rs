@@ -1,15 +1,21 @@
 //! `mqbench campaign`: many runs from campaign files.
 
-use std::{io::IsTerminal as _, path::PathBuf, time::Duration, time::Instant};
+use std::{
+    collections::BTreeMap,
+    io::IsTerminal as _,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
 
-use anyhow::bail;
 use indicatif::{ProgressBar, ProgressStyle};
 use mq_measure::manifest::Manifest;
 
 use crate::{
     campaign::{
         file::{Campaign, Extent},
+        hosts::Hosts,
         plan,
+        queue::{Job, Lacking},
         runner::{self, Progress},
         store::ResultSet,
     },
@@ -38,6 +44,9 @@ enum Action {
     Plan {
         #[command(flatten)]
         campaigns: Campaigns,
+        /// Real machines: say which does what, and what they cannot do
+        #[arg(long, value_name = "FILE")]
+        hosts: Option<PathBuf>,
     },
     /// Go on with what was interrupted
     Resume {
@@ -80,23 +89,21 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     match args.action {
         Action::Run { campaigns, out } => {
             let extent = campaigns.extent();
-            let manifest = manifest(&campaigns);
+            let manifest = manifest(&campaigns.files);
             let set = ResultSet::create(&out, extent, &campaigns.files, manifest)?;
             finish(set).await
         }
-        Action::Resume { out } => finish(ResultSet::reopen(&out)?).await,
+        Action::Resume { out } => finish(ResultSet::reopen(&out, manifest(&[]))?).await,
         Action::Status { out } => status(&ResultSet::load(&out)?),
-        Action::Plan { campaigns } => show_plan(&campaigns),
+        Action::Plan { campaigns, hosts } => show_plan(&campaigns, hosts.as_deref()),
     }
 }
 
-fn manifest(campaigns: &Campaigns) -> Manifest {
+/// What runs where, and from which files; none when a set has them already.
+fn manifest(files: &[PathBuf]) -> Manifest {
     let (program, broker) = (this_software("mqbench"), this_software("mqbroker"));
-    let files: Vec<_> = campaigns
-        .files
-        .iter()
-        .map(|file| file.display().to_string())
-        .collect();
+    let files = files.iter().map(|file| file.display().to_string());
+    let files: Vec<_> = files.collect();
     Manifest::now(program, broker, serde_json::json!({ "campaigns": files }))
 }
 
@@ -138,35 +145,60 @@ fn status(set: &ResultSet) -> anyhow::Result<()> {
     report::print(&text)
 }
 
-fn show_plan(campaigns: &Campaigns) -> anyhow::Result<()> {
+fn show_plan(args: &Campaigns, hosts: Option<&Path>) -> anyhow::Result<()> {
+    let hosts = hosts.map(Hosts::load).transpose()?;
+    let files = args.files.iter();
+    let campaigns = files.map(|file| Campaign::load(file, args.extent()));
+    let campaigns: Vec<_> = campaigns.collect::<anyhow::Result<_>>()?;
     let mut text = String::new();
-    let mut whole = Duration::ZERO;
-    for file in &campaigns.files {
-        let campaign = Campaign::load(file, campaigns.extent())?;
-        let turns = plan::turns(&campaign);
-        let expected = |turn: &plan::Turn| plan::expected(&campaign.cells[turn.cell].cell);
-        let time: Duration = turns.iter().map(expected).sum();
-        let longest = turns.iter().map(expected).max().unwrap_or_default();
-        whole += time;
-        text.push_str(&format!(
-            "{:<16} {} · {}: {} cells, {} times; {} one after the other, the longest {}\n",
-            campaign.name,
-            campaign.source,
-            campaign.title,
-            campaign.cells.len(),
-            campaign.repetitions,
-            minutes(time),
-            minutes(longest)
-        ));
+    for campaign in &campaigns {
+        text.push_str(&plan_of(campaign));
+        if let Some(hosts) = &hosts {
+            text.push_str(&on_hosts(campaign, hosts));
+        }
     }
-    if campaigns.files.is_empty() {
-        bail!("name a campaign file");
-    }
+    let jobs = Lacking::of(&campaigns, &[]).jobs;
+    let serial = jobs.iter().map(Job::expected);
     text.push_str(&format!(
-        "{} in all, one after the other; many run side by side\n",
-        minutes(whole)
+        "{} runs, {} of them for several figures; {} one after the other, here at best {} side by side\n",
+        jobs.len(),
+        jobs.iter().filter(|job| job.is_shared()).count(),
+        minutes(serial.sum()),
+        minutes(runner::at_best(&jobs)),
     ));
     report::print(&text)
+}
+
+fn plan_of(campaign: &Campaign) -> String {
+    let turns = plan::turns(campaign);
+    let expected = |turn: &plan::Turn| plan::expected(&campaign.cells[turn.cell].cell);
+    format!(
+        "{:<16} {} · {}: {} cells, {} times; {} one after the other, the longest {}\n",
+        campaign.name,
+        campaign.source,
+        campaign.title,
+        campaign.cells.len(),
+        campaign.repetitions,
+        minutes(turns.iter().map(expected).sum()),
+        minutes(turns.iter().map(expected).max().unwrap_or_default())
+    )
+}
+
+/// What hosts would do: a line for each way in which they share the work, or cannot do it.
+fn on_hosts(campaign: &Campaign, hosts: &Hosts) -> String {
+    let mut ways: BTreeMap<String, usize> = BTreeMap::new();
+    for one in &campaign.cells {
+        let way = match hosts.place(&one.cell) {
+            Ok(placement) => placement.to_string(),
+            Err(error) => format!("not on these hosts: {error:#}"),
+        };
+        *ways.entry(way).or_default() += 1;
+    }
+    let mut text = String::new();
+    for (way, cells) in ways {
+        text.push_str(&format!("{:<16} {cells} cells: {way}\n", ""));
+    }
+    text
 }
 
 fn minutes(time: Duration) -> String {

@@ -82,6 +82,8 @@ impl Channel<'_> {
             "stations": self.stations().map(station).collect::<Value>(),
             "lateness_p50_ns": lateness.map(|late| nanoseconds(late.p50)),
             "lateness_p99_ns": lateness.map(|late| nanoseconds(late.p99)),
+            "lateness_max_ns": lateness.map(|late| nanoseconds(late.max)),
+            "late": lateness.map(|late| late.late),
             "missed": timing.missed,
         })
     }
@@ -135,7 +137,7 @@ mod tests {
 
     /// What a channel with a frame error rate of 10 % says of 1000 transmissions that did not
     /// collide.
-    fn warnings(delivered: u64, p99: Duration) -> Vec<String> {
+    fn warnings(delivered: u64, late: u64) -> Vec<String> {
         let medium = Named::load("s21/medium@frame_error_rate=10%", Medium::load).unwrap();
         let counts = StationCounts {
             transmissions: 1500,
@@ -151,7 +153,10 @@ mod tests {
                 timing: Timing {
                     lateness: Some(Lateness {
                         p50: Duration::ZERO,
-                        p99,
+                        p99: Duration::ZERO,
+                        max: Duration::ZERO,
+                        packets: 1500,
+                        late,
                     }),
                     missed: 0,
                 },
@@ -167,7 +172,7 @@ mod tests {
     fn frame_errors_that_chance_explains_are_no_warning() {
         // 2.58 standard deviations are 24 frames.
         for (delivered, rate) in [(900, None), (877, None), (923, None), (860, Some("0.14"))] {
-            let warnings = warnings(delivered, Duration::ZERO);
+            let warnings = warnings(delivered, 0);
             let says =
                 |rate| warnings[0].contains("frame error rate") && warnings[0].contains(rate);
             assert!(rate.map_or(warnings.is_empty(), says), "{warnings:?}");
@@ -176,11 +181,12 @@ mod tests {
 
     #[test]
     fn late_frames_are_a_warning() {
-        assert_eq!(warnings(900, Duration::from_micros(500)), [""; 0]);
-        let late = warnings(900, Duration::from_micros(600));
+        assert_eq!(warnings(900, 24), [""; 0]);
+        let late = warnings(900, 30);
         assert!(
-            late[0].contains("lateness in µs of the medium is 600"),
+            late[0].contains("later than 500 µs of the medium"),
             "{late:?}"
         );
+        assert!(late[0].contains("0.02"), "{late:?}");
     }
 }

@@ -1,16 +1,11 @@
 //! What a testbed says of its links: as they were to be, and as they were.
 
-use std::time::Duration;
-
 use mq_measure::{Validity, Warning, validity};
 use mq_netem::{Addresses, Direction, DirectionReport, Lateness, Link, LinkReport};
 use serde_json::{Value, json};
 
 use super::{Named, Station, Testbed};
 use crate::{report::units::time, workload::nanoseconds};
-
-/// Departures later than this at the 99th percentile are not what the profile says.
-const LATE: Duration = Duration::from_micros(500);
 
 impl Testbed {
     /// Each link with whose it is and what became of it.
@@ -67,6 +62,8 @@ impl Testbed {
                 "reordered": counts.reordered,
                 "lateness_p50_ns": lateness.map(|late| nanoseconds(late.p50)),
                 "lateness_p99_ns": lateness.map(|late| nanoseconds(late.p99)),
+                "lateness_max_ns": lateness.map(|late| nanoseconds(late.max)),
+                "late": lateness.map(|late| late.late),
                 "missed": report.timing.missed,
             })
         };
@@ -109,9 +106,9 @@ impl Testbed {
         let links = links.flat_map(|(_, _, report)| [report.up.timing, report.down.timing]);
         let channel = self.channel().map(|channel| channel.timing());
         let all: Vec<_> = links.chain(channel).collect();
-        // One warning of the worst.
+        // One warning, of all packets.
         let lateness = all.iter().filter_map(|timing| timing.lateness);
-        validity.note(late("of the links", lateness.max_by_key(|late| late.p99)));
+        validity.note(late("of the links", lateness));
         let missing = all.iter().map(|timing| timing.missed).sum();
         validity.note(missed("of the links", missing));
     }
@@ -189,14 +186,25 @@ pub(super) fn emulated(late: Lateness) -> String {
     format!("emulated {median} late (p50), {p99} (p99)")
 }
 
-/// Whether it kept them badly: a lateness at the 99th percentile that no profile allows.
-pub(super) fn late(of: &str, lateness: Option<Lateness>) -> Option<Warning> {
-    let p99 = lateness?.p99;
-    (p99 > LATE).then(|| Warning::LinkOffProfile {
-        quantity: format!("p99 lateness in µs {of}"),
-        configured: LATE.as_secs_f64() * 1e6,
-        measured: p99.as_secs_f64() * 1e6,
+/// Whether it kept them badly: more than one packet in a hundred was late, and not by chance.
+pub(super) fn late(of: &str, lateness: impl IntoIterator<Item = Lateness>) -> Option<Warning> {
+    const ALLOWED: f64 = 0.01;
+    let (mut late, mut packets) = (0, 0);
+    for one in lateness {
+        late += one.late;
+        packets += one.packets;
+    }
+    let limit = Lateness::LIMIT.as_micros();
+    (late > validity::most_by_chance(ALLOWED, packets)).then(|| Warning::LinkOffProfile {
+        quantity: format!("share of packets later than {limit} µs {of}"),
+        configured: ALLOWED,
+        measured: share(late, packets),
     })
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of packets")]
+fn share(part: u64, all: u64) -> f64 {
+    part as f64 / all as f64
 }
 
 /// Whether packets were lost that no profile loses.
@@ -215,10 +223,9 @@ pub(super) fn share_off(quantity: &str, configured: f64, part: u64, all: u64) ->
     if all == 0 {
         return None;
     }
-    #[expect(clippy::cast_precision_loss, reason = "counts of packets")]
-    let (part, all) = (part as f64, all as f64);
-    let likely = 2.58 * (configured * (1.0 - configured) / all).sqrt();
-    let measured = part / all;
+    #[expect(clippy::cast_precision_loss, reason = "a count of packets")]
+    let likely = 2.58 * (configured * (1.0 - configured) / all as f64).sqrt();
+    let measured = share(part, all);
     if (measured - configured).abs() <= likely {
         return None;
     }

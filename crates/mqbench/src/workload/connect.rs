@@ -30,6 +30,8 @@ pub(crate) fn kinds(scheme: Scheme) -> &'static [ConnectKind] {
             ConnectKind::Resumed,
             ConnectKind::ZeroRtt,
         ],
+        // Its early data is a request for a WebSocket and never a packet: no 0-RTT for MQTT.
+        Scheme::Wss => &[ConnectKind::Full, ConnectKind::Resumed],
         _ => &[ConnectKind::Tcp],
     }
 }

@@ -25,8 +25,8 @@ pub(crate) struct Args {
     /// A broker to measure instead of our own, repeated: one URL a transport
     #[arg(long, value_name = "URL", conflicts_with_all = ["link", "pub_link", "sub_link", "medium"])]
     broker: Vec<Address>,
-    /// What our own broker is measured over, in this order; the first is what others are compared
-    /// with
+    /// What our own broker is measured over, in this order: tcp, tls, quic, ws, wss; the first is
+    /// what others are compared with
     #[arg(
         long,
         value_name = "NAMES",
@@ -73,9 +73,15 @@ pub(crate) struct Args {
 
 /// A transport that our own broker has, by its name.
 fn transport(name: &str) -> Result<Scheme, String> {
-    let known = [Scheme::Tcp, Scheme::Tls, Scheme::Quic];
+    let known = [
+        Scheme::Tcp,
+        Scheme::Tls,
+        Scheme::Quic,
+        Scheme::Ws,
+        Scheme::Wss,
+    ];
     let found = known.into_iter().find(|scheme| scheme.to_string() == name);
-    found.ok_or_else(|| "there are tcp, tls and quic".to_owned())
+    found.ok_or_else(|| "there are tcp, tls, quic, ws and wss".to_owned())
 }
 
 impl Args {

@@ -12,7 +12,7 @@ use std::{
 use serde_json::{Value, json};
 
 use super::{build::report, fixture, html};
-use crate::campaign::claims;
+use crate::campaign::{claims, store::ResultSet};
 
 /// Says so if there is none.
 fn chromium() -> Option<PathBuf> {
@@ -148,6 +148,22 @@ impl Page {
         drawing.as_str().unwrap().to_owned()
     }
 
+    /// From now on what a button saves is to be had by [`saved`](Self::saved): a browser asks before
+    /// it writes dozens of files.
+    fn keep_what_is_saved(&mut self) {
+        self.eval(
+            "URL.createObjectURL = blob => { blob.text().then(text => { window.saved = text }); return 'blob:' };\
+             HTMLAnchorElement.prototype.click = () => {}",
+        );
+    }
+
+    /// What the last button saved.
+    fn saved(&mut self) -> String {
+        self.until("typeof window.saved === 'string'");
+        let text = self.eval("(text => { delete window.saved; return text })(window.saved)");
+        text.as_str().unwrap().to_owned()
+    }
+
     /// Writes what the page looks like (`base64 -d`), if `MQ_SCREENSHOTS` names a folder for it.
     fn screenshot(&mut self, name: &str) {
         let Some(folder) = std::env::var_os("MQ_SCREENSHOTS") else {
@@ -277,6 +293,69 @@ fn the_page_works_in_a_browser_without_any_network() {
     );
     page.screenshot("phone");
 
+    nothing_went_wrong(&mut page);
+}
+
+/// Every figure of a quick run of everything that ships, as it is kept with the project.
+#[test]
+fn all_figures_of_a_quick_run_are_drawn_switched_zoomed_and_saved() {
+    let Some(chromium) = chromium() else {
+        return;
+    };
+    let kept = "../../bench/runs/2026-11-21-quick";
+    let set = ResultSet::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join(kept)).unwrap();
+    assert_eq!(set.campaigns.len(), 28);
+    let report = report(
+        &set.head,
+        &set.campaigns,
+        &set.records,
+        &claims::shipped().unwrap(),
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("report.html");
+    std::fs::write(&file, html::page(&report)).unwrap();
+    if let Some(folder) = std::env::var_os("MQ_SCREENSHOTS") {
+        std::fs::copy(&file, Path::new(&folder).join("quick.html")).unwrap();
+    }
+    let mut page = Page::open(&chromium, &folder.path().join("profile"), &file);
+    page.eval("document.querySelectorAll('details').forEach(part => { part.open = true })");
+    page.until(
+        "[...document.querySelectorAll('.chart')].every(c => c.dataset.drawn !== undefined)",
+    );
+    page.until(
+        "[...document.querySelectorAll('.chart')].every(c => c.querySelectorAll('svg path').length > 3)",
+    );
+    page.keep_what_is_saved();
+    let mut figures = 0;
+    for (number, campaign) in report.campaigns.iter().enumerate() {
+        assert!(!campaign.panels.is_empty(), "{}", campaign.name);
+        for (panel_number, panel) in campaign.panels.iter().enumerate() {
+            let id = format!("c{number}p{panel_number}");
+            let first = page.drawing(&id);
+            page.click(&id, "log");
+            assert_ne!(page.drawing(&id), first, "{} {id}: log", campaign.name);
+            page.click(&id, "log");
+            page.click(&id, "in");
+            assert_ne!(page.drawing(&id), first, "{} {id}: zoom", campaign.name);
+            page.click(&id, "reset");
+            page.click(&id, "csv");
+            let text = page.saved();
+            for series in &panel.series {
+                for point in series.points.iter().flatten() {
+                    let part = format!(",{},{},", point.n, point.mean);
+                    assert!(
+                        text.contains(&part),
+                        "{} {id}: no {part} in\n{text}",
+                        campaign.name
+                    );
+                }
+            }
+            figures += 1;
+        }
+    }
+    println!("{figures} figures");
+    page.size(390, 800);
+    page.until("document.documentElement.scrollWidth <= 390");
     nothing_went_wrong(&mut page);
 }
 

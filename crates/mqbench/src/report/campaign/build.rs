@@ -48,6 +48,7 @@ pub(crate) fn report(
         schema: SCHEMA,
         extent: head.extent,
         manifest: head.manifest.clone(),
+        continued: head.continued.clone(),
         claims: claims
             .iter()
             .map(|claim| verdict::of(claim, &finished))

@@ -16,6 +16,9 @@ pub(crate) fn render(report: &Report) -> String {
         manifest.program.version.clone().unwrap_or_default(),
         manifest.started_at
     ));
+    if let Some(others) = words::continued(report) {
+        text.push_str(&format!("Continued by {others}.\n"));
+    }
     if report.extent == Extent::Quick {
         text.push_str("A quick run: a look, no figures to quote.\n");
     }

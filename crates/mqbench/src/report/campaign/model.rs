@@ -22,6 +22,8 @@ pub(crate) struct Report {
     pub(crate) schema: &'static str,
     pub(crate) extent: Extent,
     pub(crate) manifest: Manifest,
+    /// One for each time that the set was gone on with.
+    pub(crate) continued: Vec<Manifest>,
     pub(crate) claims: Vec<ClaimReport>,
     pub(crate) campaigns: Vec<CampaignReport>,
 }

@@ -1,7 +1,7 @@
 //! Numbers and names as all forms of the report write them.
 
 use super::{
-    model::{Basis, ClaimReport, LinkConfigured, LinkMeasured, Point},
+    model::{Basis, ClaimReport, LinkConfigured, LinkMeasured, Point, Report},
     values::Levels,
 };
 use crate::campaign::claims::{Direction, Expected, Form};
@@ -64,10 +64,15 @@ pub(super) fn levels(levels: &Levels) -> String {
 pub(super) fn printed(claim: &ClaimReport) -> String {
     let claim = &claim.claim;
     let figure = claim.figure.unwrap_or_default();
+    let bound = match claim.expected {
+        Some(Expected::More) => "> ",
+        Some(Expected::Less) => "< ",
+        Some(Expected::Alike) | None => "",
+    };
     match claim.form {
-        Form::Relative => format!("{:+.1} %", figure * 100.0),
-        Form::Ratio => format!("× {}", number(figure)),
-        Form::Value => format!("{} {}", number(figure), claim.unit),
+        Form::Relative => format!("{bound}{:+.1} %", figure * 100.0),
+        Form::Ratio => format!("{bound}× {}", number(figure)),
+        Form::Value => format!("{bound}{} {}", number(figure), claim.unit),
         Form::Order => claim
             .expected
             .map_or("–", |expected| match expected {
@@ -155,6 +160,20 @@ fn rate(bps: u64) -> String {
     } else {
         format!("{} kbit/s", number(bps / 1e3))
     }
+}
+
+/// Which programs went on with a set, but for those of the revision that began it.
+pub(super) fn continued(report: &Report) -> Option<String> {
+    let began = &report.manifest.program;
+    let others = report.continued.iter().filter(|one| one.program != *began);
+    let others: Vec<_> = others
+        .map(|one| {
+            let version = one.program.version.as_deref().unwrap_or("unknown");
+            let revision = one.program.revision.as_deref().unwrap_or("unknown");
+            format!("{version} ({revision}), {}", one.started_at)
+        })
+        .collect();
+    (!others.is_empty()).then(|| others.join("; "))
 }
 
 #[cfg(test)]

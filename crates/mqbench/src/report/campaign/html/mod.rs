@@ -81,8 +81,10 @@ fn header(report: &Report) -> String {
         ),
         ("Kernel", host.kernel.clone().unwrap_or_else(unknown)),
     ];
+    let continued = words::continued(report).map(|others| ("Continued by", others));
     let facts = facts
         .iter()
+        .chain(&continued)
         .map(|(name, value)| format!("<div><dt>{name}</dt><dd>{}</dd></div>", escape(value)));
     let quick = if report.extent == Extent::Quick {
         "<p class=\"notice\"><strong>A quick run.</strong> It has fewer messages, levels and \

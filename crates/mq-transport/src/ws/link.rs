@@ -1,0 +1,305 @@
+//! One WebSocket connection.
+
+use std::{
+    future::poll_fn,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::{Buf as _, BytesMut};
+use mq_proto::{LaneId, Outbox};
+use tungstenite::{
+    handshake::{client::generate_key, machine::TryParse},
+    protocol::frame::coding::{CloseCode, Control},
+};
+
+use super::{
+    frame::{Decoder, Role, put_close, put_control, put_data},
+    stream::Stream,
+    upgrade::{self, Gate, HeadError, HeadReader},
+};
+use crate::{Address, Error, HandshakeKind, LinkInfo, LinkStats, Progress, Scheme};
+
+/// Framed bytes that wait for the stream before no more are framed; the longest frame as well. As
+/// much as rustls keeps, and enough for one large write.
+const FRAMED_LIMIT: usize = 64 * 1024;
+
+/// How long a client whose request was refused may take to read why.
+const REFUSAL_DEADLINE: Duration = Duration::from_secs(1);
+
+/// One WebSocket connection over TCP or TLS.
+///
+/// ```text
+/// client: request -> answer -+
+/// server: request -> answer -+-> open -+-> peer closed: Close answered, no more is sent
+///                                      +-> failed: Close sent with why, no more is read
+///                                      +-> close(): Close sent, the peer's awaited
+/// ```
+///
+/// Pings are answered by whichever call comes next; it sends none, as MQTT has its own.
+#[derive(Debug)]
+pub(crate) struct WsLink {
+    stream: Stream,
+    role: Role,
+    decoder: Decoder,
+    /// Whole frames that the stream has not taken.
+    framed: Outbox,
+    pub(crate) received: BytesMut,
+    /// The stream has bytes that came right behind the handshake and were not looked at.
+    unread: bool,
+    /// Bytes were taken from the outbox and [`Progress::Flushed`] was not returned since.
+    flushing: bool,
+    end: End,
+    bytes_sent: u64,
+    bytes_received: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum End {
+    /// Both sides may send.
+    Open,
+    /// The peer's Close has come, and was answered.
+    PeerClosed,
+    /// The peer did this, which it must not, and was sent a Close.
+    Failed(&'static str),
+    /// This side has sent a Close and waits for the peer's.
+    Closing,
+}
+
+impl WsLink {
+    /// A client's side; returns when the server has agreed.
+    ///
+    /// Nothing but the request is sent before that (RFC 6455 §4.1). Where TLS has early data, the
+    /// request is: a GET that is replayed opens a connection on which nothing follows.
+    pub(crate) async fn connect(stream: Stream, address: &Address) -> Result<Self, Error> {
+        let mut link = Self::new(stream, Role::Client);
+        let key = generate_key();
+        let request = upgrade::request(address, &key)?;
+        link.framed.put_body(LaneId::CONTROL, &request.into());
+        let response = link.read_head().await?;
+        upgrade::check(response, address, &key)?;
+        Ok(link)
+    }
+
+    /// A server's side; returns when a request was granted. Others are answered as HTTP has it,
+    /// and the connection is closed.
+    pub(crate) async fn accept(stream: Stream, gate: &Gate) -> Result<Self, Error> {
+        let mut link = Self::new(stream, Role::Server);
+        let answer = gate.answer(link.read_head().await?);
+        link.framed.put_body(LaneId::CONTROL, &answer.text.into());
+        let answered = poll_fn(|cx| link.stream.poll_progress(cx, &mut link.framed, false)).await;
+        if let Some(refusal) = answer.refusal {
+            // With unread bytes a careless close would overtake the answer.
+            let closing = link.stream.close();
+            let _ = tokio::time::timeout(REFUSAL_DEADLINE, closing).await;
+            return Err(refusal);
+        }
+        answered?;
+        Ok(link)
+    }
+
+    fn new(stream: Stream, role: Role) -> Self {
+        Self {
+            stream,
+            role,
+            decoder: Decoder::new(role),
+            framed: Outbox::new(),
+            received: BytesMut::new(),
+            unread: false,
+            flushing: false,
+            end: End::Open,
+            bytes_sent: 0,
+            bytes_received: 0,
+        }
+    }
+
+    /// Writes what is framed and reads the head of the peer's request or answer.
+    async fn read_head<T: TryParse>(&mut self) -> Result<Result<T, HeadError>, Error> {
+        let mut reader = HeadReader::new();
+        poll_fn(|cx| {
+            loop {
+                match ready!(self.stream.poll_progress(cx, &mut self.framed, true))? {
+                    Progress::Received(_) => {}
+                    Progress::Flushed => continue,
+                    Progress::LaneClosed(_) | Progress::Closed => {
+                        return Poll::Ready(Err(Error::Reset {
+                            reason: "it ended in the middle of the WebSocket handshake".into(),
+                        }));
+                    }
+                }
+                let bytes = self.stream.received();
+                match reader.read(bytes) {
+                    Ok(None) => {}
+                    Ok(Some((length, head))) => {
+                        bytes.advance(length);
+                        self.unread = !bytes.is_empty();
+                        return Poll::Ready(Ok(Ok(head)));
+                    }
+                    Err(error) => return Poll::Ready(Ok(Err(error))),
+                }
+            }
+        })
+        .await
+    }
+
+    pub(crate) fn poll_progress(
+        &mut self,
+        cx: &mut Context<'_>,
+        outbox: &mut Outbox,
+        want_read: bool,
+    ) -> Poll<Result<Progress, Error>> {
+        if want_read && std::mem::take(&mut self.unread) && self.decode() {
+            return Poll::Ready(Ok(Progress::Received(LaneId::CONTROL)));
+        }
+        loop {
+            if let Some(ended) = self.ended() {
+                // The Close leaves if there is room for it; the owner's `close` sees to the rest.
+                let _ = self.stream.poll_progress(cx, &mut self.framed, false);
+                return Poll::Ready(ended);
+            }
+            self.frame(outbox);
+            let polled = self.stream.poll_progress(cx, &mut self.framed, want_read);
+            if polled.is_pending() {
+                self.give_room_back();
+            }
+            match ready!(polled)? {
+                Progress::Received(_) => {
+                    if self.decode() {
+                        return Poll::Ready(Ok(Progress::Received(LaneId::CONTROL)));
+                    }
+                }
+                Progress::Flushed => {
+                    if outbox.is_empty() && std::mem::take(&mut self.flushing) {
+                        return Poll::Ready(Ok(Progress::Flushed));
+                    }
+                }
+                ended @ (Progress::LaneClosed(_) | Progress::Closed) => {
+                    return Poll::Ready(Ok(ended));
+                }
+            }
+        }
+    }
+
+    /// Puts an answer to the last ping and as much of the outbox as there is room for into frames.
+    fn frame(&mut self, outbox: &mut Outbox) {
+        if self.framed.len() < FRAMED_LIMIT
+            && let Some(payload) = self.decoder.ping.take()
+        {
+            put_control(self.role, &mut self.framed, Control::Pong, &payload);
+        }
+        while !outbox.is_empty() && self.framed.len() < FRAMED_LIMIT {
+            let count = put_data(self.role, outbox, &mut self.framed, FRAMED_LIMIT);
+            self.bytes_sent += count as u64;
+            self.flushing = true;
+        }
+    }
+
+    /// An idle connection holds no buffers.
+    fn give_room_back(&mut self) {
+        if self.received.is_empty() {
+            self.received = BytesMut::new();
+        }
+        if self.framed.is_empty() {
+            self.framed = Outbox::new();
+        }
+    }
+
+    /// Takes apart what the stream has received; says whether there was payload.
+    fn decode(&mut self) -> bool {
+        let before = self.received.len();
+        let decoded = self
+            .decoder
+            .decode(self.stream.received(), &mut self.received);
+        match decoded {
+            Ok(None) => {}
+            Ok(Some(closing)) => {
+                if self.end == End::Open {
+                    put_close(self.role, &mut self.framed, closing.code);
+                }
+                self.end = End::PeerClosed;
+            }
+            Err(violation) => {
+                if self.end == End::Open {
+                    put_close(self.role, &mut self.framed, Some(violation.code));
+                }
+                self.end = End::Failed(violation.what);
+            }
+        }
+        let count = self.received.len() - before;
+        self.bytes_received += count as u64;
+        count > 0
+    }
+
+    fn ended(&self) -> Option<Result<Progress, Error>> {
+        match self.end {
+            End::Open | End::Closing => None,
+            End::PeerClosed => Some(Ok(Progress::Closed)),
+            End::Failed(what) => Some(Err(Error::Protocol {
+                reason: what.into(),
+            })),
+        }
+    }
+
+    /// Sends what is framed and a Close, waits for the peer's, and ends the stream (RFC 6455 §7.1).
+    pub(crate) async fn close(mut self) {
+        if std::mem::take(&mut self.unread) {
+            self.decode();
+        }
+        if self.end == End::Open {
+            put_close(self.role, &mut self.framed, Some(CloseCode::Normal));
+            self.end = End::Closing;
+        }
+        poll_fn(|cx| {
+            loop {
+                let waiting = self.end == End::Closing;
+                if !waiting && self.framed.is_empty() {
+                    return Poll::Ready(());
+                }
+                match ready!(self.stream.poll_progress(cx, &mut self.framed, waiting)) {
+                    Ok(Progress::Flushed) => {}
+                    Ok(Progress::Received(_)) => {
+                        // Nobody wants it any more.
+                        self.decode();
+                        self.received.clear();
+                    }
+                    Ok(Progress::LaneClosed(_) | Progress::Closed) | Err(_) => {
+                        return Poll::Ready(());
+                    }
+                }
+            }
+        })
+        .await;
+        self.stream.close().await;
+    }
+
+    pub(crate) fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.stream.poll_handshake(cx)
+    }
+
+    pub(crate) fn handshake(&self) -> HandshakeKind {
+        self.stream.handshake()
+    }
+
+    pub(crate) fn is_early(&self) -> bool {
+        self.stream.is_early()
+    }
+
+    pub(crate) fn stats(&self) -> LinkStats {
+        LinkStats {
+            bytes_sent: self.bytes_sent,
+            bytes_received: self.bytes_received,
+            ..self.stream.stats()
+        }
+    }
+
+    pub(crate) fn info(&self) -> LinkInfo {
+        let scheme = match &self.stream {
+            Stream::Tcp(_) => Scheme::Ws,
+            Stream::Tls(_) => Scheme::Wss,
+        };
+        LinkInfo {
+            scheme,
+            ..self.stream.info()
+        }
+    }
+}

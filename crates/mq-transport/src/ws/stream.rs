@@ -1,0 +1,89 @@
+//! What is below the frames: TCP, or TLS over it.
+
+use std::task::{Context, Poll};
+
+use bytes::BytesMut;
+use mq_proto::Outbox;
+
+use crate::{
+    Error, HandshakeKind, LinkInfo, LinkStats, Progress, link::Transport, tcp::TcpLink,
+    tls::TlsLink,
+};
+
+/// A byte stream over TCP, as it is or within TLS.
+#[derive(Debug)]
+pub(crate) enum Stream {
+    Tcp(TcpLink),
+    Tls(Box<TlsLink>),
+}
+
+impl Stream {
+    /// The link that it is where nothing is put on top of it.
+    pub(crate) fn into_transport(self) -> Transport {
+        match self {
+            Self::Tcp(link) => Transport::Tcp(link),
+            Self::Tls(link) => Transport::Tls(link),
+        }
+    }
+
+    pub(super) fn poll_progress(
+        &mut self,
+        cx: &mut Context<'_>,
+        outbox: &mut Outbox,
+        want_read: bool,
+    ) -> Poll<Result<Progress, Error>> {
+        match self {
+            Self::Tcp(link) => link.poll_progress(cx, outbox, want_read),
+            Self::Tls(link) => link.poll_progress(cx, outbox, want_read),
+        }
+    }
+
+    pub(super) fn received(&mut self) -> &mut BytesMut {
+        match self {
+            Self::Tcp(link) => &mut link.received,
+            Self::Tls(link) => link.received(),
+        }
+    }
+
+    pub(super) fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        match self {
+            Self::Tcp(_) => Poll::Ready(Ok(())),
+            Self::Tls(link) => link.poll_handshake(cx),
+        }
+    }
+
+    pub(super) fn handshake(&self) -> HandshakeKind {
+        match self {
+            Self::Tcp(_) => HandshakeKind::None,
+            Self::Tls(link) => link.handshake(),
+        }
+    }
+
+    pub(super) fn is_early(&self) -> bool {
+        match self {
+            Self::Tcp(_) => false,
+            Self::Tls(link) => link.is_early(),
+        }
+    }
+
+    pub(super) async fn close(self) {
+        match self {
+            Self::Tcp(link) => link.close().await,
+            Self::Tls(link) => link.close().await,
+        }
+    }
+
+    pub(super) fn stats(&self) -> LinkStats {
+        match self {
+            Self::Tcp(link) => link.stats(),
+            Self::Tls(link) => link.stats(),
+        }
+    }
+
+    pub(super) fn info(&self) -> LinkInfo {
+        match self {
+            Self::Tcp(link) => link.info(),
+            Self::Tls(link) => link.info(),
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! The HTTP request that turns a connection into a WebSocket, and the answers to it (RFC 6455 §4).
+
+use tungstenite::{
+    error::ProtocolError,
+    handshake::{client::Response, derive_accept_key, machine::TryParse, server::Request},
+    http::{
+        HeaderMap, HeaderName, StatusCode,
+        header::{
+            CONNECTION, HOST, ORIGIN, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_EXTENSIONS,
+            SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION, UPGRADE,
+        },
+    },
+};
+
+use crate::{Address, Error, ListenOptions, Scheme};
+
+/// The longest head that is read: browsers send their cookies along, and proxies add lines.
+pub(super) const MAX_HEAD: usize = 16 * 1024;
+
+/// `[MQTT-6.0.0-4]`
+const MQTT: &str = "mqtt";
+
+/// The subprotocols that a client may ask for, the one that is taken first: `[MQTT-6.0.0-3]`, and
+/// the name that clients of MQTT 3.1 used before there was a standard.
+const SUBPROTOCOLS: [&str; 2] = [MQTT, "mqttv3.1"];
+
+/// What is wrong with the head of a request or an answer.
+#[derive(Debug)]
+pub(super) enum HeadError {
+    /// It is no HTTP.
+    Malformed(tungstenite::Error),
+    /// It is longer than [`MAX_HEAD`].
+    TooLong,
+}
+
+/// How much of the head of a request or an answer has come in.
+#[derive(Debug)]
+pub(super) struct HeadReader {
+    /// Up to here there is no end.
+    searched: usize,
+    /// Parse once there is as much as this, whether the end has come or not.
+    parse_at: usize,
+}
+
+impl HeadReader {
+    pub(super) fn new() -> Self {
+        Self {
+            searched: 0,
+            parse_at: 1,
+        }
+    }
+
+    /// The head at the front of `bytes` and its length, once it is complete.
+    ///
+    /// It is parsed when its end is there and each time that it has doubled: nonsense is noticed
+    /// early, and a head that comes byte by byte is not parsed a thousand times.
+    pub(super) fn read<T: TryParse>(
+        &mut self,
+        bytes: &[u8],
+    ) -> Result<Option<(usize, T)>, HeadError> {
+        let tail = &bytes[self.searched.saturating_sub(2)..];
+        let ends = tail.windows(2).any(|two| two == b"\n\n")
+            || tail.windows(3).any(|three| three == b"\n\r\n");
+        self.searched = bytes.len();
+        if ends || bytes.len() >= self.parse_at {
+            self.parse_at = 2 * bytes.len();
+            let within = &bytes[..bytes.len().min(MAX_HEAD)];
+            if let Some(head) = T::try_parse(within).map_err(HeadError::Malformed)? {
+                return Ok(Some(head));
+            }
+        }
+        if bytes.len() >= MAX_HEAD {
+            return Err(HeadError::TooLong);
+        }
+        Ok(None)
+    }
+}
+
+/// Who may come in at a listener.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    path: String,
+    origins: Vec<String>,
+}
+
+/// What is answered to a request, and why it is a refusal if it is.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) text: String,
+    pub(super) refusal: Option<Error>,
+}
+
+/// A status other than 101, what is wrong with the request, and headers that go with the status.
+struct Refusal(StatusCode, &'static str, &'static str);
+
+const BAD_REQUEST: StatusCode = StatusCode::BAD_REQUEST;
+const UPGRADE_REQUIRED: StatusCode = StatusCode::UPGRADE_REQUIRED;
+
+impl Gate {
+    /// The gate of the listener at `address`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] if its path is none, or has a query.
+    pub(crate) fn new(address: &Address, options: &ListenOptions) -> Result<Self, Error> {
+        check_path(&address.path)?;
+        if address.path.contains('?') {
+            return Err(Error::InvalidOption {
+                option: "WebSocket path",
+                value: format!("{:?} at a listener", address.path),
+                remedy: "leave the query out: clients may send any".into(),
+            });
+        }
+        Ok(Self {
+            path: address.path.clone(),
+            origins: options.allowed_origins.clone(),
+        })
+    }
+
+    /// What to answer to a request.
+    pub(super) fn answer(&self, request: Result<Request, HeadError>) -> Answer {
+        let granted = match request {
+            Ok(request) => self.check(&request),
+            Err(HeadError::Malformed(error)) => Err(malformed(&error)),
+            Err(HeadError::TooLong) => Err(Refusal(
+                StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+                "the request is longer than 16 KiB",
+                "",
+            )),
+        };
+        match granted {
+            Ok((accept, subprotocol)) => Answer {
+                text: format!(
+                    "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\
+                     Connection: Upgrade\r\nSec-WebSocket-Accept: {accept}\r\n\
+                     Sec-WebSocket-Protocol: {subprotocol}\r\n\r\n"
+                ),
+                refusal: None,
+            },
+            Err(refusal) => refusal.into(),
+        }
+    }
+
+    /// The accept key and the subprotocol for a request that gets in (RFC 6455 §4.2).
+    fn check(&self, request: &Request) -> Result<(String, &'static str), Refusal> {
+        let headers = request.headers();
+        if headers.get_all(HOST).iter().count() != 1 {
+            return Err(Refusal(BAD_REQUEST, "one Host header is needed", ""));
+        }
+        if request.uri().path() != self.path {
+            return Err(Refusal(
+                StatusCode::NOT_FOUND,
+                "MQTT is at another path",
+                "",
+            ));
+        }
+        if !(has_token(headers, &UPGRADE, "websocket")
+            && has_token(headers, &CONNECTION, "upgrade"))
+        {
+            return Err(Refusal(
+                UPGRADE_REQUIRED,
+                "this is an MQTT broker, which speaks WebSocket here",
+                "Upgrade: websocket\r\n",
+            ));
+        }
+        if single(headers, &SEC_WEBSOCKET_VERSION) != Some("13") {
+            return Err(Refusal(
+                UPGRADE_REQUIRED,
+                "only version 13 of WebSocket is spoken here",
+                "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n",
+            ));
+        }
+        let key = single(headers, &SEC_WEBSOCKET_KEY).filter(|key| is_key(key));
+        let key = key.ok_or(Refusal(BAD_REQUEST, "the Sec-WebSocket-Key is none", ""))?;
+        let allowed = |origin: &[u8]| self.origins.iter().any(|one| one.as_bytes() == origin);
+        let mut origins = headers.get_all(ORIGIN).iter();
+        if !self.origins.is_empty() && !origins.all(|origin| allowed(origin.as_bytes())) {
+            return Err(Refusal(
+                StatusCode::FORBIDDEN,
+                "pages of this origin are not let in",
+                "",
+            ));
+        }
+        let subprotocol = SUBPROTOCOLS
+            .into_iter()
+            .find(|name| tokens(headers, &SEC_WEBSOCKET_PROTOCOL).any(|token| token == *name))
+            .ok_or(Refusal(
+                BAD_REQUEST,
+                "a client has to ask for the subprotocol `mqtt`",
+                "",
+            ))?;
+        Ok((derive_accept_key(key.as_bytes()), subprotocol))
+    }
+}
+
+fn malformed(error: &tungstenite::Error) -> Refusal {
+    match error {
+        tungstenite::Error::Protocol(ProtocolError::WrongHttpMethod) => Refusal(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "only GET can ask for a WebSocket",
+            "Allow: GET\r\n",
+        ),
+        tungstenite::Error::Protocol(ProtocolError::WrongHttpVersion) => {
+            Refusal(BAD_REQUEST, "HTTP/1.1 is needed", "")
+        }
+        _ => Refusal(BAD_REQUEST, "the request is no HTTP/1.1", ""),
+    }
+}
+
+impl From<Refusal> for Answer {
+    fn from(Refusal(status, why, headers): Refusal) -> Self {
+        let close = if headers.starts_with("Upgrade") {
+            "Upgrade, close"
+        } else {
+            "close"
+        };
+        Self {
+            text: format!(
+                "HTTP/1.1 {status}\r\n{headers}Connection: {close}\r\n\
+                 Content-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\n\r\n{why}\n",
+                why.len() + 1
+            ),
+            refusal: Some(Error::Upgrade {
+                status: Some(status.as_u16()),
+                reason: format!("it was answered with {status}: {why}"),
+            }),
+        }
+    }
+}
+
+/// The request of a client.
+///
+/// # Errors
+/// [`Error::InvalidOption`] if the path would end the line or is none.
+pub(super) fn request(address: &Address, key: &str) -> Result<String, Error> {
+    check_path(&address.path)?;
+    let Address {
+        scheme,
+        host,
+        port,
+        path,
+    } = address;
+    let host = if host.contains(':') {
+        format!("[{host}]")
+    } else {
+        host.clone()
+    };
+    // RFC 6455 §4.1: the port is left out where it is the one that HTTP means without.
+    let port = match (scheme, port) {
+        (Scheme::Ws, 80) | (Scheme::Wss, 443) => String::new(),
+        _ => format!(":{port}"),
+    };
+    Ok(format!(
+        "GET {path} HTTP/1.1\r\nHost: {host}{port}\r\nUpgrade: websocket\r\n\
+         Connection: Upgrade\r\nSec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\
+         Sec-WebSocket-Protocol: {MQTT}\r\n\r\n"
+    ))
+}
+
+/// Paths that were read from a URL are right; an [`Address`] may be made by hand as well.
+fn check_path(path: &str) -> Result<(), Error> {
+    if path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Ok(());
+    }
+    Err(Error::InvalidOption {
+        option: "WebSocket path",
+        value: format!("{path:?}"),
+        remedy: "begin with `/`, and write what is not visible ASCII as %XX".into(),
+    })
+}
+
+/// Whether the server has agreed to all that [`request`] asked for (RFC 6455 §4.1).
+pub(super) fn check(
+    response: Result<Response, HeadError>,
+    address: &Address,
+    key: &str,
+) -> Result<(), Error> {
+    let refused = |status, reason: String| Err(Error::Upgrade { status, reason });
+    let response = match response {
+        Ok(response) => response,
+        Err(HeadError::Malformed(_)) => {
+            return refused(None, "the server's answer is no HTTP/1.1".into());
+        }
+        Err(HeadError::TooLong) => {
+            return refused(None, "the server's answer is longer than 16 KiB".into());
+        }
+    };
+    let status = response.status();
+    if status != StatusCode::SWITCHING_PROTOCOLS {
+        let hint = match status {
+            StatusCode::NOT_FOUND => "; is that the path?",
+            status if status.is_redirection() => "; redirections are not followed",
+            _ => "",
+        };
+        // A query may hold a secret.
+        let path = address.path.split('?').next().unwrap_or_default();
+        let reason = format!("the server answered {status} to a GET of `{path}`{hint}");
+        return refused(Some(status.as_u16()), reason);
+    }
+    let headers = response.headers();
+    let accept = derive_accept_key(key.as_bytes());
+    let wrong = if !has_token(headers, &UPGRADE, "websocket") {
+        "lacks an Upgrade header to websocket"
+    } else if !has_token(headers, &CONNECTION, "upgrade") {
+        "lacks a Connection header with Upgrade"
+    } else if single(headers, &SEC_WEBSOCKET_ACCEPT) != Some(&accept) {
+        "has the wrong Sec-WebSocket-Accept"
+    } else if single(headers, &SEC_WEBSOCKET_PROTOCOL) != Some(MQTT) {
+        // `[MQTT-6.0.0-4]`
+        "lacks the subprotocol `mqtt`"
+    } else if headers.contains_key(SEC_WEBSOCKET_EXTENSIONS) {
+        "has an extension that was not asked for"
+    } else {
+        return Ok(());
+    };
+    refused(
+        Some(status.as_u16()),
+        format!("the server's answer {wrong}"),
+    )
+}
+
+/// The value of a header that is there once.
+fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    let mut values = headers.get_all(name).iter();
+    let value = values.next()?.to_str().ok()?;
+    values.next().is_none().then_some(value)
+}
+
+/// The members of a list, which may be in several headers.
+fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
+    let values = headers.get_all(name).iter();
+    values
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .map(str::trim)
+}
+
+fn has_token(headers: &HeaderMap, name: &HeaderName, wanted: &str) -> bool {
+    tokens(headers, name).any(|token| token.eq_ignore_ascii_case(wanted))
+}
+
+/// Whether it is 16 bytes in base64 (RFC 6455 §4.2.1).
+fn is_key(key: &str) -> bool {
+    let base64 = |byte: u8| byte.is_ascii_alphanumeric() || b"+/".contains(&byte);
+    key.len() == 24 && key.ends_with("==") && key.bytes().take(22).all(base64)
+}
+
+#[cfg(test)]
+mod tests;

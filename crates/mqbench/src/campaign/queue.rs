@@ -1,0 +1,285 @@
+//! What a result set still lacks, and in which order it is run.
+//!
+//! Figures of a paper are often views of the same runs: S22's mean delay, jitter and packets a second
+//! are. A run that several campaigns want (the same cell, seed and repetition) is done once, and each
+//! of them gets its record.
+
+use std::{
+    cmp::Reverse,
+    collections::{HashMap, VecDeque},
+    time::Duration,
+};
+
+use super::{
+    cell::Cell,
+    file::{Campaign, Combination},
+    plan::{self, Turn},
+    record::{Outcome, Record},
+};
+
+/// How often a run is tried until it is kept, disturbed or not.
+pub(super) const ATTEMPTS: u32 = 3;
+
+/// A run that is to be done.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Job {
+    /// The campaigns that want it; at least one.
+    wanted_by: Vec<Place>,
+    /// From 1.
+    pub(super) attempt: u32,
+    /// That of the first attempt.
+    seed: u64,
+    expected: Duration,
+    load: f64,
+}
+
+/// Whose a run is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Place {
+    /// Which of the set's campaigns.
+    campaign: usize,
+    turn: Turn,
+}
+
+impl Job {
+    pub(crate) fn cell<'a>(&self, campaigns: &'a [Campaign]) -> &'a Cell {
+        let Place { campaign, turn } = self.wanted_by[0];
+        &campaigns[campaign].cells[turn.cell].cell
+    }
+
+    /// About how long it takes.
+    pub(crate) fn expected(&self) -> Duration {
+        self.expected
+    }
+
+    /// See [`plan::load`]. What was disturbed has more room the next time: some runs need more calm
+    /// than others.
+    pub(super) fn load(&self) -> f64 {
+        const MORE: i32 = 4;
+        self.load * f64::from(MORE.pow(self.attempt - 1))
+    }
+
+    /// Whether several campaigns want it.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.wanted_by.len() > 1
+    }
+
+    /// A repetition has other chances, else it would fail as before.
+    pub(super) fn seed(&self) -> u64 {
+        self.seed.wrapping_add(u64::from(self.attempt - 1))
+    }
+
+    /// The same once more, if it has not been tried often enough.
+    pub(super) fn again(mut self) -> Option<Self> {
+        self.attempt += 1;
+        (self.attempt <= ATTEMPTS).then_some(self)
+    }
+
+    /// What it found, for each campaign that wants it.
+    pub(super) fn records(&self, campaigns: &[Campaign], outcome: &Outcome) -> Vec<Record> {
+        let record = |place: &Place| place.record(campaigns, self.attempt, self.seed(), outcome);
+        self.wanted_by.iter().map(record).collect()
+    }
+}
+
+impl Place {
+    fn record(&self, campaigns: &[Campaign], attempt: u32, seed: u64, outcome: &Outcome) -> Record {
+        let campaign = &campaigns[self.campaign];
+        let combination = &campaign.cells[self.turn.cell];
+        Record {
+            campaign: campaign.name.clone(),
+            levels: combination.levels.clone(),
+            repetition: self.turn.repetition,
+            attempt,
+            seed,
+            cell: combination.cell.clone(),
+            outcome: outcome.clone(),
+        }
+    }
+}
+
+/// What a set lacks.
+#[derive(Debug, Default)]
+pub(crate) struct Lacking {
+    /// To be run, the campaigns with the longest cells first, so that short ones fill what is left at
+    /// the end.
+    pub(crate) jobs: VecDeque<Job>,
+    /// Records that one campaign has, and another lacks.
+    pub(crate) copies: Vec<Record>,
+    /// Runs that these campaigns have together.
+    pub(crate) all: usize,
+}
+
+impl Lacking {
+    /// Of these campaigns, with these records.
+    pub(crate) fn of(campaigns: &[Campaign], records: &[Record]) -> Self {
+        let mut finished = HashMap::new();
+        let mut attempts: HashMap<_, u32> = HashMap::new();
+        for record in records {
+            let key = (&record.campaign, &record.levels, record.repetition);
+            let tried = attempts.entry(key).or_default();
+            *tried = record.attempt.max(*tried);
+            if !record.outcome.is_disturbed() || record.attempt >= ATTEMPTS {
+                finished.insert(key, record);
+            }
+        }
+        let mut runs: Vec<(Job, Option<&Record>)> = Vec::new();
+        // Which of them are to be handed on.
+        let mut without = Vec::new();
+        let mut known = HashMap::new();
+        let expected: Vec<Vec<_>> = campaigns.iter().map(expected).collect();
+        for place in places(campaigns, &expected) {
+            let campaign = &campaigns[place.campaign];
+            let seed = plan::seed(campaign, place.turn);
+            let Combination { levels, cell } = &campaign.cells[place.turn.cell];
+            let expected = expected[place.campaign][place.turn.cell];
+            let key = (&campaign.name, levels, place.turn.repetition);
+            let number = *known.entry(seed).or_insert_with(|| {
+                let job = Job {
+                    wanted_by: Vec::new(),
+                    attempt: 1,
+                    seed,
+                    expected,
+                    load: plan::load(cell, expected),
+                };
+                runs.push((job, None));
+                runs.len() - 1
+            });
+            let (job, found) = &mut runs[number];
+            if let Some(record) = finished.get(&key) {
+                *found = Some(record);
+                continue;
+            }
+            without.push((number, place));
+            job.wanted_by.push(place);
+            let tried = attempts.get(&key).copied().unwrap_or_default();
+            job.attempt = job.attempt.max(tried + 1);
+        }
+        let copy = |(number, place): (usize, Place)| {
+            let found: &Record = runs[number].1?;
+            Some(place.record(campaigns, found.attempt, found.seed, &found.outcome))
+        };
+        let copies = without.into_iter().filter_map(copy).collect();
+        let all = runs.len();
+        let jobs = runs
+            .into_iter()
+            .filter(|(job, found)| found.is_none() && !job.wanted_by.is_empty());
+        Self {
+            jobs: jobs.map(|(job, _)| job).collect(),
+            copies,
+            all,
+        }
+    }
+}
+
+/// About how long each of its cells takes.
+fn expected(campaign: &Campaign) -> Vec<Duration> {
+    let cells = campaign.cells.iter();
+    cells.map(|one| plan::expected(&one.cell)).collect()
+}
+
+/// All runs of all campaigns, in the order in which they are begun.
+fn places(campaigns: &[Campaign], expected: &[Vec<Duration>]) -> Vec<Place> {
+    let mut order: Vec<_> = (0..campaigns.len()).collect();
+    order.sort_by_key(|number| Reverse(expected[*number].iter().max()));
+    let places = order.into_iter().flat_map(|campaign| {
+        let turns = plan::turns(&campaigns[campaign]).into_iter();
+        turns.map(move |turn| Place { campaign, turn })
+    });
+    places.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::campaign::file::Extent;
+
+    /// `mean` and `jitter` have two cells in common; `mean` has two more.
+    fn campaigns() -> Vec<Campaign> {
+        let campaign = |name: &str, metric: &str, loss: &str| {
+            let text = format!(
+                r#"
+                title = ""
+                source = ""
+                repetitions = 3
+                work.link = "s22/wifi"
+                factors.loss = {loss}
+                factors.transport = ["tls", "quic"]
+                plot = {{ kind = "lines", metric = "{metric}", x = "loss", series = "transport" }}
+                "#
+            );
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join(format!("{name}.toml"));
+            std::fs::write(&file, text).unwrap();
+            Campaign::load(&file, Extent::Full).unwrap()
+        };
+        vec![
+            campaign("mean", "latency_mean", r#"["0%", "1%"]"#),
+            campaign("jitter", "latency_rsd", r#"["1%"]"#),
+        ]
+    }
+
+    #[test]
+    fn a_run_that_two_campaigns_want_is_done_once_and_recorded_for_both() {
+        let campaigns = campaigns();
+        let lacking = Lacking::of(&campaigns, &[]);
+        assert_eq!((lacking.all, lacking.jobs.len()), (12, 12));
+        assert_eq!(lacking.jobs.iter().filter(|job| job.is_shared()).count(), 6);
+        let records: Vec<_> = lacking
+            .jobs
+            .iter()
+            .flat_map(|job| job.records(&campaigns, &Outcome::default()))
+            .collect();
+        assert_eq!(records.len(), 12 + 6);
+        for record in records.iter().filter(|record| record.campaign == "jitter") {
+            assert_eq!(record.levels["loss"], "1%");
+            let twin = |other: &&Record| {
+                other.campaign == "mean"
+                    && (other.seed, &other.cell, &other.levels)
+                        == (record.seed, &record.cell, &record.levels)
+            };
+            assert_eq!(records.iter().filter(twin).count(), 1);
+        }
+        let done = Lacking::of(&campaigns, &records);
+        assert!(done.jobs.is_empty() && done.copies.is_empty());
+        assert_eq!(done.all, 12);
+    }
+
+    #[test]
+    fn a_record_that_one_of_two_campaigns_has_is_handed_on() {
+        let campaigns = campaigns();
+        let lacking = Lacking::of(&campaigns, &[]);
+        let shared = lacking.jobs.iter().find(|job| job.is_shared()).unwrap();
+        let both = shared.records(&campaigns, &Outcome::default());
+        for one in 0..2 {
+            let rest = Lacking::of(&campaigns, &both[one..=one]);
+            assert_eq!(rest.copies, both[1 - one..2 - one]);
+            assert_eq!(rest.jobs.len(), 11);
+        }
+    }
+
+    #[test]
+    fn a_disturbed_run_is_tried_again_with_another_seed_and_not_without_end() {
+        let campaigns = campaigns();
+        let lacking = Lacking::of(&campaigns, &[]);
+        let mut job = lacking.jobs[0].clone();
+        let mut seeds = vec![job.seed()];
+        let failed = Outcome {
+            error: Some("failed".to_owned()),
+            ..Outcome::default()
+        };
+        loop {
+            let records = job.records(&campaigns, &failed);
+            let next = Lacking::of(&campaigns, &records).jobs;
+            let Some(again) = job.clone().again() else {
+                assert_eq!(next.len(), lacking.jobs.len() - 1);
+                break;
+            };
+            assert!(next.contains(&again), "{again:?}");
+            seeds.push(again.seed());
+            job = again;
+        }
+        assert_eq!(seeds.len(), 3);
+        assert!(seeds[0] != seeds[1] && seeds[1] != seeds[2] && seeds[2] != seeds[0]);
+    }
+}
