@@ -8,7 +8,7 @@ use std::{
 
 use mq_broker::Settings;
 use mq_codec::QoS;
-use mq_testkit::{Scheme, TestBroker};
+use mq_testkit::{SCHEMES, TestBroker};
 use mq_transport::{ConnectOptions, Connector, Trust};
 use tokio::{
     sync::Semaphore,
@@ -21,9 +21,6 @@ use crate::{
     options::Options,
     packet::Version,
 };
-
-/// The transports that the broker listens with; one more is one more here.
-const SCHEMES: &[Scheme] = &[Scheme::Tcp, Scheme::Tls, Scheme::Quic];
 
 /// Cases at once: most of their time is waiting.
 const AT_ONCE: usize = 32;
