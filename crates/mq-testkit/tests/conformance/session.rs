@@ -143,7 +143,7 @@ async fn a_session_lasts_as_long_as_its_connection(lab: Lab) {
 async fn a_session_ends_when_its_expiry_has_passed(lab: Lab) {
     let topic = lab.topic("t");
     let short = || {
-        let expiry = property::four(property::SESSION_EXPIRY, 2);
+        let expiry = property::four(property::SESSION_EXPIRY, 4);
         Connect {
             clean: false,
             ..lab.hello("c").property(expiry)
@@ -157,7 +157,7 @@ async fn a_session_ends_when_its_expiry_has_passed(lab: Lab) {
     assert!(ack.session_present);
     wire.alive().await;
     wire.leave().await;
-    sleep(Duration::from_secs(4)).await;
+    sleep(Duration::from_secs(6)).await;
     let (mut wire, ack) = lab.connected(&short()).await;
     assert!(!ack.session_present);
     lab.client("other").await.publish(&topic, "x", 1).await;

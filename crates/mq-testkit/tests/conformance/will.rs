@@ -201,12 +201,12 @@ async fn a_delayed_will_waits(lab: Lab) {
 
 async fn a_delayed_will_is_not_published_for_who_comes_back(lab: Lab) {
     let (topic, mut watcher) = watcher(&lab).await;
-    let hello = lab.kept("c").will(Will::new(&topic, "gone").delayed(2));
+    let hello = lab.kept("c").will(Will::new(&topic, "gone").delayed(4));
     lab.connected(&hello).await.0.cut();
     let (wire, ack) = lab.connected(&hello).await;
     assert!(ack.session_present);
     wire.leave().await;
-    sleep(Duration::from_secs(3)).await;
+    sleep(Duration::from_secs(5)).await;
     watcher.quiet().await;
 }
 
