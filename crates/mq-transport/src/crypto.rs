@@ -3,8 +3,8 @@
 use std::{fmt, str::FromStr, sync::Arc};
 
 use rustls::{
-    NamedGroup, SupportedProtocolVersion,
-    crypto::{CryptoProvider, SupportedKxGroup},
+    NamedGroup, SupportedProtocolVersion, Tls13CipherSuite,
+    crypto::{CryptoProvider, SupportedKxGroup, tls13::OkmBlock},
 };
 
 use crate::Error;
@@ -256,10 +256,33 @@ names!(TlsVersion, "TLS version", Tls12 = "1.2", Tls13 = "1.3");
 
 /// SHA-256, from the provider that is there anyway.
 pub(crate) fn sha256(data: &[u8]) -> [u8; 32] {
-    let suite = backend::cipher_suite::TLS13_AES_128_GCM_SHA256;
-    let common = &suite.tls13().expect("it is a TLS 1.3 suite").common;
-    let hash = common.hash_provider.hash(data);
+    let hash = with_sha256().common.hash_provider.hash(data);
     hash.as_ref().try_into().expect("SHA-256 has 32 bytes")
+}
+
+/// A key for HMAC-SHA-256.
+pub(crate) struct HmacKey(OkmBlock);
+
+impl HmacKey {
+    /// Derives one from a secret, of its own for each `purpose` (HKDF, RFC 5869): it tells nothing of
+    /// the secret.
+    pub(crate) fn derive(secret: &[u8], purpose: &[u8]) -> Self {
+        let hkdf = with_sha256().hkdf_provider;
+        Self(
+            hkdf.extract_from_secret(None, secret)
+                .expand_block(&[purpose]),
+        )
+    }
+
+    pub(crate) fn sign(&self, data: &[u8]) -> [u8; 32] {
+        let tag = with_sha256().hkdf_provider.hmac_sign(&self.0, data);
+        tag.as_ref().try_into().expect("SHA-256 has 32 bytes")
+    }
+}
+
+fn with_sha256() -> &'static Tls13CipherSuite {
+    let suite = backend::cipher_suite::TLS13_AES_128_GCM_SHA256;
+    suite.tls13().expect("it is a TLS 1.3 suite")
 }
 
 #[cfg(test)]

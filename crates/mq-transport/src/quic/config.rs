@@ -16,8 +16,12 @@ use quinn::{
     QlogStream, ServerConfig, TokenMemoryCache, TokioRuntime, TransportConfig, VarInt, congestion,
     crypto::rustls::{QuicClientConfig, QuicServerConfig},
 };
+use quinn_proto::HashedConnectionIdGenerator;
 
-use super::session::{WatchedClient, WatchedServer};
+use super::{
+    reset::ResetKey,
+    session::{WatchedClient, WatchedServer},
+};
 use crate::{
     Address, CongestionControl, ConnectOptions, Error, ListenOptions, QuicOptions, Scheme,
     SocketOptions,
@@ -121,11 +125,14 @@ impl Server {
         config.max_incoming(usize::try_from(options.backlog).unwrap_or(usize::MAX));
         let transport = transport_config(&options.quic, options.congestion)?;
         config.transport_config(Arc::new(transport));
-        let endpoint = endpoint(local, Some(config.clone()), &options.quic, &options.socket)
-            .map_err(|error| match error {
+        let reset = options.identity.as_ref().map(ResetKey::of);
+        let server = Some((config.clone(), reset));
+        let endpoint = endpoint(local, server, &options.quic, &options.socket).map_err(
+            |error| match error {
                 Error::Io(source) => listen_error(address, source),
                 other => other,
-            })?;
+            },
+        )?;
         Ok(Self {
             endpoint,
             config,
@@ -149,12 +156,18 @@ impl Server {
 
 fn endpoint(
     local: SocketAddr,
-    server: Option<ServerConfig>,
+    server: Option<(ServerConfig, Option<ResetKey>)>,
     quic: &QuicOptions,
     socket: &SocketOptions,
 ) -> Result<Endpoint, Error> {
     let socket = bind_udp(local, socket)?;
     let mut config = EndpointConfig::default();
+    let (server, reset) = server.unzip();
+    if let Some(reset) = reset.flatten() {
+        let key = reset.connection_ids();
+        config.cid_generator(move || Box::new(HashedConnectionIdGenerator::from_key(key)));
+        config.reset_key(Arc::new(reset));
+    }
     let payload = quic.max_udp_payload.max(1472);
     config
         .max_udp_payload_size(payload)

@@ -2,6 +2,7 @@
 
 mod config;
 mod link;
+mod reset;
 mod session;
 
 pub(crate) use config::{ClientEndpoints, Server};
