@@ -11,7 +11,8 @@ use tokio::{
 use tracing::{debug, warn};
 
 use crate::{
-    Error, Store, conn, hub::Hub, mailbox::MailboxLimits, metrics::Metrics, ticket_file::TicketFile,
+    DiskStore, Durability, Error, Store, conn, hub::Hub, mailbox::MailboxLimits, metrics::Metrics,
+    ticket_file::TicketFile,
 };
 
 /// How a broker is made. [`Config`](crate::Config) makes one from a file.
@@ -60,6 +61,17 @@ pub struct Settings {
     pub shutdown_timeout: Duration,
     /// What outlives the broker; `None`, the default, for nothing.
     pub store: Option<Arc<dyn Store>>,
+    /// Where it is kept on disk, if there is no [`store`](Self::store): [`Broker::start`] opens it.
+    pub store_file: Option<StoreFile>,
+}
+
+/// A [`DiskStore`] that is to be opened.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StoreFile {
+    /// The file; made if it is not there. Its folder has to be.
+    pub path: PathBuf,
+    /// When what is recorded is on the disk.
+    pub durability: Durability,
 }
 
 impl Settings {
@@ -82,6 +94,7 @@ impl Settings {
             max_session_expiry: None,
             shutdown_timeout: Duration::from_secs(5),
             store: None,
+            store_file: None,
         }
     }
 }
@@ -114,6 +127,13 @@ impl Broker {
         if settings.listeners.is_empty() {
             return Err(Error::NoListener);
         }
+        // Before it says that it listens: what was kept may not be readable.
+        if let (None, Some(StoreFile { path, durability })) =
+            (&settings.store, &settings.store_file)
+        {
+            settings.store = Some(Arc::new(DiskStore::open(path, *durability)?));
+        }
+        let hub = Hub::new(settings.mailbox, settings.store.clone())?;
         settings.listen.early_data = settings.early_data;
         let mut listeners = Vec::new();
         for address in &settings.listeners {
@@ -121,7 +141,6 @@ impl Broker {
         }
         let addresses: Vec<_> = listeners.iter().map(Listener::local_address).collect();
         let shutdown = watch::Sender::new(false);
-        let hub = Hub::new(settings.mailbox, settings.store.clone())?;
         let hub = Arc::new(hub);
         // Last of all that can fail, so that a broker that does not start leaves the tickets where
         // they are; nobody is accepted yet.

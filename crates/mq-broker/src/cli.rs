@@ -6,7 +6,7 @@ use clap::Args;
 use mq_transport::{Address, CongestionControl, EarlyDataPolicy, ServerIdentity};
 use tracing::{info, warn};
 
-use crate::{Broker, Config, Error, Settings};
+use crate::{Broker, Config, Error, Settings, StoreFile};
 
 /// What a log filter leaves out: quinn warns of address validation tokens that are used in another
 /// order than they were given in, which clients may do as they like; the address is then validated
@@ -36,6 +36,9 @@ pub struct BrokerArgs {
     /// removed at start, written at a graceful end; needs --cert and a folder of the broker's own
     #[arg(long, value_name = "FILE")]
     pub ticket_file: Option<PathBuf>,
+    /// Keep sessions, subscriptions, queued and retained messages in this file; made if it is not there
+    #[arg(long, value_name = "FILE")]
+    pub store: Option<PathBuf>,
     /// Congestion control of all transports: reno, cubic or bbr
     #[arg(long, value_name = "NAME")]
     pub congestion: Option<CongestionControl>,
@@ -77,6 +80,11 @@ impl BrokerArgs {
         }
         if self.ticket_file.is_some() {
             settings.ticket_file.clone_from(&self.ticket_file);
+        }
+        if let Some(path) = self.store.clone() {
+            let durability = settings.store_file.map(|file| file.durability);
+            let durability = durability.unwrap_or_default();
+            settings.store_file = Some(StoreFile { path, durability });
         }
         if let Some(name) = self.congestion {
             settings.listen.congestion = Some(name);

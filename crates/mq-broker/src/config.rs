@@ -10,7 +10,7 @@ use mq_codec::QoS;
 use mq_transport::{Address, EarlyDataPolicy, ServerIdentity};
 use serde::Deserialize;
 
-use crate::{Error, Settings};
+use crate::{Durability, Error, Settings, StoreFile};
 
 /// The configuration file. Every key is optional and unknown keys are errors.
 ///
@@ -23,6 +23,11 @@ use crate::{Error, Settings};
 /// key = "server.key"
 /// early_data = "full"             # off, connect or full
 /// ticket_file = "/var/lib/mqbroker/tickets"  # carries tickets over a restart; none if absent
+///
+/// [store]                         # nothing is kept if absent
+/// path = "/var/lib/mqbroker/store"
+/// durability = "always"           # interval or off: see Durability for what each may lose
+/// interval_ms = 1000              # of interval
 ///
 /// [ws]
 /// allowed_origins = ["https://app.example"]  # of web pages; all if absent
@@ -40,12 +45,65 @@ pub struct Config {
     pub listen: Vec<String>,
     /// Certificate and key, and early data.
     pub tls: TlsConfig,
+    /// What outlives the broker.
+    pub store: Option<StoreConfig>,
     /// Who may come over WebSocket.
     pub ws: WsConfig,
     /// Bounds on what clients can use.
     pub limits: LimitsConfig,
 }
 
+/// The `[store]` table.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StoreConfig {
+    /// The file.
+    pub path: PathBuf,
+    /// `always`, the default, `interval` or `off`; see [`Durability`].
+    #[serde(default)]
+    pub durability: DurabilityName,
+    /// Milliseconds, for `interval` alone; 1000 unless given: about what a disk's own cache holds back.
+    pub interval_ms: Option<u64>,
+}
+
+/// The names of [`Durability`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DurabilityName {
+    /// [`Durability::Always`].
+    #[default]
+    Always,
+    /// [`Durability::Interval`].
+    Interval,
+    /// [`Durability::Off`].
+    Off,
+}
+
+impl StoreConfig {
+    fn into_file(self) -> Result<StoreFile, String> {
+        let durability = match (self.durability, self.interval_ms) {
+            (DurabilityName::Interval, Some(0)) => {
+                return Err("store.interval_ms: 0 is `durability = \"always\"`".to_owned());
+            }
+            (DurabilityName::Interval, every) => {
+                Durability::Interval(Duration::from_millis(every.unwrap_or(1000)))
+            }
+            (_, Some(_)) => {
+                return Err(
+                    "store.interval_ms: only `durability = \"interval\"` has one".to_owned(),
+                );
+            }
+            (DurabilityName::Always, None) => Durability::Always,
+            (DurabilityName::Off, None) => Durability::Off,
+        };
+        Ok(StoreFile {
+            path: self.path,
+            durability,
+        })
+    }
+}
+
+/// The `[tls]` table; it holds for TLS and QUIC.
 /// The `[tls]` table; it holds for TLS, QUIC and WebSocket over TLS.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -148,6 +206,8 @@ impl Config {
                 .map_err(|error| wrong(format!("tls.early_data: {error}")))?;
         }
         settings.ticket_file = self.tls.ticket_file;
+        let store = self.store.map(StoreConfig::into_file);
+        settings.store_file = store.transpose().map_err(wrong)?;
         settings.listen.allowed_origins = self.ws.allowed_origins;
         let limits = self.limits;
         let protocol = &mut settings.protocol;
@@ -250,8 +310,33 @@ mod tests {
     }
 
     #[test]
+    fn a_store_has_a_durability() {
+        for (text, durability) in [
+            ("", Durability::Always),
+            ("durability = \"off\"", Durability::Off),
+            (
+                "durability = \"interval\"\ninterval_ms = 5",
+                Durability::Interval(Duration::from_millis(5)),
+            ),
+        ] {
+            let settings = read(&format!("[store]\npath = \"s\"\n{text}\n")).unwrap();
+            let path = PathBuf::from("s");
+            assert_eq!(settings.store_file, Some(StoreFile { path, durability }));
+        }
+    }
+
+    #[test]
     fn mistakes_are_named_with_line_and_key() {
         for (text, part) in [
+            ("[store]\n", "missing field `path`"),
+            (
+                "[store]\npath = \"s\"\ninterval_ms = 5\n",
+                "store.interval_ms: only",
+            ),
+            (
+                "[store]\npath = \"s\"\ndurability = \"never\"\n",
+                "line 3: unknown variant `never`",
+            ),
             ("\n\nlissen = []\n", "FILE: line 3: unknown field `lissen`"),
             (
                 "[limits]\nmaximum_qos = 3\n",

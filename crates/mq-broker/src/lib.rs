@@ -42,9 +42,9 @@ mod session;
 pub mod store;
 mod ticket_file;
 
-pub use broker::{Broker, Settings};
+pub use broker::{Broker, Settings, StoreFile};
 pub use config::Config;
 pub use error::Error;
 pub use mailbox::MailboxLimits;
 pub use metrics::{Gauge, Metrics};
-pub use store::{MemoryStore, Store};
+pub use store::{DiskStore, Durability, MemoryStore, Store};

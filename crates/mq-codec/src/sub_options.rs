@@ -49,7 +49,9 @@ impl From<QoS> for SubscriptionOptions {
 }
 
 impl SubscriptionOptions {
-    pub(crate) fn bits(self, version: Version) -> u8 {
+    /// The byte that stands behind the filter in SUBSCRIBE (§3.8.3.1).
+    #[must_use]
+    pub fn bits(self, version: Version) -> u8 {
         let qos = self.qos as u8;
         if version < Version::V5 {
             return qos;
@@ -59,7 +61,11 @@ impl SubscriptionOptions {
             | (self.retain_handling as u8) << 4
     }
 
-    pub(crate) fn from_bits(bits: u8, version: Version) -> Result<Self, DecodeError> {
+    /// The options of such a byte.
+    ///
+    /// # Errors
+    /// [`DecodeError::ReservedSubscriptionOptions`] if there are none.
+    pub fn from_bits(bits: u8, version: Version) -> Result<Self, DecodeError> {
         let invalid = DecodeError::ReservedSubscriptionOptions { bits };
         let Some(qos) = QoS::from_bits(bits & 0b11) else {
             return Err(invalid);

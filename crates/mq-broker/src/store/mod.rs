@@ -11,6 +11,7 @@
 //! At the start the broker gets back a [`Snapshot`]: what [`Snapshot::apply`] makes of all changes.
 //! Wills are not kept: a broker that ends publishes none.
 
+mod disk;
 mod journal;
 mod memory;
 mod snapshot;
@@ -27,6 +28,7 @@ use mq_codec::{
 use mq_proto::{Delivery, Message};
 use tokio::sync::watch;
 
+pub use disk::{DiskStore, Durability};
 pub(crate) use journal::{Journal, StoreFailed};
 pub use memory::MemoryStore;
 pub use snapshot::{Life, SessionRecord, Snapshot};

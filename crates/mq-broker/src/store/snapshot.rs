@@ -74,17 +74,40 @@ impl Snapshot {
         }
     }
 
+    /// The changes that leave out what has expired at `now`.
+    #[must_use]
+    pub fn expired(&self, now: SystemTime) -> Vec<Change> {
+        let is_over = |message: &StoredMessage| message.expires_at.is_some_and(|at| at <= now);
+        let retained = self.retained.iter();
+        let mut changes: Vec<_> = retained
+            .filter(|(_, message)| is_over(message))
+            .map(|(topic, _)| Change::Unretained(topic.clone()))
+            .collect();
+        for (client_id, session) in &self.sessions {
+            let of = |change| Change::Session(client_id.clone(), change);
+            let is_over_itself = match session.life {
+                Life::Connected(expiry) => expiry == Some(Duration::ZERO),
+                Life::Away(expires_at) => expires_at.is_some_and(|at| at <= now),
+            };
+            if is_over_itself {
+                changes.push(of(SessionChange::Ended));
+                continue;
+            }
+            let queued = session
+                .queued
+                .iter()
+                .filter(|(_, message)| is_over(message));
+            changes
+                .extend(queued.map(|(number, _)| of(SessionChange::Unqueued { number: *number })));
+        }
+        changes
+    }
+
     /// Leaves out what has expired at `now`.
     pub fn expire(&mut self, now: SystemTime) {
-        let is_fresh = |message: &StoredMessage| message.expires_at.is_none_or(|at| at > now);
-        self.retained.retain(|_, message| is_fresh(message));
-        self.sessions.retain(|_, session| {
-            session.queued.retain(|_, message| is_fresh(message));
-            match session.life {
-                Life::Connected(expiry) => expiry != Some(Duration::ZERO),
-                Life::Away(expires_at) => expires_at.is_none_or(|at| at > now),
-            }
-        });
+        for change in self.expired(now) {
+            self.apply(change);
+        }
     }
 }
 

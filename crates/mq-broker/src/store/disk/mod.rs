@@ -1,0 +1,199 @@
+//! The store on disk: one file, a database of redb.
+//!
+//! ```text
+//!  connections --record--> waiting calls --one commit for all of them--> file
+//!       ^                                                                  |
+//!       +-------------------------- settled -------------------------------+
+//! ```
+//!
+//! A thread takes all calls that have come while the last commit was on its way to the disk, and
+//! commits them together: the more connections wait, the more messages a commit carries. What a call
+//! brought is there whole after a crash, or not at all.
+
+mod encoding;
+mod tables;
+mod worker;
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread::JoinHandle,
+    time::{Duration, SystemTime},
+};
+
+use redb::{Database, DatabaseError, StorageBackend, StorageError};
+use tokio::sync::watch;
+
+use super::{Change, Position, Snapshot, Store, StoreError};
+use tables::{Failed, Tables};
+use worker::{Calls, Worker};
+
+/// Pages that are kept in memory, in bytes: for what a broker that has nothing to do needs little of.
+const CACHE: usize = 16 << 20;
+
+/// When what was recorded is on the disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Durability {
+    /// Before it counts as settled: what was acknowledged survives a crash and a power failure.
+    #[default]
+    Always,
+    /// At most so long after it has settled: a crash or a power failure may lose what was
+    /// acknowledged in that time, and QoS 2 messages may arrive twice.
+    Interval(Duration),
+    /// When the broker ends, and now and then: a crash may lose everything since then, minutes of it.
+    Off,
+}
+
+/// Keeps everything in one file.
+///
+/// It ends with this value, and everything that was recorded is on the disk then. A file belongs to one
+/// broker at a time.
+pub struct DiskStore {
+    path: PathBuf,
+    database: Arc<Database>,
+    calls: Arc<Calls>,
+    settled: watch::Receiver<Position>,
+    worker: Option<JoinHandle<()>>,
+}
+
+impl DiskStore {
+    /// Opens the file, or makes it.
+    ///
+    /// # Errors
+    /// If it cannot be read and written, is in use, is damaged, or is of a later version; the error
+    /// names the file. It is left as it is.
+    pub fn open(path: &Path, durability: Durability) -> Result<Self, StoreError> {
+        let database = Database::builder().set_cache_size(CACHE).create(path);
+        let of_file = |error: String| StoreError(format!("{}: {error}", path.display()));
+        let database = database.map_err(|error| of_file(opening(&error)))?;
+        Self::start(path.to_owned(), database, durability)
+            .map_err(|error| of_file(error.to_string()))
+    }
+
+    /// The same on something that stands for a file.
+    #[doc(hidden)]
+    pub fn on(backend: impl StorageBackend, durability: Durability) -> Result<Self, StoreError> {
+        let database = Database::builder()
+            .set_cache_size(CACHE)
+            .create_with_backend(backend);
+        let database = database.map_err(|error| StoreError(opening(&error)))?;
+        let started = Self::start(PathBuf::from("the store"), database, durability);
+        started.map_err(|error| StoreError(error.to_string()))
+    }
+
+    fn start(path: PathBuf, database: Database, durability: Durability) -> Result<Self, Failed> {
+        let database = Arc::new(database);
+        let tables = Tables::open(&database)?;
+        let sender = watch::Sender::new(Position::default());
+        let settled = sender.subscribe();
+        let calls = Arc::new(Calls::default());
+        let worker = Worker {
+            path: path.clone(),
+            database: Arc::clone(&database),
+            tables,
+            calls: Arc::clone(&calls),
+            settled: sender,
+            durability,
+        };
+        let thread = std::thread::Builder::new().name("store".to_owned());
+        let worker = thread.spawn(move || worker.run()).map_err(Failed::Thread)?;
+        Ok(Self {
+            path,
+            database,
+            calls,
+            settled,
+            worker: Some(worker),
+        })
+    }
+
+    /// Writes all that is settled now to another file, which must not exist yet, and has it on the disk
+    /// before this returns. The broker goes on meanwhile.
+    ///
+    /// # Errors
+    /// If it cannot be written; then it is not there.
+    pub fn back_up(&self, to: &Path) -> Result<(), StoreError> {
+        let of_file = |error: String| StoreError(format!("backup {}: {error}", to.display()));
+        if to.exists() {
+            return Err(of_file("there is such a file already".to_owned()));
+        }
+        // Nobody takes half a copy for a whole one.
+        let part = to.with_extension("part");
+        let _ = std::fs::remove_file(&part);
+        let written = Database::create(&part)
+            .map_err(|error| opening(&error))
+            .and_then(|copy| tables::copy(&self.database, &copy).map_err(|error| error.to_string()))
+            .and_then(|()| std::fs::rename(&part, to).map_err(|error| error.to_string()))
+            .and_then(|()| sync_folder(to).map_err(|error| error.to_string()));
+        if written.is_err() {
+            let _ = std::fs::remove_file(&part);
+        }
+        written.map_err(of_file)
+    }
+}
+
+impl Store for DiskStore {
+    fn load(&self) -> Result<Snapshot, StoreError> {
+        let now = SystemTime::now();
+        let kept = tables::load(&self.database);
+        let of_file = |error: String| StoreError(format!("{}: {error}", self.path.display()));
+        let mut snapshot = kept.map_err(|error| of_file(error.to_string()))?;
+        // What nobody will ask for again need not stay in the file.
+        let expired = snapshot.expired(now);
+        if !expired.is_empty() {
+            self.record(expired);
+        }
+        snapshot.expire(now);
+        Ok(snapshot)
+    }
+
+    fn record(&self, changes: Vec<Change>) -> Position {
+        self.calls.add(changes)
+    }
+
+    fn settled(&self) -> watch::Receiver<Position> {
+        self.settled.clone()
+    }
+}
+
+impl Drop for DiskStore {
+    fn drop(&mut self) {
+        self.calls.end();
+        if let Some(worker) = self.worker.take() {
+            // It has said what went wrong, if anything did.
+            let _ = worker.join();
+        }
+    }
+}
+
+impl fmt::Debug for DiskStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DiskStore")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A rename is on the disk when its folder is.
+fn sync_folder(of: &Path) -> std::io::Result<()> {
+    let folder = of.parent().filter(|folder| !folder.as_os_str().is_empty());
+    std::fs::File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// Why a file cannot be opened, and what to do.
+fn opening(error: &DatabaseError) -> String {
+    match error {
+        DatabaseError::DatabaseAlreadyOpen => "another broker has it open".to_owned(),
+        DatabaseError::UpgradeRequired(_) => {
+            "it is of a version that this broker cannot read any more".to_owned()
+        }
+        DatabaseError::Storage(StorageError::Corrupted(problem)) => {
+            format!("it is damaged ({problem}): put a backup in its place")
+        }
+        DatabaseError::Storage(StorageError::Io(error)) => error.to_string(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

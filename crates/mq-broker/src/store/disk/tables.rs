@@ -1,0 +1,368 @@
+//! What the file consists of, and how changes change it.
+
+use std::collections::{HashMap, HashSet};
+
+use mq_codec::{ByteStr, DecodeError, EncodeError, PacketId, TopicFilter, TopicName, Version};
+use redb::{
+    Database, Key, ReadTransaction, ReadableDatabase as _, ReadableTable as _, Table,
+    TableDefinition, TableError, Value, WriteTransaction,
+};
+
+use super::{
+    super::{Change, Life, SessionChange, SessionRecord, Snapshot},
+    encoding,
+};
+
+/// The version of all below. A file of another is refused.
+const FORMAT: u64 = 1;
+
+/// `format`.
+const ABOUT: TableDefinition<'_, &str, u64> = TableDefinition::new("about");
+/// Client identifier -> life.
+const SESSIONS: TableDefinition<'_, &str, (u8, u64)> = TableDefinition::new("sessions");
+/// Client identifier and filter -> options and subscription identifier.
+const SUBSCRIPTIONS: TableDefinition<'_, (&str, &str), (u8, u32)> =
+    TableDefinition::new("subscriptions");
+/// Client identifier and number -> message.
+const QUEUED: TableDefinition<'_, (&str, u64), &[u8]> = TableDefinition::new("queued");
+/// Client identifier and packet identifier -> place in the order of first sending, and message; none
+/// of it once PUBREC has come.
+const IN_FLIGHT: TableDefinition<'_, (&str, u16), (u64, &[u8])> = TableDefinition::new("in_flight");
+/// Client identifier and packet identifier of QoS 2 messages that came.
+const RECEIVED: TableDefinition<'_, (&str, u16), ()> = TableDefinition::new("received");
+/// Topic -> message.
+const RETAINED: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("retained");
+
+/// Why the file cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failed {
+    #[error(transparent)]
+    Database(Box<redb::Error>),
+    #[error("it is of the format {0}: this broker reads {FORMAT}")]
+    Format(u64),
+    #[error("what it has is damaged: put a backup in its place")]
+    Damaged,
+    #[error("what it has is damaged ({0}): put a backup in its place")]
+    Decode(#[from] DecodeError),
+    #[error("a value cannot be written: {0}")]
+    Encode(#[from] EncodeError),
+    #[error("no thread can be started: {0}")]
+    Thread(std::io::Error),
+}
+
+macro_rules! from_redb {
+    ($($error:ident)*) => {
+        $(impl From<redb::$error> for Failed {
+            fn from(error: redb::$error) -> Self {
+                Self::Database(Box::new(error.into()))
+            }
+        })*
+    };
+}
+
+from_redb! { TransactionError TableError StorageError CommitError SetDurabilityError }
+
+/// What the thread that writes knows of the file.
+#[derive(Debug)]
+pub(super) struct Tables {
+    /// Changes of sessions that have ended come to nothing.
+    sessions: HashSet<ByteStr>,
+    /// The next place in the order of first sending.
+    next_sent: u64,
+}
+
+impl Tables {
+    /// Makes what is missing in a new file, and reads what the writer has to know.
+    pub(super) fn open(database: &Database) -> Result<Self, Failed> {
+        let transaction = database.begin_write()?;
+        {
+            let mut about = transaction.open_table(ABOUT)?;
+            let format = about.get("format")?.map(|format| format.value());
+            match format {
+                Some(FORMAT) => {}
+                Some(other) => return Err(Failed::Format(other)),
+                None => {
+                    about.insert("format", FORMAT)?;
+                }
+            }
+        }
+        let rows = Rows::open(&transaction)?;
+        let mut sessions = HashSet::new();
+        for row in rows.sessions.iter()? {
+            sessions.insert(text(row?.0.value())?);
+        }
+        let mut next_sent = 0;
+        for row in rows.in_flight.iter()? {
+            next_sent = next_sent.max(row?.1.value().0 + 1);
+        }
+        drop(rows);
+        transaction.commit()?;
+        Ok(Self {
+            sessions,
+            next_sent,
+        })
+    }
+
+    /// Makes the changes of all calls, or none; with `sync` they and all before are on the disk then.
+    pub(super) fn commit(
+        &mut self,
+        database: &Database,
+        calls: Vec<Vec<Change>>,
+        sync: bool,
+    ) -> Result<(), Failed> {
+        let mut transaction = database.begin_write()?;
+        if sync {
+            // After a crash the file opens at once, however large it is.
+            transaction.set_quick_repair(true);
+        } else {
+            transaction.set_durability(redb::Durability::None)?;
+        }
+        let mut rows = Rows::open(&transaction)?;
+        for change in calls.into_iter().flatten() {
+            self.apply(&mut rows, change)?;
+        }
+        drop(rows);
+        transaction.commit()?;
+        Ok(())
+    }
+
+    fn apply(&mut self, rows: &mut Rows<'_>, change: Change) -> Result<(), Failed> {
+        match change {
+            Change::Session(client_id, change) => self.apply_to(rows, &client_id, change),
+            Change::Retained(message) => {
+                let value = encoding::message(&message)?;
+                let topic = message.message.topic.as_str();
+                rows.retained.insert(topic, &value[..])?;
+                Ok(())
+            }
+            Change::Unretained(topic) => {
+                rows.retained.remove(topic.as_str())?;
+                Ok(())
+            }
+        }
+    }
+
+    fn apply_to(
+        &mut self,
+        rows: &mut Rows<'_>,
+        client_id: &ByteStr,
+        change: SessionChange,
+    ) -> Result<(), Failed> {
+        let client = client_id.as_str();
+        match change {
+            SessionChange::Attached { expiry } => {
+                if !self.sessions.contains(client_id) {
+                    self.sessions.insert(client_id.detached());
+                }
+                rows.set_life(client, Life::Connected(expiry))?;
+            }
+            // It has ended meanwhile.
+            _ if !self.sessions.contains(client_id) => {}
+            SessionChange::Detached { expires_at } => {
+                rows.set_life(client, Life::Away(expires_at))?;
+            }
+            SessionChange::Ended => {
+                self.sessions.remove(client_id);
+                rows.end(client)?;
+            }
+            SessionChange::Subscribed {
+                filter,
+                options,
+                subscription_id,
+            } => {
+                let value = encoding::subscription(options, subscription_id);
+                rows.subscriptions
+                    .insert((client, filter.as_str()), value)?;
+            }
+            SessionChange::Unsubscribed { filter } => {
+                rows.subscriptions.remove((client, filter.as_str()))?;
+            }
+            SessionChange::Queued { number, message } => {
+                let value = encoding::message(&message)?;
+                rows.queued.insert((client, number), &value[..])?;
+            }
+            SessionChange::Unqueued { number } => {
+                rows.queued.remove((client, number))?;
+            }
+            SessionChange::Sent { number, packet_id } => {
+                if let Some(message) = rows.queued.remove((client, number))? {
+                    let value = (self.next_sent, message.value());
+                    rows.in_flight.insert((client, packet_id.get()), value)?;
+                    self.next_sent += 1;
+                }
+            }
+            SessionChange::Released { packet_id } => {
+                let key = (client, packet_id.get());
+                let place = rows.in_flight.get(key)?.map(|sent| sent.value().0);
+                if let Some(place) = place {
+                    rows.in_flight.insert(key, (place, &[][..]))?;
+                }
+            }
+            SessionChange::Completed { packet_id } => {
+                rows.in_flight.remove((client, packet_id.get()))?;
+            }
+            SessionChange::Received { packet_id } => {
+                rows.received.insert((client, packet_id.get()), ())?;
+            }
+            SessionChange::ReceivedReleased { packet_id } => {
+                rows.received.remove((client, packet_id.get()))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The tables within one transaction.
+struct Rows<'t> {
+    sessions: Table<'t, &'static str, (u8, u64)>,
+    subscriptions: Table<'t, (&'static str, &'static str), (u8, u32)>,
+    queued: Table<'t, (&'static str, u64), &'static [u8]>,
+    in_flight: Table<'t, (&'static str, u16), (u64, &'static [u8])>,
+    received: Table<'t, (&'static str, u16), ()>,
+    retained: Table<'t, &'static str, &'static [u8]>,
+}
+
+impl<'t> Rows<'t> {
+    fn open(transaction: &'t WriteTransaction) -> Result<Self, TableError> {
+        Ok(Self {
+            sessions: transaction.open_table(SESSIONS)?,
+            subscriptions: transaction.open_table(SUBSCRIPTIONS)?,
+            queued: transaction.open_table(QUEUED)?,
+            in_flight: transaction.open_table(IN_FLIGHT)?,
+            received: transaction.open_table(RECEIVED)?,
+            retained: transaction.open_table(RETAINED)?,
+        })
+    }
+
+    fn set_life(&mut self, client: &str, life: Life) -> Result<(), Failed> {
+        self.sessions.insert(client, encoding::life(life))?;
+        Ok(())
+    }
+
+    /// Removes all that a session had.
+    fn end(&mut self, client: &str) -> Result<(), Failed> {
+        self.sessions.remove(client)?;
+        // The least identifier that is greater.
+        let next = format!("{client}\0");
+        let (from, to) = ((client, ""), (&next[..], ""));
+        self.subscriptions.retain_in(from..to, |_, _| false)?;
+        let (from, to) = ((client, 0), (&next[..], 0));
+        self.queued.retain_in(from..to, |_, _| false)?;
+        let (from, to) = ((client, 0), (&next[..], 0));
+        self.in_flight.retain_in(from..to, |_, _| false)?;
+        self.received.retain_in(from..to, |_, ()| false)?;
+        Ok(())
+    }
+}
+
+/// All that the file has.
+pub(super) fn load(database: &Database) -> Result<Snapshot, Failed> {
+    let transaction = database.begin_read()?;
+    let mut snapshot = Snapshot::default();
+    for row in transaction.open_table(SESSIONS)?.iter()? {
+        let (client, life) = row?;
+        let record = SessionRecord {
+            life: encoding::read_life(life.value())?,
+            ..SessionRecord::default()
+        };
+        snapshot.sessions.insert(text(client.value())?, record);
+    }
+    let sessions = &mut snapshot.sessions;
+    for row in transaction.open_table(SUBSCRIPTIONS)?.iter()? {
+        let (key, value) = row?;
+        let (client, filter) = key.value();
+        // Which version made it does not matter: this takes what any of them may ask for.
+        let filter = TopicFilter::in_version(filter, Version::V3_1_1);
+        let filter = filter.map_err(|_| Failed::Damaged)?;
+        let value = encoding::read_subscription(value.value())?;
+        session(sessions, client)?
+            .subscriptions
+            .insert(filter, value);
+    }
+    for row in transaction.open_table(QUEUED)?.iter()? {
+        let (key, value) = row?;
+        let (client, number) = key.value();
+        let message = encoding::read_message(value.value())?;
+        session(sessions, client)?.queued.insert(number, message);
+    }
+    let mut in_flight = Vec::new();
+    for row in transaction.open_table(IN_FLIGHT)?.iter()? {
+        let (key, value) = row?;
+        let ((client, id), (place, message)) = (key.value(), value.value());
+        let message = match message {
+            [] => None,
+            bytes => Some(encoding::read_message(bytes)?),
+        };
+        in_flight.push((place, text(client)?, packet_id(id)?, message));
+    }
+    in_flight.sort_by_key(|(place, ..)| *place);
+    for (_, client, id, message) in in_flight {
+        session(sessions, client.as_str())?
+            .in_flight
+            .push((id, message));
+    }
+    for row in transaction.open_table(RECEIVED)?.iter()? {
+        let (key, _) = row?;
+        let (client, id) = key.value();
+        session(sessions, client)?.received.insert(packet_id(id)?);
+    }
+    for row in transaction.open_table(RETAINED)?.iter()? {
+        let (topic, message) = row?;
+        let topic = TopicName::new(topic.value()).map_err(|_| Failed::Damaged)?;
+        let message = encoding::read_message(message.value())?;
+        snapshot.retained.insert(topic, message);
+    }
+    Ok(snapshot)
+}
+
+/// Rows of no session would be a damage.
+fn session<'a>(
+    sessions: &'a mut HashMap<ByteStr, SessionRecord>,
+    client: &str,
+) -> Result<&'a mut SessionRecord, Failed> {
+    sessions.get_mut(&text(client)?).ok_or(Failed::Damaged)
+}
+
+/// Copies everything from one database to another, as it is at one moment.
+pub(super) fn copy(from: &Database, to: &Database) -> Result<(), Failed> {
+    fn table<K: Key, V: Value>(
+        from: &ReadTransaction,
+        to: &WriteTransaction,
+        definition: TableDefinition<'_, K, V>,
+    ) -> Result<(), Failed> {
+        let mut copy = to.open_table(definition)?;
+        for row in from.open_table(definition)?.iter()? {
+            let (key, value) = row?;
+            copy.insert(key.value(), value.value())?;
+        }
+        Ok(())
+    }
+    let (from, to) = (from.begin_read()?, to.begin_write()?);
+    table(&from, &to, ABOUT)?;
+    table(&from, &to, SESSIONS)?;
+    table(&from, &to, SUBSCRIPTIONS)?;
+    table(&from, &to, QUEUED)?;
+    table(&from, &to, IN_FLIGHT)?;
+    table(&from, &to, RECEIVED)?;
+    table(&from, &to, RETAINED)?;
+    to.commit()?;
+    Ok(())
+}
+
+fn text(text: &str) -> Result<ByteStr, Failed> {
+    ByteStr::new(text).map_err(|_| Failed::Damaged)
+}
+
+fn packet_id(id: u16) -> Result<PacketId, Failed> {
+    PacketId::new(id).ok_or(Failed::Damaged)
+}
+
+/// For a test: as if another version had written it.
+#[cfg(test)]
+pub(super) fn set_format(database: &Database, format: u64) {
+    let transaction = database.begin_write().unwrap();
+    let mut about = transaction.open_table(ABOUT).unwrap();
+    about.insert("format", format).unwrap();
+    drop(about);
+    transaction.commit().unwrap();
+}

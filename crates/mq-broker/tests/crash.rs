@@ -1,0 +1,379 @@
+//! A broker that is killed without warning, over and over: what it acknowledged is there again.
+//!
+//! 40 times on each transport; `MQ_KILLS=500` for more, `MQ_SEED` for another run.
+
+#![cfg(unix)]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::print_stdout, reason = "counts and the seed are to be seen")]
+
+use std::{
+    collections::BTreeMap,
+    io::{BufRead as _, BufReader},
+    net::{TcpListener, UdpSocket},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use mq_client::{
+    Client, ClientBuilder, ConnectOptions, Outgoing, QoS, Reconnect, Subscription, Trust,
+};
+use tokio::time::{sleep, timeout};
+
+const HOUR: Duration = Duration::from_hours(1);
+
+/// How long things may take that take no time.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Topics with a retained message each.
+const RETAINED: usize = 4;
+
+/// The program, with everything that it needs to be started again.
+struct Broker {
+    folder: tempfile::TempDir,
+    url: String,
+    child: Option<Child>,
+}
+
+impl Broker {
+    fn new(scheme: &str, durability: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let configuration = format!("[store]\npath = \"none\"\ndurability = \"{durability}\"\n");
+        std::fs::write(folder.path().join("broker.toml"), configuration).unwrap();
+        let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+        std::fs::write(folder.path().join("cert.pem"), made.cert.pem()).unwrap();
+        let key = made.signing_key.serialize_pem();
+        std::fs::write(folder.path().join("key.pem"), key).unwrap();
+        let url = format!("{scheme}://127.0.0.1:{}", free_port());
+        let mut broker = Self {
+            folder,
+            url,
+            child: None,
+        };
+        broker.start();
+        let output = broker.child.as_mut().unwrap().stdout.take().unwrap();
+        let mut lines = BufReader::new(output).lines();
+        assert!(lines.any(|line| line.unwrap() == "ready"), "it has ended");
+        broker
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn start(&mut self) {
+        let child = Command::new(env!("CARGO_BIN_EXE_mqbroker"))
+            .args([
+                "--listen",
+                &self.url,
+                "--announce",
+                "--until-stdin-ends",
+                "--store",
+            ])
+            .arg(self.file("store"))
+            .arg("--config")
+            .arg(self.file("broker.toml"))
+            .arg("--cert")
+            .arg(self.file("cert.pem"))
+            .arg("--key")
+            .arg(self.file("key.pem"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .env("RUST_LOG", "error")
+            .spawn();
+        self.child = Some(child.unwrap());
+    }
+
+    /// SIGKILL: no destructor runs, no buffer is flushed.
+    fn kill(&mut self) {
+        let mut child = self.child.take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// As an operator ends it.
+    fn end(&mut self) {
+        let mut child = self.child.take().unwrap();
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success());
+    }
+
+    fn client(&self, client_id: &str) -> ClientBuilder {
+        let options = ConnectOptions {
+            trust: Trust::CaFile(self.file("cert.pem")),
+            ..ConnectOptions::default()
+        };
+        let again = Reconnect {
+            initial: Duration::from_millis(5),
+            max: Duration::from_millis(50),
+            ..Reconnect::default()
+        };
+        Client::builder(&self.url)
+            .unwrap()
+            .client_id(client_id)
+            .unwrap()
+            .transport(options)
+            .reconnect(again)
+            .clean_start(false)
+            .session_expiry(HOUR)
+            .keep_alive(Duration::from_secs(2))
+            .ping_timeout(Duration::from_secs(1))
+            .connect_timeout(Duration::from_secs(2))
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        if self.child.is_some() {
+            self.kill();
+        }
+    }
+}
+
+/// One that nobody has now, for TCP and UDP.
+fn free_port() -> u16 {
+    loop {
+        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let port = udp.local_addr().unwrap().port();
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// What the broker promised: the number of the last message that it acknowledged.
+#[derive(Default)]
+struct Promised {
+    /// By the topic's number.
+    last: [AtomicU64; RETAINED],
+    count: AtomicU64,
+}
+
+/// Publishes numbers, each after the one before was acknowledged, until it is told to stop.
+async fn publish(
+    client: Client,
+    topic: String,
+    qos: QoS,
+    retain: bool,
+    stop: Arc<AtomicBool>,
+    promised: Arc<Promised>,
+) {
+    for number in 1.. {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let of = usize::try_from(number).unwrap() % RETAINED;
+        let name = if retain {
+            format!("{topic}/{of}")
+        } else {
+            topic.clone()
+        };
+        let message = Outgoing::to(name, number.to_string()).unwrap();
+        let message = message.qos(qos).retain(retain);
+        let mut receipt = client.send(message).await.unwrap();
+        let reason = timeout(PATIENCE, receipt.acknowledged()).await;
+        let reason = reason.expect("an acknowledgement").unwrap();
+        assert!(!reason.is_error(), "{reason:?}");
+        promised.last[of].store(number, Ordering::Relaxed);
+        promised.count.store(number, Ordering::Relaxed);
+    }
+}
+
+/// How often each number came.
+type Seen = BTreeMap<u64, u32>;
+
+async fn note(messages: &mut Subscription, seen: &mut Seen) {
+    let message = messages.recv().await.expect("the client goes on");
+    let number: u64 = std::str::from_utf8(&message.payload)
+        .unwrap()
+        .parse()
+        .unwrap();
+    *seen.entry(number).or_default() += 1;
+}
+
+/// Waits for all that was promised; `exactly` once, or at least once.
+async fn check(
+    what: &str,
+    messages: &mut Subscription,
+    mut seen: Seen,
+    promised: u64,
+    exactly: bool,
+) {
+    let missing = |seen: &Seen| {
+        (1..=promised)
+            .filter(|number| !seen.contains_key(number))
+            .count()
+    };
+    while missing(&seen) > 0 {
+        let more = timeout(PATIENCE, note(messages, &mut seen)).await;
+        assert!(
+            more.is_ok(),
+            "{what}: {} of {promised} are missing",
+            missing(&seen)
+        );
+    }
+    let repeated = seen.values().filter(|times| **times > 1).count();
+    println!("{what}: {promised} acknowledged, none is missing, {repeated} came more than once");
+    assert!(!exactly || repeated == 0, "{what}");
+    assert!(promised > 0, "{what}: nothing was published");
+}
+
+async fn killed_again_and_again(scheme: &str) {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let kills = number("MQ_KILLS").unwrap_or(40);
+    let seed = number("MQ_SEED").unwrap_or(1);
+    println!("{scheme}: {kills} kills, seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut broker = Broker::new(scheme, "always");
+
+    let subscriber = broker.client("subscriber").build().await.unwrap();
+    let mut once = subscriber
+        .subscribe("once", QoS::ExactlyOnce)
+        .await
+        .unwrap();
+    let mut again = subscriber
+        .subscribe("again", QoS::AtLeastOnce)
+        .await
+        .unwrap();
+    // Away all the time, so that its messages wait in the broker.
+    let away = broker.client("away").build().await.unwrap();
+    let _asleep = away.subscribe("once", QoS::ExactlyOnce).await.unwrap();
+    away.disconnect().await.unwrap();
+
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut publishers = tokio::task::JoinSet::new();
+    let mut of_topics = Vec::new();
+    for (topic, qos, retain) in [
+        ("once", QoS::ExactlyOnce, false),
+        ("again", QoS::AtLeastOnce, false),
+        ("kept", QoS::AtLeastOnce, true),
+    ] {
+        let client = broker.client(&format!("publisher-{topic}")).build();
+        let client = client.await.unwrap();
+        let promised = Arc::<Promised>::default();
+        let stop = Arc::clone(&stop);
+        publishers.spawn(publish(
+            client,
+            topic.to_owned(),
+            qos,
+            retain,
+            stop,
+            Arc::clone(&promised),
+        ));
+        of_topics.push(promised);
+    }
+    let count = |which: usize| of_topics[which].count.load(Ordering::Relaxed);
+
+    let (mut seen_once, mut seen_again) = (Seen::new(), Seen::new());
+    for _ in 0..kills {
+        let life = Duration::from_millis(random.u64(1..120));
+        let before = count(0) + count(1) + count(2);
+        let lived = async {
+            // At least something is acknowledged in each life.
+            while count(0) + count(1) + count(2) == before {
+                sleep(Duration::from_millis(1)).await;
+            }
+            sleep(life).await;
+        };
+        tokio::pin!(lived);
+        let killed = async {
+            loop {
+                tokio::select! {
+                    () = note(&mut once, &mut seen_once) => {}
+                    () = note(&mut again, &mut seen_again) => {}
+                    () = &mut lived => break,
+                }
+            }
+        };
+        timeout(PATIENCE, killed).await.expect("clients come back");
+        broker.kill();
+        broker.start();
+    }
+    stop.store(true, Ordering::Relaxed);
+    let ended = async { while publishers.join_next().await.transpose().unwrap().is_some() {} };
+    timeout(PATIENCE, ended)
+        .await
+        .expect("what was begun is acknowledged");
+
+    check("QoS 2", &mut once, seen_once, count(0), true).await;
+    check("QoS 1", &mut again, seen_again, count(1), false).await;
+
+    broker.kill();
+    broker.start();
+    let away = broker.client("away").start().unwrap();
+    let mut waiting = away.messages();
+    timeout(PATIENCE, away.connected()).await.unwrap().unwrap();
+    assert!(away.last_connected().unwrap().session_present);
+    check("QoS 2, away", &mut waiting, Seen::new(), count(0), true).await;
+
+    let reader = broker.client("reader").start().unwrap();
+    let mut retained = reader.subscribe("kept/+", QoS::AtMostOnce).await.unwrap();
+    for _ in 0..RETAINED {
+        let message = timeout(PATIENCE, retained.recv()).await.unwrap().unwrap();
+        let of: usize = message.topic.as_str()["kept/".len()..].parse().unwrap();
+        let number: u64 = std::str::from_utf8(&message.payload)
+            .unwrap()
+            .parse()
+            .unwrap();
+        let promised = of_topics[2].last[of].load(Ordering::Relaxed);
+        assert_eq!(number, promised, "the retained message of topic {of}");
+    }
+    println!(
+        "retained: {} acknowledged, the last of each topic is there",
+        count(2)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_that_was_acknowledged_is_lost_over_tcp() {
+    killed_again_and_again("tcp").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_that_was_acknowledged_is_lost_over_quic() {
+    killed_again_and_again("quic").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_orderly_end_loses_nothing_even_without_durability() {
+    for durability in ["interval", "off"] {
+        let mut broker = Broker::new("tcp", durability);
+        let client = broker.client("one").build().await.unwrap();
+        let message = Outgoing::to("kept", "x").unwrap();
+        let message = message.qos(QoS::AtLeastOnce).retain(true);
+        let mut receipt = client.send(message).await.unwrap();
+        receipt.acknowledged().await.unwrap();
+        broker.end();
+        broker.start();
+        let reader = broker.client("reader").start().unwrap();
+        let mut kept = reader.subscribe("kept", QoS::AtMostOnce).await.unwrap();
+        let message = timeout(PATIENCE, kept.recv()).await.unwrap().unwrap();
+        assert_eq!(&message.payload[..], b"x", "{durability}");
+    }
+}
+
+#[test]
+fn a_store_that_cannot_be_opened_is_said_in_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let start = |store: &Path| {
+        let output = Command::new(env!("CARGO_BIN_EXE_mqbroker"))
+            .args(["--listen", "tcp://127.0.0.1:0", "--store"])
+            .arg(store)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        assert!(!output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let damaged = folder.path().join("damaged");
+    std::fs::write(&damaged, "no database".repeat(1000)).unwrap();
+    for store in [damaged, folder.path().join("no/such/folder/store")] {
+        let said = start(&store);
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(said.contains(store.to_str().unwrap()), "{said}");
+    }
+}
