@@ -23,7 +23,7 @@ use nix::time::{ClockId, clock_gettime};
 use super::{packet::PacketSocket, priority::run_first, signal::Stop};
 use crate::{Error, Lateness, Timing, units::nanoseconds};
 
-/// Before a departure a thread spins for as long as the kernel usually wakes it late, within these.
+/// Before a departure a thread spins for so long, at least and at most.
 const SPIN: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(200));
 
 /// How often a busy thread looks what it has missed.
@@ -227,33 +227,34 @@ impl<E: Emulation> Worker<E> {
     }
 }
 
-/// How long to spin: about what the kernel's latest wakings in a hundred need.
+/// How long to spin: twice what the kernel is usually late. What it is now and then, on busy
+/// processors, would keep them busy.
 #[derive(Clone, Copy, Debug)]
 struct Spin {
-    wanted: Duration,
+    /// About the median of how late it was.
+    usual: Duration,
 }
 
 impl Spin {
-    /// Part of the way to a waking that was later than thought.
-    const UP: u32 = 4;
-    /// Part that is taken back at one that was not.
-    const DOWN: u32 = 256;
+    /// By which the median moves at each waking, up or down.
+    const STEP: Duration = Duration::from_micros(1);
 
     fn new() -> Self {
-        Self { wanted: SPIN.1 }
+        Self { usual: SPIN.1 / 2 }
     }
 
     fn time(self) -> Duration {
-        self.wanted
+        self.usual * 2
     }
 
     /// Learns from a waking that was `late`.
     fn woken(&mut self, late: Duration) {
-        let wanted = match late.checked_sub(self.wanted) {
-            Some(more) => self.wanted + more / Self::UP,
-            None => self.wanted.saturating_sub(self.wanted / Self::DOWN),
+        let usual = if late > self.usual {
+            self.usual + Self::STEP
+        } else {
+            self.usual.saturating_sub(Self::STEP)
         };
-        self.wanted = wanted.clamp(SPIN.0, SPIN.1);
+        self.usual = usual.clamp(SPIN.0 / 2, SPIN.1 / 2);
     }
 }
 
@@ -262,16 +263,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spinning_lasts_as_long_as_most_wakings_are_late() {
+    fn spinning_lasts_twice_as_long_as_the_usual_waking_is_late() {
         let mut spin = Spin::new();
         assert_eq!(spin.time(), SPIN.1);
         for number in 0..2000 {
-            let late = if number % 50 == 0 { 150 } else { 40 };
+            let late = if number % 5 == 0 { 3000 } else { 40 };
             spin.woken(Duration::from_micros(late));
         }
-        let learned = spin.time();
-        assert!(learned > Duration::from_micros(40) && learned < Duration::from_micros(150));
-        for _ in 0..2000 {
+        let learned = spin.time().as_micros();
+        assert!((78..=84).contains(&learned), "{learned}");
+        for _ in 0..200 {
             spin.woken(Duration::ZERO);
         }
         assert_eq!(spin.time(), SPIN.0);

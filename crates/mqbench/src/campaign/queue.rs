@@ -55,7 +55,7 @@ impl Job {
     /// See [`plan::load`]. What was disturbed has more room the next time: some runs need more calm
     /// than others.
     pub(super) fn load(&self) -> f64 {
-        const MORE: i32 = 4;
+        const MORE: i32 = 2;
         self.load * f64::from(MORE.pow(self.attempt - 1))
     }
 

@@ -7,10 +7,10 @@
 //! ```
 //!
 //! Each cell has a process and a network of its own. The papers' traffic is light, so that dozens run
-//! at once; how much of the processors they may use together is learned: a run that the machine
-//! disturbed (packets or messages sent late) lowers the budget and is repeated, a good one raises it.
-//! One time of trouble lowers it once, however many runs it hit. None is started while the processors
-//! are nearly used up.
+//! at once; how much of the processors they may use together is learned: when the machine has disturbed
+//! more than a few of the last runs (packets or messages sent late), the budget is lowered, else raised.
+//! A disturbed run is repeated.
+//! None is started while the processors are nearly used up.
 
 use std::{
     collections::VecDeque,
@@ -44,26 +44,27 @@ pub(crate) struct Progress {
 }
 
 /// What all cells use of the processors together, in processors.
+///
+/// Runs are judged by the window, as many as there are at once: one moment of trouble hits many, and
+/// some are hit by chance however few there are.
 #[derive(Debug)]
 struct Budget {
     most: f64,
     range: (f64, f64),
     used: f64,
-    /// How often it was lowered: runs that began before the last time say nothing of what is now.
-    lowered: u32,
-}
-
-/// What a run has of the budget.
-#[derive(Clone, Copy, Debug)]
-struct Share {
-    load: f64,
-    lowered: u32,
+    /// Runs that ended since the budget was changed, and how many of them were disturbed.
+    ended: usize,
+    disturbed: usize,
 }
 
 impl Budget {
     /// Of each processor. Beyond the greatest, messages wait for one another, whatever they cost.
     const FIRST: f64 = 0.3;
     const RANGE: (f64, f64) = (0.01, 0.6);
+    /// The least window.
+    const WINDOW: usize = 8;
+    /// Less than one in so many is well.
+    const WELL: usize = 20;
 
     fn new(processors: usize) -> Self {
         #[expect(clippy::cast_precision_loss, reason = "a few processors")]
@@ -73,7 +74,8 @@ impl Budget {
             most: processors * Self::FIRST,
             range: (processors * least, processors * most),
             used: 0.0,
-            lowered: 0,
+            ended: 0,
+            disturbed: 0,
         }
     }
 
@@ -82,31 +84,27 @@ impl Budget {
         self.used == 0.0 || self.used + load <= self.most
     }
 
-    fn take(&mut self, load: f64) -> Share {
+    fn take(&mut self, load: f64) {
         self.used += load;
-        Share {
-            load,
-            lowered: self.lowered,
-        }
     }
 
-    fn give_back(&mut self, share: Share, disturbed: bool) {
+    /// A run with this load has ended, of `running`.
+    fn give_back(&mut self, load: f64, disturbed: bool, running: usize) {
         // Sums of fractions leave crumbs.
-        self.used = if (self.used - share.load).abs() < 1e-6 {
+        self.used = if (self.used - load).abs() < 1e-6 {
             0.0
         } else {
-            self.used - share.load
+            self.used - load
         };
-        if !disturbed {
-            self.change(1.02);
-        } else if share.lowered == self.lowered {
-            self.change(0.8);
-            self.lowered += 1;
+        self.ended += 1;
+        self.disturbed += usize::from(disturbed);
+        if self.ended < running.max(Self::WINDOW) {
+            return;
         }
-    }
-
-    fn change(&mut self, factor: f64) {
+        let well = self.disturbed * Self::WELL < self.ended;
+        let factor = if well { 1.1 } else { 0.8 };
         self.most = (self.most * factor).clamp(self.range.0, self.range.1);
+        (self.ended, self.disturbed) = (0, 0);
     }
 }
 
@@ -154,7 +152,7 @@ pub(crate) async fn run(set: &mut ResultSet, mut tell: impl FnMut(Progress)) -> 
 }
 
 /// A process that has ended: its job, what it had of the budget, and what it found.
-type Ended = (Job, Share, anyhow::Result<Outcome>);
+type Ended = (Job, f64, anyhow::Result<Outcome>);
 
 struct Runner {
     all: usize,
@@ -195,18 +193,20 @@ impl Runner {
             cell: job.cell(&set.campaigns).clone(),
             seed: job.seed(),
         };
-        let share = self.budget.take(job.load());
+        let load = job.load();
+        self.budget.take(load);
         self.running.spawn(async move {
             let outcome = run_process(&order).await;
-            (job, share, outcome)
+            (job, load, outcome)
         });
     }
 
     fn finish(&mut self, set: &mut ResultSet, ended: Ended) -> anyhow::Result<()> {
-        let (job, share, outcome) = ended;
+        let (job, load, outcome) = ended;
         let outcome = outcome?;
         let disturbed = outcome.is_disturbed();
-        self.budget.give_back(share, disturbed);
+        let running = self.running.len() + 1;
+        self.budget.give_back(load, disturbed, running);
         self.pace.done(job.expected());
         for record in job.records(&set.campaigns, &outcome) {
             set.add(record)?;
@@ -290,33 +290,37 @@ impl Pace {
 mod tests {
     use super::*;
 
+    /// As many runs at once, of which so many are disturbed.
+    fn window(budget: &mut Budget, runs: usize, disturbed: usize) {
+        for number in 0..runs {
+            budget.take(0.01);
+            budget.give_back(0.01, number < disturbed, runs);
+        }
+    }
+
     #[test]
     fn the_budget_shrinks_when_runs_are_disturbed_and_grows_when_not() {
         let mut budget = Budget::new(2);
         assert!(budget.has_room(1e9), "one may always run");
-        let share = budget.take(0.5);
+        budget.take(0.5);
         assert!(budget.has_room(0.1) && !budget.has_room(0.11));
-        budget.give_back(share, true);
-        assert!((budget.most - 0.48).abs() < 1e-9);
-        for (disturbed, end) in [(true, 0.02), (false, 1.2)] {
-            for _ in 0..1000 {
-                let share = budget.take(0.01);
-                budget.give_back(share, disturbed);
+        budget.give_back(0.5, true, 1);
+        for (disturbed, end) in [(8, 0.02), (0, 1.2)] {
+            for _ in 0..100 {
+                window(&mut budget, 8, disturbed);
             }
             assert!((budget.most - end).abs() < 1e-9 && budget.has_room(1e9));
         }
     }
 
     #[test]
-    fn runs_that_were_disturbed_together_lower_the_budget_once() {
+    fn one_moment_of_trouble_lowers_the_budget_once_and_a_chance_not_at_all() {
         let mut budget = Budget::new(2);
-        let shares: Vec<_> = (0..40).map(|_| budget.take(0.01)).collect();
-        for share in shares {
-            budget.give_back(share, true);
-        }
+        window(&mut budget, 40, 40);
         assert!((budget.most - 0.48).abs() < 1e-9, "{}", budget.most);
-        let later = budget.take(0.01);
-        budget.give_back(later, true);
-        assert!((budget.most - 0.384).abs() < 1e-9, "{}", budget.most);
+        window(&mut budget, 40, 1);
+        assert!((budget.most - 0.528).abs() < 1e-9, "{}", budget.most);
+        window(&mut budget, 40, 2);
+        assert!((budget.most - 0.4224).abs() < 1e-9, "{}", budget.most);
     }
 }
