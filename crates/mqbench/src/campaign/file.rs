@@ -190,7 +190,8 @@ struct Wrong {
     problem: String,
 }
 
-fn line(text: &str, at: usize) -> usize {
+/// Which line a byte stands in, from 1.
+pub(super) fn line(text: &str, at: usize) -> usize {
     text[..at.min(text.len())].matches('\n').count() + 1
 }
 

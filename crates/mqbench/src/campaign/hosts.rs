@@ -20,7 +20,7 @@ use anyhow::{Context as _, bail};
 use mq_netem::{Direction, Link};
 use serde::{Deserialize, Serialize};
 
-use super::cell::Cell;
+use super::{cell::Cell, file::line};
 use crate::testbed::Topology;
 
 /// The machines of a testbed.
@@ -84,9 +84,8 @@ impl Hosts {
 
     fn parse(text: &str) -> anyhow::Result<Self> {
         let hosts: Self = toml::from_str(text).map_err(|error| {
-            let line = error.span().map_or(0, |span| {
-                1 + text[..span.start.min(text.len())].matches('\n').count()
-            });
+            let at = error.span().map_or(0, |span| span.start);
+            let line = line(text, at);
             anyhow::anyhow!("line {line}: {}", error.message().replace('\n', " "))
         })?;
         let mut names = BTreeSet::new();
