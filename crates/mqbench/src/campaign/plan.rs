@@ -49,6 +49,12 @@ pub(crate) fn seed(campaign: &Campaign, turn: Turn) -> u64 {
     (0..=turn.repetition).fold(0, |_, _| random.next_u64())
 }
 
+/// About how long a run of each of its cells takes.
+pub(crate) fn durations(campaign: &Campaign) -> Vec<Duration> {
+    let cells = campaign.cells.iter();
+    cells.map(|one| expected(&one.cell)).collect()
+}
+
 /// About how long a run takes: what the work lasts, with losses, connections and start-up.
 pub(crate) fn expected(cell: &Cell) -> Duration {
     const START: Duration = Duration::from_secs(2);

@@ -18,7 +18,7 @@ use super::{
 };
 
 /// How often a run is tried until it is kept, disturbed or not.
-pub(super) const ATTEMPTS: u32 = 3;
+const ATTEMPTS: u32 = 3;
 
 /// A run that is to be done.
 #[derive(Clone, PartialEq, Debug)]
@@ -26,7 +26,7 @@ pub(crate) struct Job {
     /// The campaigns that want it; at least one.
     wanted_by: Vec<Place>,
     /// From 1.
-    pub(super) attempt: u32,
+    attempt: u32,
     /// That of the first attempt.
     seed: u64,
     expected: Duration,
@@ -99,7 +99,7 @@ impl Place {
 }
 
 /// What a set lacks.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Lacking {
     /// To be run, the campaigns with the longest cells first, so that short ones fill what is left at
     /// the end.
@@ -127,7 +127,7 @@ impl Lacking {
         // Which of them are to be handed on.
         let mut without = Vec::new();
         let mut known = HashMap::new();
-        let expected: Vec<Vec<_>> = campaigns.iter().map(expected).collect();
+        let expected: Vec<Vec<_>> = campaigns.iter().map(plan::durations).collect();
         for place in places(campaigns, &expected) {
             let campaign = &campaigns[place.campaign];
             let seed = plan::seed(campaign, place.turn);
@@ -161,21 +161,13 @@ impl Lacking {
         };
         let copies = without.into_iter().filter_map(copy).collect();
         let all = runs.len();
-        let jobs = runs
-            .into_iter()
-            .filter(|(job, found)| found.is_none() && !job.wanted_by.is_empty());
+        let jobs = runs.into_iter().filter(|(_, found)| found.is_none());
         Self {
             jobs: jobs.map(|(job, _)| job).collect(),
             copies,
             all,
         }
     }
-}
-
-/// About how long each of its cells takes.
-fn expected(campaign: &Campaign) -> Vec<Duration> {
-    let cells = campaign.cells.iter();
-    cells.map(|one| plan::expected(&one.cell)).collect()
 }
 
 /// All runs of all campaigns, in the order in which they are begun.

@@ -170,8 +170,8 @@ fn show_plan(args: &Campaigns, hosts: Option<&Path>) -> anyhow::Result<()> {
 }
 
 fn plan_of(campaign: &Campaign) -> String {
-    let turns = plan::turns(campaign);
-    let expected = |turn: &plan::Turn| plan::expected(&campaign.cells[turn.cell].cell);
+    let durations = plan::durations(campaign);
+    let once: Duration = durations.iter().sum();
     format!(
         "{:<16} {} · {}: {} cells, {} times; {} one after the other, the longest {}\n",
         campaign.name,
@@ -179,8 +179,8 @@ fn plan_of(campaign: &Campaign) -> String {
         campaign.title,
         campaign.cells.len(),
         campaign.repetitions,
-        minutes(turns.iter().map(expected).sum()),
-        minutes(turns.iter().map(expected).max().unwrap_or_default())
+        minutes(once * campaign.repetitions),
+        minutes(durations.into_iter().max().unwrap_or_default())
     )
 }
 

@@ -141,9 +141,11 @@ impl Store for DiskStore {
         // What nobody will ask for again need not stay in the file.
         let expired = snapshot.expired(now);
         if !expired.is_empty() {
+            for change in &expired {
+                snapshot.apply(change.clone());
+            }
             self.record(expired);
         }
-        snapshot.expire(now);
         Ok(snapshot)
     }
 
