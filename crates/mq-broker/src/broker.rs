@@ -11,7 +11,10 @@ use tokio::{
 use tracing::{debug, warn};
 
 use crate::{
-    DiskStore, Durability, Error, Store, conn, hub::Hub, mailbox::MailboxLimits, metrics::Metrics,
+    DiskStore, Durability, Error, PublishRate, Quotas, Store, conn,
+    hub::Hub,
+    metrics::Metrics,
+    quota::{PerNetwork, Place},
     ticket_file::TicketFile,
 };
 
@@ -25,13 +28,23 @@ pub struct Settings {
     pub listen: ListenOptions,
     /// Limits of the protocol; see [`ServerConfig`] for the defaults.
     pub protocol: ServerConfig,
-    /// What may wait for one session. Default 10,000 messages and 16 MiB: ten seconds of 1,000
-    /// messages a second.
-    pub mailbox: MailboxLimits,
+    /// What clients may make the broker keep.
+    pub quotas: Quotas,
+    /// How fast each client may publish. Default: no bound.
+    pub publish_rate: PublishRate,
+    /// How long a reader may take nothing while a publisher of QoS 1 or 2 waits for room in its
+    /// full mailbox; then it is made to leave, so that it holds up nobody else. Default 30 s;
+    /// `None` for as long as it likes.
+    pub reader_timeout: Option<Duration>,
     /// Connections at once, those in their handshake included. Further ones are refused. Default
     /// 100,000.
     pub max_connections: usize,
-    /// Handshakes at once: what silent peers can hold. Further ones are refused. Default 4,096.
+    /// Of these, from one IPv4 address or one IPv6 network of 64 bits. Default: as many, since all
+    /// of a site's devices may be behind one address.
+    pub max_connections_per_address: usize,
+    /// Handshakes at once: what silent peers can hold. Further ones are refused. Default 4,096. From
+    /// a quarter of it on QUIC clients first have to prove that they can be reached at their address
+    /// (Retry, RFC 9000 §8.1.2), which costs them a round trip.
     pub max_handshakes: usize,
     /// How long a handshake of TLS, QUIC or WebSocket may take, up to the first byte that can be
     /// read; CONNECT then has [`ServerConfig::connect_timeout`]. Default 10 s.
@@ -82,11 +95,11 @@ impl Settings {
             listeners,
             listen: ListenOptions::default(),
             protocol: ServerConfig::default(),
-            mailbox: MailboxLimits {
-                messages: 10_000,
-                bytes: 16 << 20,
-            },
+            quotas: Quotas::default(),
+            publish_rate: PublishRate::default(),
+            reader_timeout: Some(Duration::from_secs(30)),
             max_connections: 100_000,
+            max_connections_per_address: usize::MAX,
             max_handshakes: 4_096,
             handshake_timeout: Duration::from_secs(10),
             early_data: EarlyDataPolicy::Full,
@@ -133,7 +146,7 @@ impl Broker {
         {
             settings.store = Some(Arc::new(DiskStore::open(path, *durability)?));
         }
-        let hub = Hub::new(settings.mailbox, settings.store.clone())?;
+        let hub = Hub::new(settings.quotas, settings.store.clone())?;
         settings.listen.early_data = settings.early_data;
         let mut listeners = Vec::new();
         for address in &settings.listeners {
@@ -151,6 +164,7 @@ impl Broker {
         let acceptor = Acceptor {
             hub: Arc::clone(&hub),
             connections: Arc::new(Semaphore::new(settings.max_connections)),
+            networks: PerNetwork::new(settings.max_connections_per_address),
             handshakes: Arc::new(Semaphore::new(settings.max_handshakes)),
             shutdown: shutdown.subscribe(),
             settings: Arc::new(settings),
@@ -185,6 +199,12 @@ impl Broker {
         &self.hub.metrics
     }
 
+    /// Bytes that wait for sessions or are retained now, as [`Quotas::memory`] counts them.
+    #[must_use]
+    pub fn memory_used(&self) -> usize {
+        self.hub.memory_used()
+    }
+
     /// Stops accepting, sends 5.0 clients DISCONNECT, and waits for all links to close, up to
     /// [`Settings::shutdown_timeout`]; then cuts those that are left. Tickets go to
     /// [`Settings::ticket_file`].
@@ -217,6 +237,7 @@ struct Acceptor {
     hub: Arc<Hub>,
     settings: Arc<Settings>,
     connections: Arc<Semaphore>,
+    networks: Arc<PerNetwork>,
     handshakes: Arc<Semaphore>,
     shutdown: watch::Receiver<bool>,
 }
@@ -252,22 +273,37 @@ impl Acceptor {
     }
 
     fn admit(&self, incoming: Incoming, connections: &mut JoinSet<()>) {
+        let peer = incoming.peer_address();
+        if self.is_loaded() && incoming.can_be_asked_for_its_address() {
+            debug!(?peer, "asked to prove its address");
+            self.hub.metrics.retried.add(1);
+            incoming.ask_for_its_address();
+            return;
+        }
         let permits = (
             Arc::clone(&self.connections).try_acquire_owned(),
+            self.networks.enter(peer.map(|peer| peer.ip())),
             Arc::clone(&self.handshakes).try_acquire_owned(),
         );
-        let (Ok(connection), Ok(handshake)) = permits else {
-            debug!(peer = ?incoming.peer_address(), "refused: too many connections");
+        let (Ok(connection), Some(place), Ok(handshake)) = permits else {
+            debug!(?peer, "refused: too many connections");
             self.hub.metrics.refused.add(1);
             return;
         };
-        connections.spawn(self.clone().serve(incoming, connection, handshake));
+        let served = self.clone().serve(incoming, (connection, place), handshake);
+        connections.spawn(served);
+    }
+
+    /// Whether a quarter of all handshakes that may be under way are.
+    fn is_loaded(&self) -> bool {
+        let most = self.settings.max_handshakes;
+        most - self.handshakes.available_permits().min(most) >= most.div_ceil(4)
     }
 
     async fn serve(
         mut self,
         incoming: Incoming,
-        _connection: OwnedSemaphorePermit,
+        _connection: (OwnedSemaphorePermit, Place),
         handshake: OwnedSemaphorePermit,
     ) {
         let peer = incoming.peer_address();

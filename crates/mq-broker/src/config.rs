@@ -10,6 +10,8 @@ use mq_codec::QoS;
 use mq_transport::{Address, EarlyDataPolicy, ServerIdentity};
 use serde::Deserialize;
 
+#[cfg(doc)]
+use crate::Quotas;
 use crate::{Durability, Error, Settings, StoreFile};
 
 /// The configuration file. Every key is optional and unknown keys are errors.
@@ -36,6 +38,9 @@ use crate::{Durability, Error, Settings, StoreFile};
 /// max_packet_size = 1048576       # bytes
 /// mailbox_messages = 10000        # that wait for one session
 /// mailbox_bytes = 16777216
+/// memory = 268435456              # bytes that wait for all sessions, and retained messages
+/// connections_per_address = 200
+/// publish_messages_per_s = 1000   # of each client; no bound if absent
 /// session_expiry_s = 604800       # the longest life of a session without a connection
 /// ```
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -103,7 +108,6 @@ impl StoreConfig {
     }
 }
 
-/// The `[tls]` table; it holds for TLS and QUIC.
 /// The `[tls]` table; it holds for TLS, QUIC and WebSocket over TLS.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -133,6 +137,8 @@ pub struct WsConfig {
 pub struct LimitsConfig {
     /// Connections at once.
     pub max_connections: Option<usize>,
+    /// Connections at once from one IPv4 address or one IPv6 network of 64 bits.
+    pub connections_per_address: Option<usize>,
     /// Handshakes at once.
     pub max_handshakes: Option<usize>,
     /// Seconds that a handshake may take, and then CONNECT.
@@ -154,6 +160,21 @@ pub struct LimitsConfig {
     pub mailbox_messages: Option<usize>,
     /// Payload bytes that wait for one session.
     pub mailbox_bytes: Option<usize>,
+    /// Bytes that wait for all sessions, retained messages included; see [`Quotas::memory`].
+    pub memory: Option<usize>,
+    /// Sessions at once, connected or not.
+    pub sessions: Option<usize>,
+    /// Subscriptions of one session.
+    pub subscriptions: Option<usize>,
+    /// Topics with a retained message.
+    pub retained: Option<usize>,
+    /// Messages a second that each client may publish.
+    pub publish_messages_per_s: Option<NonZeroU32>,
+    /// Payload bytes a second that each client may publish.
+    pub publish_bytes_per_s: Option<NonZeroU32>,
+    /// Seconds that a reader may take nothing while somebody waits for room in its full mailbox; 0
+    /// is as long as it likes.
+    pub reader_timeout_s: Option<u64>,
     /// Seconds that a session lives on without a connection, at the longest.
     pub session_expiry_s: Option<u64>,
     /// Seconds that connections have to end at shutdown.
@@ -225,8 +246,24 @@ impl Config {
         protocol.max_keep_alive = limits.max_keep_alive_s.filter(|seconds| *seconds > 0);
         set(&mut settings.max_connections, limits.max_connections);
         set(&mut settings.max_handshakes, limits.max_handshakes);
-        set(&mut settings.mailbox.messages, limits.mailbox_messages);
-        set(&mut settings.mailbox.bytes, limits.mailbox_bytes);
+        set(
+            &mut settings.max_connections_per_address,
+            limits.connections_per_address,
+        );
+        let quotas = &mut settings.quotas;
+        set(&mut quotas.mailbox.messages, limits.mailbox_messages);
+        set(&mut quotas.mailbox.bytes, limits.mailbox_bytes);
+        set(&mut quotas.memory, limits.memory);
+        set(&mut quotas.sessions, limits.sessions);
+        set(&mut quotas.subscriptions, limits.subscriptions);
+        set(&mut quotas.retained, limits.retained);
+        let rate = &mut settings.publish_rate;
+        rate.messages = limits.publish_messages_per_s.map(NonZeroU32::get);
+        rate.bytes = limits.publish_bytes_per_s.map(NonZeroU32::get);
+        if let Some(seconds) = limits.reader_timeout_s {
+            let timeout = Duration::from_secs(seconds);
+            settings.reader_timeout = (!timeout.is_zero()).then_some(timeout);
+        }
         if let Some(seconds) = limits.handshake_timeout_s {
             settings.handshake_timeout = Duration::from_secs(seconds);
             settings.protocol.connect_timeout = settings.handshake_timeout;
@@ -297,7 +334,8 @@ mod tests {
     fn values_reach_the_settings() {
         let settings = read(
             "listen = [\"tcp://127.0.0.1:1\"]\n[tls]\nearly_data = \"off\"\n\
-             ticket_file = \"t\"\n[ws]\nallowed_origins = [\"https://a\"]\n[limits]\nmax_packet_size = 77\nmaximum_qos = 1\nsession_expiry_s = 5\n",
+             ticket_file = \"t\"\n[ws]\nallowed_origins = [\"https://a\"]\n[limits]\nmax_packet_size = 77\nmaximum_qos = 1\nsession_expiry_s = 5\n\
+             memory = 9\npublish_bytes_per_s = 8\nreader_timeout_s = 0\nconnections_per_address = 7\n",
         )
         .unwrap();
         assert_eq!(settings.listeners[0].port, 1);
@@ -307,6 +345,10 @@ mod tests {
         assert_eq!(settings.protocol.max_packet_size.get(), 77);
         assert_eq!(settings.protocol.maximum_qos, QoS::AtLeastOnce);
         assert_eq!(settings.max_session_expiry, Some(Duration::from_secs(5)));
+        assert_eq!(settings.quotas.memory, 9);
+        assert_eq!(settings.publish_rate.bytes, Some(8));
+        assert_eq!(settings.reader_timeout, None);
+        assert_eq!(settings.max_connections_per_address, 7);
     }
 
     #[test]

@@ -25,7 +25,9 @@ use crate::{
     broker::Settings,
     hub::{self, Attached, Hub, Publisher},
     mailbox::QOS0_PATIENCE,
+    quota::Pace,
     router,
+    session::Session,
     store::{SessionChange, StoreFailed},
 };
 
@@ -49,8 +51,11 @@ pub(crate) async fn serve(
     settings: Arc<Settings>,
     shutdown: watch::Receiver<bool>,
 ) {
+    let now = Instant::now();
     let mut conn = Conn {
-        connection: Connection::server(Instant::now(), settings.protocol.clone()),
+        connection: Connection::server(now, settings.protocol.clone()),
+        pace: Pace::new(settings.publish_rate, now),
+        moved_at: now,
         link,
         publisher: hub.publisher(),
         hub,
@@ -77,6 +82,10 @@ struct Conn {
     /// The session, from CONNECT on.
     attached: Option<Attached>,
     publisher: Publisher,
+    /// How fast the client may publish.
+    pace: Pace,
+    /// When the client last had room for a message.
+    moved_at: Instant,
     /// Taken from the mailbox, not given to the state machine yet.
     outgoing: VecDeque<Delivery>,
     /// The ticket of a message that waits for room in somebody's mailbox; nothing more is handled
@@ -113,7 +122,9 @@ impl Conn {
             }
             // Nothing leaves before what it follows from is in the store.
             let settled = self.publisher.journal.is_settled();
-            let want_read = !is_blocked && self.connection.outbox().len() < READ_LIMIT;
+            let resumes_at = self.pace.resumes_at(now);
+            let want_read =
+                !is_blocked && resumes_at.is_none() && self.connection.outbox().len() < READ_LIMIT;
             if !want_read {
                 self.connection.excuse_silence(now);
             }
@@ -127,6 +138,10 @@ impl Conn {
                 // Who waits since just now asks once more, with a place in the queue.
                 continue;
             }
+            let patience = blocked
+                .as_ref()
+                .filter(|_| !impatient && !closed)
+                .and_then(|session| self.patience_with(session, now));
             let (mailbox, claims) = match &mut self.attached {
                 Some(Attached {
                     session, claims, ..
@@ -157,14 +172,19 @@ impl Conn {
                         session.mailbox.stalled();
                     }
                 }
+                () = optional(patience.map(sleep)), if is_blocked => {
+                    if let Some(session) = &blocked {
+                        session.remind();
+                    }
+                }
+                () = optional(resumes_at.map(|at| sleep_until(at.into()))), if !closed => {}
                 () = timer.as_mut(), if !closed && deadline.is_some() => {
                     if want_read {
                         self.connection.handle_timeout(Instant::now());
                     }
                 }
                 _ = optional(claims.map(watch::Receiver::changed)), if !closed => {
-                    self.read_once_more().await;
-                    self.leave(ReasonCode::SessionTakenOver);
+                    self.claimed().await;
                 }
                 _ = self.shutdown.changed(), if !closed => {
                     self.leave(ReasonCode::ServerShuttingDown);
@@ -182,6 +202,35 @@ impl Conn {
             Err(error) => {
                 debug!(%error, "the link failed");
                 self.connection.handle_link_lost();
+            }
+        }
+    }
+
+    /// How long the readers of a full mailbox may go on taking nothing; `None` for as long as they
+    /// like.
+    fn patience_with(&self, session: &Session, now: Instant) -> Option<Duration> {
+        let timeout = self.settings.reader_timeout?;
+        let full_for = session.mailbox.full_for(now).unwrap_or_default();
+        // What is left of nothing is looked at again soon, not at once.
+        Some(timeout.saturating_sub(full_for).max(QOS0_PATIENCE))
+    }
+
+    /// Somebody wants the session, or a publisher has lost its patience with its reader.
+    async fn claimed(&mut self) {
+        let Some(attached) = &self.attached else {
+            return;
+        };
+        if attached.is_claimed() {
+            self.read_once_more().await;
+            self.leave(ReasonCode::SessionTakenOver);
+        } else if let Some(timeout) = self.settings.reader_timeout {
+            let now = Instant::now();
+            let full_for = attached.session.mailbox.full_for(now);
+            // A slow reader works off for long what it has taken at once.
+            let idle_for = now.saturating_duration_since(self.moved_at);
+            if full_for.is_some_and(|full_for| full_for.min(idle_for) >= timeout) {
+                self.hub.metrics.evicted.add(1);
+                self.leave(ReasonCode::QuotaExceeded);
             }
         }
     }
@@ -278,10 +327,11 @@ impl Conn {
             client_id
         };
         let journal = &mut self.publisher.journal;
-        let Some(mut attached) = self.hub.attach(&client_id, clean_start, journal).await else {
-            self.connection.refuse(ConnAck::new(ReasonCode::ServerBusy));
-            return;
+        let mut attached = match self.hub.attach(&client_id, clean_start, journal).await {
+            Ok(attached) => attached,
+            Err(reason) => return self.connection.refuse(ConnAck::new(reason)),
         };
+        self.publisher.can_refuse = version >= Version::V5;
         self.expiry = self.session_expiry(
             version,
             clean_start,
@@ -356,6 +406,11 @@ impl Conn {
         let Some(attached) = &self.attached else {
             return;
         };
+        let was_on_time = self.pace.resumes_at(now).is_none();
+        self.pace.spend(received.message.payload.len(), now);
+        if was_on_time && self.pace.resumes_at(now).is_some() {
+            self.hub.metrics.throttled.add(1);
+        }
         if router::is_too_deep(received.message.topic.as_bytes()) {
             match received.ticket.take() {
                 Some(ticket) if self.connection.has_reason_codes() => {
@@ -473,6 +528,7 @@ impl Conn {
             let number = delivery.tag;
             match self.connection.publish(now, delivery) {
                 Ok(packet_id) => {
+                    self.moved_at = now;
                     metrics.messages_out.add(1);
                     if let Some(packet_id) = packet_id {
                         journal.record_of(session, SessionChange::Sent { number, packet_id });

@@ -12,7 +12,7 @@
 //! let listeners = vec!["tcp://127.0.0.1:0".parse()?, "quic://127.0.0.1:0".parse()?];
 //! let mut settings = Settings::new(listeners);
 //! settings.listen.identity = Some(ServerIdentity::self_signed()?); // TLS and QUIC need one
-//! settings.mailbox.messages = 1_000;
+//! settings.quotas.mailbox.messages = 1_000;
 //! let broker = Broker::start(settings).await?;
 //! println!("listening at {}", broker.addresses()[0]); // with the port that was chosen
 //! println!("{} clients", broker.metrics().connections.get());
@@ -36,7 +36,9 @@ mod conn;
 mod error;
 mod hub;
 mod mailbox;
+mod memory;
 mod metrics;
+mod quota;
 pub mod router;
 mod session;
 pub mod store;
@@ -47,4 +49,5 @@ pub use config::Config;
 pub use error::Error;
 pub use mailbox::MailboxLimits;
 pub use metrics::{Gauge, Metrics};
+pub use quota::{PublishRate, Quotas};
 pub use store::{DiskStore, Durability, MemoryStore, Store};

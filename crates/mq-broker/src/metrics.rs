@@ -35,8 +35,20 @@ impl Gauge {
 pub struct Metrics {
     /// Links that are open: past the handshake, before and after CONNECT.
     pub connections: Gauge,
-    /// Links that were refused because too many were open or in their handshake.
+    /// Links that were refused because too many were open, in their handshake, or from one address.
     pub refused: Gauge,
+    /// QUIC clients that had to prove their address first, as many handshakes were under way.
+    pub retried: Gauge,
+    /// Clients that were refused because there were too many sessions.
+    pub sessions_refused: Gauge,
+    /// Subscriptions that were refused because their session had too many.
+    pub subscriptions_refused: Gauge,
+    /// Messages that could not be retained: too many topics, or too much memory.
+    pub retained_refused: Gauge,
+    /// Times that a client was left unread because it published faster than it may.
+    pub throttled: Gauge,
+    /// Readers that were made to leave because they held up publishers.
+    pub evicted: Gauge,
     /// Sessions, connected or not.
     pub sessions: Gauge,
     /// Subscriptions.

@@ -14,7 +14,7 @@ use mq_proto::Session as ProtocolSession;
 use tokio::sync::watch;
 
 use crate::{
-    mailbox::{Mailbox, MailboxLimits},
+    mailbox::Mailbox,
     router::{SessionKey, Subscriber},
 };
 
@@ -57,17 +57,22 @@ struct Away {
 }
 
 impl Session {
-    pub(crate) fn new(client_id: ByteStr, key: SessionKey, limits: MailboxLimits) -> Self {
+    pub(crate) fn new(client_id: ByteStr, key: SessionKey, mailbox: Mailbox) -> Self {
         Self {
             client_id,
             key,
-            mailbox: Mailbox::new(limits),
+            mailbox,
             state: Arc::default(),
             claims: watch::Sender::new(0),
             away: Mutex::default(),
             kept: AtomicBool::new(false),
             last_number: AtomicU64::new(0),
         }
+    }
+
+    /// Has the connection that has it look whether it must leave, without anybody claiming it.
+    pub(crate) fn remind(&self) {
+        self.claims.send_modify(|_| {});
     }
 
     /// It will outlive its connections from now on, until it ends.

@@ -338,7 +338,7 @@ async fn overlapping_subscriptions_deliver_once(scheme: Scheme) {
 
 async fn a_slow_subscriber_of_qos_1_loses_nothing(scheme: Scheme) {
     const COUNT: u32 = 3000;
-    let broker = TestBroker::start_with(|settings| settings.mailbox.messages = 50).await;
+    let broker = TestBroker::start_with(|settings| settings.quotas.mailbox.messages = 50).await;
     let reader = connect(&broker, scheme, "reader").await;
     let options = SubscribeOptions::new(filter("t"), QoS::AtLeastOnce).capacity(10);
     let mut messages = reader.subscribe_with(options).await.unwrap();
@@ -395,7 +395,7 @@ async fn expired_messages_are_not_delivered(scheme: Scheme) {
 }
 
 async fn a_publisher_that_leaves_while_it_waits_blocks_nobody(scheme: Scheme) {
-    let broker = TestBroker::start_with(|settings| settings.mailbox.messages = 5).await;
+    let broker = TestBroker::start_with(|settings| settings.quotas.mailbox.messages = 5).await;
     let options = SubscribeOptions::new(filter("t"), QoS::AtLeastOnce).capacity(1);
     for qos in [QoS::AtMostOnce, QoS::AtLeastOnce] {
         let reader = connect(&broker, scheme, "reader").await;

@@ -219,6 +219,30 @@ impl Incoming {
         }
     }
 
+    /// Whether [`ask_for_its_address`](Self::ask_for_its_address) has a use: on QUIC, where the
+    /// client has not proved its address yet.
+    #[must_use]
+    pub fn can_be_asked_for_its_address(&self) -> bool {
+        match &self.visitor {
+            Visitor::Quic(knock) => {
+                knock.incoming.may_retry() && !knock.incoming.remote_address_validated()
+            }
+            Visitor::Tcp(..) | Visitor::Mem(_) => false,
+        }
+    }
+
+    /// Answers with a Retry packet (RFC 9000 §8.1.2): the client comes again at once, with a proof
+    /// that it can be reached where it says it is. Costs it a round trip, and this side nothing that
+    /// it has to remember. Elsewhere the client is refused.
+    pub fn ask_for_its_address(self) {
+        if let Visitor::Quic(knock) = self.visitor
+            && let Err(error) = knock.incoming.retry()
+        {
+            // It has a token already: refused by dropping it.
+            drop(error);
+        }
+    }
+
     /// Runs the handshake as far as reading and writing need it.
     ///
     /// When early data is accepted that is before the handshake ends, see [`Link::is_early`]. On

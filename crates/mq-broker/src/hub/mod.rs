@@ -20,7 +20,9 @@ use mq_proto::{AckTicket, Delivery, Message, Received};
 use tokio::sync::{Notify, OwnedMutexGuard};
 
 use crate::{
-    mailbox::MailboxLimits,
+    Quotas,
+    mailbox::Mailbox,
+    memory::Ceiling,
     metrics::Metrics,
     router::{Retained, RetainedStore, Router, SessionKey, Subscriber, Target},
     session::{Session, State},
@@ -31,13 +33,12 @@ pub(crate) use publisher::{Publisher, dropped, unqueued};
 /// How long a client waits for the connection that has its session to let go.
 const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Messages that wait before a slow reader's are copied out of their read buffers.
-const LONG_QUEUE: usize = 64;
-
 /// What all connections of a broker share.
 #[derive(Debug)]
 pub(crate) struct Hub {
-    limits: MailboxLimits,
+    quotas: Quotas,
+    /// What waits for all sessions, and retained messages.
+    ceiling: Arc<Ceiling>,
     routing: RwLock<Routing>,
     retained: RwLock<RetainedStore>,
     sessions: Mutex<Sessions>,
@@ -69,27 +70,34 @@ pub(crate) struct Attached {
     pub(crate) session: Arc<Session>,
     pub(crate) state: OwnedMutexGuard<State>,
     pub(crate) present: bool,
-    /// Changes when somebody else wants the session.
+    /// Tells when somebody else wants the session, or wants its connection to look at it.
     pub(crate) claims: tokio::sync::watch::Receiver<u64>,
+    /// The claim that was this connection's own.
+    claim: u64,
+}
+
+impl Attached {
+    /// Whether somebody else wants the session.
+    pub(crate) fn is_claimed(&self) -> bool {
+        *self.claims.borrow() != self.claim
+    }
 }
 
 impl Hub {
     /// A hub that goes on from what the store has kept.
-    pub(crate) fn new(
-        limits: MailboxLimits,
-        store: Option<Arc<dyn Store>>,
-    ) -> Result<Self, StoreError> {
+    pub(crate) fn new(quotas: Quotas, store: Option<Arc<dyn Store>>) -> Result<Self, StoreError> {
         let kept = store.as_ref().map(|store| store.load()).transpose()?;
-        let hub = Self::empty(limits, store);
+        let hub = Self::empty(quotas, store);
         if let Some(kept) = kept {
             hub.restore(kept);
         }
         Ok(hub)
     }
 
-    fn empty(limits: MailboxLimits, store: Option<Arc<dyn Store>>) -> Self {
+    fn empty(quotas: Quotas, store: Option<Arc<dyn Store>>) -> Self {
         Self {
-            limits,
+            ceiling: Arc::new(Ceiling::new(quotas.memory)),
+            quotas,
             store,
             routing: RwLock::default(),
             retained: RwLock::default(),
@@ -101,9 +109,14 @@ impl Hub {
         }
     }
 
+    /// Bytes that count against [`Quotas::memory`].
+    pub(crate) fn memory_used(&self) -> usize {
+        self.ceiling.used()
+    }
+
     /// What a connection publishes with.
     pub(crate) fn publisher(&self) -> Publisher {
-        Publisher::new(self.journal())
+        Publisher::new(self.journal(), Arc::clone(&self.ceiling))
     }
 
     fn journal(&self) -> Journal {
@@ -123,22 +136,29 @@ impl Hub {
     /// Gives the session of `client_id` to a connection: an earlier one, or with `clean` or
     /// without one, a new one. Who has it now is made to leave (take-over, `[MQTT-3.1.4-3]`).
     ///
-    /// `None` if yet another connection claimed it meanwhile, or nobody let go in time.
+    /// # Errors
+    /// Why it does not get one: yet another connection claimed it meanwhile, nobody let go in time,
+    /// or there are as many sessions as may be.
     pub(crate) async fn attach(
         &self,
         client_id: &ByteStr,
         clean: bool,
         journal: &mut Journal,
-    ) -> Option<Attached> {
+    ) -> Result<Attached, ReasonCode> {
         loop {
-            let session = self.find_or_create(client_id);
+            let Some(session) = self.find_or_create(client_id, self.quotas.sessions) else {
+                self.metrics.sessions_refused.add(1);
+                return Err(ReasonCode::QuotaExceeded);
+            };
             session.claims.send_modify(|claims| *claims += 1);
             let mut claims = session.claims.subscribe();
             let claim = *claims.borrow_and_update();
             let wait = Arc::clone(&session.state).lock_owned();
-            let mut state = tokio::time::timeout(TAKE_OVER_TIMEOUT, wait).await.ok()?;
+            let Ok(mut state) = tokio::time::timeout(TAKE_OVER_TIMEOUT, wait).await else {
+                return Err(ReasonCode::ServerBusy);
+            };
             if *claims.borrow_and_update() != claim {
-                return None;
+                return Err(ReasonCode::ServerBusy);
             }
             if state.ended {
                 continue;
@@ -153,11 +173,12 @@ impl Hub {
                 continue;
             }
             let present = core::mem::replace(&mut state.used, true);
-            return Some(Attached {
+            return Ok(Attached {
                 session,
                 state,
                 present,
                 claims,
+                claim,
             });
         }
     }
@@ -247,10 +268,14 @@ impl Hub {
         write(&self.retained).expire(now);
     }
 
-    fn find_or_create(&self, client_id: &ByteStr) -> Arc<Session> {
+    /// The session of that name; `None` if there is none and there are `most` already.
+    fn find_or_create(&self, client_id: &ByteStr, most: usize) -> Option<Arc<Session>> {
         let mut sessions = lock(&self.sessions);
         if let Some(session) = sessions.by_id.get(client_id) {
-            return Arc::clone(session);
+            return Some(Arc::clone(session));
+        }
+        if sessions.by_id.len() >= most {
+            return None;
         }
         let mut routing = write(&self.routing);
         let key = sessions.free_keys.pop().unwrap_or_else(|| {
@@ -259,11 +284,12 @@ impl Hub {
         });
         // The identifier outlives the packet that it came in.
         let client_id = client_id.detached();
-        let session = Arc::new(Session::new(client_id.clone(), key, self.limits));
+        let mailbox = Mailbox::new(self.quotas.mailbox, Arc::clone(&self.ceiling));
+        let session = Arc::new(Session::new(client_id.clone(), key, mailbox));
         routing.sessions[key.index()] = Some(Arc::clone(&session));
         sessions.by_id.insert(client_id, Arc::clone(&session));
         self.metrics.sessions.add(1);
-        session
+        Some(session)
     }
 
     /// Ends a session: its subscriptions and everything that waits for it are gone.
@@ -302,6 +328,13 @@ impl Hub {
         now: Instant,
     ) -> ReasonCode {
         let session = &attached.session;
+        let subscriptions = &attached.state.subscriptions;
+        if subscriptions.len() >= self.quotas.subscriptions
+            && !subscriptions.contains_key(&subscription.filter)
+        {
+            self.metrics.subscriptions_refused.add(1);
+            return ReasonCode::QuotaExceeded;
+        }
         let options = subscription.options;
         let subscriber = Subscriber {
             session: session.key,
@@ -347,6 +380,7 @@ impl Hub {
             changes.push(Change::Session(session.client_id.clone(), change));
         }
         publisher.queue_ready(&self.metrics, changes);
+        publisher.message_done();
         attached.state.subscriptions.insert(filter, subscriber);
         ReasonCode::granted(options.qos)
     }
@@ -391,38 +425,40 @@ impl Hub {
         } = received;
         let expires_at = expiry(&message.properties, now);
         let message = Arc::new(message);
-        let journal = &publisher.journal;
+        self.metrics.messages_in.add(1);
         let mut changes = Vec::new();
-        if let Some(ticket) = &ticket
-            && qos == QoS::ExactlyOnce
-            && journal.keeps(from)
-        {
-            let packet_id = ticket.packet_id();
+        if retain {
+            if let Ok(change) = self.retain(&message, qos, expires_at, &publisher.journal) {
+                changes.extend(change);
+            } else {
+                // Nobody gets it, so that its publisher may try again; where it cannot be told, at
+                // least those get it who are there.
+                self.metrics.retained_refused.add(1);
+                if publisher.can_refuse && ticket.is_some() {
+                    return ticket.map(|ticket| (ticket, ReasonCode::QuotaExceeded));
+                }
+            }
+        }
+        let journal = &publisher.journal;
+        let received = ticket
+            .as_ref()
+            .filter(|_| qos == QoS::ExactlyOnce && journal.keeps(from))
+            .map(AckTicket::packet_id);
+        if let Some(packet_id) = received {
             let change = SessionChange::Received { packet_id };
             changes.push(Change::Session(from.client_id.clone(), change));
         }
-        if retain {
-            changes.extend(self.retain(&message, qos, expires_at, journal));
-        }
-        self.metrics.messages_in.add(1);
         let routing = read(&self.routing);
         publisher.route(&routing, message.topic.as_bytes(), Some(from.key));
         let targets = core::mem::take(&mut publisher.fan_out);
-        let mut detached = None;
         for target in targets.targets() {
             let Some(session) = routing.session(target.session) else {
                 continue;
             };
-            // A reader that lags would keep whole read buffers alive with small messages.
-            let message = if session.mailbox.len() > LONG_QUEUE {
-                detached.get_or_insert_with(|| Arc::new(message.detached()))
-            } else {
-                &message
-            };
             let delivery = Delivery {
                 retain: retain && target.retain_as_published,
                 expires_at,
-                ..deliver(message, qos, target)
+                ..deliver(&message, qos, target)
             };
             if publisher.journal.is_open() {
                 publisher.ready.push((Arc::clone(session), delivery));
@@ -431,10 +467,18 @@ impl Hub {
             }
         }
         publisher.queue_ready(&self.metrics, changes);
-        let nobody = targets.targets().is_empty();
+        let receivers = targets.targets().len();
+        let lost = publisher.message_done();
         publisher.fan_out = targets;
-        let reason = if nobody {
+        let reason = if receivers == 0 {
             ReasonCode::NoMatchingSubscribers
+        } else if lost == receivers && !retain && publisher.can_refuse {
+            // Not one had room for it.
+            if let Some(packet_id) = received {
+                let journal = &mut publisher.journal;
+                journal.record_of(from, SessionChange::ReceivedReleased { packet_id });
+            }
+            ReasonCode::QuotaExceeded
         } else {
             ReasonCode::Success
         };
@@ -449,18 +493,17 @@ impl Hub {
         qos: QoS,
         expires_at: Option<Instant>,
         journal: &Journal,
-    ) -> Option<Change> {
+    ) -> Result<Option<Change>, NoRoom> {
         if message.payload.is_empty() {
             let mut retained = write(&self.retained);
             retained.remove(&message.topic);
             self.metrics.retained.set(retained.len());
-            return journal
-                .is_open()
-                .then(|| Change::Unretained(message.topic.detached()));
+            let change = || Change::Unretained(message.topic.detached());
+            return Ok(journal.is_open().then(change));
         }
-        let message = Arc::new(message.detached());
-        self.set_retained(&message, qos, expires_at);
-        journal.is_open().then(|| {
+        let message = Arc::new(self.ceiling.keep(message).ok_or(NoRoom)?);
+        self.set_retained(&message, qos, expires_at, self.quotas.retained)?;
+        let change = || {
             Change::Retained(StoredMessage {
                 message,
                 qos,
@@ -468,17 +511,29 @@ impl Hub {
                 subscription_ids: Vec::new(),
                 expires_at: expires_at.map(to_wall_clock),
             })
-        })
+        };
+        Ok(journal.is_open().then(change))
     }
 
-    fn set_retained(&self, message: &Arc<Message>, qos: QoS, expires_at: Option<Instant>) {
+    /// `most`: how many topics may have a retained message.
+    fn set_retained(
+        &self,
+        message: &Arc<Message>,
+        qos: QoS,
+        expires_at: Option<Instant>,
+        most: usize,
+    ) -> Result<(), NoRoom> {
         let mut retained = write(&self.retained);
+        if retained.len() >= most && !retained.contains(&message.topic) {
+            return Err(NoRoom);
+        }
         retained.insert(Retained {
             message: Arc::clone(message),
             qos,
             expires_at,
         });
         self.metrics.retained.set(retained.len());
+        Ok(())
     }
 
     /// Publishes a will. Nobody waits for room here: a mailbox that is full drops it.
@@ -517,6 +572,9 @@ impl Hub {
         publisher.give_up(&self.metrics);
     }
 }
+
+/// A retained message finds no room.
+struct NoRoom;
 
 impl Routing {
     fn session(&self, key: SessionKey) -> Option<&Arc<Session>> {

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use mq_codec::QoS;
-use mq_proto::Delivery;
+use mq_proto::{Delivery, Message};
 
 use super::Routing;
 use crate::{
     mailbox::Push,
+    memory::Ceiling,
     metrics::Metrics,
     router::{FanOut, SessionKey},
     session::Session,
@@ -29,13 +30,30 @@ pub(crate) struct Publisher {
     pub(crate) waiting: Vec<(Arc<Session>, Delivery)>,
     /// Deliveries of the message at hand, until they are recorded.
     pub(super) ready: Vec<(Arc<Session>, Delivery)>,
+    ceiling: Arc<Ceiling>,
+    /// The message at hand as readers that lag get it: the same for all of them.
+    kept: Option<Kept>,
+    /// Receivers of the message at hand for whom it was dropped.
+    lost: usize,
+    /// Its acknowledgements can refuse a message (5.0).
+    pub(crate) can_refuse: bool,
+}
+
+#[derive(Debug)]
+struct Kept {
+    of: Arc<Message>,
+    message: Arc<Message>,
 }
 
 impl Publisher {
     /// One that has published nothing yet.
-    pub(super) fn new(journal: Journal) -> Self {
+    pub(super) fn new(journal: Journal, ceiling: Arc<Ceiling>) -> Self {
         Self {
             journal,
+            ceiling,
+            kept: None,
+            lost: 0,
+            can_refuse: false,
             fan_out: FanOut::default(),
             known: None,
             tell: Vec::new(),
@@ -50,6 +68,7 @@ impl Publisher {
         for (session, delivery) in waiting {
             self.queue(metrics, &session, delivery);
         }
+        self.kept = None;
     }
 
     /// Drops what found no room.
@@ -110,13 +129,47 @@ impl Publisher {
     }
 
     pub(super) fn queue(&mut self, metrics: &Metrics, session: &Arc<Session>, delivery: Delivery) {
-        match session.mailbox.push(delivery) {
+        let (ceiling, kept) = (&self.ceiling, &mut self.kept);
+        match session
+            .mailbox
+            .push(delivery, |message| keep(ceiling, kept, message))
+        {
             Push::Queued { tell: true } => self.tell.push(Arc::clone(session)),
             Push::Queued { tell: false } => {}
-            Push::Dropped(delivery) => dropped(metrics, session, &delivery, &mut self.journal),
+            Push::Dropped(delivery) => {
+                self.lost += 1;
+                dropped(metrics, session, &delivery, &mut self.journal);
+            }
             Push::Full(delivery) => self.waiting.push((Arc::clone(session), delivery)),
         }
     }
+
+    /// The message at hand has been queued for all but those for whom it was dropped, whose number
+    /// this is.
+    pub(super) fn message_done(&mut self) -> usize {
+        self.kept = None;
+        core::mem::take(&mut self.lost)
+    }
+}
+
+/// The message as it may wait for long: in memory of its own, so that it does not keep a whole read
+/// buffer alive, and counted; made once for all that lag. `None` if there is no room for it.
+fn keep(
+    ceiling: &Arc<Ceiling>,
+    kept: &mut Option<Kept>,
+    message: &Arc<Message>,
+) -> Option<Arc<Message>> {
+    if let Some(kept) = kept
+        && Arc::ptr_eq(&kept.of, message)
+    {
+        return Some(Arc::clone(&kept.message));
+    }
+    let counted = Arc::new(ceiling.keep(message)?);
+    *kept = Some(Kept {
+        of: Arc::clone(message),
+        message: Arc::clone(&counted),
+    });
+    Some(counted)
 }
 
 /// A delivery that was promised to nobody, or could not be kept, is gone.

@@ -1,6 +1,6 @@
 //! A hub that goes on from what an earlier broker kept.
 
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
 use mq_codec::ByteStr;
 use mq_proto::Delivery;
@@ -12,6 +12,7 @@ use crate::{
 };
 
 impl Hub {
+    /// Quotas may have become smaller, and what was promised is kept all the same.
     pub(super) fn restore(&self, kept: Snapshot) {
         for message in kept.retained.into_values() {
             let Delivery {
@@ -20,7 +21,9 @@ impl Hub {
                 expires_at,
                 ..
             } = message.into_delivery(0);
-            self.set_retained(&message, qos, expires_at);
+            let message = Arc::new(self.ceiling.keep_anyway(&message));
+            // Cannot fail: there is no limit here.
+            let _ = self.set_retained(&message, qos, expires_at, usize::MAX);
         }
         for (client_id, record) in kept.sessions {
             self.restore_session(&client_id, record);
@@ -35,7 +38,9 @@ impl Hub {
             in_flight,
             received,
         } = record;
-        let session = self.find_or_create(client_id);
+        let session = self
+            .find_or_create(client_id, usize::MAX)
+            .expect("there is no limit here");
         let mut state = session
             .state
             .try_lock()

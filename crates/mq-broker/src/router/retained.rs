@@ -65,6 +65,15 @@ impl RetainedStore {
         }
     }
 
+    /// Whether `topic` has a retained message.
+    #[must_use]
+    pub fn contains(&self, topic: &TopicName) -> bool {
+        let mut levels = topic.as_bytes().split(|byte| *byte == b'/');
+        levels
+            .try_fold(&self.root, |node, level| node.children.get(level))
+            .is_some_and(|node| node.retained.is_some())
+    }
+
     /// Forgets the retained message of `topic` `[MQTT-3.3.1-6]`; whether there was one.
     pub fn remove(&mut self, topic: &TopicName) -> bool {
         let levels: Vec<&[u8]> = topic.as_bytes().split(|byte| *byte == b'/').collect();
@@ -207,6 +216,8 @@ mod tests {
         assert_eq!(found(&store, "#", now), ["/a", "a", "a/b", "a/b/c", "b/b"]);
         assert_eq!(found(&store, "$SYS/#", now), ["$SYS/x"]);
         assert_eq!(found(&store, "+/+", now), ["/a", "a/b", "b/b"]);
+        assert!(!store.contains(&TopicName::new("b").unwrap()));
+        assert!(store.contains(&TopicName::new("a/b").unwrap()));
         assert!(store.remove(&TopicName::new("a/b").unwrap()));
         assert!(!store.remove(&TopicName::new("a/b").unwrap()));
         assert_eq!(found(&store, "a/#", now), ["a", "a/b/c"]);

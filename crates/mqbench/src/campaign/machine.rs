@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 pub(super) struct Machine {
     last: Option<Seen>,
     busy: bool,
+    /// Since when [`is_robbed`](Self::is_robbed) reckons.
+    marked: Option<Times>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +23,8 @@ struct Times {
     all: u64,
     /// With those of processes that were started with nice(1): they step aside.
     free: u64,
+    /// Those that the host of a virtual machine gave to others.
+    stolen: u64,
 }
 
 impl Machine {
@@ -34,7 +38,18 @@ impl Machine {
         Self {
             last: None,
             busy: false,
+            marked: read(),
         }
+    }
+
+    /// Whether the host of this virtual machine has withheld processors noticeably since this was
+    /// asked last: then things are late however little is going on here.
+    pub(super) fn is_robbed(&mut self) -> bool {
+        const NOTICEABLE: f64 = 0.003;
+        let now = read();
+        let before = core::mem::replace(&mut self.marked, now);
+        now.zip(before)
+            .is_some_and(|(now, before)| now.stolen_since(before) > NOTICEABLE)
     }
 
     /// Whether the processors were nearly used up lately.
@@ -61,12 +76,13 @@ impl Times {
     fn busy_since(self, before: Self) -> f64 {
         let all = self.all.saturating_sub(before.all);
         let free = self.free.saturating_sub(before.free);
-        if all == 0 {
-            return 0.0;
-        }
-        #[expect(clippy::cast_precision_loss, reason = "ticks of a second")]
-        let share = free as f64 / all as f64;
-        1.0 - share
+        1.0 - share(free, all).unwrap_or(1.0)
+    }
+
+    fn stolen_since(self, before: Self) -> f64 {
+        let all = self.all.saturating_sub(before.all);
+        let stolen = self.stolen.saturating_sub(before.stolen);
+        share(stolen, all).unwrap_or(0.0)
     }
 
     /// The first line of `/proc/stat`, proc(5): user, nice, system, idle, iowait, irq, softirq,
@@ -81,8 +97,14 @@ impl Times {
         Some(Self {
             all: numbers.iter().sum(),
             free: numbers.get(1)? + numbers.get(3)? + numbers.get(4)?,
+            stolen: numbers.get(7).copied().unwrap_or(0),
         })
     }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "ticks of a few hours")]
+fn share(part: u64, all: u64) -> Option<f64> {
+    (all > 0).then(|| part as f64 / all as f64)
 }
 
 /// That there are, for this program.
@@ -123,6 +145,8 @@ mod tests {
         let after = Times::parse("cpu  160 0 70 815 55 0 0 0 9 0\n").unwrap();
         assert!((after.busy_since(before) - 0.8).abs() < 1e-9);
         assert!(after.busy_since(after).abs() < 1e-9);
+        assert!((after.stolen_since(before) - 0.02).abs() < 1e-9);
+        assert!(after.stolen_since(after).abs() < 1e-9);
         let beside = Times::parse("cpu  160 50 70 815 55 0 0 0 9 0\n").unwrap();
         assert!((beside.busy_since(before) - 80.0 / 150.0).abs() < 1e-9);
         assert_eq!(Times::parse("intr 5"), None);

@@ -1,0 +1,266 @@
+//! What clients may use: how much they may have kept, how fast they may publish, how many may come
+//! from one address.
+
+use std::{
+    net::{IpAddr, Ipv6Addr},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use hashbrown::HashMap;
+
+use crate::{mailbox::MailboxLimits, memory::default_ceiling};
+
+/// What clients may make the broker keep. At each bound the client is told with
+/// [`QuotaExceeded`](mq_codec::ReasonCode::QuotaExceeded), where its version has a way to say it,
+/// and one of the [`Metrics`](crate::Metrics) counts it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Quotas {
+    /// What may wait for one session. Default 10,000 messages and 16 MiB: ten seconds of 1,000
+    /// messages a second.
+    pub mailbox: MailboxLimits,
+    /// Bytes that may wait for all sessions whose readers lag or are away, in flight and retained
+    /// messages included, each message once. Beyond, QoS 0 is dropped, the publishers of QoS 1 and
+    /// 2 wait, and what is for a session without a connection is dropped or, should it be for
+    /// nobody else, refused. Up to 64 messages and 64 KiB of each session are not counted.
+    ///
+    /// Default: a quarter of the memory that the process may use, and 64 MiB at least. The process
+    /// takes more than this: some KiB for each connection, and what the allocator cannot give back.
+    pub memory: usize,
+    /// Sessions at once, connected or not; further clients are refused. Default 1,000,000.
+    pub sessions: usize,
+    /// Subscriptions of one session. Default 10,000.
+    pub subscriptions: usize,
+    /// Topics with a retained message. Default 1,000,000. A further one is refused as a whole; where
+    /// the publisher cannot be told, it is delivered and not retained.
+    pub retained: usize,
+}
+
+impl Default for Quotas {
+    fn default() -> Self {
+        Self {
+            mailbox: MailboxLimits {
+                messages: 10_000,
+                bytes: 16 << 20,
+            },
+            memory: default_ceiling(),
+            sessions: 1_000_000,
+            subscriptions: 10_000,
+            retained: 1_000_000,
+        }
+    }
+}
+
+/// How fast one client may publish; `None` is no bound. A second's worth may come at once. Who is
+/// faster is read more slowly, which TCP and QUIC pass on to it: nothing is lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PublishRate {
+    /// Messages a second.
+    pub messages: Option<u32>,
+    /// Payload bytes a second.
+    pub bytes: Option<u32>,
+}
+
+/// Two token buckets: how long a client must be left unread.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    messages: Option<Bucket>,
+    bytes: Option<Bucket>,
+}
+
+#[derive(Debug)]
+struct Bucket {
+    per_second: f64,
+    /// Tokens that are left; below zero they are owed.
+    left: f64,
+    at: Instant,
+}
+
+impl Pace {
+    pub(crate) fn new(rate: PublishRate, now: Instant) -> Self {
+        let bucket = |per_second: u32| Bucket {
+            per_second: per_second.into(),
+            left: per_second.into(),
+            at: now,
+        };
+        Self {
+            messages: rate.messages.map(bucket),
+            bytes: rate.bytes.map(bucket),
+        }
+    }
+
+    /// A message has come.
+    pub(crate) fn spend(&mut self, bytes: usize, now: Instant) {
+        if let Some(bucket) = &mut self.messages {
+            bucket.spend(1.0, now);
+        }
+        if let Some(bucket) = &mut self.bytes {
+            #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+            bucket.spend(bytes as f64, now);
+        }
+    }
+
+    /// Until when nothing more may be read, if it may not now.
+    pub(crate) fn resumes_at(&self, now: Instant) -> Option<Instant> {
+        let buckets = self.messages.iter().chain(&self.bytes);
+        buckets
+            .filter_map(Bucket::paid_at)
+            .max()
+            .filter(|at| *at > now)
+    }
+}
+
+impl Bucket {
+    fn spend(&mut self, tokens: f64, now: Instant) {
+        let passed = now.saturating_duration_since(self.at).as_secs_f64();
+        self.left = (self.left + passed * self.per_second).min(self.per_second) - tokens;
+        self.at = now;
+    }
+
+    /// When nothing is owed any more; `None` if nothing is.
+    fn paid_at(&self) -> Option<Instant> {
+        let owed = (self.left < 0.0).then_some(-self.left)?;
+        self.at
+            .checked_add(Duration::try_from_secs_f64(owed / self.per_second).ok()?)
+    }
+}
+
+/// The network that an address counts for: an IPv4 address itself, and the first 64 bits of an IPv6
+/// address, of which one subscriber has all the rest (RFC 6177).
+pub(crate) fn network_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(ip) => {
+            let prefix = u128::from(ip) & (u128::MAX << 64);
+            IpAddr::V6(Ipv6Addr::from(prefix))
+        }
+        v4 @ IpAddr::V4(_) => v4,
+    }
+}
+
+/// Counts the connections of each network.
+#[derive(Debug)]
+pub(crate) struct PerNetwork {
+    most: usize,
+    counts: Mutex<HashMap<IpAddr, usize>>,
+}
+
+impl PerNetwork {
+    pub(crate) fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self {
+            most,
+            counts: Mutex::default(),
+        })
+    }
+
+    /// A place for a connection from there, until it is dropped; `None` if there is none left. A
+    /// peer without an address needs none.
+    pub(crate) fn enter(self: &Arc<Self>, peer: Option<IpAddr>) -> Option<Place> {
+        let network = peer.map(network_of);
+        if let Some(network) = network {
+            let mut counts = self.lock();
+            let count = counts.entry(network).or_default();
+            if *count >= self.most {
+                return None;
+            }
+            *count += 1;
+        }
+        let counts = Arc::clone(self);
+        Some(Place { network, counts })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
+        // Each change is complete in itself.
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One of a network's connections.
+#[derive(Debug)]
+pub(crate) struct Place {
+    network: Option<IpAddr>,
+    counts: Arc<PerNetwork>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let Some(network) = self.network else { return };
+        let mut counts = self.counts.lock();
+        if let Some(count) = counts.get_mut(&network) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&network);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_s_worth_may_come_at_once_and_more_has_to_wait() {
+        let start = Instant::now();
+        let rate = PublishRate {
+            messages: Some(10),
+            bytes: None,
+        };
+        let mut pace = Pace::new(rate, start);
+        for _ in 0..10 {
+            pace.spend(1_000_000, start);
+        }
+        assert_eq!(pace.resumes_at(start), None);
+        pace.spend(0, start);
+        let wait = pace.resumes_at(start).unwrap() - start;
+        assert!((wait.as_secs_f64() - 0.1).abs() < 1e-6, "{wait:?}");
+        let later = start + Duration::from_secs(100);
+        assert_eq!(pace.resumes_at(later), None);
+        for _ in 0..10 {
+            pace.spend(0, later);
+        }
+        assert_eq!(
+            pace.resumes_at(later),
+            None,
+            "no more than a second's worth is saved up"
+        );
+        pace.spend(0, later);
+        assert!(pace.resumes_at(later).is_some());
+    }
+
+    #[test]
+    fn a_message_larger_than_the_rate_is_taken_and_paid_for_later() {
+        let start = Instant::now();
+        let rate = PublishRate {
+            messages: Some(1_000),
+            bytes: Some(100),
+        };
+        let mut pace = Pace::new(rate, start);
+        pace.spend(1_100, start);
+        let wait = pace.resumes_at(start).unwrap() - start;
+        assert!((wait.as_secs_f64() - 10.0).abs() < 1e-6, "{wait:?}");
+    }
+
+    #[test]
+    fn connections_are_counted_for_each_network() {
+        let networks = PerNetwork::new(2);
+        let enter = |text: &str| networks.enter(Some(text.parse().unwrap()));
+        let first = enter("192.0.2.1");
+        let _second = enter("::ffff:192.0.2.1").expect("the same in another form");
+        assert!(enter("192.0.2.1").is_none());
+        let _other = enter("192.0.2.2").expect("another address");
+        drop(first);
+        let _again = enter("192.0.2.1").expect("one has left");
+        let _six = enter("2001:db8::1").expect("IPv6");
+        let _same_network = enter("2001:db8::2").expect("IPv6");
+        assert!(enter("2001:db8::3").is_none());
+        assert!(enter("2001:db8:0:1::3").is_some());
+        assert!((0..9).all(|_| networks.enter(None).is_some()));
+    }
+
+    #[test]
+    fn nothing_is_left_of_networks_that_have_gone() {
+        let networks = PerNetwork::new(1);
+        drop(networks.enter(Some("192.0.2.1".parse().unwrap())));
+        assert!(networks.lock().is_empty());
+    }
+}
