@@ -6,12 +6,12 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "counts and the seed are to be seen")]
 
+mod program;
+
 use std::{
     collections::BTreeMap,
-    io::{BufRead as _, BufReader},
-    net::{TcpListener, UdpSocket},
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    path::Path,
+    process::{Command, Stdio},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -19,9 +19,8 @@ use std::{
     time::Duration,
 };
 
-use mq_client::{
-    Client, ClientBuilder, ConnectOptions, Outgoing, QoS, Reconnect, Subscription, Trust,
-};
+use mq_client::{Client, ClientBuilder, Outgoing, QoS, Reconnect, Subscription};
+use program::Broker;
 use tokio::time::{sleep, timeout};
 
 const HOUR: Duration = Duration::from_hours(1);
@@ -32,117 +31,27 @@ const PATIENCE: Duration = Duration::from_mins(1);
 /// Topics with a retained message each.
 const RETAINED: usize = 4;
 
-/// The program, with everything that it needs to be started again.
-struct Broker {
-    folder: tempfile::TempDir,
-    url: String,
-    child: Option<Child>,
+/// A client that is back soon after the broker is, with the session that it had.
+fn device(broker: &Broker, client_id: &str) -> ClientBuilder {
+    let again = Reconnect {
+        initial: Duration::from_millis(5),
+        max: Duration::from_millis(50),
+        ..Reconnect::default()
+    };
+    broker
+        .client(client_id)
+        .reconnect(again)
+        .clean_start(false)
+        .session_expiry(HOUR)
+        .keep_alive(Duration::from_secs(2))
+        .ping_timeout(Duration::from_secs(1))
+        .connect_timeout(Duration::from_secs(2))
 }
 
-impl Broker {
-    fn new(scheme: &str, durability: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let configuration = format!("[store]\npath = \"none\"\ndurability = \"{durability}\"\n");
-        std::fs::write(folder.path().join("broker.toml"), configuration).unwrap();
-        let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
-        std::fs::write(folder.path().join("cert.pem"), made.cert.pem()).unwrap();
-        let key = made.signing_key.serialize_pem();
-        std::fs::write(folder.path().join("key.pem"), key).unwrap();
-        let url = format!("{scheme}://127.0.0.1:{}", free_port());
-        let mut broker = Self {
-            folder,
-            url,
-            child: None,
-        };
-        broker.start();
-        let output = broker.child.as_mut().unwrap().stdout.take().unwrap();
-        let mut lines = BufReader::new(output).lines();
-        assert!(lines.any(|line| line.unwrap() == "ready"), "it has ended");
-        broker
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn start(&mut self) {
-        let child = Command::new(env!("CARGO_BIN_EXE_mqbroker"))
-            .args([
-                "--listen",
-                &self.url,
-                "--announce",
-                "--until-stdin-ends",
-                "--store",
-            ])
-            .arg(self.file("store"))
-            .arg("--config")
-            .arg(self.file("broker.toml"))
-            .arg("--cert")
-            .arg(self.file("cert.pem"))
-            .arg("--key")
-            .arg(self.file("key.pem"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .env("RUST_LOG", "error")
-            .spawn();
-        self.child = Some(child.unwrap());
-    }
-
-    /// SIGKILL: no destructor runs, no buffer is flushed.
-    fn kill(&mut self) {
-        let mut child = self.child.take().unwrap();
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-
-    /// As an operator ends it.
-    fn end(&mut self) {
-        let mut child = self.child.take().unwrap();
-        drop(child.stdin.take());
-        assert!(child.wait().unwrap().success());
-    }
-
-    fn client(&self, client_id: &str) -> ClientBuilder {
-        let options = ConnectOptions {
-            trust: Trust::CaFile(self.file("cert.pem")),
-            ..ConnectOptions::default()
-        };
-        let again = Reconnect {
-            initial: Duration::from_millis(5),
-            max: Duration::from_millis(50),
-            ..Reconnect::default()
-        };
-        Client::builder(&self.url)
-            .unwrap()
-            .client_id(client_id)
-            .unwrap()
-            .transport(options)
-            .reconnect(again)
-            .clean_start(false)
-            .session_expiry(HOUR)
-            .keep_alive(Duration::from_secs(2))
-            .ping_timeout(Duration::from_secs(1))
-            .connect_timeout(Duration::from_secs(2))
-    }
-}
-
-impl Drop for Broker {
-    fn drop(&mut self) {
-        if self.child.is_some() {
-            self.kill();
-        }
-    }
-}
-
-/// One that nobody has now, for TCP and UDP.
-fn free_port() -> u16 {
-    loop {
-        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let port = udp.local_addr().unwrap().port();
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
+/// A broker with a store.
+fn start(scheme: &str, durability: &str) -> Broker {
+    let store = format!("[store]\npath = \"FOLDER/store\"\ndurability = \"{durability}\"\n");
+    Broker::new(scheme, &store)
 }
 
 /// What the broker promised: the number of the last message that it acknowledged.
@@ -228,9 +137,9 @@ async fn killed_again_and_again(scheme: &str) {
     let seed = number("MQ_SEED").unwrap_or(1);
     println!("{scheme}: {kills} kills, seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut broker = Broker::new(scheme, "always");
+    let mut broker = start(scheme, "always");
 
-    let subscriber = broker.client("subscriber").build().await.unwrap();
+    let subscriber = device(&broker, "subscriber").build().await.unwrap();
     let mut once = subscriber
         .subscribe("once", QoS::ExactlyOnce)
         .await
@@ -240,7 +149,7 @@ async fn killed_again_and_again(scheme: &str) {
         .await
         .unwrap();
     // Away all the time, so that its messages wait in the broker.
-    let away = broker.client("away").build().await.unwrap();
+    let away = device(&broker, "away").build().await.unwrap();
     let _asleep = away.subscribe("once", QoS::ExactlyOnce).await.unwrap();
     away.disconnect().await.unwrap();
 
@@ -252,7 +161,7 @@ async fn killed_again_and_again(scheme: &str) {
         ("again", QoS::AtLeastOnce, false),
         ("kept", QoS::AtLeastOnce, true),
     ] {
-        let client = broker.client(&format!("publisher-{topic}")).build();
+        let client = device(&broker, &format!("publisher-{topic}")).build();
         let client = client.await.unwrap();
         let promised = Arc::<Promised>::default();
         let stop = Arc::clone(&stop);
@@ -304,13 +213,13 @@ async fn killed_again_and_again(scheme: &str) {
 
     broker.kill();
     broker.start();
-    let away = broker.client("away").start().unwrap();
+    let away = device(&broker, "away").start().unwrap();
     let mut waiting = away.messages();
     timeout(PATIENCE, away.connected()).await.unwrap().unwrap();
     assert!(away.last_connected().unwrap().session_present);
     check("QoS 2, away", &mut waiting, Seen::new(), count(0), true).await;
 
-    let reader = broker.client("reader").start().unwrap();
+    let reader = device(&broker, "reader").start().unwrap();
     let mut retained = reader.subscribe("kept/+", QoS::AtMostOnce).await.unwrap();
     for _ in 0..RETAINED {
         let message = timeout(PATIENCE, retained.recv()).await.unwrap().unwrap();
@@ -341,15 +250,15 @@ async fn nothing_that_was_acknowledged_is_lost_over_quic() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_orderly_end_loses_nothing_even_without_durability() {
     for durability in ["interval", "off"] {
-        let mut broker = Broker::new("tcp", durability);
-        let client = broker.client("one").build().await.unwrap();
+        let mut broker = start("tcp", durability);
+        let client = device(&broker, "one").build().await.unwrap();
         let message = Outgoing::to("kept", "x").unwrap();
         let message = message.qos(QoS::AtLeastOnce).retain(true);
         let mut receipt = client.send(message).await.unwrap();
         receipt.acknowledged().await.unwrap();
         broker.end();
         broker.start();
-        let reader = broker.client("reader").start().unwrap();
+        let reader = device(&broker, "reader").start().unwrap();
         let mut kept = reader.subscribe("kept", QoS::AtMostOnce).await.unwrap();
         let message = timeout(PATIENCE, kept.recv()).await.unwrap().unwrap();
         assert_eq!(&message.payload[..], b"x", "{durability}");

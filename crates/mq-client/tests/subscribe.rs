@@ -243,3 +243,29 @@ async fn messages_not_taken_before_a_loss_arrive_once_more_not_twice() {
     assert_eq!(rest, ["0", "1", "2"]);
     serving.abort();
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_stream_does_not_end_the_one_that_took_its_filter_over() {
+    let mut server = Server::bind("successor").await;
+    let (client, mut peer) = server.pair(server.builder()).await;
+    for pause in [Duration::ZERO, SECOND] {
+        let old = subscribe(&client, &mut peer, "a").await;
+        let asked = async {
+            // Before its SUBSCRIBE is on its way, and between that and its SUBACK.
+            tokio::time::sleep(pause).await;
+            drop(old);
+        };
+        let (new, (), _) = tokio::join!(client.subscribe("a", QoS::ExactlyOnce), asked, async {
+            tokio::time::sleep(2 * SECOND).await;
+            peer.grant().await
+        });
+        let mut new = new.unwrap();
+        let id = new.id().unwrap();
+        peer.send("a", "on", QoS::AtMostOnce, Some(id.get())).await;
+        assert_eq!(next(&mut new).await, "on");
+        let more = tokio::time::timeout(SECOND, peer.event()).await;
+        assert!(more.is_err(), "{more:?}");
+        drop(new);
+        assert_eq!(peer.unsubscribe().await, ["a"]);
+    }
+}

@@ -117,6 +117,12 @@ impl Streams {
         self.find(id).ok().map(|index| &self.entries[index])
     }
 
+    /// Whether one of the subscriptions has this filter.
+    pub(super) fn want(&self, filter: &TopicFilter) -> bool {
+        let mut filters = self.entries.iter().flat_map(|entry| &entry.filters);
+        filters.any(|subscription| subscription.filter == *filter)
+    }
+
     /// Takes a subscription out. What was staged for it is acknowledged all the same.
     pub(super) fn remove(&mut self, id: SubscriptionId) -> Option<Entry> {
         let mut entry = self.entries.remove(self.find(id).ok()?);

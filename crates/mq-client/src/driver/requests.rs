@@ -123,6 +123,8 @@ impl Requests {
             .filters
             .into_iter()
             .map(|subscription| subscription.filter)
+            // Another one has asked for it since.
+            .filter(|filter| !streams.want(filter))
             .collect();
         if !filters.is_empty() {
             let reply = None;

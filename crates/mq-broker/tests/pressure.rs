@@ -1,0 +1,295 @@
+//! Subscribers that stop reading and clients that never say anything: what the broker's memory and
+//! the others see of them.
+//!
+//! 50 MB and 1,000 silent clients; `MQ_MEGABYTES=1000` and `MQ_SILENT=20000` for more. What took how
+//! long is printed; that nothing is missing and memory stays bounded is asserted.
+
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::print_stdout, reason = "figures are to be seen")]
+
+mod program;
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use mq_client::{Client, Outgoing, QoS, Reconnect, SubscribeOptions, Subscription};
+use mq_transport::{Connector, Link};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use program::Broker;
+use tokio::{
+    io::AsyncWriteExt as _,
+    net::TcpStream,
+    sync::Mutex,
+    task::JoinHandle,
+    time::{interval, sleep, timeout},
+};
+
+const MEGABYTE: usize = 1_000_000;
+
+/// One test at a time: each measures what the other would disturb.
+static ALONE: Mutex<()> = Mutex::const_new(());
+
+fn variable(name: &str, default: usize) -> usize {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap())
+}
+
+/// Delays of messages that came, and whether any is missing.
+#[derive(Default)]
+struct Delays(Vec<Duration>);
+
+impl Delays {
+    fn percentile(&mut self, share: f64) -> Duration {
+        self.0.sort_unstable();
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            clippy::cast_precision_loss,
+            reason = "an index"
+        )]
+        let index = (self.0.len() as f64 * share) as usize;
+        self.0[index.min(self.0.len() - 1)]
+    }
+
+    fn print(&mut self, what: &str) -> Duration {
+        let [median, p99, most] = [0.5, 0.99, 1.0].map(|share| self.percentile(share));
+        let count = self.0.len();
+        println!("{what}: {count} messages, median {median:?}, p99 {p99:?}, most {most:?}");
+        p99
+    }
+}
+
+/// A message: its number and when it was sent, in a payload of that size.
+fn stamped(number: u64, began: Instant, size: usize) -> Vec<u8> {
+    let sent = u64::try_from(began.elapsed().as_nanos()).unwrap();
+    let mut payload = vec![0; size];
+    payload[..8].copy_from_slice(&number.to_le_bytes());
+    payload[8..16].copy_from_slice(&sent.to_le_bytes());
+    payload
+}
+
+/// Takes `count` messages, which have to be all there and in order.
+async fn take(messages: &mut Subscription, first: u64, count: u64, began: Instant) -> Delays {
+    let mut delays = Delays::default();
+    for number in first..first + count {
+        let message = timeout(Duration::from_secs(30), messages.recv()).await;
+        let payload = message.expect("a message").expect("a connection").payload;
+        let came = began.elapsed();
+        let word = |at: usize| u64::from_le_bytes(payload[at..at + 8].try_into().unwrap());
+        assert_eq!(word(0), number, "a gap");
+        delays
+            .0
+            .push(came.saturating_sub(Duration::from_nanos(word(8))));
+    }
+    delays
+}
+
+/// Publishes `count` messages to `t`, 2,000 a second.
+async fn publish(client: &Client, first: u64, count: u64, size: usize, began: Instant) {
+    let mut ticks = interval(Duration::from_millis(1));
+    for number in first..first + count {
+        if number.is_multiple_of(2) {
+            ticks.tick().await;
+        }
+        let message = Outgoing::to("t", stamped(number, began, size)).unwrap();
+        client.send(message).await.unwrap();
+    }
+}
+
+/// Resident memory of a process, in bytes: now and at most so far.
+fn resident(pid: u32) -> (usize, usize) {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        let kibibytes = line.unwrap().trim().trim_end_matches(" kB");
+        kibibytes.parse::<usize>().unwrap() * 1024
+    };
+    (field("VmRSS:"), field("VmHWM:"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_subscriber_that_stops_reading_costs_bounded_memory_and_nobody_else_anything() {
+    const CEILING: usize = 64 * MEGABYTE;
+    const SIZE: usize = 10_000;
+    /// Of the allocator and of the connections.
+    const BESIDES: usize = 24 * MEGABYTE;
+    let _alone = ALONE.lock().await;
+    let megabytes = variable("MQ_MEGABYTES", 50);
+    for scheme in ["tcp", "quic"] {
+        let limits = format!(
+            "[limits]\nmemory = {CEILING}\nmailbox_bytes = 10000000000\nmailbox_messages = 1000000\n"
+        );
+        let broker = Broker::new(scheme, &limits);
+        let began = Instant::now();
+        let reader = broker.client("reader").build().await.unwrap();
+        let mut messages = reader.subscribe("t", QoS::AtMostOnce).await.unwrap();
+        let writer = broker.client("writer").build().await.unwrap();
+        let (warm_up, normal) = (1_000, 4_000);
+        tokio::join!(
+            publish(&writer, 0, warm_up, SIZE, began),
+            take(&mut messages, 0, warm_up, began)
+        );
+        let ((), mut before) = tokio::join!(
+            publish(&writer, warm_up, normal, SIZE, began),
+            take(&mut messages, warm_up, normal, began)
+        );
+        let (empty, _) = resident(broker.pid());
+
+        let stalled = broker.client("stalled").reconnect(Reconnect::never());
+        let stalled = stalled.build().await.unwrap();
+        let filter = mq_client::TopicFilter::new("t").unwrap();
+        let unread = SubscribeOptions::new(filter, QoS::AtMostOnce).capacity(1);
+        let _unread = stalled.subscribe_with(unread).await.unwrap();
+        let first = warm_up + normal;
+        let count = u64::try_from(megabytes * MEGABYTE / SIZE).unwrap();
+        let ((), mut after) = tokio::join!(
+            publish(&writer, first, count, SIZE, began),
+            take(&mut messages, first, count, began)
+        );
+        let (_, most) = resident(broker.pid());
+        println!("{scheme}, {megabytes} MB at one that does not read:");
+        let normal = before.print("  before");
+        let beside = after.print("  beside");
+        println!(
+            "  p99 {:.2} times the normal; memory {} MB before, {} MB at most, ceiling {} MB",
+            beside.as_secs_f64() / normal.as_secs_f64(),
+            empty / MEGABYTE,
+            most / MEGABYTE,
+            CEILING / MEGABYTE
+        );
+        assert!(most < empty + CEILING + BESIDES, "{most}");
+    }
+}
+
+/// Lets this process and those that it starts have that many files open; how many it may.
+fn allow_files(wanted: u64) -> u64 {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    let _ = setrlimit(Resource::RLIMIT_NOFILE, wanted, hard.max(wanted))
+        .or_else(|_| setrlimit(Resource::RLIMIT_NOFILE, hard.min(wanted), hard));
+    getrlimit(Resource::RLIMIT_NOFILE).unwrap().0
+}
+
+/// What a silent client holds on to.
+#[expect(dead_code, reason = "held, not used")]
+enum Silent {
+    Tcp(TcpStream),
+    Link(Box<Link>),
+}
+
+/// Comes and says nothing, or, one in a hundred, garbage.
+async fn come(number: usize, broker: Arc<Broker>, connector: Connector) -> Option<Silent> {
+    let address: mq_client::Address = broker.url.parse().unwrap();
+    if address.scheme == mq_transport::Scheme::Tcp {
+        let at: SocketAddr = format!("{}:{}", address.host, address.port)
+            .parse()
+            .unwrap();
+        let mut stream = TcpStream::connect(at).await.ok()?;
+        if number.is_multiple_of(100) {
+            stream.write_all(&[0xF3; 300]).await.ok()?;
+        }
+        return Some(Silent::Tcp(stream));
+    }
+    let mut link = connector.connect(&address).await.ok()?;
+    link.handshake_complete().await.ok()?;
+    if number.is_multiple_of(100) {
+        let mut outbox = mq_proto::Outbox::new();
+        let put = outbox.put(mq_proto::LaneId::CONTROL, |out| {
+            out.extend_from_slice(&[0xF3; 300]);
+            Ok::<_, ()>(())
+        });
+        put.unwrap();
+        link.progress(&mut outbox, false).await.ok()?;
+    }
+    Some(Silent::Link(Box::new(link)))
+}
+
+/// Sends a message every 5 ms until it is told to stop; how long each was under way.
+fn probe(writer: Client, mut messages: Subscription) -> (Arc<AtomicBool>, JoinHandle<Delays>) {
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    let task = tokio::spawn(async move {
+        let began = Instant::now();
+        let mut delays = Delays::default();
+        let mut ticks = interval(Duration::from_millis(5));
+        for number in 0.. {
+            if stopped.load(Ordering::Relaxed) {
+                break;
+            }
+            ticks.tick().await;
+            let message = Outgoing::to("p", stamped(number, began, 100)).unwrap();
+            writer.send(message).await.unwrap();
+            let mut one = take(&mut messages, number, 1, began).await;
+            delays.0.append(&mut one.0);
+        }
+        delays
+    });
+    (stop, task)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silent_clients_leave_the_others_and_the_memory_alone() {
+    let _alone = ALONE.lock().await;
+    let silent = variable("MQ_SILENT", 1_000);
+    let a_second = variable("MQ_SILENT_PER_S", 2_000);
+    let files = allow_files(2 * u64::try_from(silent).unwrap() + 1_000);
+    for scheme in ["tcp", "tls", "quic"] {
+        let limits = "[limits]\nmax_handshakes = 30000\nhandshake_timeout_s = 10\n";
+        let broker = Arc::new(Broker::new(scheme, limits));
+        let writer = broker.client("writer").build().await.unwrap();
+        let reader = broker.client("reader").build().await.unwrap();
+        let measure = async |time: Duration| {
+            let messages = reader.subscribe("p", QoS::AtMostOnce).await.unwrap();
+            let (stop, task) = probe(writer.clone(), messages);
+            sleep(time).await;
+            stop.store(true, Ordering::Relaxed);
+            task.await.unwrap()
+        };
+        let connector = Connector::new(broker.connect_options()).unwrap();
+        // What is allocated once is there then.
+        for number in 0..50 {
+            drop(come(number, Arc::clone(&broker), connector.clone()).await);
+        }
+        let mut before = measure(Duration::from_secs(2)).await;
+        let (empty, _) = resident(broker.pid());
+        let began = Instant::now();
+        let coming = async {
+            let mut ticks = interval(Duration::from_millis(10));
+            let mut tasks = tokio::task::JoinSet::new();
+            for number in 0..silent {
+                if number.is_multiple_of((a_second / 100).max(1)) {
+                    ticks.tick().await;
+                }
+                tasks.spawn(come(number, Arc::clone(&broker), connector.clone()));
+            }
+            let all: Vec<_> = tasks.join_all().await.into_iter().flatten().collect();
+            (all, began.elapsed())
+        };
+        let stay = Duration::from_secs(3)
+            + Duration::from_millis(1) * u32::try_from(silent * 1_000 / a_second).unwrap();
+        let ((held, took), mut beside) = tokio::join!(coming, measure(stay));
+        let (_, most) = resident(broker.pid());
+        println!(
+            "{scheme}: {} of {silent} silent clients within {took:?} ({files} files)",
+            held.len()
+        );
+        let normal = before.print("  before");
+        let p99 = beside.print("  beside");
+        drop(held);
+        // Those who are silent have 10 s to connect in.
+        sleep(Duration::from_secs(12)).await;
+        let (left, _) = resident(broker.pid());
+        println!(
+            "  p99 {:.2} times the normal; memory {} MB before, {} MB at most, {} MB after",
+            p99.as_secs_f64() / normal.as_secs_f64(),
+            empty / MEGABYTE,
+            most / MEGABYTE,
+            left / MEGABYTE
+        );
+    }
+}

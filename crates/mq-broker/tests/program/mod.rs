@@ -1,0 +1,120 @@
+//! The program `mqbroker`, run by a test.
+
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use std::{
+    io::{BufRead as _, BufReader},
+    net::{TcpListener, UdpSocket},
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+};
+
+use mq_client::{Client, ClientBuilder, ConnectOptions, Trust};
+
+/// The program, with everything that it needs to be started again.
+pub(crate) struct Broker {
+    folder: tempfile::TempDir,
+    pub(crate) url: String,
+    child: Option<Child>,
+}
+
+impl Broker {
+    /// Starts one that listens with `scheme`; `FOLDER` in its configuration is its own.
+    pub(crate) fn new(scheme: &str, configuration: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let configuration = configuration.replace("FOLDER", folder.path().to_str().unwrap());
+        std::fs::write(folder.path().join("broker.toml"), configuration).unwrap();
+        let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+        std::fs::write(folder.path().join("cert.pem"), made.cert.pem()).unwrap();
+        let key = made.signing_key.serialize_pem();
+        std::fs::write(folder.path().join("key.pem"), key).unwrap();
+        let url = format!("{scheme}://127.0.0.1:{}", free_port());
+        let mut broker = Self {
+            folder,
+            url,
+            child: None,
+        };
+        broker.start();
+        let output = broker.child.as_mut().unwrap().stdout.take().unwrap();
+        let mut lines = BufReader::new(output).lines();
+        assert!(lines.any(|line| line.unwrap() == "ready"), "it has ended");
+        broker
+    }
+
+    /// One of its own files.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Starts it again, at the same address.
+    pub(crate) fn start(&mut self) {
+        let child = Command::new(env!("CARGO_BIN_EXE_mqbroker"))
+            .args(["--listen", &self.url, "--announce", "--until-stdin-ends"])
+            .arg("--config")
+            .arg(self.file("broker.toml"))
+            .arg("--cert")
+            .arg(self.file("cert.pem"))
+            .arg("--key")
+            .arg(self.file("key.pem"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .env("RUST_LOG", "error")
+            .spawn();
+        self.child = Some(child.unwrap());
+    }
+
+    /// SIGKILL: no destructor runs, no buffer is flushed.
+    pub(crate) fn kill(&mut self) {
+        let mut child = self.child.take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// As an operator ends it.
+    pub(crate) fn end(&mut self) {
+        let mut child = self.child.take().unwrap();
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success());
+    }
+
+    /// The process that runs now.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.as_ref().unwrap().id()
+    }
+
+    /// Options that trust it.
+    pub(crate) fn connect_options(&self) -> ConnectOptions {
+        ConnectOptions {
+            trust: Trust::CaFile(self.file("cert.pem")),
+            ..ConnectOptions::default()
+        }
+    }
+
+    /// A builder for a client that trusts it.
+    pub(crate) fn client(&self, client_id: &str) -> ClientBuilder {
+        Client::builder(&self.url)
+            .unwrap()
+            .client_id(client_id)
+            .unwrap()
+            .transport(self.connect_options())
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        if self.child.is_some() {
+            self.kill();
+        }
+    }
+}
+
+/// One that nobody has now, for TCP and UDP.
+fn free_port() -> u16 {
+    loop {
+        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let port = udp.local_addr().unwrap().port();
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
