@@ -6,7 +6,7 @@ use clap::Args;
 use mq_transport::{Address, CongestionControl, EarlyDataPolicy, ServerIdentity};
 use tracing::{info, warn};
 
-use crate::{Broker, Config, Error, Settings, StoreFile};
+use crate::{Broker, Config, Error, Settings, StoreFile, tidy::Tidy};
 
 /// What a log filter leaves out: quinn warns of address validation tokens that are used in another
 /// order than they were given in, which clients may do as they like; the address is then validated
@@ -105,13 +105,16 @@ pub fn run(args: &BrokerArgs) -> anyhow::Result<()> {
     if let Some(threads) = args.threads {
         runtime.worker_threads(threads.get());
     }
+    let tidy = Tidy::default();
+    let idle = tidy.clone();
     runtime
         .enable_all()
+        .on_thread_park(move || idle.on_idle())
         .build()?
-        .block_on(serve(settings, args))
+        .block_on(serve(settings, args, &tidy))
 }
 
-async fn serve(mut settings: Settings, args: &BrokerArgs) -> anyhow::Result<()> {
+async fn serve(mut settings: Settings, args: &BrokerArgs, tidy: &Tidy) -> anyhow::Result<()> {
     use std::io::Write;
 
     let encrypted = |at: &Address| at.scheme.is_encrypted();
@@ -135,6 +138,7 @@ async fn serve(mut settings: Settings, args: &BrokerArgs) -> anyhow::Result<()> 
     tokio::select! {
         stopped = stop_signal() => stopped?,
         ended = stdin_ended(), if args.until_stdin_ends => ended?,
+        () = tidy.watch(&broker) => {}
     }
     info!("shutting down");
     broker.shutdown().await;

@@ -43,6 +43,7 @@ pub mod router;
 mod session;
 pub mod store;
 mod ticket_file;
+mod tidy;
 
 pub use broker::{Broker, Settings, StoreFile};
 pub use config::Config;

@@ -1,0 +1,101 @@
+//! Gives memory back to the system after a crowd has left.
+//!
+//! The allocator frees what a thread had handed out when that thread comes to it again, and a worker
+//! with nothing to do does not. So each is sent there once, when it is idle, after the number of
+//! connections has fallen by much.
+
+use std::{
+    cell::Cell,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use crate::Broker;
+
+/// How often connections are counted.
+const EVERY: Duration = Duration::from_secs(5);
+
+/// Fewer that have left are not worth it.
+const CROWD: usize = 100;
+
+thread_local! {
+    static DONE: Cell<usize> = const { Cell::new(0) };
+}
+
+/// How often workers were asked to tidy up.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tidy(Arc<AtomicUsize>);
+
+impl Tidy {
+    /// For a worker that is about to sleep: frees what others have given back, if it was asked to
+    /// since it did last.
+    pub(crate) fn on_idle(&self) {
+        let asked = self.0.load(Ordering::Relaxed);
+        if DONE.replace(asked) != asked {
+            #[expect(unsafe_code, reason = "the allocator is C")]
+            // SAFETY: it may be called by any thread at any time.
+            unsafe {
+                libmimalloc_sys::mi_collect(true);
+            }
+        }
+    }
+
+    /// Asks the workers whenever many connections have gone. Never returns.
+    pub(crate) async fn watch(&self, broker: &Broker) {
+        let mut crowd = Crowd::default();
+        let mut ticks = tokio::time::interval(EVERY);
+        loop {
+            ticks.tick().await;
+            if crowd.has_left(broker.metrics().connections.get()) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// The most connections that there were since it was tidied last.
+#[derive(Debug, Default)]
+struct Crowd {
+    most: usize,
+    /// The last of them may have been on their way out still.
+    once_more: bool,
+}
+
+impl Crowd {
+    /// Whether half of it has gone, or had when this was asked last.
+    fn has_left(&mut self, now: usize) -> bool {
+        self.most = self.most.max(now);
+        if self.most >= CROWD && now <= self.most / 2 {
+            self.most = now;
+            self.once_more = true;
+            return true;
+        }
+        core::mem::take(&mut self.once_more)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_crowd_that_has_left_is_tidied_up_after_twice() {
+        let mut crowd = Crowd::default();
+        let seen = [10, 50, 2, 1000, 900, 600, 400, 400, 400, 900, 5, 0, 0];
+        let tidied = seen.map(|now| crowd.has_left(now));
+        let times: Vec<_> = (0..seen.len()).filter(|at| tidied[*at]).collect();
+        assert_eq!(times, [6, 7, 10, 11]);
+    }
+
+    #[test]
+    fn each_worker_does_it_once_each_time_it_is_asked() {
+        let tidy = Tidy::default();
+        tidy.on_idle();
+        tidy.0.fetch_add(1, Ordering::Relaxed);
+        tidy.on_idle();
+        assert_eq!(DONE.get(), 1);
+    }
+}
