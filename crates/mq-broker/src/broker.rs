@@ -1,6 +1,6 @@
 //! The broker as a whole: listeners, the tasks of connections, shutdown.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use mq_proto::ServerConfig;
 use mq_transport::{Address, EarlyDataPolicy, Incoming, ListenOptions, Listener};
@@ -11,9 +11,11 @@ use tokio::{
 use tracing::{debug, warn};
 
 use crate::{
-    DiskStore, Durability, Error, PublishRate, Quotas, Store, conn,
+    AdminSettings, DiskStore, Durability, Error, PublishRate, Quotas, Store,
+    admin::{Admin, Doors},
+    conn,
     hub::Hub,
-    metrics::Metrics,
+    metrics::{Gauge, ListenerMetrics, Metrics},
     quota::{PerNetwork, Place},
     ticket_file::TicketFile,
 };
@@ -76,6 +78,8 @@ pub struct Settings {
     pub store: Option<Arc<dyn Store>>,
     /// Where it is kept on disk, if there is no [`store`](Self::store): [`Broker::start`] opens it.
     pub store_file: Option<StoreFile>,
+    /// Where operators are answered.
+    pub admin: AdminSettings,
 }
 
 /// A [`DiskStore`] that is to be opened.
@@ -108,6 +112,7 @@ impl Settings {
             shutdown_timeout: Duration::from_secs(5),
             store: None,
             store_file: None,
+            admin: AdminSettings::default(),
         }
     }
 }
@@ -118,12 +123,16 @@ impl Settings {
 #[derive(Debug)]
 pub struct Broker {
     addresses: Vec<Address>,
+    listeners: Vec<Arc<ListenerMetrics>>,
+    admin_address: Option<SocketAddr>,
     hub: Arc<Hub>,
     shutdown: watch::Sender<bool>,
     shutdown_timeout: Duration,
     ticket_file: Option<TicketFile>,
-    /// One task a listener, which owns the tasks of its connections, and one for timers.
+    /// One task a listener, which owns the tasks of its connections.
     tasks: JoinSet<()>,
+    /// Timers, and the answers to operators: they never end by themselves.
+    services: JoinSet<()>,
 }
 
 impl Broker {
@@ -152,6 +161,7 @@ impl Broker {
         for address in &settings.listeners {
             listeners.push(Listener::bind(address, &settings.listen).await?);
         }
+        let doors = Doors::open(&settings.admin).await?;
         let addresses: Vec<_> = listeners.iter().map(Listener::local_address).collect();
         let shutdown = watch::Sender::new(false);
         let hub = Arc::new(hub);
@@ -169,20 +179,32 @@ impl Broker {
             shutdown: shutdown.subscribe(),
             settings: Arc::new(settings),
         };
+        let metrics = addresses.iter().cloned().map(ListenerMetrics::new);
+        let metrics: Vec<_> = metrics.map(Arc::new).collect();
         let mut tasks = JoinSet::new();
         let shutdown_timeout = acceptor.settings.shutdown_timeout;
-        for listener in listeners {
-            tasks.spawn(acceptor.clone().run(listener));
+        for (listener, metrics) in listeners.into_iter().zip(&metrics) {
+            tasks.spawn(acceptor.clone().run(listener, Arc::clone(metrics)));
         }
+        let mut services = JoinSet::new();
         let timers = Arc::clone(&hub);
-        tasks.spawn(async move { timers.run_timers().await });
+        services.spawn(async move { timers.run_timers().await });
+        let admin_address = doors.http_address();
+        services.spawn(doors.serve(Admin {
+            hub: Arc::clone(&hub),
+            listeners: metrics.clone(),
+            shutdown: shutdown.subscribe(),
+        }));
         Ok(Self {
             addresses,
+            listeners: metrics,
+            admin_address,
             hub,
             shutdown,
             shutdown_timeout,
             ticket_file,
             tasks,
+            services,
         })
     }
 
@@ -199,6 +221,18 @@ impl Broker {
         &self.hub.metrics
     }
 
+    /// Where [`AdminSettings::http`] is, with the port that was chosen.
+    #[must_use]
+    pub fn admin_address(&self) -> Option<SocketAddr> {
+        self.admin_address
+    }
+
+    /// What each listener counts, in the order of [`Settings::listeners`].
+    #[must_use]
+    pub fn listeners(&self) -> &[Arc<ListenerMetrics>] {
+        &self.listeners
+    }
+
     /// Bytes that wait for sessions or are retained now, as [`Quotas::memory`] counts them.
     #[must_use]
     pub fn memory_used(&self) -> usize {
@@ -210,13 +244,7 @@ impl Broker {
     /// [`Settings::ticket_file`].
     pub async fn shutdown(mut self) {
         self.shutdown.send_replace(true);
-        let mut left = self.tasks.len() - 1;
-        let drained = async {
-            // All but the timers, which never end by themselves.
-            while left > 0 && self.tasks.join_next().await.is_some() {
-                left -= 1;
-            }
-        };
+        let drained = async { while self.tasks.join_next().await.is_some() {} };
         if tokio::time::timeout(self.shutdown_timeout, drained)
             .await
             .is_err()
@@ -224,6 +252,7 @@ impl Broker {
             warn!("connections were cut: they did not end in time");
         }
         self.tasks.shutdown().await;
+        self.services.shutdown().await;
         // No connection is left that could use a ticket which is in the file already.
         if let Some(file) = &self.ticket_file {
             file.write();
@@ -245,7 +274,7 @@ struct Acceptor {
 impl Acceptor {
     /// Accepts until shutdown, then waits for the connections. Never waits for a peer: whatever
     /// needs one runs in the connection's own task.
-    async fn run(mut self, mut listener: Listener) {
+    async fn run(mut self, mut listener: Listener, metrics: Arc<ListenerMetrics>) {
         let mut connections = JoinSet::new();
         loop {
             let incoming = tokio::select! {
@@ -257,7 +286,7 @@ impl Acceptor {
                 }
             };
             match incoming {
-                Ok(incoming) => self.admit(incoming, &mut connections),
+                Ok(incoming) => self.admit(incoming, &metrics, &mut connections),
                 Err(error) => {
                     // Out of file descriptors, for one. Trying again at once would only spin.
                     warn!(%error, address = %listener.local_address(), "accepting failed");
@@ -272,7 +301,12 @@ impl Acceptor {
         listener.drained().await;
     }
 
-    fn admit(&self, incoming: Incoming, connections: &mut JoinSet<()>) {
+    fn admit(
+        &self,
+        incoming: Incoming,
+        metrics: &Arc<ListenerMetrics>,
+        connections: &mut JoinSet<()>,
+    ) {
         let peer = incoming.peer_address();
         if self.is_loaded() && incoming.can_be_asked_for_its_address() {
             debug!(?peer, "asked to prove its address");
@@ -290,7 +324,10 @@ impl Acceptor {
             self.hub.metrics.refused.add(1);
             return;
         };
-        let served = self.clone().serve(incoming, (connection, place), handshake);
+        let metrics = Arc::clone(metrics);
+        let served = self
+            .clone()
+            .serve(incoming, metrics, (connection, place), handshake);
         connections.spawn(served);
     }
 
@@ -303,6 +340,7 @@ impl Acceptor {
     async fn serve(
         mut self,
         incoming: Incoming,
+        metrics: Arc<ListenerMetrics>,
         _connection: (OwnedSemaphorePermit, Place),
         handshake: OwnedSemaphorePermit,
     ) {
@@ -313,15 +351,36 @@ impl Acceptor {
             // Nobody has connected yet, so there is nobody to wait for.
             _ = self.shutdown.changed() => return debug!(?peer, "handshake cut by the shutdown"),
         };
+        let failed = &metrics.handshakes_failed;
         let link = match open {
             Ok(Ok(link)) => link,
-            Ok(Err(error)) => return debug!(?peer, %error, "handshake failed"),
-            Err(_) => return debug!(?peer, "handshake timed out"),
+            Ok(Err(error)) => {
+                failed.add(1);
+                return debug!(?peer, %error, "handshake failed");
+            }
+            Err(_) => {
+                failed.add(1);
+                return debug!(?peer, "handshake timed out");
+            }
         };
         drop(handshake);
-        self.hub.metrics.connections.add(1);
-        conn::serve(link, Arc::clone(&self.hub), self.settings, self.shutdown).await;
-        self.hub.metrics.connections.sub(1);
+        metrics.accepted.add(1);
+        let counted = [&self.hub.metrics.connections, &metrics.connections].map(|open| {
+            open.add(1);
+            Open(open)
+        });
+        let (hub, settings) = (Arc::clone(&self.hub), self.settings);
+        conn::serve(link, hub, Arc::clone(&metrics), settings, self.shutdown).await;
+        drop(counted);
+    }
+}
+
+/// Counts a connection that is open, whichever way its task ends.
+struct Open<'a>(&'a Gauge);
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.sub(1);
     }
 }
 

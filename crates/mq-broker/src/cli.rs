@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use mq_transport::{Address, CongestionControl, EarlyDataPolicy, ServerIdentity};
+use sd_notify::NotifyState;
 use tracing::{info, warn};
 
+pub use crate::commands::Command;
 use crate::{Broker, Config, Error, Settings, StoreFile, tidy::Tidy};
 
 /// What a log filter leaves out: quinn warns of address validation tokens that are used in another
@@ -127,6 +129,7 @@ async fn serve(mut settings: Settings, args: &BrokerArgs, tidy: &Tidy) -> anyhow
         settings.listen.identity = Some(identity);
     }
     let broker = Broker::start(settings).await?;
+    notify(&[NotifyState::Ready]);
     if args.announce {
         let mut out = std::io::stdout().lock();
         for address in broker.addresses() {
@@ -141,8 +144,16 @@ async fn serve(mut settings: Settings, args: &BrokerArgs, tidy: &Tidy) -> anyhow
         () = tidy.watch(&broker) => {}
     }
     info!("shutting down");
+    notify(&[NotifyState::Stopping]);
     broker.shutdown().await;
     Ok(())
+}
+
+/// Tells systemd how far the service is, where it started this.
+fn notify(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        warn!(%error, "systemd could not be told");
+    }
 }
 
 /// Resolves when standard input has ended.

@@ -1,6 +1,7 @@
 //! The configuration file: TOML, checked once, then [`Settings`].
 
 use std::{
+    net::SocketAddr,
     num::{NonZeroU16, NonZeroU32},
     path::{Path, PathBuf},
     time::Duration,
@@ -12,7 +13,7 @@ use serde::Deserialize;
 
 #[cfg(doc)]
 use crate::Quotas;
-use crate::{Durability, Error, Settings, StoreFile};
+use crate::{AdminSettings, Durability, Error, Settings, StoreFile};
 
 /// The configuration file. Every key is optional and unknown keys are errors.
 ///
@@ -34,6 +35,10 @@ use crate::{Durability, Error, Settings, StoreFile};
 /// [ws]
 /// allowed_origins = ["https://app.example"]  # of web pages; all if absent
 ///
+/// [admin]
+/// http = "127.0.0.1:9883"         # /metrics, /healthz and /readyz; nowhere if absent
+/// socket = "/run/mqbroker/admin.sock"  # the same, and backups
+///
 /// [limits]
 /// max_packet_size = 1048576       # bytes
 /// mailbox_messages = 10000        # that wait for one session
@@ -54,6 +59,8 @@ pub struct Config {
     pub store: Option<StoreConfig>,
     /// Who may come over WebSocket.
     pub ws: WsConfig,
+    /// Where operators are answered.
+    pub admin: AdminConfig,
     /// Bounds on what clients can use.
     pub limits: LimitsConfig,
 }
@@ -129,6 +136,16 @@ pub struct WsConfig {
     /// Origins of the web pages that are let in; see [`mq_transport::ListenOptions`]. Empty, the
     /// default, lets all in.
     pub allowed_origins: Vec<String>,
+}
+
+/// The `[admin]` table; see [`AdminSettings`].
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AdminConfig {
+    /// Address and port of HTTP.
+    pub http: Option<SocketAddr>,
+    /// A Unix socket.
+    pub socket: Option<PathBuf>,
 }
 
 /// The `[limits]` table; what is absent has the default of [`Settings`].
@@ -230,6 +247,10 @@ impl Config {
         let store = self.store.map(StoreConfig::into_file);
         settings.store_file = store.transpose().map_err(wrong)?;
         settings.listen.allowed_origins = self.ws.allowed_origins;
+        settings.admin = AdminSettings {
+            http: self.admin.http,
+            socket: self.admin.socket,
+        };
         let limits = self.limits;
         let protocol = &mut settings.protocol;
         set(&mut protocol.max_packet_size, limits.max_packet_size);
@@ -334,7 +355,7 @@ mod tests {
     fn values_reach_the_settings() {
         let settings = read(
             "listen = [\"tcp://127.0.0.1:1\"]\n[tls]\nearly_data = \"off\"\n\
-             ticket_file = \"t\"\n[ws]\nallowed_origins = [\"https://a\"]\n[limits]\nmax_packet_size = 77\nmaximum_qos = 1\nsession_expiry_s = 5\n\
+             ticket_file = \"t\"\n[ws]\nallowed_origins = [\"https://a\"]\n[admin]\nsocket = \"s\"\n[limits]\nmax_packet_size = 77\nmaximum_qos = 1\nsession_expiry_s = 5\n\
              memory = 9\npublish_bytes_per_s = 8\nreader_timeout_s = 0\nconnections_per_address = 7\n",
         )
         .unwrap();
@@ -342,6 +363,7 @@ mod tests {
         assert_eq!(settings.early_data, EarlyDataPolicy::Off);
         assert_eq!(settings.ticket_file, Some("t".into()));
         assert_eq!(settings.listen.allowed_origins, ["https://a"]);
+        assert_eq!(settings.admin.socket, Some("s".into()));
         assert_eq!(settings.protocol.max_packet_size.get(), 77);
         assert_eq!(settings.protocol.maximum_qos, QoS::AtLeastOnce);
         assert_eq!(settings.max_session_expiry, Some(Duration::from_secs(5)));

@@ -25,6 +25,7 @@ use crate::{
     broker::Settings,
     hub::{self, Attached, Hub, Publisher},
     mailbox::QOS0_PATIENCE,
+    metrics::{ListenerMetrics, Sampler},
     quota::Pace,
     router,
     session::Session,
@@ -48,11 +49,13 @@ const CLOSE_DEADLINE: Duration = Duration::from_secs(2);
 pub(crate) async fn serve(
     link: Link,
     hub: Arc<Hub>,
+    metrics: Arc<ListenerMetrics>,
     settings: Arc<Settings>,
     shutdown: watch::Receiver<bool>,
 ) {
     let now = Instant::now();
     let mut conn = Conn {
+        sampler: Sampler::new(metrics, &link, now),
         connection: Connection::server(now, settings.protocol.clone()),
         pace: Pace::new(settings.publish_rate, now),
         moved_at: now,
@@ -75,6 +78,7 @@ pub(crate) async fn serve(
 
 struct Conn {
     link: Link,
+    sampler: Sampler,
     connection: Connection,
     hub: Arc<Hub>,
     settings: Arc<Settings>,
@@ -110,6 +114,9 @@ impl Conn {
             let mut room = pin!(blocked.as_ref().map(|session| session.mailbox.room()));
             if let Some(room) = room.as_mut().as_pin_mut() {
                 room.enable();
+            }
+            if self.sampler.is_due(now) {
+                self.sampler.sample(&self.link, now);
             }
             self.retry_waiting(now);
             self.handle_events(now).await;
@@ -546,6 +553,7 @@ impl Conn {
 
     /// Writes what is left, closes the link, and gives the session back.
     async fn finish(mut self) {
+        self.sampler.sample(&self.link, Instant::now());
         self.publisher.tell_readers();
         self.publisher.give_up(&self.hub.metrics);
         let reason = self.closed.take().unwrap_or(CloseReason::LinkLost);

@@ -23,6 +23,14 @@ pub enum Error {
         /// What is wrong, and what to do.
         problem: String,
     },
+    /// Operators cannot be answered there.
+    #[error("cannot answer operators at {place}: {source}")]
+    Admin {
+        /// An address, or a socket's path.
+        place: String,
+        /// Why.
+        source: std::io::Error,
+    },
     /// The configuration file cannot be read.
     #[error("cannot read the configuration {}: {source}", path.display())]
     ReadConfig {

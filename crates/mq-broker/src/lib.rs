@@ -29,8 +29,11 @@
 //! mailboxes, one for each session; each receiver's own `conn` takes it from there and writes it.
 //! `docs/architecture.md` follows it step by step.
 
+mod admin;
+mod backup;
 mod broker;
 pub mod cli;
+mod commands;
 mod config;
 mod conn;
 mod error;
@@ -45,10 +48,11 @@ pub mod store;
 mod ticket_file;
 mod tidy;
 
+pub use admin::AdminSettings;
 pub use broker::{Broker, Settings, StoreFile};
 pub use config::Config;
 pub use error::Error;
 pub use mailbox::MailboxLimits;
-pub use metrics::{Gauge, Metrics};
+pub use metrics::{Counter, Gauge, ListenerMetrics, Metrics, RttHistogram};
 pub use quota::{PublishRate, Quotas};
 pub use store::{DiskStore, Durability, MemoryStore, Store};

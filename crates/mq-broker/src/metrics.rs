@@ -1,6 +1,15 @@
 //! Counts of what the broker does.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use mq_transport::{Address, EarlyData, HandshakeKind, Link, LinkStats};
 
 /// A number that many threads change, each change by itself and in no order with others.
 #[derive(Debug, Default)]
@@ -62,4 +71,177 @@ pub struct Metrics {
     /// Messages that did not reach a receiver: its mailbox was full, its session away and the
     /// message of QoS 0, or the publisher left while the message waited for room.
     pub dropped: Gauge,
+}
+
+/// A number that only grows; wide enough for bytes on 32-bit machines.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds.
+    pub fn add(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// The number now.
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What one listener counts. Bytes, packets and round-trip times are those of links as of their last
+/// sample: every 30 s while something is going on, and at the end.
+#[derive(Debug)]
+pub struct ListenerMetrics {
+    /// Where it listens, with the port that was chosen.
+    pub address: Address,
+    /// Links that are open.
+    pub connections: Gauge,
+    /// Links whose handshake came far enough to read from.
+    pub accepted: Counter,
+    /// Handshakes that failed or took too long.
+    pub handshakes_failed: Counter,
+    /// Links that resumed an earlier session by a ticket (RFC 8446 §2.2).
+    pub resumed: Counter,
+    /// Links whose early data (0-RTT) was accepted. A server is not told of what it refuses.
+    pub early_data_accepted: Counter,
+    /// Application bytes received.
+    pub bytes_received: Counter,
+    /// Application bytes sent.
+    pub bytes_sent: Counter,
+    /// QUIC packets declared lost.
+    pub packets_lost: Counter,
+    /// TCP segments sent again.
+    pub packets_retransmitted: Counter,
+    /// QUIC links whose client was at another address than at the sample before (RFC 9000 §9).
+    pub migrations: Counter,
+    /// Round-trip times, as the kernel or the QUIC stack estimated them.
+    pub rtt: RttHistogram,
+}
+
+impl ListenerMetrics {
+    pub(crate) fn new(address: Address) -> Self {
+        Self {
+            address,
+            connections: Gauge::default(),
+            accepted: Counter::default(),
+            handshakes_failed: Counter::default(),
+            resumed: Counter::default(),
+            early_data_accepted: Counter::default(),
+            bytes_received: Counter::default(),
+            bytes_sent: Counter::default(),
+            packets_lost: Counter::default(),
+            packets_retransmitted: Counter::default(),
+            migrations: Counter::default(),
+            rtt: RttHistogram::default(),
+        }
+    }
+}
+
+/// How many round-trip times were of what length.
+#[derive(Debug, Default)]
+pub struct RttHistogram {
+    counts: [Counter; RttHistogram::BOUNDS_MS.len() + 1],
+    sum_us: Counter,
+}
+
+impl RttHistogram {
+    /// The upper bounds of all buckets but the last, which has none; in milliseconds.
+    pub const BOUNDS_MS: [u32; 10] = [1, 3, 10, 30, 60, 100, 200, 500, 1_000, 3_000];
+
+    fn observe(&self, rtt: Duration) {
+        let mut bounds = Self::BOUNDS_MS.iter();
+        let place = bounds.position(|bound| rtt <= Duration::from_millis((*bound).into()));
+        self.counts[place.unwrap_or(Self::BOUNDS_MS.len())].add(1);
+        self.sum_us
+            .add(u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX));
+    }
+
+    /// How many fell into each bucket, in order.
+    pub fn counts(&self) -> impl Iterator<Item = u64> + '_ {
+        self.counts.iter().map(Counter::get)
+    }
+
+    /// All of them together.
+    #[must_use]
+    pub fn sum(&self) -> Duration {
+        Duration::from_micros(self.sum_us.get())
+    }
+}
+
+/// Between two samples of a link.
+const SAMPLE_EVERY: Duration = Duration::from_secs(30);
+
+/// Adds what one link counts to its listener's metrics, now and then.
+#[derive(Debug)]
+pub(crate) struct Sampler {
+    metrics: Arc<ListenerMetrics>,
+    due: Instant,
+    last: Option<LinkStats>,
+    peer: Option<SocketAddr>,
+}
+
+impl Sampler {
+    pub(crate) fn new(metrics: Arc<ListenerMetrics>, link: &Link, now: Instant) -> Self {
+        Self {
+            metrics,
+            due: now + SAMPLE_EVERY,
+            last: None,
+            peer: link.info().peer_address,
+        }
+    }
+
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        now >= self.due
+    }
+
+    pub(crate) fn sample(&mut self, link: &Link, now: Instant) {
+        self.due = now + SAMPLE_EVERY;
+        let stats = link.stats();
+        let metrics = &self.metrics;
+        let last = self.last.as_ref();
+        let since = |field: fn(&LinkStats) -> Option<u64>| {
+            let before = last.and_then(field).unwrap_or(0);
+            field(&stats).unwrap_or(0).saturating_sub(before)
+        };
+        metrics
+            .bytes_received
+            .add(since(|stats| Some(stats.bytes_received)));
+        metrics
+            .bytes_sent
+            .add(since(|stats| Some(stats.bytes_sent)));
+        metrics.packets_lost.add(since(|stats| stats.packets_lost));
+        metrics
+            .packets_retransmitted
+            .add(since(|stats| stats.packets_retransmitted));
+        let became = |is: fn(&LinkStats) -> bool| is(&stats) && !last.is_some_and(is);
+        let resumed = became(|stats| stats.handshake == HandshakeKind::Resumed);
+        metrics.resumed.add(resumed.into());
+        let early = became(|stats| stats.early_data == EarlyData::Accepted);
+        metrics.early_data_accepted.add(early.into());
+        if let Some(rtt) = stats.rtt {
+            metrics.rtt.observe(rtt);
+        }
+        let peer = link.info().peer_address;
+        metrics.migrations.add((peer != self.peer).into());
+        self.peer = peer;
+        self.last = Some(stats);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_trip_time_falls_into_the_first_bucket_that_holds_it() {
+        let histogram = RttHistogram::default();
+        for ms in [0, 1, 2, 3_000, 3_001] {
+            histogram.observe(Duration::from_millis(ms));
+        }
+        let counts: Vec<_> = histogram.counts().collect();
+        assert_eq!(counts, [2, 1, 0, 0, 0, 0, 0, 0, 0, 1, 1]);
+        assert_eq!(histogram.sum(), Duration::from_millis(6_004));
+    }
 }

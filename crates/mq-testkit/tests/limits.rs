@@ -112,7 +112,7 @@ async fn at_the_ceiling_a_message_that_only_absent_sessions_want_is_refused(sche
     let mut taken = 0;
     let refused = loop {
         match writer.publish("t", vec![7; 10_000], QoS::ExactlyOnce).await {
-            Ok(_) => taken += 1,
+            Ok(()) => taken += 1,
             Err(error) => break error,
         }
         assert!(taken < 1_000);

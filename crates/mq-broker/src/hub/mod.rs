@@ -109,6 +109,10 @@ impl Hub {
         }
     }
 
+    pub(crate) fn store(&self) -> Option<&Arc<dyn Store>> {
+        self.store.as_ref()
+    }
+
     /// Bytes that count against [`Quotas::memory`].
     pub(crate) fn memory_used(&self) -> usize {
         self.ceiling.used()

@@ -18,6 +18,7 @@ mod snapshot;
 
 use std::{
     fmt,
+    path::Path,
     sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
@@ -54,6 +55,16 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// grows. Drop the sender when the store has failed for good: connections that wait for it are
     /// then closed.
     fn settled(&self) -> watch::Receiver<Position>;
+
+    /// Writes all that is settled now to a file, which must not exist yet. Blocks until it is on the
+    /// disk; the broker goes on meanwhile.
+    ///
+    /// # Errors
+    /// If it cannot be written, or this store has no backups, as is the default.
+    fn back_up(&self, to: &Path) -> Result<(), StoreError> {
+        let to = to.display();
+        Err(StoreError(format!("{to}: this store has no backups")))
+    }
 }
 
 /// A place in the order of changes: how many calls of [`Store::record`] came up to it.

@@ -106,30 +106,6 @@ impl DiskStore {
             worker: Some(worker),
         })
     }
-
-    /// Writes all that is settled now to another file, which must not exist yet, and has it on the disk
-    /// before this returns. The broker goes on meanwhile.
-    ///
-    /// # Errors
-    /// If it cannot be written; then it is not there.
-    pub fn back_up(&self, to: &Path) -> Result<(), StoreError> {
-        let of_file = |error: String| StoreError(format!("backup {}: {error}", to.display()));
-        if to.exists() {
-            return Err(of_file("there is such a file already".to_owned()));
-        }
-        // Nobody takes half a copy for a whole one.
-        let part = to.with_extension("part");
-        let _ = std::fs::remove_file(&part);
-        let written = Database::create(&part)
-            .map_err(|error| opening(&error))
-            .and_then(|copy| tables::copy(&self.database, &copy).map_err(|error| error.to_string()))
-            .and_then(|()| std::fs::rename(&part, to).map_err(|error| error.to_string()))
-            .and_then(|()| sync_folder(to).map_err(|error| error.to_string()));
-        if written.is_err() {
-            let _ = std::fs::remove_file(&part);
-        }
-        written.map_err(of_file)
-    }
 }
 
 impl Store for DiskStore {
@@ -155,6 +131,26 @@ impl Store for DiskStore {
 
     fn settled(&self) -> watch::Receiver<Position> {
         self.settled.clone()
+    }
+
+    /// With a `.part` beside it until it is whole.
+    fn back_up(&self, to: &Path) -> Result<(), StoreError> {
+        let of_file = |error: String| StoreError(format!("backup {}: {error}", to.display()));
+        if to.exists() {
+            return Err(of_file("there is such a file already".to_owned()));
+        }
+        // Nobody takes half a copy for a whole one.
+        let part = to.with_extension("part");
+        let _ = std::fs::remove_file(&part);
+        let written = Database::create(&part)
+            .map_err(|error| opening(&error))
+            .and_then(|copy| tables::copy(&self.database, &copy).map_err(|error| error.to_string()))
+            .and_then(|()| std::fs::rename(&part, to).map_err(|error| error.to_string()))
+            .and_then(|()| sync_folder(to).map_err(|error| error.to_string()));
+        if written.is_err() {
+            let _ = std::fs::remove_file(&part);
+        }
+        written.map_err(of_file)
     }
 }
 

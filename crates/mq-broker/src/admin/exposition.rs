@@ -1,0 +1,205 @@
+//! The metrics as `OpenMetrics` text, which Prometheus reads.
+
+use std::{fmt, sync::Arc};
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, NoLabelSet, text::encode},
+    metrics::MetricType,
+    registry::{Registry, Unit},
+};
+
+use super::Admin;
+use crate::metrics::{Gauge, ListenerMetrics, Metrics, RttHistogram};
+
+pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+pub(super) fn write(admin: &Admin) -> String {
+    let mut registry = Registry::with_prefix("mqbroker");
+    registry.register_collector(Box::new(All(admin.clone())));
+    let mut text = String::new();
+    // A string takes all that is written to it.
+    let _ = encode(&mut text, &registry);
+    text
+}
+
+#[derive(Debug)]
+struct All(Admin);
+
+type Field = fn(&Metrics) -> &Gauge;
+type OfListener = fn(&ListenerMetrics) -> u64;
+
+/// What is there now.
+const GAUGES: &[(&str, &str, Field)] = &[
+    ("sessions", "Sessions, connected or not", |all| {
+        &all.sessions
+    }),
+    ("subscriptions", "Subscriptions", |all| &all.subscriptions),
+    (
+        "retained_messages",
+        "Topics with a retained message",
+        |all| &all.retained,
+    ),
+];
+
+/// What has happened since the start.
+const COUNTERS: &[(&str, &str, Field)] = &[
+    (
+        "messages_received",
+        "Messages received from clients",
+        |all| &all.messages_in,
+    ),
+    ("messages_sent", "Messages sent to clients", |all| {
+        &all.messages_out
+    }),
+    (
+        "messages_dropped",
+        "Messages that did not reach a receiver",
+        |all| &all.dropped,
+    ),
+    (
+        "connections_refused",
+        "Connections beyond what may be open, under way, or come from one address",
+        |all| &all.refused,
+    ),
+    (
+        "quic_retries",
+        "QUIC clients that had to prove their address first",
+        |all| &all.retried,
+    ),
+    (
+        "sessions_refused",
+        "Clients refused because there were too many sessions",
+        |all| &all.sessions_refused,
+    ),
+    (
+        "subscriptions_refused",
+        "Subscriptions refused because their session had too many",
+        |all| &all.subscriptions_refused,
+    ),
+    (
+        "retained_refused",
+        "Messages that could not be retained",
+        |all| &all.retained_refused,
+    ),
+    (
+        "clients_throttled",
+        "Times that a client was read more slowly than it published",
+        |all| &all.throttled,
+    ),
+    (
+        "readers_evicted",
+        "Readers made to leave because they held up publishers",
+        |all| &all.evicted,
+    ),
+];
+
+const OF_LISTENERS: &[(&str, &str, OfListener)] = &[
+    ("accepted", "Connections whose handshake was good", |one| {
+        one.accepted.get()
+    }),
+    (
+        "handshakes_failed",
+        "Handshakes that failed or took too long",
+        |one| one.handshakes_failed.get(),
+    ),
+    ("resumed", "Connections that resumed a TLS session", |one| {
+        one.resumed.get()
+    }),
+    (
+        "early_data_accepted",
+        "Connections whose early data (0-RTT) was accepted",
+        |one| one.early_data_accepted.get(),
+    ),
+    ("received_bytes", "Application bytes received", |one| {
+        one.bytes_received.get()
+    }),
+    ("sent_bytes", "Application bytes sent", |one| {
+        one.bytes_sent.get()
+    }),
+    ("packets_lost", "QUIC packets declared lost", |one| {
+        one.packets_lost.get()
+    }),
+    ("packets_retransmitted", "TCP segments sent again", |one| {
+        one.packets_retransmitted.get()
+    }),
+    (
+        "migrations",
+        "QUIC connections whose client came from another address",
+        |one| one.migrations.get(),
+    ),
+];
+
+impl Collector for All {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let Self(admin) = self;
+        let metrics = &admin.hub.metrics;
+        for (name, help, field) in GAUGES {
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            metric.encode_gauge(&number(field(metrics)))?;
+        }
+        let help = "What waits for sessions or is retained, as the memory limit counts it";
+        let mut metric = encoder.encode_descriptor(
+            "memory_used",
+            help,
+            Some(&Unit::Bytes),
+            MetricType::Gauge,
+        )?;
+        metric.encode_gauge(&i64::try_from(admin.hub.memory_used()).unwrap_or(i64::MAX))?;
+        for (name, help, field) in COUNTERS {
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            let count = field(metrics).get() as u64;
+            metric.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+        }
+        of_listeners(&mut encoder, &admin.listeners)
+    }
+}
+
+fn of_listeners(
+    encoder: &mut DescriptorEncoder<'_>,
+    listeners: &[Arc<ListenerMetrics>],
+) -> fmt::Result {
+    let labelled: Vec<_> = listeners.iter().map(|one| (labels(one), one)).collect();
+    let help = "Connections that are open";
+    let mut family = encoder.encode_descriptor("connections", help, None, MetricType::Gauge)?;
+    for (labels, listener) in &labelled {
+        let mut metric = family.encode_family(labels)?;
+        metric.encode_gauge(&number(&listener.connections))?;
+    }
+    for (name, help, field) in OF_LISTENERS {
+        let name = format!("listener_{name}");
+        let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Counter)?;
+        for (labels, listener) in &labelled {
+            let mut metric = family.encode_family(labels)?;
+            metric.encode_counter::<NoLabelSet, _, u64>(&field(listener), None)?;
+        }
+    }
+    let help = "Round-trip times of connections, sampled every 30 s and at their end";
+    let unit = Unit::Seconds;
+    let mut family = encoder.encode_descriptor("rtt", help, Some(&unit), MetricType::Histogram)?;
+    for (labels, listener) in &labelled {
+        let counts: Vec<u64> = listener.rtt.counts().collect();
+        let bounds = RttHistogram::BOUNDS_MS
+            .iter()
+            .map(|ms| f64::from(*ms) / 1e3);
+        let buckets: Vec<_> = bounds
+            .chain([f64::MAX])
+            .zip(counts.iter().copied())
+            .collect();
+        let sum = listener.rtt.sum().as_secs_f64();
+        let mut metric = family.encode_family(labels)?;
+        metric.encode_histogram::<NoLabelSet>(sum, counts.iter().sum(), &buckets, None)?;
+    }
+    Ok(())
+}
+
+fn labels(listener: &ListenerMetrics) -> [(&'static str, String); 2] {
+    [
+        ("transport", listener.address.scheme.to_string()),
+        ("listener", listener.address.to_string()),
+    ]
+}
+
+fn number(gauge: &Gauge) -> i64 {
+    i64::try_from(gauge.get()).unwrap_or(i64::MAX)
+}

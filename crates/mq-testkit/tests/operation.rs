@@ -1,0 +1,158 @@
+//! What operators ask a running broker.
+
+#![cfg(unix)]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
+
+use mq_broker::{DiskStore, Durability};
+use mq_client::{Outgoing, QoS};
+use mq_testkit::{SCHEMES, TestBroker};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
+    net::{TcpStream, UnixStream},
+};
+
+/// Asks, and returns status and body.
+async fn ask(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    request: &str,
+    body: &str,
+) -> (u16, String) {
+    let length = body.len();
+    let text = format!("{request} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n{body}");
+    stream.write_all(text.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, body.to_owned())
+}
+
+async fn get(at: SocketAddr, page: &str) -> (u16, String) {
+    let stream = TcpStream::connect(at).await.unwrap();
+    ask(stream, &format!("GET {page}"), "").await
+}
+
+/// The value of a metric with these labels.
+fn value(metrics: &str, name: &str, labels: &str) -> u64 {
+    let mut lines = metrics.lines();
+    let line = lines.find(|line| line.starts_with(name) && line.contains(labels));
+    let line = line.unwrap_or_else(|| panic!("no {name} of {labels} in\n{metrics}"));
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn metrics_tell_what_each_listener_sees() {
+    let broker = TestBroker::start_with(|settings| {
+        settings.admin.http = Some("127.0.0.1:0".parse().unwrap());
+    })
+    .await;
+    let at = broker.broker().admin_address().unwrap();
+    let mut clients = Vec::new();
+    for scheme in SCHEMES {
+        let client = broker.client(scheme, &scheme.to_string()).build().await;
+        let client = client.unwrap();
+        client
+            .publish("t", "12345", QoS::AtLeastOnce)
+            .await
+            .unwrap();
+        clients.push(client);
+    }
+    let (status, metrics) = get(at, "/metrics").await;
+    assert_eq!(status, 200);
+    assert!(metrics.ends_with("# EOF\n"));
+    for scheme in SCHEMES {
+        let labels = format!("transport=\"{scheme}\"");
+        assert_eq!(value(&metrics, "mqbroker_connections{", &labels), 1);
+        let accepted = value(&metrics, "mqbroker_listener_accepted_total{", &labels);
+        assert_eq!(accepted, 1);
+    }
+    assert_eq!(value(&metrics, "mqbroker_messages_received_total", ""), 5);
+    assert_eq!(value(&metrics, "mqbroker_sessions", ""), 5);
+    for client in clients {
+        client.disconnect().await.unwrap();
+    }
+    while broker.broker().metrics().connections.get() > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let (_, metrics) = get(at, "/metrics").await;
+    for scheme in SCHEMES {
+        let labels = format!("transport=\"{scheme}\"");
+        let received = value(&metrics, "mqbroker_listener_received_bytes_total{", &labels);
+        assert!((30..300).contains(&received), "{scheme}: {received}");
+        let samples = value(&metrics, "mqbroker_rtt_seconds_count{", &labels);
+        assert_eq!(samples, 1, "{scheme}");
+    }
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_what_is_asked_for_rightly_is_answered() {
+    let broker = TestBroker::start_with(|settings| {
+        settings.admin.http = Some("127.0.0.1:0".parse().unwrap());
+    })
+    .await;
+    let at = broker.broker().admin_address().unwrap();
+    assert_eq!(get(at, "/healthz").await, (200, "ok\n".to_owned()));
+    assert_eq!(get(at, "/readyz").await, (200, "ready\n".to_owned()));
+    assert_eq!(get(at, "/").await.0, 404);
+    let stream = TcpStream::connect(at).await.unwrap();
+    assert_eq!(ask(stream, "POST /backup", "/tmp/x").await.0, 405);
+    // One that says nothing holds up nobody.
+    let _silent = TcpStream::connect(at).await.unwrap();
+    assert_eq!(get(at, "/healthz").await.0, 200);
+    broker.shutdown().await;
+    assert!(TcpStream::connect(at).await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backup_of_a_running_broker_is_what_another_goes_on_from() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let store = DiskStore::open(&file("store"), Durability::Always).unwrap();
+    let socket = file("admin.sock");
+    // One that an earlier broker left.
+    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+    let broker = TestBroker::start_with(|settings| {
+        settings.store = Some(Arc::new(store));
+        settings.admin.socket = Some(socket.clone());
+    })
+    .await;
+    let mode =
+        std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&socket).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600);
+    let client = broker.client(SCHEMES[0], "c").build().await.unwrap();
+    let retained = |text: &'static str| {
+        Outgoing::to("t", text)
+            .unwrap()
+            .qos(QoS::AtLeastOnce)
+            .retain(true)
+    };
+    let mut receipt = client.send(retained("before")).await.unwrap();
+    receipt.acknowledged().await.unwrap();
+    let back_up = async |to: &Path| {
+        let stream = UnixStream::connect(&socket).await.unwrap();
+        ask(stream, "POST /backup", to.to_str().unwrap()).await
+    };
+    let copy = file("copy");
+    assert_eq!(back_up(&copy).await.0, 200);
+    let (status, problem) = back_up(&copy).await;
+    assert_eq!(status, 500);
+    assert!(
+        problem.contains("there is such a file already"),
+        "{problem}"
+    );
+    assert_eq!(back_up(Path::new("relative")).await.0, 400);
+    let mut receipt = client.send(retained("after")).await.unwrap();
+    receipt.acknowledged().await.unwrap();
+    broker.shutdown().await;
+    assert!(!socket.exists());
+
+    let kept = DiskStore::open(&copy, Durability::Always).unwrap();
+    let broker = TestBroker::start_with(|settings| settings.store = Some(Arc::new(kept))).await;
+    let client = broker.client(SCHEMES[0], "c").build().await.unwrap();
+    let mut messages = client.subscribe("t", QoS::AtMostOnce).await.unwrap();
+    assert_eq!(messages.recv().await.unwrap().payload, "before");
+    broker.shutdown().await;
+}
