@@ -84,7 +84,7 @@ mod trust;
 mod ws;
 
 pub use address::{Address, AddressError, Scheme};
-pub use connector::Connector;
+pub use connector::{Connector, Dial};
 pub use crypto::{CipherSuite, CryptoOptions, KeyExchangeGroup, TlsVersion};
 pub use error::Error;
 pub use identity::ServerIdentity;

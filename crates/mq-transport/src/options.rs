@@ -59,8 +59,10 @@ names!(
 /// Options of a [`Connector`](crate::Connector).
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
-    /// Bound on name look-up, connection and handshake together. Default: 10 s, ten times what a
-    /// bad satellite link needs.
+    /// Bound on name look-up, connection and handshake together. Default: 20 s, in which a TCP
+    /// connection is asked for five times (after 1, 3, 7 and 15 s again), so that a network which
+    /// loses half of its packets is still got through. `mq-client` bounds the wait for CONNACK by
+    /// it as well.
     pub connect_timeout: Duration,
     /// Whose certificates are believed. Default: the system's roots.
     pub trust: Trust,
@@ -106,7 +108,7 @@ pub struct ConnectOptions {
 impl Default for ConnectOptions {
     fn default() -> Self {
         Self {
-            connect_timeout: Duration::from_secs(10),
+            connect_timeout: Duration::from_secs(20),
             trust: Trust::default(),
             server_name: None,
             identity: None,

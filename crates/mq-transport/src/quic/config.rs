@@ -9,6 +9,7 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use quinn::{
@@ -55,6 +56,7 @@ impl ClientEndpoints {
         server_name: &str,
         tls: rustls::ClientConfig,
         options: &ConnectOptions,
+        keep_alive: Option<Duration>,
     ) -> Result<quinn::Connecting, Error> {
         let crypto = QuicClientConfig::try_from(tls).map_err(|error| Error::InvalidOption {
             option: "cipher suites",
@@ -65,6 +67,7 @@ impl ClientEndpoints {
         let mut config = quinn::ClientConfig::new(crypto);
         config.token_store(self.tokens.clone());
         let mut transport = transport_config(&options.quic, options.congestion)?;
+        transport.keep_alive_interval(options.quic.keep_alive_interval.or(keep_alive));
         transport.qlog_stream(qlog(&options.quic, "client")?);
         config.transport_config(Arc::new(transport));
 

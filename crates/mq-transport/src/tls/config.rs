@@ -62,12 +62,14 @@ impl ClientConfigs {
         &self,
         address: &Address,
         tickets: Option<&TicketCache>,
+        early_data: bool,
     ) -> ClientConfig {
         let mut config = match address.scheme {
             Scheme::Quic => self.quic.clone(),
             _ => self.tls.clone(),
         };
         config.alpn_protocols = alpn(address.scheme, config.alpn_protocols);
+        config.enable_early_data &= early_data;
         config.resumption = tickets.map_or_else(Resumption::disabled, |tickets| {
             Resumption::store(tickets.for_server(address))
         });
