@@ -11,8 +11,8 @@ use tokio::{
 use tracing::{debug, warn};
 
 use crate::{
-    DiskStore, Durability, Error, Store, conn, hub::Hub, mailbox::MailboxLimits, metrics::Metrics,
-    ticket_file::TicketFile,
+    DiskStore, Durability, Error, Reload, Store, conn, hub::Hub, mailbox::MailboxLimits,
+    metrics::Metrics, ticket_file::TicketFile,
 };
 
 /// How a broker is made. [`Config`](crate::Config) makes one from a file.
@@ -63,6 +63,9 @@ pub struct Settings {
     pub store: Option<Arc<dyn Store>>,
     /// Where it is kept on disk, if there is no [`store`](Self::store): [`Broker::start`] opens it.
     pub store_file: Option<StoreFile>,
+    /// Whether the program looks for replaced files ([`Reload::look`]); a broker in a library does
+    /// what its owner does. Default yes.
+    pub watch_files: bool,
 }
 
 /// A [`DiskStore`] that is to be opened.
@@ -95,6 +98,7 @@ impl Settings {
             shutdown_timeout: Duration::from_secs(5),
             store: None,
             store_file: None,
+            watch_files: true,
         }
     }
 }
@@ -108,7 +112,8 @@ pub struct Broker {
     hub: Arc<Hub>,
     shutdown: watch::Sender<bool>,
     shutdown_timeout: Duration,
-    ticket_file: Option<TicketFile>,
+    ticket_file: Option<Arc<TicketFile>>,
+    reload: Reload,
     /// One task a listener, which owns the tasks of its connections, and one for timers.
     tasks: JoinSet<()>,
 }
@@ -144,10 +149,11 @@ impl Broker {
         let hub = Arc::new(hub);
         // Last of all that can fail, so that a broker that does not start leaves the tickets where
         // they are; nobody is accepted yet.
-        let ticket_file = settings.ticket_file.take();
+        let ticket_file = settings.ticket_file.clone();
         let ticket_file = ticket_file
-            .map(|path| TicketFile::take(path, &settings.listen))
+            .map(|path| TicketFile::take(path, &settings.listen).map(Arc::new))
             .transpose()?;
+        let reload = Reload::new(&listeners, &settings, ticket_file.as_ref());
         let acceptor = Acceptor {
             hub: Arc::clone(&hub),
             connections: Arc::new(Semaphore::new(settings.max_connections)),
@@ -168,6 +174,7 @@ impl Broker {
             shutdown,
             shutdown_timeout,
             ticket_file,
+            reload,
             tasks,
         })
     }
@@ -183,6 +190,21 @@ impl Broker {
     #[must_use]
     pub fn metrics(&self) -> &Metrics {
         &self.hub.metrics
+    }
+
+    /// What changes certificates and the like while the broker runs, for whoever does not have the
+    /// broker itself.
+    #[must_use]
+    pub fn reload_handle(&self) -> Reload {
+        self.reload.clone()
+    }
+
+    /// As [`Reload::apply`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn reload(&self, settings: &Settings) -> Result<(), Error> {
+        self.reload.apply(settings)
     }
 
     /// Stops accepting, sends 5.0 clients DISCONNECT, and waits for all links to close, up to

@@ -6,7 +6,7 @@ use clap::Args;
 use mq_transport::{Address, CongestionControl, EarlyDataPolicy, ServerIdentity};
 use tracing::{info, warn};
 
-use crate::{Broker, Config, Error, Settings, StoreFile};
+use crate::{Broker, Config, Error, Reload, Settings, StoreFile};
 
 /// What a log filter leaves out: quinn warns of address validation tokens that are used in another
 /// order than they were given in, which clients may do as they like; the address is then validated
@@ -94,7 +94,8 @@ impl BrokerArgs {
 }
 
 /// Runs a broker on a tokio runtime of its own until SIGINT or SIGTERM, then shuts it down. Blocks
-/// until then; logs to standard error.
+/// until then; logs to standard error. On SIGHUP, and when files of certificates were replaced, it
+/// takes what is new; see [`Reload`].
 ///
 /// # Errors
 /// If it cannot start.
@@ -123,7 +124,10 @@ async fn serve(mut settings: Settings, args: &BrokerArgs) -> anyhow::Result<()> 
         );
         settings.listen.identity = Some(identity);
     }
+    let watch = settings.watch_files;
     let broker = Broker::start(settings).await?;
+    // From before anybody knows that it is there: until then SIGHUP would end it.
+    let keeping_up = keep_up(broker.reload_handle(), watch, args)?;
     if args.announce {
         let mut out = std::io::stdout().lock();
         for address in broker.addresses() {
@@ -135,10 +139,47 @@ async fn serve(mut settings: Settings, args: &BrokerArgs) -> anyhow::Result<()> 
     tokio::select! {
         stopped = stop_signal() => stopped?,
         ended = stdin_ended(), if args.until_stdin_ends => ended?,
+        () = keeping_up => {}
     }
     info!("shutting down");
     broker.shutdown().await;
     Ok(())
+}
+
+/// Takes what is new on SIGHUP and, with `watch`, when files were replaced. Never resolves.
+fn keep_up(
+    reload: Reload,
+    mut watch: bool,
+    args: &BrokerArgs,
+) -> std::io::Result<impl Future<Output = ()>> {
+    #[cfg(unix)]
+    let mut hangup = {
+        use tokio::signal::unix::{SignalKind, signal};
+        signal(SignalKind::hangup())?
+    };
+    Ok(async move {
+        let mut looks = tokio::time::interval(Reload::LOOK_EVERY);
+        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            #[cfg(unix)]
+            let asked = async { hangup.recv().await.is_some() };
+            #[cfg(not(unix))]
+            let asked = std::future::pending::<bool>();
+            tokio::select! {
+                _ = asked => {
+                    let applied = args.settings().and_then(|settings| {
+                        reload.apply(&settings)?;
+                        watch = settings.watch_files;
+                        Ok(())
+                    });
+                    if let Err(error) = applied {
+                        warn!("nothing was changed: {error}");
+                    }
+                }
+                _ = looks.tick(), if watch => reload.look(),
+            }
+        }
+    })
 }
 
 /// Resolves when standard input has ended.

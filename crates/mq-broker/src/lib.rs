@@ -21,6 +21,9 @@
 //! # }
 //! ```
 //!
+//! Certificates, client authorities and revocation lists change while it runs:
+//! [`Broker::reload_handle`].
+//!
 //! There is no authentication: whoever reaches a listener gets in, and with
 //! [`client_auth`](mq_transport::ListenOptions::client_auth) whoever has a certificate.
 //!
@@ -37,6 +40,7 @@ mod error;
 mod hub;
 mod mailbox;
 mod metrics;
+mod reload;
 pub mod router;
 mod session;
 pub mod store;
@@ -47,4 +51,5 @@ pub use config::Config;
 pub use error::Error;
 pub use mailbox::MailboxLimits;
 pub use metrics::{Gauge, Metrics};
+pub use reload::Reload;
 pub use store::{DiskStore, Durability, MemoryStore, Store};
