@@ -156,7 +156,8 @@ impl ClientBuilder {
     }
 
     /// How long the answer to PINGREQ, or any other byte, may take before the connection counts as
-    /// lost. Default: 20 s.
+    /// lost. A link that is slow at taking a large message, and takes more of it, is not lost.
+    /// Default: 20 s.
     pub fn ping_timeout(mut self, timeout: Duration) -> Self {
         self.config.ping_timeout = timeout;
         self

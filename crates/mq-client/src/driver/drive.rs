@@ -30,6 +30,8 @@ struct Current {
     flushed: u64,
     /// After how many bytes which message is written.
     marks: VecDeque<(u64, u64)>,
+    /// The link left something in the outbox when it was last asked: it is the slow part.
+    backlogged: bool,
     /// What the link failed with.
     failure: Option<Error>,
 }
@@ -51,6 +53,7 @@ impl Driver {
             connected_at: None,
             flushed: 0,
             marks: VecDeque::new(),
+            backlogged: false,
             failure: None,
         };
         let outcome = match current.connection.connect(link_at) {
@@ -105,9 +108,10 @@ impl Driver {
                     None
                 }
             };
-            current.flushed += (before - current.connection.outbox().len()) as u64;
+            let taken = before - current.connection.outbox().len();
+            current.flushed += taken as u64;
             self.note_written(current);
-            Self::handle_progress(current, progress, may_read);
+            Self::handle_progress(current, progress, may_read, taken);
         }
     }
 
@@ -115,11 +119,22 @@ impl Driver {
         current: &mut Current,
         progress: Option<Result<Progress, mq_transport::Error>>,
         may_read: bool,
+        taken: usize,
     ) {
         let Current {
-            connection, link, ..
+            connection,
+            link,
+            backlogged,
+            ..
         } = current;
         let now = now();
+        if *backlogged && taken > 0 {
+            // A slow link is at work on what it could not take before, and a PINGREQ stands behind
+            // that: the peer cannot answer yet what it has not got. A dead one takes nothing more
+            // once its buffers are full.
+            connection.excuse_silence(now);
+        }
+        *backlogged = !connection.outbox().is_empty();
         match progress {
             Some(Ok(Progress::Received(lane))) => {
                 connection.handle_bytes(now, lane, link.received(lane));
