@@ -140,6 +140,11 @@ impl Broker {
         }
         let hub = Hub::new(settings.mailbox, settings.store.clone())?;
         settings.listen.early_data = settings.early_data;
+        // How long a client may be silent is its keep-alive's to say (§3.1.2.10), and one that has
+        // none may be silent for ever: a packet in time keeps QUIC from ending the connection.
+        let quic = &mut settings.listen.quic;
+        let idle = quic.idle_timeout.map(|idle| idle / 2);
+        quic.keep_alive_interval = quic.keep_alive_interval.or(idle);
         let mut listeners = Vec::new();
         for address in &settings.listeners {
             listeners.push(Listener::bind(address, &settings.listen).await?);

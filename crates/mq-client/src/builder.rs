@@ -214,6 +214,10 @@ impl ClientBuilder {
     /// Silence after which the connection is tested with PINGREQ (§3.1.2.10): rounded up to
     /// seconds, 65,535 at most, 0 is off. A 5.0 server may replace it. Default: 60 s, below the
     /// idle timeouts of common NATs.
+    ///
+    /// It means the same over QUIC: where it is off, or longer than
+    /// [`QuicOptions::idle_timeout`](mq_transport::QuicOptions::idle_timeout), QUIC sends a packet
+    /// after half of that, unless its options say when, and the connection stays.
     pub fn keep_alive(mut self, keep_alive: Duration) -> Self {
         let seconds = keep_alive.as_secs() + u64::from(keep_alive.subsec_nanos() > 0);
         self.config.connect.keep_alive = u16::try_from(seconds).unwrap_or(u16::MAX);
