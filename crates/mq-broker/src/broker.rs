@@ -11,7 +11,7 @@ use tokio::{
 use tracing::{debug, warn};
 
 use crate::{
-    AdminSettings, DiskStore, Durability, Error, PublishRate, Quotas, Store,
+    AdminSettings, DiskStore, Durability, Error, PublishRate, Quotas, Reload, Store,
     admin::{Admin, Doors},
     conn,
     hub::Hub,
@@ -80,6 +80,9 @@ pub struct Settings {
     pub store_file: Option<StoreFile>,
     /// Where operators are answered.
     pub admin: AdminSettings,
+    /// Whether the program looks for replaced files ([`Reload::look`]); a broker in a library does
+    /// what its owner does. Default yes.
+    pub watch_files: bool,
 }
 
 /// A [`DiskStore`] that is to be opened.
@@ -113,6 +116,7 @@ impl Settings {
             store: None,
             store_file: None,
             admin: AdminSettings::default(),
+            watch_files: true,
         }
     }
 }
@@ -128,7 +132,8 @@ pub struct Broker {
     hub: Arc<Hub>,
     shutdown: watch::Sender<bool>,
     shutdown_timeout: Duration,
-    ticket_file: Option<TicketFile>,
+    ticket_file: Option<Arc<TicketFile>>,
+    reload: Reload,
     /// One task a listener, which owns the tasks of its connections.
     tasks: JoinSet<()>,
     /// Timers, and the answers to operators: they never end by themselves.
@@ -157,6 +162,11 @@ impl Broker {
         }
         let hub = Hub::new(settings.quotas, settings.store.clone())?;
         settings.listen.early_data = settings.early_data;
+        // How long a client may be silent is its keep-alive's to say (§3.1.2.10), and one that has
+        // none may be silent for ever: a packet in time keeps QUIC from ending the connection.
+        let quic = &mut settings.listen.quic;
+        let idle = quic.idle_timeout.map(|idle| idle / 2);
+        quic.keep_alive_interval = quic.keep_alive_interval.or(idle);
         let mut listeners = Vec::new();
         for address in &settings.listeners {
             listeners.push(Listener::bind(address, &settings.listen).await?);
@@ -167,10 +177,11 @@ impl Broker {
         let hub = Arc::new(hub);
         // Last of all that can fail, so that a broker that does not start leaves the tickets where
         // they are; nobody is accepted yet.
-        let ticket_file = settings.ticket_file.take();
+        let ticket_file = settings.ticket_file.clone();
         let ticket_file = ticket_file
-            .map(|path| TicketFile::take(path, &settings.listen))
+            .map(|path| TicketFile::take(path, &settings.listen).map(Arc::new))
             .transpose()?;
+        let reload = Reload::new(&listeners, &settings, ticket_file.as_ref());
         let acceptor = Acceptor {
             hub: Arc::clone(&hub),
             connections: Arc::new(Semaphore::new(settings.max_connections)),
@@ -203,6 +214,7 @@ impl Broker {
             shutdown,
             shutdown_timeout,
             ticket_file,
+            reload,
             tasks,
             services,
         })
@@ -237,6 +249,21 @@ impl Broker {
     #[must_use]
     pub fn memory_used(&self) -> usize {
         self.hub.memory_used()
+    }
+
+    /// What changes certificates and the like while the broker runs, for whoever does not have the
+    /// broker itself.
+    #[must_use]
+    pub fn reload_handle(&self) -> Reload {
+        self.reload.clone()
+    }
+
+    /// As [`Reload::apply`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn reload(&self, settings: &Settings) -> Result<(), Error> {
+        self.reload.apply(settings)
     }
 
     /// Stops accepting, sends 5.0 clients DISCONNECT, and waits for all links to close, up to

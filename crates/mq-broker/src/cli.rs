@@ -8,7 +8,7 @@ use sd_notify::NotifyState;
 use tracing::{info, warn};
 
 pub use crate::commands::Command;
-use crate::{Broker, Config, Error, Settings, StoreFile, tidy::Tidy};
+use crate::{Broker, Config, Error, Reload, Settings, StoreFile, tidy::Tidy};
 
 /// What a log filter leaves out: quinn warns of address validation tokens that are used in another
 /// order than they were given in, which clients may do as they like; the address is then validated
@@ -96,7 +96,8 @@ impl BrokerArgs {
 }
 
 /// Runs a broker on a tokio runtime of its own until SIGINT or SIGTERM, then shuts it down. Blocks
-/// until then; logs to standard error.
+/// until then; logs to standard error. On SIGHUP, and when files of certificates were replaced, it
+/// takes what is new; see [`Reload`].
 ///
 /// # Errors
 /// If it cannot start.
@@ -128,7 +129,10 @@ async fn serve(mut settings: Settings, args: &BrokerArgs, tidy: &Tidy) -> anyhow
         );
         settings.listen.identity = Some(identity);
     }
+    let watch = settings.watch_files;
     let broker = Broker::start(settings).await?;
+    // From before anybody knows that it is there: until then SIGHUP would end it.
+    let keeping_up = keep_up(broker.reload_handle(), watch, args)?;
     notify(&[NotifyState::Ready]);
     if args.announce {
         let mut out = std::io::stdout().lock();
@@ -142,6 +146,7 @@ async fn serve(mut settings: Settings, args: &BrokerArgs, tidy: &Tidy) -> anyhow
         stopped = stop_signal() => stopped?,
         ended = stdin_ended(), if args.until_stdin_ends => ended?,
         () = tidy.watch(&broker) => {}
+        () = keeping_up => {}
     }
     info!("shutting down");
     notify(&[NotifyState::Stopping]);
@@ -154,6 +159,52 @@ fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         warn!(%error, "systemd could not be told");
     }
+}
+
+/// Tells systemd that a reload has begun, which it wants with the time.
+fn notify_reloading() {
+    match NotifyState::monotonic_usec_now() {
+        Ok(now) => notify(&[NotifyState::Reloading, now]),
+        Err(_) => notify(&[NotifyState::Reloading]),
+    }
+}
+
+/// Takes what is new on SIGHUP and, with `watch`, when files were replaced. Never resolves.
+fn keep_up(
+    reload: Reload,
+    mut watch: bool,
+    args: &BrokerArgs,
+) -> std::io::Result<impl Future<Output = ()>> {
+    #[cfg(unix)]
+    let mut hangup = {
+        use tokio::signal::unix::{SignalKind, signal};
+        signal(SignalKind::hangup())?
+    };
+    Ok(async move {
+        let mut looks = tokio::time::interval(Reload::LOOK_EVERY);
+        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            #[cfg(unix)]
+            let asked = async { hangup.recv().await.is_some() };
+            #[cfg(not(unix))]
+            let asked = std::future::pending::<bool>();
+            tokio::select! {
+                _ = asked => {
+                    notify_reloading();
+                    let applied = args.settings().and_then(|settings| {
+                        reload.apply(&settings)?;
+                        watch = settings.watch_files;
+                        Ok(())
+                    });
+                    if let Err(error) = applied {
+                        warn!("nothing was changed: {error}");
+                    }
+                    notify(&[NotifyState::Ready]);
+                }
+                _ = looks.tick(), if watch => reload.look(),
+            }
+        }
+    })
 }
 
 /// Resolves when standard input has ended.

@@ -8,7 +8,7 @@ use std::{
 };
 
 use mq_codec::QoS;
-use mq_transport::{Address, EarlyDataPolicy, ServerIdentity};
+use mq_transport::{Address, ClientAuth, EarlyDataPolicy, ServerIdentity};
 use serde::Deserialize;
 
 #[cfg(doc)]
@@ -26,6 +26,13 @@ use crate::{AdminSettings, Durability, Error, Settings, StoreFile};
 /// key = "server.key"
 /// early_data = "full"             # off, connect or full
 /// ticket_file = "/var/lib/mqbroker/tickets"  # carries tickets over a restart; none if absent
+/// client_ca = "clients.pem"       # who signs clients' certificates; they are not asked for if absent
+/// client_certificate = "required" # or optional
+/// client_crls = ["revoked.pem"]   # revocation lists, PEM or DER
+/// enforce_crl_expiry = false      # whether a list that is out of date refuses everybody
+///
+/// [reload]
+/// watch = true                    # take replaced files of [tls]; SIGHUP does that and reads this file
 ///
 /// [store]                         # nothing is kept if absent
 /// path = "/var/lib/mqbroker/store"
@@ -61,6 +68,8 @@ pub struct Config {
     pub ws: WsConfig,
     /// Where operators are answered.
     pub admin: AdminConfig,
+    /// What happens when files are replaced.
+    pub reload: ReloadConfig,
     /// Bounds on what clients can use.
     pub limits: LimitsConfig,
 }
@@ -127,6 +136,52 @@ pub struct TlsConfig {
     pub early_data: Option<String>,
     /// Carries tickets over a restart; see [`Settings::ticket_file`].
     pub ticket_file: Option<PathBuf>,
+    /// The CAs that sign clients' certificates, PEM.
+    pub client_ca: Option<PathBuf>,
+    /// `required`, the default with a `client_ca`, or `optional`.
+    pub client_certificate: Option<ClientCertificate>,
+    /// Revocation lists for clients' certificates, PEM or DER; see
+    /// [`client_crls`](mq_transport::ListenOptions::client_crls).
+    pub client_crls: Vec<PathBuf>,
+    /// See [`enforce_crl_expiry`](mq_transport::ListenOptions::enforce_crl_expiry).
+    pub enforce_crl_expiry: bool,
+}
+
+/// Whether clients must have a certificate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ClientCertificate {
+    /// [`ClientAuth::Required`].
+    Required,
+    /// [`ClientAuth::Optional`].
+    Optional,
+}
+
+impl TlsConfig {
+    fn client_auth(&self) -> Result<ClientAuth, String> {
+        match (&self.client_ca, self.client_certificate) {
+            (None, None) if self.client_crls.is_empty() => Ok(ClientAuth::Off),
+            (None, None) => Err("tls.client_crls: there is no client_ca".to_owned()),
+            (None, Some(_)) => Err("tls.client_certificate: there is no client_ca".to_owned()),
+            (Some(ca), Some(ClientCertificate::Optional)) => Ok(ClientAuth::Optional(ca.clone())),
+            (Some(ca), _) => Ok(ClientAuth::Required(ca.clone())),
+        }
+    }
+}
+
+/// The `[reload]` table.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ReloadConfig {
+    /// Whether files of certificates and revocation lists that were replaced are taken without a
+    /// signal.
+    pub watch: bool,
+}
+
+impl Default for ReloadConfig {
+    fn default() -> Self {
+        Self { watch: true }
+    }
 }
 
 /// The `[ws]` table; it holds for WebSocket over TCP and over TLS.
@@ -237,6 +292,10 @@ impl Config {
             })
             .collect::<Result<_, _>>()?;
         let mut settings = Settings::new(listeners);
+        settings.listen.client_auth = self.tls.client_auth().map_err(wrong)?;
+        settings.listen.client_crls = self.tls.client_crls;
+        settings.listen.enforce_crl_expiry = self.tls.enforce_crl_expiry;
+        settings.watch_files = self.reload.watch;
         settings.set_identity(self.tls.certificate, self.tls.key, path)?;
         if let Some(text) = self.tls.early_data {
             settings.early_data = text
@@ -374,6 +433,26 @@ mod tests {
     }
 
     #[test]
+    fn clients_certificates_are_required_where_there_is_a_ca() {
+        let settings =
+            read("[tls]\nclient_ca = \"ca\"\nclient_crls = [\"crl\"]\n[reload]\nwatch = false\n")
+                .unwrap();
+        assert_eq!(
+            settings.listen.client_auth,
+            ClientAuth::Required("ca".into())
+        );
+        assert_eq!(settings.listen.client_crls, [PathBuf::from("crl")]);
+        assert!(!settings.watch_files);
+        let optional = "[tls]\nclient_ca = \"ca\"\nclient_certificate = \"optional\"\n";
+        let settings = read(optional).unwrap();
+        assert_eq!(
+            settings.listen.client_auth,
+            ClientAuth::Optional("ca".into())
+        );
+        assert!(settings.watch_files);
+    }
+
+    #[test]
     fn a_store_has_a_durability() {
         for (text, durability) in [
             ("", Durability::Always),
@@ -408,6 +487,10 @@ mod tests {
             ),
             ("[limits]\nmax_packet_size = 0\n", "FILE: line 2:"),
             ("[tls]\nkey = \"k\"\n", "a key without its certificate"),
+            (
+                "[tls]\nclient_crls = [\"crl\"]\n",
+                "tls.client_crls: there is no client_ca",
+            ),
             ("listen = [\"http://x\"]\n", "listen:"),
             (
                 "\n[ws]\npath = \"/\"\n",

@@ -21,6 +21,9 @@
 //! # }
 //! ```
 //!
+//! Certificates, client authorities and revocation lists change while it runs:
+//! [`Broker::reload_handle`].
+//!
 //! There is no authentication: whoever reaches a listener gets in, and with
 //! [`client_auth`](mq_transport::ListenOptions::client_auth) whoever has a certificate.
 //!
@@ -42,6 +45,7 @@ mod mailbox;
 mod memory;
 mod metrics;
 mod quota;
+mod reload;
 pub mod router;
 mod session;
 pub mod store;
@@ -55,4 +59,5 @@ pub use error::Error;
 pub use mailbox::MailboxLimits;
 pub use metrics::{Counter, Gauge, ListenerMetrics, Metrics, RttHistogram};
 pub use quota::{PublishRate, Quotas};
+pub use reload::Reload;
 pub use store::{DiskStore, Durability, MemoryStore, Store};

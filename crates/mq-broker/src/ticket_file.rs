@@ -9,6 +9,7 @@ use std::{
     fs::{self, File, OpenOptions},
     io::{self, Write as _},
     path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
 };
 
 use mq_transport::{ListenOptions, TicketStore};
@@ -21,7 +22,7 @@ use crate::Error;
 /// Behind it: the [scope](ListenOptions::ticket_scope) (32 bytes), then for each ticket id and
 /// session, oldest first, each as its length (`u32`, little endian) and its bytes; at the end the
 /// [`checksum`] of all that (`u64`, little endian).
-const MAGIC: [u8; 8] = *b"mq-tkt\0\x01";
+const MAGIC: [u8; 8] = *b"mq-tkt\0\x02";
 
 const SCOPE_LEN: usize = 32;
 const CHECKSUM_LEN: usize = 8;
@@ -33,7 +34,8 @@ type Tickets = Vec<(Vec<u8>, Vec<u8>)>;
 #[derive(Debug)]
 pub(crate) struct TicketFile {
     path: PathBuf,
-    scope: [u8; SCOPE_LEN],
+    /// Another after a reload.
+    scope: Mutex<[u8; SCOPE_LEN]>,
     store: TicketStore,
 }
 
@@ -46,7 +48,7 @@ impl TicketFile {
     /// If the file cannot be read or removed, or none could be written in its folder later.
     pub(crate) fn take(path: PathBuf, options: &ListenOptions) -> Result<Self, Error> {
         let file = Self {
-            scope: options.ticket_scope()?,
+            scope: Mutex::new(options.ticket_scope()?),
             store: options.ticket_store.clone(),
             path,
         };
@@ -68,7 +70,7 @@ impl TicketFile {
                 "cannot be removed ({error}), and {why}: remove it by hand"
             ))
         })?;
-        match decode(&bytes, &file.scope) {
+        match decode(&bytes, &file.scope()) {
             Ok(tickets) => {
                 info!(file = %shown, tickets = tickets.len(), "tickets of the last run restored");
                 file.store.restore(tickets);
@@ -80,11 +82,20 @@ impl TicketFile {
         Ok(file)
     }
 
+    /// From now on the store's tickets rest on something else.
+    pub(crate) fn rescope(&self, scope: [u8; SCOPE_LEN]) {
+        *self.scope.lock().unwrap_or_else(PoisonError::into_inner) = scope;
+    }
+
+    fn scope(&self) -> [u8; SCOPE_LEN] {
+        *self.scope.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Moves all tickets from the store into the file, readable for the owner alone. A file that
     /// cannot be written costs the tickets, no more: one line says so.
     pub(crate) fn write(&self) {
         let tickets = self.store.drain();
-        if let Err(error) = self.replace(&encode(&tickets, &self.scope)) {
+        if let Err(error) = self.replace(&encode(&tickets, &self.scope())) {
             warn!(
                 "ticket file {} cannot be written ({error}); clients do a full handshake",
                 self.path.display()
@@ -300,6 +311,18 @@ mod tests {
         file.write();
         assert_eq!(restart(&path, &options()).unwrap(), []);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn after_a_reload_tickets_are_those_of_the_new_certificate() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tickets");
+        let (before, after) = (options(), options());
+        let file = TicketFile::take(path.clone(), &before).unwrap();
+        file.rescope(after.ticket_scope().unwrap());
+        file.store.restore(tickets());
+        file.write();
+        assert_eq!(restart(&path, &after).unwrap(), tickets());
     }
 
     #[test]

@@ -13,7 +13,7 @@ use mq_codec::{
     Will,
 };
 use mq_proto::ClientConfig;
-use mq_transport::{Address, ConnectOptions, Connector};
+use mq_transport::{Address, ConnectOptions, Connector, Scheme};
 
 use crate::{
     Client, Error, Outgoing, QueueLimits, Receipt, Reconnect, SubscribeOptions, Subscription,
@@ -26,6 +26,18 @@ use crate::{
 /// [`session_expiry`](ClientBuilder::session_expiry) says otherwise: enough to restart a broker or
 /// to change networks.
 const DEFAULT_SESSION_EXPIRY: Duration = Duration::from_mins(5);
+
+/// How long an address has before the next is tried as well.
+///
+/// QUIC sends a first packet that was lost again after three times
+/// [`QuicOptions::initial_rtt`](mq_transport::QuicOptions::initial_rtt), 300 ms, and its answer may
+/// take 200 ms: one lost packet does not cost a network its QUIC. RFC 8305 has 250 ms, between
+/// addresses that cost the same.
+const DEFAULT_HEAD_START: Duration = Duration::from_millis(500);
+
+/// How long the network is remembered on which the first address lost. Firewalls are not changed by
+/// the minute, and a lost race costs no more than the head start.
+const DEFAULT_FALLBACK_MEMORY: Duration = Duration::from_mins(10);
 
 /// Options of a [`Client`]; see [`Client::builder`].
 ///
@@ -51,14 +63,19 @@ const DEFAULT_SESSION_EXPIRY: Duration = Duration::from_mins(5);
 #[derive(Debug)]
 #[must_use = "a builder does nothing until it is built or started"]
 pub struct ClientBuilder {
-    address: Address,
+    /// Not empty.
+    addresses: Vec<Address>,
+    head_start: Duration,
+    fallback_memory: Duration,
+    plaintext_fallback: bool,
     shared: Arc<Shared>,
     link: LinkSource,
     config: ClientConfig,
     client_id: Option<ByteStr>,
     session_expiry: Option<Duration>,
     reconnect: Reconnect,
-    connect_timeout: Duration,
+    /// `None` for the transport's.
+    connect_timeout: Option<Duration>,
     disconnect_timeout: Duration,
     manual_ack: bool,
     subscription_ids: bool,
@@ -82,20 +99,68 @@ pub(crate) struct HandleSettings {
 impl ClientBuilder {
     pub(crate) fn new(address: Address) -> Self {
         Self {
-            address,
+            addresses: vec![address],
+            head_start: DEFAULT_HEAD_START,
+            fallback_memory: DEFAULT_FALLBACK_MEMORY,
+            plaintext_fallback: false,
             shared: Arc::new(Shared::new()),
             link: LinkSource::Options(Box::default()),
             config: ClientConfig::new(Connect::new(Version::V5, ByteStr::empty())),
             client_id: None,
             session_expiry: None,
             reconnect: Reconnect::default(),
-            connect_timeout: Duration::from_secs(20),
+            connect_timeout: None,
             disconnect_timeout: Duration::from_secs(5),
             manual_ack: false,
             subscription_ids: true,
             early: 0,
             seed: random(),
         }
+    }
+
+    /// Another address of the same server, for networks on which those before it cannot be used:
+    /// `.fallback("mqtts://broker.example")` after a `quic://` one, where UDP is blocked. Each call
+    /// adds one. Default: none.
+    ///
+    /// Whenever the client connects it begins with the first address, and gives it a
+    /// [head start](Self::head_start); see the [crate's documentation](crate#several-addresses).
+    ///
+    /// # Errors
+    /// [`Error::Address`].
+    pub fn fallback(mut self, url: &str) -> Result<Self, Error> {
+        self.addresses.push(url.parse()?);
+        Ok(self)
+    }
+
+    /// Several of them, in this order.
+    pub fn fallbacks(mut self, addresses: impl IntoIterator<Item = Address>) -> Self {
+        self.addresses.extend(addresses);
+        self
+    }
+
+    /// How long each address has to complete its handshake before the next one is tried as well. One
+    /// that fails does not hold up the next. Default: 500 ms, in which QUIC's first packet has been
+    /// sent twice.
+    pub fn head_start(mut self, head_start: Duration) -> Self {
+        self.head_start = head_start;
+        self
+    }
+
+    /// How long the client remembers that the first address has lost on a network, and begins with
+    /// the one that won; zero for not at all. Default: 10 minutes, then the first is tried again.
+    ///
+    /// A network is told by the local address that is used on it. The memory is the client's own,
+    /// and ends with it. A connection that is there is not given up for a better one.
+    pub fn fallback_memory(mut self, keep: Duration) -> Self {
+        self.fallback_memory = keep;
+        self
+    }
+
+    /// Lets plaintext addresses stand in for encrypted ones: whoever blocks the encrypted ones then
+    /// reads and changes everything, the password too. Default: such a list is refused.
+    pub fn allow_plaintext_fallback(mut self) -> Self {
+        self.plaintext_fallback = true;
+        self
     }
 
     /// The version of MQTT. Default: 5.0.
@@ -149,6 +214,10 @@ impl ClientBuilder {
     /// Silence after which the connection is tested with PINGREQ (§3.1.2.10): rounded up to
     /// seconds, 65,535 at most, 0 is off. A 5.0 server may replace it. Default: 60 s, below the
     /// idle timeouts of common NATs.
+    ///
+    /// It means the same over QUIC: where it is off, or longer than
+    /// [`QuicOptions::idle_timeout`](mq_transport::QuicOptions::idle_timeout), QUIC sends a packet
+    /// after half of that, unless its options say when, and the connection stays.
     pub fn keep_alive(mut self, keep_alive: Duration) -> Self {
         let seconds = keep_alive.as_secs() + u64::from(keep_alive.subsec_nanos() > 0);
         self.config.connect.keep_alive = u16::try_from(seconds).unwrap_or(u16::MAX);
@@ -156,7 +225,8 @@ impl ClientBuilder {
     }
 
     /// How long the answer to PINGREQ, or any other byte, may take before the connection counts as
-    /// lost. Default: 20 s.
+    /// lost. A link that is slow at taking a large message, and takes more of it, is not lost.
+    /// Default: 20 s.
     pub fn ping_timeout(mut self, timeout: Duration) -> Self {
         self.config.ping_timeout = timeout;
         self
@@ -268,12 +338,11 @@ impl ClientBuilder {
         self
     }
 
-    /// How long an attempt to connect may take: the link, and then CONNACK. Default: 20 s each.
-    ///
-    /// The link has the transport's own limit too, [`ConnectOptions::connect_timeout`], which by
-    /// default is 10 s: the smaller one counts.
+    /// How long an attempt to connect may take: the link, and then CONNACK, this long each. Default:
+    /// what the transport has, [`ConnectOptions::connect_timeout`], 20 s. With several addresses
+    /// each has it for its link.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.connect_timeout = timeout;
+        self.connect_timeout = Some(timeout);
         self
     }
 
@@ -295,8 +364,10 @@ impl ClientBuilder {
     /// A message that is written right behind CONNECT, without waiting for the server's answer:
     /// with a ticket and `early_data` in [`ConnectOptions`] it travels in the first flight (0-RTT).
     ///
-    /// If the attempt to connect fails a QoS 0 message that was written is lost; QoS 1 and 2
-    /// messages are kept and sent again. At most ten of those leave before CONNACK; the rest waits.
+    /// If the attempt to connect fails, or another address wins the race, a QoS 0 message that was
+    /// written is lost; QoS 1 and 2 messages are kept and sent again. At most ten of those leave
+    /// before CONNACK; the rest waits. With several addresses a QoS 2 message, and what is behind
+    /// it, waits until the race is decided.
     ///
     /// # Errors
     /// [`Error::QueueFull`].
@@ -344,9 +415,10 @@ impl ClientBuilder {
     /// Starts the client and waits until the server has accepted the connection.
     ///
     /// # Errors
-    /// The first failure to connect: [`Error::Transport`], [`Error::Refused`],
-    /// [`Error::ConnectTimeout`], or [`Error::Ended`] if the server broke the connection off. Only
-    /// connections that are lost later are made again. Dropping the future ends the client.
+    /// The first failure to connect: [`Error::Transport`], [`Error::NoAddress`],
+    /// [`Error::Refused`], [`Error::ConnectTimeout`], or [`Error::Ended`] if the server broke the
+    /// connection off; and [`Error::PlaintextFallback`]. Only connections that are lost later are
+    /// made again. Dropping the future ends the client.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -361,7 +433,7 @@ impl ClientBuilder {
     /// [`Client::connected`] and [`Client::events`].
     ///
     /// # Errors
-    /// [`Error::Transport`] if the transport's options cannot be used.
+    /// [`Error::Transport`] if the transport's options cannot be used, [`Error::PlaintextFallback`].
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -371,8 +443,12 @@ impl ClientBuilder {
 
     fn spawn(self, fail_fast: bool) -> Result<Client, Error> {
         let next_id = self.first_id() + self.early;
+        self.check_addresses()?;
         let Self {
-            address,
+            addresses,
+            head_start,
+            fallback_memory,
+            plaintext_fallback: _,
             shared,
             link,
             mut config,
@@ -390,6 +466,7 @@ impl ClientBuilder {
             LinkSource::Options(options) => Connector::new(*options)?,
             LinkSource::Connector(connector) => connector,
         };
+        let connect_timeout = connect_timeout.unwrap_or(connector.options().connect_timeout);
         config.connack_timeout = connect_timeout;
         let connect = &mut config.connect;
         connect.client_id = match client_id {
@@ -404,7 +481,9 @@ impl ClientBuilder {
                 .filter(|seconds| *seconds > 0);
         }
         let settings = Settings {
-            address,
+            addresses,
+            head_start,
+            fallback_memory,
             connector,
             expire_on_disconnect: session_expiry.is_none()
                 && connect.properties.session_expiry_interval.is_some(),
@@ -421,6 +500,25 @@ impl ClientBuilder {
             HandleSettings { disconnect_timeout },
             next_id,
         ))
+    }
+
+    /// Nobody gets less than what the list promises.
+    fn check_addresses(&self) -> Result<(), Error> {
+        // What goes through the memory of this process is not seen by others.
+        let is_plaintext =
+            |address: &&Address| !address.scheme.is_encrypted() && address.scheme != Scheme::Mem;
+        let plaintext = self.addresses.iter().find(is_plaintext);
+        let mut addresses = self.addresses.iter();
+        let encrypted = addresses.find(|address| address.scheme.is_encrypted());
+        match (plaintext, encrypted) {
+            (Some(plaintext), Some(encrypted)) if !self.plaintext_fallback => {
+                Err(Error::PlaintextFallback {
+                    plaintext: plaintext.clone(),
+                    encrypted: encrypted.clone(),
+                })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The first subscription identifier. A session that an earlier process left behind may still

@@ -4,7 +4,7 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use mq_codec::{ReasonCode, StringError, TopicError};
 use mq_proto::{CloseReason, CommandError};
-use mq_transport::AddressError;
+use mq_transport::{Address, AddressError};
 
 /// What went wrong; its text is one line.
 ///
@@ -33,6 +33,23 @@ pub enum Error {
     /// The connection ended: the server said so, was silent for too long, or broke the protocol.
     #[error("the connection ended: {0}")]
     Ended(CloseReason),
+    /// None of several addresses could be reached.
+    #[error("no address can be reached: {}", list(failures))]
+    NoAddress {
+        /// Each that was tried, and why not.
+        failures: Arc<[(Address, Error)]>,
+    },
+    /// The addresses are encrypted and plaintext ones.
+    #[error(
+        "{plaintext} is plaintext and would stand in for {encrypted}: leave it out, or ask for it with \
+         `allow_plaintext_fallback`"
+    )]
+    PlaintextFallback {
+        /// The first that is plaintext.
+        plaintext: Address,
+        /// The first that is encrypted.
+        encrypted: Address,
+    },
     /// The connection could not be made in time.
     #[error("the server did not accept the connection within {after:?}")]
     ConnectTimeout {
@@ -135,12 +152,20 @@ impl Error {
                 }
                 _ => true,
             },
+            Self::NoAddress { failures } => failures.iter().any(|(_, error)| error.is_temporary()),
             Self::Refused { reason } => reason_passes(*reason),
             Self::Ended(CloseReason::ByPeer(disconnect)) => reason_passes(disconnect.reason),
             Self::Ended(_) | Self::ConnectTimeout { .. } => true,
             _ => false,
         }
     }
+}
+
+fn list(failures: &[(Address, Error)]) -> String {
+    let each = failures
+        .iter()
+        .map(|(address, error)| format!("{address}: {error}"));
+    each.collect::<Vec<_>>().join("; ")
 }
 
 /// Whether an HTTP status other than 101 passes with time: of those that say that the request is

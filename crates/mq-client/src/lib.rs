@@ -47,6 +47,26 @@
 //!
 //! QoS 0 messages that a lost link had not taken are not sent again: [`Error::LostUnsent`].
 //!
+//! # Several addresses
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), mq_client::Error> {
+//! let client = mq_client::Client::builder("quic://broker.example")?
+//!     .fallback("mqtts://broker.example")?
+//!     .build()
+//!     .await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Each time that it connects, the client begins with the first address. If that has not completed
+//! its handshake within the [head start](ClientBuilder::head_start), 500 ms, or fails, the next is
+//! tried beside it; the first handshake that is complete wins (RFC 8305). Exactly one CONNECT leaves,
+//! over the winner; with early data see `docs/fallback.md`. The MQTT session goes on whichever it
+//! is. What has won on a network is tried first there for [10 minutes](ClientBuilder::fallback_memory),
+//! and then QUIC is tried again. A list that mixes encrypted and plaintext addresses is refused
+//! unless [asked for](ClientBuilder::allow_plaintext_fallback).
+//!
 //! # Without waiting for the server
 //!
 //! [`ClientBuilder::start`] returns at once, and what is sent goes right behind CONNECT, before the
@@ -106,5 +126,5 @@ pub use mq_codec::{
 pub use mq_proto::{CloseReason, CommandError, Message};
 pub use mq_transport::{
     Address, AddressError, ConnectOptions, Connector, EarlyData, HandshakeKind, LinkInfo,
-    LinkStats, TicketCache, Trust,
+    LinkStats, Scheme, TicketCache, Trust,
 };

@@ -5,8 +5,8 @@ use std::time::Duration;
 /// When to connect again after a connection was lost or could not be made.
 ///
 /// The first wait is about `initial`, each further one `factor` times as long, up to `max`. A
-/// connection that lasted longer than the last wait starts the sequence anew; one that ends sooner
-/// does not, so that a server that accepts and drops at once is not hammered.
+/// connection that lasted longer than the last wait, and than 5 s, starts the sequence anew; one that
+/// ends sooner does not, so that a server that accepts and drops is not hammered.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Reconnect {
     /// The first wait. Default: 250 ms, hardly noticed, and long enough for a broker to restart
@@ -46,6 +46,10 @@ impl Reconnect {
         }
     }
 }
+
+/// A connection that has not lasted so long has not proved that the server can serve this client: one
+/// that drops each client after a second would see it come back each second.
+const STABLE: Duration = Duration::from_secs(5);
 
 /// The waits of one client.
 #[derive(Debug)]
@@ -95,7 +99,7 @@ impl Backoff {
     /// A connection was made and has ended after `lasted`.
     pub(crate) fn connected(&mut self, lasted: Duration) {
         self.attempts = 0;
-        if lasted > self.wait {
+        if lasted > self.wait.max(STABLE) {
             self.wait = Duration::ZERO;
         }
     }
@@ -143,6 +147,19 @@ mod tests {
         backoff.connected(Duration::from_millis(150));
         assert_eq!(waits(&mut backoff, 1), [400]);
         backoff.connected(Duration::from_mins(1));
+        assert_eq!(waits(&mut backoff, 1), [100]);
+    }
+
+    #[test]
+    fn a_server_that_soon_drops_everybody_is_left_in_peace() {
+        let mut backoff = Backoff::seeded(fixed(), 1);
+        let mut last = 0;
+        for _ in 0..10 {
+            last = backoff.next().unwrap().1.as_millis();
+            backoff.connected(Duration::from_secs(4));
+        }
+        assert_eq!(last, 1000);
+        backoff.connected(Duration::from_secs(6));
         assert_eq!(waits(&mut backoff, 1), [100]);
     }
 

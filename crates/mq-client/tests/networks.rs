@@ -141,6 +141,37 @@ async fn many_messages_arrive_in_order_over_every_transport() {
     }
 }
 
+/// QUIC's idle timeout is none of MQTT's business.
+#[tokio::test]
+async fn without_a_keep_alive_a_silent_connection_over_quic_lasts() {
+    let mut listener = listen("quic").await;
+    let mut options = ConnectOptions {
+        trust: Trust::Insecure,
+        ..ConnectOptions::default()
+    };
+    options.quic.idle_timeout = Some(Duration::from_millis(600));
+    let client = Client::builder(&listener.local_address().to_string())
+        .unwrap()
+        .transport(options)
+        .keep_alive(Duration::ZERO)
+        .start()
+        .unwrap();
+    let silent = async {
+        client.connected().await.unwrap();
+        let mut events = client.events();
+        let something = tokio::time::timeout(Duration::from_secs(2), events.recv());
+        let something = something.await;
+        assert!(something.is_err(), "{something:?}");
+        client
+            .publish("a/b", "still here", QoS::AtLeastOnce)
+            .await
+            .unwrap();
+        client.disconnect().await.unwrap();
+    };
+    let ((payloads, _), ()) = tokio::join!(serve(&mut listener), silent);
+    assert_eq!(payloads, ["still here"]);
+}
+
 #[tokio::test]
 async fn a_certificate_that_is_not_trusted_ends_the_client() {
     for scheme in ["mqtts", "quic", "wss"] {

@@ -292,6 +292,85 @@ async fn a_dead_server_is_noticed_by_the_keep_alive() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn publishing_does_not_hide_a_dead_server() {
+    let mut server = Server::bind("void").await;
+    let (client, _silent) = server.pair(server.builder().keep_alive(10 * SECOND)).await;
+    let mut events = client.events();
+    let start = tokio::time::Instant::now();
+    let publishing = async {
+        loop {
+            client.send(message("x", QoS::AtMostOnce)).await.unwrap();
+            tokio::time::sleep(SECOND).await;
+        }
+    };
+    tokio::select! {
+        () = publishing => {}
+        event = events.recv() => assert!(matches!(event, Some(Event::Disconnected { .. }))),
+    }
+    assert_eq!(start.elapsed().as_secs(), 30);
+}
+
+#[tokio::test(start_paused = true)]
+async fn publishing_all_the_time_does_not_end_a_live_connection() {
+    let mut server = Server::bind("busy_and_alive").await;
+    let (client, mut peer) = server.pair(server.builder().keep_alive(10 * SECOND)).await;
+    let mut events = client.events();
+    let publishing = async {
+        for _ in 0..300 {
+            client.send(message("x", QoS::AtMostOnce)).await.unwrap();
+            tokio::time::sleep(SECOND).await;
+        }
+    };
+    tokio::select! {
+        () = publishing => {}
+        payloads = peer.serve() => panic!("it ended after {} messages", payloads.len()),
+        event = events.recv() => panic!("{event:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_delivery_does_not_wait_for_the_keep_alive() {
+    let mut server = Server::bind("at_once").await;
+    let (client, mut peer) = server.pair(server.builder().keep_alive(10 * SECOND)).await;
+    let mut messages = client.messages();
+    tokio::time::sleep(5 * SECOND).await;
+    let start = tokio::time::Instant::now();
+    peer.send("a/b", "x", QoS::AtLeastOnce, None).await;
+    messages.recv().await.unwrap();
+    assert_eq!(start.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_link_that_is_at_work_is_not_a_dead_one() {
+    let mut server = Server::bind("slow").await;
+    let (client, mut peer) = server.pair(server.builder().keep_alive(10 * SECOND)).await;
+    let mut events = client.events();
+    // A link in memory holds 256 KiB: each message takes 30 s, and a PINGREQ waits behind it.
+    let large = vec![0; 512 * 1024];
+    for _ in 0..6 {
+        let message = Outgoing::to("a/b", large.clone()).unwrap();
+        client.send(message).await.unwrap();
+    }
+    let mut arrived = 0;
+    while arrived < 6 {
+        tokio::time::sleep(15 * SECOND).await;
+        peer.link
+            .progress(peer.connection.outbox(), true)
+            .await
+            .unwrap();
+        let lane = mq_proto::LaneId::CONTROL;
+        let received = peer.link.received(lane);
+        peer.connection.handle_bytes(util::now(), lane, received);
+        while let Some(event) = peer.connection.poll_event() {
+            assert!(matches!(event, ProtoEvent::Publish(_)), "{event:?}");
+            arrived += 1;
+        }
+    }
+    let told = tokio::time::timeout(SECOND, events.recv()).await;
+    assert!(told.is_err(), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn without_a_keep_alive_a_silent_connection_lasts() {
     let mut server = Server::bind("no_keep_alive").await;
     let (client, mut peer) = server

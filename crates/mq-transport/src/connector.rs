@@ -1,8 +1,14 @@
 //! Connecting to servers.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use rustls_pki_types::ServerName;
+use tokio::net::UdpSocket;
 
 use crate::{
     Address, ConnectOptions, Error, Link, Scheme, TicketCache, Trust,
@@ -10,7 +16,7 @@ use crate::{
     mem,
     quic::{ClientEndpoints, QuicLink},
     registry,
-    socket::{connect_tcp, resolve},
+    socket::{connect_tcp, connect_udp, resolve},
     tcp::TcpLink,
     tls::{ClientConfigs, TlsLink, check_alpn},
     ws::{Stream, WsLink},
@@ -32,6 +38,21 @@ struct Shared {
     /// Made when first needed where that means reading the system's roots, else at once.
     configs: Mutex<Option<Arc<ClientConfigs>>>,
     endpoints: ClientEndpoints,
+}
+
+/// What is particular to one connection: see [`Connector::connect_with`].
+///
+/// The default changes nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Dial {
+    /// In the place of [`ConnectOptions::connect_timeout`].
+    pub timeout: Option<Duration>,
+    /// Return only after the handshake, though early data would be possible: nothing that the caller
+    /// writes has left before.
+    pub without_early_data: bool,
+    /// QUIC: send a packet after this much silence where
+    /// [`QuicOptions::keep_alive_interval`](crate::QuicOptions::keep_alive_interval) says nothing.
+    pub quic_keep_alive: Option<Duration>,
 }
 
 impl Connector {
@@ -87,9 +108,17 @@ impl Connector {
     /// [`Error::ConnectTimeout`], [`Error::CertificateRejected`], [`Error::Handshake`],
     /// [`Error::Upgrade`], or what is wrong with the options.
     pub async fn connect(&self, address: &Address) -> Result<Link, Error> {
+        self.connect_with(address, Dial::default()).await
+    }
+
+    /// [`connect`](Self::connect) with what holds for this one connection.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub async fn connect_with(&self, address: &Address, dial: Dial) -> Result<Link, Error> {
         registry::check(address.scheme)?;
-        let limit = self.shared.options.connect_timeout;
-        match tokio::time::timeout(limit, self.connect_unbounded(address)).await {
+        let limit = dial.timeout.unwrap_or(self.shared.options.connect_timeout);
+        match tokio::time::timeout(limit, self.connect_unbounded(address, dial)).await {
             Ok(connected) => connected.map(Link::new),
             Err(_) => Err(Error::ConnectTimeout {
                 address: address.clone(),
@@ -98,17 +127,79 @@ impl Connector {
         }
     }
 
-    async fn connect_unbounded(&self, address: &Address) -> Result<Transport, Error> {
+    /// The options that it was made with.
+    #[must_use]
+    pub fn options(&self) -> &ConnectOptions {
+        &self.shared.options
+    }
+
+    /// The addresses of this side that the system would use towards `address`, one for each address
+    /// of its host: they tell one network from another. Nothing is sent but what looking up the
+    /// host's name takes. Empty for mem, and where there is no way to the host.
+    ///
+    /// Cancel-safe.
+    pub async fn local_addresses(&self, address: &Address) -> Vec<IpAddr> {
+        if address.scheme == Scheme::Mem {
+            return Vec::new();
+        }
+        let peers = resolve(address).await.unwrap_or_default();
+        let ways = peers.into_iter().filter_map(|peer| {
+            let options = &self.shared.options;
+            let socket = connect_udp(peer, options.local_address, &options.socket).ok()?;
+            Some(socket.local_addr().ok()?.ip())
+        });
+        ways.collect()
+    }
+
+    /// Resolves when the network says of each address of the host that there is no way to its UDP
+    /// port, or that nobody is there; where somebody is, or nobody answers, never.
+    ///
+    /// quinn does not hear of that (ICMP's answers reach connected sockets alone), so a datagram of
+    /// one byte, which QUIC ignores, is sent from a socket of its own. Anybody on the path can forge
+    /// the answer: take it for a hint to try elsewhere.
+    ///
+    /// Cancel-safe.
+    pub async fn udp_refused(&self, address: &Address) -> io::Error {
+        let mut refusal = None;
+        for peer in resolve(address).await.unwrap_or_default() {
+            refusal = Some(self.peer_refused(peer).await);
+        }
+        match refusal {
+            Some(error) => error,
+            // The attempt to connect tells of a name that has no address.
+            None => std::future::pending().await,
+        }
+    }
+
+    async fn peer_refused(&self, peer: SocketAddr) -> io::Error {
+        let options = &self.shared.options;
+        let socket = connect_udp(peer, options.local_address, &options.socket);
+        let socket = match socket.and_then(UdpSocket::from_std) {
+            Ok(socket) => socket,
+            Err(error) => return error,
+        };
+        if let Err(error) = socket.send(&[0]).await {
+            return error;
+        }
+        let mut answer = [0; 16];
+        loop {
+            if let Err(error) = socket.recv(&mut answer).await {
+                return error;
+            }
+        }
+    }
+
+    async fn connect_unbounded(&self, address: &Address, dial: Dial) -> Result<Transport, Error> {
         match address.scheme {
             Scheme::Mem => Ok(Transport::Mem(Box::new(mem::connect(address).await?))),
             Scheme::Tcp => Ok(Transport::Tcp(TcpLink::new(self.tcp(address).await?))),
-            Scheme::Tls => Ok(Transport::Tls(self.tls(address).await?)),
-            Scheme::Quic => self.quic(address).await,
+            Scheme::Tls => Ok(Transport::Tls(self.tls(address, dial).await?)),
+            Scheme::Quic => self.quic(address, dial).await,
             Scheme::Ws => {
                 let stream = Stream::Tcp(TcpLink::new(self.tcp(address).await?));
                 websocket(stream, address).await
             }
-            Scheme::Wss => websocket(Stream::Tls(self.tls(address).await?), address).await,
+            Scheme::Wss => websocket(Stream::Tls(self.tls(address, dial).await?), address).await,
         }
     }
 
@@ -119,8 +210,11 @@ impl Connector {
         connect_tcp(address, &peers, local, congestion, &options.socket).await
     }
 
-    async fn tls(&self, address: &Address) -> Result<Box<TlsLink>, Error> {
-        let config = self.configs()?.for_connection(address, self.resumption());
+    async fn tls(&self, address: &Address, dial: Dial) -> Result<Box<TlsLink>, Error> {
+        let early = !dial.without_early_data;
+        let config = self
+            .configs()?
+            .for_connection(address, self.resumption(), early);
         let (_, name) = self.server_name(address)?;
         let stream = self.tcp(address).await?;
         let limit = self.shared.options.early_data_limit;
@@ -128,7 +222,7 @@ impl Connector {
         Ok(Box::new(link))
     }
 
-    async fn quic(&self, address: &Address) -> Result<Transport, Error> {
+    async fn quic(&self, address: &Address, dial: Dial) -> Result<Transport, Error> {
         let Shared {
             options, endpoints, ..
         } = &*self.shared;
@@ -137,9 +231,12 @@ impl Connector {
         let (name, _) = self.server_name(address)?;
         let mut failure = None;
         for peer in resolve(address).await? {
-            let tls = configs.for_connection(address, self.resumption());
+            let early = !dial.without_early_data;
+            let tls = configs.for_connection(address, self.resumption(), early);
             let limit = options.early_data_limit;
-            let connected = match endpoints.connect(address, peer, name, tls, options) {
+            let keep_alive = dial.quic_keep_alive;
+            let started = endpoints.connect(address, peer, name, tls, options, keep_alive);
+            let connected = match started {
                 Ok(connecting) => QuicLink::connect(connecting, name.to_owned(), limit).await,
                 Err(error) => Err(error),
             };

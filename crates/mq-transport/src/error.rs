@@ -156,6 +156,10 @@ impl Error {
                 "Expired" => "it has expired".into(),
                 "NotValidYet" => "it is not valid yet".into(),
                 "NotValidForName" => "it is for another name".into(),
+                "Revoked" => "it was revoked".into(),
+                "UnknownRevocationStatus" => {
+                    "no revocation list is of the CA that signed it".into()
+                }
                 other => other.to_owned(),
             },
         }

@@ -1,6 +1,10 @@
 //! Certificates and private keys of this side.
 
-use std::{fmt, path::Path, sync::Arc};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, pem, pem::PemObject};
 
@@ -9,7 +13,14 @@ use crate::{Error, crypto::sha256};
 /// A server's certificate chain and private key; cheap to clone.
 #[derive(Clone)]
 pub struct ServerIdentity {
-    inner: Arc<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    /// Those of the chain and of the key.
+    files: Option<(PathBuf, PathBuf)>,
 }
 
 impl ServerIdentity {
@@ -21,9 +32,14 @@ impl ServerIdentity {
         certificates: impl AsRef<Path>,
         key: impl AsRef<Path>,
     ) -> Result<Self, Error> {
-        let chain = read_certificates("certificate", certificates.as_ref())?;
-        let key = read_key(key.as_ref())?;
-        Ok(Self::from_der(chain, key))
+        let (certificates, key) = (certificates.as_ref(), key.as_ref());
+        Ok(Self {
+            inner: Arc::new(Inner {
+                chain: read_certificates("certificate", certificates)?,
+                key: read_key(key)?,
+                files: Some((certificates.to_owned(), key.to_owned())),
+            }),
+        })
     }
 
     /// Takes a chain, the server's own certificate first, and a key that are in memory already.
@@ -31,7 +47,30 @@ impl ServerIdentity {
     #[must_use]
     pub fn from_der(chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Self {
         Self {
-            inner: Arc::new((chain, key)),
+            inner: Arc::new(Inner {
+                chain,
+                key,
+                files: None,
+            }),
+        }
+    }
+
+    /// The files of the chain and of the key, where it was
+    /// [loaded from files](Self::from_pem_files).
+    #[must_use]
+    pub fn files(&self) -> Option<(&Path, &Path)> {
+        let (certificates, key) = self.inner.files.as_ref()?;
+        Some((certificates, key))
+    }
+
+    /// What its files hold now; the same identity where it did not come from files.
+    ///
+    /// # Errors
+    /// As [`from_pem_files`](Self::from_pem_files).
+    pub fn read_again(&self) -> Result<Self, Error> {
+        match self.files() {
+            Some((certificates, key)) => Self::from_pem_files(certificates, key),
+            None => Ok(self.clone()),
         }
     }
 
@@ -69,15 +108,14 @@ impl ServerIdentity {
     /// digits: what [`Trust::Fingerprint`](crate::Trust::Fingerprint) takes.
     #[must_use]
     pub fn fingerprint(&self) -> String {
-        let digest = self.inner.0.first().map(|own| sha256(own));
+        let digest = self.chain().first().map(|own| sha256(own));
         hex(&digest.unwrap_or_default())
     }
 
     /// The server's own certificate in PEM form, for a client's CA file.
     #[must_use]
     pub fn certificate_pem(&self) -> String {
-        self.inner
-            .0
+        self.chain()
             .first()
             .map_or_else(String::new, |own| to_pem(own))
     }
@@ -85,11 +123,11 @@ impl ServerIdentity {
     /// The certificate chain, the server's own certificate first.
     #[must_use]
     pub fn chain(&self) -> &[CertificateDer<'static>] {
-        &self.inner.0
+        &self.inner.chain
     }
 
     pub(crate) fn key(&self) -> PrivateKeyDer<'static> {
-        self.inner.1.clone_key()
+        self.inner.key.clone_key()
     }
 }
 
@@ -106,13 +144,30 @@ pub(crate) fn read_certificates(
     what: &'static str,
     path: &Path,
 ) -> Result<Vec<CertificateDer<'static>>, Error> {
-    let certificates = CertificateDer::pem_file_iter(path)
-        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+    parse_pem(what, path, &read_file(what, path)?)
+}
+
+pub(crate) fn read_file(what: &'static str, path: &Path) -> Result<Vec<u8>, Error> {
+    std::fs::read(path).map_err(|source| Error::File {
+        what,
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// All objects of one kind in the text of a PEM file; at least one must be there.
+pub(crate) fn parse_pem<T: PemObject>(
+    what: &'static str,
+    path: &Path,
+    text: &[u8],
+) -> Result<Vec<T>, Error> {
+    let objects: Vec<T> = T::pem_slice_iter(text)
+        .collect::<Result<_, _>>()
         .map_err(|error| pem_error(what, path, error))?;
-    if certificates.is_empty() {
+    if objects.is_empty() {
         return Err(pem_error(what, path, pem::Error::NoItemsFound));
     }
-    Ok(certificates)
+    Ok(objects)
 }
 
 /// Reads the first private key of a PEM file.

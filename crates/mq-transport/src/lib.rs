@@ -58,12 +58,16 @@
 //! begin or end together (`[MQTT-6.0.0-2]`). `wss` has all that `tls` has: trust, certificates,
 //! ciphers, resumption. Its early data is the HTTP request alone.
 //!
+//! A listener takes another certificate, other client authorities and revocation lists while it
+//! listens: [`Listener::reload_handle`].
+//!
 //! The cargo features `tcp`, `tls`, `quic` and `ws` decide which schemes an address can name, `mem` is
 //! always there; `aws-lc-rs` and `ring` which cryptography is used (aws-lc-rs where both are on).
 //! By default all but `ring` are on.
 
 mod address;
 mod buffer;
+mod client_auth;
 mod connector;
 mod crypto;
 mod error;
@@ -75,6 +79,7 @@ mod mem;
 mod options;
 mod quic;
 mod registry;
+mod reload;
 mod socket;
 mod tcp;
 mod tcp_info;
@@ -84,7 +89,7 @@ mod trust;
 mod ws;
 
 pub use address::{Address, AddressError, Scheme};
-pub use connector::Connector;
+pub use connector::{Connector, Dial};
 pub use crypto::{CipherSuite, CryptoOptions, KeyExchangeGroup, TlsVersion};
 pub use error::Error;
 pub use identity::ServerIdentity;
@@ -95,6 +100,7 @@ pub use options::{
     AckFrequency, ClientAuth, ClientIdentity, CongestionControl, ConnectOptions, EarlyDataPolicy,
     ListenOptions, QuicOptions, SocketOptions,
 };
+pub use reload::{PreparedReload, ReloadHandle};
 pub use rustls_pki_types::CertificateDer;
 pub use ticket::{TicketCache, TicketStore};
 pub use trust::Trust;

@@ -17,9 +17,10 @@ use crate::{
     mem::{MemLink, MemListener},
     quic::{QuicLink, Server},
     registry,
+    reload::{ReloadHandle, TlsDoor},
     socket::{listen_error, listen_tcp, resolve},
     tcp::TcpLink,
-    tls::{TlsLink, server_config},
+    tls::TlsLink,
     ws::{Gate, Stream, WsLink},
 };
 
@@ -34,14 +35,14 @@ pub struct Listener {
 #[derive(Debug)]
 enum Door {
     Tcp(TcpListener, OverTcp),
-    Quic(Box<Server>),
+    Quic(Arc<Server>),
     Mem(MemListener),
 }
 
 /// What a TCP connection carries: plain MQTT where there is neither.
 #[derive(Clone, Debug)]
 struct OverTcp {
-    tls: Option<Arc<rustls::ServerConfig>>,
+    tls: Option<Arc<TlsDoor>>,
     /// WebSocket.
     gate: Option<Arc<Gate>>,
 }
@@ -108,8 +109,9 @@ impl Listener {
                 let incoming = server.endpoint.accept().await.ok_or(Error::Closed)?;
                 Visitor::Quic(Box::new(Knock {
                     incoming,
-                    traced: server.traced_config()?,
+                    traced: server.traced()?,
                     bound: server.endpoint.local_addr().ok(),
+                    server: server.clone(),
                 }))
             }
             Door::Mem(listener) => Visitor::Mem(Box::new(
@@ -125,10 +127,26 @@ impl Listener {
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
         match &self.door {
-            // New clients get CONNECTION_REFUSED.
-            Door::Quic(server) => server.endpoint.set_server_config(None),
+            Door::Quic(server) => server.close(),
             Door::Mem(listener) => listener.close(),
             Door::Tcp(..) => {}
+        }
+    }
+
+    /// What gives this listener another certificate, other client authorities and revocation lists
+    /// while it accepts; for whoever does not have the listener itself.
+    ///
+    /// A QUIC listener keeps what makes its stateless resets (RFC 9000 §10.3) for as long as it is
+    /// bound: it follows from the private key that it was bound with, so connections from before a
+    /// reload can still be reset, and so can all by a next process *with that key*. A process that
+    /// starts with a new key resets only those that were made by one that started with it; others
+    /// find out by their keep-alive.
+    #[must_use]
+    pub fn reload_handle(&self) -> ReloadHandle {
+        match &self.door {
+            Door::Tcp(_, OverTcp { tls: Some(tls), .. }) => ReloadHandle::tls(tls),
+            Door::Quic(server) => ReloadHandle::quic(server),
+            Door::Tcp(..) | Door::Mem(_) => ReloadHandle::plain(),
         }
     }
 
@@ -153,11 +171,11 @@ impl Door {
             Scheme::Quic => {
                 let server = Server::bind(address, local, options)?;
                 let bound = server.endpoint.local_addr()?;
-                (Self::Quic(Box::new(server)), bound)
+                (Self::Quic(Arc::new(server)), bound)
             }
             scheme @ (Scheme::Tcp | Scheme::Tls | Scheme::Ws | Scheme::Wss | Scheme::Mem) => {
                 let tls = scheme.is_encrypted();
-                let tls = tls.then(|| server_config(scheme, options)).transpose()?;
+                let tls = tls.then(|| TlsDoor::new(scheme, options)).transpose()?;
                 let gate = scheme.is_websocket();
                 let gate = gate.then(|| Gate::new(address, options)).transpose()?;
                 let over = OverTcp {
@@ -203,9 +221,10 @@ enum Visitor {
 #[derive(Debug)]
 struct Knock {
     incoming: quinn::Incoming,
-    /// The configuration of this connection alone, where it is traced.
-    traced: Option<Arc<quinn::ServerConfig>>,
+    /// The transport configuration of this connection alone, where it is traced.
+    traced: Option<Arc<quinn::TransportConfig>>,
     bound: Option<SocketAddr>,
+    server: Arc<Server>,
 }
 
 impl Incoming {
@@ -259,7 +278,11 @@ impl Incoming {
                 stream.set_nodelay(true)?;
                 let stream = match tls {
                     None => Stream::Tcp(TcpLink::new(stream)),
-                    Some(config) => Stream::Tls(Box::new(TlsLink::accept(stream, config).await?)),
+                    Some(door) => {
+                        let config = door.config();
+                        drop(door);
+                        Stream::Tls(Box::new(TlsLink::accept(stream, config).await?))
+                    }
                 };
                 match gate {
                     None => stream.into_transport(),
@@ -267,12 +290,17 @@ impl Incoming {
                 }
             }
             Visitor::Quic(knock) => {
-                let connecting = match knock.traced {
-                    None => knock.incoming.accept()?,
-                    Some(config) => knock.incoming.accept_with(config)?,
-                };
+                let Knock {
+                    incoming,
+                    traced,
+                    bound,
+                    server,
+                } = *knock;
+                // By itself it would take what was in force when its first packet came.
+                let connecting = incoming.accept_with(server.config(traced))?;
+                drop(server);
                 let link = QuicLink::accept(connecting).await?;
-                Transport::Quic(Box::new(link.with_bound(knock.bound)))
+                Transport::Quic(Box::new(link.with_bound(bound)))
             }
             Visitor::Mem(link) => Transport::Mem(link),
         };

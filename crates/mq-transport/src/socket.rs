@@ -86,6 +86,19 @@ pub(crate) fn bind_udp(
     Ok(socket.into())
 }
 
+/// A UDP socket that takes datagrams, and news of them, from `peer` alone. Sends nothing.
+pub(crate) fn connect_udp(
+    peer: SocketAddr,
+    local: Option<IpAddr>,
+    options: &SocketOptions,
+) -> io::Result<std::net::UdpSocket> {
+    let local = local.filter(|local| local.is_ipv4() == peer.is_ipv4());
+    let local = local.map_or_else(|| unspecified(peer), |ip| SocketAddr::new(ip, 0));
+    let socket = bind_udp(local, options)?;
+    socket.connect(peer)?;
+    Ok(socket)
+}
+
 /// Turns off receive offload on a socket that quinn has turned it on for.
 #[cfg(target_os = "linux")]
 pub(crate) fn disable_udp_gro(socket: &std::net::UdpSocket) -> io::Result<()> {

@@ -13,11 +13,16 @@ use rustls::{
 
 use crate::Address;
 
+/// What a ticket rests on: see [`ListenOptions::ticket_scope`](crate::ListenOptions::ticket_scope).
+pub(crate) type Scope = [u8; 32];
+
 /// A server's tickets: bounded, in memory, each of a TLS 1.3 session good for one use.
 ///
 /// Single use is what keeps early data from being replayed (RFC 8446 §8.1): resuming takes the
-/// ticket out. Clones share one store, so TLS and QUIC listeners can have one between them. When it
-/// is full, the oldest ticket makes room: its client does a full handshake next time.
+/// ticket out. Clones share one store, so TLS and QUIC listeners can have one between them: a ticket
+/// is good at each whose [scope](crate::ListenOptions::ticket_scope) is that of the listener that
+/// gave it, and at no other. When the store is full, the oldest ticket makes room: its client does a
+/// full handshake next time.
 ///
 /// [`drain`](Self::drain) and [`restore`](Self::restore) carry it over a restart.
 #[derive(Clone)]
@@ -26,6 +31,7 @@ pub struct TicketStore {
 }
 
 struct Tickets {
+    /// Each session behind the scope that it was made under.
     by_id: HashMap<Vec<u8>, Vec<u8>>,
     /// Ids from oldest to newest; those that were used stay until they are swept.
     order: VecDeque<Vec<u8>>,
@@ -58,8 +64,7 @@ impl TicketStore {
         self.len() == 0
     }
 
-    /// Forgets all tickets: every client does a full handshake next time. Due when the
-    /// authorities for client certificates change, as resuming does not verify those again.
+    /// Forgets all tickets: every client does a full handshake next time.
     pub fn clear(&self) {
         self.with(|tickets| {
             tickets.by_id.clear();
@@ -92,6 +97,45 @@ impl TicketStore {
         }
     }
 
+    /// The store as one listener sees it.
+    pub(crate) fn scoped(&self, scope: Scope) -> ScopedTickets {
+        ScopedTickets {
+            store: self.clone(),
+            scope,
+        }
+    }
+
+    /// Forgets the tickets that were given under one scope.
+    pub(crate) fn forget(&self, scope: &Scope) {
+        self.with(|tickets| {
+            tickets.by_id.retain(|_, tagged| !tagged.starts_with(scope));
+            let live = &tickets.by_id;
+            tickets.order.retain(|id| live.contains_key(id));
+        });
+    }
+
+    fn put(&self, id: Vec<u8>, tagged: Vec<u8>) -> bool {
+        self.with(|tickets| {
+            if tickets.capacity == 0 {
+                return false;
+            }
+            if tickets.by_id.insert(id.clone(), tagged).is_none() {
+                tickets.order.push_back(id);
+            }
+            while tickets.by_id.len() > tickets.capacity {
+                match tickets.order.pop_front() {
+                    Some(oldest) => tickets.by_id.remove(&oldest),
+                    None => break,
+                };
+            }
+            if tickets.order.len() > 2 * tickets.capacity {
+                let live = &tickets.by_id;
+                tickets.order.retain(|id| live.contains_key(id));
+            }
+            true
+        })
+    }
+
     fn with<T>(&self, body: impl FnOnce(&mut Tickets) -> T) -> T {
         body(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -112,39 +156,41 @@ impl fmt::Debug for TicketStore {
     }
 }
 
-impl StoresServerSessions for TicketStore {
+/// A store's tickets of one scope.
+///
+/// A handshake that began before a reload may end after it, and its tickets then rest on what was
+/// in force before: the scope, not the moment, says whom a ticket is good for.
+#[derive(Debug)]
+pub(crate) struct ScopedTickets {
+    store: TicketStore,
+    scope: Scope,
+}
+
+impl StoresServerSessions for ScopedTickets {
     fn put(&self, id: Vec<u8>, session: Vec<u8>) -> bool {
-        self.with(|tickets| {
-            if tickets.capacity == 0 {
-                return false;
-            }
-            if tickets.by_id.insert(id.clone(), session).is_none() {
-                tickets.order.push_back(id);
-            }
-            while tickets.by_id.len() > tickets.capacity {
-                match tickets.order.pop_front() {
-                    Some(oldest) => tickets.by_id.remove(&oldest),
-                    None => break,
-                };
-            }
-            if tickets.order.len() > 2 * tickets.capacity {
-                let live = &tickets.by_id;
-                tickets.order.retain(|id| live.contains_key(id));
-            }
-            true
-        })
+        let mut tagged = Vec::with_capacity(self.scope.len() + session.len());
+        tagged.extend_from_slice(&self.scope);
+        tagged.extend_from_slice(&session);
+        self.store.put(id, tagged)
     }
 
     fn get(&self, id: &[u8]) -> Option<Vec<u8>> {
-        self.with(|tickets| tickets.by_id.get(id).cloned())
+        self.store.with(|tickets| {
+            let session = tickets.by_id.get(id)?.strip_prefix(&self.scope)?;
+            Some(session.to_vec())
+        })
     }
 
     fn take(&self, id: &[u8]) -> Option<Vec<u8>> {
-        self.with(|tickets| tickets.by_id.remove(id))
+        self.store.with(|tickets| {
+            let session = tickets.by_id.get(id)?.strip_prefix(&self.scope)?.to_vec();
+            tickets.by_id.remove(id);
+            Some(session)
+        })
     }
 
     fn can_cache(&self) -> bool {
-        self.with(|tickets| tickets.capacity > 0)
+        self.store.with(|tickets| tickets.capacity > 0)
     }
 }
 
@@ -207,10 +253,27 @@ mod tests {
 
     #[test]
     fn a_ticket_is_good_once() {
-        let store = TicketStore::new(4);
+        let store = TicketStore::new(4).scoped([0; 32]);
         assert!(store.put(vec![1], vec![10]));
+        assert_eq!(store.get(&[1]), Some(vec![10]));
         assert_eq!(store.take(&[1]), Some(vec![10]));
         assert_eq!(store.take(&[1]), None);
+    }
+
+    #[test]
+    fn a_ticket_is_good_in_its_scope_alone() {
+        let store = TicketStore::new(4);
+        let (one, other) = (store.scoped([1; 32]), store.scoped([2; 32]));
+        one.put(vec![1], vec![10]);
+        other.put(vec![2], vec![20]);
+        assert_eq!(other.get(&[1]), None);
+        assert_eq!(other.take(&[1]), None);
+        store.forget(&[2; 32]);
+        assert_eq!(other.take(&[2]), None);
+        // One whose handshake was under way when its scope was given up.
+        other.put(vec![3], vec![30]);
+        assert_eq!(one.take(&[3]), None);
+        assert_eq!(one.take(&[1]), Some(vec![10]));
     }
 
     #[test]
@@ -227,8 +290,9 @@ mod tests {
     fn used_tickets_leave_nothing_behind() {
         let store = TicketStore::new(2);
         for id in 0..100 {
-            store.put(vec![id], vec![id]);
-            store.take(&[id]);
+            let scoped = store.scoped([0; 32]);
+            scoped.put(vec![id], vec![id]);
+            scoped.take(&[id]);
         }
         assert!(store.is_empty());
         store.with(|tickets| assert!(tickets.order.len() <= 5));
@@ -237,10 +301,11 @@ mod tests {
     #[test]
     fn drained_tickets_carry_over_a_restart() {
         let store = TicketStore::new(2);
-        store.put(vec![1], vec![10]);
+        store.scoped([0; 32]).put(vec![1], vec![10]);
         let restarted = TicketStore::new(2);
         restarted.restore(store.drain());
-        assert_eq!(store.take(&[1]), None);
-        assert_eq!(restarted.take(&[1]), Some(vec![10]));
+        assert_eq!(store.scoped([0; 32]).take(&[1]), None);
+        assert_eq!(restarted.scoped([1; 32]).take(&[1]), None);
+        assert_eq!(restarted.scoped([0; 32]).take(&[1]), Some(vec![10]));
     }
 }

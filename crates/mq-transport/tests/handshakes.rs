@@ -6,7 +6,8 @@ mod common;
 use std::{path::Path, time::Duration};
 
 use common::{
-    accept, any_address, connect, connect_options, listen_options, outbox, receive, send,
+    accept, any_address, collect_ticket, connect, connect_options, listen_options, outbox, receive,
+    send,
 };
 use mq_proto::{LaneId, Outbox};
 use mq_transport::{
@@ -25,19 +26,6 @@ async fn with_ticket(scheme: Scheme) -> (Listener, TicketStore, Connector) {
     let connector = Connector::new(connect_options()).unwrap();
     collect_ticket(&connector, &mut listener).await;
     (listener, store, connector)
-}
-
-/// Connects once; what the server says carries the tickets along.
-async fn collect_ticket(connector: &Connector, listener: &mut Listener) -> HandshakeKind {
-    let (mut client, mut server) = connect(connector, listener).await;
-    send(&mut server, b"welcome").await;
-    receive(&mut client, 7).await;
-    // On QUIC tickets have a stream of their own, which may arrive after the lane's.
-    let mut empty = Outbox::new();
-    let some = client.progress(&mut empty, true);
-    let _ = tokio::time::timeout(Duration::from_millis(20), some).await;
-    assert_eq!(client.handshake(), server.handshake());
-    client.handshake()
 }
 
 over!(the_second_handshake_is_resumed: tls, quic, wss);

@@ -2,15 +2,20 @@
 
 use std::{
     collections::VecDeque,
+    future::poll_fn,
     sync::{Arc, PoisonError},
+    task::Poll,
     time::{Duration, Instant},
 };
 
-use mq_codec::{ConnAck, Disconnect, QoS, ReasonCode, Version};
+use mq_codec::{ConnAck, Disconnect, QoS, ReasonCode};
 use mq_proto::{CloseReason, CommandError, Connection, Event as ProtoEvent};
-use mq_transport::{Link, Progress};
+use mq_transport::{HandshakeKind, Link, Progress};
 
-use super::{Driver, Outcome, now};
+use super::{
+    Driver, Outcome, now,
+    race::{Race, Winner},
+};
 use crate::{ConnectTimes, Connected, Error, Event, queue::Queued, shared::Status};
 
 /// Bytes that are put together for one write.
@@ -23,6 +28,8 @@ const GOODBYE: Duration = Duration::from_secs(1);
 struct Current {
     connection: Connection,
     link: Link,
+    /// Which of the addresses it leads to.
+    index: usize,
     dialled_at: Instant,
     link_at: Instant,
     connected_at: Option<Instant>,
@@ -30,38 +37,55 @@ struct Current {
     flushed: u64,
     /// After how many bytes which message is written.
     marks: VecDeque<(u64, u64)>,
+    /// The link left something in the outbox when it was last asked: it is the slow part.
+    backlogged: bool,
     /// What the link failed with.
     failure: Option<Error>,
 }
 
+/// What came next.
+enum Step {
+    Link(Result<Progress, mq_transport::Error>),
+    /// The link that leads has completed its handshake.
+    Decided,
+    Overtaken(Winner),
+    Woken,
+}
+
 impl Driver {
-    pub(super) async fn drive(&mut self, link: Link, dialled_at: Instant) -> Outcome {
+    /// With a `race` the link leads it; `None` is left there once it is decided.
+    pub(super) async fn drive(
+        &mut self,
+        winner: Winner,
+        dialled_at: Instant,
+        race: &mut Option<Race>,
+    ) -> Outcome {
+        let Winner { link, index } = winner;
         let link_at = now();
         let mut config = self.settings.config.clone();
-        if self.connected_before && config.connect.version >= Version::V5 {
-            // An earlier connection of this client made the session: go on with it.
-            config.connect.clean_start = false;
-        }
+        config.connect.clean_start = self.starts_clean();
         let session = core::mem::take(&mut self.session);
         let mut current = Current {
             connection: Connection::client(link_at, config, session),
             link,
+            index,
             dialled_at,
             link_at,
             connected_at: None,
             flushed: 0,
             marks: VecDeque::new(),
+            backlogged: false,
             failure: None,
         };
         let outcome = match current.connection.connect(link_at) {
-            Ok(()) => self.drive_to_end(&mut current).await,
+            Ok(()) => self.drive_to_end(&mut current, race).await,
             Err(error) => Outcome::Lost(Error::NotSent(error), None),
         };
         self.after(current).await;
         outcome
     }
 
-    async fn drive_to_end(&mut self, current: &mut Current) -> Outcome {
+    async fn drive_to_end(&mut self, current: &mut Current, race: &mut Option<Race>) -> Outcome {
         let shared = self.shared.clone();
         let timer = tokio::time::sleep(self.settings.connect_timeout);
         tokio::pin!(timer);
@@ -78,6 +102,7 @@ impl Driver {
                     .map(|at| now.saturating_duration_since(at));
                 return Outcome::Lost(self.why(current, reason), lasted);
             }
+            self.leads = race.is_some();
             self.pump(current, now);
             if self.may_finish(current, now) {
                 return Outcome::Finished;
@@ -96,18 +121,46 @@ impl Driver {
                 connection, link, ..
             } = current;
             let before = connection.outbox().len();
-            let progress = tokio::select! {
+            let step = poll_fn(|cx| {
+                if let Poll::Ready(progress) = link.poll_progress(cx, connection.outbox(), may_read)
+                {
+                    return Poll::Ready(Step::Link(progress));
+                }
+                let Some(rivals) = race else {
+                    return Poll::Pending;
+                };
+                if link.handshake() != HandshakeKind::Pending {
+                    return Poll::Ready(Step::Decided);
+                }
+                match rivals.poll_next(cx) {
+                    Poll::Ready(Ok(winner)) => Poll::Ready(Step::Overtaken(winner)),
+                    Poll::Ready(Err(_)) | Poll::Pending => Poll::Pending,
+                }
+            });
+            let step = tokio::select! {
                 biased;
-                progress = link.progress(connection.outbox(), may_read) => Some(progress),
-                () = shared.queue.woken() => None,
+                step = step => step,
+                () = shared.queue.woken() => Step::Woken,
                 () = timer.as_mut(), if !timer_fired => {
                     timer_fired = true;
-                    None
+                    Step::Woken
                 }
             };
-            current.flushed += (before - current.connection.outbox().len()) as u64;
+            let taken = before - current.connection.outbox().len();
+            current.flushed += taken as u64;
             self.note_written(current);
-            Self::handle_progress(current, progress, may_read);
+            let progress = match step {
+                Step::Link(progress) => Some(progress),
+                Step::Decided | Step::Woken => None,
+                Step::Overtaken(winner) => return Outcome::Overtaken(winner),
+            };
+            // An answer can be read only after the server's part of the handshake.
+            let answered = matches!(progress, Some(Ok(Progress::Received(_))));
+            if race.is_some() && (answered || current.link.handshake() != HandshakeKind::Pending) {
+                *race = None;
+                self.won(current.index, &current.link.info());
+            }
+            Self::handle_progress(current, progress, may_read, taken);
         }
     }
 
@@ -115,11 +168,22 @@ impl Driver {
         current: &mut Current,
         progress: Option<Result<Progress, mq_transport::Error>>,
         may_read: bool,
+        taken: usize,
     ) {
         let Current {
-            connection, link, ..
+            connection,
+            link,
+            backlogged,
+            ..
         } = current;
         let now = now();
+        if *backlogged && taken > 0 {
+            // A slow link is at work on what it could not take before, and a PINGREQ stands behind
+            // that: the peer cannot answer yet what it has not got. A dead one takes nothing more
+            // once its buffers are full.
+            connection.excuse_silence(now);
+        }
+        *backlogged = !connection.outbox().is_empty();
         match progress {
             Some(Ok(Progress::Received(lane))) => {
                 connection.handle_bytes(now, lane, link.received(lane));
@@ -252,7 +316,13 @@ impl Driver {
             delivery,
             cell,
         } = queued;
-        if delivery.qos > QoS::AtMostOnce && connection.window() == 0 {
+        let waits = match delivery.qos {
+            QoS::AtMostOnce => false,
+            QoS::AtLeastOnce => connection.window() == 0,
+            // See `one_connection`.
+            QoS::ExactlyOnce => connection.window() == 0 || self.leads,
+        };
+        if waits {
             return Err(Queued {
                 seq,
                 cost,

@@ -9,9 +9,13 @@
 //!     +-- start          v
 //!                      Ended <-- disconnect(), last handle dropped (drained first)
 //! ```
+//!
+//! With several addresses, `link` is the link that won a [`Race`].
 
 mod deliver;
 mod drive;
+mod networks;
+mod race;
 mod requests;
 
 use std::{
@@ -20,9 +24,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mq_codec::{PacketId, ReasonCode};
-use mq_proto::{ClientConfig, Session};
-use mq_transport::{Address, Connector, Link};
+use mq_codec::{PacketId, ReasonCode, Version};
+use mq_proto::{ClientConfig, CloseReason, Session};
+use mq_transport::{Address, Connector, Dial, HandshakeKind, LinkInfo};
 
 use crate::{
     Error, Event, Reconnect,
@@ -32,6 +36,8 @@ use crate::{
     shared::{Shared, Status},
 };
 use deliver::Streams;
+use networks::Networks;
+use race::{Race, Winner};
 use requests::Requests;
 
 pub(crate) use requests::{Request, SubscribeRequest, UnsubscribeRequest};
@@ -44,7 +50,12 @@ fn now() -> Instant {
 /// What the driver is told when it starts.
 #[derive(Debug)]
 pub(crate) struct Settings {
-    pub(crate) address: Address,
+    /// Not empty; the first is the one to use where it can be.
+    pub(crate) addresses: Vec<Address>,
+    /// How long each address has before the next is tried as well.
+    pub(crate) head_start: Duration,
+    /// How long a network is remembered on which the first address lost.
+    pub(crate) fallback_memory: Duration,
     pub(crate) connector: Connector,
     pub(crate) config: ClientConfig,
     /// The session was only meant for reconnects.
@@ -67,6 +78,11 @@ pub(crate) struct Driver {
     connected_before: bool,
     /// Counts connections, so that a ticket is never used on another one.
     connection: u64,
+    networks: Networks,
+    /// A race is on, and this connection's CONNECT was early data.
+    leads: bool,
+    /// Until then a CONNECT of ours that lost a race may arrive, and take the session over.
+    straggler_until: Option<Instant>,
     /// Taken from the queue and not sent yet: about one batch.
     pending: VecDeque<Queued>,
     /// Sent at QoS 1 or 2, not complete; with a cell where somebody holds the receipt.
@@ -83,8 +99,14 @@ pub(crate) struct Driver {
     ended: Error,
 }
 
+/// How long a packet may be under way, and with it the early data of a link that was dropped: more
+/// than TCP's own assumption of a segment's life on real networks, 30 s.
+const STRAGGLER: Duration = Duration::from_mins(1);
+
 /// How a connection, or the attempt to make one, came to its end.
 enum Outcome {
+    /// Its handshake was under way when another address' link was there.
+    Overtaken(Winner),
     /// By itself; when it was connected, for how long.
     Lost(Error, Option<Duration>),
     /// Because the client ends.
@@ -96,6 +118,9 @@ impl Driver {
         Self {
             streams: Streams::new(shared.clone(), settings.manual_ack),
             requests: Requests::new(settings.subscription_ids),
+            networks: Networks::new(settings.fallback_memory),
+            leads: false,
+            straggler_until: None,
             shared,
             settings,
             session: Session::new(),
@@ -121,8 +146,10 @@ impl Driver {
             let (error, lasted) = match self.one_connection().await {
                 Outcome::Finished => return self.farewell(),
                 Outcome::Lost(error, lasted) => (error, lasted),
+                // `one_connection` goes on with the winner.
+                Outcome::Overtaken(_) => (Error::NotConnected, None),
             };
-            tracing::debug!(address = %self.settings.address, %error, "connection lost");
+            tracing::debug!(address = %self.settings.addresses[0], %error, "connection lost");
             self.shared.status.send_if_modified(|status| {
                 let was_connected = matches!(status, Status::Connected(_));
                 *status = Status::Connecting;
@@ -133,7 +160,7 @@ impl Driver {
                 self.fail_fast = false;
                 backoff.connected(lasted);
             }
-            if self.fail_fast || !error.is_temporary() {
+            if self.fail_fast || !(error.is_temporary() || self.is_straggler(&error)) {
                 return error;
             }
             let Some((attempt, after)) = backoff.next() else {
@@ -151,20 +178,107 @@ impl Driver {
     }
 
     /// Connects and drives one connection to its end.
+    ///
+    /// With several addresses and early data the first link *leads*: CONNECT, and what is queued
+    /// behind it, leaves as its early data while the race goes on, and the race is decided by the
+    /// first handshake that is complete. If that is another's, the leader is dropped and whatever the
+    /// server made of its early data does not count; CONNECT goes out again. Its packets may arrive
+    /// late all the same, even after the winner's: the server then takes the session over to a link
+    /// that is dead. Three rules keep that from doing harm:
+    ///
+    /// - a CONNECT that would begin an empty session is never early data in a race;
+    /// - nor is a QoS 2 message, which the server could take for a new one;
+    /// - a take-over within [`STRAGGLER`] is answered by connecting again.
     async fn one_connection(&mut self) -> Outcome {
         let dialled_at = now();
-        let connector = self.settings.connector.clone();
-        let address = self.settings.address.clone();
-        let after = self.settings.connect_timeout;
-        let connecting = tokio::time::timeout(after, connector.connect(&address));
-        let link: Link = match self.wait_unless_ending(connecting).await {
+        let mut race = match self.start_race().await {
+            Some(race) => Some(race),
             None => return Outcome::Finished,
-            Some(Err(_)) => return Outcome::Lost(Error::ConnectTimeout { after }, None),
-            Some(Ok(Err(error))) => return Outcome::Lost(error.into(), None),
-            Some(Ok(Ok(link))) => link,
         };
-        self.connection += 1;
-        self.drive(link, dialled_at).await
+        let mut next = None;
+        loop {
+            let winner = match (next.take(), &mut race) {
+                (Some(winner), _) => winner,
+                (None, Some(racing)) => match self.wait_unless_ending(racing.next()).await {
+                    None => return Outcome::Finished,
+                    Some(Err(error)) => return Outcome::Lost(error, None),
+                    Some(Ok(winner)) => winner,
+                },
+                (None, None) => return Outcome::Lost(Error::NotConnected, None),
+            };
+            if self.settings.addresses.len() == 1 {
+                race = None;
+            } else if winner.link.handshake() != HandshakeKind::Pending {
+                self.won(winner.index, &winner.link.info());
+                race = None;
+            }
+            self.connection += 1;
+            let outcome = self.drive(winner, dialled_at, &mut race).await;
+            self.leads = false;
+            match (outcome, &mut race) {
+                (Outcome::Overtaken(winner), _) => {
+                    tracing::debug!("early data was overtaken by another address");
+                    next = Some(winner);
+                }
+                (Outcome::Lost(error, None), Some(race)) => race.leader_failed(error),
+                (outcome, _) => return outcome,
+            }
+            self.straggler_until = Some(now() + STRAGGLER);
+        }
+    }
+
+    /// `None` if the client is to end first.
+    async fn start_race(&mut self) -> Option<Race> {
+        let Settings {
+            addresses,
+            head_start,
+            connector,
+            connect_timeout,
+            ..
+        } = &self.settings;
+        let (addresses, head_start) = (addresses.clone(), *head_start);
+        let connector = connector.clone();
+        let idle_timeout = connector.options().quic.idle_timeout;
+        let dial = Dial {
+            timeout: Some(*connect_timeout),
+            // MQTT's keep-alive decides how long a connection may be silent (§3.1.2.10), be it off or
+            // longer than what QUIC allows.
+            quic_keep_alive: idle_timeout.map(|idle| idle / 2),
+            ..Dial::default()
+        };
+        let remembered = self.networks.remembered(now());
+        let order = networks::order(remembered, connector.clone(), addresses.clone());
+        // A name server that is slow must not cost more than a wrong guess does.
+        let order = tokio::time::timeout(head_start, order);
+        let order = self.wait_unless_ending(order).await?;
+        let order = order.unwrap_or_else(|_| (0..addresses.len()).collect());
+        let early_data = addresses.len() == 1 || !self.starts_clean();
+        let race = Race::new(connector, &addresses, order, head_start, dial, early_data);
+        Some(race)
+    }
+
+    /// Whether the next CONNECT begins with an empty session.
+    fn starts_clean(&self) -> bool {
+        let connect = &self.settings.config.connect;
+        // An earlier connection of a 5.0 client made the session: it goes on with it.
+        connect.clean_start && !(self.connected_before && connect.version >= Version::V5)
+    }
+
+    /// The race is decided.
+    fn won(&mut self, index: usize, link: &LinkInfo) {
+        let local = link.local_address.map(|local| local.ip());
+        self.networks.won(index, local, now());
+    }
+
+    /// Whether the server took the session over to what a link of ours had sent that lost its race.
+    fn is_straggler(&self, error: &Error) -> bool {
+        let taken_over = match error {
+            Error::Ended(CloseReason::ByPeer(disconnect)) => {
+                disconnect.reason == ReasonCode::SessionTakenOver
+            }
+            _ => false,
+        };
+        taken_over && self.straggler_until.is_some_and(|until| now() < until)
     }
 
     /// Waits for `future` while there is no connection; `None` if the client is to end first.

@@ -1,14 +1,16 @@
 //! quinn configurations and endpoints.
 
 use std::{
+    fmt,
     fs::File,
     io::BufWriter,
     net::{IpAddr, SocketAddr},
     path::Path,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use quinn::{
@@ -26,7 +28,8 @@ use crate::{
     Address, CongestionControl, ConnectOptions, Error, ListenOptions, QuicOptions, Scheme,
     SocketOptions,
     socket::{bind_udp, disable_udp_gro, listen_error, unspecified},
-    tls::server_config,
+    ticket::Scope,
+    tls::{ServerTls, server_config},
 };
 
 /// The sockets that a client's connections share, one for each IP version, bound when needed.
@@ -55,6 +58,7 @@ impl ClientEndpoints {
         server_name: &str,
         tls: rustls::ClientConfig,
         options: &ConnectOptions,
+        keep_alive: Option<Duration>,
     ) -> Result<quinn::Connecting, Error> {
         let crypto = QuicClientConfig::try_from(tls).map_err(|error| Error::InvalidOption {
             option: "cipher suites",
@@ -65,6 +69,7 @@ impl ClientEndpoints {
         let mut config = quinn::ClientConfig::new(crypto);
         config.token_store(self.tokens.clone());
         let mut transport = transport_config(&options.quic, options.congestion)?;
+        transport.keep_alive_interval(options.quic.keep_alive_interval.or(keep_alive));
         transport.qlog_stream(qlog(&options.quic, "client")?);
         config.transport_config(Arc::new(transport));
 
@@ -104,9 +109,44 @@ impl ClientEndpoints {
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) endpoint: Endpoint,
-    config: ServerConfig,
-    quic: QuicOptions,
-    congestion: Option<CongestionControl>,
+    /// As bound.
+    options: ListenOptions,
+    current: Mutex<Current>,
+}
+
+/// What new connections get.
+#[derive(Debug)]
+struct Current {
+    config: Arc<ServerConfig>,
+    scope: Scope,
+    closed: bool,
+}
+
+/// TLS for a server, checked and not in force.
+pub(crate) struct PreparedQuic {
+    crypto: Arc<WatchedServer>,
+    scope: Scope,
+}
+
+impl fmt::Debug for PreparedQuic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PreparedQuic").finish_non_exhaustive()
+    }
+}
+
+impl PreparedQuic {
+    fn new(options: &ListenOptions) -> Result<Self, Error> {
+        let ServerTls { config, scope } = server_config(Scheme::Quic, options)?;
+        let crypto = QuicServerConfig::try_from(config).map_err(|error| Error::InvalidOption {
+            option: "cipher suites",
+            value: "without aes128-gcm".into(),
+            remedy: error.to_string(),
+        })?;
+        Ok(Self {
+            crypto: Arc::new(WatchedServer(Arc::new(crypto))),
+            scope,
+        })
+    }
 }
 
 impl Server {
@@ -115,13 +155,8 @@ impl Server {
         local: SocketAddr,
         options: &ListenOptions,
     ) -> Result<Self, Error> {
-        let tls = server_config(Scheme::Quic, options)?;
-        let crypto = QuicServerConfig::try_from(tls).map_err(|error| Error::InvalidOption {
-            option: "cipher suites",
-            value: "without aes128-gcm".into(),
-            remedy: error.to_string(),
-        })?;
-        let mut config = ServerConfig::with_crypto(Arc::new(WatchedServer(Arc::new(crypto))));
+        let PreparedQuic { crypto, scope } = PreparedQuic::new(options)?;
+        let mut config = ServerConfig::with_crypto(crypto);
         config.max_incoming(usize::try_from(options.backlog).unwrap_or(usize::MAX));
         let transport = transport_config(&options.quic, options.congestion)?;
         config.transport_config(Arc::new(transport));
@@ -135,22 +170,71 @@ impl Server {
         )?;
         Ok(Self {
             endpoint,
-            config,
-            quic: options.quic.clone(),
-            congestion: options.congestion,
+            options: options.clone(),
+            current: Mutex::new(Current {
+                config: Arc::new(config),
+                scope,
+                closed: false,
+            }),
         })
     }
 
-    /// The configuration for one connection, where it is not the endpoint's: one that is traced.
-    pub(crate) fn traced_config(&self) -> Result<Option<Arc<ServerConfig>>, Error> {
-        if self.quic.qlog_directory.is_none() {
+    /// Where connections are traced, a transport configuration with a file for one of them.
+    pub(crate) fn traced(&self) -> Result<Option<Arc<TransportConfig>>, Error> {
+        let ListenOptions {
+            quic, congestion, ..
+        } = &self.options;
+        if quic.qlog_directory.is_none() {
             return Ok(None);
         }
-        let mut transport = transport_config(&self.quic, self.congestion)?;
-        transport.qlog_stream(qlog(&self.quic, "server")?);
-        let mut config = self.config.clone();
-        config.transport_config(Arc::new(transport));
-        Ok(Some(Arc::new(config)))
+        let mut transport = transport_config(quic, *congestion)?;
+        transport.qlog_stream(qlog(quic, "server")?);
+        Ok(Some(Arc::new(transport)))
+    }
+
+    /// For a handshake that begins now.
+    pub(crate) fn config(&self, traced: Option<Arc<TransportConfig>>) -> Arc<ServerConfig> {
+        let current = self.lock().config.clone();
+        match traced {
+            None => current,
+            Some(transport) => {
+                let mut config = (*current).clone();
+                config.transport_config(transport);
+                Arc::new(config)
+            }
+        }
+    }
+
+    pub(crate) fn prepare(&self, options: &ListenOptions) -> Result<PreparedQuic, Error> {
+        PreparedQuic::new(&self.options.with_certificates_of(options))
+    }
+
+    /// Changes the TLS of new connections and nothing else: the key of the address validation
+    /// tokens (RFC 9000 §8.1.3) stays, as does that of stateless resets, which is the endpoint's.
+    pub(crate) fn install(&self, PreparedQuic { crypto, scope }: PreparedQuic) {
+        let mut current = self.lock();
+        let mut config = (*current.config).clone();
+        config.crypto = crypto;
+        if !current.closed {
+            self.endpoint.set_server_config(Some(config.clone()));
+        }
+        current.config = Arc::new(config);
+        let before = std::mem::replace(&mut current.scope, scope);
+        drop(current);
+        if before != scope {
+            self.options.ticket_store.forget(&before);
+        }
+    }
+
+    /// New clients get no answer from now on, whatever is installed later.
+    pub(crate) fn close(&self) {
+        let mut current = self.lock();
+        current.closed = true;
+        self.endpoint.set_server_config(None);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Current> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -5,5 +5,5 @@ mod link;
 mod reset;
 mod session;
 
-pub(crate) use config::{ClientEndpoints, Server};
+pub(crate) use config::{ClientEndpoints, PreparedQuic, Server};
 pub(crate) use link::QuicLink;

@@ -1,16 +1,15 @@
 //! rustls configurations for TLS and for the TLS within QUIC.
 
-use std::{path::Path, sync::Arc};
+use std::sync::Arc;
 
-use rustls::{
-    ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion, client::Resumption,
-    server::WebPkiClientVerifier,
-};
+use rustls::{ClientConfig, ServerConfig, SupportedProtocolVersion, client::Resumption};
 
 use crate::{
-    Address, ClientAuth, ConnectOptions, EarlyDataPolicy, Error, ListenOptions, Scheme,
+    Address, ConnectOptions, EarlyDataPolicy, Error, ListenOptions, Scheme, ServerIdentity,
     TicketCache,
+    client_auth::ClientAuthFiles,
     identity::{read_certificates, read_key},
+    ticket::Scope,
 };
 
 /// A client's configurations, made once: rustls resumes a session only under the very same
@@ -62,12 +61,14 @@ impl ClientConfigs {
         &self,
         address: &Address,
         tickets: Option<&TicketCache>,
+        early_data: bool,
     ) -> ClientConfig {
         let mut config = match address.scheme {
             Scheme::Quic => self.quic.clone(),
             _ => self.tls.clone(),
         };
         config.alpn_protocols = alpn(address.scheme, config.alpn_protocols);
+        config.enable_early_data &= early_data;
         config.resumption = tickets.map_or_else(Resumption::disabled, |tickets| {
             Resumption::store(tickets.for_server(address))
         });
@@ -75,11 +76,15 @@ impl ClientConfigs {
     }
 }
 
+/// A server's configuration, and what the tickets that it gives rest on.
+#[derive(Debug)]
+pub(crate) struct ServerTls {
+    pub(crate) config: ServerConfig,
+    pub(crate) scope: Scope,
+}
+
 /// A server's configuration for TLS, alone or under WebSocket, or for QUIC.
-pub(crate) fn server_config(
-    scheme: Scheme,
-    options: &ListenOptions,
-) -> Result<ServerConfig, Error> {
+pub(crate) fn server_config(scheme: Scheme, options: &ListenOptions) -> Result<ServerTls, Error> {
     let identity = options
         .identity
         .as_ref()
@@ -91,46 +96,18 @@ pub(crate) fn server_config(
     };
     let builder =
         ServerConfig::builder_with_provider(provider.clone()).with_protocol_versions(&versions)?;
-    let client_verifier = |path: &Path, required: bool| -> Result<_, Error> {
-        let mut roots = RootCertStore::empty();
-        for certificate in read_certificates("client CA", path)? {
-            roots.add(certificate).map_err(|error| Error::InvalidFile {
-                what: "client CA",
-                path: path.to_owned(),
-                reason: error.to_string(),
-            })?;
-        }
-        let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone());
-        let verifier = if required {
-            verifier
-        } else {
-            verifier.allow_unauthenticated()
-        };
-        verifier.build().map_err(|error| Error::InvalidFile {
-            what: "client CA",
-            path: path.to_owned(),
-            reason: error.to_string(),
-        })
-    };
-    let builder = match &options.client_auth {
-        ClientAuth::Off => builder.with_no_client_auth(),
-        ClientAuth::Optional(path) => {
-            builder.with_client_cert_verifier(client_verifier(path, false)?)
-        }
-        ClientAuth::Required(path) => {
-            builder.with_client_cert_verifier(client_verifier(path, true)?)
-        }
+    let client_auth = ClientAuthFiles::read(options)?;
+    let builder = match &client_auth {
+        None => builder.with_no_client_auth(),
+        Some(files) => builder.with_client_cert_verifier(files.verifier(&provider)?),
     };
     let mut config = builder
         .with_single_cert(identity.chain().to_vec(), identity.key())
-        .map_err(|error| Error::InvalidOption {
-            option: "server certificate",
-            value: "used with this key".into(),
-            remedy: format!("{error}; the key should belong to the certificate"),
-        })?;
+        .map_err(|error| key_error(identity, &error))?;
+    let scope = options.scope(client_auth.as_ref());
     // Stateful sessions, and no `ticketer`: rustls takes early data only for tickets that it can
     // take out of a store.
-    config.session_storage = Arc::new(options.ticket_store.clone());
+    config.session_storage = Arc::new(options.ticket_store.scoped(scope));
     config.send_tls13_tickets = options.tickets_per_connection;
     if options.early_data != EarlyDataPolicy::Off {
         // RFC 9001 §4.6.1: QUIC has its own limits, and knows only this value here.
@@ -146,7 +123,26 @@ pub(crate) fn server_config(
     if let Some(key_log) = options.crypto.key_log()? {
         config.key_log = key_log;
     }
-    Ok(config)
+    Ok(ServerTls { config, scope })
+}
+
+/// The key does not fit the certificate, or is of a kind that nobody can use.
+fn key_error(identity: &ServerIdentity, error: &rustls::Error) -> Error {
+    match identity.files() {
+        Some((certificates, key)) => Error::InvalidFile {
+            what: "private key",
+            path: key.to_owned(),
+            reason: format!(
+                "{error}; with `{}` the key should belong to the certificate",
+                certificates.display()
+            ),
+        },
+        None => Error::InvalidOption {
+            option: "server certificate",
+            value: "used with this key".into(),
+            remedy: format!("{error}; the key should belong to the certificate"),
+        },
+    }
 }
 
 /// The names for a transport where these are for MQTT: WebSocket begins with HTTP, and `http/1.1` is

@@ -3,5 +3,5 @@
 mod config;
 mod link;
 
-pub(crate) use config::{ClientConfigs, check_alpn, server_config};
+pub(crate) use config::{ClientConfigs, ServerTls, check_alpn, server_config};
 pub(crate) use link::TlsLink;

@@ -1,0 +1,420 @@
+//! What changes while the broker runs: certificates, client authorities and revocation lists.
+
+use std::{
+    fmt,
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, SystemTime},
+};
+
+use mq_transport::{
+    ClientAuth, ListenOptions, Listener, PreparedReload, ReloadHandle, ServerIdentity,
+};
+use tracing::{info, warn};
+
+use crate::{Error, Settings, ticket_file::TicketFile};
+
+/// Changes what can change while a broker runs; cheap to clone. See
+/// [`Broker::reload_handle`](crate::Broker::reload_handle).
+#[derive(Clone, Debug)]
+pub struct Reload {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    parts: Vec<Box<dyn Reloadable>>,
+    /// What the broker was started with and keeps: the key in the configuration file, and the value.
+    fixed: Vec<(&'static str, String)>,
+    /// One for each part. Held for as long as something changes, so that one change is made at a
+    /// time.
+    watched: Mutex<Vec<Watched>>,
+}
+
+/// A part of the broker that takes new settings, or new contents of its files, while it runs.
+pub(crate) trait Reloadable: fmt::Debug + Send + Sync {
+    /// What to call it in the log.
+    fn name(&self) -> &'static str;
+
+    /// The files whose contents it has taken.
+    fn files(&self) -> Vec<PathBuf>;
+
+    /// Reads and checks everything and changes nothing: that is for the [`Change`], which cannot
+    /// fail. Without `settings` they are as before, and what the files hold is new.
+    fn prepare(&self, settings: Option<&Settings>) -> Result<Change<'_>, Error>;
+}
+
+/// Puts something in force.
+pub(crate) type Change<'a> = Box<dyn FnOnce() + 'a>;
+
+impl Reload {
+    /// How often [`look`](Self::look) wants to be called: what was replaced is in force after two
+    /// to three times this.
+    pub const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+    pub(crate) fn new(
+        listeners: &[Listener],
+        settings: &Settings,
+        ticket_file: Option<&Arc<TicketFile>>,
+    ) -> Self {
+        // Further parts that can be reloaded, such as files of passwords, go into this list.
+        let parts: Vec<Box<dyn Reloadable>> = vec![Box::new(Certificates::new(
+            listeners,
+            settings,
+            ticket_file,
+        ))];
+        let watched = parts.iter().map(|part| Watched::new(&**part)).collect();
+        Self {
+            shared: Arc::new(Shared {
+                parts,
+                fixed: fixed(settings),
+                watched: Mutex::new(watched),
+            }),
+        }
+    }
+
+    /// Puts in force what of `settings` can change while the broker runs; all of it, or in case of
+    /// an error nothing.
+    ///
+    /// That is, of [`Settings::listen`], `identity` (`None` leaves it), `client_auth`, `client_crls`
+    /// and `enforce_crl_expiry`, for all listeners. Handshakes from then on use it; connections that
+    /// are open go on. What else differs from what the broker was started with is named in one
+    /// warning, and needs a restart.
+    ///
+    /// # Errors
+    /// [`Error::Transport`], which names the file.
+    pub fn apply(&self, settings: &Settings) -> Result<(), Error> {
+        let watched = self.lock();
+        let parts = &self.shared.parts;
+        let changes = parts.iter().map(|part| part.prepare(Some(settings)));
+        let changes = changes.collect::<Result<Vec<_>, _>>()?;
+        for change in changes {
+            change();
+        }
+        // What `look` knows stays as it is: at worst it takes once more what was taken here, and it
+        // misses nothing that changes at this very moment.
+        drop(watched);
+        let now = fixed(settings);
+        let differs = self.shared.fixed.iter().zip(&now);
+        let differs = differs.filter(|((_, before), (_, now))| before != now);
+        let names: Vec<_> = differs.map(|((name, _), _)| *name).collect();
+        if !names.is_empty() {
+            warn!("changed, and needs a restart: {}", names.join(", "));
+        }
+        Ok(())
+    }
+
+    /// Looks whether files have been replaced, and puts in force what is new.
+    ///
+    /// A file counts as replaced when its time, size or inode has changed *and* has stayed for one
+    /// interval since: two files that belong together, such as a certificate and its key, are then
+    /// both there, and whole. What is broken is told once in the log, and leaves what was in force.
+    pub fn look(&self) {
+        let mut watched = self.lock();
+        for (part, watched) in self.shared.parts.iter().zip(&mut *watched) {
+            if !watched.settled(&**part) {
+                continue;
+            }
+            let name = part.name();
+            match part.prepare(None) {
+                Ok(change) => change(),
+                Err(error) => warn!("{name} stay as they were: {error}"),
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Watched>> {
+        let watched = self.shared.watched.lock();
+        watched.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What needs a restart, by its name in the configuration file.
+fn fixed(settings: &Settings) -> Vec<(&'static str, String)> {
+    let Settings {
+        listeners,
+        listen,
+        protocol,
+        quotas,
+        publish_rate,
+        reader_timeout,
+        max_connections,
+        max_connections_per_address,
+        max_handshakes,
+        handshake_timeout,
+        early_data,
+        ticket_file,
+        max_session_expiry,
+        shutdown_timeout,
+        store_file,
+        admin,
+        // Not in a configuration file.
+        store: _,
+        // The program's.
+        watch_files: _,
+    } = settings;
+    let limits = (
+        (protocol, quotas, publish_rate, reader_timeout),
+        (max_connections, max_connections_per_address, max_handshakes),
+        (handshake_timeout, max_session_expiry, shutdown_timeout),
+    );
+    let show = |value: &dyn fmt::Debug| format!("{value:?}");
+    vec![
+        ("listen", show(listeners)),
+        ("tls.early_data", show(early_data)),
+        ("tls.ticket_file", show(ticket_file)),
+        ("store", show(store_file)),
+        ("admin", show(admin)),
+        ("ws.allowed_origins", show(&listen.allowed_origins)),
+        ("congestion", show(&listen.congestion)),
+        ("limits", show(&limits)),
+    ]
+}
+
+/// How the files of a part looked.
+#[derive(Debug)]
+struct Watched {
+    /// When their contents were taken.
+    taken: Vec<Option<Stamp>>,
+    /// When they were last looked at.
+    seen: Vec<Option<Stamp>>,
+}
+
+/// By what a replaced file is told from the one before; behind a symbolic link, as certbot's are.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Stamp {
+    modified: Option<SystemTime>,
+    len: u64,
+    inode: u64,
+}
+
+impl Watched {
+    fn new(part: &dyn Reloadable) -> Self {
+        let taken = stamps(part);
+        Self {
+            seen: taken.clone(),
+            taken,
+        }
+    }
+
+    /// Whether there is something new that has stayed the same since the last look; says so once.
+    fn settled(&mut self, part: &dyn Reloadable) -> bool {
+        let now = stamps(part);
+        let settled = now != self.taken && now == self.seen;
+        if settled {
+            self.taken.clone_from(&now);
+        }
+        self.seen = now;
+        settled
+    }
+}
+
+fn stamps(part: &dyn Reloadable) -> Vec<Option<Stamp>> {
+    let files = part.files().into_iter();
+    files
+        .map(|file| {
+            let metadata = std::fs::metadata(file).ok()?;
+            #[cfg(unix)]
+            let inode = std::os::unix::fs::MetadataExt::ino(&metadata);
+            #[cfg(not(unix))]
+            let inode = 0;
+            Some(Stamp {
+                modified: metadata.modified().ok(),
+                len: metadata.len(),
+                inode,
+            })
+        })
+        .collect()
+}
+
+/// What all listeners show, and want to be shown.
+#[derive(Debug)]
+struct Certificates {
+    listeners: Vec<ReloadHandle>,
+    /// In force.
+    options: Mutex<ListenOptions>,
+    ticket_file: Option<Arc<TicketFile>>,
+}
+
+impl Certificates {
+    fn new(
+        listeners: &[Listener],
+        settings: &Settings,
+        ticket_file: Option<&Arc<TicketFile>>,
+    ) -> Self {
+        Self {
+            listeners: listeners.iter().map(Listener::reload_handle).collect(),
+            options: Mutex::new(settings.listen.clone()),
+            ticket_file: ticket_file.cloned(),
+        }
+    }
+
+    fn options(&self) -> MutexGuard<'_, ListenOptions> {
+        self.options.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Reloadable for Certificates {
+    fn name(&self) -> &'static str {
+        "certificates"
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let options = self.options();
+        let identity = options.identity.as_ref().and_then(|own| own.files());
+        let identity = identity.into_iter().flat_map(|(chain, key)| [chain, key]);
+        let authority = match &options.client_auth {
+            ClientAuth::Off => None,
+            ClientAuth::Optional(path) | ClientAuth::Required(path) => Some(path.as_path()),
+        };
+        let lists = options.client_crls.iter().map(PathBuf::as_path);
+        let files = identity.chain(authority).chain(lists);
+        files.map(ToOwned::to_owned).collect()
+    }
+
+    fn prepare(&self, settings: Option<&Settings>) -> Result<Change<'_>, Error> {
+        let mut options = self.options().clone();
+        if let Some(Settings { listen, .. }) = settings {
+            if let Some(identity) = &listen.identity {
+                options.identity = Some(identity.clone());
+            }
+            options.client_auth.clone_from(&listen.client_auth);
+            options.client_crls.clone_from(&listen.client_crls);
+            options.enforce_crl_expiry = listen.enforce_crl_expiry;
+        } else {
+            let again = options.identity.take();
+            options.identity = again.map(|own| own.read_again()).transpose()?;
+        }
+        let prepared = self.listeners.iter().map(|each| each.prepare(&options));
+        let prepared: Vec<PreparedReload> = prepared.collect::<Result<_, _>>()?;
+        let scope = options.ticket_scope()?;
+        Ok(Box::new(move || {
+            for listener in prepared {
+                listener.apply();
+            }
+            if let Some(file) = &self.ticket_file {
+                file.rescope(scope);
+            }
+            let fingerprint = options.identity.as_ref().map(ServerIdentity::fingerprint);
+            info!(
+                fingerprint = fingerprint.as_deref(),
+                "certificates, client authorities and revocation lists were read again"
+            );
+            *self.options() = options;
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use mq_transport::{ConnectOptions, Connector, Trust};
+
+    use super::*;
+    use crate::Broker;
+
+    /// Writes a certificate of its own, and its key; returns the certificate's fingerprint.
+    fn make(folder: &Path) -> String {
+        let made = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
+        fs::write(folder.join("key.pem"), made.signing_key.serialize_pem()).unwrap();
+        fs::write(folder.join("cert.pem"), made.cert.pem()).unwrap();
+        load(folder).fingerprint()
+    }
+
+    fn load(folder: &Path) -> ServerIdentity {
+        ServerIdentity::from_pem_files(folder.join("cert.pem"), folder.join("key.pem")).unwrap()
+    }
+
+    async fn start(folder: &Path) -> Broker {
+        let listeners = ["tls", "quic", "wss", "tcp"];
+        let listeners = listeners.map(|scheme| format!("{scheme}://127.0.0.1:0").parse().unwrap());
+        let mut settings = Settings::new(listeners.to_vec());
+        settings.listen.identity = Some(load(folder));
+        settings.ticket_file = Some(folder.join("tickets"));
+        Broker::start(settings).await.unwrap()
+    }
+
+    /// Whether all encrypted listeners show this certificate.
+    async fn shows(broker: &Broker, fingerprint: &str) -> bool {
+        let options = ConnectOptions {
+            trust: Trust::Fingerprint(fingerprint.to_owned()),
+            ..ConnectOptions::default()
+        };
+        let connector = Connector::new(options).unwrap();
+        for address in &broker.addresses()[..3] {
+            if connector.connect(address).await.is_err() {
+                return false;
+            }
+        }
+        true
+    }
+
+    #[tokio::test]
+    async fn replaced_files_are_seen_once_they_have_settled() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = make(folder.path());
+        let broker = start(folder.path()).await;
+        let reload = broker.reload_handle();
+        reload.look();
+        assert!(shows(&broker, &first).await);
+
+        let second = make(folder.path());
+        reload.look();
+        assert!(shows(&broker, &first).await, "it may be half there");
+        reload.look();
+        assert!(shows(&broker, &second).await);
+
+        // The key of another certificate: what was in force stays, and is looked at again only when
+        // something changes.
+        let key = fs::read(folder.path().join("key.pem")).unwrap();
+        let third = make(folder.path());
+        let right = fs::read(folder.path().join("key.pem")).unwrap();
+        fs::write(folder.path().join("key.pem"), key).unwrap();
+        for _ in 0..3 {
+            reload.look();
+            assert!(shows(&broker, &second).await);
+        }
+        fs::write(folder.path().join("key.pem"), right).unwrap();
+        reload.look();
+        reload.look();
+        assert!(shows(&broker, &third).await);
+        broker.shutdown().await;
+    }
+
+    #[tokio::test]
+    async fn new_settings_are_taken_as_a_whole_or_not_at_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = make(folder.path());
+        let broker = start(folder.path()).await;
+        let second = make(folder.path());
+        let mut settings = Settings::new(vec!["tcp://127.0.0.1:1".parse().unwrap()]);
+        settings.listen.identity = Some(load(folder.path()));
+        settings.listen.client_auth = ClientAuth::Required(folder.path().join("none"));
+        let error = broker.reload(&settings).unwrap_err().to_string();
+        assert!(error.contains("cannot read the client CA file"), "{error}");
+        assert!(shows(&broker, &first).await);
+
+        settings.listen.client_auth = ClientAuth::Off;
+        broker.reload(&settings).unwrap();
+        assert!(shows(&broker, &second).await);
+        // No certificate leaves the one that there is.
+        settings.listen.identity = None;
+        broker.reload(&settings).unwrap();
+        assert!(shows(&broker, &second).await);
+        broker.shutdown().await;
+    }
+
+    #[test]
+    fn what_needs_a_restart_is_known_by_its_name() {
+        let settings = Settings::new(vec!["tcp://127.0.0.1:1".parse().unwrap()]);
+        let mut changed = settings.clone();
+        changed.listeners.clear();
+        changed.max_handshakes += 1;
+        changed.listen.client_crls.push("crl.pem".into());
+        let (before, after) = (fixed(&settings), fixed(&changed));
+        let differs = before.iter().zip(&after).filter(|(a, b)| a != b);
+        let names: Vec<_> = differs.map(|((name, _), _)| *name).collect();
+        assert_eq!(names, ["listen", "limits"]);
+    }
+}

@@ -1,0 +1,160 @@
+//! Which address has won on which network, for a while.
+
+use std::{
+    collections::VecDeque,
+    net::IpAddr,
+    time::{Duration, Instant},
+};
+
+use mq_transport::{Address, Connector};
+
+/// Networks that are remembered; beyond that the oldest is forgotten. A device moves among few.
+const MAX_NETWORKS: usize = 16;
+
+/// On which network the first address is not the one to begin with.
+///
+/// A network is told by the address that this side has on it: what a system knows without asking
+/// anybody. Two networks that give the same private address are taken for one, which costs a
+/// connection that begins with the second best transport there, until the memory fades.
+#[derive(Debug)]
+pub(super) struct Networks {
+    entries: VecDeque<Entry>,
+    keep: Duration,
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// `None` where a transport has no addresses (mem).
+    local: Option<IpAddr>,
+    index: usize,
+    until: Instant,
+}
+
+impl Networks {
+    pub(super) fn new(keep: Duration) -> Self {
+        Self {
+            entries: VecDeque::new(),
+            keep,
+        }
+    }
+
+    fn forget_old(&mut self, now: Instant) {
+        self.entries.retain(|entry| entry.until > now);
+    }
+
+    /// What [`order`] needs to know; empty where nothing is remembered.
+    pub(super) fn remembered(&mut self, now: Instant) -> Remembered {
+        self.forget_old(now);
+        let entries = self.entries.iter();
+        entries.map(|entry| (entry.index, entry.local)).collect()
+    }
+
+    /// The address with this number has won from this side's address `local`.
+    ///
+    /// The time runs from when the first address lost: that it is not tried while the memory lasts
+    /// is no news.
+    pub(super) fn won(&mut self, index: usize, local: Option<IpAddr>, now: Instant) {
+        self.forget_old(now);
+        let known = self.entries.iter().position(|entry| entry.local == local);
+        if let Some(known) = known {
+            if self.entries[known].index == index {
+                return;
+            }
+            self.entries.remove(known);
+        }
+        let Some(until) = now.checked_add(self.keep) else {
+            return;
+        };
+        if index == 0 || self.keep.is_zero() {
+            return;
+        }
+        if self.entries.len() >= MAX_NETWORKS {
+            self.entries.pop_front();
+        }
+        self.entries.push_back(Entry {
+            local,
+            index,
+            until,
+        });
+    }
+}
+
+/// Which address has won, and where.
+pub(super) type Remembered = Vec<(usize, Option<IpAddr>)>;
+
+/// In which order to try `addresses` now: as they are given, but for one that has won on this
+/// network.
+///
+/// Which network this is takes a name look-up; where nothing is remembered nothing is looked up.
+pub(super) async fn order(
+    remembered: Remembered,
+    connector: Connector,
+    addresses: Vec<Address>,
+) -> VecDeque<usize> {
+    let mut order: VecDeque<usize> = (0..addresses.len()).collect();
+    let mut index = 0;
+    while index < addresses.len() {
+        // Several families and interfaces: the winner may have come from any of them.
+        if remembered.iter().any(|(won, _)| *won == index) {
+            let here = connector.local_addresses(&addresses[index]).await;
+            let won_here = |(won, local): &(usize, Option<IpAddr>)| {
+                *won == index && local.map_or(here.is_empty(), |local| here.contains(&local))
+            };
+            if remembered.iter().any(won_here) {
+                order.retain(|other| *other != index);
+                order.push_front(index);
+                break;
+            }
+        }
+        index += 1;
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_mins(1);
+
+    #[test]
+    fn the_time_runs_from_the_defeat_and_the_first_address_ends_it() {
+        let start = Instant::now();
+        let here: Option<IpAddr> = Some([10, 0, 0, 1].into());
+        let mut networks = Networks::new(10 * MINUTE);
+        networks.won(1, here, start);
+        networks.won(1, here, start + 9 * MINUTE);
+        assert_eq!(networks.entries[0].until, start + 10 * MINUTE);
+        networks.won(0, here, start + 9 * MINUTE);
+        assert!(networks.entries.is_empty());
+    }
+
+    #[test]
+    fn few_networks_are_remembered() {
+        let start = Instant::now();
+        let mut networks = Networks::new(10 * MINUTE);
+        for last in 0..100 {
+            networks.won(1, Some([10, 0, 0, last].into()), start);
+        }
+        assert_eq!(networks.entries.len(), MAX_NETWORKS);
+        assert_eq!(networks.entries[0].local, Some([10, 0, 0, 84].into()));
+    }
+
+    #[tokio::test]
+    async fn another_network_begins_with_the_first_address() {
+        let start = Instant::now();
+        let connector = Connector::new(mq_transport::ConnectOptions::default()).unwrap();
+        let addresses =
+            ["quic://127.0.0.1:1", "mqtts://127.0.0.1:1"].map(|url| url.parse().unwrap());
+        let mut networks = Networks::new(10 * MINUTE);
+        networks.won(1, Some([10, 0, 0, 1].into()), start);
+        let at = async |networks: &mut Networks, minutes: u32| {
+            let remembered = networks.remembered(start + minutes * MINUTE);
+            order(remembered, connector.clone(), addresses.to_vec()).await
+        };
+        assert_eq!(at(&mut networks, 0).await, [0, 1]);
+        networks.won(1, Some([127, 0, 0, 1].into()), start);
+        assert_eq!(at(&mut networks, 9).await, [1, 0]);
+        assert_eq!(at(&mut networks, 10).await, [0, 1]);
+    }
+}

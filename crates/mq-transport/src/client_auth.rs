@@ -1,0 +1,127 @@
+//! Clients' certificates: who signs them, and which are revoked.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use rustls::{
+    RootCertStore,
+    crypto::CryptoProvider,
+    server::{WebPkiClientVerifier, danger::ClientCertVerifier},
+};
+use rustls_pki_types::{CertificateDer, CertificateRevocationListDer};
+
+use crate::{
+    ClientAuth, Error, ListenOptions,
+    identity::{parse_pem, read_file},
+};
+
+const CA: &str = "client CA";
+const CRL: &str = "certificate revocation list";
+
+/// The files that decide about clients' certificates, each read once: what the verifier uses is
+/// what the tickets' scope is made of.
+pub(crate) struct ClientAuthFiles {
+    required: bool,
+    authorities: (PathBuf, Vec<u8>),
+    crls: Vec<(PathBuf, Vec<u8>)>,
+    enforce_expiry: bool,
+}
+
+impl ClientAuthFiles {
+    /// `None` where clients are not asked for certificates.
+    pub(crate) fn read(options: &ListenOptions) -> Result<Option<Self>, Error> {
+        let (required, path) = match &options.client_auth {
+            ClientAuth::Off if options.client_crls.is_empty() => return Ok(None),
+            ClientAuth::Off => {
+                return Err(Error::InvalidOption {
+                    option: "list of revoked client certificates",
+                    value: "given where clients are not asked for certificates".into(),
+                    remedy: "give a client CA as well".into(),
+                });
+            }
+            ClientAuth::Optional(path) => (false, path),
+            ClientAuth::Required(path) => (true, path),
+        };
+        let read = |what, path: &Path| Ok::<_, Error>((path.to_owned(), read_file(what, path)?));
+        let crls = options.client_crls.iter().map(|path| read(CRL, path));
+        Ok(Some(Self {
+            required,
+            authorities: read(CA, path)?,
+            crls: crls.collect::<Result<_, _>>()?,
+            enforce_expiry: options.enforce_crl_expiry,
+        }))
+    }
+
+    /// What tickets rest on, part by part.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &[u8]> {
+        let policy: &[u8] = match (self.required, self.enforce_expiry) {
+            (false, false) => &[1],
+            (true, false) => &[2],
+            (false, true) => &[3],
+            (true, true) => &[4],
+        };
+        let crls = self.crls.iter().map(|(_, bytes)| bytes.as_slice());
+        [policy, &self.authorities.1].into_iter().chain(crls)
+    }
+
+    /// Verifies what clients show.
+    ///
+    /// With revocation lists each certificate between the client's and its CA's must be on the
+    /// issuer's list as not revoked: a chain of which one link has no list is refused, as it is by
+    /// OpenSSL.
+    pub(crate) fn verifier(
+        &self,
+        provider: &Arc<CryptoProvider>,
+    ) -> Result<Arc<dyn ClientCertVerifier>, Error> {
+        let (path, text) = &self.authorities;
+        let mut roots = RootCertStore::empty();
+        for certificate in parse_pem::<CertificateDer<'static>>(CA, path, text)? {
+            let added = roots.add(certificate);
+            added.map_err(|error| invalid(CA, path, &error))?;
+        }
+        let roots = Arc::new(roots);
+        let new = || WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone());
+        let mut lists = Vec::new();
+        for (path, bytes) in &self.crls {
+            let of_file = parse_crls(path, bytes)?;
+            // By itself first, so that the error can name the file.
+            let alone = new().with_crls(of_file.clone()).build();
+            alone.map_err(|error| invalid(CRL, path, &error))?;
+            lists.extend(of_file);
+        }
+        let mut verifier = new().with_crls(lists);
+        if self.enforce_expiry {
+            verifier = verifier.enforce_revocation_expiration();
+        }
+        if !self.required {
+            verifier = verifier.allow_unauthenticated();
+        }
+        verifier.build().map_err(|error| invalid(CA, path, &error))
+    }
+}
+
+/// PEM, with any number of lists, or one list in DER form: CAs publish that (RFC 5280 §4.2.1.13).
+fn parse_crls(
+    path: &Path,
+    bytes: &[u8],
+) -> Result<Vec<CertificateRevocationListDer<'static>>, Error> {
+    /// How a DER sequence begins, and no text.
+    const SEQUENCE: u8 = 0x30;
+    const LONG: u8 = 0x80;
+    match bytes {
+        [SEQUENCE, length, ..] if *length >= LONG => {
+            Ok(vec![CertificateRevocationListDer::from(bytes.to_vec())])
+        }
+        _ => parse_pem(CRL, path, bytes),
+    }
+}
+
+fn invalid(what: &'static str, path: &Path, error: &dyn std::fmt::Display) -> Error {
+    Error::InvalidFile {
+        what,
+        path: path.to_owned(),
+        reason: error.to_string(),
+    }
+}

@@ -1,0 +1,154 @@
+//! New certificates for a listener that goes on listening.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use rustls::ServerConfig;
+
+use crate::{
+    Error, ListenOptions, Scheme,
+    quic::{PreparedQuic, Server},
+    ticket::Scope,
+    tls::{ServerTls, server_config},
+};
+
+/// Gives a listener another certificate, other client authorities and revocation lists; cheap to
+/// clone.
+///
+/// Connections that are open, or in their handshake, go on as they are. It does not keep its
+/// listener alive. On TCP, WebSocket without TLS and mem there is nothing to change.
+#[derive(Clone, Debug)]
+pub struct ReloadHandle {
+    door: WeakDoor,
+}
+
+#[derive(Clone, Debug)]
+enum WeakDoor {
+    Plain,
+    Tls(Weak<TlsDoor>),
+    Quic(Weak<Server>),
+}
+
+impl ReloadHandle {
+    pub(crate) fn plain() -> Self {
+        Self {
+            door: WeakDoor::Plain,
+        }
+    }
+
+    pub(crate) fn tls(door: &Arc<TlsDoor>) -> Self {
+        Self {
+            door: WeakDoor::Tls(Arc::downgrade(door)),
+        }
+    }
+
+    pub(crate) fn quic(server: &Arc<Server>) -> Self {
+        Self {
+            door: WeakDoor::Quic(Arc::downgrade(server)),
+        }
+    }
+
+    /// [Prepares](Self::prepare) and [applies](PreparedReload::apply) at once.
+    ///
+    /// # Errors
+    /// As [`prepare`](Self::prepare); what is in force stays in force.
+    pub fn reload(&self, options: &ListenOptions) -> Result<(), Error> {
+        self.prepare(options)?.apply();
+        Ok(())
+    }
+
+    /// Reads and checks all that `options` name, and changes nothing: with several listeners all can
+    /// be prepared before the first changes.
+    ///
+    /// Of `options` only `identity`, `client_auth`, `client_crls` and `enforce_crl_expiry` count;
+    /// everything else stays as the listener was bound with. An identity that was
+    /// [loaded from files](crate::ServerIdentity::from_pem_files) is taken as it is: see
+    /// [`ServerIdentity::read_again`](crate::ServerIdentity::read_again).
+    ///
+    /// # Errors
+    /// [`Error::File`] or [`Error::InvalidFile`], which name the file; [`Error::NoIdentity`],
+    /// [`Error::InvalidOption`]; [`Error::Closed`] if the listener is gone.
+    pub fn prepare(&self, options: &ListenOptions) -> Result<PreparedReload, Error> {
+        let prepared = match &self.door {
+            WeakDoor::Plain => Prepared::Plain,
+            WeakDoor::Tls(door) => {
+                let door = door.upgrade().ok_or(Error::Closed)?;
+                let tls = door.prepare(options)?;
+                Prepared::Tls(door, Box::new(tls))
+            }
+            WeakDoor::Quic(server) => {
+                let server = server.upgrade().ok_or(Error::Closed)?;
+                let tls = server.prepare(options)?;
+                Prepared::Quic(server, tls)
+            }
+        };
+        Ok(PreparedReload { prepared })
+    }
+}
+
+/// A listener's new configuration, checked and not yet in force.
+#[derive(Debug)]
+#[must_use = "nothing changes until it is applied"]
+pub struct PreparedReload {
+    prepared: Prepared,
+}
+
+#[derive(Debug)]
+enum Prepared {
+    Plain,
+    Tls(Arc<TlsDoor>, Box<ServerTls>),
+    Quic(Arc<Server>, PreparedQuic),
+}
+
+impl PreparedReload {
+    /// Puts it in force for handshakes from now on.
+    ///
+    /// Where the [scope](ListenOptions::ticket_scope) of the tickets has changed, those that the
+    /// listener has given are void: clients do a full handshake next time and are verified anew.
+    pub fn apply(self) {
+        match self.prepared {
+            Prepared::Plain => {}
+            Prepared::Tls(door, tls) => door.install(*tls),
+            Prepared::Quic(server, tls) => server.install(tls),
+        }
+    }
+}
+
+/// The TLS of a listener on TCP.
+#[derive(Debug)]
+pub(crate) struct TlsDoor {
+    scheme: Scheme,
+    /// As bound.
+    options: ListenOptions,
+    current: Mutex<(Arc<ServerConfig>, Scope)>,
+}
+
+impl TlsDoor {
+    pub(crate) fn new(scheme: Scheme, options: &ListenOptions) -> Result<Self, Error> {
+        let ServerTls { config, scope } = server_config(scheme, options)?;
+        Ok(Self {
+            scheme,
+            options: options.clone(),
+            current: Mutex::new((Arc::new(config), scope)),
+        })
+    }
+
+    /// For a handshake that begins now.
+    pub(crate) fn config(&self) -> Arc<ServerConfig> {
+        self.lock().0.clone()
+    }
+
+    fn prepare(&self, options: &ListenOptions) -> Result<ServerTls, Error> {
+        server_config(self.scheme, &self.options.with_certificates_of(options))
+    }
+
+    fn install(&self, tls: ServerTls) {
+        let (_, before) = std::mem::replace(&mut *self.lock(), (Arc::new(tls.config), tls.scope));
+        if before != tls.scope {
+            self.options.ticket_store.forget(&before);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (Arc<ServerConfig>, Scope)> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
