@@ -1,0 +1,354 @@
+//! One end of a connection whose peer and owner do whatever the input says.
+//!
+//! Each step is an operation and its arguments, a few bytes. Packets are well formed, so that what
+//! they do is reached; what is not is the codec's own target. Held to: no panic, at most one
+//! `Closed` and nothing behind it, and an outbox that the other role can read.
+
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use mq_codec::{
+    Ack, Auth, AuthProperties, ByteStr, ConnAck, Connect, Decoder, Disconnect, Packet, PacketId,
+    Publish, QoS, ReasonCode, SubAck, Subscribe, Subscription, TopicFilter, TopicName, UnsubAck,
+    Unsubscribe, Version,
+};
+use mq_proto::{
+    AckTicket, ClientConfig, Connection, Delivery, Event, LaneId, Message, ServerConfig, Session,
+};
+
+const VERSIONS: [Version; 3] = [Version::V3_1, Version::V3_1_1, Version::V5];
+const REASONS: [ReasonCode; 5] = [
+    ReasonCode::Success,
+    ReasonCode::NoMatchingSubscribers,
+    ReasonCode::PacketIdentifierNotFound,
+    ReasonCode::UnspecifiedError,
+    ReasonCode::QuotaExceeded,
+];
+
+/// What an owner answers with.
+const ANSWERS: [ReasonCode; 3] = [
+    ReasonCode::Success,
+    ReasonCode::UnspecifiedError,
+    ReasonCode::QuotaExceeded,
+];
+
+/// What the input still has.
+struct Input<'a>(&'a [u8]);
+
+impl Input<'_> {
+    fn byte(&mut self) -> u8 {
+        match self.0.split_first() {
+            Some((first, rest)) => {
+                self.0 = rest;
+                *first
+            }
+            None => 0,
+        }
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[usize::from(self.byte()) % from.len()]
+    }
+
+    /// Few, so that they meet.
+    fn packet_id(&mut self) -> PacketId {
+        PacketId::new(u16::from(self.byte() % 4) + 1).expect("it is not 0")
+    }
+
+    fn qos(&mut self) -> QoS {
+        self.pick(&[QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce])
+    }
+
+    fn reason(&mut self) -> ReasonCode {
+        self.pick(&REASONS)
+    }
+}
+
+/// The end that is looked at.
+struct End {
+    connection: Connection,
+    now: Instant,
+    version: Version,
+    tickets: Vec<AckTicket>,
+    subscribes: Vec<(PacketId, usize)>,
+    unsubscribes: Vec<(PacketId, usize)>,
+    is_closed: bool,
+    /// The other role's.
+    reader: Decoder,
+    written: BytesMut,
+}
+
+pub(crate) fn run(input: &[u8]) {
+    let mut input = Input(input);
+    let version = input.pick(&VERSIONS);
+    let now = Instant::now();
+    let name = ByteStr::new("c").expect("short");
+    let is_server = input.byte().is_multiple_of(2);
+    let small = core::num::NonZeroU16::new(3).expect("it is not 0");
+    let mut connection = if is_server {
+        Connection::server(
+            now,
+            ServerConfig {
+                receive_maximum: small,
+                max_inflight: small,
+                topic_alias_maximum: 2,
+                ..ServerConfig::default()
+            },
+        )
+    } else {
+        let mut config = ClientConfig::new(Connect::new(version, name.clone()));
+        config.receive_maximum = small;
+        Connection::client(now, config, Session::new())
+    };
+    if !is_server && connection.connect(now).is_err() {
+        return;
+    }
+    let mut end = End {
+        connection,
+        now,
+        version,
+        tickets: Vec::new(),
+        subscribes: Vec::new(),
+        unsubscribes: Vec::new(),
+        is_closed: false,
+        reader: Decoder::new((!is_server).then_some(version), u32::MAX),
+        written: BytesMut::new(),
+    };
+    if is_server {
+        // The answers can be read from CONNECT's version on.
+        end.reader = Decoder::new(Some(version), u32::MAX);
+        end.hear(&Packet::from(Connect::new(version, name)));
+    }
+    while !input.0.is_empty() {
+        end.step(&mut input, is_server);
+        end.check();
+    }
+    let _ = end.connection.into_session();
+}
+
+impl End {
+    fn step(&mut self, input: &mut Input<'_>, is_server: bool) {
+        if input.byte().is_multiple_of(2) {
+            self.hear_something(input);
+        } else {
+            self.command(input, is_server);
+        }
+    }
+
+    /// What the peer sends.
+    fn hear_something(&mut self, input: &mut Input<'_>) {
+        match input.byte() % 11 {
+            0 | 1 => {
+                let packet = publish(input);
+                self.hear(&packet);
+            }
+            2 => {
+                let ack = Ack::new(input.packet_id(), input.reason());
+                let packet = input.pick(&[0, 1, 2, 3]);
+                self.hear(&match packet {
+                    0 => Packet::PubAck(ack),
+                    1 => Packet::PubRec(ack),
+                    2 => Packet::PubRel(ack),
+                    _ => Packet::PubComp(ack),
+                });
+            }
+            3 => {
+                let packet = subscribe(input);
+                self.hear(&packet);
+            }
+            4 => {
+                let filters = vec![TopicFilter::new("a").expect("valid")];
+                self.hear(&Packet::Unsubscribe(Unsubscribe {
+                    packet_id: input.packet_id(),
+                    filters,
+                    properties: mq_codec::UnsubscribeProperties::default(),
+                }));
+            }
+            5 => {
+                let ack = suback(input.packet_id(), usize::from(input.byte() % 3));
+                self.hear(&Packet::SubAck(Box::new(ack)));
+            }
+            6 => {
+                let ack = unsuback(input.packet_id(), usize::from(input.byte() % 3));
+                self.hear(&Packet::UnsubAck(Box::new(ack)));
+            }
+            7 => {
+                let mut ack = ConnAck::new(input.reason());
+                ack.session_present = input.byte().is_multiple_of(2);
+                self.hear(&Packet::from(ack));
+            }
+            8 => {
+                let packet = input.pick(&[0, 1, 2]);
+                self.hear(&match packet {
+                    0 => Packet::PingReq,
+                    1 => Packet::PingResp,
+                    _ => Packet::Disconnect(Box::new(Disconnect::new(ReasonCode::Success))),
+                });
+            }
+            9 => self.hear(&Packet::Auth(Box::new(auth(input)))),
+            _ => {
+                // Bytes that are no packet, or a part of one.
+                let mut raw = BytesMut::from(&[input.byte(), input.byte(), input.byte()][..]);
+                self.connection
+                    .handle_bytes(self.now, LaneId::CONTROL, &mut raw);
+            }
+        }
+    }
+
+    /// What the owner does.
+    fn command(&mut self, input: &mut Input<'_>, is_server: bool) {
+        match input.byte() % 9 {
+            0 | 1 => {
+                if !self.tickets.is_empty() {
+                    let index = usize::from(input.byte()) % self.tickets.len();
+                    let ticket = self.tickets.swap_remove(index);
+                    let answer = input.pick(&ANSWERS);
+                    self.connection.ack(self.now, ticket, answer);
+                }
+            }
+            2 | 3 => {
+                let topic = TopicName::new(input.pick(&["a", "b", "c"])).expect("valid");
+                let delivery = Delivery::new(Message::new(topic, "x"), input.qos());
+                // Its window may be full, or it is not connected.
+                let _ = self.connection.publish(self.now, delivery);
+            }
+            4 if is_server => {
+                let mut ack = ConnAck::new(ReasonCode::Success);
+                ack.session_present = input.byte().is_multiple_of(2);
+                let _ = self.connection.accept(self.now, Session::new(), ack);
+                let mut rest = BytesMut::new();
+                self.connection
+                    .handle_bytes(self.now, LaneId::CONTROL, &mut rest);
+            }
+            4 => {
+                let one = Subscription {
+                    filter: TopicFilter::new("a").expect("valid"),
+                    options: input.qos().into(),
+                };
+                let properties = mq_codec::SubscribeProperties::default();
+                let _ = self.connection.subscribe(self.now, vec![one], properties);
+            }
+            5 => {
+                if let Some((id, count)) = self.subscribes.pop() {
+                    let _ = self.connection.suback(self.now, suback(id, count));
+                }
+                if let Some((id, count)) = self.unsubscribes.pop() {
+                    let _ = self.connection.unsuback(self.now, unsuback(id, count));
+                }
+            }
+            6 => {
+                self.now += Duration::from_secs(input.byte().into());
+                self.connection.handle_timeout(self.now);
+            }
+            7 => {
+                let _ = self.connection.auth(self.now, auth(input));
+            }
+            _ => match input.byte() % 8 {
+                0 => self
+                    .connection
+                    .disconnect(Disconnect::new(ReasonCode::Success)),
+                1 => {
+                    let answer = input.pick(&ANSWERS[1..]);
+                    self.connection.refuse(ConnAck::new(answer));
+                }
+                2 => self.connection.handle_link_lost(),
+                _ => self.connection.excuse_silence(self.now),
+            },
+        }
+    }
+
+    fn hear(&mut self, packet: &Packet) {
+        let mut bytes = BytesMut::new();
+        // Some cannot be said in an old version.
+        if packet.encode(self.version, &mut bytes).is_ok() {
+            self.connection
+                .handle_bytes(self.now, LaneId::CONTROL, &mut bytes);
+        }
+    }
+
+    fn check(&mut self) {
+        while let Some(event) = self.connection.poll_event() {
+            assert!(!self.is_closed, "{event:?} after Closed");
+            match event {
+                Event::Publish(received) => self.tickets.extend(received.ticket),
+                Event::Subscribe(subscribe) => {
+                    let count = subscribe.subscriptions.len();
+                    self.subscribes.push((subscribe.packet_id, count));
+                }
+                Event::Unsubscribe(unsubscribe) => {
+                    let count = unsubscribe.filters.len();
+                    self.unsubscribes.push((unsubscribe.packet_id, count));
+                }
+                Event::Closed(_) => self.is_closed = true,
+                _ => {}
+            }
+        }
+        assert_eq!(self.is_closed, self.connection.is_closed());
+        while let Some((_, bytes)) = self.connection.outbox().take() {
+            self.written.extend_from_slice(&bytes);
+        }
+        while let Some(packet) = self
+            .reader
+            .decode(&mut self.written)
+            .expect("what is sent can be read")
+        {
+            drop(packet);
+        }
+        assert!(self.written.is_empty(), "whole packets are sent");
+    }
+}
+
+fn publish(input: &mut Input<'_>) -> Packet {
+    let topic = TopicName::new(input.pick(&["a", "b"])).expect("valid");
+    let mut publish = Publish::new(topic, "x");
+    publish.qos = input.qos();
+    publish.packet_id = (publish.qos > QoS::AtMostOnce).then(|| input.packet_id());
+    let flags = input.byte();
+    publish.dup = flags & 1 > 0 && publish.qos > QoS::AtMostOnce;
+    publish.retain = flags & 2 > 0;
+    if flags & 4 > 0 {
+        publish.properties.topic_alias = Some(u16::from(flags >> 3) % 4);
+    }
+    publish.into()
+}
+
+fn subscribe(input: &mut Input<'_>) -> Packet {
+    let filter = TopicFilter::new(input.pick(&["a", "+", "#", "$share/g/a"])).expect("valid");
+    Packet::Subscribe(Subscribe {
+        packet_id: input.packet_id(),
+        subscriptions: vec![Subscription {
+            filter,
+            options: input.qos().into(),
+        }],
+        properties: mq_codec::SubscribeProperties::default(),
+    })
+}
+
+fn suback(packet_id: PacketId, count: usize) -> SubAck {
+    SubAck {
+        packet_id,
+        reasons: vec![ReasonCode::Success; count],
+        properties: mq_codec::SubAckProperties::default(),
+    }
+}
+
+fn unsuback(packet_id: PacketId, count: usize) -> UnsubAck {
+    UnsubAck {
+        packet_id,
+        reasons: vec![ReasonCode::Success; count],
+        properties: mq_codec::UnsubAckProperties::default(),
+    }
+}
+
+fn auth(input: &mut Input<'_>) -> Auth {
+    let reason = input.pick(&[
+        ReasonCode::Success,
+        ReasonCode::ContinueAuthentication,
+        ReasonCode::ReAuthenticate,
+    ]);
+    let properties = AuthProperties {
+        authentication_method: Some(ByteStr::new("m").expect("short")),
+        ..AuthProperties::default()
+    };
+    Auth { reason, properties }
+}
