@@ -1,6 +1,6 @@
 //! The broker as a whole: listeners, the tasks of connections, shutdown.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
 
 use mq_proto::ServerConfig;
 use mq_transport::{Address, EarlyDataPolicy, Incoming, ListenOptions, Listener};
@@ -11,7 +11,12 @@ use tokio::{
 use tracing::{debug, warn};
 
 use crate::{
-    DiskStore, Durability, Error, Store, conn, hub::Hub, mailbox::MailboxLimits, metrics::Metrics,
+    DiskStore, Durability, Error, Store,
+    auth::{AccessFiles, Authenticator, Authorizer, FileAccess, Guard},
+    conn,
+    hub::Hub,
+    mailbox::MailboxLimits,
+    metrics::Metrics,
     ticket_file::TicketFile,
 };
 
@@ -63,6 +68,19 @@ pub struct Settings {
     pub store: Option<Arc<dyn Store>>,
     /// Where it is kept on disk, if there is no [`store`](Self::store): [`Broker::start`] opens it.
     pub store_file: Option<StoreFile>,
+    /// Says who clients are; `None`, the default, lets everybody in.
+    pub authenticator: Option<Arc<dyn Authenticator>>,
+    /// Says what clients may do; `None`, the default, lets them do everything.
+    pub authorizer: Option<Arc<dyn Authorizer>>,
+    /// Files that say both, for where there is no [`authenticator`](Self::authenticator) or no
+    /// [`authorizer`](Self::authorizer): [`Broker::start`] reads them, and
+    /// [`Broker::reload_access`] does again.
+    pub access_files: Option<AccessFiles>,
+    /// Log-ins from one IPv4 address or IPv6 /64 that may fail: so many at once, and as many again
+    /// each minute. Beyond, they are refused with 0x9F, before 5.0 with return code 3, whatever
+    /// they bring. Only where there is an authenticator; `None` for no limit. Default 10: more than
+    /// people mistype, and a password of six random letters and digits lasts for 400 years.
+    pub failures_per_minute: Option<NonZeroU32>,
 }
 
 /// A [`DiskStore`] that is to be opened.
@@ -95,7 +113,28 @@ impl Settings {
             shutdown_timeout: Duration::from_secs(5),
             store: None,
             store_file: None,
+            authenticator: None,
+            authorizer: None,
+            access_files: None,
+            failures_per_minute: NonZeroU32::new(10),
         }
+    }
+}
+
+impl Settings {
+    /// Takes what the access files say for what is not there.
+    fn open_access(&mut self) -> Result<Option<Arc<FileAccess>>, Error> {
+        let Some(files) = self.access_files.clone() else {
+            return Ok(None);
+        };
+        let access = Arc::new(FileAccess::open(files)?);
+        if self.authenticator.is_none() {
+            self.authenticator = Some(Arc::clone(&access) as Arc<dyn Authenticator>);
+        }
+        if self.authorizer.is_none() && access.authorizes() {
+            self.authorizer = Some(Arc::clone(&access) as Arc<dyn Authorizer>);
+        }
+        Ok(Some(access))
     }
 }
 
@@ -109,6 +148,7 @@ pub struct Broker {
     shutdown: watch::Sender<bool>,
     shutdown_timeout: Duration,
     ticket_file: Option<TicketFile>,
+    access: Option<Arc<FileAccess>>,
     /// One task a listener, which owns the tasks of its connections, and one for timers.
     tasks: JoinSet<()>,
 }
@@ -118,7 +158,7 @@ impl Broker {
     ///
     /// # Errors
     /// [`Error::NoListener`], [`Error::Transport`] if an address cannot be bound or TLS, QUIC or
-    /// wss has no certificate, [`Error::Store`], or that the ticket file cannot be read; nothing
+    /// wss has no certificate, [`Error::Access`], [`Error::Store`], or that the ticket file cannot be read; nothing
     /// runs then.
     ///
     /// # Panics
@@ -133,7 +173,13 @@ impl Broker {
         {
             settings.store = Some(Arc::new(DiskStore::open(path, *durability)?));
         }
-        let hub = Hub::new(settings.mailbox, settings.store.clone())?;
+        let access = settings.open_access()?;
+        let guard = Guard::new(
+            settings.authenticator.clone(),
+            settings.authorizer.clone(),
+            settings.failures_per_minute,
+        );
+        let hub = Hub::new(settings.mailbox, settings.store.clone(), guard)?;
         settings.listen.early_data = settings.early_data;
         let mut listeners = Vec::new();
         for address in &settings.listeners {
@@ -168,6 +214,7 @@ impl Broker {
             shutdown,
             shutdown_timeout,
             ticket_file,
+            access,
             tasks,
         })
     }
@@ -183,6 +230,18 @@ impl Broker {
     #[must_use]
     pub fn metrics(&self) -> &Metrics {
         &self.hub.metrics
+    }
+
+    /// Reads the [`access_files`](Settings::access_files) again, as
+    /// [`FileAccess::reload`] does; does nothing without them.
+    ///
+    /// # Errors
+    /// [`Error::Access`]; the old rules stay.
+    pub fn reload_access(&self) -> Result<(), Error> {
+        match &self.access {
+            Some(access) => access.reload(),
+            None => Ok(()),
+        }
     }
 
     /// Stops accepting, sends 5.0 clients DISCONNECT, and waits for all links to close, up to

@@ -7,10 +7,13 @@ use std::{
 };
 
 use mq_codec::QoS;
-use mq_transport::{Address, EarlyDataPolicy, ServerIdentity};
+use mq_transport::{Address, ClientAuth, EarlyDataPolicy, ServerIdentity};
 use serde::Deserialize;
 
-use crate::{Durability, Error, Settings, StoreFile};
+use crate::{
+    Durability, Error, Settings, StoreFile,
+    auth::{AccessFiles, CertificateUser},
+};
 
 /// The configuration file. Every key is optional and unknown keys are errors.
 ///
@@ -32,6 +35,15 @@ use crate::{Durability, Error, Settings, StoreFile};
 /// [ws]
 /// allowed_origins = ["https://app.example"]  # of web pages; all if absent
 ///
+/// [auth]                          # everybody gets in and may do everything if absent
+/// password_file = "/etc/mqbroker/passwords"  # see `mqbroker passwd`
+/// acl_file = "/etc/mqbroker/acl"  # what users may do; everything if absent
+/// client_ca = "/etc/mqbroker/ca.pem"         # of client certificates; PEM
+/// require_certificate = false     # whether clients must have one
+/// certificate_user = "cn"         # or san-dns, san-uri, san-email; not the user if absent
+/// allow_anonymous = false         # whether clients that say nothing of themselves get in
+/// failures_per_minute = 10        # of log-ins from one address; 0 is no limit
+///
 /// [limits]
 /// max_packet_size = 1048576       # bytes
 /// mailbox_messages = 10000        # that wait for one session
@@ -49,8 +61,67 @@ pub struct Config {
     pub store: Option<StoreConfig>,
     /// Who may come over WebSocket.
     pub ws: WsConfig,
+    /// Who comes in, and what they may do.
+    pub auth: Option<AuthConfig>,
     /// Bounds on what clients can use.
     pub limits: LimitsConfig,
+}
+
+/// The `[auth]` table; `docs/access.md` tells what its files look like.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AuthConfig {
+    /// Users and the hashes of their passwords.
+    pub password_file: Option<PathBuf>,
+    /// What users may do; without it they may do everything.
+    pub acl_file: Option<PathBuf>,
+    /// The authorities of client certificates, PEM; TLS, QUIC and wss then ask for one.
+    pub client_ca: Option<PathBuf>,
+    /// Whether who has no certificate is turned away in the handshake already. Default no.
+    pub require_certificate: bool,
+    /// Takes the user from the client's certificate.
+    pub certificate_user: Option<CertificateUser>,
+    /// Lets clients in that bring neither user name nor password nor certificate. Default no.
+    pub allow_anonymous: bool,
+    /// See [`Settings::failures_per_minute`]; 0 is no limit.
+    pub failures_per_minute: Option<u32>,
+}
+
+impl AuthConfig {
+    fn apply(self, settings: &mut Settings) -> Result<(), String> {
+        settings.listen.client_auth = match (self.client_ca, self.require_certificate) {
+            (Some(authorities), true) => ClientAuth::Required(authorities),
+            (Some(authorities), false) => ClientAuth::Optional(authorities),
+            (None, true) => {
+                return Err("auth.require_certificate: give client_ca as well".to_owned());
+            }
+            (None, false) if self.certificate_user.is_some() => {
+                return Err("auth.certificate_user: give client_ca as well".to_owned());
+            }
+            (None, false) => ClientAuth::Off,
+        };
+        let files = AccessFiles {
+            password_file: self.password_file,
+            acl_file: self.acl_file,
+            certificate_user: self.certificate_user,
+            allow_anonymous: self.allow_anonymous,
+        };
+        if files.password_file.is_none()
+            && files.certificate_user.is_none()
+            && !files.allow_anonymous
+        {
+            return Err(
+                "auth: nobody could log in: give password_file, certificate_user or \
+                 `allow_anonymous = true`"
+                    .to_owned(),
+            );
+        }
+        settings.access_files = Some(files);
+        if let Some(count) = self.failures_per_minute {
+            settings.failures_per_minute = NonZeroU32::new(count);
+        }
+        Ok(())
+    }
 }
 
 /// The `[store]` table.
@@ -209,6 +280,9 @@ impl Config {
         let store = self.store.map(StoreConfig::into_file);
         settings.store_file = store.transpose().map_err(wrong)?;
         settings.listen.allowed_origins = self.ws.allowed_origins;
+        if let Some(auth) = self.auth {
+            auth.apply(&mut settings).map_err(wrong)?;
+        }
         let limits = self.limits;
         let protocol = &mut settings.protocol;
         set(&mut protocol.max_packet_size, limits.max_packet_size);
@@ -326,8 +400,45 @@ mod tests {
     }
 
     #[test]
+    fn who_comes_in_is_told_by_one_table() {
+        let settings = read(
+            "[auth]\npassword_file = \"p\"\nacl_file = \"a\"\nclient_ca = \"c\"\n\
+             certificate_user = \"san-uri\"\nallow_anonymous = true\nfailures_per_minute = 0\n",
+        )
+        .unwrap();
+        let files = settings.access_files.unwrap();
+        assert_eq!(files.password_file, Some("p".into()));
+        assert_eq!(files.acl_file, Some("a".into()));
+        assert_eq!(files.certificate_user, Some(CertificateUser::SanUri));
+        assert!(files.allow_anonymous);
+        assert_eq!(
+            settings.listen.client_auth,
+            ClientAuth::Optional("c".into())
+        );
+        assert_eq!(settings.failures_per_minute, None);
+        let settings = read("").unwrap();
+        assert_eq!(settings.access_files, None);
+        assert_eq!(settings.listen.client_auth, ClientAuth::Off);
+        let required =
+            "[auth]\nclient_ca = \"c\"\nrequire_certificate = true\nallow_anonymous = true\n";
+        let settings = read(required).unwrap();
+        assert_eq!(
+            settings.listen.client_auth,
+            ClientAuth::Required("c".into())
+        );
+        assert_eq!(settings.failures_per_minute, NonZeroU32::new(10));
+    }
+
+    #[test]
     fn mistakes_are_named_with_line_and_key() {
         for (text, part) in [
+            ("[auth]\n", "auth: nobody could log in"),
+            ("[auth]\nrequire_certificate = true\n", "give client_ca"),
+            ("[auth]\ncertificate_user = \"cn\"\n", "give client_ca"),
+            (
+                "[auth]\ncertificate_user = \"ou\"\n",
+                "line 2: unknown variant `ou`",
+            ),
             ("[store]\n", "missing field `path`"),
             (
                 "[store]\npath = \"s\"\ninterval_ms = 5\n",

@@ -21,14 +21,17 @@
 //! # }
 //! ```
 //!
-//! There is no authentication: whoever reaches a listener gets in, and with
-//! [`client_auth`](mq_transport::ListenOptions::client_auth) whoever has a certificate.
+//! Whoever reaches a listener gets in, with
+//! [`client_auth`](mq_transport::ListenOptions::client_auth) whoever has a certificate, unless
+//! there are users and rules: see [`auth`].
 //!
 //! The way of a PUBLISH: [`mq_transport::Link`] reads it, the module `conn` gives the bytes to
 //! [`mq_proto::Connection`], `hub` asks the [`router`] for its receivers and puts it into their
 //! mailboxes, one for each session; each receiver's own `conn` takes it from there and writes it.
 //! `docs/architecture.md` follows it step by step.
 
+mod admin;
+pub mod auth;
 mod broker;
 pub mod cli;
 mod config;
@@ -44,7 +47,7 @@ mod ticket_file;
 
 pub use broker::{Broker, Settings, StoreFile};
 pub use config::Config;
-pub use error::Error;
+pub use error::{Error, Mistake};
 pub use mailbox::MailboxLimits;
 pub use metrics::{Gauge, Metrics};
 pub use store::{DiskStore, Durability, MemoryStore, Store};

@@ -37,6 +37,11 @@ pub struct Metrics {
     pub connections: Gauge,
     /// Links that were refused because too many were open or in their handshake.
     pub refused: Gauge,
+    /// CONNECTs that were refused because of who sent them, too many failures included.
+    pub log_ins_refused: Gauge,
+    /// Messages, wills and subscriptions that their client may not publish or have: they were
+    /// dropped or refused.
+    pub not_authorized: Gauge,
     /// Sessions, connected or not.
     pub sessions: Gauge,
     /// Subscriptions.
