@@ -1,6 +1,6 @@
 //! The broker as a whole: listeners, the tasks of connections, shutdown.
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{net::SocketAddr, num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
 
 use mq_proto::ServerConfig;
 use mq_transport::{Address, EarlyDataPolicy, Incoming, ListenOptions, Listener};
@@ -13,6 +13,7 @@ use tracing::{debug, warn};
 use crate::{
     AdminSettings, DiskStore, Durability, Error, PublishRate, Quotas, Reload, Store,
     admin::{Admin, Doors},
+    auth::{AccessFiles, Authenticator, Authorizer, FileAccess, Guard},
     conn,
     hub::Hub,
     metrics::{Gauge, ListenerMetrics, Metrics},
@@ -83,6 +84,19 @@ pub struct Settings {
     /// Whether the program looks for replaced files ([`Reload::look`]); a broker in a library does
     /// what its owner does. Default yes.
     pub watch_files: bool,
+    /// Says who clients are; `None`, the default, lets everybody in.
+    pub authenticator: Option<Arc<dyn Authenticator>>,
+    /// Says what clients may do; `None`, the default, lets them do everything.
+    pub authorizer: Option<Arc<dyn Authorizer>>,
+    /// Files that say both, for where there is no [`authenticator`](Self::authenticator) or no
+    /// [`authorizer`](Self::authorizer): [`Broker::start`] reads them, and
+    /// [`Broker::reload_access`] does again.
+    pub access_files: Option<AccessFiles>,
+    /// Log-ins from one IPv4 address or IPv6 /64 that may fail: so many at once, and as many again
+    /// each minute. Beyond, they are refused with 0x9F, before 5.0 with return code 3, whatever
+    /// they bring. Only where there is an authenticator; `None` for no limit. Default 10: more than
+    /// people mistype, and a password of six random letters and digits lasts for 400 years.
+    pub failures_per_minute: Option<NonZeroU32>,
 }
 
 /// A [`DiskStore`] that is to be opened.
@@ -117,7 +131,28 @@ impl Settings {
             store_file: None,
             admin: AdminSettings::default(),
             watch_files: true,
+            authenticator: None,
+            authorizer: None,
+            access_files: None,
+            failures_per_minute: NonZeroU32::new(10),
         }
+    }
+}
+
+impl Settings {
+    /// Takes what the access files say for what is not there.
+    fn open_access(&mut self) -> Result<Option<Arc<FileAccess>>, Error> {
+        let Some(files) = self.access_files.clone() else {
+            return Ok(None);
+        };
+        let access = Arc::new(FileAccess::open(files)?);
+        if self.authenticator.is_none() {
+            self.authenticator = Some(Arc::clone(&access) as Arc<dyn Authenticator>);
+        }
+        if self.authorizer.is_none() && access.authorizes() {
+            self.authorizer = Some(Arc::clone(&access) as Arc<dyn Authorizer>);
+        }
+        Ok(Some(access))
     }
 }
 
@@ -134,6 +169,7 @@ pub struct Broker {
     shutdown_timeout: Duration,
     ticket_file: Option<Arc<TicketFile>>,
     reload: Reload,
+    access: Option<Arc<FileAccess>>,
     /// One task a listener, which owns the tasks of its connections.
     tasks: JoinSet<()>,
     /// Timers, and the answers to operators: they never end by themselves.
@@ -145,7 +181,7 @@ impl Broker {
     ///
     /// # Errors
     /// [`Error::NoListener`], [`Error::Transport`] if an address cannot be bound or TLS, QUIC or
-    /// wss has no certificate, [`Error::Store`], or that the ticket file cannot be read; nothing
+    /// wss has no certificate, [`Error::Access`], [`Error::Store`], or that the ticket file cannot be read; nothing
     /// runs then.
     ///
     /// # Panics
@@ -160,7 +196,13 @@ impl Broker {
         {
             settings.store = Some(Arc::new(DiskStore::open(path, *durability)?));
         }
-        let hub = Hub::new(settings.quotas, settings.store.clone())?;
+        let access = settings.open_access()?;
+        let guard = Guard::new(
+            settings.authenticator.clone(),
+            settings.authorizer.clone(),
+            settings.failures_per_minute,
+        );
+        let hub = Hub::new(settings.quotas, settings.store.clone(), guard)?;
         settings.listen.early_data = settings.early_data;
         // How long a client may be silent is its keep-alive's to say (§3.1.2.10), and one that has
         // none may be silent for ever: a packet in time keeps QUIC from ending the connection.
@@ -181,7 +223,7 @@ impl Broker {
         let ticket_file = ticket_file
             .map(|path| TicketFile::take(path, &settings.listen).map(Arc::new))
             .transpose()?;
-        let reload = Reload::new(&listeners, &settings, ticket_file.as_ref());
+        let reload = Reload::new(&listeners, &settings, ticket_file.as_ref(), access.as_ref());
         let acceptor = Acceptor {
             hub: Arc::clone(&hub),
             connections: Arc::new(Semaphore::new(settings.max_connections)),
@@ -215,6 +257,7 @@ impl Broker {
             shutdown_timeout,
             ticket_file,
             reload,
+            access,
             tasks,
             services,
         })
@@ -264,6 +307,18 @@ impl Broker {
     /// As there.
     pub fn reload(&self, settings: &Settings) -> Result<(), Error> {
         self.reload.apply(settings)
+    }
+
+    /// Reads the [`access_files`](Settings::access_files) alone again, as
+    /// [`FileAccess::reload`] does; does nothing without them.
+    ///
+    /// # Errors
+    /// [`Error::Access`]; the old rules stay.
+    pub fn reload_access(&self) -> Result<(), Error> {
+        match &self.access {
+            Some(access) => access.reload(),
+            None => Ok(()),
+        }
     }
 
     /// Stops accepting, sends 5.0 clients DISCONNECT, and waits for all links to close, up to

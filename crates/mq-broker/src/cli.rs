@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use mq_transport::{Address, CongestionControl, EarlyDataPolicy, ServerIdentity};
+use mq_transport::{Address, CongestionControl, EarlyDataPolicy, Scheme, ServerIdentity};
 use sd_notify::NotifyState;
 use tracing::{info, warn};
 
@@ -120,6 +120,14 @@ pub fn run(args: &BrokerArgs) -> anyhow::Result<()> {
 async fn serve(mut settings: Settings, args: &BrokerArgs, tidy: &Tidy) -> anyhow::Result<()> {
     use std::io::Write;
 
+    let is_open = settings.access_files.is_none() && settings.authenticator.is_none();
+    if is_open && let Some(at) = settings.listeners.iter().find(|at| !is_local(at)) {
+        warn!(
+            "everybody who reaches {at} gets in and may do everything: see [auth] in the \
+               configuration"
+        );
+    }
+
     let encrypted = |at: &Address| at.scheme.is_encrypted();
     if settings.listen.identity.is_none() && settings.listeners.iter().any(encrypted) {
         let identity = ServerIdentity::self_signed()?;
@@ -205,6 +213,15 @@ fn keep_up(
             }
         }
     })
+}
+
+/// Whether only this machine reaches an address.
+fn is_local(at: &Address) -> bool {
+    let host = at.host.trim_start_matches('[').trim_end_matches(']');
+    let address = host.parse::<std::net::IpAddr>();
+    at.scheme == Scheme::Mem
+        || host == "localhost"
+        || address.is_ok_and(|address| address.is_loopback())
 }
 
 /// Resolves when standard input has ended.

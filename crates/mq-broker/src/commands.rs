@@ -1,14 +1,39 @@
 //! What `mqbroker` does beside running a broker.
 
-use std::path::PathBuf;
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _},
+    path::{Path, PathBuf},
+};
 
+use anyhow::{anyhow, bail};
 use clap::Subcommand;
+use mq_transport::ClientAuth;
 
-use crate::backup;
+use crate::{
+    Config, Error,
+    auth::{FileAccess, Hashing, edit},
+    backup,
+};
 
 /// What `mqbroker` does in place of running a broker.
 #[derive(Subcommand, Clone, Debug)]
 pub enum Command {
+    /// Set, add or remove a user's password in a password file
+    ///
+    /// Asks for the password, or takes the first line of standard input where that is no terminal.
+    Passwd {
+        /// The file; made if it is not there, readable for its owner alone
+        file: PathBuf,
+        /// The user
+        user: String,
+        /// Remove the user
+        #[arg(long, conflicts_with = "scram")]
+        delete: bool,
+        /// Keep keys for SCRAM-SHA-256, by which the password need not be sent
+        #[arg(long)]
+        scram: bool,
+    },
     /// Have the running broker write all that it keeps to a file, and go on
     Backup {
         /// Its configuration file, with `admin.socket`
@@ -23,17 +48,250 @@ pub enum Command {
         /// The store, `store.path` of the configuration, which must not be there yet
         store: PathBuf,
     },
+    /// Read all that a start with a configuration file would read, and say what is wrong with it
+    CheckConfig {
+        /// Configuration file (TOML)
+        file: PathBuf,
+    },
 }
 
 impl Command {
     /// Does it.
     ///
     /// # Errors
-    /// If it cannot be done, in one line.
+    /// If it cannot be done, in one line; all that is wrong with a configuration is on standard
+    /// output by then.
     pub fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Backup { config, file } => backup::back_up(&config, &file),
             Self::Restore { backup, store } => backup::restore(&backup, &store),
+            Self::Passwd {
+                file,
+                user,
+                delete: true,
+                ..
+            } => change(&file, &user, None),
+            Self::Passwd {
+                file, user, scram, ..
+            } => {
+                let hashing = if scram {
+                    Hashing::ScramSha256
+                } else {
+                    Hashing::Argon2id
+                };
+                let password = read_password(&user)?;
+                change(&file, &user, Some((password.as_bytes(), hashing)))
+            }
+            Self::CheckConfig { file } => {
+                let wrong = check(&file);
+                let mut out = io::stdout().lock();
+                if wrong.is_empty() {
+                    writeln!(out, "{}: ok", file.display())?;
+                    return Ok(());
+                }
+                for problem in &wrong {
+                    writeln!(out, "{problem}")?;
+                }
+                bail!("{} cannot be used", file.display());
+            }
         }
+    }
+}
+
+/// Changes a password file: afterwards there is all of the new one, or the old one.
+fn change(path: &Path, user: &str, password: Option<(&[u8], Hashing)>) -> anyhow::Result<()> {
+    let shown = path.display();
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound && password.is_some() => {
+            String::new()
+        }
+        Err(error) => bail!("{shown} cannot be read: {error}"),
+    };
+    let (text, found) = edit(&text, user, password).map_err(anyhow::Error::msg)?;
+    if password.is_none() && !found {
+        bail!("{shown} has no user `{user}`");
+    }
+    replace(path, text.as_bytes()).map_err(|error| anyhow!("{shown} cannot be written: {error}"))
+}
+
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    let name = PathBuf::from(name);
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    // One that is there is another's that is at work, or was left by a crash: its owner knows.
+    let file = options.open(&name)?;
+    let written = write_and_rename(file, &name, path, bytes);
+    if written.is_err() {
+        let _ = fs::remove_file(&name);
+    }
+    written
+}
+
+fn write_and_rename(mut file: File, name: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    // Whoever reads it, such as a broker of another user's, still can.
+    #[cfg(unix)]
+    if let Ok(old) = fs::metadata(path) {
+        use std::os::unix::fs::MetadataExt as _;
+
+        let new = file.metadata()?;
+        if (old.uid(), old.gid()) != (new.uid(), new.gid()) {
+            std::os::unix::fs::chown(name, Some(old.uid()), Some(old.gid()))?;
+        }
+    }
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(name, path)
+}
+
+/// Asks twice on a terminal, else takes the first line.
+fn read_password(user: &str) -> anyhow::Result<String> {
+    let input = io::stdin();
+    let password = if input.is_terminal() {
+        let password = ask(&format!("password of {user}: "))?;
+        if ask("again: ")? != password {
+            bail!("the two passwords are not the same");
+        }
+        password
+    } else {
+        let mut line = String::new();
+        let mut limited = input.lock().take(1 << 16);
+        io::BufReader::new(&mut limited)
+            .read_line(&mut line)
+            .map_err(|error| anyhow!("the password on standard input cannot be read: {error}"))?;
+        line.trim_end_matches(['\n', '\r']).to_owned()
+    };
+    if password.is_empty() {
+        bail!("the password is empty");
+    }
+    Ok(password)
+}
+
+/// A line from the terminal that is not shown there.
+#[cfg(unix)]
+fn ask(prompt: &str) -> anyhow::Result<String> {
+    use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
+
+    /// Puts the terminal back however this ends, an interrupt apart.
+    struct Restore(Termios);
+
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, &self.0);
+        }
+    }
+
+    let mut error = io::stderr();
+    write!(error, "{prompt}")?;
+    let before = tcgetattr(io::stdin())?;
+    let mut silent = before.clone();
+    silent.local_flags.remove(LocalFlags::ECHO);
+    let restore = Restore(before);
+    tcsetattr(io::stdin(), SetArg::TCSANOW, &silent)?;
+    let mut line = String::new();
+    let read = io::stdin().read_line(&mut line);
+    drop(restore);
+    writeln!(error)?;
+    read?;
+    Ok(line.trim_end_matches(['\n', '\r']).to_owned())
+}
+
+#[cfg(not(unix))]
+fn ask(_: &str) -> anyhow::Result<String> {
+    bail!("the terminal would show it: give the password on standard input")
+}
+
+/// What is wrong with a configuration, one line for each mistake.
+fn check(path: &Path) -> Vec<String> {
+    let settings = match Config::read(path).and_then(|config| config.into_settings(path)) {
+        Ok(settings) => settings,
+        Err(error) => return vec![error.to_string()],
+    };
+    let mut wrong = Vec::new();
+    if let Err(error) = check_certificates(&settings) {
+        wrong.push(error);
+    }
+    match settings.access_files.clone().map(FileAccess::open) {
+        Some(Err(Error::Access(mistakes))) => {
+            wrong.extend(mistakes.iter().map(ToString::to_string));
+        }
+        Some(Err(error)) => wrong.push(error.to_string()),
+        Some(Ok(_)) | None => {}
+    }
+    wrong
+}
+
+/// Whether listeners could be made of the certificates, the key and the authorities.
+fn check_certificates(settings: &crate::Settings) -> Result<(), String> {
+    let mut options = settings.listen.clone();
+    if options.identity.is_none() {
+        if options.client_auth == ClientAuth::Off {
+            return Ok(());
+        }
+        // Without one the broker makes one.
+        let made = mq_transport::ServerIdentity::self_signed();
+        options.identity = Some(made.map_err(|error| error.to_string())?);
+    }
+    options.check().map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_file_is_made_for_its_owner_alone_and_changed_in_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("passwords");
+        let scram = |password: &'static [u8]| Some((password, Hashing::ScramSha256));
+        assert!(change(&path, "ann", None).is_err(), "there is no file");
+        change(&path, "ann", scram(b"a")).unwrap();
+        change(&path, "bob", scram(b"b")).unwrap();
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt as _;
+            let mode = fs::metadata(&path).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600);
+        }
+        change(&path, "ann", None).unwrap();
+        let error = change(&path, "ann", None).unwrap_err().to_string();
+        assert!(error.ends_with("passwords has no user `ann`"), "{error}");
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.starts_with("bob:$scram-sha-256$"), "{text}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn every_mistake_of_a_configuration_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = |name: &str| folder.path().join(name);
+        let config = place("config");
+        let text = format!(
+            "listen = [\"tls://127.0.0.1:0\"]\n[tls]\nclient_ca = {:?}\n\
+             [auth]\npassword_file = {:?}\nacl_file = {:?}\n",
+            place("ca"),
+            place("passwords"),
+            place("acl")
+        );
+        fs::write(&config, &text).unwrap();
+        fs::write(place("passwords"), "ann:secret\n").unwrap();
+        fs::write(place("acl"), "topic a\ntopc b\n").unwrap();
+        let wrong = check(&config);
+        assert_eq!(wrong.len(), 3, "{wrong:?}");
+        assert!(wrong[0].contains("ca"), "{wrong:?}");
+        assert!(wrong[1].contains("passwords: line 1:"), "{wrong:?}");
+        assert!(wrong[2].contains("acl: line 2:"), "{wrong:?}");
+
+        fs::write(place("passwords"), "").unwrap();
+        fs::write(place("acl"), "topic a\n").unwrap();
+        let authority = mq_transport::ServerIdentity::self_signed().unwrap();
+        fs::write(place("ca"), authority.certificate_pem()).unwrap();
+        assert_eq!(check(&config), [""; 0]);
+        fs::write(&config, "listen = [\"x\"]").unwrap();
+        assert_eq!(check(&config).len(), 1);
     }
 }

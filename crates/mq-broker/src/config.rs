@@ -13,7 +13,10 @@ use serde::Deserialize;
 
 #[cfg(doc)]
 use crate::Quotas;
-use crate::{AdminSettings, Durability, Error, Settings, StoreFile};
+use crate::{
+    AdminSettings, Durability, Error, Settings, StoreFile,
+    auth::{AccessFiles, CertificateUser},
+};
 
 /// The configuration file. Every key is optional and unknown keys are errors.
 ///
@@ -46,6 +49,13 @@ use crate::{AdminSettings, Durability, Error, Settings, StoreFile};
 /// http = "127.0.0.1:9883"         # /metrics, /healthz and /readyz; nowhere if absent
 /// socket = "/run/mqbroker/admin.sock"  # the same, and backups
 ///
+/// [auth]                          # everybody gets in and may do everything if absent
+/// password_file = "/etc/mqbroker/passwords"  # see `mqbroker passwd`
+/// acl_file = "/etc/mqbroker/acl"  # what users may do; everything if absent
+/// certificate_user = "cn"         # or san-dns, san-uri, san-email; not the user if absent
+/// allow_anonymous = false         # whether clients that say nothing of themselves get in
+/// failures_per_minute = 10        # of log-ins from one address; 0 is no limit
+///
 /// [limits]
 /// max_packet_size = 1048576       # bytes
 /// mailbox_messages = 10000        # that wait for one session
@@ -70,8 +80,55 @@ pub struct Config {
     pub admin: AdminConfig,
     /// What happens when files are replaced.
     pub reload: ReloadConfig,
+    /// Who comes in, and what they may do.
+    pub auth: Option<AuthConfig>,
     /// Bounds on what clients can use.
     pub limits: LimitsConfig,
+}
+
+/// The `[auth]` table; `docs/access.md` tells what its files look like.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AuthConfig {
+    /// Users and the hashes of their passwords.
+    pub password_file: Option<PathBuf>,
+    /// What users may do; without it they may do everything.
+    pub acl_file: Option<PathBuf>,
+    /// Takes the user from the client's certificate; needs `tls.client_ca`.
+    pub certificate_user: Option<CertificateUser>,
+    /// Lets clients in that bring neither user name nor password nor certificate. Default no.
+    pub allow_anonymous: bool,
+    /// See [`Settings::failures_per_minute`]; 0 is no limit.
+    pub failures_per_minute: Option<u32>,
+}
+
+impl AuthConfig {
+    fn apply(self, settings: &mut Settings) -> Result<(), String> {
+        if self.certificate_user.is_some() && settings.listen.client_auth == ClientAuth::Off {
+            return Err("auth.certificate_user: give tls.client_ca as well".to_owned());
+        }
+        let files = AccessFiles {
+            password_file: self.password_file,
+            acl_file: self.acl_file,
+            certificate_user: self.certificate_user,
+            allow_anonymous: self.allow_anonymous,
+        };
+        if files.password_file.is_none()
+            && files.certificate_user.is_none()
+            && !files.allow_anonymous
+        {
+            return Err(
+                "auth: nobody could log in: give password_file, certificate_user or \
+                 `allow_anonymous = true`"
+                    .to_owned(),
+            );
+        }
+        settings.access_files = Some(files);
+        if let Some(count) = self.failures_per_minute {
+            settings.failures_per_minute = NonZeroU32::new(count);
+        }
+        Ok(())
+    }
 }
 
 /// The `[store]` table.
@@ -173,8 +230,8 @@ impl TlsConfig {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ReloadConfig {
-    /// Whether files of certificates and revocation lists that were replaced are taken without a
-    /// signal.
+    /// Whether files of certificates, revocation lists, users and rules that were replaced are taken
+    /// without a signal.
     pub watch: bool,
 }
 
@@ -310,6 +367,9 @@ impl Config {
             http: self.admin.http,
             socket: self.admin.socket,
         };
+        if let Some(auth) = self.auth {
+            auth.apply(&mut settings).map_err(wrong)?;
+        }
         let limits = self.limits;
         let protocol = &mut settings.protocol;
         set(&mut protocol.max_packet_size, limits.max_packet_size);
@@ -469,8 +529,32 @@ mod tests {
     }
 
     #[test]
+    fn who_comes_in_is_told_by_one_table() {
+        let settings = read(
+            "[tls]\nclient_ca = \"c\"\n[auth]\npassword_file = \"p\"\nacl_file = \"a\"\n\
+             certificate_user = \"san-uri\"\nallow_anonymous = true\nfailures_per_minute = 0\n",
+        )
+        .unwrap();
+        let files = settings.access_files.unwrap();
+        assert_eq!(files.password_file, Some("p".into()));
+        assert_eq!(files.acl_file, Some("a".into()));
+        assert_eq!(files.certificate_user, Some(CertificateUser::SanUri));
+        assert!(files.allow_anonymous);
+        assert_eq!(settings.failures_per_minute, None);
+        let settings = read("").unwrap();
+        assert_eq!(settings.access_files, None);
+        assert_eq!(settings.failures_per_minute, NonZeroU32::new(10));
+    }
+
+    #[test]
     fn mistakes_are_named_with_line_and_key() {
         for (text, part) in [
+            ("[auth]\n", "auth: nobody could log in"),
+            ("[auth]\ncertificate_user = \"cn\"\n", "give tls.client_ca"),
+            (
+                "[auth]\ncertificate_user = \"ou\"\n",
+                "line 2: unknown variant `ou`",
+            ),
             ("[store]\n", "missing field `path`"),
             (
                 "[store]\npath = \"s\"\ninterval_ms = 5\n",

@@ -7,9 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use mq_codec::{
-    ByteStr, ConnAck, Connect, Disconnect, QoS, ReasonCode, SubAck, Subscribe, UnsubAck,
-    Unsubscribe, Version, Will,
+    ConnAck, Connect, Disconnect, QoS, ReasonCode, SubAck, Subscribe, UnsubAck, Unsubscribe,
+    Version, Will,
 };
 use mq_proto::{
     AckTicket, CloseReason, CommandError, Connection, Delivery, Event, LaneId, Outbox, Received,
@@ -22,6 +23,7 @@ use tokio::{
 use tracing::{debug, info};
 
 use crate::{
+    auth::{Authentication, LogIn, Principal},
     broker::Settings,
     hub::{self, Attached, Hub, Publisher},
     mailbox::QOS0_PATIENCE,
@@ -31,6 +33,8 @@ use crate::{
     session::Session,
     store::{SessionChange, StoreFailed},
 };
+
+mod log_in;
 
 /// Bytes that wait to be written before no more messages are taken from the mailbox.
 const OUTBOX_LIMIT: usize = 64 * 1024;
@@ -71,6 +75,11 @@ pub(crate) async fn serve(
         will: None,
         expiry: Some(Duration::ZERO),
         closed: None,
+        authentication: Authentication::default(),
+        entering: None,
+        log_in: None,
+        principal: None,
+        rules: 0,
     };
     conn.run().await;
     conn.finish().await;
@@ -99,6 +108,15 @@ struct Conn {
     /// How long the session lives on: zero ends it with the connection, `None` never.
     expiry: Option<Duration>,
     closed: Option<CloseReason>,
+    authentication: Authentication,
+    /// The CONNECT that waits for it, and whether the broker has chosen its client identifier.
+    entering: Option<(Box<Connect>, bool)>,
+    /// What the client that authenticates, or may again by an enhanced method, has said of itself.
+    log_in: Option<Box<LogIn>>,
+    /// Who it is, where that matters.
+    principal: Option<Principal>,
+    /// The generation of the rules that what is in the mailbox was let through by.
+    rules: u64,
     /// Stands in for the outbox while that must wait for the store; always empty.
     held_back: Outbox,
 }
@@ -130,8 +148,11 @@ impl Conn {
             // Nothing leaves before what it follows from is in the store.
             let settled = self.publisher.journal.is_settled();
             let resumes_at = self.pace.resumes_at(now);
-            let want_read =
-                !is_blocked && resumes_at.is_none() && self.connection.outbox().len() < READ_LIMIT;
+            let is_undecided = self.entering.is_some() && self.authentication.is_working();
+            let want_read = !is_blocked
+                && !is_undecided
+                && resumes_at.is_none()
+                && self.connection.outbox().len() < READ_LIMIT;
             if !want_read {
                 self.connection.excuse_silence(now);
             }
@@ -189,6 +210,9 @@ impl Conn {
                     if want_read {
                         self.connection.handle_timeout(Instant::now());
                     }
+                }
+                outcome = self.authentication.outcome(), if !closed => {
+                    self.authenticated(outcome).await;
                 }
                 _ = optional(claims.map(watch::Receiver::changed)), if !closed => {
                     self.claimed().await;
@@ -286,8 +310,7 @@ impl Conn {
                 Event::Publish(received) => self.publish(now, received),
                 Event::Subscribe(subscribe) => self.subscribe(now, &subscribe),
                 Event::Unsubscribe(unsubscribe) => self.unsubscribe(now, &unsubscribe),
-                // No method was agreed on in CONNECT, so there is nothing to go on with.
-                Event::Auth(_) => self.leave(ReasonCode::ProtocolError),
+                Event::Auth(auth) => self.auth(auth),
                 Event::Closed(reason) => self.closed = Some(reason),
                 Event::Released { packet_id } => self.record(SessionChange::Released { packet_id }),
                 // The window has opened as well; `fill` uses it.
@@ -303,7 +326,14 @@ impl Conn {
         }
     }
 
-    async fn connect(&mut self, now: Instant, connect: Connect) {
+    /// Lets the client in, `brought_none` being whether the broker has chosen its identifier.
+    async fn enter(
+        &mut self,
+        now: Instant,
+        connect: Connect,
+        brought_none: bool,
+        data: Option<Bytes>,
+    ) {
         let Connect {
             version,
             client_id,
@@ -312,29 +342,24 @@ impl Conn {
             properties,
             ..
         } = connect;
-        if let Some(reason) = refusal(
-            &self.settings,
-            version,
-            &client_id,
-            clean_start,
-            will.as_ref(),
-            &properties,
-        ) {
-            self.connection.refuse(ConnAck::new(reason));
+        let principal = self.principal.as_ref();
+        if let Some(will) = &will
+            && !self.hub.guard.may_have_will(principal, will)
+        {
+            self.hub.metrics.not_authorized.add(1);
+            self.connection
+                .refuse(ConnAck::new(ReasonCode::NotAuthorized));
             return;
         }
         let mut ack = ConnAck::new(ReasonCode::Success);
-        let client_id = if client_id.is_empty() {
-            let assigned = self.hub.assign_client_id();
-            if version >= Version::V5 {
-                ack.properties.assigned_client_identifier = Some(assigned.clone());
-            }
-            assigned
-        } else {
-            client_id
-        };
+        ack.properties.authentication_data = data;
+        if brought_none && version >= Version::V5 {
+            ack.properties.assigned_client_identifier = Some(client_id.clone());
+        }
+        self.rules = self.hub.guard.generation();
         let journal = &mut self.publisher.journal;
-        let mut attached = match self.hub.attach(&client_id, clean_start, journal).await {
+        let attached = self.hub.attach(&client_id, clean_start, principal, journal);
+        let mut attached = match attached.await {
             Ok(attached) => attached,
             Err(reason) => return self.connection.refuse(ConnAck::new(reason)),
         };
@@ -366,6 +391,7 @@ impl Conn {
         }
         info!(
             client = %client_id,
+            user = self.principal.as_ref().and_then(Principal::user),
             %version,
             peer = ?self.link.info().peer_address,
             transport = %self.link.info().scheme,
@@ -374,10 +400,7 @@ impl Conn {
         );
         if self.settings.early_data == EarlyDataPolicy::Connect && self.link.is_early() {
             // Beyond CONNECT nothing of what could be a replay is acted on.
-            let complete = self.link.handshake_complete();
-            let deadline = self.settings.handshake_timeout;
-            if !matches!(tokio::time::timeout(deadline, complete).await, Ok(Ok(_))) {
-                self.connection.handle_link_lost();
+            if !self.handshake_complete().await {
                 return;
             }
         }
@@ -430,6 +453,15 @@ impl Conn {
             return;
         }
         let publisher = &mut self.publisher;
+        if let Some(who) = &self.principal
+            && !self.hub.may_publish(who, &received, publisher)
+        {
+            // Before 5.0 it is acknowledged like any other.
+            if let Some(ticket) = received.ticket.take() {
+                self.connection.ack(now, ticket, ReasonCode::NotAuthorized);
+            }
+            return;
+        }
         let answer = self
             .hub
             .publish(&attached.session, received, now, publisher);
@@ -518,6 +550,14 @@ impl Conn {
         let Some(Attached { session, .. }) = &self.attached else {
             return;
         };
+        let rules = self.hub.guard.generation();
+        if rules != self.rules {
+            // What waits was let through by others.
+            self.rules = rules;
+            session.mailbox.put_back(self.outgoing.drain(..));
+            let journal = &mut self.publisher.journal;
+            self.hub.remove_forbidden(session, journal);
+        }
         let metrics = &self.hub.metrics;
         let journal = &mut self.publisher.journal;
         while self.connection.is_open() && self.connection.outbox().len() < OUTBOX_LIMIT {
@@ -614,31 +654,28 @@ fn bounded_expiry(seconds: u32, maximum: Option<Duration>) -> Option<Duration> {
     }
 }
 
-/// Why a CONNECT is refused, if it is.
-fn refusal(
-    settings: &Settings,
-    version: Version,
-    client_id: &ByteStr,
-    clean_start: bool,
-    will: Option<&Will>,
-    properties: &mq_codec::ConnectProperties,
-) -> Option<ReasonCode> {
+/// Why a CONNECT is refused, whoever sent it, if it is.
+fn refusal(settings: &Settings, connect: &Connect) -> Option<ReasonCode> {
+    let Connect {
+        version,
+        client_id,
+        clean_start,
+        will,
+        ..
+    } = connect;
     let protocol = &settings.protocol;
     let maximum_qos: QoS = protocol.maximum_qos;
     let not_valid = match version {
         // "Between 1 and 23 characters": MQTT 3.1 has longer ones rejected, too.
         Version::V3_1 => !(1..=23).contains(&client_id.chars().count()),
         // `[MQTT-3.1.3-8]`: who brings no identifier cannot ask for a kept session.
-        Version::V3_1_1 => client_id.is_empty() && !clean_start,
+        Version::V3_1_1 => client_id.is_empty() && !*clean_start,
         Version::V5 => false,
     };
     if not_valid {
         return Some(ReasonCode::ClientIdentifierNotValid);
     }
-    if properties.authentication_method.is_some() {
-        return Some(ReasonCode::BadAuthenticationMethod);
-    }
-    let will = will?;
+    let will = will.as_ref()?;
     if router::is_too_deep(will.topic.as_bytes()) {
         return Some(ReasonCode::TopicNameInvalid);
     }

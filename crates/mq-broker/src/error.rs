@@ -1,6 +1,6 @@
 //! Why a broker does not start.
 
-use std::path::PathBuf;
+use std::{fmt, path::PathBuf};
 
 /// Why a broker does not start. Each is one line that says what is wrong and where.
 #[derive(Debug, thiserror::Error)]
@@ -47,4 +47,38 @@ pub enum Error {
         /// What is wrong, with line and key.
         problem: String,
     },
+    /// Password or access files cannot be read or are not valid; at least one mistake.
+    #[error("{}", first_of(.0))]
+    Access(Vec<Mistake>),
+}
+
+/// Something that is wrong in a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Mistake {
+    /// The file.
+    pub path: PathBuf,
+    /// The line, from 1; `None` if it is about the file as a whole.
+    pub line: Option<usize>,
+    /// What is wrong.
+    pub problem: String,
+}
+
+/// Such as `acl: line 3: ...`.
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.path.display())?;
+        if let Some(line) = self.line {
+            write!(f, "line {line}: ")?;
+        }
+        f.write_str(&self.problem)
+    }
+}
+
+/// One line about all mistakes.
+fn first_of(mistakes: &[Mistake]) -> String {
+    match mistakes {
+        [] => "the access files are not valid".to_owned(),
+        [one] => one.to_string(),
+        [first, others @ ..] => format!("{first} (and {} more)", others.len()),
+    }
 }

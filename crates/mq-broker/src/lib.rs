@@ -24,8 +24,9 @@
 //! Certificates, client authorities and revocation lists change while it runs:
 //! [`Broker::reload_handle`].
 //!
-//! There is no authentication: whoever reaches a listener gets in, and with
-//! [`client_auth`](mq_transport::ListenOptions::client_auth) whoever has a certificate.
+//! Whoever reaches a listener gets in, with
+//! [`client_auth`](mq_transport::ListenOptions::client_auth) whoever has a certificate, unless
+//! there are users and rules: see [`auth`].
 //!
 //! The way of a PUBLISH: [`mq_transport::Link`] reads it, the module `conn` gives the bytes to
 //! [`mq_proto::Connection`], `hub` asks the [`router`] for its receivers and puts it into their
@@ -33,6 +34,7 @@
 //! `docs/architecture.md` follows it step by step.
 
 mod admin;
+pub mod auth;
 mod backup;
 mod broker;
 pub mod cli;
@@ -55,7 +57,7 @@ mod tidy;
 pub use admin::AdminSettings;
 pub use broker::{Broker, Settings, StoreFile};
 pub use config::Config;
-pub use error::Error;
+pub use error::{Error, Mistake};
 pub use mailbox::MailboxLimits;
 pub use metrics::{Counter, Gauge, ListenerMetrics, Metrics, RttHistogram};
 pub use quota::{PublishRate, Quotas};

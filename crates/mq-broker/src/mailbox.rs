@@ -249,6 +249,26 @@ impl Mailbox {
         }
     }
 
+    /// Takes out, and returns, all but what `keep` says yes to.
+    pub(crate) fn keep(&self, keep: impl Fn(&Delivery) -> bool) -> VecDeque<Delivery> {
+        let mut queue = self.lock();
+        let (kept, removed) = queue.messages.drain(..).partition(keep);
+        queue.messages = kept;
+        queue.count_bytes();
+        drop(queue);
+        self.emptied.notify_waiters();
+        removed
+    }
+
+    /// What was taken and not sent comes back in front.
+    pub(crate) fn put_back(&self, unsent: impl DoubleEndedIterator<Item = Delivery>) {
+        let mut queue = self.lock();
+        for delivery in unsent.rev() {
+            queue.messages.push_front(delivery);
+        }
+        queue.count_bytes();
+    }
+
     /// A publisher of QoS 0 has lost its patience.
     pub(crate) fn stalled(&self) {
         self.lock().stalled = true;

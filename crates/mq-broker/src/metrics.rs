@@ -58,6 +58,11 @@ pub struct Metrics {
     pub throttled: Gauge,
     /// Readers that were made to leave because they held up publishers.
     pub evicted: Gauge,
+    /// CONNECTs that were refused because of who sent them, too many failures included.
+    pub log_ins_refused: Gauge,
+    /// Messages, wills and subscriptions that their client may not publish or have: they were
+    /// dropped or refused.
+    pub not_authorized: Gauge,
     /// Sessions, connected or not.
     pub sessions: Gauge,
     /// Subscriptions.

@@ -1,4 +1,5 @@
-//! What changes while the broker runs: certificates, client authorities and revocation lists.
+//! What changes while the broker runs: certificates, client authorities and revocation lists, users
+//! and rules.
 
 use std::{
     fmt,
@@ -12,7 +13,7 @@ use mq_transport::{
 };
 use tracing::{info, warn};
 
-use crate::{Error, Settings, ticket_file::TicketFile};
+use crate::{Error, Settings, auth::FileAccess, ticket_file::TicketFile};
 
 /// Changes what can change while a broker runs; cheap to clone. See
 /// [`Broker::reload_handle`](crate::Broker::reload_handle).
@@ -56,13 +57,13 @@ impl Reload {
         listeners: &[Listener],
         settings: &Settings,
         ticket_file: Option<&Arc<TicketFile>>,
+        access: Option<&Arc<FileAccess>>,
     ) -> Self {
-        // Further parts that can be reloaded, such as files of passwords, go into this list.
-        let parts: Vec<Box<dyn Reloadable>> = vec![Box::new(Certificates::new(
-            listeners,
-            settings,
-            ticket_file,
-        ))];
+        let certificates = Certificates::new(listeners, settings, ticket_file);
+        let mut parts: Vec<Box<dyn Reloadable>> = vec![Box::new(certificates)];
+        if let Some(access) = access {
+            parts.push(Box::new(Access(Arc::clone(access))));
+        }
         let watched = parts.iter().map(|part| Watched::new(&**part)).collect();
         Self {
             shared: Arc::new(Shared {
@@ -77,12 +78,12 @@ impl Reload {
     /// an error nothing.
     ///
     /// That is, of [`Settings::listen`], `identity` (`None` leaves it), `client_auth`, `client_crls`
-    /// and `enforce_crl_expiry`, for all listeners. Handshakes from then on use it; connections that
+    /// and `enforce_crl_expiry`, for all listeners, and what the access files hold. Handshakes from then on use it; connections that
     /// are open go on. What else differs from what the broker was started with is named in one
     /// warning, and needs a restart.
     ///
     /// # Errors
-    /// [`Error::Transport`], which names the file.
+    /// [`Error::Transport`] or [`Error::Access`], which name the file.
     pub fn apply(&self, settings: &Settings) -> Result<(), Error> {
         let watched = self.lock();
         let parts = &self.shared.parts;
@@ -148,8 +149,12 @@ fn fixed(settings: &Settings) -> Vec<(&'static str, String)> {
         shutdown_timeout,
         store_file,
         admin,
+        access_files,
+        failures_per_minute,
         // Not in a configuration file.
         store: _,
+        authenticator: _,
+        authorizer: _,
         // The program's.
         watch_files: _,
     } = settings;
@@ -165,6 +170,7 @@ fn fixed(settings: &Settings) -> Vec<(&'static str, String)> {
         ("tls.ticket_file", show(ticket_file)),
         ("store", show(store_file)),
         ("admin", show(admin)),
+        ("auth", show(&(access_files, failures_per_minute))),
         ("ws.allowed_origins", show(&listen.allowed_origins)),
         ("congestion", show(&listen.congestion)),
         ("limits", show(&limits)),
@@ -302,6 +308,24 @@ impl Reloadable for Certificates {
             );
             *self.options() = options;
         }))
+    }
+}
+
+/// Who comes in, and what they may do.
+#[derive(Debug)]
+struct Access(Arc<FileAccess>);
+
+impl Reloadable for Access {
+    fn name(&self) -> &'static str {
+        "users and rules"
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        self.0.paths()
+    }
+
+    fn prepare(&self, _: Option<&Settings>) -> Result<Change<'_>, Error> {
+        self.0.prepare()
     }
 }
 

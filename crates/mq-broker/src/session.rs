@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -14,6 +14,7 @@ use mq_proto::Session as ProtocolSession;
 use tokio::sync::watch;
 
 use crate::{
+    auth::{Authorizer, Grant, Guard, Principal},
     mailbox::Mailbox,
     router::{SessionKey, Subscriber},
 };
@@ -36,6 +37,18 @@ pub(crate) struct Session {
     kept: AtomicBool,
     /// What the last message that was queued is known by in the store.
     last_number: AtomicU64,
+    /// Whose it is, where that matters and is known: it is not of a session that was restored and
+    /// that no connection has had since.
+    owner: RwLock<Option<Owner>>,
+}
+
+/// Who has a session.
+#[derive(Clone, Debug)]
+struct Owner {
+    principal: Principal,
+    /// The generation of the rules that grant every subscription of the session in whole, so that
+    /// its messages need not be looked at one by one.
+    covered_at: Option<u64>,
 }
 
 /// What moves from connection to connection.
@@ -67,12 +80,48 @@ impl Session {
             away: Mutex::default(),
             kept: AtomicBool::new(false),
             last_number: AtomicU64::new(0),
+            owner: RwLock::new(None),
         }
     }
 
     /// Has the connection that has it look whether it must leave, without anybody claiming it.
     pub(crate) fn remind(&self) {
         self.claims.send_modify(|_| {});
+    }
+
+    pub(crate) fn principal(&self) -> Option<Principal> {
+        let owner = self.owner.read().unwrap_or_else(PoisonError::into_inner);
+        owner.as_ref().map(|owner| owner.principal.clone())
+    }
+
+    /// Gives the session with these subscriptions to somebody.
+    pub(crate) fn belong_to(&self, principal: &Principal, guard: &Guard, state: &State) {
+        let generation = guard.generation();
+        let mut filters = state.subscriptions.keys();
+        let is_covered =
+            filters.all(|filter| guard.subscription(Some(principal), filter) == Grant::All);
+        *self.owner.write().unwrap_or_else(PoisonError::into_inner) = Some(Owner {
+            principal: principal.clone(),
+            covered_at: is_covered.then_some(generation),
+        });
+    }
+
+    /// A subscription is there of which only a part is granted.
+    pub(crate) fn uncover(&self) {
+        let mut owner = self.owner.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(owner) = &mut *owner {
+            owner.covered_at = None;
+        }
+    }
+
+    /// Whether a message of this topic, which one of the subscriptions matches, may go there. What
+    /// comes for a session that nobody has had yet waits until it is known whose it is.
+    pub(crate) fn may_receive(&self, authorizer: &dyn Authorizer, topic: &str) -> bool {
+        let owner = self.owner.read().unwrap_or_else(PoisonError::into_inner);
+        owner.as_ref().is_none_or(|owner| {
+            owner.covered_at == Some(authorizer.generation())
+                || authorizer.may_receive(&owner.principal, topic)
+        })
     }
 
     /// It will outlive its connections from now on, until it ends.

@@ -16,7 +16,8 @@ use mq_proto::ClientConfig;
 use mq_transport::{Address, ConnectOptions, Connector, Scheme};
 
 use crate::{
-    Client, Error, Outgoing, QueueLimits, Receipt, Reconnect, SubscribeOptions, Subscription,
+    AuthError, AuthMethod, Client, Error, Outgoing, QueueLimits, Receipt, Reconnect,
+    SubscribeOptions, Subscription,
     driver::{Driver, Request, Settings, SubscribeRequest},
     queue::Push,
     shared::Shared,
@@ -79,6 +80,7 @@ pub struct ClientBuilder {
     disconnect_timeout: Duration,
     manual_ack: bool,
     subscription_ids: bool,
+    auth_method: Option<Box<dyn AuthMethod>>,
     /// How many subscriptions were made early.
     early: u32,
     seed: u64,
@@ -113,6 +115,7 @@ impl ClientBuilder {
             disconnect_timeout: Duration::from_secs(5),
             manual_ack: false,
             subscription_ids: true,
+            auth_method: None,
             early: 0,
             seed: random(),
         }
@@ -267,9 +270,33 @@ impl ClientBuilder {
         self
     }
 
+    /// SCRAM-SHA-256 as [`auth_method`](Self::auth_method), with a user name and a password (5.0).
+    ///
+    /// The password does not leave this side, and the server has to prove that it knows it. CONNECT
+    /// has no user name of its own with it. The first connection derives a key from the password,
+    /// in some milliseconds; later ones use it again.
+    ///
+    /// # Errors
+    /// [`Error::Auth`] if either is empty or not printable ASCII: SCRAM would want other characters
+    /// prepared (RFC 4013), which this client does not.
+    pub fn scram(self, user_name: &str, password: &str) -> Result<Self, Error> {
+        let scram = crate::scram::Scram::new(user_name, password);
+        let scram = scram.ok_or_else(|| {
+            AuthError::new("SCRAM: user name and password have to be printable ASCII")
+        })?;
+        Ok(self.auth_method(scram))
+    }
+
+    /// A method of enhanced authentication (5.0, §4.12); earlier versions ignore it. Default: none.
+    pub fn auth_method(mut self, method: impl AuthMethod) -> Self {
+        self.auth_method = Some(Box::new(method));
+        self
+    }
+
     /// Properties of CONNECT (5.0). Session expiry, Receive Maximum, maximum packet size and topic
-    /// alias maximum are set by their own options and replaced here. The client does not answer
-    /// AUTH, so leave the authentication method out.
+    /// alias maximum are set by their own options and replaced here, and so are authentication
+    /// method and data where there is an [`auth_method`](Self::auth_method); leave them out where
+    /// there is none.
     pub fn connect_properties(mut self, properties: ConnectProperties) -> Self {
         self.config.connect.properties = properties;
         self
@@ -459,6 +486,7 @@ impl ClientBuilder {
             disconnect_timeout,
             manual_ack,
             subscription_ids,
+            auth_method,
             early: _,
             seed: _,
         } = self;
@@ -469,6 +497,7 @@ impl ClientBuilder {
         let connect_timeout = connect_timeout.unwrap_or(connector.options().connect_timeout);
         config.connack_timeout = connect_timeout;
         let connect = &mut config.connect;
+        let version = connect.version;
         connect.client_id = match client_id {
             Some(client_id) => client_id,
             None => random_client_id()?,
@@ -492,6 +521,7 @@ impl ClientBuilder {
             connect_timeout,
             manual_ack,
             subscription_ids,
+            auth_method: auth_method.filter(|_| version >= Version::V5),
         };
         let task = tokio::spawn(Driver::new(shared.clone(), settings, fail_fast).run());
         *shared.task.lock().unwrap_or_else(PoisonError::into_inner) = Some(task);

@@ -56,6 +56,9 @@ pub enum Error {
         /// How long was waited.
         after: Duration,
     },
+    /// The enhanced authentication cannot begin or go on, or the server is not the right one.
+    #[error("the authentication failed: {0}")]
+    Auth(#[from] crate::AuthError),
     /// The queue of messages to send is full; only [`Client::try_send`](crate::Client::try_send)
     /// and the builder's early messages do not wait for room.
     #[error("the queue of messages to send is full")]

@@ -92,6 +92,7 @@
 //! # }
 //! ```
 
+mod auth;
 mod builder;
 mod client;
 mod driver;
@@ -102,10 +103,12 @@ mod outgoing;
 mod queue;
 mod receipt;
 mod reconnect;
+mod scram;
 mod shared;
 mod subscription;
 mod written;
 
+pub use auth::{AuthError, AuthMethod};
 pub use builder::ClientBuilder;
 pub use client::Client;
 pub use error::Error;

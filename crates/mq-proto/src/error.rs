@@ -53,6 +53,10 @@ pub enum ProtocolError {
     /// A retained message although the server said that it takes none `[MQTT-3.2.2-14]`.
     #[error("retained messages are not available")]
     Retain,
+    /// AUTH or CONNACK with another authentication method than CONNECT `[MQTT-4.12.0-5]`,
+    /// `[MQTT-4.12.1-1]`.
+    #[error("the authentication method is not that of CONNECT")]
+    AuthenticationMethod,
     /// A packet on a lane that this connection does not have: any but
     /// [`LaneId::CONTROL`](crate::LaneId::CONTROL).
     #[error("{0} is not open")]
@@ -75,6 +79,7 @@ impl ProtocolError {
             | Self::SessionExpiry
             | Self::UnknownRequest { .. }
             | Self::SubscriptionId
+            | Self::AuthenticationMethod
             | Self::Lane(_) => ReasonCode::ProtocolError,
         }
     }

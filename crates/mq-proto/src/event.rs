@@ -12,7 +12,8 @@ use crate::{Delivery, LaneId, Message, ProtocolError};
 #[non_exhaustive]
 pub enum Event {
     /// Server: a client wants in. Answer with [`accept`](crate::Connection::accept) or
-    /// [`refuse`](crate::Connection::refuse); what the client sent behind its CONNECT is only
+    /// [`refuse`](crate::Connection::refuse), or where CONNECT names a method, first with
+    /// [`auth`](crate::Connection::auth); what the client sent behind its CONNECT is only
     /// decoded after that.
     Connect(Box<Connect>),
     /// Client: the server accepted.
@@ -57,8 +58,9 @@ pub enum Event {
     Unsubscribe(Unsubscribe),
     /// Client: the answer to [`unsubscribe`](crate::Connection::unsubscribe).
     UnsubAck(UnsubAck),
-    /// A step of an extended authentication (5.0, §4.12); answer with
-    /// [`auth`](crate::Connection::auth) or disconnect.
+    /// A step of an enhanced authentication (5.0, §4.12); answer with
+    /// [`auth`](crate::Connection::auth), or, a server, by letting the client in or not. For a
+    /// client one with [`ReasonCode::Success`] is the end of a re-authentication.
     Auth(Auth),
     /// The connection is over: the last event. Write what the outbox has, then close the link.
     Closed(CloseReason),

@@ -1,7 +1,6 @@
 //! What the fuzz target `connection` does, over random steps and over its corpus.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(clippy::print_stdout, reason = "a run says what it looks at")]
 
 #[path = "bodies/connection.rs"]
 mod connection;

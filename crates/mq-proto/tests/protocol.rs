@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use mq_codec::{
-    Ack, ConnAck, Decoder, Disconnect, Packet, PacketId, PacketType, Publish, QoS, ReasonCode,
-    SubscribeProperties, Subscription, TopicFilter, TopicName, Version,
+    Ack, Auth, AuthProperties, ByteStr, ConnAck, Decoder, Disconnect, Packet, PacketId, PacketType,
+    Publish, QoS, ReasonCode, SubscribeProperties, Subscription, TopicFilter, TopicName, Version,
 };
 use mq_proto::{
     ClientConfig, CloseReason, CommandError, Connection, Event, LaneId, ProtocolError,
@@ -368,6 +368,150 @@ fn a_refusal_reaches_the_client() {
         let refused = CloseReason::Refused(Box::new(ConnAck::new(ReasonCode::NotAuthorized)));
         assert_eq!(end.closed, Some(refused));
     }
+}
+
+fn auth(reason: ReasonCode, method: &str) -> Auth {
+    let properties = AuthProperties {
+        authentication_method: Some(ByteStr::new(method).unwrap()),
+        ..AuthProperties::default()
+    };
+    Auth { reason, properties }
+}
+
+/// A client that names the method M, and a server that has asked for more.
+fn asked() -> Pair {
+    let mut config = client(Version::V5);
+    config.connect.properties.authentication_method = Some(ByteStr::new("M").unwrap());
+    let now = Instant::now();
+    let mut pair = Pair::new(now, config, ServerConfig::default(), Session::new());
+    pair.client.connection.connect(now).unwrap();
+    pair.exchange();
+    let more = auth(ReasonCode::ContinueAuthentication, "whatever");
+    pair.server.connection.auth(now, more).unwrap();
+    pair
+}
+
+#[test]
+fn a_client_with_a_method_says_nothing_else_before_connack() {
+    let mut pair = asked();
+    let now = pair.now;
+    assert_eq!(pair.client.connection.window(), 0);
+    for qos in [QoS::AtMostOnce, QoS::AtLeastOnce] {
+        let refused = publish(&mut pair, "x", qos).unwrap_err();
+        assert_eq!(refused, CommandError::NotConnected);
+    }
+    let filter = vec![Subscription {
+        filter: TopicFilter::new("t").unwrap(),
+        options: QoS::AtMostOnce.into(),
+    }];
+    let properties = SubscribeProperties::default();
+    let subscribed = pair.client.connection.subscribe(now, filter, properties);
+    assert_eq!(subscribed.unwrap_err(), CommandError::NotConnected);
+    // It is not its turn yet, and then with 0x18 alone.
+    let answer = || auth(ReasonCode::ContinueAuthentication, "M");
+    assert!(pair.client.connection.auth(now, answer()).is_err());
+    pair.exchange();
+    for wrong in [ReasonCode::Success, ReasonCode::ReAuthenticate] {
+        let sent = pair.client.connection.auth(now, auth(wrong, "M"));
+        assert_eq!(sent, Err(CommandError::NotConnected));
+    }
+    pair.client.connection.auth(now, answer()).unwrap();
+    assert!(pair.client.connection.auth(now, answer()).is_err());
+    pair.exchange();
+    let Some(Event::Auth(said)) = pair.server.events.last() else {
+        panic!("{:?}", pair.server.events);
+    };
+    assert_eq!(*said, answer());
+    pair.accept(Session::new(), success());
+    pair.exchange();
+    assert!(pair.client.connection.is_open() && pair.server.connection.is_open());
+    let Some(Event::Connected(ack)) = pair.client.events.last() else {
+        panic!("{:?}", pair.client.events);
+    };
+    let method = ack.properties.authentication_method.as_deref();
+    assert_eq!(method, Some("M"));
+    publish(&mut pair, "x", QoS::AtLeastOnce).unwrap();
+}
+
+#[test]
+fn auth_by_another_method_is_refused() {
+    for (from_client, is_open) in [(true, false), (true, true), (false, false), (false, true)] {
+        let mut pair = asked();
+        pair.exchange();
+        if is_open {
+            let answer = auth(ReasonCode::ContinueAuthentication, "M");
+            pair.client.connection.auth(pair.now, answer).unwrap();
+            pair.exchange();
+            pair.accept(Session::new(), success());
+            pair.exchange();
+            let again = auth(ReasonCode::ReAuthenticate, "M");
+            if !from_client {
+                pair.client.connection.auth(pair.now, again).unwrap();
+                pair.exchange();
+            }
+        } else if !from_client {
+            let answer = auth(ReasonCode::ContinueAuthentication, "M");
+            pair.client.connection.auth(pair.now, answer).unwrap();
+            pair.exchange();
+        }
+        let reason = if is_open && from_client {
+            ReasonCode::ReAuthenticate
+        } else {
+            ReasonCode::ContinueAuthentication
+        };
+        let other = Packet::Auth(Box::new(auth(reason, "N")));
+        let end = if from_client {
+            inject(&mut pair, &other);
+            &pair.server
+        } else {
+            other.encode(Version::V5, &mut pair.client.inbox).unwrap();
+            pair.client.take(pair.now);
+            &pair.client
+        };
+        let wrong = CloseReason::Protocol(ProtocolError::AuthenticationMethod);
+        assert_eq!(end.closed, Some(wrong), "{from_client} {is_open}");
+    }
+}
+
+#[test]
+fn one_packet_is_taken_for_each_step_and_the_clients_time_runs_on() {
+    let mut pair = asked();
+    pair.exchange();
+    let server = &mut pair.server;
+    // Half of its ten seconds were the server's to think.
+    pair.now += 5 * SECOND;
+    server.connection.handle_timeout(pair.now);
+    let answer = Packet::Auth(Box::new(auth(ReasonCode::ContinueAuthentication, "M")));
+    answer.encode(Version::V5, &mut server.inbox).unwrap();
+    Packet::PingReq
+        .encode(Version::V5, &mut server.inbox)
+        .unwrap();
+    server.take(pair.now);
+    assert_eq!(server.inbox.len(), 2, "the PINGREQ is not decoded");
+    assert_eq!(
+        server.connection.poll_timeout(),
+        None,
+        "it is not the client's time"
+    );
+    let more = auth(ReasonCode::ContinueAuthentication, "M");
+    server.connection.auth(pair.now, more).unwrap();
+    assert_eq!(
+        server.connection.poll_timeout(),
+        Some(pair.now + 5 * SECOND)
+    );
+    server.take(pair.now);
+    let wrong = CloseReason::Protocol(ProtocolError::Unexpected(PacketType::PingReq));
+    assert_eq!(server.closed, Some(wrong));
+    let packets = sent(&mut server.connection);
+    assert!(
+        matches!(&packets[..], [Packet::Auth(_), Packet::ConnAck(ack)]
+            if ack.reason == ReasonCode::ProtocolError),
+        "{packets:?}"
+    );
+
+    let mut pair = asked();
+    pair.advance(10 * SECOND);
+    assert_eq!(pair.server.closed, Some(CloseReason::ConnectTimeout));
 }
 
 #[test]

@@ -240,6 +240,128 @@ async fn our_client_works_with_mosquitto() {
     }
 }
 
+const RULES: &str = "\
+topic write news/#
+topic read plant/#
+topic deny news/internal/#
+user alice
+topic write plant/+/command
+topic read plant/#
+topic deny plant/secret
+topic readwrite topic with spaces
+user bob
+topic #
+topic deny $SYS/#
+user eve
+topic readwrite home/+/keys2
+user root
+topic #
+pattern readwrite home/%u/#
+pattern write dev-%c/status
+pattern deny home/eve/keys
+pattern readwrite own/%c
+pattern read fence
+";
+
+const TOPICS: [&str; 17] = [
+    "news/a",
+    "news/internal/a",
+    "plant",
+    "plant/1",
+    "plant/1/command",
+    "plant/secret",
+    "home",
+    "home/alice",
+    "home/alice/x",
+    "home/eve/keys",
+    "home/eve/keys2",
+    "dev-c/status",
+    "dev-d/status",
+    "own/c",
+    "own/d",
+    "topic with spaces",
+    "x//y",
+];
+
+/// What a user may publish to, and what it gets of what itself and somebody with all rights have
+/// published.
+async fn rights(url: &str, user: &str) -> (Vec<bool>, Vec<String>) {
+    let client = |name: &str, id| {
+        let builder = Client::builder(url).unwrap().client_id(id).unwrap();
+        match name {
+            "" => builder,
+            name => builder.credentials(name, "pencil").unwrap(),
+        }
+    };
+    let (root, user) = (client("root", "r"), client(user, "c"));
+    let (root, user) = (root.build().await.unwrap(), user.build().await.unwrap());
+    let mut messages = user.subscribe("#", QoS::AtLeastOnce).await.unwrap();
+    let mut may_publish = Vec::new();
+    for topic in TOPICS {
+        let sent = user.publish(topic, "own", QoS::AtLeastOnce).await;
+        may_publish.push(sent.is_ok());
+        root.publish(topic, "root", QoS::AtLeastOnce).await.unwrap();
+    }
+    root.publish("fence", "", QoS::AtLeastOnce).await.unwrap();
+    let mut received = Vec::new();
+    loop {
+        let message = timeout(SOON, messages.recv()).await.unwrap().unwrap();
+        if &*message.topic == "fence" {
+            return (may_publish, received);
+        }
+        let payload = String::from_utf8_lossy(&message.payload);
+        received.push(format!("{} {payload}", message.topic));
+    }
+}
+
+/// Names with `/`, `+` and `#` apart, which mosquitto treats otherwise; see `docs/access.md`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn access_files_mean_what_they_mean_to_mosquitto() {
+    const HASH: &str = "$7$101$FZZ0UNgSFP8t2lxC$HnZt7dEpxtgrXAUGYtFCa+ZgSH3DaGu9eqP+6sRF1GFeIOcND243Nblmv4oxdSdxNUG+InsvCCeZY658jWztvw==";
+    if !program("mosquitto") {
+        return;
+    }
+    let users = ["", "alice", "bob", "eve", "other"];
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let passwords = users[1..].iter().chain(&["root"]);
+    let passwords: Vec<_> = passwords.map(|user| format!("{user}:{HASH}\n")).collect();
+    std::fs::write(file("passwords"), passwords.concat()).unwrap();
+    std::fs::write(file("acl"), RULES).unwrap();
+    let port = free_port();
+    let config = format!(
+        "user root\nallow_anonymous true\nlistener {port} 127.0.0.1\npassword_file {}\n\
+         acl_file {}\n",
+        file("passwords").display(),
+        file("acl").display()
+    );
+    std::fs::write(file("config"), config).unwrap();
+    let _mosquitto = Running(
+        Command::new("mosquitto")
+            .arg("-c")
+            .arg(file("config"))
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap(),
+    );
+    wait_for_port(port).await;
+    let broker = TestBroker::start_with(|settings| {
+        settings.access_files = Some(mq_broker::auth::AccessFiles {
+            password_file: Some(file("passwords")),
+            acl_file: Some(file("acl")),
+            allow_anonymous: true,
+            ..mq_broker::auth::AccessFiles::default()
+        });
+    })
+    .await;
+    let ours = broker.address(Scheme::Tcp).to_string();
+    for user in users {
+        let (theirs, ours) = (rights(&tcp(port), user).await, rights(&ours, user).await);
+        assert!(ours.0.contains(&true) && ours.0.contains(&false) || user == "bob");
+        assert_eq!(ours, theirs, "{user:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mosquittos_clients_work_with_our_broker() {
     if !program("mosquitto_pub") || !program("mosquitto_sub") {

@@ -218,6 +218,16 @@ impl Default for ListenOptions {
 }
 
 impl ListenOptions {
+    /// Makes of the certificates, the key, the client authorities and the ciphers what an encrypted
+    /// listener makes of them, without listening.
+    ///
+    /// # Errors
+    /// Those of [`Listener::bind`](crate::Listener::bind) for a TLS address, but that it cannot be
+    /// bound.
+    pub fn check(&self) -> Result<(), Error> {
+        crate::tls::server_config(crate::Scheme::Tls, self).map(drop)
+    }
+
     /// SHA-256 of what the tickets of a listener rest on: a ticket that is kept beyond the listener
     /// is good for another only where this is the same.
     ///

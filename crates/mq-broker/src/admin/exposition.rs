@@ -68,6 +68,16 @@ const COUNTERS: &[(&str, &str, Field)] = &[
         |all| &all.retried,
     ),
     (
+        "log_ins_refused",
+        "CONNECTs refused because of who sent them",
+        |all| &all.log_ins_refused,
+    ),
+    (
+        "not_authorized",
+        "Messages, wills and subscriptions that their client may not have",
+        |all| &all.not_authorized,
+    ),
+    (
         "sessions_refused",
         "Clients refused because there were too many sessions",
         |all| &all.sessions_refused,

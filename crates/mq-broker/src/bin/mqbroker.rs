@@ -20,11 +20,11 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let done = match args.command {
+    let result = match args.command {
         None => run(&args.broker),
         Some(command) => command.run(),
     };
-    match done {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("mqbroker: {error}");

@@ -21,6 +21,7 @@ use tokio::sync::{Notify, OwnedMutexGuard};
 
 use crate::{
     Quotas,
+    auth::{Grant, Guard, Principal},
     mailbox::Mailbox,
     memory::Ceiling,
     metrics::Metrics,
@@ -47,6 +48,7 @@ pub(crate) struct Hub {
     due_changed: Notify,
     assigned: AtomicU64,
     store: Option<Arc<dyn Store>>,
+    pub(crate) guard: Guard,
     pub(crate) metrics: Metrics,
 }
 
@@ -85,20 +87,25 @@ impl Attached {
 
 impl Hub {
     /// A hub that goes on from what the store has kept.
-    pub(crate) fn new(quotas: Quotas, store: Option<Arc<dyn Store>>) -> Result<Self, StoreError> {
+    pub(crate) fn new(
+        quotas: Quotas,
+        store: Option<Arc<dyn Store>>,
+        guard: Guard,
+    ) -> Result<Self, StoreError> {
         let kept = store.as_ref().map(|store| store.load()).transpose()?;
-        let hub = Self::empty(quotas, store);
+        let hub = Self::empty(quotas, store, guard);
         if let Some(kept) = kept {
             hub.restore(kept);
         }
         Ok(hub)
     }
 
-    fn empty(quotas: Quotas, store: Option<Arc<dyn Store>>) -> Self {
+    fn empty(quotas: Quotas, store: Option<Arc<dyn Store>>, guard: Guard) -> Self {
         Self {
             ceiling: Arc::new(Ceiling::new(quotas.memory)),
             quotas,
             store,
+            guard,
             routing: RwLock::default(),
             retained: RwLock::default(),
             sessions: Mutex::default(),
@@ -140,6 +147,8 @@ impl Hub {
     /// Gives the session of `client_id` to a connection: an earlier one, or with `clean` or
     /// without one, a new one. Who has it now is made to leave (take-over, `[MQTT-3.1.4-3]`).
     ///
+    /// It belongs to `who` from now on, if that matters; one of another user's is not handed over.
+    ///
     /// # Errors
     /// Why it does not get one: yet another connection claimed it meanwhile, nobody let go in time,
     /// or there are as many sessions as may be.
@@ -147,6 +156,7 @@ impl Hub {
         &self,
         client_id: &ByteStr,
         clean: bool,
+        who: Option<&Principal>,
         journal: &mut Journal,
     ) -> Result<Attached, ReasonCode> {
         loop {
@@ -168,7 +178,11 @@ impl Hub {
                 continue;
             }
             let will = session.come_back();
-            if clean && state.used {
+            let is_others = who.is_some_and(|who| {
+                let owner = session.principal();
+                owner.is_some_and(|owner| !owner.is_same_user(who))
+            });
+            if (clean || is_others) && state.used {
                 // The session ends here, so its will is due (§3.1.3.2.2).
                 if let Some(will) = will {
                     self.publish_will(&session, will);
@@ -177,6 +191,9 @@ impl Hub {
                 continue;
             }
             let present = core::mem::replace(&mut state.used, true);
+            if let Some(who) = who {
+                self.hand_over(&session, &state, who, journal);
+            }
             return Ok(Attached {
                 session,
                 state,
@@ -185,6 +202,53 @@ impl Hub {
                 claim,
             });
         }
+    }
+
+    /// Gives a session to `who`, without what that one may not receive.
+    fn hand_over(&self, session: &Session, state: &State, who: &Principal, journal: &mut Journal) {
+        session.belong_to(who, &self.guard, state);
+        if !state.subscriptions.is_empty() {
+            // Where messages go has changed, although no subscription has.
+            write(&self.routing).router.changed();
+        }
+        self.remove_forbidden(session, journal);
+    }
+
+    /// The client of this session is the same user with other rights.
+    pub(crate) fn rights_changed(&self, attached: &Attached, who: &Principal) {
+        attached
+            .session
+            .belong_to(who, &self.guard, &attached.state);
+        write(&self.routing).router.changed();
+    }
+
+    /// Takes out of a mailbox what the rules of now do not let its owner receive.
+    pub(crate) fn remove_forbidden(&self, session: &Session, journal: &mut Journal) {
+        let (Some(authorizer), Some(who)) = (&self.guard.authorizer, session.principal()) else {
+            return;
+        };
+        // Whatever is granted now: the subscription that a message came by may be gone.
+        let may_receive =
+            |delivery: &Delivery| authorizer.may_receive(&who, &delivery.message.topic);
+        for delivery in session.mailbox.keep(may_receive) {
+            unqueued(session, &delivery, journal);
+        }
+    }
+
+    /// Whether the rules let `who` publish that; what they do not is counted.
+    pub(crate) fn may_publish(
+        &self,
+        who: &Principal,
+        received: &Received,
+        publisher: &mut Publisher,
+    ) -> bool {
+        let topic = &received.message.topic;
+        let kind = (received.qos, received.retain);
+        let may = publisher.may_publish(&self.guard, who, topic, kind);
+        if !may {
+            self.metrics.not_authorized.add(1);
+        }
+        may
     }
 
     /// Takes the session back from a connection that has ended.
@@ -322,7 +386,8 @@ impl Hub {
         self.metrics.sessions.sub(1);
     }
 
-    /// Makes or replaces a subscription and queues the retained messages that it asks for.
+    /// Makes or replaces a subscription and queues the retained messages that it asks for, as far
+    /// as the rules let them be received.
     pub(crate) fn subscribe(
         &self,
         attached: &mut Attached,
@@ -338,6 +403,16 @@ impl Hub {
         {
             self.metrics.subscriptions_refused.add(1);
             return ReasonCode::QuotaExceeded;
+        }
+        let who = session.principal();
+        let grant = self.guard.subscription(who.as_ref(), &subscription.filter);
+        match grant {
+            Grant::All => {}
+            Grant::Some => session.uncover(),
+            Grant::None => {
+                self.metrics.not_authorized.add(1);
+                return ReasonCode::NotAuthorized;
+            }
         }
         let options = subscription.options;
         let subscriber = Subscriber {
@@ -365,7 +440,14 @@ impl Hub {
                 retain_as_published: true,
                 subscription_ids: subscription_id.into_iter().collect(),
             };
+            let authorizer = self.guard.authorizer.as_ref();
+            let checked = authorizer.filter(|_| grant != Grant::All);
             read(&self.retained).matching(&filter, now, &mut |retained| {
+                if let Some(authorizer) = checked
+                    && !session.may_receive(&**authorizer, &retained.message.topic)
+                {
+                    return;
+                }
                 let delivery = Delivery {
                     retain: true,
                     expires_at: retained.expires_at,
@@ -453,7 +535,7 @@ impl Hub {
             changes.push(Change::Session(from.client_id.clone(), change));
         }
         let routing = read(&self.routing);
-        publisher.route(&routing, message.topic.as_bytes(), Some(from.key));
+        publisher.route(&routing, &self.guard, &message.topic, Some(from.key));
         let targets = core::mem::take(&mut publisher.fan_out);
         for target in targets.targets() {
             let Some(session) = routing.session(target.session) else {
@@ -540,8 +622,14 @@ impl Hub {
         Ok(())
     }
 
-    /// Publishes a will. Nobody waits for room here: a mailbox that is full drops it.
+    /// Publishes a will, if its owner still may. Nobody waits for room here: a mailbox that is full
+    /// drops it.
     fn publish_will(&self, session: &Session, will: Will) {
+        let who = session.principal();
+        if !self.guard.may_have_will(who.as_ref(), &will) {
+            self.metrics.not_authorized.add(1);
+            return;
+        }
         let Will {
             topic,
             payload,

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use mq_codec::QoS;
+use mq_codec::{QoS, TopicName};
 use mq_proto::{Delivery, Message};
 
 use super::Routing;
 use crate::{
+    auth::{Guard, Principal},
     mailbox::Push,
     memory::Ceiling,
     metrics::Metrics,
@@ -21,9 +22,10 @@ use crate::{
 pub(crate) struct Publisher {
     pub(crate) journal: Journal,
     pub(super) fan_out: FanOut,
-    /// The topic that `fan_out` is for, and the router's generation; while both hold, the trie is
-    /// not asked again.
-    known: Option<(Vec<u8>, u64)>,
+    /// What `fan_out` is for; while that holds, the trie is not asked again.
+    known: Option<Known>,
+    /// The last message that somebody asked about, and the answer.
+    permitted: Option<Permitted>,
     /// Mailboxes whose readers are to be told, once the whole read has been routed.
     tell: Vec<Arc<Session>>,
     /// Deliveries that found no room.
@@ -45,6 +47,24 @@ struct Kept {
     message: Arc<Message>,
 }
 
+/// A topic, and the generations of the router and of the rules.
+#[derive(Debug, Default)]
+struct Known {
+    topic: Vec<u8>,
+    routes: u64,
+    rules: u64,
+}
+
+/// Whether a message like that may be published, by the rules of that generation.
+#[derive(Debug)]
+struct Permitted {
+    topic: Vec<u8>,
+    qos: QoS,
+    retain: bool,
+    rules: u64,
+    answer: bool,
+}
+
 impl Publisher {
     /// One that has published nothing yet.
     pub(super) fn new(journal: Journal, ceiling: Arc<Ceiling>) -> Self {
@@ -56,6 +76,7 @@ impl Publisher {
             can_refuse: false,
             fan_out: FanOut::default(),
             known: None,
+            permitted: None,
             tell: Vec::new(),
             waiting: Vec::new(),
             ready: Vec::new(),
@@ -85,12 +106,55 @@ impl Publisher {
         }
     }
 
+    /// Whether the rules let `who` publish that.
+    pub(super) fn may_publish(
+        &mut self,
+        guard: &Guard,
+        who: &Principal,
+        topic: &TopicName,
+        (qos, retain): (QoS, bool),
+    ) -> bool {
+        let rules = guard.generation();
+        if let Some(last) = &self.permitted
+            && (last.rules, last.qos, last.retain) == (rules, qos, retain)
+            && last.topic == topic.as_bytes()
+        {
+            return last.answer;
+        }
+        let answer = guard.may_publish(Some(who), topic, qos, retain);
+        let mut buffer = self.permitted.take().map_or(Vec::new(), |last| last.topic);
+        buffer.clear();
+        buffer.extend_from_slice(topic.as_bytes());
+        self.permitted = Some(Permitted {
+            topic: buffer,
+            qos,
+            retain,
+            rules,
+            answer,
+        });
+        answer
+    }
+
+    /// Somebody else publishes from now on, or the same with other rights.
+    pub(crate) fn forget_permission(&mut self) {
+        self.permitted = None;
+    }
+
     /// Finds the receivers, by memory or by the trie.
-    pub(super) fn route(&mut self, routing: &Routing, topic: &[u8], from: Option<SessionKey>) {
-        let generation = routing.router.generation();
-        if let Some((known, at)) = &self.known
-            && *at == generation
-            && known == topic
+    pub(super) fn route(
+        &mut self,
+        routing: &Routing,
+        guard: &Guard,
+        topic: &TopicName,
+        from: Option<SessionKey>,
+    ) {
+        let routes = routing.router.generation();
+        let rules = guard.generation();
+        let bytes = topic.as_bytes();
+        if let Some(known) = &self.known
+            && known.routes == routes
+            && known.rules == rules
+            && known.topic == bytes
         {
             return;
         }
@@ -99,12 +163,27 @@ impl Publisher {
                 .session(key)
                 .is_some_and(|session| session.mailbox.is_ready())
         };
-        let constant = routing.router.route(topic, from, &ready, &mut self.fan_out);
-        let (known, at) = self.known.get_or_insert_default();
-        known.clear();
-        known.extend_from_slice(topic);
+        let constant = match &guard.authorizer {
+            None => routing.router.route(bytes, from, &ready, &mut self.fan_out),
+            Some(authorizer) => {
+                let text = topic.as_str();
+                let may_receive = |key| {
+                    let session = routing.session(key);
+                    session.is_some_and(|session| session.may_receive(&**authorizer, text))
+                };
+                let fan_out = &mut self.fan_out;
+                let may_receive = Some(&may_receive as &dyn Fn(SessionKey) -> bool);
+                routing
+                    .router
+                    .route_to(bytes, from, &ready, may_receive, fan_out)
+            }
+        };
+        let known = self.known.get_or_insert_default();
+        known.topic.clear();
+        known.topic.extend_from_slice(bytes);
+        known.rules = rules;
         // Generation 0 has no subscriptions and is never asked again once there is one.
-        *at = if constant { generation } else { u64::MAX };
+        known.routes = if constant { routes } else { u64::MAX };
     }
 
     /// Records the deliveries that are ready together with `changes`, then queues them: whoever

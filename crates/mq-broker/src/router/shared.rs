@@ -52,19 +52,24 @@ impl SharedGroups {
         removed
     }
 
-    /// One member of each group: the next in turn that `ready` likes, or else the next in turn.
+    /// One member of each group, of those that `may_receive`: the next in turn that `ready` likes,
+    /// or else the next in turn.
     pub(super) fn choose<'a>(
         &'a self,
         ready: &'a dyn Fn(SessionKey) -> bool,
+        may_receive: Option<&'a dyn Fn(SessionKey) -> bool>,
     ) -> impl Iterator<Item = &'a Subscriber> + 'a {
         self.0.iter().filter_map(move |group| {
             let count = group.members.len();
             let start = group.next.fetch_add(1, Ordering::Relaxed);
             let turn = |offset: usize| &group.members[(start.wrapping_add(offset)) % count];
-            (0..count)
-                .map(turn)
+            let members = || {
+                let may = |member: &&Subscriber| may_receive.is_none_or(|may| may(member.session));
+                (0..count).map(turn).filter(may)
+            };
+            members()
                 .find(|member| ready(member.session))
-                .or_else(|| (count > 0).then(|| turn(0)))
+                .or_else(|| members().next())
         })
     }
 }

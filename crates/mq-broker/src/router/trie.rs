@@ -64,6 +64,11 @@ impl Router {
         self.count == 0
     }
 
+    /// Something else has changed that [`route`](Self::route)'s answers rest on.
+    pub(crate) fn changed(&mut self) {
+        self.generation += 1;
+    }
+
     /// Changes whenever a subscription is made, changed or ended.
     #[must_use]
     pub fn generation(&self) -> u64 {
@@ -112,10 +117,24 @@ impl Router {
         ready: &dyn Fn(SessionKey) -> bool,
         fan_out: &mut FanOut,
     ) -> bool {
+        self.route_to(topic, publisher, ready, None, fan_out)
+    }
+
+    /// [`route`](Self::route) to those sessions only that `may_receive` says yes to, if it is
+    /// given. In a shared group the others do not count as members.
+    pub(crate) fn route_to(
+        &self,
+        topic: &[u8],
+        publisher: Option<SessionKey>,
+        ready: &dyn Fn(SessionKey) -> bool,
+        may_receive: Option<&dyn Fn(SessionKey) -> bool>,
+        fan_out: &mut FanOut,
+    ) -> bool {
         fan_out.clear();
         let mut walk = Walk {
             publisher,
             ready,
+            may_receive,
             fan_out,
             constant: true,
         };
@@ -209,6 +228,7 @@ impl Leaf {
 struct Walk<'a> {
     publisher: Option<SessionKey>,
     ready: &'a dyn Fn(SessionKey) -> bool,
+    may_receive: Option<&'a dyn Fn(SessionKey) -> bool>,
     fan_out: &'a mut FanOut,
     constant: bool,
 }
@@ -245,11 +265,16 @@ impl Walk<'_> {
                     continue;
                 }
             }
+            if let Some(may_receive) = self.may_receive
+                && !may_receive(subscriber.session)
+            {
+                continue;
+            }
             self.fan_out.add(subscriber);
         }
         if !leaf.shared.is_empty() {
             self.constant = false;
-            for member in leaf.shared.choose(self.ready) {
+            for member in leaf.shared.choose(self.ready, self.may_receive) {
                 self.fan_out.add(member);
             }
         }
@@ -329,6 +354,27 @@ mod tests {
             assert!(!constant);
             assert_eq!(fan_out.targets()[0].session, SessionKey(2));
         }
+    }
+
+    #[test]
+    fn who_may_not_receive_is_left_out_and_another_member_of_its_group_is_chosen() {
+        let mut router = Router::new();
+        for session in 0..3 {
+            router.subscribe(&filter("$share/g/a"), subscriber(session));
+            router.subscribe(&filter("a"), subscriber(session + 10));
+        }
+        let may_receive = |key: SessionKey| !matches!(key.0, 0 | 2 | 11);
+        let mut fan_out = FanOut::new();
+        for is_ready in [true, false] {
+            for _ in 0..4 {
+                router.route_to(b"a", None, &|_| is_ready, Some(&may_receive), &mut fan_out);
+                let mut sessions: Vec<_> = fan_out.targets().iter().map(|t| t.session.0).collect();
+                sessions.sort_unstable();
+                assert_eq!(sessions, [1, 10, 12]);
+            }
+        }
+        router.route_to(b"a", None, &|_| true, Some(&|_| false), &mut fan_out);
+        assert!(fan_out.targets().is_empty());
     }
 
     #[test]

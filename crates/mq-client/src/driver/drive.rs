@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mq_codec::{ConnAck, Disconnect, QoS, ReasonCode};
+use mq_codec::{Auth, AuthProperties, ByteStr, ConnAck, Disconnect, QoS, ReasonCode};
 use mq_proto::{CloseReason, CommandError, Connection, Event as ProtoEvent};
 use mq_transport::{HandshakeKind, Link, Progress};
 
@@ -64,6 +64,17 @@ impl Driver {
         let link_at = now();
         let mut config = self.settings.config.clone();
         config.connect.clean_start = self.starts_clean();
+        if let Some(method) = &mut self.settings.auth_method {
+            let properties = &mut config.connect.properties;
+            match ByteStr::new(method.name()) {
+                Ok(name) => properties.authentication_method = Some(name),
+                Err(error) => return Outcome::Lost(error.into(), None),
+            }
+            match method.start() {
+                Ok(data) => properties.authentication_data = data,
+                Err(error) => return Outcome::Lost(error.into(), None),
+            }
+        }
         let session = core::mem::take(&mut self.session);
         let mut current = Current {
             connection: Connection::client(link_at, config, session),
@@ -208,7 +219,13 @@ impl Driver {
     fn handle_events(&mut self, current: &mut Current, now: Instant) -> Option<CloseReason> {
         while let Some(event) = current.connection.poll_event() {
             match event {
-                ProtoEvent::Connected(ack) => self.connected(current, *ack, now),
+                ProtoEvent::Connected(ack) => {
+                    let data = ack.properties.authentication_data.as_deref();
+                    match self.finish_auth(data) {
+                        Ok(()) => self.connected(current, *ack, now),
+                        Err(error) => give_up(current, error),
+                    }
+                }
                 ProtoEvent::SessionLost { resent } => self.session_lost(resent),
                 ProtoEvent::Publish(received) => self.streams.deliver(received, now),
                 ProtoEvent::Acked {
@@ -216,12 +233,47 @@ impl Driver {
                 } => self.acked(packet_id, reason),
                 ProtoEvent::SubAck(ack) => self.requests.suback(ack, &mut self.streams),
                 ProtoEvent::UnsubAck(ack) => self.requests.unsuback(&ack, &mut self.streams),
+                ProtoEvent::Auth(auth) => self.auth(current, &auth, now),
                 ProtoEvent::Closed(reason) => return Some(reason),
-                // Extended authentication is not offered, so a server has nothing to answer.
                 other => tracing::debug!(?other, "ignored"),
             }
         }
         None
+    }
+
+    /// The server wants more of an enhanced authentication.
+    fn auth(&mut self, current: &mut Current, auth: &Auth, now: Instant) {
+        let data = auth.properties.authentication_data.as_deref();
+        if auth.reason == ReasonCode::Success {
+            if let Err(error) = self.finish_auth(data) {
+                give_up(current, error);
+            }
+            return;
+        }
+        let answer = match &mut self.settings.auth_method {
+            Some(method) => method.step(data.unwrap_or_default()).map_err(Error::from),
+            None => Err(Error::NotSent(CommandError::NotConnected)),
+        };
+        let sent = answer.and_then(|data| {
+            let properties = AuthProperties {
+                authentication_data: Some(data),
+                ..AuthProperties::default()
+            };
+            let reason = ReasonCode::ContinueAuthentication;
+            let sent = current.connection.auth(now, Auth { reason, properties });
+            sent.map_err(Error::from)
+        });
+        if let Err(error) = sent {
+            give_up(current, error);
+        }
+    }
+
+    /// Holds the server to account for what it said last.
+    fn finish_auth(&mut self, data: Option<&[u8]>) -> Result<(), Error> {
+        match &mut self.settings.auth_method {
+            Some(method) => Ok(method.finish(data)?),
+            None => Ok(()),
+        }
     }
 
     fn connected(&mut self, current: &mut Current, ack: ConnAck, now: Instant) {
@@ -404,7 +456,7 @@ impl Driver {
     /// What to tell about the end of a connection.
     fn why(&self, current: &mut Current, reason: CloseReason) -> Error {
         match (current.failure.take(), reason) {
-            (Some(failure), CloseReason::LinkLost) => failure,
+            (Some(failure), CloseReason::LinkLost | CloseReason::Local(_)) => failure,
             (_, CloseReason::ConnectTimeout) => Error::ConnectTimeout {
                 after: self.settings.connect_timeout,
             },
@@ -444,4 +496,11 @@ impl Driver {
         self.requests.link_lost();
         self.streams.link_lost();
     }
+}
+
+/// Ends the connection for a reason of this side's, which ends the client, too.
+fn give_up(current: &mut Current, error: Error) {
+    current.failure = Some(error);
+    let reason = ReasonCode::UnspecifiedError;
+    current.connection.disconnect(Disconnect::new(reason));
 }

@@ -29,7 +29,7 @@ use mq_proto::{ClientConfig, CloseReason, Session};
 use mq_transport::{Address, Connector, Dial, HandshakeKind, LinkInfo};
 
 use crate::{
-    Error, Event, Reconnect,
+    AuthMethod, Error, Event, Reconnect,
     queue::Queued,
     receipt::AckCell,
     reconnect::Backoff,
@@ -64,6 +64,7 @@ pub(crate) struct Settings {
     pub(crate) connect_timeout: Duration,
     pub(crate) manual_ack: bool,
     pub(crate) subscription_ids: bool,
+    pub(crate) auth_method: Option<Box<dyn AuthMethod>>,
 }
 
 #[derive(Debug)]

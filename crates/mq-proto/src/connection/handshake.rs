@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use mq_codec::{ConnAck, Connect, Packet, QoS, ReasonCode, Version};
 
-use super::{Connection, Role, State};
+use super::{Connection, Role, State, Turn};
 use crate::{
     CloseReason, CommandError, Event, ProtocolError, Session,
     alias::{ReceiveAliases, SendAliases},
@@ -29,9 +29,11 @@ impl Connection {
         };
         let connect = announced_by_client(config);
         let deadline = now + config.connack_timeout;
+        let method = connect.properties.authentication_method.clone();
         self.keep_alive = KeepAlive::client(now, connect.keep_alive, config.ping_timeout);
         self.try_send(now, crate::LaneId::CONTROL, &Packet::from(connect))?;
         self.handshake_deadline = Some(deadline);
+        self.agree_on_method(method);
         self.state = State::Connecting;
         Ok(())
     }
@@ -41,7 +43,7 @@ impl Connection {
     /// `ack.session_present` says whether `session` is an earlier one; what is in flight in it is
     /// sent again. The receive maximum, maximum packet size, topic alias maximum, maximum QoS,
     /// retain availability and server keep-alive of this connection's configuration are added to
-    /// `ack` (5.0). Then call [`handle_bytes`](Self::handle_bytes) again with what the client sent
+    /// `ack` (5.0), and the authentication method of CONNECT. Then call [`handle_bytes`](Self::handle_bytes) again with what the client sent
     /// behind its CONNECT.
     ///
     /// # Errors
@@ -61,6 +63,10 @@ impl Connection {
             if self.server_keep_alive.is_some() {
                 ack.properties.server_keep_alive = self.server_keep_alive;
             }
+            // `[MQTT-4.12.0-5]`
+            ack.properties
+                .authentication_method
+                .clone_from(&self.method);
         }
         self.try_send(now, crate::LaneId::CONTROL, &Packet::from(ack))?;
         self.session = session;
@@ -98,7 +104,8 @@ impl Connection {
 
     pub(super) fn connect_received(&mut self, now: Instant, connect: Box<Connect>) {
         self.version = connect.version;
-        self.handshake_deadline = None;
+        self.connect_deadline = self.handshake_deadline.take();
+        self.agree_on_method(connect.properties.authentication_method.clone());
         self.state = State::Connecting;
         if let Some(config) = &self.server_config {
             let properties = &connect.properties;
@@ -138,6 +145,12 @@ impl Connection {
             return Err(ProtocolError::Unexpected(mq_codec::PacketType::ConnAck));
         };
         let properties = &ack.properties;
+        // `[MQTT-4.12.0-5]`, `[MQTT-4.12.0-6]`; one that is left out is put up with.
+        if properties.authentication_method.is_some()
+            && properties.authentication_method != self.method
+        {
+            return Err(ProtocolError::AuthenticationMethod);
+        }
         self.peer.maximum_packet_size = properties.maximum_packet_size.map(NonZeroU32::get);
         self.peer.maximum_qos = properties.maximum_qos.unwrap_or(QoS::ExactlyOnce);
         self.peer.retain_available = properties.retain_available.unwrap_or(true);
@@ -168,6 +181,7 @@ impl Connection {
     /// The handshake is over: what an earlier connection left in flight goes out again.
     fn open(&mut self, now: Instant) {
         self.state = State::Open;
+        self.turn = Turn::Nobody;
         self.carried_incoming = self.session.incoming_len();
         self.window.resume(&self.session);
         self.send_again(now);

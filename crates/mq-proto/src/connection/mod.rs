@@ -4,7 +4,9 @@ use std::{collections::VecDeque, time::Instant};
 
 use bytes::BytesMut;
 use hashbrown::HashSet;
-use mq_codec::{Auth, Decoder, Disconnect, Packet, PacketId, PacketType, QoS, ReasonCode, Version};
+use mq_codec::{
+    ByteStr, ConnAck, Decoder, Disconnect, Packet, PacketId, PacketType, QoS, ReasonCode, Version,
+};
 
 use crate::{
     CloseReason, CommandError, Event, LaneId, Outbox, ProtocolError, ServerConfig, Session,
@@ -13,11 +15,13 @@ use crate::{
     keepalive::{Due, KeepAlive},
 };
 
+mod authentication;
 mod handshake;
 mod incoming;
 mod outgoing;
 mod requests;
 
+use authentication::Turn;
 use incoming::AckQueue;
 use outgoing::SendWindow;
 
@@ -62,8 +66,13 @@ pub struct Connection {
     session: Session,
     client_config: Option<Box<ClientConfig>>,
     server_config: Option<Box<ServerConfig>>,
-    /// When CONNECT (server) or CONNACK (client) must have come.
+    /// When CONNECT or AUTH (server) or CONNACK (client) must have come.
     handshake_deadline: Option<Instant>,
+    /// Server: what `handshake_deadline` was when CONNECT came.
+    connect_deadline: Option<Instant>,
+    /// The authentication method that CONNECT named (5.0).
+    method: Option<ByteStr>,
+    turn: Turn,
     keep_alive: KeepAlive,
     /// Server: the keep-alive that replaces the client's, in seconds.
     server_keep_alive: Option<u16>,
@@ -164,6 +173,9 @@ impl Connection {
             client_config: None,
             server_config: None,
             handshake_deadline: None,
+            connect_deadline: None,
+            method: None,
+            turn: Turn::Nobody,
             keep_alive: KeepAlive::server(now, 0),
             server_keep_alive: None,
             ends_session: false,
@@ -211,7 +223,8 @@ impl Connection {
     ///
     /// An incomplete packet stays in `buffer` and is looked at again with the next bytes. A
     /// server also leaves everything behind a CONNECT until that is answered: call again after
-    /// [`accept`](Self::accept).
+    /// [`accept`](Self::accept). Where [`auth`](Self::auth) asks for more first, one packet is
+    /// taken for each time: AUTH or DISCONNECT.
     pub fn handle_bytes(&mut self, now: Instant, lane: LaneId, buffer: &mut BytesMut) {
         if self.state == State::Closed {
             buffer.clear();
@@ -244,8 +257,8 @@ impl Connection {
     fn must_wait(&self) -> bool {
         match self.state {
             State::Closed => true,
-            State::Connecting => self.role == Role::Server,
-            State::Idle | State::Open => self.failure.is_some(),
+            State::Connecting if self.role == Role::Server && self.turn != Turn::Client => true,
+            State::Idle | State::Connecting | State::Open => self.failure.is_some(),
         }
     }
 
@@ -264,12 +277,12 @@ impl Connection {
             (Role::Client, State::Connecting, Packet::ConnAck(ack)) => {
                 self.connack_received(now, ack)?;
             }
-            (Role::Client, State::Connecting | State::Open, Packet::Auth(auth))
-            | (Role::Server, State::Open, Packet::Auth(auth)) => {
-                if self.version < Version::V5 {
-                    return unexpected;
-                }
-                self.events.push_back(Event::Auth(*auth));
+            (_, State::Connecting | State::Open, Packet::Auth(auth)) => {
+                self.auth_received(*auth)?;
+            }
+            // In the middle of an authentication.
+            (Role::Server, State::Connecting, Packet::Disconnect(disconnect)) => {
+                self.close(CloseReason::ByPeer(disconnect));
             }
             (_, State::Open, Packet::Publish(publish)) => {
                 self.publish_received(now, lane, publish)?;
@@ -395,18 +408,6 @@ impl Connection {
         self.close(CloseReason::Local(reason));
     }
 
-    /// Sends a step of an extended authentication (5.0, §4.12).
-    ///
-    /// # Errors
-    /// [`CommandError::NotConnected`] before CONNECT and after the end; [`CommandError::Encode`],
-    /// before 5.0 too; [`CommandError::TooLarge`].
-    pub fn auth(&mut self, now: Instant, auth: Auth) -> Result<(), CommandError> {
-        if matches!(self.state, State::Idle | State::Closed) {
-            return Err(CommandError::NotConnected);
-        }
-        self.try_send(now, LaneId::CONTROL, &Packet::Auth(Box::new(auth)))
-    }
-
     /// Ends the connection and returns what may go on with another one. Messages that were received
     /// and not acknowledged are not part of it: the peer sends them again.
     #[must_use]
@@ -418,12 +419,23 @@ impl Connection {
     /// The peer broke the protocol: tell it why where the version can, and end.
     fn fail(&mut self, error: ProtocolError) {
         let reason = error.reason_code();
-        if self.role == Role::Server && self.state == State::Idle {
-            self.refuse_malformed_connect(reason);
-        } else {
-            self.say_goodbye(reason);
+        match (self.role, self.state) {
+            (Role::Server, State::Idle) => self.refuse_malformed_connect(reason),
+            (Role::Server, State::Connecting) => self.refuse_authentication(reason),
+            _ => self.say_goodbye(reason),
         }
         self.close(CloseReason::Protocol(error));
+    }
+
+    /// There is no DISCONNECT before CONNACK `[MQTT-3.14.0-1]`.
+    fn refuse_authentication(&mut self, reason: ReasonCode) {
+        let reason = if reason.is_allowed_in(PacketType::ConnAck) {
+            reason
+        } else {
+            ReasonCode::ProtocolError
+        };
+        // If it is more than the client takes, the link just ends.
+        let _ = self.write_last(&Packet::from(ConnAck::new(reason)));
     }
 
     fn say_goodbye(&mut self, reason: ReasonCode) {

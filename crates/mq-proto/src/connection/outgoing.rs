@@ -7,7 +7,7 @@ use mq_codec::{
     Ack, Packet, PacketId, PacketType, PublishHead, QoS, ReasonCode, TopicName, Version,
 };
 
-use super::{Connection, Role, State};
+use super::{Connection, State};
 use crate::{
     CommandError, Delivery, Event, LaneId, ProtocolError, Session, alias::SendTopic,
     session::OutgoingState,
@@ -77,7 +77,7 @@ impl Connection {
             State::Open if self.window.again.is_empty() => self.window.free(false),
             // Before CONNACK, what an earlier connection left has to go first.
             State::Connecting
-                if self.role == Role::Client && self.window.carried_over(&self.session) == 0 =>
+                if self.may_be_early() && self.window.carried_over(&self.session) == 0 =>
             {
                 self.window.free(true)
             }
@@ -89,7 +89,7 @@ impl Connection {
     /// [`Event::Acked`] will name; the message is kept until then. `None` for QoS 0.
     ///
     /// A client may call it before CONNACK, right after [`connect`](Self::connect): at any QoS,
-    /// with a window of ten for QoS 1 and 2.
+    /// with a window of ten for QoS 1 and 2. Not where CONNECT names an authentication method.
     ///
     /// # Errors
     /// Any [`CommandError`]; the delivery comes back with it. [`CommandError::WindowFull`] and
@@ -121,8 +121,7 @@ impl Connection {
     }
 
     fn may_publish(&self, delivery: &Delivery) -> Result<(), CommandError> {
-        let client_early = self.state == State::Connecting && self.role == Role::Client;
-        if self.state != State::Open && !client_early {
+        if self.state != State::Open && !self.may_be_early() {
             return Err(CommandError::NotConnected);
         }
         if delivery.qos > self.peer.maximum_qos {

@@ -14,7 +14,7 @@ impl Connection {
     /// Client: asks for subscriptions, at least one; [`Event::SubAck`] answers.
     ///
     /// Returns the packet identifier that the answer will have. May be called before CONNACK, right
-    /// after [`connect`](Self::connect).
+    /// after [`connect`](Self::connect), unless that names an authentication method.
     ///
     /// # Errors
     /// [`CommandError::NotConnected`] before CONNECT, after the end, and on a server;
@@ -86,7 +86,8 @@ impl Connection {
     }
 
     fn request_id(&mut self) -> Result<PacketId, CommandError> {
-        if self.role != Role::Client || !matches!(self.state, State::Connecting | State::Open) {
+        let open = self.role == Role::Client && self.state == State::Open;
+        if !open && !self.may_be_early() {
             return Err(CommandError::NotConnected);
         }
         let requests = &self.requests;

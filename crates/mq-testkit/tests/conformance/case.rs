@@ -26,6 +26,8 @@ pub(crate) enum BrokerKind {
     /// This project's, with limits: QoS 1 at most, no retained messages, a longest keep-alive of
     /// [`LIMITED_KEEP_ALIVE`].
     Limited,
+    /// This project's, with an authentication method and rules: see [`guard`](crate::guard).
+    Guarded,
 }
 
 /// Seconds.
@@ -35,6 +37,7 @@ pub(crate) const LIMITED_KEEP_ALIVE: u16 = 2;
 macro_rules! cases {
     (@kind) => { $crate::case::BrokerKind::Any };
     (@kind limited) => { $crate::case::BrokerKind::Limited };
+    (@kind guarded) => { $crate::case::BrokerKind::Guarded };
     ($($name:ident: $versions:ident, [$($v3_1_1:literal),* $(,)?], [$($v5:literal),* $(,)?] $(, $kind:ident)?;)+) => {
         pub(crate) const CASES: &[$crate::case::Case] = &[$(
             $crate::case::Case {

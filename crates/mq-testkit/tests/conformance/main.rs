@@ -7,6 +7,7 @@
 #![expect(clippy::print_stdout, reason = "a run says what it saw")]
 
 mod case;
+mod guard;
 mod lab;
 mod options;
 mod packet;

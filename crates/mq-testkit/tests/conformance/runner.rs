@@ -17,6 +17,7 @@ use tokio::{
 
 use crate::{
     case::{BrokerKind, Case, LIMITED_KEEP_ALIVE},
+    guard::Guard,
     lab::{Lab, Target},
     options::Options,
     packet::Version,
@@ -89,6 +90,7 @@ struct Brokers {
     own: Vec<TestBroker>,
     any: Vec<Arc<Target>>,
     limited: Vec<Arc<Target>>,
+    guarded: Vec<Arc<Target>>,
 }
 
 impl Brokers {
@@ -115,10 +117,12 @@ impl Brokers {
                 own: Vec::new(),
                 any: vec![target(address.clone(), connector, false)],
                 limited: Vec::new(),
+                guarded: Vec::new(),
             };
         }
         let usual = TestBroker::start().await;
         let limited = TestBroker::start_with(limits).await;
+        let guarded = TestBroker::start_with(guard).await;
         let targets = |broker: &TestBroker| {
             SCHEMES
                 .iter()
@@ -128,7 +132,8 @@ impl Brokers {
         Self {
             any: targets(&usual),
             limited: targets(&limited),
-            own: vec![usual, limited],
+            guarded: targets(&guarded),
+            own: vec![usual, limited, guarded],
         }
     }
 
@@ -136,6 +141,7 @@ impl Brokers {
         match kind {
             BrokerKind::Any => &self.any,
             BrokerKind::Limited => &self.limited,
+            BrokerKind::Guarded => &self.guarded,
         }
     }
 
@@ -144,6 +150,13 @@ impl Brokers {
             broker.shutdown().await;
         }
     }
+}
+
+fn guard(settings: &mut Settings) {
+    settings.authenticator = Some(Arc::new(Guard));
+    settings.authorizer = Some(Arc::new(Guard));
+    // Many cases fail on purpose, from one address.
+    settings.failures_per_minute = None;
 }
 
 fn limits(settings: &mut Settings) {

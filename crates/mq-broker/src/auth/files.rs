@@ -1,0 +1,393 @@
+//! Access from files: passwords, certificates, rules.
+
+use std::{
+    fmt, fs,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use mq_codec::{QoS, TopicFilter};
+use tokio::sync::Semaphore;
+use tracing::info;
+
+use super::{
+    Authenticator, Authorizer, BoxFuture, CertificateUser, Exchange, Grant, LogIn, Principal,
+    Refusal,
+    acl::{Acl, Rights},
+    certificate,
+    passwords::Passwords,
+    scram::{self, ScramExchange},
+};
+use crate::{Error, error::Mistake, reload::Change};
+
+/// Where [`FileAccess`] finds who comes in and what they may do; `docs/access.md` tells the form of
+/// the files. With the default nobody gets in.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct AccessFiles {
+    /// Users and their passwords.
+    pub password_file: Option<PathBuf>,
+    /// What users may do; without it they may do everything.
+    pub acl_file: Option<PathBuf>,
+    /// Take the user from the client's certificate, where it shows one.
+    pub certificate_user: Option<CertificateUser>,
+    /// Let clients in that bring neither user name nor certificate.
+    pub allow_anonymous: bool,
+}
+
+/// Passwords, certificates and rules from files, to be read again with [`reload`](Self::reload).
+///
+/// Who a client is, in this order: the user that its certificate names, if users are taken from
+/// certificates and it shows one (a user name beside it has to be the same, and a password counts
+/// for nothing); else the user whose password it has; else, if it gives neither user name nor
+/// password, nobody in particular, where that is allowed.
+#[derive(Debug)]
+pub struct FileAccess {
+    files: AccessFiles,
+    rules: RwLock<Arc<Rules>>,
+    /// That of `rules`, to be read without the lock.
+    generation: AtomicU64,
+    /// Passwords that are hashed at once, one a processor: it takes all of one, and 19 MiB.
+    hashing: Arc<Semaphore>,
+}
+
+struct Rules {
+    generation: u64,
+    passwords: Option<Arc<Passwords>>,
+    acl: Option<Acl>,
+}
+
+impl fmt::Debug for Rules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rules")
+            .field("generation", &self.generation)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Generations of all rules of the process, so that no two are the same.
+static GENERATIONS: AtomicU64 = AtomicU64::new(1);
+
+impl AccessFiles {
+    fn read(&self) -> Result<Rules, Error> {
+        let mut mistakes = Vec::new();
+        let passwords = self.password_file.as_deref();
+        let passwords = passwords.and_then(|path| read(path, Passwords::parse, &mut mistakes));
+        let acl = self.acl_file.as_deref();
+        let acl = acl.and_then(|path| read(path, Acl::parse, &mut mistakes));
+        if !mistakes.is_empty() {
+            return Err(Error::Access(mistakes));
+        }
+        Ok(Rules {
+            generation: GENERATIONS.fetch_add(1, Ordering::Relaxed),
+            passwords: passwords.map(Arc::new),
+            acl,
+        })
+    }
+}
+
+/// Reads and parses one file; `None` if something is wrong with it.
+fn read<T>(
+    path: &Path,
+    parse: impl FnOnce(&str) -> Result<T, Vec<(usize, String)>>,
+    mistakes: &mut Vec<Mistake>,
+) -> Option<T> {
+    let mistake = |line, problem| Mistake {
+        path: path.to_owned(),
+        line,
+        problem,
+    };
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) => {
+            mistakes.push(mistake(None, format!("cannot be read: {error}")));
+            return None;
+        }
+    };
+    match parse(&text) {
+        Ok(parsed) => Some(parsed),
+        Err(wrong) => {
+            let wrong = wrong.into_iter();
+            mistakes.extend(wrong.map(|(line, problem)| mistake(Some(line), problem)));
+            None
+        }
+    }
+}
+
+impl FileAccess {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// [`Error::Access`] with every mistake in them.
+    pub fn open(files: AccessFiles) -> Result<Self, Error> {
+        let rules = files.read()?;
+        let slots = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Ok(Self {
+            files,
+            generation: AtomicU64::new(rules.generation),
+            rules: RwLock::new(Arc::new(rules)),
+            hashing: Arc::new(Semaphore::new(slots)),
+        })
+    }
+
+    /// Reads the files again. The new rules hold at once, for those who are connected, too; nobody
+    /// is disconnected, so a password that has changed counts from the next log-in on.
+    ///
+    /// # Errors
+    /// [`Error::Access`] with every mistake in the files; the old rules, all of them, stay.
+    pub fn reload(&self) -> Result<(), Error> {
+        self.prepare().map(|change| change())
+    }
+
+    /// Reads the files again, and puts what they hold in force when that is called.
+    pub(crate) fn prepare(&self) -> Result<Change<'_>, Error> {
+        let rules = self.files.read()?;
+        Ok(Box::new(move || {
+            let generation = rules.generation;
+            *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
+            // Behind the rules: who sees it sees those, too.
+            self.generation.store(generation, Ordering::Release);
+            info!("users and rules were read again");
+        }))
+    }
+
+    /// The files.
+    pub(crate) fn paths(&self) -> Vec<PathBuf> {
+        let files = [&self.files.password_file, &self.files.acl_file];
+        files.into_iter().flatten().cloned().collect()
+    }
+
+    /// Whether there are rules about what users may do.
+    pub(crate) fn authorizes(&self) -> bool {
+        self.files.acl_file.is_some()
+    }
+
+    fn rules(&self) -> Arc<Rules> {
+        Arc::clone(&self.rules.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn rights(&self, who: &Principal) -> Option<Arc<Rights>> {
+        let rules = self.rules();
+        let acl = rules.acl.as_ref()?;
+        Some(who.0.rights.get(rules.generation, || acl.rights(who)))
+    }
+
+    async fn find(&self, log_in: &LogIn) -> Result<Principal, Refusal> {
+        let client_id = &log_in.client_id;
+        if let Some(part) = self.files.certificate_user
+            && let Some(certificate) = log_in.peer_certificates.first()
+        {
+            let user = certificate::user(certificate, part).ok_or(Refusal::NotAuthorized)?;
+            if log_in.user_name.as_ref().is_some_and(|name| *name != user) {
+                return Err(Refusal::BadUserNameOrPassword);
+            }
+            return Ok(Principal::new(Some(user), client_id));
+        }
+        let Some(user) = log_in.user_name.clone() else {
+            if self.files.allow_anonymous && log_in.password.is_none() {
+                return Ok(Principal::new(None, client_id));
+            }
+            return Err(Refusal::NotAuthorized);
+        };
+        let passwords = self.rules().passwords.clone();
+        let (Some(passwords), Some(password)) = (passwords, log_in.password.clone()) else {
+            return Err(Refusal::BadUserNameOrPassword);
+        };
+        let slot = Arc::clone(&self.hashing).acquire_owned().await;
+        let slot = slot.map_err(|_| Refusal::ServerUnavailable)?;
+        if log_in.is_too_late() {
+            return Err(Refusal::TooManyFailures);
+        }
+        let name = user.clone();
+        let verified = tokio::task::spawn_blocking(move || {
+            // Held until it is done, whether somebody still waits for it or not.
+            let _slot = slot;
+            passwords.verify(&name, &password)
+        });
+        match verified.await {
+            Ok(true) => Ok(Principal::new(Some(user), client_id)),
+            Ok(false) => Err(Refusal::BadUserNameOrPassword),
+            Err(_) => Err(Refusal::ServerUnavailable),
+        }
+    }
+}
+
+impl Authenticator for FileAccess {
+    fn authenticate<'a>(&'a self, log_in: &'a LogIn) -> BoxFuture<'a, Result<Principal, Refusal>> {
+        Box::pin(self.find(log_in))
+    }
+
+    fn exchange(&self, method: &str, log_in: &LogIn) -> Option<Box<dyn Exchange>> {
+        if method != scram::METHOD {
+            return None;
+        }
+        let passwords = self.rules().passwords.clone()?;
+        let exchange = ScramExchange::begin(&passwords, log_in)?;
+        Some(Box::new(exchange))
+    }
+
+    /// A certificate may not be known yet.
+    fn waits_for_handshake(&self, log_in: &LogIn) -> bool {
+        self.files.certificate_user.is_some() && log_in.peer_certificates.is_empty()
+    }
+}
+
+impl Authorizer for FileAccess {
+    fn may_publish(&self, who: &Principal, topic: &str, _qos: QoS, _retain: bool) -> bool {
+        let rights = self.rights(who);
+        rights.is_none_or(|rights| rights.may_publish(topic))
+    }
+
+    fn may_receive(&self, who: &Principal, topic: &str) -> bool {
+        let rights = self.rights(who);
+        rights.is_none_or(|rights| rights.may_receive(topic))
+    }
+
+    fn subscription(&self, who: &Principal, filter: &TopicFilter) -> Grant {
+        let rights = self.rights(who);
+        rights.map_or(Grant::All, |rights| rights.subscription(filter))
+    }
+
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mq_codec::ByteStr;
+
+    use super::*;
+    use crate::auth::{Hashing, Throttle, Tried, edit};
+
+    struct Files {
+        folder: tempfile::TempDir,
+    }
+
+    impl Files {
+        fn new() -> Self {
+            let files = Self {
+                folder: tempfile::tempdir().unwrap(),
+            };
+            files.write("passwords", &line("ann", "a"));
+            files.write("acl", "user ann\ntopic a/#\n");
+            files
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.folder.path().join(name)
+        }
+
+        fn write(&self, name: &str, text: &str) {
+            fs::write(self.path(name), text).unwrap();
+        }
+
+        fn open(&self) -> FileAccess {
+            let files = AccessFiles {
+                password_file: Some(self.path("passwords")),
+                acl_file: Some(self.path("acl")),
+                ..AccessFiles::default()
+            };
+            FileAccess::open(files).unwrap()
+        }
+    }
+
+    fn line(user: &str, password: &str) -> String {
+        let password = Some((password.as_bytes(), Hashing::ScramSha256));
+        edit("", user, password).unwrap().0
+    }
+
+    fn log_in(user: &str, password: &'static str) -> LogIn {
+        let mut log_in = LogIn::new(ByteStr::new("c").unwrap());
+        log_in.user_name = Some(ByteStr::new(user).unwrap());
+        log_in.password = Some(password.into());
+        log_in
+    }
+
+    #[tokio::test]
+    async fn users_come_in_with_their_password_and_nobody_else() {
+        let files = Files::new();
+        let mut access = files.open();
+        let ann = access.authenticate(&log_in("ann", "a")).await.unwrap();
+        assert_eq!((ann.user(), ann.client_id()), (Some("ann"), "c"));
+        assert!(access.may_publish(&ann, "a/b", QoS::AtMostOnce, false));
+        assert!(!access.may_receive(&ann, "b"));
+        for wrong in [log_in("ann", "b"), log_in("bob", "a"), log_in("ann", "")] {
+            let refused = access.authenticate(&wrong).await.unwrap_err();
+            assert_eq!(refused, Refusal::BadUserNameOrPassword);
+            assert!(!format!("{wrong:?}").contains("\"a\""));
+        }
+        let nobody = LogIn::new(ByteStr::new("c").unwrap());
+        let refused = access.authenticate(&nobody).await.unwrap_err();
+        assert_eq!(refused, Refusal::NotAuthorized);
+        access.files.allow_anonymous = true;
+        let anonymous = access.authenticate(&nobody).await.unwrap();
+        assert_eq!(anonymous.user(), None);
+        let mut password_alone = log_in("x", "a");
+        password_alone.user_name = None;
+        assert!(access.authenticate(&password_alone).await.is_err());
+    }
+
+    /// Those that came before the first has failed, and wait for their turn.
+    #[tokio::test]
+    async fn many_log_ins_at_once_do_not_get_around_the_limit() {
+        let access = Files::new().open();
+        let throttle = Arc::new(Throttle::new(std::num::NonZeroU32::MIN));
+        let mut right = log_in("ann", "a");
+        right.set_gate(&throttle, Tried::Unproven);
+        assert!(access.authenticate(&right).await.is_ok());
+        throttle.failed(Tried::Unproven, std::time::Instant::now());
+        let refused = access.authenticate(&right).await.unwrap_err();
+        assert_eq!(refused, Refusal::TooManyFailures);
+        let mut exchange = access.exchange(scram::METHOD, &right).unwrap();
+        let first = exchange.step(Some("n,,n=ann,r=x".into())).await;
+        assert_eq!(first.unwrap_err(), Refusal::TooManyFailures);
+    }
+
+    #[tokio::test]
+    async fn a_reload_takes_up_all_or_nothing() {
+        let files = Files::new();
+        let access = files.open();
+        let ann = access.authenticate(&log_in("ann", "a")).await.unwrap();
+        let before = access.generation();
+        files.write("passwords", &line("bob", "b"));
+        files.write("acl", "user ann\ntopic b/#\nrubbish\n");
+        let error = access.reload().unwrap_err().to_string();
+        assert!(error.contains("acl: line 3: `rubbish` is not"), "{error}");
+        assert_eq!(access.generation(), before);
+        assert!(access.authenticate(&log_in("ann", "a")).await.is_ok());
+        assert!(access.may_receive(&ann, "a/x"));
+
+        files.write("acl", "user ann\ntopic b/#\n");
+        access.reload().unwrap();
+        assert_ne!(access.generation(), before);
+        assert!(access.may_receive(&ann, "b/x") && !access.may_receive(&ann, "a/x"));
+        assert!(access.authenticate(&log_in("ann", "a")).await.is_err());
+        assert!(access.authenticate(&log_in("bob", "b")).await.is_ok());
+    }
+
+    #[test]
+    fn every_mistake_is_told() {
+        let files = Files::new();
+        files.write("passwords", "ann:secret\nbob:secret\n");
+        files.write("acl", "topc x\n");
+        let wrong = AccessFiles {
+            password_file: Some(files.path("passwords")),
+            acl_file: Some(files.path("acl")),
+            ..AccessFiles::default()
+        };
+        let Err(Error::Access(mistakes)) = FileAccess::open(wrong) else {
+            panic!("it should not open");
+        };
+        assert_eq!(mistakes.len(), 3, "{mistakes:?}");
+        let missing = AccessFiles {
+            acl_file: Some(files.path("none")),
+            ..AccessFiles::default()
+        };
+        let error = FileAccess::open(missing).unwrap_err().to_string();
+        assert!(error.contains("none: cannot be read"), "{error}");
+        assert_eq!(error.lines().count(), 1);
+    }
+}

@@ -1,0 +1,399 @@
+//! Who comes in, and what they may do.
+//!
+//! An [`Authenticator`] says who a client is, an [`Authorizer`] what it may publish and receive.
+//! [`FileAccess`] is both, from a password file and an access file; `docs/access.md` tells their
+//! form. Without either, whoever reaches a listener gets in and may do everything.
+//!
+//! ```
+//! use mq_broker::{Broker, Settings, auth::*};
+//! use mq_codec::{QoS, TopicFilter};
+//! use std::sync::Arc;
+//!
+//! /// Lets in who has a name, and keeps everybody under it.
+//! #[derive(Debug)]
+//! struct ByName;
+//!
+//! impl Authenticator for ByName {
+//!     fn authenticate<'a>(
+//!         &'a self,
+//!         log_in: &'a LogIn,
+//!     ) -> BoxFuture<'a, Result<Principal, Refusal>> {
+//!         Box::pin(async move {
+//!             let user = log_in.user_name.clone().ok_or(Refusal::NotAuthorized)?;
+//!             Ok(Principal::new(Some(user), &log_in.client_id))
+//!         })
+//!     }
+//! }
+//!
+//! impl Authorizer for ByName {
+//!     fn may_publish(&self, who: &Principal, topic: &str, _qos: QoS, _retain: bool) -> bool {
+//!         self.may_receive(who, topic)
+//!     }
+//!
+//!     fn may_receive(&self, who: &Principal, topic: &str) -> bool {
+//!         let first = topic.split('/').next();
+//!         who.user().is_some_and(|user| first == Some(user))
+//!     }
+//!
+//!     fn subscription(&self, _who: &Principal, _filter: &TopicFilter) -> Grant {
+//!         Grant::Some // each message is looked at
+//!     }
+//!
+//!     fn generation(&self) -> u64 {
+//!         0 // the rule never changes
+//!     }
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut settings = Settings::new(vec!["tcp://127.0.0.1:0".parse()?]);
+//! settings.authenticator = Some(Arc::new(ByName));
+//! settings.authorizer = Some(Arc::new(ByName));
+//! let broker = Broker::start(settings).await?;
+//! # broker.shutdown().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Early data
+//!
+//! With 0-RTT a CONNECT comes before the handshake has ended ([`LogIn::early`]), and is answered
+//! then, too. It cannot be replayed: a ticket is taken once (RFC 8446 §8.1), and a copy of the
+//! datagrams finds it gone. What is left:
+//!
+//! - The password of such a CONNECT is encrypted under the ticket alone, without forward secrecy:
+//!   who gets at the ticket later, or at a [`ticket_file`](crate::Settings::ticket_file), can read
+//!   it.
+//! - Single use rests on one broker's memory. Where two share tickets, or an old copy of the ticket
+//!   file is put back, an attacker can have it twice.
+//! - A client that resumes does not show its certificate again; the one of the earlier connection
+//!   counts, and is not checked anew.
+//! - Over QUIC the client's address is not proven yet. Refused log-ins of this kind are counted
+//!   together, and while there are too many, others wait for the end of their handshake.
+//!
+//! An authenticator for which that is too much says so for each log-in
+//! ([`Authenticator::waits_for_handshake`]): CONNECT is then held back until the handshake is
+//! complete, which costs that client the round trip that 0-RTT would have saved. Nothing waits by
+//! default, passwords included.
+
+mod acl;
+mod authentication;
+mod certificate;
+mod files;
+mod guard;
+mod passwords;
+mod scram;
+mod throttle;
+
+use std::{any::Any, fmt, net::SocketAddr, pin::Pin, sync::Arc};
+
+use bytes::Bytes;
+use mq_codec::{ByteStr, QoS, ReasonCode, TopicFilter, Version};
+use mq_transport::{CertificateDer, Link, Scheme};
+
+pub(crate) use authentication::Authentication;
+pub use certificate::CertificateUser;
+pub use files::{AccessFiles, FileAccess};
+pub(crate) use guard::Guard;
+pub(crate) use passwords::{Hashing, edit};
+use throttle::Gate;
+pub(crate) use throttle::{Throttle, Tried};
+
+/// A future that an object-safe trait can return.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// What a CONNECT and the link that it came over say about a client.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct LogIn {
+    /// The client identifier, that which the broker has chosen if the client brought none.
+    pub client_id: ByteStr,
+    /// The version that it speaks.
+    pub version: Version,
+    /// Who it says it is.
+    pub user_name: Option<ByteStr>,
+    /// What is to prove it.
+    pub password: Option<Bytes>,
+    /// Where it comes from; `None` on mem.
+    pub peer_address: Option<SocketAddr>,
+    /// The transport.
+    pub scheme: Scheme,
+    /// Its certificate, which the listener has verified, and the chain above it; empty if it gave
+    /// none.
+    pub peer_certificates: Vec<CertificateDer<'static>>,
+    /// It came as early data of a handshake that has not ended; see [the module](self).
+    pub early: bool,
+    gate: Option<Gate>,
+}
+
+impl LogIn {
+    /// That of an MQTT 5.0 client without anything else, for tests: the fields can be set.
+    #[must_use]
+    pub fn new(client_id: ByteStr) -> Self {
+        Self {
+            client_id,
+            version: Version::V5,
+            user_name: None,
+            password: None,
+            peer_address: None,
+            scheme: Scheme::Mem,
+            peer_certificates: Vec::new(),
+            early: false,
+            gate: None,
+        }
+    }
+
+    /// That of a client on a link.
+    pub(crate) fn of(
+        link: &Link,
+        client_id: ByteStr,
+        version: Version,
+        user_name: Option<ByteStr>,
+        password: Option<Bytes>,
+    ) -> Self {
+        let info = link.info();
+        Self {
+            client_id,
+            version,
+            user_name,
+            password,
+            peer_address: info.peer_address,
+            scheme: info.scheme,
+            peer_certificates: info.peer_certificates,
+            early: link.is_early(),
+            gate: None,
+        }
+    }
+
+    /// What an enhanced authentication may need again.
+    pub(crate) fn without_secrets(&self) -> Self {
+        Self {
+            password: None,
+            gate: None,
+            ..self.clone()
+        }
+    }
+
+    pub(crate) fn set_gate(&mut self, throttle: &Arc<Throttle>, tried: Tried) {
+        self.gate = Some(Gate::new(throttle, tried));
+    }
+
+    /// Whether too many log-ins from the same address have failed since this one came. An
+    /// authenticator for which each attempt is dear asks right before it, so that many at once do
+    /// not get around the limit; [`Refusal::TooManyFailures`] is the answer.
+    #[must_use]
+    pub fn is_too_late(&self) -> bool {
+        self.gate.as_ref().is_some_and(Gate::is_shut)
+    }
+}
+
+/// Without the password.
+impl fmt::Debug for LogIn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LogIn")
+            .field("client_id", &self.client_id.as_str())
+            .field("version", &self.version)
+            .field("user_name", &self.user_name.as_deref())
+            .field("password", &self.password.as_ref().map(|_| ".."))
+            .field("peer_address", &self.peer_address)
+            .field("scheme", &self.scheme)
+            .field("peer_certificates", &self.peer_certificates.len())
+            .field("early", &self.early)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Who a client is; clones are the same one.
+#[derive(Clone)]
+pub struct Principal(Arc<PrincipalInner>);
+
+struct PrincipalInner {
+    user: Option<ByteStr>,
+    client_id: ByteStr,
+    data: Option<Arc<dyn Any + Send + Sync>>,
+    /// What an access file says about it.
+    rights: acl::CachedRights,
+}
+
+impl Principal {
+    /// A user, or with `None` somebody without a name, by a client identifier.
+    #[must_use]
+    pub fn new(user: Option<ByteStr>, client_id: &ByteStr) -> Self {
+        Self::with_optional_data(user, client_id, None)
+    }
+
+    /// The same with something of the [`Authenticator`]'s for an [`Authorizer`] to find, such as
+    /// what a token grants.
+    #[must_use]
+    pub fn with_data<T: Any + Send + Sync>(
+        user: Option<ByteStr>,
+        client_id: &ByteStr,
+        data: T,
+    ) -> Self {
+        Self::with_optional_data(user, client_id, Some(Arc::new(data)))
+    }
+
+    fn with_optional_data(
+        user: Option<ByteStr>,
+        client_id: &ByteStr,
+        data: Option<Arc<dyn Any + Send + Sync>>,
+    ) -> Self {
+        Self(Arc::new(PrincipalInner {
+            // They outlive the packet that they came in.
+            user: user.map(|user| user.detached()),
+            client_id: client_id.detached(),
+            data,
+            rights: acl::CachedRights::default(),
+        }))
+    }
+
+    /// The name that was proven; `None` if the client gave none.
+    #[must_use]
+    pub fn user(&self) -> Option<&str> {
+        self.0.user.as_deref()
+    }
+
+    /// The client identifier.
+    #[must_use]
+    pub fn client_id(&self) -> &str {
+        &self.0.client_id
+    }
+
+    /// What [`with_data`](Self::with_data) was given, if it is a `T`.
+    #[must_use]
+    pub fn data<T: Any>(&self) -> Option<&T> {
+        self.0.data.as_deref()?.downcast_ref()
+    }
+
+    /// Whether both are the same user, or nobody.
+    pub(crate) fn is_same_user(&self, other: &Self) -> bool {
+        self.0.user == other.0.user
+    }
+}
+
+impl fmt::Debug for Principal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Principal")
+            .field("user", &self.user())
+            .field("client_id", &self.client_id())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a client does not get in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// User name and password, or what stands for them, are wrong: 0x86, before 5.0 return code 4.
+    BadUserNameOrPassword,
+    /// It may not connect: 0x87, before 5.0 return code 5.
+    NotAuthorized,
+    /// It may not connect any more: 0x8A, before 5.0 return code 5.
+    Banned,
+    /// That cannot be found out now: 0x88, before 5.0 return code 3. Clients try again.
+    ServerUnavailable,
+    /// Too many log-ins have failed: 0x9F, before 5.0 return code 3. Clients try again.
+    TooManyFailures,
+}
+
+impl Refusal {
+    /// The reason code of CONNACK.
+    #[must_use]
+    pub fn reason_code(self) -> ReasonCode {
+        match self {
+            Self::BadUserNameOrPassword => ReasonCode::BadUserNameOrPassword,
+            Self::NotAuthorized => ReasonCode::NotAuthorized,
+            Self::Banned => ReasonCode::Banned,
+            Self::ServerUnavailable => ReasonCode::ServerUnavailable,
+            Self::TooManyFailures => ReasonCode::ConnectionRateExceeded,
+        }
+    }
+
+    /// Whether it counts against the address that it came from.
+    pub(crate) fn is_failure(self) -> bool {
+        match self {
+            Self::BadUserNameOrPassword | Self::NotAuthorized | Self::Banned => true,
+            Self::ServerUnavailable | Self::TooManyFailures => false,
+        }
+    }
+}
+
+/// Says who clients are; see [the module](self) for an example.
+///
+/// What it does is bounded by [`ServerConfig::connect_timeout`](mq_proto::ServerConfig); who has
+/// no answer by then is refused with [`Refusal::ServerUnavailable`]. Its futures may be dropped at
+/// any time, and run beside the connection: they may take their time but must not block.
+pub trait Authenticator: fmt::Debug + Send + Sync + 'static {
+    /// Who the client of a CONNECT is.
+    ///
+    /// A session belongs to the user that made it: another one with the same client identifier
+    /// begins a new session.
+    fn authenticate<'a>(&'a self, log_in: &'a LogIn) -> BoxFuture<'a, Result<Principal, Refusal>>;
+
+    /// Begins an enhanced authentication (5.0, §4.12) by the method that CONNECT names, or again
+    /// on a connection that is open. `None`, the default, where there is no such method: the client
+    /// is refused with 0x8C.
+    fn exchange(&self, method: &str, log_in: &LogIn) -> Option<Box<dyn Exchange>> {
+        let _ = (method, log_in);
+        None
+    }
+
+    /// Whether this log-in, which came as early data, has to wait until its handshake is complete;
+    /// see [the module](self) for what that is about. It is then looked at anew, with what is
+    /// known about the link by then. Default no.
+    fn waits_for_handshake(&self, log_in: &LogIn) -> bool {
+        let _ = log_in;
+        false
+    }
+}
+
+/// One enhanced authentication.
+pub trait Exchange: Send {
+    /// Takes what the client said: with CONNECT, with AUTH 0x19, or in answer to
+    /// [`Step::Continue`].
+    fn step(&mut self, data: Option<Bytes>) -> BoxFuture<'_, Result<Step, Refusal>>;
+}
+
+/// How an enhanced authentication goes on.
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// With this to the client, which has to answer.
+    Continue(Bytes),
+    /// It has succeeded.
+    Done {
+        /// Who the client is. On a connection that is open it has to be the same user as before.
+        principal: Principal,
+        /// The last that the client gets to see.
+        data: Option<Bytes>,
+    },
+}
+
+/// Says what clients may do; see [the module](self) for an example.
+///
+/// The methods are called from connections' tasks and must not block. Their answers for the last
+/// topic of each publisher are remembered as long as [`generation`](Self::generation) stays.
+pub trait Authorizer: fmt::Debug + Send + Sync + 'static {
+    /// Whether `who` may publish such messages to `topic`; asked for wills, too, at CONNECT and
+    /// when they are published.
+    fn may_publish(&self, who: &Principal, topic: &str, qos: QoS, retain: bool) -> bool;
+
+    /// Whether `who` may receive messages of `topic`.
+    fn may_receive(&self, who: &Principal, topic: &str) -> bool;
+
+    /// How much of what `filter` matches `who` may receive.
+    fn subscription(&self, who: &Principal, filter: &TopicFilter) -> Grant;
+
+    /// Changes, to a number that was never there, when one of the other answers may have changed.
+    fn generation(&self) -> u64;
+}
+
+/// How much of a subscription is granted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Grant {
+    /// Every topic that the filter matches: messages are not looked at one by one.
+    All,
+    /// Part of them: [`Authorizer::may_receive`] is asked about each topic.
+    Some,
+    /// None: the subscription is refused, with 0x87 or, before 5.0, 0x80.
+    None,
+}

@@ -1,0 +1,429 @@
+//! SCRAM-SHA-256 (RFC 5802, RFC 7677), the server's side, without channel binding.
+//!
+//! Names and passwords are printable ASCII, where `SASLprep` (RFC 4013) changes nothing.
+
+use std::{fmt, sync::Arc};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use bytes::Bytes;
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use mq_codec::ByteStr;
+use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq as _;
+
+use super::{
+    BoxFuture, Exchange, LogIn, Principal, Refusal, Step,
+    passwords::{Passwords, decode, number, three},
+};
+
+/// The method's name in CONNECT.
+pub(super) const METHOD: &str = "SCRAM-SHA-256";
+
+/// What a line of a password file calls it.
+pub(super) const NAME: &str = "scram-sha-256";
+
+/// Of new keys: four times RFC 7677's least, still only some 30 ms for a client on a Raspberry
+/// Pi 3.
+pub(super) const ITERATIONS: u32 = 16_384;
+
+/// From RFC 7677's least on.
+const ALLOWED: std::ops::RangeInclusive<u32> = 4096..=1_000_000;
+
+/// Bytes of the server's part of the nonce, before base64.
+const NONCE_LEN: usize = 18;
+
+type Key = [u8; 32];
+
+/// What the server keeps of a password: enough to check it, not enough to log in with.
+#[derive(Clone)]
+pub(super) struct StoredKeys {
+    iterations: u32,
+    salt: Vec<u8>,
+    stored: Key,
+    server: Key,
+}
+
+/// Whether a name or a password is one that both sides understand alike.
+pub(super) fn is_plain(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| (b' '..=b'~').contains(&byte))
+}
+
+fn mac(key: &[u8], parts: &[&[u8]]) -> Key {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
+    for part in parts {
+        mac.update(part);
+    }
+    mac.finalize().into_bytes().into()
+}
+
+fn hash(key: &Key) -> Key {
+    Sha256::digest(key).into()
+}
+
+impl StoredKeys {
+    pub(super) fn derive(password: &str, salt: &[u8], iterations: u32) -> Self {
+        let mut salted = Key::default();
+        pbkdf2::pbkdf2_hmac::<Sha256>(password.as_bytes(), salt, iterations, &mut salted);
+        Self {
+            iterations,
+            salt: salt.to_vec(),
+            stored: hash(&mac(&salted, &[b"Client Key"])),
+            server: mac(&salted, &[b"Server Key"]),
+        }
+    }
+
+    /// Reads `iterations$salt$stored$server`, binary parts in base64.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let (first, server) = text.rsplit_once('$').ok_or("the keys are cut short")?;
+        let (iterations, salt, stored) = three(first)?;
+        let key = |text: &str| {
+            Key::try_from(decode(text)?).map_err(|_| "a key is not of 32 bytes".to_owned())
+        };
+        Ok(Self {
+            iterations: number(iterations, ALLOWED)?,
+            salt: Some(decode(salt)?)
+                .filter(|salt| !salt.is_empty())
+                .ok_or("the salt is missing")?,
+            stored: key(stored)?,
+            server: key(server)?,
+        })
+    }
+
+    /// Whether that is the password, for a client that sends it as it is.
+    pub(super) fn verify(&self, password: &str) -> bool {
+        let own = Self::derive(password, &self.salt, self.iterations);
+        own.stored.ct_eq(&self.stored).into()
+    }
+
+    /// Keys for a user that is not there: they look like this one's, are the same each time, and
+    /// fit no password.
+    fn stand_in(&self, user: &str) -> Self {
+        let part = |what: &[u8]| mac(&self.server, &[what, user.as_bytes()]);
+        let salt = part(b"salt");
+        Self {
+            iterations: self.iterations,
+            salt: salt[..self.salt.len().min(salt.len())].to_vec(),
+            stored: part(b"stored"),
+            server: part(b"server"),
+        }
+    }
+}
+
+/// As a line of a password file has it behind the user.
+impl fmt::Display for StoredKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            iterations,
+            salt,
+            stored,
+            server,
+        } = self;
+        let [salt, stored, server] = [&salt[..], stored, server].map(|part| STANDARD.encode(part));
+        write!(f, "${NAME}${iterations}${salt}${stored}${server}")
+    }
+}
+
+/// One exchange with a client.
+///
+/// ```text
+/// client-first -> Begun -> server-first    client-final -> Asked -> server-final
+/// ```
+pub(super) struct ScramExchange {
+    passwords: Arc<Passwords>,
+    /// What CONNECT said: a user name beside the method has to be the same.
+    log_in: LogIn,
+    state: State,
+    nonce: String,
+}
+
+enum State {
+    Begun,
+    Asked(Box<Asked>),
+    Over,
+}
+
+struct Asked {
+    user: String,
+    /// The user is there.
+    is_known: bool,
+    keys: StoredKeys,
+    /// Up to the first `n=`, in base64: the client repeats it.
+    binding: String,
+    /// What both sides have said so far.
+    transcript: String,
+    nonce: String,
+}
+
+impl ScramExchange {
+    /// `None` if nobody can log in that way.
+    pub(super) fn begin(passwords: &Arc<Passwords>, log_in: &LogIn) -> Option<Self> {
+        passwords.any_scram()?;
+        Some(Self {
+            passwords: Arc::clone(passwords),
+            log_in: log_in.clone(),
+            state: State::Begun,
+            nonce: STANDARD.encode(rand::random::<[u8; NONCE_LEN]>()),
+        })
+    }
+
+    fn take(&mut self, data: &[u8]) -> Result<Step, Refusal> {
+        let text = std::str::from_utf8(data).map_err(|_| Refusal::NotAuthorized)?;
+        match std::mem::replace(&mut self.state, State::Over) {
+            State::Begun => self.first(text),
+            State::Asked(asked) => self.last(&asked, text),
+            State::Over => Err(Refusal::NotAuthorized),
+        }
+    }
+
+    fn first(&mut self, text: &str) -> Result<Step, Refusal> {
+        if self.log_in.is_too_late() {
+            return Err(Refusal::TooManyFailures);
+        }
+        let ClientFirst {
+            header,
+            bare,
+            user,
+            nonce,
+        } = ClientFirst::parse(text).ok_or(Refusal::NotAuthorized)?;
+        let beside = self.log_in.user_name.as_ref();
+        if beside.is_some_and(|name| **name != *user) {
+            return Err(Refusal::BadUserNameOrPassword);
+        }
+        let known = self.passwords.scram(&user);
+        let is_known = known.is_some();
+        let keys = if let Some(keys) = known {
+            keys.clone()
+        } else {
+            let any = self.passwords.any_scram();
+            any.ok_or(Refusal::NotAuthorized)?.stand_in(&user)
+        };
+        let nonce = format!("{nonce}{}", self.nonce);
+        let salt = STANDARD.encode(&keys.salt);
+        let said = format!("r={nonce},s={salt},i={}", keys.iterations);
+        self.state = State::Asked(Box::new(Asked {
+            user,
+            is_known,
+            keys,
+            binding: STANDARD.encode(header),
+            transcript: format!("{bare},{said}"),
+            nonce,
+        }));
+        Ok(Step::Continue(said.into()))
+    }
+
+    fn last(&self, asked: &Asked, text: &str) -> Result<Step, Refusal> {
+        let wrong = Refusal::BadUserNameOrPassword;
+        let (without_proof, proof) = text.rsplit_once(",p=").ok_or(Refusal::NotAuthorized)?;
+        let expected = format!("c={},r={}", asked.binding, asked.nonce);
+        // Extensions may follow; none is known, so none is mandatory.
+        let rest = without_proof.strip_prefix(&expected);
+        if !rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(',')) {
+            return Err(Refusal::NotAuthorized);
+        }
+        let proof = STANDARD.decode(proof).ok();
+        let proof = proof.and_then(|proof| Key::try_from(proof).ok());
+        let mut client_key = proof.ok_or(Refusal::NotAuthorized)?;
+        let said = format!("{},{without_proof}", asked.transcript);
+        let signature = mac(&asked.keys.stored, &[said.as_bytes()]);
+        for (byte, mask) in client_key.iter_mut().zip(signature) {
+            *byte ^= mask;
+        }
+        let is_right: bool = hash(&client_key).ct_eq(&asked.keys.stored).into();
+        if !is_right || !asked.is_known {
+            return Err(wrong);
+        }
+        let user = ByteStr::new(asked.user.as_str()).map_err(|_| wrong)?;
+        let signature = mac(&asked.keys.server, &[said.as_bytes()]);
+        Ok(Step::Done {
+            principal: Principal::new(Some(user), &self.log_in.client_id),
+            data: Some(format!("v={}", STANDARD.encode(signature)).into()),
+        })
+    }
+}
+
+impl Exchange for ScramExchange {
+    fn step(&mut self, data: Option<Bytes>) -> BoxFuture<'_, Result<Step, Refusal>> {
+        // Fast enough to be done at once: the slow part is the client's.
+        let step = match data {
+            Some(data) => self.take(&data),
+            // The client lets the server speak first, which has nothing to say (RFC 4422 §3.3).
+            None => Err(Refusal::NotAuthorized),
+        };
+        Box::pin(std::future::ready(step))
+    }
+}
+
+/// `n,,n=user,r=nonce`
+struct ClientFirst<'a> {
+    /// `n,,`
+    header: &'a str,
+    /// What is behind it.
+    bare: &'a str,
+    user: String,
+    nonce: &'a str,
+}
+
+impl<'a> ClientFirst<'a> {
+    fn parse(text: &'a str) -> Option<Self> {
+        // With `y` the client could bind to a channel and takes it that the server cannot: right.
+        let rest = text
+            .strip_prefix("n,")
+            .or_else(|| text.strip_prefix("y,"))?;
+        let (other, bare) = rest.split_once(',')?;
+        let header = &text[..text.len() - bare.len()];
+        let (user, rest) = bare.strip_prefix("n=")?.split_once(',')?;
+        let nonce = rest.strip_prefix("r=")?;
+        let nonce = nonce.split_once(',').map_or(nonce, |(nonce, _)| nonce);
+        if nonce.is_empty() || !is_plain(nonce) || !is_plain(user) {
+            return None;
+        }
+        // Nobody acts for somebody else here.
+        if !other.is_empty() && other.strip_prefix("a=")? != user {
+            return None;
+        }
+        Some(Self {
+            header,
+            bare,
+            user: unescape(user)?,
+            nonce,
+        })
+    }
+}
+
+/// `=2C` is a comma and `=3D` an equals sign.
+fn unescape(name: &str) -> Option<String> {
+    let mut parts = name.split('=');
+    let mut user = parts.next()?.to_owned();
+    for part in parts {
+        let (sign, rest) = part.split_at_checked(2)?;
+        user.push(match sign {
+            "2C" => ',',
+            "3D" => '=',
+            _ => return None,
+        });
+        user.push_str(rest);
+    }
+    Some(user)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The example of RFC 7677 §3.
+    const SALT: &str = "W22ZaJ0SNY7soEsUEjb6gQ==";
+    const CLIENT_FIRST: &str = "n,,n=user,r=rOprNGfwEbeRWgbNEkqO";
+    const SERVER_FIRST: &str = "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,\
+                                s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096";
+    const CLIENT_FINAL: &str = "c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,\
+                                p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=";
+    const SERVER_FINAL: &str = "v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=";
+
+    fn exchange(user_name: Option<&str>) -> ScramExchange {
+        let keys = StoredKeys::derive("pencil", &decode(SALT).unwrap(), 4096);
+        let passwords = Passwords::parse(&format!("user:{keys}\n")).unwrap();
+        let mut log_in = LogIn::new(ByteStr::new("c").unwrap());
+        log_in.user_name = user_name.map(|name| ByteStr::new(name).unwrap());
+        let mut exchange = ScramExchange::begin(&Arc::new(passwords), &log_in).unwrap();
+        exchange.nonce = "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0".to_owned();
+        exchange
+    }
+
+    fn said(step: Result<Step, Refusal>) -> String {
+        match step.unwrap() {
+            Step::Continue(data) => String::from_utf8(data.to_vec()).unwrap(),
+            Step::Done { data, principal } => {
+                assert_eq!(principal.user(), Some("user"));
+                String::from_utf8(data.unwrap().to_vec()).unwrap()
+            }
+        }
+    }
+
+    #[test]
+    fn the_example_of_rfc_7677_goes_through() {
+        for user_name in [None, Some("user")] {
+            let mut exchange = exchange(user_name);
+            assert_eq!(said(exchange.take(CLIENT_FIRST.as_bytes())), SERVER_FIRST);
+            assert_eq!(said(exchange.take(CLIENT_FINAL.as_bytes())), SERVER_FINAL);
+            assert!(
+                exchange.take(CLIENT_FINAL.as_bytes()).is_err(),
+                "it is over"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_refused() {
+        for first in [
+            "",
+            "n,,n=user",
+            "n,,r=x,n=user",
+            "p=tls-unique,,n=user,r=x",
+            "n,a=other,n=user,r=x",
+            "n,,m=ext,n=user,r=x",
+            "n,,n=us=er,r=x",
+            "n,,n=,r=x",
+            "n,,n=user,r=",
+        ] {
+            let mut exchange = exchange(None);
+            assert!(exchange.take(first.as_bytes()).is_err(), "{first}");
+        }
+        assert!(
+            exchange(Some("other"))
+                .take(CLIENT_FIRST.as_bytes())
+                .is_err()
+        );
+        for last in [
+            "",
+            "c=biws,r=rOprNGfwEbeRWgbNEkqO,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=",
+            &CLIENT_FINAL.replace("biws", "eSws"),
+            &CLIENT_FINAL.replace("p=d", "p=e"),
+            &CLIENT_FINAL.replace("ndVQ=", ""),
+            &CLIENT_FINAL.replace(",p=", ",x=1,p="),
+        ] {
+            let mut exchange = exchange(None);
+            exchange.take(CLIENT_FIRST.as_bytes()).unwrap();
+            assert!(exchange.take(last.as_bytes()).is_err(), "{last}");
+        }
+    }
+
+    #[test]
+    fn a_user_that_is_not_there_is_asked_the_same_and_refused_at_the_end() {
+        let asked = || {
+            let mut exchange = exchange(None);
+            let first = said(exchange.take(b"n,,n=nobody,r=x"));
+            let nonce = first.split_once(',').unwrap().0.to_owned();
+            let last = format!("c=biws,{nonce},p={}", STANDARD.encode([7; 32]));
+            assert!(exchange.take(last.as_bytes()).is_err());
+            first
+        };
+        let first = asked();
+        assert!(first.ends_with(",i=4096") && !first.contains(SALT));
+        assert_eq!(first, asked(), "its salt is the same each time");
+    }
+
+    #[test]
+    fn names_with_commas_are_unescaped() {
+        assert_eq!(unescape("a=2Cb=3D=3D").as_deref(), Some("a,b=="));
+        assert_eq!(unescape("a=2"), None);
+        assert_eq!(unescape("a=20"), None);
+    }
+
+    #[test]
+    fn keys_are_read_as_they_are_written() {
+        let keys = StoredKeys::derive("pencil", b"salt", 4096);
+        let text = keys.to_string();
+        let rest = text.strip_prefix("$scram-sha-256$").unwrap();
+        let read = StoredKeys::parse(rest).unwrap();
+        assert!(read.verify("pencil") && !read.verify("pencils"));
+        for odd in [
+            "",
+            "4096",
+            "4095$c2FsdA==$$",
+            "4096$$YQ==$YQ==",
+            "4096$c2FsdA==$YQ==$YQ==",
+        ] {
+            assert!(StoredKeys::parse(odd).is_err(), "{odd}");
+        }
+    }
+}
