@@ -1,6 +1,6 @@
 module suite
 
-go 1.21
+go 1.18
 
 require github.com/256dpi/gomqtt v0.14.4
 

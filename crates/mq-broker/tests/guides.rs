@@ -1,0 +1,290 @@
+//! The guides in `docs/`, run as they are written.
+//!
+//! All `sh` blocks of a page are one script. It runs in a folder of its own: `/etc`, `/var/lib`,
+//! `/run` and `/usr/local` mean folders in there, ports are ones that are free, and what only root
+//! may do is done by stand-ins: `systemctl` starts what the unit says, waits until the program says
+//! that it is ready, and reloads and stops it as the unit says.
+
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::print_stdout, reason = "skips are to be seen")]
+
+use std::{
+    fs,
+    net::{TcpListener, UdpSocket},
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// A stand-in for systemd: one service, whose unit is where it was installed.
+const SYSTEMCTL: &str = r#"#!/usr/bin/env python3
+import os, signal, socket, subprocess, sys, time
+
+root = os.environ["ROOT"]
+unit = root + "/etc/systemd/system/mqbroker.service"
+pid_file = root + "/pid"
+asked = [word for word in sys.argv[1:] if not word.startswith("--") and word != "mqbroker"][0]
+
+def field(name):
+    [line] = [line for line in open(unit) if line.startswith(name + "=")]
+    return line.split("=", 1)[1].strip()
+
+def start():
+    for folder in ("/var/lib/mqbroker", "/run/mqbroker"):
+        os.makedirs(root + folder, mode=0o700, exist_ok=True)
+    assert field("Type") == "notify"
+    told = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    place = root + "/notify"
+    if os.path.exists(place):
+        os.remove(place)
+    told.bind(place)
+    told.settimeout(20)
+    log = open(root + "/log", "a")
+    program = subprocess.Popen(field("ExecStart").split(), stdin=subprocess.DEVNULL,
+        stdout=log, stderr=log, start_new_session=True,
+        env=dict(os.environ, NOTIFY_SOCKET=place))
+    open(pid_file, "w").write(str(program.pid))
+    while b"READY=1" not in told.recv(1000):
+        pass
+
+def stop():
+    pid = int(open(pid_file).read())
+    os.remove(pid_file)
+    os.kill(pid, signal.SIGTERM)
+    for _ in range(200):
+        try:
+            if open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0] == "Z":
+                return
+        except OSError:
+            return
+        time.sleep(0.05)
+    sys.exit("it does not end")
+
+if asked in ("start", "enable"):
+    start()
+elif asked == "stop":
+    stop()
+elif asked == "restart":
+    stop()
+    start()
+elif asked == "reload":
+    command = field("ExecReload").replace("$MAINPID", open(pid_file).read())
+    subprocess.run(command.split(), check=True)
+    time.sleep(1)
+elif asked != "daemon-reload":
+    sys.exit("what is " + asked)
+"#;
+
+/// A stand-in for install(1) that leaves groups alone.
+const INSTALL: &str = r#"#!/bin/bash
+words=()
+while [ $# -gt 0 ]; do
+    case $1 in -g) shift ;; *) words+=("$1") ;; esac
+    shift
+done
+exec /usr/bin/install "${words[@]}"
+"#;
+
+/// What a guide runs in.
+struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Self { folder };
+        for name in [
+            "bin",
+            "deploy/systemd",
+            "etc/systemd/system",
+            "var/lib",
+            "run",
+            "usr/local/bin",
+        ] {
+            fs::create_dir_all(place.path(name)).unwrap();
+        }
+        place.program("systemctl", SYSTEMCTL);
+        place.program("install", INSTALL);
+        // What only root may do.
+        for name in ["useradd", "chgrp", "chown"] {
+            place.program(name, "#!/bin/sh\nexit 0\n");
+        }
+        for name in ["mqbroker", "mqbench"] {
+            let program = built(name);
+            if program.exists() {
+                for link in [place.path(name), place.path("usr/local/bin").join(name)] {
+                    std::os::unix::fs::symlink(&program, link).unwrap();
+                }
+            }
+        }
+        let unit = "deploy/systemd/mqbroker.service";
+        let text = fs::read_to_string(repository().join(unit)).unwrap();
+        fs::write(place.path(unit), place.moved(&text)).unwrap();
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn program(&self, name: &str, text: &str) {
+        let path = self.path("bin").join(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// A text with the machine's folders being those in here.
+    fn moved(&self, text: &str) -> String {
+        let root = self.folder.path().to_str().unwrap();
+        ["/etc/", "/var/lib/", "/run/", "/usr/local/"]
+            .iter()
+            .fold(text.to_owned(), |text, folder| {
+                text.replace(folder, &format!("{root}{folder}"))
+            })
+    }
+
+    /// Runs a guide; `before` makes what it takes for granted.
+    fn run(&self, name: &str, before: &str) {
+        let page = fs::read_to_string(repository().join("docs").join(name)).unwrap();
+        let mut script = format!("set -euo pipefail\n{before}\n");
+        let mut blocks = 0;
+        for block in page.split("\n```sh\n").skip(1) {
+            script.push_str(block.split("\n```").next().unwrap());
+            script.push('\n');
+            blocks += 1;
+        }
+        assert!(blocks > 3, "{name} has {blocks} blocks");
+        let mut script = self.moved(&script);
+        for port in ["8883", "14567", "8084", "9883"] {
+            script = script.replace(port, &free_port().to_string());
+        }
+        let path = std::env::var("PATH").unwrap();
+        let (own, local) = (self.path("bin"), self.path("usr/local/bin"));
+        let output = Command::new("bash")
+            .arg("-c")
+            .arg(script)
+            .current_dir(self.folder.path())
+            .env(
+                "PATH",
+                format!("{}:{}:{path}", own.display(), local.display()),
+            )
+            .env("ROOT", self.folder.path())
+            .env("RUST_LOG", "info")
+            .output()
+            .unwrap();
+        let said = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        let log = fs::read_to_string(self.path("log")).unwrap_or_default();
+        assert!(
+            output.status.success(),
+            "{name}: {}\n{}\n{}\nthe broker:\n{log}",
+            output.status,
+            said(&output.stdout),
+            said(&output.stderr)
+        );
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // Where a guide failed or leaves it, its broker still runs.
+        if let Ok(pid) = fs::read_to_string(self.path("pid"))
+            && let Ok(pid) = pid.parse()
+        {
+            let pid = nix::unistd::Pid::from_raw(pid);
+            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+        }
+    }
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// A program of this workspace.
+fn built(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_BIN_EXE_mqbroker")).with_file_name(name)
+}
+
+/// One that nobody has now, for TCP and UDP.
+fn free_port() -> u16 {
+    loop {
+        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let port = udp.local_addr().unwrap().port();
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// Whether the programs that a guide uses are here; says so where one is not.
+fn can_run(programs: &[&str]) -> bool {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let is_here = |program: &str| {
+        built(program).exists()
+            || path
+                .split(':')
+                .any(|folder| Path::new(folder).join(program).exists())
+    };
+    let missing = programs.iter().find(|program| !is_here(program));
+    if let Some(program) = missing {
+        println!("skipped: there is no {program}");
+        let is_ci = std::env::var("CI").as_deref() == Ok("true");
+        assert!(!is_ci, "CI has to have {program}");
+    }
+    missing.is_none()
+}
+
+const UNIT: &str = "install -m 644 deploy/systemd/mqbroker.service /etc/systemd/system/";
+
+#[test]
+fn a_service_with_tls_and_quic() {
+    if can_run(&[
+        "bash",
+        "python3",
+        "openssl",
+        "curl",
+        "mosquitto_pub",
+        "mqbench",
+    ]) {
+        Place::new().run("systemd.md", "");
+    }
+}
+
+#[test]
+fn devices_with_certificates() {
+    if can_run(&["bash", "python3", "openssl", "mosquitto_pub", "mqbench"]) {
+        Place::new().run("mtls.md", UNIT);
+    }
+}
+
+#[test]
+fn moving_from_mosquitto() {
+    let mosquitto = r"
+mkdir -p /etc/mosquitto
+cd /etc/mosquitto
+for user in operator sensor; do
+    touch passwords
+    mosquitto_passwd -b passwords $user secret 2>/dev/null
+done
+openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 \
+    -subj /CN=localhost -addext subjectAltName=DNS:localhost -keyout server.key -out server.pem
+cat >acl <<'END'
+user operator
+topic readwrite #
+
+pattern readwrite sensors/%u/#
+END
+echo 'listener 8883' >mosquitto.conf
+";
+    if can_run(&[
+        "bash",
+        "python3",
+        "openssl",
+        "mosquitto_pub",
+        "mosquitto_passwd",
+    ]) {
+        Place::new().run("from-mosquitto.md", &format!("{UNIT}\n{mosquitto}"));
+    }
+}
