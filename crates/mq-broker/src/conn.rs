@@ -137,7 +137,8 @@ impl Conn {
             if !want_read {
                 self.connection.excuse_silence(now);
             }
-            let deadline = self.connection.poll_timeout();
+            let expires_at = self.principal.as_ref().and_then(Principal::expires_at);
+            let deadline = earlier(self.connection.poll_timeout(), expires_at);
             if let Some(at) = deadline
                 && (timer.is_elapsed() || timer.deadline() > at.into())
             {
@@ -178,8 +179,11 @@ impl Conn {
                     }
                 }
                 () = timer.as_mut(), if !closed && deadline.is_some() => {
-                    if want_read {
-                        self.connection.handle_timeout(Instant::now());
+                    let now = Instant::now();
+                    if expires_at.is_some_and(|at| at <= now) {
+                        self.leave(ReasonCode::MaximumConnectTime);
+                    } else if want_read {
+                        self.connection.handle_timeout(now);
                     }
                 }
                 outcome = self.authentication.outcome(), if !closed => {
@@ -577,6 +581,11 @@ impl Conn {
             self.expiry = bounded_expiry(seconds, self.settings.max_session_expiry);
         }
     }
+}
+
+/// The earlier of two times that may not be there.
+fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    one.into_iter().chain(other).min()
 }
 
 /// How long a session lives that asks for `seconds`, where `maximum` is the longest that one may;

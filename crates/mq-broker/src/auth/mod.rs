@@ -85,7 +85,7 @@ mod passwords;
 mod scram;
 mod throttle;
 
-use std::{any::Any, fmt, net::SocketAddr, pin::Pin, sync::Arc};
+use std::{any::Any, fmt, net::SocketAddr, pin::Pin, sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use mq_codec::{ByteStr, QoS, ReasonCode, TopicFilter, Version};
@@ -211,6 +211,7 @@ struct PrincipalInner {
     user: Option<ByteStr>,
     client_id: ByteStr,
     data: Option<Arc<dyn Any + Send + Sync>>,
+    expires_at: Option<Instant>,
     /// What an access file says about it.
     rights: acl::CachedRights,
 }
@@ -243,8 +244,29 @@ impl Principal {
             user: user.map(|user| user.detached()),
             client_id: client_id.detached(),
             data,
+            expires_at: None,
             rights: acl::CachedRights::default(),
         }))
+    }
+
+    /// The same for no longer than until then: the connection ends, for 5.0 clients with 0xA0.
+    #[must_use]
+    pub fn until(self, expires_at: Instant) -> Self {
+        let Self(this) = self;
+        Self(Arc::new(PrincipalInner {
+            user: this.user.clone(),
+            client_id: this.client_id.clone(),
+            data: this.data.clone(),
+            expires_at: Some(expires_at),
+            rights: acl::CachedRights::default(),
+        }))
+    }
+
+    /// When its connection ends at the latest; `None`, unless [`until`](Self::until) has said it,
+    /// for never.
+    #[must_use]
+    pub fn expires_at(&self) -> Option<Instant> {
+        self.0.expires_at
     }
 
     /// The name that was proven; `None` if the client gave none.
