@@ -291,6 +291,29 @@ mod tests {
         let authority = mq_transport::ServerIdentity::self_signed().unwrap();
         fs::write(place("ca"), authority.certificate_pem()).unwrap();
         assert_eq!(check(&config), [""; 0]);
+        #[cfg(feature = "jwt")]
+        {
+            fs::write(
+                &config,
+                format!("{text}[auth.jwt]\nkeys = {:?}\n", place("jwks")),
+            )
+            .unwrap();
+            fs::write(
+                place("jwks"),
+                r#"{"keys": [{"kty": "RSA"}, {"kty": "EC"}]}"#,
+            )
+            .unwrap();
+            let wrong = check(&config);
+            assert_eq!(wrong.len(), 2, "{wrong:?}");
+            assert!(
+                wrong[0].ends_with("jwks: keys[0]: `n` is missing"),
+                "{wrong:?}"
+            );
+            assert!(
+                wrong[1].ends_with("jwks: keys[1]: `crv` is missing"),
+                "{wrong:?}"
+            );
+        }
         fs::write(&config, "listen = [\"x\"]").unwrap();
         assert_eq!(check(&config).len(), 1);
     }

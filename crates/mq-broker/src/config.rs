@@ -15,7 +15,7 @@ use serde::Deserialize;
 use crate::Quotas;
 use crate::{
     AdminSettings, Durability, Error, Settings, StoreFile,
-    auth::{AccessFiles, CertificateUser},
+    auth::{AccessFiles, CertificateUser, JwtSettings},
 };
 
 /// The configuration file. Every key is optional and unknown keys are errors.
@@ -55,6 +55,15 @@ use crate::{
 /// certificate_user = "cn"         # or san-dns, san-uri, san-email; not the user if absent
 /// allow_anonymous = false         # whether clients that say nothing of themselves get in
 /// failures_per_minute = 10        # of log-ins from one address; 0 is no limit
+///
+/// [auth.jwt]                      # tokens are no passwords if absent
+/// keys = "/etc/mqbroker/jwks.json"           # of who makes them; RFC 7517
+/// issuer = "https://id.example"   # `iss`; anything if absent
+/// audience = "mqtt"               # `aud`; only tokens without one if absent
+/// user_claim = "sub"              # the user
+/// client_id_claim = "client_id"   # has to be the client identifier; not looked at if absent
+/// leeway_s = 5                    # between the clocks
+/// disconnect_at_expiry = true     # whether the connection ends with the token
 ///
 /// [limits]
 /// max_packet_size = 1048576       # bytes
@@ -96,10 +105,64 @@ pub struct AuthConfig {
     pub acl_file: Option<PathBuf>,
     /// Takes the user from the client's certificate; needs `tls.client_ca`.
     pub certificate_user: Option<CertificateUser>,
+    /// Takes tokens as passwords.
+    pub jwt: Option<JwtConfig>,
     /// Lets clients in that bring neither user name nor password nor certificate. Default no.
     pub allow_anonymous: bool,
     /// See [`Settings::failures_per_minute`]; 0 is no limit.
     pub failures_per_minute: Option<u32>,
+}
+
+/// The `[auth.jwt]` table; see [`JwtSettings`].
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JwtConfig {
+    /// The public keys of who makes the tokens.
+    pub keys: PathBuf,
+    /// Who makes them.
+    pub issuer: Option<String>,
+    /// Who they are for.
+    pub audience: Option<String>,
+    /// The claim that is the user; `sub` if absent.
+    pub user_claim: Option<String>,
+    /// The claim that is the client identifier.
+    pub client_id_claim: Option<String>,
+    /// Seconds that the clocks may differ; 5 if absent.
+    pub leeway_s: Option<u64>,
+    /// Whether the connection ends with the token; it does if absent.
+    pub disconnect_at_expiry: Option<bool>,
+}
+
+impl JwtConfig {
+    /// What a clock that is set by anybody at all is never wrong by.
+    const LONGEST_LEEWAY_S: u64 = 300;
+
+    fn into_settings(self) -> Result<JwtSettings, String> {
+        if cfg!(not(feature = "jwt")) {
+            return Err(
+                "auth.jwt: this build takes no tokens: its feature `jwt` is off".to_owned(),
+            );
+        }
+        let mut settings = JwtSettings::new(self.keys);
+        settings.issuer = self.issuer;
+        settings.audience = self.audience;
+        set(&mut settings.user_claim, self.user_claim);
+        settings.client_id_claim = self.client_id_claim;
+        if let Some(seconds) = self.leeway_s {
+            if seconds > Self::LONGEST_LEEWAY_S {
+                return Err(format!(
+                    "auth.jwt.leeway_s: {seconds} is more than {}: set the clocks instead",
+                    Self::LONGEST_LEEWAY_S
+                ));
+            }
+            settings.leeway = Duration::from_secs(seconds);
+        }
+        set(
+            &mut settings.disconnect_at_expiry,
+            self.disconnect_at_expiry,
+        );
+        Ok(settings)
+    }
 }
 
 impl AuthConfig {
@@ -111,15 +174,17 @@ impl AuthConfig {
             password_file: self.password_file,
             acl_file: self.acl_file,
             certificate_user: self.certificate_user,
+            jwt: self.jwt.map(JwtConfig::into_settings).transpose()?,
             allow_anonymous: self.allow_anonymous,
         };
         if files.password_file.is_none()
             && files.certificate_user.is_none()
+            && files.jwt.is_none()
             && !files.allow_anonymous
         {
             return Err(
-                "auth: nobody could log in: give password_file, certificate_user or \
-                 `allow_anonymous = true`"
+                "auth: nobody could log in: give password_file, certificate_user, the table jwt \
+                 or `allow_anonymous = true`"
                     .to_owned(),
             );
         }
@@ -546,6 +611,36 @@ mod tests {
         assert_eq!(settings.failures_per_minute, NonZeroU32::new(10));
     }
 
+    #[cfg(feature = "jwt")]
+    #[test]
+    fn tokens_have_a_table_of_their_own() {
+        let read = |text: &str| read(text).unwrap().access_files.unwrap().jwt.unwrap();
+        let default = JwtSettings::new("k".into());
+        assert_eq!(read("[auth.jwt]\nkeys = \"k\"\n"), default);
+        let mut all = default;
+        all.issuer = Some("i".to_owned());
+        all.audience = Some("a".to_owned());
+        all.user_claim = "name".to_owned();
+        all.client_id_claim = Some("device".to_owned());
+        all.leeway = Duration::ZERO;
+        all.disconnect_at_expiry = false;
+        let text = "[auth.jwt]\nkeys = \"k\"\nissuer = \"i\"\naudience = \"a\"\n\
+                    user_claim = \"name\"\nclient_id_claim = \"device\"\nleeway_s = 0\n\
+                    disconnect_at_expiry = false\n";
+        assert_eq!(read(text), all);
+    }
+
+    #[cfg(not(feature = "jwt"))]
+    #[test]
+    fn tokens_are_refused_in_a_build_without_them() {
+        let error = read("[auth.jwt]\nkeys = \"k\"\n").unwrap_err();
+        assert!(
+            error.contains("auth.jwt: this build takes no tokens"),
+            "{error}"
+        );
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+
     #[test]
     fn mistakes_are_named_with_line_and_key() {
         for (text, part) in [
@@ -554,6 +649,12 @@ mod tests {
             (
                 "[auth]\ncertificate_user = \"ou\"\n",
                 "line 2: unknown variant `ou`",
+            ),
+            ("[auth.jwt]\n", "missing field `keys`"),
+            #[cfg(feature = "jwt")]
+            (
+                "[auth.jwt]\nkeys = \"k\"\nleeway_s = 301\n",
+                "auth.jwt.leeway_s: 301 is more than 300",
             ),
             ("[store]\n", "missing field `path`"),
             (

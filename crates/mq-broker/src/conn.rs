@@ -148,15 +148,13 @@ impl Conn {
             // Nothing leaves before what it follows from is in the store.
             let settled = self.publisher.journal.is_settled();
             let resumes_at = self.pace.resumes_at(now);
-            let is_undecided = self.entering.is_some() && self.authentication.is_working();
-            let want_read = !is_blocked
-                && !is_undecided
-                && resumes_at.is_none()
-                && self.connection.outbox().len() < READ_LIMIT;
+            let want_read = !is_blocked && resumes_at.is_none() && self.wants_more();
             if !want_read {
                 self.connection.excuse_silence(now);
             }
-            let deadline = self.connection.poll_timeout();
+            let expires_at = self.principal.as_ref().and_then(Principal::expires_at);
+            let deadline = earlier(self.connection.poll_timeout(), expires_at);
+            let deadline = earlier(deadline, resumes_at);
             if let Some(at) = deadline
                 && (timer.is_elapsed() || timer.deadline() > at.into())
             {
@@ -205,10 +203,12 @@ impl Conn {
                         session.remind();
                     }
                 }
-                () = optional(resumes_at.map(|at| sleep_until(at.into()))), if !closed => {}
                 () = timer.as_mut(), if !closed && deadline.is_some() => {
-                    if want_read {
-                        self.connection.handle_timeout(Instant::now());
+                    let now = Instant::now();
+                    if expires_at.is_some_and(|at| at <= now) {
+                        self.leave(ReasonCode::MaximumConnectTime);
+                    } else if want_read {
+                        self.connection.handle_timeout(now);
                     }
                 }
                 outcome = self.authentication.outcome(), if !closed => {
@@ -222,6 +222,13 @@ impl Conn {
                 }
             }
         }
+    }
+
+    /// Whether what the client sends can be handled now: it has been let in or not, and it takes what
+    /// answers it.
+    fn wants_more(&mut self) -> bool {
+        let is_undecided = self.entering.is_some() && self.authentication.is_working();
+        !is_undecided && self.connection.outbox().len() < READ_LIMIT
     }
 
     fn progressed(&mut self, progress: Result<Progress, mq_transport::Error>) {
@@ -642,6 +649,11 @@ impl Conn {
             self.expiry = bounded_expiry(seconds, self.settings.max_session_expiry);
         }
     }
+}
+
+/// The earlier of two times that may not be there.
+fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    one.into_iter().chain(other).min()
 }
 
 /// How long a session lives that asks for `seconds`, where `maximum` is the longest that one may;

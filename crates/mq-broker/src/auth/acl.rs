@@ -36,7 +36,19 @@ enum Access {
 
 /// A topic filter, taken apart.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Filter(Vec<Level>);
+pub(super) struct Filter(Vec<Level>);
+
+/// What stands for names in rules.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Marks {
+    pub(super) user: &'static str,
+    pub(super) client_id: &'static str,
+}
+
+const MARKS: Marks = Marks {
+    user: "%u",
+    client_id: "%c",
+};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Level {
@@ -197,21 +209,30 @@ impl Access {
 
 impl Pattern {
     /// The pattern as a rule for one client; `None` if it says nothing about it.
-    ///
-    /// What is filled in stands for itself and nothing else. A name with `/`, `+` or `#` would
-    /// reach beyond the one level, or the part of it, that the pattern has for it: then what the
-    /// pattern allows is allowed to nobody, and what it denies is denied from that level on. Nor
-    /// does a name reach the topics that begin with `$`.
     fn of(&self, who: &Principal) -> Option<Filter> {
         let denies = self.access == Access::Deny;
-        let mut levels = Vec::with_capacity(self.filter.0.len());
-        for (at, level) in self.filter.0.iter().enumerate() {
+        self.filter.filled(MARKS, denies, who)
+    }
+}
+
+impl Filter {
+    /// The filter with a client's names in place of the marks; `None` if it says nothing about that
+    /// client.
+    ///
+    /// What is filled in stands for itself and nothing else. A name with `/`, `+` or `#` would
+    /// reach beyond the one level, or the part of it, that the filter has for it: then what a rule
+    /// allows is allowed to nobody, and what it denies is denied from that level on. Nor does a
+    /// name reach the topics that begin with `$`.
+    pub(super) fn filled(&self, marks: Marks, denies: bool, who: &Principal) -> Option<Self> {
+        let mut levels = Vec::with_capacity(self.0.len());
+        for (at, level) in self.0.iter().enumerate() {
             let Level::Name(name) = level else {
                 levels.push(level.clone());
                 continue;
             };
-            let (filled, is_safe) = fill_in(name, who)?;
-            let is_hidden = at == 0 && filled.starts_with('$') && !name.starts_with('$');
+            let (filled, is_safe) = fill_in(name, marks, who)?;
+            let says_so = name.starts_with('$') && !marks.begin(name);
+            let is_hidden = at == 0 && filled.starts_with('$') && !says_so;
             match (denies, is_safe) {
                 (true, false) => {
                     levels.push(Level::Hash);
@@ -226,37 +247,38 @@ impl Pattern {
     }
 }
 
-/// One level with the user name for `%u` and the client identifier for `%c`, and whether that is
-/// one level and has no wildcards; `None` if there is no user name.
-fn fill_in(name: &str, who: &Principal) -> Option<(String, bool)> {
+impl Marks {
+    /// Whether a level begins with one of them.
+    fn begin(self, name: &str) -> bool {
+        name.starts_with(self.user) || name.starts_with(self.client_id)
+    }
+}
+
+/// One level with the user name and the client identifier in place of their marks, and whether
+/// that is one level and has no wildcards; `None` if there is no user name.
+fn fill_in(name: &str, marks: Marks, who: &Principal) -> Option<(String, bool)> {
     let mut filled = String::new();
     let mut is_safe = true;
     let mut rest = name;
-    while let Some(at) = rest.find('%') {
-        let (before, mark) = rest.split_at(at);
-        filled.push_str(before);
-        let value = if mark.starts_with("%u") {
-            Some(who.user()?)
-        } else if mark.starts_with("%c") {
-            Some(who.client_id())
+    while let Some(next) = rest.chars().next() {
+        let (value, after) = if let Some(after) = rest.strip_prefix(marks.user) {
+            (who.user()?, after)
+        } else if let Some(after) = rest.strip_prefix(marks.client_id) {
+            (who.client_id(), after)
         } else {
-            None
+            filled.push(next);
+            rest = &rest[next.len_utf8()..];
+            continue;
         };
-        if let Some(value) = value {
-            is_safe &= !value.contains(['/', '+', '#']);
-            filled.push_str(value);
-            rest = &mark[2..];
-        } else {
-            filled.push('%');
-            rest = &mark[1..];
-        }
+        is_safe &= !value.contains(['/', '+', '#']);
+        filled.push_str(value);
+        rest = after;
     }
-    filled.push_str(rest);
     Some((filled, is_safe))
 }
 
 impl Filter {
-    fn new(text: &str) -> Self {
+    pub(super) fn new(text: &str) -> Self {
         let levels = text.split('/').map(|level| match level {
             "+" => Level::Plus,
             "#" => Level::Hash,
@@ -271,7 +293,7 @@ impl Filter {
     }
 
     /// Whether it matches a topic.
-    fn matches(&self, topic: &str) -> bool {
+    pub(super) fn matches(&self, topic: &str) -> bool {
         // `[MQTT-4.7.2-1]`
         if topic.starts_with('$') != self.is_hidden() {
             return false;
@@ -290,12 +312,12 @@ impl Filter {
     }
 
     /// Whether it matches all that `other` matches.
-    fn covers(&self, other: &Self) -> bool {
+    pub(super) fn covers(&self, other: &Self) -> bool {
         self.is_hidden() == other.is_hidden() && covers(&self.0, &other.0)
     }
 
     /// Whether there is a topic that both match.
-    fn overlaps(&self, other: &Self) -> bool {
+    pub(super) fn overlaps(&self, other: &Self) -> bool {
         self.is_hidden() == other.is_hidden() && overlap(&self.0, &other.0)
     }
 }

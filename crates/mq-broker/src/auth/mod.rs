@@ -1,8 +1,8 @@
 //! Who comes in, and what they may do.
 //!
 //! An [`Authenticator`] says who a client is, an [`Authorizer`] what it may publish and receive.
-//! [`FileAccess`] is both, from a password file and an access file; `docs/access.md` tells their
-//! form. Without either, whoever reaches a listener gets in and may do everything.
+//! [`FileAccess`] is both, from files of passwords, of keys that tokens are signed by, and of rules;
+//! `docs/access.md` tells their form. Without either, whoever reaches a listener gets in and may do everything.
 //!
 //! ```
 //! use mq_broker::{Broker, Settings, auth::*};
@@ -61,9 +61,9 @@
 //! then, too. It cannot be replayed: a ticket is taken once (RFC 8446 §8.1), and a copy of the
 //! datagrams finds it gone. What is left:
 //!
-//! - The password of such a CONNECT is encrypted under the ticket alone, without forward secrecy:
-//!   who gets at the ticket later, or at a [`ticket_file`](crate::Settings::ticket_file), can read
-//!   it.
+//! - The password, or the token, of such a CONNECT is encrypted under the ticket alone, without
+//!   forward secrecy: who gets at the ticket later, or at a
+//!   [`ticket_file`](crate::Settings::ticket_file), can read it.
 //! - Single use rests on one broker's memory. Where two share tickets, or an old copy of the ticket
 //!   file is put back, an attacker can have it twice.
 //! - A client that resumes does not show its certificate again; the one of the earlier connection
@@ -81,11 +81,12 @@ mod authentication;
 mod certificate;
 mod files;
 mod guard;
+mod jwt;
 mod passwords;
 mod scram;
 mod throttle;
 
-use std::{any::Any, fmt, net::SocketAddr, pin::Pin, sync::Arc};
+use std::{any::Any, fmt, net::SocketAddr, pin::Pin, sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use mq_codec::{ByteStr, QoS, ReasonCode, TopicFilter, Version};
@@ -95,6 +96,7 @@ pub(crate) use authentication::Authentication;
 pub use certificate::CertificateUser;
 pub use files::{AccessFiles, FileAccess};
 pub(crate) use guard::Guard;
+pub use jwt::JwtSettings;
 pub(crate) use passwords::{Hashing, edit};
 use throttle::Gate;
 pub(crate) use throttle::{Throttle, Tried};
@@ -211,6 +213,7 @@ struct PrincipalInner {
     user: Option<ByteStr>,
     client_id: ByteStr,
     data: Option<Arc<dyn Any + Send + Sync>>,
+    expires_at: Option<Instant>,
     /// What an access file says about it.
     rights: acl::CachedRights,
 }
@@ -243,8 +246,29 @@ impl Principal {
             user: user.map(|user| user.detached()),
             client_id: client_id.detached(),
             data,
+            expires_at: None,
             rights: acl::CachedRights::default(),
         }))
+    }
+
+    /// The same for no longer than until then: the connection ends, for 5.0 clients with 0xA0.
+    #[must_use]
+    pub fn until(self, expires_at: Instant) -> Self {
+        let Self(this) = self;
+        Self(Arc::new(PrincipalInner {
+            user: this.user.clone(),
+            client_id: this.client_id.clone(),
+            data: this.data.clone(),
+            expires_at: Some(expires_at),
+            rights: acl::CachedRights::default(),
+        }))
+    }
+
+    /// When its connection ends at the latest; `None`, unless [`until`](Self::until) has said it,
+    /// for never.
+    #[must_use]
+    pub fn expires_at(&self) -> Option<Instant> {
+        self.0.expires_at
     }
 
     /// The name that was proven; `None` if the client gave none.
