@@ -115,7 +115,6 @@ impl Worker {
         if let Err(error) = self.work() {
             error!(path = %self.path.display(), %error, "the store has failed: nothing is kept any more");
         }
-        self.calls.fail();
     }
 
     fn work(&mut self) -> Result<(), Failed> {
@@ -142,5 +141,12 @@ impl Worker {
                 return Ok(());
             }
         }
+    }
+}
+
+impl Drop for Worker {
+    /// However it ends: what nobody commits any more is not collected either.
+    fn drop(&mut self) {
+        self.calls.fail();
     }
 }
