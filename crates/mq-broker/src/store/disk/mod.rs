@@ -10,6 +10,7 @@
 //! commits them together: the more connections wait, the more messages a commit carries. What a call
 //! brought is there whole after a crash, or not at all.
 
+mod calls;
 mod encoding;
 mod tables;
 mod worker;
@@ -26,8 +27,9 @@ use redb::{Builder, Database, DatabaseError, StorageBackend, StorageError};
 use tokio::sync::watch;
 
 use super::{Change, Position, Snapshot, Store, StoreError, StoredMessage};
+use calls::Calls;
 use tables::{Failed, Tables};
-use worker::{Calls, Worker};
+use worker::Worker;
 
 /// Pages that are kept in memory, in bytes: for what a broker that has nothing to do needs little of.
 const CACHE: usize = 16 << 20;
