@@ -51,6 +51,7 @@ mod reload;
 pub mod router;
 mod session;
 pub mod store;
+mod sync;
 mod ticket_file;
 mod tidy;
 

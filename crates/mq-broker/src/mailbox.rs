@@ -2,18 +2,20 @@
 
 use std::{
     collections::VecDeque,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::{Duration, Instant},
+    sync::{Arc, PoisonError},
+    time::Duration,
 };
 
 use mq_codec::QoS;
 use mq_proto::{Delivery, Message};
-use tokio::sync::{Notify, futures::Notified};
 
-use crate::memory::Ceiling;
+use crate::{
+    memory::Ceiling,
+    sync::{
+        Instant, Mutex, MutexGuard, Notified, Notify,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 /// How much may wait for one session. A message larger than `bytes` is taken when nothing else
 /// waits. Beyond, the publisher of a connected reader waits (QoS 0: for 0.1 s); see

@@ -1,12 +1,11 @@
 //! One ceiling for what all sessions together may hold.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
-};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use mq_proto::Message;
+
+use crate::sync::atomic::{AtomicUsize, Ordering};
 
 /// Memory of a message besides its bytes: the structure, what counts its users, and what the
 /// allocator adds to each of three pieces.

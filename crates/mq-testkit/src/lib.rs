@@ -1,13 +1,18 @@
-//! Test support: a broker on loopback with a certificate of its own, and proxies that delay.
+//! Test support: a broker on loopback with a certificate of its own, proxies that delay, links and a
+//! store that fail.
 //!
 //! Its `tests/` hold what needs more than one crate: client against broker on every transport,
 //! 0-RTT, peers that misbehave, and other implementations of MQTT.
 
 mod broker;
 mod proxy;
+mod relay;
+mod store;
 
 pub use broker::TestBroker;
 pub use proxy::{TcpProxy, UdpProxy};
+pub use relay::FaultyRelay;
+pub use store::SlowStore;
 
 /// Runs one async test body over each transport: `over_each_transport!(body)` makes a module `body`
 /// with one test a transport; the body takes a [`mq_transport::Scheme`].

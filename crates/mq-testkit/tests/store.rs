@@ -3,83 +3,20 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use mq_broker::{
     Broker, MemoryStore, Settings, Store,
     store::{Change, Position, Snapshot, StoreError},
 };
 use mq_client::{Client, ClientBuilder, Outgoing, QoS, Reconnect, Subscription};
+use mq_testkit::SlowStore;
 use tokio::{
     sync::watch,
     time::{sleep, timeout},
 };
 
 const HOUR: Duration = Duration::from_hours(1);
-
-/// Keeps what was settled; the rest is gone with the broker that recorded it.
-#[derive(Debug, Default)]
-struct SlowStore {
-    kept: Mutex<Kept>,
-    settled: watch::Sender<Position>,
-}
-
-#[derive(Debug, Default)]
-struct Kept {
-    snapshot: Snapshot,
-    pending: VecDeque<Vec<Change>>,
-}
-
-impl SlowStore {
-    /// Settles the first `count` of what is pending.
-    fn settle(&self, count: usize) {
-        let mut kept = self.kept.lock().unwrap();
-        let count = count.min(kept.pending.len());
-        for _ in 0..count {
-            for change in kept.pending.pop_front().unwrap() {
-                kept.snapshot.apply(change);
-            }
-        }
-        let settled = self.settled.borrow().0 + count as u64;
-        self.settled.send_replace(Position(settled));
-    }
-
-    fn pending(&self) -> usize {
-        self.kept.lock().unwrap().pending.len()
-    }
-
-    /// Power fails: what is left is a store with what was settled.
-    fn cut_off(&self) -> Self {
-        let kept = Kept {
-            snapshot: self.kept.lock().unwrap().snapshot.clone(),
-            pending: VecDeque::new(),
-        };
-        Self {
-            kept: Mutex::new(kept),
-            settled: watch::Sender::new(Position::default()),
-        }
-    }
-}
-
-impl Store for SlowStore {
-    fn load(&self) -> Result<Snapshot, StoreError> {
-        Ok(self.kept.lock().unwrap().snapshot.clone())
-    }
-
-    fn record(&self, changes: Vec<Change>) -> Position {
-        let mut kept = self.kept.lock().unwrap();
-        kept.pending.push_back(changes);
-        Position(self.settled.borrow().0 + kept.pending.len() as u64)
-    }
-
-    fn settled(&self) -> watch::Receiver<Position> {
-        self.settled.subscribe()
-    }
-}
 
 fn url(name: &str) -> String {
     format!("mem://store-{name}")

@@ -30,6 +30,8 @@ use mq_proto::{Delivery, Message};
 use tokio::sync::watch;
 
 pub use disk::{DiskStore, Durability};
+#[doc(hidden)]
+pub use disk::{decode_message, encode_message};
 pub(crate) use journal::{Journal, StoreFailed};
 pub use memory::MemoryStore;
 pub use snapshot::{Life, SessionRecord, Snapshot};

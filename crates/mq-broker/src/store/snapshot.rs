@@ -137,6 +137,8 @@ impl SessionRecord {
             }
             SessionChange::Sent { number, packet_id } => {
                 if let Some(message) = self.queued.remove(&number) {
+                    // An identifier stands for one message at a time.
+                    self.in_flight.retain(|(id, _)| *id != packet_id);
                     self.in_flight.push((packet_id, Some(message)));
                 }
             }
@@ -221,6 +223,19 @@ mod tests {
         }
         let expected = [(0, None), (0, Some(false)), (0, Some(true)), (1, None)];
         assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn an_identifier_stands_for_one_message() {
+        let packet_id = PacketId::FIRST;
+        let mut changes = vec![SessionChange::Attached { expiry: None }];
+        for number in [1, 2] {
+            let message = message(&number.to_string());
+            changes.push(SessionChange::Queued { number, message });
+            changes.push(SessionChange::Sent { number, packet_id });
+        }
+        let session = after(changes).sessions.into_values().next().unwrap();
+        assert_eq!(session.in_flight, [(packet_id, Some(message("2")))]);
     }
 
     #[test]

@@ -51,6 +51,10 @@ pub(super) fn read_message(bytes: &[u8]) -> Result<StoredMessage, Failed> {
     let Packet::Publish(mut packet) = decode(packet)? else {
         return Err(Failed::Damaged);
     };
+    // It meant something on the connection that the message came by.
+    if packet.properties.topic_alias.is_some() {
+        return Err(Failed::Damaged);
+    }
     let mut subscription_ids = Vec::new();
     // Only then: `&mut` would allocate.
     if !packet.properties.subscription_ids.is_empty() {

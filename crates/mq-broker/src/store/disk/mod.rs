@@ -10,6 +10,7 @@
 //! commits them together: the more connections wait, the more messages a commit carries. What a call
 //! brought is there whole after a crash, or not at all.
 
+mod calls;
 mod encoding;
 mod tables;
 mod worker;
@@ -22,12 +23,13 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use redb::{Database, DatabaseError, StorageBackend, StorageError};
+use redb::{Builder, Database, DatabaseError, StorageBackend, StorageError};
 use tokio::sync::watch;
 
-use super::{Change, Position, Snapshot, Store, StoreError};
+use super::{Change, Position, Snapshot, Store, StoreError, StoredMessage};
+use calls::Calls;
 use tables::{Failed, Tables};
-use worker::{Calls, Worker};
+use worker::Worker;
 
 /// Pages that are kept in memory, in bytes: for what a broker that has nothing to do needs little of.
 const CACHE: usize = 16 << 20;
@@ -64,7 +66,7 @@ impl DiskStore {
     /// If it cannot be read and written, is in use, is damaged, or is of a later version; the error
     /// names the file. It is left as it is.
     pub fn open(path: &Path, durability: Durability) -> Result<Self, StoreError> {
-        let database = Database::builder().set_cache_size(CACHE).create(path);
+        let database = builder().create(path);
         let of_file = |error: String| StoreError(format!("{}: {error}", path.display()));
         let database = database.map_err(|error| of_file(opening(&error)))?;
         Self::start(path.to_owned(), database, durability)
@@ -74,9 +76,7 @@ impl DiskStore {
     /// The same on something that stands for a file.
     #[doc(hidden)]
     pub fn on(backend: impl StorageBackend, durability: Durability) -> Result<Self, StoreError> {
-        let database = Database::builder()
-            .set_cache_size(CACHE)
-            .create_with_backend(backend);
+        let database = builder().create_with_backend(backend);
         let database = database.map_err(|error| StoreError(opening(&error)))?;
         let started = Self::start(PathBuf::from("the store"), database, durability);
         started.map_err(|error| StoreError(error.to_string()))
@@ -170,6 +170,34 @@ impl fmt::Debug for DiskStore {
             .field("path", &self.path)
             .finish_non_exhaustive()
     }
+}
+
+/// How files are opened: every page's checksum is verified first. Otherwise redb trusts a file that
+/// was closed in order: a page that went bad since is a panic or, worse, other messages.
+fn builder() -> Builder {
+    let mut builder = Database::builder();
+    builder.set_cache_size(CACHE);
+    builder.set_check_integrity_on_open(true);
+    builder
+}
+
+/// A message as it stands in the file. Public for the fuzz target alone: what a file can hold by
+/// accident, redb's checksums keep from the decoder, so that only this shows what it does.
+///
+/// # Errors
+/// If MQTT has no form for it.
+#[doc(hidden)]
+pub fn encode_message(message: &StoredMessage) -> Result<Vec<u8>, StoreError> {
+    encoding::message(message).map_err(|error| StoreError(error.to_string()))
+}
+
+/// The message again.
+///
+/// # Errors
+/// If it is none.
+#[doc(hidden)]
+pub fn decode_message(bytes: &[u8]) -> Result<StoredMessage, StoreError> {
+    encoding::read_message(bytes).map_err(|error| StoreError(error.to_string()))
 }
 
 /// A rename is on the disk when its folder is.

@@ -112,7 +112,8 @@ impl Tables {
     ) -> Result<(), Failed> {
         let mut transaction = database.begin_write()?;
         if sync {
-            // After a crash the file opens at once, however large it is.
+            // In two phases: when what was settled goes bad, that is an error and never silently an
+            // earlier state.
             transaction.set_quick_repair(true);
         } else {
             transaction.set_durability(redb::Durability::None)?;

@@ -407,6 +407,35 @@ fn a_file_that_cannot_be_used_is_refused_in_one_line_and_left_alone() {
 }
 
 #[test]
+fn a_page_that_went_bad_is_noticed_before_anything_is_restored() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    let payload = b"a payload that is found in the file";
+    let store = DiskStore::open(&path, Durability::Always).unwrap();
+    let topic = TopicName::new("a").unwrap();
+    store.record(vec![Change::Retained(StoredMessage {
+        message: Arc::new(Message::new(topic, &payload[..])),
+        expires_at: None,
+        ..Chance::new(70).message(TopicName::new("a").unwrap())
+    })]);
+    drop(store);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let mut found = 0;
+    for at in 0..bytes.len() - payload.len() {
+        if bytes[at..].starts_with(payload) {
+            bytes[at] ^= 1;
+            found += 1;
+        }
+    }
+    assert!(found > 0);
+    std::fs::write(&path, &bytes).unwrap();
+    let error = DiskStore::open(&path, Durability::Always).unwrap_err();
+    let error = error.to_string();
+    assert!(error.contains("put a backup in its place"), "{error}");
+    assert_eq!(std::fs::read(&path).unwrap(), bytes);
+}
+
+#[test]
 fn a_backup_is_what_was_settled_at_one_moment() {
     let folder = tempfile::tempdir().unwrap();
     let (path, copy) = (folder.path().join("store"), folder.path().join("copy"));

@@ -2,7 +2,7 @@
 
 use std::{
     path::PathBuf,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -11,93 +11,15 @@ use tokio::sync::watch;
 use tracing::error;
 
 use super::{
-    super::{Change, Position},
+    super::Position,
     Durability,
+    calls::Calls,
     tables::{Failed, Tables},
 };
 
 /// Without durability the file is brought up to date this often: what changed since then is kept in
 /// memory.
 const NOW_AND_THEN: Duration = Duration::from_mins(1);
-
-/// Calls that wait for the thread.
-///
-/// Their number is bounded by what connections may have open: each waits for its calls to settle
-/// before it acknowledges anything.
-#[derive(Debug, Default)]
-pub(super) struct Calls {
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    waiting: Vec<Vec<Change>>,
-    /// How many there were.
-    count: u64,
-    /// No more come.
-    ended: bool,
-    /// The thread takes none any more.
-    failed: bool,
-}
-
-/// What the thread is to do.
-struct Turn {
-    calls: Vec<Vec<Change>>,
-    position: Position,
-    ended: bool,
-}
-
-impl Calls {
-    pub(super) fn add(&self, changes: Vec<Change>) -> Position {
-        let mut state = self.lock();
-        state.count += 1;
-        if !state.failed {
-            state.waiting.push(changes);
-            self.changed.notify_one();
-        }
-        Position(state.count)
-    }
-
-    pub(super) fn end(&self) {
-        self.lock().ended = true;
-        self.changed.notify_one();
-    }
-
-    fn fail(&self) {
-        let mut state = self.lock();
-        state.failed = true;
-        state.waiting.clear();
-    }
-
-    /// All that wait; waits for some, but at most until `until`.
-    fn take(&self, until: Option<Instant>) -> Turn {
-        let mut state = self.lock();
-        while state.waiting.is_empty() && !state.ended {
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            state = match left {
-                None => self
-                    .changed
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner),
-                Some(Duration::ZERO) => break,
-                Some(left) => {
-                    let waited = self.changed.wait_timeout(state, left);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
-                }
-            };
-        }
-        Turn {
-            calls: core::mem::take(&mut state.waiting),
-            position: Position(state.count),
-            ended: state.ended,
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// The thread's own.
 pub(super) struct Worker {
@@ -115,14 +37,15 @@ impl Worker {
         if let Err(error) = self.work() {
             error!(path = %self.path.display(), %error, "the store has failed: nothing is kept any more");
         }
-        self.calls.fail();
     }
 
     fn work(&mut self) -> Result<(), Failed> {
         // When what was committed in memory is to be on the disk.
         let mut sync_at = None;
+        let mut group = Group::default();
         loop {
-            let turn = self.calls.take(sync_at);
+            let turn = self.calls.take(sync_at, group.wanted());
+            let (calls, began) = (turn.calls.len(), Instant::now());
             let due = sync_at.is_some_and(|at| at <= Instant::now());
             let every = match self.durability {
                 Durability::Always => None,
@@ -137,10 +60,45 @@ impl Worker {
                     _ => None,
                 };
                 self.settled.send_replace(turn.position);
+                if sync {
+                    group.committed(calls, began.elapsed());
+                }
             }
             if turn.ended {
                 return Ok(());
             }
         }
+    }
+}
+
+/// How large commits are, and how long they take.
+///
+/// Those who wait for a commit go on together once it is done, one a little behind the other. Taking
+/// the first at once would leave all others to the commit after: every other one would be of one call.
+/// So a commit waits for as many as there were, a quarter of its own time at most. One alone never
+/// waits.
+#[derive(Debug, Default)]
+struct Group {
+    /// Of the last two.
+    calls: [usize; 2],
+    took: Duration,
+}
+
+impl Group {
+    /// How many to wait for once there is one, and for how long.
+    fn wanted(&self) -> (usize, Duration) {
+        (self.calls[0].max(self.calls[1]), self.took / 4)
+    }
+
+    fn committed(&mut self, calls: usize, took: Duration) {
+        self.calls = [calls, self.calls[0]];
+        self.took = took;
+    }
+}
+
+impl Drop for Worker {
+    /// However it ends: what nobody commits any more is not collected either.
+    fn drop(&mut self) {
+        self.calls.fail();
     }
 }

@@ -1,0 +1,223 @@
+//! Publishers and a reader at one mailbox, as the broker's connections use it. A wake-up that is
+//! lost is a deadlock, which loom reports.
+
+use std::{collections::VecDeque, pin::pin, sync::Arc};
+
+use loom::{future::block_on, thread};
+use mq_codec::{QoS, TopicName};
+use mq_proto::{Delivery, Message};
+
+use crate::{
+    mailbox::{Mailbox, MailboxLimits, Push},
+    memory::Ceiling,
+};
+
+/// More than waits for a reader that does not lag.
+const LARGE: usize = 64 * 1024 + 1;
+
+fn mailbox(messages: usize, ceiling: usize) -> (Arc<Mailbox>, Arc<Ceiling>) {
+    let limits = MailboxLimits {
+        messages,
+        bytes: 1 << 20,
+    };
+    let ceiling = Arc::new(Ceiling::new(ceiling));
+    (
+        Arc::new(Mailbox::new(limits, Arc::clone(&ceiling))),
+        ceiling,
+    )
+}
+
+fn delivery(number: u8, qos: QoS, size: usize) -> Delivery {
+    let topic = TopicName::new("t").expect("valid");
+    Delivery::new(Message::new(topic, vec![number; size]), qos)
+}
+
+fn number(delivery: &Delivery) -> u8 {
+    delivery.message.payload[0]
+}
+
+fn push(mailbox: &Mailbox, ceiling: &Arc<Ceiling>, delivery: Delivery) -> Push {
+    mailbox.push(delivery, |message| ceiling.keep(message).map(Arc::new))
+}
+
+/// Publishes at QoS 1 and waits for room; false if it was dropped.
+fn publish(mailbox: &Mailbox, ceiling: &Arc<Ceiling>, mut delivery: Delivery) -> bool {
+    loop {
+        let mut room = pin!(mailbox.room());
+        room.as_mut().enable();
+        match push(mailbox, ceiling, delivery) {
+            Push::Queued { tell } => {
+                if tell {
+                    mailbox.tell();
+                }
+                return true;
+            }
+            Push::Dropped(_) => return false,
+            Push::Full(back) => delivery = back,
+        }
+        block_on(room);
+    }
+}
+
+/// Takes until there are so many.
+fn read(mailbox: &Mailbox, count: usize, at_once: usize, to: &mut VecDeque<Delivery>) {
+    while to.len() < count {
+        let before = to.len();
+        mailbox.take(at_once, to);
+        if to.len() == before {
+            block_on(mailbox.filled());
+        }
+    }
+}
+
+fn sorted(taken: &VecDeque<Delivery>) -> Vec<u8> {
+    let mut numbers: Vec<_> = taken.iter().map(number).collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+/// Two publish, one reads: everything comes, once, each publisher's in its order.
+pub fn a_reader_is_told() {
+    let (mailbox, ceiling) = mailbox(100, usize::MAX);
+    mailbox.connect();
+    let publishers = [[1, 2], [11, 12]].map(|numbers| {
+        let (mailbox, ceiling) = (Arc::clone(&mailbox), Arc::clone(&ceiling));
+        thread::spawn(move || {
+            for number in numbers {
+                assert!(publish(
+                    &mailbox,
+                    &ceiling,
+                    delivery(number, QoS::AtLeastOnce, 1)
+                ));
+            }
+        })
+    });
+    let mut taken = VecDeque::new();
+    read(&mailbox, 4, 8, &mut taken);
+    for publisher in publishers {
+        publisher.join().unwrap();
+    }
+    assert_eq!(sorted(&taken), [1, 2, 11, 12]);
+    let place = |of| taken.iter().position(|delivery| number(delivery) == of);
+    assert!(place(1) < place(2) && place(11) < place(12));
+    assert_eq!((mailbox.len(), mailbox.dropped()), (0, 0));
+}
+
+/// Two find it full: each is woken when the reader takes something.
+pub fn who_waits_for_room_is_woken() {
+    let (mailbox, ceiling) = mailbox(1, usize::MAX);
+    mailbox.connect();
+    assert!(publish(
+        &mailbox,
+        &ceiling,
+        delivery(0, QoS::AtLeastOnce, 1)
+    ));
+    let publishers = [1, 2].map(|number| {
+        let (mailbox, ceiling) = (Arc::clone(&mailbox), Arc::clone(&ceiling));
+        thread::spawn(move || publish(&mailbox, &ceiling, delivery(number, QoS::AtLeastOnce, 1)))
+    });
+    let mut taken = VecDeque::new();
+    read(&mailbox, 3, 1, &mut taken);
+    for publisher in publishers {
+        assert!(publisher.join().unwrap());
+    }
+    assert_eq!(sorted(&taken), [0, 1, 2]);
+}
+
+/// The reader leaves while somebody waits for room: who waits does not wait in vain.
+pub fn who_waits_for_room_finds_out_that_nobody_reads() {
+    let (mailbox, ceiling) = mailbox(1, usize::MAX);
+    mailbox.connect();
+    assert!(publish(
+        &mailbox,
+        &ceiling,
+        delivery(0, QoS::AtLeastOnce, 1)
+    ));
+    let publisher = thread::spawn({
+        let (mailbox, ceiling) = (Arc::clone(&mailbox), Arc::clone(&ceiling));
+        move || publish(&mailbox, &ceiling, delivery(1, QoS::AtLeastOnce, 1))
+    });
+    mailbox.disconnect(std::iter::empty());
+    assert!(!publisher.join().unwrap(), "there is no room");
+    assert_eq!((mailbox.len(), mailbox.dropped()), (1, 1));
+}
+
+/// One connection takes over from another: nothing is lost, doubled or out of order.
+pub fn a_session_moves_to_another_connection() {
+    let (mailbox, ceiling) = mailbox(100, usize::MAX);
+    mailbox.connect();
+    let publisher = thread::spawn({
+        let (mailbox, ceiling) = (Arc::clone(&mailbox), Arc::clone(&ceiling));
+        move || {
+            for number in [1, 2, 3] {
+                assert!(publish(
+                    &mailbox,
+                    &ceiling,
+                    delivery(number, QoS::AtLeastOnce, 1)
+                ));
+            }
+        }
+    });
+    let mut taken = VecDeque::new();
+    mailbox.take(1, &mut taken);
+    mailbox.disconnect(taken.drain(..));
+    mailbox.connect();
+    read(&mailbox, 3, 8, &mut taken);
+    publisher.join().unwrap();
+    let numbers: Vec<_> = taken.iter().map(number).collect();
+    assert_eq!(numbers, [1, 2, 3]);
+}
+
+/// At the ceiling publishers wait for their own reader, and in the end nothing counts.
+pub fn nothing_counts_when_everything_was_read() {
+    // One small message.
+    let (mailbox, ceiling) = mailbox(100, 500);
+    mailbox.connect();
+    assert!(publish(
+        &mailbox,
+        &ceiling,
+        delivery(0, QoS::AtLeastOnce, LARGE)
+    ));
+    let publishers = [1, 2].map(|number| {
+        let (mailbox, ceiling) = (Arc::clone(&mailbox), Arc::clone(&ceiling));
+        thread::spawn(move || publish(&mailbox, &ceiling, delivery(number, QoS::AtLeastOnce, 1)))
+    });
+    let mut taken = VecDeque::new();
+    read(&mailbox, 3, 1, &mut taken);
+    for publisher in publishers {
+        assert!(publisher.join().unwrap());
+    }
+    assert_eq!(sorted(&taken), [0, 1, 2]);
+    drop(taken);
+    assert_eq!(ceiling.used(), 0);
+}
+
+/// QoS 0 and a reader that may be stalled: each message is read or counted as dropped.
+pub fn qos0_is_read_or_counted() {
+    let (mailbox, ceiling) = mailbox(1, usize::MAX);
+    mailbox.connect();
+    let publisher = thread::spawn({
+        let (mailbox, ceiling) = (Arc::clone(&mailbox), Arc::clone(&ceiling));
+        move || {
+            for number in [1, 2] {
+                let mut waiting = delivery(number, QoS::AtMostOnce, 1);
+                loop {
+                    match push(&mailbox, &ceiling, waiting) {
+                        Push::Queued { tell: true } => break mailbox.tell(),
+                        Push::Queued { tell: false } | Push::Dropped(_) => break,
+                        Push::Full(back) => waiting = back,
+                    }
+                    // Its patience is over.
+                    mailbox.stalled();
+                }
+            }
+        }
+    });
+    let mut taken = VecDeque::new();
+    mailbox.take(1, &mut taken);
+    mailbox.take(1, &mut taken);
+    publisher.join().unwrap();
+    mailbox.take(1, &mut taken);
+    let dropped = usize::try_from(mailbox.dropped()).unwrap();
+    assert_eq!(taken.len() + dropped, 2);
+}

@@ -1,0 +1,102 @@
+//! The queue between those who record and the thread that commits.
+//!
+//! `models/` checks it under every interleaving.
+
+use std::{
+    sync::PoisonError,
+    time::{Duration, Instant},
+};
+
+use super::super::{Change, Position};
+use crate::sync::{Condvar, Mutex, MutexGuard};
+
+/// Calls that wait for the thread.
+///
+/// Their number is bounded by what connections may have open: each waits for its calls to settle
+/// before it acknowledges anything.
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: Vec<Vec<Change>>,
+    /// How many there were.
+    count: u64,
+    /// No more come.
+    ended: bool,
+    /// The thread takes none any more.
+    failed: bool,
+}
+
+/// What the thread is to do.
+pub(super) struct Turn {
+    pub(super) calls: Vec<Vec<Change>>,
+    pub(super) position: Position,
+    pub(super) ended: bool,
+}
+
+impl Calls {
+    pub(super) fn add(&self, changes: Vec<Change>) -> Position {
+        let mut state = self.lock();
+        state.count += 1;
+        if !state.failed {
+            state.waiting.push(changes);
+            self.changed.notify_one();
+        }
+        Position(state.count)
+    }
+
+    pub(super) fn end(&self) {
+        self.lock().ended = true;
+        self.changed.notify_one();
+    }
+
+    /// The thread has ended: nothing is collected for nobody.
+    pub(super) fn fail(&self) {
+        let mut state = self.lock();
+        state.failed = true;
+        state.waiting.clear();
+    }
+
+    /// All that wait; waits for some, but at most until `until`. Once there is one, it waits for as
+    /// many as are wanted, for as long as they may take.
+    pub(super) fn take(&self, until: Option<Instant>, group: (usize, Duration)) -> Turn {
+        let mut state = self.lock();
+        while state.waiting.is_empty() && !state.ended {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            state = match left {
+                None => self
+                    .changed
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner),
+                Some(Duration::ZERO) => break,
+                Some(left) => {
+                    let waited = self.changed.wait_timeout(state, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+        let (count, patience) = group;
+        let began = Instant::now();
+        while state.waiting.len() < count && !state.waiting.is_empty() && !state.ended {
+            let left = patience.saturating_sub(began.elapsed());
+            if left.is_zero() {
+                break;
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Turn {
+            calls: core::mem::take(&mut state.waiting),
+            position: Position(state.count),
+            ended: state.ended,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,166 @@
+//! A relay in memory whose links are bad in every way that a link can be.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use fastrand::Rng;
+use mq_proto::{LaneId, Outbox};
+use mq_transport::{
+    Address, ConnectOptions, Connector, Error, Link, ListenOptions, Listener, Progress,
+};
+use tokio::{
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+/// How long what was sent before an end may take to be delivered.
+const LAST_BYTES: Duration = Duration::from_secs(1);
+
+/// Relays connections between two names in memory, by tokio's clock, and harms them at points that a
+/// seed chooses.
+///
+/// Bytes go on in pieces of any size: the reader sees short reads, and a writer of more than a link
+/// holds a partial write. Between pieces there may be a delay, or a stall that may be longer than the
+/// peers' patience, or the end of both connections, with what was read and not sent on.
+#[derive(Debug)]
+pub struct FaultyRelay {
+    address: Address,
+    state: Arc<State>,
+    _tasks: JoinSet<()>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    harmful: AtomicBool,
+    cuts: AtomicUsize,
+    stalls: AtomicUsize,
+}
+
+impl FaultyRelay {
+    /// Starts one at `address` in front of `target`; it does no harm yet.
+    ///
+    /// # Errors
+    /// If the address cannot be listened on.
+    pub async fn start(address: Address, target: Address, seed: u64) -> Result<Self, Error> {
+        let mut listener = Listener::bind(&address, &ListenOptions::default()).await?;
+        let connector = Connector::new(ConnectOptions::default())?;
+        let state = Arc::new(State::default());
+        let shared = Arc::clone(&state);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let mut random = Rng::with_seed(seed);
+            // They end with the relay.
+            let mut connections = JoinSet::new();
+            while let Ok(incoming) = listener.accept().await {
+                let (Ok(client), Ok(server)) =
+                    (incoming.handshake().await, connector.connect(&target).await)
+                else {
+                    continue;
+                };
+                let (random, state) = (random.fork(), Arc::clone(&shared));
+                connections.spawn(relay([client, server], random, state));
+                while connections.try_join_next().is_some() {}
+            }
+        });
+        Ok(Self {
+            address,
+            state,
+            _tasks: tasks,
+        })
+    }
+
+    /// Where clients connect to.
+    #[must_use]
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Whether it does harm from now on.
+    pub fn set_harmful(&self, harmful: bool) {
+        self.state.harmful.store(harmful, Ordering::Relaxed);
+    }
+
+    /// Connections that it has cut off.
+    #[must_use]
+    pub fn cuts(&self) -> usize {
+        self.state.cuts.load(Ordering::Relaxed)
+    }
+
+    /// How often it stood still.
+    #[must_use]
+    pub fn stalls(&self) -> usize {
+        self.state.stalls.load(Ordering::Relaxed)
+    }
+}
+
+/// Until one end closes, or is cut off.
+async fn relay(mut ends: [Link; 2], mut random: Rng, state: Arc<State>) {
+    let mut out = [Outbox::new(), Outbox::new()];
+    loop {
+        let mut more = false;
+        for from in 0..2 {
+            let received = ends[from].received(LaneId::CONTROL);
+            if received.is_empty() {
+                continue;
+            }
+            let mut count = received.len();
+            if state.harmful.load(Ordering::Relaxed) {
+                // Small pieces as often as large ones.
+                let most = if random.bool() { count.min(8) } else { count };
+                count = random.usize(1..=most);
+            }
+            let piece = received.split_to(count).freeze();
+            more |= !received.is_empty();
+            out[1 - from].put_body(LaneId::CONTROL, &piece);
+        }
+        if state.harmful.load(Ordering::Relaxed) && harm(&mut random, &state).await {
+            return;
+        }
+        let [one, other] = &mut ends;
+        let [to_one, to_other] = &mut out;
+        let (from, progress) = tokio::select! {
+            biased;
+            progress = one.progress(to_one, true) => (0, progress),
+            progress = other.progress(to_other, true) => (1, progress),
+            // The rest does not come with the piece before it.
+            () = sleep(Duration::from_millis(1)), if more => continue,
+        };
+        match progress {
+            Ok(Progress::Closed) => {
+                let rest = ends[from].received(LaneId::CONTROL).split().freeze();
+                out[1 - from].put_body(LaneId::CONTROL, &rest);
+                let flush = async {
+                    let (link, outbox) = (&mut ends[1 - from], &mut out[1 - from]);
+                    while !outbox.is_empty() && link.progress(outbox, false).await.is_ok() {}
+                };
+                // Who does not read does not get it.
+                let _ = timeout(LAST_BYTES, flush).await;
+                return;
+            }
+            Ok(_) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// Waits, or tells to cut off.
+async fn harm(random: &mut Rng, state: &State) -> bool {
+    match random.u16(..1000) {
+        0..8 => {
+            state.cuts.fetch_add(1, Ordering::Relaxed);
+            return true;
+        }
+        8..11 => {
+            state.stalls.fetch_add(1, Ordering::Relaxed);
+            sleep(Duration::from_millis(random.u64(1_000..20_000))).await;
+        }
+        11..200 => sleep(Duration::from_micros(random.u64(..20_000))).await,
+        _ => {}
+    }
+    false
+}

@@ -1,0 +1,118 @@
+//! A store that settles when it is told to, fails when it is told to, and forgets the rest.
+
+use std::{
+    collections::VecDeque,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use mq_broker::{
+    Store,
+    store::{Change, Position, Snapshot, StoreError},
+};
+use tokio::sync::watch;
+
+/// Keeps what was settled; the rest is gone with the broker that recorded it.
+#[derive(Debug)]
+pub struct SlowStore {
+    kept: Mutex<Kept>,
+    settled: watch::Receiver<Position>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    snapshot: Snapshot,
+    pending: VecDeque<Vec<Change>>,
+    recorded: u64,
+    fails_at: Option<u64>,
+    /// `None` once it has failed.
+    sender: Option<watch::Sender<Position>>,
+}
+
+impl Default for SlowStore {
+    fn default() -> Self {
+        Self::of(Snapshot::default())
+    }
+}
+
+impl SlowStore {
+    fn of(snapshot: Snapshot) -> Self {
+        let (sender, settled) = watch::channel(Position::default());
+        let kept = Kept {
+            snapshot,
+            pending: VecDeque::new(),
+            recorded: 0,
+            fails_at: None,
+            sender: Some(sender),
+        };
+        Self {
+            kept: Mutex::new(kept),
+            settled,
+        }
+    }
+
+    /// Fails for good at this call of `record`, counted from 1: neither it nor what is pending
+    /// then is ever settled.
+    #[must_use]
+    pub fn failing_at(self, call: u64) -> Self {
+        self.lock().fails_at = Some(call);
+        self
+    }
+
+    /// Whether it has failed.
+    pub fn has_failed(&self) -> bool {
+        self.lock().sender.is_none()
+    }
+
+    /// Settles the first `count` of what is pending.
+    pub fn settle(&self, count: usize) {
+        let mut kept = self.lock();
+        let count = count.min(kept.pending.len());
+        for _ in 0..count {
+            for change in kept.pending.pop_front().into_iter().flatten() {
+                kept.snapshot.apply(change);
+            }
+        }
+        if let Some(sender) = &kept.sender {
+            let settled = sender.borrow().0 + count as u64;
+            sender.send_replace(Position(settled));
+        }
+    }
+
+    /// How many calls of `record` are not settled.
+    pub fn pending(&self) -> usize {
+        self.lock().pending.len()
+    }
+
+    /// Power fails: what is left is a store with what was settled.
+    #[must_use]
+    pub fn cut_off(&self) -> Self {
+        Self::of(self.lock().snapshot.clone())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Store for SlowStore {
+    fn load(&self) -> Result<Snapshot, StoreError> {
+        Ok(self.lock().snapshot.clone())
+    }
+
+    fn record(&self, changes: Vec<Change>) -> Position {
+        let mut kept = self.lock();
+        kept.recorded += 1;
+        if kept.fails_at == Some(kept.recorded) {
+            kept.sender = None;
+            kept.pending.clear();
+        }
+        if kept.sender.is_some() {
+            kept.pending.push_back(changes);
+        }
+        Position(kept.recorded)
+    }
+
+    fn settled(&self) -> watch::Receiver<Position> {
+        self.settled.clone()
+    }
+}
