@@ -1,7 +1,5 @@
 //! What the fuzz target `recovery` does, over random input and over its corpus.
 
-#![expect(clippy::print_stdout, reason = "a run says what it looks at")]
-
 #[path = "bodies/recovery.rs"]
 mod recovery;
 

@@ -327,7 +327,7 @@ fn place(input: &mut Input<'_>, bytes: &[u8]) -> usize {
         bytes[page * PAGE..end].iter().any(|byte| *byte > 0)
     };
     let mut pages: Vec<_> = (0..bytes.len().div_ceil(PAGE)).collect();
-    if input.byte() % 8 > 0 {
+    if !input.byte().is_multiple_of(8) {
         pages.retain(in_use);
     }
     let page = match pages.len() {
