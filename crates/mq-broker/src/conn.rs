@@ -25,6 +25,7 @@ use tracing::{debug, info};
 use crate::{
     auth::{Authentication, LogIn, Principal},
     broker::Settings,
+    clock,
     hub::{self, Attached, Hub, Publisher},
     mailbox::QOS0_PATIENCE,
     metrics::{ListenerMetrics, Sampler},
@@ -57,7 +58,7 @@ pub(crate) async fn serve(
     settings: Arc<Settings>,
     shutdown: watch::Receiver<bool>,
 ) {
-    let now = Instant::now();
+    let now = clock::now();
     let mut conn = Conn {
         sampler: Sampler::new(metrics, &link, now),
         connection: Connection::server(now, settings.protocol.clone()),
@@ -123,9 +124,9 @@ struct Conn {
 
 impl Conn {
     async fn run(&mut self) {
-        let mut timer = pin!(sleep_until(Instant::now().into()));
+        let mut timer = pin!(sleep_until(clock::now().into()));
         while !self.connection.is_closed() || self.connection.has_events() {
-            let now = Instant::now();
+            let now = clock::now();
             let blocked = self.publisher.waiting.first();
             let impatient = blocked.is_some_and(|(_, delivery)| delivery.qos == QoS::AtMostOnce);
             let blocked = blocked.map(|(session, _)| Arc::clone(session));
@@ -204,7 +205,7 @@ impl Conn {
                     }
                 }
                 () = timer.as_mut(), if !closed && deadline.is_some() => {
-                    let now = Instant::now();
+                    let now = clock::now();
                     if expires_at.is_some_and(|at| at <= now) {
                         self.leave(ReasonCode::MaximumConnectTime);
                     } else if want_read {
@@ -262,7 +263,7 @@ impl Conn {
             self.read_once_more().await;
             self.leave(ReasonCode::SessionTakenOver);
         } else if let Some(timeout) = self.settings.reader_timeout {
-            let now = Instant::now();
+            let now = clock::now();
             let full_for = attached.session.mailbox.full_for(now);
             // A slow reader works off for long what it has taken at once.
             let idle_for = now.saturating_duration_since(self.moved_at);
@@ -285,7 +286,7 @@ impl Conn {
 
     fn handle_received(&mut self, lane: LaneId) {
         let buffer = self.link.received(lane);
-        self.connection.handle_bytes(Instant::now(), lane, buffer);
+        self.connection.handle_bytes(clock::now(), lane, buffer);
     }
 
     /// The peer has gone, and a message of its still finds no room: it was not acknowledged, and
@@ -600,7 +601,7 @@ impl Conn {
 
     /// Writes what is left, closes the link, and gives the session back.
     async fn finish(mut self) {
-        self.sampler.sample(&self.link, Instant::now());
+        self.sampler.sample(&self.link, clock::now());
         self.publisher.tell_readers();
         self.publisher.give_up(&self.hub.metrics);
         let reason = self.closed.take().unwrap_or(CloseReason::LinkLost);
@@ -622,7 +623,7 @@ impl Conn {
             let will = self.will.take();
             let journal = &mut self.publisher.journal;
             self.hub
-                .detach(attached, Instant::now(), will, self.expiry, journal);
+                .detach(attached, clock::now(), will, self.expiry, journal);
         } else {
             debug!(%reason, "a link without a session ended");
         }

@@ -38,6 +38,7 @@ pub mod auth;
 mod backup;
 mod broker;
 pub mod cli;
+mod clock;
 mod commands;
 mod config;
 mod conn;

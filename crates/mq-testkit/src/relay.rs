@@ -21,10 +21,6 @@ use tokio::{
 /// How long what was sent before an end may take to be delivered.
 const LAST_BYTES: Duration = Duration::from_secs(1);
 
-/// A connection does not stall this early: a CONNECT that arrives after its client has given up and
-/// connected anew takes the session over, and that client then ends, as if it had a rival.
-const SPARED: usize = 100;
-
 /// Relays connections between two names in memory, by tokio's clock, and harms them at points that a
 /// seed chooses.
 ///
@@ -105,9 +101,7 @@ impl FaultyRelay {
 /// Until one end closes, or is cut off.
 async fn relay(mut ends: [Link; 2], mut random: Rng, state: Arc<State>) {
     let mut out = [Outbox::new(), Outbox::new()];
-    let mut turns = 0;
     loop {
-        turns += 1;
         let mut more = false;
         for from in 0..2 {
             let received = ends[from].received(LaneId::CONTROL);
@@ -124,7 +118,7 @@ async fn relay(mut ends: [Link; 2], mut random: Rng, state: Arc<State>) {
             more |= !received.is_empty();
             out[1 - from].put_body(LaneId::CONTROL, &piece);
         }
-        if state.harmful.load(Ordering::Relaxed) && harm(&mut random, &state, turns).await {
+        if state.harmful.load(Ordering::Relaxed) && harm(&mut random, &state).await {
             return;
         }
         let [one, other] = &mut ends;
@@ -155,13 +149,13 @@ async fn relay(mut ends: [Link; 2], mut random: Rng, state: Arc<State>) {
 }
 
 /// Waits, or tells to cut off.
-async fn harm(random: &mut Rng, state: &State, turns: usize) -> bool {
+async fn harm(random: &mut Rng, state: &State) -> bool {
     match random.u16(..1000) {
         0..8 => {
             state.cuts.fetch_add(1, Ordering::Relaxed);
             return true;
         }
-        8..14 if turns > SPARED => {
+        8..14 => {
             state.stalls.fetch_add(1, Ordering::Relaxed);
             sleep(Duration::from_millis(random.u64(1_000..8_000))).await;
         }

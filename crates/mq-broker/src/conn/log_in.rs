@@ -8,6 +8,7 @@ use tracing::debug;
 
 use super::{Conn, refusal};
 use crate::auth::{LogIn, Principal, Refusal, Step, Tried};
+use crate::clock;
 
 impl Conn {
     /// Finds out who wants in, and lets it in if that needs no waiting.
@@ -116,7 +117,7 @@ impl Conn {
 
     /// An authentication, or a step of one, has an outcome.
     pub(super) async fn authenticated(&mut self, outcome: Result<Step, Refusal>) {
-        let now = Instant::now();
+        let now = clock::now();
         let (reason, data) = match outcome {
             Ok(Step::Continue(data)) => (ReasonCode::ContinueAuthentication, Some(data)),
             Ok(Step::Done { principal, data }) => {
@@ -154,7 +155,7 @@ impl Conn {
     fn refuse_log_in(&mut self, refusal: Refusal, tried: Option<Tried>) {
         self.hub.metrics.log_ins_refused.add(1);
         if refusal.is_failure() {
-            self.hub.guard.failed(tried, Instant::now());
+            self.hub.guard.failed(tried, clock::now());
         }
         let reason = refusal.reason_code();
         debug!(peer = ?self.link.info().peer_address, %reason, "a log-in was refused");

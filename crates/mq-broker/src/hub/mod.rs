@@ -22,6 +22,7 @@ use tokio::sync::{Notify, OwnedMutexGuard};
 use crate::{
     Quotas,
     auth::{Grant, Guard, Principal},
+    clock,
     mailbox::Mailbox,
     memory::Ceiling,
     metrics::Metrics,
@@ -296,7 +297,7 @@ impl Hub {
             match next {
                 Some(due) => {
                     tokio::select! {
-                        () = tokio::time::sleep_until(due.into()) => self.run_due(Instant::now()),
+                        () = tokio::time::sleep_until(due.into()) => self.run_due(clock::now()),
                         () = changed => {}
                     }
                 }
@@ -659,7 +660,7 @@ impl Hub {
             ticket: None,
         };
         let mut publisher = self.publisher();
-        self.publish(session, received, Instant::now(), &mut publisher);
+        self.publish(session, received, clock::now(), &mut publisher);
         publisher.tell_readers();
         publisher.give_up(&self.metrics);
     }

@@ -1,12 +1,13 @@
 //! A hub that goes on from what an earlier broker kept.
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
 use mq_codec::ByteStr;
 use mq_proto::Delivery;
 
 use super::{Hub, write};
 use crate::{
+    clock,
     router::Subscriber,
     store::{Life, SessionRecord, Snapshot, from_wall_clock},
 };
@@ -68,7 +69,7 @@ impl Hub {
                 .into_iter()
                 .map(|(number, message)| message.into_delivery(number)),
         );
-        let now = Instant::now();
+        let now = clock::now();
         // The broker's end was the end of its connections.
         let expiry = match life {
             Life::Connected(expiry) => expiry,

@@ -222,7 +222,12 @@ impl Driver {
                     next = Some(winner);
                 }
                 (Outcome::Lost(error, None), Some(race)) => race.leader_failed(error),
-                (outcome, _) => return outcome,
+                (outcome, _) => {
+                    if let Outcome::Lost(_, None) = outcome {
+                        self.straggler_until = Some(now() + STRAGGLER);
+                    }
+                    return outcome;
+                }
             }
             self.straggler_until = Some(now() + STRAGGLER);
         }
@@ -271,7 +276,8 @@ impl Driver {
         self.networks.won(index, local, now());
     }
 
-    /// Whether the server took the session over to what a link of ours had sent that lost its race.
+    /// Whether the server took the session over to what a link of ours had sent that lost its race, or
+    /// was given up before CONNACK came.
     fn is_straggler(&self, error: &Error) -> bool {
         let taken_over = match error {
             Error::Ended(CloseReason::ByPeer(disconnect)) => {

@@ -114,7 +114,7 @@ impl Tables {
         if sync {
             // In two phases: when what was settled goes bad, that is an error and never silently an
             // earlier state.
-            transaction.set_quick_repair(true);
+            transaction.set_two_phase_commit(true);
         } else {
             transaction.set_durability(redb::Durability::None)?;
         }

@@ -1,0 +1,8 @@
+//! The time, by the clock that timers run on.
+
+use std::time::Instant;
+
+/// Now, by tokio's clock: a test that pauses it pauses connections as well.
+pub(crate) fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
