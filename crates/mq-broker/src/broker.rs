@@ -81,6 +81,10 @@ pub struct Settings {
     pub store_file: Option<StoreFile>,
     /// Where operators are answered.
     pub admin: AdminSettings,
+    /// How often the broker tells of itself under `$SYS/broker/`, by mosquitto's names; clients cannot
+    /// publish under `$SYS/` then. Default never; a configuration file's default is 10 s, as
+    /// mosquitto's.
+    pub sys_interval: Option<Duration>,
     /// Whether the program looks for replaced files ([`Reload::look`]); a broker in a library does
     /// what its owner does. Default yes.
     pub watch_files: bool,
@@ -130,6 +134,7 @@ impl Settings {
             store: None,
             store_file: None,
             admin: AdminSettings::default(),
+            sys_interval: None,
             watch_files: true,
             authenticator: None,
             authorizer: None,
@@ -224,6 +229,7 @@ impl Broker {
             .map(|path| TicketFile::take(path, &settings.listen).map(Arc::new))
             .transpose()?;
         let reload = Reload::new(&listeners, &settings, ticket_file.as_ref(), access.as_ref());
+        let sys_interval = settings.sys_interval;
         let acceptor = Acceptor {
             hub: Arc::clone(&hub),
             connections: Arc::new(Semaphore::new(settings.max_connections)),
@@ -242,6 +248,10 @@ impl Broker {
         let mut services = JoinSet::new();
         let timers = Arc::clone(&hub);
         services.spawn(async move { timers.run_timers().await });
+        if let Some(every) = sys_interval {
+            let (hub, listeners) = (Arc::clone(&hub), metrics.clone());
+            services.spawn(async move { hub.tell_of_itself(every, &listeners).await });
+        }
         let admin_address = doors.http_address();
         services.spawn(doors.serve(Admin {
             hub: Arc::clone(&hub),

@@ -48,6 +48,7 @@ use crate::{
 /// [admin]
 /// http = "127.0.0.1:9883"         # /metrics, /healthz and /readyz; nowhere if absent
 /// socket = "/run/mqbroker/admin.sock"  # the same, and backups
+/// sys_interval_s = 10             # of the topics under $SYS/broker; 0 is never
 ///
 /// [auth]                          # everybody gets in and may do everything if absent
 /// password_file = "/etc/mqbroker/passwords"  # see `mqbroker passwd`
@@ -323,6 +324,8 @@ pub struct AdminConfig {
     pub http: Option<SocketAddr>,
     /// A Unix socket.
     pub socket: Option<PathBuf>,
+    /// Seconds between what the broker tells of itself under `$SYS/broker`; 0 is never. Default 10.
+    pub sys_interval_s: Option<u64>,
 }
 
 /// The `[limits]` table; what is absent has the default of [`Settings`].
@@ -432,6 +435,8 @@ impl Config {
             http: self.admin.http,
             socket: self.admin.socket,
         };
+        let every = Duration::from_secs(self.admin.sys_interval_s.unwrap_or(10));
+        settings.sys_interval = (!every.is_zero()).then_some(every);
         if let Some(auth) = self.auth {
             auth.apply(&mut settings).map_err(wrong)?;
         }

@@ -149,6 +149,7 @@ fn fixed(settings: &Settings) -> Vec<(&'static str, String)> {
         shutdown_timeout,
         store_file,
         admin,
+        sys_interval,
         access_files,
         failures_per_minute,
         // Not in a configuration file.
@@ -169,7 +170,7 @@ fn fixed(settings: &Settings) -> Vec<(&'static str, String)> {
         ("tls.early_data", show(early_data)),
         ("tls.ticket_file", show(ticket_file)),
         ("store", show(store_file)),
-        ("admin", show(admin)),
+        ("admin", show(&(admin, sys_interval))),
         ("auth", show(&(access_files, failures_per_minute))),
         ("ws.allowed_origins", show(&listen.allowed_origins)),
         ("congestion", show(&listen.congestion)),

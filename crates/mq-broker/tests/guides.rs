@@ -9,13 +9,16 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "skips are to be seen")]
 
+mod program;
+
 use std::{
     fs,
-    net::{TcpListener, UdpSocket},
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::Command,
 };
+
+use program::free_port;
 
 /// A stand-in for systemd: one service, whose unit is where it was installed.
 const SYSTEMCTL: &str = r#"#!/usr/bin/env python3
@@ -205,17 +208,6 @@ fn repository() -> PathBuf {
 /// A program of this workspace.
 fn built(name: &str) -> PathBuf {
     Path::new(env!("CARGO_BIN_EXE_mqbroker")).with_file_name(name)
-}
-
-/// One that nobody has now, for TCP and UDP.
-fn free_port() -> u16 {
-    loop {
-        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let port = udp.local_addr().unwrap().port();
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
 }
 
 /// Whether the programs that a guide uses are here; says so where one is not.

@@ -156,3 +156,28 @@ async fn a_backup_of_a_running_broker_is_what_another_goes_on_from() {
     assert_eq!(messages.recv().await.unwrap().payload, "before");
     broker.shutdown().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_broker_tells_of_itself_and_nobody_else_does_in_its_name() {
+    let broker = TestBroker::start_with(|settings| {
+        settings.sys_interval = Some(Duration::from_millis(50));
+    })
+    .await;
+    let client = broker.client(SCHEMES[0], "c").build().await.unwrap();
+    let forged = client
+        .publish("$SYS/broker/version", "x", QoS::AtLeastOnce)
+        .await;
+    assert!(forged.unwrap_err().to_string().contains("not authorized"));
+    let mut all = client.subscribe("$SYS/#", QoS::AtMostOnce).await.unwrap();
+    let (mut version, mut connected) = (false, false);
+    while !(version && connected) {
+        let message = all.recv().await.unwrap();
+        let text = std::str::from_utf8(&message.payload).unwrap();
+        match &*message.topic {
+            "$SYS/broker/version" => version = text.starts_with("mqbroker version "),
+            "$SYS/broker/clients/connected" => connected = text == "1",
+            _ => {}
+        }
+    }
+    broker.shutdown().await;
+}

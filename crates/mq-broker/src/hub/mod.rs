@@ -2,6 +2,7 @@
 
 mod publisher;
 mod restore;
+mod sys;
 
 use std::{
     collections::BTreeSet,
@@ -31,6 +32,7 @@ use crate::{
     store::{Change, Journal, SessionChange, Store, StoreError, StoredMessage, to_wall_clock},
 };
 pub(crate) use publisher::{Publisher, dropped, unqueued};
+pub(crate) use sys::PREFIX as OWN_TOPICS;
 
 /// How long a client waits for the connection that has its session to let go.
 const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -491,14 +493,15 @@ impl Hub {
         ReasonCode::Success
     }
 
-    /// Brings a received message to all who subscribed to it.
+    /// Brings a received message, or with no sender one of the broker's own, to all who subscribed to
+    /// it.
     ///
     /// Runs in the publisher's task, which keeps its messages in order. Readers are told by
     /// [`Publisher::tell_readers`], and what found no room is in [`Publisher::waiting`]. Returns
     /// the message's ticket, and what it is to be given back with.
     pub(crate) fn publish(
         &self,
-        from: &Session,
+        from: Option<&Session>,
         received: Received,
         now: Instant,
         publisher: &mut Publisher,
@@ -512,7 +515,7 @@ impl Hub {
         } = received;
         let expires_at = expiry(&message.properties, now);
         let message = Arc::new(message);
-        self.metrics.messages_in.add(1);
+        self.metrics.messages_in.add(from.is_some().into());
         let mut changes = Vec::new();
         if retain {
             if let Ok(change) = self.retain(&message, qos, expires_at, &publisher.journal) {
@@ -527,16 +530,18 @@ impl Hub {
             }
         }
         let journal = &publisher.journal;
-        let received = ticket
-            .as_ref()
-            .filter(|_| qos == QoS::ExactlyOnce && journal.keeps(from))
-            .map(AckTicket::packet_id);
-        if let Some(packet_id) = received {
+        let received = ticket.as_ref().zip(from);
+        let received = received.filter(|_| qos == QoS::ExactlyOnce);
+        let received = received
+            .filter(|(_, from)| journal.keeps(from))
+            .map(|(ticket, from)| (ticket.packet_id(), from));
+        if let Some((packet_id, from)) = received {
             let change = SessionChange::Received { packet_id };
             changes.push(Change::Session(from.client_id.clone(), change));
         }
         let routing = read(&self.routing);
-        publisher.route(&routing, &self.guard, &message.topic, Some(from.key));
+        let sender = from.map(|from| from.key);
+        publisher.route(&routing, &self.guard, &message.topic, sender);
         let targets = core::mem::take(&mut publisher.fan_out);
         for target in targets.targets() {
             let Some(session) = routing.session(target.session) else {
@@ -561,7 +566,7 @@ impl Hub {
             ReasonCode::NoMatchingSubscribers
         } else if lost == receivers && !retain && publisher.can_refuse {
             // Not one had room for it.
-            if let Some(packet_id) = received {
+            if let Some((packet_id, from)) = received {
                 let journal = &mut publisher.journal;
                 journal.record_of(from, SessionChange::ReceivedReleased { packet_id });
             }
@@ -660,7 +665,7 @@ impl Hub {
             ticket: None,
         };
         let mut publisher = self.publisher();
-        self.publish(session, received, clock::now(), &mut publisher);
+        self.publish(Some(session), received, clock::now(), &mut publisher);
         publisher.tell_readers();
         publisher.give_up(&self.metrics);
     }

@@ -108,8 +108,8 @@ impl Drop for Broker {
     }
 }
 
-/// One that nobody has now, for TCP and UDP.
-fn free_port() -> u16 {
+/// A port that nobody has now, for TCP and UDP.
+pub(crate) fn free_port() -> u16 {
     loop {
         let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
         let port = udp.local_addr().unwrap().port();

@@ -66,9 +66,19 @@ impl DiskStore {
     /// If it cannot be read and written, is in use, is damaged, or is of a later version; the error
     /// names the file. It is left as it is.
     pub fn open(path: &Path, durability: Durability) -> Result<Self, StoreError> {
-        let database = builder().create(path);
         let of_file = |error: String| StoreError(format!("{}: {error}", path.display()));
+        let found = std::fs::metadata(path).ok();
+        if found.as_ref().is_some_and(|found| found.len() == 0) {
+            // It would be taken for a new one.
+            let problem = "is empty: it was cut off, or never written; remove it to begin anew";
+            return Err(of_file(problem.to_owned()));
+        }
+        let database = builder().create(path);
         let database = database.map_err(|error| of_file(opening(&error)))?;
+        if found.is_none() {
+            // A file that its folder forgets with the power keeps nothing.
+            sync_folder(path).map_err(|error| of_file(error.to_string()))?;
+        }
         Self::start(path.to_owned(), database, durability)
             .map_err(|error| of_file(error.to_string()))
     }

@@ -394,6 +394,8 @@ fn a_file_that_cannot_be_used_is_refused_in_one_line_and_left_alone() {
     let before = std::fs::read(&path).unwrap();
     refused();
     assert_eq!(std::fs::read(&path).unwrap(), before);
+    std::fs::write(&path, "").unwrap();
+    assert!(refused().contains("is empty"), "{}", refused());
     std::fs::remove_file(&path).unwrap();
 
     let first = DiskStore::open(&path, Durability::Always).unwrap();

@@ -1,0 +1,111 @@
+//! `$SYS`: what the broker says of itself as messages, under the names that mosquitto gives them.
+
+use std::{sync::Arc, time::Duration};
+
+use hashbrown::HashMap;
+use mq_codec::{QoS, TopicName};
+use mq_proto::{Message, Received};
+
+use super::Hub;
+use crate::{clock, metrics::ListenerMetrics};
+
+/// Topics that begin like this are the broker's own.
+pub(crate) const PREFIX: &str = "$SYS/";
+
+impl Hub {
+    /// Publishes what has changed each time that long has passed, retained, at QoS 0. Never returns.
+    pub(crate) async fn tell_of_itself(&self, every: Duration, listeners: &[Arc<ListenerMetrics>]) {
+        let began = clock::now();
+        let mut told = HashMap::new();
+        let mut most = 0;
+        let mut ticks = tokio::time::interval(every);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            most = most.max(self.metrics.connections.get());
+            let uptime = began.elapsed().as_secs();
+            for (name, value) in self.figures(uptime, most, listeners) {
+                let before = told.insert(name, value.clone());
+                if before.as_ref() != Some(&value) {
+                    self.tell(name, value);
+                }
+            }
+        }
+    }
+
+    fn figures(
+        &self,
+        uptime: u64,
+        most: usize,
+        listeners: &[Arc<ListenerMetrics>],
+    ) -> Vec<(&'static str, String)> {
+        let metrics = &self.metrics;
+        let connected = metrics.connections.get();
+        let sessions = metrics.sessions.get();
+        let sum = |field: fn(&ListenerMetrics) -> u64| {
+            let all = listeners.iter().map(|listener| field(listener));
+            all.sum::<u64>().to_string()
+        };
+        vec![
+            (
+                "version",
+                concat!("mqbroker version ", env!("CARGO_PKG_VERSION")).to_owned(),
+            ),
+            ("uptime", format!("{uptime} seconds")),
+            ("clients/connected", connected.to_string()),
+            (
+                "clients/disconnected",
+                sessions.saturating_sub(connected).to_string(),
+            ),
+            ("clients/total", sessions.to_string()),
+            ("clients/maximum", most.to_string()),
+            ("messages/stored", metrics.retained.get().to_string()),
+            (
+                "retained messages/count",
+                metrics.retained.get().to_string(),
+            ),
+            (
+                "subscriptions/count",
+                metrics.subscriptions.get().to_string(),
+            ),
+            (
+                "publish/messages/received",
+                metrics.messages_in.get().to_string(),
+            ),
+            (
+                "publish/messages/sent",
+                metrics.messages_out.get().to_string(),
+            ),
+            (
+                "publish/messages/dropped",
+                metrics.dropped.get().to_string(),
+            ),
+            (
+                "bytes/received",
+                sum(|listener| listener.bytes_received.get()),
+            ),
+            ("bytes/sent", sum(|listener| listener.bytes_sent.get())),
+        ]
+    }
+
+    fn tell(&self, name: &str, value: String) {
+        let topic = format!("{PREFIX}broker/{name}");
+        let topic = TopicName::new(topic).expect("short, and without wildcards");
+        let message = Message::new(topic, value);
+        let kept = Arc::new(self.ceiling.keep_anyway(&message));
+        // Not in the store: the next broker tells its own.
+        let _ = self.set_retained(&kept, QoS::AtMostOnce, None, usize::MAX);
+        let received = Received {
+            message,
+            qos: QoS::AtMostOnce,
+            retain: false,
+            dup: false,
+            subscription_ids: Vec::new(),
+            ticket: None,
+        };
+        let mut publisher = self.publisher();
+        self.publish(None, received, clock::now(), &mut publisher);
+        publisher.tell_readers();
+        publisher.give_up(&self.metrics);
+    }
+}
