@@ -219,18 +219,28 @@ fn shipped_queues_hold_what_they_say(lab: &mut Lab) {
         ("w20/satellite", 113),
         ("s22/satellite", 1000),
     ] {
-        let before = lab.reports().len();
-        let pair = Pair::new(lab, &Link::load(name).unwrap(), 1);
         let burst = fits + 200;
-        let arrived = pair.probe(burst, 1000 - HEADERS, Duration::ZERO);
-        let numbers: Vec<_> = arrived.iter().map(|(number, _)| *number).collect();
-        let missed = lab.reports()[before].up.timing.missed;
-        if missed > 0 {
-            // As an ordinary user it has little room.
-            println!("  SKIPPED: the emulator missed {missed} of {burst} packets to {name}");
-            continue;
+        let expected: Vec<_> = (0..fits).collect();
+        for attempt in 1..=5 {
+            let before = lab.reports().len();
+            let pair = Pair::new(lab, &Link::load(name).unwrap(), 1);
+            let arrived = pair.probe(burst, 1000 - HEADERS, Duration::ZERO);
+            let numbers: Vec<_> = arrived.iter().map(|(number, _)| *number).collect();
+            let missed = lab.reports()[before].up.timing.missed;
+            if missed > 0 {
+                // As an ordinary user it has little room.
+                println!("  SKIPPED: the emulator missed {missed} of {burst} packets to {name}");
+                break;
+            }
+            // A machine that stops for longer than a packet takes lets a later one find room.
+            let is_held_up = numbers.len() > expected.len() && attempt < 5;
+            if is_held_up && numbers.starts_with(&expected) {
+                println!("  {name}: the burst was held up; again");
+                continue;
+            }
+            assert_eq!(numbers, expected, "{name}");
+            break;
         }
-        assert_eq!(numbers, (0..fits).collect::<Vec<_>>(), "{name}");
     }
 }
 
