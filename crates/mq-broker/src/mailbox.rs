@@ -47,8 +47,8 @@ const ENTRY: usize = size_of::<Delivery>();
 /// its acknowledgement is withheld), for QoS 1 and 2 until there is room or the reader is made to
 /// leave, for QoS 0 only for [`QOS0_PATIENCE`]; then the reader counts as stalled, and QoS 0 is
 /// dropped and counted until it takes something again. While the session is not connected, what
-/// finds no room is dropped and counted. It is full for a reader that lags, too, while the ceiling
-/// of all sessions is reached; then QoS 0 is dropped at once.
+/// finds no room is dropped and counted. It is full for a reader that lags, too, while it has more
+/// than is left below the ceiling of all sessions; then QoS 0 is dropped at once.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     limits: MailboxLimits,
@@ -151,7 +151,9 @@ impl Mailbox {
             };
         }
         if queue.lags() {
-            let kept = if self.ceiling.take(ENTRY) {
+            // Nobody has more than is left for all others: one reader that has stopped leaves room for
+            // those that are merely behind for a moment.
+            let kept = if queue.bytes <= self.ceiling.left() && self.ceiling.take(ENTRY) {
                 keep(&delivery.message).or_else(|| {
                     self.ceiling.give(ENTRY);
                     None

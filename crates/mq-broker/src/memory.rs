@@ -35,6 +35,11 @@ impl Ceiling {
         self.used.load(Ordering::Relaxed)
     }
 
+    /// Bytes that may still be counted.
+    pub(crate) fn left(&self) -> usize {
+        self.limit.saturating_sub(self.used())
+    }
+
     /// Counts `bytes`, if there is room for them.
     pub(crate) fn take(&self, bytes: usize) -> bool {
         // Added first and taken back: two that race for the last room may both be refused, and

@@ -22,7 +22,8 @@ pub struct Quotas {
     /// Bytes that may wait for all sessions whose readers lag or are away, in flight and retained
     /// messages included, each message once. Beyond, QoS 0 is dropped, the publishers of QoS 1 and
     /// 2 wait, and what is for a session without a connection is dropped or, should it be for
-    /// nobody else, refused. Up to 64 messages and 64 KiB of each session are not counted.
+    /// nobody else, refused. Up to 64 messages and 64 KiB of each session are not counted, and none gets
+    /// more than is left for all others.
     ///
     /// Default: a quarter of the memory that the process may use, and 64 MiB at least. The process
     /// takes more than this: some KiB for each connection, and what the allocator cannot give back.

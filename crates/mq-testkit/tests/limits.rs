@@ -96,13 +96,14 @@ async fn memory_stays_below_its_ceiling_while_others_get_everything(scheme: Sche
         messages.recv().await.unwrap();
         most = most.max(broker.broker().memory_used());
     }
-    assert!((CEILING / 2..=CEILING).contains(&most), "{most}");
+    // One reader alone gets half of it.
+    assert!((CEILING / 3..=CEILING * 2 / 3).contains(&most), "{most}");
     assert!(broker.broker().metrics().dropped.get() > COUNT / 2);
     broker.shutdown().await;
 }
 
 async fn at_the_ceiling_a_message_that_only_absent_sessions_want_is_refused(scheme: Scheme) {
-    let broker = TestBroker::start_with(|settings| settings.quotas.memory = 1 << 20).await;
+    let broker = TestBroker::start_with(|settings| settings.quotas.memory = 2 << 20).await;
     let kept = broker.client(scheme, "kept");
     let kept = kept.session_expiry(Duration::from_mins(1));
     let kept = kept.build().await.unwrap();
