@@ -142,9 +142,7 @@ impl Settings {
             failures_per_minute: NonZeroU32::new(10),
         }
     }
-}
 
-impl Settings {
     /// Takes what the access files say for what is not there.
     fn open_access(&mut self) -> Result<Option<Arc<FileAccess>>, Error> {
         let Some(files) = self.access_files.clone() else {
@@ -186,8 +184,8 @@ impl Broker {
     ///
     /// # Errors
     /// [`Error::NoListener`], [`Error::Transport`] if an address cannot be bound or TLS, QUIC or
-    /// wss has no certificate, [`Error::Access`], [`Error::Store`], or that the ticket file cannot be read; nothing
-    /// runs then.
+    /// wss has no certificate, [`Error::Access`], [`Error::Store`], [`Error::Admin`], or that the
+    /// ticket file cannot be read; nothing runs then.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -209,11 +207,8 @@ impl Broker {
         );
         let hub = Hub::new(settings.quotas, settings.store.clone(), guard)?;
         settings.listen.early_data = settings.early_data;
-        // How long a client may be silent is its keep-alive's to say (§3.1.2.10), and one that has
-        // none may be silent for ever: a packet in time keeps QUIC from ending the connection.
         let quic = &mut settings.listen.quic;
-        let idle = quic.idle_timeout.map(|idle| idle / 2);
-        quic.keep_alive_interval = quic.keep_alive_interval.or(idle);
+        quic.keep_alive_interval = quic.keep_alive_below_idle();
         let mut listeners = Vec::new();
         for address in &settings.listeners {
             listeners.push(Listener::bind(address, &settings.listen).await?);

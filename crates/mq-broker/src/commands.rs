@@ -1,7 +1,7 @@
 //! What `mqbroker` does beside running a broker.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs,
     io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _},
     path::{Path, PathBuf},
 };
@@ -13,7 +13,7 @@ use mq_transport::ClientAuth;
 use crate::{
     Config, Error,
     auth::{FileAccess, Hashing, edit},
-    backup,
+    backup, files,
 };
 
 /// What `mqbroker` does in place of running a broker.
@@ -116,36 +116,30 @@ fn change(path: &Path, user: &str, password: Option<(&[u8], Hashing)>) -> anyhow
 }
 
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".new");
-    let name = PathBuf::from(name);
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let name = files::successor(path);
     // One that is there is another's that is at work, or was left by a crash: its owner knows.
-    let file = options.open(&name)?;
-    let written = write_and_rename(file, &name, path, bytes);
-    if written.is_err() {
+    let file = files::create_private(&name)?;
+    if let Err(error) = keep_owner(path, &name) {
         let _ = fs::remove_file(&name);
+        return Err(error);
     }
-    written
+    files::succeed(file, path, bytes)
 }
 
-fn write_and_rename(mut file: File, name: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
-    // Whoever reads it, such as a broker of another user's, still can.
+/// Whoever reads the file, such as a broker of another user's, still can.
+fn keep_owner(path: &Path, successor: &Path) -> io::Result<()> {
     #[cfg(unix)]
     if let Ok(old) = fs::metadata(path) {
         use std::os::unix::fs::MetadataExt as _;
 
-        let new = file.metadata()?;
+        let new = fs::metadata(successor)?;
         if (old.uid(), old.gid()) != (new.uid(), new.gid()) {
-            std::os::unix::fs::chown(name, Some(old.uid()), Some(old.gid()))?;
+            std::os::unix::fs::chown(successor, Some(old.uid()), Some(old.gid()))?;
         }
     }
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(name, path)
+    #[cfg(not(unix))]
+    let _ = (path, successor);
+    Ok(())
 }
 
 /// Asks twice on a terminal, else takes the first line.

@@ -249,7 +249,7 @@ impl Conn {
     /// like.
     fn patience_with(&self, session: &Session, now: Instant) -> Option<Duration> {
         let timeout = self.settings.reader_timeout?;
-        let full_for = session.mailbox.full_for(now).unwrap_or_default();
+        let full_for = session.mailbox.full_for(now.into()).unwrap_or_default();
         // What is left of nothing is looked at again soon, not at once.
         Some(timeout.saturating_sub(full_for).max(QOS0_PATIENCE))
     }
@@ -264,7 +264,7 @@ impl Conn {
             self.leave(ReasonCode::SessionTakenOver);
         } else if let Some(timeout) = self.settings.reader_timeout {
             let now = clock::now();
-            let full_for = attached.session.mailbox.full_for(now);
+            let full_for = attached.session.mailbox.full_for(now.into());
             // A slow reader works off for long what it has taken at once.
             let idle_for = now.saturating_duration_since(self.moved_at);
             if full_for.is_some_and(|full_for| full_for.min(idle_for) >= timeout) {
@@ -444,9 +444,7 @@ impl Conn {
         let Some(attached) = &self.attached else {
             return;
         };
-        let was_on_time = self.pace.resumes_at(now).is_none();
-        self.pace.spend(received.message.payload.len(), now);
-        if was_on_time && self.pace.resumes_at(now).is_some() {
+        if self.pace.spend(received.message.payload.len(), now) {
             self.hub.metrics.throttled.add(1);
         }
         if router::is_too_deep(received.message.topic.as_bytes()) {

@@ -43,6 +43,7 @@ mod commands;
 mod config;
 mod conn;
 mod error;
+mod files;
 mod hub;
 mod mailbox;
 mod memory;

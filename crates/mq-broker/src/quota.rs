@@ -90,8 +90,9 @@ impl Pace {
         }
     }
 
-    /// A message has come.
-    pub(crate) fn spend(&mut self, bytes: usize, now: Instant) {
+    /// A message has come; whether it is the first that was too fast.
+    pub(crate) fn spend(&mut self, bytes: usize, now: Instant) -> bool {
+        let was_on_time = self.resumes_at(now).is_none();
         if let Some(bucket) = &mut self.messages {
             bucket.spend(1.0, now);
         }
@@ -99,6 +100,7 @@ impl Pace {
             #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
             bucket.spend(bytes as f64, now);
         }
+        was_on_time && self.resumes_at(now).is_some()
     }
 
     /// Until when nothing more may be read, if it may not now.

@@ -6,16 +6,16 @@
 //! connection. A broker that crashes leaves none, and its clients do a full handshake.
 
 use std::{
-    fs::{self, File, OpenOptions},
-    io::{self, Write as _},
-    path::{Path, PathBuf},
+    fs::{self, File},
+    io,
+    path::PathBuf,
     sync::{Mutex, PoisonError},
 };
 
 use mq_transport::{ListenOptions, TicketStore};
 use tracing::{info, warn};
 
-use crate::Error;
+use crate::{Error, files};
 
 /// What the file begins with; its last byte is the version.
 ///
@@ -63,7 +63,7 @@ impl TicketFile {
             }
         };
         // Its removal must be on the disk as well: a power cut must not bring the file back.
-        let removed = fs::remove_file(&file.path).and_then(|()| sync_folder(&file.path));
+        let removed = fs::remove_file(&file.path).and_then(|()| files::sync_folder(&file.path));
         removed.map_err(|error| {
             let why = "its tickets must not be used twice";
             file.error(format!(
@@ -103,41 +103,26 @@ impl TicketFile {
         }
     }
 
-    /// Whoever reads it finds all of it or nothing.
     fn replace(&self, bytes: &[u8]) -> io::Result<()> {
-        let (new, mut file) = self.create()?;
-        let written = file
-            .write_all(bytes)
-            .and_then(|()| file.sync_all())
-            .and_then(|()| fs::rename(&new, &self.path));
-        if written.is_err() {
-            let _ = fs::remove_file(&new);
-        }
-        written?;
-        sync_folder(&self.path)
+        files::succeed(self.create()?, &self.path, bytes)
     }
 
     /// A new, empty file next to it, for the owner alone.
-    fn create(&self) -> io::Result<(PathBuf, File)> {
-        let mut name = self.path.clone().into_os_string();
-        name.push(".new");
-        let name = PathBuf::from(name);
+    fn create(&self) -> io::Result<File> {
+        let name = files::successor(&self.path);
         // One that is there was left by a crash; its mode could be anything.
         match fs::remove_file(&name) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true);
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let file = options.open(&name)?;
-        Ok((name, file))
+        files::create_private(&name)
     }
 
     /// Says at the start, not at the end, that nothing could be written.
     fn prove_writable(&self) -> Result<(), Error> {
-        let tried = self.create().and_then(|(name, _)| fs::remove_file(name));
+        let tried = self
+            .create()
+            .and_then(|_| fs::remove_file(files::successor(&self.path)));
         tried.map_err(|error| {
             let remedy = "choose a folder that is there and that the broker may write to";
             self.error(format!("cannot be written later ({error}): {remedy}"))
@@ -150,20 +135,6 @@ impl TicketFile {
             problem,
         }
     }
-}
-
-/// Makes what was done to names in the file's folder last.
-fn sync_folder(path: &Path) -> io::Result<()> {
-    #[cfg(unix)]
-    {
-        let folder = path
-            .parent()
-            .filter(|folder| !folder.as_os_str().is_empty());
-        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
-    }
-    #[cfg(not(unix))]
-    let _ = path;
-    Ok(())
 }
 
 fn encode(tickets: &[(Vec<u8>, Vec<u8>)], scope: &[u8; SCOPE_LEN]) -> Vec<u8> {
@@ -231,6 +202,8 @@ fn checksum(bytes: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use mq_transport::ServerIdentity;
 
     use super::*;

@@ -2,25 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{
-    fs,
-    io::Write as _,
-    path::Path,
-    process::{Command, Output, Stdio},
-};
+mod program;
 
-fn mqbroker(arguments: &[&str], input: &str) -> Output {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_mqbroker"))
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    // One that fails at once has closed its end.
-    let _ = program.stdin.take().unwrap().write_all(input.as_bytes());
-    program.wait_with_output().unwrap()
-}
+use std::{fs, path::Path};
+
+use program::mqbroker;
 
 fn said(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()

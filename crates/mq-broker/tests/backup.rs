@@ -5,17 +5,14 @@
 
 mod program;
 
-use std::{path::Path, process::Command};
+use std::path::Path;
 
 use mq_client::{Outgoing, QoS};
-use program::Broker;
+use program::{Broker, mqbroker};
 
-/// Runs `mqbroker`; what it said on standard error, where it failed.
-fn mqbroker(arguments: &[&Path]) -> Result<(), String> {
-    let output = Command::new(env!("CARGO_BIN_EXE_mqbroker"))
-        .args(arguments)
-        .output()
-        .unwrap();
+/// What it said on standard error, where it failed.
+fn run(arguments: &[&Path]) -> Result<(), String> {
+    let output = mqbroker(arguments, "");
     let said = String::from_utf8(output.stderr).unwrap();
     output.status.success().then_some(()).ok_or(said)
 }
@@ -36,19 +33,19 @@ async fn what_was_backed_up_is_there_again_after_a_restore() {
         client.disconnect().await.unwrap();
     };
     retained(&broker, "before").await;
-    mqbroker(&[backup, &toml, &file]).unwrap();
-    let again = mqbroker(&[backup, &toml, &file]).unwrap_err();
+    run(&[backup, &toml, &file]).unwrap();
+    let again = run(&[backup, &toml, &file]).unwrap_err();
     assert!(again.contains("there is such a file already"), "{again}");
     assert_eq!(again.lines().count(), 1, "{again}");
     retained(&broker, "after").await;
     broker.end();
-    let gone = mqbroker(&[backup, &toml, &broker.file("other")]).unwrap_err();
+    let gone = run(&[backup, &toml, &broker.file("other")]).unwrap_err();
     assert!(gone.contains("no broker answers at"), "{gone}");
     let store = broker.file("store");
-    let taken = mqbroker(&[restore, &file, &store]).unwrap_err();
+    let taken = run(&[restore, &file, &store]).unwrap_err();
     assert!(taken.contains("there is such a file already"), "{taken}");
     std::fs::remove_file(&store).unwrap();
-    mqbroker(&[restore, &file, &store]).unwrap();
+    run(&[restore, &file, &store]).unwrap();
     broker.start();
     let client = broker.client("reader").start().unwrap();
     let mut messages = client.subscribe("t", QoS::AtMostOnce).await.unwrap();

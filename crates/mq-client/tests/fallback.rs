@@ -16,9 +16,9 @@ use mq_client::{
 };
 use mq_codec::Disconnect;
 use mq_proto::{Connection, Event as ProtoEvent, ServerConfig, Session};
-use mq_transport::{EarlyDataPolicy, Link, ListenOptions, Listener, ServerIdentity};
+use mq_transport::{Link, ListenOptions, Listener};
 use tokio::{net::UdpSocket, task::JoinSet, time::Instant};
-use util::{Peer, Server, text};
+use util::{Peer, Server, listen, text};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
@@ -181,16 +181,6 @@ async fn plaintext_stands_in_for_nothing_unless_it_is_asked_to() {
 }
 
 // On loopback.
-
-async fn listen(scheme: &str) -> Listener {
-    let address: Address = format!("{scheme}://127.0.0.1:0").parse().unwrap();
-    let options = ListenOptions {
-        identity: Some(ServerIdentity::self_signed().unwrap()),
-        early_data: EarlyDataPolicy::Full,
-        ..ListenOptions::default()
-    };
-    Listener::bind(&address, &options).await.unwrap()
-}
 
 /// A client for this UDP port, and then for the listener; it reconnects after 300 ms.
 fn quic_then(port: u16, then: &Listener, early_data: bool) -> ClientBuilder {

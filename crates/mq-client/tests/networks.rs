@@ -10,20 +10,10 @@ use mq_client::{
     Client, ConnectOptions, Connector, EarlyData, HandshakeKind, Outgoing, QoS, Trust,
 };
 use mq_proto::{Connection, Event, ServerConfig, Session};
-use mq_transport::{Address, EarlyDataPolicy, ListenOptions, Listener, ServerIdentity};
-use util::{Peer, text};
+use mq_transport::Listener;
+use util::{Peer, listen, text};
 
 const SCHEMES: [&str; 5] = ["mqtt", "mqtts", "quic", "ws", "wss"];
-
-async fn listen(scheme: &str) -> Listener {
-    let address: Address = format!("{scheme}://127.0.0.1:0").parse().unwrap();
-    let options = ListenOptions {
-        identity: Some(ServerIdentity::self_signed().unwrap()),
-        early_data: EarlyDataPolicy::Full,
-        ..ListenOptions::default()
-    };
-    Listener::bind(&address, &options).await.unwrap()
-}
 
 fn connector() -> Connector {
     Connector::new(ConnectOptions {

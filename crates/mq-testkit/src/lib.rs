@@ -5,11 +5,13 @@
 //! 0-RTT, peers that misbehave, and other implementations of MQTT.
 
 mod broker;
+mod client;
 mod proxy;
 mod relay;
 mod store;
 
 pub use broker::TestBroker;
+pub use client::{comes_and_goes, next, refused};
 pub use proxy::{TcpProxy, UdpProxy};
 pub use relay::FaultyRelay;
 pub use store::SlowStore;

@@ -50,6 +50,18 @@ impl SlowStore {
         }
     }
 
+    /// Checks that no message waits or is under way in any session.
+    ///
+    /// # Panics
+    /// If one does or is.
+    pub fn assert_nothing_is_under_way(&self) {
+        for (client, session) in &self.lock().snapshot.sessions {
+            assert!(session.queued.is_empty(), "{client}: {session:?}");
+            assert!(session.in_flight.is_empty(), "{client}: {session:?}");
+            assert!(session.received.is_empty(), "{client}: {session:?}");
+        }
+    }
+
     /// Fails for good at this call of `record`, counted from 1: neither it nor what is pending
     /// then is ever settled.
     #[must_use]

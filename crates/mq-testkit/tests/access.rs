@@ -17,12 +17,13 @@ use mq_broker::{
     },
 };
 use mq_client::{
-    Client, ClientBuilder, ConnectOptions, Connector, EarlyData, Error, Incoming, Outgoing, QoS,
-    ReasonCode, Reconnect, Subscription, TopicName, Version, Will, WillProperties,
+    Client, ClientBuilder, ConnectOptions, Connector, EarlyData, Error, Outgoing, QoS, ReasonCode,
+    Reconnect, TopicName, Version, Will, WillProperties,
 };
-use mq_testkit::{Scheme, TestBroker, UdpProxy, over_each_transport};
+use mq_testkit::{
+    Scheme, TestBroker, UdpProxy, comes_and_goes, next, over_each_transport, refused,
+};
 use mq_transport::{Address, ClientAuth, ClientIdentity};
-use tokio::time::timeout;
 
 over_each_transport!(
     only_the_right_password_gets_in,
@@ -115,20 +116,6 @@ impl Guarded {
     }
 }
 
-async fn next(messages: &mut Subscription) -> Incoming {
-    timeout(Duration::from_secs(20), messages.recv())
-        .await
-        .expect("a message should come")
-        .expect("the client is connected")
-}
-
-async fn refused(builder: ClientBuilder) -> ReasonCode {
-    match builder.build().await {
-        Err(Error::Refused { reason }) => reason,
-        other => panic!("it should be refused, not {other:?}"),
-    }
-}
-
 fn will(topic: &str) -> Will {
     Will {
         topic: TopicName::new(topic).unwrap(),
@@ -144,7 +131,7 @@ async fn only_the_right_password_gets_in(scheme: Scheme) {
     for version in VERSIONS {
         for user in ["ann", "bob", "cid"] {
             let right = guarded.user(scheme, user).version(version);
-            right.build().await.unwrap().disconnect().await.unwrap();
+            comes_and_goes(right).await;
             let wrong = guarded
                 .user(scheme, user)
                 .password("penci")
@@ -399,7 +386,7 @@ async fn a_certificate_is_a_user(scheme: Scheme) {
         assert!(client.subscribe("dev/c/#", QoS::AtLeastOnce).await.is_err());
         client.disconnect().await.unwrap();
         let same = device("c").user_name("device-7").unwrap();
-        same.build().await.unwrap().disconnect().await.unwrap();
+        comes_and_goes(same).await;
         let other = device("c").credentials("ann", "pencil").unwrap();
         assert_eq!(refused(other).await, ReasonCode::BadUserNameOrPassword);
     }

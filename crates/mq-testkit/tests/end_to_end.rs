@@ -6,10 +6,10 @@ use std::{collections::HashSet, time::Duration};
 
 use bytes::Bytes;
 use mq_client::{
-    Client, Incoming, Outgoing, QoS, ReasonCode, Reconnect, RetainHandling, SubscribeOptions,
-    Subscription, SubscriptionOptions, TopicFilter, TopicName, Version, Will, WillProperties,
+    Client, Outgoing, QoS, ReasonCode, Reconnect, RetainHandling, SubscribeOptions, Subscription,
+    SubscriptionOptions, TopicFilter, TopicName, Version, Will, WillProperties,
 };
-use mq_testkit::{Scheme, TestBroker, over_each_transport};
+use mq_testkit::{Scheme, TestBroker, next, over_each_transport};
 use tokio::time::{sleep, timeout};
 
 over_each_transport!(
@@ -33,13 +33,6 @@ fn topic(name: &str) -> TopicName {
 
 fn filter(text: &str) -> TopicFilter {
     TopicFilter::new(text).unwrap()
-}
-
-async fn next(messages: &mut Subscription) -> Incoming {
-    timeout(Duration::from_secs(20), messages.recv())
-        .await
-        .expect("a message should come")
-        .expect("the client is connected")
 }
 
 async fn silent(messages: &mut Subscription) {

@@ -57,8 +57,6 @@ fn client(url: &str, id: &str) -> ClientBuilder {
         .unwrap()
         .clean_start(false)
         .session_expiry(24 * HOUR)
-        // The broker's own deadlines are by the real clock, which hardly moves here: a keep-alive
-        // that is over by tokio's alone would have it look again and again.
         .keep_alive(HOUR)
         .connect_timeout(Duration::from_secs(3))
         .reconnect(Reconnect {
@@ -79,6 +77,13 @@ async fn next(messages: &mut Subscription) -> usize {
     text.trim_end().parse().unwrap()
 }
 
+async fn settle_for_ever(store: &SlowStore) {
+    loop {
+        sleep(Duration::from_millis(1)).await;
+        store.settle(usize::MAX);
+    }
+}
+
 /// Returns how many connections were cut off, how many stalls there were, and how often the store
 /// has failed.
 #[expect(clippy::too_many_lines, reason = "one story")]
@@ -97,15 +102,9 @@ async fn one_seed(seed: u64) -> (usize, usize, usize) {
         let messages = two.subscribe("t/#", QoS::ExactlyOnce).await.unwrap();
         (one, two, messages)
     };
-    let settling = async {
-        loop {
-            sleep(Duration::from_millis(1)).await;
-            store.settle(usize::MAX);
-        }
-    };
     let (one, two, mut messages) = tokio::select! {
         ready = setting_up => ready,
-        () = settling => unreachable!("it settles for ever"),
+        () = settle_for_ever(&store) => unreachable!("it does not end"),
     };
 
     relay.set_harmful(true);
@@ -181,11 +180,7 @@ async fn one_seed(seed: u64) -> (usize, usize, usize) {
             "{number} came {times} times"
         );
     }
-    for (client, session) in store.load().unwrap().sessions {
-        assert!(session.queued.is_empty(), "{client}: {session:?}");
-        assert!(session.in_flight.is_empty(), "{client}: {session:?}");
-        assert!(session.received.is_empty(), "{client}: {session:?}");
-    }
+    store.assert_nothing_is_under_way();
 
     let counts = (relay.cuts(), relay.stalls(), failures);
     let ending = async {
@@ -194,15 +189,9 @@ async fn one_seed(seed: u64) -> (usize, usize, usize) {
         drop((one, two, messages));
         broker.shutdown().await;
     };
-    let settling = async {
-        loop {
-            sleep(Duration::from_millis(1)).await;
-            store.settle(usize::MAX);
-        }
-    };
     tokio::select! {
         () = ending => {}
-        () = settling => {}
+        () = settle_for_ever(&store) => {}
     }
     drop(relay);
     sleep(Duration::from_mins(1)).await;

@@ -17,11 +17,11 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use mq_broker::auth::{AccessFiles, Authorizer, FileAccess, JwtSettings};
 use mq_client::{
-    Client, ClientBuilder, Error, Incoming, Outgoing, QoS, ReasonCode, Reconnect, Subscription,
-    TopicName, Version, Will, WillProperties,
+    Client, ClientBuilder, Error, Outgoing, QoS, ReasonCode, Reconnect, TopicName, Version, Will,
+    WillProperties,
 };
 use mq_proto::CloseReason;
-use mq_testkit::{Scheme, TestBroker, over_each_transport};
+use mq_testkit::{Scheme, TestBroker, comes_and_goes, next, over_each_transport, refused};
 use rcgen::{
     KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ED25519, PKCS_RSA_SHA256, PublicKeyData as _,
     SigningKey as _,
@@ -241,20 +241,6 @@ fn write_keys(folder: &tempfile::TempDir, keys: &[&Issuer]) {
     std::fs::write(folder.path().join("jwks.json"), set).unwrap();
 }
 
-async fn next(messages: &mut Subscription) -> Incoming {
-    timeout(Duration::from_secs(20), messages.recv())
-        .await
-        .expect("a message should come")
-        .expect("the client is connected")
-}
-
-async fn refused(builder: ClientBuilder) -> ReasonCode {
-    match builder.build().await {
-        Err(Error::Refused { reason }) => reason,
-        other => panic!("it should be refused, not {other:?}"),
-    }
-}
-
 async fn a_token_of_each_algorithm_gets_in(scheme: Scheme) {
     let guarded = Guarded::start(&[&RSA, &EC, &ED]).await;
     for issuer in [&RSA, &EC, &ED] {
@@ -272,7 +258,7 @@ async fn a_token_of_each_algorithm_gets_in(scheme: Scheme) {
         }
         let alone = guarded.broker.client(scheme, "c");
         let alone = alone.password(issuer.token(&claims("ann")));
-        alone.build().await.unwrap().disconnect().await.unwrap();
+        comes_and_goes(alone).await;
     }
     guarded.broker.shutdown().await;
 }
@@ -378,31 +364,13 @@ async fn keys_change_under_connections(scheme: Scheme) {
 
     write_keys(&guarded.folder, &[&old, &new]);
     guarded.reload().unwrap();
-    enter(&old)
-        .build()
-        .await
-        .unwrap()
-        .disconnect()
-        .await
-        .unwrap();
-    enter(&new)
-        .build()
-        .await
-        .unwrap()
-        .disconnect()
-        .await
-        .unwrap();
+    comes_and_goes(enter(&old)).await;
+    comes_and_goes(enter(&new)).await;
 
     write_keys(&guarded.folder, &[&new]);
     guarded.reload().unwrap();
     assert_eq!(refused(enter(&old)).await, wrong);
-    enter(&new)
-        .build()
-        .await
-        .unwrap()
-        .disconnect()
-        .await
-        .unwrap();
+    comes_and_goes(enter(&new)).await;
 
     let broken = json!({"keys": [new.jwk(), {"kty": "EC"}]}).to_string();
     std::fs::write(guarded.folder.path().join("jwks.json"), broken).unwrap();
@@ -411,13 +379,7 @@ async fn keys_change_under_connections(scheme: Scheme) {
         error.ends_with("jwks.json: keys[1]: `crv` is missing"),
         "{error}"
     );
-    enter(&new)
-        .build()
-        .await
-        .unwrap()
-        .disconnect()
-        .await
-        .unwrap();
+    comes_and_goes(enter(&new)).await;
     inside.publish("x", "", QoS::AtLeastOnce).await.unwrap();
 }
 

@@ -267,10 +267,6 @@ async fn cut_off_again_and_again(seed: u64) {
             "{n} came {times} times"
         );
     }
-    for (client, session) in store.load().unwrap().sessions {
-        assert!(session.queued.is_empty(), "{client}: {session:?}");
-        assert!(session.in_flight.is_empty(), "{client}: {session:?}");
-        assert!(session.received.is_empty(), "{client}: {session:?}");
-    }
+    store.assert_nothing_is_under_way();
     drop(broker);
 }

@@ -337,6 +337,17 @@ pub struct QuicOptions {
     pub qlog_directory: Option<PathBuf>,
 }
 
+impl QuicOptions {
+    /// How often to send something so that the idle timeout does not end a connection on which
+    /// MQTT is silent: that is for MQTT's keep-alive to decide, be it off or longer (§3.1.2.10).
+    /// [`keep_alive_interval`](Self::keep_alive_interval), or else half of the idle timeout.
+    #[must_use]
+    pub fn keep_alive_below_idle(&self) -> Option<Duration> {
+        let half = self.idle_timeout.map(|idle| idle / 2);
+        self.keep_alive_interval.or(half)
+    }
+}
+
 impl Default for QuicOptions {
     fn default() -> Self {
         Self {

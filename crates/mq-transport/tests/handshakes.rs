@@ -6,8 +6,8 @@ mod common;
 use std::{path::Path, time::Duration};
 
 use common::{
-    accept, any_address, collect_ticket, connect, connect_options, listen_options, outbox, receive,
-    send,
+    accept, any_address, attempt, collect_ticket, connect, connect_options, listen_options, outbox,
+    receive, send,
 };
 use mq_proto::{LaneId, Outbox};
 use mq_transport::{
@@ -401,7 +401,6 @@ async fn client_certificates_are_asked_for(scheme: Scheme) {
         let mut listener = Listener::bind(&any_address(scheme), &options)
             .await
             .unwrap();
-        let address = listener.local_address();
         let connector = Connector::new(ConnectOptions {
             identity: certificate.then(|| identity.clone()),
             ..connect_options()
@@ -423,17 +422,7 @@ async fn client_certificates_are_asked_for(scheme: Scheme) {
             }
             continue;
         }
-        // The client's handshake ends before the server has looked at its certificate.
-        let client = async {
-            let mut client = connector.connect(&address).await?;
-            client.progress(&mut outbox(b"!"), true).await?;
-            loop {
-                client.progress(&mut Outbox::new(), true).await?;
-            }
-        };
-        let server = async { listener.accept().await.unwrap().handshake().await };
-        let (client, server) = tokio::join!(client, server);
-        let client: Result<(), Error> = client;
+        let (client, server) = attempt(&connector, &mut listener).await;
         assert!(
             matches!(client, Err(Error::Handshake { .. })),
             "{shown}: {client:?}"

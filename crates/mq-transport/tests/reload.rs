@@ -11,7 +11,7 @@ use std::{
 };
 
 use common::{
-    any_address, collect_ticket, connect, connect_options, listen_options, outbox, receive, send,
+    any_address, attempt, collect_ticket, connect, connect_options, listen_options, receive, send,
 };
 use mq_proto::Outbox;
 use mq_transport::{
@@ -115,17 +115,7 @@ async fn bind(scheme: Scheme, options: &ListenOptions) -> Listener {
 
 /// Neither end may get through; what the server and the client say.
 async fn refused(connector: &Connector, listener: &mut Listener) -> (String, String) {
-    let address = listener.local_address();
-    // The client's handshake ends before the server has looked at its certificate.
-    let client = async {
-        let mut client = connector.connect(&address).await?;
-        client.progress(&mut outbox(b"!"), true).await?;
-        loop {
-            client.progress(&mut Outbox::new(), true).await?;
-        }
-    };
-    let server = async { listener.accept().await.unwrap().handshake().await };
-    let (client, server): (Result<(), Error>, _) = tokio::join!(client, server);
+    let (client, server) = attempt(connector, listener).await;
     (
         server.unwrap_err().to_string(),
         client.unwrap_err().to_string(),

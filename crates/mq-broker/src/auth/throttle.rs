@@ -10,6 +10,8 @@ use std::{
 
 use mq_transport::Scheme;
 
+use crate::{clock, quota::network_of};
+
 /// Addresses that are remembered, in about 100 bytes each. Those whose failures are forgiven make
 /// room first; who has enough addresses to push others out can also try from each of them.
 const CAPACITY: usize = 16_384;
@@ -28,9 +30,7 @@ pub(crate) struct Throttle {
 /// Where log-ins came from.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Tried {
-    V4([u8; 4]),
-    /// The first half of an IPv6 address: what one customer has at least.
-    V6([u16; 4]),
+    Network(IpAddr),
     /// An address that the client has not proven: all of them together, as they could be anybody's.
     Unproven,
 }
@@ -50,13 +50,7 @@ impl Tried {
         if early && scheme == Scheme::Quic {
             return Some(Self::Unproven);
         }
-        Some(match peer?.ip().to_canonical() {
-            IpAddr::V4(address) => Self::V4(address.octets()),
-            IpAddr::V6(address) => {
-                let [one, two, three, four, ..] = address.segments();
-                Self::V6([one, two, three, four])
-            }
-        })
+        Some(Self::Network(network_of(peer?.ip())))
     }
 }
 
@@ -127,7 +121,7 @@ impl Gate {
     }
 
     pub(super) fn is_shut(&self) -> bool {
-        !self.throttle.may_try(self.tried, Instant::now())
+        !self.throttle.may_try(self.tried, clock::now())
     }
 }
 
@@ -191,7 +185,7 @@ mod tests {
     fn memory_is_bounded_and_the_forgiven_go_first() {
         let throttle = Throttle::with_capacity(NonZeroU32::MIN, 3);
         let start = Instant::now();
-        let address = |last: u8| Tried::V4([192, 0, 2, last]);
+        let address = |last: u8| Tried::Network(IpAddr::from([192, 0, 2, last]));
         throttle.failed(address(0), start);
         for last in 1..3 {
             throttle.failed(address(last), start + MINUTE);

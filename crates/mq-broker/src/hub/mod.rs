@@ -530,11 +530,12 @@ impl Hub {
             }
         }
         let journal = &publisher.journal;
-        let received = ticket.as_ref().zip(from);
-        let received = received.filter(|_| qos == QoS::ExactlyOnce);
-        let received = received
-            .filter(|(_, from)| journal.keeps(from))
-            .map(|(ticket, from)| (ticket.packet_id(), from));
+        let received = match (&ticket, from) {
+            (Some(ticket), Some(from)) if qos == QoS::ExactlyOnce && journal.keeps(from) => {
+                Some((ticket.packet_id(), from))
+            }
+            _ => None,
+        };
         if let Some((packet_id, from)) = received {
             let change = SessionChange::Received { packet_id };
             changes.push(Change::Session(from.client_id.clone(), change));

@@ -29,6 +29,8 @@ use mq_codec::{
 use mq_proto::{Delivery, Message};
 use tokio::sync::watch;
 
+use crate::clock;
+
 pub use disk::{DiskStore, Durability};
 #[doc(hidden)]
 pub use disk::{decode_message, encode_message};
@@ -203,7 +205,7 @@ impl StoredMessage {
 
 /// Instants mean nothing to the next process.
 pub(crate) fn to_wall_clock(at: Instant) -> SystemTime {
-    let now = Instant::now();
+    let now = clock::now();
     let wall = SystemTime::now();
     match at.checked_duration_since(now) {
         Some(left) => wall + left,
@@ -213,5 +215,5 @@ pub(crate) fn to_wall_clock(at: Instant) -> SystemTime {
 
 /// A time that has passed is now.
 pub(crate) fn from_wall_clock(at: SystemTime) -> Instant {
-    Instant::now() + at.duration_since(SystemTime::now()).unwrap_or_default()
+    clock::now() + at.duration_since(SystemTime::now()).unwrap_or_default()
 }

@@ -3,10 +3,10 @@
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::{
-    io::{BufRead as _, BufReader},
+    io::{BufRead as _, BufReader, Write as _},
     net::{TcpListener, UdpSocket},
     path::PathBuf,
-    process::{Child, Command, Stdio},
+    process::{Child, Command, Output, Stdio},
 };
 
 use mq_client::{Client, ClientBuilder, ConnectOptions, Trust};
@@ -117,4 +117,18 @@ pub(crate) fn free_port() -> u16 {
             return port;
         }
     }
+}
+
+/// Runs `mqbroker` with these arguments, and with this on its standard input.
+pub(crate) fn mqbroker<A: AsRef<std::ffi::OsStr>>(arguments: &[A], input: &str) -> Output {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_mqbroker"))
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // One that fails at once has closed its end.
+    let _ = program.stdin.take().unwrap().write_all(input.as_bytes());
+    program.wait_with_output().unwrap()
 }

@@ -244,12 +244,9 @@ impl Driver {
         } = &self.settings;
         let (addresses, head_start) = (addresses.clone(), *head_start);
         let connector = connector.clone();
-        let idle_timeout = connector.options().quic.idle_timeout;
         let dial = Dial {
             timeout: Some(*connect_timeout),
-            // MQTT's keep-alive decides how long a connection may be silent (§3.1.2.10), be it off or
-            // longer than what QUIC allows.
-            quic_keep_alive: idle_timeout.map(|idle| idle / 2),
+            quic_keep_alive: connector.options().quic.keep_alive_below_idle(),
             ..Dial::default()
         };
         let remembered = self.networks.remembered(now());

@@ -9,7 +9,9 @@ use mq_codec::{ConnAck, Connect, PacketId, ReasonCode, SubAck, Subscribe, UnsubA
 use mq_proto::{
     AckTicket, CloseReason, Connection, Delivery, Event, Message, Received, ServerConfig, Session,
 };
-use mq_transport::{Address, Link, ListenOptions, Listener, Progress};
+use mq_transport::{
+    Address, EarlyDataPolicy, Link, ListenOptions, Listener, Progress, ServerIdentity,
+};
 
 pub(crate) fn now() -> Instant {
     tokio::time::Instant::now().into_std()
@@ -232,4 +234,15 @@ impl Peer {
 
 pub(crate) fn text(received: &Received) -> String {
     String::from_utf8(received.message.payload.to_vec()).unwrap()
+}
+
+/// Listens on loopback with that transport, with a certificate of its own and early data.
+pub(crate) async fn listen(scheme: &str) -> Listener {
+    let address: Address = format!("{scheme}://127.0.0.1:0").parse().unwrap();
+    let options = ListenOptions {
+        identity: Some(ServerIdentity::self_signed().unwrap()),
+        early_data: EarlyDataPolicy::Full,
+        ..ListenOptions::default()
+    };
+    Listener::bind(&address, &options).await.unwrap()
 }

@@ -6,8 +6,8 @@ use std::{path::PathBuf, sync::LazyLock, time::Duration};
 
 use mq_proto::{LaneId, Outbox};
 use mq_transport::{
-    Address, ConnectOptions, Connector, EarlyData, EarlyDataPolicy, HandshakeKind, Incoming, Link,
-    ListenOptions, Listener, Progress, Scheme, ServerIdentity, Trust,
+    Address, ConnectOptions, Connector, EarlyData, EarlyDataPolicy, Error, HandshakeKind, Incoming,
+    Link, ListenOptions, Listener, Progress, Scheme, ServerIdentity, Trust,
 };
 
 /// Bound on anything that should happen at once.
@@ -166,4 +166,22 @@ pub async fn receive(link: &mut Link, count: usize) -> Vec<u8> {
         assert_eq!(progress, Progress::Received(LaneId::CONTROL));
     }
     link.received(LaneId::CONTROL).split_to(count).to_vec()
+}
+
+/// Neither end may get through: the handshake as the client and as the listener see it. The
+/// client's ends before the server has looked at its certificate.
+pub(crate) async fn attempt(
+    connector: &Connector,
+    listener: &mut Listener,
+) -> (Result<(), Error>, Result<Link, Error>) {
+    let address = listener.local_address();
+    let client = async {
+        let mut client = connector.connect(&address).await?;
+        client.progress(&mut outbox(b"!"), true).await?;
+        loop {
+            client.progress(&mut Outbox::new(), true).await?;
+        }
+    };
+    let server = async { listener.accept().await.unwrap().handshake().await };
+    tokio::join!(client, server)
 }

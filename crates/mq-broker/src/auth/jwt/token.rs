@@ -1,13 +1,16 @@
 //! One token: its form, its signature, its claims.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use mq_codec::ByteStr;
 use serde_json::{Map, Value};
 
 use super::{JwtSettings, Keys, TokenRules, keys};
-use crate::auth::{LogIn, Principal};
+use crate::{
+    auth::{LogIn, Principal},
+    clock,
+};
 
 /// What no connection lasts for, and no timer has to: a hundred years.
 const FOR_EVER: Duration = Duration::from_hours(100 * 365 * 24);
@@ -95,7 +98,7 @@ impl<'a> Token<'a> {
         check_parties(&claims, settings)?;
         let principal = find_principal(&claims, settings, log_in)?;
         if settings.disconnect_at_expiry && left < FOR_EVER {
-            Ok(principal.until(Instant::now() + left))
+            Ok(principal.until(clock::now() + left))
         } else {
             Ok(principal)
         }
@@ -312,7 +315,7 @@ mod tests {
             let judge = |token: &str, now| judge(token, &keys, &joes, now);
             let joe = judge(&token, JOE_EXPIRES - 1).unwrap();
             assert_eq!((joe.user(), joe.client_id()), (Some("joe"), "c"));
-            let left = joe.expires_at().unwrap() - Instant::now();
+            let left = joe.expires_at().unwrap() - clock::now();
             assert!((5..=6).contains(&left.as_secs()), "{left:?}");
             assert!(judge(&token, JOE_EXPIRES + 4).is_ok());
             let late = judge(&token, JOE_EXPIRES + 5).unwrap_err();
@@ -522,7 +525,7 @@ mod tests {
             settings.disconnect_at_expiry = disconnects;
             let token = signer.token(&json!({"sub": "ann", "exp": exp}));
             let ann = judge(&token, &signer.keys(), &settings, 1000).unwrap();
-            ann.expires_at().map(|at| at - Instant::now())
+            ann.expires_at().map(|at| at - clock::now())
         };
         let left = expiry(1010, true).unwrap();
         assert!((14..=15).contains(&left.as_secs()), "{left:?}");

@@ -73,10 +73,7 @@ impl Calls {
                     .wait(state)
                     .unwrap_or_else(PoisonError::into_inner),
                 Some(Duration::ZERO) => break,
-                Some(left) => {
-                    let waited = self.changed.wait_timeout(state, left);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
-                }
+                Some(left) => self.wait(state, left),
             };
         }
         let (count, patience) = group;
@@ -86,14 +83,18 @@ impl Calls {
             if left.is_zero() {
                 break;
             }
-            let waited = self.changed.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = self.wait(state, left);
         }
         Turn {
             calls: core::mem::take(&mut state.waiting),
             position: Position(state.count),
             ended: state.ended,
         }
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>, most: Duration) -> MutexGuard<'a, State> {
+        let waited = self.changed.wait_timeout(state, most);
+        waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

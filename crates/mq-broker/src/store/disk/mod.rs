@@ -27,6 +27,7 @@ use redb::{Builder, Database, DatabaseError, StorageBackend, StorageError};
 use tokio::sync::watch;
 
 use super::{Change, Position, Snapshot, Store, StoreError, StoredMessage};
+use crate::files::sync_folder;
 use calls::Calls;
 use tables::{Failed, Tables};
 use worker::Worker;
@@ -208,12 +209,6 @@ pub fn encode_message(message: &StoredMessage) -> Result<Vec<u8>, StoreError> {
 #[doc(hidden)]
 pub fn decode_message(bytes: &[u8]) -> Result<StoredMessage, StoreError> {
     encoding::read_message(bytes).map_err(|error| StoreError(error.to_string()))
-}
-
-/// A rename is on the disk when its folder is.
-fn sync_folder(of: &Path) -> std::io::Result<()> {
-    let folder = of.parent().filter(|folder| !folder.as_os_str().is_empty());
-    std::fs::File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 /// Why a file cannot be opened, and what to do.

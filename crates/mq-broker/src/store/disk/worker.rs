@@ -60,7 +60,7 @@ impl Worker {
                     _ => None,
                 };
                 self.settled.send_replace(turn.position);
-                if sync {
+                if every.is_none() {
                     group.committed(calls, began.elapsed());
                 }
             }

@@ -1,0 +1,55 @@
+//! Files that are replaced as a whole: whoever reads one finds all of the new, or the old.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+};
+
+/// The name, in the same folder, of what is to take a file's place.
+pub(crate) fn successor(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    PathBuf::from(name)
+}
+
+/// A new, empty file for the owner alone.
+///
+/// # Errors
+/// If it cannot be made, or is there already.
+pub(crate) fn create_private(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path)
+}
+
+/// Writes `file`, which stands under the name of the [`successor`], and puts it in the place of
+/// `path` for good. Does not leave it behind where that fails.
+pub(crate) fn succeed(mut file: File, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let name = successor(path);
+    let written = file
+        .write_all(bytes)
+        .and_then(|()| file.sync_all())
+        .and_then(|()| fs::rename(&name, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&name);
+    }
+    written?;
+    sync_folder(path)
+}
+
+/// Makes what was done to names in the file's folder last.
+pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
+    #[cfg(unix)]
+    {
+        let folder = path
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty());
+        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
+    }
+    #[cfg(not(unix))]
+    let _ = path;
+    Ok(())
+}
