@@ -11,6 +11,7 @@
 //! with the last process, socket and handle in it.
 
 mod air;
+mod awake;
 mod capture;
 mod contain;
 mod emulator;
@@ -21,6 +22,7 @@ mod signal;
 mod wire;
 
 use std::{
+    fs::File,
     io,
     process::{Command, ExitStatus},
     time::Duration,
@@ -39,19 +41,25 @@ use wire::Wire;
 pub struct Lab {
     wires: Vec<Wire>,
     airs: Vec<Air>,
+    _awake: Option<File>,
 }
 
 impl Lab {
     /// Moves this process into a network of its own, where it may make others; as an ordinary user
     /// with a user namespace of its own.
     ///
-    /// Call it first in `main`: the system refuses it to a process that has threads.
+    /// Call it first in `main`: the system refuses it to a process that has threads. Processors stay
+    /// awake as long as the lab lives, where this is permitted.
     ///
     /// # Errors
     /// If the system forbids it; the error says which setting does.
     pub fn enter() -> Result<Self, Error> {
+        let awake = awake::stay_awake();
         namespace::enter()?;
-        Ok(Self::default())
+        Ok(Self {
+            _awake: awake,
+            ..Self::default()
+        })
     }
 
     /// Connects two hosts by a link whose chances are drawn from `seed`. The `near` host is the one
