@@ -60,8 +60,8 @@ struct Budget {
 
 impl Budget {
     /// Of each processor. Beyond the greatest, messages wait for one another, whatever they cost.
-    const FIRST: f64 = 0.45;
-    const RANGE: (f64, f64) = (0.01, 0.6);
+    const FIRST: f64 = 0.6;
+    const RANGE: (f64, f64) = (0.01, 0.8);
     /// The least window.
     const WINDOW: usize = 8;
     /// Less than one in so many is well.
