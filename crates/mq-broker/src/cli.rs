@@ -7,8 +7,8 @@ use mq_transport::{Address, CongestionControl, EarlyDataPolicy, Scheme, ServerId
 use sd_notify::NotifyState;
 use tracing::{info, warn};
 
-pub use crate::commands::Command;
 use crate::{Broker, Config, Error, Reload, Settings, StoreFile, tidy::Tidy};
+pub use crate::{commands::Command, manual::write_manual};
 
 /// What a log filter leaves out: quinn warns of address validation tokens that are used in another
 /// order than they were given in, which clients may do as they like; the address is then validated

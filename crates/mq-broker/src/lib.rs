@@ -46,6 +46,7 @@ mod error;
 mod files;
 mod hub;
 mod mailbox;
+mod manual;
 mod memory;
 mod metrics;
 mod quota;

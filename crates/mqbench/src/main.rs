@@ -21,9 +21,11 @@ mod sut;
 mod testbed;
 mod workload;
 
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
 
-use clap::{Parser, Subcommand};
+use anyhow::Context as _;
+use clap::{CommandFactory as _, Parser, Subcommand};
+use mq_broker::cli::write_manual;
 use testbed::Testbed;
 
 #[global_allocator]
@@ -76,6 +78,12 @@ enum Command {
     /// Links on real interfaces, by the kernel's netem: set, show, check, clear
     #[cfg(target_os = "linux")]
     Net(cmd::net::Args),
+    /// Write manual pages and completions below a folder, as below /usr/share
+    #[command(hide = true)]
+    Manual {
+        /// The folder
+        folder: PathBuf,
+    },
 }
 
 fn main() -> ExitCode {
@@ -91,6 +99,9 @@ fn main() -> ExitCode {
         // It has its own answer to signals: whatever comes, an interface is put back.
         #[cfg(target_os = "linux")]
         Command::Net(args) => cmd::net::run(&args),
+        Command::Manual { folder } => write_manual(Cli::command(), &folder)
+            .with_context(|| format!("cannot write to {}", folder.display()))
+            .map(done),
         // Networks are made before there are threads.
         Command::Cell => cmd::cell::prepare()
             .and_then(|(order, testbed)| block_on(cmd::cell::run(&order, &testbed)))
@@ -147,7 +158,9 @@ async fn dispatch(command: Command, testbed: Option<Testbed>) -> anyhow::Result<
         Command::Connect(args) => cmd::connect::run(args).await,
         Command::Load(args) => cmd::load::run(args).await,
         Command::Campaign(args) => cmd::campaign::run(args).await,
-        Command::Broker(_) | Command::Cell | Command::Report(_) => unreachable!("main runs it"),
+        Command::Broker(_) | Command::Cell | Command::Report(_) | Command::Manual { .. } => {
+            unreachable!("main runs it")
+        }
         #[cfg(unix)]
         Command::Lab(_) => unreachable!("main runs it"),
         #[cfg(target_os = "linux")]

@@ -1,9 +1,9 @@
 //! The program `mqbroker`: a command line around [`mq_broker::Broker`].
 
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
 
-use clap::Parser;
-use mq_broker::cli::{BrokerArgs, Command, run};
+use clap::{CommandFactory as _, Parser, Subcommand};
+use mq_broker::cli::{self, BrokerArgs, run, write_manual};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -18,11 +18,26 @@ struct Args {
     command: Option<Command>,
 }
 
+#[derive(Subcommand)]
+enum Command {
+    #[command(flatten)]
+    Other(cli::Command),
+    /// Write manual pages and completions below a folder, as below /usr/share
+    #[command(hide = true)]
+    Manual {
+        /// The folder
+        folder: PathBuf,
+    },
+}
+
 fn main() -> ExitCode {
     let args = Args::parse();
     let result = match args.command {
         None => run(&args.broker),
-        Some(command) => command.run(),
+        Some(Command::Other(command)) => command.run(),
+        Some(Command::Manual { folder }) => {
+            write_manual(Args::command(), &folder).map_err(Into::into)
+        }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
