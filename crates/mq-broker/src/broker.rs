@@ -207,6 +207,7 @@ impl Broker {
         );
         let hub = Hub::new(settings.quotas, settings.store.clone(), guard)?;
         settings.listen.early_data = settings.early_data;
+        settings.listen.hold_tickets = true;
         let quic = &mut settings.listen.quic;
         quic.keep_alive_interval = quic.keep_alive_below_idle();
         let mut listeners = Vec::new();

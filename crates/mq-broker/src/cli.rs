@@ -7,7 +7,10 @@ use mq_transport::{Address, CongestionControl, EarlyDataPolicy, Scheme, ServerId
 use sd_notify::NotifyState;
 use tracing::{info, warn};
 
-use crate::{Broker, Config, Error, Reload, Settings, StoreFile, tidy::Tidy};
+use crate::{
+    Broker, Config, Error, Reload, Settings, StoreFile,
+    tidy::{self, Tidy},
+};
 pub use crate::{commands::Command, manual::write_manual};
 
 /// What a log filter leaves out: quinn warns of address validation tokens that are used in another
@@ -103,6 +106,7 @@ impl BrokerArgs {
 /// If it cannot start.
 pub fn run(args: &BrokerArgs) -> anyhow::Result<()> {
     init_logging();
+    tidy::refuse_huge_pages();
     let settings = args.settings()?;
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     if let Some(threads) = args.threads {
@@ -139,7 +143,8 @@ async fn serve(mut settings: Settings, args: &BrokerArgs, tidy: &Tidy) -> anyhow
     }
     let watch = settings.watch_files;
     let broker = Broker::start(settings).await?;
-    // From before anybody knows that it is there: until then SIGHUP would end it.
+    // From before anybody knows that it is there: until then these signals would end it at once.
+    let stop = stop_signal()?;
     let keeping_up = keep_up(broker.reload_handle(), watch, args)?;
     notify(&[NotifyState::Ready]);
     if args.announce {
@@ -151,7 +156,7 @@ async fn serve(mut settings: Settings, args: &BrokerArgs, tidy: &Tidy) -> anyhow
         out.flush()?;
     }
     tokio::select! {
-        stopped = stop_signal() => stopped?,
+        stopped = stop => stopped?,
         ended = stdin_ended(), if args.until_stdin_ends => ended?,
         () = tidy.watch(&broker) => {}
         () = keeping_up => {}
@@ -237,19 +242,27 @@ async fn stdin_ended() -> std::io::Result<()> {
     Ok(())
 }
 
-async fn stop_signal() -> std::io::Result<()> {
-    #[cfg(unix)]
-    {
-        use tokio::signal::unix::{SignalKind, signal};
+/// Resolves at SIGTERM or Ctrl-C; from the call on neither ends the program by itself.
+#[cfg(unix)]
+fn stop_signal() -> std::io::Result<impl Future<Output = std::io::Result<()>>> {
+    use tokio::signal::unix::{SignalKind, signal};
 
-        let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    Ok(async move {
         tokio::select! {
-            interrupted = tokio::signal::ctrl_c() => interrupted,
-            _ = terminate.recv() => Ok(()),
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
         }
-    }
-    #[cfg(not(unix))]
-    tokio::signal::ctrl_c().await
+        Ok(())
+    })
+}
+
+/// Resolves at Ctrl-C.
+#[cfg(not(unix))]
+#[expect(clippy::unnecessary_wraps, reason = "as on Unix, where it can fail")]
+fn stop_signal() -> std::io::Result<impl Future<Output = std::io::Result<()>>> {
+    Ok(tokio::signal::ctrl_c())
 }
 
 /// Logs go to standard error, at level `info` unless `RUST_LOG` says otherwise.

@@ -397,6 +397,7 @@ impl Conn {
             self.connection.handle_link_lost();
             return;
         }
+        self.link.release_tickets();
         info!(
             client = %client_id,
             user = self.principal.as_ref().and_then(Principal::user),

@@ -2,14 +2,19 @@
 
 use std::{fs, io, path::Path};
 
+use anyhow::anyhow;
 use clap_complete::{Shell, generate_to};
 
 /// Writes the manual pages of a program and of each of its commands, and completions for bash, fish
 /// and zsh, below a folder: in the places that they have below `/usr/share`.
 ///
 /// # Errors
-/// If a file or folder cannot be made.
-pub fn write_manual(mut program: clap::Command, folder: &Path) -> io::Result<()> {
+/// If a file or folder cannot be made, in one line.
+pub fn write_manual(program: clap::Command, folder: &Path) -> anyhow::Result<()> {
+    write(program, folder).map_err(|error| anyhow!("cannot write to {}: {error}", folder.display()))
+}
+
+fn write(mut program: clap::Command, folder: &Path) -> io::Result<()> {
     let name = program.get_name().to_owned();
     for (shell, place) in [
         (Shell::Bash, "bash-completion/completions"),

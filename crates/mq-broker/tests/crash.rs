@@ -50,8 +50,12 @@ fn device(broker: &Broker, client_id: &str) -> ClientBuilder {
 
 /// A broker with a store.
 fn start(scheme: &str, durability: &str) -> Broker {
-    let store = format!("[store]\npath = \"FOLDER/store\"\ndurability = \"{durability}\"\n");
-    Broker::new(scheme, &store)
+    // Whoever is away has room for all that is published, however fast the machine is.
+    let configuration = format!(
+        "[store]\npath = \"FOLDER/store\"\ndurability = \"{durability}\"\n\
+         [limits]\nmailbox_messages = 10000000\nmailbox_bytes = 1000000000\n"
+    );
+    Broker::new(scheme, &configuration)
 }
 
 /// What the broker promised: the number of the last message that it acknowledged.

@@ -86,6 +86,7 @@ mod tcp_info;
 mod ticket;
 mod tls;
 mod trust;
+mod turns;
 mod ws;
 
 pub use address::{Address, AddressError, Scheme};
@@ -104,3 +105,4 @@ pub use reload::{PreparedReload, ReloadHandle};
 pub use rustls_pki_types::CertificateDer;
 pub use ticket::{TicketCache, TicketStore};
 pub use trust::Trust;
+pub use turns::HandshakeTurns;

@@ -2,6 +2,7 @@
 
 use std::{
     future::poll_fn,
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -11,7 +12,7 @@ use mq_proto::{LaneId, Outbox};
 
 use crate::{
     Error, HandshakeKind, LinkInfo, LinkStats, mem::MemLink, quic::QuicLink, tcp::TcpLink,
-    tls::TlsLink, ws::WsLink,
+    ticket::HeldTickets, tls::TlsLink, ws::WsLink,
 };
 
 /// One connection, owned by one task.
@@ -24,6 +25,8 @@ pub struct Link {
     transport: Transport,
     /// Handed out for lanes that the connection does not have; stays empty.
     no_lane: BytesMut,
+    /// On a server that holds them back.
+    tickets: Option<Arc<HeldTickets>>,
 }
 
 #[derive(Debug)]
@@ -67,7 +70,12 @@ impl Link {
         Self {
             transport,
             no_lane: BytesMut::new(),
+            tickets: None,
         }
+    }
+
+    pub(crate) fn with_held_tickets(self, tickets: Option<Arc<HeldTickets>>) -> Self {
+        Self { tickets, ..self }
     }
 
     /// Two links in memory that are each other's peer, for tests; what is not read yet is bounded
@@ -194,6 +202,14 @@ impl Link {
             Transport::Quic(link) => link.is_early(),
             Transport::Ws(link) => link.is_early(),
             Transport::Tcp(_) | Transport::Mem(_) => false,
+        }
+    }
+
+    /// On a server that [holds tickets back](crate::ListenOptions::hold_tickets): the client was let
+    /// in, and its tickets are good from now on. Elsewhere they are anyway.
+    pub fn release_tickets(&mut self) {
+        if let Some(tickets) = self.tickets.take() {
+            tickets.release();
         }
     }
 

@@ -273,15 +273,19 @@ impl Incoming {
     /// # Errors
     /// [`Error::Handshake`], [`Error::CertificateRejected`], [`Error::Upgrade`], [`Error::Reset`].
     pub async fn handshake(self) -> Result<Link, Error> {
+        let mut held = None;
         let transport = match self.visitor {
             Visitor::Tcp(stream, _, OverTcp { tls, gate }) => {
                 stream.set_nodelay(true)?;
                 let stream = match tls {
                     None => Stream::Tcp(TcpLink::new(stream)),
                     Some(door) => {
-                        let config = door.config();
+                        let (config, tickets) = door.config();
+                        held = tickets;
+                        let turns = door.turns().clone();
                         drop(door);
-                        Stream::Tls(Box::new(TlsLink::accept(stream, config).await?))
+                        let link = turns.take(TlsLink::accept(stream, config)).await?;
+                        Stream::Tls(Box::new(link))
                     }
                 };
                 match gate {
@@ -296,14 +300,20 @@ impl Incoming {
                     bound,
                     server,
                 } = *knock;
-                // By itself it would take what was in force when its first packet came.
-                let connecting = incoming.accept_with(server.config(traced))?;
-                drop(server);
-                let link = QuicLink::accept(connecting).await?;
+                let turns = server.turns().clone();
+                let handshake = async {
+                    // By itself it would take what was in force when its first packet came.
+                    let (config, tickets) = server.config(traced)?;
+                    held = tickets;
+                    let connecting = incoming.accept_with(config)?;
+                    drop(server);
+                    QuicLink::accept(connecting).await
+                };
+                let link = turns.take(handshake).await?;
                 Transport::Quic(Box::new(link.with_bound(bound)))
             }
             Visitor::Mem(link) => Transport::Mem(link),
         };
-        Ok(Link::new(transport))
+        Ok(Link::new(transport).with_held_tickets(held))
     }
 }

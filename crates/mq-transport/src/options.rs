@@ -3,7 +3,7 @@
 use std::{fmt, net::IpAddr, path::PathBuf, str::FromStr, time::Duration};
 
 use crate::{
-    CryptoOptions, Error, ServerIdentity, TicketCache, TicketStore, Trust,
+    CryptoOptions, Error, HandshakeTurns, ServerIdentity, TicketCache, TicketStore, Trust,
     client_auth::ClientAuthFiles, crypto::names, crypto::sha256, ticket::Scope,
 };
 
@@ -184,6 +184,13 @@ pub struct ListenOptions {
     /// Tickets given to each TLS 1.3 client. Default: 2, so that one failed attempt to reconnect
     /// does not cost the next its ticket.
     pub tickets_per_connection: usize,
+    /// Whether tickets are good only once the application has let the client in, see
+    /// [`Link::release_tickets`](crate::Link::release_tickets). Otherwise whoever shakes hands has a
+    /// place in the store, and a crowd of them pushes out all others. Default: no.
+    pub hold_tickets: bool,
+    /// How many handshakes may compute at a time; share one among listeners. Default: half of the
+    /// processors, at least one.
+    pub handshake_turns: HandshakeTurns,
     /// Connections that are waiting to be accepted; more are refused (QUIC) or ignored until there
     /// is room (TCP). Default: 1,024, a burst of reconnecting clients.
     pub backlog: u32,
@@ -209,6 +216,8 @@ impl Default for ListenOptions {
             early_data_limit: 64 * 1024,
             ticket_store: TicketStore::default(),
             tickets_per_connection: 2,
+            hold_tickets: false,
+            handshake_turns: HandshakeTurns::default(),
             backlog: 1024,
             congestion: None,
             quic: QuicOptions::default(),

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use rustls::ServerConfig;
 
 use crate::{
-    Error, ListenOptions, Scheme,
+    Error, HandshakeTurns, ListenOptions, Scheme,
     quic::{PreparedQuic, Server},
-    ticket::Scope,
-    tls::{ServerTls, server_config},
+    ticket::{HeldTickets, Scope},
+    tls::{ServerTls, server_config, with_held_tickets},
 };
 
 /// Gives a listener another certificate, other client authorities and revocation lists; cheap to
@@ -78,7 +78,7 @@ impl ReloadHandle {
             WeakDoor::Quic(server) => {
                 let server = server.upgrade().ok_or(Error::Closed)?;
                 let tls = server.prepare(options)?;
-                Prepared::Quic(server, tls)
+                Prepared::Quic(server, Box::new(tls))
             }
         };
         Ok(PreparedReload { prepared })
@@ -96,7 +96,7 @@ pub struct PreparedReload {
 enum Prepared {
     Plain,
     Tls(Arc<TlsDoor>, Box<ServerTls>),
-    Quic(Arc<Server>, PreparedQuic),
+    Quic(Arc<Server>, Box<PreparedQuic>),
 }
 
 impl PreparedReload {
@@ -108,7 +108,7 @@ impl PreparedReload {
         match self.prepared {
             Prepared::Plain => {}
             Prepared::Tls(door, tls) => door.install(*tls),
-            Prepared::Quic(server, tls) => server.install(tls),
+            Prepared::Quic(server, tls) => server.install(*tls),
         }
     }
 }
@@ -132,9 +132,19 @@ impl TlsDoor {
         })
     }
 
-    /// For a handshake that begins now.
-    pub(crate) fn config(&self) -> Arc<ServerConfig> {
-        self.lock().0.clone()
+    /// For a handshake that begins now, and the tickets that it will be given where they are held
+    /// back.
+    pub(crate) fn config(&self) -> (Arc<ServerConfig>, Option<Arc<HeldTickets>>) {
+        let (current, scope) = self.lock().clone();
+        if !self.options.hold_tickets {
+            return (current, None);
+        }
+        let (config, tickets) = with_held_tickets(&current, &self.options, scope);
+        (Arc::new(config), Some(tickets))
+    }
+
+    pub(crate) fn turns(&self) -> &HandshakeTurns {
+        &self.options.handshake_turns
     }
 
     fn prepare(&self, options: &ListenOptions) -> Result<ServerTls, Error> {

@@ -3,7 +3,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use rustls::{
@@ -194,6 +194,65 @@ impl StoresServerSessions for ScopedTickets {
     }
 }
 
+/// Tickets that were given: ids and sessions.
+type Given = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// A server's tickets as one connection sees them: those that it is given are no good before the
+/// connection was [released](Self::release), and never if it was not.
+///
+/// Who only shakes hands takes no place in the store then, and pushes nobody out of it.
+#[derive(Debug)]
+pub(crate) struct HeldTickets {
+    store: ScopedTickets,
+    /// What it was given meanwhile; `None` from its release on.
+    held: Mutex<Option<Given>>,
+}
+
+impl HeldTickets {
+    pub(crate) fn new(store: &TicketStore, scope: Scope) -> Self {
+        Self {
+            store: store.scoped(scope),
+            held: Mutex::new(Some(Vec::new())),
+        }
+    }
+
+    /// Makes the tickets good, those so far and those to come.
+    pub(crate) fn release(&self) {
+        let held = self.lock().take();
+        for (id, session) in held.into_iter().flatten() {
+            self.store.put(id, session);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Given>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl StoresServerSessions for HeldTickets {
+    fn put(&self, id: Vec<u8>, session: Vec<u8>) -> bool {
+        match &mut *self.lock() {
+            Some(held) => {
+                held.push((id, session));
+                true
+            }
+            None => self.store.put(id, session),
+        }
+    }
+
+    fn get(&self, id: &[u8]) -> Option<Vec<u8>> {
+        self.store.get(id)
+    }
+
+    fn take(&self, id: &[u8]) -> Option<Vec<u8>> {
+        self.store.take(id)
+    }
+
+    fn can_cache(&self) -> bool {
+        self.store.can_cache()
+    }
+}
+
 /// A client's tickets, up to 8 for each of 256 servers; clones share one cache.
 ///
 /// Tickets live in memory only (rustls cannot write them out): a restarted process starts with a
@@ -274,6 +333,21 @@ mod tests {
         other.put(vec![3], vec![30]);
         assert_eq!(one.take(&[3]), None);
         assert_eq!(one.take(&[1]), Some(vec![10]));
+    }
+
+    #[test]
+    fn tickets_of_a_connection_are_no_good_before_its_release() {
+        let store = TicketStore::new(4);
+        let (one, other) = [(); 2].map(|()| HeldTickets::new(&store, [0; 32])).into();
+        assert!(one.put(vec![1], vec![10]));
+        assert!(other.put(vec![2], vec![20]));
+        assert!(store.is_empty());
+        one.release();
+        assert!(one.put(vec![3], vec![30]));
+        assert_eq!(other.take(&[1]), Some(vec![10]));
+        assert_eq!(other.take(&[3]), Some(vec![30]));
+        drop(other);
+        assert!(store.is_empty());
     }
 
     #[test]

@@ -60,6 +60,32 @@ async fn the_second_handshake_is_resumed(scheme: Scheme) {
     );
 }
 
+over!(who_was_not_let_in_leaves_no_ticket_behind: tls, quic, wss);
+async fn who_was_not_let_in_leaves_no_ticket_behind(scheme: Scheme) {
+    let options = ListenOptions {
+        hold_tickets: true,
+        ..listen_options()
+    };
+    let store = options.ticket_store.clone();
+    let mut listener = Listener::bind(&any_address(scheme), &options)
+        .await
+        .unwrap();
+    let connector = Connector::new(connect_options()).unwrap();
+    for released in [false, true] {
+        let (mut client, mut server) = connect(&connector, &mut listener).await;
+        assert_eq!(server.handshake(), HandshakeKind::Full);
+        if released {
+            server.release_tickets();
+        }
+        common::settle(&mut client, &mut server).await;
+        assert_eq!(store.len(), if released { 2 } else { 0 });
+    }
+    let (mut client, mut server) = connect(&connector, &mut listener).await;
+    assert_eq!(server.handshake(), HandshakeKind::Resumed);
+    common::settle(&mut client, &mut server).await;
+    assert_eq!(store.len(), 1, "it has used one and was given none");
+}
+
 over!(resumption_can_be_turned_off: tls, quic, wss);
 async fn resumption_can_be_turned_off(scheme: Scheme) {
     let mut listener = common::listen(scheme).await;

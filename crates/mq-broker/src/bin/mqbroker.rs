@@ -35,9 +35,7 @@ fn main() -> ExitCode {
     let result = match args.command {
         None => run(&args.broker),
         Some(Command::Other(command)) => command.run(),
-        Some(Command::Manual { folder }) => {
-            write_manual(Args::command(), &folder).map_err(Into::into)
-        }
+        Some(Command::Manual { folder }) => write_manual(Args::command(), &folder),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

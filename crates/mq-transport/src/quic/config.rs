@@ -25,11 +25,11 @@ use super::{
     session::{WatchedClient, WatchedServer},
 };
 use crate::{
-    Address, CongestionControl, ConnectOptions, Error, ListenOptions, QuicOptions, Scheme,
-    SocketOptions,
+    Address, CongestionControl, ConnectOptions, Error, HandshakeTurns, ListenOptions, QuicOptions,
+    Scheme, SocketOptions,
     socket::{bind_udp, disable_udp_gro, listen_error, unspecified},
-    ticket::Scope,
-    tls::{ServerTls, server_config},
+    ticket::{HeldTickets, Scope},
+    tls::{ServerTls, server_config, with_held_tickets},
 };
 
 /// The sockets that a client's connections share, one for each IP version, bound when needed.
@@ -118,6 +118,8 @@ pub(crate) struct Server {
 #[derive(Debug)]
 struct Current {
     config: Arc<ServerConfig>,
+    /// The TLS in it.
+    tls: rustls::ServerConfig,
     scope: Scope,
     closed: bool,
 }
@@ -125,6 +127,8 @@ struct Current {
 /// TLS for a server, checked and not in force.
 pub(crate) struct PreparedQuic {
     crypto: Arc<WatchedServer>,
+    /// What `crypto` was made of.
+    tls: rustls::ServerConfig,
     scope: Scope,
 }
 
@@ -137,16 +141,22 @@ impl fmt::Debug for PreparedQuic {
 impl PreparedQuic {
     fn new(options: &ListenOptions) -> Result<Self, Error> {
         let ServerTls { config, scope } = server_config(Scheme::Quic, options)?;
-        let crypto = QuicServerConfig::try_from(config).map_err(|error| Error::InvalidOption {
-            option: "cipher suites",
-            value: "without aes128-gcm".into(),
-            remedy: error.to_string(),
-        })?;
         Ok(Self {
-            crypto: Arc::new(WatchedServer(Arc::new(crypto))),
+            crypto: crypto(config.clone())?,
+            tls: config,
             scope,
         })
     }
+}
+
+/// Fails if the Initial packets' cipher suite (RFC 9001 §5.2) is not among those of `tls`.
+fn crypto(tls: rustls::ServerConfig) -> Result<Arc<WatchedServer>, Error> {
+    let crypto = QuicServerConfig::try_from(tls).map_err(|error| Error::InvalidOption {
+        option: "cipher suites",
+        value: "without aes128-gcm".into(),
+        remedy: error.to_string(),
+    })?;
+    Ok(Arc::new(WatchedServer(Arc::new(crypto))))
 }
 
 impl Server {
@@ -155,7 +165,7 @@ impl Server {
         local: SocketAddr,
         options: &ListenOptions,
     ) -> Result<Self, Error> {
-        let PreparedQuic { crypto, scope } = PreparedQuic::new(options)?;
+        let PreparedQuic { crypto, tls, scope } = PreparedQuic::new(options)?;
         let mut config = ServerConfig::with_crypto(crypto);
         config.max_incoming(usize::try_from(options.backlog).unwrap_or(usize::MAX));
         let transport = transport_config(&options.quic, options.congestion)?;
@@ -173,6 +183,7 @@ impl Server {
             options: options.clone(),
             current: Mutex::new(Current {
                 config: Arc::new(config),
+                tls,
                 scope,
                 closed: false,
             }),
@@ -192,17 +203,31 @@ impl Server {
         Ok(Some(Arc::new(transport)))
     }
 
-    /// For a handshake that begins now.
-    pub(crate) fn config(&self, traced: Option<Arc<TransportConfig>>) -> Arc<ServerConfig> {
-        let current = self.lock().config.clone();
-        match traced {
-            None => current,
-            Some(transport) => {
-                let mut config = (*current).clone();
-                config.transport_config(transport);
-                Arc::new(config)
-            }
+    /// For a handshake that begins now, and the tickets that it will be given where they are held
+    /// back.
+    pub(crate) fn config(
+        &self,
+        traced: Option<Arc<TransportConfig>>,
+    ) -> Result<(Arc<ServerConfig>, Option<Arc<HeldTickets>>), Error> {
+        let current = self.lock();
+        let held = self
+            .options
+            .hold_tickets
+            .then(|| with_held_tickets(&current.tls, &self.options, current.scope));
+        let mut config = current.config.clone();
+        drop(current);
+        if let Some(transport) = traced {
+            Arc::make_mut(&mut config).transport_config(transport);
         }
+        let Some((tls, tickets)) = held else {
+            return Ok((config, None));
+        };
+        Arc::make_mut(&mut config).crypto = crypto(tls)?;
+        Ok((config, Some(tickets)))
+    }
+
+    pub(crate) fn turns(&self) -> &HandshakeTurns {
+        &self.options.handshake_turns
     }
 
     pub(crate) fn prepare(&self, options: &ListenOptions) -> Result<PreparedQuic, Error> {
@@ -211,7 +236,7 @@ impl Server {
 
     /// Changes the TLS of new connections and nothing else: the key of the address validation
     /// tokens (RFC 9000 §8.1.3) stays, as does that of stateless resets, which is the endpoint's.
-    pub(crate) fn install(&self, PreparedQuic { crypto, scope }: PreparedQuic) {
+    pub(crate) fn install(&self, PreparedQuic { crypto, tls, scope }: PreparedQuic) {
         let mut current = self.lock();
         let mut config = (*current.config).clone();
         config.crypto = crypto;
@@ -219,6 +244,7 @@ impl Server {
             self.endpoint.set_server_config(Some(config.clone()));
         }
         current.config = Arc::new(config);
+        current.tls = tls;
         let before = std::mem::replace(&mut current.scope, scope);
         drop(current);
         if before != scope {

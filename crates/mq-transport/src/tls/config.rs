@@ -9,7 +9,7 @@ use crate::{
     TicketCache,
     client_auth::ClientAuthFiles,
     identity::{read_certificates, read_key},
-    ticket::Scope,
+    ticket::{HeldTickets, Scope},
 };
 
 /// A client's configurations, made once: rustls resumes a session only under the very same
@@ -124,6 +124,18 @@ pub(crate) fn server_config(scheme: Scheme, options: &ListenOptions) -> Result<S
         config.key_log = key_log;
     }
     Ok(ServerTls { config, scope })
+}
+
+/// The configuration of one connection, whose tickets are held back.
+pub(crate) fn with_held_tickets(
+    config: &ServerConfig,
+    options: &ListenOptions,
+    scope: Scope,
+) -> (ServerConfig, Arc<HeldTickets>) {
+    let tickets = Arc::new(HeldTickets::new(&options.ticket_store, scope));
+    let mut config = config.clone();
+    config.session_storage = tickets.clone();
+    (config, tickets)
 }
 
 /// The key does not fit the certificate, or is of a kind that nobody can use.

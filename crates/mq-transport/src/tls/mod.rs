@@ -3,5 +3,5 @@
 mod config;
 mod link;
 
-pub(crate) use config::{ClientConfigs, ServerTls, check_alpn, server_config};
+pub(crate) use config::{ClientConfigs, ServerTls, check_alpn, server_config, with_held_tickets};
 pub(crate) use link::TlsLink;
