@@ -9,9 +9,10 @@ use serde_json::Value;
 use super::{
     context,
     distribution::distributions,
+    estimators,
     model::{
-        Basis, BoxReport, CampaignReport, KruskalWallisReport, Pair, Panel, PlotReport, Point,
-        Report, Runs, SCHEMA, Series, Test,
+        Basis, BoxReport, CampaignReport, ClaimReport, KruskalWallisReport, Pair, Panel,
+        PlotReport, Point, Report, Runs, SCHEMA, Series, Test,
     },
     resample::Resample,
     values::{Finished, Levels, Metric, Statistic, TRANSPORT, milliseconds},
@@ -44,20 +45,21 @@ pub(crate) fn report(
         .iter()
         .map(|one| Finished::of(one, records))
         .collect();
+    let claims: Vec<_> = claims
+        .iter()
+        .map(|claim| verdict::of(claim, &finished))
+        .collect();
     Report {
         schema: SCHEMA,
         extent: head.extent,
         manifest: head.manifest.clone(),
         continued: head.continued.clone(),
-        claims: claims
-            .iter()
-            .map(|claim| verdict::of(claim, &finished))
-            .collect(),
-        campaigns: finished.iter().map(|one| campaign(one, claims)).collect(),
+        campaigns: finished.iter().map(|one| campaign(one, &claims)).collect(),
+        claims,
     }
 }
 
-fn campaign(finished: &Finished, claims: &[Claim]) -> CampaignReport {
+fn campaign(finished: &Finished, claims: &[ClaimReport]) -> CampaignReport {
     let Campaign {
         name,
         title,
@@ -68,6 +70,10 @@ fn campaign(finished: &Finished, claims: &[Claim]) -> CampaignReport {
         ..
     } = finished.campaign;
     let metric = Metric::parse(&plot.metric);
+    let claims: Vec<_> = claims
+        .iter()
+        .filter(|report| finished.is_held_against(&report.claim))
+        .collect();
     let planned = cells.len() * usize::try_from(*repetitions).unwrap_or(usize::MAX);
     CampaignReport {
         name: name.clone(),
@@ -102,9 +108,9 @@ fn campaign(finished: &Finished, claims: &[Claim]) -> CampaignReport {
         repeated: context::repeated(&finished.repeated),
         claims: claims
             .iter()
-            .filter(|claim| finished.is_held_against(claim))
-            .map(|c| c.id.clone())
+            .map(|report| report.claim.id.clone())
             .collect(),
+        estimators: estimators::compare(&claims),
     }
 }
 

@@ -39,7 +39,7 @@ pub(crate) fn render(report: &Report) -> String {
                 claim.claim.source.clone(),
                 words::printed(claim),
                 words::measured(claim),
-                claim.why.clone(),
+                words::why_and_note(claim),
             ]
         });
         let columns = [
@@ -47,7 +47,7 @@ pub(crate) fn render(report: &Report) -> String {
             "claim",
             "source",
             "printed",
-            "measured (95 %)",
+            "here (95 %)",
             "why",
         ];
         text.push_str(&table(&columns, rows));
@@ -100,6 +100,12 @@ fn section(campaign: &CampaignReport) -> String {
             "median",
         ];
         text.push_str(&table(&columns, rows.into_iter()));
+    }
+    if let Some(estimators) = &campaign.estimators {
+        text.push_str(&format!(
+            "### Two estimators\n\n{}\n\n",
+            estimators.conclusion
+        ));
     }
     for warning in &campaign.warnings {
         let first = warning.found.first().map_or("", |found| &found.says);

@@ -7,7 +7,7 @@
 //! records ─ values ─ resample ─┬─ build ── model ─┬─ html ─ chart
 //!           (which runs count) ├─ distribution    ├─ markdown, svg
 //!                              ├─ context         └─ JSON
-//! claims ──────────────────────┴─ verdict              csv (of the records)
+//! claims ──────────────────────┴─ verdict, estimators  csv (of the records)
 //! ```
 
 mod build;
@@ -16,6 +16,7 @@ mod context;
 mod csv;
 mod difference;
 mod distribution;
+mod estimators;
 mod html;
 mod markdown;
 mod model;

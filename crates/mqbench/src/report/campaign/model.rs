@@ -72,6 +72,28 @@ pub(crate) struct CampaignReport {
     pub(crate) repeated: Vec<Repeated>,
     /// The ids of its claims, in the order of the report's.
     pub(crate) claims: Vec<String>,
+    /// For those of DL that are held against both of its estimators.
+    pub(crate) estimators: Option<Estimators>,
+}
+
+/// The same claims by two estimators of a time.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Estimators {
+    /// What the difference does to the conclusion, in whole sentences.
+    pub(crate) conclusion: String,
+    pub(crate) pairs: Vec<EstimatorPair>,
+}
+
+/// One sentence by both.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct EstimatorPair {
+    pub(crate) says: String,
+    /// The claim's id by DL's own, which times from the last job sent.
+    pub(crate) last: String,
+    /// Its id with each result matched with its own job.
+    pub(crate) matched: String,
+    /// Whether both show a difference, and not the same one.
+    pub(crate) turned: bool,
 }
 
 /// What its figures draw.

@@ -2,7 +2,11 @@
 
 use serde_json::Value;
 
-use super::{build::report, fixture};
+use super::{
+    build::report,
+    fixture,
+    model::{EstimatorPair, Estimators},
+};
 use crate::campaign::claims;
 
 /// The part of JSON Schema that our schema uses; each problem is a line with its place.
@@ -98,6 +102,7 @@ fn is_of(value: &Value, name: &Value) -> bool {
         "string" => value.is_string(),
         "integer" => value.is_u64() || value.is_i64(),
         "number" => value.is_number(),
+        "boolean" => value.is_boolean(),
         "array" => value.is_array(),
         "object" => value.is_object(),
         other => panic!("type {other:?}"),
@@ -110,7 +115,17 @@ fn whole() -> Value {
     let mut claims = claims::shipped().unwrap();
     // The first one of these is measured.
     claims.retain(|claim| claim.id.starts_with("s22-wifi-5"));
-    let report = report(&set.head, &set.campaigns, &set.records, &claims);
+    let mut report = report(&set.head, &set.campaigns, &set.records, &claims);
+    // No run of the fixture is of DL.
+    report.campaigns[0].estimators = Some(Estimators {
+        conclusion: "none".to_owned(),
+        pairs: vec![EstimatorPair {
+            says: "a claim".to_owned(),
+            last: "a-last".to_owned(),
+            matched: "a-seq".to_owned(),
+            turned: false,
+        }],
+    });
     serde_json::to_value(&report).unwrap()
 }
 
@@ -144,6 +159,8 @@ fn whatever_is_taken_away_or_put_in_is_noticed() {
         "/campaigns/0/warnings/0",
         "/campaigns/0/warnings/0/found/0",
         "/campaigns/0/repeated/0",
+        "/campaigns/0/estimators",
+        "/campaigns/0/estimators/pairs/0",
     ] {
         let part = whole.pointer(pointer).expect(pointer);
         for name in part.as_object().expect(pointer).keys() {

@@ -92,6 +92,14 @@ pub(super) fn printed(claim: &ClaimReport) -> String {
     }
 }
 
+/// Why a claim has its verdict, and what is to be known of it beside, such as that ours is modelled.
+pub(super) fn why_and_note(claim: &ClaimReport) -> String {
+    match &claim.claim.note {
+        Some(note) => format!("{}; {note}", claim.why),
+        None => claim.why.clone(),
+    }
+}
+
 /// What was measured of a claim, with its interval.
 pub(super) fn measured(claim: &ClaimReport) -> String {
     let Some(found) = &claim.measured else {

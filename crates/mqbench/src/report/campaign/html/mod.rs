@@ -186,7 +186,7 @@ fn claim_table(claims: &[&ClaimReport]) -> String {
     });
     table(
         "Claims and verdicts",
-        &["verdict", "claim", "source", "printed", "measured (95 %)"],
+        &["verdict", "claim", "source", "printed", "here (95 %)"],
         rows,
         3,
     )
@@ -240,6 +240,12 @@ fn section(
         text.push_str(&figure(campaign, panel, &id));
     }
     text.push_str("</div>\n");
+    if let Some(estimators) = &campaign.estimators {
+        text.push_str(&format!(
+            "<h3>Two estimators</h3>\n<p>{}</p>\n",
+            escape(&estimators.conclusion)
+        ));
+    }
     let mut spread = String::new();
     for (at, panel) in campaign.panels.iter().enumerate() {
         let id = format!("c{number}d{at}");
