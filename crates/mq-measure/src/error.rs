@@ -65,6 +65,112 @@ pub enum Error {
         /// The process.
         pid: u32,
     },
+    /// Too few exchanges between two clocks came to an end.
+    #[error(
+        "only {have} of the clocks' questions were answered, {needed} are needed at least; measure \
+         longer, or look whether the path loses UDP"
+    )]
+    TooFewExchanges {
+        /// How many did.
+        have: usize,
+        /// How many it takes, not all at the same time.
+        needed: usize,
+    },
+    /// The local clock was set back while it was compared.
+    #[error(
+        "this machine's clock was set back by {} ms while it was compared; let it come into step \
+         first, and measure again", by_ns / 1_000_000
+    )]
+    ClockWentBack {
+        /// How far one question seems to have been asked before the one before it.
+        by_ns: u64,
+    },
+    /// The path is said to take longer than it did.
+    #[error(
+        "a question was answered within {round_trip_ns} ns, so the path cannot take {assumed_ns} ns \
+         at least; give smaller least delays"
+    )]
+    DelaysTooLong {
+        /// Both ways together, as assumed.
+        assumed_ns: u64,
+        /// The least round trip.
+        round_trip_ns: u64,
+    },
+    /// Two hosts' clocks were not compared, neither directly nor with a third.
+    #[error(
+        "the clocks of {from} and {to} were not compared with each other nor with the same third: \
+         there is {compared}"
+    )]
+    NoRelation {
+        /// One host.
+        from: String,
+        /// The other.
+        to: String,
+        /// Who was compared with whom.
+        compared: String,
+    },
+    /// A host's clock is to be related to itself.
+    #[error(
+        "both logs are of host {host}, which has one clock; leave the comparison of clocks out, or \
+         give hosts of one name different ones"
+    )]
+    SameHost {
+        /// The host.
+        host: String,
+    },
+    /// What chrony printed is not what `chronyc -c tracking` prints.
+    #[error("chronyc -c tracking: {problem}")]
+    Chrony {
+        /// What is wrong.
+        problem: String,
+    },
+    /// There is no such meter here, or it cannot be used.
+    #[error("meter {meter}: {problem}")]
+    NoMeter {
+        /// As it was asked for.
+        meter: String,
+        /// What is not there, and what is.
+        problem: String,
+    },
+    /// An instrument did not take a command, or answered with something else.
+    #[error("{instrument}: {command}: {problem}")]
+    Instrument {
+        /// Its address.
+        instrument: String,
+        /// The command.
+        command: String,
+        /// What it said.
+        problem: String,
+    },
+    /// The connection to an instrument is lost, or it does not answer in time: it can be tried
+    /// again.
+    #[error("{instrument}: {problem}")]
+    Lost {
+        /// Its address.
+        instrument: String,
+        /// What happened.
+        problem: String,
+    },
+    /// Points of a trace are not in ascending order, or one is no number.
+    #[error("point {at} is not after the one before it, or is no number")]
+    Points {
+        /// The point, counted from 0.
+        at: usize,
+    },
+    /// An energy profile is not there, or says something that cannot be.
+    #[error("energy profile {name}: {problem}")]
+    Profile {
+        /// Its name or file.
+        name: String,
+        /// What is wrong, and what would be right.
+        problem: String,
+    },
+    /// Coefficients cannot be found from these runs.
+    #[error("cannot fit: {problem}")]
+    Fit {
+        /// What is lacking.
+        problem: String,
+    },
     /// This operating system does not offer the measurement.
     #[error("{what} cannot be measured on {os}")]
     Unsupported {

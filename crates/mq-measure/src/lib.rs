@@ -6,9 +6,10 @@
 //! |---|---|
 //! | when should message *i* leave? | [`schedule`] |
 //! | which messages arrived, twice, late, not at all? | [`tracker`], [`log`] for two machines |
+//! | how do the clocks of two machines differ? | [`clock`] |
 //! | how are the latencies distributed? | [`recorder`], [`buckets`] |
 //! | is one set of values really larger than another? | [`stats`] |
-//! | what did it cost? | [`process`] |
+//! | what did it cost? | [`process`], [`energy`] in joules |
 //! | on what machine, with which program and settings? | [`context`], [`manifest`] |
 //! | can the run be trusted? | [`validity`] |
 //! | how is all of it written down? | [`sample`], [`log`], [`recorder::write_log`], [`result`] |
@@ -46,8 +47,11 @@
 //!   `IoT` Environment*.
 
 pub mod buckets;
+pub mod clock;
 pub mod context;
+pub mod energy;
 pub mod error;
+mod json;
 pub mod log;
 pub mod manifest;
 mod num;

@@ -23,3 +23,21 @@ pub(crate) fn float_len(n: usize) -> f64 {
 pub(crate) fn round(x: f64) -> u64 {
     x.round() as u64
 }
+
+/// A difference of two times as a float.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "exact up to 2^53 ns = 104 days; beyond, the error is below one part in 10^15"
+)]
+pub(crate) fn signed(n: i128) -> f64 {
+    n as f64
+}
+
+/// `x` rounded to the nearest integer; NaN becomes 0, what is too large the largest there is.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "`as` saturates from float to integer, which is what the name promises"
+)]
+pub(crate) fn round_signed(x: f64) -> i64 {
+    x.round() as i64
+}

@@ -2,7 +2,6 @@
 //!
 //! Its JSON schema is `docs/spec/compare.schema.json`; a test holds the two together.
 
-use std::fs;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -11,7 +10,7 @@ use serde_json::Value;
 use crate::manifest::Manifest;
 use crate::process::Usage;
 use crate::stats::Interval;
-use crate::{Counts, Error, Summary, Validity, Warning};
+use crate::{Counts, Error, Summary, Validity, Warning, json};
 
 /// The `schema` of a [`RunResult`] that this version writes and reads.
 pub const SCHEMA: &str = "mq-compare/1";
@@ -198,11 +197,7 @@ impl RunResult {
     /// # Errors
     /// [`Error::Io`]; [`Error::Json`].
     pub fn save(&self, path: &Path) -> Result<(), Error> {
-        let json = serde_json::to_string_pretty(self).map_err(|source| Error::Json {
-            path: path.to_owned(),
-            source,
-        })?;
-        fs::write(path, json + "\n").map_err(Error::io(path))
+        json::save(self, path)
     }
 
     /// Reads what [`save`](Self::save) wrote.
@@ -210,8 +205,7 @@ impl RunResult {
     /// # Errors
     /// [`Error::Io`]; [`Error::Format`] if its schema is another; [`Error::Json`].
     pub fn load(path: &Path) -> Result<Self, Error> {
-        let text = fs::read_to_string(path).map_err(Error::io(path))?;
-        Self::from_json(&text, path)
+        json::load(path, SCHEMA)
     }
 
     /// Reads it from JSON; `name` is for messages.
@@ -219,22 +213,6 @@ impl RunResult {
     /// # Errors
     /// As [`load`](Self::load).
     pub fn from_json(text: &str, name: &Path) -> Result<Self, Error> {
-        let json = |source| Error::Json {
-            path: name.to_owned(),
-            source,
-        };
-        let value: Value = serde_json::from_str(text).map_err(json)?;
-        match value.get("schema").and_then(Value::as_str) {
-            Some(SCHEMA) => {}
-            other => {
-                return Err(Error::Format {
-                    path: name.to_owned(),
-                    expected: format!("schema {SCHEMA}"),
-                    found: other.unwrap_or("none").to_owned(),
-                });
-            }
-        }
-        // From the text again, for its errors then tell line and column.
-        serde_json::from_str(text).map_err(json)
+        json::parse(text, name, SCHEMA)
     }
 }

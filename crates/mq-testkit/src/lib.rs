@@ -1,20 +1,24 @@
 //! Test support: a broker on loopback with a certificate of its own, proxies that delay, links and a
-//! store that fail.
+//! store that fail, a multimeter and sensors that are not there.
 //!
 //! Its `tests/` hold what needs more than one crate: client against broker on every transport,
 //! 0-RTT, peers that misbehave, and other implementations of MQTT.
 
 mod broker;
 mod client;
+mod multimeter;
 mod proxy;
 mod relay;
 mod store;
+mod sysfs;
 
 pub use broker::TestBroker;
 pub use client::{comes_and_goes, next, refused};
+pub use multimeter::{Multimeter, MultimeterModel};
 pub use proxy::{TcpProxy, UdpProxy};
 pub use relay::FaultyRelay;
 pub use store::SlowStore;
+pub use sysfs::FakeSys;
 
 /// Runs one async test body over each transport: `over_each_transport!(body)` makes a module `body`
 /// with one test a transport; the body takes a [`mq_transport::Scheme`].

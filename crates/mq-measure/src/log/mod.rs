@@ -10,13 +10,16 @@
 //! ```
 //!
 //! Times are nanoseconds since the Unix epoch on the machine's own clock. The receive log has the
-//! columns `seq,received_ns`, a line for every arrival, duplicates too.
+//! columns `seq,received_ns`, a line for every arrival, duplicates too. How one machine's clock becomes
+//! the other's is in [`clock`](crate::clock).
 
 mod join;
+mod outcome;
 mod read;
 mod write;
 
 pub use join::{Joined, join};
+pub use outcome::{Difference, OUTCOME_SCHEMA, Outcome};
 pub use read::{ReadLog, read_receive_log, read_send_log};
 pub use write::{FLUSH_EVERY, LogWriter};
 

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use nix::errno::Errno;
-use nix::time::clock_getcpuclockid;
+use nix::time::{ClockId, clock_getcpuclockid};
 use nix::unistd::{Pid, SysconfVar, sysconf};
 
 use super::{CpuTimes, Memory};
@@ -53,9 +53,15 @@ pub(super) fn memory(pid: u32) -> Result<Memory, Error> {
 fn clock_ns(pid: u32) -> Result<u64, Error> {
     let gone = |_: Errno| Error::NoProcess { pid };
     let id = i32::try_from(pid).map_err(|_| Error::NoProcess { pid })?;
-    let time = clock_getcpuclockid(Pid::from_raw(id)).and_then(nix::time::ClockId::now);
+    let time = clock_getcpuclockid(Pid::from_raw(id)).and_then(ClockId::now);
     let time = std::time::Duration::from(time.map_err(gone)?);
     Ok(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// The calling thread's CPU-time clock.
+pub(super) fn thread_ns() -> Option<u64> {
+    let time = ClockId::CLOCK_THREAD_CPUTIME_ID.now().ok()?;
+    u64::try_from(std::time::Duration::from(time).as_nanos()).ok()
 }
 
 fn proc_file(pid: u32, file: &str) -> Result<(PathBuf, String), Error> {

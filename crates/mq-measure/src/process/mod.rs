@@ -56,6 +56,12 @@ pub fn cpu_times(pid: u32) -> Result<CpuTimes, Error> {
     system::cpu_times(pid).map(|(times, _)| times)
 }
 
+/// CPU time of the calling thread since it began; `None` elsewhere than on Linux.
+#[must_use]
+pub fn own_thread_cpu_ns() -> Option<u64> {
+    system::thread_ns()
+}
+
 /// Memory of process `pid`.
 ///
 /// # Errors
@@ -184,6 +190,16 @@ mod tests {
             .join()
             .unwrap();
         assert!(meter.read().unwrap().cpu.total_ns > 1_000_000);
+    }
+
+    #[test]
+    fn a_threads_time_is_its_own() {
+        let other = std::thread::spawn(|| burn(Duration::from_millis(20)));
+        other.join().unwrap();
+        let before = own_thread_cpu_ns().unwrap();
+        burn(Duration::from_millis(3));
+        let used = own_thread_cpu_ns().unwrap() - before;
+        assert!((100_000..15_000_000).contains(&used), "{used} ns");
     }
 
     #[test]

@@ -10,6 +10,10 @@ pub(super) fn cpu_times(_pid: u32) -> Result<(CpuTimes, u64), Error> {
     })
 }
 
+pub(super) fn thread_ns() -> Option<u64> {
+    None
+}
+
 pub(super) fn memory(_pid: u32) -> Result<Memory, Error> {
     Err(Error::Unsupported {
         what: "the memory of a process",

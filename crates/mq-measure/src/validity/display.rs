@@ -53,6 +53,37 @@ impl fmt::Display for Warning {
                 Nanos(*uncertainty_ns),
                 Nanos(*effect_ns)
             ),
+            Self::ClockExtrapolated { messages } => write!(
+                f,
+                "the clocks were not compared while {messages} messages were under way; compare \
+                 them from before a run until after it"
+            ),
+            Self::ClockStepped { at_ns, by_ns } => write!(
+                f,
+                "a clock was set by {}{} at {}.{:03} s since 1970, and what was measured around \
+                 that time is uncertain by as much; let the clocks come into step before a run",
+                if *by_ns < 0 { "-" } else { "" },
+                Nanos(by_ns.unsigned_abs()),
+                at_ns / 1_000_000_000,
+                at_ns / 1_000_000 % 1_000
+            ),
+            Self::ClocksDisagree {
+                offset_ns,
+                uncertainty_ns,
+                bound_ns,
+            } => write!(
+                f,
+                "the clocks differ by {} ± {}, but chrony has both within {} of UTC; look whether \
+                 they follow the same server",
+                Nanos(offset_ns.unsigned_abs()),
+                Nanos(*uncertainty_ns),
+                Nanos(*bound_ns)
+            ),
+            Self::ClocksNotCompared => write!(
+                f,
+                "the logs are of two machines, and how their clocks differ is not known; measure \
+                 it with mqbench clock, and give the file to join"
+            ),
             Self::NegativeLatencies { count } => write!(
                 f,
                 "{count} messages seem to have arrived before they were sent; synchronise the \

@@ -7,8 +7,9 @@ mod display;
 mod rules;
 
 pub use rules::{
-    clock_resolution, clock_uncertain, congestion_control, counts, cpu_governor, cpu_saturated,
-    generator_late, histogram_saturated, link_off_profile, most_by_chance, too_few_samples,
+    clock_extrapolated, clock_resolution, clock_stepped, clock_uncertain, clocks_disagree,
+    clocks_not_compared, congestion_control, counts, cpu_governor, cpu_saturated, generator_late,
+    histogram_saturated, link_off_profile, most_by_chance, too_few_samples,
 };
 
 use std::fmt;
@@ -57,6 +58,29 @@ pub enum Warning {
         /// What is to be told apart: a latency, or a difference of two.
         effect_ns: u64,
     },
+    /// The clocks were compared, but not while these messages were under way.
+    ClockExtrapolated {
+        /// How many.
+        messages: u64,
+    },
+    /// A clock was set while clocks were compared.
+    ClockStepped {
+        /// When, by the clock of the machine that compared, in nanoseconds since the Unix epoch.
+        at_ns: u64,
+        /// By how much the other clock jumped against it.
+        by_ns: i64,
+    },
+    /// The clocks' measured offset is larger than chrony's bounds allow.
+    ClocksDisagree {
+        /// The offset as measured.
+        offset_ns: i64,
+        /// Its uncertainty.
+        uncertainty_ns: u64,
+        /// How far both clocks are from UTC at most, added up, by chrony.
+        bound_ns: u64,
+    },
+    /// The logs are of two machines, whose clocks were not compared.
+    ClocksNotCompared,
     /// Messages seem to have arrived before they were sent.
     NegativeLatencies {
         /// How many.

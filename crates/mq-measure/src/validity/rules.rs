@@ -4,6 +4,7 @@ use statrs::distribution::{Binomial, DiscreteCDF as _};
 
 use super::Warning;
 use crate::LatencyRecorder;
+use crate::clock::{CrossCheck, FitSummary, Step};
 use crate::num;
 use crate::tracker::Counts;
 
@@ -79,12 +80,47 @@ pub fn clock_resolution(resolution_ns: u64, median_ns: u64) -> Option<Warning> {
 }
 
 /// Warns if the clocks' offset is less certain than the effect is large.
+///
+/// The effect is a latency from one machine to another, or the difference of two of them; the
+/// uncertainty of a difference is the sum of theirs, see [`log::Difference`](crate::log::Difference).
 #[must_use]
 pub fn clock_uncertain(uncertainty_ns: u64, effect_ns: u64) -> Option<Warning> {
     (uncertainty_ns >= effect_ns).then_some(Warning::ClockUncertain {
         uncertainty_ns,
         effect_ns,
     })
+}
+
+/// Warns of messages that were under way while nobody compared the clocks.
+#[must_use]
+pub fn clock_extrapolated(messages: u64) -> Option<Warning> {
+    (messages > 0).then_some(Warning::ClockExtrapolated { messages })
+}
+
+/// Warns of a clock that was set.
+#[must_use]
+pub fn clock_stepped(step: &Step) -> Warning {
+    let Step { at_ns, by_ns } = *step;
+    Warning::ClockStepped { at_ns, by_ns }
+}
+
+/// Warns if chrony does not agree with the offset that was measured.
+#[must_use]
+pub fn clocks_disagree(measured: &FitSummary, check: CrossCheck) -> Option<Warning> {
+    match check {
+        CrossCheck::Disagrees { bound_ns } => Some(Warning::ClocksDisagree {
+            offset_ns: measured.offset_ns,
+            uncertainty_ns: measured.uncertainty_ns,
+            bound_ns,
+        }),
+        CrossCheck::Agrees { .. } | CrossCheck::NotPossible => None,
+    }
+}
+
+/// Warns if sender and receiver are two machines whose clocks nobody compared.
+#[must_use]
+pub fn clocks_not_compared(sender: &str, receiver: &str) -> Option<Warning> {
+    (sender != receiver).then_some(Warning::ClocksNotCompared)
 }
 
 /// Warns of lost, duplicate, reordered and unknown messages.

@@ -109,6 +109,10 @@ fn other_rules_have_their_limits() {
     assert_eq!(clock_resolution(1, 50_000), None);
     assert!(clock_uncertain(10, 10).is_some());
     assert_eq!(clock_uncertain(9, 10), None);
+    assert_eq!(clock_extrapolated(0), None);
+    assert!(clock_extrapolated(1).is_some());
+    assert_eq!(clocks_not_compared("pi-1", "pi-1"), None);
+    assert!(clocks_not_compared("pi-1", "pi-2").is_some());
     assert_eq!(link_off_profile("delay_ns", 100.0, 104.0, 0.05), None);
     assert!(link_off_profile("delay_ns", 100.0, 106.0, 0.05).is_some());
     assert_eq!(cpu_governor(None), None);
@@ -141,6 +145,17 @@ fn each_warning_is_one_line_with_a_remedy_and_round_trips() {
             uncertainty_ns: 1,
             effect_ns: 2,
         },
+        Warning::ClockExtrapolated { messages: 1 },
+        Warning::ClockStepped {
+            at_ns: 1_800_000_000_123_000_000,
+            by_ns: -2_500_000,
+        },
+        Warning::ClocksDisagree {
+            offset_ns: 9_000_000,
+            uncertainty_ns: 100_000,
+            bound_ns: 2_000_000,
+        },
+        Warning::ClocksNotCompared,
         Warning::NegativeLatencies { count: 1 },
         Warning::LostMessages { lost: 1, sent: 2 },
         Warning::DuplicateMessages {
@@ -198,6 +213,20 @@ fn warning_reads_well() {
     );
     let json = serde_json::to_value(&warning).unwrap();
     assert_eq!(json["kind"], "generator-late");
+}
+
+#[test]
+fn a_step_says_which_way_and_when() {
+    let warning = Warning::ClockStepped {
+        at_ns: 1_800_000_000_123_000_000,
+        by_ns: -2_500_000,
+    };
+    assert!(
+        warning
+            .to_string()
+            .starts_with("a clock was set by -2.5 ms at 1800000000.123 s since 1970"),
+        "{warning}"
+    );
 }
 
 #[test]

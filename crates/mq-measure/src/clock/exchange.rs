@@ -1,0 +1,209 @@
+//! One question and its answer between two clocks, and what it proves.
+
+use serde::{Deserialize, Serialize};
+
+/// The four time stamps of a question and its answer, each of the clock of the machine that took it.
+///
+/// ```text
+///   local    t1 ------------------------------- t4     the machine that asks
+///              \                               /
+///               there                     back
+///                \                           /
+///   remote        t2 ----------------------- t3        the machine that answers
+/// ```
+///
+/// A stamp of leaving is taken before the datagram is handed over, one of arrival after it has come.
+/// So whatever the programs and the kernels need on the way counts as delay of the path, and the offset
+/// is between `t3 - t4` and `t2 - t1` whatever the path does. In JSON it is the array
+/// `[t1, t2, t3, t4]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "[u64; 4]", into = "[u64; 4]")]
+pub struct Exchange {
+    /// When the question left, by the local clock.
+    pub t1_ns: u64,
+    /// When it arrived, by the remote clock.
+    pub t2_ns: u64,
+    /// When the answer left, by the remote clock.
+    pub t3_ns: u64,
+    /// When it arrived, by the local clock.
+    pub t4_ns: u64,
+}
+
+impl From<[u64; 4]> for Exchange {
+    fn from([t1_ns, t2_ns, t3_ns, t4_ns]: [u64; 4]) -> Self {
+        Self {
+            t1_ns,
+            t2_ns,
+            t3_ns,
+            t4_ns,
+        }
+    }
+}
+
+impl From<Exchange> for [u64; 4] {
+    fn from(exchange: Exchange) -> Self {
+        [
+            exchange.t1_ns,
+            exchange.t2_ns,
+            exchange.t3_ns,
+            exchange.t4_ns,
+        ]
+    }
+}
+
+/// What the path between two machines is known to take at least, from its construction.
+///
+/// An emulated link with 25 ms one way is such knowledge: without it the clocks could differ by up to
+/// 12.5 ms more than the exchanges tell, for they do not show which way the time was spent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LeastDelays {
+    /// From the local machine to the remote one.
+    pub there_ns: u64,
+    /// From the remote machine to the local one.
+    pub back_ns: u64,
+}
+
+/// What one exchange proves of the offset, remote minus local clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_field_names, reason = "their unit")]
+pub(super) struct Bounds {
+    /// The middle of the exchange, by the local clock.
+    pub(super) at_ns: u64,
+    /// The least that the offset can be.
+    pub(super) low_ns: i128,
+    /// The most that it can be.
+    pub(super) high_ns: i128,
+    /// How long the exchange took, by the local clock.
+    pub(super) took_ns: u64,
+}
+
+impl Exchange {
+    /// The offset, remote minus local clock, if both ways took equally long: RFC 5905 §8.
+    ///
+    /// Half of [`round_trip_ns`](Self::round_trip_ns) is the most that it is wrong by.
+    #[must_use]
+    pub fn offset_ns(&self) -> i64 {
+        let twice = self.most_ns() + self.least_ns();
+        i64::try_from(twice.div_euclid(2)).unwrap_or(if twice < 0 { i64::MIN } else { i64::MAX })
+    }
+
+    /// The time that question and answer were on the way: RFC 5905 §8.
+    ///
+    /// `None` if it would be negative or if time went backwards on one side: a clock was set in the
+    /// middle of the exchange.
+    #[must_use]
+    pub fn round_trip_ns(&self) -> Option<u64> {
+        let took = self.t4_ns.checked_sub(self.t1_ns)?;
+        let held = self.t3_ns.checked_sub(self.t2_ns)?;
+        took.checked_sub(held)
+    }
+
+    /// What it proves; `None` as for [`round_trip_ns`](Self::round_trip_ns), or if the round trip is
+    /// shorter than the least delays.
+    ///
+    /// The question arrived after it left: `t2 - offset >= t1 + there`. So did the answer:
+    /// `t4 >= t3 - offset + back`.
+    pub(super) fn bounds(&self, least: &LeastDelays) -> Option<Bounds> {
+        self.round_trip_ns()?;
+        let low_ns = self.least_ns() + i128::from(least.back_ns);
+        let high_ns = self.most_ns() - i128::from(least.there_ns);
+        let took_ns = self.t4_ns - self.t1_ns;
+        (low_ns <= high_ns).then_some(Bounds {
+            at_ns: self.t1_ns + took_ns / 2,
+            low_ns,
+            high_ns,
+            took_ns,
+        })
+    }
+
+    /// The offset if the question took no time.
+    fn most_ns(&self) -> i128 {
+        i128::from(self.t2_ns) - i128::from(self.t1_ns)
+    }
+
+    /// The offset if the answer took no time.
+    fn least_ns(&self) -> i128 {
+        i128::from(self.t3_ns) - i128::from(self.t4_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const NO_DELAYS: LeastDelays = LeastDelays {
+        there_ns: 0,
+        back_ns: 0,
+    };
+
+    /// An exchange that begins at local time `at` between clocks that differ by `offset`.
+    fn exchange(at: u64, offset: i64, there: u64, held: u64, back: u64) -> Exchange {
+        let remote = |local: u64| local.checked_add_signed(offset).unwrap();
+        Exchange {
+            t1_ns: at,
+            t2_ns: remote(at + there),
+            t3_ns: remote(at + there + held),
+            t4_ns: at + there + held + back,
+        }
+    }
+
+    #[test]
+    fn a_symmetric_path_shows_the_offset() {
+        let exchange = exchange(1_000_000, 300, 50, 7, 50);
+        assert_eq!(exchange.offset_ns(), 300);
+        assert_eq!(exchange.round_trip_ns(), Some(100));
+    }
+
+    #[test]
+    fn a_clock_that_is_decades_off_is_no_trouble() {
+        // A board without a battery begins in 1970.
+        let now = 1_800_000_000_000_000_000;
+        let exchange = exchange(now, -1_799_999_999_000_000_000, 50, 7, 50);
+        assert_eq!(exchange.offset_ns(), -1_799_999_999_000_000_000);
+        assert_eq!(
+            Exchange::from([u64::MAX, 0, 0, u64::MAX]).offset_ns(),
+            i64::MIN
+        );
+    }
+
+    #[test]
+    fn a_clock_set_in_the_middle_makes_no_exchange() {
+        for stamps in [[10, 5, 6, 9], [10, 6, 5, 12], [10, 5, 9, 12]] {
+            let exchange = Exchange::from(stamps);
+            assert_eq!(exchange.round_trip_ns(), None, "{stamps:?}");
+            assert_eq!(exchange.bounds(&NO_DELAYS), None, "{stamps:?}");
+        }
+    }
+
+    #[test]
+    fn json_is_an_array_of_the_four_stamps() {
+        let exchange = Exchange::from([1, 2, 3, 4]);
+        assert_eq!(serde_json::to_string(&exchange).unwrap(), "[1,2,3,4]");
+        assert_eq!(
+            serde_json::from_str::<Exchange>("[1,2,3,4]").unwrap(),
+            exchange
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn the_offset_is_within_the_bounds_however_the_time_was_spent(
+            offset in -1_000_000_000_i64..1_000_000_000,
+            there in 0_u64..1_000_000, held in 0_u64..10_000, back in 0_u64..1_000_000,
+            known in 0_u64..=100,
+        ) {
+            let exchange = exchange(5_000_000_000, offset, there, held, back);
+            let least = LeastDelays { there_ns: there * known / 100, back_ns: back * known / 100 };
+            let bounds = exchange.bounds(&least).unwrap();
+            prop_assert!(bounds.low_ns <= i128::from(offset));
+            prop_assert!(i128::from(offset) <= bounds.high_ns);
+            prop_assert_eq!(exchange.round_trip_ns(), Some(there + back));
+            prop_assert!(exchange.offset_ns().abs_diff(offset) <= (there + back).div_ceil(2));
+            let more = LeastDelays { there_ns: there + back + 1, back_ns: 0 };
+            prop_assert_eq!(exchange.bounds(&more), None);
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! A stretch of time over which two clocks run straight, and how far they are from that.
+
+use super::line::{Line, Worth};
+use super::window::Point;
+
+/// How many standard errors of the slope are allowed for.
+const SLOPE_ERRORS: f64 = 3.0;
+
+/// Points of which a third is enough for a slope of its own.
+const POINTS_FOR_THIRDS: usize = 12;
+
+/// A line, and the points that hold it.
+///
+/// At a point the line is wrong by at most the point's distance from it and what the point itself may
+/// be wrong by. Away from the point that grows by `drift` with time. At any time the best point before
+/// and the best point after decide, and the worse of the two is taken: if the clocks did something
+/// between them that nobody has noticed, one of the two still holds.
+#[derive(Clone, Debug)]
+pub(super) struct Piece {
+    pub(super) line: Line,
+    /// How fast the clocks may leave the line, in nanoseconds a nanosecond.
+    pub(super) drift: f64,
+    anchors: Vec<Anchor>,
+}
+
+/// What is known of the line at one time.
+#[derive(Clone, Copy, Debug)]
+struct Anchor {
+    at: f64,
+    /// How far wrong the line can be, by this and all points before.
+    before: f64,
+    /// By this and all points after.
+    after: f64,
+}
+
+impl Piece {
+    /// `points` are in the order of time and not none; `drift` is assumed, and more if they show more.
+    pub(super) fn new(points: &[Point], worth: &Worth, drift: f64) -> Self {
+        let line = Line::fit(points, worth);
+        let bent = bend(points, &line, worth);
+        let mut anchors: Vec<Anchor> = points
+            .iter()
+            .map(|point| {
+                let residual = (point.offset - line.at(point.at)).abs();
+                // While it was under way the clocks moved on.
+                let moved = line.slope.abs() * point.took / 2.0;
+                let wrong = point.half + residual + moved;
+                Anchor {
+                    at: point.at,
+                    before: wrong,
+                    after: wrong,
+                }
+            })
+            .collect();
+        let drift = drift.max(2.0 * bent) + slope_error(&anchors, &line);
+        for i in 1..anchors.len() {
+            let last = anchors[i - 1];
+            let grown = last.before + drift * (anchors[i].at - last.at);
+            anchors[i].before = anchors[i].before.min(grown);
+        }
+        for i in (1..anchors.len()).rev() {
+            let next = anchors[i];
+            let grown = next.after + drift * (next.at - anchors[i - 1].at);
+            anchors[i - 1].after = anchors[i - 1].after.min(grown);
+        }
+        Self {
+            line,
+            drift,
+            anchors,
+        }
+    }
+
+    /// How far wrong the line can be at a local time.
+    pub(super) fn uncertainty(&self, x: f64) -> f64 {
+        let next = self.anchors.partition_point(|anchor| anchor.at < x);
+        let before = next
+            .checked_sub(1)
+            .map(|last| self.anchors[last].before + self.drift * (x - self.anchors[last].at));
+        let after = self
+            .anchors
+            .get(next)
+            .map(|anchor| anchor.after + self.drift * (anchor.at - x));
+        match (before, after) {
+            (Some(before), Some(after)) => before.max(after),
+            (before, after) => before.or(after).unwrap_or(f64::INFINITY),
+        }
+    }
+
+    /// The greatest of the uncertainties at the points and halfway between them.
+    pub(super) fn greatest_uncertainty(&self) -> f64 {
+        let places = self.anchors.iter().map(|anchor| anchor.at);
+        let between = self
+            .anchors
+            .windows(2)
+            .map(|pair| f64::midpoint(pair[0].at, pair[1].at));
+        places
+            .chain(between)
+            .map(|x| self.uncertainty(x))
+            .fold(0.0, f64::max)
+    }
+
+    /// The time of a point, counted from the first.
+    pub(super) fn point_at(&self, index: usize) -> f64 {
+        self.anchors[index.min(self.anchors.len() - 1)].at
+    }
+
+    /// The time of a point, counted from the last.
+    pub(super) fn point_from_end(&self, index: usize) -> f64 {
+        self.anchors[self.anchors.len().saturating_sub(index + 1)].at
+    }
+}
+
+/// By how much the line's slope may differ from that of clocks that run straight.
+///
+/// By chance it is some standard errors. These are far too many where few points are good, for what
+/// is usual is then taken from the others. But at any two points the line is proven right within what
+/// each may be wrong by, and so its slope within the sum of both over the time between them.
+fn slope_error(anchors: &[Anchor], line: &Line) -> f64 {
+    let by_chance = SLOPE_ERRORS * line.slope_error;
+    // Each pair: there are at most some hundred points.
+    let pairs = anchors.iter().enumerate().flat_map(|(i, one)| {
+        let later = anchors[i + 1..].iter();
+        later.map(move |other| (one.before + other.before) / (other.at - one.at))
+    });
+    pairs.fold(by_chance, f64::min)
+}
+
+/// By how much the slope of a third of the points differs from that of all, beyond what chance does.
+fn bend(points: &[Point], line: &Line, worth: &Worth) -> f64 {
+    if points.len() < POINTS_FOR_THIRDS {
+        return 0.0;
+    }
+    points
+        .chunks(points.len().div_ceil(3))
+        .map(|third| {
+            let own = Line::fit(third, worth);
+            (own.slope - line.slope).abs() - SLOPE_ERRORS * own.slope_error
+        })
+        .fold(0.0, f64::max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(at_s: f64, offset: f64, half: f64) -> Point {
+        Point {
+            at: at_s * 1e9,
+            offset,
+            half,
+            took: 0.0,
+        }
+    }
+
+    fn piece(points: &[Point]) -> Piece {
+        Piece::new(points, &Worth::of(points), 1e-6)
+    }
+
+    #[test]
+    fn uncertainty_grows_away_from_the_points() {
+        let points: Vec<_> = (0..10).map(|i| point(f64::from(i), 0.0, 1e5)).collect();
+        let piece = piece(&points);
+        let (inside, later) = (piece.uncertainty(4.5e9), piece.uncertainty(100e9));
+        assert!((1e5..1.1e5).contains(&inside), "{inside}");
+        // 91 s at 1 ppm and more.
+        assert!(later > 1e5 + 91e3, "{later}");
+        assert!(piece.uncertainty(-100e9) > 1e5 + 99e3);
+        assert!((piece.greatest_uncertainty() - inside).abs() < 5e3);
+    }
+
+    #[test]
+    fn a_good_point_serves_its_neighbours() {
+        let mut points: Vec<_> = (0..10).map(|i| point(f64::from(i), 0.0, 5e6)).collect();
+        points[2].half = 1e5;
+        points[7].half = 1e5;
+        let piece = piece(&points);
+        let uncertainty = piece.uncertainty(4.5e9);
+        // 2.5 s from either. Each may be wrong by 0.1 ms, one up and one down: that is 40 ppm of the
+        // slope over the 5 s between them, and 1 ppm may be drift.
+        let most = 1e5 + 2.5e9 * 41e-6;
+        assert!((1e5..=most + 1.0).contains(&uncertainty), "{uncertainty}");
+        // None after this is good, and so none tells of a jump after the last good one.
+        assert!(piece.uncertainty(8.5e9) > 4e6);
+    }
+
+    #[test]
+    fn a_jump_that_nobody_noticed_is_in_the_uncertainty() {
+        let points: Vec<_> = (0..10)
+            .map(|i| point(f64::from(i), if i < 5 { 0.0 } else { 4e4 }, 1e5))
+            .collect();
+        let piece = piece(&points);
+        for i in 0..10_i32 {
+            let x = f64::from(i) * 1e9;
+            let truth = if i < 5 { 0.0 } else { 4e4 };
+            // If the path is as asymmetric as it can be.
+            let worst = (piece.line.at(x) - truth).abs() + 1e5;
+            assert!(piece.uncertainty(x) >= worst - 1e4, "at {i} s");
+        }
+    }
+
+    #[test]
+    fn a_bend_raises_the_drift_that_is_allowed_for() {
+        let straight: Vec<_> = (0..30)
+            .map(|i| point(f64::from(i) * 10.0, 0.0, 1e5))
+            .collect();
+        let bent: Vec<_> = (0..30)
+            .map(|i| {
+                let s = f64::from(i) * 10.0;
+                point(s, if i < 15 { 0.0 } else { (s - 150.0) * 2e4 }, 1e5)
+            })
+            .collect();
+        assert!(piece(&straight).drift < 1.5e-6);
+        // 20 ppm from the middle on: the line has 10, and is 10 off on either side.
+        assert!(piece(&bent).drift > 5e-6, "{:?}", piece(&bent).drift);
+    }
+}

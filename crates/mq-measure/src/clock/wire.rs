@@ -1,0 +1,238 @@
+//! The datagram that asks for the time, and the one that tells it.
+
+use super::Exchange;
+
+/// Bytes of a question and of its answer: both alike, so that nobody is made to send much for little.
+pub const DATAGRAM: usize = 120;
+
+/// Bytes that a host's name has room in.
+pub const HOST_NAME: usize = 64;
+
+const MAGIC: [u8; 4] = *b"mqck";
+const VERSION: u8 = 1;
+
+/// Instead of an error bound that is not known.
+const UNKNOWN: u64 = u64::MAX;
+
+/// Whether a [`Probe`] asks or tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It asks.
+    Question,
+    /// It tells.
+    Answer,
+}
+
+/// A question for the time, or the answer; any channel that keeps datagrams whole can carry it.
+///
+/// Big-endian, [`DATAGRAM`] bytes:
+///
+/// | bytes | what |
+/// |---|---|
+/// | 0..4 | `mqck` |
+/// | 4 | version, 1 |
+/// | 5 | 1 question, 2 answer |
+/// | 6..8 | 0 |
+/// | 8..16 | session: drawn by the one who asks, returned |
+/// | 16..24 | number in the session, returned |
+/// | 24..32 | t1, returned |
+/// | 32..40 | t2; 0 in a question |
+/// | 40..48 | t3; 0 in a question |
+/// | 48..56 | how far the sender's clock is from UTC at most, all ones if it does not know |
+/// | 56..120 | the sender's name in UTF-8, filled up with 0 |
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// Whether it asks or tells.
+    pub kind: Kind,
+    /// Tells this program's answers from those to another.
+    pub session: u64,
+    /// The question's number.
+    pub number: u64,
+    /// When the question left, by the clock of the one who asked.
+    pub t1_ns: u64,
+    /// When it arrived, by the clock of the one who answers.
+    pub t2_ns: u64,
+    /// When the answer left, by that clock.
+    pub t3_ns: u64,
+    /// How far the sender's clock is from UTC at most, by chrony; `None` if it does not know.
+    pub error_bound_ns: Option<u64>,
+    /// The sender's name; what is longer than [`HOST_NAME`] bytes is cut off.
+    pub host: String,
+}
+
+impl Probe {
+    /// The bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; DATAGRAM] {
+        let mut bytes = [0; DATAGRAM];
+        bytes[..4].copy_from_slice(&MAGIC);
+        bytes[4] = VERSION;
+        bytes[5] = match self.kind {
+            Kind::Question => 1,
+            Kind::Answer => 2,
+        };
+        let numbers = [
+            self.session,
+            self.number,
+            self.t1_ns,
+            self.t2_ns,
+            self.t3_ns,
+            self.error_bound_ns.unwrap_or(UNKNOWN),
+        ];
+        for (place, number) in bytes[8..56].chunks_exact_mut(8).zip(numbers) {
+            place.copy_from_slice(&number.to_be_bytes());
+        }
+        let name = &self.host.as_bytes()[..self.host.floor_char_boundary(HOST_NAME)];
+        bytes[56..56 + name.len()].copy_from_slice(name);
+        bytes
+    }
+
+    /// Reads the bytes; `None` if they are no such datagram.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; DATAGRAM] = bytes.try_into().ok()?;
+        let kind = match bytes[..8] {
+            [b'm', b'q', b'c', b'k', VERSION, 1, 0, 0] => Kind::Question,
+            [b'm', b'q', b'c', b'k', VERSION, 2, 0, 0] => Kind::Answer,
+            _ => return None,
+        };
+        let mut numbers = [0; 6];
+        for (number, place) in numbers.iter_mut().zip(bytes[8..56].chunks_exact(8)) {
+            *number = u64::from_be_bytes(place.try_into().ok()?);
+        }
+        let [session, number, t1_ns, t2_ns, t3_ns, bound] = numbers;
+        let name = &bytes[56..];
+        let end = name.iter().position(|byte| *byte == 0);
+        let name = &name[..end.unwrap_or(name.len())];
+        Some(Self {
+            kind,
+            session,
+            number,
+            t1_ns,
+            t2_ns,
+            t3_ns,
+            error_bound_ns: (bound != UNKNOWN).then_some(bound),
+            host: std::str::from_utf8(name).ok()?.to_owned(),
+        })
+    }
+
+    /// The answer to this question, from a host called `host`, at `t2_ns` of whose clock it arrived.
+    ///
+    /// It leaves at `t3_ns`: read the clock for that last.
+    #[must_use]
+    pub fn answer(&self, t2_ns: u64, t3_ns: u64, error_bound_ns: Option<u64>, host: &str) -> Self {
+        Self {
+            kind: Kind::Answer,
+            t2_ns,
+            t3_ns,
+            error_bound_ns,
+            host: host.to_owned(),
+            ..*self
+        }
+    }
+
+    /// The exchange that this answer ends, when it arrived at `t4_ns`.
+    #[must_use]
+    pub fn exchange(&self, t4_ns: u64) -> Exchange {
+        Exchange {
+            t1_ns: self.t1_ns,
+            t2_ns: self.t2_ns,
+            t3_ns: self.t3_ns,
+            t4_ns,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn question() -> Probe {
+        Probe {
+            kind: Kind::Question,
+            session: 0x0102_0304_0506_0708,
+            number: 9,
+            t1_ns: 10,
+            t2_ns: 0,
+            t3_ns: 0,
+            error_bound_ns: None,
+            host: "pi-1".to_owned(),
+        }
+    }
+
+    #[test]
+    fn bytes_are_as_documented() {
+        let bytes = question().encode();
+        assert_eq!(bytes[..8], *b"mqck\x01\x01\0\0");
+        assert_eq!(bytes[8..16], [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(bytes[23], 9);
+        assert_eq!(bytes[31], 10);
+        assert_eq!(bytes[48..56], [0xff; 8]);
+        assert_eq!(bytes[56..61], *b"pi-1\0");
+    }
+
+    #[test]
+    fn an_answer_returns_what_was_asked() {
+        let answer = question().answer(500, 510, Some(3), "broker");
+        assert_eq!(Probe::decode(&answer.encode()), Some(answer.clone()));
+        assert_eq!((answer.session, answer.number), (question().session, 9));
+        assert_eq!(answer.exchange(20), Exchange::from([10, 500, 510, 20]));
+    }
+
+    #[test]
+    fn a_long_name_is_cut_between_characters() {
+        let mut probe = question();
+        probe.host = "ä".repeat(40);
+        let read = Probe::decode(&probe.encode()).unwrap();
+        assert_eq!(read.host, "ä".repeat(32));
+        probe.host = format!("a{}", "ä".repeat(40));
+        let read = Probe::decode(&probe.encode()).unwrap();
+        assert_eq!(read.host.len(), 63);
+    }
+
+    #[test]
+    fn anything_else_is_no_probe() {
+        let bytes = question().encode();
+        assert!(Probe::decode(&bytes).is_some());
+        assert_eq!(Probe::decode(&bytes[..DATAGRAM - 1]), None);
+        assert_eq!(Probe::decode(&[0; DATAGRAM + 1]), None);
+        for place in 0..8 {
+            let mut other = bytes;
+            other[place] = 7;
+            assert_eq!(Probe::decode(&other), None, "byte {place}");
+        }
+        let mut other = bytes;
+        other[56] = 0xff;
+        assert_eq!(Probe::decode(&other), None, "not UTF-8");
+    }
+
+    proptest! {
+        #[test]
+        fn probes_round_trip(
+            asks: bool, session: u64, number: u64, times: [u64; 3],
+            bound in prop::option::of(0..u64::MAX), host in "[a-zA-Z0-9äöü.-]{0,32}",
+        ) {
+            let probe = Probe {
+                kind: if asks { Kind::Question } else { Kind::Answer },
+                session, number,
+                t1_ns: times[0], t2_ns: times[1], t3_ns: times[2],
+                error_bound_ns: bound, host,
+            };
+            prop_assert_eq!(Probe::decode(&probe.encode()), Some(probe));
+        }
+
+        #[test]
+        fn any_bytes_are_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let mut framed = question().encode().to_vec();
+            framed.truncate(8);
+            framed.extend(&bytes);
+            for bytes in [bytes, framed] {
+                if let Some(probe) = Probe::decode(&bytes) {
+                    prop_assert_eq!(Probe::decode(&probe.encode()), Some(probe));
+                }
+            }
+        }
+    }
+}

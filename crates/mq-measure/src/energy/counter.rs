@@ -1,0 +1,165 @@
+//! Energy that a counter adds up, and that begins anew when the counter is full.
+
+use super::{Energy, Window, trace};
+use crate::num;
+
+/// No part of a machine draws more: what tells whether a counter may have begun anew twice.
+const MOST_POWER_UW: f64 = 1e9;
+
+/// Turns what a counter shows into what it has counted since the first time it was looked at.
+///
+/// Powercap's `energy_uj` goes back to 0 when it has reached `max_energy_range_uj`, after some
+/// minutes to hours. A counter that was looked at less often than it begins anew cannot be told
+/// from one that was not: [`longest_step_ns`](Self::longest_step_ns).
+#[derive(Clone, Debug)]
+#[expect(clippy::struct_field_names, reason = "their unit")]
+pub struct Unwrap {
+    range_uj: u64,
+    last_uj: Option<u64>,
+    total_uj: u64,
+}
+
+impl Unwrap {
+    /// For a counter that begins anew at `range_uj`.
+    #[must_use]
+    pub fn new(range_uj: u64) -> Self {
+        Self {
+            range_uj,
+            last_uj: None,
+            total_uj: 0,
+        }
+    }
+
+    /// Takes what the counter shows now; gives what it has counted since the first time.
+    pub fn push(&mut self, shown_uj: u64) -> u64 {
+        if let Some(last_uj) = self.last_uj {
+            self.total_uj += shown_uj.checked_sub(last_uj).unwrap_or_else(|| {
+                // The rest of the last round, and what there is of this one.
+                self.range_uj.saturating_sub(last_uj) + shown_uj
+            });
+        }
+        self.last_uj = Some(shown_uj);
+        self.total_uj
+    }
+
+    /// The longest time between two looks in which it cannot begin anew twice, at 1 kW.
+    #[must_use]
+    pub fn longest_step_ns(&self) -> u64 {
+        num::round(num::float(self.range_uj) / MOST_POWER_UW * 1e9)
+    }
+}
+
+/// Energy since the first look, over time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Counted {
+    points: Vec<(u64, f64)>,
+    longest_step_ns: u64,
+}
+
+impl Counted {
+    /// An empty one; between points further apart than `longest_step_ns` the energy is not known.
+    #[must_use]
+    pub fn new(longest_step_ns: u64) -> Self {
+        Self {
+            points: Vec::new(),
+            longest_step_ns,
+        }
+    }
+
+    /// Adds what was counted until `t_ns`. What is not after the last point is left out, and the
+    /// answer is no.
+    pub fn push(&mut self, t_ns: u64, total_uj: f64) -> bool {
+        let after = self
+            .points
+            .last()
+            .is_none_or(|(last_ns, _)| *last_ns < t_ns);
+        let good = after && total_uj.is_finite();
+        if good {
+            self.points.push((t_ns, total_uj));
+        }
+        good
+    }
+
+    /// From its first point to its last; `None` if it has fewer than two.
+    #[must_use]
+    pub fn span(&self) -> Option<Window> {
+        trace::span(&self.points, |(t_ns, _)| *t_ns)
+    }
+
+    /// The energy of a part of it; at both ends a step's energy is spread evenly over the step.
+    #[must_use]
+    pub fn energy(&self, window: Window) -> Energy {
+        let time = |point: &(u64, f64)| point.0;
+        let share = |a: &(u64, f64), b: &(u64, f64), part: Window| {
+            (b.1 - a.1) * num::float(part.duration_ns()) / num::float(b.0 - a.0)
+        };
+        trace::integrate(&self.points, time, self.longest_step_ns, window, share)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_counter_that_begins_anew_goes_on() {
+        let mut counter = Unwrap::new(1_000);
+        let shown = [900, 950, 30, 30, 980, 10];
+        let totals = shown.map(|shown| counter.push(shown));
+        assert_eq!(totals, [0, 50, 130, 130, 1080, 1110]);
+    }
+
+    #[test]
+    fn the_range_says_how_often_one_has_to_look() {
+        // Intel's usual range: 262 kJ; at 1 kW 262 s.
+        let counter = Unwrap::new(262_143_328_850);
+        assert_eq!(counter.longest_step_ns(), 262_143_328_850);
+    }
+
+    #[test]
+    fn energy_of_a_part_is_spread_over_its_steps() {
+        let mut counted = Counted::new(u64::MAX);
+        for (t_ns, total_uj) in [(0, 0.0), (100, 200.0), (200, 1200.0)] {
+            assert!(counted.push(t_ns, total_uj));
+        }
+        assert!(!counted.push(200, 1300.0), "twice");
+        let energy = counted.energy(Window::new(50, 150));
+        assert!((energy.energy_uj - 600.0).abs() < 1e-9, "{energy:?}");
+        assert!(energy.gaps.is_empty());
+        assert_eq!(counted.span(), Some(Window::new(0, 200)));
+    }
+
+    #[test]
+    fn a_step_in_which_it_may_have_begun_anew_twice_is_a_gap() {
+        let mut counted = Counted::new(150);
+        for (t_ns, total_uj) in [(0, 0.0), (100, 10.0), (400, 20.0), (500, 30.0)] {
+            counted.push(t_ns, total_uj);
+        }
+        let energy = counted.energy(Window::new(0, 500));
+        assert_eq!(energy.gaps, [Window::new(100, 400)]);
+        assert!((energy.energy_uj - 20.0).abs() < 1e-9);
+    }
+
+    proptest! {
+        #[test]
+        fn wrapping_never_loses_what_was_counted(
+            range in 1_000_u64..1_000_000,
+            begin in 0_u64..1_000_000,
+            steps in prop::collection::vec(0_u64..1_000, 0..200),
+        ) {
+            let mut counter = Unwrap::new(range);
+            let mut absolute = begin % range;
+            counter.push(absolute);
+            let mut total = 0;
+            for step in steps {
+                // Less than one round a step.
+                let step = step % range;
+                absolute = (absolute + step) % range;
+                total += step;
+                prop_assert_eq!(counter.push(absolute), total);
+            }
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! A multimeter that measures the current: Keysight's 34465A and its relatives, over TCP.
+//!
+//! The instrument takes readings by its own timer into its own memory (34465A: 50 000 readings,
+//! 34461A: 10 000), from where they are fetched while the run goes on. `R?` removes what it sends,
+//! so that a reading which was sent and not kept is gone. Therefore each piece of an answer is in
+//! a file, the journal, before anything else is done with it; and after a lost connection reading
+//! goes on, with what was under way told as lost. The journal can be read as
+//! [any other instrument's file](super::csv).
+//!
+//! ```text
+//! start   *RST  CONF:CURR:DC ...  INIT  *TRG            (each checked with SYST:ERR?)
+//! polls   DATA:POIN?  R? n  ...   STAT:QUES:COND?       (a thread; n at most 2000)
+//! stop    ABOR  DATA:POIN?  R? n  ...  SYST:ERR?
+//! ```
+//!
+//! It measures a current alone: the supply's voltage is told to it and taken as constant.
+//!
+//! Commands and limits are from Keysight, *Truevolt Series Operating and Service Guide*.
+
+mod drain;
+mod journal;
+mod readings;
+mod setup;
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::sampler::Sampler;
+use super::scpi::Scpi;
+use super::{Meter, Recording, not_started};
+use crate::Error;
+use drain::Drain;
+use journal::Journal;
+use setup::Model;
+
+/// Questions by which the way to the instrument and back is measured.
+const ROUND_TRIPS: u32 = 5;
+
+/// How the multimeter is set, and where it is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// `HOST` or `HOST:PORT`.
+    pub address: String,
+    /// The current that has to fit, in ampere: it chooses the range, which does not change.
+    pub range_a: f64,
+    /// The supply's voltage, in volt.
+    pub supply_v: f64,
+    /// Between two readings.
+    pub interval: Duration,
+    /// For how long of each interval the current is seen; shorter than the interval.
+    pub aperture: Duration,
+    /// After this the instrument stops by itself.
+    pub longest: Duration,
+    /// The file that readings are kept in; it must not be there yet.
+    pub journal: PathBuf,
+    /// How long an answer may take.
+    pub deadline: Duration,
+    /// Between two looks into the instrument's memory.
+    pub poll: Duration,
+}
+
+impl Settings {
+    /// The usual ones: 1000 readings a second of up to 3 A at 5 V, for up to ten minutes.
+    ///
+    /// A Raspberry Pi 3 draws up to 1 A and more at times; 34461A and 34465A have 3 A as the
+    /// largest range of their ordinary terminals. The memory of a 34465A holds 50 s of that.
+    #[must_use]
+    pub fn new(address: &str, journal: PathBuf) -> Self {
+        Self {
+            address: address.to_owned(),
+            range_a: 3.0,
+            supply_v: 5.0,
+            interval: Duration::from_millis(1),
+            aperture: Duration::from_micros(500),
+            longest: Duration::from_mins(10),
+            journal,
+            deadline: Duration::from_secs(5),
+            poll: Duration::from_millis(500),
+        }
+    }
+}
+
+/// The multimeter as a [`Meter`].
+#[derive(Debug)]
+pub struct Dmm {
+    settings: Settings,
+    name: String,
+    running: Option<Sampler<Drain>>,
+}
+
+impl Dmm {
+    /// One with these settings; it is not connected to before it is started.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            name: format!("dmm:{}", settings.address),
+            settings,
+            running: None,
+        }
+    }
+
+    /// What answers at an address: the four fields of `*IDN?`.
+    ///
+    /// # Errors
+    /// [`Error::Lost`].
+    pub fn identify(address: &str, deadline: Duration) -> Result<String, Error> {
+        Scpi::connect(address, deadline)?.query("*IDN?")
+    }
+
+    /// A moment in which it takes a reading at least.
+    fn wait_for_reading(&self) {
+        thread::sleep(self.settings.interval + self.settings.aperture);
+    }
+}
+
+impl Meter for Dmm {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn scope(&self) -> &'static str {
+        "the current through the multimeter, at a constant voltage"
+    }
+
+    fn start(&mut self, origin: Instant) -> Result<(), Error> {
+        self.running = None;
+        let settings = &self.settings;
+        let mut link = Scpi::connect(&settings.address, settings.deadline)?;
+        let identity = link.query("*IDN?")?;
+        let model = Model::of(&identity, link.instrument())?;
+        let setup = model.setup(settings)?;
+        let journal = Journal::create(settings, &identity, setup.spacing)?;
+        for command in &setup.commands {
+            link.command(command)?;
+        }
+        let round_trip = round_trip(&mut link)?;
+        link.command("INIT")?;
+        let sent = Instant::now();
+        link.send("*TRG")?;
+        let drain = Drain::begin(link, settings, &setup, journal, origin, sent, round_trip);
+        let mut drain = drain?;
+        drain.check()?;
+        let poll = Sampler::start(&self.name, drain, settings.poll, Drain::poll)?;
+        self.running = Some(poll);
+        self.wait_for_reading();
+        Ok(())
+    }
+
+    fn stop(&mut self) -> Result<Recording, Error> {
+        let running = self.running.take().ok_or_else(|| not_started(&self.name))?;
+        self.wait_for_reading();
+        running.stop(&self.name)?.finish()
+    }
+}
+
+/// The shortest of some questions and answers.
+fn round_trip(link: &mut Scpi) -> Result<Duration, Error> {
+    let mut shortest = Duration::MAX;
+    for _ in 0..ROUND_TRIPS {
+        let asked = Instant::now();
+        link.query_number("DATA:POIN?")?;
+        shortest = shortest.min(asked.elapsed());
+    }
+    Ok(shortest)
+}

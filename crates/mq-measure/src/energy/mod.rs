@@ -1,0 +1,382 @@
+//! What a run cost in joules: meters, and a model where there is none.
+//!
+//! | what | module |
+//! |---|---|
+//! | a trace of power becomes energy; gaps are told and not filled | [`trace`] |
+//! | a counter of energy that begins anew | [`counter`] |
+//! | a multimeter that measures a current | [`dmm`], over [`scpi`] |
+//! | a sensor that the kernel knows | [`sysfs`] |
+//! | the processor's own counters | [`rapl`] |
+//! | a file that any other instrument wrote | [`csv`] |
+//! | no instrument: packets, bytes and CPU time with coefficients | [`model`], [`profile`] |
+//! | the coefficients from measured runs | [`fit`] |
+//!
+//! ```
+//! use mq_measure::energy::{Window, trace::Trace};
+//!
+//! let mut trace = Trace::new(20_000_000); // what is further apart than 20 ms is a gap
+//! for i in 0..=100 {
+//!     trace.push(i * 10_000_000, 2_000_000.0); // 2 W, each 10 ms
+//! }
+//! let energy = trace.energy(Window::new(250_000_000, 750_000_000));
+//! assert_eq!(energy.energy_uj, 1_000_000.0); // for half a second: 1 J
+//! assert!(energy.gaps.is_empty());
+//! ```
+
+pub mod counter;
+pub mod csv;
+pub mod dmm;
+pub mod fit;
+pub mod model;
+pub mod profile;
+pub mod rapl;
+mod sampler;
+pub mod scpi;
+pub mod sysfs;
+pub mod trace;
+
+use std::fmt;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, num};
+use counter::Counted;
+use trace::Trace;
+
+/// Something that tells what a machine, or a part of it, uses.
+///
+/// [`start`](Self::start), then the work, then [`stop`](Self::stop). Its times count from `origin`,
+/// the run's own, so that what it found can be cut to any part of the run. A meter that has
+/// stopped can be started again.
+pub trait Meter: Send {
+    /// Which it is, in the form that the command line takes, such as `iio:ina226`.
+    fn name(&self) -> &str;
+
+    /// What its energy is of, such as `what flows through the sensor`.
+    fn scope(&self) -> &str;
+
+    /// Whether it measures or computes.
+    fn basis(&self) -> Basis {
+        Basis::Measured
+    }
+
+    /// Starts.
+    ///
+    /// # Errors
+    /// If nothing can be read from it; all settings have been made and checked when it returns.
+    fn start(&mut self, origin: Instant) -> Result<(), Error>;
+
+    /// Stops, and tells what it found since it was started.
+    ///
+    /// # Errors
+    /// If it was not started, or nothing that it found can be used. What failed in between is
+    /// among the [notes](Recording::notes).
+    fn stop(&mut self) -> Result<Recording, Error>;
+}
+
+/// Where an energy is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Basis {
+    /// An instrument.
+    Measured,
+    /// A model with coefficients.
+    Modelled,
+}
+
+impl fmt::Display for Basis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Measured => "measured",
+            Self::Modelled => "modelled, not measured",
+        })
+    }
+}
+
+/// A part of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Window {
+    /// Its beginning.
+    pub from_ns: u64,
+    /// Its end, not before the beginning.
+    pub to_ns: u64,
+}
+
+impl Window {
+    /// From one time to another; empty if they are in the wrong order.
+    #[must_use]
+    pub fn new(from_ns: u64, to_ns: u64) -> Self {
+        Self {
+            from_ns,
+            to_ns: to_ns.max(from_ns),
+        }
+    }
+
+    /// How long it is.
+    #[must_use]
+    pub fn duration_ns(&self) -> u64 {
+        self.to_ns - self.from_ns
+    }
+
+    /// What it has in common with another, if that is more than a point.
+    #[must_use]
+    pub fn overlap(&self, other: &Self) -> Option<Self> {
+        let (from_ns, to_ns) = (self.from_ns.max(other.from_ns), self.to_ns.min(other.to_ns));
+        (from_ns < to_ns).then_some(Self { from_ns, to_ns })
+    }
+}
+
+/// The energy of a part of a run, as far as the meter knows it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Energy {
+    /// The energy of all that is not a gap.
+    pub energy_uj: f64,
+    /// The part of the run that was asked for.
+    pub window_ns: u64,
+    /// How much of it is not a gap.
+    pub covered_ns: u64,
+    /// Where nothing was measured, in order, each as long as it can be. Their energy is not known,
+    /// and is not in `energy_uj`.
+    pub gaps: Vec<Window>,
+}
+
+impl Energy {
+    /// The mean power of what was covered; `None` if nothing was.
+    #[must_use]
+    pub fn mean_power_uw(&self) -> Option<f64> {
+        average_power_uw(self.energy_uj, self.covered_ns)
+    }
+
+    /// The energy for each message that arrived; `None` if none did, or if there are gaps.
+    #[must_use]
+    pub fn per_message_uj(&self, delivered: u64) -> Option<f64> {
+        (delivered > 0 && self.gaps.is_empty()).then(|| self.energy_uj / num::float(delivered))
+    }
+}
+
+/// S22's average power: the total energy over the time to send all packets, S22 §5.2; `None` if
+/// that time is 0.
+#[must_use]
+pub fn average_power_uw(energy_uj: f64, sending_ns: u64) -> Option<f64> {
+    (sending_ns > 0).then(|| energy_uj / (num::float(sending_ns) / 1e9))
+}
+
+/// What a meter found between its start and its stop.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recording {
+    /// Power or energy over time.
+    pub series: Series,
+    /// How far its times may be off the run's clock, to either side.
+    pub uncertainty_ns: u64,
+    /// What is to be said of it.
+    pub notes: Vec<Note>,
+}
+
+impl Recording {
+    /// From its first value to its last; `None` if it has fewer than two.
+    #[must_use]
+    pub fn span(&self) -> Option<Window> {
+        match &self.series {
+            Series::Power(trace) => trace.span(),
+            Series::Energy(counted) => counted.span(),
+        }
+    }
+
+    /// The energy of a part of the run.
+    #[must_use]
+    pub fn energy(&self, window: Window) -> Energy {
+        match &self.series {
+            Series::Power(trace) => trace.energy(window),
+            Series::Energy(counted) => counted.energy(window),
+        }
+    }
+}
+
+/// Values over time.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Series {
+    /// Power, which has to be integrated.
+    Power(Trace),
+    /// Energy since the start, which has not.
+    Energy(Counted),
+}
+
+/// What is to be said of a recording. Its `Display` is one line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Note {
+    /// Readings could not be taken.
+    FailedReadings {
+        /// How many.
+        count: u64,
+        /// What the last of them said.
+        last: String,
+    },
+    /// Readings were beyond the instrument's range, and were left out.
+    Overload {
+        /// How many.
+        count: u64,
+    },
+    /// The instrument took readings that never came here.
+    LostReadings {
+        /// How many, by their numbers and the instrument's timer.
+        count: u64,
+    },
+    /// The instrument's memory was full, and the oldest readings in it were overwritten.
+    MemoryOverflow,
+    /// The connection to the instrument was lost and made again.
+    Reconnected {
+        /// How often.
+        times: u32,
+    },
+    /// The instrument reported an error.
+    InstrumentError {
+        /// In its words.
+        message: String,
+    },
+    /// The instrument has no timer: its readings' times follow from their number.
+    NoTimer {
+        /// The interval that they were found to have.
+        interval_ns: u64,
+    },
+    /// Reading from the instrument had to end early.
+    EndedEarly {
+        /// Why.
+        reason: String,
+    },
+    /// The file's last line was cut off, and left out.
+    Truncated,
+    /// No instrument: a profile's coefficients.
+    Modelled {
+        /// The profile.
+        profile: String,
+    },
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::FailedReadings { count, last } => {
+                write!(f, "{count} readings failed, the last one so: {last}")
+            }
+            Self::Overload { count } => write!(
+                f,
+                "{count} readings were beyond the range and are left out; choose a larger range"
+            ),
+            Self::LostReadings { count } => write!(
+                f,
+                "{count} readings were taken and lost on the way; they are gaps"
+            ),
+            Self::MemoryOverflow => write!(
+                f,
+                "the instrument's memory was full and its oldest readings are gone; measure at a \
+                 longer interval"
+            ),
+            Self::Reconnected { times } => {
+                write!(f, "the connection was lost and made again, {times} times")
+            }
+            Self::InstrumentError { message } => write!(f, "the instrument says {message}"),
+            Self::NoTimer { interval_ns } => write!(
+                f,
+                "the instrument has no timer: its readings count as evenly spaced, {interval_ns} \
+                 ns apart"
+            ),
+            Self::EndedEarly { reason } => write!(f, "reading ended early: {reason}"),
+            Self::Truncated => write!(f, "the last line is cut off, and was left out"),
+            Self::Modelled { profile } => write!(
+                f,
+                "computed from packets, bytes and CPU time by profile {profile}: nothing measured \
+                 this"
+            ),
+        }
+    }
+}
+
+/// A time of a run; 0 for one before it.
+fn since(origin: Instant, at: Instant) -> u64 {
+    let since = at.saturating_duration_since(origin);
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// For a meter that is told to stop before it was started.
+fn not_started(meter: &str) -> Error {
+    Error::NoMeter {
+        meter: meter.to_owned(),
+        problem: "it was not started".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn average_power_is_energy_over_the_time_to_send() {
+        // 1000 messages in 10 s, 14 J: 1.4 J/s.
+        assert_eq!(average_power_uw(14e6, 10_000_000_000), Some(1.4e6));
+        assert_eq!(average_power_uw(14e6, 0), None);
+    }
+
+    #[test]
+    fn energy_of_a_message_is_not_known_where_there_are_gaps() {
+        let whole = Energy {
+            energy_uj: 500.0,
+            window_ns: 10,
+            covered_ns: 10,
+            gaps: Vec::new(),
+        };
+        assert_eq!(whole.per_message_uj(5), Some(100.0));
+        assert_eq!(whole.per_message_uj(0), None);
+        let broken = Energy {
+            gaps: vec![Window::new(2, 4)],
+            ..whole
+        };
+        assert_eq!(broken.per_message_uj(5), None);
+    }
+
+    #[test]
+    fn windows_overlap_in_more_than_a_point() {
+        let window = Window::new(10, 20);
+        assert_eq!(
+            window.overlap(&Window::new(15, 30)),
+            Some(Window::new(15, 20))
+        );
+        assert_eq!(window.overlap(&Window::new(20, 30)), None);
+        assert_eq!(Window::new(20, 10).duration_ns(), 0);
+    }
+
+    #[test]
+    fn a_note_is_one_line() {
+        let notes = [
+            Note::FailedReadings {
+                count: 2,
+                last: "no such device".to_owned(),
+            },
+            Note::Overload { count: 1 },
+            Note::LostReadings { count: 3 },
+            Note::MemoryOverflow,
+            Note::Reconnected { times: 1 },
+            Note::InstrumentError {
+                message: "-222,\"Data out of range\"".to_owned(),
+            },
+            Note::NoTimer { interval_ns: 1 },
+            Note::EndedEarly {
+                reason: "no answer".to_owned(),
+            },
+            Note::Truncated,
+            Note::Modelled {
+                profile: "pi-3b".to_owned(),
+            },
+        ];
+        for note in notes {
+            let text = note.to_string();
+            assert!(!text.is_empty() && text.lines().count() == 1, "{text}");
+            let json = serde_json::to_string(&note).unwrap();
+            assert_eq!(serde_json::from_str::<Note>(&json).unwrap(), note);
+        }
+    }
+}

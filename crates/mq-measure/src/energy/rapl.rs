@@ -1,0 +1,202 @@
+//! The processor's own counters of energy: Intel's and AMD's RAPL, through powercap.
+//!
+//! `/sys/class/powercap/intel-rapl:0` is a package with `energy_uj`, which goes back to 0 at
+//! `max_energy_range_uj`; AMD's have the same names. A package contains its cores; the memory
+//! (`dram`) is beside it. So packages and memories are added up, and what is a part of a package
+//! (`core`, `uncore`) or has all of them in it (`psys`) is not.
+//!
+//! It is the energy of processor and memory, not of the machine. A Raspberry Pi has none.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::counter::{Counted, Unwrap};
+use super::sampler::Sampler;
+use super::{Meter, Note, Recording, Series, not_started, since};
+use crate::{Error, num};
+
+/// Between two looks: often enough for any range, and seldom enough to cost nothing.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// A part of the machine with a counter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Zone {
+    /// What it is: `package-0`, `dram`.
+    pub name: String,
+    folder: PathBuf,
+    range_uj: u64,
+}
+
+impl Zone {
+    /// Those that are added up, in the order of their names; none where there is no RAPL.
+    ///
+    /// `root` is [`ROOT`](super::sysfs::ROOT) but for tests.
+    #[must_use]
+    pub fn list(root: &Path) -> Vec<Self> {
+        let entries = fs::read_dir(root.join("class/powercap"))
+            .into_iter()
+            .flatten();
+        let mut folders: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+        folders.sort();
+        let zones = folders.iter().filter_map(|folder| {
+            // `intel-rapl-mmio` shows the same packages a second time.
+            folder
+                .file_name()?
+                .to_str()?
+                .strip_prefix("intel-rapl:")
+                .filter(|_| folder.join("energy_uj").exists())?;
+            let name = text(&folder.join("name")).ok()?;
+            let counts = name.starts_with("package") || name == "dram";
+            let range_uj = number(&folder.join("max_energy_range_uj")).ok()?;
+            counts.then(|| Self {
+                name,
+                folder: folder.clone(),
+                range_uj,
+            })
+        });
+        zones.collect()
+    }
+
+    /// What its counter shows.
+    ///
+    /// # Errors
+    /// [`Error::Io`]: only root may read it unless it was allowed; [`Error::Line`].
+    pub fn energy_uj(&self) -> Result<u64, Error> {
+        number(&self.folder.join("energy_uj"))
+    }
+}
+
+fn text(file: &Path) -> Result<String, Error> {
+    let text = fs::read_to_string(file).map_err(Error::io(file))?;
+    Ok(text.trim().to_owned())
+}
+
+fn number(file: &Path) -> Result<u64, Error> {
+    let text = text(file)?;
+    text.parse().map_err(|_| Error::Line {
+        path: file.to_owned(),
+        line: 1,
+        problem: format!("`{text}` is no whole number"),
+    })
+}
+
+/// All zones as one [`Meter`].
+#[derive(Debug)]
+pub struct RaplMeter {
+    zones: Vec<Zone>,
+    scope: String,
+    running: Option<Sampler<Looks>>,
+}
+
+/// What has been counted.
+#[derive(Debug)]
+struct Looks {
+    zones: Vec<(Zone, Unwrap)>,
+    origin: Instant,
+    counted: Counted,
+    failed: u64,
+    last_failure: String,
+}
+
+impl RaplMeter {
+    /// Of this machine; `root` as for [`Zone::list`].
+    ///
+    /// # Errors
+    /// [`Error::NoMeter`] if it has none, or this user may not read it.
+    pub fn new(root: &Path) -> Result<Self, Error> {
+        let none = |problem: String| Error::NoMeter {
+            meter: "rapl".to_owned(),
+            problem,
+        };
+        let zones = Zone::list(root);
+        if zones.is_empty() {
+            let folder = root.join("class/powercap");
+            return Err(none(format!("no intel-rapl zone in {}", folder.display())));
+        }
+        for zone in &zones {
+            match zone.energy_uj() {
+                Err(Error::Io { path, source }) if source.kind() == ErrorKind::PermissionDenied => {
+                    return Err(none(format!(
+                        "only root may read {} (chmod a+r lets all)",
+                        path.display()
+                    )));
+                }
+                other => other?,
+            };
+        }
+        let names: Vec<_> = zones.iter().map(|zone| zone.name.as_str()).collect();
+        Ok(Self {
+            scope: format!("processor and memory alone: {}", names.join(", ")),
+            zones,
+            running: None,
+        })
+    }
+}
+
+impl Meter for RaplMeter {
+    fn name(&self) -> &'static str {
+        "rapl"
+    }
+
+    fn scope(&self) -> &str {
+        &self.scope
+    }
+
+    fn start(&mut self, origin: Instant) -> Result<(), Error> {
+        self.running = None;
+        let zones = self.zones.iter().cloned();
+        let zones: Vec<_> = zones
+            .map(|zone| {
+                let unwrap = Unwrap::new(zone.range_uj);
+                (zone, unwrap)
+            })
+            .collect();
+        let steps = zones.iter().map(|(_, unwrap)| unwrap.longest_step_ns());
+        let mut looks = Looks {
+            origin,
+            counted: Counted::new(steps.min().unwrap_or(u64::MAX)),
+            zones,
+            failed: 0,
+            last_failure: String::new(),
+        };
+        looks.look()?;
+        let look = |looks: &mut Looks| {
+            if let Err(error) = looks.look() {
+                looks.failed += 1;
+                looks.last_failure = error.to_string();
+            }
+        };
+        self.running = Some(Sampler::start("rapl", looks, INTERVAL, look)?);
+        Ok(())
+    }
+
+    fn stop(&mut self) -> Result<Recording, Error> {
+        let running = self.running.take().ok_or_else(|| not_started("rapl"))?;
+        let looks = running.stop("rapl")?;
+        let failed = (looks.failed > 0).then_some(Note::FailedReadings {
+            count: looks.failed,
+            last: looks.last_failure,
+        });
+        Ok(Recording {
+            series: Series::Energy(looks.counted),
+            // The counters move on about every millisecond.
+            uncertainty_ns: 1_000_000,
+            notes: failed.into_iter().collect(),
+        })
+    }
+}
+
+impl Looks {
+    /// All zones, or none.
+    fn look(&mut self) -> Result<(), Error> {
+        let shown = self.zones.iter().map(|(zone, _)| zone.energy_uj());
+        let shown: Vec<_> = shown.collect::<Result<_, _>>()?;
+        let at_ns = since(self.origin, Instant::now());
+        let totals = self.zones.iter_mut().zip(shown);
+        let total: u64 = totals.map(|((_, unwrap), shown)| unwrap.push(shown)).sum();
+        self.counted.push(at_ns, num::float(total));
+        Ok(())
+    }
+}

@@ -1,0 +1,94 @@
+//! A thread that reads something at an interval until it is told to stop.
+
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::Error;
+
+/// The thread, and what it gathers.
+#[derive(Debug)]
+pub(super) struct Sampler<S> {
+    /// Dropped to stop it.
+    stop: mpsc::Sender<()>,
+    thread: JoinHandle<S>,
+}
+
+impl<S: Send + 'static> Sampler<S> {
+    /// Starts to `read` into `state`, the first time after one interval and the last time when it
+    /// is stopped. A read that takes longer than the interval makes the next one late, and none
+    /// is made up for.
+    pub(super) fn start(
+        meter: &str,
+        mut state: S,
+        interval: Duration,
+        mut read: impl FnMut(&mut S) + Send + 'static,
+    ) -> Result<Self, Error> {
+        let (stop, told) = mpsc::channel();
+        let work = move || {
+            let mut next = Instant::now() + interval;
+            loop {
+                let left = next.saturating_duration_since(Instant::now());
+                let last = !matches!(told.recv_timeout(left), Err(RecvTimeoutError::Timeout));
+                read(&mut state);
+                if last {
+                    return state;
+                }
+                next += interval;
+                let now = Instant::now();
+                if next <= now {
+                    next = now + interval;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("energy".to_owned());
+        let thread = thread.spawn(work).map_err(|error| Error::NoMeter {
+            meter: meter.to_owned(),
+            problem: format!("cannot start a thread: {error}"),
+        })?;
+        Ok(Self { stop, thread })
+    }
+
+    /// Has it read once more, and gives what it gathered.
+    pub(super) fn stop(self, meter: &str) -> Result<S, Error> {
+        drop(self.stop);
+        self.thread.join().map_err(|_| Error::NoMeter {
+            meter: meter.to_owned(),
+            problem: "its thread panicked".to_owned(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_reads_once_more_when_it_is_stopped() {
+        let read = |count: &mut u32| *count += 1;
+        let sampler = Sampler::start("test", 0, Duration::from_hours(1), read).unwrap();
+        assert_eq!(sampler.stop("test").unwrap(), 1);
+    }
+
+    #[test]
+    fn it_reads_at_its_interval() {
+        let (sender, receiver) = mpsc::channel();
+        let read = move |(): &mut ()| sender.send(Instant::now()).unwrap_or_default();
+        let (began, interval) = (Instant::now(), Duration::from_millis(2));
+        let sampler = Sampler::start("test", (), interval, read).unwrap();
+        let times: Vec<_> = receiver.iter().take(5).collect();
+        sampler.stop("test").unwrap();
+        // Late it may be, early it may not.
+        for (at, due) in times.into_iter().zip(1..) {
+            assert!(at >= began + interval * due, "{due}");
+        }
+    }
+
+    #[test]
+    fn a_thread_that_panics_is_an_error() {
+        let hour = Duration::from_hours(1);
+        let sampler = Sampler::start("test", (), hour, |()| panic!("on purpose")).unwrap();
+        let error = sampler.stop("rapl").unwrap_err().to_string();
+        assert_eq!(error, "meter rapl: its thread panicked");
+    }
+}

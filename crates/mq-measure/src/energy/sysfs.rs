@@ -1,0 +1,336 @@
+//! Sensors that the kernel knows: INA219, INA226 and others, through hwmon or IIO.
+//!
+//! | | hwmon (driver `ina2xx`) | IIO (driver `ina2xx-adc`) |
+//! |---|---|---|
+//! | where | `/sys/class/hwmon/hwmon*` | `/sys/bus/iio/devices/iio:device*` |
+//! | power | `power1_input`, µW | (`in_power2_raw` + offset) * scale, mW |
+//! | else current | `curr1_input`, mA | `in_current3_raw`, the same way, mA |
+//! | and voltage | `in1_input`, mV (the bus; `in0` is the shunt) | `in_voltage1_raw`, mV |
+//!
+//! The kernel's `Documentation/hwmon/sysfs-interface.rst` and
+//! `Documentation/ABI/testing/sysfs-bus-iio` have the units. Debian's kernel for arm64 has the IIO
+//! driver only; Raspberry Pi OS has both, and gives the chip to the one that the overlay names.
+//!
+//! The chip averages by itself. A reading over I2C takes 0.3 to 1 ms, and its time is the middle
+//! of that.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::sampler::Sampler;
+use super::trace::Trace;
+use super::{Meter, Note, Recording, Series, not_started, since};
+use crate::Error;
+
+/// Where the kernel shows its devices.
+pub const ROOT: &str = "/sys";
+
+/// Which of the kernel's two ways leads to a sensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Hardware monitoring.
+    Hwmon,
+    /// Industrial I/O.
+    Iio,
+}
+
+impl Class {
+    fn folder(self, root: &Path) -> PathBuf {
+        root.join(match self {
+            Self::Hwmon => "class/hwmon",
+            Self::Iio => "bus/iio/devices",
+        })
+    }
+
+    /// As the command line has it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Hwmon => "hwmon",
+            Self::Iio => "iio",
+        }
+    }
+}
+
+/// A sensor that tells a power.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sensor {
+    /// Which way it was found.
+    pub class: Class,
+    /// The device, such as `hwmon2` or `iio:device0`.
+    pub device: String,
+    /// The chip, such as `ina226`.
+    pub chip: String,
+    quantity: Quantity,
+}
+
+/// What a sensor's files say.
+#[derive(Clone, Debug, PartialEq)]
+enum Quantity {
+    /// In microwatt.
+    Power(Channel),
+    /// In milliampere and millivolt.
+    Product(Channel, Channel),
+}
+
+/// A file with a number: the value is (number + offset) * scale.
+#[derive(Clone, Debug, PartialEq)]
+struct Channel {
+    file: PathBuf,
+    offset: f64,
+    scale: f64,
+}
+
+impl Sensor {
+    /// All sensors of a class that tell a power, in the order of their devices; `root` is
+    /// [`ROOT`] but for tests.
+    #[must_use]
+    pub fn list(class: Class, root: &Path) -> Vec<Self> {
+        let entries = fs::read_dir(class.folder(root)).into_iter().flatten();
+        let mut folders: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+        // hwmon10 is behind hwmon9.
+        folders.sort_by_key(|folder| (folder.as_os_str().len(), folder.clone()));
+        let sensors = folders.iter().filter_map(|folder| {
+            let device = folder.file_name()?.to_str()?.to_owned();
+            let quantity = match class {
+                Class::Hwmon => hwmon(folder),
+                Class::Iio => iio(folder),
+            };
+            Some(Self {
+                class,
+                device,
+                chip: line(&folder.join("name")).unwrap_or_else(|| "unnamed".to_owned()),
+                quantity: quantity?,
+            })
+        });
+        sensors.collect()
+    }
+
+    /// The sensor of that device or chip; without a name the only one there is.
+    ///
+    /// # Errors
+    /// [`Error::NoMeter`] if there is none, or more than one.
+    pub fn find(class: Class, root: &Path, name: Option<&str>) -> Result<Self, Error> {
+        let all = Self::list(class, root);
+        let known: Vec<_> = all.iter().map(Self::to_string).collect();
+        let fits =
+            |sensor: &&Self| name.is_none_or(|name| sensor.device == name || sensor.chip == name);
+        let mut fitting = all.iter().filter(fits);
+        let found = fitting.next();
+        let problem = match (found, fitting.next()) {
+            (Some(sensor), None) => return Ok(sensor.clone()),
+            (Some(_), Some(_)) => format!("there are several: choose from {}", known.join(", ")),
+            (None, _) if known.is_empty() => {
+                format!("no sensor of power in {}", class.folder(root).display())
+            }
+            (None, _) => format!("it is not there: there are {}", known.join(", ")),
+        };
+        Err(Error::NoMeter {
+            meter: spec(class, name),
+            problem,
+        })
+    }
+
+    /// What it shows now.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Line`] if a file has no number.
+    pub fn power_uw(&self) -> Result<f64, Error> {
+        match &self.quantity {
+            Quantity::Power(power) => power.read(),
+            Quantity::Product(current, voltage) => Ok(current.read()? * voltage.read()?),
+        }
+    }
+}
+
+impl std::fmt::Display for Sensor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} ({})", self.device, self.chip)
+    }
+}
+
+fn spec(class: Class, name: Option<&str>) -> String {
+    name.map_or_else(
+        || class.name().to_owned(),
+        |name| format!("{}:{name}", class.name()),
+    )
+}
+
+fn hwmon(folder: &Path) -> Option<Quantity> {
+    let plain = |file: &str| Channel::new(folder.join(file), 0.0, 1.0);
+    let power = plain("power1_input").or_else(|| plain("power1_average"));
+    power.map(Quantity::Power).or_else(|| {
+        Some(Quantity::Product(
+            plain("curr1_input")?,
+            plain("in1_input")?,
+        ))
+    })
+}
+
+fn iio(folder: &Path) -> Option<Quantity> {
+    let power = iio_channel(folder, "in_power", None).map(|channel| Channel {
+        // From milliwatt.
+        scale: channel.scale * 1e3,
+        ..channel
+    });
+    power.map(Quantity::Power).or_else(|| {
+        let current = iio_channel(folder, "in_current", None)?;
+        // The bus, not the shunt.
+        let voltage = iio_channel(folder, "in_voltage", Some("in_voltage1"))?;
+        Some(Quantity::Product(current, voltage))
+    })
+}
+
+/// The channel of a kind: the one wanted, or else the first.
+fn iio_channel(folder: &Path, kind: &str, wanted: Option<&str>) -> Option<Channel> {
+    let entries = fs::read_dir(folder).ok()?.flatten();
+    let files = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut names: Vec<_> = files
+        .filter_map(|file| Some(file.strip_suffix("_raw")?.to_owned()))
+        // `in_power2`, and not `in_power2_mean`.
+        .filter(|name| {
+            let number = name.strip_prefix(kind);
+            number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
+        })
+        .filter(|name| wanted.is_none_or(|wanted| wanted == name))
+        .collect();
+    names.sort();
+    let name = names.first()?;
+    // Shared by all channels of a kind where a channel has none of its own.
+    let number = |what: &str| {
+        let own = folder.join(format!("{name}_{what}"));
+        let shared = folder.join(format!("{kind}_{what}"));
+        line(&own).or_else(|| line(&shared))?.parse().ok()
+    };
+    let file = folder.join(format!("{name}_raw"));
+    Channel::new(
+        file,
+        number("offset").unwrap_or(0.0),
+        number("scale").unwrap_or(1.0),
+    )
+}
+
+impl Channel {
+    fn new(file: PathBuf, offset: f64, scale: f64) -> Option<Self> {
+        file.exists().then_some(Self {
+            file,
+            offset,
+            scale,
+        })
+    }
+
+    fn read(&self) -> Result<f64, Error> {
+        let text = fs::read_to_string(&self.file).map_err(Error::io(&self.file))?;
+        let number: f64 = text.trim().parse().map_err(|_| Error::Line {
+            path: self.file.clone(),
+            line: 1,
+            problem: format!("`{}` is no number", text.trim()),
+        })?;
+        Ok((number + self.offset) * self.scale)
+    }
+}
+
+/// A file's only line.
+fn line(file: &Path) -> Option<String> {
+    let text = fs::read_to_string(file).ok()?;
+    Some(text.trim().to_owned())
+}
+
+/// A sensor as a [`Meter`]: a thread reads it at an interval.
+#[derive(Debug)]
+pub struct SensorMeter {
+    sensor: Sensor,
+    name: String,
+    interval: Duration,
+    running: Option<Sampler<Readings>>,
+}
+
+/// What has been read.
+#[derive(Debug)]
+struct Readings {
+    sensor: Sensor,
+    origin: Instant,
+    trace: Trace,
+    /// The longest that a reading took.
+    longest: Duration,
+    failed: u64,
+    last_failure: String,
+}
+
+impl SensorMeter {
+    /// Between two readings unless told otherwise: as the kernel sets them, an INA226 has a new
+    /// value every 9 ms (IIO) or 35 ms (hwmon), an INA219 every 1 ms.
+    pub const INTERVAL: Duration = Duration::from_millis(10);
+
+    /// Reads that sensor at that interval.
+    #[must_use]
+    pub fn new(sensor: Sensor, interval: Duration) -> Self {
+        Self {
+            name: format!("{}:{}", sensor.class.name(), sensor.device),
+            sensor,
+            interval,
+            running: None,
+        }
+    }
+}
+
+impl Meter for SensorMeter {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn scope(&self) -> &'static str {
+        "what flows through the sensor"
+    }
+
+    fn start(&mut self, origin: Instant) -> Result<(), Error> {
+        self.running = None;
+        let longest_step = u64::try_from((self.interval * 4).as_nanos()).unwrap_or(u64::MAX);
+        let mut readings = Readings {
+            sensor: self.sensor.clone(),
+            origin,
+            trace: Trace::new(longest_step),
+            longest: Duration::ZERO,
+            failed: 0,
+            last_failure: String::new(),
+        };
+        // A sensor that cannot be read is told now.
+        readings.read()?;
+        let read = |readings: &mut Readings| {
+            if let Err(error) = readings.read() {
+                readings.failed += 1;
+                readings.last_failure = error.to_string();
+            }
+        };
+        let running = Sampler::start(&self.name, readings, self.interval, read)?;
+        self.running = Some(running);
+        Ok(())
+    }
+
+    fn stop(&mut self) -> Result<Recording, Error> {
+        let running = self.running.take().ok_or_else(|| not_started(&self.name))?;
+        let readings = running.stop(&self.name)?;
+        let failed = (readings.failed > 0).then_some(Note::FailedReadings {
+            count: readings.failed,
+            last: readings.last_failure,
+        });
+        Ok(Recording {
+            series: Series::Power(readings.trace),
+            uncertainty_ns: u64::try_from((readings.longest / 2).as_nanos()).unwrap_or(u64::MAX),
+            notes: failed.into_iter().collect(),
+        })
+    }
+}
+
+impl Readings {
+    fn read(&mut self) -> Result<(), Error> {
+        let began = Instant::now();
+        let power_uw = self.sensor.power_uw()?;
+        let took = began.elapsed();
+        self.longest = self.longest.max(took);
+        self.trace
+            .push(since(self.origin, began + took / 2), power_uw);
+        Ok(())
+    }
+}
