@@ -12,6 +12,8 @@
     reason = "reports are small, and this reads better than write! with errors that cannot be"
 )]
 
+#[cfg(target_os = "linux")]
+mod agent;
 mod args;
 mod campaign;
 mod cmd;
@@ -19,11 +21,11 @@ mod payload;
 mod report;
 mod sut;
 mod testbed;
+mod wall;
 mod workload;
 
 use std::{path::PathBuf, process::ExitCode};
 
-use anyhow::Context as _;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use mq_broker::cli::write_manual;
 use testbed::Testbed;
@@ -35,6 +37,11 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[derive(Parser)]
 #[command(name = "mqbench", version, arg_required_else_help = true)]
 struct Cli {
+    /// End as SIGTERM would end it when standard input does: with the program that started this one,
+    /// however that ends
+    #[cfg(target_os = "linux")]
+    #[arg(long, hide = true)]
+    end_with_input: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -51,6 +58,8 @@ enum Command {
     Sub(cmd::subscribe::Args),
     /// Put a send log and a receive log together by sequence number
     Join(cmd::join::Args),
+    /// How two machines' clocks differ, for `join`: serve, measure
+    Clock(cmd::clock::Args),
     /// Stop and wait: each message after the last has arrived (Δ)
     Stopwait(cmd::stopwait::Args),
     /// A new connection for every message (Δ†)
@@ -73,11 +82,19 @@ enum Command {
     Lab(cmd::lab::Args),
     /// What campaigns found: a page, tables, or data
     Report(cmd::report::Args),
+    /// Joules: which meters there are, what they measure, and a model where there is none
+    Energy(cmd::energy::Args),
     /// Run the broker
     Broker(cmd::broker::Args),
     /// Links on real interfaces, by the kernel's netem: set, show, check, clear
     #[cfg(target_os = "linux")]
     Net(cmd::net::Args),
+    /// On a host of a testbed: do what its controller asks
+    #[cfg(target_os = "linux")]
+    Agent(cmd::agent::Args),
+    /// The hosts of a testbed: enrol with their agents, check them
+    #[cfg(target_os = "linux")]
+    Hosts(cmd::hosts::Args),
     /// Write manual pages and completions below a folder, as below /usr/share
     #[command(hide = true)]
     Manual {
@@ -89,19 +106,28 @@ enum Command {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = |()| ExitCode::SUCCESS;
+    #[cfg(target_os = "linux")]
+    if cli.end_with_input
+        && let Err(error) = agent::end_with_input()
+    {
+        eprintln!("mqbench: {error:#}");
+        return ExitCode::FAILURE;
+    }
     let result = match cli.command {
         // The broker chooses its own threads.
         Command::Broker(args) => cmd::broker::run(&args).map(done),
         // It reads and computes: nothing to wait for.
         Command::Report(args) => cmd::report::run(&args).map(done),
+        // Its meters have threads of their own.
+        Command::Energy(args) => cmd::energy::run(&args),
         #[cfg(unix)]
         Command::Lab(args) => cmd::lab::run(&args),
+        // It has its own answer to Ctrl-C: what was measured until then counts.
+        Command::Clock(args) => cmd::clock::run(&args).map(done),
         // It has its own answer to signals: whatever comes, an interface is put back.
         #[cfg(target_os = "linux")]
         Command::Net(args) => cmd::net::run(&args),
-        Command::Manual { folder } => write_manual(Cli::command(), &folder)
-            .with_context(|| format!("cannot write to {}", folder.display()))
-            .map(done),
+        Command::Manual { folder } => write_manual(Cli::command(), &folder).map(done),
         // Networks are made before there are threads.
         Command::Cell => cmd::cell::prepare()
             .and_then(|(order, testbed)| block_on(cmd::cell::run(&order, &testbed)))
@@ -158,12 +184,21 @@ async fn dispatch(command: Command, testbed: Option<Testbed>) -> anyhow::Result<
         Command::Connect(args) => cmd::connect::run(args).await,
         Command::Load(args) => cmd::load::run(args).await,
         Command::Campaign(args) => cmd::campaign::run(args).await,
-        Command::Broker(_) | Command::Cell | Command::Report(_) | Command::Manual { .. } => {
+        Command::Broker(_)
+        | Command::Cell
+        | Command::Clock(_)
+        | Command::Energy(_)
+        | Command::Manual { .. }
+        | Command::Report(_) => {
             unreachable!("main runs it")
         }
         #[cfg(unix)]
         Command::Lab(_) => unreachable!("main runs it"),
         #[cfg(target_os = "linux")]
         Command::Net(_) => unreachable!("main runs it"),
+        #[cfg(target_os = "linux")]
+        Command::Agent(args) => cmd::agent::run(args).await,
+        #[cfg(target_os = "linux")]
+        Command::Hosts(args) => cmd::hosts::run(args).await,
     }
 }

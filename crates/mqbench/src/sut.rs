@@ -1,7 +1,7 @@
 //! The broker under test: always a process of its own, so that ours and a peer's are measured alike.
 
 use std::{
-    net::Ipv4Addr,
+    net::IpAddr,
     path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
@@ -21,7 +21,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What a broker under test is told beside its options: a handshake takes as long as it takes, since on
 /// lossy links that is part of what is measured.
-const CONFIGURATION: &str = "[limits]\nhandshake_timeout_s = 120\n";
+pub(crate) const BROKER_CONFIGURATION: &str = "[limits]\nhandshake_timeout_s = 120\n";
 
 /// A certificate for this machine's own names, made for one run and trusted by it; and the broker's
 /// configuration, beside it.
@@ -32,7 +32,7 @@ pub(crate) struct TestCertificate {
 
 impl TestCertificate {
     /// For this machine's own names, and for the addresses of an emulated network.
-    pub(crate) fn make(addresses: impl Iterator<Item = Ipv4Addr>) -> anyhow::Result<Self> {
+    pub(crate) fn make(addresses: impl Iterator<Item = IpAddr>) -> anyhow::Result<Self> {
         let own = ["localhost", "127.0.0.1", "::1"].map(String::from);
         let names: Vec<_> = own
             .into_iter()
@@ -44,7 +44,7 @@ impl TestCertificate {
         std::fs::write(directory.path().join("cert.pem"), made.cert.pem())?;
         let key = made.signing_key.serialize_pem();
         std::fs::write(directory.path().join("key.pem"), key)?;
-        std::fs::write(directory.path().join("broker.toml"), CONFIGURATION)?;
+        std::fs::write(directory.path().join("broker.toml"), BROKER_CONFIGURATION)?;
         Ok(Self { directory })
     }
 
@@ -52,7 +52,7 @@ impl TestCertificate {
         self.directory.path().join("cert.pem")
     }
 
-    fn key(&self) -> PathBuf {
+    pub(crate) fn key(&self) -> PathBuf {
         self.directory.path().join("key.pem")
     }
 
@@ -149,7 +149,7 @@ impl BrokerProcess {
 }
 
 /// The addresses that a starting broker prints, up to the line `ready`.
-async fn announced(child: &mut Child) -> anyhow::Result<Vec<Address>> {
+pub(crate) async fn announced(child: &mut Child) -> anyhow::Result<Vec<Address>> {
     let output = child.stdout.take().context("the broker has no output")?;
     let mut lines = BufReader::new(output).lines();
     let mut addresses = Vec::new();

@@ -4,6 +4,8 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "a skipped test says so")]
 
+mod program;
+
 use std::{
     collections::BTreeMap,
     path::Path,
@@ -35,22 +37,15 @@ facet = "pattern"
 "#;
 
 fn campaign(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_mqbench"));
-    command.arg("campaign").args(args).stdin(Stdio::null());
-    command
+    program::command(&[&["campaign"], args].concat())
 }
 
 fn output(args: &[&str]) -> Output {
     campaign(args).output().unwrap()
 }
 
-/// What is wrong, in one line.
 fn mistake(args: &[&str]) -> String {
-    let output = output(args);
-    assert!(!output.status.success(), "{args:?}");
-    let text = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(text.lines().count(), 1, "{text}");
-    text
+    program::mistake(&[&["campaign"], args].concat())
 }
 
 /// Where the machine has no namespaces, it says so.

@@ -2,31 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::process::{Command, Output};
+mod program;
+
+use std::process::Command;
 
 use mq_measure::result::RunResult;
-
-fn mqbench(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_mqbench"))
-        .args(args)
-        .output()
-        .unwrap()
-}
-
-/// What a mistake says: one line on standard error, nothing on standard output, and a failure.
-fn mistake(args: &[&str]) -> String {
-    let output = mqbench(args);
-    assert!(!output.status.success(), "{args:?}");
-    assert!(output.stdout.is_empty(), "{args:?}");
-    let text = String::from_utf8(output.stderr).unwrap();
-    let first = text.lines().next().unwrap_or_default().to_owned();
-    // clap adds its hint on usage under the line that matters.
-    assert!(
-        text.lines().count() == 1 || text.contains("--help"),
-        "{args:?}: {text}"
-    );
-    first
-}
+use program::{mqbench, usage_mistake as mistake};
 
 #[test]
 fn compare_measures_websocket_beside_what_carries_it() {

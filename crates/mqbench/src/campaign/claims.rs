@@ -131,10 +131,8 @@ impl Claim {
         let Some(measured) = measured else {
             return (Verdict::NotMeasured, "no run measured it".to_owned());
         };
-        let neutral = match self.form {
-            Form::Relative => 0.0,
-            Form::Ratio | Form::Order | Form::Trend => 1.0,
-            Form::Value => return self.judge_value(measured),
+        let Some(neutral) = self.neutral() else {
+            return self.judge_value(measured);
         };
         // Which side is claimed, the printed figure, and how far off it may be.
         let (wanted, figure, tolerance) =
@@ -178,6 +176,21 @@ impl Claim {
                 format!("the same direction, but farther from it than {tolerance:.2}"),
             ),
         }
+    }
+
+    /// No difference, in the claim's form; a value has none.
+    fn neutral(&self) -> Option<f64> {
+        match self.form {
+            Form::Relative => Some(0.0),
+            Form::Ratio | Form::Order | Form::Trend => Some(1.0),
+            Form::Value => None,
+        }
+    }
+
+    /// On which side of no difference all of it is: 1 above, -1 below, 0 on neither. `None` for a
+    /// value, which has no sides.
+    pub(crate) fn side_of(&self, measured: &Interval) -> Option<i8> {
+        Some(side(measured.low, measured.high, self.neutral()?))
     }
 
     /// For a bound: whether all of it is on the claimed side.

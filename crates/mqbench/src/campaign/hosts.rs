@@ -38,7 +38,7 @@ pub(crate) struct Machine {
     pub(crate) name: String,
     roles: BTreeSet<Role>,
     /// Where its agent listens.
-    agent: SocketAddr,
+    pub(crate) agent: SocketAddr,
     /// What the others reach it by.
     pub(crate) address: IpAddr,
     /// The interface that has this address.
@@ -52,6 +52,16 @@ pub(crate) enum Role {
     Broker,
     Publisher,
     Subscriber,
+}
+
+/// A direction of a link, as [`Link`] has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Way {
+    /// From the client.
+    Up,
+    /// To the client.
+    Down,
 }
 
 /// Which host does what in a cell.
@@ -68,7 +78,11 @@ pub(crate) struct Placement<'a> {
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Shaped<'a> {
     pub(crate) host: &'a Machine,
-    pub(crate) direction: Direction,
+    /// The link's name, with its changes.
+    pub(crate) link: String,
+    /// Which of its directions.
+    pub(crate) way: Way,
+    direction: Direction,
 }
 
 impl Hosts {
@@ -91,6 +105,9 @@ impl Hosts {
         let mut names = BTreeSet::new();
         let mut addresses = BTreeSet::new();
         for host in &hosts.hosts {
+            if host.name.is_empty() {
+                bail!("a host has no name");
+            }
             if !names.insert(&host.name) {
                 bail!("two hosts are called {}", host.name);
             }
@@ -102,6 +119,12 @@ impl Hosts {
             hosts.doing(role)?;
         }
         Ok(hosts)
+    }
+
+    /// All of them.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn machines(&self) -> impl Iterator<Item = &Machine> {
+        self.hosts.iter()
     }
 
     /// The one host with this role.
@@ -134,24 +157,21 @@ impl Hosts {
             Topology::Shared => publisher,
             Topology::Publisher | Topology::Both => self.doing(Role::Subscriber)?,
         };
-        let link = |name: Option<&String>| {
-            name.map_or_else(|| Ok(Link::default()), |name| Link::load(name))
-        };
         let network = cell.network();
-        let up = link(network.link.as_ref())?;
-        let down = match (&network.sub_link, cell.topology) {
-            (Some(name), _) => Some(link(Some(name))?),
-            (None, Topology::Both) => Some(up.clone()),
-            (None, Topology::Publisher | Topology::Shared) => None,
+        let of_subscriber = match cell.topology {
+            Topology::Both => network.sub_link.as_ref().or(network.link.as_ref()),
+            Topology::Publisher => network.sub_link.as_ref(),
+            Topology::Shared => None,
         };
         let mut shaped = Vec::new();
-        shape(&mut shaped, publisher, &up.up)?;
-        shape(&mut shaped, broker, &up.down)?;
-        if let Some(down) = &down
-            && subscriber != publisher
-        {
-            shape(&mut shaped, subscriber, &down.up)?;
-            shape(&mut shaped, broker, &down.down)?;
+        for (client, link) in [
+            (publisher, network.link.as_ref()),
+            (subscriber, of_subscriber),
+        ] {
+            if let Some(link) = link {
+                shape(&mut shaped, client, link, Way::Up)?;
+                shape(&mut shaped, broker, link, Way::Down)?;
+            }
         }
         Ok(Placement {
             broker,
@@ -166,23 +186,47 @@ impl Hosts {
 fn shape<'a>(
     shaped: &mut Vec<Shaped<'a>>,
     host: &'a Machine,
-    direction: &Direction,
+    link: &str,
+    way: Way,
 ) -> anyhow::Result<()> {
+    let profile = Link::load(link)?;
+    let direction = match way {
+        Way::Up => profile.up,
+        Way::Down => profile.down,
+    };
     let other = shaped.iter().find(|shaped| shaped.host == host);
     match other {
-        Some(other) if other.direction == *direction => {}
+        Some(other) if other.direction == direction => {}
         Some(_) => bail!(
             "the two links differ in what leaves {} by {}: it needs two interfaces",
             host.name,
             host.interface
         ),
-        None if *direction == Direction::default() => {}
+        None if direction == Direction::default() => {}
         None => shaped.push(Shaped {
             host,
-            direction: direction.clone(),
+            link: link.to_owned(),
+            way,
+            direction,
         }),
     }
     Ok(())
+}
+
+#[cfg(target_os = "linux")]
+impl Placement<'_> {
+    /// What is shaped, for the record: host, interface, link and direction.
+    pub(crate) fn configured(&self) -> serde_json::Value {
+        let shaped = self.shaped.iter().map(|shaped| {
+            serde_json::json!({
+                "host": shaped.host.name,
+                "interface": shaped.host.interface,
+                "link": shaped.link,
+                "direction": shaped.way,
+            })
+        });
+        shaped.collect()
+    }
 }
 
 impl fmt::Display for Placement<'_> {

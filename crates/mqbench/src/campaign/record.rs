@@ -40,6 +40,9 @@ pub(crate) struct Outcome {
     /// Why it ended early, if it did.
     pub(crate) error: Option<String>,
     pub(crate) elapsed_ns: u64,
+    /// What the energy among the metrics is from, such as `model:pi-3b`; `None` without energy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) energy_meter: Option<String>,
 }
 
 impl Outcome {
@@ -114,6 +117,23 @@ pub(crate) const METRICS: &[(&str, &str, &str)] = &[
         "packets_per_second",
         "1/s",
         "packets that the publisher's host sends (S22 §5.2)",
+    ),
+    (
+        "clock_uncertainty",
+        "ms",
+        "the most that a delay between two hosts is wrong by",
+    ),
+    (
+        "power_w",
+        "W",
+        "the publisher's energy over the time to send all packets (S22 §5.2): modelled for a \
+         Raspberry Pi 3B (profile pi-3b), not measured",
+    ),
+    (
+        "energy_per_message_uj",
+        "µJ",
+        "the publisher's energy for each message that arrived: modelled for a Raspberry Pi 3B \
+         (profile pi-3b), not measured",
     ),
     ("lost", "", "messages that did not arrive"),
     (

@@ -14,6 +14,7 @@ use mq_transport::{Address, ConnectOptions, Connector, Trust};
 
 use super::{
     cell::{Cell, Pattern},
+    energy::Modelled,
     record::Outcome,
 };
 use crate::{
@@ -45,7 +46,7 @@ pub(crate) fn testbed(cell: &Cell, seed: u64) -> anyhow::Result<Testbed> {
 /// If nothing can be measured at all. What ends a pattern early is in the outcome.
 pub(crate) async fn run(cell: &Cell, seed: u64, testbed: &Testbed) -> anyhow::Result<Outcome> {
     let began = Instant::now();
-    let certificate = TestCertificate::make(testbed.broker_addresses())?;
+    let certificate = TestCertificate::make(testbed.broker_addresses().map(Into::into))?;
     let congestion = cell.congestion()?;
     let host = Some(testbed.broker());
     let broker =
@@ -86,37 +87,50 @@ pub(crate) async fn run(cell: &Cell, seed: u64, testbed: &Testbed) -> anyhow::Re
     let mut findings = Findings::default();
     let measured = bench.measure(&mut findings).await;
     testbed.check_timing(&mut findings.validity);
-    let error = measured.and(broker.stop().await).err();
-    Ok(Outcome {
-        metrics: findings.metrics,
-        histograms: findings.histograms,
-        counts: findings.counts,
-        link: LinkContext {
-            configured: Some(testbed.configured()),
-            measured: Some(testbed.measured()),
-        },
-        warnings: findings.validity.warnings,
-        error: error.map(|error| format!("{error:#}")),
-        elapsed_ns: nanoseconds(began.elapsed()),
-    })
+    let went = measured.and(broker.stop().await);
+    let link = LinkContext {
+        configured: Some(testbed.configured()),
+        measured: Some(testbed.measured()),
+    };
+    Ok(findings.outcome(went, link, began))
 }
 
 /// What is found little by little.
 #[derive(Default)]
-struct Findings {
+pub(super) struct Findings {
     metrics: BTreeMap<String, f64>,
     histograms: BTreeMap<String, String>,
     counts: Counts,
-    validity: Validity,
+    pub(super) validity: Validity,
+    energy_meter: Option<String>,
 }
 
 impl Findings {
-    fn set(&mut self, metric: &str, value: f64) {
+    /// All of them, of a run that began then and went so.
+    pub(super) fn outcome(
+        self,
+        went: anyhow::Result<()>,
+        link: LinkContext,
+        began: Instant,
+    ) -> Outcome {
+        Outcome {
+            metrics: self.metrics,
+            histograms: self.histograms,
+            counts: self.counts,
+            link,
+            warnings: self.validity.warnings,
+            error: went.err().map(|error| format!("{error:#}")),
+            elapsed_ns: nanoseconds(began.elapsed()),
+            energy_meter: self.energy_meter,
+        }
+    }
+
+    pub(super) fn set(&mut self, metric: &str, value: f64) {
         self.metrics.insert(metric.to_owned(), value);
     }
 
     /// What became of messages on a schedule, and how well it was kept.
-    fn sent(&mut self, counts: Counts, lateness: &Lateness, interval_ns: u64) {
+    pub(super) fn sent(&mut self, counts: Counts, lateness: &Lateness, interval_ns: u64) {
         self.counts = counts;
         self.set("lost", count(counts.lost));
         self.validity.extend(validity::counts(&counts));
@@ -133,7 +147,7 @@ impl Findings {
     }
 
     /// A distribution, with the metrics that its name is the beginning of.
-    fn distribution(&mut self, name: &str, values_ns: &[u64]) -> anyhow::Result<()> {
+    pub(super) fn distribution(&mut self, name: &str, values_ns: &[u64]) -> anyhow::Result<()> {
         let mut recorder = LatencyRecorder::new();
         recorder.extend(values_ns.iter().copied());
         self.histograms.insert(name.to_owned(), encode(&recorder)?);
@@ -159,7 +173,7 @@ fn count(number: u64) -> f64 {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "milliseconds of a run")]
-fn ms(ns: u64) -> f64 {
+pub(super) fn ms(ns: u64) -> f64 {
     ns as f64 / 1e6
 }
 
@@ -198,9 +212,17 @@ impl Bench<'_> {
         let publisher = (&publisher.0, &publisher.1);
         let subscriber = (&subscriber.0, &subscriber.1);
         let pair = e2e::Pair::connect(&plan, &self.mqtt, publisher, subscriber).await?;
+        let modelled = Modelled::start(self.testbed);
         let clock = Clock::start();
         let work = pair.run(clock, |_| {});
         let (outcome, _) = neighbours.beside(&plan, clock, work).await?;
+        if let Some(energy) = modelled.and_then(|modelled| modelled.end(&outcome)) {
+            findings.set("power_w", energy.power_w);
+            if let Some(each) = energy.per_message_uj {
+                findings.set("energy_per_message_uj", each);
+            }
+            findings.energy_meter = Some(energy.meter);
+        }
         findings.distribution("latency", &outcome.samples.latencies_intended_ns())?;
         findings.sent(outcome.counts, &outcome.lateness, self.cell.interval_ns);
         Ok(())

@@ -39,6 +39,8 @@ enum Action {
         /// Directory for the results; it has none yet
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
+        #[command(flatten)]
+        testbed: OnHosts,
     },
     /// Say which cells campaigns have and how long they take, and run nothing
     Plan {
@@ -53,6 +55,8 @@ enum Action {
         /// The directory with the results so far
         #[arg(value_name = "DIR")]
         out: PathBuf,
+        #[command(flatten)]
+        testbed: OnHosts,
     },
     /// Say how far it is
     Status {
@@ -60,6 +64,18 @@ enum Action {
         #[arg(value_name = "DIR")]
         out: PathBuf,
     },
+}
+
+/// Where runs take place: here, unless it is said.
+#[derive(clap::Args, Clone, Debug)]
+struct OnHosts {
+    /// On real machines: have their agents do the work
+    #[cfg(target_os = "linux")]
+    #[arg(long, value_name = "FILE")]
+    hosts: Option<PathBuf>,
+    #[cfg(target_os = "linux")]
+    #[command(flatten)]
+    identity: super::hosts::Identity,
 }
 
 #[derive(clap::Args, Clone, Debug)]
@@ -87,13 +103,19 @@ impl Campaigns {
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     match args.action {
-        Action::Run { campaigns, out } => {
+        Action::Run {
+            campaigns,
+            out,
+            testbed,
+        } => {
             let extent = campaigns.extent();
             let manifest = manifest(&campaigns.files);
             let set = ResultSet::create(&out, extent, &campaigns.files, manifest)?;
-            finish(set).await
+            finish(set, testbed).await
         }
-        Action::Resume { out } => finish(ResultSet::reopen(&out, manifest(&[]))?).await,
+        Action::Resume { out, testbed } => {
+            finish(ResultSet::reopen(&out, manifest(&[]))?, testbed).await
+        }
         Action::Status { out } => status(&ResultSet::load(&out)?),
         Action::Plan { campaigns, hosts } => show_plan(&campaigns, hosts.as_deref()),
     }
@@ -107,14 +129,26 @@ fn manifest(files: &[PathBuf]) -> Manifest {
     Manifest::now(program, broker, serde_json::json!({ "campaigns": files }))
 }
 
-async fn finish(mut set: ResultSet) -> anyhow::Result<()> {
+async fn finish(mut set: ResultSet, testbed: OnHosts) -> anyhow::Result<()> {
     let mut progress = Shown::new();
-    let ran = runner::run(&mut set, |now| progress.show(now)).await;
+    let ran = testbed.run(&mut set, |now| progress.show(now)).await;
     progress.clear();
     ran?;
     status(&set)?;
     let directory = set.directory().display();
     report::print(&format!("results are in {directory}\n"))
+}
+
+impl OnHosts {
+    async fn run(self, set: &mut ResultSet, tell: impl FnMut(Progress)) -> anyhow::Result<()> {
+        #[cfg(target_os = "linux")]
+        if let Some(hosts) = &self.hosts {
+            let hosts = Hosts::load(hosts)?;
+            let controller = self.identity.controller()?;
+            return crate::campaign::on_hosts::run(set, &controller, &hosts, tell).await;
+        }
+        runner::run(set, tell).await
+    }
 }
 
 fn status(set: &ResultSet) -> anyhow::Result<()> {

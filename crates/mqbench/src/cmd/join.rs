@@ -4,10 +4,12 @@ use std::path::PathBuf;
 
 use mq_measure::{
     LatencyRecorder, Summary,
-    log::{join, read_receive_log, read_send_log},
+    clock::{ClockFile, Relation},
+    log::{Joined, Outcome, join, read_receive_log, read_send_log},
+    validity,
 };
 
-use crate::report;
+use crate::report::{self, units::time};
 
 /// Options of `join`.
 #[derive(clap::Args, Clone, Debug)]
@@ -18,29 +20,49 @@ pub(crate) struct Args {
     /// The receive log that `mqbench sub` wrote
     #[arg(value_name = "RECEIVE_LOG")]
     receive: PathBuf,
+    /// How the hosts' clocks differ, as `mqbench clock measure` wrote it; twice if both were compared
+    /// with a third
+    #[arg(long, value_name = "FILE")]
+    clock: Vec<PathBuf>,
     /// File for the joined samples (CSV)
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// File for the figures and their uncertainty (JSON)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Such a file of another run, to compare the median one-way delay with
+    #[arg(long, value_name = "FILE")]
+    against: Option<PathBuf>,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let sent = read_send_log(&args.send)?;
     let received = read_receive_log(&args.receive)?;
-    let joined = join(&sent.records, &received.records);
+    let other = args.against.as_deref().map(Outcome::load).transpose()?;
+    let files = args.clock.iter().map(|path| ClockFile::load(path));
+    let files = files.collect::<Result<Vec<_>, _>>()?;
+    let hosts = (&sent.meta.host[..], &received.meta.host[..]);
+    let mut joined = if files.is_empty() {
+        let mut joined = join(&sent.records, &received.records, None);
+        let warning = validity::clocks_not_compared(hosts.0, hosts.1);
+        joined.warnings.extend(warning);
+        joined
+    } else {
+        let clocks = Relation::between(&files, hosts.0, hosts.1)?;
+        join(&sent.records, &received.records, Some(&clocks))
+    };
+    let of_clocks = files.into_iter().flat_map(|file| file.validity.warnings);
+    joined.warnings.extend(of_clocks);
     if let Some(path) = &args.out {
         joined.samples.save(path)?;
     }
-    let latencies = joined.samples.latencies_intended_ns();
-    let mut recorder = LatencyRecorder::new();
-    recorder.extend(latencies.iter().copied());
-    let mut text = report::histogram::render("send to receive", &recorder);
-    if let Some(summary) = Summary::from_samples(&latencies) {
-        text.push_str(&super::e2e::line(&summary));
+    let outcome = Outcome::new(&sent.meta.run, &joined);
+    if let Some(path) = &args.json {
+        outcome.save(path)?;
     }
-    let counts = joined.counts;
-    text.push_str(&report::counts_line(&counts));
-    for warning in &joined.warnings {
-        text.push_str(&format!("! {warning}\n"));
+    let mut text = describe(&joined);
+    if let Some(other) = &other {
+        text.push_str(&compare(&outcome, other));
     }
     for (path, truncated) in [
         (&args.send, sent.truncated),
@@ -54,4 +76,50 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         }
     }
     report::print(&text)
+}
+
+fn describe(joined: &Joined) -> String {
+    let latencies = joined.samples.latencies_intended_ns();
+    let mut recorder = LatencyRecorder::new();
+    recorder.extend(latencies.iter().copied());
+    let mut text = report::histogram::render("send to receive", &recorder);
+    if let Some(summary) = Summary::from_samples(&latencies) {
+        text.push_str(&super::e2e::line(&summary));
+    }
+    if let Some(uncertainty_ns) = joined.uncertainty_ns {
+        text.push_str(&format!(
+            "each of these is uncertain by {} at most, for the clocks\n",
+            time(uncertainty_ns)
+        ));
+    }
+    text.push_str(&report::counts_line(&joined.counts));
+    for warning in &joined.warnings {
+        text.push_str(&format!("! {warning}\n"));
+    }
+    text
+}
+
+/// This run's median against another's.
+fn compare(outcome: &Outcome, other: &Outcome) -> String {
+    let Some(difference) = outcome.minus(other) else {
+        return format!(
+            "! nothing to compare with {}: no message arrived\n",
+            other.run
+        );
+    };
+    let than = if difference.median_ns < 0 {
+        "shorter"
+    } else {
+        "longer"
+    };
+    let mut text = format!(
+        "median one-way delay {} {than} than that of {}, uncertain by {}\n",
+        time(difference.median_ns.unsigned_abs()),
+        other.run,
+        time(difference.uncertainty_ns)
+    );
+    if let Some(warning) = difference.warning() {
+        text.push_str(&format!("! {warning}\n"));
+    }
+    text
 }

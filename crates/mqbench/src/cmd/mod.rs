@@ -1,11 +1,17 @@
 //! One module a command: its options, and what it does with a workload's result.
 
+#[cfg(target_os = "linux")]
+pub(crate) mod agent;
 pub(crate) mod broker;
 pub(crate) mod campaign;
 pub(crate) mod cell;
+pub(crate) mod clock;
 pub(crate) mod compare;
 pub(crate) mod connect;
 pub(crate) mod e2e;
+pub(crate) mod energy;
+#[cfg(target_os = "linux")]
+pub(crate) mod hosts;
 pub(crate) mod join;
 #[cfg(unix)]
 pub(crate) mod lab;

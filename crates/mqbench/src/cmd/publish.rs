@@ -2,7 +2,7 @@
 
 use std::{
     path::PathBuf,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
 use anyhow::Context;
@@ -15,6 +15,7 @@ use crate::{
     args::{MqttArgs, TransportArgs, duration},
     payload::Payloads,
     report,
+    wall::{WallClock, host, system_ns},
     workload::{nanoseconds, pace::wait_until},
 };
 
@@ -51,6 +52,7 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let topic = TopicName::new(args.topic.as_str())
         .with_context(|| format!("--topic {} is not valid", args.topic))?;
+    let clock = WallClock::from_env()?;
     let meta = LogMeta::new(&args.run, &host());
     let mut log = LogWriter::<SendRecord>::create(&args.log, &meta)?;
     let connector = args.transport.connector()?;
@@ -68,16 +70,16 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     tokio::task::spawn_blocking(move || -> anyhow::Result<()> {
         let payloads = Payloads::new(args.size, 1);
         let start = Instant::now();
-        let origin_ns = wall_clock_ns();
+        let origin_ns = system_ns();
         for seq in 0..args.count {
             let message = Outgoing::new(topic.clone(), payloads.make(seq)).qos(args.mqtt.qos);
             let offset = args.interval * u32::try_from(seq).unwrap_or(u32::MAX);
             wait_until(start + offset);
-            let sent_ns = wall_clock_ns();
+            let sent_ns = clock.now_ns();
             publisher.try_send(message).context("cannot publish")?;
             log.append(&SendRecord {
                 seq,
-                intended_ns: origin_ns + nanoseconds(offset),
+                intended_ns: clock.at(origin_ns + nanoseconds(offset)),
                 sent_ns,
             })?;
         }
@@ -91,19 +93,4 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         .await
         .context("the last messages may be lost")?;
     report::print(&format!("sent {count}\n"))
-}
-
-/// Nanoseconds since the Unix epoch: the clock that machines can share.
-pub(crate) fn wall_clock_ns() -> u64 {
-    nanoseconds(
-        SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default(),
-    )
-}
-
-/// The name of this machine, for the log.
-pub(crate) fn host() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/hostname")
-        .map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned())
 }

@@ -5,13 +5,16 @@ use std::{path::PathBuf, time::Duration};
 use mq_measure::log::{LogMeta, LogWriter, ReceiveRecord};
 use mq_transport::Address;
 
-use super::publish::{host, wall_clock_ns};
 use crate::{
     args::{MqttArgs, TransportArgs, duration},
     payload::sequence,
     report,
+    wall::{WallClock, host, system_ns},
     workload::nanoseconds,
 };
+
+/// How the line ends that says on standard error that messages are received from now on.
+pub(crate) const SUBSCRIBED: &str = "subscribed";
 
 /// Options of `sub`.
 #[derive(clap::Args, Clone, Debug)]
@@ -41,6 +44,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
+    let clock = WallClock::from_env()?;
     let mut log = LogWriter::<ReceiveRecord>::create(&args.log, &LogMeta::new(&args.run, &host()))?;
     let connector = args.transport.connector()?;
     let client = args
@@ -53,6 +57,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         .build()
         .await?;
     let mut messages = client.subscribe(args.topic.as_str(), args.mqtt.qos).await?;
+    eprintln!("{}: {SUBSCRIBED}", args.topic);
     let mut received = 0;
     let mut foreign = 0;
     while args.count.is_none_or(|count| received < count) {
@@ -67,7 +72,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         };
         let Some(incoming) = incoming else { break };
         // The driver stamped it on the monotonic clock; the log wants the shared one.
-        let received_ns = wall_clock_ns() - nanoseconds(incoming.received_at.elapsed());
+        let received_ns = clock.at(system_ns() - nanoseconds(incoming.received_at.elapsed()));
         match sequence(&incoming.payload) {
             Some(seq) => log.append(&ReceiveRecord { seq, received_ns })?,
             None => foreign += 1,

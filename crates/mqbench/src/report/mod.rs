@@ -2,6 +2,7 @@
 
 pub(crate) mod campaign;
 pub(crate) mod compare;
+pub(crate) mod energy;
 pub(crate) mod histogram;
 pub(crate) mod units;
 

@@ -13,6 +13,7 @@ use mq_client::{Client, Outgoing, Subscription};
 use mq_codec::{QoS, TopicName};
 use mq_measure::{
     Counts, Sample, Samples, Tracker,
+    process::own_thread_cpu_ns,
     result::WireUse,
     schedule::{Lateness, OpenLoop},
 };
@@ -66,6 +67,11 @@ pub(crate) struct Outcome {
     pub(crate) lateness: Lateness,
     /// Of both clients' links; `None` if one of them was lost.
     pub(crate) wire: Option<WireUse>,
+    /// Of the publisher's alone.
+    pub(crate) publisher_wire: Option<WireUse>,
+    /// CPU time of the thread that keeps the schedule, most of it spent waiting for the moment to
+    /// send; `None` where it is not known.
+    pub(crate) pacing_cpu_ns: Option<u64>,
     pub(crate) elapsed: Duration,
     /// Not all messages had come when the wait for stragglers ended.
     pub(crate) timed_out: bool,
@@ -150,16 +156,18 @@ impl<'a> Pair<'a> {
         };
         let sending = Sending::start(move |stop| thread.run(stop, progress));
         let timed_out = self.receive(clock, &tracker).await;
-        let lateness = sending.finish().await?;
+        let (lateness, pacing_cpu_ns) = sending.finish().await?;
         self.receive_duplicates(clock, &tracker).await;
         let elapsed = self.began.elapsed();
-        let wire = self.goodbye().await;
+        let wires = self.goodbye().await;
         let tracker = lock(&tracker);
         Ok(Outcome {
             samples: tracker.samples(),
             counts: tracker.counts(),
             lateness,
-            wire,
+            wire: wires.map(|(sender, receiver)| add_wire(&sender, &receiver)),
+            publisher_wire: wires.map(|(sender, _)| sender),
+            pacing_cpu_ns,
             elapsed,
             timed_out,
         })
@@ -196,14 +204,14 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// Disconnects both; tells what their links carried.
-    async fn goodbye(&self) -> Option<WireUse> {
+    /// Disconnects both; tells what the link of the publisher and that of the subscriber carried.
+    async fn goodbye(&self) -> Option<(WireUse, WireUse)> {
         let stats = (self.sender.stats().await, self.receiver.stats().await);
         // Their links may be broken, which the counts have told already.
         let _ = self.sender.disconnect().await;
         let _ = self.receiver.disconnect().await;
         let (sender, receiver) = (stats.0.ok()?, stats.1.ok()?);
-        Some(add_wire(&wire_use(&sender), &wire_use(&receiver)))
+        Some((wire_use(&sender), wire_use(&receiver)))
     }
 }
 
@@ -219,7 +227,14 @@ struct Sender {
 }
 
 impl Sender {
-    fn run(self, stop: &AtomicBool, progress: impl Fn(u64)) -> anyhow::Result<Lateness> {
+    /// How well it kept its schedule, and the CPU time that this took.
+    fn run(
+        self,
+        stop: &AtomicBool,
+        progress: impl Fn(u64),
+    ) -> anyhow::Result<(Lateness, Option<u64>)> {
+        // The thread may have done other work before.
+        let before = own_thread_cpu_ns();
         let mut lateness = Lateness::new();
         for seq in 0..self.count {
             let payload = self.payloads.make(seq);
@@ -241,7 +256,8 @@ impl Sender {
             }
             progress(seq + 1);
         }
-        Ok(lateness)
+        let used = own_thread_cpu_ns().zip(before);
+        Ok((lateness, used.map(|(after, before)| after - before)))
     }
 }
 

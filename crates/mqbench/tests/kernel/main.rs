@@ -19,6 +19,8 @@
 )]
 
 #[cfg(target_os = "linux")]
+mod agent;
+#[cfg(target_os = "linux")]
 mod guest;
 #[cfg(target_os = "linux")]
 mod host;

@@ -139,7 +139,7 @@ pub(crate) async fn run(mut args: Args, mut testbed: Option<Testbed>) -> anyhow:
     let mut options = args.transport.options();
     let (own, certificate) = if args.broker.is_empty() {
         let addresses = testbed.iter().flat_map(Testbed::broker_addresses);
-        let certificate = TestCertificate::make(addresses)?;
+        let certificate = TestCertificate::make(addresses.map(Into::into))?;
         if !args.transport.insecure && args.transport.ca.is_none() {
             options.trust = Trust::CaFile(certificate.certificate());
         }

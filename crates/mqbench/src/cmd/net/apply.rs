@@ -23,6 +23,9 @@ use tokio::{
 use super::ApplyArgs;
 use crate::report;
 
+/// How the line ends that says on standard error that a link is on an interface now.
+pub(crate) const HELD: &str = "until Ctrl-C";
+
 /// How long a command may take after Ctrl-C, which a terminal sends to it as well.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -71,7 +74,7 @@ async fn hold(
     }
     let code = match &args.command[..] {
         [] => {
-            eprintln!("{}: {}, until Ctrl-C", target.interface, target.name());
+            eprintln!("{}: {}, {HELD}", target.interface, target.name());
             signals.next().await;
             Ok(ExitCode::SUCCESS)
         }

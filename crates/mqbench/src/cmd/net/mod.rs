@@ -3,6 +3,8 @@
 mod apply;
 mod check;
 
+pub(crate) use apply::HELD;
+
 use std::{ffi::OsString, net::IpAddr, path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::bail;

@@ -1,0 +1,88 @@
+//! What a controller asks, and what an agent answers.
+
+use mq_measure::context::HostContext;
+use serde::{Deserialize, Serialize};
+
+use super::{folder::Name, roles::Role};
+
+/// Asked by the controller, one after the other: each is answered before the next.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "kebab-case", deny_unknown_fields)]
+pub(super) enum Request {
+    /// To be known from now on: the secret of the code that is open here, and its certificate (PEM).
+    /// All that somebody without a known certificate may ask.
+    Enrol { secret: String, certificate: String },
+    /// What the host is.
+    Report {},
+    /// What its clock says.
+    Clock {},
+    /// To keep a file. Pieces follow when that is granted, and then another answer.
+    Put { name: Name, size: u64 },
+    /// For a file. Pieces follow the answer.
+    Get { name: Name },
+    /// To begin with a role.
+    Start { role: Role },
+    /// What became of it.
+    Look { id: u32 },
+    /// To end it.
+    Stop { id: u32 },
+    /// Nothing, and not to clean up yet.
+    Stay {},
+    /// To clean up: the answer comes when every role has ended and every interface is as it was.
+    Leave {},
+}
+
+/// An agent's answer.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "kebab-case", deny_unknown_fields)]
+pub(super) enum Reply {
+    /// It is done, or granted.
+    Done {},
+    /// It is not, and why.
+    Refused { why: String },
+    /// What the host is.
+    Report { report: Box<Report> },
+    /// Nanoseconds since the Unix epoch: when the question came, and when this leaves.
+    Clock { received_ns: u64, sent_ns: u64 },
+    /// A file of so many bytes follows.
+    File { size: u64 },
+    /// A role that has begun; a broker with the addresses that it listens at.
+    Started { id: u32, addresses: Vec<String> },
+    /// What became of a role.
+    State { state: State },
+}
+
+/// What a host says of itself.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Report {
+    /// Of the agent's program.
+    pub(crate) version: String,
+    /// The git revision that it was built from.
+    pub(crate) revision: Option<String>,
+    /// The machine's name.
+    pub(crate) host: String,
+    /// Its architecture, such as `aarch64`.
+    pub(crate) machine: String,
+    pub(crate) context: HostContext,
+    /// How far its clock is from UTC at most, if chrony knows.
+    pub(crate) clock_bound_ns: Option<u64>,
+    /// Network interfaces.
+    pub(crate) interfaces: Vec<String>,
+    /// Free bytes where the work folder is.
+    pub(crate) free_bytes: Option<u64>,
+    /// A Raspberry Pi's word for under-voltage and throttling, `0` if there was none since its start.
+    pub(crate) throttled: Option<String>,
+}
+
+/// What became of a role.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) enum State {
+    Running {},
+    /// With an exit code, unless a signal ended it; and the last of what it said.
+    Ended {
+        code: Option<i32>,
+        said: String,
+    },
+}

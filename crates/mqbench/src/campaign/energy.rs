@@ -1,0 +1,174 @@
+//! What a run would have cost the publisher's board, by a model: no board is there to be measured.
+//!
+//! Packets are those of the publisher's emulated link, bytes those of its client. CPU time is half of
+//! what publisher and subscriber used together in their one process, without the emulator's threads
+//! and without the thread that keeps the schedule, which spins. On a machine that is no ARM board it is
+//! multiplied by the profile's factor, an assumption.
+
+use std::time::{Duration, Instant};
+
+use mq_measure::{
+    energy::{
+        average_power_uw,
+        profile::{Activity, Profile},
+    },
+    process::ProcessMeter,
+};
+
+use crate::{
+    testbed::Testbed,
+    workload::{e2e, nanoseconds},
+};
+
+/// From the start of the schedule.
+pub(super) struct Modelled<'a> {
+    testbed: &'a Testbed,
+    profile: Profile,
+    process: ProcessMeter,
+    began: Instant,
+    before: Emulated,
+}
+
+/// What the emulator has counted so far.
+#[derive(Clone, Copy, Debug)]
+struct Emulated {
+    cpu_ns: u64,
+    sent: u64,
+    received: u64,
+}
+
+/// What the model says.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Energy {
+    pub(super) power_w: f64,
+    /// `None` if none arrived.
+    pub(super) per_message_uj: Option<f64>,
+    /// As `mqbench energy` names it.
+    pub(super) meter: String,
+}
+
+impl Emulated {
+    /// `None` on a shared channel, which does not know whom its packets are for.
+    fn of(testbed: &Testbed) -> Option<Self> {
+        let (sent, received) = testbed.publisher_packets();
+        Some(Self {
+            cpu_ns: nanoseconds(testbed.cpu_time()),
+            sent,
+            received: received?,
+        })
+    }
+}
+
+impl<'a> Modelled<'a> {
+    /// Starts; `None` where packets or CPU time are not known.
+    pub(super) fn start(testbed: &'a Testbed) -> Option<Self> {
+        Some(Self {
+            testbed,
+            profile: Profile::load(Profile::DEFAULT).ok()?,
+            process: ProcessMeter::start_own().ok()?,
+            began: Instant::now(),
+            before: Emulated::of(testbed)?,
+        })
+    }
+
+    /// The energy until now; `None` where something is not known.
+    pub(super) fn end(self, outcome: &e2e::Outcome) -> Option<Energy> {
+        let elapsed_ns = nanoseconds(self.began.elapsed());
+        let after = Emulated::of(self.testbed)?;
+        let wire = outcome.publisher_wire?;
+        let used = Used {
+            process: self.process.read().ok()?.cpu.total_ns,
+            emulator: after.cpu_ns.saturating_sub(self.before.cpu_ns),
+            pacing: outcome.pacing_cpu_ns?,
+        };
+        let factor = if cfg!(any(target_arch = "aarch64", target_arch = "arm")) {
+            1.0
+        } else {
+            self.profile.elsewhere_cpu_factor.as_ref()?.value
+        };
+        let activity = Activity {
+            elapsed_ns,
+            cpu_ns: used.publisher_ns(factor),
+            packets_sent: after.sent - self.before.sent,
+            packets_received: after.received - self.before.received,
+            bytes_sent: wire.bytes_sent,
+            bytes_received: wire.bytes_received,
+        };
+        energy(&self.profile, &activity, outcome.counts.received)
+    }
+}
+
+/// CPU time of this process, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct Used {
+    process: u64,
+    emulator: u64,
+    pacing: u64,
+}
+
+impl Used {
+    /// The publisher's share, on its board.
+    fn publisher_ns(self, factor: f64) -> u64 {
+        let others = self.emulator.saturating_add(self.pacing);
+        let clients = Duration::from_nanos(self.process.saturating_sub(others));
+        let publisher = Duration::try_from_secs_f64(clients.as_secs_f64() / 2.0 * factor);
+        publisher.map_or(u64::MAX, nanoseconds)
+    }
+}
+
+fn energy(profile: &Profile, activity: &Activity, delivered: u64) -> Option<Energy> {
+    let energy_uj = profile.energy_uj(activity);
+    #[expect(clippy::cast_precision_loss, reason = "messages of a run")]
+    let each = |delivered: u64| energy_uj / delivered as f64;
+    Some(Energy {
+        power_w: average_power_uw(energy_uj, activity.elapsed_ns)? / 1e6,
+        per_message_uj: (delivered > 0).then(|| each(delivered)),
+        meter: format!("model:{}", profile.name),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_publishers_cpu_time_is_half_of_what_no_one_else_used() {
+        let used = Used {
+            process: 1_000,
+            emulator: 300,
+            pacing: 100,
+        };
+        assert_eq!(used.publisher_ns(1.0), 300);
+        assert_eq!(used.publisher_ns(6.0), 1_800);
+        let idle = Used {
+            process: 10,
+            ..used
+        };
+        assert_eq!(
+            idle.publisher_ns(6.0),
+            0,
+            "clocks are read one after the other"
+        );
+    }
+
+    #[test]
+    fn power_is_the_energy_over_the_time_to_send() {
+        let profile = Profile::load("pi-3b").unwrap();
+        let activity = Activity {
+            elapsed_ns: 10_000_000_000,
+            cpu_ns: 2_000_000_000,
+            packets_sent: 2_000,
+            packets_received: 1_000,
+            bytes_sent: 300_000,
+            bytes_received: 100_000,
+        };
+        let found = energy(&profile, &activity, 1_000).unwrap();
+        // 14 J idle, 1.15 J of CPU, 36 mJ of packets, in 10 s.
+        let joules = 14.0 + 1.15 + 0.036;
+        assert!((found.power_w - joules / 10.0).abs() < 1e-9, "{found:?}");
+        let each = found.per_message_uj.unwrap();
+        assert!((each - joules * 1e3).abs() < 1e-6, "{found:?}");
+        assert_eq!(found.meter, "model:pi-3b");
+        assert_eq!(energy(&profile, &activity, 0).unwrap().per_message_uj, None);
+    }
+}

@@ -1,0 +1,83 @@
+//! `mqbench clock serve`: tells the time to whoever asks.
+
+use std::{
+    cell::Cell,
+    convert::Infallible,
+    io::ErrorKind::{ConnectionRefused, ConnectionReset},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use mq_measure::clock::{DATAGRAM, Kind, Probe};
+use tokio::net::UdpSocket;
+
+use super::{PORT, chrony, socket::Stamped};
+use crate::{
+    report,
+    wall::{WallClock, host},
+};
+
+/// How often chrony is asked how good this clock is; its own view changes no faster.
+const BOUND_EVERY: Duration = Duration::from_secs(30);
+
+/// Options of `clock serve`.
+#[derive(clap::Args, Clone, Debug)]
+pub(super) struct Args {
+    /// Address to listen at
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        default_value_t = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), PORT)
+    )]
+    listen: SocketAddr,
+}
+
+pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
+    let clock = WallClock::from_env()?;
+    let socket = UdpSocket::bind(args.listen)
+        .await
+        .with_context(|| format!("cannot listen at udp://{}", args.listen))?;
+    let address = socket.local_addr().context("cannot listen")?;
+    let socket = Stamped::new(socket, clock).context("cannot stamp datagrams")?;
+    report::print(&format!("telling the time at {address}\n"))?;
+    let bound = Cell::new(None);
+    tokio::select! {
+        ended = answer(&socket, &bound) => match ended? {},
+        never = keep(&bound) => match never {},
+        interrupted = tokio::signal::ctrl_c() => Ok(interrupted?),
+    }
+}
+
+/// Answers each question.
+async fn answer(socket: &Stamped, bound: &Cell<Option<u64>>) -> anyhow::Result<Infallible> {
+    let host = host();
+    // One more than a question has, so that what is longer is seen to be none.
+    let mut buffer = [0; DATAGRAM + 1];
+    loop {
+        let arrival = match socket.receive(&mut buffer).await {
+            Ok(arrival) => arrival,
+            // Word that somebody who has asked is gone.
+            Err(error) if matches!(error.kind(), ConnectionRefused | ConnectionReset) => continue,
+            Err(error) => return Err(error).context("cannot receive"),
+        };
+        let question = Probe::decode(&buffer[..arrival.length]);
+        let Some(question) = question.filter(|probe| probe.kind == Kind::Question) else {
+            continue;
+        };
+        let answer = question.answer(arrival.at_ns, socket.now_ns(), bound.get(), &host);
+        // One that cannot be sent is lost, as one that the path loses.
+        let _ = socket
+            .socket()
+            .send_to(&answer.encode(), arrival.from)
+            .await;
+    }
+}
+
+/// Keeps in mind how good this clock is.
+async fn keep(bound: &Cell<Option<u64>>) -> Infallible {
+    loop {
+        bound.set(chrony::error_bound_ns().await);
+        tokio::time::sleep(BOUND_EVERY).await;
+    }
+}

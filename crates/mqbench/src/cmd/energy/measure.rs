@@ -1,0 +1,189 @@
+//! `mqbench energy measure`: the energy of some time, or of a command.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, ExitCode, ExitStatus},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, bail, ensure};
+use mq_measure::energy::{
+    Basis, Meter, Note, Recording, Series, Window,
+    csv::{self, Clock},
+    fit::Run,
+    model::{self, Counters},
+};
+
+use super::spec::{Instrument, Spec};
+use crate::{
+    args::duration,
+    report::{self, energy::Measured},
+    workload::nanoseconds,
+};
+
+/// A multimeter stops by itself after this if a command has not ended by then.
+const LONGEST_COMMAND: Duration = Duration::from_hours(1);
+
+/// Options of `energy measure`.
+#[derive(clap::Args, Clone, Debug)]
+pub(super) struct Args {
+    #[arg(
+        long,
+        value_name = "METER",
+        default_value = "model",
+        help = "The meter: model[:PROFILE], rapl, hwmon[:NAME], iio[:NAME], dmm:HOST[:PORT], csv:FILE"
+    )]
+    meter: Spec,
+    /// For how long, unless there is a command
+    #[arg(long = "for", value_name = "TIME", value_parser = duration, conflicts_with = "command")]
+    time: Option<Duration>,
+    /// How many messages were delivered meanwhile: the energy of each
+    #[arg(long, value_name = "COUNT")]
+    messages: Option<u64>,
+    /// Add the energy, and what this machine did meanwhile, to a file for `calibrate`
+    #[arg(long, value_name = "FILE")]
+    runs: Option<PathBuf>,
+    /// A command whose energy is measured, and its arguments
+    #[arg(last = true)]
+    command: Vec<String>,
+    #[command(flatten)]
+    instrument: Instrument,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let work = match (args.time, &args.command[..]) {
+        (Some(time), _) => Work::Wait(time),
+        (None, [program, arguments @ ..]) => Work::Command(program, arguments),
+        (None, []) => {
+            let Spec::Csv(file) = &args.meter else {
+                bail!("say for how long (--for 10s), or a command behind --");
+            };
+            ensure!(args.runs.is_none(), "--runs needs --for or a command");
+            return whole_file(file, args).map(|()| ExitCode::SUCCESS);
+        }
+    };
+    let longest = match work {
+        Work::Wait(time) => time + Duration::from_mins(1),
+        Work::Command(..) => LONGEST_COMMAND,
+    };
+    let mut meter = args.instrument.meter(&args.meter, longest)?;
+    ensure!(
+        args.runs.is_none() || meter.basis() == Basis::Measured,
+        "--runs is for energy that was measured: {} computes it",
+        meter.name()
+    );
+    let origin = Instant::now();
+    meter.start(origin)?;
+    let before = counters(args)?;
+    let began = origin.elapsed();
+    let done = work.run();
+    let ended = origin.elapsed();
+    let after = counters(args)?;
+    // Even if the command could not be run: it is put back.
+    let recording = meter.stop();
+    let status = done?;
+    let recording = recording?;
+    let window = Window::new(nanoseconds(began), nanoseconds(ended));
+    let energy = recording.energy(window);
+    if let (Some(file), Some((before, after))) = (&args.runs, before.zip(after)) {
+        ensure!(
+            energy.gaps.is_empty(),
+            "not added to {}: {} ms of {} ms were not measured",
+            file.display(),
+            (energy.window_ns - energy.covered_ns) / 1_000_000,
+            energy.window_ns / 1_000_000
+        );
+        let run = Run {
+            energy_uj: energy.energy_uj,
+            activity: after.since(&before, window.duration_ns()),
+        };
+        run.append(file)?;
+    }
+    show(meter.as_ref(), &recording, window, args.messages)?;
+    Ok(status.map_or(ExitCode::SUCCESS, code))
+}
+
+/// What is measured.
+enum Work<'a> {
+    Wait(Duration),
+    Command(&'a str, &'a [String]),
+}
+
+impl Work<'_> {
+    fn run(&self) -> anyhow::Result<Option<ExitStatus>> {
+        match self {
+            Self::Wait(time) => {
+                std::thread::sleep(*time);
+                Ok(None)
+            }
+            Self::Command(program, arguments) => {
+                let status = Command::new(program).args(*arguments).status();
+                let status = status.with_context(|| format!("cannot run {program}"))?;
+                Ok(Some(status))
+            }
+        }
+    }
+}
+
+/// What this machine has done so far, if that is asked for.
+fn counters(args: &Args) -> anyhow::Result<Option<Counters>> {
+    let wanted = args.runs.is_some();
+    Ok(wanted
+        .then(|| Counters::read(model::ROOT.as_ref()))
+        .transpose()?)
+}
+
+/// All of a file, by its own clock.
+fn whole_file(file: &Path, args: &Args) -> anyhow::Result<()> {
+    let log = csv::read(file, args.instrument.volts)?;
+    let Some(window) = log.trace.span() else {
+        bail!("{}: fewer than two readings have no energy", file.display());
+    };
+    let mut notes = Vec::new();
+    notes.extend(log.truncated.then_some(Note::Truncated));
+    let origin = match log.clock {
+        Clock::Own => "its own clock",
+        Clock::Unix => "the time since 1970",
+    };
+    let recording = Recording {
+        series: Series::Power(log.trace),
+        uncertainty_ns: 0,
+        notes,
+    };
+    let measured = Measured {
+        meter: &format!("csv:{}", file.display()),
+        basis: Basis::Measured,
+        scope: &format!("all of the file, by {origin}"),
+        energy: &recording.energy(window),
+        begins_ns: window.from_ns,
+        uncertainty_ns: None,
+        notes: &recording.notes,
+        messages: args.messages,
+    };
+    report::print(&report::energy::measured(&measured))
+}
+
+fn show(
+    meter: &dyn Meter,
+    recording: &Recording,
+    window: Window,
+    messages: Option<u64>,
+) -> anyhow::Result<()> {
+    let measured = Measured {
+        meter: meter.name(),
+        basis: meter.basis(),
+        scope: meter.scope(),
+        energy: &recording.energy(window),
+        begins_ns: window.from_ns,
+        uncertainty_ns: Some(recording.uncertainty_ns),
+        notes: &recording.notes,
+        messages,
+    };
+    report::print(&report::energy::measured(&measured))
+}
+
+/// The command's own.
+fn code(status: ExitStatus) -> ExitCode {
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    code.map_or(ExitCode::FAILURE, ExitCode::from)
+}

@@ -1,0 +1,229 @@
+//! `mqbench hosts`: the machines of a testbed.
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use anyhow::{Context as _, bail};
+
+use crate::{
+    agent::{Code, Controller, Report},
+    campaign::hosts::{Hosts, Machine},
+    report,
+};
+
+/// For the logs of a run, and some to spare.
+const LEAST_FREE: u64 = 100 << 20;
+
+/// Options of `hosts`.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+    #[command(flatten)]
+    identity: Identity,
+}
+
+/// Who asks agents.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Identity {
+    /// Where this controller keeps its key and the agents that it knows [default: mqbench in the
+    /// folder for configuration]
+    #[arg(long, value_name = "DIR", global = true)]
+    identity: Option<PathBuf>,
+}
+
+impl Identity {
+    pub(crate) fn controller(self) -> anyhow::Result<Controller> {
+        let folder = self.identity.or_else(configuration);
+        Controller::open(&folder.context("there is no home folder: say --identity")?)
+    }
+}
+
+#[derive(clap::Subcommand, Clone, Debug)]
+enum Action {
+    /// Enrol with an agent
+    Add {
+        /// Where it listens, such as 192.168.1.11:7883
+        #[arg(value_name = "ADDRESS")]
+        agent: SocketAddr,
+        /// What `mqbench agent code` prints there
+        code: Code,
+    },
+    /// Ask each host what it is, and say what is in the way of measuring there
+    Check {
+        /// The hosts, see docs/hosts.md
+        #[arg(value_name = "FILE")]
+        hosts: PathBuf,
+    },
+}
+
+pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
+    let controller = args.identity.controller()?;
+    match args.action {
+        Action::Add { agent, code } => {
+            let found = controller.enrol(agent, &code).await?;
+            report::print(&format!("{agent}: {}", line(&found)))
+        }
+        Action::Check { hosts } => check(&controller, &Hosts::load(&hosts)?).await,
+    }
+}
+
+/// As the XDG Base Directory Specification has it.
+fn configuration() -> Option<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let folder = set("XDG_CONFIG_HOME").map(PathBuf::from);
+    let folder = folder.or_else(|| Some(PathBuf::from(set("HOME")?).join(".config")))?;
+    Some(folder.join("mqbench"))
+}
+
+async fn check(controller: &Controller, hosts: &Hosts) -> anyhow::Result<()> {
+    let mut in_the_way = 0;
+    for host in hosts.machines() {
+        let problems = match ask(controller, host).await {
+            Ok(found) => {
+                report::print(&format!("{}: {}", host.name, line(&found)))?;
+                problems(&found, &host.interface)
+            }
+            Err(error) => vec![Problem::bars(format!("{error:#}"))],
+        };
+        in_the_way += problems.len();
+        for problem in problems {
+            report::print(&format!("{}: ! {}\n", host.name, problem.text))?;
+        }
+    }
+    if in_the_way > 0 {
+        bail!("{in_the_way} things are in the way");
+    }
+    Ok(())
+}
+
+/// Makes sure, before a campaign begins, that every host can do its part; says what makes figures
+/// doubtful on standard error, and goes on.
+///
+/// # Errors
+/// The first thing that bars the campaign.
+pub(crate) async fn ready(controller: &Controller, hosts: &Hosts) -> anyhow::Result<()> {
+    for host in hosts.machines() {
+        let found = ask(controller, host).await;
+        let found = found.with_context(|| format!("host {}", host.name))?;
+        for problem in problems(&found, &host.interface) {
+            if problem.bars {
+                bail!("host {}: {}", host.name, problem.text);
+            }
+            eprintln!("mqbench: host {}: {}", host.name, problem.text);
+        }
+    }
+    Ok(())
+}
+
+async fn ask(controller: &Controller, host: &Machine) -> anyhow::Result<Report> {
+    let mut agent = controller.connect(host.agent).await?;
+    let found = agent.report().await?;
+    agent.close().await?;
+    Ok(found)
+}
+
+fn line(found: &Report) -> String {
+    let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "?".to_owned());
+    format!(
+        "{}, mqbench {} ({}), {} on {}, Linux {}, governor {}\n",
+        found.host,
+        found.version,
+        text(&found.revision),
+        found.machine,
+        text(&found.context.cpu),
+        text(&found.context.kernel),
+        text(&found.context.governor),
+    )
+}
+
+/// What would make figures of a host doubtful, or bars a campaign there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Problem {
+    text: String,
+    bars: bool,
+}
+
+impl Problem {
+    fn bars(text: String) -> Self {
+        Self { text, bars: true }
+    }
+
+    fn taints(text: String) -> Self {
+        Self { text, bars: false }
+    }
+}
+
+fn problems(found: &Report, interface: &str) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let own = env!("CARGO_PKG_VERSION");
+    if found.version != own {
+        let text = format!("its mqbench is {}, this one {own}", found.version);
+        problems.push(Problem::bars(text));
+    }
+    if !found.interfaces.iter().any(|one| one == interface) {
+        problems.push(Problem::bars(format!("it has no interface {interface}")));
+    }
+    if found.free_bytes.is_some_and(|free| free < LEAST_FREE) {
+        let text = "it has less than 100 MB of free disk".to_owned();
+        problems.push(Problem::bars(text));
+    }
+    if let Some(governor) = &found.context.governor
+        && governor != "performance"
+    {
+        problems.push(Problem::taints(format!(
+            "its CPU governor is {governor}: `echo performance | tee \
+             /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor`"
+        )));
+    }
+    if let Some(throttled) = &found.throttled
+        && !matches!(&throttled[..], "0" | "0x0")
+    {
+        let text = format!("it was throttled or short of voltage: {throttled}");
+        problems.push(Problem::taints(text));
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_the_way_is_said() {
+        let fine = Report {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            revision: None,
+            host: "pi".to_owned(),
+            machine: "aarch64".to_owned(),
+            context: mq_measure::context::HostContext {
+                governor: Some("performance".to_owned()),
+                ..Default::default()
+            },
+            clock_bound_ns: None,
+            interfaces: vec!["eth0".to_owned(), "lo".to_owned()],
+            free_bytes: Some(1 << 30),
+            throttled: Some("0".to_owned()),
+        };
+        assert_eq!(problems(&fine, "eth0"), []);
+        let mut bad = fine.clone();
+        bad.version = "0.0.1".to_owned();
+        bad.context.governor = Some("ondemand".to_owned());
+        bad.free_bytes = Some(1000);
+        bad.throttled = Some("50005".to_owned());
+        let found = problems(&bad, "wlan0");
+        let expected = [
+            ("0.0.1", true),
+            ("wlan0", true),
+            ("100 MB", true),
+            ("ondemand", false),
+            ("50005", false),
+        ];
+        assert_eq!(found.len(), expected.len(), "{found:?}");
+        for (problem, (part, bars)) in found.iter().zip(expected) {
+            assert!(
+                problem.text.contains(part) && problem.bars == bars,
+                "{problem:?}"
+            );
+        }
+    }
+}

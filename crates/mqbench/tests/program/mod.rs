@@ -1,0 +1,42 @@
+//! The program `mqbench`, run by a test.
+
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use std::process::{Command, Output, Stdio};
+
+/// It with these arguments, and nothing on its standard input.
+pub(crate) fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mqbench"));
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// What came of it.
+pub(crate) fn mqbench(arguments: &[&str]) -> Output {
+    command(arguments).output().unwrap()
+}
+
+/// What is wrong, in one line.
+pub(crate) fn mistake(arguments: &[&str]) -> String {
+    let output = mqbench(arguments);
+    assert!(!output.status.success(), "{arguments:?}");
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(text.lines().count(), 1, "{text}");
+    text
+}
+
+/// What a mistake in the arguments says: one line on standard error, below which clap may hint at the
+/// usage, nothing on standard output, and a failure.
+pub(crate) fn usage_mistake(arguments: &[&str]) -> String {
+    let output = mqbench(arguments);
+    assert!(!output.status.success(), "{arguments:?}");
+    assert!(output.stdout.is_empty(), "{arguments:?}");
+    let text = String::from_utf8(output.stderr).unwrap();
+    let first = text.lines().next().unwrap_or_default().to_owned();
+    // clap adds its hint on usage under the line that matters.
+    assert!(
+        text.lines().count() == 1 || text.contains("--help"),
+        "{arguments:?}: {text}"
+    );
+    first
+}
