@@ -78,9 +78,9 @@ impl Reload {
     /// an error nothing.
     ///
     /// That is, of [`Settings::listen`], `identity` (`None` leaves it), `client_auth`, `client_crls`
-    /// and `enforce_crl_expiry`, for all listeners, and what the access files hold. Handshakes from then on use it; connections that
-    /// are open go on. What else differs from what the broker was started with is named in one
-    /// warning, and needs a restart.
+    /// and `enforce_crl_expiry`, for all listeners, and what the access files hold. Handshakes from
+    /// then on use it; connections that are open go on. What else differs from what the broker was
+    /// started with is named in one warning, and needs a restart.
     ///
     /// # Errors
     /// [`Error::Transport`] or [`Error::Access`], which name the file.

@@ -1,18 +1,24 @@
-//! The program takes new certificates on SIGHUP, and without being told.
+//! The program takes new certificates and rules on SIGHUP, and without being told.
 
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::print_stdout, reason = "figures are to be seen")]
 
 use std::{
     fs,
     io::{BufRead as _, BufReader},
     path::PathBuf,
     process::{Child, Command, Stdio},
-    sync::mpsc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     time::{Duration, Instant},
 };
 
-use mq_client::{Client, ConnectOptions, QoS, Trust};
+use mq_client::{Client, ConnectOptions, QoS, Reconnect, Subscription, Trust};
+use tokio::task::{JoinHandle, JoinSet};
 
 /// How long things may take that take no time.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -20,19 +26,22 @@ const PATIENCE: Duration = Duration::from_secs(30);
 struct Program {
     folder: tempfile::TempDir,
     child: Child,
-    /// Of TLS and QUIC.
+    /// Of TLS, QUIC and secure WebSocket.
     urls: Vec<String>,
     /// What it logs.
     log: mpsc::Receiver<String>,
 }
 
 impl Program {
-    /// With this in its configuration file.
     fn start(watch: bool) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        Self::start_in(tempfile::tempdir().unwrap(), watch, "")
+    }
+
+    /// With this folder for its files, and this in its configuration as well.
+    fn start_in(folder: tempfile::TempDir, watch: bool, more: &str) -> Self {
         let mut program = Command::new(env!("CARGO_BIN_EXE_mqbroker"));
         make(&folder);
-        configure(&folder, watch, "");
+        configure(&folder, watch, more);
         let mut child = program
             .args(["--announce", "--until-stdin-ends", "--config"])
             .arg(folder.path().join("broker.toml"))
@@ -52,7 +61,7 @@ impl Program {
         let stdout = BufReader::new(child.stdout.take().unwrap());
         let lines = stdout.lines().map(Result::unwrap);
         let urls: Vec<_> = lines.take_while(|line| line != "ready").collect();
-        assert_eq!(urls.len(), 2);
+        assert_eq!(urls.len(), 3);
         Self {
             folder,
             child,
@@ -103,19 +112,22 @@ impl Drop for Program {
 /// Another certificate and key in the place of those that are there.
 fn make(folder: &tempfile::TempDir) {
     let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
-    let key = made.signing_key.serialize_pem();
-    for (name, text) in [("key.pem", key), ("cert.pem", made.cert.pem())] {
-        let new = folder.path().join("new");
-        fs::write(&new, text).unwrap();
-        fs::rename(new, folder.path().join(name)).unwrap();
-    }
+    replace(folder, "key.pem", &made.signing_key.serialize_pem());
+    replace(folder, "cert.pem", &made.cert.pem());
+}
+
+/// A whole file in the place of another.
+fn replace(folder: &tempfile::TempDir, name: &str, text: &str) {
+    let new = folder.path().join("new");
+    fs::write(&new, text).unwrap();
+    fs::rename(new, folder.path().join(name)).unwrap();
 }
 
 fn configure(folder: &tempfile::TempDir, watch: bool, more: &str) {
     let at = |name: &str| folder.path().join(name).display().to_string();
     let (certificate, key) = (at("cert.pem"), at("key.pem"));
     let text = format!(
-        "listen = [\"tls://127.0.0.1:0\", \"quic://127.0.0.1:0\"]\n\
+        "listen = [\"tls://127.0.0.1:0\", \"quic://127.0.0.1:0\", \"wss://127.0.0.1:0/mqtt\"]\n\
          [tls]\ncertificate = \"{certificate}\"\nkey = \"{key}\"\n\
          [reload]\nwatch = {watch}\n{more}"
     );
@@ -172,4 +184,117 @@ async fn certificates_that_were_replaced_are_taken_without_a_signal() {
         program.says("were read again");
     })
     .await;
+}
+
+/// Publishers and their subscriber over one transport, as fast as they can.
+struct Load {
+    stop: Arc<AtomicBool>,
+    writer: Client,
+    topic: String,
+    /// How many were acknowledged, of each.
+    publishers: JoinSet<u64>,
+    /// How many came.
+    reader: JoinHandle<u64>,
+}
+
+impl Load {
+    /// Messages that are under way at a time.
+    const AT_ONCE: usize = 16;
+
+    async fn start(program: &Program, url: &str, topic: &str) -> Self {
+        let client = || program.client(url).reconnect(Reconnect::never()).build();
+        let (writer, reader) = (client().await.unwrap(), client().await.unwrap());
+        let filter = format!("load/{topic}/+");
+        let messages = reader.subscribe(&*filter, QoS::AtLeastOnce).await.unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut publishers = JoinSet::new();
+        for publisher in 0..Self::AT_ONCE {
+            let (writer, stop) = (writer.clone(), Arc::clone(&stop));
+            let topic = format!("load/{topic}/{publisher}");
+            publishers.spawn(async move {
+                let mut number = 0_u64;
+                while !stop.load(Ordering::Relaxed) {
+                    let payload = number.to_le_bytes().to_vec();
+                    let sent = writer.publish(&*topic, payload, QoS::AtLeastOnce).await;
+                    sent.expect("the connection stays");
+                    number += 1;
+                }
+                number
+            });
+        }
+        Self {
+            stop,
+            writer,
+            topic: topic.to_owned(),
+            publishers,
+            reader: tokio::spawn(Self::read(reader, messages)),
+        }
+    }
+
+    /// Takes each publisher's messages, none missing and none twice, until there is one of nobody's.
+    async fn read(reader: Client, mut messages: Subscription) -> u64 {
+        let mut next = [0_u64; Self::AT_ONCE];
+        loop {
+            let message = tokio::time::timeout(PATIENCE, messages.recv()).await;
+            let message = message.expect("a message").expect("the connection stays");
+            let publisher: usize = message.topic.rsplit('/').next().unwrap().parse().unwrap();
+            let Some(next) = next.get_mut(publisher) else {
+                break;
+            };
+            assert_eq!(*message.payload, next.to_le_bytes());
+            *next += 1;
+        }
+        drop(reader);
+        next.iter().sum()
+    }
+
+    /// How many messages came: all that were acknowledged.
+    async fn end(self) -> u64 {
+        self.stop.store(true, Ordering::Relaxed);
+        let acknowledged: u64 = self.publishers.join_all().await.into_iter().sum();
+        let last = format!("load/{}/{}", self.topic, Self::AT_ONCE);
+        let sent = self.writer.publish(last, "", QoS::AtLeastOnce).await;
+        sent.unwrap();
+        assert_eq!(self.reader.await.unwrap(), acknowledged);
+        acknowledged
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_reloads_under_load_drop_nobody() {
+    const ROUNDS: usize = 100;
+    let rules = |open: usize| format!("topic readwrite load/#\ntopic write open-{open}\n");
+    let folder = tempfile::tempdir().unwrap();
+    replace(&folder, "acl", &rules(ROUNDS));
+    let auth = format!(
+        "[auth]\nallow_anonymous = true\nacl_file = \"{}\"\n",
+        folder.path().join("acl").display()
+    );
+    let program = Program::start_in(folder, false, &auth);
+    let began = Instant::now();
+    let mut loads = Vec::new();
+    for (number, url) in program.urls.iter().enumerate() {
+        loads.push(Load::start(&program, url, &number.to_string()).await);
+    }
+    for round in 0..ROUNDS {
+        make(&program.folder);
+        replace(&program.folder, "acl", &rules(round));
+        program.hang_up();
+        program.says("users and rules were read again");
+        for url in &program.urls {
+            // It knows the new certificate alone.
+            let new = program.client(url).build().await.unwrap();
+            let closed = (round + ROUNDS) % (ROUNDS + 1);
+            for (name, may) in [(round, true), (closed, false)] {
+                let topic = format!("open-{name}");
+                let sent = new.publish(topic, "", QoS::AtLeastOnce).await;
+                assert_eq!(sent.is_ok(), may, "{round}: {sent:?}");
+            }
+        }
+    }
+    for (load, url) in loads.into_iter().zip(&program.urls) {
+        let messages = load.end().await;
+        println!("{url}: {messages} messages in {:?}", began.elapsed());
+        assert!(messages > 0);
+    }
 }
