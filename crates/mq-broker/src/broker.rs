@@ -433,6 +433,7 @@ impl Acceptor {
         handshake: OwnedSemaphorePermit,
     ) {
         let peer = incoming.peer_address();
+        let under_way = Counted::new(&self.hub.metrics.handshakes);
         let open = tokio::time::timeout(self.settings.handshake_timeout, incoming.handshake());
         let open = tokio::select! {
             open = open => open,
@@ -451,22 +452,26 @@ impl Acceptor {
                 return debug!(?peer, "handshake timed out");
             }
         };
-        drop(handshake);
+        drop((handshake, under_way));
         metrics.accepted.add(1);
-        let counted = [&self.hub.metrics.connections, &metrics.connections].map(|open| {
-            open.add(1);
-            Open(open)
-        });
+        let counted = [&self.hub.metrics.connections, &metrics.connections].map(Counted::new);
         let (hub, settings) = (Arc::clone(&self.hub), self.settings);
         conn::serve(link, hub, Arc::clone(&metrics), settings, self.shutdown).await;
         drop(counted);
     }
 }
 
-/// Counts a connection that is open, whichever way its task ends.
-struct Open<'a>(&'a Gauge);
+/// Counts a connection for as long as it lives, whichever way its task ends.
+struct Counted<'a>(&'a Gauge);
 
-impl Drop for Open<'_> {
+impl<'a> Counted<'a> {
+    fn new(gauge: &'a Gauge) -> Self {
+        gauge.add(1);
+        Self(gauge)
+    }
+}
+
+impl Drop for Counted<'_> {
     fn drop(&mut self) {
         self.0.sub(1);
     }

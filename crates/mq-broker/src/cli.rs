@@ -8,7 +8,7 @@ use sd_notify::NotifyState;
 use tracing::{info, warn};
 
 use crate::{
-    Broker, Config, Error, Reload, Settings, StoreFile,
+    Broker, Config, Error, Reload, Settings, StoreFile, descriptors,
     tidy::{self, Tidy},
 };
 pub use crate::{commands::Command, manual::write_manual};
@@ -108,6 +108,7 @@ pub fn run(args: &BrokerArgs) -> anyhow::Result<()> {
     init_logging();
     tidy::refuse_huge_pages();
     let settings = args.settings()?;
+    descriptors::make_room(settings.max_connections);
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     if let Some(threads) = args.threads {
         runtime.worker_threads(threads.get());

@@ -42,6 +42,7 @@ mod clock;
 mod commands;
 mod config;
 mod conn;
+mod descriptors;
 mod error;
 mod files;
 mod hub;

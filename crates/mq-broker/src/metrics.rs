@@ -38,12 +38,14 @@ impl Gauge {
     }
 }
 
-/// What the broker counts: things that are there now (`connections`, `sessions`, `subscriptions`,
-/// `retained`) and things that have happened since its start (the others).
+/// What the broker counts: things that are there now (`connections`, `handshakes`, `sessions`,
+/// `subscriptions`, `retained`) and things that have happened since its start (the others).
 #[derive(Debug, Default)]
 pub struct Metrics {
     /// Links that are open: past the handshake, before and after CONNECT.
     pub connections: Gauge,
+    /// Links that are not open yet: in their handshake, or not heard of since.
+    pub handshakes: Gauge,
     /// Links that were refused because too many were open, in their handshake, or from one address.
     pub refused: Gauge,
     /// QUIC clients that had to prove their address first, as many handshakes were under way.

@@ -248,7 +248,7 @@ const CROWD_URL: &str = "MQ_CROWD_URL";
 const CROWD_CA: &str = "MQ_CROWD_CA";
 
 /// `MQ_SILENT` clients that come, `MQ_SILENT_PER_S` of them a second, and stay: in a process of
-/// their own and of the lowest priority, since in earnest they compute elsewhere.
+/// their own which runs when nobody else wants a processor, since in earnest they compute elsewhere.
 struct Crowd {
     process: Child,
     lines: std::io::Lines<BufReader<ChildStdout>>,
@@ -256,8 +256,8 @@ struct Crowd {
 
 impl Crowd {
     fn new(broker: &Broker) -> Self {
-        let mut process = Command::new("nice")
-            .args(["-n", "19"])
+        let mut process = Command::new("chrt")
+            .args(["--idle", "0"])
             .arg(std::env::current_exe().unwrap())
             .args(["--exact", "crowd", "--ignored", "--nocapture"])
             .env(CROWD_URL, &broker.url)

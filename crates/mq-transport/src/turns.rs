@@ -15,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// times what a message takes. Clients that come in a crowd would fill the queues of all workers
 /// with them, and the messages of those who are there would wait behind. So handshakes queue up
 /// among themselves: a worker has at most one ahead of a message, and half of the workers have none.
-/// Waiting for the peer takes no turn.
+/// Waiting for the peer takes no turn, and after each the processor is offered to others.
 #[derive(Clone)]
 pub struct HandshakeTurns(Arc<Semaphore>);
 
@@ -34,8 +34,13 @@ impl HandshakeTurns {
             waiting: None,
         };
         std::future::poll_fn(|cx| {
-            let _mine = ready!(turn.poll(cx));
-            work.as_mut().poll(cx)
+            let mine = ready!(turn.poll(cx));
+            let done = work.as_mut().poll(cx);
+            drop(mine);
+            // Whoever waits for this processor, or for a lock that was held, comes first: the kernel
+            // would let a worker with a queue of handshakes compute for milliseconds on end.
+            std::thread::yield_now();
+            done
         })
         .await
     }

@@ -31,6 +31,9 @@ type OfListener = fn(&ListenerMetrics) -> u64;
 
 /// What is there now.
 const GAUGES: &[(&str, &str, Field)] = &[
+    ("handshakes", "Connections in their handshake", |all| {
+        &all.handshakes
+    }),
     ("sessions", "Sessions, connected or not", |all| {
         &all.sessions
     }),
