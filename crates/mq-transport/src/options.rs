@@ -392,8 +392,8 @@ pub struct AckFrequency {
 pub struct SocketOptions {
     /// Bytes of the kernel's send buffer. Default: none, the kernel sizes it.
     pub send_buffer: Option<usize>,
-    /// Bytes of the kernel's receive buffer. Default: none, the kernel sizes it. A busy UDP server
-    /// wants some MiB, and `net.core.rmem_max` to allow them.
+    /// Bytes of the kernel's receive buffer. Default: none, the kernel sizes it; a QUIC server's is
+    /// 4 MiB, or what `net.core.rmem_max` allows.
     pub receive_buffer: Option<usize>,
     /// Linux: the network namespace that sockets are made in, such as `/run/netns/blue` or
     /// `/proc/1234/ns/net`, and which they stay in. Default: none, that of the calling thread.

@@ -5,7 +5,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
 };
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::{Address, CongestionControl, Error, SocketOptions};
@@ -84,6 +84,16 @@ pub(crate) fn bind_udp(
     prepare(&socket, local, options)?;
     socket.bind(&local.into())?;
     Ok(socket.into())
+}
+
+/// What a server's UDP socket is to hold until it is read.
+const SERVER_RECEIVE_BUFFER: usize = 4 << 20;
+
+/// Has a server's UDP socket hold more than the kernel's default, some 90 datagrams: what a crowd of new
+/// clients sends would fill it, and what all others send would be lost. The kernel gives what it
+/// allows, `net.core.rmem_max` on Linux; less is no mistake.
+pub(crate) fn hold_more(socket: &std::net::UdpSocket) {
+    let _ = SockRef::from(socket).set_recv_buffer_size(SERVER_RECEIVE_BUFFER);
 }
 
 /// A UDP socket that takes datagrams, and news of them, from `peer` alone. Sends nothing.

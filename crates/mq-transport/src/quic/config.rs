@@ -27,7 +27,7 @@ use super::{
 use crate::{
     Address, CongestionControl, ConnectOptions, Error, HandshakeTurns, ListenOptions, QuicOptions,
     Scheme, SocketOptions,
-    socket::{bind_udp, disable_udp_gro, listen_error, unspecified},
+    socket::{bind_udp, disable_udp_gro, hold_more, listen_error, unspecified},
     ticket::{HeldTickets, Scope},
     tls::{ServerTls, server_config, with_held_tickets},
 };
@@ -268,9 +268,12 @@ fn endpoint(
     local: SocketAddr,
     server: Option<(ServerConfig, Option<ResetKey>)>,
     quic: &QuicOptions,
-    socket: &SocketOptions,
+    options: &SocketOptions,
 ) -> Result<Endpoint, Error> {
-    let socket = bind_udp(local, socket)?;
+    let socket = bind_udp(local, options)?;
+    if server.is_some() && options.receive_buffer.is_none() {
+        hold_more(&socket);
+    }
     let mut config = EndpointConfig::default();
     let (server, reset) = server.unzip();
     if let Some(reset) = reset.flatten() {
