@@ -3,6 +3,7 @@
 //! ```text
 //!   link on each shaped interface ─> broker ─> subscriber ─> publisher ─> logs ─> joined by number
 //!   clocks compared before ──────────────────────────────────────── and after
+//!                                  the publisher's meter read
 //! ```
 //!
 //! Each run has its agents to itself, and lets them go at its end: they clean up, also after a run that
@@ -441,7 +442,7 @@ impl Crew {
         })
     }
 
-    /// Asks these hosts for the time, so many times.
+    /// Asks these hosts for the time, so many times, and all others whether they are there.
     async fn compare_clocks(&mut self, hosts: &[&str], times: usize) -> anyhow::Result<()> {
         for _ in 0..times {
             for host in hosts {
@@ -449,6 +450,13 @@ impl Crew {
                 let exchange = self.at(host)?.clock(&own).await?;
                 let all = self.comparisons.entry((*host).to_owned()).or_default();
                 all.push(exchange);
+            }
+            if self.heard.elapsed() > STAY {
+                self.look_at_lasting().await?;
+                for agent in self.agents.values_mut() {
+                    agent.stay().await?;
+                }
+                self.heard = Instant::now();
             }
             tokio::time::sleep(PAUSE).await;
         }
@@ -553,13 +561,6 @@ impl Crew {
             }
             if began.elapsed() > patience {
                 bail!("host {host} has not finished within {patience:?}");
-            }
-            if self.heard.elapsed() > STAY {
-                self.look_at_lasting().await?;
-                for agent in self.agents.values_mut() {
-                    agent.stay().await?;
-                }
-                self.heard = Instant::now();
             }
             self.compare_clocks(clocks, 1).await?;
             tokio::time::sleep(LOOK).await;

@@ -16,7 +16,7 @@ use nix::{
 use crate::{BOOTED, GUEST, KILLS, MQBENCH, ONLY, PASSED, guest::MODULES};
 
 /// Twice what it takes on a busy machine.
-const TIMEOUT: Duration = Duration::from_mins(5);
+const TIMEOUT: Duration = Duration::from_mins(9);
 
 /// The same for each kill that is asked for.
 const OF_A_KILL: Duration = Duration::from_mins(1);
