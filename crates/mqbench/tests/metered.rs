@@ -250,6 +250,9 @@ fn a_meter_that_is_not_there_ends_a_campaign_before_a_run_is_recorded() {
     assert!(!place.out().join("records/s22-fig10.jsonl").exists());
     let said = program::usage_mistake(&["campaign", "resume", out, "--meter", "watt"]);
     assert!(said.contains("`watt` is no meter"), "{said}");
+    let of_both = ["--hosts", "hosts.toml", "--meter", "rapl"];
+    let said = program::usage_mistake(&[&["campaign", "resume", out], &of_both[..]].concat());
+    assert!(said.contains("cannot be used with"), "{said}");
     let said = program::mistake(&["campaign", "resume", out, "--meter", "model:pi-9"]);
     assert!(said.contains("there are pi-3b"), "{said}");
 }

@@ -22,11 +22,12 @@ use anyhow::{Context as _, bail};
 use mq_netem::{Direction, Link};
 use serde::{Deserialize, Serialize};
 
-use super::{cell::Cell, file::line, meter::Probe};
-use crate::{
-    cmd::energy::{Instrument, Spec},
-    testbed::Topology,
-};
+#[cfg(target_os = "linux")]
+use super::meter::Probe;
+use super::{cell::Cell, file::line};
+#[cfg(target_os = "linux")]
+use crate::cmd::energy::Instrument;
+use crate::{cmd::energy::Spec, testbed::Topology};
 
 /// The machines of a testbed.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -56,9 +57,10 @@ pub(crate) struct Machine {
     amps: Option<f64>,
 }
 
+#[cfg(target_os = "linux")]
 impl Machine {
     /// One that does nothing, for tests.
-    #[cfg(all(test, target_os = "linux"))]
+    #[cfg(test)]
     pub(crate) fn at(address: IpAddr, interface: &str, meter: &str) -> Self {
         Self {
             name: "some".to_owned(),

@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use mq_measure::{
     Samples, Warning,
-    energy::{Basis, Meter, Note, Recording, Window, average_power_uw, dmm::Dmm},
+    energy::{Basis, Meter, Note, Recording, Window, average_power_uw},
 };
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +27,7 @@ use crate::{
 pub(crate) const METRICS: [&str; 3] = ["energy_j", "power_w", "energy_per_message_uj"];
 
 /// How long a multimeter may take to say who it is.
+#[cfg(target_os = "linux")]
 const ANSWER: Duration = Duration::from_secs(5);
 
 /// How long a multimeter goes on by itself after the time that a run is expected to take.
@@ -98,9 +99,10 @@ impl Journals {
 
 impl Probe {
     /// Whether a multimeter is there and says who it is; of others it is not known.
+    #[cfg(target_os = "linux")]
     pub(crate) async fn answers(&self) -> anyhow::Result<()> {
         if let Spec::Dmm(address) = self.spec.clone() {
-            let identify = move || Dmm::identify(&address, ANSWER);
+            let identify = move || mq_measure::energy::dmm::Dmm::identify(&address, ANSWER);
             let found = tokio::task::spawn_blocking(identify).await;
             found.context("the meter's thread failed")??;
         }

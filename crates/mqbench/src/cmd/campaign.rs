@@ -76,19 +76,18 @@ struct OnHosts {
         long,
         value_name = "METER",
         default_value = "model",
-        conflicts_with = "hosts",
         help = format!("What the energy of runs is from: {}", Spec::HELP)
     )]
     meter: Spec,
     /// The supply's voltage, for a multimeter
-    #[arg(long, value_name = "VOLT", conflicts_with = "hosts")]
+    #[arg(long, value_name = "VOLT")]
     volts: Option<f64>,
     /// The current that has to fit into a multimeter's range [default: 3]
-    #[arg(long, value_name = "AMPERE", conflicts_with = "hosts")]
+    #[arg(long, value_name = "AMPERE")]
     amps: Option<f64>,
-    /// On real machines: have their agents do the work
+    /// On real machines: have their agents do the work. Their file names the meter
     #[cfg(target_os = "linux")]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["meter", "volts", "amps"])]
     hosts: Option<PathBuf>,
     #[cfg(target_os = "linux")]
     #[command(flatten)]

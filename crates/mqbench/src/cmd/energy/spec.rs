@@ -91,6 +91,7 @@ impl Spec {
         "model[:PROFILE], rapl, hwmon[:NAME], iio[:NAME], dmm:HOST[:PORT]";
 
     /// Whether it is read from where a campaign is started, and not on the machine that it is of.
+    #[cfg(target_os = "linux")]
     pub(crate) fn is_apart(&self) -> bool {
         matches!(self, Self::Dmm(_) | Self::Csv(_))
     }
