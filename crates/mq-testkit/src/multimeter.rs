@@ -107,7 +107,20 @@ impl Multimeter {
     /// If loopback cannot be listened on.
     #[must_use]
     pub fn start(model: MultimeterModel, current_a: impl Fn(f64) -> f64 + Send + 'static) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback is there");
+        Self::start_at((Ipv4Addr::LOCALHOST, 0).into(), model, current_a)
+    }
+
+    /// The same at an address that is known before: one that was there can be there again.
+    ///
+    /// # Panics
+    /// If that cannot be listened at.
+    #[must_use]
+    pub fn start_at(
+        address: SocketAddr,
+        model: MultimeterModel,
+        current_a: impl Fn(f64) -> f64 + Send + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind(address).expect("the address can be listened at");
         let address = listener.local_addr().expect("it is bound");
         let state = Arc::new(Mutex::new(State::new(model, Box::new(current_a))));
         let stop = Arc::new(AtomicBool::new(false));

@@ -23,15 +23,16 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// lossy links that is part of what is measured.
 pub(crate) const BROKER_CONFIGURATION: &str = "[limits]\nhandshake_timeout_s = 120\n";
 
-/// A certificate for this machine's own names, made for one run and trusted by it; and the broker's
-/// configuration, beside it.
+/// A certificate for this machine's own names, made for one run and trusted by it.
 #[derive(Debug)]
-pub(crate) struct TestCertificate {
-    directory: tempfile::TempDir,
+pub(crate) struct Certificate {
+    /// PEM, as the key is.
+    pub(crate) chain: String,
+    pub(crate) key: String,
 }
 
-impl TestCertificate {
-    /// For this machine's own names, and for the addresses of an emulated network.
+impl Certificate {
+    /// For this machine's own names, and for the addresses of another network.
     pub(crate) fn make(addresses: impl Iterator<Item = IpAddr>) -> anyhow::Result<Self> {
         let own = ["localhost", "127.0.0.1", "::1"].map(String::from);
         let names: Vec<_> = own
@@ -40,10 +41,26 @@ impl TestCertificate {
             .collect();
         let made = rcgen::generate_simple_self_signed(names)
             .context("cannot make a certificate for the run")?;
+        Ok(Self {
+            chain: made.cert.pem(),
+            key: made.signing_key.serialize_pem(),
+        })
+    }
+}
+
+/// A certificate in files that end with the value, and the broker's configuration beside it.
+#[derive(Debug)]
+pub(crate) struct TestCertificate {
+    directory: tempfile::TempDir,
+}
+
+impl TestCertificate {
+    /// As [`Certificate::make`].
+    pub(crate) fn make(addresses: impl Iterator<Item = IpAddr>) -> anyhow::Result<Self> {
+        let made = Certificate::make(addresses)?;
         let directory = tempfile::tempdir().context("cannot make a temporary directory")?;
-        std::fs::write(directory.path().join("cert.pem"), made.cert.pem())?;
-        let key = made.signing_key.serialize_pem();
-        std::fs::write(directory.path().join("key.pem"), key)?;
+        std::fs::write(directory.path().join("cert.pem"), made.chain)?;
+        std::fs::write(directory.path().join("key.pem"), made.key)?;
         std::fs::write(directory.path().join("broker.toml"), BROKER_CONFIGURATION)?;
         Ok(Self { directory })
     }

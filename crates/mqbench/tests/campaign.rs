@@ -2,7 +2,6 @@
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(clippy::print_stdout, reason = "a skipped test says so")]
 
 mod program;
 
@@ -13,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use program::skipped;
 use serde_json::Value;
 
 /// Sixteen cells of a second or so.
@@ -46,16 +46,6 @@ fn output(args: &[&str]) -> Output {
 
 fn mistake(args: &[&str]) -> String {
     program::mistake(&[&["campaign"], args].concat())
-}
-
-/// Where the machine has no namespaces, it says so.
-fn skipped(stderr: &[u8]) -> bool {
-    let said = String::from_utf8_lossy(stderr);
-    let skipped = said.contains("namespaces");
-    if skipped {
-        println!("SKIPPED: {said}");
-    }
-    skipped
 }
 
 fn records(out: &Path) -> Vec<Value> {

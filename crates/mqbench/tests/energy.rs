@@ -51,6 +51,11 @@ fn mistakes_are_one_line() {
             &["calibrate", runs, "--terms", "watt"],
             "there is no `watt`: there are idle_power_uw",
         ),
+        // Port 1 is nobody's: no journal is named that will never be there.
+        (
+            &["measure", "--meter", "dmm:127.0.0.1:1", "--for", "1s"],
+            "127.0.0.1:1: ",
+        ),
         (
             &["measure", "--", "no-such-program"],
             "cannot run no-such-program",

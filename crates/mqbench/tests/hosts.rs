@@ -12,6 +12,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
+use mq_testkit::{FakeSys, Multimeter, MultimeterModel};
 use program::{mistake, mqbench};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -50,8 +51,8 @@ struct Agent {
 }
 
 impl Agent {
-    /// The publisher's clock is an hour behind the others'.
-    fn start(folder: &Path, name: &str, ip: &str) -> Self {
+    /// The publisher's clock is an hour behind the others'. Sensors are in `sys`.
+    fn start(folder: &Path, name: &str, ip: &str, sys: &Path) -> Self {
         let state = folder.join(name);
         let shift = if name == "publisher" {
             "-3600000000000"
@@ -60,6 +61,7 @@ impl Agent {
         };
         let mut process = Command::new(env!("CARGO_BIN_EXE_mqbench"))
             .env("MQBENCH_CLOCK_SHIFT", shift)
+            .env("MQBENCH_SYS", sys)
             .args(["agent", "run", "--listen", &format!("{ip}:0"), "--state"])
             .arg(&state)
             .stdout(Stdio::piped())
@@ -104,13 +106,19 @@ impl Testbed {
     ];
 
     fn new() -> Self {
+        Self::with_meter("", Path::new("/nothing"))
+    }
+
+    /// With this in the file under the publisher's host, and these sensors on all of them.
+    fn with_meter(meter: &str, sys: &Path) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let start = |(role, ip)| Agent::start(folder.path(), role, ip);
+        let start = |(role, ip)| Agent::start(folder.path(), role, ip, sys);
         let agents: Vec<_> = Self::HOSTS.into_iter().map(start).collect();
         let hosts = Self::HOSTS.iter().zip(&agents).map(|((role, ip), agent)| {
+            let meter = if *role == "publisher" { meter } else { "" };
             format!(
                 "[[host]]\nname = \"the {role}\"\nroles = [\"{role}\"]\nagent = \"{}\"\n\
-                 address = \"{ip}\"\ninterface = \"lo\"\n",
+                 address = \"{ip}\"\ninterface = \"lo\"\n{meter}",
                 agent.address
             )
         });
@@ -146,6 +154,15 @@ impl Testbed {
         let (hosts, identity) = (["--hosts", &hosts], ["--identity", &identity]);
         run(&[&file[..], &out, &hosts, &identity].concat())
     }
+
+    fn records(&self) -> Vec<Value> {
+        let records = self.folder.path().join("out/records/some.jsonl");
+        let records = std::fs::read_to_string(records).unwrap();
+        let lines = records.lines();
+        lines
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
 }
 
 #[test]
@@ -171,12 +188,7 @@ fn a_campaign_runs_over_three_hosts() {
     let bed = Testbed::new();
     bed.enrol();
     let said = bed.campaign(good);
-    let records =
-        std::fs::read_to_string(bed.folder.path().join("out/records/some.jsonl")).unwrap();
-    let records: Vec<Value> = records
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
+    let records = bed.records();
     assert!(
         said.contains("3 of 3 runs good") || records.len() > 3,
         "{said}"
@@ -195,6 +207,97 @@ fn a_campaign_runs_over_three_hosts() {
         let left = std::fs::read_dir(agent.state.join("work")).unwrap();
         assert_eq!(left.count(), 0);
     }
+}
+
+/// Records have this power, from that meter.
+fn measured(bed: &Testbed, meter: &str, watts: f64) {
+    bed.enrol();
+    bed.campaign(good);
+    for record in bed.records() {
+        let outcome = &record["outcome"];
+        assert_eq!(outcome["error"], Value::Null, "{record}");
+        assert_eq!(outcome["energy_meter"], meter, "{record}");
+        let metric = |name: &str| outcome["metrics"][name].as_f64().unwrap();
+        assert!((metric("power_w") - watts).abs() < 1e-3 * watts, "{record}");
+        let sent = &outcome["sending"];
+        let lasted = sent["to_ns"].as_f64().unwrap() - sent["from_ns"].as_f64().unwrap();
+        // Twenty messages, 10 ms apart.
+        assert!((0.19e9..2e9).contains(&lasted), "{record}");
+        let joules = watts * lasted / 1e9;
+        assert!(
+            (metric("energy_j") - joules).abs() < 2e-3 * joules,
+            "{record}"
+        );
+        let each = metric("energy_per_message_uj");
+        assert!((each - joules * 1e6 / 20.0).abs() < 2e-3 * each, "{record}");
+    }
+    let report = good(&["report", &bed.path("out"), "--markdown"]);
+    let says = format!("by {meter} (measured)");
+    assert!(report.contains(&says), "{report}");
+    // Roles of a meter are gone as well.
+    for agent in &bed.agents {
+        let left = std::fs::read_dir(agent.state.join("work")).unwrap();
+        assert_eq!(left.count(), 0);
+    }
+}
+
+#[test]
+fn a_multimeter_is_read_by_the_controller() {
+    let meter = Multimeter::start(MultimeterModel::K34465A, |_| 0.28);
+    let named = format!("dmm:{}", meter.address());
+    let line = format!("meter = \"{named}\"\nvolts = 5.1\n");
+    let bed = Testbed::with_meter(&line, Path::new("/nothing"));
+    measured(&bed, &named, 5.1 * 0.28);
+    for record in bed.records() {
+        let outcome = &record["outcome"];
+        let reading = &outcome["energy_reading"];
+        // The publisher's clock is an hour behind the one that the meter was read by.
+        let from = |window: &Value| window["from_ns"].as_u64().unwrap();
+        let apart = from(&reading["window"]) - from(&outcome["sending"]);
+        let uncertainty = reading["uncertainty_ns"].as_u64().unwrap();
+        assert!(apart.abs_diff(3_600_000_000_000) <= uncertainty, "{record}");
+        assert!(uncertainty < 100_000_000, "{record}");
+        let journal = reading["journal"].as_str().unwrap();
+        assert!(bed.folder.path().join("out/meters").join(journal).is_file());
+    }
+}
+
+#[test]
+fn a_sensor_is_read_by_the_agent_of_its_host() {
+    let sys = FakeSys::new().unwrap();
+    let power = [("power1_input", "1400000")];
+    sys.hwmon("hwmon0", "ina226", &power).unwrap();
+    let bed = Testbed::with_meter("meter = \"hwmon:ina226\"\n", sys.root());
+    measured(&bed, "hwmon:hwmon0", 1.4);
+    for record in bed.records() {
+        let outcome = &record["outcome"];
+        // By one clock, the publisher's.
+        let reading = &outcome["energy_reading"];
+        assert_eq!(reading["window"], outcome["sending"], "{record}");
+        assert_eq!(reading["journal"], Value::Null, "{record}");
+    }
+}
+
+#[test]
+fn a_meter_that_is_not_there_is_said_before_anything_begins() {
+    for (meter, says) in [
+        ("iio:ina226", "it has no meter iio:ina226"),
+        ("dmm:127.0.0.1:1", "its meter dmm:127.0.0.1:1: "),
+    ] {
+        let bed = Testbed::with_meter(&format!("meter = \"{meter}\"\n"), Path::new("/nothing"));
+        bed.enrol();
+        let said = bed.campaign(mistake_at_last);
+        assert!(said.contains(says), "{said}");
+        assert!(!bed.folder.path().join("out/records/some.jsonl").exists());
+    }
+}
+
+/// What is wrong, in the last line: what makes figures doubtful may stand before it.
+fn mistake_at_last(arguments: &[&str]) -> String {
+    let output = mqbench(arguments);
+    assert!(!output.status.success(), "{arguments:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    said.lines().last().unwrap().to_owned()
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Energy that a counter adds up, and that begins anew when the counter is full.
 
+use serde::{Deserialize, Serialize};
+
 use super::{Energy, Window, trace};
 use crate::num;
 
@@ -50,7 +52,8 @@ impl Unwrap {
 }
 
 /// Energy since the first look, over time.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Counted {
     points: Vec<(u64, f64)>,
     longest_step_ns: u64,

@@ -36,6 +36,7 @@ pub mod sysfs;
 pub mod trace;
 
 use std::fmt;
+use std::path::Path;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
@@ -59,6 +60,12 @@ pub trait Meter: Send {
     /// Whether it measures or computes.
     fn basis(&self) -> Basis {
         Basis::Measured
+    }
+
+    /// The file that its readings are kept in as they come, once it was started; `None` if whatever it
+    /// has read can be read again.
+    fn journal(&self) -> Option<&Path> {
+        None
     }
 
     /// Starts.
@@ -165,7 +172,8 @@ pub fn average_power_uw(energy_uj: f64, sending_ns: u64) -> Option<f64> {
 }
 
 /// What a meter found between its start and its stop.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Recording {
     /// Power or energy over time.
     pub series: Series,
@@ -196,7 +204,8 @@ impl Recording {
 }
 
 /// Values over time.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Series {
     /// Power, which has to be integrated.
     Power(Trace),

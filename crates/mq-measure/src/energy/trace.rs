@@ -1,10 +1,12 @@
 //! Power over time, and its integral.
 
+use serde::{Deserialize, Serialize};
+
 use super::{Energy, Window};
 use crate::{Error, num};
 
 /// The power at one time.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     /// When.
     pub t_ns: u64,
@@ -17,7 +19,8 @@ pub struct Point {
 /// Between two points power changes in a straight line, so that energy is the sum of trapezoids.
 /// Two points that are further apart than the longest step say nothing of what was between them:
 /// that is a gap.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Trace {
     points: Vec<Point>,
     longest_step_ns: u64,

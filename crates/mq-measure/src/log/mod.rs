@@ -20,7 +20,7 @@ mod write;
 
 pub use join::{Joined, join};
 pub use outcome::{Difference, OUTCOME_SCHEMA, Outcome};
-pub use read::{ReadLog, read_receive_log, read_send_log};
+pub use read::{ReadLog, parse_receive_log, parse_send_log, read_receive_log, read_send_log};
 pub use write::{FLUSH_EVERY, LogWriter};
 
 use std::collections::BTreeMap;

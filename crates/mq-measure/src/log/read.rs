@@ -1,7 +1,7 @@
 //! Reading a log back.
 
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use super::{LogMeta, ReceiveRecord, Record, SendRecord};
@@ -23,11 +23,19 @@ pub struct ReadLog<R> {
 /// # Errors
 /// [`Error::Io`]; [`Error::Format`] if it is not a send log; [`Error::Line`].
 pub fn read_send_log(path: &Path) -> Result<ReadLog<SendRecord>, Error> {
-    read(path, |line, [seq, intended, sent]| {
+    parse_send_log(open(path)?, path)
+}
+
+/// Reads a send log from anywhere; `name` is for messages.
+///
+/// # Errors
+/// As [`read_send_log`].
+pub fn parse_send_log(input: impl BufRead, name: &Path) -> Result<ReadLog<SendRecord>, Error> {
+    parse(input, name, |line, [seq, intended, sent]| {
         Ok(SendRecord {
-            seq: table::required(seq, "seq", path, line)?,
-            intended_ns: table::required(intended, "intended_ns", path, line)?,
-            sent_ns: table::required(sent, "sent_ns", path, line)?,
+            seq: table::required(seq, "seq", name, line)?,
+            intended_ns: table::required(intended, "intended_ns", name, line)?,
+            sent_ns: table::required(sent, "sent_ns", name, line)?,
         })
     })
 }
@@ -37,20 +45,35 @@ pub fn read_send_log(path: &Path) -> Result<ReadLog<SendRecord>, Error> {
 /// # Errors
 /// [`Error::Io`]; [`Error::Format`] if it is not a receive log; [`Error::Line`].
 pub fn read_receive_log(path: &Path) -> Result<ReadLog<ReceiveRecord>, Error> {
-    read(path, |line, [seq, received]| {
+    parse_receive_log(open(path)?, path)
+}
+
+/// Reads a receive log from anywhere; `name` is for messages.
+///
+/// # Errors
+/// As [`read_receive_log`].
+pub fn parse_receive_log(
+    input: impl BufRead,
+    name: &Path,
+) -> Result<ReadLog<ReceiveRecord>, Error> {
+    parse(input, name, |line, [seq, received]| {
         Ok(ReceiveRecord {
-            seq: table::required(seq, "seq", path, line)?,
-            received_ns: table::required(received, "received_ns", path, line)?,
+            seq: table::required(seq, "seq", name, line)?,
+            received_ns: table::required(received, "received_ns", name, line)?,
         })
     })
 }
 
-fn read<R: Record, const N: usize>(
+fn open(path: &Path) -> Result<BufReader<File>, Error> {
+    Ok(BufReader::new(File::open(path).map_err(Error::io(path))?))
+}
+
+fn parse<R: Record, const N: usize>(
+    input: impl BufRead,
     path: &Path,
     record: impl Fn(u64, table::Row<N>) -> Result<R, Error>,
 ) -> Result<ReadLog<R>, Error> {
-    let file = File::open(path).map_err(Error::io(path))?;
-    let table = table::read::<N>(BufReader::new(file), path, R::COLUMNS)?;
+    let table = table::read::<N>(input, path, R::COLUMNS)?;
     let first = table.comments.first().map_or("", String::as_str);
     let meta = LogMeta::parse(first, R::KIND).ok_or_else(|| Error::Format {
         path: path.to_owned(),

@@ -143,6 +143,15 @@ impl fmt::Display for Warning {
                 "the link's {quantity} is {measured} instead of {configured}; check for offloads \
                  and for other traffic"
             ),
+            Self::EnergyGaps {
+                missing_ns,
+                window_ns,
+            } => write!(
+                f,
+                "{} of {} were not measured, so there is no energy; look at the meter's notes",
+                Nanos(*missing_ns),
+                Nanos(*window_ns)
+            ),
             Self::DebugBuild => write!(f, "this is a debug build; measure with --release"),
             Self::CpuGovernor { governor } => write!(
                 f,

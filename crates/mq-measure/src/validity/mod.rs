@@ -142,6 +142,13 @@ pub enum Warning {
         /// As measured.
         measured: f64,
     },
+    /// The meter was not there all the time, so that there is no energy.
+    EnergyGaps {
+        /// How long it was not.
+        missing_ns: u64,
+        /// Of how long.
+        window_ns: u64,
+    },
     /// The program was built without optimisation.
     DebugBuild,
     /// The CPU changes its frequency while it is measured.

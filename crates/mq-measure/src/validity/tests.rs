@@ -182,6 +182,10 @@ fn each_warning_is_one_line_with_a_remedy_and_round_trips() {
             configured: 1.0,
             measured: 2.0,
         },
+        Warning::EnergyGaps {
+            missing_ns: 2,
+            window_ns: 9,
+        },
         Warning::DebugBuild,
         Warning::CpuGovernor {
             governor: "powersave".into(),

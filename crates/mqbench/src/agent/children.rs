@@ -20,15 +20,14 @@ use tokio::{
 
 use super::{folder::Folder, message::State, roles::Role};
 use crate::{
-    cmd::{net::HELD, subscribe::SUBSCRIBED},
+    cmd::{energy::READING, net::HELD, subscribe::SUBSCRIBED},
     sut::{BROKER_CONFIGURATION, announced},
 };
 
 /// How long a role may take to end in order.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// How long a role may take until it is ready; below the lease, for other agents hear nothing
-/// meanwhile.
+/// How long a role may take until it is ready.
 const START: Duration = Duration::from_secs(20);
 
 /// Between looks at whether a role is ready.
@@ -71,8 +70,13 @@ impl Children {
         }
     }
 
-    /// Begins with a role; returns its number, and the addresses of a broker.
-    pub(super) async fn start(&mut self, role: Role) -> anyhow::Result<(u32, Vec<String>)> {
+    /// Begins with a role; returns its number, and the addresses of a broker. Waits for it no longer than
+    /// until whoever wants it has `gone`.
+    pub(super) async fn start(
+        &mut self,
+        role: Role,
+        gone: impl Future<Output = ()>,
+    ) -> anyhow::Result<(u32, Vec<String>)> {
         if self.running.len() >= MOST {
             bail!("{MOST} roles are running already");
         }
@@ -99,8 +103,13 @@ impl Children {
             .spawn()
             .with_context(|| format!("cannot start {}", self.program.display()))?;
         let mut running = Running { child, role, said };
-        let ready = timeout(START, running.ready()).await;
-        match ready.unwrap_or_else(|_| Err(anyhow!("it was not ready in time"))) {
+        let ready = tokio::select! {
+            ready = timeout(START, running.ready()) => {
+                ready.unwrap_or_else(|_| Err(anyhow!("it was not ready in time")))
+            }
+            () = gone => Err(anyhow!("nobody waits for it any more")),
+        };
+        match ready {
             Ok(addresses) => {
                 self.running.insert(id, running);
                 Ok((id, addresses))
@@ -154,8 +163,8 @@ impl Children {
 }
 
 impl Running {
-    /// Waits until a broker listens, and returns where; until a link is on its interface; or until a
-    /// subscriber has subscribed.
+    /// Waits until a broker listens, and returns where; until a link is on its interface, a
+    /// subscriber has subscribed, or a meter is read.
     async fn ready(&mut self) -> anyhow::Result<Vec<String>> {
         let says = match self.role {
             Role::Broker { .. } => {
@@ -165,6 +174,7 @@ impl Running {
             Role::Publisher { .. } => return Ok(Vec::new()),
             Role::Subscriber { .. } => SUBSCRIBED,
             Role::Link { .. } => HELD,
+            Role::Meter { .. } => READING,
         };
         while !last(&self.said).ends_with(says) {
             let ended = self.child.try_wait().context("cannot look at a role")?;

@@ -1,6 +1,6 @@
 //! The controller's side.
 
-use std::{net::SocketAddr, path::Path};
+use std::{net::SocketAddr, path::Path, time::Duration};
 
 use anyhow::{Context as _, bail};
 use mq_measure::clock::Exchange;
@@ -17,6 +17,13 @@ use super::{
     roles::Role,
 };
 use crate::wall::WallClock;
+
+/// How often a connection shows that this side is there while it waits for an answer: below the shortest
+/// lease. Who is there and says nothing is not waited for longer than the lease all the same.
+const ALIVE: Duration = Duration::from_millis(300);
+
+/// How long an agent may take to answer: it is on a network that is there to ask it.
+const CONNECT: Duration = Duration::from_secs(10);
 
 /// Pieces of files.
 const PIECE: usize = 64 << 10;
@@ -217,10 +224,12 @@ pub(super) fn options(trust: Trust, identity: Option<ClientIdentity>) -> Connect
         identity,
         server_name: Some(SERVER_NAME.to_owned()),
         alpn: vec![PROTOCOL.to_vec()],
+        connect_timeout: CONNECT,
         // Who asks is looked at each time.
         resumption: false,
         ..ConnectOptions::default()
     };
     options.quic.idle_timeout = Some(LEASE);
+    options.quic.keep_alive_interval = Some(ALIVE);
     options
 }

@@ -73,6 +73,9 @@ pub(crate) struct Report {
     pub(crate) free_bytes: Option<u64>,
     /// A Raspberry Pi's word for under-voltage and throttling, `0` if there was none since its start.
     pub(crate) throttled: Option<String>,
+    /// Meters that hang on it, such as `iio:ina226`, by every name that they have.
+    #[serde(default)]
+    pub(crate) meters: Vec<String>,
 }
 
 /// What became of a role.

@@ -1,12 +1,13 @@
 //! What an agent does for its controller: this program's own commands, and no others.
 
 use clap::ValueEnum as _;
+use mq_measure::energy::profile::Profile;
 use mq_netem::Link;
 use mq_transport::{Address, CongestionControl};
 use serde::{Deserialize, Serialize};
 
 use super::folder::Name;
-use crate::{args::MqttVersion, campaign::hosts::Way};
+use crate::{args::MqttVersion, campaign::hosts::Way, cmd::energy::Spec};
 
 /// A role, with all that its command is told. Files are names in the work folder.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -42,6 +43,12 @@ pub(crate) enum Role {
         /// A shipped link with its changes, such as `s22/wifi@loss=5%`.
         link: String,
         direction: Way,
+    },
+    /// `mqbench energy record`: a meter that hangs on this host
+    Meter {
+        meter: Spec,
+        /// What it found.
+        log: Name,
     },
 }
 
@@ -134,6 +141,24 @@ impl Role {
                     link.clone(),
                 ])
             }
+            Self::Meter { meter, log } => {
+                match meter {
+                    Spec::Rapl | Spec::Sensor(..) => {}
+                    Spec::Model(profile) if Profile::shipped().any(|name| name == profile) => {}
+                    Spec::Model(_) => {
+                        return Err(format!("{meter} does not ship: an agent reads no profiles"));
+                    }
+                    Spec::Dmm(_) | Spec::Csv(_) => {
+                        return Err(format!("{meter} does not hang on this host"));
+                    }
+                }
+                Ok(vec![
+                    "energy".to_owned(),
+                    "record".to_owned(),
+                    format!("--meter={meter}"),
+                    format!("--log={}", log.as_str()),
+                ])
+            }
         }
     }
 
@@ -216,6 +241,13 @@ mod tests {
         }
     }
 
+    fn meter(meter: &str) -> Role {
+        Role::Meter {
+            meter: meter.parse().unwrap(),
+            log: name("energy.json"),
+        }
+    }
+
     #[test]
     fn a_role_is_a_command_of_this_program() {
         let publisher = Role::Publisher {
@@ -241,6 +273,11 @@ mod tests {
         };
         let command = link.command().unwrap().join(" ");
         assert_eq!(command, "net apply --direction=up eth0 s22/wifi@loss=5%");
+        let command = meter("iio:ina226").command().unwrap().join(" ");
+        assert_eq!(
+            command,
+            "energy record --meter=iio:ina226 --log=energy.json"
+        );
     }
 
     #[test]
@@ -255,6 +292,9 @@ mod tests {
             (link("eth0; reboot", "s22/wifi"), "no interface"),
             (link("eth0", "/etc/shadow.toml"), "does not ship"),
             (link("eth0", "--keep"), "--keep"),
+            (meter("csv:/etc/shadow"), "does not hang on this host"),
+            (meter("dmm:10.0.0.9"), "does not hang on this host"),
+            (meter("model:/etc/shadow.toml"), "does not ship"),
         ] {
             let error = role.command().unwrap_err();
             assert!(error.contains(says), "{error}");

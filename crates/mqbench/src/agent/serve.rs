@@ -23,7 +23,7 @@ use super::{
     message::{Reply, Report, Request},
 };
 use crate::{
-    cmd::clock::error_bound_ns,
+    cmd::{clock::error_bound_ns, energy::hanging_here},
     sut::this_software,
     wall::{WallClock, host},
 };
@@ -31,8 +31,8 @@ use crate::{
 /// How long somebody may take to say who it is.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// How long a controller waits for one that is leaving.
-const TURN: Duration = Duration::from_secs(1);
+/// How long a controller waits for one that is leaving, whose links are put back.
+const TURN: Duration = Duration::from_secs(3);
 
 /// Connections at once: a controller, and some that have no business here.
 const CONNECTIONS: usize = 16;
@@ -244,7 +244,9 @@ impl Session {
             }),
             Request::Clock {} | Request::Enrol { .. } => Ok(refused("not now")),
             Request::Start { role } => {
-                let started = self.children.start(role).await;
+                // Nothing is said out of turn: whatever comes now is the end.
+                let gone = async { drop(channel.receive().await) };
+                let started = self.children.start(role, gone).await;
                 started.map(|(id, addresses)| Reply::Started { id, addresses })
             }
             Request::Look { id } => {
@@ -347,6 +349,7 @@ async fn report(work: &Path) -> Report {
         interfaces: interfaces(),
         free_bytes: free_bytes(work),
         throttled: throttled(),
+        meters: hanging_here(),
     }
 }
 

@@ -311,13 +311,11 @@ async fn a_role_runs_until_it_is_stopped() {
     assert!(!listens(&addresses[0]));
 }
 
-#[tokio::test]
-async fn a_role_that_fails_says_why() {
-    let place = Place::new(LEASE).await;
-    let mut agent = place.asked().await;
-    let subscriber = Role::Subscriber {
+/// Of the broker at this address.
+fn subscriber(broker: &str) -> Role {
+    Role::Subscriber {
         client: roles::Client {
-            broker: "mqtt://127.0.0.1:1".to_owned(),
+            broker: format!("mqtt://{broker}"),
             topic: "t".to_owned(),
             run: "r".to_owned(),
             qos: 0,
@@ -329,13 +327,37 @@ async fn a_role_that_fails_says_why() {
         count: 1,
         idle_ns: 1_000_000_000,
         log: name("receive.csv"),
-    };
-    let said = agent.start(subscriber).await.unwrap_err().to_string();
+    }
+}
+
+#[tokio::test]
+async fn a_role_that_fails_says_why() {
+    let place = Place::new(LEASE).await;
+    let mut agent = place.asked().await;
+    let started = agent.start(subscriber("127.0.0.1:1")).await;
+    let said = started.unwrap_err().to_string();
     assert!(
         said.contains("127.0.0.1:1") && said.lines().count() == 1,
         "{said}"
     );
     agent.stay().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_controller_that_goes_while_a_role_begins_is_not_waited_for() {
+    let place = Place::new(LEASE).await;
+    let mut agent = place.asked().await;
+    // It accepts, and says nothing, for which a subscriber has twenty seconds' patience.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let _held = tokio::select! {
+        started = agent.start(subscriber(&address)) => panic!("{started:?}"),
+        accepted = silent.accept() => accepted.unwrap(),
+    };
+    drop(agent);
+    let gone = Instant::now();
+    until("the folder is emptied", || place.work().is_empty()).await;
+    assert!(gone.elapsed() < SOON / 2, "{:?}", gone.elapsed());
 }
 
 #[tokio::test]

@@ -40,6 +40,7 @@ struct Emulated {
 /// What the model says.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Energy {
+    pub(super) joules: f64,
     pub(super) power_w: f64,
     /// `None` if none arrived.
     pub(super) per_message_uj: Option<f64>,
@@ -61,10 +62,10 @@ impl Emulated {
 
 impl<'a> Modelled<'a> {
     /// Starts; `None` where packets or CPU time are not known.
-    pub(super) fn start(testbed: &'a Testbed) -> Option<Self> {
+    pub(super) fn start(testbed: &'a Testbed, profile: &str) -> Option<Self> {
         Some(Self {
             testbed,
-            profile: Profile::load(Profile::DEFAULT).ok()?,
+            profile: Profile::load(profile).ok()?,
             process: ProcessMeter::start_own().ok()?,
             began: Instant::now(),
             before: Emulated::of(testbed)?,
@@ -121,6 +122,7 @@ fn energy(profile: &Profile, activity: &Activity, delivered: u64) -> Option<Ener
     #[expect(clippy::cast_precision_loss, reason = "messages of a run")]
     let each = |delivered: u64| energy_uj / delivered as f64;
     Some(Energy {
+        joules: energy_uj / 1e6,
         power_w: average_power_uw(energy_uj, activity.elapsed_ns)? / 1e6,
         per_message_uj: (delivered > 0).then(|| each(delivered)),
         meter: format!("model:{}", profile.name),
@@ -165,6 +167,7 @@ mod tests {
         let found = energy(&profile, &activity, 1_000).unwrap();
         // 14 J idle, 1.15 J of CPU, 36 mJ of packets, in 10 s.
         let joules = 14.0 + 1.15 + 0.036;
+        assert!((found.joules - joules).abs() < 1e-9, "{found:?}");
         assert!((found.power_w - joules / 10.0).abs() < 1e-9, "{found:?}");
         let each = found.per_message_uj.unwrap();
         assert!((each - joules * 1e3).abs() < 1e-6, "{found:?}");

@@ -7,6 +7,8 @@
 //! agent = "192.168.1.11:7883"     # where it is told what to do: another way than the one below
 //! address = "10.0.0.11"           # where the others reach it
 //! interface = "wlan0"             # what carries that, and is shaped
+//! meter = "dmm:192.168.1.9"       # of the publisher's host, if there is one: as in `energy measure`
+//! volts = 5.08                    # what a multimeter has to be told
 //! ```
 
 use std::{
@@ -20,11 +22,15 @@ use anyhow::{Context as _, bail};
 use mq_netem::{Direction, Link};
 use serde::{Deserialize, Serialize};
 
+#[cfg(target_os = "linux")]
+use super::meter::Probe;
 use super::{cell::Cell, file::line};
-use crate::testbed::Topology;
+#[cfg(target_os = "linux")]
+use crate::cmd::energy::Instrument;
+use crate::{cmd::energy::Spec, testbed::Topology};
 
 /// The machines of a testbed.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Hosts {
     #[serde(rename = "host")]
@@ -32,7 +38,7 @@ pub(crate) struct Hosts {
 }
 
 /// One of them.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Machine {
     pub(crate) name: String,
@@ -43,6 +49,38 @@ pub(crate) struct Machine {
     pub(crate) address: IpAddr,
     /// The interface that has this address.
     pub(crate) interface: String,
+    /// What tells its energy, if anything does.
+    meter: Option<Spec>,
+    /// The voltage of its supply, for a multimeter.
+    volts: Option<f64>,
+    /// The current that has to fit into a multimeter's range.
+    amps: Option<f64>,
+}
+
+#[cfg(target_os = "linux")]
+impl Machine {
+    /// One that does nothing, for tests.
+    #[cfg(test)]
+    pub(crate) fn at(address: IpAddr, interface: &str, meter: &str) -> Self {
+        Self {
+            name: "some".to_owned(),
+            roles: BTreeSet::new(),
+            agent: SocketAddr::new(address, 7883),
+            address,
+            interface: interface.to_owned(),
+            meter: Some(meter.parse().expect("a meter")),
+            volts: None,
+            amps: None,
+        }
+    }
+
+    /// What tells its energy, if anything does.
+    pub(crate) fn probe(&self) -> Option<Probe> {
+        Some(Probe {
+            spec: self.meter.clone()?,
+            instrument: Instrument::at(self.volts, self.amps),
+        })
+    }
 }
 
 /// What a host does in a cell.
@@ -117,6 +155,15 @@ impl Hosts {
         }
         for role in [Role::Broker, Role::Publisher, Role::Subscriber] {
             hosts.doing(role)?;
+        }
+        let publisher = hosts.doing(Role::Publisher)?;
+        let other = |host: &&Machine| host.meter.is_some() && *host != publisher;
+        if let Some(host) = hosts.hosts.iter().find(other) {
+            bail!(
+                "{} has a meter: the energy is the publisher's, which is {}",
+                host.name,
+                publisher.name
+            );
         }
         Ok(hosts)
     }
@@ -338,6 +385,16 @@ interface = "eth0"
             ("pi-2", "pi-1", "two hosts are called pi-1"),
             ("10.0.0.12", "10.0.0.11", "pi-2 has another host's address"),
             ("10.0.0.12", "ten", "invalid IP address"),
+            (
+                "\"eth0\"",
+                "\"eth0\"\nmeter = \"watt\"",
+                "line 8: `watt` is no meter",
+            ),
+            (
+                "\"eth0\"",
+                "\"eth0\"\nmeter = \"rapl\"",
+                "hub has a meter: the energy is the publisher's, which is pi-1",
+            ),
             ("interface = \"wlan0\"\n", "", "missing field `interface`"),
         ] {
             let error = Hosts::parse(&THREE.replacen(from, to, 1)).unwrap_err();

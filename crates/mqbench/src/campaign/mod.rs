@@ -3,7 +3,7 @@
 //! `file` reads a campaign, `plan` puts its runs in order, `queue` knows which of them a set lacks,
 //! `cell` is one combination of levels, `run_cell` one run of it, `runner` runs many side by side while
 //! the `machine` keeps its timing, `record` is what a run leaves, `energy` what it would have cost a
-//! board, by a model, `store` the result set on disk.
+//! board, by a model, `meter` what it did cost, by an instrument, `store` the result set on disk.
 //! `claims` is what papers printed, `hosts` the real machines that a campaign is meant for, `on_hosts`
 //! the runner that has their agents do the work.
 
@@ -13,6 +13,7 @@ mod energy;
 pub(crate) mod file;
 pub(crate) mod hosts;
 mod machine;
+pub(crate) mod meter;
 #[cfg(target_os = "linux")]
 pub(crate) mod on_hosts;
 pub(crate) mod plan;

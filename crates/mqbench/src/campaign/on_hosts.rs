@@ -3,20 +3,22 @@
 //! ```text
 //!   link on each shaped interface ─> broker ─> subscriber ─> publisher ─> logs ─> joined by number
 //!   clocks compared before ──────────────────────────────────────── and after
+//!                                  the publisher's meter read
 //! ```
 //!
 //! Each run has its agents to itself, and lets them go at its end: they clean up, also after a run that
-//! failed in the middle.
+//! failed in the middle. One that failed because a host or its meter has gone tells nothing of its cell:
+//! it leaves no record, and the campaign ends, to be gone on with when that is back.
 
 use std::{
     collections::BTreeMap,
-    io::Write as _,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, bail};
 use mq_measure::{
     clock::{Assumptions, ClockFile, Exchange, Relation, Side},
+    energy::Window,
     log,
     manifest::LinkContext,
     schedule::Lateness,
@@ -25,7 +27,9 @@ use mq_transport::Address;
 
 use super::{
     cell::{Cell, Pattern},
-    hosts::{Hosts, Placement},
+    hosts::{Hosts, Machine, Placement},
+    meter::{self, Journals, Sending, Taken},
+    plan,
     queue::Lacking,
     record::Outcome,
     run_cell::{Findings, ms},
@@ -34,14 +38,18 @@ use super::{
 };
 use crate::{
     agent::{Agent, Client, Controller, Name, Role, State},
-    cmd::{clock::error_bound_ns, hosts::ready},
-    sut::TestCertificate,
+    cmd::{
+        clock::error_bound_ns,
+        hosts::{reachable, ready},
+    },
+    sut::Certificate,
     wall::WallClock,
     workload::nanoseconds,
 };
 
-/// How often agents that have nothing to do hear that somebody is there.
-const STAY: Duration = Duration::from_secs(5);
+/// How often all agents are asked something, so that each hears that somebody is there, and what goes on
+/// for as long as the run does is looked at: below the shortest lease.
+const STAY: Duration = Duration::from_millis(300);
 
 /// Between looks at a role, and at the clocks meanwhile.
 const LOOK: Duration = Duration::from_millis(100);
@@ -85,6 +93,7 @@ pub(crate) async fn run(
         hosts.place(cell)?;
     }
     ready(controller, hosts).await?;
+    let journals = Journals::of(set.directory());
     let mut disturbed = 0;
     while let Some(job) = queue.pop_front() {
         let rest = queue.iter().map(super::queue::Job::expected);
@@ -96,7 +105,17 @@ pub(crate) async fn run(
             left: rest.sum::<Duration>() + job.expected(),
         });
         let cell = job.cell(&set.campaigns).clone();
-        let outcome = run_cell(&cell, controller, &hosts.place(&cell)?).await;
+        let run = Run {
+            cell: &cell,
+            name: job.name(&set.campaigns),
+            journals: &journals,
+        };
+        let outcome = run.on(controller, &hosts.place(&cell)?).await;
+        if outcome.error.is_some() {
+            // If anything has gone, that is the reason, and all others would fail as well.
+            let there = reachable(controller, hosts).await;
+            there.context("a run was cut off, `mqbench campaign resume` goes on")?;
+        }
         for record in job.records(&set.campaigns, &outcome) {
             set.add(record)?;
         }
@@ -110,27 +129,46 @@ pub(crate) async fn run(
     Ok(())
 }
 
-async fn run_cell(cell: &Cell, controller: &Controller, place: &Placement<'_>) -> Outcome {
-    let began = Instant::now();
-    let mut findings = Findings::default();
-    let went = measure(cell, controller, place, &mut findings).await;
-    let link = LinkContext {
-        configured: Some(place.configured()),
-        measured: None,
-    };
-    findings.outcome(went, link, began)
+/// One run.
+struct Run<'a> {
+    cell: &'a Cell,
+    /// What its files are called.
+    name: String,
+    journals: &'a Journals,
 }
 
-async fn measure(
-    cell: &Cell,
-    controller: &Controller,
-    place: &Placement<'_>,
-    findings: &mut Findings,
-) -> anyhow::Result<()> {
-    let mut crew = Crew::gather(controller, place).await?;
-    let measured = crew.periodic(cell, place, findings).await;
-    let dismissed = crew.dismiss().await;
-    measured.and(dismissed)
+impl Run<'_> {
+    async fn on(&self, controller: &Controller, place: &Placement<'_>) -> Outcome {
+        let began = Instant::now();
+        let mut findings = Findings::default();
+        let went = self.measure(controller, place, &mut findings).await;
+        let link = LinkContext {
+            configured: Some(place.configured()),
+            measured: None,
+        };
+        let (went, energy) = match went {
+            Ok(energy) => (Ok(()), energy),
+            Err(error) => (Err(error), None),
+        };
+        let mut outcome = findings.outcome(went, link, began);
+        if let Some((taken, sending)) = energy {
+            taken.give(&mut outcome, sending);
+        }
+        outcome
+    }
+
+    async fn measure(
+        &self,
+        controller: &Controller,
+        place: &Placement<'_>,
+        findings: &mut Findings,
+    ) -> anyhow::Result<Option<(Taken, Sending)>> {
+        let mut crew = Crew::gather(controller, place).await?;
+        let measured = crew.periodic(self, place, findings).await;
+        let dismissed = crew.dismiss().await;
+        let measured = measured?;
+        dismissed.map(|()| measured)
+    }
 }
 
 /// The agents of a run, by the names of their hosts.
@@ -143,7 +181,39 @@ struct Crew {
     /// How far from UTC chrony says that the hosts' clocks are at most, and this machine's.
     bounds_ns: BTreeMap<String, u64>,
     own_bound_ns: Option<u64>,
+    /// What is to last as long as the run does.
+    lasting: Vec<Lasting>,
     heard: Instant,
+}
+
+/// A role that ends when it is told to.
+#[derive(Clone, Debug)]
+struct Lasting {
+    host: String,
+    what: &'static str,
+    id: u32,
+}
+
+impl Lasting {
+    fn new(host: &Machine, what: &'static str, id: u32) -> Self {
+        let host = host.name.clone();
+        Self { host, what, id }
+    }
+}
+
+/// The meter of a run.
+enum Metering {
+    None,
+    /// Read by this program.
+    Here(meter::Running),
+    /// Read by the agent: its role, and the file with what it found.
+    There(u32, Name),
+}
+
+/// Whose clock a meter's readings have.
+enum ReadBy {
+    Host,
+    Controller,
 }
 
 impl Crew {
@@ -166,6 +236,7 @@ impl Crew {
             comparisons: BTreeMap::new(),
             bounds_ns,
             own_bound_ns: error_bound_ns().await,
+            lasting: Vec::new(),
             heard: Instant::now(),
         })
     }
@@ -185,27 +256,109 @@ impl Crew {
         agent.with_context(|| format!("host {host} takes no part"))
     }
 
+    /// Has a host begin with a role; returns its number, and the addresses that a broker listens at.
+    async fn start(&mut self, host: &str, role: Role) -> anyhow::Result<(u32, Vec<String>)> {
+        let mut agent = self.take(host)?;
+        let started = self.meanwhile(agent.start(role)).await;
+        self.agents.insert(host.to_owned(), agent);
+        started
+    }
+
+    /// Has a host end a role.
+    async fn stop(&mut self, host: &str, id: u32) -> anyhow::Result<State> {
+        let mut agent = self.take(host)?;
+        let stopped = self.meanwhile(agent.stop(id)).await;
+        self.agents.insert(host.to_owned(), agent);
+        stopped
+    }
+
+    fn take(&mut self, host: &str) -> anyhow::Result<Agent> {
+        let agent = self.agents.remove(host);
+        agent.with_context(|| format!("host {host} takes no part"))
+    }
+
+    /// Does something that takes its time, while all agents that wait hear that somebody is there.
+    async fn meanwhile<T>(
+        &mut self,
+        work: impl Future<Output = anyhow::Result<T>>,
+    ) -> anyhow::Result<T> {
+        let mut work = std::pin::pin!(work);
+        let mut stayed = Ok(());
+        loop {
+            tokio::select! {
+                // What one agent answers is heard to its end, whatever becomes of another.
+                done = &mut work => return stayed.and(done),
+                () = tokio::time::sleep(STAY), if stayed.is_ok() => {}
+            }
+            for agent in self.agents.values_mut() {
+                if stayed.is_ok() {
+                    stayed = agent.stay().await;
+                }
+            }
+        }
+    }
+
     async fn periodic(
         &mut self,
-        cell: &Cell,
+        run: &Run<'_>,
         place: &Placement<'_>,
         findings: &mut Findings,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<Option<(Taken, Sending)>> {
+        let cell = run.cell;
         let (publisher, subscriber) = (&place.publisher.name[..], &place.subscriber.name[..]);
-        let certificate = TestCertificate::make([place.broker.address].into_iter())?;
+        let certificate = Certificate::make([place.broker.address].into_iter())?;
         let (broker, client) = self.broker(cell, place, &certificate).await?;
-        let mut links = Vec::new();
+        self.lasting
+            .push(Lasting::new(place.broker, "broker", broker));
         for shaped in &place.shaped {
             let role = Role::Link {
                 interface: shaped.host.interface.clone(),
                 link: shaped.link.clone(),
                 direction: shaped.way,
             };
-            let host = &shaped.host.name[..];
-            links.push((host, self.at(host)?.start(role).await?.0));
+            let link = self.start(&shaped.host.name, role).await?.0;
+            self.lasting.push(Lasting::new(shaped.host, "link", link));
         }
         let ends = [publisher, subscriber];
         self.compare_clocks(&ends, COMPARISONS).await?;
+        let metering = self.start_meter(run, place.publisher).await?;
+        let sent = self.send(cell, place, client).await;
+        // Even after a run that failed: a multimeter is put back.
+        let taken = self.stop_meter(metering, place.publisher).await;
+        let (sent, received) = sent?;
+        let taken = taken?;
+        self.compare_clocks(&ends, COMPARISONS).await?;
+        self.look_at_lasting().await?;
+        let ended = self.stop(&place.broker.name, broker).await?;
+        if let State::Ended { code, said } = ended
+            && code != Some(0)
+        {
+            bail!("host {}: the broker: {said}", place.broker.name);
+        }
+        let relation = self.relation(ends, findings)?;
+        evaluate(cell, &sent, &received, relation.as_ref(), findings)?;
+        let (Some((taken, by)), Some(window)) = (taken, findings.sending) else {
+            return Ok(None);
+        };
+        let sending = match by {
+            ReadBy::Host => Sending {
+                window,
+                uncertainty_ns: 0,
+            },
+            ReadBy::Controller => self.seen_here(publisher, window)?,
+        };
+        Ok(Some((taken, sending)))
+    }
+
+    /// Has the messages of a cell sent; returns the send log and the receive log.
+    async fn send(
+        &mut self,
+        cell: &Cell,
+        place: &Placement<'_>,
+        client: Client,
+    ) -> anyhow::Result<(Vec<u8>, Vec<u8>)> {
+        let (publisher, subscriber) = (&place.publisher.name[..], &place.subscriber.name[..]);
+        let ends = [publisher, subscriber];
         let (sent, received) = (name("send.csv")?, name("receive.csv")?);
         let receiving = Role::Subscriber {
             client: client.clone(),
@@ -213,7 +366,7 @@ impl Crew {
             idle_ns: nanoseconds(IDLE.max(cell.interval() * 3)),
             log: received.clone(),
         };
-        let receiving = self.at(subscriber)?.start(receiving).await?.0;
+        let receiving = self.start(subscriber, receiving).await?.0;
         let sending = Role::Publisher {
             client,
             count: cell.messages,
@@ -221,31 +374,75 @@ impl Crew {
             interval_ns: cell.interval_ns,
             log: sent.clone(),
         };
-        let sending = self.at(publisher)?.start(sending).await?.0;
-        let messages = u32::try_from(cell.messages).unwrap_or(u32::MAX);
-        let patience = cell.interval() * messages + PATIENCE;
-        self.finish(publisher, sending, patience, &ends).await?;
+        let sending = self.start(publisher, sending).await?.0;
+        self.finish(publisher, sending, patience(cell), &ends)
+            .await?;
         self.finish(subscriber, receiving, PATIENCE, &ends).await?;
-        self.compare_clocks(&ends, COMPARISONS).await?;
-        for (host, id) in links {
-            // A run on a link that went away is none.
-            if let State::Ended { said, .. } = self.at(host)?.look(id).await? {
-                bail!("host {host}: its link ended before the run did: {said}");
-            }
-        }
-        let ended = self.at(&place.broker.name)?.stop(broker).await?;
-        if let State::Ended { code, said } = ended
-            && code != Some(0)
-        {
-            bail!("host {}: the broker: {said}", place.broker.name);
-        }
-        let relation = self.relation(ends, findings)?;
         let sent = self.at(publisher)?.get(&sent).await?;
         let received = self.at(subscriber)?.get(&received).await?;
-        evaluate(cell, &sent, &received, relation.as_ref(), findings)
+        Ok((sent, received))
     }
 
-    /// Asks these hosts for the time, so many times.
+    /// Has the publisher's meter read from now on, if it has one.
+    async fn start_meter(&mut self, run: &Run<'_>, host: &Machine) -> anyhow::Result<Metering> {
+        let Some(probe) = host.probe() else {
+            return Ok(Metering::None);
+        };
+        if probe.spec.is_apart() {
+            let expected = plan::expected(run.cell);
+            let start = probe.start(expected, run.journals, &run.name);
+            let running = self.meanwhile(start).await?;
+            return Ok(Metering::Here(running));
+        }
+        let log = name("energy.json")?;
+        let meter = Role::Meter {
+            meter: probe.spec,
+            log: log.clone(),
+        };
+        let id = self.start(&host.name, meter).await?.0;
+        self.lasting.push(Lasting::new(host, "meter", id));
+        Ok(Metering::There(id, log))
+    }
+
+    /// What it found, and who read it.
+    async fn stop_meter(
+        &mut self,
+        metering: Metering,
+        host: &Machine,
+    ) -> anyhow::Result<Option<(Taken, ReadBy)>> {
+        match metering {
+            Metering::None => Ok(None),
+            Metering::Here(running) => {
+                let taken = self.meanwhile(running.stopped()).await?;
+                Ok(Some((taken, ReadBy::Controller)))
+            }
+            Metering::There(id, log) => {
+                self.lasting
+                    .retain(|role| role.id != id || role.host != host.name);
+                if let State::Ended { code, said } = self.stop(&host.name, id).await?
+                    && code != Some(0)
+                {
+                    bail!("host {}: its meter: {said}", host.name);
+                }
+                let found = self.at(&host.name)?.get(&log).await?;
+                let taken = serde_json::from_slice(&found);
+                let taken = taken.with_context(|| format!("host {}: its meter", host.name))?;
+                Ok(Some((taken, ReadBy::Host)))
+            }
+        }
+    }
+
+    /// A time of a host's clock by this machine's.
+    fn seen_here(&self, host: &str, window: Window) -> anyhow::Result<Sending> {
+        let relation = Relation::between(&[self.compared(host)?], host, OWN)?;
+        let (from, to) = (relation.map(window.from_ns), relation.map(window.to_ns));
+        Ok(Sending {
+            window: Window::new(from.at_ns, to.at_ns),
+            uncertainty_ns: from.uncertainty_ns.max(to.uncertainty_ns),
+        })
+    }
+
+    /// Asks these hosts for the time, so many times, and all others whether they are there.
     async fn compare_clocks(&mut self, hosts: &[&str], times: usize) -> anyhow::Result<()> {
         for _ in 0..times {
             for host in hosts {
@@ -253,6 +450,13 @@ impl Crew {
                 let exchange = self.at(host)?.clock(&own).await?;
                 let all = self.comparisons.entry((*host).to_owned()).or_default();
                 all.push(exchange);
+            }
+            if self.heard.elapsed() > STAY {
+                self.look_at_lasting().await?;
+                for agent in self.agents.values_mut() {
+                    agent.stay().await?;
+                }
+                self.heard = Instant::now();
             }
             tokio::time::sleep(PAUSE).await;
         }
@@ -294,14 +498,12 @@ impl Crew {
         &mut self,
         cell: &Cell,
         place: &Placement<'_>,
-        certificate: &TestCertificate,
+        certificate: &Certificate,
     ) -> anyhow::Result<(u32, Client)> {
         let (server, key, ca) = (name("server.pem")?, name("server.key")?, name("ca.pem")?);
-        let read = |path| std::fs::read(path).context("cannot read the run's certificate");
-        let chain = read(certificate.certificate())?;
         let broker = self.at(&place.broker.name)?;
-        broker.put(&server, &chain).await?;
-        broker.put(&key, &read(certificate.key())?).await?;
+        broker.put(&server, certificate.chain.as_bytes()).await?;
+        broker.put(&key, certificate.key.as_bytes()).await?;
         let congestion = cell.congestion()?.to_string();
         // Nowhere but on the network that is measured.
         let listen = Address::new(cell.scheme(), place.broker.address.to_string(), 0);
@@ -311,10 +513,11 @@ impl Crew {
             key: Some(key),
             congestion: Some(congestion.clone()),
         };
-        let (id, addresses) = broker.start(role).await?;
+        let (id, addresses) = self.start(&place.broker.name, role).await?;
         let address = addresses.first().context("the broker listens nowhere")?;
         for host in [place.publisher, place.subscriber] {
-            self.at(&host.name)?.put(&ca, &chain).await?;
+            let chain = certificate.chain.as_bytes();
+            self.at(&host.name)?.put(&ca, chain).await?;
         }
         let client = Client {
             broker: address.clone(),
@@ -327,6 +530,17 @@ impl Crew {
             initial_rtt_ns: cell.initial_rtt_ns,
         };
         Ok((id, client))
+    }
+
+    /// Makes sure that what has to last as long as the run does is still there: a run without its broker,
+    /// its links or its meter is none.
+    async fn look_at_lasting(&mut self) -> anyhow::Result<()> {
+        for Lasting { host, what, id } in self.lasting.clone() {
+            if let State::Ended { said, .. } = self.at(&host)?.look(id).await? {
+                bail!("host {host}: its {what} ended before the run did: {said}");
+            }
+        }
+        Ok(())
     }
 
     /// Waits for a role that has to end well, while clocks are compared and all agents hear that
@@ -348,16 +562,16 @@ impl Crew {
             if began.elapsed() > patience {
                 bail!("host {host} has not finished within {patience:?}");
             }
-            if self.heard.elapsed() > STAY {
-                for agent in self.agents.values_mut() {
-                    agent.stay().await?;
-                }
-                self.heard = Instant::now();
-            }
             self.compare_clocks(clocks, 1).await?;
             tokio::time::sleep(LOOK).await;
         }
     }
+}
+
+/// How long a publisher may take.
+fn patience(cell: &Cell) -> Duration {
+    let messages = u32::try_from(cell.messages).unwrap_or(u32::MAX);
+    cell.interval().saturating_mul(messages) + PATIENCE
 }
 
 fn name(text: &str) -> anyhow::Result<Name> {
@@ -372,13 +586,8 @@ fn evaluate(
     relation: Option<&Relation>,
     findings: &mut Findings,
 ) -> anyhow::Result<()> {
-    let file = |bytes: &[u8]| -> anyhow::Result<tempfile::NamedTempFile> {
-        let mut file = tempfile::NamedTempFile::new().context("cannot make a file")?;
-        file.write_all(bytes).context("cannot write a file")?;
-        Ok(file)
-    };
-    let sent = log::read_send_log(file(sent)?.path())?.records;
-    let received = log::read_receive_log(file(received)?.path())?.records;
+    let sent = log::parse_send_log(sent, "send.csv".as_ref())?.records;
+    let received = log::parse_receive_log(received, "receive.csv".as_ref())?.records;
     let mut lateness = Lateness::new();
     for record in &sent {
         lateness.note(record.intended_ns, record.sent_ns);
@@ -390,5 +599,12 @@ fn evaluate(
     }
     findings.sent(joined.counts, &lateness, cell.interval_ns);
     findings.validity.extend(joined.warnings);
+    // As long as on the subscriber's clock, which all samples are on; from when it began on the
+    // publisher's.
+    let lasted = meter::sending(&joined.samples).map(|window| window.duration_ns());
+    let began = sent.iter().map(|record| record.intended_ns).min();
+    findings.sending = began
+        .zip(lasted)
+        .map(|(began, lasted)| Window::new(began, began + lasted));
     Ok(())
 }

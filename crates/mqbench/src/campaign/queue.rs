@@ -59,6 +59,12 @@ impl Job {
         self.load * f64::from(MORE.pow(self.attempt - 1))
     }
 
+    /// What files of this run are called.
+    pub(super) fn name(&self, campaigns: &[Campaign]) -> String {
+        let campaign = &campaigns[self.wanted_by[0].campaign].name;
+        format!("{campaign}-{:016x}", self.seed())
+    }
+
     /// Whether several campaigns want it.
     pub(crate) fn is_shared(&self) -> bool {
         self.wanted_by.len() > 1

@@ -2,7 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use mq_measure::{Counts, Warning, manifest::LinkContext};
+use mq_measure::{
+    Counts, Warning,
+    energy::{Note, Window},
+    manifest::LinkContext,
+};
 use serde::{Deserialize, Serialize};
 
 use super::cell::Cell;
@@ -43,16 +47,41 @@ pub(crate) struct Outcome {
     /// What the energy among the metrics is from, such as `model:pi-3b`; `None` without energy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) energy_meter: Option<String>,
+    /// How a meter came by it; `None` where it was computed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) energy_reading: Option<Reading>,
+    /// From the start of the schedule to the last message that arrived, since 1970, by the clock of
+    /// whoever sent; `None` where there is no schedule.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) sending: Option<Window>,
+}
+
+/// How a meter came by an energy.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Reading {
+    /// What it is of, such as what flows through the sensor.
+    pub(crate) scope: String,
+    /// The time that it is of, since 1970, by the clock of whoever read the meter.
+    pub(crate) window: Window,
+    /// How far the window may be off the readings.
+    pub(crate) uncertainty_ns: u64,
+    /// The file with the readings, in the folder `meters` of the results, if they are kept.
+    pub(crate) journal: Option<String>,
+    /// What is to be said of it.
+    pub(crate) notes: Vec<Note>,
 }
 
 impl Outcome {
-    /// Whether the machine had too much else to do: such a run is repeated. Chance and losses are
-    /// findings, and no reason.
+    /// Whether the machine had too much else to do, or the meter was not there: such a run is repeated.
+    /// Chance and losses are findings, and no reason.
     pub(crate) fn is_disturbed(&self) -> bool {
         let by_machine = |warning: &Warning| {
             matches!(
                 warning,
-                Warning::GeneratorLate { .. } | Warning::LinkOffProfile { .. }
+                Warning::GeneratorLate { .. }
+                    | Warning::LinkOffProfile { .. }
+                    | Warning::EnergyGaps { .. }
             )
         };
         self.error.is_some() || self.warnings.iter().any(by_machine)
@@ -123,17 +152,16 @@ pub(crate) const METRICS: &[(&str, &str, &str)] = &[
         "ms",
         "the most that a delay between two hosts is wrong by",
     ),
+    ("energy_j", "J", "energy while messages were sent"),
     (
         "power_w",
         "W",
-        "the publisher's energy over the time to send all packets (S22 §5.2): modelled for a \
-         Raspberry Pi 3B (profile pi-3b), not measured",
+        "energy over the time to send all packets (S22 §5.2)",
     ),
     (
         "energy_per_message_uj",
         "µJ",
-        "the publisher's energy for each message that arrived: modelled for a Raspberry Pi 3B \
-         (profile pi-3b), not measured",
+        "energy for each message that arrived",
     ),
     ("lost", "", "messages that did not arrive"),
     (

@@ -7,20 +7,22 @@ use std::{
 
 use anyhow::Context as _;
 use mq_measure::{
-    Counts, LatencyRecorder, Summary, Validity, manifest::LinkContext, recorder::encode,
-    result::ConnectKind, schedule::Lateness, validity,
+    Counts, LatencyRecorder, Summary, Validity, energy::Window, manifest::LinkContext,
+    recorder::encode, result::ConnectKind, schedule::Lateness, validity,
 };
 use mq_transport::{Address, ConnectOptions, Connector, Trust};
 
 use super::{
     cell::{Cell, Pattern},
     energy::Modelled,
+    meter,
     record::Outcome,
 };
 use crate::{
     args::MqttArgs,
     sut::{BrokerProcess, TestCertificate},
     testbed::{Access, Testbed},
+    wall::system_ns,
     workload::{
         Clock,
         connect::{self, Dialler},
@@ -40,11 +42,16 @@ pub(crate) fn testbed(cell: &Cell, seed: u64) -> anyhow::Result<Testbed> {
     Testbed::build(&cell.network(), seed)
 }
 
-/// Runs the cell in its network.
+/// Runs the cell in its network, and computes its energy by a profile, if there is one.
 ///
 /// # Errors
 /// If nothing can be measured at all. What ends a pattern early is in the outcome.
-pub(crate) async fn run(cell: &Cell, seed: u64, testbed: &Testbed) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(
+    cell: &Cell,
+    seed: u64,
+    energy_profile: Option<&str>,
+    testbed: &Testbed,
+) -> anyhow::Result<Outcome> {
     let began = Instant::now();
     let certificate = TestCertificate::make(testbed.broker_addresses().map(Into::into))?;
     let congestion = cell.congestion()?;
@@ -63,6 +70,7 @@ pub(crate) async fn run(cell: &Cell, seed: u64, testbed: &Testbed) -> anyhow::Re
     let bench = Bench {
         cell,
         seed,
+        energy_profile,
         testbed,
         address: broker
             .addresses
@@ -102,6 +110,7 @@ pub(super) struct Findings {
     histograms: BTreeMap<String, String>,
     counts: Counts,
     pub(super) validity: Validity,
+    pub(super) sending: Option<Window>,
     energy_meter: Option<String>,
 }
 
@@ -122,6 +131,8 @@ impl Findings {
             error: went.err().map(|error| format!("{error:#}")),
             elapsed_ns: nanoseconds(began.elapsed()),
             energy_meter: self.energy_meter,
+            energy_reading: None,
+            sending: self.sending,
         }
     }
 
@@ -180,6 +191,7 @@ pub(super) fn ms(ns: u64) -> f64 {
 struct Bench<'a> {
     cell: &'a Cell,
     seed: u64,
+    energy_profile: Option<&'a str>,
     testbed: &'a Testbed,
     /// Of the broker, but for its host: that is another for each link.
     address: Address,
@@ -212,17 +224,23 @@ impl Bench<'_> {
         let publisher = (&publisher.0, &publisher.1);
         let subscriber = (&subscriber.0, &subscriber.1);
         let pair = e2e::Pair::connect(&plan, &self.mqtt, publisher, subscriber).await?;
-        let modelled = Modelled::start(self.testbed);
+        let profile = self.energy_profile;
+        let modelled = profile.and_then(|profile| Modelled::start(self.testbed, profile));
         let clock = Clock::start();
+        let origin_ns = system_ns() - clock.now_ns();
         let work = pair.run(clock, |_| {});
         let (outcome, _) = neighbours.beside(&plan, clock, work).await?;
         if let Some(energy) = modelled.and_then(|modelled| modelled.end(&outcome)) {
+            findings.set("energy_j", energy.joules);
             findings.set("power_w", energy.power_w);
             if let Some(each) = energy.per_message_uj {
                 findings.set("energy_per_message_uj", each);
             }
             findings.energy_meter = Some(energy.meter);
         }
+        let sent = meter::sending(&outcome.samples);
+        findings.sending =
+            sent.map(|sent| Window::new(origin_ns + sent.from_ns, origin_ns + sent.to_ns));
         findings.distribution("latency", &outcome.samples.latencies_intended_ns())?;
         findings.sent(outcome.counts, &outcome.lateness, self.cell.interval_ns);
         Ok(())

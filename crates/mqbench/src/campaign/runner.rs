@@ -12,6 +12,8 @@
 //! It stays as it is where the host of a virtual machine withheld processors meanwhile: fewer runs at
 //! once would be disturbed just as often. A disturbed run is repeated.
 //! None is started while the processors are nearly used up.
+//!
+//! Where a meter measures the energy, runs go one at a time: it has one probe.
 
 use std::{
     collections::VecDeque,
@@ -23,12 +25,23 @@ use anyhow::{Context as _, bail};
 use tokio::{io::AsyncWriteExt as _, process::Command, task::JoinSet};
 
 use super::{
+    cell::Pattern,
     machine::{self, Machine},
+    meter::{Journals, Probe, Sending},
     queue::{Job, Lacking},
     record::Outcome,
     store::ResultSet,
 };
 use crate::cmd::cell::Order;
+
+/// Where the energy of runs is from.
+#[derive(Clone, Debug)]
+pub(crate) enum Energy {
+    /// Computed by this profile.
+    Modelled(String),
+    /// Whatever this meter is connected to.
+    Measured(Probe),
+}
 
 /// Between the starts of two processes: a beginning is the most that a light cell costs.
 const STAGGER: Duration = Duration::from_millis(80);
@@ -135,7 +148,11 @@ pub(crate) fn at_best(jobs: &VecDeque<Job>) -> Duration {
 ///
 /// # Errors
 /// If a result cannot be written, or a cell's process cannot be started.
-pub(crate) async fn run(set: &mut ResultSet, mut tell: impl FnMut(Progress)) -> anyhow::Result<()> {
+pub(crate) async fn run(
+    set: &mut ResultSet,
+    energy: Energy,
+    mut tell: impl FnMut(Progress),
+) -> anyhow::Result<()> {
     let lacking = Lacking::of(&set.campaigns, &set.records);
     for record in lacking.copies {
         set.add(record)?;
@@ -144,7 +161,12 @@ pub(crate) async fn run(set: &mut ResultSet, mut tell: impl FnMut(Progress)) -> 
         all: lacking.all,
         queue: lacking.jobs,
         budget: Budget::new(machine::processors()),
-        processes: machine::processes(),
+        processes: match energy {
+            Energy::Modelled(_) => machine::processes(),
+            Energy::Measured(_) => 1,
+        },
+        energy,
+        journals: Journals::of(set.directory()),
         machine: Machine::new(),
         running: JoinSet::new(),
         disturbed: 0,
@@ -172,6 +194,8 @@ struct Runner {
     budget: Budget,
     /// How many at once, whatever they do.
     processes: usize,
+    energy: Energy,
+    journals: Journals,
     machine: Machine,
     running: JoinSet<Ended>,
     disturbed: usize,
@@ -201,14 +225,28 @@ impl Runner {
         let Some(job) = place.and_then(|place| self.queue.remove(place)) else {
             return;
         };
-        let order = Order {
-            cell: job.cell(&set.campaigns).clone(),
-            seed: job.seed(),
+        let cell = job.cell(&set.campaigns).clone();
+        let (energy_profile, probe) = match &self.energy {
+            Energy::Modelled(profile) => (Some(profile.clone()), None),
+            // Only on a schedule there is a time to send all packets.
+            Energy::Measured(probe) => {
+                let is_measured = cell.pattern == Pattern::Periodic;
+                (None, is_measured.then(|| probe.clone()))
+            }
         };
-        let load = job.load();
+        let order = Order {
+            cell,
+            seed: job.seed(),
+            energy_profile,
+        };
+        let (load, name) = (job.load(), job.name(&set.campaigns));
+        let journals = self.journals.clone();
         self.budget.take(load);
         self.running.spawn(async move {
-            let outcome = run_process(&order).await;
+            let outcome = match probe {
+                None => run_process(&order).await,
+                Some(probe) => measured(&order, &probe, job.expected(), &journals, &name).await,
+            };
             (job, load, outcome)
         });
     }
@@ -231,6 +269,34 @@ impl Runner {
         }
         Ok(())
     }
+}
+
+/// Runs one cell with a meter beside it.
+///
+/// # Errors
+/// If the meter is not there until the end: no other run would be measured either.
+async fn measured(
+    order: &Order,
+    probe: &Probe,
+    expected: Duration,
+    journals: &Journals,
+    name: &str,
+) -> anyhow::Result<Outcome> {
+    let running = probe.start(expected, journals, name).await?;
+    let outcome = run_process(order).await;
+    // Even after a run that failed: it is put back.
+    let taken = running.stopped().await?;
+    let mut outcome = outcome?;
+    if let Some(window) = outcome.sending {
+        // Read by this machine's own clock.
+        let uncertainty_ns = 0;
+        let sending = Sending {
+            window,
+            uncertainty_ns,
+        };
+        taken.give(&mut outcome, sending);
+    }
+    Ok(outcome)
 }
 
 /// Runs one cell in a process of its own, which ends with this future.

@@ -7,18 +7,21 @@ use std::{
     time::{Duration, Instant},
 };
 
+use anyhow::bail;
 use indicatif::{ProgressBar, ProgressStyle};
-use mq_measure::manifest::Manifest;
+use mq_measure::{energy::profile::Profile, manifest::Manifest};
 
 use crate::{
     campaign::{
         file::{Campaign, Extent},
         hosts::Hosts,
+        meter::{self, Probe},
         plan,
         queue::{Job, Lacking},
-        runner::{self, Progress},
+        runner::{self, Energy, Progress},
         store::ResultSet,
     },
+    cmd::energy::{Instrument, Spec},
     report,
     sut::this_software,
 };
@@ -66,12 +69,25 @@ enum Action {
     },
 }
 
-/// Where runs take place: here, unless it is said.
+/// Where runs take place: here, unless it is said; and what the energy is from.
 #[derive(clap::Args, Clone, Debug)]
 struct OnHosts {
-    /// On real machines: have their agents do the work
+    #[arg(
+        long,
+        value_name = "METER",
+        default_value = "model",
+        help = format!("What the energy of runs is from: {}", Spec::HELP)
+    )]
+    meter: Spec,
+    /// The supply's voltage, for a multimeter
+    #[arg(long, value_name = "VOLT")]
+    volts: Option<f64>,
+    /// The current that has to fit into a multimeter's range [default: 3]
+    #[arg(long, value_name = "AMPERE")]
+    amps: Option<f64>,
+    /// On real machines: have their agents do the work. Their file names the meter
     #[cfg(target_os = "linux")]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["meter", "volts", "amps"])]
     hosts: Option<PathBuf>,
     #[cfg(target_os = "linux")]
     #[command(flatten)]
@@ -147,7 +163,24 @@ impl OnHosts {
             let controller = self.identity.controller()?;
             return crate::campaign::on_hosts::run(set, &controller, &hosts, tell).await;
         }
-        runner::run(set, tell).await
+        let mut had = set.records.iter();
+        let had = had.find_map(|record| record.outcome.energy_meter.as_ref());
+        if let Some(had) = had
+            && meter::basis(had) != meter::basis(&self.meter.to_string())
+        {
+            bail!("the energy of these results is from {had}: go on with --meter {had}");
+        }
+        let energy = match self.meter {
+            Spec::Model(profile) => {
+                // A mistake in its name is told before anything begins.
+                Energy::Modelled(Profile::load(&profile).map(|_| profile)?)
+            }
+            spec => Energy::Measured(Probe {
+                spec,
+                instrument: Instrument::at(self.volts, self.amps),
+            }),
+        };
+        runner::run(set, energy, tell).await
     }
 }
 

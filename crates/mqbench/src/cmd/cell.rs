@@ -19,6 +19,8 @@ use crate::{
 pub(crate) struct Order {
     pub(crate) cell: Cell,
     pub(crate) seed: u64,
+    /// By which its energy is computed; `None` where a meter measures it, from outside.
+    pub(crate) energy_profile: Option<String>,
 }
 
 /// Reads what is to be run, and builds its network. Before there are threads.
@@ -36,7 +38,8 @@ pub(crate) fn prepare() -> anyhow::Result<(Order, Testbed)> {
 /// Runs it, and prints what it found as JSON.
 pub(crate) async fn run(order: &Order, testbed: &Testbed) -> anyhow::Result<()> {
     end_with_input()?;
-    let outcome = run_cell::run(&order.cell, order.seed, testbed).await?;
+    let profile = order.energy_profile.as_deref();
+    let outcome = run_cell::run(&order.cell, order.seed, profile, testbed).await?;
     let json = serde_json::to_string(&outcome).context("cannot write JSON")?;
     report::print(&(json + "\n"))
 }

@@ -6,7 +6,11 @@ use anyhow::{Context as _, bail};
 
 use crate::{
     agent::{Code, Controller, Report},
-    campaign::hosts::{Hosts, Machine},
+    campaign::{
+        hosts::{Hosts, Machine},
+        meter::Probe,
+    },
+    cmd::energy::Spec,
     report,
 };
 
@@ -81,7 +85,9 @@ async fn check(controller: &Controller, hosts: &Hosts) -> anyhow::Result<()> {
         let problems = match ask(controller, host).await {
             Ok(found) => {
                 report::print(&format!("{}: {}", host.name, line(&found)))?;
-                problems(&found, &host.interface)
+                let mut problems = problems(&found, host);
+                problems.extend(unanswered(host).await);
+                problems
             }
             Err(error) => vec![Problem::bars(format!("{error:#}"))],
         };
@@ -105,11 +111,29 @@ pub(crate) async fn ready(controller: &Controller, hosts: &Hosts) -> anyhow::Res
     for host in hosts.machines() {
         let found = ask(controller, host).await;
         let found = found.with_context(|| format!("host {}", host.name))?;
-        for problem in problems(&found, &host.interface) {
+        for problem in problems(&found, host)
+            .into_iter()
+            .chain(unanswered(host).await)
+        {
             if problem.bars {
                 bail!("host {}: {}", host.name, problem.text);
             }
             eprintln!("mqbench: host {}: {}", host.name, problem.text);
+        }
+    }
+    Ok(())
+}
+
+/// Makes sure that every host's agent is there, and its multimeter.
+///
+/// # Errors
+/// The first that is not.
+pub(crate) async fn reachable(controller: &Controller, hosts: &Hosts) -> anyhow::Result<()> {
+    for host in hosts.machines() {
+        let found = ask(controller, host).await;
+        found.with_context(|| format!("host {}", host.name))?;
+        if let Some(problem) = unanswered(host).await {
+            bail!("host {}: {}", host.name, problem.text);
         }
     }
     Ok(())
@@ -153,11 +177,29 @@ impl Problem {
     }
 }
 
-fn problems(found: &Report, interface: &str) -> Vec<Problem> {
+/// A multimeter that does not say who it is.
+async fn unanswered(host: &Machine) -> Option<Problem> {
+    let probe = host.probe()?;
+    let error = probe.answers().await.err()?;
+    Some(Problem::bars(format!(
+        "its meter {}: {error:#}",
+        probe.spec
+    )))
+}
+
+fn problems(found: &Report, host: &Machine) -> Vec<Problem> {
+    let interface = &host.interface;
     let mut problems = Vec::new();
     let own = env!("CARGO_PKG_VERSION");
     if found.version != own {
         let text = format!("its mqbench is {}, this one {own}", found.version);
+        problems.push(Problem::bars(text));
+    }
+    if let Some(Probe { spec, .. }) = host.probe()
+        && matches!(spec, Spec::Rapl | Spec::Sensor(..))
+        && !found.meters.contains(&spec.to_string())
+    {
+        let text = format!("it has no meter {spec} that its agent may read");
         problems.push(Problem::bars(text));
     }
     if !found.interfaces.iter().any(|one| one == interface) {
@@ -203,16 +245,21 @@ mod tests {
             interfaces: vec!["eth0".to_owned(), "lo".to_owned()],
             free_bytes: Some(1 << 30),
             throttled: Some("0".to_owned()),
+            meters: vec!["iio".to_owned(), "iio:ina226".to_owned()],
         };
-        assert_eq!(problems(&fine, "eth0"), []);
+        let host = |interface: &str, meter: &str| {
+            Machine::at("10.0.0.1".parse().unwrap(), interface, meter)
+        };
+        assert_eq!(problems(&fine, &host("eth0", "iio:ina226")), []);
         let mut bad = fine.clone();
         bad.version = "0.0.1".to_owned();
         bad.context.governor = Some("ondemand".to_owned());
         bad.free_bytes = Some(1000);
         bad.throttled = Some("50005".to_owned());
-        let found = problems(&bad, "wlan0");
+        let found = problems(&bad, &host("wlan0", "hwmon:ina226"));
         let expected = [
             ("0.0.1", true),
+            ("hwmon:ina226", true),
             ("wlan0", true),
             ("100 MB", true),
             ("ondemand", false),

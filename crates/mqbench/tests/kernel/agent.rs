@@ -27,10 +27,10 @@ pub(crate) const TESTS: &[Test] = &[
 ];
 
 /// All that can be written to in this kernel.
-const FOLDER: &str = "/run/agents";
+pub(crate) const FOLDER: &str = "/run/agents";
 
 /// Shorter than by default, so that a test need not wait for half a minute.
-const LEASE: &str = "5s";
+pub(crate) const LEASE: &str = "5s";
 
 /// Bound on what is put back: the lease, and a slow kernel.
 const SOON: Duration = Duration::from_secs(30);
@@ -172,7 +172,7 @@ fn a_killed_agents_link_is_put_back() {
 }
 
 /// A program that is killed with the value.
-struct Running(Child);
+pub(crate) struct Running(pub(crate) Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -181,11 +181,11 @@ impl Drop for Running {
     }
 }
 
-fn path(name: &str) -> String {
+pub(crate) fn path(name: &str) -> String {
     format!("{FOLDER}/{name}")
 }
 
-fn mqbench() -> Command {
+pub(crate) fn mqbench() -> Command {
     let mut command = Command::new(std::env::var_os(MQBENCH).unwrap());
     command.env("TMPDIR", "/run").env_remove("SSH_CONNECTION");
     command.stdin(Stdio::null());
@@ -193,7 +193,7 @@ fn mqbench() -> Command {
 }
 
 /// What it printed on a host.
-fn good(host: &Host, arguments: &[&str]) -> String {
+pub(crate) fn good(host: &Host, arguments: &[&str]) -> String {
     let mut command = mqbench();
     command.args(arguments);
     let output = host.run(|| command.output()).unwrap();
@@ -203,7 +203,13 @@ fn good(host: &Host, arguments: &[&str]) -> String {
 
 /// An agent that listens.
 fn agent(host: &Host, name: &str, address: &str) -> Running {
+    agent_with_clock(host, name, address, "0")
+}
+
+/// One whose clock is so many nanoseconds ahead.
+pub(crate) fn agent_with_clock(host: &Host, name: &str, address: &str, ahead: &str) -> Running {
     let mut command = mqbench();
+    command.env("MQBENCH_CLOCK_SHIFT", ahead);
     command.args(["agent", "run", "--listen", address, "--lease", LEASE]);
     command
         .args(["--state", &path(name)])

@@ -14,7 +14,7 @@ use nix::{
     sys::reboot::{RebootMode, reboot},
 };
 
-use crate::{BOOTED, ONLY, PASSED, agent, refuse, restore, shape};
+use crate::{BOOTED, ONLY, PASSED, agent, kills, refuse, restore, shape, verdicts};
 
 pub(crate) type Test = (&'static str, fn());
 
@@ -52,7 +52,15 @@ pub(crate) fn main(modules: &str) {
 /// How many failed.
 fn run() -> usize {
     let only = std::env::var(ONLY).unwrap_or_default();
-    let tests = [shape::TESTS, restore::TESTS, refuse::TESTS, agent::TESTS].concat();
+    let tests = [
+        shape::TESTS,
+        restore::TESTS,
+        refuse::TESTS,
+        agent::TESTS,
+        kills::TESTS,
+        verdicts::TESTS,
+    ]
+    .concat();
     let mut chosen = tests
         .iter()
         .filter(|(name, _)| name.contains(&only))

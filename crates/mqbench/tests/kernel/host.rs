@@ -13,10 +13,13 @@ use nix::{
     unistd::{Gid, Pid, Uid, chown, geteuid},
 };
 
-use crate::{BOOTED, GUEST, MQBENCH, ONLY, PASSED, guest::MODULES};
+use crate::{BOOTED, GUEST, KILLS, MQBENCH, ONLY, PASSED, guest::MODULES};
 
 /// Twice what it takes on a busy machine.
-const TIMEOUT: Duration = Duration::from_mins(4);
+const TIMEOUT: Duration = Duration::from_mins(9);
+
+/// The same for each kill that is asked for.
+const OF_A_KILL: Duration = Duration::from_mins(1);
 
 /// The user nobody: as root, the guest could write the host's files.
 const NOBODY: u32 = 65_534;
@@ -53,6 +56,8 @@ pub(crate) fn main() {
     } else {
         Command::new(&kernel)
     };
+    let kills = std::env::var(KILLS).unwrap_or_default();
+    let timeout = TIMEOUT + OF_A_KILL * kills.parse().unwrap_or(0);
     let only = std::env::args().skip(1).find(|word| !word.starts_with('-'));
     let mut child = command
         .args([
@@ -67,6 +72,7 @@ pub(crate) fn main() {
         .arg(format!("{GUEST}={}", scratch.path().display()))
         .arg(format!("{MQBENCH}={}", mqbench.display()))
         .arg(format!("{ONLY}={}", only.unwrap_or_default()))
+        .arg(format!("{KILLS}={kills}"))
         // Where its memory and its socket are.
         .env("TMPDIR", scratch.path())
         .env("HOME", scratch.path())
@@ -80,9 +86,9 @@ pub(crate) fn main() {
     let group = Pid::from_raw(i32::try_from(child.id()).unwrap());
     let (ended, end) = std::sync::mpsc::channel::<()>();
     let watch = std::thread::spawn(move || {
-        let late = end.recv_timeout(TIMEOUT).is_err();
+        let late = end.recv_timeout(timeout).is_err();
         if late {
-            println!("the guest took more than {TIMEOUT:?} and is ended");
+            println!("the guest took more than {timeout:?} and is ended");
         }
         // It has processes of its own, which outlive it if it is killed.
         let _ = killpg(group, Signal::SIGKILL);

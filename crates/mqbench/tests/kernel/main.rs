@@ -25,6 +25,8 @@ mod guest;
 #[cfg(target_os = "linux")]
 mod host;
 #[cfg(target_os = "linux")]
+mod kills;
+#[cfg(target_os = "linux")]
 mod network;
 #[cfg(target_os = "linux")]
 mod probe;
@@ -34,6 +36,10 @@ mod refuse;
 mod restore;
 #[cfg(target_os = "linux")]
 mod shape;
+#[cfg(target_os = "linux")]
+mod three;
+#[cfg(target_os = "linux")]
+mod verdicts;
 
 /// Tells the guest who it is, and where its modules are: the host sets it on the kernel's command
 /// line, which hands it to the first process.
@@ -44,6 +50,12 @@ const MQBENCH: &str = "MQ_UML_MQBENCH";
 
 /// Which tests are wanted.
 const ONLY: &str = "MQ_UML_ONLY";
+
+/// How many times something is killed, if not once each: see `kills`.
+const KILLS: &str = "MQ_KILLS";
+
+/// Tells a process of the guest that it is a multimeter, and where.
+const METER: &str = "MQ_UML_METER";
 
 /// What the guest says first; before it, the kernel talks.
 const BOOTED: &str = "running tests in User-Mode Linux";
@@ -58,6 +70,9 @@ fn main() {
 
 #[cfg(target_os = "linux")]
 fn main() {
+    if let Ok(address) = std::env::var(METER) {
+        return three::meter(&address);
+    }
     match std::env::var(GUEST) {
         Ok(modules) => guest::main(&modules),
         Err(_) => host::main(),

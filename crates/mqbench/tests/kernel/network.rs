@@ -20,7 +20,7 @@ pub(crate) const STATE: &str = "/run/mqbench/net";
 
 /// Programs of the system, never Busybox's.
 const IP: &str = "/usr/sbin/ip";
-const TC: &str = "/usr/sbin/tc";
+pub(crate) const TC: &str = "/usr/sbin/tc";
 
 /// Addresses 10.0.0.1 and 10.0.0.2, on eth0 each.
 pub(crate) struct Network {
@@ -197,7 +197,7 @@ impl Drop for Held {
     }
 }
 
-fn batch(host: &Host, lines: &str) {
+pub(crate) fn batch(host: &Host, lines: &str) {
     let run = || {
         let mut child = Command::new(IP)
             .args(["-batch", "-"])

@@ -40,3 +40,14 @@ pub(crate) fn usage_mistake(arguments: &[&str]) -> String {
     );
     first
 }
+
+/// Whether a program could not run because the machine has no namespaces; says so.
+#[expect(clippy::print_stdout, reason = "a skipped test says so")]
+pub(crate) fn skipped(stderr: &[u8]) -> bool {
+    let said = String::from_utf8_lossy(stderr);
+    let skipped = said.contains("namespaces");
+    if skipped {
+        println!("SKIPPED: {said}");
+    }
+    skipped
+}

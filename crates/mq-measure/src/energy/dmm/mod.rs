@@ -22,7 +22,7 @@ mod journal;
 mod readings;
 mod setup;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -121,6 +121,10 @@ impl Meter for Dmm {
 
     fn scope(&self) -> &'static str {
         "the current through the multimeter, at a constant voltage"
+    }
+
+    fn journal(&self) -> Option<&Path> {
+        Some(&self.settings.journal)
     }
 
     fn start(&mut self, origin: Instant) -> Result<(), Error> {

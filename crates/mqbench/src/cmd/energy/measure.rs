@@ -74,6 +74,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     );
     let origin = Instant::now();
     meter.start(origin)?;
+    args.instrument.tell(&args.meter, meter.as_ref());
     let before = counters(args)?;
     let began = origin.elapsed();
     let done = work.run();

@@ -2,14 +2,20 @@
 
 mod calibrate;
 mod measure;
+#[cfg(target_os = "linux")]
+mod record;
 mod spec;
+
+#[cfg(target_os = "linux")]
+pub(crate) use record::READING;
+pub(crate) use spec::{Instrument, Spec, sys};
 
 use std::{path::Path, process::ExitCode};
 
 use mq_measure::energy::{
     profile::Profile,
     rapl::RaplMeter,
-    sysfs::{self, Class, Sensor},
+    sysfs::{Class, Sensor},
 };
 
 use crate::report;
@@ -29,14 +35,36 @@ enum Action {
     Measure(measure::Args),
     /// Fit the coefficients of a profile to measured runs, and print it
     Calibrate(calibrate::Args),
+    /// Read a meter until SIGTERM, for an agent's controller
+    #[cfg(target_os = "linux")]
+    #[command(hide = true)]
+    Record(record::Args),
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.action {
-        Action::List => report::print(&list(Path::new(sysfs::ROOT))).map(|()| ExitCode::SUCCESS),
+        Action::List => report::print(&list(&sys())).map(|()| ExitCode::SUCCESS),
         Action::Measure(args) => measure::run(args),
         Action::Calibrate(args) => calibrate::run(args).map(|()| ExitCode::SUCCESS),
+        #[cfg(target_os = "linux")]
+        Action::Record(args) => record::run(args).map(|()| ExitCode::SUCCESS),
     }
+}
+
+/// The meters that measure this machine and that it reads itself, by every name that `--meter` takes.
+#[cfg(target_os = "linux")]
+pub(crate) fn hanging_here() -> Vec<String> {
+    let root = sys();
+    let mut names = Vec::new();
+    for class in [Class::Hwmon, Class::Iio] {
+        let kind = class.name();
+        for sensor in Sensor::list(class, &root) {
+            names.push(kind.to_owned());
+            names.extend([sensor.chip, sensor.device].map(|name| format!("{kind}:{name}")));
+        }
+    }
+    names.extend(RaplMeter::new(&root).is_ok().then(|| "rapl".to_owned()));
+    names
 }
 
 /// A line for each meter: what `--meter` takes, and what it is.

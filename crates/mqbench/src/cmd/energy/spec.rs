@@ -1,6 +1,6 @@
 //! Which meter: what `--meter` takes.
 
-use std::{path::PathBuf, str::FromStr, time::Duration};
+use std::{fmt, path::PathBuf, str::FromStr, time::Duration};
 
 use mq_measure::energy::{
     Meter,
@@ -12,11 +12,17 @@ use mq_measure::energy::{
     sysfs::{self, Class, Sensor, SensorMeter},
 };
 
+use serde::{Deserialize, Serialize};
+
 use crate::{args::duration, wall::system_ns};
 
+/// Where sensors are looked for in place of /sys, for tests.
+const SYS: &str = "MQBENCH_SYS";
+
 /// A meter by its name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Spec {
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) enum Spec {
     /// With a profile.
     Model(String),
     Rapl,
@@ -52,10 +58,54 @@ impl FromStr for Spec {
     }
 }
 
+impl fmt::Display for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Model(profile) => write!(f, "model:{profile}"),
+            Self::Rapl => f.write_str("rapl"),
+            Self::Sensor(class, None) => f.write_str(class.name()),
+            Self::Sensor(class, Some(name)) => write!(f, "{}:{name}", class.name()),
+            Self::Dmm(address) => write!(f, "dmm:{address}"),
+            Self::Csv(file) => write!(f, "csv:{}", file.display()),
+        }
+    }
+}
+
+impl TryFrom<String> for Spec {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Spec> for String {
+    fn from(spec: Spec) -> Self {
+        spec.to_string()
+    }
+}
+
+impl Spec {
+    /// All that `--meter` takes, for its help.
+    pub(crate) const HELP: &str =
+        "model[:PROFILE], rapl, hwmon[:NAME], iio[:NAME], dmm:HOST[:PORT]";
+
+    /// Whether it is read from where a campaign is started, and not on the machine that it is of.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn is_apart(&self) -> bool {
+        matches!(self, Self::Dmm(_) | Self::Csv(_))
+    }
+}
+
+/// What stands for `/sys`.
+pub(crate) fn sys() -> PathBuf {
+    std::env::var_os(SYS).map_or_else(|| sysfs::ROOT.into(), PathBuf::from)
+}
+
 /// How instruments are set.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Instrument")]
-pub(super) struct Instrument {
+pub(crate) struct Instrument {
     /// Between two readings: of a sensor 10ms, of a multimeter 1ms
     #[arg(long, value_name = "TIME", value_parser = duration)]
     interval: Option<Duration>,
@@ -63,30 +113,70 @@ pub(super) struct Instrument {
     #[arg(long, value_name = "TIME", value_parser = duration)]
     aperture: Option<Duration>,
     /// The current that has to fit into a multimeter's range
-    #[arg(long, value_name = "AMPERE", default_value_t = 3.0)]
+    #[arg(long, value_name = "AMPERE", default_value_t = Self::AMPS)]
     amps: f64,
     /// The supply's voltage, for a multimeter or a file that has the current alone
     #[arg(long, value_name = "VOLT")]
-    pub(super) volts: Option<f64>,
+    pub(crate) volts: Option<f64>,
     /// Where a multimeter's readings are kept; a new file by default
     #[arg(long, value_name = "FILE")]
     journal: Option<PathBuf>,
 }
 
 impl Instrument {
+    /// What fits into a multimeter's range unless it is told otherwise: its largest.
+    const AMPS: f64 = 3.0;
+
     /// The supply of a Raspberry Pi by its name; 5.1 V is what Raspberry Pi's own gives.
     const SUPPLY_V: f64 = 5.0;
 
+    /// More readings of one run say no more of its energy, and fill the disk.
+    const ENOUGH: u32 = 100_000;
+
+    /// At this supply, as usual otherwise.
+    pub(crate) fn at(volts: Option<f64>, amps: Option<f64>) -> Self {
+        Self {
+            interval: None,
+            aperture: None,
+            amps: amps.unwrap_or(Self::AMPS),
+            volts,
+            journal: None,
+        }
+    }
+
+    /// The same for a run that takes about so long, with a multimeter's readings kept in `journal`.
+    pub(crate) fn of_run(&self, spec: &Spec, expected: Duration, journal: PathBuf) -> Self {
+        let interval = (expected / Self::ENOUGH).max(Duration::from_millis(1));
+        Self {
+            interval: matches!(spec, Spec::Dmm(_)).then_some(interval),
+            journal: Some(journal),
+            ..self.clone()
+        }
+    }
+
+    /// What is to be known of the readings of a meter that has been started.
+    pub(crate) fn tell(&self, spec: &Spec, meter: &dyn Meter) {
+        if let Some(journal) = meter.journal() {
+            eprintln!("readings are kept in {}", journal.display());
+        }
+        if matches!(spec, Spec::Dmm(_)) && self.volts.is_none() {
+            eprintln!(
+                "the voltage is taken as {} V: measure it, and say --volts",
+                Self::SUPPLY_V
+            );
+        }
+    }
+
     /// The meter of that name, set so; it may run for `longest`.
-    pub(super) fn meter(&self, spec: &Spec, longest: Duration) -> anyhow::Result<Box<dyn Meter>> {
+    pub(crate) fn meter(&self, spec: &Spec, longest: Duration) -> anyhow::Result<Box<dyn Meter>> {
         Ok(match spec {
             Spec::Model(profile) => {
                 let profile = Profile::load(profile)?;
                 Box::new(ModelMeter::new(profile, model::ROOT.as_ref()))
             }
-            Spec::Rapl => Box::new(RaplMeter::new(sysfs::ROOT.as_ref())?),
+            Spec::Rapl => Box::new(RaplMeter::new(&sys())?),
             Spec::Sensor(class, name) => {
-                let sensor = Sensor::find(*class, sysfs::ROOT.as_ref(), name.as_deref())?;
+                let sensor = Sensor::find(*class, &sys(), name.as_deref())?;
                 let interval = self.interval.unwrap_or(SensorMeter::INTERVAL);
                 anyhow::ensure!(!interval.is_zero(), "--interval 0: readings need some time");
                 Box::new(SensorMeter::new(sensor, interval))
@@ -116,13 +206,6 @@ impl Instrument {
             longest,
             ..usual
         };
-        eprintln!("readings are kept in {}", settings.journal.display());
-        if self.volts.is_none() {
-            eprintln!(
-                "the voltage is taken as {} V: measure it, and say --volts",
-                Self::SUPPLY_V
-            );
-        }
         Ok(settings)
     }
 }
@@ -144,7 +227,8 @@ mod tests {
             ("dmm:10.0.0.9:5025", Spec::Dmm("10.0.0.9:5025".to_owned())),
             ("csv:a/b.csv", Spec::Csv("a/b.csv".into())),
         ] {
-            assert_eq!(text.parse::<Spec>(), Ok(right), "{text}");
+            assert_eq!(text.parse::<Spec>(), Ok(right.clone()), "{text}");
+            assert_eq!(right.to_string().parse::<Spec>(), Ok(right), "{text}");
         }
         for wrong in ["", "dmm", "csv", "rapl:0", "model:", "watt"] {
             let error = wrong.parse::<Spec>().unwrap_err();

@@ -82,7 +82,7 @@ fn campaign(finished: &Finished, claims: &[ClaimReport]) -> CampaignReport {
         plot: PlotReport {
             kind: plot.kind,
             metric: plot.metric.clone(),
-            meaning: metric.meaning.clone(),
+            meaning: meaning(finished, &metric),
             unit: metric.unit.clone(),
             x: plot.x.clone(),
             series: plot.series.clone(),
@@ -98,6 +98,7 @@ fn campaign(finished: &Finished, claims: &[ClaimReport]) -> CampaignReport {
                 .filter(|run| !run.outcome.warnings.is_empty() || run.outcome.error.is_some())
                 .count(),
         },
+        energy: context::energy(&finished.runs),
         fixed: fixed(finished.campaign),
         panels: facets(finished, &metric)
             .iter()
@@ -111,6 +112,15 @@ fn campaign(finished: &Finished, claims: &[ClaimReport]) -> CampaignReport {
             .map(|report| report.claim.id.clone())
             .collect(),
         estimators: estimators::compare(&claims),
+    }
+}
+
+/// What the metric is; of an energy also whether it was measured.
+fn meaning(finished: &Finished, metric: &Metric) -> String {
+    let meaning = metric.meaning.clone();
+    match finished.energy_basis(metric) {
+        Some(basis) => format!("{meaning}: {basis}"),
+        None => meaning,
     }
 }
 

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::model::{
-    LinkConfigured, LinkMeasured, LinkReport, Repeated, WarningFound, WarningReport,
+    EnergyReport, LinkConfigured, LinkMeasured, LinkReport, Repeated, WarningFound, WarningReport,
 };
-use crate::campaign::record::Record;
+use crate::campaign::{meter, record::Record};
 
 /// Every direction of every link, once for each way in which it was configured, with what its runs
 /// measured together.
@@ -112,6 +112,25 @@ fn text(value: &Value) -> String {
 
 fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or(0)
+}
+
+/// Every meter, in the order of their names.
+pub(crate) fn energy(runs: &[&Record]) -> Vec<EnergyReport> {
+    let mut all: BTreeMap<&str, EnergyReport> = BTreeMap::new();
+    for run in runs {
+        let Some(meter) = &run.outcome.energy_meter else {
+            continue;
+        };
+        let reading = run.outcome.energy_reading.as_ref();
+        let entry = all.entry(meter).or_insert_with(|| EnergyReport {
+            meter: meter.clone(),
+            basis: meter::basis(meter),
+            scope: reading.map(|reading| reading.scope.clone()),
+            runs: 0,
+        });
+        entry.runs += 1;
+    }
+    all.into_values().collect()
 }
 
 /// All of them, by their kinds, the most frequent first.

@@ -64,6 +64,9 @@ fn section(campaign: &CampaignReport) -> String {
         "## {}\n\n{}. {} of {} runs, {} attempts repeated, {} runs with warnings.\n\n",
         campaign.title, campaign.source, runs.finished, runs.planned, runs.repeated, runs.warned
     );
+    for energy in &campaign.energy {
+        text.push_str(&format!("{}\n\n", words::energy(energy)));
+    }
     let unit = if plot.unit.is_empty() {
         String::new()
     } else {

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use mq_measure::{Warning, manifest::Manifest, stats::Interval};
+use mq_measure::{Warning, energy, manifest::Manifest, stats::Interval};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -62,6 +62,8 @@ pub(crate) struct CampaignReport {
     pub(crate) source: String,
     pub(crate) plot: PlotReport,
     pub(crate) runs: Runs,
+    /// What the energy of its runs is from; none where they have no energy.
+    pub(crate) energy: Vec<EnergyReport>,
     /// What is the same in every cell, by the names of campaign files.
     pub(crate) fixed: BTreeMap<String, Value>,
     /// One for each level of the facet, and of every factor that the plot does not name.
@@ -130,6 +132,19 @@ pub(crate) struct Runs {
     pub(crate) repeated: usize,
     /// Finished runs that have warnings.
     pub(crate) warned: usize,
+}
+
+/// A meter that runs have their energy from.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct EnergyReport {
+    /// As the command line names it.
+    pub(crate) meter: String,
+    /// Whether it measures or computes.
+    pub(crate) basis: energy::Basis,
+    /// What its energy is of, if it measures.
+    pub(crate) scope: Option<String>,
+    /// How many have it from there.
+    pub(crate) runs: usize,
 }
 
 /// One figure.

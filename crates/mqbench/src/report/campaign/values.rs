@@ -7,6 +7,7 @@ use mq_measure::{LatencyRecorder, recorder, stats};
 use crate::campaign::{
     claims::Claim,
     file::{Campaign, Combination},
+    meter,
     record::{METRICS, Record},
 };
 
@@ -55,6 +56,20 @@ impl<'a> Finished<'a> {
             .iter()
             .copied()
             .filter(move |run| levels.iter().all(|(factor, level)| has(run, factor, level)))
+    }
+
+    /// Of a metric of energy whether its runs were measured, in words.
+    pub(crate) fn energy_basis(&self, metric: &Metric) -> Option<String> {
+        if !meter::METRICS.contains(&&metric.name[..]) {
+            return None;
+        }
+        let meters = self
+            .runs
+            .iter()
+            .filter_map(|run| run.outcome.energy_meter.as_deref());
+        let bases: BTreeSet<_> = meters.map(|name| meter::basis(name).to_string()).collect();
+        let bases: Vec<_> = bases.into_iter().collect();
+        (!bases.is_empty()).then(|| bases.join(" or "))
     }
 
     /// Whether the campaign names the claim's paper: claims are called after their files.

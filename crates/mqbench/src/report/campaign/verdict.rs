@@ -21,6 +21,11 @@ pub(crate) fn of(claim: &Claim, all: &[Finished]) -> ClaimReport {
         verdict = Verdict::NotReproduced;
         why = format!("the ends are right, but {steps} of the steps between go the other way");
     }
+    if measured.is_some()
+        && let Some(basis) = mine.and_then(|finished| finished.energy_basis(&metric))
+    {
+        why.push_str(&format!("; ours is {basis}"));
+    }
     if of == Some(Basis::None) {
         why.push_str("; one run each, so without an interval");
     }

@@ -1,7 +1,7 @@
 //! Numbers and names as all forms of the report write them.
 
 use super::{
-    model::{Basis, ClaimReport, LinkConfigured, LinkMeasured, Point, Report},
+    model::{Basis, ClaimReport, EnergyReport, LinkConfigured, LinkMeasured, Point, Report},
     values::Levels,
 };
 use crate::campaign::claims::{Direction, Expected, Form};
@@ -92,7 +92,17 @@ pub(super) fn printed(claim: &ClaimReport) -> String {
     }
 }
 
-/// Why a claim has its verdict, and what is to be known of it beside, such as that ours is modelled.
+/// What the energy of runs is from: measured, or modelled.
+pub(super) fn energy(of: &EnergyReport) -> String {
+    let scope = of.scope.as_ref();
+    let scope = scope.map_or_else(String::new, |scope| format!(": {scope}"));
+    format!(
+        "Energy of {} runs by {} ({}){scope}.",
+        of.runs, of.meter, of.basis
+    )
+}
+
+/// Why a claim has its verdict, and what is to be known of it beside.
 pub(super) fn why_and_note(claim: &ClaimReport) -> String {
     match &claim.claim.note {
         Some(note) => format!("{}; {note}", claim.why),

@@ -211,12 +211,13 @@ fn section(
 ) -> String {
     let mut text = format!(
         "<section id=\"c{number}\" class=\"campaign\">\n<h2>{}</h2>\n<p class=\"quiet\">{} · {} · \
-         {}</p>\n<p class=\"quiet\">{}</p>\n{}<div class=\"figures\">\n",
+         {}</p>\n<p class=\"quiet\">{}</p>\n{}{}<div class=\"figures\">\n",
         escape(&campaign.title),
         escape(&campaign.source),
         escape(&campaign.name),
         escape(&runs(campaign)),
         escape(&fixed(campaign)),
+        energy(campaign),
         missing(campaign),
     );
     for (at, panel) in campaign.panels.iter().enumerate() {
@@ -287,6 +288,13 @@ fn runs(campaign: &CampaignReport) -> String {
         text.push_str(&format!(", {} with warnings", runs.warned));
     }
     text
+}
+
+/// What of the energy is measured, and what is modelled.
+fn energy(campaign: &CampaignReport) -> String {
+    let each = campaign.energy.iter();
+    let each = each.map(|of| format!("<p class=\"quiet\">{}</p>\n", escape(&words::energy(of))));
+    each.collect()
 }
 
 fn missing(campaign: &CampaignReport) -> String {

@@ -1,0 +1,262 @@
+//! Three hosts with agents, and a fourth with their controller and a multimeter.
+//!
+//! They have a network for what is measured, which is shaped, and another one for the agents.
+
+use std::{
+    io::Read as _,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use mq_netem::Host;
+use mq_testkit::{Multimeter, MultimeterModel};
+use nix::unistd::Pid;
+
+use crate::{
+    METER, MQBENCH,
+    agent::{FOLDER, Running, agent_with_clock, good, mqbench, path},
+    network::{STATE, TC, batch},
+};
+
+/// Where the multimeter is, as the controller reaches it.
+pub(crate) const METER_AT: &str = "127.0.0.1:5025";
+
+/// What it sees.
+pub(crate) const AMPERE: f64 = 0.28;
+
+/// In the order of their addresses, which begin with 1.
+pub(crate) const NAMES: [&str; 3] = ["hub", "pi-1", "pi-2"];
+
+const HOSTS: &str = r#"
+[[host]]
+name = "hub"
+roles = ["broker"]
+agent = "10.1.0.1:7883"
+address = "10.0.0.1"
+interface = "eth0"
+
+[[host]]
+name = "pi-1"
+roles = ["publisher"]
+agent = "10.1.0.2:7883"
+address = "10.0.0.2"
+interface = "eth0"
+meter = "dmm:127.0.0.1:5025"
+volts = 5.0
+
+[[host]]
+name = "pi-2"
+roles = ["subscriber"]
+agent = "10.1.0.3:7883"
+address = "10.0.0.3"
+interface = "eth0"
+"#;
+
+/// Three hosts with their agents, and a fourth with the controller and the meter.
+pub(crate) struct Three {
+    hosts: [Host; 3],
+    desk: Host,
+    _switch: Host,
+    /// `None` where one was killed.
+    pub(crate) agents: [Option<Running>; 3],
+    pub(crate) meter: Option<Running>,
+    /// What stands on the hosts' interfaces before anything is done.
+    before: [String; 3],
+}
+
+impl Three {
+    /// Enrolled, and with this campaign to run.
+    pub(crate) fn new(campaign: &str) -> Self {
+        let _ = std::fs::remove_dir_all(STATE);
+        let _ = std::fs::remove_dir_all(FOLDER);
+        std::fs::create_dir_all(temporary()).unwrap();
+        std::fs::write(path("hosts.toml"), HOSTS).unwrap();
+        std::fs::write(path("some.toml"), campaign).unwrap();
+        let switch = Host::new().unwrap();
+        batch(
+            &switch,
+            "link add data type dummy\nlink set data up\n\
+             link add control type dummy\nlink set control up\n",
+        );
+        let desk = Host::new().unwrap();
+        attach(&switch, "control", &desk, "ctl0", "10.1.0.9/24");
+        let hosts = [1, 2, 3].map(|number| {
+            let host = Host::new().unwrap();
+            attach(
+                &switch,
+                "data",
+                &host,
+                "eth0",
+                &format!("10.0.0.{number}/24"),
+            );
+            attach(
+                &switch,
+                "control",
+                &host,
+                "ctl0",
+                &format!("10.1.0.{number}/24"),
+            );
+            host
+        });
+        let before = [0, 1, 2].map(|which| disciplines(&hosts[which]));
+        let mut bed = Self {
+            hosts,
+            desk,
+            _switch: switch,
+            agents: [None, None, None],
+            meter: None,
+            before,
+        };
+        for (which, name) in NAMES.into_iter().enumerate() {
+            bed.start_agent(which);
+            // The last time that anybody enrols.
+            let state = path(name);
+            let code = good(&bed.hosts[which], &["agent", "code", "--state", &state]);
+            let address = format!("10.1.0.{}:7883", which + 1);
+            let identity = path("controller");
+            let add = [
+                "hosts",
+                "add",
+                &address,
+                code.trim(),
+                "--identity",
+                &identity,
+            ];
+            good(&bed.desk, &add);
+        }
+        bed.start_meter();
+        bed
+    }
+
+    /// Where it has gone.
+    pub(crate) fn start_agent(&mut self, which: usize) {
+        if self.agents[which].is_none() {
+            // The publisher's clock is an hour behind, the subscriber's five seconds ahead.
+            let ahead = ["0", "-3600000000000", "5000000000"][which];
+            let address = format!("10.1.0.{}:7883", which + 1);
+            let host = &self.hosts[which];
+            self.agents[which] = Some(agent_with_clock(host, NAMES[which], &address, ahead));
+        }
+    }
+
+    /// Where it has gone.
+    pub(crate) fn start_meter(&mut self) {
+        if self.meter.is_none() {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.env(METER, METER_AT).stdin(Stdio::null());
+            command.stdout(Stdio::piped());
+            let mut child = self.desk.run(|| command.spawn()).unwrap();
+            let mut ready = [0; 5];
+            let output = child.stdout.as_mut().unwrap();
+            output.read_exact(&mut ready).unwrap();
+            self.meter = Some(Running(child));
+        }
+    }
+
+    /// The campaign, begun or gone on with. What it says is at its standard error.
+    pub(crate) fn campaign(&self, out: &Path) -> Running {
+        let mut command = mqbench();
+        command.arg("campaign");
+        if out.join("set.json").exists() {
+            command.arg("resume").arg(out);
+        } else {
+            command.args(["run", &path("some.toml"), "--out"]).arg(out);
+        }
+        command.args(["--hosts", &path("hosts.toml")]);
+        command.args(["--identity", &path("controller")]);
+        command.env("TMPDIR", temporary());
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        Running(self.desk.run(|| command.spawn()).unwrap())
+    }
+
+    /// Processes of roles that have this word in their command.
+    pub(crate) fn roles(&self, word: &str) -> Vec<Pid> {
+        let has = |(_, line): &(Pid, Vec<String>)| {
+            line.iter().any(|part| part == "--end-with-input")
+                && line.iter().any(|part| part == word)
+        };
+        let found = self.processes().into_iter().filter(has);
+        found.map(|(process, _)| process).collect()
+    }
+
+    /// Every process of the program but for the agents, and its command.
+    fn processes(&self) -> Vec<(Pid, Vec<String>)> {
+        let program = std::env::var(MQBENCH).unwrap();
+        let agents = self.agents.iter().flatten();
+        let agents: Vec<_> = agents.map(|agent| agent.0.id().to_string()).collect();
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+            let name = entry.file_name().into_string().unwrap();
+            let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let line = String::from_utf8_lossy(&line);
+            let line: Vec<_> = line.split('\0').map(str::to_owned).collect();
+            if line[0] == program && !agents.contains(&name) {
+                found.push((Pid::from_raw(name.parse().unwrap()), line));
+            }
+        }
+        found
+    }
+
+    /// What there is of a campaign: shaped interfaces, processes, files where they are not kept.
+    pub(crate) fn left(&self) -> Vec<String> {
+        let mut left = Vec::new();
+        for (which, host) in self.hosts.iter().enumerate() {
+            let now = disciplines(host);
+            if now != self.before[which] {
+                left.push(format!("on {}: {now}", NAMES[which]));
+            }
+            left.extend(files(&Path::new(&path(NAMES[which])).join("work")));
+        }
+        let running = self.processes().into_iter();
+        left.extend(running.map(|(process, line)| format!("{process}: {}", line.join(" "))));
+        let remembered = files(Path::new(STATE)).into_iter();
+        left.extend(remembered.filter(|file| file.contains(".json")));
+        left.extend(files(Path::new(&temporary())));
+        left
+    }
+}
+
+/// For the controller's own temporary files.
+fn temporary() -> String {
+    path("tmp")
+}
+
+/// Whatever is in a folder; nothing if it is not there.
+pub(crate) fn files(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.path().display().to_string());
+    names.collect()
+}
+
+/// A host's interface, connected to all others of this network.
+fn attach(switch: &Host, network: &str, host: &Host, interface: &str, address: &str) {
+    let namespace = host.path().display().to_string();
+    batch(
+        switch,
+        &format!(
+            "link add link {network} name {interface} netns {namespace} type macvlan mode bridge\n"
+        ),
+    );
+    batch(
+        host,
+        &format!("link set {interface} up\naddress add {address} dev {interface}\n"),
+    );
+}
+
+fn disciplines(host: &Host) -> String {
+    let mut command = Command::new(TC);
+    command.args(["qdisc", "show", "dev", "eth0"]);
+    let output = host.run(|| command.output()).unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What a process of the guest does that is a multimeter.
+pub(crate) fn meter(address: &str) {
+    let model = MultimeterModel::K34465A;
+    let _meter = Multimeter::start_at(address.parse().unwrap(), model, |_| AMPERE);
+    println!("ready");
+    loop {
+        std::thread::park();
+    }
+}

@@ -1,0 +1,258 @@
+//! S22's figures of energy and of packets in the lab: by the model, and with a multimeter that is not there.
+
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod program;
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use mq_measure::energy::csv;
+use mq_testkit::{Multimeter, MultimeterModel};
+use program::{command, mqbench, skipped};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The supply of the board that is not there either, as the campaign is told.
+const VOLT: f64 = 5.08;
+
+/// What the board draws so many seconds after a run's trigger: more and more, so that energy of the wrong
+/// part of a run is a wrong one.
+fn ampere(after_s: f64) -> f64 {
+    0.2 + 0.05 * after_s
+}
+
+/// The energy of a part of that, in joules.
+fn joules(from_s: f64, to_s: f64) -> f64 {
+    VOLT * (0.2 * (to_s - from_s) + 0.025 * (to_s.powi(2) - from_s.powi(2)))
+}
+
+/// Both campaigns as they ship, but for shorter quick runs, and where their results are.
+struct Place {
+    folder: TempDir,
+    files: [String; 2],
+}
+
+impl Place {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let small = |name: &str, quick: &str| {
+            let shipped = Path::new(env!("CARGO_MANIFEST_DIR"));
+            let shipped = shipped.join(format!("../../profiles/campaigns/{name}.toml"));
+            let text = std::fs::read_to_string(shipped).unwrap();
+            let (before, rest) = text.split_once("[quick]\n").unwrap();
+            let (_, after) = rest.split_once("\n[plot]").unwrap();
+            let file = folder.path().join(format!("{name}.toml"));
+            let text = format!("{before}[quick]\nrepetitions = 1\n{quick}\n[plot]{after}");
+            std::fs::write(&file, text).unwrap();
+            file.to_str().unwrap().to_owned()
+        };
+        let files = [
+            small(
+                "s22-fig10",
+                "work.messages = 40\nfactors.size = [100]\nfactors.interval = [\"1ms\", \"10ms\"]\n",
+            ),
+            small(
+                "s22-fig11",
+                "work.messages = 20\nwork.interval = \"20ms\"\n\
+                 factors.link = [\"s22/wifi\"]\nfactors.loss = [\"0%\"]\n",
+            ),
+        ];
+        Self { folder, files }
+    }
+
+    fn out(&self) -> PathBuf {
+        self.folder.path().join("out")
+    }
+
+    /// `campaign run`, with further options.
+    fn arguments<'a>(&'a self, out: &'a str, further: &[&'a str]) -> Vec<&'a str> {
+        let [one, other] = &self.files;
+        [&["campaign", "run", one, other, "--out", out], further].concat()
+    }
+
+    /// Every record of both campaigns.
+    fn records(&self) -> Vec<Value> {
+        let text = ["s22-fig10", "s22-fig11"].map(|name| {
+            let file = self.out().join(format!("records/{name}.jsonl"));
+            std::fs::read_to_string(file).unwrap()
+        });
+        let lines = text.iter().flat_map(|text| text.lines());
+        lines
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
+    fn report(&self, form: &str) -> String {
+        told(&mqbench(&["report", self.out().to_str().unwrap(), form]))
+    }
+}
+
+fn told(output: &Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn metric(record: &Value, name: &str) -> f64 {
+    let value = record["outcome"]["metrics"][name].as_f64();
+    value.unwrap_or_else(|| panic!("{name}: {record}"))
+}
+
+#[test]
+fn a_multimeter_measures_the_energy_of_every_run() {
+    let place = Place::new();
+    let meter = Multimeter::start(MultimeterModel::K34465A, ampere);
+    let (out, volts) = (place.out(), VOLT.to_string());
+    let out = out.to_str().unwrap();
+    let spec = format!("dmm:{}", meter.address());
+    let with = ["--meter", &spec, "--volts", &volts];
+    // Killed once in the midst of a run, while the meter is read.
+    let mut running = command(&place.arguments(out, &with));
+    let mut running = running.stderr(Stdio::piped()).spawn().unwrap();
+    let until = Instant::now() + Duration::from_mins(1);
+    let journal = loop {
+        if running.try_wait().unwrap().is_some() {
+            let ended = running.wait_with_output().unwrap();
+            assert!(skipped(&ended.stderr), "{ended:?}");
+            return;
+        }
+        let journals = std::fs::read_dir(place.out().join("meters"));
+        let journals = journals.into_iter().flatten().flatten();
+        let mut journals = journals.map(|entry| entry.path());
+        let has_readings = |file: &PathBuf| {
+            // Perhaps in the middle of a line.
+            csv::read(file, None).is_ok_and(|log| log.trace.points().len() > 100)
+        };
+        if let Some(journal) = journals.find(has_readings) {
+            break journal;
+        }
+        assert!(Instant::now() < until, "nothing is in a journal");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    running.kill().unwrap();
+    running.wait().unwrap();
+    // What was read stays, and is read as any other instrument's file.
+    let kept = format!("csv:{}", journal.display());
+    assert!(told(&mqbench(&["energy", "measure", "--meter", &kept])).contains("energy  "));
+    let before = std::fs::read(&journal).unwrap();
+    let resume = [&["campaign", "resume", out], &with[..]].concat();
+    told(&mqbench(&resume));
+    assert_eq!(std::fs::read(&journal).unwrap(), before);
+    // What is measured and what is not do not mix.
+    let said = program::mistake(&["campaign", "resume", out]);
+    assert!(
+        said.contains(&format!("go on with --meter {spec}")),
+        "{said}"
+    );
+
+    let records = place.records();
+    let mut windows = Vec::new();
+    for record in &records {
+        let outcome = &record["outcome"];
+        assert_eq!(outcome["error"], Value::Null, "{record}");
+        assert_eq!(outcome["energy_meter"], spec, "{record}");
+        let reading = &outcome["energy_reading"];
+        let scope = reading["scope"].as_str().unwrap();
+        assert!(scope.contains("current through the multimeter"), "{record}");
+        assert_eq!(reading["notes"], serde_json::json!([]), "{record}");
+        let window = &reading["window"];
+        let [from, to] = ["from_ns", "to_ns"].map(|end| window[end].as_u64().unwrap());
+        assert_eq!(outcome["sending"], *window, "one clock");
+        windows.push((from, to));
+        // The trace is known: what flowed in that window, counted from the first reading.
+        let journal = reading["journal"].as_str().unwrap();
+        let log = csv::read(&place.out().join("meters").join(journal), None).unwrap();
+        let triggered = log.trace.span().unwrap().from_ns;
+        assert!(triggered < from, "{record}");
+        #[expect(clippy::cast_precision_loss, reason = "seconds of a run")]
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        let (from_s, to_s) = (seconds(from - triggered), seconds(to - triggered));
+        let right = joules(from_s, to_s);
+        let found = metric(record, "energy_j");
+        // Half of a reading's interval, and of a round trip on loopback, on a rising current.
+        assert!(
+            (found - right).abs() < 0.01 * right,
+            "{found} J, not {right}: {record}"
+        );
+        let power = metric(record, "power_w");
+        assert!((power - found / (to_s - from_s)).abs() < 1e-6, "{record}");
+        let received = outcome["counts"]["received"].as_f64().unwrap();
+        let each = metric(record, "energy_per_message_uj");
+        assert!((each - found * 1e6 / received).abs() < 1e-3, "{record}");
+    }
+    // One probe: one run at a time.
+    windows.sort_unstable();
+    for pair in windows.windows(2) {
+        assert!(pair[0].1 < pair[1].0, "{pair:?}");
+    }
+
+    let text = place.report("--markdown");
+    let named = format!("by {spec} (measured): the current through the multimeter");
+    assert_eq!(text.matches(&named).count(), 2, "{text}");
+    assert!(text.contains("ours is measured"), "{text}");
+    assert!(!text.contains("modelled"), "{text}");
+    let report: Value = serde_json::from_str(&place.report("--json")).unwrap();
+    for campaign in report["campaigns"].as_array().unwrap() {
+        let [energy] = &campaign["energy"].as_array().unwrap()[..] else {
+            panic!("{campaign}");
+        };
+        assert_eq!(energy["basis"], "measured");
+        assert_eq!(energy["runs"], campaign["runs"]["finished"]);
+    }
+    assert!(
+        report["campaigns"][0]["plot"]["meaning"]
+            .as_str()
+            .unwrap()
+            .ends_with(": measured")
+    );
+}
+
+#[test]
+fn without_a_meter_the_energy_is_modelled_and_the_report_says_so() {
+    let place = Place::new();
+    let out = place.out();
+    let out = out.to_str().unwrap();
+    let ran = mqbench(&place.arguments(out, &["--meter", "model:pi-3b-plus"]));
+    if skipped(&ran.stderr) {
+        return;
+    }
+    told(&ran);
+    for record in place.records() {
+        let outcome = &record["outcome"];
+        assert_eq!(outcome["energy_meter"], "model:pi-3b-plus", "{record}");
+        assert_eq!(outcome["energy_reading"], Value::Null, "{record}");
+        // Idle power at least.
+        assert!(metric(&record, "power_w") >= 1.9, "{record}");
+    }
+    let text = place.report("--markdown");
+    let named = "by model:pi-3b-plus (modelled, not measured)";
+    assert_eq!(text.matches(named).count(), 2, "{text}");
+    assert!(text.contains("ours is modelled, not measured"), "{text}");
+}
+
+#[test]
+fn a_meter_that_is_not_there_ends_a_campaign_before_a_run_is_recorded() {
+    let place = Place::new();
+    let out = place.out();
+    let out = out.to_str().unwrap();
+    let ended = mqbench(&place.arguments(out, &["--meter", "dmm:127.0.0.1:1"]));
+    assert!(!ended.status.success());
+    let said = String::from_utf8(ended.stderr).unwrap();
+    let last = said.lines().last().unwrap();
+    assert!(
+        last.starts_with("mqbench: the meter dmm:127.0.0.1:1: "),
+        "{said}"
+    );
+    assert!(!place.out().join("records/s22-fig10.jsonl").exists());
+    let said = program::usage_mistake(&["campaign", "resume", out, "--meter", "watt"]);
+    assert!(said.contains("`watt` is no meter"), "{said}");
+    let of_both = ["--hosts", "hosts.toml", "--meter", "rapl"];
+    let said = program::usage_mistake(&[&["campaign", "resume", out], &of_both[..]].concat());
+    assert!(said.contains("cannot be used with"), "{said}");
+    let said = program::mistake(&["campaign", "resume", out, "--meter", "model:pi-9"]);
+    assert!(said.contains("there are pi-3b"), "{said}");
+}
