@@ -16,10 +16,12 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use mq_measure::{
+    Warning,
     clock::{Assumptions, ClockFile, Exchange, Relation, Side},
     log,
     manifest::LinkContext,
     schedule::Lateness,
+    validity,
 };
 use mq_transport::Address;
 
@@ -128,6 +130,7 @@ async fn measure(
     findings: &mut Findings,
 ) -> anyhow::Result<()> {
     let mut crew = Crew::gather(controller, place).await?;
+    findings.validity.extend(crew.emulated.drain(..));
     let measured = crew.periodic(cell, place, findings).await;
     let dismissed = crew.dismiss().await;
     measured.and(dismissed)
@@ -143,6 +146,8 @@ struct Crew {
     /// How far from UTC chrony says that the hosts' clocks are at most, and this machine's.
     bounds_ns: BTreeMap<String, u64>,
     own_bound_ns: Option<u64>,
+    /// Hosts whose times are an emulator's.
+    emulated: Vec<Warning>,
     heard: Instant,
 }
 
@@ -150,6 +155,7 @@ impl Crew {
     async fn gather(controller: &Controller, place: &Placement<'_>) -> anyhow::Result<Self> {
         let mut agents = BTreeMap::new();
         let mut bounds_ns = BTreeMap::new();
+        let mut emulated = Vec::new();
         for host in [place.broker, place.publisher, place.subscriber] {
             if agents.contains_key(&host.name) {
                 continue;
@@ -158,6 +164,8 @@ impl Crew {
             let mut connected = connected.with_context(|| format!("host {}", host.name))?;
             let report = connected.report().await?;
             bounds_ns.extend(report.clock_bound_ns.map(|ns| (host.name.clone(), ns)));
+            let found = report.context.emulated.as_deref();
+            emulated.extend(validity::emulated(Some(&host.name), found));
             agents.insert(host.name.clone(), connected);
         }
         Ok(Self {
@@ -166,6 +174,7 @@ impl Crew {
             comparisons: BTreeMap::new(),
             bounds_ns,
             own_bound_ns: error_bound_ns().await,
+            emulated,
             heard: Instant::now(),
         })
     }
