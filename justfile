@@ -34,3 +34,7 @@ pi:
     AR_aarch64_unknown_linux_musl=aarch64-linux-gnu-ar \
     CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld \
     cargo build --release --locked --target aarch64-unknown-linux-musl -p mqbench --no-default-features --features ring
+
+# That binary in an emulated Raspberry Pi, with every command of docs/testbed.md
+test-pi: pi
+    cargo test -p mqbench --locked --test pi -- --ignored --nocapture

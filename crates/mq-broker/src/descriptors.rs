@@ -46,7 +46,8 @@ fn occupy(file: &std::fs::File, number: i32) -> nix::Result<std::os::fd::OwnedFd
 #[cfg(not(unix))]
 pub(crate) fn make_room(_connections: usize) {}
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 mod tests {
     /// What the kernel says of this process's table.
     fn size() -> usize {

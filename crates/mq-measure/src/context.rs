@@ -5,6 +5,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::emulated::emulated;
+
 /// What a run's manifest tells of the machine; `None` where the system does not say.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -23,6 +25,10 @@ pub struct HostContext {
     pub load_average: Option<[f64; 3]>,
     /// The congestion control that the kernel gives a TCP connection by default.
     pub tcp_congestion_control: Option<String>,
+    /// What gives away that an emulator does its instructions: its times are that one's.
+    /// Results from before this was looked at do not have it.
+    #[serde(default)]
+    pub emulated: Option<String>,
 }
 
 impl HostContext {
@@ -41,6 +47,7 @@ impl HostContext {
             memory_bytes: text("/proc/meminfo").and_then(|text| parse_memory(&text)),
             load_average: text("/proc/loadavg").and_then(|text| parse_load(&text)),
             tcp_congestion_control: line("/proc/sys/net/ipv4/tcp_congestion_control"),
+            emulated: emulated(),
         }
     }
 }

@@ -49,6 +49,7 @@
 pub mod buckets;
 pub mod clock;
 pub mod context;
+mod emulated;
 pub mod energy;
 pub mod error;
 mod json;

@@ -40,6 +40,7 @@ fn full() -> RunResult {
         ..Counts::default()
     };
     let mut manifest = Manifest::now(software("mqbench"), software("mqbroker"), json!({"qos": 1}));
+    manifest.host.emulated = Some("its processor is QEMU's".to_owned());
     manifest.seeds = BTreeMap::from([("order".to_owned(), 7)]);
     manifest.link = LinkContext {
         configured: Some(json!({"delay_ns": 1})),

@@ -157,6 +157,17 @@ impl fmt::Display for Warning {
                 f,
                 "the CPU governor is {governor}, so its frequency changes; set it to performance"
             ),
+            Self::Emulated { host, found } => {
+                match host {
+                    Some(host) => write!(f, "host {host} is emulated")?,
+                    None => write!(f, "this machine is emulated")?,
+                }
+                write!(
+                    f,
+                    " ({found}), and no time is that of the machine it stands for; measure on a \
+                     real one"
+                )
+            }
         }
     }
 }

@@ -8,8 +8,8 @@ mod rules;
 
 pub use rules::{
     clock_extrapolated, clock_resolution, clock_stepped, clock_uncertain, clocks_disagree,
-    clocks_not_compared, congestion_control, counts, cpu_governor, cpu_saturated, generator_late,
-    histogram_saturated, link_off_profile, most_by_chance, too_few_samples,
+    clocks_not_compared, congestion_control, counts, cpu_governor, cpu_saturated, emulated,
+    generator_late, histogram_saturated, link_off_profile, most_by_chance, too_few_samples,
 };
 
 use std::fmt;
@@ -155,6 +155,13 @@ pub enum Warning {
     CpuGovernor {
         /// The governor.
         governor: String,
+    },
+    /// An emulator did the instructions, and its times are not those of a real machine.
+    Emulated {
+        /// The host's name in a testbed; `None` for the machine that measured.
+        host: Option<String>,
+        /// What gave it away.
+        found: String,
     },
 }
 

@@ -191,6 +191,15 @@ pub fn cpu_governor(governor: Option<&str>) -> Option<Warning> {
         })
 }
 
+/// Warns if something gave away that a machine is emulated.
+#[must_use]
+pub fn emulated(host: Option<&str>, found: Option<&str>) -> Option<Warning> {
+    found.map(|found| Warning::Emulated {
+        host: host.map(str::to_owned),
+        found: found.to_owned(),
+    })
+}
+
 /// Warns of latencies beyond the histogram.
 #[must_use]
 pub fn histogram_saturated(count: u64) -> Option<Warning> {

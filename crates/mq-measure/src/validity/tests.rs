@@ -187,6 +187,10 @@ fn each_warning_is_one_line_with_a_remedy_and_round_trips() {
             window_ns: 9,
         },
         Warning::DebugBuild,
+        Warning::Emulated {
+            host: Some("pi-2".to_owned()),
+            found: "its USB devices are QEMU's".to_owned(),
+        },
         Warning::CpuGovernor {
             governor: "powersave".into(),
         },

@@ -17,11 +17,13 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use mq_measure::{
+    Warning,
     clock::{Assumptions, ClockFile, Exchange, Relation, Side},
     energy::Window,
     log,
     manifest::LinkContext,
     schedule::Lateness,
+    validity,
 };
 use mq_transport::Address;
 
@@ -164,6 +166,7 @@ impl Run<'_> {
         findings: &mut Findings,
     ) -> anyhow::Result<Option<(Taken, Sending)>> {
         let mut crew = Crew::gather(controller, place).await?;
+        findings.validity.extend(crew.emulated.drain(..));
         let measured = crew.periodic(self, place, findings).await;
         let dismissed = crew.dismiss().await;
         let measured = measured?;
@@ -183,6 +186,8 @@ struct Crew {
     own_bound_ns: Option<u64>,
     /// What is to last as long as the run does.
     lasting: Vec<Lasting>,
+    /// Hosts whose times are an emulator's.
+    emulated: Vec<Warning>,
     heard: Instant,
 }
 
@@ -220,6 +225,7 @@ impl Crew {
     async fn gather(controller: &Controller, place: &Placement<'_>) -> anyhow::Result<Self> {
         let mut agents = BTreeMap::new();
         let mut bounds_ns = BTreeMap::new();
+        let mut emulated = Vec::new();
         for host in [place.broker, place.publisher, place.subscriber] {
             if agents.contains_key(&host.name) {
                 continue;
@@ -228,6 +234,8 @@ impl Crew {
             let mut connected = connected.with_context(|| format!("host {}", host.name))?;
             let report = connected.report().await?;
             bounds_ns.extend(report.clock_bound_ns.map(|ns| (host.name.clone(), ns)));
+            let found = report.context.emulated.as_deref();
+            emulated.extend(validity::emulated(Some(&host.name), found));
             agents.insert(host.name.clone(), connected);
         }
         Ok(Self {
@@ -237,6 +245,7 @@ impl Crew {
             bounds_ns,
             own_bound_ns: error_bound_ns().await,
             lasting: Vec::new(),
+            emulated,
             heard: Instant::now(),
         })
     }

@@ -76,13 +76,13 @@ impl Outcome {
     /// Whether the machine had too much else to do, or the meter was not there: such a run is repeated.
     /// Chance and losses are findings, and no reason.
     pub(crate) fn is_disturbed(&self) -> bool {
-        let by_machine = |warning: &Warning| {
-            matches!(
-                warning,
-                Warning::GeneratorLate { .. }
-                    | Warning::LinkOffProfile { .. }
-                    | Warning::EnergyGaps { .. }
-            )
+        let of_emulated = |warning: &Warning| matches!(warning, Warning::Emulated { .. });
+        // An emulator is always late, and says so: once more would be the same.
+        let is_emulated = self.warnings.iter().any(of_emulated);
+        let by_machine = |warning: &Warning| match warning {
+            Warning::GeneratorLate { .. } => !is_emulated,
+            Warning::LinkOffProfile { .. } | Warning::EnergyGaps { .. } => true,
+            _ => false,
         };
         self.error.is_some() || self.warnings.iter().any(by_machine)
     }
@@ -170,3 +170,29 @@ pub(crate) const METRICS: &[(&str, &str, &str)] = &[
         "connections that failed, or were not of the kind that was asked for",
     ),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_emulator_is_late_and_not_disturbed() {
+        let late = Warning::GeneratorLate {
+            p99_late_ns: 2_000_000,
+            interval_ns: 1_000_000,
+        };
+        let emulated = Warning::Emulated {
+            host: Some("pi-2".to_owned()),
+            found: "its processor is QEMU's".to_owned(),
+        };
+        let mut outcome = Outcome {
+            warnings: vec![late],
+            ..Outcome::default()
+        };
+        assert!(outcome.is_disturbed());
+        outcome.warnings.push(emulated);
+        assert!(!outcome.is_disturbed());
+        outcome.error = Some("the broker ended".to_owned());
+        assert!(outcome.is_disturbed());
+    }
+}

@@ -91,13 +91,13 @@ async fn check(controller: &Controller, hosts: &Hosts) -> anyhow::Result<()> {
             }
             Err(error) => vec![Problem::bars(format!("{error:#}"))],
         };
-        in_the_way += problems.len();
+        in_the_way += problems.iter().filter(|problem| problem.bars).count();
         for problem in problems {
             report::print(&format!("{}: ! {}\n", host.name, problem.text))?;
         }
     }
     if in_the_way > 0 {
-        bail!("{in_the_way} things are in the way");
+        bail!("no campaign runs on these hosts: {in_the_way} things are in the way");
     }
     Ok(())
 }
@@ -223,6 +223,10 @@ fn problems(found: &Report, host: &Machine) -> Vec<Problem> {
         let text = format!("it was throttled or short of voltage: {throttled}");
         problems.push(Problem::taints(text));
     }
+    if let Some(emulated) = &found.context.emulated {
+        let text = format!("it is emulated, its times are no machine's: {emulated}");
+        problems.push(Problem::taints(text));
+    }
     problems
 }
 
@@ -256,6 +260,7 @@ mod tests {
         bad.context.governor = Some("ondemand".to_owned());
         bad.free_bytes = Some(1000);
         bad.throttled = Some("50005".to_owned());
+        bad.context.emulated = Some("its processor is QEMU's".to_owned());
         let found = problems(&bad, &host("wlan0", "hwmon:ina226"));
         let expected = [
             ("0.0.1", true),
@@ -264,6 +269,7 @@ mod tests {
             ("100 MB", true),
             ("ondemand", false),
             ("50005", false),
+            ("emulated", false),
         ];
         assert_eq!(found.len(), expected.len(), "{found:?}");
         for (problem, (part, bars)) in found.iter().zip(expected) {

@@ -70,6 +70,7 @@ pub(super) fn result(
         validity.note(kernel.and_then(|tcp| validity::congestion_control(tcp, "cubic")));
     }
     validity.note(validity::cpu_governor(manifest.host.governor.as_deref()));
+    validity.note(validity::emulated(None, manifest.host.emulated.as_deref()));
     if let Some(testbed) = testbed {
         testbed.check(&mut validity);
     }

@@ -2,6 +2,8 @@
 
 use std::sync::LazyLock;
 
+use mq_measure::Warning;
+
 use super::{
     build::report,
     csv, fixture,
@@ -26,6 +28,22 @@ fn make() -> &'static (ResultSet, Report) {
         (set, report)
     });
     &MADE
+}
+
+#[test]
+fn what_an_emulator_did_is_said_above_all() {
+    let (set, report_without) = make();
+    let notice = "<strong>Emulated.</strong>";
+    assert!(!page(report_without).contains(notice));
+    let mut records = set.records.clone();
+    records[0].outcome.warnings.push(Warning::Emulated {
+        host: Some("pi-2".to_owned()),
+        found: "its processor is QEMU's".to_owned(),
+    });
+    let claims = claims::shipped().unwrap();
+    let report = report(&set.head, &set.campaigns, &records, &claims);
+    assert!(page(&report).contains(notice));
+    assert!(markdown::render(&report).contains("host pi-2 is emulated"));
 }
 
 #[test]

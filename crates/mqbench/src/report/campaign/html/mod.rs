@@ -92,6 +92,13 @@ fn header(report: &Report) -> String {
     } else {
         ""
     };
+    let mut warnings = report.campaigns.iter().flat_map(|one| &one.warnings);
+    let emulated = if warnings.any(|warning| warning.kind == "emulated") {
+        "<p class=\"notice\"><strong>Emulated.</strong> An emulator did what a machine was to do: \
+         no time is that of such a machine. The warnings name it.</p>\n"
+    } else {
+        ""
+    };
     let debug = if manifest.profile == "debug" {
         "<p class=\"notice\"><strong>A debug build.</strong> It was built without optimisation: \
          its times are not those of the program.</p>\n"
@@ -110,7 +117,7 @@ fn header(report: &Report) -> String {
             )
         });
     format!(
-        "<header>\n<h1>MQTT over TCP, TLS and QUIC</h1>\n<dl class=\"facts\">{}</dl>\n{quick}{debug}\
+        "<header>\n<h1>MQTT over TCP, TLS and QUIC</h1>\n<dl class=\"facts\">{}</dl>\n{quick}{debug}{emulated}\
          <nav aria-label=\"Campaigns\"><ul>{}</ul></nav>\n</header>\n",
         facts.collect::<String>(),
         entries.collect::<String>()

@@ -1,0 +1,33 @@
+//! The page, and what it takes for granted.
+
+use std::path::{Path, PathBuf};
+
+/// How many messages a run of the shortened figure 4 has.
+pub(crate) const FIG4_MESSAGES: u64 = 10;
+
+/// All `sh` blocks of the page, which are one script.
+pub(crate) fn script() -> String {
+    let page = std::fs::read_to_string(repository().join("docs/testbed.md")).unwrap();
+    let blocks = page.split("\n```sh\n").skip(1);
+    let blocks = blocks.map(|block| block.split("\n```").next().unwrap());
+    let script: Vec<_> = blocks.collect();
+    assert!(script.len() > 10, "the page has {} blocks", script.len());
+    script.join("\n") + "\n"
+}
+
+/// The campaign of the figure, so short that it can be run in an emulator: one network, without loss.
+pub(crate) fn figure_4() -> String {
+    let file = repository().join("profiles/campaigns/s22-fig4.toml");
+    let text = std::fs::read_to_string(file).unwrap();
+    let (before, quick) = text.split_once("[quick]\n").unwrap();
+    let (_, plot) = quick.split_once("\n[plot]\n").unwrap();
+    format!(
+        "{before}[quick]\nrepetitions = 1\nwork.messages = {FIG4_MESSAGES}\n\
+         work.interval = \"200ms\"\nfactors.loss = [\"0%\"]\nfactors.link = [\"s22/wifi\"]\n\
+         \n[plot]\n{plot}"
+    )
+}
+
+pub(crate) fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
