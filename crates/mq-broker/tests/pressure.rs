@@ -30,8 +30,8 @@ use program::Broker;
 use tokio::{
     io::AsyncWriteExt as _,
     net::TcpStream,
-    sync::Mutex,
-    task::JoinHandle,
+    sync::{Mutex, oneshot},
+    task::{JoinHandle, spawn_blocking},
     time::{interval, sleep, timeout},
 };
 
@@ -337,18 +337,27 @@ async fn silent_clients_leave_the_others_and_the_memory_alone() {
         let mut before = measure(&mut Box::pin(sleep(Duration::from_secs(5)))).await;
         let (empty, _) = resident(broker.pid());
         let mut crowd = Crowd::new(&broker);
+        let (sender, there) = oneshot::channel();
         let mut coming = Box::pin(async {
-            let (there, crowd) = tokio::task::spawn_blocking(move || (crowd.there(), crowd))
+            let (said, crowd) = spawn_blocking(move || (crowd.there(), crowd))
                 .await
                 .unwrap();
-            println!("{scheme}: {there}");
+            println!("{scheme}: {said}");
             sleep(Duration::from_secs(3)).await;
-            crowd.leave();
+            assert!(sender.send(crowd).is_ok());
         });
         let mut beside = measure(&mut coming).await;
+        let crowd = there.await.unwrap();
+        // All at once, which is more than was asked for.
+        let mut leaving = measure(&mut Box::pin(async {
+            spawn_blocking(|| crowd.leave()).await.unwrap();
+            sleep(Duration::from_secs(2)).await;
+        }))
+        .await;
         let (_, most) = resident(broker.pid());
         let normal = before.print("  before");
         let p99 = beside.print("  beside");
+        leaving.print("  while they leave");
         let gone = Instant::now();
         let mut left = resident(broker.pid()).0;
         // Those on QUIC who have gone without a word have 10 s to connect in; then workers tidy up.
