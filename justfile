@@ -30,11 +30,13 @@ compare-brokers *args:
 
 # The static binary for a Raspberry Pi
 pi:
-    CC_aarch64_unknown_linux_musl=aarch64-linux-gnu-gcc \
-    AR_aarch64_unknown_linux_musl=aarch64-linux-gnu-ar \
-    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld \
-    cargo build --release --locked --target aarch64-unknown-linux-musl -p mqbench --no-default-features --features ring
+    deploy/cargo-for aarch64-unknown-linux-musl build --profile dist --locked \
+        -p mqbench --no-default-features --features ring
 
 # That binary in an emulated Raspberry Pi, with every command of docs/testbed.md
 test-pi: pi
     cargo test -p mqbench --locked --test pi -- --ignored --nocapture
+
+# What is handed out, in target/packages: programs, Debian packages, checksums; docs/packages.md
+dist *targets:
+    deploy/dist {{targets}}

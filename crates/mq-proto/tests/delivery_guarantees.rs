@@ -134,9 +134,10 @@ fn end(mut connection: Connection) -> Session {
 }
 
 fn check(version: Version, qos: QoS, exactly_once: bool) {
-    let first = std::env::var("MQ_SEED").ok().and_then(|s| s.parse().ok());
-    let seeds = first.map_or(0..SEEDS, |seed: u64| seed..seed + 1);
-    println!("seeds {seeds:?}; MQ_SEED=n runs one");
+    let number = |name: &str| std::env::var(name).ok().and_then(|s| s.parse::<u64>().ok());
+    let all = 0..number("MQ_SEEDS").unwrap_or(SEEDS);
+    let seeds = number("MQ_SEED").map_or(all, |seed| seed..seed + 1);
+    println!("seeds {seeds:?}; MQ_SEED=n runs one, MQ_SEEDS=n so many");
     let mut cuts = 0;
     for seed in seeds {
         let outcome = run(seed, version, qos);

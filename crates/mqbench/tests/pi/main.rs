@@ -228,7 +228,7 @@ fn root() -> PathBuf {
 
 /// The static program.
 fn shipped() -> PathBuf {
-    target().join("aarch64-unknown-linux-musl/release/mqbench")
+    target().join("aarch64-unknown-linux-musl/dist/mqbench")
 }
 
 /// Cargo's target directory: above the profile's.
