@@ -26,6 +26,9 @@ pub(super) enum Request {
     Look { id: u32 },
     /// To end it.
     Stop { id: u32 },
+    /// To go on as another program: a file in the work folder, with this SHA-256. The connection ends when
+    /// that is granted.
+    Upgrade { program: Name, sha256: String },
     /// Nothing, and not to clean up yet.
     Stay {},
     /// To clean up: the answer comes when every role has ended and every interface is as it was.
@@ -52,14 +55,17 @@ pub(super) enum Reply {
     State { state: State },
 }
 
-/// What a host says of itself.
+/// What a host says of itself. One with a newer program may say more, which is let pass: it could neither be
+/// asked nor upgraded otherwise.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(crate) struct Report {
     /// Of the agent's program.
     pub(crate) version: String,
     /// The git revision that it was built from.
     pub(crate) revision: Option<String>,
+    /// The SHA-256 of that program; `None` of one that cannot be upgraded yet.
+    #[serde(default)]
+    pub(crate) program: Option<String>,
     /// The machine's name.
     pub(crate) host: String,
     /// Its architecture, such as `aarch64`.
