@@ -368,9 +368,13 @@ impl Alone {
 
     /// Its agent ends, and is started again from this file, as a service would.
     fn restart(&mut self, program: &Path) {
+        self.restart_with(program, &[]);
+    }
+
+    fn restart_with(&mut self, program: &Path, more: &[&str]) {
         self.agent.process.kill().unwrap();
         self.agent.process.wait().unwrap();
-        self.agent = Self::start(program, self.folder.path(), &[]);
+        self.agent = Self::start(program, self.folder.path(), more);
     }
 
     fn path(&self, name: &str) -> String {
@@ -434,6 +438,10 @@ fn an_agent_goes_on_as_the_program_that_it_was_sent() {
     // It stays when the host starts again, until somebody installs yet another.
     alone.restart(&installed);
     assert_eq!(alone.agent.program(), alone.agent.sent());
+    // Unless it is told not to.
+    alone.restart_with(&installed, &["--no-upgrade"]);
+    assert_eq!(alone.agent.program(), installed);
+    assert!(alone.agent.sent().exists());
     let third = alone.write("third", &[&another()[..], b"!"].concat());
     alone.restart(&third);
     assert_eq!(alone.agent.program(), third);

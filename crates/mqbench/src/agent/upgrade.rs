@@ -62,7 +62,7 @@ pub(super) async fn check(program: &Path, sha256: &str, folder: &Path) -> anyhow
     is_of_this_host(program)?;
     fs::set_permissions(program, Permissions::from_mode(0o700))
         .context("cannot make the program executable")?;
-    try_out(program, folder)
+    try_out(program, sha256, folder)
         .await
         .context("the program cannot be an agent here")
 }
@@ -89,7 +89,7 @@ fn kind(program: &Path) -> io::Result<Option<[u8; 4]>> {
 
 /// Has the program be an agent with a state of its own, and enrols there as any controller would: so it
 /// runs on this host, listens, keeps keys, and speaks the protocol that brought it here.
-async fn try_out(program: &Path, folder: &Path) -> anyhow::Result<()> {
+async fn try_out(program: &Path, sha256: &str, folder: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(folder).context("cannot write to the work folder")?;
     let said = folder.join("said");
     let log = File::create(&said).context("cannot write to the work folder")?;
@@ -117,9 +117,11 @@ async fn try_out(program: &Path, folder: &Path) -> anyhow::Result<()> {
     let code = open_code(folder)?;
     let asked = timeout(START, controller.introduce(address, &code)).await;
     let (reply, _) = asked.context("it did not answer in time")??;
-    // What else a newer one says is its own affair.
-    if reply["answer"] != "report" {
-        bail!("it does not let its controller enrol: {reply}");
+    // What else a newer one says is its own affair. One from before there were upgrades could never be
+    // replaced by this way again.
+    if reply["report"]["program"] != sha256 {
+        let why = reply["why"].as_str();
+        bail!("{}", why.unwrap_or("it does not say which program it is"));
     }
     child.kill().await.context("cannot end it")
 }

@@ -14,6 +14,7 @@ use crate::{
     },
     cmd::energy::Spec,
     report,
+    sut::this_software,
 };
 pub(crate) use upgrade::{Programs, deploy};
 
@@ -231,6 +232,14 @@ fn problems(found: &Report, host: &Machine) -> Vec<Problem> {
             found.version
         );
         problems.push(Problem::bars(text));
+    } else if let Some(revision) = &found.revision
+        && let Some(own) = this_software("mqbench").revision
+        && *revision != own
+    {
+        problems.push(Problem::taints(format!(
+            "its mqbench was built from {revision}, this one from {own}: \
+             `mqbench hosts upgrade` puts this one there"
+        )));
     }
     if let Some(Probe { spec, .. }) = host.probe()
         && matches!(spec, Spec::Rapl | Spec::Sensor(..))
@@ -288,12 +297,30 @@ mod tests {
     }
 
     #[test]
+    fn a_host_with_another_version_is_understood() {
+        let mut says = serde_json::to_value(fine()).unwrap();
+        says["news"] = "of a newer one".into();
+        says["context"]["news"] = "of a newer one".into();
+        // An older one does not say it.
+        says.as_object_mut().unwrap().remove("program");
+        let found: Report = serde_json::from_value(says).unwrap();
+        assert_eq!(found, fine());
+    }
+
+    #[test]
     fn what_is_in_the_way_is_said() {
         let fine = fine();
         let host = |interface: &str, meter: &str| {
             Machine::at("10.0.0.1".parse().unwrap(), interface, meter)
         };
         assert_eq!(problems(&fine, &host("eth0", "iio:ina226")), []);
+        let mut other = fine.clone();
+        other.revision = Some("another".to_owned());
+        let found = problems(&other, &host("eth0", "iio:ina226"));
+        // Built from an archive, this one does not know its own.
+        let expected = this_software("mqbench").revision.is_some();
+        assert_eq!(found.len(), usize::from(expected), "{found:?}");
+        assert!(found.iter().all(|problem| !problem.bars), "{found:?}");
         let mut bad = fine.clone();
         bad.version = "0.0.1".to_owned();
         bad.context.governor = Some("ondemand".to_owned());

@@ -107,7 +107,8 @@ pub(super) async fn all(
         report::print(&format!("{}: {line}\n", host.name))?;
     }
     if failed > 0 {
-        bail!("{failed} hosts could not be upgraded, and are as they were");
+        let all = hosts.machines().count();
+        bail!("{failed} of {all} hosts could not be upgraded");
     }
     Ok(())
 }
