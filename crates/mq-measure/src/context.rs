@@ -6,9 +6,8 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 /// What a run's manifest tells of the machine; `None` where the system does not say.
-///
-/// Hosts of a testbed send it as well, and one with a newer program may say more, which is let pass.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct HostContext {
     /// The operating system's kernel release, such as `6.8.0-45-generic`.
     pub kernel: Option<String>,

@@ -1,7 +1,7 @@
 //! What a controller asks, and what an agent answers.
 
 use mq_measure::context::HostContext;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error};
 
 use super::{folder::Name, roles::Role};
 
@@ -70,6 +70,7 @@ pub(crate) struct Report {
     pub(crate) host: String,
     /// Its architecture, such as `aarch64`.
     pub(crate) machine: String,
+    #[serde(deserialize_with = "what_is_known")]
     pub(crate) context: HostContext,
     /// How far its clock is from UTC at most, if chrony knows.
     pub(crate) clock_bound_ns: Option<u64>,
@@ -82,6 +83,14 @@ pub(crate) struct Report {
     /// Meters that hang on it, such as `iio:ina226`, by every name that they have.
     #[serde(default)]
     pub(crate) meters: Vec<String>,
+}
+
+/// Without what only a newer program says: results are read strictly, and this is none.
+fn what_is_known<'de, D: Deserializer<'de>>(from: D) -> Result<HostContext, D::Error> {
+    let mut said = serde_json::Map::deserialize(from)?;
+    let known = serde_json::to_value(HostContext::default()).map_err(Error::custom)?;
+    said.retain(|name, _| known.get(name).is_some());
+    HostContext::deserialize(serde_json::Value::Object(said)).map_err(Error::custom)
 }
 
 /// What became of a role.
