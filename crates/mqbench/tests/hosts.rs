@@ -35,6 +35,8 @@ x = "qos"
 series = "transport"
 "#;
 
+const PROGRAM: &str = env!("CARGO_BIN_EXE_mqbench");
+
 /// What it printed.
 fn good(arguments: &[&str]) -> String {
     let output = mqbench(arguments);
@@ -53,29 +55,46 @@ struct Agent {
 impl Agent {
     /// The publisher's clock is an hour behind the others'. Sensors are in `sys`.
     fn start(folder: &Path, name: &str, ip: &str, sys: &Path) -> Self {
+        Self::of(Path::new(PROGRAM), folder, name, ip, sys, &[])
+    }
+
+    /// With this program, which is installed, and these further options.
+    fn of(program: &Path, folder: &Path, name: &str, ip: &str, sys: &Path, more: &[&str]) -> Self {
         let state = folder.join(name);
         let shift = if name == "publisher" {
             "-3600000000000"
         } else {
             "0"
         };
-        let mut process = Command::new(env!("CARGO_BIN_EXE_mqbench"))
+        let mut process = Command::new(program)
             .env("MQBENCH_CLOCK_SHIFT", shift)
             .env("MQBENCH_SYS", sys)
             .args(["agent", "run", "--listen", &format!("{ip}:0"), "--state"])
             .arg(&state)
+            .args(more)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let mut line = String::new();
         let output = process.stdout.take().unwrap();
         BufReader::new(output).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("quic://").unwrap().to_owned();
+        // None where it has ended before it listened.
+        let address = line.trim().trim_start_matches("quic://").to_owned();
         Self {
             process,
             state,
             address,
         }
+    }
+
+    /// The program that it is now.
+    fn program(&self) -> PathBuf {
+        std::fs::read_link(format!("/proc/{}/exe", self.process.id())).unwrap()
+    }
+
+    /// The program that it was sent, if it was.
+    fn sent(&self) -> PathBuf {
+        self.state.join("bin/mqbench")
     }
 
     fn code(&self) -> String {
@@ -148,11 +167,16 @@ impl Testbed {
 
     /// What the campaign says, when it is run as `run` does.
     fn campaign(&self, run: fn(&[&str]) -> String) -> String {
+        self.campaign_with(&[], run)
+    }
+
+    /// The same with these further options.
+    fn campaign_with(&self, more: &[&str], run: fn(&[&str]) -> String) -> String {
         let [file, out, hosts, identity] =
             ["some.toml", "out", "hosts.toml", "controller"].map(|name| self.path(name));
         let (file, out) = (["campaign", "run", &file], ["--out", &out]);
         let (hosts, identity) = (["--hosts", &hosts], ["--identity", &identity]);
-        run(&[&file[..], &out, &hosts, &identity].concat())
+        run(&[&file[..], &out, &hosts, &identity, more].concat())
     }
 
     fn records(&self) -> Vec<Value> {
@@ -307,4 +331,208 @@ fn what_hosts_cannot_do_is_said_before_anything_begins() {
     std::fs::write(bed.path("some.toml"), waits).unwrap();
     let said = bed.campaign(mistake);
     assert!(said.contains("pattern `periodic`"), "{said}");
+}
+
+/// One host that does everything, in the state folder `name`; with the options of an agent.
+struct Alone {
+    folder: TempDir,
+    agent: Agent,
+}
+
+impl Alone {
+    fn new(more: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let agent = Self::start(Path::new(PROGRAM), folder.path(), more);
+        let alone = Self { folder, agent };
+        let (address, code) = (&alone.agent.address, alone.agent.code());
+        let identity = alone.path("controller");
+        good(&["hosts", "add", address, &code, "--identity", &identity]);
+        let hosts = format!(
+            "[[host]]\nname = \"it\"\nroles = [\"broker\", \"publisher\", \"subscriber\"]\n\
+             agent = \"{address}\"\naddress = \"127.0.0.1\"\ninterface = \"lo\"\n"
+        );
+        std::fs::write(alone.path("hosts.toml"), hosts).unwrap();
+        alone
+    }
+
+    fn start(program: &Path, folder: &Path, more: &[&str]) -> Agent {
+        Agent::of(
+            program,
+            folder,
+            "agent",
+            "127.0.0.1",
+            Path::new("/nothing"),
+            more,
+        )
+    }
+
+    /// Its agent ends, and is started again from this file, as a service would.
+    fn restart(&mut self, program: &Path) {
+        self.restart_with(program, &[]);
+    }
+
+    fn restart_with(&mut self, program: &Path, more: &[&str]) {
+        self.agent.process.kill().unwrap();
+        self.agent.process.wait().unwrap();
+        self.agent = Self::start(program, self.folder.path(), more);
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    /// A program with these bytes.
+    fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.folder.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&path, executable).unwrap();
+        path
+    }
+
+    fn upgrade(&self, program: &Path) -> std::process::Output {
+        let (hosts, identity) = (self.path("hosts.toml"), self.path("controller"));
+        let upgrade = ["hosts", "upgrade", &hosts, "--identity", &identity];
+        mqbench(&[&upgrade[..], &["--program", program.to_str().unwrap()]].concat())
+    }
+
+    /// What stands in the way of a program, which nothing has come of.
+    fn refused(&self, program: &Path) -> String {
+        let before = self.agent.program();
+        let output = self.upgrade(program);
+        assert!(!output.status.success());
+        assert_eq!(self.agent.program(), before);
+        assert!(!self.agent.sent().exists());
+        let left = std::fs::read_dir(self.agent.state.join("work")).unwrap();
+        assert_eq!(left.count(), 0);
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(said.lines().count(), 1, "{said}");
+        said
+    }
+}
+
+/// This program, and yet another file: what follows its sections is not read.
+fn another() -> Vec<u8> {
+    [&std::fs::read(PROGRAM).unwrap()[..], b"another"].concat()
+}
+
+#[test]
+fn an_agent_goes_on_as_the_program_that_it_was_sent() {
+    let mut alone = Alone::new(&[]);
+    let installed = alone.agent.program();
+    let other = alone.write("other", &another());
+    for says in ["it: upgraded from mqbench ", "it: has it already"] {
+        let output = alone.upgrade(&other);
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && said.starts_with(says), "{said}");
+        // The same process.
+        assert_eq!(alone.agent.program(), alone.agent.sent());
+    }
+    // One that was sent takes the next: the one that is installed, for once.
+    assert!(alone.upgrade(&installed).status.success());
+    assert_eq!(
+        std::fs::read(alone.agent.sent()).unwrap().len() + 7,
+        another().len()
+    );
+    assert!(alone.upgrade(&other).status.success());
+    // It stays when the host starts again, until somebody installs yet another.
+    alone.restart(&installed);
+    assert_eq!(alone.agent.program(), alone.agent.sent());
+    // Unless it is told not to.
+    alone.restart_with(&installed, &["--no-upgrade"]);
+    assert_eq!(alone.agent.program(), installed);
+    assert!(alone.agent.sent().exists());
+    let third = alone.write("third", &[&another()[..], b"!"].concat());
+    alone.restart(&third);
+    assert_eq!(alone.agent.program(), third);
+    assert!(!alone.agent.sent().exists());
+}
+
+#[test]
+fn a_program_that_is_none_here_is_refused_and_nothing_changes() {
+    let alone = Alone::new(&[]);
+    let own = std::fs::read(PROGRAM).unwrap();
+    let mut foreign = own[..4096].to_vec();
+    foreign[18] ^= 0xff;
+    for (bytes, says) in [
+        (&b"#!/bin/sh\nexec mqbench\n"[..], "no program of Linux"),
+        (&foreign, "another architecture"),
+        (&own[..own.len() / 16], "cannot be an agent here"),
+        (&std::fs::read("/bin/true").unwrap(), "it did not listen"),
+    ] {
+        let said = alone.refused(&alone.write("bad", bytes));
+        assert!(said.contains(says), "{said}");
+    }
+    assert!(
+        alone
+            .upgrade(&alone.write("good", &another()))
+            .status
+            .success()
+    );
+}
+
+#[test]
+fn an_agent_that_takes_no_program_says_so() {
+    let alone = Alone::new(&["--no-upgrade"]);
+    let said = alone.refused(&alone.write("other", &another()));
+    assert!(said.contains("--no-upgrade"), "{said}");
+}
+
+#[test]
+fn a_program_that_does_not_start_any_more_is_put_aside() {
+    let mut alone = Alone::new(&[]);
+    let installed = alone.agent.program();
+    for (bytes, starts) in [
+        (&b"nothing"[..], 1),
+        (&std::fs::read("/bin/false").unwrap(), 2),
+    ] {
+        assert!(
+            alone
+                .upgrade(&alone.write("other", &another()))
+                .status
+                .success()
+        );
+        std::fs::remove_file(alone.agent.sent()).unwrap();
+        alone.write("agent/bin/mqbench", bytes);
+        for start in 1..=starts {
+            alone.restart(&installed);
+            // The service starts it again.
+            assert_eq!(alone.agent.address.is_empty(), start < starts);
+        }
+        assert_eq!(alone.agent.program(), installed);
+        assert!(!alone.agent.sent().exists());
+        let aside = alone.agent.state.join("bin/mqbench.aside");
+        assert_eq!(std::fs::read(aside).unwrap(), bytes);
+        // At another port.
+        let hosts = std::fs::read_to_string(alone.path("hosts.toml")).unwrap();
+        let old = hosts
+            .split('"')
+            .find(|word| word.starts_with("127.0.0.1:"))
+            .unwrap();
+        std::fs::write(
+            alone.path("hosts.toml"),
+            hosts.replace(old, &alone.agent.address),
+        )
+        .unwrap();
+        let agents = std::fs::read_to_string(alone.path("controller/agents")).unwrap();
+        let agents = agents.replace(old, &alone.agent.address);
+        std::fs::write(alone.path("controller/agents"), agents).unwrap();
+    }
+}
+
+#[test]
+fn a_campaign_brings_hosts_the_programs_that_it_is_given() {
+    let bed = Testbed::new();
+    bed.enrol();
+    let name = format!("mqbench-{}", std::env::consts::ARCH);
+    std::fs::write(bed.path(&name), another()).unwrap();
+    let folder = bed.path("");
+    bed.campaign_with(&["--programs", &folder], good);
+    for agent in &bed.agents {
+        assert_eq!(agent.program(), agent.sent());
+    }
+    for record in bed.records() {
+        assert_eq!(record["outcome"]["error"], Value::Null, "{record}");
+        assert_eq!(record["outcome"]["counts"]["received"], 20, "{record}");
+    }
 }

@@ -28,7 +28,7 @@ use crate::{
 const GRACE: Duration = Duration::from_secs(10);
 
 /// How long a role may take until it is ready.
-const START: Duration = Duration::from_secs(20);
+pub(super) const START: Duration = Duration::from_secs(20);
 
 /// Between looks at whether a role is ready.
 const LOOK: Duration = Duration::from_millis(20);
@@ -150,6 +150,11 @@ impl Children {
         Ok(ended(status, last(&said)))
     }
 
+    /// Whether there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.running.is_empty()
+    }
+
     /// Ends all of them.
     ///
     /// # Errors
@@ -228,7 +233,7 @@ fn ended(status: ExitStatus, said: String) -> State {
 }
 
 /// The end of what a role has said.
-fn last(said: &Path) -> String {
+pub(super) fn last(said: &Path) -> String {
     let text = std::fs::read(said).unwrap_or_default();
     let text = String::from_utf8_lossy(&text[text.len().saturating_sub(SAID)..]);
     text.trim().to_owned()

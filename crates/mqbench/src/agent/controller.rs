@@ -4,8 +4,11 @@ use std::{net::SocketAddr, path::Path, time::Duration};
 
 use anyhow::{Context as _, bail};
 use mq_measure::clock::Exchange;
-use mq_transport::{Address, ClientIdentity, ConnectOptions, Connector, Scheme, Trust};
+use mq_transport::{
+    Address, ClientIdentity, ConnectOptions, Connector, Error, Link, Scheme, Trust,
+};
 use sha2::{Digest as _, Sha256};
+use tokio::time::timeout;
 
 use super::{
     LEASE, PROTOCOL, SERVER_NAME,
@@ -43,17 +46,30 @@ impl Controller {
     /// # Errors
     /// If the agent is not the one that made the code, and then nothing is said to it; or what it says.
     pub(crate) async fn enrol(&self, agent: SocketAddr, code: &Code) -> anyhow::Result<Report> {
+        let (reply, fingerprint) = self.introduce(agent, code).await?;
+        let Reply::Report { report } = granted(serde_json::from_value(reply)?)? else {
+            bail!("the agent at {agent} answers something else");
+        };
+        self.0.remember(agent, &fingerprint)?;
+        Ok(*report)
+    }
+
+    /// Asks an agent to be known to it; returns what it says, whichever version it has, and the
+    /// fingerprint of its certificate.
+    pub(super) async fn introduce(
+        &self,
+        agent: SocketAddr,
+        code: &Code,
+    ) -> anyhow::Result<(serde_json::Value, String)> {
         // Who it is, its certificate says, which the code knows.
-        let options = options(Trust::Insecure, None);
-        let (address, connector) = (url(agent), Connector::new(options)?);
-        let link = connector.connect(&address).await?;
+        let link = link(agent, options(Trust::Insecure, None)).await?;
         let info = link.info();
         let certificate = info.peer_certificates.first();
         let certificate = certificate.context("the agent showed no certificate")?;
         if !code.is_of(certificate) {
             bail!("the agent at {agent} is not the one that made this code");
         }
-        let fingerprint = hex(&Sha256::digest(certificate));
+        let fingerprint = sha256(certificate);
         let own = self.0.certificate();
         let own = std::fs::read_to_string(&own)
             .with_context(|| format!("cannot read {}", own.display()))?;
@@ -63,13 +79,9 @@ impl Controller {
             certificate: own,
         };
         channel.send_text(&request).await?;
-        let reply: Reply = channel.receive_text().await?;
+        let reply = channel.receive_text().await?;
         channel.close().await;
-        let Reply::Report { report } = granted(reply)? else {
-            bail!("the agent at {agent} answers something else");
-        };
-        self.0.remember(agent, &fingerprint)?;
-        Ok(*report)
+        Ok((reply, fingerprint))
     }
 
     /// Takes an agent for itself.
@@ -79,9 +91,7 @@ impl Controller {
             key: self.0.key(),
         };
         let trust = Trust::Fingerprint(self.0.fingerprint(agent)?);
-        let connector = Connector::new(options(trust, Some(identity)))?;
-        let link = connector.connect(&url(agent)).await;
-        let link = link.with_context(|| format!("no agent at {agent}"))?;
+        let link = link(agent, options(trust, Some(identity))).await?;
         Ok(Agent {
             channel: Channel::new(link),
         })
@@ -179,6 +189,32 @@ impl Agent {
         }
     }
 
+    /// Has it go on as another program, and lets it go.
+    ///
+    /// # Errors
+    /// Why it does not; then it is as it was.
+    pub(crate) async fn upgrade(mut self, program: &[u8]) -> anyhow::Result<()> {
+        if let Err(why) = self.hand(program).await {
+            // Nothing of it is left there when this is over; why it was not taken matters more.
+            let _ = self.close().await;
+            return Err(why);
+        }
+        // It closes the connection when it is about to.
+        let _ = timeout(CONNECT, self.channel.receive()).await;
+        self.channel.close().await;
+        Ok(())
+    }
+
+    async fn hand(&mut self, program: &[u8]) -> anyhow::Result<()> {
+        let name = Name::try_from("mqbench".to_owned()).map_err(anyhow::Error::msg)?;
+        self.put(&name, program).await?;
+        let request = Request::Upgrade {
+            program: name,
+            sha256: sha256(program),
+        };
+        self.ask(&request).await.map(drop)
+    }
+
     /// Lets it go, once it has cleaned up.
     ///
     /// # Errors
@@ -201,6 +237,26 @@ impl Agent {
         self.channel.send_text(request).await?;
         granted(self.channel.receive_text().await?)
     }
+}
+
+/// As reports have that of a program.
+pub(crate) fn sha256(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+/// A link to an agent that speaks as this program does.
+async fn link(agent: SocketAddr, options: ConnectOptions) -> anyhow::Result<Link> {
+    let link = Connector::new(options)?.connect(&url(agent)).await;
+    if let Err(Error::Handshake { reason }) = &link
+        // The alert `no_application_protocol`, by its number.
+        && reason.contains("120")
+    {
+        bail!(
+            "the agent at {agent} does not speak {}, and cannot be upgraded from here: copy the program there",
+            String::from_utf8_lossy(PROTOCOL)
+        );
+    }
+    link.with_context(|| format!("no agent at {agent}"))
 }
 
 fn granted(reply: Reply) -> anyhow::Result<Reply> {

@@ -182,7 +182,7 @@ fn make_identity(folder: &Path, name: &str) -> anyhow::Result<()> {
 }
 
 /// Writes a file for its owner alone: all of it, or what was there before.
-fn write_private(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+pub(super) fn write_private(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     let new = path.with_extension("new");
     let write = || {
         let mut file = create_private(&new)?;

@@ -1,7 +1,7 @@
 //! What a controller asks, and what an agent answers.
 
 use mq_measure::context::HostContext;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error};
 
 use super::{folder::Name, roles::Role};
 
@@ -26,6 +26,9 @@ pub(super) enum Request {
     Look { id: u32 },
     /// To end it.
     Stop { id: u32 },
+    /// To go on as another program: a file in the work folder, with this SHA-256. The connection ends when
+    /// that is granted.
+    Upgrade { program: Name, sha256: String },
     /// Nothing, and not to clean up yet.
     Stay {},
     /// To clean up: the answer comes when every role has ended and every interface is as it was.
@@ -52,18 +55,22 @@ pub(super) enum Reply {
     State { state: State },
 }
 
-/// What a host says of itself.
+/// What a host says of itself. One with a newer program may say more, which is let pass: it could neither be
+/// asked nor upgraded otherwise.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(crate) struct Report {
     /// Of the agent's program.
     pub(crate) version: String,
     /// The git revision that it was built from.
     pub(crate) revision: Option<String>,
+    /// The SHA-256 of that program; `None` of one that cannot be upgraded yet.
+    #[serde(default)]
+    pub(crate) program: Option<String>,
     /// The machine's name.
     pub(crate) host: String,
     /// Its architecture, such as `aarch64`.
     pub(crate) machine: String,
+    #[serde(deserialize_with = "what_is_known")]
     pub(crate) context: HostContext,
     /// How far its clock is from UTC at most, if chrony knows.
     pub(crate) clock_bound_ns: Option<u64>,
@@ -76,6 +83,14 @@ pub(crate) struct Report {
     /// Meters that hang on it, such as `iio:ina226`, by every name that they have.
     #[serde(default)]
     pub(crate) meters: Vec<String>,
+}
+
+/// Without what only a newer program says: results are read strictly, and this is none.
+fn what_is_known<'de, D: Deserializer<'de>>(from: D) -> Result<HostContext, D::Error> {
+    let mut said = serde_json::Map::deserialize(from)?;
+    let known = serde_json::to_value(HostContext::default()).map_err(Error::custom)?;
+    said.retain(|name, _| known.get(name).is_some());
+    HostContext::deserialize(serde_json::Value::Object(said)).map_err(Error::custom)
 }
 
 /// What became of a role.

@@ -11,6 +11,8 @@
 //! A role is this same program with another command (`broker`, `pub`, `sub`, `net apply`), in a process
 //! that ends as SIGTERM would end it when its standard input does: with the agent, however that ends.
 //! So an interface is put back by whoever shaped it, and by `net clear` where that was killed as well.
+//!
+//! A controller may also send another program, which the agent then is: see `upgrade`.
 
 mod channel;
 mod children;
@@ -23,9 +25,10 @@ mod roles;
 mod serve;
 #[cfg(test)]
 mod tests;
+mod upgrade;
 
 pub(crate) use code::Code;
-pub(crate) use controller::{Agent, Controller};
+pub(crate) use controller::{Agent, Controller, sha256};
 pub(crate) use folder::Name;
 pub(crate) use message::{Report, State};
 pub(crate) use roles::{Client, Role};

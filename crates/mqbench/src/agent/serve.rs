@@ -21,6 +21,7 @@ use super::{
     folder::{Folder, Name},
     identity::AgentState,
     message::{Reply, Report, Request},
+    upgrade::{self, Slot},
 };
 use crate::{
     cmd::{clock::error_bound_ns, energy::hanging_here},
@@ -50,6 +51,10 @@ struct Shared {
     reload: ReloadHandle,
     /// This program, for roles.
     program: PathBuf,
+    /// Its SHA-256.
+    digest: String,
+    /// Where a controller's program is kept; `None` if this agent takes none.
+    slot: Option<Slot>,
     /// As its roles have it.
     clock: WallClock,
     lease: Duration,
@@ -63,12 +68,14 @@ pub(crate) fn open_code(folder: &Path) -> anyhow::Result<Code> {
 }
 
 impl Server {
-    /// Listens at `address` with what `folder` keeps; `program` does the roles.
+    /// Listens at `address` with what `folder` keeps; `program`, which is this one, does the roles. Takes
+    /// another in its place from controllers if it `is_upgradable`.
     pub(crate) async fn open(
         folder: &Path,
         address: SocketAddr,
         program: PathBuf,
         lease: Duration,
+        is_upgradable: bool,
     ) -> anyhow::Result<Self> {
         let state = AgentState::open(folder)?;
         // What an agent left that was killed.
@@ -86,6 +93,8 @@ impl Server {
             reload: listener.reload_handle(),
             state,
             options,
+            digest: upgrade::digest(&program).context("cannot read this program")?,
+            slot: is_upgradable.then(|| Slot::of(folder)),
             program,
             clock: WallClock::from_env()?,
             lease,
@@ -102,8 +111,27 @@ impl Server {
         self.listener.local_address()
     }
 
-    /// Serves until it is dropped, and every role ends with it.
-    pub(crate) async fn run(mut self) -> anyhow::Result<()> {
+    /// The program that this one has to hand over to, if there is one: it can listen where this one does.
+    ///
+    /// # Errors
+    /// If one that is not to be executed cannot be put aside.
+    pub(crate) fn successor(&self) -> anyhow::Result<Option<Slot>> {
+        let Shared {
+            slot,
+            program,
+            digest,
+            ..
+        } = &*self.shared;
+        let Some(slot) = slot else { return Ok(None) };
+        Ok(slot.is_next(program, digest)?.then(|| slot.clone()))
+    }
+
+    /// Serves until it is dropped, and every role ends with it; or until a controller has sent the program
+    /// that it returns.
+    pub(crate) async fn run(mut self) -> anyhow::Result<Slot> {
+        if let Some(slot) = &self.shared.slot {
+            slot.listens()?;
+        }
         let mut connections = JoinSet::new();
         loop {
             tokio::select! {
@@ -118,22 +146,33 @@ impl Server {
                         tokio::time::sleep(Duration::from_secs(1)).await;
                     }
                 },
-                Some(_) = connections.join_next() => {}
+                Some(ended) = connections.join_next() => {
+                    if let Ok(Some(slot)) = ended {
+                        return Ok(slot);
+                    }
+                }
             }
         }
     }
 }
 
 impl Shared {
-    async fn serve(self: Arc<Self>, incoming: Incoming) {
+    /// Returns the program that this one has to hand over to, if it was sent one.
+    async fn serve(self: Arc<Self>, incoming: Incoming) -> Option<Slot> {
         let peer = incoming.peer_address();
         let shown = peer.map_or_else(String::new, |peer| format!("{peer}: "));
-        if let Err(error) = self.converse(incoming).await {
+        let mut upgraded = None;
+        if let Err(error) = self.converse(incoming, &mut upgraded).await {
             eprintln!("mqbench agent: {shown}{error:#}");
         }
+        upgraded
     }
 
-    async fn converse(&self, incoming: Incoming) -> anyhow::Result<()> {
+    async fn converse(
+        &self,
+        incoming: Incoming,
+        upgraded: &mut Option<Slot>,
+    ) -> anyhow::Result<()> {
         let link = timeout(HANDSHAKE, async {
             let mut link = incoming.handshake().await?;
             link.handshake_complete().await?;
@@ -161,11 +200,32 @@ impl Shared {
         let mut session = Session {
             children: Children::new(self.program.clone(), folder.clone()),
             folder,
-            clock: self.clock,
+            agent: self,
+            upgraded,
         };
-        let ended = session.serve(&mut channel, self.lease).await;
+        let ended = session.serve(&mut channel).await;
         session.clean_up().await?;
+        if session.upgraded.is_some() {
+            channel.close().await;
+        }
         ended
+    }
+
+    async fn report(&self) -> Report {
+        let software = this_software("mqbench");
+        Report {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            revision: software.revision,
+            program: Some(self.digest.clone()),
+            host: host(),
+            machine: std::env::consts::ARCH.to_owned(),
+            context: HostContext::read(),
+            clock_bound_ns: error_bound_ns().await,
+            interfaces: interfaces(),
+            free_bytes: free_bytes(&self.state.work()),
+            throttled: throttled(),
+            meters: hanging_here(),
+        }
     }
 
     /// Somebody without a certificate that is known here may enrol, and nothing else.
@@ -189,7 +249,7 @@ impl Shared {
         });
         match known {
             Ok(()) => Reply::Report {
-                report: Box::new(report(&self.state.work()).await),
+                report: Box::new(self.report().await),
             },
             Err(error) => refused(format!("{error:#}")),
         }
@@ -197,15 +257,18 @@ impl Shared {
 }
 
 /// What is done for a controller while it is connected.
-struct Session {
+struct Session<'a> {
     children: Children,
     folder: Folder,
-    clock: WallClock,
+    agent: &'a Shared,
+    /// The program that this one has to hand over to once this is over.
+    upgraded: &'a mut Option<Slot>,
 }
 
-impl Session {
+impl Session<'_> {
     /// Until the controller goes, or says nothing for longer than the lease.
-    async fn serve(&mut self, channel: &mut Channel, lease: Duration) -> anyhow::Result<()> {
+    async fn serve(&mut self, channel: &mut Channel) -> anyhow::Result<()> {
+        let (lease, clock) = (self.agent.lease, self.agent.clock);
         loop {
             let frame = timeout(lease, channel.receive()).await;
             let frame = frame.with_context(|| format!("nothing was heard for {lease:?}"))?;
@@ -216,16 +279,19 @@ impl Session {
             let Frame::Text(text) = frame else {
                 bail!("a piece of a file came out of turn");
             };
-            let received_ns = self.clock.now_ns();
+            let received_ns = clock.now_ns();
             let reply = match serde_json::from_slice(&text) {
                 Err(error) => refused(error.to_string()),
                 Ok(Request::Clock {}) => Reply::Clock {
                     received_ns,
-                    sent_ns: self.clock.now_ns(),
+                    sent_ns: clock.now_ns(),
                 },
                 Ok(request) => self.answer(request, channel, lease).await?,
             };
             channel.send_text(&reply).await?;
+            if self.upgraded.is_some() {
+                return Ok(());
+            }
         }
     }
 
@@ -240,7 +306,7 @@ impl Session {
             Request::Stay {} => Ok(Reply::Done {}),
             Request::Leave {} => self.clean_up().await.map(|()| Reply::Done {}),
             Request::Report {} => Ok(Reply::Report {
-                report: Box::new(report(self.folder.path()).await),
+                report: Box::new(self.agent.report().await),
             }),
             Request::Clock {} | Request::Enrol { .. } => Ok(refused("not now")),
             Request::Start { role } => {
@@ -257,10 +323,37 @@ impl Session {
                 let stopped = self.children.stop(id).await;
                 stopped.map(|state| Reply::State { state })
             }
+            Request::Upgrade { program, sha256 } => {
+                let upgraded = self.upgrade(&program, &sha256).await;
+                upgraded.map(|()| Reply::Done {})
+            }
             Request::Put { name, size } => return self.take(channel, &name, size, lease).await,
             Request::Get { name } => return self.give(channel, &name, lease).await,
         };
         Ok(done.unwrap_or_else(|error| refused(format!("{error:#}"))))
+    }
+
+    /// Keeps a program that was put into the work folder, to hand over to it.
+    async fn upgrade(&mut self, program: &Name, sha256: &str) -> anyhow::Result<()> {
+        let Shared {
+            slot,
+            program: own,
+            digest,
+            ..
+        } = self.agent;
+        let Some(slot) = slot else {
+            bail!("it was started with --no-upgrade: install the program there");
+        };
+        if !self.children.is_empty() {
+            bail!("a role is running: a program is taken when it has ended");
+        }
+        let sent = self.folder.of(program);
+        // No file of a controller begins with a point.
+        let trial = self.folder.path().join(".trial");
+        upgrade::check(&sent, sha256, &trial).await?;
+        slot.keep(&sent, own, digest)?;
+        *self.upgraded = Some(slot.clone());
+        Ok(())
     }
 
     async fn clean_up(&mut self) -> anyhow::Result<()> {
@@ -335,22 +428,6 @@ impl Session {
 
 fn refused(why: impl Into<String>) -> Reply {
     Reply::Refused { why: why.into() }
-}
-
-async fn report(work: &Path) -> Report {
-    let software = this_software("mqbench");
-    Report {
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        revision: software.revision,
-        host: host(),
-        machine: std::env::consts::ARCH.to_owned(),
-        context: HostContext::read(),
-        clock_bound_ns: error_bound_ns().await,
-        interfaces: interfaces(),
-        free_bytes: free_bytes(work),
-        throttled: throttled(),
-        meters: hanging_here(),
-    }
 }
 
 /// Not from /sys, which shows those of the network namespace that it was mounted in.

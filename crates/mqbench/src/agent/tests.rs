@@ -8,13 +8,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mq_transport::{Connector, Trust};
+use mq_transport::{Connector, ListenOptions, Listener, Trust};
 use tempfile::TempDir;
 
 use super::{
     channel::Channel,
     controller::{options, url},
-    identity::ControllerState,
+    identity::{AgentState, ControllerState},
     message::Reply,
     *,
 };
@@ -34,11 +34,11 @@ impl Place {
         let folder = tempfile::tempdir().unwrap();
         let any = "127.0.0.1:0".parse().unwrap();
         let state = folder.path().join("agent");
-        let server = Server::open(&state, any, program(), lease);
+        let server = Server::open(&state, any, program(), lease, true);
         let server = server.await.unwrap();
         let address = socket(&server.address().to_string());
         let mut serving = tokio::task::JoinSet::new();
-        serving.spawn(async { server.run().await.unwrap() });
+        serving.spawn(async { drop(server.run().await.unwrap()) });
         Self {
             folder,
             address,
@@ -285,6 +285,50 @@ async fn one_controller_at_a_time() {
     {
         assert!(began.elapsed() < SOON, "the first one has gone");
     }
+}
+
+#[tokio::test]
+async fn a_program_with_another_checksum_is_refused() {
+    let place = Place::new(LEASE).await;
+    let mut agent = place.asked().await;
+    agent.put(&name("mqbench"), b"text").await.unwrap();
+    for (program, sha256, says) in [
+        ("mqbench", sha256(b"test"), "SHA-256"),
+        ("absent", sha256(b"text"), "cannot read the program"),
+        ("../agent.key", sha256(b"text"), "no name of a file"),
+    ] {
+        let ask = serde_json::json!({ "ask": "upgrade", "program": program, "sha256": sha256 });
+        let Reply::Refused { why } = agent.raw(&ask).await.unwrap() else {
+            panic!("{program} was taken");
+        };
+        assert!(why.contains(says), "{why}");
+    }
+    let (id, _) = agent.start(broker()).await.unwrap();
+    let error = agent.upgrade(b"text").await.unwrap_err().to_string();
+    assert!(error.contains("a role is running"), "{id}: {error}");
+    assert!(!place.agent().join("bin").exists());
+}
+
+#[tokio::test]
+async fn an_agent_of_another_protocol_is_named_as_such() {
+    let place = Place::new(LEASE).await;
+    let state = AgentState::open(&place.agent()).unwrap();
+    let options = ListenOptions {
+        identity: Some(state.identity().unwrap()),
+        alpn: vec![b"mqbench-agent/2".to_vec()],
+        ..ListenOptions::default()
+    };
+    let any = url("127.0.0.1:0".parse().unwrap());
+    let mut other = Listener::bind(&any, &options).await.unwrap();
+    let address = socket(&other.local_address().to_string());
+    let controller = place.controller("controller");
+    let known = ControllerState::open(&place.folder.path().join("controller")).unwrap();
+    known.remember(address, &sha256(&[])).unwrap();
+    let accepting = async { other.accept().await.unwrap().handshake().await };
+    let (asked, _) = tokio::join!(controller.connect(address), accepting);
+    let error = format!("{:#}", asked.unwrap_err());
+    assert!(error.contains("does not speak mqbench-agent/1"), "{error}");
+    assert_eq!(error.lines().count(), 1, "{error}");
 }
 
 #[tokio::test]

@@ -42,7 +42,7 @@ use crate::{
     agent::{Agent, Client, Controller, Name, Role, State},
     cmd::{
         clock::error_bound_ns,
-        hosts::{reachable, ready},
+        hosts::{Programs, deploy, reachable, ready},
     },
     sut::Certificate,
     wall::WallClock,
@@ -71,7 +71,7 @@ const PATIENCE: Duration = Duration::from_mins(3);
 /// This machine, beside the hosts' names: none of them is so called.
 const OWN: &str = "";
 
-/// Runs what is missing in the set, and tells how far it is.
+/// Brings hosts the programs that they lack, runs what is missing in the set, and tells how far it is.
 ///
 /// # Errors
 /// If these hosts cannot do it, which is said before anything begins, or a result cannot be written.
@@ -80,6 +80,7 @@ pub(crate) async fn run(
     set: &mut ResultSet,
     controller: &Controller,
     hosts: &Hosts,
+    programs: &Programs,
     mut tell: impl FnMut(Progress),
 ) -> anyhow::Result<()> {
     let lacking = Lacking::of(&set.campaigns, &set.records);
@@ -94,6 +95,7 @@ pub(crate) async fn run(
         }
         hosts.place(cell)?;
     }
+    deploy(controller, hosts, programs).await?;
     ready(controller, hosts).await?;
     let journals = Journals::of(set.directory());
     let mut disturbed = 0;

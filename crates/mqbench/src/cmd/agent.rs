@@ -1,6 +1,7 @@
 //! `mqbench agent`: what runs on each host of a testbed.
 
 use std::{
+    ffi::OsString,
     net::{IpAddr, Ipv6Addr, SocketAddr},
     path::{Path, PathBuf},
     time::Duration,
@@ -42,6 +43,9 @@ enum Action {
         /// Clean up when nothing was heard of the controller for this long
         #[arg(long, value_name = "TIME", default_value = "30s", value_parser = lease)]
         lease: Duration,
+        /// Take no other program from a controller, and go on as none that was taken before
+        #[arg(long)]
+        no_upgrade: bool,
     },
     /// Print the code by which one controller can enrol here, within ten minutes
     Code,
@@ -58,7 +62,11 @@ fn lease(text: &str) -> Result<Duration, String> {
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     match args.action {
-        Action::Run { listen, lease } => serve(&args.state, listen, lease).await,
+        Action::Run {
+            listen,
+            lease,
+            no_upgrade,
+        } => serve(&args.state, listen, lease, !no_upgrade).await,
         Action::Code => {
             let code = open_code(&args.state)?;
             report::print(&format!("{code}\n"))
@@ -66,15 +74,38 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     }
 }
 
-async fn serve(state: &Path, listen: SocketAddr, lease: Duration) -> anyhow::Result<()> {
+async fn serve(
+    state: &Path,
+    listen: SocketAddr,
+    lease: Duration,
+    is_upgradable: bool,
+) -> anyhow::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
 
     let program = std::env::current_exe().context("cannot find this program's own file")?;
-    let server = Server::open(state, listen, program, lease).await?;
-    report::print(&format!("{}\n", server.address()))?;
+    let server = Server::open(state, listen, program, lease, is_upgradable).await?;
+    let address = server.address();
+    let again = again(state, SocketAddr::new(listen.ip(), address.port), lease);
+    if let Some(successor) = server.successor()? {
+        let error = successor.execute(&again);
+        eprintln!("mqbench agent: {error:#}; going on with what is installed");
+    }
+    report::print(&format!("{address}\n"))?;
     let mut terminate = signal(SignalKind::terminate())?;
     tokio::select! {
-        ended = server.run() => ended,
+        successor = server.run() => Err(successor?.execute(&again)),
         _ = terminate.recv() => Ok(()),
     }
+}
+
+/// What a program is told that goes on in this one's place. Every later version has to know it.
+fn again(state: &Path, listen: SocketAddr, lease: Duration) -> Vec<OsString> {
+    vec![
+        "agent".into(),
+        "run".into(),
+        format!("--listen={listen}").into(),
+        format!("--lease={}ms", lease.as_millis()).into(),
+        "--state".into(),
+        state.into(),
+    ]
 }

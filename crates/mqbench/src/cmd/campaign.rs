@@ -91,6 +91,9 @@ struct OnHosts {
     hosts: Option<PathBuf>,
     #[cfg(target_os = "linux")]
     #[command(flatten)]
+    programs: super::hosts::Programs,
+    #[cfg(target_os = "linux")]
+    #[command(flatten)]
     identity: super::hosts::Identity,
 }
 
@@ -161,7 +164,8 @@ impl OnHosts {
         if let Some(hosts) = &self.hosts {
             let hosts = Hosts::load(hosts)?;
             let controller = self.identity.controller()?;
-            return crate::campaign::on_hosts::run(set, &controller, &hosts, tell).await;
+            let programs = &self.programs;
+            return crate::campaign::on_hosts::run(set, &controller, &hosts, programs, tell).await;
         }
         let mut had = set.records.iter();
         let had = had.find_map(|record| record.outcome.energy_meter.as_ref());

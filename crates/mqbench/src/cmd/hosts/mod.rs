@@ -1,5 +1,7 @@
 //! `mqbench hosts`: the machines of a testbed.
 
+mod upgrade;
+
 use std::{net::SocketAddr, path::PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -12,7 +14,12 @@ use crate::{
     },
     cmd::energy::Spec,
     report,
+    sut::this_software,
 };
+pub(crate) use upgrade::{Programs, deploy};
+
+/// Of this program.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// For the logs of a run, and some to spare.
 const LEAST_FREE: u64 = 100 << 20;
@@ -58,6 +65,17 @@ enum Action {
         #[arg(value_name = "FILE")]
         hosts: PathBuf,
     },
+    /// Put another mqbench on each host that does not have it
+    Upgrade {
+        /// The hosts, see docs/hosts.md
+        #[arg(value_name = "FILE")]
+        hosts: PathBuf,
+        /// The program for all of them
+        #[arg(long, value_name = "FILE", conflicts_with = "programs")]
+        program: Option<PathBuf>,
+        #[command(flatten)]
+        programs: Programs,
+    },
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
@@ -68,6 +86,14 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
             report::print(&format!("{agent}: {}", line(&found)))
         }
         Action::Check { hosts } => check(&controller, &Hosts::load(&hosts)?).await,
+        Action::Upgrade {
+            hosts,
+            program,
+            programs,
+        } => {
+            let hosts = Hosts::load(&hosts)?;
+            upgrade::all(&controller, &hosts, program.as_deref(), &programs).await
+        }
     }
 }
 
@@ -149,15 +175,20 @@ async fn ask(controller: &Controller, host: &Machine) -> anyhow::Result<Report> 
 fn line(found: &Report) -> String {
     let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "?".to_owned());
     format!(
-        "{}, mqbench {} ({}), {} on {}, Linux {}, governor {}\n",
+        "{}, {}, {} on {}, Linux {}, governor {}\n",
         found.host,
-        found.version,
-        text(&found.revision),
+        build(found),
         found.machine,
         text(&found.context.cpu),
         text(&found.context.kernel),
         text(&found.context.governor),
     )
+}
+
+/// Which mqbench it has.
+fn build(found: &Report) -> String {
+    let revision = found.revision.as_deref().unwrap_or("?");
+    format!("mqbench {} ({revision})", found.version)
 }
 
 /// What would make figures of a host doubtful, or bars a campaign there.
@@ -190,10 +221,25 @@ async fn unanswered(host: &Machine) -> Option<Problem> {
 fn problems(found: &Report, host: &Machine) -> Vec<Problem> {
     let interface = &host.interface;
     let mut problems = Vec::new();
-    let own = env!("CARGO_PKG_VERSION");
-    if found.version != own {
-        let text = format!("its mqbench is {}, this one {own}", found.version);
+    if found.version != VERSION {
+        let remedy = if upgrade::is_newer(&found.version) {
+            "use that one here"
+        } else {
+            "`mqbench hosts upgrade` puts it there"
+        };
+        let text = format!(
+            "its mqbench is {}, this one {VERSION}: {remedy}",
+            found.version
+        );
         problems.push(Problem::bars(text));
+    } else if let Some(revision) = &found.revision
+        && let Some(own) = this_software("mqbench").revision
+        && *revision != own
+    {
+        problems.push(Problem::taints(format!(
+            "its mqbench was built from {revision}, this one from {own}: \
+             `mqbench hosts upgrade` puts this one there"
+        )));
     }
     if let Some(Probe { spec, .. }) = host.probe()
         && matches!(spec, Spec::Rapl | Spec::Sensor(..))
@@ -234,11 +280,12 @@ fn problems(found: &Report, host: &Machine) -> Vec<Problem> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn what_is_in_the_way_is_said() {
-        let fine = Report {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+    /// Of a host with which nothing is wrong.
+    pub(super) fn fine() -> Report {
+        Report {
+            version: VERSION.to_owned(),
             revision: None,
+            program: None,
             host: "pi".to_owned(),
             machine: "aarch64".to_owned(),
             context: mq_measure::context::HostContext {
@@ -250,11 +297,34 @@ mod tests {
             free_bytes: Some(1 << 30),
             throttled: Some("0".to_owned()),
             meters: vec!["iio".to_owned(), "iio:ina226".to_owned()],
-        };
+        }
+    }
+
+    #[test]
+    fn a_host_with_another_version_is_understood() {
+        let mut says = serde_json::to_value(fine()).unwrap();
+        says["news"] = "of a newer one".into();
+        says["context"]["news"] = "of a newer one".into();
+        // An older one does not say it.
+        says.as_object_mut().unwrap().remove("program");
+        let found: Report = serde_json::from_value(says).unwrap();
+        assert_eq!(found, fine());
+    }
+
+    #[test]
+    fn what_is_in_the_way_is_said() {
+        let fine = fine();
         let host = |interface: &str, meter: &str| {
             Machine::at("10.0.0.1".parse().unwrap(), interface, meter)
         };
         assert_eq!(problems(&fine, &host("eth0", "iio:ina226")), []);
+        let mut other = fine.clone();
+        other.revision = Some("another".to_owned());
+        let found = problems(&other, &host("eth0", "iio:ina226"));
+        // Built from an archive, this one does not know its own.
+        let expected = this_software("mqbench").revision.is_some();
+        assert_eq!(found.len(), usize::from(expected), "{found:?}");
+        assert!(found.iter().all(|problem| !problem.bars), "{found:?}");
         let mut bad = fine.clone();
         bad.version = "0.0.1".to_owned();
         bad.context.governor = Some("ondemand".to_owned());
@@ -263,7 +333,7 @@ mod tests {
         bad.context.emulated = Some("its processor is QEMU's".to_owned());
         let found = problems(&bad, &host("wlan0", "hwmon:ina226"));
         let expected = [
-            ("0.0.1", true),
+            ("0.0.1, this one", true),
             ("hwmon:ina226", true),
             ("wlan0", true),
             ("100 MB", true),
