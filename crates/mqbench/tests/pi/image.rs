@@ -29,7 +29,7 @@ const STAND_INS: &[&str] = &[
 /// Where the checkout is in the machine.
 const CHECKOUT: &str = "checkout";
 
-const SHIPPED: &str = "target/aarch64-unknown-linux-musl/release/mqbench";
+const SHIPPED: &str = "target/aarch64-unknown-linux-musl/dist/mqbench";
 
 const FOLDER: u32 = 0o40_755;
 const PROGRAM: u32 = 0o100_755;
