@@ -13,6 +13,7 @@
 mod calls;
 mod encoding;
 mod tables;
+mod trial;
 mod worker;
 
 use std::{
@@ -23,13 +24,14 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use redb::{Builder, Database, DatabaseError, StorageBackend, StorageError};
+use redb::{Builder, Database, DatabaseError, StorageBackend, StorageError, backends::FileBackend};
 use tokio::sync::watch;
 
 use super::{Change, Position, Snapshot, Store, StoreError, StoredMessage};
 use crate::files::sync_folder;
 use calls::Calls;
 use tables::{Failed, Tables};
+use trial::Trial;
 use worker::Worker;
 
 /// Pages that are kept in memory, in bytes: for what a broker that has nothing to do needs little of.
@@ -74,28 +76,37 @@ impl DiskStore {
             let problem = "is empty: it was cut off, or never written; remove it to begin anew";
             return Err(of_file(problem.to_owned()));
         }
-        let database = builder().create(path);
-        let database = database.map_err(|error| of_file(opening(&error)))?;
+        let mut options = std::fs::OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        let file = options.open(path);
+        let file = file.map_err(|error| of_file(error.to_string()))?;
         if found.is_none() {
             // A file that its folder forgets with the power keeps nothing.
             sync_folder(path).map_err(|error| of_file(error.to_string()))?;
         }
-        Self::start(path.to_owned(), database, durability)
+        FileBackend::new(file)
+            .map_err(Failed::Opening)
+            .and_then(|file| Self::start(path.to_owned(), file, durability))
             .map_err(|error| of_file(error.to_string()))
     }
 
     /// The same on something that stands for a file.
     #[doc(hidden)]
     pub fn on(backend: impl StorageBackend, durability: Durability) -> Result<Self, StoreError> {
-        let database = builder().create_with_backend(backend);
-        let database = database.map_err(|error| StoreError(opening(&error)))?;
-        let started = Self::start(PathBuf::from("the store"), database, durability);
+        let started = Self::start(PathBuf::from("the store"), backend, durability);
         started.map_err(|error| StoreError(error.to_string()))
     }
 
-    fn start(path: PathBuf, database: Database, durability: Durability) -> Result<Self, Failed> {
-        let database = Arc::new(database);
+    fn start(
+        path: PathBuf,
+        file: impl StorageBackend,
+        durability: Durability,
+    ) -> Result<Self, Failed> {
+        let trial = Trial::new(file).map_err(Failed::Io)?;
+        let database = builder().create_with_backend(trial.clone());
+        let database = Arc::new(database.map_err(Failed::Opening)?);
         let tables = Tables::open(&database)?;
+        trial.accept().map_err(Failed::Io)?;
         let sender = watch::Sender::new(Position::default());
         let settled = sender.subscribe();
         let calls = Arc::new(Calls::default());

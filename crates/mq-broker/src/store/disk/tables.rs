@@ -44,6 +44,10 @@ pub(super) enum Failed {
     Damaged,
     #[error("what it has is damaged ({0}): put a backup in its place")]
     Decode(#[from] DecodeError),
+    #[error("{}", super::opening(.0))]
+    Opening(redb::DatabaseError),
+    #[error(transparent)]
+    Io(std::io::Error),
     #[error("a value cannot be written: {0}")]
     Encode(#[from] EncodeError),
     #[error("no thread can be started: {0}")]
