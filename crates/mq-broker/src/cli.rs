@@ -107,13 +107,16 @@ impl BrokerArgs {
 pub fn run(args: &BrokerArgs) -> anyhow::Result<()> {
     init_logging();
     tidy::refuse_huge_pages();
-    let settings = args.settings()?;
+    let mut settings = args.settings()?;
     descriptors::make_room(settings.max_connections);
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     if let Some(threads) = args.threads {
         runtime.worker_threads(threads.get());
     }
     let tidy = Tidy::default();
+    let pool = &mut settings.listen.handshake_pool;
+    let idle = tidy.clone();
+    *pool = pool.with_on_idle(move || idle.on_idle());
     let idle = tidy.clone();
     runtime
         .enable_all()
@@ -143,6 +146,7 @@ async fn serve(mut settings: Settings, args: &BrokerArgs, tidy: &Tidy) -> anyhow
         settings.listen.identity = Some(identity);
     }
     let watch = settings.watch_files;
+    let handshakes = settings.listen.handshake_pool.clone();
     let broker = Broker::start(settings).await?;
     // From before anybody knows that it is there: until then these signals would end it at once.
     let stop = stop_signal()?;
@@ -159,7 +163,7 @@ async fn serve(mut settings: Settings, args: &BrokerArgs, tidy: &Tidy) -> anyhow
     tokio::select! {
         stopped = stop => stopped?,
         ended = stdin_ended(), if args.until_stdin_ends => ended?,
-        () = tidy.watch(&broker) => {}
+        () = tidy.watch(&broker, &handshakes) => {}
         () = keeping_up => {}
     }
     info!("shutting down");

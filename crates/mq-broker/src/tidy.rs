@@ -13,6 +13,8 @@ use std::{
     time::Duration,
 };
 
+use mq_transport::HandshakePool;
+
 use crate::Broker;
 
 /// How often connections are counted.
@@ -51,7 +53,7 @@ impl Tidy {
     }
 
     /// Asks the workers whenever many connections have gone. Never returns.
-    pub(crate) async fn watch(&self, broker: &Broker) {
+    pub(crate) async fn watch(&self, broker: &Broker, handshakes: &HandshakePool) {
         let mut crowd = Crowd::default();
         let mut ticks = tokio::time::interval(EVERY);
         loop {
@@ -60,6 +62,7 @@ impl Tidy {
             if crowd.has_left(metrics.connections.get() + metrics.handshakes.get()) {
                 self.0.fetch_add(1, Ordering::Relaxed);
                 wake_workers();
+                handshakes.wake();
             }
         }
     }

@@ -2,7 +2,8 @@
 //! the others see of them.
 //!
 //! 50 MB and 1,000 silent clients; `MQ_MEGABYTES=1000` and `MQ_SILENT=20000` for more, and
-//! `MQ_TIDY_S=60` to see how far memory comes back. What took how long is printed; that nothing is missing and memory stays bounded is asserted.
+//! `MQ_TIDY_S=60` to see how far memory comes back, `MQ_SCHEMES=tls` for one transport. What took how long
+//! is printed; that nothing is missing and memory stays bounded is asserted.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -12,7 +13,7 @@ mod program;
 
 use std::{
     io::{BufRead as _, BufReader, Read as _},
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     process::{Child, ChildStdout, Command, Stdio},
     sync::{
         Arc,
@@ -29,7 +30,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use program::Broker;
 use tokio::{
     io::AsyncWriteExt as _,
-    net::TcpStream,
+    net::{TcpSocket, TcpStream},
     sync::{Mutex, oneshot},
     task::{JoinHandle, spawn_blocking},
     time::{interval, sleep, timeout},
@@ -187,6 +188,9 @@ fn allow_files(wanted: u64) {
     }
 }
 
+/// From how many addresses a crowd comes.
+const HOSTS: u8 = 199;
+
 /// What a silent client holds on to.
 #[expect(dead_code, reason = "held, not used")]
 enum Silent {
@@ -195,12 +199,18 @@ enum Silent {
 }
 
 /// Comes and says nothing, or, one in a hundred, garbage.
-async fn come(number: usize, address: mq_client::Address, connector: Connector) -> Option<Silent> {
+async fn come(
+    number: usize,
+    address: mq_client::Address,
+    (from, connector): (IpAddr, Connector),
+) -> Option<Silent> {
     if address.scheme == mq_transport::Scheme::Tcp {
         let at: SocketAddr = format!("{}:{}", address.host, address.port)
             .parse()
             .unwrap();
-        let mut stream = TcpStream::connect(at).await.ok()?;
+        let socket = TcpSocket::new_v4().ok()?;
+        socket.bind(SocketAddr::new(from, 0)).ok()?;
+        let mut stream = socket.connect(at).await.ok()?;
         if number.is_multiple_of(100) {
             stream.write_all(&[0xF3; 300]).await.ok()?;
         }
@@ -291,11 +301,19 @@ impl Crowd {
 async fn crowd() {
     let url = std::env::var(CROWD_URL).unwrap();
     let address: mq_client::Address = url.parse().unwrap();
-    let connector = Connector::new(ConnectOptions {
-        trust: Trust::CaFile(std::env::var_os(CROWD_CA).unwrap().into()),
-        ..ConnectOptions::default()
-    });
-    let connector = connector.unwrap();
+    // Of one address the kernel would search for free ports longer and longer, and one socket would
+    // have to take what the broker sends to all of them over QUIC.
+    let hosts: Vec<_> = (0..HOSTS)
+        .map(|host| {
+            let from = IpAddr::from([127, 0, 1, host]);
+            let options = ConnectOptions {
+                trust: Trust::CaFile(std::env::var_os(CROWD_CA).unwrap().into()),
+                local_address: Some(from),
+                ..ConnectOptions::default()
+            };
+            (from, Connector::new(options).unwrap())
+        })
+        .collect();
     let silent = variable("MQ_SILENT", 1_000);
     let a_second = variable("MQ_SILENT_PER_S", 2_000);
     allow_files(u64::try_from(silent).unwrap() + 100);
@@ -306,7 +324,8 @@ async fn crowd() {
         if number.is_multiple_of((a_second / 1_000).max(1)) {
             ticks.tick().await;
         }
-        tasks.spawn(come(number, address.clone(), connector.clone()));
+        let host = hosts[number % hosts.len()].clone();
+        tasks.spawn(come(number, address.clone(), host));
     }
     let held: Vec<_> = tasks.join_all().await.into_iter().flatten().collect();
     println!(
@@ -323,7 +342,8 @@ async fn silent_clients_leave_the_others_and_the_memory_alone() {
     let _alone = ALONE.lock().await;
     allow_files(u64::try_from(variable("MQ_SILENT", 1_000)).unwrap() + 100);
     let tidy_s = u64::try_from(variable("MQ_TIDY_S", 10)).unwrap();
-    for scheme in ["tcp", "tls", "quic"] {
+    let schemes = std::env::var("MQ_SCHEMES").unwrap_or_else(|_| "tcp tls quic".to_owned());
+    for scheme in schemes.split_whitespace() {
         let limits = "[limits]\nmax_handshakes = 30000\nhandshake_timeout_s = 10\n";
         let broker = Broker::new(scheme, limits);
         let writer = broker.client("writer").build().await.unwrap();

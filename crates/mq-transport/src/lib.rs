@@ -71,6 +71,7 @@ mod client_auth;
 mod connector;
 mod crypto;
 mod error;
+mod handshakes;
 mod identity;
 mod info;
 mod link;
@@ -86,13 +87,14 @@ mod tcp_info;
 mod ticket;
 mod tls;
 mod trust;
-mod turns;
+
 mod ws;
 
 pub use address::{Address, AddressError, Scheme};
 pub use connector::{Connector, Dial};
 pub use crypto::{CipherSuite, CryptoOptions, KeyExchangeGroup, TlsVersion};
 pub use error::Error;
+pub use handshakes::HandshakePool;
 pub use identity::ServerIdentity;
 pub use info::{EarlyData, HandshakeKind, LinkInfo, LinkStats, TlsInfo};
 pub use link::{Link, Progress};
@@ -105,4 +107,3 @@ pub use reload::{PreparedReload, ReloadHandle};
 pub use rustls_pki_types::CertificateDer;
 pub use ticket::{TicketCache, TicketStore};
 pub use trust::Trust;
-pub use turns::HandshakeTurns;

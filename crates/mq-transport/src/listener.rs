@@ -273,25 +273,24 @@ impl Incoming {
     /// # Errors
     /// [`Error::Handshake`], [`Error::CertificateRejected`], [`Error::Upgrade`], [`Error::Reset`].
     pub async fn handshake(self) -> Result<Link, Error> {
-        let mut held = None;
-        let transport = match self.visitor {
+        let (transport, held) = match self.visitor {
             Visitor::Tcp(stream, _, OverTcp { tls, gate }) => {
                 stream.set_nodelay(true)?;
-                let stream = match tls {
-                    None => Stream::Tcp(TcpLink::new(stream)),
+                let (stream, held) = match tls {
+                    None => (Stream::Tcp(TcpLink::new(stream)), None),
                     Some(door) => {
-                        let (config, tickets) = door.config();
-                        held = tickets;
-                        let turns = door.turns().clone();
+                        let (config, held) = door.config();
+                        let pool = door.handshake_pool().clone();
                         drop(door);
-                        let link = turns.take(TlsLink::accept(stream, config)).await?;
-                        Stream::Tls(Box::new(link))
+                        let link = pool.run(TlsLink::accept(stream, config)).await?;
+                        (Stream::Tls(Box::new(link)), held)
                     }
                 };
-                match gate {
+                let transport = match gate {
                     None => stream.into_transport(),
                     Some(gate) => Transport::Ws(Box::new(WsLink::accept(stream, &gate).await?)),
-                }
+                };
+                (transport, held)
             }
             Visitor::Quic(knock) => {
                 let Knock {
@@ -300,19 +299,19 @@ impl Incoming {
                     bound,
                     server,
                 } = *knock;
-                let turns = server.turns().clone();
-                let handshake = async {
+                let pool = server.handshake_pool().clone();
+                let handshake = async move {
                     // By itself it would take what was in force when its first packet came.
-                    let (config, tickets) = server.config(traced)?;
-                    held = tickets;
-                    let connecting = incoming.accept_with(config)?;
+                    let (config, held) = server.config(traced)?;
+                    let connecting = server.answer(incoming, config).await?;
                     drop(server);
-                    QuicLink::accept(connecting).await
+                    let link = QuicLink::accept(connecting).await?;
+                    Ok::<_, Error>((link, held))
                 };
-                let link = turns.take(handshake).await?;
-                Transport::Quic(Box::new(link.with_bound(bound)))
+                let (link, held) = pool.run(handshake).await?;
+                (Transport::Quic(Box::new(link.with_bound(bound))), held)
             }
-            Visitor::Mem(link) => Transport::Mem(link),
+            Visitor::Mem(link) => (Transport::Mem(link), None),
         };
         Ok(Link::new(transport).with_held_tickets(held))
     }

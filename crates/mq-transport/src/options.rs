@@ -3,7 +3,7 @@
 use std::{fmt, net::IpAddr, path::PathBuf, str::FromStr, time::Duration};
 
 use crate::{
-    CryptoOptions, Error, HandshakeTurns, ServerIdentity, TicketCache, TicketStore, Trust,
+    CryptoOptions, Error, HandshakePool, ServerIdentity, TicketCache, TicketStore, Trust,
     client_auth::ClientAuthFiles, crypto::names, crypto::sha256, ticket::Scope,
 };
 
@@ -188,9 +188,9 @@ pub struct ListenOptions {
     /// [`Link::release_tickets`](crate::Link::release_tickets). Otherwise whoever shakes hands has a
     /// place in the store, and a crowd of them pushes out all others. Default: no.
     pub hold_tickets: bool,
-    /// How many handshakes may compute at a time; share one among listeners. Default: half of the
-    /// processors, at least one.
-    pub handshake_turns: HandshakeTurns,
+    /// Where the handshakes of a crowd compute; share one among listeners. Default: a thread for
+    /// every two processors.
+    pub handshake_pool: HandshakePool,
     /// Connections that are waiting to be accepted; more are refused (QUIC) or ignored until there
     /// is room (TCP). Default: 1,024, a burst of reconnecting clients.
     pub backlog: u32,
@@ -217,7 +217,7 @@ impl Default for ListenOptions {
             ticket_store: TicketStore::default(),
             tickets_per_connection: 2,
             hold_tickets: false,
-            handshake_turns: HandshakeTurns::default(),
+            handshake_pool: HandshakePool::default(),
             backlog: 1024,
             congestion: None,
             quic: QuicOptions::default(),

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use rustls::ServerConfig;
 
 use crate::{
-    Error, HandshakeTurns, ListenOptions, Scheme,
+    Error, HandshakePool, ListenOptions, Scheme,
     quic::{PreparedQuic, Server},
     ticket::{HeldTickets, Scope},
     tls::{ServerTls, server_config, with_held_tickets},
@@ -143,8 +143,8 @@ impl TlsDoor {
         (Arc::new(config), Some(tickets))
     }
 
-    pub(crate) fn turns(&self) -> &HandshakeTurns {
-        &self.options.handshake_turns
+    pub(crate) fn handshake_pool(&self) -> &HandshakePool {
+        &self.options.handshake_pool
     }
 
     fn prepare(&self, options: &ListenOptions) -> Result<ServerTls, Error> {

@@ -10,7 +10,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use quinn::{
@@ -22,11 +22,12 @@ use quinn_proto::HashedConnectionIdGenerator;
 
 use super::{
     reset::ResetKey,
+    runtime::ServerRuntime,
     session::{WatchedClient, WatchedServer},
 };
 use crate::{
-    Address, CongestionControl, ConnectOptions, Error, HandshakeTurns, ListenOptions, QuicOptions,
-    Scheme, SocketOptions,
+    Address, CongestionControl, ConnectOptions, Error, HandshakePool, ListenOptions, QuicOptions,
+    Scheme, SocketOptions, handshakes,
     socket::{bind_udp, disable_udp_gro, hold_more, listen_error, unspecified},
     ticket::{HeldTickets, Scope},
     tls::{ServerTls, server_config, with_held_tickets},
@@ -112,6 +113,8 @@ pub(crate) struct Server {
     /// As bound.
     options: ListenOptions,
     current: Mutex<Current>,
+    /// Held by whoever [answers](Self::answer).
+    answering: tokio::sync::Mutex<()>,
 }
 
 /// What new connections get.
@@ -187,6 +190,7 @@ impl Server {
                 scope,
                 closed: false,
             }),
+            answering: tokio::sync::Mutex::default(),
         })
     }
 
@@ -226,8 +230,25 @@ impl Server {
         Ok((config, Some(tickets)))
     }
 
-    pub(crate) fn turns(&self) -> &HandshakeTurns {
-        &self.options.handshake_turns
+    /// Begins a connection.
+    ///
+    /// Quinn computes the answer to a `ClientHello` under the lock under which it takes all datagrams in.
+    /// So a crowd is answered one after another, and after each the lock is left alone for longer than
+    /// that took.
+    pub(crate) async fn answer(
+        &self,
+        incoming: quinn::Incoming,
+        config: Arc<ServerConfig>,
+    ) -> Result<quinn::Connecting, Error> {
+        let _turn = self.answering.lock().await;
+        let began = Instant::now();
+        let connecting = incoming.accept_with(config)?;
+        handshakes::rest(began.elapsed() * 3 / 2);
+        Ok(connecting)
+    }
+
+    pub(crate) fn handshake_pool(&self) -> &HandshakePool {
+        &self.options.handshake_pool
     }
 
     pub(crate) fn prepare(&self, options: &ListenOptions) -> Result<PreparedQuic, Error> {
@@ -292,7 +313,11 @@ fn endpoint(
     let same_socket = (!quic.segmentation_offload)
         .then(|| socket.try_clone())
         .transpose()?;
-    let endpoint = Endpoint::new(config, server, socket, Arc::new(TokioRuntime))?;
+    let runtime: Arc<dyn quinn::Runtime> = match server {
+        Some(_) => Arc::new(ServerRuntime),
+        None => Arc::new(TokioRuntime),
+    };
+    let endpoint = Endpoint::new(config, server, socket, runtime)?;
     if let Some(socket) = same_socket {
         disable_udp_gro(&socket)?;
     }

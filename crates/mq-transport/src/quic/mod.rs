@@ -3,6 +3,7 @@
 mod config;
 mod link;
 mod reset;
+mod runtime;
 mod session;
 
 pub(crate) use config::{ClientEndpoints, PreparedQuic, Server};

@@ -1,0 +1,387 @@
+//! Where handshakes compute: out of the way of those who are connected.
+
+use std::{
+    cell::RefCell,
+    fmt, io,
+    panic::resume_unwind,
+    pin::Pin,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+    thread,
+    time::Duration,
+};
+
+use tokio::{
+    runtime::{Builder, Handle, Runtime},
+    task::JoinSet,
+};
+
+/// How much less a thread of the pool counts than others: the kernel lets each of those go first, and
+/// leaves the pool about a tenth of a processor that all of them want.
+#[cfg(target_os = "linux")]
+const NICENESS: i32 = 10;
+
+/// Threads on which the handshakes of a crowd compute, for all listeners that share it.
+///
+/// A handshake's signature and key exchange take a processor for a good part of a millisecond, many
+/// times what a message takes. Clients that come in a crowd would fill the queues of all workers
+/// with them, and the messages of those who are there would wait behind. So while some handshakes
+/// are under way, further ones compute on threads of lower priority (nice 10 on Linux), which a
+/// worker that has something to do interrupts at once; on QUIC with all that the connection does until
+/// then. They belong to the caller's runtime all the same: its timers, its sockets, what they spawn. A client that comes alone is served in place.
+///
+/// The threads are started by the first crowd.
+#[derive(Clone)]
+pub struct HandshakePool(Arc<Pool>);
+
+struct Pool {
+    threads: usize,
+    on_idle: Box<dyn Fn() + Send + Sync>,
+    under_way: AtomicUsize,
+    /// `None` if the system gives no thread.
+    runtime: OnceLock<Option<Runtime>>,
+}
+
+impl HandshakePool {
+    /// A pool of that many threads, at least one.
+    #[must_use]
+    pub fn new(threads: usize) -> Self {
+        Self::with(threads.max(1), Box::new(|| {}))
+    }
+
+    /// Another pool of as many threads, each of which calls `on_idle` when it has nothing to do.
+    #[must_use]
+    pub fn with_on_idle(&self, on_idle: impl Fn() + Send + Sync + 'static) -> Self {
+        Self::with(self.0.threads, Box::new(on_idle))
+    }
+
+    fn with(threads: usize, on_idle: Box<dyn Fn() + Send + Sync>) -> Self {
+        Self(Arc::new(Pool {
+            threads,
+            on_idle,
+            under_way: AtomicUsize::new(0),
+            runtime: OnceLock::new(),
+        }))
+    }
+
+    /// Has each thread call `on_idle` once more, if there are threads.
+    pub fn wake(&self) {
+        if let Some(runtime) = self.0.runtime.get().and_then(Option::as_ref) {
+            for _ in 0..self.0.threads {
+                runtime.spawn(std::future::ready(()));
+            }
+        }
+    }
+
+    /// Runs `handshake`, each step of it where it is in nobody's way.
+    pub(crate) async fn run<F>(&self, handshake: F) -> F::Output
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        let under_way = UnderWay::new(&self.0.under_way);
+        if under_way.others < self.0.threads {
+            return handshake.await;
+        }
+        let Some(runtime) = self.runtime() else {
+            return handshake.await;
+        };
+        // A set of one: dropped, it ends the task.
+        let mut task = JoinSet::new();
+        task.spawn_on(Within::new(Handle::current(), handshake), runtime.handle());
+        match task.join_next().await {
+            Some(Ok(done)) => done,
+            Some(Err(error)) => resume_unwind(error.into_panic()),
+            None => unreachable!("one was spawned"),
+        }
+    }
+
+    fn runtime(&self) -> Option<&Runtime> {
+        let start = || match self.start() {
+            Ok(runtime) => Some(runtime),
+            Err(error) => {
+                tracing::warn!(%error, "no threads for handshakes: they compute among messages");
+                None
+            }
+        };
+        self.0.runtime.get_or_init(start).as_ref()
+    }
+
+    fn start(&self) -> io::Result<Runtime> {
+        let pool = Arc::downgrade(&self.0);
+        Builder::new_multi_thread()
+            .thread_name("handshakes")
+            .worker_threads(self.0.threads)
+            .on_thread_start(step_back)
+            .on_thread_park(move || {
+                if let Some(pool) = pool.upgrade() {
+                    (pool.on_idle)();
+                }
+            })
+            .build()
+    }
+}
+
+impl Default for HandshakePool {
+    /// A thread for every two processors.
+    fn default() -> Self {
+        let processors = thread::available_parallelism();
+        Self::new(processors.map_or(1, |count| count.get() / 2))
+    }
+}
+
+impl fmt::Debug for HandshakePool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HandshakePool")
+            .field("threads", &self.0.threads)
+            .field("under_way", &self.0.under_way.load(Ordering::Relaxed))
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // Waits for nothing: the last user may be a task of another runtime, or one of these threads.
+        if let Some(Some(runtime)) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// Lowers the priority of the calling thread.
+fn step_back() {
+    #[cfg(target_os = "linux")]
+    #[expect(unsafe_code, reason = "no crate here offers it")]
+    // SAFETY: it takes numbers only. On Linux 0 is the calling thread, not its process.
+    let refused = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICENESS) } != 0;
+    #[cfg(target_os = "linux")]
+    if refused {
+        // Still apart from the workers; the kernel shares alike then.
+        tracing::debug!(error = %io::Error::last_os_error(), "no lower priority for handshakes");
+    }
+}
+
+/// A handshake that counts while it is under way.
+struct UnderWay<'a> {
+    count: &'a AtomicUsize,
+    /// How many there were before.
+    others: usize,
+}
+
+impl<'a> UnderWay<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        let others = count.fetch_add(1, Ordering::Relaxed);
+        Self { count, others }
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A handshake that finds another runtime around itself than that which polls it, and what it has
+/// [started](spawn) beside itself.
+struct Within<F> {
+    runtime: Handle,
+    handshake: Pin<Box<F>>,
+    beside: Vec<Task>,
+}
+
+type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+thread_local! {
+    /// What the handshake that this thread polls has started since it was polled.
+    static STARTED: RefCell<Option<Vec<Task>>> = const { RefCell::new(None) };
+}
+
+/// Runs a task in the background: as part of the handshake of which the caller is a step, until that
+/// ends, then as a task of the runtime; at once as that where no pool takes the steps.
+pub(crate) fn spawn(task: Task) {
+    let alone = STARTED.with_borrow_mut(|started| match started {
+        Some(started) => {
+            started.push(task);
+            None
+        }
+        None => Some(task),
+    });
+    if let Some(task) = alone {
+        tokio::spawn(task);
+    }
+}
+
+/// Has the calling thread wait, if it is one of a pool's; others have more to do.
+pub(crate) fn rest(time: Duration) {
+    if STARTED.with_borrow(Option::is_some) {
+        thread::sleep(time);
+    }
+}
+
+impl<F> Within<F> {
+    fn new(runtime: Handle, handshake: F) -> Self {
+        Self {
+            runtime,
+            handshake: Box::pin(handshake),
+            beside: Vec::new(),
+        }
+    }
+}
+
+impl<F: Future> Future for Within<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = &mut *self;
+        let _inside = this.runtime.enter();
+        STARTED.set(Some(Vec::new()));
+        let done = this.handshake.as_mut().poll(cx);
+        this.beside.extend(STARTED.take().into_iter().flatten());
+        if done.is_pending() {
+            this.beside
+                .retain_mut(|task| task.as_mut().poll(cx).is_pending());
+        }
+        done
+    }
+}
+
+impl<F> Drop for Within<F> {
+    /// The handshake has ended, or was given up, which what it has started has to tell the peer.
+    fn drop(&mut self) {
+        for task in self.beside.drain(..) {
+            self.runtime.spawn(task);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{sync::oneshot, time::timeout};
+
+    use super::*;
+
+    /// A pool of one thread with a handshake under way, in place, until it is told to end.
+    fn busy() -> (HandshakePool, oneshot::Sender<()>) {
+        let pool = HandshakePool::new(1);
+        let (end, ended) = oneshot::channel();
+        let busy = pool.clone();
+        tokio::spawn(async move { busy.run(ended).await });
+        (pool, end)
+    }
+
+    fn name_of_thread() -> Option<String> {
+        thread::current().name().map(str::to_owned)
+    }
+
+    #[tokio::test]
+    async fn one_that_comes_alone_is_served_in_place_and_a_crowd_apart() {
+        let (pool, end) = busy();
+        tokio::task::yield_now().await;
+        let name = pool.run(async { name_of_thread() }).await;
+        assert_eq!(name.as_deref(), Some("handshakes"));
+        end.send(()).unwrap();
+        tokio::task::yield_now().await;
+        assert_eq!(pool.run(async { name_of_thread() }).await, name_of_thread());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn a_crowd_computes_with_lower_priority() {
+        /// Of the calling thread: field 19 of proc(5)'s `stat`.
+        fn niceness() -> i32 {
+            let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+            let (_, after_name) = stat.rsplit_once(')').unwrap();
+            after_name
+                .split_whitespace()
+                .nth(16)
+                .unwrap()
+                .parse()
+                .unwrap()
+        }
+        let (pool, _end) = busy();
+        tokio::task::yield_now().await;
+        let here = niceness();
+        let there = pool.run(async { niceness() }).await;
+        assert_eq!(there, here.max(NICENESS));
+        assert_eq!(niceness(), here);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_crowd_belongs_to_the_runtime_of_its_listener() {
+        let (pool, _end) = busy();
+        tokio::task::yield_now().await;
+        let long = Duration::from_hours(1);
+        let (said, name) = oneshot::channel();
+        let handshake = pool.run(async move {
+            // Without the time of this runtime, which is none that passes, it would panic.
+            tokio::time::sleep(long).await;
+            tokio::spawn(async { said.send(name_of_thread()).unwrap() });
+        });
+        handshake.await;
+        assert_eq!(name.await.unwrap(), name_of_thread());
+    }
+
+    #[tokio::test]
+    async fn what_it_starts_is_part_of_it_until_it_ends_and_goes_on_afterwards() {
+        for given_up in [false, true] {
+            let (pool, _end) = busy();
+            tokio::task::yield_now().await;
+            let (said, mut names) = tokio::sync::mpsc::unbounded_channel();
+            let (end, ended) = oneshot::channel::<()>();
+            let (held, let_go) = oneshot::channel::<()>();
+            let handshake = pool.run(async move {
+                let _held = held;
+                spawn(Box::pin(async move {
+                    said.send(name_of_thread()).unwrap();
+                    let _ = ended.await;
+                    said.send(name_of_thread()).unwrap();
+                }));
+                // Until it has been polled, or longer.
+                tokio::task::yield_now().await;
+                if given_up {
+                    std::future::pending::<()>().await;
+                }
+            });
+            let first = tokio::select! {
+                () = handshake => names.recv().await,
+                name = names.recv(), if given_up => name,
+            };
+            assert_eq!(first.unwrap().as_deref(), Some("handshakes"));
+            assert!(let_go.await.is_err());
+            end.send(()).unwrap();
+            assert_eq!(names.recv().await.unwrap(), name_of_thread());
+        }
+    }
+
+    #[tokio::test]
+    async fn one_that_is_given_up_ends() {
+        let (pool, _end) = busy();
+        tokio::task::yield_now().await;
+        let (held, let_go) = oneshot::channel::<()>();
+        let waits = pool.run(async move {
+            std::future::pending::<()>().await;
+            drop(held);
+        });
+        assert!(timeout(Duration::from_millis(1), waits).await.is_err());
+        assert!(let_go.await.is_err());
+        assert_eq!(pool.0.under_way.load(Ordering::Relaxed), 1);
+    }
+
+    #[tokio::test]
+    async fn threads_that_are_woken_say_that_they_are_idle() {
+        let (said, mut idle) = tokio::sync::mpsc::unbounded_channel();
+        let pool = HandshakePool::new(1).with_on_idle(move || said.send(name_of_thread()).unwrap());
+        pool.wake();
+        assert!(idle.try_recv().is_err(), "there is no thread yet");
+        let first = pool.clone();
+        let _in_place = tokio::spawn(async move { first.run(std::future::pending::<()>()).await });
+        tokio::task::yield_now().await;
+        pool.run(async {}).await;
+        for _ in 0..3 {
+            pool.wake();
+            assert_eq!(idle.recv().await.unwrap().as_deref(), Some("handshakes"));
+        }
+    }
+}
