@@ -32,6 +32,7 @@ compare-brokers *args:
 pi:
     deploy/cargo-for aarch64-unknown-linux-musl build --profile dist --locked \
         -p mqbench --no-default-features --features ring
+    deploy/cargo-for aarch64-unknown-linux-musl strip target/aarch64-unknown-linux-musl/dist/mqbench
 
 # That binary in an emulated Raspberry Pi, with every command of docs/testbed.md
 test-pi: pi
