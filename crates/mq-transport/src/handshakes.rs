@@ -3,7 +3,7 @@
 use std::{
     cell::RefCell,
     fmt, io,
-    panic::resume_unwind,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     pin::Pin,
     sync::{
         Arc, OnceLock,
@@ -24,6 +24,12 @@ use tokio::{
 #[cfg(target_os = "linux")]
 const NICENESS: i32 = 10;
 
+/// How long a thread is kept from its sleep so that all others wake up as well.
+const NUDGE: Duration = Duration::from_millis(1);
+
+/// The longest [`rest`]: what came before may have taken long for other reasons.
+const LONGEST_REST: Duration = Duration::from_millis(2);
+
 /// Threads on which the handshakes of a crowd compute, for all listeners that share it.
 ///
 /// A handshake's signature and key exchange take a processor for a good part of a millisecond, many
@@ -31,7 +37,8 @@ const NICENESS: i32 = 10;
 /// with them, and the messages of those who are there would wait behind. So while some handshakes
 /// are under way, further ones compute on threads of lower priority (nice 10 on Linux), which a
 /// worker that has something to do interrupts at once; on QUIC with all that the connection does until
-/// then. They belong to the caller's runtime all the same: its timers, its sockets, what they spawn. A client that comes alone is served in place.
+/// then. They belong to the caller's runtime all the same: its timers, its sockets, what they spawn.
+/// A client that comes alone is served in place.
 ///
 /// The threads are started by the first crowd.
 #[derive(Clone)]
@@ -71,7 +78,7 @@ impl HandshakePool {
     pub fn wake(&self) {
         if let Some(runtime) = self.0.runtime.get().and_then(Option::as_ref) {
             for _ in 0..self.0.threads {
-                runtime.spawn(std::future::ready(()));
+                runtime.spawn(async { thread::sleep(NUDGE) });
             }
         }
     }
@@ -85,12 +92,12 @@ impl HandshakePool {
         if under_way.others < self.0.threads {
             return handshake.await;
         }
-        let Some(runtime) = self.runtime() else {
+        let (Ok(here), Some(runtime)) = (Handle::try_current(), self.runtime()) else {
             return handshake.await;
         };
         // A set of one: dropped, it ends the task.
         let mut task = JoinSet::new();
-        task.spawn_on(Within::new(Handle::current(), handshake), runtime.handle());
+        task.spawn_on(Within::new(here, handshake), runtime.handle());
         match task.join_next().await {
             Some(Ok(done)) => done,
             Some(Err(error)) => resume_unwind(error.into_panic()),
@@ -99,12 +106,14 @@ impl HandshakePool {
     }
 
     fn runtime(&self) -> Option<&Runtime> {
-        let start = || match self.start() {
-            Ok(runtime) => Some(runtime),
-            Err(error) => {
-                tracing::warn!(%error, "no threads for handshakes: they compute among messages");
-                None
+        let start = || {
+            // Tokio panics where the system has no thread for it.
+            let runtime = catch_unwind(AssertUnwindSafe(|| self.start()));
+            let runtime = runtime.ok().and_then(Result::ok);
+            if runtime.is_none() {
+                tracing::warn!("no threads for handshakes: they compute among messages");
             }
+            runtime
         };
         self.0.runtime.get_or_init(start).as_ref()
     }
@@ -154,8 +163,11 @@ impl Drop for Pool {
 fn step_back() {
     #[cfg(target_os = "linux")]
     #[expect(unsafe_code, reason = "no crate here offers it")]
-    // SAFETY: it takes numbers only. On Linux 0 is the calling thread, not its process.
-    let refused = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICENESS) } != 0;
+    // SAFETY: they take numbers only. On Linux 0 is the calling thread, not its process.
+    let refused = unsafe {
+        let now = libc::getpriority(libc::PRIO_PROCESS, 0);
+        libc::setpriority(libc::PRIO_PROCESS, 0, now.max(NICENESS))
+    } != 0;
     #[cfg(target_os = "linux")]
     if refused {
         // Still apart from the workers; the kernel shares alike then.
@@ -216,7 +228,7 @@ pub(crate) fn spawn(task: Task) {
 /// Has the calling thread wait, if it is one of a pool's; others have more to do.
 pub(crate) fn rest(time: Duration) {
     if STARTED.with_borrow(Option::is_some) {
-        thread::sleep(time);
+        thread::sleep(time.min(LONGEST_REST));
     }
 }
 

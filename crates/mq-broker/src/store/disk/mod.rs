@@ -80,14 +80,15 @@ impl DiskStore {
         options.read(true).write(true).create(true).truncate(false);
         let file = options.open(path);
         let file = file.map_err(|error| of_file(error.to_string()))?;
+        let store = FileBackend::new(file)
+            .map_err(Failed::Opening)
+            .and_then(|file| Self::start(path.to_owned(), file, durability))
+            .map_err(|error| of_file(error.to_string()))?;
         if found.is_none() {
             // A file that its folder forgets with the power keeps nothing.
             sync_folder(path).map_err(|error| of_file(error.to_string()))?;
         }
-        FileBackend::new(file)
-            .map_err(Failed::Opening)
-            .and_then(|file| Self::start(path.to_owned(), file, durability))
-            .map_err(|error| of_file(error.to_string()))
+        Ok(store)
     }
 
     /// The same on something that stands for a file.
@@ -102,7 +103,7 @@ impl DiskStore {
         file: impl StorageBackend,
         durability: Durability,
     ) -> Result<Self, Failed> {
-        let trial = Trial::new(file).map_err(Failed::Io)?;
+        let trial = Trial::new(file);
         let database = builder().create_with_backend(trial.clone());
         let database = Arc::new(database.map_err(Failed::Opening)?);
         let tables = Tables::open(&database)?;

@@ -29,8 +29,10 @@ struct Inner<B> {
 }
 
 /// What is not in the file yet.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Held {
+    /// The file was looked at: at the first access, when whoever opens it has locked it.
+    begun: bool,
     /// Bytes at the file's beginning that were not cut off meanwhile.
     left: u64,
     len: u64,
@@ -48,19 +50,12 @@ enum Write {
 }
 
 impl<B: StorageBackend> Trial<B> {
-    pub(super) fn new(file: B) -> io::Result<Self> {
-        let len = file.len()?;
-        Ok(Self(Arc::new(Inner {
+    pub(super) fn new(file: B) -> Self {
+        Self(Arc::new(Inner {
             file,
-            // Of a new one there is nothing to preserve.
-            accepted: AtomicBool::new(len == 0),
-            held: Mutex::new(Held {
-                left: len,
-                len,
-                pages: BTreeMap::new(),
-                writes: Vec::new(),
-            }),
-        })))
+            accepted: AtomicBool::new(false),
+            held: Mutex::default(),
+        }))
     }
 
     /// Writes what was held back, as it would have been written; from now on nothing is.
@@ -78,10 +73,23 @@ impl<B: StorageBackend> Trial<B> {
         Ok(())
     }
 
-    /// What is held back, while something is.
-    fn held(&self) -> Option<MutexGuard<'_, Held>> {
+    /// What is held back, until it is accepted.
+    fn held(&self) -> io::Result<Option<MutexGuard<'_, Held>>> {
+        if self.0.accepted.load(Ordering::Acquire) {
+            return Ok(None);
+        }
+        let mut held = self.0.lock();
+        if !held.begun {
+            held.len = self.0.file.len()?;
+            held.left = held.len;
+            held.begun = true;
+            // Of a new file there is nothing to preserve.
+            if held.len == 0 {
+                self.0.accepted.store(true, Ordering::Release);
+            }
+        }
         let accepted = self.0.accepted.load(Ordering::Acquire);
-        (!accepted).then(|| self.0.lock())
+        Ok((!accepted).then_some(held))
     }
 
     /// Reads from the file as far as it counts, and zeros behind.
@@ -123,14 +131,14 @@ fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, std::ops
 
 impl<B: StorageBackend> StorageBackend for Trial<B> {
     fn len(&self) -> io::Result<u64> {
-        match self.held() {
+        match self.held()? {
             Some(held) => Ok(held.len),
             None => self.0.file.len(),
         }
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let Some(held) = self.held() else {
+        let Some(held) = self.held()? else {
             return self.0.file.read(offset, out);
         };
         if offset + out.len() as u64 > held.len {
@@ -147,7 +155,7 @@ impl<B: StorageBackend> StorageBackend for Trial<B> {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        let Some(mut held) = self.held() else {
+        let Some(mut held) = self.held()? else {
             return self.0.file.set_len(len);
         };
         held.left = held.left.min(len);
@@ -162,7 +170,7 @@ impl<B: StorageBackend> StorageBackend for Trial<B> {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        match self.held() {
+        match self.held()? {
             Some(mut held) => {
                 held.writes.push(Write::Sync);
                 Ok(())
@@ -172,7 +180,7 @@ impl<B: StorageBackend> StorageBackend for Trial<B> {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        let Some(mut held) = self.held() else {
+        let Some(mut held) = self.held()? else {
             return self.0.file.write(offset, data);
         };
         for (number, within, piece) in pieces(offset, data.len()) {
@@ -247,7 +255,7 @@ mod tests {
             file.set_len(model.len() as u64).unwrap();
             file.write(0, &model).unwrap();
             let before = model.clone();
-            let trial = Trial::new(file).unwrap();
+            let trial = Trial::new(file);
             for _ in 0..random.usize(1..30) {
                 match random.u8(..4) {
                     0 => {
