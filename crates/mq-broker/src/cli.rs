@@ -114,13 +114,13 @@ pub fn run(args: &BrokerArgs) -> anyhow::Result<()> {
         runtime.worker_threads(threads.get());
     }
     let tidy = Tidy::default();
+    let idle = tidy.clone();
+    let on_idle = move || idle.on_idle();
     let pool = &mut settings.listen.handshake_pool;
-    let idle = tidy.clone();
-    *pool = pool.with_on_idle(move || idle.on_idle());
-    let idle = tidy.clone();
+    *pool = pool.with_on_idle(on_idle.clone());
     runtime
         .enable_all()
-        .on_thread_park(move || idle.on_idle())
+        .on_thread_park(on_idle)
         .build()?
         .block_on(serve(settings, args, &tidy))
 }

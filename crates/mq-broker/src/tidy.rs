@@ -13,7 +13,8 @@ use std::{
     time::Duration,
 };
 
-use mq_transport::HandshakePool;
+use mq_transport::{HandshakePool, wake_workers};
+use tokio::runtime::Handle;
 
 use crate::Broker;
 
@@ -26,9 +27,6 @@ const CROWD: usize = 100;
 /// How many times more it is tidied up after a crowd: for a minute. Connections over QUIC that were
 /// closed stay for three times their probe timeout (RFC 9000 §10.2), and longer where a crowd was slow.
 const ONCE_MORE: u8 = 12;
-
-/// How long a worker is kept from its sleep so that all others wake up as well.
-const NUDGE: Duration = Duration::from_millis(1);
 
 thread_local! {
     static DONE: Cell<usize> = const { Cell::new(0) };
@@ -61,7 +59,7 @@ impl Tidy {
             let metrics = broker.metrics();
             if crowd.has_left(metrics.connections.get() + metrics.handshakes.get()) {
                 self.0.fetch_add(1, Ordering::Relaxed);
-                wake_workers();
+                wake_workers(&Handle::current());
                 handshakes.wake();
             }
         }
@@ -73,14 +71,6 @@ pub(crate) fn refuse_huge_pages() {
     #[cfg(target_os = "linux")]
     // A kernel without them says so; there is nothing to refuse then.
     let _ = nix::sys::prctl::set_thp_disable(true);
-}
-
-/// Has each worker run and fall asleep again: as many tasks as there are workers, each of which
-/// takes a worker for itself.
-fn wake_workers() {
-    for _ in 0..tokio::runtime::Handle::current().metrics().num_workers() {
-        tokio::spawn(async { std::thread::sleep(NUDGE) });
-    }
 }
 
 /// The most connections that there were since it was tidied last.

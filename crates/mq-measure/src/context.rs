@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::emulated::emulated;
+pub use crate::emulated::emulated;
 
 /// What a run's manifest tells of the machine; `None` where the system does not say.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -16,7 +16,8 @@ const WITHOUT_AES: [&str; 5] = [
 ///
 /// A virtual machine whose instructions the processor does itself is none. The device tree of a board says
 /// the same in an emulator, so it is what does not fit it that counts.
-pub(crate) fn emulated() -> Option<String> {
+#[must_use]
+pub fn emulated() -> Option<String> {
     look(Path::new("/"), std::env::consts::ARCH)
 }
 

@@ -77,9 +77,7 @@ impl HandshakePool {
     /// Has each thread call `on_idle` once more, if there are threads.
     pub fn wake(&self) {
         if let Some(runtime) = self.0.runtime.get().and_then(Option::as_ref) {
-            for _ in 0..self.0.threads {
-                runtime.spawn(async { thread::sleep(NUDGE) });
-            }
+            wake_workers(runtime.handle());
         }
     }
 
@@ -156,6 +154,14 @@ impl Drop for Pool {
         if let Some(Some(runtime)) = self.runtime.take() {
             runtime.shutdown_background();
         }
+    }
+}
+
+/// Has each worker of a runtime run and fall asleep again: as many tasks as there are workers, each of
+/// which takes a worker for itself.
+pub fn wake_workers(runtime: &Handle) {
+    for _ in 0..runtime.metrics().num_workers() {
+        runtime.spawn(async { thread::sleep(NUDGE) });
     }
 }
 
@@ -275,11 +281,12 @@ mod tests {
     use super::*;
 
     /// A pool of one thread with a handshake under way, in place, until it is told to end.
-    fn busy() -> (HandshakePool, oneshot::Sender<()>) {
+    async fn busy() -> (HandshakePool, oneshot::Sender<()>) {
         let pool = HandshakePool::new(1);
         let (end, ended) = oneshot::channel();
         let busy = pool.clone();
         tokio::spawn(async move { busy.run(ended).await });
+        tokio::task::yield_now().await;
         (pool, end)
     }
 
@@ -289,8 +296,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_that_comes_alone_is_served_in_place_and_a_crowd_apart() {
-        let (pool, end) = busy();
-        tokio::task::yield_now().await;
+        let (pool, end) = busy().await;
         let name = pool.run(async { name_of_thread() }).await;
         assert_eq!(name.as_deref(), Some("handshakes"));
         end.send(()).unwrap();
@@ -312,8 +318,7 @@ mod tests {
                 .parse()
                 .unwrap()
         }
-        let (pool, _end) = busy();
-        tokio::task::yield_now().await;
+        let (pool, _end) = busy().await;
         let here = niceness();
         let there = pool.run(async { niceness() }).await;
         assert_eq!(there, here.max(NICENESS));
@@ -322,8 +327,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_crowd_belongs_to_the_runtime_of_its_listener() {
-        let (pool, _end) = busy();
-        tokio::task::yield_now().await;
+        let (pool, _end) = busy().await;
         let long = Duration::from_hours(1);
         let (said, name) = oneshot::channel();
         let handshake = pool.run(async move {
@@ -338,8 +342,7 @@ mod tests {
     #[tokio::test]
     async fn what_it_starts_is_part_of_it_until_it_ends_and_goes_on_afterwards() {
         for given_up in [false, true] {
-            let (pool, _end) = busy();
-            tokio::task::yield_now().await;
+            let (pool, _end) = busy().await;
             let (said, mut names) = tokio::sync::mpsc::unbounded_channel();
             let (end, ended) = oneshot::channel::<()>();
             let (held, let_go) = oneshot::channel::<()>();
@@ -369,8 +372,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_that_is_given_up_ends() {
-        let (pool, _end) = busy();
-        tokio::task::yield_now().await;
+        let (pool, _end) = busy().await;
         let (held, let_go) = oneshot::channel::<()>();
         let waits = pool.run(async move {
             std::future::pending::<()>().await;

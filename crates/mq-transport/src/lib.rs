@@ -94,7 +94,7 @@ pub use address::{Address, AddressError, Scheme};
 pub use connector::{Connector, Dial};
 pub use crypto::{CipherSuite, CryptoOptions, KeyExchangeGroup, TlsVersion};
 pub use error::Error;
-pub use handshakes::HandshakePool;
+pub use handshakes::{HandshakePool, wake_workers};
 pub use identity::ServerIdentity;
 pub use info::{EarlyData, HandshakeKind, LinkInfo, LinkStats, TlsInfo};
 pub use link::{Link, Progress};

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod program;
+mod shipped;
 
 use std::{
     path::{Path, PathBuf},
@@ -43,15 +44,13 @@ struct Place {
 impl Place {
     /// As they ship.
     fn shipped(names: &[&'static str]) -> Self {
-        let shipped = |name| {
-            let shipped = Path::new(env!("CARGO_MANIFEST_DIR"));
-            let shipped = shipped.join(format!("../../profiles/campaigns/{name}.toml"));
-            shipped.to_str().unwrap().to_owned()
-        };
         Self {
             folder: tempfile::tempdir().unwrap(),
             names: names.to_vec(),
-            files: names.iter().map(shipped).collect(),
+            files: names
+                .iter()
+                .map(|name| path(&shipped::campaign(name)))
+                .collect(),
         }
     }
 
@@ -64,13 +63,9 @@ impl Place {
              factors.link = [\"s22/wifi\"]\nfactors.loss = [\"0%\"]\n",
         ];
         for ((name, file), quick) in CAMPAIGNS.iter().zip(&mut place.files).zip(quick) {
-            let text = std::fs::read_to_string(&*file).unwrap();
-            let (before, rest) = text.split_once("[quick]\n").unwrap();
-            let (_, after) = rest.split_once("\n[plot]").unwrap();
             let small = place.folder.path().join(format!("{name}.toml"));
-            let text = format!("{before}[quick]\nrepetitions = 1\n{quick}\n[plot]{after}");
-            std::fs::write(&small, text).unwrap();
-            small.to_str().unwrap().clone_into(file);
+            std::fs::write(&small, shipped::with_quick(name, quick)).unwrap();
+            *file = path(&small);
         }
         place
     }
@@ -101,6 +96,10 @@ impl Place {
     fn report(&self, form: &str) -> String {
         told(&mqbench(&["report", self.out().to_str().unwrap(), form]))
     }
+}
+
+fn path(file: &Path) -> String {
+    file.to_str().unwrap().to_owned()
 }
 
 fn told(output: &Output) -> String {

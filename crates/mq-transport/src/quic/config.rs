@@ -15,14 +15,14 @@ use std::{
 
 use quinn::{
     AckFrequencyConfig, Endpoint, EndpointConfig, IdleTimeout, MtuDiscoveryConfig, QlogConfig,
-    QlogStream, ServerConfig, TokenMemoryCache, TokioRuntime, TransportConfig, VarInt, congestion,
+    QlogStream, ServerConfig, TokenMemoryCache, TransportConfig, VarInt, congestion,
     crypto::rustls::{QuicClientConfig, QuicServerConfig},
 };
 use quinn_proto::HashedConnectionIdGenerator;
 
 use super::{
     reset::ResetKey,
-    runtime::ServerRuntime,
+    runtime::PooledRuntime,
     session::{WatchedClient, WatchedServer},
 };
 use crate::{
@@ -313,11 +313,7 @@ fn endpoint(
     let same_socket = (!quic.segmentation_offload)
         .then(|| socket.try_clone())
         .transpose()?;
-    let runtime: Arc<dyn quinn::Runtime> = match server {
-        Some(_) => Arc::new(ServerRuntime),
-        None => Arc::new(TokioRuntime),
-    };
-    let endpoint = Endpoint::new(config, server, socket, runtime)?;
+    let endpoint = Endpoint::new(config, server, socket, Arc::new(PooledRuntime))?;
     if let Some(socket) = same_socket {
         disable_udp_gro(&socket)?;
     }

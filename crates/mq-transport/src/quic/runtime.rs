@@ -8,9 +8,9 @@ use crate::handshakes;
 
 /// Tokio, but that the connections of a crowd are driven where their handshakes are.
 #[derive(Debug)]
-pub(crate) struct ServerRuntime;
+pub(crate) struct PooledRuntime;
 
-impl Runtime for ServerRuntime {
+impl Runtime for PooledRuntime {
     fn new_timer(&self, at: Instant) -> Pin<Box<dyn AsyncTimer>> {
         TokioRuntime.new_timer(at)
     }

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::Context as _;
 use mq_measure::{
-    Counts, LatencyRecorder, Summary, Validity, context::HostContext, energy::Window,
+    Counts, LatencyRecorder, Summary, Validity, context::emulated, energy::Window,
     manifest::LinkContext, recorder::encode, result::ConnectKind, schedule::Lateness, validity,
 };
 use mq_transport::{Address, ConnectOptions, Connector, Trust};
@@ -93,8 +93,7 @@ pub(crate) async fn run(
         let _ = mq_netem::run_early(process);
     }
     let mut findings = Findings::default();
-    let emulated = HostContext::read().emulated;
-    let emulated = validity::emulated(None, emulated.as_deref());
+    let emulated = validity::emulated(None, emulated().as_deref());
     findings.validity.note(emulated);
     let measured = bench.measure(&mut findings).await;
     testbed.check_timing(&mut findings.validity);

@@ -16,6 +16,8 @@ mod image;
 mod machine;
 mod outside;
 mod page;
+#[path = "../shipped/mod.rs"]
+mod shipped;
 
 use std::{
     path::{Path, PathBuf},

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::shipped;
+
 /// How many messages a run of the shortened figure 4 has.
 pub(crate) const FIG4_MESSAGES: u64 = 10;
 
@@ -17,14 +19,12 @@ pub(crate) fn script() -> String {
 
 /// The campaign of the figure, so short that it can be run in an emulator: one network, without loss.
 pub(crate) fn figure_4() -> String {
-    let file = repository().join("profiles/campaigns/s22-fig4.toml");
-    let text = std::fs::read_to_string(file).unwrap();
-    let (before, quick) = text.split_once("[quick]\n").unwrap();
-    let (_, plot) = quick.split_once("\n[plot]\n").unwrap();
-    format!(
-        "{before}[quick]\nrepetitions = 1\nwork.messages = {FIG4_MESSAGES}\n\
-         work.interval = \"200ms\"\nfactors.loss = [\"0%\"]\nfactors.link = [\"s22/wifi\"]\n\
-         \n[plot]\n{plot}"
+    shipped::with_quick(
+        "s22-fig4",
+        &format!(
+            "work.messages = {FIG4_MESSAGES}\nwork.interval = \"200ms\"\n\
+             factors.loss = [\"0%\"]\nfactors.link = [\"s22/wifi\"]\n"
+        ),
     )
 }
 
