@@ -209,7 +209,7 @@ struct Within<F> {
     beside: Vec<Task>,
 }
 
-type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub(crate) type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 thread_local! {
     /// What the handshake that this thread polls has started since it was polled.

@@ -152,7 +152,7 @@ impl Listener {
 
     /// Waits, after [`close`](Self::close), until the links of a QUIC listener have said their last
     /// words: a connection that was closed answers stragglers for three probe timeouts more
-    /// (RFC 9000 §10.2). Elsewhere the kernel does that, and this returns at once.
+    /// (RFC 9000 §10.2), and ten seconds at most. Elsewhere the kernel does that, and this returns at once.
     pub async fn drained(&self) {
         if let Door::Quic(server) = &self.door {
             server.endpoint.wait_idle().await;
@@ -303,9 +303,9 @@ impl Incoming {
                 let handshake = async move {
                     // By itself it would take what was in force when its first packet came.
                     let (config, held) = server.config(traced)?;
-                    let connecting = server.answer(incoming, config).await?;
+                    let (connecting, leash) = server.answer(incoming, config).await?;
                     drop(server);
-                    let link = QuicLink::accept(connecting).await?;
+                    let link = QuicLink::accept(connecting, leash).await?;
                     Ok::<_, Error>((link, held))
                 };
                 let (link, held) = pool.run(handshake).await?;

@@ -320,6 +320,43 @@ async fn a_silent_client_does_not_keep_others_out() {
     }
 }
 
+#[tokio::test]
+async fn a_client_that_begins_with_its_end_is_soon_forgotten() {
+    let mut listener = listen(Scheme::Quic).await;
+    let address = listener.local_address();
+    let connector = Connector::new(common::connect_options()).unwrap();
+    // Given up before a packet has left: the first one closes the connection.
+    tokio::select! {
+        biased;
+        _ = connector.connect(&address) => panic!("nobody has answered"),
+        () = std::future::ready(()) => {}
+    }
+    let client = tokio::time::timeout(SOON, listener.accept())
+        .await
+        .unwrap()
+        .unwrap();
+    let ended = tokio::time::timeout(SOON, client.handshake()).await;
+    assert!(ended.unwrap().is_err());
+    listener.close();
+    tokio::time::pause();
+    let began = tokio::time::Instant::now();
+    listener.drained().await;
+    // Not before, or there was nothing to forget.
+    assert!((9..=11).contains(&began.elapsed().as_secs()));
+}
+
+#[tokio::test]
+async fn a_quiet_link_stays() {
+    let (mut client, mut server) = pair(Scheme::Quic).await;
+    tokio::time::pause();
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    tokio::time::resume();
+    send(&mut client, b"there").await;
+    assert_eq!(receive(&mut server, 5).await, b"there");
+    send(&mut server, b"as well").await;
+    assert_eq!(receive(&mut client, 7).await, b"as well");
+}
+
 #[tokio::test(start_paused = true)]
 async fn delay_in_memory_is_virtual_time() {
     let (mut near, mut far) = Link::pair_with_delay(Duration::from_mins(10));

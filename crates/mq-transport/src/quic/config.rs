@@ -22,7 +22,7 @@ use quinn_proto::HashedConnectionIdGenerator;
 
 use super::{
     reset::ResetKey,
-    runtime::PooledRuntime,
+    runtime::{Leash, PooledRuntime, on_leash},
     session::{WatchedClient, WatchedServer},
 };
 use crate::{
@@ -239,12 +239,12 @@ impl Server {
         &self,
         incoming: quinn::Incoming,
         config: Arc<ServerConfig>,
-    ) -> Result<quinn::Connecting, Error> {
+    ) -> Result<(quinn::Connecting, Leash), Error> {
         let _turn = self.answering.lock().await;
         let began = Instant::now();
-        let connecting = incoming.accept_with(config)?;
+        let (connecting, leash) = on_leash(|| incoming.accept_with(config));
         handshakes::rest(began.elapsed() * 3 / 2);
-        Ok(connecting)
+        Ok((connecting?, leash))
     }
 
     pub(crate) fn handshake_pool(&self) -> &HandshakePool {

@@ -17,7 +17,7 @@ use quinn::{
 use rustls::{CipherSuite, NamedGroup};
 use rustls_pki_types::CertificateDer;
 
-use super::session::handshake_of;
+use super::{runtime::Leash, session::handshake_of};
 use crate::{
     EarlyData, Error, HandshakeKind, LinkInfo, LinkStats, Progress, Scheme, TlsInfo, TlsVersion,
     info::iana_name,
@@ -37,6 +37,8 @@ type Opening = Pin<Box<dyn Future<Output = Result<Streams, ConnectionError>> + S
 /// ```
 pub(crate) struct QuicLink {
     connection: quinn::Connection,
+    /// A server's, who must not have to remember clients that have gone.
+    _leash: Option<Leash>,
     send: SendStream,
     recv: RecvStream,
     side: Side,
@@ -76,7 +78,7 @@ impl QuicLink {
             Err(connecting) => (connecting.await?, None),
         };
         let streams = connection.open_bi().await?;
-        let mut link = Self::new(connection, streams, Side::Client, handshake_end);
+        let mut link = Self::new(connection, None, streams, Side::Client, handshake_end);
         link.server_name = Some(server_name);
         if link.handshake_end.is_some() {
             link.early_data = EarlyData::Pending;
@@ -88,7 +90,7 @@ impl QuicLink {
     }
 
     /// A server's side; waits for the client's first stream, not for the end of the handshake.
-    pub(crate) async fn accept(connecting: quinn::Connecting) -> Result<Self, Error> {
+    pub(crate) async fn accept(connecting: quinn::Connecting, leash: Leash) -> Result<Self, Error> {
         // Awaiting `connecting` would wait for the client's Finished, one round trip more.
         let (connection, handshake_end) = match connecting.into_0rtt() {
             Ok((connection, accepted)) => (connection, Some(accepted)),
@@ -96,7 +98,8 @@ impl QuicLink {
         };
         let streams = connection.accept_bi().await?;
         let early = streams.1.is_0rtt();
-        let mut link = Self::new(connection, streams, Side::Server, handshake_end);
+        let leash = Some(leash);
+        let mut link = Self::new(connection, leash, streams, Side::Server, handshake_end);
         if early {
             link.early_data = EarlyData::Accepted;
         }
@@ -105,12 +108,14 @@ impl QuicLink {
 
     fn new(
         connection: quinn::Connection,
+        leash: Option<Leash>,
         (send, recv): Streams,
         side: Side,
         handshake_end: Option<ZeroRttAccepted>,
     ) -> Self {
         Self {
             connection,
+            _leash: leash,
             send,
             recv,
             side,

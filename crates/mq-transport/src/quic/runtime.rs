@@ -1,22 +1,43 @@
 //! What quinn runs on.
 
-use std::{io, net::UdpSocket, pin::Pin, sync::Arc, time::Instant};
+use std::{
+    cell::Cell,
+    convert::Infallible,
+    io,
+    net::UdpSocket,
+    pin::Pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use quinn::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime};
+use tokio::{sync::oneshot, time::timeout};
 
-use crate::handshakes;
+use crate::handshakes::{self, Task};
 
-/// Tokio, but that the connections of a crowd are driven where their handshakes are.
+/// How long a connection that nobody holds any more may go on.
+///
+/// RFC 9000 §10.2 wants three probe timeouts, of which each is some round trips: less than a second on
+/// most paths, but minutes after a client that was slow to answer, and a crowd of those would fill the
+/// memory for as long. Quinn (0.11) also keeps one whose first packet is a `CONNECTION_CLOSE` until its
+/// idle timeout. Who sends later still learns of the end by a stateless reset.
+const LONGEST_DRAINING: Duration = Duration::from_secs(10);
+
+/// Tokio, but that the connections of a crowd are driven where their handshakes are, and that those
+/// which were begun on a [`Leash`] end soon after it.
 #[derive(Debug)]
-pub(crate) struct PooledRuntime;
+pub(super) struct PooledRuntime;
 
 impl Runtime for PooledRuntime {
     fn new_timer(&self, at: Instant) -> Pin<Box<dyn AsyncTimer>> {
         TokioRuntime.new_timer(at)
     }
 
-    fn spawn(&self, driver: Pin<Box<dyn Future<Output = ()> + Send>>) {
-        handshakes::spawn(driver);
+    fn spawn(&self, driver: Task) {
+        handshakes::spawn(match LET_GO.take() {
+            None => driver,
+            Some(let_go) => Box::pin(drive(driver, let_go)),
+        });
     }
 
     fn wrap_udp_socket(&self, socket: UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {
@@ -25,5 +46,82 @@ impl Runtime for PooledRuntime {
 
     fn now(&self) -> Instant {
         TokioRuntime.now()
+    }
+}
+
+/// Belongs to whoever holds a connection: when it is dropped, the connection has to
+/// [end soon](LONGEST_DRAINING).
+#[derive(Debug)]
+pub(crate) struct Leash(
+    #[expect(dead_code, reason = "dropped, not used")] oneshot::Sender<Infallible>,
+);
+
+thread_local! {
+    /// The other end of the leash of the connection that this thread begins.
+    static LET_GO: Cell<Option<oneshot::Receiver<Infallible>>> = const { Cell::new(None) };
+}
+
+/// Begins a connection, whose driver quinn starts meanwhile.
+pub(super) fn on_leash<T>(begin: impl FnOnce() -> T) -> (T, Leash) {
+    /// Whatever happens: the next connection is another's.
+    struct Clear;
+    impl Drop for Clear {
+        fn drop(&mut self) {
+            LET_GO.take();
+        }
+    }
+    let (leash, let_go) = oneshot::channel();
+    LET_GO.set(Some(let_go));
+    let _clear = Clear;
+    (begin(), Leash(leash))
+}
+
+async fn drive(mut driver: Task, let_go: oneshot::Receiver<Infallible>) {
+    tokio::select! {
+        biased;
+        () = &mut driver => {}
+        _ = let_go => {
+            // Dropped with its driver, a connection tells the endpoint that it has gone.
+            let _ = timeout(LONGEST_DRAINING, driver).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::sleep;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_was_let_go_ends_soon() {
+        for ends_by_itself in [true, false] {
+            let (held, gone) = oneshot::channel::<Infallible>();
+            let ((), leash) = on_leash(|| {
+                PooledRuntime.spawn(Box::pin(async move {
+                    let _held = held;
+                    let long = if ends_by_itself { 1_000 } else { 1_000_000 };
+                    sleep(Duration::from_secs(long)).await;
+                }));
+            });
+            let began = tokio::time::Instant::now();
+            sleep(Duration::from_secs(995)).await;
+            drop(leash);
+            assert!(gone.await.is_err());
+            let end = if ends_by_itself { 1_000 } else { 1_005 };
+            assert_eq!(began.elapsed().as_secs(), end);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_the_connection_that_is_begun_is_on_the_leash() {
+        let ((), leash) = on_leash(|| {});
+        drop(leash);
+        let (ended, end) = oneshot::channel();
+        PooledRuntime.spawn(Box::pin(async move {
+            sleep(LONGEST_DRAINING * 2).await;
+            ended.send(()).unwrap();
+        }));
+        end.await.unwrap();
     }
 }
