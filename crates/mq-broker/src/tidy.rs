@@ -2,7 +2,8 @@
 //!
 //! The allocator frees what a thread had handed out when that thread comes to it again, and a worker
 //! with nothing to do does not. So each is sent there once, when it is idle, after the number of
-//! connections has fallen by much. Huge pages are not used: one byte that stays keeps 2 MiB.
+//! connections has fallen by much. Cryptography, which is C, has the allocator of the C library, and glibc's
+//! keeps what it is not asked for. Huge pages are not used: one byte that stays keeps 2 MiB.
 
 use std::{
     cell::Cell,
@@ -25,7 +26,7 @@ const EVERY: Duration = Duration::from_secs(5);
 const CROWD: usize = 100;
 
 /// How many times more it is tidied up after a crowd: for a minute. Connections over QUIC that were
-/// closed stay for three times their probe timeout (RFC 9000 §10.2), and longer where a crowd was slow.
+/// closed stay for some seconds (RFC 9000 §10.2).
 const ONCE_MORE: u8 = 12;
 
 thread_local! {
@@ -61,8 +62,19 @@ impl Tidy {
                 self.0.fetch_add(1, Ordering::Relaxed);
                 wake_workers(&Handle::current());
                 handshakes.wake();
+                trim();
             }
         }
+    }
+}
+
+/// Frees what the C library's allocator keeps.
+fn trim() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    #[expect(unsafe_code, reason = "the C library's")]
+    // SAFETY: it takes a number only, and may be called by any thread at any time.
+    unsafe {
+        nix::libc::malloc_trim(0);
     }
 }
 
