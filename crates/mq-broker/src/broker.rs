@@ -430,11 +430,13 @@ impl Acceptor {
         incoming: Incoming,
         metrics: Arc<ListenerMetrics>,
         _connection: (OwnedSemaphorePermit, Place),
-        handshake: OwnedSemaphorePermit,
+        permit: OwnedSemaphorePermit,
     ) {
         let peer = incoming.peer_address();
         let under_way = Counted::new(&self.hub.metrics.handshakes);
-        let open = tokio::time::timeout(self.settings.handshake_timeout, incoming.handshake());
+        // Boxed, so that its room is free again once it has ended.
+        let handshake = Box::pin(incoming.handshake());
+        let open = tokio::time::timeout(self.settings.handshake_timeout, handshake);
         let open = tokio::select! {
             open = open => open,
             // Nobody has connected yet, so there is nobody to wait for.
@@ -452,7 +454,7 @@ impl Acceptor {
                 return debug!(?peer, "handshake timed out");
             }
         };
-        drop((handshake, under_way));
+        drop((permit, under_way));
         metrics.accepted.add(1);
         let counted = [&self.hub.metrics.connections, &metrics.connections].map(Counted::new);
         let (hub, settings) = (Arc::clone(&self.hub), self.settings);

@@ -83,7 +83,8 @@ pub(crate) async fn serve(
         rules: 0,
     };
     conn.run().await;
-    conn.finish().await;
+    // Boxed, as `connect` is, so that the tasks of all who are connected need no room for it.
+    Box::pin(conn.finish()).await;
 }
 
 struct Conn {
@@ -314,7 +315,7 @@ impl Conn {
                 return;
             };
             match event {
-                Event::Connect(connect) => self.connect(now, *connect).await,
+                Event::Connect(connect) => Box::pin(self.connect(now, *connect)).await,
                 Event::Publish(received) => self.publish(now, received),
                 Event::Subscribe(subscribe) => self.subscribe(now, &subscribe),
                 Event::Unsubscribe(unsubscribe) => self.unsubscribe(now, &unsubscribe),
@@ -638,7 +639,8 @@ impl Conn {
             // What cannot be promised is not said.
             outbox = Outbox::new();
         }
-        close(self.link, &mut outbox, &reason).await;
+        // In a box of its own: the allocator has small pages for blocks of up to 8 KiB only.
+        Box::pin(close(self.link, &mut outbox, &reason)).await;
     }
 
     /// DISCONNECT has the last word about the will and the session's life.

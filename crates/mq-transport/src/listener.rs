@@ -288,7 +288,11 @@ impl Incoming {
                 };
                 let transport = match gate {
                     None => stream.into_transport(),
-                    Some(gate) => Transport::Ws(Box::new(WsLink::accept(stream, &gate).await?)),
+                    Some(gate) => {
+                        // Boxed, so that the others need no room for it.
+                        let link = Box::pin(WsLink::accept(stream, &gate)).await?;
+                        Transport::Ws(Box::new(link))
+                    }
                 };
                 (transport, held)
             }
