@@ -2,8 +2,9 @@
 //! the others see of them.
 //!
 //! 50 MB and 1,000 silent clients; `MQ_MEGABYTES=1000` and `MQ_SILENT=20000` for more, and
-//! `MQ_TIDY_S=60` to see how far memory comes back, `MQ_SCHEMES=tls` for one transport. What took how long
-//! is printed; that nothing is missing and memory stays bounded is asserted.
+//! `MQ_TIDY_S=60` to see how far memory comes back, `MQ_CROWDS=2` whether the next crowd takes more,
+//! `MQ_SCHEMES=tls` for one transport. What took how long is printed; that nothing is missing and
+//! memory stays bounded is asserted.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -26,11 +27,16 @@ use mq_client::{
     Client, ConnectOptions, Outgoing, QoS, Reconnect, SubscribeOptions, Subscription, Trust,
 };
 use mq_transport::{Connector, Link};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::{
+    sched::{CpuSet, sched_getaffinity, sched_setaffinity},
+    sys::resource::{Resource, getrlimit, setrlimit},
+    unistd::Pid,
+};
 use program::Broker;
 use tokio::{
     io::AsyncWriteExt as _,
     net::{TcpSocket, TcpStream},
+    runtime::{Builder, Runtime},
     sync::{Mutex, oneshot},
     task::{JoinHandle, spawn_blocking},
     time::{interval, sleep, timeout},
@@ -188,6 +194,9 @@ fn allow_files(wanted: u64) {
     }
 }
 
+/// More than any transport's silent connection takes, in bytes.
+const MOST_OF_ONE: usize = 64 * 1024;
+
 /// From how many addresses a crowd comes.
 const HOSTS: u8 = 199;
 
@@ -230,6 +239,12 @@ async fn come(
     Some(Silent::Link(Box::new(link)))
 }
 
+/// Whose threads keep to the processors of this one.
+fn runtime() -> Runtime {
+    let mut runtime = Builder::new_multi_thread();
+    runtime.worker_threads(2).enable_all().build().unwrap()
+}
+
 /// Sends a message every 5 ms until it is told to stop; how long each was under way.
 fn probe(writer: Client, mut messages: Subscription) -> (Arc<AtomicBool>, JoinHandle<Delays>) {
     let stop = Arc::new(AtomicBool::new(false));
@@ -253,25 +268,47 @@ fn probe(writer: Client, mut messages: Subscription) -> (Arc<AtomicBool>, JoinHa
     (stop, task)
 }
 
-/// The variables by which the crowd's process is told where to go.
+/// The variables by which the crowd's process is told where to go, and which processor is its own.
 const CROWD_URL: &str = "MQ_CROWD_URL";
 const CROWD_CA: &str = "MQ_CROWD_CA";
+const CROWD_PROCESSOR: &str = "MQ_CROWD_PROCESSOR";
+
+/// Keeps this thread, and those and the processes that it starts, to these processors.
+fn keep_to(processors: impl IntoIterator<Item = usize>) {
+    let mut set = CpuSet::new();
+    for processor in processors {
+        set.set(processor).unwrap();
+    }
+    sched_setaffinity(Pid::from_raw(0), &set).unwrap();
+}
+
+/// Leaves the last processor of this machine to the crowd, which computes elsewhere in earnest:
+/// nothing that this thread starts runs there, and a broker has a worker for each of the others. Where
+/// there is but one, all share it.
+fn leave_one_processor() -> Option<usize> {
+    let mine = sched_getaffinity(Pid::from_raw(0)).unwrap();
+    let mut mine: Vec<_> = (0..CpuSet::count())
+        .filter(|at| mine.is_set(*at).unwrap())
+        .collect();
+    let last = mine.pop().filter(|_| !mine.is_empty())?;
+    keep_to(mine);
+    Some(last)
+}
 
 /// `MQ_SILENT` clients that come, `MQ_SILENT_PER_S` of them a second, and stay: in a process of
-/// their own which runs when nobody else wants a processor, since in earnest they compute elsewhere.
+/// their own.
 struct Crowd {
     process: Child,
     lines: std::io::Lines<BufReader<ChildStdout>>,
 }
 
 impl Crowd {
-    fn new(broker: &Broker) -> Self {
-        let mut process = Command::new("chrt")
-            .args(["--idle", "0"])
-            .arg(std::env::current_exe().unwrap())
+    fn new(broker: &Broker, processor: Option<usize>) -> Self {
+        let mut process = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "crowd", "--ignored", "--nocapture"])
             .env(CROWD_URL, &broker.url)
             .env(CROWD_CA, broker.file("cert.pem"))
+            .envs(processor.map(|at| (CROWD_PROCESSOR, at.to_string())))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -296,9 +333,16 @@ impl Crowd {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[test]
 #[ignore = "the process of the silent clients, which their test starts"]
-async fn crowd() {
+fn crowd() {
+    if let Ok(processor) = std::env::var(CROWD_PROCESSOR) {
+        keep_to([processor.parse().unwrap()]);
+    }
+    runtime().block_on(come_all());
+}
+
+async fn come_all() {
     let url = std::env::var(CROWD_URL).unwrap();
     let address: mq_client::Address = url.parse().unwrap();
     // Of one address the kernel would search for free ports longer and longer, and one socket would
@@ -328,6 +372,8 @@ async fn crowd() {
         tasks.spawn(come(number, address.clone(), host));
     }
     let held: Vec<_> = tasks.join_all().await.into_iter().flatten().collect();
+    // Over QUIC a crowd of many thousands may be too slow for its own timeouts.
+    assert!(held.len() >= silent / 2, "a crowd of {}", held.len());
     println!(
         "there: {} of {silent} silent clients within {:?}",
         held.len(),
@@ -337,63 +383,85 @@ async fn crowd() {
     std::io::stdin().read_to_end(&mut rest).unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn silent_clients_leave_the_others_and_the_memory_alone() {
-    let _alone = ALONE.lock().await;
+#[test]
+fn silent_clients_leave_the_others_and_the_memory_alone() {
+    let _alone = ALONE.blocking_lock();
+    let left = leave_one_processor();
+    runtime().block_on(be_crowded(left));
+}
+
+async fn be_crowded(processor: Option<usize>) {
     allow_files(u64::try_from(variable("MQ_SILENT", 1_000)).unwrap() + 100);
-    let tidy_s = u64::try_from(variable("MQ_TIDY_S", 10)).unwrap();
+    let patience = u64::try_from(variable("MQ_TIDY_S", 30)).unwrap();
+    let patience = Duration::from_secs(patience);
     let schemes = std::env::var("MQ_SCHEMES").unwrap_or_else(|_| "tcp tls quic".to_owned());
     for scheme in schemes.split_whitespace() {
         let limits = "[limits]\nmax_handshakes = 30000\nhandshake_timeout_s = 10\n";
         let broker = Broker::new(scheme, limits);
         let writer = broker.client("writer").build().await.unwrap();
         let reader = broker.client("reader").build().await.unwrap();
-        let measure = async |time: &mut (dyn Future<Output = ()> + Unpin)| {
-            let messages = reader.subscribe("p", QoS::AtMostOnce).await.unwrap();
-            let (stop, task) = probe(writer.clone(), messages);
-            time.await;
-            stop.store(true, Ordering::Relaxed);
-            task.await.unwrap()
-        };
-        let mut before = measure(&mut Box::pin(sleep(Duration::from_secs(5)))).await;
-        let (empty, _) = resident(broker.pid());
-        let mut crowd = Crowd::new(&broker);
-        let (sender, there) = oneshot::channel();
-        let mut coming = Box::pin(async {
-            let (said, crowd) = spawn_blocking(move || (crowd.there(), crowd))
-                .await
-                .unwrap();
-            println!("{scheme}: {said}");
-            sleep(Duration::from_secs(3)).await;
-            assert!(sender.send(crowd).is_ok());
-        });
-        let mut beside = measure(&mut coming).await;
-        let crowd = there.await.unwrap();
-        // All at once, which is more than was asked for.
-        let mut leaving = measure(&mut Box::pin(async {
-            spawn_blocking(|| crowd.leave()).await.unwrap();
-            sleep(Duration::from_secs(2)).await;
-        }))
-        .await;
-        let (_, most) = resident(broker.pid());
-        let normal = before.print("  before");
-        let p99 = beside.print("  beside");
-        leaving.print("  while they leave");
-        let gone = Instant::now();
-        let mut left = resident(broker.pid()).0;
-        // Those on QUIC who have gone without a word have 10 s to connect in; then workers tidy up.
-        let patience = Duration::from_secs(tidy_s);
-        while left > empty + empty / 10 && gone.elapsed() < patience {
-            sleep(Duration::from_secs(1)).await;
-            left = resident(broker.pid()).0;
+        for _ in 0..variable("MQ_CROWDS", 1) {
+            println!("{scheme}:");
+            meet_a_crowd(&broker, processor, (&writer, &reader), patience).await;
         }
-        println!(
-            "  p99 {:.2} times the normal; memory {:.1} MB before, {:.1} MB at most, {:.1} MB {} s after",
-            p99.as_secs_f64() / normal.as_secs_f64(),
-            megabytes(empty),
-            megabytes(most),
-            megabytes(left),
-            gone.elapsed().as_secs()
-        );
     }
+}
+
+/// Prints what a crowd costs those who are there, while it comes and goes, and the broker.
+async fn meet_a_crowd(
+    broker: &Broker,
+    processor: Option<usize>,
+    (writer, reader): (&Client, &Client),
+    patience: Duration,
+) {
+    let measure = async |time: &mut (dyn Future<Output = ()> + Unpin)| {
+        let messages = reader.subscribe("p", QoS::AtMostOnce).await.unwrap();
+        let (stop, task) = probe(writer.clone(), messages);
+        time.await;
+        stop.store(true, Ordering::Relaxed);
+        task.await.unwrap()
+    };
+    let mut before = measure(&mut Box::pin(sleep(Duration::from_secs(5)))).await;
+    let (empty, _) = resident(broker.pid());
+    let mut crowd = Crowd::new(broker, processor);
+    let (sender, there) = oneshot::channel();
+    let mut coming = Box::pin(async {
+        let (said, crowd) = spawn_blocking(move || (crowd.there(), crowd))
+            .await
+            .unwrap();
+        println!("  {said}");
+        sleep(Duration::from_secs(3)).await;
+        assert!(sender.send(crowd).is_ok());
+    });
+    let mut beside = measure(&mut coming).await;
+    let crowd = there.await.unwrap();
+    // All at once, which is more than was asked for.
+    let mut leaving = measure(&mut Box::pin(async {
+        spawn_blocking(|| crowd.leave()).await.unwrap();
+        sleep(Duration::from_secs(2)).await;
+    }))
+    .await;
+    let (_, most) = resident(broker.pid());
+    let silent = variable("MQ_SILENT", 1_000);
+    assert!(most < empty + silent * MOST_OF_ONE, "{most}");
+    let normal = before.print("  before");
+    let p99 = beside.print("  beside");
+    leaving.print("  while they leave");
+    let gone = Instant::now();
+    let mut left = resident(broker.pid()).0;
+    // Those on QUIC who have gone without a word have 10 s to connect in, and are forgotten within 10 s
+    // more; then workers tidy up.
+    while left > empty + empty / 10 && gone.elapsed() < patience {
+        sleep(Duration::from_secs(1)).await;
+        left = resident(broker.pid()).0;
+    }
+    println!(
+        "  p99 {:.2} times the normal; memory {:.1} MB before, {:.1} MB at most so far, {:.1} MB {} s after",
+        p99.as_secs_f64() / normal.as_secs_f64(),
+        megabytes(empty),
+        megabytes(most),
+        megabytes(left),
+        gone.elapsed().as_secs()
+    );
+    assert!(left < 2 * empty, "{left}");
 }
