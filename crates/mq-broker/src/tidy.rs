@@ -19,15 +19,15 @@ use tokio::runtime::Handle;
 
 use crate::Broker;
 
-/// How often connections are counted.
-const EVERY: Duration = Duration::from_secs(5);
+/// How often connections are counted: a crowd that comes and goes between is not seen.
+const EVERY: Duration = Duration::from_secs(2);
 
 /// Fewer that have left are not worth it.
 const CROWD: usize = 100;
 
-/// How many times more it is tidied up after a crowd: for a minute. Connections over QUIC that were
-/// closed stay for some seconds (RFC 9000 §10.2).
-const ONCE_MORE: u8 = 12;
+/// How many times more it is tidied up after a crowd: for a minute. Handshakes that were left have
+/// their timeout, and connections over QUIC stay for up to 10 s more.
+const ONCE_MORE: u8 = 30;
 
 thread_local! {
     static DONE: Cell<usize> = const { Cell::new(0) };
