@@ -27,7 +27,7 @@ const CROWD: usize = 100;
 
 /// How many times more it is tidied up after a crowd: for a minute. Handshakes that were left have
 /// their timeout, and connections over QUIC stay for up to 10 s more.
-const ONCE_MORE: u8 = 30;
+const ONCE_MORE: u64 = 60 / EVERY.as_secs();
 
 thread_local! {
     static DONE: Cell<usize> = const { Cell::new(0) };
@@ -90,7 +90,7 @@ pub(crate) fn refuse_huge_pages() {
 struct Crowd {
     most: usize,
     /// How often it is to be tidied up still.
-    once_more: u8,
+    once_more: u64,
 }
 
 impl Crowd {

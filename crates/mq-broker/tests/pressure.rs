@@ -441,14 +441,13 @@ async fn meet_a_crowd(
         sleep(Duration::from_secs(2)).await;
     }))
     .await;
-    let (_, most) = resident(broker.pid());
+    let (mut left, most) = resident(broker.pid());
     let silent = variable("MQ_SILENT", 1_000);
     assert!(most < empty + silent * MOST_OF_ONE, "{most}");
     let normal = before.print("  before");
     let p99 = beside.print("  beside");
     leaving.print("  while they leave");
     let gone = Instant::now();
-    let mut left = resident(broker.pid()).0;
     // Those on QUIC who have gone without a word have 10 s to connect in, and are forgotten within 10 s
     // more; then workers tidy up.
     while left > empty + empty / 10 && gone.elapsed() < patience {

@@ -231,6 +231,20 @@ pub(crate) fn spawn(task: Task) {
     }
 }
 
+/// Takes a step; also returns what it has [started](spawn), which nobody runs yet.
+pub(crate) fn gather<T>(step: impl FnOnce() -> T) -> (T, Vec<Task>) {
+    /// Whatever happens: what is started afterwards is not the step's.
+    struct Before(Option<Vec<Task>>);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            STARTED.set(self.0.take());
+        }
+    }
+    let _before = Before(STARTED.replace(Some(Vec::new())));
+    let done = step();
+    (done, STARTED.take().unwrap_or_default())
+}
+
 /// Has the calling thread wait, if it is one of a pool's; others have more to do.
 pub(crate) fn rest(time: Duration) {
     if STARTED.with_borrow(Option::is_some) {
@@ -254,9 +268,8 @@ impl<F: Future> Future for Within<F> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = &mut *self;
         let _inside = this.runtime.enter();
-        STARTED.set(Some(Vec::new()));
-        let done = this.handshake.as_mut().poll(cx);
-        this.beside.extend(STARTED.take().into_iter().flatten());
+        let (done, started) = gather(|| this.handshake.as_mut().poll(cx));
+        this.beside.extend(started);
         if done.is_pending() {
             this.beside
                 .retain_mut(|task| task.as_mut().poll(cx).is_pending());

@@ -324,7 +324,7 @@ async fn a_silent_client_does_not_keep_others_out() {
 async fn a_client_that_begins_with_its_end_is_soon_forgotten() {
     let mut listener = listen(Scheme::Quic).await;
     let address = listener.local_address();
-    let connector = Connector::new(common::connect_options()).unwrap();
+    let connector = Connector::new(connect_options()).unwrap();
     // Given up before a packet has left: the first one closes the connection.
     tokio::select! {
         biased;

@@ -1,7 +1,6 @@
 //! What quinn runs on.
 
 use std::{
-    cell::Cell,
     convert::Infallible,
     io,
     net::UdpSocket,
@@ -23,8 +22,7 @@ use crate::handshakes::{self, Task};
 /// idle timeout. Who sends later still learns of the end by a stateless reset.
 const LONGEST_DRAINING: Duration = Duration::from_secs(10);
 
-/// Tokio, but that the connections of a crowd are driven where their handshakes are, and that those
-/// which were begun on a [`Leash`] end soon after it.
+/// Tokio, but that the connections of a crowd are driven where their handshakes are.
 #[derive(Debug)]
 pub(super) struct PooledRuntime;
 
@@ -34,10 +32,7 @@ impl Runtime for PooledRuntime {
     }
 
     fn spawn(&self, driver: Task) {
-        handshakes::spawn(match LET_GO.take() {
-            None => driver,
-            Some(let_go) => Box::pin(drive(driver, let_go)),
-        });
+        handshakes::spawn(driver);
     }
 
     fn wrap_udp_socket(&self, socket: UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {
@@ -56,24 +51,15 @@ pub(crate) struct Leash(
     #[expect(dead_code, reason = "dropped, not used")] oneshot::Sender<Infallible>,
 );
 
-thread_local! {
-    /// The other end of the leash of the connection that this thread begins.
-    static LET_GO: Cell<Option<oneshot::Receiver<Infallible>>> = const { Cell::new(None) };
-}
-
 /// Begins a connection, whose driver quinn starts meanwhile.
 pub(super) fn on_leash<T>(begin: impl FnOnce() -> T) -> (T, Leash) {
-    /// Whatever happens: the next connection is another's.
-    struct Clear;
-    impl Drop for Clear {
-        fn drop(&mut self) {
-            LET_GO.take();
-        }
-    }
     let (leash, let_go) = oneshot::channel();
-    LET_GO.set(Some(let_go));
-    let _clear = Clear;
-    (begin(), Leash(leash))
+    let (connection, mut drivers) = handshakes::gather(begin);
+    // None, if it was not to be had.
+    if let Some(driver) = drivers.pop() {
+        handshakes::spawn(Box::pin(drive(driver, let_go)));
+    }
+    (connection, Leash(leash))
 }
 
 async fn drive(mut driver: Task, let_go: oneshot::Receiver<Infallible>) {
