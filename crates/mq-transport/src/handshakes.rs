@@ -27,9 +27,6 @@ const NICENESS: i32 = 10;
 /// How long a thread is kept from its sleep so that all others wake up as well.
 const NUDGE: Duration = Duration::from_millis(1);
 
-/// The longest [`rest`]: what came before may have taken long for other reasons.
-const LONGEST_REST: Duration = Duration::from_millis(2);
-
 /// Threads on which the handshakes of a crowd compute, for all listeners that share it.
 ///
 /// A handshake's signature and key exchange take a processor for a good part of a millisecond, many
@@ -72,6 +69,10 @@ impl HandshakePool {
             under_way: AtomicUsize::new(0),
             runtime: OnceLock::new(),
         }))
+    }
+
+    pub(crate) fn threads(&self) -> usize {
+        self.0.threads
     }
 
     /// Has each thread call `on_idle` once more, if there are threads.
@@ -243,13 +244,6 @@ pub(crate) fn gather<T>(step: impl FnOnce() -> T) -> (T, Vec<Task>) {
     let _before = Before(STARTED.replace(Some(Vec::new())));
     let done = step();
     (done, STARTED.take().unwrap_or_default())
-}
-
-/// Has the calling thread wait, if it is one of a pool's; others have more to do.
-pub(crate) fn rest(time: Duration) {
-    if STARTED.with_borrow(Option::is_some) {
-        thread::sleep(time.min(LONGEST_REST));
-    }
 }
 
 impl<F> Within<F> {

@@ -15,7 +15,7 @@ use crate::{
     Address, Error, Link, ListenOptions, Scheme,
     link::Transport,
     mem::{MemLink, MemListener},
-    quic::{QuicLink, Server},
+    quic::{Arrivals, Knock, Server},
     registry,
     reload::{ReloadHandle, TlsDoor},
     socket::{listen_error, listen_tcp, resolve},
@@ -35,7 +35,7 @@ pub struct Listener {
 #[derive(Debug)]
 enum Door {
     Tcp(TcpListener, OverTcp),
-    Quic(Arc<Server>),
+    Quic(Arrivals),
     Mem(MemListener),
 }
 
@@ -105,15 +105,7 @@ impl Listener {
                 let (stream, peer) = accept_tcp(listener).await?;
                 Visitor::Tcp(stream, peer, over.clone())
             }
-            Door::Quic(server) => {
-                let incoming = server.endpoint.accept().await.ok_or(Error::Closed)?;
-                Visitor::Quic(Box::new(Knock {
-                    incoming,
-                    traced: server.traced()?,
-                    bound: server.endpoint.local_addr().ok(),
-                    server: server.clone(),
-                }))
-            }
+            Door::Quic(arrivals) => Visitor::Quic(Box::new(arrivals.next().await?)),
             Door::Mem(listener) => Visitor::Mem(Box::new(
                 listener.incoming.recv().await.ok_or(Error::Closed)?,
             )),
@@ -127,7 +119,7 @@ impl Listener {
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
         match &self.door {
-            Door::Quic(server) => server.close(),
+            Door::Quic(arrivals) => arrivals.server().close(),
             Door::Mem(listener) => listener.close(),
             Door::Tcp(..) => {}
         }
@@ -145,7 +137,7 @@ impl Listener {
     pub fn reload_handle(&self) -> ReloadHandle {
         match &self.door {
             Door::Tcp(_, OverTcp { tls: Some(tls), .. }) => ReloadHandle::tls(tls),
-            Door::Quic(server) => ReloadHandle::quic(server),
+            Door::Quic(arrivals) => ReloadHandle::quic(arrivals.server()),
             Door::Tcp(..) | Door::Mem(_) => ReloadHandle::plain(),
         }
     }
@@ -154,8 +146,8 @@ impl Listener {
     /// words: a connection that was closed answers stragglers for three probe timeouts more
     /// (RFC 9000 §10.2), and ten seconds at most. Elsewhere the kernel does that, and this returns at once.
     pub async fn drained(&self) {
-        if let Door::Quic(server) = &self.door {
-            server.endpoint.wait_idle().await;
+        if let Door::Quic(arrivals) = &self.door {
+            arrivals.server().drained().await;
         }
     }
 }
@@ -170,8 +162,8 @@ impl Door {
         Ok(match address.scheme {
             Scheme::Quic => {
                 let server = Server::bind(address, local, options)?;
-                let bound = server.endpoint.local_addr()?;
-                (Self::Quic(Arc::new(server)), bound)
+                let bound = server.bound();
+                (Self::Quic(Arrivals::new(server)), bound)
             }
             scheme @ (Scheme::Tcp | Scheme::Tls | Scheme::Ws | Scheme::Wss | Scheme::Mem) => {
                 let tls = scheme.is_encrypted();
@@ -218,22 +210,13 @@ enum Visitor {
     Mem(Box<MemLink>),
 }
 
-#[derive(Debug)]
-struct Knock {
-    incoming: quinn::Incoming,
-    /// The transport configuration of this connection alone, where it is traced.
-    traced: Option<Arc<quinn::TransportConfig>>,
-    bound: Option<SocketAddr>,
-    server: Arc<Server>,
-}
-
 impl Incoming {
     /// The client's address; `None` on mem. On QUIC it could be forged until the handshake ends.
     #[must_use]
     pub fn peer_address(&self) -> Option<SocketAddr> {
         match &self.visitor {
             Visitor::Tcp(_, peer, _) => Some(*peer),
-            Visitor::Quic(knock) => Some(knock.incoming.remote_address()),
+            Visitor::Quic(knock) => Some(knock.peer_address()),
             Visitor::Mem(_) => None,
         }
     }
@@ -243,9 +226,7 @@ impl Incoming {
     #[must_use]
     pub fn can_be_asked_for_its_address(&self) -> bool {
         match &self.visitor {
-            Visitor::Quic(knock) => {
-                knock.incoming.may_retry() && !knock.incoming.remote_address_validated()
-            }
+            Visitor::Quic(knock) => knock.can_be_asked_for_its_address(),
             Visitor::Tcp(..) | Visitor::Mem(_) => false,
         }
     }
@@ -254,11 +235,8 @@ impl Incoming {
     /// that it can be reached where it says it is. Costs it a round trip, and this side nothing that
     /// it has to remember. Elsewhere the client is refused.
     pub fn ask_for_its_address(self) {
-        if let Visitor::Quic(knock) = self.visitor
-            && let Err(error) = knock.incoming.retry()
-        {
-            // It has a token already: refused by dropping it.
-            drop(error);
+        if let Visitor::Quic(knock) = self.visitor {
+            knock.ask_for_its_address();
         }
     }
 
@@ -297,23 +275,8 @@ impl Incoming {
                 (transport, held)
             }
             Visitor::Quic(knock) => {
-                let Knock {
-                    incoming,
-                    traced,
-                    bound,
-                    server,
-                } = *knock;
-                let pool = server.handshake_pool().clone();
-                let handshake = async move {
-                    // By itself it would take what was in force when its first packet came.
-                    let (config, held) = server.config(traced)?;
-                    let (connecting, leash) = server.answer(incoming, config).await?;
-                    drop(server);
-                    let link = QuicLink::accept(connecting, leash).await?;
-                    Ok::<_, Error>((link, held))
-                };
-                let (link, held) = pool.run(handshake).await?;
-                (Transport::Quic(Box::new(link.with_bound(bound))), held)
+                let (link, held) = knock.handshake().await?;
+                (Transport::Quic(Box::new(link)), held)
             }
             Visitor::Mem(link) => (Transport::Mem(link), None),
         };

@@ -80,10 +80,45 @@ pub(crate) fn bind_udp(
     local: SocketAddr,
     options: &SocketOptions,
 ) -> io::Result<std::net::UdpSocket> {
-    let socket = new_socket(local, Type::DGRAM, Protocol::UDP, options)?;
-    prepare(&socket, local, options)?;
+    let socket = new_udp(local, options)?;
     socket.bind(&local.into())?;
     Ok(socket.into())
+}
+
+fn new_udp(local: SocketAddr, options: &SocketOptions) -> io::Result<Socket> {
+    let socket = new_socket(local, Type::DGRAM, Protocol::UDP, options)?;
+    prepare(&socket, local, options)?;
+    Ok(socket)
+}
+
+/// Sockets for as many endpoints at one address, among which the kernel shares out the clients; fewer where
+/// it does not or lacks something, at least one.
+pub(crate) fn bind_udp_group(
+    local: SocketAddr,
+    options: &SocketOptions,
+    count: usize,
+) -> io::Result<Vec<std::net::UdpSocket>> {
+    let first = bind_udp(local, options)?;
+    let local = first.local_addr()?;
+    let mut sockets = vec![first];
+    // Elsewhere all that comes would go to one of them.
+    #[cfg(target_os = "linux")]
+    // Only now that it is bound: a port that another process would share is in use all the same.
+    if SockRef::from(&sockets[0]).set_reuse_port(true).is_ok() {
+        let more = || {
+            let socket = new_udp(local, options)?;
+            socket.set_reuse_port(true)?;
+            socket.bind(&local.into())?;
+            Ok::<_, io::Error>(socket.into())
+        };
+        sockets.extend((1..count).map_while(|_| more().ok()));
+    }
+    if options.receive_buffer.is_none() {
+        for socket in &sockets {
+            hold_more(socket);
+        }
+    }
+    Ok(sockets)
 }
 
 /// What a server's UDP socket is to hold until it is read.
@@ -92,7 +127,7 @@ const SERVER_RECEIVE_BUFFER: usize = 4 << 20;
 /// Has a server's UDP socket hold more than the kernel's default, some 90 datagrams: what a crowd of new
 /// clients sends would fill it, and what all others send would be lost. The kernel gives what it
 /// allows, `net.core.rmem_max` on Linux; less is no mistake.
-pub(crate) fn hold_more(socket: &std::net::UdpSocket) {
+fn hold_more(socket: &std::net::UdpSocket) {
     let _ = SockRef::from(socket).set_recv_buffer_size(SERVER_RECEIVE_BUFFER);
 }
 

@@ -3,11 +3,11 @@
 
 mod common;
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use common::{
-    SOON, any_address, connect, connect_options, listen, listen_options, outbox, pair, receive,
-    send,
+    SOON, Way, any_address, connect, connect_options, listen, listen_options, outbox, pair,
+    receive, send,
 };
 use mq_proto::{LaneId, Outbox};
 use mq_transport::{Connector, Error, HandshakeKind, Link, Listener, Progress, Scheme};
@@ -343,6 +343,31 @@ async fn a_client_that_begins_with_its_end_is_soon_forgotten() {
     listener.drained().await;
     // Not before, or there was nothing to forget.
     assert!((9..=11).contains(&began.elapsed().as_secs()));
+}
+
+over!(a_client_whose_address_changes_is_served_on: quic);
+async fn a_client_whose_address_changes_is_served_on(scheme: Scheme) {
+    let mut listener = listen(scheme).await;
+    let way = Way::to(&listener).await;
+    let connector = Connector::new(connect_options()).unwrap();
+    let connecting = async {
+        let mut client = connector.connect(&way.address).await.unwrap();
+        send(&mut client, b"!").await;
+        client.handshake_complete().await.unwrap();
+        client
+    };
+    let (mut client, mut server) = tokio::join!(connecting, common::accept(&mut listener));
+    assert_eq!(receive(&mut server, 1).await, b"!");
+    let mut ports = BTreeSet::new();
+    for number in 0..20_u8 {
+        send(&mut client, &[number; 3000]).await;
+        assert_eq!(receive(&mut server, 3000).await, [number; 3000]);
+        send(&mut server, &[number]).await;
+        assert_eq!(receive(&mut client, 1).await, [number]);
+        ports.insert(server.info().peer_address.unwrap().port());
+        way.change_the_clients_port();
+    }
+    assert!(ports.len() > 10, "{ports:?}");
 }
 
 #[tokio::test]

@@ -6,7 +6,6 @@ mod common;
 use std::{
     fs,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -15,7 +14,7 @@ use common::{
 };
 use mq_proto::Outbox;
 use mq_transport::{
-    Address, ClientAuth, ClientIdentity, ConnectOptions, Connector, Dial, Error, HandshakeKind,
+    ClientAuth, ClientIdentity, ConnectOptions, Connector, Dial, Error, HandshakeKind,
     ListenOptions, Listener, Scheme, ServerIdentity, Trust,
 };
 use rcgen::{
@@ -24,7 +23,6 @@ use rcgen::{
     KeyUsagePurpose, RevokedCertParams, SerialNumber, date_time_ymd,
 };
 use tempfile::TempDir;
-use tokio::net::UdpSocket;
 
 /// A CA for clients, and a folder for all its files.
 struct Authority {
@@ -381,54 +379,11 @@ async fn a_closed_listener_stays_closed(scheme: Scheme) {
     assert!(matches!(gone, Err(Error::Closed)), "{gone:?}");
 }
 
-/// As after a crash: the address is the same, and the process behind it is another.
-struct Way {
-    address: Address,
-    target: Arc<Mutex<u16>>,
-    task: tokio::task::JoinHandle<()>,
-}
-
-impl Way {
-    async fn to(listener: &Listener) -> Self {
-        let front = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
-        let mut address = listener.local_address();
-        let target = Arc::new(Mutex::new(address.port));
-        address.port = front.local_addr().unwrap().port();
-        let back = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
-        let now = target.clone();
-        let task = tokio::spawn(async move {
-            let (mut there, mut here) = (vec![0; 65_536], vec![0; 65_536]);
-            let mut client = None;
-            loop {
-                tokio::select! {
-                    Ok((length, from)) = front.recv_from(&mut there) => {
-                        client = Some(from);
-                        let port = *now.lock().unwrap();
-                        let _ = back.send_to(&there[..length], ("127.0.0.1", port)).await;
-                    }
-                    Ok((length, from)) = back.recv_from(&mut here) => {
-                        if from.port() == *now.lock().unwrap()
-                            && let Some(client) = client
-                        {
-                            let _ = front.send_to(&here[..length], client).await;
-                        }
-                    }
-                }
-            }
-        });
-        Self {
-            address,
-            target,
-            task,
-        }
-    }
-}
-
 #[tokio::test]
 async fn connections_from_before_and_after_a_reload_are_reset_by_the_key_that_was_bound() {
     let mut options = listen_options();
     let mut listener = bind(Scheme::Quic, &options).await;
-    let way = Way::to(&listener).await;
+    let way = common::Way::to(&listener).await;
     let client = Connector::new(ConnectOptions {
         trust: Trust::Insecure,
         ..ConnectOptions::default()
@@ -465,7 +420,6 @@ async fn connections_from_before_and_after_a_reload_are_reset_by_the_key_that_wa
         let error = error.unwrap_err().to_string();
         assert!(error.contains("lost the connection's state"), "{error}");
     }
-    way.task.abort();
 }
 
 #[tokio::test]

@@ -1,10 +1,14 @@
 //! QUIC: MQTT in the form of EMQX, the control lane on the client's first bidirectional stream.
 
+mod client;
 mod config;
 mod link;
 mod reset;
 mod runtime;
+mod server;
 mod session;
+mod shard;
 
-pub(crate) use config::{ClientEndpoints, PreparedQuic, Server};
+pub(crate) use client::ClientEndpoints;
 pub(crate) use link::QuicLink;
+pub(crate) use server::{Arrivals, Knock, PreparedQuic, Server};

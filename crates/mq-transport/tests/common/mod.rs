@@ -2,13 +2,18 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(unreachable_pub, reason = "a module of several test programs")]
 
-use std::{path::PathBuf, sync::LazyLock, time::Duration};
+use std::{
+    path::PathBuf,
+    sync::{Arc, LazyLock, Mutex},
+    time::Duration,
+};
 
 use mq_proto::{LaneId, Outbox};
 use mq_transport::{
     Address, ConnectOptions, Connector, EarlyData, EarlyDataPolicy, Error, HandshakeKind, Incoming,
     Link, ListenOptions, Listener, Progress, Scheme, ServerIdentity, Trust,
 };
+use tokio::{net::UdpSocket, sync::Notify, task::JoinHandle};
 
 /// Bound on anything that should happen at once.
 pub const SOON: Duration = Duration::from_secs(10);
@@ -189,4 +194,65 @@ pub(crate) async fn attempt(
     };
     let server = async { listener.accept().await.unwrap().handshake().await };
     tokio::join!(client, server)
+}
+
+/// A way from clients to a QUIC listener on which datagrams are carried as by a NAT: the client's address
+/// is the way's. The process behind it may become another, as after a crash.
+pub struct Way {
+    pub address: Address,
+    /// The port where datagrams go.
+    pub target: Arc<Mutex<u16>>,
+    moves: Arc<Notify>,
+    task: JoinHandle<()>,
+}
+
+impl Way {
+    pub async fn to(listener: &Listener) -> Self {
+        let front = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let mut address = listener.local_address();
+        let target = Arc::new(Mutex::new(address.port));
+        address.port = front.local_addr().unwrap().port();
+        let moves = Arc::new(Notify::new());
+        let task = tokio::spawn(Self::carry(front, target.clone(), moves.clone()));
+        Self {
+            address,
+            target,
+            moves,
+            task,
+        }
+    }
+
+    async fn carry(front: UdpSocket, target: Arc<Mutex<u16>>, moves: Arc<Notify>) {
+        let mut back = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let (mut there, mut here) = (vec![0; 65_536], vec![0; 65_536]);
+        let mut client = None;
+        loop {
+            tokio::select! {
+                Ok((length, from)) = front.recv_from(&mut there) => {
+                    client = Some(from);
+                    let port = *target.lock().unwrap();
+                    let _ = back.send_to(&there[..length], ("127.0.0.1", port)).await;
+                }
+                Ok((length, from)) = back.recv_from(&mut here) => {
+                    if from.port() == *target.lock().unwrap()
+                        && let Some(client) = client
+                    {
+                        let _ = front.send_to(&here[..length], client).await;
+                    }
+                }
+                () = moves.notified() => back = UdpSocket::bind("127.0.0.1:0").await.unwrap(),
+            }
+        }
+    }
+
+    /// From now on the listener sees the client at another port.
+    pub fn change_the_clients_port(&self) {
+        self.moves.notify_one();
+    }
+}
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
 }

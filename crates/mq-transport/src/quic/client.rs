@@ -1,0 +1,97 @@
+//! A client's side of QUIC: what its connections share.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use quinn::{Endpoint, TokenMemoryCache, crypto::rustls::QuicClientConfig};
+
+use super::{
+    config::{endpoint_config, qlog, socket, transport_config},
+    runtime::PooledRuntime,
+    session::WatchedClient,
+};
+use crate::{
+    Address, ConnectOptions, Error,
+    socket::{bind_udp, unspecified},
+};
+
+/// The sockets that a client's connections share, one for each IP version, bound when needed.
+#[derive(Debug)]
+pub(crate) struct ClientEndpoints {
+    v4: Mutex<Option<Endpoint>>,
+    v6: Mutex<Option<Endpoint>>,
+    /// Address validation tokens: they save the round trip of a Retry.
+    tokens: Arc<TokenMemoryCache>,
+}
+
+impl ClientEndpoints {
+    pub(crate) fn new() -> Self {
+        Self {
+            v4: Mutex::new(None),
+            v6: Mutex::new(None),
+            tokens: Arc::default(),
+        }
+    }
+
+    /// Starts connecting; sends the first packet.
+    pub(crate) fn connect(
+        &self,
+        address: &Address,
+        peer: SocketAddr,
+        server_name: &str,
+        tls: rustls::ClientConfig,
+        options: &ConnectOptions,
+        keep_alive: Option<Duration>,
+    ) -> Result<quinn::Connecting, Error> {
+        let crypto = QuicClientConfig::try_from(tls).map_err(|error| Error::InvalidOption {
+            option: "cipher suites",
+            value: "without aes128-gcm".into(),
+            remedy: error.to_string(),
+        })?;
+        let crypto = Arc::new(WatchedClient(Arc::new(crypto)));
+        let mut config = quinn::ClientConfig::new(crypto);
+        config.token_store(self.tokens.clone());
+        let mut transport = transport_config(&options.quic, options.congestion)?;
+        transport.keep_alive_interval(options.quic.keep_alive_interval.or(keep_alive));
+        transport.qlog_stream(qlog(&options.quic, "client")?);
+        config.transport_config(Arc::new(transport));
+
+        let endpoint = self.endpoint(peer, options)?;
+        endpoint
+            .connect_with(config, peer, server_name)
+            .map_err(|error| Error::Unreachable {
+                address: address.clone(),
+                source: std::io::Error::other(error),
+            })
+    }
+
+    /// Where connections to `peer` come from.
+    pub(crate) fn bound(&self, peer: SocketAddr) -> Option<SocketAddr> {
+        let slot = if peer.is_ipv4() { &self.v4 } else { &self.v6 };
+        let slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        slot.as_ref()?.local_addr().ok()
+    }
+
+    fn endpoint(&self, peer: SocketAddr, options: &ConnectOptions) -> Result<Endpoint, Error> {
+        let slot = if peer.is_ipv4() { &self.v4 } else { &self.v6 };
+        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(endpoint) = &*slot {
+            return Ok(endpoint.clone());
+        }
+        let local = match options.local_address {
+            Some(IpAddr::V4(ip)) if peer.is_ipv4() => SocketAddr::new(ip.into(), 0),
+            Some(IpAddr::V6(ip)) if peer.is_ipv6() => SocketAddr::new(ip.into(), 0),
+            _ => unspecified(peer),
+        };
+        let made = Endpoint::new_with_abstract_socket(
+            endpoint_config(&options.quic)?,
+            None,
+            socket(bind_udp(local, &options.socket)?, &options.quic)?,
+            Arc::new(PooledRuntime),
+        )?;
+        Ok(slot.insert(made).clone())
+    }
+}

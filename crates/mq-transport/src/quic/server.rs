@@ -1,0 +1,616 @@
+//! A listener's side of QUIC: its endpoints, and what new connections get.
+
+use std::{
+    fmt, io,
+    net::SocketAddr,
+    pin::pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use quinn::{
+    Endpoint, EndpointConfig, ServerConfig, TransportConfig, crypto::rustls::QuicServerConfig,
+};
+use tokio::{
+    runtime::Handle,
+    sync::{Semaphore, SetOnce, mpsc},
+    task::JoinSet,
+    time::sleep,
+};
+
+use super::{
+    config::{endpoint_config, qlog, socket, transport_config},
+    link::QuicLink,
+    reset::ResetKey,
+    runtime::{Leash, PooledRuntime, on_leash},
+    session::WatchedServer,
+    shard::ShardSocket,
+};
+use crate::{
+    Address, Error, ListenOptions, Scheme,
+    socket::{bind_udp_group, listen_error},
+    ticket::{HeldTickets, Scope},
+    tls::{ServerTls, server_config, with_held_tickets},
+};
+
+/// How many [shards](super::shard) a listener has, where the kernel spreads clients over sockets.
+const SHARDS: usize = 16;
+
+/// How many clients of one shard at the same time are a crowd, after which its tables are too large to
+/// be kept.
+const CROWD: usize = 64;
+
+/// How long nobody is there before a crowd counts as gone.
+const GONE: Duration = Duration::from_secs(10);
+
+/// Bytes that all clients together may have sent before they are answered.
+const UNANSWERED: u64 = 100 << 20;
+
+/// A listener's endpoints.
+#[derive(Debug)]
+pub(crate) struct Server {
+    shards: Box<[Mutex<Arc<Shard>>]>,
+    /// What all endpoints have in common.
+    endpoints: EndpointConfig,
+    bound: SocketAddr,
+    /// As bound.
+    options: ListenOptions,
+    current: Mutex<Current>,
+    /// Held by whoever [answers](Self::answer).
+    answering: Semaphore,
+}
+
+/// One of the endpoints, until it is replaced.
+#[derive(Debug)]
+struct Shard {
+    endpoint: Endpoint,
+    socket: Arc<ShardSocket>,
+    /// Held by whoever is [answered](Server::answer).
+    answering: tokio::sync::Mutex<()>,
+    /// Shared by all that have knocked and wait for an answer.
+    knocking: Arc<()>,
+    /// Many have been here.
+    crowded: SetOnce<()>,
+}
+
+/// What new connections get.
+#[derive(Debug)]
+struct Current {
+    config: Arc<ServerConfig>,
+    /// The TLS in it.
+    tls: rustls::ServerConfig,
+    scope: Scope,
+    closed: bool,
+}
+
+/// TLS for a server, checked and not in force.
+pub(crate) struct PreparedQuic {
+    crypto: Arc<WatchedServer>,
+    /// What `crypto` was made of.
+    tls: rustls::ServerConfig,
+    scope: Scope,
+}
+
+impl fmt::Debug for PreparedQuic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PreparedQuic").finish_non_exhaustive()
+    }
+}
+
+impl PreparedQuic {
+    fn new(options: &ListenOptions) -> Result<Self, Error> {
+        let ServerTls { config, scope } = server_config(Scheme::Quic, options)?;
+        Ok(Self {
+            crypto: crypto(config.clone())?,
+            tls: config,
+            scope,
+        })
+    }
+}
+
+/// Fails if the Initial packets' cipher suite (RFC 9001 §5.2) is not among those of `tls`.
+fn crypto(tls: rustls::ServerConfig) -> Result<Arc<WatchedServer>, Error> {
+    let crypto = QuicServerConfig::try_from(tls).map_err(|error| Error::InvalidOption {
+        option: "cipher suites",
+        value: "without aes128-gcm".into(),
+        remedy: error.to_string(),
+    })?;
+    Ok(Arc::new(WatchedServer(Arc::new(crypto))))
+}
+
+impl Server {
+    pub(crate) fn bind(
+        address: &Address,
+        local: SocketAddr,
+        options: &ListenOptions,
+    ) -> Result<Self, Error> {
+        let PreparedQuic { crypto, tls, scope } = PreparedQuic::new(options)?;
+        let sockets = bind_udp_group(local, &options.socket, SHARDS)
+            .map_err(|error| listen_error(address, error))?;
+        let bound = sockets[0].local_addr()?;
+        let sockets = sockets.into_iter();
+        let sockets = sockets.map(|bound| socket(bound, &options.quic));
+        let sockets = sockets.collect::<io::Result<Vec<_>>>()?;
+        let shards = sockets.len();
+
+        let mut config = ServerConfig::with_crypto(crypto);
+        // For each shard, as the clients behind one address all come to one.
+        config.max_incoming(usize::try_from(options.backlog).unwrap_or(usize::MAX));
+        config.incoming_buffer_size_total(UNANSWERED / shards as u64);
+        let transport = transport_config(&options.quic, options.congestion)?;
+        config.transport_config(Arc::new(transport));
+
+        let mut endpoints = endpoint_config(&options.quic)?;
+        let reset = options.identity.as_ref().map(ResetKey::of);
+        let key = reset.as_ref().map(ResetKey::connection_ids);
+        if let Some(reset) = reset {
+            endpoints.reset_key(Arc::new(reset));
+        }
+        let sockets = ShardSocket::each(sockets, key.unwrap_or_else(rand::random));
+        let shards = sockets.into_iter();
+        let shards = shards.map(|socket| Shard::new(&endpoints, socket, &config).map(Mutex::new));
+        Ok(Self {
+            shards: shards.collect::<io::Result<_>>()?,
+            endpoints,
+            bound,
+            options: options.clone(),
+            current: Mutex::new(Current {
+                config: Arc::new(config),
+                tls,
+                scope,
+                closed: false,
+            }),
+            answering: Semaphore::new(options.handshake_pool.threads().min(Semaphore::MAX_PERMITS)),
+        })
+    }
+
+    /// Where it is bound; the address in it may be the wildcard.
+    pub(crate) fn bound(&self) -> SocketAddr {
+        self.bound
+    }
+
+    /// Where connections are traced, a transport configuration with a file for one of them.
+    fn traced(&self) -> Result<Option<Arc<TransportConfig>>, Error> {
+        let ListenOptions {
+            quic, congestion, ..
+        } = &self.options;
+        if quic.qlog_directory.is_none() {
+            return Ok(None);
+        }
+        let mut transport = transport_config(quic, *congestion)?;
+        transport.qlog_stream(qlog(quic, "server")?);
+        Ok(Some(Arc::new(transport)))
+    }
+
+    /// For a handshake that begins now, and the tickets that it will be given where they are held
+    /// back.
+    fn config(
+        &self,
+        traced: Option<Arc<TransportConfig>>,
+    ) -> Result<(Arc<ServerConfig>, Option<Arc<HeldTickets>>), Error> {
+        let current = self.lock();
+        let held = self
+            .options
+            .hold_tickets
+            .then(|| with_held_tickets(&current.tls, &self.options, current.scope));
+        let mut config = current.config.clone();
+        drop(current);
+        if let Some(transport) = traced {
+            Arc::make_mut(&mut config).transport_config(transport);
+        }
+        let Some((tls, tickets)) = held else {
+            return Ok((config, None));
+        };
+        Arc::make_mut(&mut config).crypto = crypto(tls)?;
+        Ok((config, Some(tickets)))
+    }
+
+    fn knock(
+        self: &Arc<Self>,
+        incoming: quinn::Incoming,
+        shard: Arc<Shard>,
+    ) -> Result<Knock, Error> {
+        Ok(Knock {
+            incoming,
+            knocking: shard.knocking.clone(),
+            shard,
+            traced: self.traced()?,
+            server: self.clone(),
+        })
+    }
+
+    /// Begins a connection.
+    ///
+    /// Quinn computes the answer under the endpoint's lock: who waits for that waits here, and no thread
+    /// with him. Of a crowd so many are answered at a time as there are threads for it, who has waited
+    /// longest first, behind the next steps of all that have begun: before that, they take hardly any
+    /// memory.
+    async fn answer(
+        &self,
+        shard: &Shard,
+        incoming: quinn::Incoming,
+        config: Arc<ServerConfig>,
+    ) -> Result<(quinn::Connecting, Leash), Error> {
+        let _turn_at_shard = shard.answering.lock().await;
+        let _turn = self.answering.acquire().await;
+        let (connecting, leash) = on_leash(|| incoming.accept_with(config));
+        if shard.endpoint.open_connections() >= CROWD {
+            let _ = shard.crowded.set(());
+        }
+        Ok((connecting?, leash))
+    }
+
+    pub(crate) fn prepare(&self, options: &ListenOptions) -> Result<PreparedQuic, Error> {
+        PreparedQuic::new(&self.options.with_certificates_of(options))
+    }
+
+    /// Changes the TLS of new connections and nothing else: the key of the address validation
+    /// tokens (RFC 9000 §8.1.3) stays, as does that of stateless resets, which is the endpoint's.
+    pub(crate) fn install(&self, PreparedQuic { crypto, tls, scope }: PreparedQuic) {
+        let mut current = self.lock();
+        let mut config = (*current.config).clone();
+        config.crypto = crypto;
+        if !current.closed {
+            for shard in self.shards() {
+                let config = Some(config.clone());
+                shard.endpoint.set_server_config(config);
+            }
+        }
+        current.config = Arc::new(config);
+        current.tls = tls;
+        let before = std::mem::replace(&mut current.scope, scope);
+        drop(current);
+        if before != scope {
+            self.options.ticket_store.forget(&before);
+        }
+    }
+
+    /// New clients get no answer from now on, whatever is installed later.
+    pub(crate) fn close(&self) {
+        let mut current = self.lock();
+        current.closed = true;
+        for shard in self.shards() {
+            shard.endpoint.set_server_config(None);
+        }
+    }
+
+    /// Waits until all connections have ended.
+    pub(crate) async fn drained(&self) {
+        idle(self.shards().collect()).await;
+    }
+
+    /// Puts a new endpoint in the place of one that nobody uses; else returns who has come meanwhile, if
+    /// anybody has.
+    fn renew(&self, number: usize) -> Option<quinn::Incoming> {
+        // Nothing is installed meanwhile, nor is it closed.
+        let current = self.lock();
+        let mut place = lock(&self.shards[number]);
+        place.socket.retire();
+        // Who has knocked is a connection before he is none who knocks. These are counted under the
+        // endpoint's lock, under which it also receives: nothing comes after that.
+        let used = Arc::strong_count(&place.knocking) > 1 || place.endpoint.open_connections() > 0;
+        let came = pin!(place.endpoint.accept()).poll(&mut Context::from_waker(Waker::noop()));
+        let came = match came {
+            Poll::Ready(came) => came,
+            Poll::Pending => None,
+        };
+        let successor = place.socket.successor();
+        let fresh = (!used && came.is_none() && !current.closed)
+            .then(|| Shard::new(&self.endpoints, successor, &current.config));
+        match fresh {
+            Some(Ok(fresh)) => *place = fresh,
+            Some(Err(error)) => {
+                tracing::debug!(%error, "no new QUIC endpoint");
+                place.socket.resume();
+            }
+            None => place.socket.resume(),
+        }
+        came
+    }
+
+    fn shard(&self, number: usize) -> Arc<Shard> {
+        lock(&self.shards[number]).clone()
+    }
+
+    fn shards(&self) -> impl Iterator<Item = Arc<Shard>> {
+        (0..self.shards.len()).map(|number| self.shard(number))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Current> {
+        lock(&self.current)
+    }
+}
+
+impl Drop for Server {
+    /// The kernel goes on to spread datagrams over all sockets: each is read while there is a connection
+    /// with any.
+    fn drop(&mut self) {
+        self.close();
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(idle(self.shards().collect()));
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn idle(shards: Vec<Arc<Shard>>) {
+    // Handshakes may begin at one while it waits for the next.
+    while shards.iter().any(|shard| {
+        let idle = pin!(shard.endpoint.wait_idle());
+        idle.poll(&mut Context::from_waker(Waker::noop()))
+            .is_pending()
+    }) {
+        for shard in &shards {
+            shard.endpoint.wait_idle().await;
+        }
+    }
+}
+
+impl Shard {
+    fn new(
+        endpoints: &EndpointConfig,
+        socket: Arc<ShardSocket>,
+        config: &ServerConfig,
+    ) -> io::Result<Arc<Self>> {
+        let mut endpoint = endpoints.clone();
+        let ids = socket.clone();
+        endpoint.cid_generator(move || ids.connection_ids());
+        let config = Some(config.clone());
+        let endpoint = Endpoint::new_with_abstract_socket(
+            endpoint,
+            config,
+            socket.clone(),
+            Arc::new(PooledRuntime),
+        )?;
+        Ok(Arc::new(Self {
+            endpoint,
+            socket,
+            answering: tokio::sync::Mutex::default(),
+            knocking: Arc::default(),
+            crowded: SetOnce::new(),
+        }))
+    }
+
+    /// Waits until a crowd has been here and has gone.
+    async fn deserted(&self) {
+        self.crowded.wait().await;
+        loop {
+            self.endpoint.wait_idle().await;
+            sleep(GONE).await;
+            if self.endpoint.open_connections() == 0 {
+                return;
+            }
+        }
+    }
+}
+
+/// Those who come to a server.
+#[derive(Debug)]
+pub(crate) struct Arrivals {
+    server: Arc<Server>,
+    knocks: mpsc::Receiver<Result<Knock, Error>>,
+    /// One for each shard; they end with this.
+    _doors: JoinSet<()>,
+}
+
+impl Arrivals {
+    pub(crate) fn new(server: Server) -> Self {
+        let server = Arc::new(server);
+        // One place for each. What nobody waits for stays with quinn, which knows its limits.
+        let (knock, knocks) = mpsc::channel(server.shards.len());
+        let doors = (0..server.shards.len())
+            .map(|number| open(Arc::downgrade(&server), number, knock.clone()));
+        Self {
+            _doors: doors.collect(),
+            server,
+            knocks,
+        }
+    }
+
+    pub(crate) fn server(&self) -> &Arc<Server> {
+        &self.server
+    }
+
+    /// Waits for the next. Cancel-safe.
+    pub(crate) async fn next(&mut self) -> Result<Knock, Error> {
+        self.knocks.recv().await.unwrap_or(Err(Error::Closed))
+    }
+}
+
+/// Hands on who comes to one shard, and replaces that when it is worth it.
+async fn open(server: Weak<Server>, number: usize, knocks: mpsc::Sender<Result<Knock, Error>>) {
+    while let Ok(place) = knocks.reserve().await
+        && let Some(shard) = server.upgrade().map(|server| server.shard(number))
+    {
+        let came = tokio::select! {
+            incoming = shard.endpoint.accept() => Some(incoming),
+            () = shard.deserted() => None,
+        };
+        let Some(server) = server.upgrade() else {
+            return;
+        };
+        let Some(came) = came.or_else(|| server.renew(number).map(Some)) else {
+            continue;
+        };
+        // Without its driver it is closed for good, and says so whenever it is asked.
+        let knock = came.ok_or(Error::Closed);
+        place.send(knock.and_then(|incoming| server.knock(incoming, shard)));
+    }
+}
+
+/// A client's first packet, which waits for an answer.
+#[derive(Debug)]
+pub(crate) struct Knock {
+    incoming: quinn::Incoming,
+    shard: Arc<Shard>,
+    knocking: Arc<()>,
+    /// The transport configuration of this connection alone, where it is traced.
+    traced: Option<Arc<TransportConfig>>,
+    server: Arc<Server>,
+}
+
+impl Knock {
+    pub(crate) fn peer_address(&self) -> SocketAddr {
+        self.incoming.remote_address()
+    }
+
+    pub(crate) fn can_be_asked_for_its_address(&self) -> bool {
+        self.incoming.may_retry() && !self.incoming.remote_address_validated()
+    }
+
+    pub(crate) fn ask_for_its_address(self) {
+        if let Err(error) = self.incoming.retry() {
+            // It has a token already: refused by dropping it.
+            drop(error);
+        }
+    }
+
+    /// The connection, and the tickets that the client is given when it is let in.
+    pub(crate) async fn handshake(self) -> Result<(QuicLink, Option<Arc<HeldTickets>>), Error> {
+        let pool = self.server.options.handshake_pool.clone();
+        let handshake = async move {
+            // By itself it would take what was in force when its first packet came.
+            let (config, held) = self.server.config(self.traced)?;
+            let bound = Some(self.server.bound);
+            let answered = self.server.answer(&self.shard, self.incoming, config).await;
+            drop((self.server, self.shard, self.knocking));
+            let (connecting, leash) = answered?;
+            let link = QuicLink::accept(connecting, leash).await?;
+            Ok((link.with_bound(bound), held))
+        };
+        pool.run(handshake).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ConnectOptions, Connector, HandshakePool, Link, ServerIdentity, Trust};
+
+    /// With a socket of its own.
+    fn connector() -> Connector {
+        let options = ConnectOptions {
+            trust: Trust::Insecure,
+            ..ConnectOptions::default()
+        };
+        Connector::new(options).unwrap()
+    }
+
+    struct Bound {
+        arrivals: Arrivals,
+        address: Address,
+        connector: Connector,
+        handshakes: JoinSet<()>,
+    }
+
+    impl Bound {
+        fn new() -> Self {
+            let identity = ServerIdentity::self_signed().unwrap();
+            let options = ListenOptions {
+                identity: Some(identity),
+                // They are given up with the test's runtime, which no other thread must need then.
+                handshake_pool: HandshakePool::new(usize::MAX),
+                ..ListenOptions::default()
+            };
+            let mut address = Address::new(Scheme::Quic, "127.0.0.1", 0);
+            let server = Server::bind(&address, ([127, 0, 0, 1], 0).into(), &options).unwrap();
+            address.port = server.bound().port();
+            Self {
+                arrivals: Arrivals::new(server),
+                address,
+                connector: connector(),
+                handshakes: JoinSet::new(),
+            }
+        }
+
+        fn shards(&self) -> Vec<Arc<Shard>> {
+            self.arrivals.server.shards().collect()
+        }
+
+        async fn connect(&mut self) -> Link {
+            let connecting = async {
+                let mut link = self.connector.connect(&self.address).await.unwrap();
+                link.handshake_complete().await.unwrap();
+                link
+            };
+            let answering = async {
+                let knock = self.arrivals.next().await.unwrap();
+                self.handshakes
+                    .spawn(async { drop(knock.handshake().await) });
+            };
+            tokio::join!(connecting, answering).0
+        }
+    }
+
+    /// Of all shards, which differ.
+    fn replaced(before: &[Arc<Shard>], after: &[Arc<Shard>]) -> usize {
+        before
+            .iter()
+            .zip(after)
+            .filter(|(a, b)| !Arc::ptr_eq(a, b))
+            .count()
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn clients_are_spread_over_endpoints() {
+        let mut bound = Bound::new();
+        assert_eq!(bound.shards().len(), SHARDS);
+        let mut links = Vec::new();
+        for _ in 0..64 {
+            bound.connector = connector();
+            links.push(bound.connect().await);
+        }
+        let shards = bound.shards();
+        let used = shards
+            .iter()
+            .filter(|shard| shard.endpoint.open_connections() > 0);
+        assert!(used.count() > SHARDS / 2);
+    }
+
+    #[tokio::test]
+    async fn an_endpoint_makes_way_after_a_crowd() {
+        for (clients, expected) in [(CROWD - 1, 0), (CROWD, 1)] {
+            let mut bound = Bound::new();
+            let before = bound.shards();
+            // All from one socket, and so with one shard.
+            let mut crowd = Vec::new();
+            for _ in 0..clients {
+                crowd.push(bound.connect().await);
+            }
+            let stays = crowd.pop();
+            drop(crowd);
+            tokio::time::pause();
+            sleep(Duration::from_mins(1)).await;
+            assert_eq!(replaced(&before, &bound.shards()), 0, "somebody is there");
+            drop(stays);
+            sleep(Duration::from_mins(1)).await;
+            assert_eq!(replaced(&before, &bound.shards()), expected);
+            tokio::time::resume();
+            bound.connect().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn an_endpoint_does_not_make_way_for_nothing() {
+        let mut bound = Bound::new();
+        let _link = bound.connect().await;
+        let before = bound.shards();
+        for number in 0..before.len() {
+            assert!(bound.arrivals.server.renew(number).is_none());
+        }
+        // One of all has a connection.
+        assert_eq!(replaced(&before, &bound.shards()), before.len() - 1);
+        bound.connect().await;
+        bound.arrivals.server.close();
+        let before = bound.shards();
+        for number in 0..before.len() {
+            assert!(bound.arrivals.server.renew(number).is_none());
+        }
+        assert_eq!(replaced(&before, &bound.shards()), 0);
+    }
+}

@@ -1,0 +1,587 @@
+//! The sockets of a listener.
+//!
+//! Quinn takes all that comes in at an endpoint under one lock, under which it also answers new clients;
+//! one processor at a time does either, and everybody waits for it. Its tables never shrink. So a
+//! listener has several endpoints, *shards*, each with a socket of its own, all at one port. The kernel
+//! spreads clients over the sockets by their addresses.
+//!
+//! ```text
+//!            +-> socket -> shard 0
+//! port 8883 -+-> socket -> shard 1 <-+
+//!            +-> socket -> shard 2   |
+//!                  +-- passed on ----+
+//! ```
+//!
+//! A client whose address changes (RFC 9000 §9) reaches another socket than before, and of clients that
+//! share an address the kernel joins datagrams (GRO), whosever they are. So each connection identifier
+//! tells which shard chose it, and what arrives at the wrong socket is passed on.
+
+use std::{
+    array,
+    cell::RefCell,
+    collections::VecDeque,
+    fmt,
+    hash::{DefaultHasher, Hasher as _},
+    io::{self, IoSliceMut},
+    net::SocketAddr,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Waker, ready},
+    time::Duration,
+};
+
+use quinn::{
+    AsyncUdpSocket, ConnectionId, ConnectionIdGenerator, UdpPoller,
+    udp::{RecvMeta, Transmit},
+};
+use quinn_proto::InvalidCid;
+
+/// Bytes of a connection identifier.
+const ID: usize = 8;
+
+/// How many datagrams that others have passed on may wait in an inbox; more are lost, as at a socket.
+const INBOX: usize = 1024;
+
+/// How many datagrams, or as many joined ones, are read at once.
+const READ_AT_ONCE: usize = 32;
+
+thread_local! {
+    /// Where this thread reads them. Quinn has room for single ones only: joined, they would take 3 MB of
+    /// each endpoint.
+    static READ: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Connection identifiers that tell which shard of how many has chosen them: four random bytes, of which the
+/// first tells the shard, and as many by which they are told from noise.
+#[derive(Clone, Copy)]
+struct Ids {
+    /// What makes the latter.
+    key: u64,
+    shards: u8,
+}
+
+impl Ids {
+    fn choose(self, shard: u8) -> ConnectionId {
+        let mut id: [u8; ID] = rand::random();
+        id[0] = shard + self.shards * (id[0] % (u8::MAX / self.shards));
+        let mark = self.mark(&id);
+        id[ID / 2..].copy_from_slice(&mark);
+        ConnectionId::new(&id)
+    }
+
+    fn has_chosen(self, id: &[u8]) -> bool {
+        id.len() == ID && id[ID / 2..] == self.mark(id)
+    }
+
+    fn mark(self, id: &[u8]) -> [u8; ID / 2] {
+        let mut hasher = DefaultHasher::new();
+        hasher.write_u64(self.key);
+        hasher.write(&id[..ID / 2]);
+        *hasher
+            .finish()
+            .to_le_bytes()
+            .first_chunk()
+            .expect("four of eight")
+    }
+
+    /// Which other shard than this one a datagram is for.
+    fn other(self, shard: u8, datagram: &[u8]) -> Option<u8> {
+        // RFC 9000 §17.2, §17.3. A client begins with identifiers of its own.
+        let long = datagram.first()? & 0x80 != 0;
+        if long && usize::from(*datagram.get(5)?) != ID {
+            return None;
+        }
+        let at = if long { 6 } else { 1 };
+        let id = datagram.get(at..at + ID)?;
+        let other = id[0] % self.shards;
+        (other != shard && self.has_chosen(id)).then_some(other)
+    }
+}
+
+/// What chooses the connection identifiers of one shard.
+struct IdsOfShard {
+    ids: Ids,
+    shard: u8,
+}
+
+impl ConnectionIdGenerator for IdsOfShard {
+    fn generate_cid(&mut self) -> ConnectionId {
+        self.ids.choose(self.shard)
+    }
+
+    fn validate(&self, id: &ConnectionId) -> Result<(), InvalidCid> {
+        let ours = self.ids.has_chosen(id);
+        ours.then_some(()).ok_or(InvalidCid)
+    }
+
+    fn cid_len(&self) -> usize {
+        ID
+    }
+
+    fn cid_lifetime(&self) -> Option<Duration> {
+        None
+    }
+}
+
+type Datagrams = VecDeque<(RecvMeta, Box<[u8]>)>;
+
+/// Datagrams of a shard that are not read from its socket any more.
+#[derive(Default)]
+struct Inbox {
+    /// Of joined ones those for which there was no room. They come first.
+    left: Datagrams,
+    /// What others have got.
+    passed: Datagrams,
+    /// Who reads it.
+    reader: Option<Waker>,
+}
+
+impl Inbox {
+    /// Has the caller woken when something comes.
+    fn wait(&mut self, cx: &Context<'_>) {
+        match &mut self.reader {
+            Some(reader) => reader.clone_from(cx.waker()),
+            none => *none = Some(cx.waker().clone()),
+        }
+    }
+
+    fn take(&mut self) -> Option<(RecvMeta, Box<[u8]>)> {
+        self.left.pop_front().or_else(|| self.passed.pop_front())
+    }
+}
+
+/// Quinn's room for datagrams.
+struct Room<'a, 'b> {
+    bufs: &'a mut [IoSliceMut<'b>],
+    meta: &'a mut [RecvMeta],
+    filled: usize,
+}
+
+impl Room<'_, '_> {
+    fn is_full(&self) -> bool {
+        self.filled == self.bufs.len()
+    }
+
+    /// Has to be one more than are filled.
+    fn put(&mut self, meta: &RecvMeta, datagram: &[u8]) {
+        let size = datagram.len();
+        self.bufs[self.filled][..size].copy_from_slice(datagram);
+        self.meta[self.filled] = RecvMeta {
+            len: size,
+            stride: size,
+            ..*meta
+        };
+        self.filled += 1;
+    }
+}
+
+/// A shard's socket, until it is [retired](Self::retire).
+pub(super) struct ShardSocket {
+    socket: Arc<dyn AsyncUdpSocket>,
+    ids: Ids,
+    shard: u8,
+    /// Of all shards.
+    inboxes: Arc<[Mutex<Inbox>]>,
+    retired: AtomicBool,
+    /// Who would read it, had it not been retired.
+    resting: Mutex<Option<Waker>>,
+}
+
+impl ShardSocket {
+    /// A shard for each of these sockets, with connection identifiers that are told from noise by `key`.
+    pub(super) fn each(sockets: Vec<Arc<dyn AsyncUdpSocket>>, key: u64) -> Vec<Arc<Self>> {
+        let inboxes: Arc<[_]> = sockets.iter().map(|_| Mutex::default()).collect();
+        let shards = u8::try_from(sockets.len()).unwrap_or(u8::MAX).max(1);
+        let ids = Ids { key, shards };
+        let shard = |(shard, socket)| {
+            Arc::new(Self {
+                socket,
+                ids,
+                shard,
+                inboxes: inboxes.clone(),
+                retired: AtomicBool::new(false),
+                resting: Mutex::default(),
+            })
+        };
+        (0..shards).zip(sockets).map(shard).collect()
+    }
+
+    /// The same socket for the next to read it.
+    pub(super) fn successor(&self) -> Arc<Self> {
+        Arc::new(Self {
+            socket: self.socket.clone(),
+            ids: self.ids,
+            shard: self.shard,
+            inboxes: self.inboxes.clone(),
+            retired: AtomicBool::new(false),
+            resting: Mutex::default(),
+        })
+    }
+
+    /// From now on nothing is received by this one: what comes is for its successor.
+    pub(super) fn retire(&self) {
+        self.retired.store(true, Ordering::Release);
+    }
+
+    /// As before it was retired.
+    pub(super) fn resume(&self) {
+        self.retired.store(false, Ordering::Release);
+        let reader = self.resting().take();
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+    }
+
+    /// What chooses the shard's connection identifiers.
+    pub(super) fn connection_ids(&self) -> Box<dyn ConnectionIdGenerator> {
+        Box::new(IdsOfShard {
+            ids: self.ids,
+            shard: self.shard,
+        })
+    }
+
+    fn resting(&self) -> MutexGuard<'_, Option<Waker>> {
+        self.resting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn inbox(&self, shard: u8) -> MutexGuard<'_, Inbox> {
+        let inbox = self.inboxes[usize::from(shard)].lock();
+        inbox.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pass_on(&self, other: u8, meta: &RecvMeta, datagram: &[u8]) {
+        let mut inbox = self.inbox(other);
+        if inbox.passed.len() < INBOX {
+            inbox.passed.push_back((*meta, datagram.into()));
+        }
+        let reader = inbox.reader.take();
+        drop(inbox);
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+    }
+
+    /// Reads what is there into the room, in which something fits.
+    fn poll_socket(&self, cx: &mut Context<'_>, room: &mut Room<'_, '_>) -> Poll<io::Result<()>> {
+        let one = room.bufs[0].len();
+        let joined = self.socket.max_receive_segments() * one;
+        READ.with_borrow_mut(|memory| {
+            if memory.len() < READ_AT_ONCE * joined {
+                *memory = vec![0; READ_AT_ONCE * joined];
+            }
+            let mut chunks = memory.chunks_exact_mut(joined);
+            let mut bufs: [_; READ_AT_ONCE] =
+                array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
+            let mut meta = [RecvMeta::default(); READ_AT_ONCE];
+            let count = ready!(self.socket.poll_recv(cx, &mut bufs, &mut meta))?;
+            for (buf, meta) in bufs.iter().zip(&meta).take(count) {
+                for datagram in buf[..meta.len].chunks(meta.stride.max(1)) {
+                    if datagram.len() > one {
+                        // None that anybody was told to send.
+                    } else if let Some(other) = self.ids.other(self.shard, datagram) {
+                        self.pass_on(other, meta, datagram);
+                    } else if room.is_full() {
+                        let mut inbox = self.inbox(self.shard);
+                        inbox.left.push_back((*meta, datagram.into()));
+                    } else {
+                        room.put(meta, datagram);
+                    }
+                }
+            }
+            Poll::Ready(Ok(()))
+        })
+    }
+}
+
+impl AsyncUdpSocket for ShardSocket {
+    fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
+        self.socket.clone().create_io_poller()
+    }
+
+    fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+        self.socket.try_send(transmit)
+    }
+
+    fn poll_recv(
+        &self,
+        cx: &mut Context<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        meta: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>> {
+        if self.retired.load(Ordering::Acquire) {
+            *self.resting() = Some(cx.waker().clone());
+            // Else it has resumed meanwhile.
+            if self.retired.load(Ordering::Acquire) {
+                return Poll::Pending;
+            }
+        }
+        let mut inbox = self.inbox(self.shard);
+        inbox.wait(cx);
+        let mut room = Room {
+            bufs,
+            meta,
+            filled: 0,
+        };
+        while !room.is_full()
+            && let Some((meta, datagram)) = inbox.take()
+        {
+            room.put(&meta, &datagram);
+        }
+        drop(inbox);
+        if !room.is_full() {
+            let read = self.poll_socket(cx, &mut room);
+            // What is wrong with the socket is wrong the next time as well.
+            if room.filled == 0 {
+                ready!(read)?;
+                // All of it was for others, but quinn counts what it has read.
+                room.put(&RecvMeta::default(), &[]);
+            }
+        }
+        Poll::Ready(Ok(room.filled))
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    fn max_transmit_segments(&self) -> usize {
+        self.socket.max_transmit_segments()
+    }
+
+    fn may_fragment(&self) -> bool {
+        self.socket.may_fragment()
+    }
+}
+
+impl fmt::Debug for ShardSocket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShardSocket")
+            .field("socket", &self.socket)
+            .field("shard", &self.shard)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    /// A socket that has received something, and will not receive more.
+    #[derive(Debug, Default)]
+    struct Received(Mutex<VecDeque<(RecvMeta, Vec<u8>)>>);
+
+    impl Received {
+        /// What the kernel has joined.
+        fn joined(&self, from: SocketAddr, datagrams: &[Vec<u8>]) {
+            let bytes = datagrams.concat();
+            let meta = RecvMeta {
+                addr: from,
+                len: bytes.len(),
+                stride: datagrams[0].len(),
+                ..RecvMeta::default()
+            };
+            self.0.lock().unwrap().push_back((meta, bytes));
+        }
+    }
+
+    impl AsyncUdpSocket for Received {
+        fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
+            unreachable!("nothing is sent")
+        }
+
+        fn try_send(&self, _: &Transmit<'_>) -> io::Result<()> {
+            unreachable!("nothing is sent")
+        }
+
+        fn poll_recv(
+            &self,
+            _: &mut Context<'_>,
+            bufs: &mut [IoSliceMut<'_>],
+            meta: &mut [RecvMeta],
+        ) -> Poll<io::Result<usize>> {
+            let mut received = self.0.lock().unwrap();
+            let count = received.len().min(bufs.len());
+            for ((of, bytes), (buf, meta)) in received.drain(..count).zip(bufs.iter_mut().zip(meta))
+            {
+                buf[..bytes.len()].copy_from_slice(&bytes);
+                *meta = of;
+            }
+            if count == 0 {
+                return Poll::Pending;
+            }
+            Poll::Ready(Ok(count))
+        }
+
+        fn local_addr(&self) -> io::Result<SocketAddr> {
+            unreachable!("nobody asks")
+        }
+
+        fn max_receive_segments(&self) -> usize {
+            64
+        }
+    }
+
+    /// Shards on sockets that have received nothing yet.
+    fn shards(count: usize) -> (Vec<Arc<Received>>, Vec<Arc<ShardSocket>>) {
+        let sockets: Vec<_> = (0..count).map(|_| Arc::<Received>::default()).collect();
+        let shards = sockets
+            .iter()
+            .map(|one| one.clone() as Arc<dyn AsyncUdpSocket>);
+        (sockets.clone(), ShardSocket::each(shards.collect(), 7))
+    }
+
+    /// Everything that a shard gets by one look for so many datagrams: from whom, and what.
+    fn look(shard: &ShardSocket, room: usize, waker: &Waker) -> Vec<(SocketAddr, Vec<u8>)> {
+        let mut memory = vec![[0; 1472]; room];
+        let mut bufs: Vec<_> = memory.iter_mut().map(|one| IoSliceMut::new(one)).collect();
+        let mut meta = vec![RecvMeta::default(); room];
+        let polled = shard.poll_recv(&mut Context::from_waker(waker), &mut bufs, &mut meta);
+        let Poll::Ready(count) = polled.map(Result::unwrap) else {
+            return Vec::new();
+        };
+        let datagrams = meta.iter().zip(memory).take(count);
+        let datagrams = datagrams.map(|(meta, bytes)| (meta.addr, bytes[..meta.len].to_vec()));
+        // Quinn passes over empty ones.
+        datagrams.filter(|(_, bytes)| !bytes.is_empty()).collect()
+    }
+
+    /// A datagram with a short header, for whoever has that identifier.
+    fn short(id: &[u8], number: u8) -> Vec<u8> {
+        [&[0x40], id, &[number; 20]].concat()
+    }
+
+    /// One with a long header.
+    fn long(id: &[u8]) -> Vec<u8> {
+        let length = u8::try_from(id.len()).unwrap();
+        [&[0xc0, 0, 0, 0, 1, length], id, &[0; 20]].concat()
+    }
+
+    fn from(port: u16) -> SocketAddr {
+        ([127, 0, 0, 1], port).into()
+    }
+
+    struct Count(AtomicUsize);
+
+    impl std::task::Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn an_identifier_tells_whose_it_is() {
+        let (_, shards) = shards(16);
+        for shard in &shards {
+            let id = shard.connection_ids().generate_cid();
+            for other in &shards {
+                let expected = (other.shard != shard.shard).then_some(shard.shard);
+                for datagram in [short(&id, 0), long(&id)] {
+                    assert_eq!(other.ids.other(other.shard, &datagram), expected);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn who_begins_and_noise_stay_where_they_came() {
+        let seed = rand::random();
+        println!("seed {seed}");
+        let mut random = fastrand::Rng::with_seed(seed);
+        let (_, shards) = shards(16);
+        for _ in 0..10_000 {
+            let id: Vec<u8> = (0..random.usize(0..=20)).map(|_| random.u8(..)).collect();
+            let noise: Vec<u8> = (0..random.usize(0..40)).map(|_| random.u8(..)).collect();
+            for datagram in [long(&id), short(&id, 0), noise] {
+                assert_eq!(shards[0].ids.other(0, &datagram), None, "{datagram:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_joined_reaches_everyone_it_is_for() {
+        let (sockets, shards) = shards(2);
+        let [mine, theirs] = [0, 1].map(|at: usize| shards[at].connection_ids().generate_cid());
+        let woken = Arc::new(Count(AtomicUsize::new(0)));
+        assert_eq!(look(&shards[1], 32, &woken.clone().into()), []);
+        let joined = [
+            short(&mine, 0),
+            short(&theirs, 1),
+            short(&mine, 2),
+            short(&theirs, 3),
+        ];
+        sockets[0].joined(from(5), &joined);
+        let own = [0, 2].map(|at: usize| (from(5), joined[at].clone()));
+        assert_eq!(look(&shards[0], 32, Waker::noop()), own);
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+        let passed = [1, 3].map(|at: usize| (from(5), joined[at].clone()));
+        assert_eq!(look(&shards[1], 32, Waker::noop()), passed);
+    }
+
+    #[test]
+    fn what_does_not_fit_comes_next() {
+        let (sockets, shards) = shards(2);
+        let id = shards[0].connection_ids().generate_cid();
+        let joined: Vec<_> = (0..10).map(|number| short(&id, number)).collect();
+        sockets[0].joined(from(5), &joined);
+        let looks = (0..3).flat_map(|_| look(&shards[0], 4, Waker::noop()));
+        let datagrams: Vec<_> = looks.map(|(_, datagram)| datagram).collect();
+        assert_eq!(datagrams, joined);
+    }
+
+    #[test]
+    fn an_inbox_takes_so_much_and_no_more() {
+        let (sockets, shards) = shards(2);
+        let id = shards[1].connection_ids().generate_cid();
+        for _ in 0..INBOX {
+            sockets[0].joined(from(5), &[short(&id, 1), short(&id, 2)]);
+        }
+        let mut reads = 0;
+        while !sockets[0].0.lock().unwrap().is_empty() {
+            assert_eq!(look(&shards[0], 32, Waker::noop()), []);
+            reads += 1;
+        }
+        assert_eq!(reads, INBOX / READ_AT_ONCE);
+        assert_eq!(look(&shards[1], 2 * INBOX, Waker::noop()).len(), INBOX);
+        // What is its own is not lost for that.
+        let own = shards[0].connection_ids().generate_cid();
+        for _ in 0..INBOX / 32 {
+            sockets[0].joined(from(5), &vec![short(&own, 1); 64]);
+        }
+        let mut taken = 0;
+        while let more @ 1.. = look(&shards[0], 32, Waker::noop()).len() {
+            taken += more;
+        }
+        assert_eq!(taken, 2 * INBOX);
+    }
+
+    #[test]
+    fn a_retired_socket_leaves_everything_to_its_successor() {
+        let (sockets, shards) = shards(2);
+        let id = shards[0].connection_ids().generate_cid();
+        shards[0].retire();
+        sockets[0].joined(from(5), &[short(&id, 1)]);
+        let woken = Arc::new(Count(AtomicUsize::new(0)));
+        assert_eq!(look(&shards[0], 32, &woken.clone().into()), []);
+        shards[0].resume();
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+        shards[0].retire();
+        let successor = shards[0].successor();
+        assert_eq!(
+            look(&successor, 32, Waker::noop()),
+            [(from(5), short(&id, 1))]
+        );
+        assert_eq!(successor.connection_ids().generate_cid()[0] % 2, 0);
+        // Its own end does not take from the successor the news of what others pass on.
+        let woken = Arc::new(Count(AtomicUsize::new(0)));
+        assert_eq!(look(&successor, 32, &woken.clone().into()), []);
+        assert_eq!(look(&shards[0], 32, Waker::noop()), []);
+        sockets[1].joined(from(5), &[short(&id, 2)]);
+        assert_eq!(look(&shards[1], 32, Waker::noop()), []);
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+    }
+}
