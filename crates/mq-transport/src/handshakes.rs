@@ -169,16 +169,57 @@ pub fn wake_workers(runtime: &Handle) {
 /// Lowers the priority of the calling thread.
 fn step_back() {
     #[cfg(target_os = "linux")]
-    #[expect(unsafe_code, reason = "no crate here offers it")]
-    // SAFETY: they take numbers only. On Linux 0 is the calling thread, not its process.
-    let refused = unsafe {
-        let now = libc::getpriority(libc::PRIO_PROCESS, 0);
-        libc::setpriority(libc::PRIO_PROCESS, 0, now.max(NICENESS))
-    } != 0;
-    #[cfg(target_os = "linux")]
-    if refused {
+    if let Err(error) = linux::step_back() {
         // Still apart from the workers; the kernel shares alike then.
-        tracing::debug!(error = %io::Error::last_os_error(), "no lower priority for handshakes");
+        tracing::debug!(%error, "no lower priority for handshakes");
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod linux {
+    #![expect(unsafe_code, reason = "no crate here offers it")]
+
+    use std::{io, mem};
+
+    use super::NICENESS;
+
+    /// As long as the kernel takes. Whoever wakes up and wants the processor for less interrupts this
+    /// thread at once (since Linux 6.12); with as much it could wait until the clock ticks.
+    const SLICE_NS: u64 = 100_000_000;
+
+    pub(super) fn step_back() -> io::Result<()> {
+        // SAFETY: it takes numbers only. On Linux 0 is the calling thread, not its process.
+        done(unsafe {
+            let now = libc::getpriority(libc::PRIO_PROCESS, 0);
+            libc::setpriority(libc::PRIO_PROCESS, 0, now.max(NICENESS)).into()
+        })?;
+        let size = u32::try_from(mem::size_of::<libc::sched_attr>()).unwrap_or_default();
+        // SAFETY: a structure of numbers; the kernel writes no more of it than `size`, and reads as much.
+        unsafe {
+            let mut attr: libc::sched_attr = mem::zeroed();
+            done(libc::syscall(
+                libc::SYS_sched_getattr,
+                0,
+                &raw mut attr,
+                size,
+                0,
+            ))?;
+            attr.sched_runtime = SLICE_NS;
+            done(libc::syscall(
+                libc::SYS_sched_setattr,
+                0,
+                &raw const attr,
+                0,
+            ))
+        }
+    }
+
+    fn done(code: libc::c_long) -> io::Result<()> {
+        if code == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
     }
 }
 
