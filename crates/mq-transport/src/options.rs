@@ -318,13 +318,14 @@ pub struct QuicOptions {
     pub keep_alive_interval: Option<Duration>,
     /// Ask the peer to acknowledge less often. Default: none, every other packet.
     pub ack_frequency: Option<AckFrequency>,
-    /// The largest UDP payload that path MTU discovery tries, in bytes. Default: 1,452, which fits
-    /// Ethernet with IPv6.
+    /// The largest UDP payload that path MTU discovery tries, in bytes: at once, if it is at most 253 above
+    /// that to start with, else by halves. On a path that does not take it, discovery ends up to 250 below
+    /// what that takes. Default: 1,452, which fits Ethernet with IPv6.
     pub max_udp_payload: u16,
     /// The UDP payload to start with, in bytes. Default: 1,200, which every QUIC path carries.
     pub initial_udp_payload: u16,
     /// Probe for a larger path MTU. Default: yes. Off for devices that connect briefly: the probes
-    /// are most of their traffic (8.4 kB against 2.8 kB for one message).
+    /// are a third of their traffic (4.2 kB against 2.7 kB sent for one message).
     pub mtu_discovery: bool,
     /// Bytes that a peer may have under way on one stream before they are read. Default: 512 KiB,
     /// 40 Mbit/s at 100 ms. Unread data is kept in memory: times the connections, this is what a

@@ -371,6 +371,32 @@ async fn a_client_whose_address_changes_is_served_on(scheme: Scheme) {
 }
 
 #[tokio::test]
+async fn the_path_mtu_is_found_with_one_probe() {
+    const PROBE: u64 = 1452;
+    let mut sent = Vec::new();
+    for mtu_discovery in [false, true] {
+        let mut listening = listen_options();
+        listening.quic.mtu_discovery = mtu_discovery;
+        let address = any_address(Scheme::Quic);
+        let mut listener = Listener::bind(&address, &listening).await.unwrap();
+        let mut connecting = connect_options();
+        connecting.quic.mtu_discovery = mtu_discovery;
+        let connector = Connector::new(connecting).unwrap();
+        let (mut client, mut server) = connect(&connector, &mut listener).await;
+        // Each a round trip, in which a probe would be answered.
+        for _ in 0..20 {
+            send(&mut client, b"?").await;
+            receive(&mut server, 1).await;
+            send(&mut server, b"!").await;
+            receive(&mut client, 1).await;
+        }
+        sent.push(client.stats().wire_bytes_sent.unwrap());
+    }
+    let probes = sent[1] - sent[0];
+    assert!((PROBE - 300..2 * PROBE).contains(&probes), "{sent:?}");
+}
+
+#[tokio::test]
 async fn a_quiet_link_stays() {
     let (mut client, mut server) = pair(Scheme::Quic).await;
     tokio::time::pause();

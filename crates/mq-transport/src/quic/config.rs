@@ -19,6 +19,9 @@ use quinn::{
 use super::runtime::PooledRuntime;
 use crate::{CongestionControl, Error, QuicOptions, socket::disable_udp_gro};
 
+/// When two sizes are too near to each other for path MTU discovery to go on, in bytes.
+const MTU_STEP: u16 = 127;
+
 pub(super) fn endpoint_config(quic: &QuicOptions) -> Result<EndpointConfig, Error> {
     let mut config = EndpointConfig::default();
     let payload = quic.max_udp_payload.max(1472);
@@ -75,7 +78,11 @@ pub(super) fn transport_config(
     }
     let discovery = quic.mtu_discovery.then(|| {
         let mut discovery = MtuDiscoveryConfig::default();
+        // By more than half of the range, quinn begins with the maximum, with which most paths are done
+        // in one step and not in four: each costs a device as much as its messages.
+        let range = quic.max_udp_payload - quic.initial_udp_payload;
         discovery.upper_bound(quic.max_udp_payload);
+        discovery.minimum_change(MTU_STEP.min(range / 2 + 1));
         discovery
     });
     let ack_frequency = quic.ack_frequency.map(|wanted| {
