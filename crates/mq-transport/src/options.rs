@@ -191,8 +191,9 @@ pub struct ListenOptions {
     /// Where the handshakes of a crowd compute; share one among listeners. Default: a thread for
     /// every two processors.
     pub handshake_pool: HandshakePool,
-    /// Connections that are waiting to be accepted; more are refused (QUIC) or ignored until there
-    /// is room (TCP). Default: 1,024, a burst of reconnecting clients.
+    /// Connections that are waiting to be accepted; more are ignored until there is room. On QUIC a
+    /// sixteenth of them may come from one address and port. Default: 1,024, a burst of reconnecting
+    /// clients.
     pub backlog: u32,
     /// Congestion control of TCP and QUIC; see [`ConnectOptions::congestion`].
     pub congestion: Option<CongestionControl>,

@@ -135,8 +135,9 @@ impl Server {
         let shards = sockets.len();
 
         let mut config = ServerConfig::with_crypto(crypto);
-        // For each shard, as the clients behind one address all come to one.
-        config.max_incoming(usize::try_from(options.backlog).unwrap_or(usize::MAX));
+        // Quinn passes over the others at once. Let in, they would wait here, and take from everybody else.
+        let backlog = usize::try_from(options.backlog).unwrap_or(usize::MAX);
+        config.max_incoming(backlog.div_ceil(shards));
         config.incoming_buffer_size_total(UNANSWERED / shards as u64);
         let transport = transport_config(&options.quic, options.congestion)?;
         config.transport_config(Arc::new(transport));
