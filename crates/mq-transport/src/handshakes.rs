@@ -179,7 +179,9 @@ fn step_back() {
 mod linux {
     #![expect(unsafe_code, reason = "no crate here offers it")]
 
-    use std::{io, mem};
+    use std::mem;
+
+    use nix::errno::Errno;
 
     use super::NICENESS;
 
@@ -187,38 +189,21 @@ mod linux {
     /// thread at once (since Linux 6.12); with as much it could wait until the clock ticks.
     const SLICE_NS: u64 = 100_000_000;
 
-    pub(super) fn step_back() -> io::Result<()> {
+    pub(super) fn step_back() -> nix::Result<()> {
         // SAFETY: it takes numbers only. On Linux 0 is the calling thread, not its process.
-        done(unsafe {
+        Errno::result(unsafe {
             let now = libc::getpriority(libc::PRIO_PROCESS, 0);
-            libc::setpriority(libc::PRIO_PROCESS, 0, now.max(NICENESS)).into()
+            libc::setpriority(libc::PRIO_PROCESS, 0, now.max(NICENESS))
         })?;
         let size = u32::try_from(mem::size_of::<libc::sched_attr>()).unwrap_or_default();
         // SAFETY: a structure of numbers; the kernel writes no more of it than `size`, and reads as much.
         unsafe {
             let mut attr: libc::sched_attr = mem::zeroed();
-            done(libc::syscall(
-                libc::SYS_sched_getattr,
-                0,
-                &raw mut attr,
-                size,
-                0,
-            ))?;
+            let get = libc::SYS_sched_getattr;
+            Errno::result(libc::syscall(get, 0, &raw mut attr, size, 0))?;
             attr.sched_runtime = SLICE_NS;
-            done(libc::syscall(
-                libc::SYS_sched_setattr,
-                0,
-                &raw const attr,
-                0,
-            ))
-        }
-    }
-
-    fn done(code: libc::c_long) -> io::Result<()> {
-        if code == 0 {
-            Ok(())
-        } else {
-            Err(io::Error::last_os_error())
+            let set = libc::SYS_sched_setattr;
+            Errno::result(libc::syscall(set, 0, &raw const attr, 0)).map(drop)
         }
     }
 }

@@ -6,8 +6,8 @@ mod common;
 use std::{collections::BTreeSet, time::Duration};
 
 use common::{
-    SOON, Way, any_address, connect, connect_options, listen, listen_options, outbox, pair,
-    receive, send,
+    SOON, Way, any_address, connect, connect_at, connect_options, listen, listen_options, outbox,
+    pair, receive, send,
 };
 use mq_proto::{LaneId, Outbox};
 use mq_transport::{Connector, Error, HandshakeKind, Link, Listener, Progress, Scheme};
@@ -350,14 +350,7 @@ async fn a_client_whose_address_changes_is_served_on(scheme: Scheme) {
     let mut listener = listen(scheme).await;
     let way = Way::to(&listener).await;
     let connector = Connector::new(connect_options()).unwrap();
-    let connecting = async {
-        let mut client = connector.connect(&way.address).await.unwrap();
-        send(&mut client, b"!").await;
-        client.handshake_complete().await.unwrap();
-        client
-    };
-    let (mut client, mut server) = tokio::join!(connecting, common::accept(&mut listener));
-    assert_eq!(receive(&mut server, 1).await, b"!");
+    let (mut client, mut server) = connect_at(&connector, &way.address, &mut listener).await;
     let mut ports = BTreeSet::new();
     for number in 0..20_u8 {
         send(&mut client, &[number; 3000]).await;

@@ -391,15 +391,9 @@ async fn connections_from_before_and_after_a_reload_are_reset_by_the_key_that_wa
     let client = client.unwrap();
     let mut links = Vec::new();
     for _ in 0..2 {
-        let connecting = async {
-            let mut link = client.connect(&way.address).await.unwrap();
-            send(&mut link, b"!").await;
-            link.handshake_complete().await.unwrap();
-            link
-        };
-        let (mut link, mut served) = tokio::join!(connecting, common::accept(&mut listener));
-        // Nobody resets a handshake that is under way, nor one that is not confirmed yet.
-        served.handshake_complete().await.unwrap();
+        let connecting = common::connect_at(&client, &way.address, &mut listener);
+        let (mut link, mut served) = connecting.await;
+        // Nobody resets a handshake that is not confirmed yet.
         for _ in 0..3 {
             send(&mut served, b"welcome").await;
             receive(&mut link, 7).await;

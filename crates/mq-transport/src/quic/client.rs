@@ -9,7 +9,7 @@ use std::{
 use quinn::{Endpoint, TokenMemoryCache, crypto::rustls::QuicClientConfig};
 
 use super::{
-    config::{endpoint_config, qlog, socket, transport_config},
+    config::{endpoint_config, no_initial_cipher_suite, qlog, socket, transport_config},
     runtime::PooledRuntime,
     session::WatchedClient,
 };
@@ -46,11 +46,7 @@ impl ClientEndpoints {
         options: &ConnectOptions,
         keep_alive: Option<Duration>,
     ) -> Result<quinn::Connecting, Error> {
-        let crypto = QuicClientConfig::try_from(tls).map_err(|error| Error::InvalidOption {
-            option: "cipher suites",
-            value: "without aes128-gcm".into(),
-            remedy: error.to_string(),
-        })?;
+        let crypto = QuicClientConfig::try_from(tls).map_err(no_initial_cipher_suite)?;
         let crypto = Arc::new(WatchedClient(Arc::new(crypto)));
         let mut config = quinn::ClientConfig::new(crypto);
         config.token_store(self.tokens.clone());

@@ -14,6 +14,7 @@ use std::{
 use quinn::{
     AckFrequencyConfig, AsyncUdpSocket, EndpointConfig, IdleTimeout, MtuDiscoveryConfig,
     QlogConfig, QlogStream, Runtime as _, TransportConfig, VarInt, congestion,
+    crypto::rustls::NoInitialCipherSuite,
 };
 
 use super::runtime::PooledRuntime;
@@ -45,6 +46,16 @@ pub(super) fn socket(socket: UdpSocket, quic: &QuicOptions) -> io::Result<Arc<dy
         disable_udp_gro(&socket)?;
     }
     Ok(wrapped)
+}
+
+/// The cipher suite of Initial packets (RFC 9001 §5.2) is not among those of the TLS that was asked for.
+#[expect(clippy::needless_pass_by_value, reason = "as `map_err` has it")]
+pub(super) fn no_initial_cipher_suite(error: NoInitialCipherSuite) -> Error {
+    Error::InvalidOption {
+        option: "cipher suites",
+        value: "without aes128-gcm".into(),
+        remedy: error.to_string(),
+    }
 }
 
 pub(super) fn transport_config(

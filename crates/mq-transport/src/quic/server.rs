@@ -20,7 +20,7 @@ use tokio::{
 };
 
 use super::{
-    config::{endpoint_config, qlog, socket, transport_config},
+    config::{endpoint_config, no_initial_cipher_suite, qlog, socket, transport_config},
     link::QuicLink,
     reset::ResetKey,
     runtime::{Leash, PooledRuntime, on_leash},
@@ -109,13 +109,8 @@ impl PreparedQuic {
     }
 }
 
-/// Fails if the Initial packets' cipher suite (RFC 9001 §5.2) is not among those of `tls`.
 fn crypto(tls: rustls::ServerConfig) -> Result<Arc<WatchedServer>, Error> {
-    let crypto = QuicServerConfig::try_from(tls).map_err(|error| Error::InvalidOption {
-        option: "cipher suites",
-        value: "without aes128-gcm".into(),
-        remedy: error.to_string(),
-    })?;
+    let crypto = QuicServerConfig::try_from(tls).map_err(no_initial_cipher_suite)?;
     Ok(Arc::new(WatchedServer(Arc::new(crypto))))
 }
 
@@ -253,10 +248,7 @@ impl Server {
         let mut config = (*current.config).clone();
         config.crypto = crypto;
         if !current.closed {
-            for shard in self.shards() {
-                let config = Some(config.clone());
-                shard.endpoint.set_server_config(config);
-            }
+            self.give(Some(&config));
         }
         current.config = Arc::new(config);
         current.tls = tls;
@@ -271,8 +263,13 @@ impl Server {
     pub(crate) fn close(&self) {
         let mut current = self.lock();
         current.closed = true;
+        self.give(None);
+    }
+
+    /// What new clients get from all endpoints; `None` is no answer.
+    fn give(&self, config: Option<&ServerConfig>) {
         for shard in self.shards() {
-            shard.endpoint.set_server_config(None);
+            shard.endpoint.set_server_config(config.cloned());
         }
     }
 
@@ -286,27 +283,25 @@ impl Server {
     fn renew(&self, number: usize) -> Option<quinn::Incoming> {
         // Nothing is installed meanwhile, nor is it closed.
         let current = self.lock();
+        if current.closed {
+            return None;
+        }
         let mut place = lock(&self.shards[number]);
         place.socket.retire();
         // Who has knocked is a connection before he is none who knocks. These are counted under the
         // endpoint's lock, under which it also receives: nothing comes after that.
         let used = Arc::strong_count(&place.knocking) > 1 || place.endpoint.open_connections() > 0;
-        let came = pin!(place.endpoint.accept()).poll(&mut Context::from_waker(Waker::noop()));
-        let came = match came {
-            Poll::Ready(came) => came,
-            Poll::Pending => None,
-        };
-        let successor = place.socket.successor();
-        let fresh = (!used && came.is_none() && !current.closed)
-            .then(|| Shard::new(&self.endpoints, successor, &current.config));
-        match fresh {
-            Some(Ok(fresh)) => *place = fresh,
-            Some(Err(error)) => {
-                tracing::debug!(%error, "no new QUIC endpoint");
-                place.socket.resume();
+        let came = at_once(place.endpoint.accept()).flatten();
+        if !used && came.is_none() {
+            match Shard::new(&self.endpoints, place.socket.successor(), &current.config) {
+                Ok(fresh) => {
+                    *place = fresh;
+                    return None;
+                }
+                Err(error) => tracing::debug!(%error, "no new QUIC endpoint"),
             }
-            None => place.socket.resume(),
         }
+        place.socket.resume();
         came
     }
 
@@ -338,13 +333,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// What a future has without waiting for it.
+fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(done) => Some(done),
+        Poll::Pending => None,
+    }
+}
+
 async fn idle(shards: Vec<Arc<Shard>>) {
     // Handshakes may begin at one while it waits for the next.
-    while shards.iter().any(|shard| {
-        let idle = pin!(shard.endpoint.wait_idle());
-        idle.poll(&mut Context::from_waker(Waker::noop()))
-            .is_pending()
-    }) {
+    while shards
+        .iter()
+        .any(|shard| at_once(shard.endpoint.wait_idle()).is_none())
+    {
         for shard in &shards {
             shard.endpoint.wait_idle().await;
         }

@@ -196,29 +196,31 @@ impl ShardSocket {
         let inboxes: Arc<[_]> = sockets.iter().map(|_| Mutex::default()).collect();
         let shards = u8::try_from(sockets.len()).unwrap_or(u8::MAX).max(1);
         let ids = Ids { key, shards };
-        let shard = |(shard, socket)| {
-            Arc::new(Self {
-                socket,
-                ids,
-                shard,
-                inboxes: inboxes.clone(),
-                retired: AtomicBool::new(false),
-                resting: Mutex::default(),
-            })
-        };
-        (0..shards).zip(sockets).map(shard).collect()
+        let shards = (0..shards).zip(sockets);
+        let shards = shards.map(|(shard, socket)| Self::new(socket, ids, shard, inboxes.clone()));
+        shards.collect()
+    }
+
+    fn new(
+        socket: Arc<dyn AsyncUdpSocket>,
+        ids: Ids,
+        shard: u8,
+        inboxes: Arc<[Mutex<Inbox>]>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            socket,
+            ids,
+            shard,
+            inboxes,
+            retired: AtomicBool::new(false),
+            resting: Mutex::default(),
+        })
     }
 
     /// The same socket for the next to read it.
     pub(super) fn successor(&self) -> Arc<Self> {
-        Arc::new(Self {
-            socket: self.socket.clone(),
-            ids: self.ids,
-            shard: self.shard,
-            inboxes: self.inboxes.clone(),
-            retired: AtomicBool::new(false),
-            resting: Mutex::default(),
-        })
+        let (socket, inboxes) = (self.socket.clone(), self.inboxes.clone());
+        Self::new(socket, self.ids, self.shard, inboxes)
     }
 
     /// From now on nothing is received by this one: what comes is for its successor.

@@ -112,9 +112,17 @@ pub async fn pair(scheme: Scheme) -> (Link, Link) {
 
 /// Connects and lets the client say `!`: a QUIC stream is not there before it carries something.
 pub async fn connect(connector: &Connector, listener: &mut Listener) -> (Link, Link) {
-    let address = listener.local_address();
+    connect_at(connector, &listener.local_address(), listener).await
+}
+
+/// The same where the listener is reached at another address than its own.
+pub async fn connect_at(
+    connector: &Connector,
+    address: &Address,
+    listener: &mut Listener,
+) -> (Link, Link) {
     let client = async {
-        let mut client = connector.connect(&address).await.unwrap();
+        let mut client = connector.connect(address).await.unwrap();
         send(&mut client, b"!").await;
         // The handshake may want both ends to be driven.
         client.handshake_complete().await.unwrap();
