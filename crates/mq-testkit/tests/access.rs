@@ -651,16 +651,23 @@ impl Authenticator for Patient {
 }
 
 /// One way, large against what a busy machine adds.
-const DELAY: Duration = Duration::from_millis(150);
+const DELAY: Duration = Duration::from_millis(250);
 
-/// Connects twice through a proxy that delays; what became of the second's early data, and how
-/// long its CONNACK took.
-async fn resume(guarded: &Guarded) -> (EarlyData, Duration) {
+/// A proxy that delays before the broker, and the URL of it: what is sent as early data comes there
+/// long before the end of its handshake.
+async fn delayed(guarded: &Guarded) -> (UdpProxy, String) {
     let at = guarded.broker.address(Scheme::Quic);
     let target = format!("{}:{}", at.host, at.port).parse().unwrap();
     let proxy = UdpProxy::start(target, DELAY).await.unwrap();
     let front = proxy.address();
     let url = Address::new(Scheme::Quic, front.ip().to_string(), front.port()).to_string();
+    (proxy, url)
+}
+
+/// Connects twice through a proxy that delays; what became of the second's early data, and how
+/// long its CONNACK took.
+async fn resume(guarded: &Guarded) -> (EarlyData, Duration) {
+    let (_proxy, url) = delayed(guarded).await;
     let connector = guarded.broker.connector(true);
     let ann = || {
         let client = Client::builder(&url).unwrap().connector(connector.clone());
@@ -707,7 +714,7 @@ async fn failures_in_early_data_make_the_others_wait_and_shut_nobody_out() {
     })
     .await;
     // What an attacker would do from the addresses of others.
-    let url = guarded.broker.address(Scheme::Quic).to_string();
+    let (_proxy, url) = delayed(&guarded).await;
     let connector = guarded.broker.connector(true);
     let client = |password: &'static str| {
         let client = Client::builder(&url).unwrap().connector(connector.clone());
