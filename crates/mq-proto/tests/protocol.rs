@@ -823,6 +823,21 @@ fn an_unknown_pubrel_is_answered_with_not_found() {
 }
 
 #[test]
+fn an_unknown_pubrec_is_released_unless_it_is_a_refusal() {
+    let mut pair = Pair::open(Version::V5);
+    let id = PacketId::new(9).unwrap();
+    let refusal = Ack::new(id, ReasonCode::UnspecifiedError);
+    inject(&mut pair, &Packet::PubRec(refusal));
+    assert!(sent(&mut pair.server.connection).is_empty());
+    inject(
+        &mut pair,
+        &Packet::PubRec(Ack::new(id, ReasonCode::Success)),
+    );
+    let answer = Packet::PubRel(Ack::new(id, ReasonCode::PacketIdentifierNotFound));
+    assert_eq!(sent(&mut pair.server.connection), [answer]);
+}
+
+#[test]
 fn the_message_expiry_interval_counts_down() {
     let mut pair = Pair::open(Version::V5);
     let mut message = delivery("x", QoS::AtMostOnce);

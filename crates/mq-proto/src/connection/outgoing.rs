@@ -236,8 +236,11 @@ impl Connection {
             Some(_) => true,
             None => false,
         };
-        if known && ack.reason.is_error() {
-            self.complete(now, id, ack.reason);
+        if ack.reason.is_error() {
+            // The end of the exchange, which is not released (§4.3.3).
+            if known {
+                self.complete(now, id, ack.reason);
+            }
             return Ok(());
         }
         let reason = if known {

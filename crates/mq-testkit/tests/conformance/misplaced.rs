@@ -145,6 +145,8 @@ async fn answers_to_what_was_not_sent_are_put_up_with(lab: Lab) {
         );
         wire.send(ack_with(PUBACK, 9, 0x80, &[])).await;
         wire.send(ack_with(PUBCOMP, 9, 0x92, &[])).await;
+        // A refusal is not released (§4.3.3).
+        wire.send(ack_with(PUBREC, 9, 0x80, &[])).await;
     }
     wire.alive().await;
 }
