@@ -15,18 +15,22 @@ use crate::{
 pub struct Decoder {
     version: Option<Version>,
     max_packet_size: u32,
+    /// Whether it is a server's.
+    server: bool,
 }
 
 impl Decoder {
     /// A decoder that refuses packets of more than `max_packet_size` bytes, fixed header included.
     ///
     /// With `version: None` the first packet must be CONNECT, which sets the version
-    /// `[MQTT-3.1.0-1]`: what a server wants. A client gives the version that it asked for.
+    /// `[MQTT-3.1.0-1]`, and none may be of a type that only servers send: what a server wants. A
+    /// client gives the version that it asked for.
     #[must_use]
     pub fn new(version: Option<Version>, max_packet_size: u32) -> Self {
         Self {
             version,
             max_packet_size,
+            server: version.is_none(),
         }
     }
 
@@ -114,7 +118,7 @@ impl Decoder {
         Ok(Packet::from(connect))
     }
 
-    /// What can be refused by the first byte alone is: type and flags.
+    /// What can be refused by the first byte alone is: type, flags and direction.
     fn check_first_byte(&self, first: u8) -> Result<PacketType, DecodeError> {
         let packet = PacketType::from_bits(first >> 4)
             .filter(|packet| *packet != PacketType::Auth || self.version >= Some(Version::V5))
@@ -138,6 +142,9 @@ impl Decoder {
         };
         if !valid {
             return Err(DecodeError::ReservedFlags { packet, flags });
+        }
+        if self.server && packet.is_from_server_only() {
+            return Err(DecodeError::FromServerOnly(packet));
         }
         Ok(packet)
     }

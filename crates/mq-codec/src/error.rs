@@ -150,6 +150,10 @@ pub enum DecodeError {
     /// The first packet of a connection is not CONNECT `[MQTT-3.1.0-1]`.
     #[error("the first packet is {0}, not CONNECT")]
     NotConnect(PacketType),
+    /// CONNACK, SUBACK, UNSUBACK or PINGRESP, which only a server sends (§2.1.2), to a server.
+    /// Known from its first byte, whatever the rest is.
+    #[error("{0} came, which only a server sends")]
+    FromServerOnly(PacketType),
 }
 
 impl DecodeError {
@@ -177,7 +181,8 @@ impl DecodeError {
             | Self::PropertyValue { .. }
             | Self::AuthenticationDataAlone(_)
             | Self::NoAuthenticationMethod
-            | Self::NotConnect(_) => ReasonCode::ProtocolError,
+            | Self::NotConnect(_)
+            | Self::FromServerOnly(_) => ReasonCode::ProtocolError,
             _ => ReasonCode::MalformedPacket,
         }
     }

@@ -109,6 +109,31 @@ fn the_first_packet_of_a_client_is_connect() {
 }
 
 #[test]
+fn a_server_gets_nothing_that_only_servers_send() {
+    for version in ["4D51 4973 6470 03", "4D51 5454 04", "4D51 5454 05"] {
+        for (first, packet) in [
+            ("20", PacketType::ConnAck),
+            ("90", PacketType::SubAck),
+            ("B0", PacketType::UnsubAck),
+            ("D0", PacketType::PingResp),
+        ] {
+            let mut decoder = Decoder::new(None, LIMIT);
+            let name = version.replace(' ', "").len() / 2 - 1;
+            let properties = if version.ends_with('5') { "00" } else { "" };
+            let body = format!("{name:04X} {version} 02 003C {properties} 0001 61");
+            let length = hex(&body).len();
+            let mut bytes = hex(&format!("10 {length:02X} {body} {first}"));
+            assert!(decoder.decode(&mut bytes).unwrap().is_some());
+            // No more of it is waited for.
+            let error = decoder.decode(&mut bytes).unwrap_err();
+            assert_eq!(error, E::FromServerOnly(packet));
+            assert_eq!(error.reason_code(), PROTOCOL);
+        }
+    }
+    taken(V5, "20 03 00 00 00");
+}
+
+#[test]
 fn reserved_flags_are_refused() {
     for (bytes, packet, flags) in [
         ("11 00", PacketType::Connect, 1),

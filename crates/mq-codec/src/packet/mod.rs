@@ -75,6 +75,14 @@ impl PacketType {
         })
     }
 
+    /// Whether no client sends it (§2.1.2).
+    pub(crate) fn is_from_server_only(self) -> bool {
+        matches!(
+            self,
+            Self::ConnAck | Self::SubAck | Self::UnsubAck | Self::PingResp
+        )
+    }
+
     /// The first byte of a packet that is not PUBLISH.
     fn first_byte(self) -> u8 {
         let flags = match self {
