@@ -684,8 +684,8 @@ fn refusal(settings: &Settings, connect: &Connect) -> Option<ReasonCode> {
     let protocol = &settings.protocol;
     let maximum_qos: QoS = protocol.maximum_qos;
     let not_valid = match version {
-        // "Between 1 and 23 characters": MQTT 3.1 has longer ones rejected, too.
-        Version::V3_1 => !(1..=23).contains(&client_id.chars().count()),
+        // No more than 23 characters, says MQTT 3.1; brokers never held its clients to that.
+        Version::V3_1 => client_id.is_empty(),
         // `[MQTT-3.1.3-8]`: who brings no identifier cannot ask for a kept session.
         Version::V3_1_1 => client_id.is_empty() && !*clean_start,
         Version::V5 => false,
