@@ -353,6 +353,8 @@ pub struct LimitsConfig {
     /// The longest keep-alive, in seconds: 5.0 clients that want a longer one or none get this. 0
     /// is no limit.
     pub max_keep_alive_s: Option<u16>,
+    /// Whether strings may have control characters and Unicode noncharacters. Default no.
+    pub allow_control_characters: bool,
     /// Messages that wait for one session.
     pub mailbox_messages: Option<usize>,
     /// Payload bytes that wait for one session.
@@ -453,6 +455,7 @@ impl Config {
             protocol.maximum_qos = QoS::from_bits(qos)
                 .ok_or_else(|| wrong(format!("limits.maximum_qos: {qos} is not 0, 1 or 2")))?;
         }
+        protocol.allow_control_characters = limits.allow_control_characters;
         protocol.max_keep_alive = limits.max_keep_alive_s.filter(|seconds| *seconds > 0);
         set(&mut settings.max_connections, limits.max_connections);
         set(&mut settings.max_handshakes, limits.max_handshakes);
@@ -544,7 +547,7 @@ mod tests {
     fn values_reach_the_settings() {
         let settings = read(
             "listen = [\"tcp://127.0.0.1:1\"]\n[tls]\nearly_data = \"off\"\n\
-             ticket_file = \"t\"\n[ws]\nallowed_origins = [\"https://a\"]\n[admin]\nsocket = \"s\"\n[limits]\nmax_packet_size = 77\nmaximum_qos = 1\nsession_expiry_s = 5\n\
+             ticket_file = \"t\"\n[ws]\nallowed_origins = [\"https://a\"]\n[admin]\nsocket = \"s\"\n[limits]\nmax_packet_size = 77\nmaximum_qos = 1\nallow_control_characters = true\nsession_expiry_s = 5\n\
              memory = 9\npublish_bytes_per_s = 8\nreader_timeout_s = 0\nconnections_per_address = 7\n",
         )
         .unwrap();
@@ -555,6 +558,7 @@ mod tests {
         assert_eq!(settings.admin.socket, Some("s".into()));
         assert_eq!(settings.protocol.max_packet_size.get(), 77);
         assert_eq!(settings.protocol.maximum_qos, QoS::AtLeastOnce);
+        assert!(settings.protocol.allow_control_characters);
         assert_eq!(settings.max_session_expiry, Some(Duration::from_secs(5)));
         assert_eq!(settings.quotas.memory, 9);
         assert_eq!(settings.publish_rate.bytes, Some(8));

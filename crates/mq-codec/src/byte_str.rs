@@ -19,6 +19,9 @@ pub(crate) const SLACK: usize = IN_PLACE;
 
 /// An MQTT string: UTF-8, at most 65,535 bytes, no U+0000 (§1.5.4).
 ///
+/// Control characters and noncharacters are allowed here; a [`Decoder`](crate::Decoder) can
+/// [refuse](crate::Decoder::refuse_disallowed_characters) them.
+///
 /// A string of up to 31 bytes is kept in place: decoding, cloning and dropping it touches no
 /// reference count, which for a small PUBLISH is half of the cost. Cloning a longer one shares its
 /// bytes; decoded, it keeps the whole read buffer that it came from alive, and
@@ -44,6 +47,10 @@ pub enum StringError {
     /// Contains U+0000.
     #[error("contains the null character, which MQTT forbids in strings")]
     Nul,
+    /// Contains a control character or a Unicode noncharacter, the Disallowed Unicode code points
+    /// of §1.5.4, where these are refused.
+    #[error("contains a control character or a noncharacter, which MQTT advises against")]
+    Disallowed,
 }
 
 impl ByteStr {
@@ -66,7 +73,7 @@ impl ByteStr {
     /// [`StringError`], if they are not an MQTT string.
     pub fn from_bytes(bytes: Bytes) -> Result<Self, StringError> {
         check_length(&bytes)?;
-        check_text(&bytes)?;
+        check_text(&bytes, Characters::All)?;
         Ok(Self::from_checked(bytes))
     }
 
@@ -76,7 +83,7 @@ impl ByteStr {
 
     /// A string of `text`, which was checked, where it is and with it what it belongs to.
     pub(crate) fn shared(text: Bytes) -> Self {
-        debug_assert_eq!(check_text(&text), Ok(()));
+        debug_assert_eq!(check_text(&text, Characters::All), Ok(()));
         Self(Repr::Shared(text))
     }
 
@@ -150,13 +157,36 @@ fn check_length(bytes: &Bytes) -> Result<(), StringError> {
     Ok(())
 }
 
+/// What a string may consist of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Characters {
+    /// All but U+0000.
+    All,
+    /// None of the Disallowed Unicode code points (§1.5.4) either.
+    Allowed,
+}
+
 /// Whether bytes that a length prefix bounds are an MQTT string.
-pub(crate) fn check_text(bytes: &[u8]) -> Result<(), StringError> {
-    core::str::from_utf8(bytes).map_err(|_| StringError::NotUtf8)?;
+pub(crate) fn check_text(bytes: &[u8], characters: Characters) -> Result<(), StringError> {
+    // Most are of these, and no byte decides alone, so that many are looked at at once.
+    let plain = |plain, byte: &u8| plain & matches!(byte, b' '..=b'~');
+    if bytes.iter().fold(true, plain) {
+        return Ok(());
+    }
+    let text = core::str::from_utf8(bytes).map_err(|_| StringError::NotUtf8)?;
     if bytes.contains(&0) {
         return Err(StringError::Nul);
     }
+    if characters == Characters::Allowed && text.chars().any(is_disallowed) {
+        return Err(StringError::Disallowed);
+    }
     Ok(())
+}
+
+/// Whether it is a control character or one of Unicode's 66 noncharacters.
+fn is_disallowed(character: char) -> bool {
+    let code = u32::from(character);
+    character.is_control() || code & 0xFFFE == 0xFFFE || matches!(code, 0xFDD0..=0xFDEF)
 }
 
 impl Default for ByteStr {

@@ -4,6 +4,7 @@ use bytes::BytesMut;
 
 use crate::{
     Connect, DecodeError, Packet, PacketType, Publish, Version,
+    byte_str::Characters,
     wire::{Reader, padded_varint, varint},
 };
 
@@ -17,6 +18,7 @@ pub struct Decoder {
     max_packet_size: u32,
     /// Whether it is a server's.
     server: bool,
+    characters: Characters,
 }
 
 impl Decoder {
@@ -31,7 +33,15 @@ impl Decoder {
             version,
             max_packet_size,
             server: version.is_none(),
+            characters: Characters::All,
         }
+    }
+
+    /// Refuses strings with the Disallowed Unicode code points, control characters and
+    /// noncharacters, from now on: a receiver may, and a client that does would be disconnected
+    /// by whoever publishes some to it (§1.5.4, §5.4.9).
+    pub fn refuse_disallowed_characters(&mut self) {
+        self.characters = Characters::Allowed;
     }
 
     /// The version, once it is known; also where the rest of the CONNECT that named it was refused.
@@ -87,7 +97,7 @@ impl Decoder {
         if buffer.len() < size {
             return Ok(None);
         }
-        let reader = Reader::new(packet_type, buffer, header, size);
+        let reader = Reader::new(packet_type, self.characters, buffer, header, size);
         let Some(version) = self.version else {
             return self.first_connect(reader, flags, minimal).map(Some);
         };

@@ -2,7 +2,10 @@
 
 use core::{fmt, ops::Deref};
 
-use crate::{ByteStr, StringError, Version, byte_str::check_text};
+use crate::{
+    ByteStr, StringError, Version,
+    byte_str::{Characters, check_text},
+};
 
 /// A topic name: what a message is published to. At least one character, no wildcard (§4.7).
 ///
@@ -79,11 +82,11 @@ impl TopicName {
 
     /// Checks a name from the wire. The empty one is allowed: a topic alias may stand in for it.
     #[inline]
-    pub(crate) fn check_received(text: &[u8]) -> Result<(), TopicError> {
+    pub(crate) fn check_received(text: &[u8], characters: Characters) -> Result<(), TopicError> {
         if is_plain_ascii(text) {
             return Ok(());
         }
-        check_text(text)?;
+        check_text(text, characters)?;
         if text.iter().any(|b| matches!(b, b'+' | b'#')) {
             return Err(TopicError::Wildcard);
         }
@@ -121,14 +124,15 @@ impl TopicName {
     }
 }
 
-/// Whether the bytes are ASCII without U+0000, `+` and `#`: every topic name in practice.
+/// Whether the bytes are printable ASCII without `+` and `#`: every topic name in practice.
 ///
 /// Looks at eight bytes at a time, the last eight perhaps for the second time; the general checks
 /// cost several times as much for a name of usual length.
 #[inline]
 fn is_plain_ascii(bytes: &[u8]) -> bool {
     let Some(last) = bytes.last_chunk::<8>() else {
-        return bytes.iter().all(|b| !matches!(b, 0 | b'+' | b'#' | 0x80..));
+        let plain = |byte: &u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'+' | b'#');
+        return bytes.iter().all(plain);
     };
     let (words, _) = bytes.as_chunks::<8>();
     let odd = words
@@ -137,17 +141,18 @@ fn is_plain_ascii(bytes: &[u8]) -> bool {
     odd == 0
 }
 
-/// Not 0 if one of the bytes is 0, `+`, `#` or above 0x7F.
+/// Not 0 if one of the bytes is `+`, `#`, below 0x20 or above 0x7E.
 #[inline]
 fn odd_bytes(word: [u8; 8]) -> u64 {
     const ONES: u64 = u64::from_ne_bytes([0x01; 8]);
     const HIGH_BITS: u64 = u64::from_ne_bytes([0x80; 8]);
-    // The highest bit of the lowest zero byte, and perhaps of others above it.
-    let zeros = |word: u64| word.wrapping_sub(ONES) & !word & HIGH_BITS;
+    // The highest bit of the lowest byte below `bound`, and perhaps of others above it.
+    let below = |word: u64, bound: u64| word.wrapping_sub(ONES * bound) & !word & HIGH_BITS;
     let word = u64::from_ne_bytes(word);
     // `#` is `+` without bit 3, so with that bit set both are `+`.
     let wildcards = (word | ONES << 3) ^ u64::from_ne_bytes([b'+'; 8]);
-    (word & HIGH_BITS) | zeros(word) | zeros(wildcards)
+    let deletes = word ^ (ONES * 0x7F);
+    (word & HIGH_BITS) | below(word, 0x20) | below(wildcards, 1) | below(deletes, 1)
 }
 
 impl TopicFilter {
@@ -402,13 +407,17 @@ mod tests {
                     assert!(is_plain_ascii(&name));
                     name[place] = odd;
                     assert!(!is_plain_ascii(&name), "{name:?}");
-                    assert!(TopicName::check_received(&name).is_err());
+                    assert!(TopicName::check_received(&name, Characters::All).is_err());
                 }
             }
         }
         for byte in 1..0x80 {
             let plain = is_plain_ascii(&[byte; 9]);
-            assert_eq!(plain, !matches!(byte, b'+' | b'#'), "{byte:#x}");
+            let expected = matches!(byte, b' '..=b'~') && !matches!(byte, b'+' | b'#');
+            assert_eq!(plain, expected, "{byte:#x}");
+            // Else it is not plain and perhaps allowed all the same.
+            let allowed = TopicName::check_received(&[byte; 9], Characters::Allowed);
+            assert_eq!(allowed.is_ok(), plain, "{byte:#x}");
         }
     }
 
@@ -418,7 +427,7 @@ mod tests {
         assert_eq!(TopicName::new("#"), Err(TopicError::Wildcard));
         assert_eq!(TopicName::new(""), Err(TopicError::Empty));
         assert_eq!(
-            TopicName::check_received(b"a\xff"),
+            TopicName::check_received(b"a\xff", Characters::All),
             Err(TopicError::String(StringError::NotUtf8))
         );
     }

@@ -4,7 +4,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use crate::{
     ByteStr, DecodeError, EncodeError, PacketId, PacketType, StringError, TopicName,
-    byte_str::check_text,
+    byte_str::{Characters, check_text},
 };
 
 /// The largest remaining length, and the largest variable byte integer: four bytes (§1.5.5).
@@ -18,6 +18,8 @@ pub const MAX_REMAINING_LENGTH: u32 = 268_435_455;
 #[derive(Debug)]
 pub(crate) struct Reader<'a> {
     pub(crate) packet: PacketType,
+    /// What strings may consist of.
+    characters: Characters,
     buffer: &'a mut BytesMut,
     /// Where the next field begins.
     at: usize,
@@ -36,6 +38,7 @@ impl<'a> Reader<'a> {
     #[inline]
     pub(crate) fn new(
         packet: PacketType,
+        characters: Characters,
         buffer: &'a mut BytesMut,
         at: usize,
         size: usize,
@@ -43,6 +46,7 @@ impl<'a> Reader<'a> {
         debug_assert!(at <= size && size <= buffer.len());
         Self {
             packet,
+            characters,
             buffer,
             at,
             end: size,
@@ -101,13 +105,15 @@ impl<'a> Reader<'a> {
     #[inline]
     pub(crate) fn topic(&mut self) -> Result<TopicName, DecodeError> {
         let length = self.u16()?.into();
-        TopicName::check_received(self.peek(length)?).map_err(DecodeError::TopicName)?;
+        TopicName::check_received(self.peek(length)?, self.characters)
+            .map_err(DecodeError::TopicName)?;
         Ok(TopicName::from_checked(self.text(length)))
     }
 
     pub(crate) fn string(&mut self) -> Result<ByteStr, DecodeError> {
         let length = self.u16()?.into();
-        check_text(self.peek(length)?).map_err(|error| self.string_error(error))?;
+        check_text(self.peek(length)?, self.characters)
+            .map_err(|error| self.string_error(error))?;
         Ok(self.text(length))
     }
 

@@ -1,5 +1,7 @@
 //! Bytes that the specifications forbid, what they are refused with, and the reason code for it.
 
+use std::fmt::Write as _;
+
 use bytes::BytesMut;
 use mq_codec::{
     DecodeError, Decoder, PacketType, ReasonCode, StringError, TopicError, Version,
@@ -283,6 +285,51 @@ fn strings_are_utf_8_without_the_null_character() {
     }
     let surrogate = E::TopicName(TopicError::String(StringError::NotUtf8));
     refused(V3_1_1, "30 05 0003 EDA080", &surrogate, MALFORMED);
+}
+
+/// The Disallowed Unicode code points of §1.5.4, and what stands next to them.
+#[test]
+fn control_characters_and_noncharacters_are_refused_on_request() {
+    let planes = (0..=0x10).flat_map(|plane| [plane << 16 | 0xFFFE, plane << 16 | 0xFFFF]);
+    let disallowed: Vec<u32> = (0x01..=0x1F)
+        .chain(0x7F..=0x9F)
+        .chain(0xFDD0..=0xFDEF)
+        .chain(planes)
+        .collect();
+    let neighbours = disallowed.iter().flat_map(|code| [code - 1, code + 1]);
+    let others = neighbours.filter(|code| *code > 0 && !disallowed.contains(code));
+    for code in disallowed.iter().copied().chain(others) {
+        let Some(character) = char::from_u32(code) else {
+            continue;
+        };
+        let mut encoded = [0; 4];
+        let encoded = character.encode_utf8(&mut encoded).bytes();
+        let mut text = "616263".to_owned();
+        encoded.for_each(|byte| write!(text, "{byte:02X}").unwrap());
+        let size = text.len() / 2;
+        let topic = format!("30 {:02X} 00{size:02X} {text} 00", size + 3);
+        let content_type = format!(
+            "30 {:02X} 0001 74 {:02X} 03 00{size:02X} {text}",
+            size + 7,
+            size + 3
+        );
+        let in_topic = E::TopicName(TopicError::String(StringError::Disallowed));
+        let packet = PacketType::Publish;
+        let error = StringError::Disallowed;
+        let in_property = E::String { packet, error };
+        for (bytes, error) in [(topic, in_topic), (content_type, in_property)] {
+            taken(V5, &bytes);
+            let mut decoder = Decoder::new(Some(V5), LIMIT);
+            decoder.refuse_disallowed_characters();
+            let expected = disallowed.contains(&code).then_some(error);
+            assert_eq!(
+                decoder.decode(&mut hex(&bytes)).err(),
+                expected,
+                "{code:#x}"
+            );
+            assert!(expected.is_none_or(|error| error.reason_code() == MALFORMED));
+        }
+    }
 }
 
 #[test]

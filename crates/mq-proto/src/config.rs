@@ -77,6 +77,10 @@ pub struct ServerConfig {
     /// Whether clients may publish retained messages; one that does all the same is disconnected
     /// `[MQTT-3.2.2-14]`. Default yes.
     pub retain_available: bool,
+    /// Whether clients may use control characters and Unicode noncharacters in strings; one that
+    /// does all the same sends a malformed packet (§1.5.4). Default no: clients that refuse them
+    /// would be disconnected by whoever publishes some to them (§5.4.9).
+    pub allow_control_characters: bool,
     /// Replaces the client's keep-alive where that is longer or 0 (5.0, §3.2.2.3.14); seconds.
     /// Default none.
     pub max_keep_alive: Option<u16>,
@@ -93,6 +97,7 @@ impl Default for ServerConfig {
             use_topic_aliases: true,
             maximum_qos: QoS::ExactlyOnce,
             retain_available: true,
+            allow_control_characters: false,
             max_keep_alive: None,
         }
     }

@@ -838,6 +838,22 @@ fn an_unknown_pubrec_is_released_unless_it_is_a_refusal() {
 }
 
 #[test]
+fn control_characters_come_in_where_they_are_allowed() {
+    for allowed in [false, true] {
+        let config = ServerConfig {
+            allow_control_characters: allowed,
+            ..ServerConfig::default()
+        };
+        let ack = ConnAck::new(ReasonCode::Success);
+        let mut pair = Pair::open_with(client(Version::V5), config, ack);
+        let publish = Publish::new(TopicName::new("a\tb").unwrap(), "x");
+        inject(&mut pair, &publish.into());
+        assert_eq!(pair.server.connection.is_open(), allowed);
+        assert_eq!(pair.server.received.len(), usize::from(allowed));
+    }
+}
+
+#[test]
 fn the_message_expiry_interval_counts_down() {
     let mut pair = Pair::open(Version::V5);
     let mut message = delivery("x", QoS::AtMostOnce);

@@ -152,9 +152,13 @@ impl Connection {
     /// [`accept`](Self::accept).
     #[must_use]
     pub fn server(now: Instant, config: ServerConfig) -> Self {
+        let mut decoder = Decoder::new(None, config.max_packet_size.get());
+        if !config.allow_control_characters {
+            decoder.refuse_disallowed_characters();
+        }
         Self {
             role: Role::Server,
-            decoder: Decoder::new(None, config.max_packet_size.get()),
+            decoder,
             handshake_deadline: Some(now + config.connect_timeout),
             acks: AckQueue::new(config.receive_maximum),
             window: SendWindow::new(config.max_inflight),

@@ -17,6 +17,7 @@ cases! {
     the_null_character_is_refused: ALL, ["1.5.3-2", "4.7.3-2"], ["1.5.4-2", "4.7.3-2"];
     ill_formed_strings_of_properties_are_refused: ONLY_5, [],
         ["1.5.4-1", "1.5.7-1", "3.3.2-13", "3.3.2-19"];
+    control_characters_and_noncharacters_are_refused: ALL, [], [];
     a_byte_order_mark_is_an_ordinary_character: ALL, ["1.5.3-3"], ["1.5.4-3"];
     every_plane_of_unicode_is_taken: ALL, [], [];
     the_longest_topic_is_taken: ALL, ["4.7.3-3"], ["4.7.3-3"];
@@ -114,6 +115,51 @@ async fn ill_formed_strings_of_properties_are_refused(lab: Lab) {
     }
     let hello = lab.hello("bad").property(property::pair("name", [0xFF]));
     lab.not_let_in(hello.bytes(), &[0x81]).await;
+}
+
+/// The Disallowed Unicode code points of §1.5.4. To refuse them is the server's choice: this one does.
+async fn control_characters_and_noncharacters_are_refused(lab: Lab) {
+    if !lab.is_own() {
+        return;
+    }
+    let version = lab.version;
+    for bad in [
+        "\u{1}",
+        "\n",
+        "\u{1F}",
+        "\u{7F}",
+        "\u{9F}",
+        "\u{FDD0}",
+        "\u{10FFFF}",
+    ] {
+        let bad = format!("a{bad}b");
+        let publish = Publish::new(version, &bad, "x").qos(1, 1);
+        lab.refuses(publish.bytes(), &[0x81]).await;
+        lab.refuses(subscribe(version, 1, &[(&bad, 0)]), &[0x81])
+            .await;
+        lab.refuses(unsubscribe(version, 1, &[&bad]), &[0x81]).await;
+        let mut hello = lab.hello("bad");
+        hello.client_id.extend_from_slice(bad.as_bytes());
+        lab.not_let_in(hello.bytes(), &[0x81]).await;
+        let mut will = Will::new("t", "x");
+        will.topic = bad.as_bytes().to_vec();
+        lab.not_let_in(lab.hello("bad").will(will).bytes(), &[0x81])
+            .await;
+        let mut hello = lab.hello("bad");
+        hello.user_name = Some(bad.as_bytes().to_vec());
+        lab.not_let_in(hello.bytes(), &[0x81]).await;
+        if version == V5 {
+            let named = property::pair("name", &bad);
+            let publish = Publish::new(V5, lab.topic("t"), "x").property(named);
+            lab.refuses(publish.bytes(), &[0x81]).await;
+        }
+    }
+    // Payloads are no text.
+    let topic = lab.topic("t");
+    let mut wire = lab.client("c").await;
+    wire.subscribe(&topic, 0).await;
+    wire.publish(&topic, "a\n\0\u{FFFF}", 1).await;
+    wire.payload("a\n\0\u{FFFF}").await;
 }
 
 /// It is neither dropped nor taken for a mark: a topic with it is another topic.
