@@ -30,8 +30,8 @@ async fn ten_thousand_bad_peers_slow_nobody_and_leave_nothing() {
     let broker = TestBroker::start_with(|settings| {
         // Short, for silent peers to be thrown out while the test runs; yet longer than a good
         // client's handshake takes where other programs take the CPU.
-        settings.handshake_timeout = Duration::from_secs(2);
-        settings.protocol.connect_timeout = Duration::from_secs(2);
+        settings.handshake_timeout = Duration::from_secs(4);
+        settings.protocol.connect_timeout = Duration::from_secs(4);
         // Full before memory is read, so that a bounded store does not look like a leak.
         settings.listen.ticket_store = TicketStore::new(200);
     })
