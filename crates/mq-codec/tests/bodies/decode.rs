@@ -1,7 +1,7 @@
 //! The body of the fuzz target `decode`, which the tests of this crate run as well.
 
 use bytes::BytesMut;
-use mq_codec::{DecodeError, Decoder, Packet, Version};
+use mq_codec::{DecodeError, Decoder, Packet, StringError, TopicError, Version};
 
 /// Decodes any bytes: the first says the version and the size limit, the second how many of the
 /// others arrive at a time.
@@ -30,10 +30,31 @@ pub(crate) fn in_chunks(
     wire: &[u8],
     chunk: usize,
 ) -> (Vec<Packet>, Option<DecodeError>) {
-    let whole = decode_all(version, limit, [wire]);
-    let cut = decode_all(version, limit, wire.chunks(chunk));
+    let decoder = Decoder::new(version, limit);
+    let whole = decode_all(decoder.clone(), limit, [wire]);
+    let cut = decode_all(decoder.clone(), limit, wire.chunks(chunk));
     assert_eq!(cut, whole, "in chunks of {chunk}");
+    let mut strict = decoder;
+    strict.refuse_disallowed_characters();
+    check_strict(&decode_all(strict, limit, [wire]), &whole);
     whole
+}
+
+/// Who refuses some characters decodes the same as who does not, up to the first of these.
+fn check_strict(
+    (packets, error): &(Vec<Packet>, Option<DecodeError>),
+    (all, error_of_all): &(Vec<Packet>, Option<DecodeError>),
+) {
+    match error {
+        Some(
+            DecodeError::String {
+                error: StringError::Disallowed,
+                ..
+            }
+            | DecodeError::TopicName(TopicError::String(StringError::Disallowed)),
+        ) => assert!(all.starts_with(packets)),
+        _ => assert_eq!((packets, error), (all, error_of_all)),
+    }
 }
 
 /// Decodes what arrives chunk by chunk, up to the first error.
@@ -42,11 +63,10 @@ pub(crate) fn in_chunks(
 /// grows to the size limit: a packet that would is refused by its fixed header, of at most five
 /// bytes.
 fn decode_all<'a>(
-    version: Option<Version>,
+    mut decoder: Decoder,
     limit: u32,
     chunks: impl IntoIterator<Item = &'a [u8]>,
 ) -> (Vec<Packet>, Option<DecodeError>) {
-    let mut decoder = Decoder::new(version, limit);
     let (mut buffer, mut packets) = (BytesMut::new(), Vec::new());
     for chunk in chunks {
         buffer.extend_from_slice(chunk);

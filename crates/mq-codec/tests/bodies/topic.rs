@@ -47,12 +47,26 @@ fn topic_on_the_wire(bytes: &[u8]) -> Option<TopicName> {
     assert_eq!(encoded, Ok(()));
     let at = wire.len() - bytes.len();
     wire[at..].copy_from_slice(bytes);
+    let mut strict = Decoder::new(Some(Version::V3_1_1), u32::MAX);
+    strict.refuse_disallowed_characters();
+    let allowed = topic
+        .as_ref()
+        .is_some_and(|topic| !topic.chars().any(is_disallowed));
+    let taken = strict.decode(&mut wire.clone());
+    assert_eq!(taken.is_ok(), allowed, "{bytes:02x?}");
     match Decoder::new(Some(Version::V3_1_1), u32::MAX).decode(&mut wire) {
         Ok(Some(Packet::Publish(publish))) => assert_eq!(Some(&publish.topic), topic.as_ref()),
         Err(DecodeError::TopicName(_)) => assert_eq!(topic, None),
         other => panic!("{bytes:02x?}: {other:?}"),
     }
     topic
+}
+
+/// The Disallowed Unicode code points (§1.5.4).
+fn is_disallowed(character: char) -> bool {
+    let in_plane = u32::from(character) % 0x1_0000;
+    matches!(character, '\u{1}'..='\u{1F}' | '\u{7F}'..='\u{9F}' | '\u{FDD0}'..='\u{FDEF}')
+        || matches!(in_plane, 0xFFFE | 0xFFFF)
 }
 
 /// The share name, if there is one, and the filter without it (§4.8.2).
