@@ -6,7 +6,7 @@ use mq_codec::{Auth, AuthProperties, ConnAck, Connect, ReasonCode};
 use mq_proto::LaneId;
 use tracing::debug;
 
-use super::{Conn, refusal};
+use super::{Conn, enter::refusal};
 use crate::auth::{LogIn, Principal, Refusal, Step, Tried};
 use crate::clock;
 
