@@ -89,11 +89,12 @@ async fn packets_that_only_servers_send_are_refused(lab: Lab) {
     for bytes in packets {
         lab.refuses(bytes, &[0x82]).await;
     }
-    // What they are is known before what is wrong with them.
     for first in [0x20, 0x90, 0xB0, 0xD0] {
         lab.refuses(packet(first, [0xFF]), &[0x81, 0x82]).await;
-        lab.refuses([first, 0xFF, 0xFF, 0xFF, 0x7F], &[0x81, 0x82, 0x95])
-            .await;
+        if lab.is_own() {
+            // The first byte is enough.
+            lab.refuses([first], &[0x82]).await;
+        }
     }
 }
 
