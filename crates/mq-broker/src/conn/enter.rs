@@ -23,7 +23,7 @@ pub(super) fn refusal(settings: &Settings, connect: &Connect) -> Option<ReasonCo
     let protocol = &settings.protocol;
     let maximum_qos: QoS = protocol.maximum_qos;
     let not_valid = match version {
-        // No more than 23 characters, says MQTT 3.1; brokers never held its clients to that.
+        // No more than 23 characters, says MQTT 3.1; mosquitto does not hold clients to that.
         Version::V3_1 => client_id.is_empty(),
         // `[MQTT-3.1.3-8]`: who brings no identifier cannot ask for a kept session.
         Version::V3_1_1 => client_id.is_empty() && !*clean_start,
