@@ -231,7 +231,8 @@ impl Server {
         let _turn_at_shard = shard.answering.lock().await;
         let _turn = self.answering.acquire().await;
         let (connecting, leash) = on_leash(|| incoming.accept_with(config));
-        if shard.endpoint.open_connections() >= CROWD {
+        // To count them takes the lock again.
+        if !shard.crowded.initialized() && shard.endpoint.open_connections() >= CROWD {
             let _ = shard.crowded.set(());
         }
         Ok((connecting?, leash))
