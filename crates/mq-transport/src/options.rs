@@ -238,6 +238,11 @@ impl ListenOptions {
         crate::tls::server_config(crate::Scheme::Tls, self).map(drop)
     }
 
+    /// What a listener of `scheme`, which is encrypted, cannot do without.
+    pub(crate) fn identity_for(&self, scheme: crate::Scheme) -> Result<&ServerIdentity, Error> {
+        self.identity.as_ref().ok_or(Error::NoIdentity { scheme })
+    }
+
     /// SHA-256 of what the tickets of a listener rest on: a ticket that is kept beyond the listener
     /// is good for another only where this is the same.
     ///

@@ -138,12 +138,9 @@ impl Server {
         config.transport_config(Arc::new(transport));
 
         let mut endpoints = endpoint_config(&options.quic)?;
-        let reset = options.identity.as_ref().map(ResetKey::of);
-        let key = reset.as_ref().map(ResetKey::connection_ids);
-        if let Some(reset) = reset {
-            endpoints.reset_key(Arc::new(reset));
-        }
-        let sockets = ShardSocket::each(sockets, key.unwrap_or_else(rand::random));
+        let reset = ResetKey::of(options.identity_for(Scheme::Quic)?);
+        let sockets = ShardSocket::each(sockets, reset.connection_ids());
+        endpoints.reset_key(Arc::new(reset));
         let shards = sockets.into_iter();
         let shards = shards.map(|socket| Shard::new(&endpoints, socket, &config).map(Mutex::new));
         Ok(Self {

@@ -85,10 +85,7 @@ pub(crate) struct ServerTls {
 
 /// A server's configuration for TLS, alone or under WebSocket, or for QUIC.
 pub(crate) fn server_config(scheme: Scheme, options: &ListenOptions) -> Result<ServerTls, Error> {
-    let identity = options
-        .identity
-        .as_ref()
-        .ok_or(Error::NoIdentity { scheme })?;
+    let identity = options.identity_for(scheme)?;
     let provider = options.crypto.provider()?;
     let versions = match scheme {
         Scheme::Quic => vec![&rustls::version::TLS13],
