@@ -3,7 +3,7 @@
 use std::{
     io,
     net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -17,6 +17,7 @@ use crate::{
     quic::{ClientEndpoints, QuicLink},
     registry,
     socket::{connect_tcp, connect_udp, resolve},
+    sync::lock,
     tcp::TcpLink,
     tls::{ClientConfigs, TlsLink, check_alpn},
     ws::{Stream, WsLink},
@@ -255,8 +256,7 @@ impl Connector {
     }
 
     fn configs(&self) -> Result<Arc<ClientConfigs>, Error> {
-        let configs = self.shared.configs.lock();
-        let mut configs = configs.unwrap_or_else(PoisonError::into_inner);
+        let mut configs = lock(&self.shared.configs);
         if let Some(made) = &*configs {
             return Ok(made.clone());
         }

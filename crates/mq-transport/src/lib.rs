@@ -82,6 +82,7 @@ mod quic;
 mod registry;
 mod reload;
 mod socket;
+mod sync;
 mod tcp;
 mod tcp_info;
 mod ticket;

@@ -4,7 +4,7 @@ use std::{
     collections::{HashMap, VecDeque},
     future::Future as _,
     pin::Pin,
-    sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, LazyLock, Mutex, MutexGuard},
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -18,7 +18,7 @@ use tokio::{
 
 use crate::{
     Address, EarlyData, Error, HandshakeKind, LinkInfo, LinkStats, Progress, Scheme,
-    socket::listen_error,
+    socket::listen_error, sync::lock,
 };
 
 /// Bytes under way in one direction; then the writer waits.
@@ -52,7 +52,7 @@ struct State {
 
 impl Pipe {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 
@@ -215,7 +215,7 @@ static LISTENERS: LazyLock<Mutex<HashMap<String, mpsc::Sender<MemLink>>>> =
     LazyLock::new(Mutex::default);
 
 fn listeners() -> MutexGuard<'static, HashMap<String, mpsc::Sender<MemLink>>> {
-    LISTENERS.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&LISTENERS)
 }
 
 /// A name in this process that can be connected to.

@@ -1,12 +1,13 @@
 //! New certificates for a listener that goes on listening.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use rustls::ServerConfig;
 
 use crate::{
     Error, HandshakePool, ListenOptions, Scheme,
     quic::{PreparedQuic, Server},
+    sync::lock,
     ticket::{HeldTickets, Scope},
     tls::{ServerTls, server_config, with_held_tickets},
 };
@@ -159,6 +160,6 @@ impl TlsDoor {
     }
 
     fn lock(&self) -> MutexGuard<'_, (Arc<ServerConfig>, Scope)> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.current)
     }
 }

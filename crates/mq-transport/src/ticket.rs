@@ -3,7 +3,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 use rustls::{
@@ -11,7 +11,7 @@ use rustls::{
     server::StoresServerSessions,
 };
 
-use crate::Address;
+use crate::{Address, sync::lock};
 
 /// What a ticket rests on: see [`ListenOptions::ticket_scope`](crate::ListenOptions::ticket_scope).
 pub(crate) type Scope = [u8; 32];
@@ -137,7 +137,7 @@ impl TicketStore {
     }
 
     fn with<T>(&self, body: impl FnOnce(&mut Tickets) -> T) -> T {
-        body(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner))
+        body(&mut lock(&self.inner))
     }
 }
 
@@ -225,7 +225,7 @@ impl HeldTickets {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Given>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.held)
     }
 }
 
@@ -277,15 +277,12 @@ impl TicketCache {
 
     /// Forgets all tickets.
     pub fn clear(&self) {
-        self.servers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
+        lock(&self.servers).clear();
     }
 
     pub(crate) fn for_server(&self, address: &Address) -> Arc<dyn ClientSessionStore> {
         debug_assert!(address.scheme.is_encrypted());
-        let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut servers = lock(&self.servers);
         if let Some(store) = servers.get(address) {
             return store.clone();
         }

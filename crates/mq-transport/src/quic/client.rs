@@ -2,7 +2,7 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -16,6 +16,7 @@ use super::{
 use crate::{
     Address, ConnectOptions, Error,
     socket::{bind_udp, unspecified},
+    sync::lock,
 };
 
 /// The sockets that a client's connections share, one for each IP version, bound when needed.
@@ -66,14 +67,16 @@ impl ClientEndpoints {
 
     /// Where connections to `peer` come from.
     pub(crate) fn bound(&self, peer: SocketAddr) -> Option<SocketAddr> {
-        let slot = if peer.is_ipv4() { &self.v4 } else { &self.v6 };
-        let slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
-        slot.as_ref()?.local_addr().ok()
+        self.slot(peer).as_ref()?.local_addr().ok()
+    }
+
+    /// The place of the socket from which connections to `peer` come.
+    fn slot(&self, peer: SocketAddr) -> MutexGuard<'_, Option<Endpoint>> {
+        lock(if peer.is_ipv4() { &self.v4 } else { &self.v6 })
     }
 
     fn endpoint(&self, peer: SocketAddr, options: &ConnectOptions) -> Result<Endpoint, Error> {
-        let slot = if peer.is_ipv4() { &self.v4 } else { &self.v6 };
-        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = self.slot(peer);
         if let Some(endpoint) = &*slot {
             return Ok(endpoint.clone());
         }

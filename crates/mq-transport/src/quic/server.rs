@@ -4,7 +4,7 @@ use std::{
     fmt, io,
     net::SocketAddr,
     pin::pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, Weak},
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -30,6 +30,7 @@ use super::{
 use crate::{
     Address, Error, ListenOptions, Scheme,
     socket::{bind_udp_group, listen_error},
+    sync::lock,
     ticket::{HeldTickets, Scope},
     tls::{ServerTls, server_config, with_held_tickets},
 };
@@ -325,10 +326,6 @@ impl Drop for Server {
             runtime.spawn(idle(self.shards().collect()));
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What a future has without waiting for it.

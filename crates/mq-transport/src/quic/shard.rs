@@ -26,7 +26,7 @@ use std::{
     net::SocketAddr,
     pin::Pin,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll, Waker, ready},
@@ -38,6 +38,8 @@ use quinn::{
     udp::{RecvMeta, Transmit},
 };
 use quinn_proto::InvalidCid;
+
+use crate::sync::lock;
 
 /// Bytes of a connection identifier.
 const ID: usize = 8;
@@ -246,12 +248,11 @@ impl ShardSocket {
     }
 
     fn resting(&self) -> MutexGuard<'_, Option<Waker>> {
-        self.resting.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.resting)
     }
 
     fn inbox(&self, shard: u8) -> MutexGuard<'_, Inbox> {
-        let inbox = self.inboxes[usize::from(shard)].lock();
-        inbox.unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inboxes[usize::from(shard)])
     }
 
     fn pass_on(&self, other: u8, meta: &RecvMeta, datagram: &[u8]) {
