@@ -89,6 +89,9 @@ impl Decoder {
         let size = header + remaining as usize;
         let within_limit = u32::try_from(size).is_ok_and(|size| size <= self.max_packet_size);
         if !within_limit {
+            if self.version.is_none() && !self.read_version_of_large(buffer, header)? {
+                return Ok(None);
+            }
             return Err(DecodeError::PacketTooLarge {
                 size: u32::try_from(size).unwrap_or(u32::MAX),
                 limit: self.max_packet_size,
@@ -105,6 +108,29 @@ impl Decoder {
             return Publish::read(reader, flags, version).map(|p| Some(Packet::Publish(p)));
         }
         Packet::read(reader, version).map(Some)
+    }
+
+    /// Reads the version of a CONNECT that is too large, so that the refusal can have its form; whether
+    /// enough of it is there. Nothing is read, or waited for, beyond the size limit.
+    fn read_version_of_large(
+        &mut self,
+        buffer: &mut BytesMut,
+        header: usize,
+    ) -> Result<bool, DecodeError> {
+        // The longest protocol name, with its length, and the level.
+        const LONGEST: usize = 2 + "MQIsdp".len() + 1;
+        if (self.max_packet_size as usize) < header + LONGEST {
+            return Ok(true);
+        }
+        if buffer.len() < header + LONGEST {
+            return Ok(false);
+        }
+        let mut start = BytesMut::from(&buffer[..header + LONGEST]);
+        let size = start.len();
+        let (packet, characters) = (PacketType::Connect, self.characters);
+        let mut reader = Reader::new(packet, characters, &mut start, header, size);
+        self.version = Some(Connect::read_version(&mut reader)?);
+        Ok(true)
     }
 
     /// CONNECT, whose fixed header could not be judged before it named its version.

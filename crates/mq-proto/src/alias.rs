@@ -13,6 +13,8 @@ use crate::ProtocolError;
 pub(crate) struct SendAliases {
     maximum: u16,
     by_topic: HashMap<TopicName, u16>,
+    /// Of the topics.
+    bytes: usize,
 }
 
 /// How a topic is written.
@@ -31,6 +33,7 @@ impl SendAliases {
         Self {
             maximum,
             by_topic: HashMap::new(),
+            bytes: 0,
         }
     }
 
@@ -49,7 +52,13 @@ impl SendAliases {
     }
 
     pub(crate) fn introduced(&mut self, topic: &TopicName, alias: u16) {
+        self.bytes += topic.len() + size_of::<(TopicName, u16)>();
         self.by_topic.insert(topic.detached(), alias);
+    }
+
+    /// What they take, about.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
     }
 }
 
@@ -58,6 +67,8 @@ impl SendAliases {
 pub(crate) struct ReceiveAliases {
     maximum: u16,
     topics: Vec<Option<TopicName>>,
+    /// Of the topics.
+    bytes: usize,
 }
 
 impl ReceiveAliases {
@@ -65,6 +76,7 @@ impl ReceiveAliases {
         Self {
             maximum,
             topics: Vec::new(),
+            bytes: 0,
         }
     }
 
@@ -86,7 +98,14 @@ impl ReceiveAliases {
         if self.topics.len() <= index {
             self.topics.resize(index + 1, None);
         }
-        self.topics[index] = Some(topic.detached());
+        let before = self.topics[index].replace(topic.detached());
+        self.bytes -= before.map_or(0, |before| before.len());
+        self.bytes += topic.len();
         Ok(topic)
+    }
+
+    /// What they take, about.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes + self.topics.len() * size_of::<Option<TopicName>>()
     }
 }

@@ -66,6 +66,10 @@ pub struct ServerConfig {
     pub max_inflight: NonZeroU16,
     /// The largest packet taken, in bytes, fixed header included. Default 1 MiB.
     pub max_packet_size: NonZeroU32,
+    /// The largest packet taken of a client that was not let in yet, in bytes, fixed header included:
+    /// CONNECT with its will, and AUTH. A larger one is refused with 0x95. Default 64 KiB, far more
+    /// than a will and a token need: anybody may have it held.
+    pub max_connect_size: NonZeroU32,
     /// Topic aliases that the client may use, and at most as many are used towards it (5.0,
     /// §3.3.2.3.4): each keeps a topic in memory. Default 64.
     pub topic_alias_maximum: u16,
@@ -93,6 +97,7 @@ impl Default for ServerConfig {
             receive_maximum: NonZeroU16::MIN.saturating_add(1023),
             max_inflight: NonZeroU16::MIN.saturating_add(1023),
             max_packet_size: NonZeroU32::MIN.saturating_add((1 << 20) - 1),
+            max_connect_size: NonZeroU32::MIN.saturating_add((1 << 16) - 1),
             topic_alias_maximum: 64,
             use_topic_aliases: true,
             maximum_qos: QoS::ExactlyOnce,

@@ -2,17 +2,43 @@
 
 use std::time::{Duration, Instant};
 
+/// When a client that waits for messages asks for a sign of life sooner than its keep-alive says.
+///
+/// A client whose address has changed without its knowledge, as behind a NAT that forgot it, hears
+/// nothing more over QUIC until it has sent something: only then the server learns where it is now
+/// (RFC 9000 §9). Any packet does, and PINGREQ is one that is answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Probes {
+    /// After so long without a packet in either direction.
+    pub quiet: Option<Duration>,
+    /// The same where packets came in quick succession before: four reads, each within this time of
+    /// the one before. One probe is sent for each such succession.
+    pub busy: Option<Duration>,
+}
+
+/// How many reads have to follow each other quickly for the flow to count as busy. Fewer are an answer
+/// and what comes with it.
+const BUSY_READS: u8 = 3;
+
 /// When to ask for a sign of life, and when to stop waiting for one.
 ///
-/// Any packet sent or any byte received counts as life: a connection is never timed out while data
-/// flows. The client asks (PINGREQ) when it has sent nothing *or* heard nothing for the keep-alive:
-/// the second finds a dead server even while QoS 0 messages go out into the void.
+/// To a client any byte received counts as life. It asks (PINGREQ) when it has sent nothing *or* heard
+/// nothing for the keep-alive: the second finds a dead server even while QoS 0 messages go out into the
+/// void. To a server a packet counts `[MQTT-3.1.2-22]`, and of one that is not whole yet each
+/// [`PROGRESS`]: a client that is busy sending a large PUBLISH over a slow link can send nothing else
+/// meanwhile, whereas one that sends a byte now and then is as good as silent.
 #[derive(Debug)]
 pub(crate) struct KeepAlive {
     interval: Option<Duration>,
     role: Watch,
     last_sent: Instant,
     last_received: Instant,
+    /// Of the packet under way, the bytes that were there at `last_received`.
+    counted: usize,
+    /// Client: when to ask sooner.
+    probes: Probes,
+    /// Reads that came within [`Probes::busy`] of the one before, in a row.
+    quick_reads: u8,
 }
 
 #[derive(Debug)]
@@ -25,6 +51,11 @@ enum Watch {
     /// Server: waits for one and a half times the interval `[MQTT-3.1.2-22]`.
     Waits,
 }
+
+/// Bytes of a packet under way that count as life to a server. About what one segment of TCP or one
+/// datagram of QUIC carries: a link that is too slow for that within one and a half keep-alives (350
+/// bytes a second for a keep-alive of 2 s, 12 for one of a minute) wants a longer keep-alive.
+const PROGRESS: usize = 1024;
 
 /// What is due.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,14 +89,47 @@ impl KeepAlive {
             role,
             last_sent: now,
             last_received: now,
+            counted: 0,
+            probes: Probes::default(),
+            quick_reads: 0,
         }
+    }
+
+    /// For a client: asks sooner from now on.
+    pub(crate) fn probe(&mut self, probes: Probes) {
+        self.probes = probes;
     }
 
     pub(crate) fn sent(&mut self, now: Instant) {
         self.last_sent = now;
     }
 
+    /// Something came: perhaps a packet, and this many bytes of the one after it.
+    pub(crate) fn read(&mut self, now: Instant, packet: bool, under_way: usize) {
+        let is_life = match self.role {
+            Watch::Asks { .. } => true,
+            Watch::Waits => packet || under_way >= self.counted + PROGRESS,
+        };
+        if is_life {
+            self.counted = under_way;
+            self.received(now);
+        }
+    }
+
+    /// A sign of life, or what stands for one.
     pub(crate) fn received(&mut self, now: Instant) {
+        let was_asked = matches!(self.role, Watch::Asks { asked: Some(_), .. });
+        let gap = now.saturating_duration_since(self.last_received);
+        self.quick_reads = match self.probes.busy {
+            // What answers a question says nothing about the flow.
+            Some(busy) if !was_asked && gap <= busy => self.quick_reads.saturating_add(1),
+            _ => 0,
+        };
+        self.excused(now);
+    }
+
+    /// The owner has not listened, so silence says nothing.
+    pub(crate) fn excused(&mut self, now: Instant) {
         self.last_received = now;
         if let Watch::Asks { asked, .. } = &mut self.role {
             *asked = None;
@@ -74,15 +138,29 @@ impl KeepAlive {
 
     /// When [`due`](Self::due) has something to say next.
     pub(crate) fn next(&self) -> Option<Instant> {
-        let interval = self.interval?;
-        Some(match self.role {
+        let interval = self.interval;
+        match self.role {
+            // Without a keep-alive nobody has asked for a connection to be given up.
             Watch::Asks {
                 timeout,
                 asked: Some(asked),
-            } => asked + timeout,
-            Watch::Asks { asked: None, .. } => self.last_sent.min(self.last_received) + interval,
-            Watch::Waits => self.last_received + interval + interval / 2,
-        })
+            } => interval.map(|_| asked + timeout),
+            Watch::Asks { asked: None, .. } => {
+                let keep_alive =
+                    interval.map(|interval| self.last_sent.min(self.last_received) + interval);
+                keep_alive.into_iter().chain(self.next_probe()).min()
+            }
+            Watch::Waits => interval.map(|interval| self.last_received + interval + interval / 2),
+        }
+    }
+
+    fn next_probe(&self) -> Option<Instant> {
+        let Probes { quiet, busy } = self.probes;
+        let busy = busy.filter(|_| self.quick_reads >= BUSY_READS);
+        // What was sent has told the server the address.
+        let silent_since = self.last_sent.max(self.last_received);
+        let wait = quiet.into_iter().chain(busy).min()?;
+        Some(silent_since + wait)
     }
 
     /// What is due at `now`. After [`Due::Ping`] the caller has sent one.
@@ -143,6 +221,66 @@ mod tests {
         assert_eq!(keep_alive.due(start + 10 * SECOND), Due::Ping);
         keep_alive.sent(start + 14 * SECOND);
         assert_eq!(keep_alive.due(start + 15 * SECOND), Due::Dead);
+    }
+
+    const PROBES: Probes = Probes {
+        quiet: Some(Duration::from_secs(15)),
+        busy: Some(Duration::from_millis(1_500)),
+    };
+
+    #[test]
+    fn a_quiet_client_probes_before_its_keep_alive() {
+        let start = Instant::now();
+        let mut keep_alive = KeepAlive::client(start, 60, 20 * SECOND);
+        keep_alive.probe(PROBES);
+        assert_eq!(keep_alive.next(), Some(start + 15 * SECOND));
+        // What it sends tells its address as well.
+        keep_alive.sent(start + 10 * SECOND);
+        assert_eq!(keep_alive.due(start + 15 * SECOND), Due::Nothing);
+        assert_eq!(keep_alive.due(start + 25 * SECOND), Due::Ping);
+        assert_eq!(keep_alive.next(), Some(start + 45 * SECOND));
+        keep_alive.probe(Probes::default());
+        keep_alive.received(start + 26 * SECOND);
+        assert_eq!(keep_alive.next(), Some(start + 70 * SECOND));
+    }
+
+    #[test]
+    fn a_busy_client_probes_soon_after_the_flow_falls_silent_and_once() {
+        let start = Instant::now();
+        let mut keep_alive = KeepAlive::client(start, 60, 20 * SECOND);
+        keep_alive.probe(PROBES);
+        for second in 1..=4 {
+            assert_eq!(keep_alive.due(start + second * SECOND), Due::Nothing);
+            keep_alive.received(start + second * SECOND);
+        }
+        let last = start + 4 * SECOND;
+        assert_eq!(keep_alive.due(last + SECOND), Due::Nothing);
+        assert_eq!(keep_alive.due(last + SECOND * 3 / 2), Due::Ping);
+        let answered = last + 2 * SECOND;
+        keep_alive.received(answered);
+        // Nothing more comes: the flow has ended, and is quiet.
+        assert_eq!(keep_alive.next(), Some(answered + 15 * SECOND));
+    }
+
+    #[test]
+    fn some_packets_now_and_then_are_no_busy_flow() {
+        let start = Instant::now();
+        let mut keep_alive = KeepAlive::client(start, 60, 20 * SECOND);
+        keep_alive.probe(PROBES);
+        for at in [2, 3, 4, 6, 7, 8].map(|second| start + second * SECOND) {
+            keep_alive.received(at);
+            assert_eq!(keep_alive.next(), Some(at + 15 * SECOND));
+        }
+    }
+
+    #[test]
+    fn a_probe_without_a_keep_alive_ends_no_connection() {
+        let start = Instant::now();
+        let mut keep_alive = KeepAlive::client(start, 0, 20 * SECOND);
+        keep_alive.probe(PROBES);
+        assert_eq!(keep_alive.due(start + 15 * SECOND), Due::Ping);
+        assert_eq!(keep_alive.next(), None);
+        assert_eq!(keep_alive.due(start + 1_000 * SECOND), Due::Nothing);
     }
 
     #[test]

@@ -63,9 +63,10 @@ mod outbox;
 mod session;
 
 pub use config::{ClientConfig, ServerConfig};
-pub use connection::{Connection, Role};
+pub use connection::{Connection, EarlyPackets, Role};
 pub use error::{CommandError, ProtocolError};
 pub use event::{AckTicket, CloseReason, Event, Received};
+pub use keepalive::Probes;
 pub use lane::LaneId;
 pub use message::{Delivery, Message};
 pub use outbox::Outbox;

@@ -29,6 +29,8 @@ pub struct Outbox {
     open: BytesMut,
     open_lane: LaneId,
     len: usize,
+    /// Bytes that were ever put in.
+    put: u64,
 }
 
 impl Outbox {
@@ -74,7 +76,9 @@ impl Outbox {
         if result.is_err() {
             self.open.truncate(before);
         }
-        self.len += self.open.len() - before;
+        let count = self.open.len() - before;
+        self.len += count;
+        self.put += count as u64;
         result
     }
 
@@ -91,6 +95,7 @@ impl Outbox {
         } else {
             self.seal();
             self.len += body.len();
+            self.put += body.len() as u64;
             self.sealed.push_back((lane, body.clone()));
         }
     }
@@ -99,6 +104,34 @@ impl Outbox {
     pub(crate) fn take_back(&mut self, count: usize) {
         self.open.truncate(self.open.len() - count);
         self.len -= count;
+        self.put -= count as u64;
+    }
+
+    /// Where the next bytes will be: [`cut`](Self::cut) at it takes them back.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.put
+    }
+
+    /// Drops what was put in since [`position`](Self::position) was that, as far as it is still here.
+    pub fn cut(&mut self, position: u64) {
+        let behind = usize::try_from(self.put.saturating_sub(position)).unwrap_or(usize::MAX);
+        let mut count = behind.min(self.len);
+        self.put -= count as u64;
+        self.len -= count;
+        let open = count.min(self.open.len());
+        self.open.truncate(self.open.len() - open);
+        count -= open;
+        while let Some((_, bytes)) = self.sealed.back_mut()
+            && count > 0
+        {
+            let last = count.min(bytes.len());
+            bytes.truncate(bytes.len() - last);
+            count -= last;
+            if bytes.is_empty() {
+                self.sealed.pop_back();
+            }
+        }
     }
 
     /// The first contiguous bytes and their lane.
@@ -200,6 +233,28 @@ mod tests {
         );
         assert!(outbox.is_empty());
         assert_eq!(outbox.take(), None);
+    }
+
+    #[test]
+    fn what_came_behind_a_position_can_be_cut_off_as_far_as_it_is_still_there() {
+        let long = Bytes::from(vec![7; COPY_LIMIT + 1]);
+        for written in [0, 1, 3, 4, 1_000, 1_030] {
+            let mut outbox = Outbox::new();
+            put(&mut outbox, LaneId::CONTROL, b"abc");
+            let position = outbox.position();
+            put(&mut outbox, LaneId::CONTROL, b"d");
+            outbox.put_body(LaneId::CONTROL, &long);
+            put(&mut outbox, LaneId::CONTROL, b"ef");
+            outbox.advance(written);
+            outbox.cut(position);
+            assert_eq!(outbox.len(), 3_usize.saturating_sub(written));
+            put(&mut outbox, LaneId::CONTROL, b"!");
+            let mut left = Vec::new();
+            while let Some((_, bytes)) = outbox.take() {
+                left.extend_from_slice(&bytes);
+            }
+            assert_eq!(left, [&b"abc"[written.min(3)..], b"!"].concat());
+        }
     }
 
     #[test]

@@ -24,6 +24,8 @@ use crate::Delivery;
 #[derive(Clone, Debug, Default)]
 pub struct Session {
     outgoing: HashMap<PacketId, Outgoing>,
+    /// Payload bytes of `outgoing`.
+    outgoing_bytes: usize,
     /// Received QoS 2 messages whose PUBREL has not come. `true` once the owner took
     /// responsibility, so that a repetition is answered and not delivered.
     incoming: HashMap<PacketId, bool>,
@@ -96,6 +98,14 @@ impl Session {
         self.outgoing.len()
     }
 
+    /// Takes out the outgoing messages that may not have arrived, in the order in which they were first
+    /// sent: for an owner that ends the session and gives them to somebody else.
+    pub fn take_unacknowledged(&mut self) -> Vec<Delivery> {
+        let ids = self.in_order();
+        let states = ids.into_iter().filter_map(|id| self.completed(id));
+        states.filter_map(OutgoingState::into_delivery).collect()
+    }
+
     /// The next free identifier that `taken` does not use either.
     pub(crate) fn allocate(&mut self, taken: impl Fn(PacketId) -> bool) -> Option<PacketId> {
         let mut id = self.last_id.map_or(PacketId::FIRST, PacketId::next);
@@ -117,7 +127,13 @@ impl Session {
     fn sent(&mut self, id: PacketId, state: OutgoingState) {
         let order = self.next_order;
         self.next_order += 1;
+        self.outgoing_bytes += state.bytes();
         self.outgoing.insert(id, Outgoing { order, state });
+    }
+
+    /// Payload bytes of outgoing messages that may have to be sent again.
+    pub(crate) fn in_flight_bytes(&self) -> usize {
+        self.outgoing_bytes
     }
 
     pub(crate) fn outgoing(&self, id: PacketId) -> Option<&OutgoingState> {
@@ -127,6 +143,7 @@ impl Session {
     /// PUBREC came: the message itself is not needed any more. Returns it.
     pub(crate) fn released(&mut self, id: PacketId) -> Option<Delivery> {
         let outgoing = self.outgoing.get_mut(&id)?;
+        self.outgoing_bytes -= outgoing.state.bytes();
         match core::mem::replace(&mut outgoing.state, OutgoingState::Released) {
             OutgoingState::Published(delivery) => Some(delivery),
             OutgoingState::Released => None,
@@ -135,7 +152,9 @@ impl Session {
 
     /// The exchange is complete.
     pub(crate) fn completed(&mut self, id: PacketId) -> Option<OutgoingState> {
-        self.outgoing.remove(&id).map(|outgoing| outgoing.state)
+        let state = self.outgoing.remove(&id)?.state;
+        self.outgoing_bytes -= state.bytes();
+        Some(state)
     }
 
     /// The identifiers in flight, in the order in which they were first sent.
@@ -198,6 +217,13 @@ impl OutgoingState {
         match self {
             Self::Published(delivery) => Some(delivery),
             Self::Released => None,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Published(delivery) => delivery.message.payload.len(),
+            Self::Released => 0,
         }
     }
 

@@ -305,6 +305,47 @@ fn a_client_pings_and_a_server_times_out() {
     assert_eq!(pair.client.closed, Some(CloseReason::KeepAliveTimeout));
 }
 
+/// Gives the server the packet in pieces, one a second; how many of them it took while it was open.
+fn trickle(pair: &mut Pair, packet: &Packet, piece: usize) -> usize {
+    let mut bytes = BytesMut::new();
+    packet.encode(Version::V5, &mut bytes).unwrap();
+    let mut buffer = BytesMut::new();
+    let mut taken = 0;
+    for piece in bytes.chunks(piece) {
+        buffer.extend_from_slice(piece);
+        let server = &mut pair.server.connection;
+        server.handle_bytes(pair.now, LaneId::CONTROL, &mut buffer);
+        taken += 1;
+        pair.now += SECOND;
+        let server = &mut pair.server.connection;
+        server.handle_timeout(pair.now);
+        if server.is_closed() {
+            break;
+        }
+    }
+    taken
+}
+
+#[test]
+fn bytes_of_a_packet_keep_a_client_alive_only_where_they_come_to_something() {
+    let open = || {
+        let mut wish = connect(Version::V5);
+        wish.keep_alive = 2;
+        Pair::open_with(ClientConfig::new(wish), ServerConfig::default(), success())
+    };
+    let packet = Publish::new(TopicName::new("t").unwrap(), "x".repeat(20_000)).into();
+    // One and a half keep-alives after CONNECT.
+    let mut pair = open();
+    assert_eq!(trickle(&mut pair, &packet, 1), 3);
+    assert!(pair.server.connection.is_closed());
+    // Less than 1 KiB in that time, and more: a slow link.
+    let mut pair = open();
+    assert_eq!(trickle(&mut pair, &packet, 340), 3);
+    let mut pair = open();
+    assert_eq!(trickle(&mut pair, &packet, 600), 34);
+    assert!(pair.server.connection.is_open());
+}
+
 #[test]
 fn without_a_keep_alive_no_timer_runs_on_either_side() {
     for version in [Version::V3_1, Version::V3_1_1, Version::V5] {

@@ -58,6 +58,8 @@ impl Connection {
         let (State::Connecting, Some(config)) = (self.state, &self.server_config) else {
             return Err(CommandError::NotConnected);
         };
+        self.decoder
+            .set_max_packet_size(config.max_packet_size.get());
         if self.version >= Version::V5 {
             announce_by_server(config, &mut ack);
             if self.server_keep_alive.is_some() {

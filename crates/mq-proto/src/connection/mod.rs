@@ -12,16 +12,18 @@ use crate::{
     CloseReason, CommandError, Event, LaneId, Outbox, ProtocolError, ServerConfig, Session,
     alias::{ReceiveAliases, SendAliases},
     config::ClientConfig,
-    keepalive::{Due, KeepAlive},
+    keepalive::{Due, KeepAlive, Probes},
 };
 
 mod authentication;
+mod early;
 mod handshake;
 mod incoming;
 mod outgoing;
 mod requests;
 
 use authentication::Turn;
+pub use early::EarlyPackets;
 use incoming::AckQueue;
 use outgoing::SendWindow;
 
@@ -73,6 +75,8 @@ pub struct Connection {
     /// The authentication method that CONNECT named (5.0).
     method: Option<ByteStr>,
     turn: Turn,
+    /// Server: what may be acted on before the link's handshake is complete; `None` after it.
+    early: Option<EarlyPackets>,
     keep_alive: KeepAlive,
     /// Server: the keep-alive that replaces the client's, in seconds.
     server_keep_alive: Option<u16>,
@@ -152,7 +156,8 @@ impl Connection {
     /// [`accept`](Self::accept).
     #[must_use]
     pub fn server(now: Instant, config: ServerConfig) -> Self {
-        let mut decoder = Decoder::new(None, config.max_packet_size.get());
+        let max_size = config.max_connect_size.min(config.max_packet_size);
+        let mut decoder = Decoder::new(None, max_size.get());
         if !config.allow_control_characters {
             decoder.refuse_disallowed_characters();
         }
@@ -180,6 +185,7 @@ impl Connection {
             connect_deadline: None,
             method: None,
             turn: Turn::Nobody,
+            early: None,
             keep_alive: KeepAlive::server(now, 0),
             server_keep_alive: None,
             ends_session: false,
@@ -228,19 +234,19 @@ impl Connection {
     /// An incomplete packet stays in `buffer` and is looked at again with the next bytes. A
     /// server also leaves everything behind a CONNECT until that is answered: call again after
     /// [`accept`](Self::accept). Where [`auth`](Self::auth) asks for more first, one packet is
-    /// taken for each time: AUTH or DISCONNECT.
+    /// taken for each time: AUTH or DISCONNECT. Of early data it leaves what
+    /// [`restrict_early`](Self::restrict_early) says.
     pub fn handle_bytes(&mut self, now: Instant, lane: LaneId, buffer: &mut BytesMut) {
         if self.state == State::Closed {
             buffer.clear();
             return;
         }
         // An owner that looks again without having read anything has heard nothing.
-        if !buffer.is_empty() {
-            self.keep_alive.received(now);
-        }
-        while !self.must_wait() {
+        let has_read = !buffer.is_empty();
+        let before = buffer.len();
+        while !self.must_wait() && !self.is_too_early(buffer) {
             let result = match self.decoder.decode(buffer) {
-                Ok(None) => return,
+                Ok(None) => break,
                 Ok(Some(_)) if lane != LaneId::CONTROL => Err(ProtocolError::Lane(lane)),
                 Ok(Some(packet)) => self.handle_packet(now, lane, packet),
                 Err(error) => Err(error.into()),
@@ -254,6 +260,10 @@ impl Connection {
                 }
                 return;
             }
+        }
+        if has_read {
+            let had_packet = buffer.len() < before;
+            self.keep_alive.read(now, had_packet, buffer.len());
         }
     }
 
@@ -348,7 +358,13 @@ impl Connection {
     /// The owner does not read the link for now, so silence is not the peer's fault: its keep-alive
     /// counts from `now`.
     pub fn excuse_silence(&mut self, now: Instant) {
-        self.keep_alive.received(now);
+        self.keep_alive.excused(now);
+    }
+
+    /// Client: has PINGREQ sent sooner than the keep-alive says, as from now on; may be called at any
+    /// time, and often.
+    pub fn probe(&mut self, probes: Probes) {
+        self.keep_alive.probe(probes);
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) wants to be called; `None` for never.
@@ -380,6 +396,33 @@ impl Connection {
     #[must_use]
     pub fn has_events(&self) -> bool {
         !self.events.is_empty() || self.failure.is_some()
+    }
+
+    /// Bytes that the peer has made this connection remember, about: topics of aliases, and identifiers
+    /// of QoS 2 messages that it has not released.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        let identifiers = self.session.incoming_len() * 2 * size_of::<(PacketId, bool)>();
+        self.receive_aliases.bytes() + self.send_aliases.bytes() + identifiers
+    }
+
+    /// Messages that were sent at QoS 1 and 2 and are not complete.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.session.in_flight()
+    }
+
+    /// Payload bytes of these messages.
+    #[must_use]
+    pub fn in_flight_bytes(&self) -> usize {
+        self.session.in_flight_bytes()
+    }
+
+    /// Whether the peer has broken the protocol, and the next [`poll_event`](Self::poll_event) ends the
+    /// connection for it. Until then what came before can be answered.
+    #[must_use]
+    pub fn is_failing(&self) -> bool {
+        self.events.is_empty() && self.failure.is_some()
     }
 
     /// What is to be written, in order. The owner takes bytes off its front as the link takes
