@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
 
 use mq_proto::ServerConfig;
-use mq_transport::{Address, EarlyDataPolicy, Incoming, ListenOptions, Listener};
+use mq_transport::{Address, EarlyDataPolicy, Incoming, ListenOptions, Listener, ServerIdentity};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, watch},
     task::JoinSet,
@@ -13,11 +13,12 @@ use tracing::{debug, warn};
 use crate::{
     AdminSettings, DiskStore, Durability, Error, PublishRate, Quotas, Reload, Store,
     admin::{Admin, Doors},
-    auth::{AccessFiles, Authenticator, Authorizer, FileAccess, Guard},
-    conn,
+    auth::{AccessFiles, Authenticator, Authorizer, FileAccess, Guard, TakeOver},
+    clock, conn, files,
     hub::Hub,
     metrics::{Gauge, ListenerMetrics, Metrics},
     quota::{PerNetwork, Place},
+    shown::Shown,
     ticket_file::TicketFile,
 };
 
@@ -35,9 +36,10 @@ pub struct Settings {
     pub quotas: Quotas,
     /// How fast each client may publish. Default: no bound.
     pub publish_rate: PublishRate,
-    /// How long a reader may take nothing while a publisher of QoS 1 or 2 waits for room in its
-    /// full mailbox; then it is made to leave, so that it holds up nobody else. Default 30 s;
-    /// `None` for as long as it likes.
+    /// With [`Overflow::Wait`](crate::Overflow::Wait): how long a reader may make no progress, which
+    /// is to say take less than half of its mailbox, while a publisher of QoS 1 or 2 waits for room
+    /// in it; then the reader is disconnected with 0x97. Default 30 s; `None` for as long as it
+    /// likes.
     pub reader_timeout: Option<Duration>,
     /// Connections at once, those in their handshake included. Further ones are refused. Default
     /// 100,000.
@@ -50,18 +52,20 @@ pub struct Settings {
     /// (Retry, RFC 9000 §8.1.2), which costs them a round trip.
     pub max_handshakes: usize,
     /// How long a handshake of TLS, QUIC or WebSocket may take, up to the first byte that can be
-    /// read; CONNECT then has [`ServerConfig::connect_timeout`]. Default 10 s.
+    /// read; CONNECT then has [`ServerConfig::connect_timeout`]. One that begins with early data
+    /// has as long again to be complete. Default 10 s.
     pub handshake_timeout: Duration,
-    /// What early data (0-RTT) may do: nothing, CONNECT alone, or all. Default all
-    /// ([`EarlyDataPolicy::Full`]): tickets are single-use, so that it cannot be replayed (RFC 8446
-    /// §8.1).
+    /// What early data (0-RTT) may do: nothing, CONNECT alone, or all but QoS 2, which always waits
+    /// for the end of the handshake. Default [`EarlyDataPolicy::Full`]: tickets are single-use, so
+    /// that a first flight is acted on twice at most (RFC 8446 §8), and clients send early only what
+    /// may be; `docs/access.md` has a table.
     pub early_data: EarlyDataPolicy,
     /// Where tickets are kept while no broker runs, so that clients resume, with early data, across
     /// a restart; `None`, the default, for nowhere.
     ///
     /// A broker that starts takes the tickets out of the file and removes it before it accepts
     /// anybody; [`Broker::shutdown`] writes it anew, readable for the owner alone. So each ticket
-    /// is used once, which is what keeps early data from being replayed (RFC 8446 §8.1). A crash
+    /// is used once, which is what bounds the replay of early data (RFC 8446 §8.1). A crash
     /// loses the tickets, and clients do a full handshake. They are not taken up where the
     /// certificate, the authorities for client certificates or the limits that clients remember
     /// have changed (see [`ListenOptions::ticket_scope`]), or where the file is damaged.
@@ -101,6 +105,8 @@ pub struct Settings {
     /// they bring. Only where there is an authenticator; `None` for no limit. Default 10: more than
     /// people mistype, and a password of six random letters and digits lasts for 400 years.
     pub failures_per_minute: Option<NonZeroU32>,
+    /// Who may take over a session by its client identifier. Default: the user whose it is.
+    pub take_over: TakeOver,
 }
 
 /// A [`DiskStore`] that is to be opened.
@@ -140,6 +146,23 @@ impl Settings {
             authorizer: None,
             access_files: None,
             failures_per_minute: NonZeroU32::new(10),
+            take_over: TakeOver::SameUser,
+        }
+    }
+
+    /// Warns of secrets that everybody on this machine can read.
+    fn warn_of_open_secrets(&self) {
+        let identity = self.listen.identity.as_ref();
+        let key = identity.and_then(ServerIdentity::files);
+        let key = key.map(|(_, key)| ("private key", key));
+        let passwords = self.access_files.as_ref();
+        let passwords = passwords.and_then(|files| files.password_file.as_deref());
+        let passwords = passwords.map(|path| ("password file", path));
+        for (what, path) in key.into_iter().chain(passwords) {
+            if files::is_open_to_all(path) {
+                let path = path.display();
+                warn!("everybody can read the {what} {path}: chmod o= {path}");
+            }
         }
     }
 
@@ -200,12 +223,18 @@ impl Broker {
             settings.store = Some(Arc::new(DiskStore::open(path, *durability)?));
         }
         let access = settings.open_access()?;
+        settings.warn_of_open_secrets();
         let guard = Guard::new(
             settings.authenticator.clone(),
             settings.authorizer.clone(),
             settings.failures_per_minute,
         );
-        let hub = Hub::new(settings.quotas, settings.store.clone(), guard)?;
+        let hub = Hub::new(
+            settings.quotas,
+            settings.store.clone(),
+            guard,
+            settings.take_over,
+        )?;
         settings.listen.early_data = settings.early_data;
         settings.listen.hold_tickets = true;
         let quic = &mut settings.listen.quic;
@@ -327,6 +356,18 @@ impl Broker {
         }
     }
 
+    /// Resolves when the store has failed: nothing is kept any more, and what would have to be is not
+    /// acknowledged. It does not recover, as what the broker has in memory and what the store has may
+    /// differ by then: end the broker, and start another one once the store can be written again. Never
+    /// resolves without a store. Cancel-safe.
+    pub async fn store_failed(&self) {
+        let Some(store) = self.hub.store() else {
+            return std::future::pending().await;
+        };
+        let mut settled = store.settled();
+        while settled.changed().await.is_ok() {}
+    }
+
     /// Stops accepting, sends 5.0 clients DISCONNECT, and waits for all links to close, up to
     /// [`Settings::shutdown_timeout`]; then cuts those that are left. Tickets go to
     /// [`Settings::ticket_file`].
@@ -402,15 +443,15 @@ impl Acceptor {
             incoming.ask_for_its_address();
             return;
         }
-        let permits = (
-            Arc::clone(&self.connections).try_acquire_owned(),
-            self.networks.enter(peer.map(|peer| peer.ip())),
-            Arc::clone(&self.handshakes).try_acquire_owned(),
-        );
-        let (Ok(connection), Some(place), Ok(handshake)) = permits else {
-            debug!(?peer, "refused: too many connections");
-            self.hub.metrics.refused.add(1);
-            return;
+        let refused = |reason| self.hub.refused_connection(peer, reason, clock::now());
+        let Ok(connection) = Arc::clone(&self.connections).try_acquire_owned() else {
+            return refused("too many connections");
+        };
+        let Some(place) = self.networks.enter(peer.map(|peer| peer.ip())) else {
+            return refused("too many connections of its address");
+        };
+        let Ok(handshake) = Arc::clone(&self.handshakes).try_acquire_owned() else {
+            return refused("too many handshakes");
         };
         let metrics = Arc::clone(metrics);
         let served = self
@@ -447,7 +488,8 @@ impl Acceptor {
             Ok(Ok(link)) => link,
             Ok(Err(error)) => {
                 failed.add(1);
-                return debug!(?peer, %error, "handshake failed");
+                // It may have words of the peer's.
+                return debug!(?peer, error = %Shown(&error.to_string()), "handshake failed");
             }
             Err(_) => {
                 failed.add(1);

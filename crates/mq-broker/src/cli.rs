@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::bail;
 use clap::Args;
-use mq_transport::{Address, CongestionControl, EarlyDataPolicy, Scheme, ServerIdentity};
+use mq_transport::{Address, CongestionControl, EarlyDataPolicy, Qlog, QlogLimits, ServerIdentity};
 use sd_notify::NotifyState;
 use tracing::{info, warn};
 
@@ -25,9 +26,12 @@ pub struct BrokerArgs {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Where to listen, repeated: tcp://HOST:PORT, tls://HOST:PORT, quic://HOST:PORT,
-    /// ws://HOST:PORT/PATH, wss://HOST:PORT/PATH
+    /// ws://HOST:PORT/PATH, wss://HOST:PORT/PATH; without it on loopback, TCP at 1883 and QUIC at 14567
     #[arg(long, value_name = "URL")]
     pub listen: Vec<Address>,
+    /// Let clients without a user in, from other machines as well: as `auth.allow_anonymous`
+    #[arg(long)]
+    pub allow_anonymous: bool,
     /// Certificate chain (PEM) for TLS, QUIC and wss; a development certificate is made without it
     #[arg(long, value_name = "FILE", requires = "key")]
     pub cert: Option<PathBuf>,
@@ -47,6 +51,10 @@ pub struct BrokerArgs {
     /// Congestion control of all transports: reno, cubic or bbr
     #[arg(long, value_name = "NAME")]
     pub congestion: Option<CongestionControl>,
+    /// Trace a sample of the QUIC connections into this directory, for qvis: one a second, 50 at a time,
+    /// 4 MiB each, and the last 50 are kept
+    #[arg(long, value_name = "DIR")]
+    pub qlog: Option<PathBuf>,
     /// Print each address that is listened at on standard output, one a line, then `ready`
     #[arg(long)]
     pub announce: bool,
@@ -66,19 +74,23 @@ impl BrokerArgs {
     /// # Errors
     /// If a file cannot be read or a value is not allowed.
     pub fn settings(&self) -> Result<Settings, Error> {
-        let mut settings = match &self.config {
-            Some(path) => Config::read(path)?.into_settings(path)?,
-            None => Settings::new(Vec::new()),
+        let here = Path::new("command line");
+        let mut config = match &self.config {
+            Some(path) => Config::read(path)?,
+            None => Config::default(),
         };
         if !self.listen.is_empty() {
-            settings.listeners.clone_from(&self.listen);
+            config.listen = self.listen.iter().map(Address::to_string).collect();
         }
+        if self.allow_anonymous {
+            config.auth.get_or_insert_default().allow_anonymous = true;
+        }
+        let mut settings = config.into_settings(self.config.as_deref().unwrap_or(here))?;
         if self.cert.is_some() {
-            settings.set_identity(
-                self.cert.clone(),
-                self.key.clone(),
-                Path::new("command line"),
-            )?;
+            settings.set_identity(self.cert.clone(), self.key.clone(), here)?;
+        }
+        if let Some(directory) = &self.qlog {
+            settings.listen.quic.qlog = Some(Qlog::sample(directory, QlogLimits::default()));
         }
         if let Some(policy) = self.early_data {
             settings.early_data = policy;
@@ -128,14 +140,6 @@ pub fn run(args: &BrokerArgs) -> anyhow::Result<()> {
 async fn serve(mut settings: Settings, args: &BrokerArgs, tidy: &Tidy) -> anyhow::Result<()> {
     use std::io::Write;
 
-    let is_open = settings.access_files.is_none() && settings.authenticator.is_none();
-    if is_open && let Some(at) = settings.listeners.iter().find(|at| !is_local(at)) {
-        warn!(
-            "everybody who reaches {at} gets in and may do everything: see [auth] in the \
-               configuration"
-        );
-    }
-
     let encrypted = |at: &Address| at.scheme.is_encrypted();
     if settings.listen.identity.is_none() && settings.listeners.iter().any(encrypted) {
         let identity = ServerIdentity::self_signed()?;
@@ -160,15 +164,23 @@ async fn serve(mut settings: Settings, args: &BrokerArgs, tidy: &Tidy) -> anyhow
         writeln!(out, "ready")?;
         out.flush()?;
     }
+    let mut has_failed = false;
     tokio::select! {
         stopped = stop => stopped?,
         ended = stdin_ended(), if args.until_stdin_ends => ended?,
         () = tidy.watch(&broker, &handshakes) => {}
         () = keeping_up => {}
+        () = broker.store_failed() => has_failed = true,
     }
     info!("shutting down");
     notify(&[NotifyState::Stopping]);
     broker.shutdown().await;
+    if has_failed {
+        bail!(
+            "the store has failed, as the log says: make room, or mend the disk, and start the broker \
+             again; what was acknowledged is in the store"
+        );
+    }
     Ok(())
 }
 
@@ -223,15 +235,6 @@ fn keep_up(
             }
         }
     })
-}
-
-/// Whether only this machine reaches an address.
-fn is_local(at: &Address) -> bool {
-    let host = at.host.trim_start_matches('[').trim_end_matches(']');
-    let address = host.parse::<std::net::IpAddr>();
-    at.scheme == Scheme::Mem
-        || host == "localhost"
-        || address.is_ok_and(|address| address.is_loopback())
 }
 
 /// Resolves when standard input has ended.

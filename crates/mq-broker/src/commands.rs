@@ -255,7 +255,9 @@ mod tests {
         let error = change(&path, "ann", None).unwrap_err().to_string();
         assert!(error.ends_with("passwords has no user `ann`"), "{error}");
         let text = fs::read_to_string(&path).unwrap();
-        assert!(text.starts_with("bob:$scram-sha-256$"), "{text}");
+        let users: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        assert!(users[0].starts_with("bob:$scram-sha-256$"), "{text}");
+        assert_eq!(users.len(), 1, "{text}");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 

@@ -8,21 +8,26 @@ use std::{
 };
 
 use mq_codec::QoS;
-use mq_transport::{Address, ClientAuth, EarlyDataPolicy, ServerIdentity};
+use mq_transport::{Address, AllowedOrigins, ClientAuth, EarlyDataPolicy, ServerIdentity};
 use serde::Deserialize;
 
 #[cfg(doc)]
 use crate::Quotas;
 use crate::{
-    AdminSettings, Durability, Error, Settings, StoreFile,
-    auth::{AccessFiles, CertificateUser, JwtSettings},
+    AdminSettings, Durability, Error, Overflow, Settings, StoreFile,
+    auth::{AccessFiles, CertificateUser, JwtSettings, TakeOver},
 };
+
+mod openness;
+
+use openness::DEFAULT_LISTENERS;
 
 /// The configuration file. Every key is optional and unknown keys are errors.
 ///
 /// ```toml
 /// listen = ["tcp://127.0.0.1:1883", "tls://0.0.0.0:8883", "quic://0.0.0.0:14567",
 ///           "ws://127.0.0.1:8083/mqtt", "wss://0.0.0.0:8084/mqtt"]
+///                                 # tcp://127.0.0.1:1883 and quic://127.0.0.1:14567 if absent
 ///
 /// [tls]
 /// certificate = "server.pem"      # chain, PEM; if absent, mqbroker makes one for development
@@ -43,18 +48,22 @@ use crate::{
 /// interval_ms = 1000              # of interval
 ///
 /// [ws]
-/// allowed_origins = ["https://app.example"]  # of web pages; all if absent
+/// allowed_origins = ["https://app.example"]  # of web pages; ["*"] is all. If absent: all, or pages of
+///                                 # the listener's own host where clients without a user are let in
 ///
 /// [admin]
 /// http = "127.0.0.1:9883"         # /metrics, /healthz and /readyz; nowhere if absent
 /// socket = "/run/mqbroker/admin.sock"  # the same, and backups
 /// sys_interval_s = 10             # of the topics under $SYS/broker; 0 is never
 ///
-/// [auth]                          # everybody gets in and may do everything if absent
+/// [auth]                          # if absent, everybody gets in and may do everything, and no listener
+///                                 # may be reached from other machines
 /// password_file = "/etc/mqbroker/passwords"  # see `mqbroker passwd`
 /// acl_file = "/etc/mqbroker/acl"  # what users may do; everything if absent
 /// certificate_user = "cn"         # or san-dns, san-uri, san-email; not the user if absent
-/// allow_anonymous = false         # whether clients that say nothing of themselves get in
+/// allow_anonymous = false         # whether clients that say nothing of themselves get in; if that is all
+///                                 # of [auth], everybody does
+/// take_over = "same-user"         # or any-user: who may take over a session by its client identifier
 /// failures_per_minute = 10        # of log-ins from one address; 0 is no limit
 ///
 /// [auth.jwt]                      # tokens are no passwords if absent
@@ -68,8 +77,11 @@ use crate::{
 ///
 /// [limits]
 /// max_packet_size = 1048576       # bytes
+/// max_connect_size = 65536        # the same of CONNECT, with its will
 /// mailbox_messages = 10000        # that wait for one session
 /// mailbox_bytes = 16777216
+/// overflow = "spill"              # evict, drop-oldest or wait; if absent, evict where there is no store
+/// spill_bytes = 1073741824        # in the store, of one session
 /// memory = 268435456              # bytes that wait for all sessions, and retained messages
 /// connections_per_address = 200
 /// publish_messages_per_s = 1000   # of each client; no bound if absent
@@ -78,7 +90,7 @@ use crate::{
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// URLs to listen at.
+    /// URLs to listen at. Default: loopback, by TCP and QUIC at their usual ports.
     pub listen: Vec<String>,
     /// Certificate and key, and early data.
     pub tls: TlsConfig,
@@ -108,8 +120,11 @@ pub struct AuthConfig {
     pub certificate_user: Option<CertificateUser>,
     /// Takes tokens as passwords.
     pub jwt: Option<JwtConfig>,
-    /// Lets clients in that bring neither user name nor password nor certificate. Default no.
+    /// Lets clients in that bring neither user name nor password nor certificate; with nothing that
+    /// tells users apart and no rules, everybody, whatever they bring. Default no.
     pub allow_anonymous: bool,
+    /// See [`Settings::take_over`].
+    pub take_over: TakeOver,
     /// See [`Settings::failures_per_minute`]; 0 is no limit.
     pub failures_per_minute: Option<u32>,
 }
@@ -189,7 +204,13 @@ impl AuthConfig {
                     .to_owned(),
             );
         }
-        settings.access_files = Some(files);
+        // With neither users nor rules there is nothing to ask anybody.
+        let is_open = files.password_file.is_none()
+            && files.certificate_user.is_none()
+            && files.jwt.is_none()
+            && files.acl_file.is_none();
+        settings.access_files = (!is_open).then_some(files);
+        settings.take_over = self.take_over;
         if let Some(count) = self.failures_per_minute {
             settings.failures_per_minute = NonZeroU32::new(count);
         }
@@ -311,9 +332,20 @@ impl Default for ReloadConfig {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WsConfig {
-    /// Origins of the web pages that are let in; see [`mq_transport::ListenOptions`]. Empty, the
-    /// default, lets all in.
-    pub allowed_origins: Vec<String>,
+    /// Origins of the web pages that are let in; `["*"]` is all. Default: all, and where clients without
+    /// a user are let in, pages of the listener's own host ([`AllowedOrigins::SameHost`]).
+    pub allowed_origins: Option<Vec<String>>,
+}
+
+impl WsConfig {
+    fn origins(self, settings: &Settings) -> AllowedOrigins {
+        match self.allowed_origins {
+            None if settings.lets_anonymous_in() => AllowedOrigins::SameHost,
+            None => AllowedOrigins::All,
+            Some(origins) if origins == ["*"] => AllowedOrigins::All,
+            Some(origins) => AllowedOrigins::Listed(origins),
+        }
+    }
 }
 
 /// The `[admin]` table; see [`AdminSettings`].
@@ -342,6 +374,8 @@ pub struct LimitsConfig {
     pub handshake_timeout_s: Option<u64>,
     /// The largest packet taken, in bytes.
     pub max_packet_size: Option<NonZeroU32>,
+    /// The largest packet taken of a client that was not let in yet, in bytes: CONNECT with its will.
+    pub max_connect_size: Option<NonZeroU32>,
     /// QoS 1 and 2 messages that a client may send before the first is acknowledged.
     pub receive_maximum: Option<NonZeroU16>,
     /// QoS 1 and 2 messages on their way to a client at once.
@@ -359,6 +393,10 @@ pub struct LimitsConfig {
     pub mailbox_messages: Option<usize>,
     /// Payload bytes that wait for one session.
     pub mailbox_bytes: Option<usize>,
+    /// What becomes of QoS 1 and 2 messages beyond that; see [`Overflow`].
+    pub overflow: Option<OverflowName>,
+    /// Bytes of one session that may wait in the store.
+    pub spill_bytes: Option<usize>,
     /// Bytes that wait for all sessions, retained messages included; see [`Quotas::memory`].
     pub memory: Option<usize>,
     /// Sessions at once, connected or not.
@@ -378,6 +416,31 @@ pub struct LimitsConfig {
     pub session_expiry_s: Option<u64>,
     /// Seconds that connections have to end at shutdown.
     pub shutdown_timeout_s: Option<u64>,
+}
+
+/// The names of [`Overflow`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OverflowName {
+    /// [`Overflow::Spill`].
+    Spill,
+    /// [`Overflow::Evict`].
+    Evict,
+    /// [`Overflow::DropOldest`].
+    DropOldest,
+    /// [`Overflow::Wait`].
+    Wait,
+}
+
+impl From<OverflowName> for Overflow {
+    fn from(name: OverflowName) -> Self {
+        match name {
+            OverflowName::Spill => Self::Spill,
+            OverflowName::Evict => Self::Evict,
+            OverflowName::DropOldest => Self::DropOldest,
+            OverflowName::Wait => Self::Wait,
+        }
+    }
 }
 
 impl Config {
@@ -410,8 +473,12 @@ impl Config {
             path: path.to_owned(),
             problem,
         };
-        let listeners = self
-            .listen
+        let default = DEFAULT_LISTENERS.map(str::to_owned);
+        let listen = match &self.listen[..] {
+            [] => &default[..],
+            listen => listen,
+        };
+        let listeners = listen
             .iter()
             .map(|url| {
                 url.parse::<Address>()
@@ -432,19 +499,27 @@ impl Config {
         settings.ticket_file = self.tls.ticket_file;
         let store = self.store.map(StoreConfig::into_file);
         settings.store_file = store.transpose().map_err(wrong)?;
-        settings.listen.allowed_origins = self.ws.allowed_origins;
         settings.admin = AdminSettings {
             http: self.admin.http,
             socket: self.admin.socket,
         };
         let every = Duration::from_secs(self.admin.sys_interval_s.unwrap_or(10));
         settings.sys_interval = (!every.is_zero()).then_some(every);
+        let allow_anonymous = self.auth.as_ref().is_some_and(|auth| auth.allow_anonymous);
         if let Some(auth) = self.auth {
             auth.apply(&mut settings).map_err(wrong)?;
         }
+        if !allow_anonymous && let Some(at) = settings.open_to_others() {
+            return Err(wrong(format!(
+                "listen: other machines reach {at}, and everybody would be let in: name users in \
+                 [auth], or allow it by `allow_anonymous = true` there or by --allow-anonymous"
+            )));
+        }
+        settings.listen.allowed_origins = self.ws.origins(&settings);
         let limits = self.limits;
         let protocol = &mut settings.protocol;
         set(&mut protocol.max_packet_size, limits.max_packet_size);
+        set(&mut protocol.max_connect_size, limits.max_connect_size);
         set(&mut protocol.receive_maximum, limits.receive_maximum);
         set(&mut protocol.max_inflight, limits.max_inflight);
         set(
@@ -466,6 +541,13 @@ impl Config {
         let quotas = &mut settings.quotas;
         set(&mut quotas.mailbox.messages, limits.mailbox_messages);
         set(&mut quotas.mailbox.bytes, limits.mailbox_bytes);
+        quotas.overflow = limits.overflow.map(Overflow::from);
+        if quotas.overflow == Some(Overflow::Spill) && settings.store_file.is_none() {
+            let problem =
+                "limits.overflow: \"spill\" needs a store: give [store] or another policy";
+            return Err(wrong(problem.to_owned()));
+        }
+        set(&mut quotas.spill_bytes, limits.spill_bytes);
         set(&mut quotas.memory, limits.memory);
         set(&mut quotas.sessions, limits.sessions);
         set(&mut quotas.subscriptions, limits.subscriptions);
@@ -547,23 +629,90 @@ mod tests {
     fn values_reach_the_settings() {
         let settings = read(
             "listen = [\"tcp://127.0.0.1:1\"]\n[tls]\nearly_data = \"off\"\n\
-             ticket_file = \"t\"\n[ws]\nallowed_origins = [\"https://a\"]\n[admin]\nsocket = \"s\"\n[limits]\nmax_packet_size = 77\nmaximum_qos = 1\nallow_control_characters = true\nsession_expiry_s = 5\n\
-             memory = 9\npublish_bytes_per_s = 8\nreader_timeout_s = 0\nconnections_per_address = 7\n",
+             ticket_file = \"t\"\n[ws]\nallowed_origins = [\"https://a\"]\n[admin]\nsocket = \"s\"\n[limits]\nmax_packet_size = 77\nmax_connect_size = 66\nmaximum_qos = 1\nallow_control_characters = true\nsession_expiry_s = 5\n\
+             overflow = \"drop-oldest\"\nspill_bytes = 3\nmemory = 9\npublish_bytes_per_s = 8\nreader_timeout_s = 0\nconnections_per_address = 7\n",
         )
         .unwrap();
         assert_eq!(settings.listeners[0].port, 1);
         assert_eq!(settings.early_data, EarlyDataPolicy::Off);
         assert_eq!(settings.ticket_file, Some("t".into()));
-        assert_eq!(settings.listen.allowed_origins, ["https://a"]);
+        let listed = AllowedOrigins::Listed(vec!["https://a".to_owned()]);
+        assert_eq!(settings.listen.allowed_origins, listed);
         assert_eq!(settings.admin.socket, Some("s".into()));
         assert_eq!(settings.protocol.max_packet_size.get(), 77);
+        assert_eq!(settings.protocol.max_connect_size.get(), 66);
         assert_eq!(settings.protocol.maximum_qos, QoS::AtLeastOnce);
         assert!(settings.protocol.allow_control_characters);
         assert_eq!(settings.max_session_expiry, Some(Duration::from_secs(5)));
+        assert_eq!(settings.quotas.overflow, Some(Overflow::DropOldest));
+        assert_eq!(settings.quotas.spill_bytes, 3);
         assert_eq!(settings.quotas.memory, 9);
         assert_eq!(settings.publish_rate.bytes, Some(8));
         assert_eq!(settings.reader_timeout, None);
         assert_eq!(settings.max_connections_per_address, 7);
+    }
+
+    #[test]
+    fn a_broker_that_is_not_told_where_listens_on_loopback() {
+        let settings = read("").unwrap();
+        let at: Vec<_> = settings.listeners.iter().map(Address::to_string).collect();
+        assert_eq!(at, ["mqtt://127.0.0.1:1883", "quic://127.0.0.1:14567"]);
+    }
+
+    #[test]
+    fn other_machines_get_in_without_a_user_only_where_that_is_allowed() {
+        let at = |listen: &str, rest: &str| read(&format!("listen = [{listen}]\n{rest}"));
+        let (local, far) = (
+            "\"tcp://localhost\", \"tls://[::1]\"",
+            "\"tls://192.0.2.1\"",
+        );
+        let both = &format!("{local}, {far}");
+        let users = "[auth]\npassword_file = \"p\"\n";
+        let certificates = "[tls]\nclient_ca = \"ca\"\n";
+        let optional = "[tls]\nclient_ca = \"ca\"\nclient_certificate = \"optional\"\n";
+        for (listen, rest, starts) in [
+            (local, "", true),
+            (far, "", false),
+            (both, "", false),
+            (far, users, true),
+            (far, "[auth]\nallow_anonymous = true\n", true),
+            (far, certificates, true),
+            ("\"tcp://192.0.2.1\"", certificates, false),
+            (far, optional, false),
+        ] {
+            let read = at(listen, rest);
+            assert_eq!(read.is_ok(), starts, "{listen} {rest}: {read:?}");
+            if let Err(error) = read {
+                assert!(error.contains("//192.0.2.1"), "{error}");
+                assert!(error.contains("`allow_anonymous = true`"), "{error}");
+                assert_eq!(error.lines().count(), 1, "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn pages_of_other_hosts_are_kept_out_where_no_user_is_needed() {
+        let users = "[auth]\npassword_file = \"p\"\n";
+        let also = "[auth]\npassword_file = \"p\"\nallow_anonymous = true\n";
+        let anybody = "[auth]\nallow_anonymous = true\n";
+        let all = "[ws]\nallowed_origins = [\"*\"]\n";
+        for (text, origins) in [
+            ("", AllowedOrigins::SameHost),
+            (anybody, AllowedOrigins::SameHost),
+            (also, AllowedOrigins::SameHost),
+            (users, AllowedOrigins::All),
+            (all, AllowedOrigins::All),
+            (
+                "[ws]\nallowed_origins = []\n",
+                AllowedOrigins::Listed(Vec::new()),
+            ),
+        ] {
+            assert_eq!(
+                read(text).unwrap().listen.allowed_origins,
+                origins,
+                "{text}"
+            );
+        }
     }
 
     #[test]
@@ -680,6 +829,11 @@ mod tests {
                 "limits.maximum_qos: 3 is not 0, 1 or 2",
             ),
             ("[limits]\nmax_packet_size = 0\n", "FILE: line 2:"),
+            ("[limits]\noverflow = \"spill\"\n", "needs a store"),
+            (
+                "[limits]\noverflow = \"drop\"\n",
+                "line 2: unknown variant `drop`",
+            ),
             ("[tls]\nkey = \"k\"\n", "a key without its certificate"),
             (
                 "[tls]\nclient_crls = [\"crl\"]\n",

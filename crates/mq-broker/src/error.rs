@@ -7,7 +7,7 @@ use std::{fmt, path::PathBuf};
 #[non_exhaustive]
 pub enum Error {
     /// No address to listen at.
-    #[error("no listener: give at least one, such as --listen tcp://127.0.0.1:1883")]
+    #[error("no listener: give at least one, such as tcp://127.0.0.1:1883")]
     NoListener,
     /// A listener cannot be bound, or what it needs cannot be read.
     #[error(transparent)]

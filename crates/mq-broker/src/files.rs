@@ -25,6 +25,46 @@ pub(crate) fn create_private(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
+/// Takes all rights to a file away from everybody but its owner.
+///
+/// # Errors
+/// If the file is another user's.
+pub(crate) fn make_private(file: &File) -> io::Result<()> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+
+        if file.metadata()?.permissions().mode() & 0o077 != 0 {
+            file.set_permissions(fs::Permissions::from_mode(0o600))?;
+        }
+    }
+    #[cfg(not(unix))]
+    let _ = file;
+    Ok(())
+}
+
+/// Whether everybody on this machine can read a file: its own mode and its folders' let them.
+pub(crate) fn is_open_to_all(path: &Path) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+
+        let lets = |path: &Path, right| {
+            fs::metadata(path).is_ok_and(|found| found.permissions().mode() & right != 0)
+        };
+        // Where a symbolic link leads to, as certbot's do.
+        fs::canonicalize(path).is_ok_and(|path| {
+            let mut folders = path.ancestors().skip(1);
+            lets(&path, 0o004) && folders.all(|folder| lets(folder, 0o001))
+        })
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = path;
+        false
+    }
+}
+
 /// Writes `file`, which stands under the name of the [`successor`], and puts it in the place of
 /// `path` for good. Does not leave it behind where that fails.
 pub(crate) fn succeed(mut file: File, path: &Path, bytes: &[u8]) -> io::Result<()> {

@@ -11,8 +11,8 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 /// allocator adds to each of three pieces.
 const OVERHEAD: usize = size_of::<Message>() + 7 * size_of::<usize>() + 3 * 16;
 
-/// Payloads from this size on are not copied out of the buffer that they were read into, which is
-/// hardly larger.
+/// Payloads from this size on are not copied out of the buffer that they were read into. It grew by
+/// doubling, so that a third of it may be free: they count for half as much again.
 const LARGE: usize = 16 * 1024;
 
 /// A count of bytes with a limit.
@@ -20,6 +20,8 @@ const LARGE: usize = 16 * 1024;
 pub(crate) struct Ceiling {
     limit: usize,
     used: AtomicUsize,
+    /// What counts here counts there as well.
+    whole: Option<Arc<Ceiling>>,
 }
 
 impl Ceiling {
@@ -27,6 +29,15 @@ impl Ceiling {
         Self {
             limit,
             used: AtomicUsize::new(0),
+            whole: None,
+        }
+    }
+
+    /// A limit of its own for a part of what counts below `whole`.
+    pub(crate) fn part_of(whole: &Arc<Self>, limit: usize) -> Self {
+        Self {
+            whole: Some(Arc::clone(whole)),
+            ..Self::new(limit)
         }
     }
 
@@ -44,16 +55,31 @@ impl Ceiling {
     pub(crate) fn take(&self, bytes: usize) -> bool {
         // Added first and taken back: two that race for the last room may both be refused, and
         // never both be let in.
-        if self.used.fetch_add(bytes, Ordering::Relaxed) + bytes <= self.limit {
+        let used = self
+            .used
+            .fetch_add(bytes, Ordering::Relaxed)
+            .saturating_add(bytes);
+        if used <= self.limit && self.whole.as_ref().is_none_or(|whole| whole.take(bytes)) {
             return true;
         }
-        self.give(bytes);
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
         false
+    }
+
+    /// Counts `bytes`, room or not.
+    fn take_anyway(&self, bytes: usize) {
+        self.used.fetch_add(bytes, Ordering::Relaxed);
+        if let Some(whole) = &self.whole {
+            whole.take_anyway(bytes);
+        }
     }
 
     /// Takes back what was counted.
     pub(crate) fn give(&self, bytes: usize) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
+        if let Some(whole) = &self.whole {
+            whole.give(bytes);
+        }
     }
 
     /// The message in memory of its own, which counts for as long as anybody has it; `None` if
@@ -66,7 +92,7 @@ impl Ceiling {
     /// The same for a message that has to be kept, room or not.
     pub(crate) fn keep_anyway(self: &Arc<Self>, message: &Message) -> Message {
         let size = weight(message);
-        self.used.fetch_add(size, Ordering::Relaxed);
+        self.take_anyway(size);
         self.counted(message, size)
     }
 
@@ -94,9 +120,60 @@ impl Ceiling {
     }
 }
 
+/// Bytes that one owner has counted below a ceiling, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Share {
+    ceiling: Arc<Ceiling>,
+    bytes: usize,
+}
+
+impl Share {
+    pub(crate) fn new(ceiling: &Arc<Ceiling>) -> Self {
+        Self {
+            ceiling: Arc::clone(ceiling),
+            bytes: 0,
+        }
+    }
+
+    /// Counts so many bytes from now on; false, and nothing changed, if there is no room for them.
+    #[must_use]
+    pub(crate) fn set(&mut self, bytes: usize) -> bool {
+        let more = bytes.saturating_sub(self.bytes);
+        if more > 0 && !self.ceiling.take(more) {
+            return false;
+        }
+        self.ceiling.give(self.bytes.saturating_sub(bytes));
+        self.bytes = bytes;
+        true
+    }
+
+    /// The same for what is there already, room or not.
+    pub(crate) fn set_anyway(&mut self, bytes: usize) {
+        self.ceiling.take_anyway(bytes.saturating_sub(self.bytes));
+        self.ceiling.give(self.bytes.saturating_sub(bytes));
+        self.bytes = bytes;
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.ceiling.give(self.bytes);
+    }
+}
+
 /// What a message takes, about.
 fn weight(message: &Message) -> usize {
-    let mut bytes = OVERHEAD + message.topic.len() + message.payload.len();
+    let payload = message.payload.len();
+    let payload = if payload < LARGE {
+        payload
+    } else {
+        payload + payload / 2
+    };
+    let mut bytes = OVERHEAD + message.topic.len() + payload;
     if !message.properties.is_untouched() {
         let properties = &message.properties;
         let texts = [&properties.content_type, &properties.response_topic];
@@ -190,6 +267,22 @@ mod tests {
         assert_eq!(ceiling.used(), used + weight(&forced));
         drop((kept, forced));
         assert_eq!(ceiling.used(), 0);
+    }
+
+    #[test]
+    fn a_part_has_a_limit_of_its_own_and_counts_in_the_whole() {
+        let whole = Arc::new(Ceiling::new(100));
+        let part = Arc::new(Ceiling::part_of(&whole, 30));
+        let (mut small, mut large) = (Share::new(&part), Share::new(&whole));
+        assert!(small.set(20) && !small.set(40) && small.set(30));
+        assert!(large.set(70) && !large.set(71));
+        assert!(!small.set(31) && small.set(10));
+        assert_eq!((whole.used(), part.used(), small.bytes()), (80, 10, 10));
+        assert!(large.set(90));
+        large.set_anyway(200);
+        assert!(!small.set(11));
+        drop((small, large));
+        assert_eq!((whole.used(), part.used()), (0, 0));
     }
 
     #[test]

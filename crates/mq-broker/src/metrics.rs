@@ -3,7 +3,7 @@
 use std::{
     net::SocketAddr,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
@@ -38,6 +38,39 @@ impl Gauge {
     }
 }
 
+/// How often something was refused or ended, by the reason.
+///
+/// Reasons are the broker's own words, so that there are few of them whatever clients do.
+#[derive(Debug, Default)]
+pub struct ByReason(Mutex<Vec<(&'static str, usize)>>);
+
+impl ByReason {
+    /// Counts one more.
+    pub fn add(&self, reason: &'static str) {
+        let mut counts = self.lock();
+        match counts.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((reason, 1)),
+        }
+    }
+
+    /// How often, whatever the reason.
+    #[must_use]
+    pub fn get(&self) -> usize {
+        self.lock().iter().map(|(_, count)| count).sum()
+    }
+
+    /// How often for each reason that there has been, in the order in which they first came.
+    #[must_use]
+    pub fn by_reason(&self) -> Vec<(&'static str, usize)> {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<(&'static str, usize)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// What the broker counts: things that are there now (`connections`, `handshakes`, `sessions`,
 /// `subscriptions`, `retained`) and things that have happened since its start (the others).
 #[derive(Debug, Default)]
@@ -47,21 +80,26 @@ pub struct Metrics {
     /// Links that are not open yet: in their handshake, or not heard of since.
     pub handshakes: Gauge,
     /// Links that were refused because too many were open, in their handshake, or from one address.
-    pub refused: Gauge,
+    pub refused: ByReason,
     /// QUIC clients that had to prove their address first, as many handshakes were under way.
     pub retried: Gauge,
     /// Clients that were refused because there were too many sessions.
     pub sessions_refused: Gauge,
-    /// Subscriptions that were refused because their session had too many.
-    pub subscriptions_refused: Gauge,
+    /// Subscriptions that were refused.
+    pub subscriptions_refused: ByReason,
+    /// Messages and wills that were refused. Before 5.0 a client is not told of it.
+    pub publishes_refused: ByReason,
     /// Messages that could not be retained: too many topics, or too much memory.
     pub retained_refused: Gauge,
     /// Times that a client was left unread because it published faster than it may.
     pub throttled: Gauge,
-    /// Readers that were made to leave because they held up publishers.
-    pub evicted: Gauge,
-    /// CONNECTs that were refused because of who sent them, too many failures included.
-    pub log_ins_refused: Gauge,
+    /// QoS 1 and 2 messages that went to the store because there was no room for them in memory.
+    pub spilled: Gauge,
+    /// Clients that were disconnected by the broker, such as readers that were too slow for what came
+    /// for them.
+    pub evicted: ByReason,
+    /// CONNECTs that were refused, and authentications anew on open connections.
+    pub log_ins_refused: ByReason,
     /// Messages, wills and subscriptions that their client may not publish or have: they were
     /// dropped or refused.
     pub not_authorized: Gauge,

@@ -9,7 +9,10 @@ use std::{
 
 use hashbrown::HashMap;
 
-use crate::{mailbox::MailboxLimits, memory::default_ceiling};
+use crate::{
+    mailbox::{MailboxLimits, Overflow, OverflowPolicy},
+    memory::default_ceiling,
+};
 
 /// What clients may make the broker keep. At each bound the client is told with
 /// [`QuotaExceeded`](mq_codec::ReasonCode::QuotaExceeded), where its version has a way to say it,
@@ -19,11 +22,19 @@ pub struct Quotas {
     /// What may wait for one session. Default 10,000 messages and 16 MiB: ten seconds of 1,000
     /// messages a second.
     pub mailbox: MailboxLimits,
-    /// Bytes that may wait for all sessions whose readers lag or are away, in flight and retained
-    /// messages included, each message once. Beyond, QoS 0 is dropped, the publishers of QoS 1 and
-    /// 2 wait, and what is for a session without a connection is dropped or, should it be for
-    /// nobody else, refused. Up to 64 messages and 64 KiB of each session are not counted, and none gets
-    /// more than is left for all others.
+    /// What becomes of QoS 1 and 2 messages beyond that. Default `None`: [`Overflow::Spill`] where
+    /// there is a store, so that nothing that was acknowledged is lost, and [`Overflow::Evict`]
+    /// where there is none. Neither lets a slow reader hold up those who publish.
+    pub overflow: Option<Overflow>,
+    /// Bytes of one session that [`Overflow::Spill`] puts into the store, topics and 64 bytes a
+    /// message included. Default 1 GiB: three hours of 1,000 messages of 100 bytes a second.
+    pub spill_bytes: usize,
+    /// Bytes that clients may make the broker hold: messages that wait for readers that lag or are
+    /// away, in flight and retained ones included, each message once; packets that are not whole,
+    /// topics of aliases; sessions, subscriptions, wills. Beyond, QoS 0 is dropped,
+    /// [`overflow`](Self::overflow) says what becomes of QoS 1 and 2, and what else a client wants held
+    /// is refused, or the client disconnected. Some KiB of each session and connection are not counted,
+    /// and none gets more than is left for all others: `docs/operation.md` has the numbers.
     ///
     /// Default: a quarter of the memory that the process may use, and 64 MiB at least. The process
     /// takes more than this: some KiB for each connection, and what the allocator cannot give back.
@@ -37,6 +48,21 @@ pub struct Quotas {
     pub retained: usize,
 }
 
+impl Quotas {
+    /// The policy of mailboxes; `can_spill` says whether there is a store for it.
+    pub(crate) fn overflow_policy(&self, can_spill: bool) -> OverflowPolicy {
+        let overflow = match self.overflow {
+            None | Some(Overflow::Spill) if can_spill => Overflow::Spill,
+            None | Some(Overflow::Spill) => Overflow::Evict,
+            Some(other) => other,
+        };
+        OverflowPolicy {
+            overflow,
+            spill_bytes: self.spill_bytes,
+        }
+    }
+}
+
 impl Default for Quotas {
     fn default() -> Self {
         Self {
@@ -44,6 +70,8 @@ impl Default for Quotas {
                 messages: 10_000,
                 bytes: 16 << 20,
             },
+            overflow: None,
+            spill_bytes: 1 << 30,
             memory: default_ceiling(),
             sessions: 1_000_000,
             subscriptions: 10_000,

@@ -152,6 +152,7 @@ fn fixed(settings: &Settings) -> Vec<(&'static str, String)> {
         sys_interval,
         access_files,
         failures_per_minute,
+        take_over,
         // Not in a configuration file.
         store: _,
         authenticator: _,
@@ -171,7 +172,10 @@ fn fixed(settings: &Settings) -> Vec<(&'static str, String)> {
         ("tls.ticket_file", show(ticket_file)),
         ("store", show(store_file)),
         ("admin", show(&(admin, sys_interval))),
-        ("auth", show(&(access_files, failures_per_minute))),
+        (
+            "auth",
+            show(&(access_files, failures_per_minute, take_over)),
+        ),
         ("ws.allowed_origins", show(&listen.allowed_origins)),
         ("congestion", show(&listen.congestion)),
         ("limits", show(&limits)),

@@ -1,6 +1,7 @@
 //! A session: what the broker keeps for one client identifier.
 
 use std::{
+    collections::VecDeque,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -9,14 +10,17 @@ use std::{
 };
 
 use hashbrown::HashMap;
-use mq_codec::{ByteStr, TopicFilter, Will};
+use mq_codec::{ByteStr, TopicFilter};
 use mq_proto::Session as ProtocolSession;
 use tokio::sync::watch;
 
 use crate::{
     auth::{Authorizer, Grant, Guard, Principal},
+    hub::{KeptWill, Wanted},
     mailbox::Mailbox,
+    memory::Share,
     router::{SessionKey, Subscriber},
+    store::User,
 };
 
 /// What the broker keeps for one client identifier, connected or not.
@@ -33,16 +37,19 @@ pub(crate) struct Session {
     /// What happens after the connection has ended. Apart from `state`, because timers look at it
     /// while a connection may hold that.
     away: Mutex<Away>,
-    /// It outlives its connections, and so it is in the store.
+    /// It is in the store.
     kept: AtomicBool,
     /// What the last message that was queued is known by in the store.
     last_number: AtomicU64,
-    /// Whose it is, where that matters and is known: it is not of a session that was restored and
-    /// that no connection has had since.
+    /// Whose it is: from its beginning on, and over a restart. Not known of a session that a store of
+    /// an earlier format had, until somebody takes it up.
+    user: RwLock<Option<User>>,
+    /// What its client may do, where that matters; not known of a session that was restored and that
+    /// no connection has had since.
     owner: RwLock<Option<Owner>>,
 }
 
-/// Who has a session.
+/// Who has a session, with the rights of its last log-in.
 #[derive(Clone, Debug)]
 struct Owner {
     principal: Principal,
@@ -52,10 +59,14 @@ struct Owner {
 }
 
 /// What moves from connection to connection.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct State {
+    /// What the session and its subscriptions take.
+    pub(crate) share: Share,
     pub(crate) protocol: ProtocolSession,
     pub(crate) subscriptions: HashMap<TopicFilter, Subscriber>,
+    /// Retained messages that subscriptions have not got yet; one for each filter at most.
+    pub(crate) wanted: VecDeque<Wanted>,
     /// The session has ended; who waited for it begins a new one.
     pub(crate) ended: bool,
     /// A connection has had it before, so it counts as present.
@@ -65,21 +76,73 @@ pub(crate) struct State {
 /// What is to happen while no connection has the session.
 #[derive(Debug, Default)]
 struct Away {
-    will: Option<(Instant, Will)>,
+    will: Option<(Instant, KeptWill)>,
     expires_at: Option<Instant>,
 }
 
+/// What a session takes that has nothing yet, about: itself, and its places in tables.
+const EMPTY: usize = size_of::<Session>() + size_of::<State>() + 256;
+
+/// What a subscription takes besides its filter, which is there twice: in the session and its cursor.
+const SUBSCRIPTION: usize = 2 * size_of::<Subscriber>() + size_of::<Wanted>() + 64;
+
+impl State {
+    fn new(share: Share) -> Self {
+        Self {
+            share,
+            protocol: ProtocolSession::default(),
+            subscriptions: HashMap::new(),
+            wanted: VecDeque::new(),
+            ended: false,
+            used: false,
+        }
+    }
+
+    /// Counts a subscription; false if there is no room for it.
+    #[must_use]
+    pub(crate) fn count(&mut self, filter: &TopicFilter) -> bool {
+        self.share.set(self.share.bytes() + weight(filter))
+    }
+
+    /// The same for one that was there before, room or not.
+    pub(crate) fn count_anyway(&mut self, filter: &TopicFilter) {
+        self.share.set_anyway(self.share.bytes() + weight(filter));
+    }
+
+    /// Takes back what a subscription was counted as.
+    pub(crate) fn uncount(&mut self, filter: &TopicFilter) {
+        let bytes = self.share.bytes().saturating_sub(weight(filter));
+        self.share.set_anyway(bytes);
+    }
+}
+
+fn weight(filter: &TopicFilter) -> usize {
+    2 * filter.len() + SUBSCRIPTION
+}
+
 impl Session {
-    pub(crate) fn new(client_id: ByteStr, key: SessionKey, mailbox: Mailbox) -> Self {
+    /// Bytes that a session of that name takes as long as it has nothing.
+    pub(crate) fn empty_bytes(client_id: &ByteStr) -> usize {
+        EMPTY + 2 * client_id.len()
+    }
+
+    pub(crate) fn new(
+        client_id: ByteStr,
+        key: SessionKey,
+        mailbox: Mailbox,
+        user: Option<User>,
+        share: Share,
+    ) -> Self {
         Self {
             client_id,
             key,
             mailbox,
-            state: Arc::default(),
+            state: Arc::new(tokio::sync::Mutex::new(State::new(share))),
             claims: watch::Sender::new(0),
             away: Mutex::default(),
             kept: AtomicBool::new(false),
             last_number: AtomicU64::new(0),
+            user: RwLock::new(user),
             owner: RwLock::new(None),
         }
     }
@@ -87,6 +150,24 @@ impl Session {
     /// Has the connection that has it look whether it must leave, without anybody claiming it.
     pub(crate) fn remind(&self) {
         self.claims.send_modify(|_| {});
+    }
+
+    /// Whether it is this user's: one that was nobody's is from now on.
+    pub(crate) fn is_of(&self, user: &User) -> bool {
+        let mut own = self.user.write().unwrap_or_else(PoisonError::into_inner);
+        own.get_or_insert_with(|| user.clone()) == user
+    }
+
+    /// Whose it is.
+    pub(crate) fn user(&self) -> Option<User> {
+        let own = self.user.read().unwrap_or_else(PoisonError::into_inner);
+        own.clone()
+    }
+
+    /// Makes it this user's, whosever it was.
+    pub(crate) fn give_to(&self, user: &User) {
+        let mut own = self.user.write().unwrap_or_else(PoisonError::into_inner);
+        *own = Some(user.clone());
     }
 
     pub(crate) fn principal(&self) -> Option<Principal> {
@@ -124,13 +205,15 @@ impl Session {
         })
     }
 
-    /// It will outlive its connections from now on, until it ends.
+    /// It is in the store from now on, until it ends: it outlives its connections, or more waits for
+    /// it than memory holds.
     pub(crate) fn keep(&self) {
-        self.kept.store(true, Ordering::Relaxed);
+        // Whoever sees it records behind what was recorded before.
+        self.kept.store(true, Ordering::Release);
     }
 
     pub(crate) fn is_kept(&self) -> bool {
-        self.kept.load(Ordering::Relaxed)
+        self.kept.load(Ordering::Acquire)
     }
 
     /// A number for a message, higher than all before; 0 stands for none.
@@ -144,26 +227,25 @@ impl Session {
     }
 
     /// The connection has ended: what is due, and when.
-    pub(crate) fn leave(&self, now: Instant, will: Option<Will>, expiry: Option<Duration>) {
+    pub(crate) fn leave(&self, now: Instant, will: Option<KeptWill>, expiry: Option<Duration>) {
         let mut away = self.away();
         away.expires_at = expiry.and_then(|expiry| now.checked_add(expiry));
         away.will = will.map(|will| {
-            let delay = will.properties.will_delay_interval.unwrap_or(0);
-            let due = now + Duration::from_secs(delay.into());
+            let due = now + will.delay();
             // The will is due when the session ends, if that is earlier (§3.1.3.2.2).
             (away.expires_at.map_or(due, |at| at.min(due)), will)
         });
     }
 
     /// A connection is back: nothing is due any more. Returns a will that was waiting.
-    pub(crate) fn come_back(&self) -> Option<Will> {
+    pub(crate) fn come_back(&self) -> Option<KeptWill> {
         let mut away = self.away();
         away.expires_at = None;
         away.will.take().map(|(_, will)| will)
     }
 
     /// The will, if it is due.
-    pub(crate) fn take_due_will(&self, now: Instant) -> Option<Will> {
+    pub(crate) fn take_due_will(&self, now: Instant) -> Option<KeptWill> {
         let mut away = self.away();
         match &away.will {
             Some((due, _)) if *due <= now => away.will.take().map(|(_, will)| will),

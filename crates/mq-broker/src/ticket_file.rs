@@ -1,7 +1,7 @@
 //! Tickets on their way from one broker to the next: [`Settings::ticket_file`](crate::Settings).
 //!
-//! Early data cannot be replayed as long as each ticket is taken once (RFC 8446 §8.1), so a ticket
-//! must never be in two places. The file is there only while no broker runs: a broker that starts
+//! A first flight is acted on twice at most, and not after its client has got through, as long as
+//! each ticket is taken once (RFC 8446 §8.1), so a ticket must never be in two places. The file is there only while no broker runs: a broker that starts
 //! takes it away before it accepts anybody, and writes another when it has served its last
 //! connection. A broker that crashes leaves none, and its clients do a full handshake.
 

@@ -12,7 +12,7 @@ use mq_codec::{
     ByteStr, Connect, ConnectProperties, QoS, StringError, SubscriptionId, TopicFilter, Version,
     Will,
 };
-use mq_proto::ClientConfig;
+use mq_proto::{ClientConfig, Probes};
 use mq_transport::{Address, ConnectOptions, Connector, Scheme};
 
 use crate::{
@@ -39,6 +39,12 @@ const DEFAULT_HEAD_START: Duration = Duration::from_millis(500);
 /// How long the network is remembered on which the first address lost. Firewalls are not changed by
 /// the minute, and a lost race costs no more than the head start.
 const DEFAULT_FALLBACK_MEMORY: Duration = Duration::from_mins(10);
+
+/// See [`ClientBuilder::probes`].
+const PROBES: Probes = Probes {
+    quiet: Some(Duration::from_secs(15)),
+    busy: Some(Duration::from_millis(1_500)),
+};
 
 /// Options of a [`Client`]; see [`Client::builder`].
 ///
@@ -81,6 +87,7 @@ pub struct ClientBuilder {
     manual_ack: bool,
     subscription_ids: bool,
     auth_method: Option<Box<dyn AuthMethod>>,
+    probes: Probes,
     /// How many subscriptions were made early.
     early: u32,
     seed: u64,
@@ -116,6 +123,7 @@ impl ClientBuilder {
             manual_ack: false,
             subscription_ids: true,
             auth_method: None,
+            probes: PROBES,
             early: 0,
             seed: random(),
         }
@@ -224,6 +232,26 @@ impl ClientBuilder {
     pub fn keep_alive(mut self, keep_alive: Duration) -> Self {
         let seconds = keep_alive.as_secs() + u64::from(keep_alive.subsec_nanos() > 0);
         self.config.connect.keep_alive = u16::try_from(seconds).unwrap_or(u16::MAX);
+        self
+    }
+
+    /// When a subscriber over QUIC looks whether its path still works, by PINGREQ: after a silence of
+    /// `quiet`, and of `busy` where messages came in quick succession before. Default: 15 s and 1.5 s.
+    ///
+    /// A NAT that forgets a client gives it a new address with the next packet that the client
+    /// sends. Until then the server sends to the old one: a subscriber that only listens hears
+    /// nothing until its keep-alive. Many NATs forget UDP after 30 s, some after 20 (RFC 4787 asks
+    /// for 2 minutes), so 15 s also keeps the address; a NAT that was restarted is noticed by `busy`
+    /// within 2 s. It costs a quiet subscriber one exchange of 2 bytes in 15 s, and a busy one
+    /// nothing until its flow falls silent.
+    ///
+    /// A client without a subscription does not probe, nor does any over TCP, where a new address
+    /// is a new connection. Where [`QuicOptions::keep_alive_interval`](mq_transport::QuicOptions::keep_alive_interval)
+    /// is set, that takes the place of `quiet`. [`Probes::default`] is for none. A probe that is not
+    /// answered within the [`ping_timeout`](Self::ping_timeout) ends the connection, as any PINGREQ
+    /// does, unless the keep-alive is off.
+    pub fn probes(mut self, probes: Probes) -> Self {
+        self.probes = probes;
         self
     }
 
@@ -390,16 +418,17 @@ impl ClientBuilder {
 
     /// A message that is written right behind CONNECT, without waiting for the server's answer:
     /// with a ticket and `early_data` in [`ConnectOptions`] it travels in the first flight (0-RTT).
+    /// This marks it as safe to repeat; see [`Outgoing::early`] for what that means.
     ///
     /// If the attempt to connect fails, or another address wins the race, a QoS 0 message that was
     /// written is lost; QoS 1 and 2 messages are kept and sent again. At most ten of those leave
-    /// before CONNACK; the rest waits. With several addresses a QoS 2 message, and what is behind
-    /// it, waits until the race is decided.
+    /// before CONNACK; the rest waits. A QoS 2 message, and what is behind it, waits until the
+    /// handshake is complete.
     ///
     /// # Errors
     /// [`Error::QueueFull`].
     pub fn publish_early(&mut self, publish: Outgoing) -> Result<Receipt, Error> {
-        match self.shared.queue.push(publish)? {
+        match self.shared.queue.push(publish.early(true))? {
             Push::Queued(seq, cell) => Ok(Receipt::new(self.shared.clone(), seq, cell)),
             Push::Full(_) => Err(Error::QueueFull),
         }
@@ -430,7 +459,8 @@ impl ClientBuilder {
     ) -> Result<Subscription, Error> {
         let id = SubscriptionId::new(self.first_id() + self.early).ok_or(Error::Closed)?;
         self.early += 1;
-        let (request, subscription) = SubscribeRequest::new(self.shared.clone(), id, options, None);
+        let (request, subscription) =
+            SubscribeRequest::new(self.shared.clone(), id, options.early(true), None);
         self.shared.queue.control(|control| {
             control
                 .requests
@@ -456,7 +486,9 @@ impl ClientBuilder {
     }
 
     /// Starts the client without waiting: what is published and subscribed from now on goes right
-    /// behind CONNECT. Failures to connect are tried again, as long as that may help; see
+    /// behind CONNECT. Where CONNECT is early data, that is so only for what is marked as safe to
+    /// repeat ([`Outgoing::early`], [`SubscribeOptions::early`]); the rest leaves when the handshake
+    /// is complete. Failures to connect are tried again, as long as that may help; see
     /// [`Client::connected`] and [`Client::events`].
     ///
     /// # Errors
@@ -487,6 +519,7 @@ impl ClientBuilder {
             manual_ack,
             subscription_ids,
             auth_method,
+            probes,
             early: _,
             seed: _,
         } = self;
@@ -522,6 +555,7 @@ impl ClientBuilder {
             manual_ack,
             subscription_ids,
             auth_method: auth_method.filter(|_| version >= Version::V5),
+            probes,
         };
         let task = tokio::spawn(Driver::new(shared.clone(), settings, fail_fast).run());
         *shared.task.lock().unwrap_or_else(PoisonError::into_inner) = Some(task);

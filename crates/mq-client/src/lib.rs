@@ -71,8 +71,12 @@
 //!
 //! [`ClientBuilder::start`] returns at once, and what is sent goes right behind CONNECT, before the
 //! server has answered. With `early_data` in [`ConnectOptions`] and a ticket of an earlier
-//! connection through the same [`Connector`] it travels in the first flight of QUIC's or TLS's
-//! handshake (0-RTT, RFC 8446 §2.3). Here the second connection does:
+//! connection through the same [`Connector`] CONNECT travels in the first flight of QUIC's or TLS's
+//! handshake (0-RTT, RFC 8446 §2.3). Somebody on the path can have such a flight acted on twice, so
+//! only what is marked as safe to repeat travels with it: by [`ClientBuilder::publish_early`] and
+//! [`ClientBuilder::subscribe_early`], or by [`Outgoing::early`] and [`SubscribeOptions::early`].
+//! Everything else waits until the handshake is complete, and QoS 2 always does. `docs/access.md`
+//! has a table of what can happen to what. Here the second connection's message is early data:
 //!
 //! ```no_run
 //! use mq_client::{Client, ConnectOptions, Connector, Outgoing, QoS};
@@ -126,7 +130,7 @@ pub use mq_codec::{
     RetainHandling, Sparse, StringError, SubscriptionId, SubscriptionOptions, TopicError,
     TopicFilter, TopicName, Version, Will, WillProperties,
 };
-pub use mq_proto::{CloseReason, CommandError, Message};
+pub use mq_proto::{CloseReason, CommandError, Message, Probes};
 pub use mq_transport::{
     Address, AddressError, ConnectOptions, Connector, EarlyData, HandshakeKind, LinkInfo,
     LinkStats, Scheme, TicketCache, Trust,

@@ -23,6 +23,7 @@ pub struct Outgoing {
     pub(crate) message: Arc<Message>,
     pub(crate) qos: QoS,
     pub(crate) retain: bool,
+    pub(crate) early: bool,
 }
 
 impl Outgoing {
@@ -51,6 +52,7 @@ impl Outgoing {
             message,
             qos: QoS::AtMostOnce,
             retain: false,
+            early: false,
         }
     }
 
@@ -65,6 +67,20 @@ impl Outgoing {
     #[must_use]
     pub fn retain(mut self, retain: bool) -> Self {
         self.retain = retain;
+        self
+    }
+
+    /// Whether the message may leave before the handshake of TLS or QUIC is complete, as early data
+    /// (0-RTT), where the client [starts](crate::ClientBuilder::start) or reconnects with a ticket
+    /// and `early_data` in [`ConnectOptions`](crate::ConnectOptions). Default: no.
+    ///
+    /// Say yes only where it does no harm that the message arrives twice, or up to a minute late:
+    /// somebody on the path can have a copy of the first flight delivered before the original, which
+    /// the client then sends again (RFC 8446 §8, RFC 9001 §9.2). At QoS 2 a message waits for the
+    /// handshake whatever is said here. Order is kept: a message waits behind one that waits.
+    #[must_use]
+    pub fn early(mut self, early: bool) -> Self {
+        self.early = early;
         self
     }
 

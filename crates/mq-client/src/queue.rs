@@ -44,6 +44,8 @@ pub(crate) struct Queued {
     pub(crate) seq: u64,
     pub(crate) cost: usize,
     pub(crate) delivery: Delivery,
+    /// It may leave before the link's handshake is complete.
+    pub(crate) early: bool,
     pub(crate) cell: Option<Arc<AckCell>>,
 }
 
@@ -326,6 +328,7 @@ impl State {
             message,
             qos,
             retain,
+            early,
         } = message;
         let cell = (qos > QoS::AtMostOnce).then(Arc::<AckCell>::default);
         let expiry = message.properties.message_expiry_interval;
@@ -339,6 +342,7 @@ impl State {
             seq,
             cost,
             delivery,
+            early: early && qos < QoS::ExactlyOnce,
             cell: cell.clone(),
         });
         Ok(Push::Queued(seq, cell))

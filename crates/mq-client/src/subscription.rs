@@ -36,6 +36,7 @@ pub struct SubscribeOptions {
     pub(crate) filters: Vec<Filter>,
     pub(crate) capacity: usize,
     pub(crate) user_properties: Vec<(ByteStr, ByteStr)>,
+    pub(crate) early: bool,
 }
 
 impl SubscribeOptions {
@@ -46,6 +47,7 @@ impl SubscribeOptions {
             filters: Vec::with_capacity(1),
             capacity: DEFAULT_CAPACITY,
             user_properties: Vec::new(),
+            early: false,
         }
         .and(filter, options)
     }
@@ -70,6 +72,15 @@ impl SubscribeOptions {
     #[must_use]
     pub fn user_property(mut self, name: ByteStr, value: ByteStr) -> Self {
         self.user_properties.push((name, value));
+        self
+    }
+
+    /// Whether SUBSCRIBE may leave before the handshake of TLS or QUIC is complete, as early data;
+    /// see [`Outgoing::early`](crate::Outgoing::early) for what can happen to it then. Asked for
+    /// twice, retained messages come twice. Default: no.
+    #[must_use]
+    pub fn early(mut self, early: bool) -> Self {
+        self.early = early;
         self
     }
 

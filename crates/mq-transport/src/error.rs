@@ -102,12 +102,12 @@ pub enum Error {
         available: String,
     },
     /// The peer's certificate does not satisfy us.
-    #[error(
-        "the peer's certificate is not accepted ({reason}): check the CA file, the server name and the clock"
-    )]
+    #[error("the peer's certificate is not accepted: {reason}; {remedy}")]
     CertificateRejected {
         /// What is wrong with it.
         reason: String,
+        /// What would be right.
+        remedy: &'static str,
     },
     /// The TLS handshake failed for another reason.
     #[error("the TLS handshake failed: {reason}")]
@@ -150,18 +150,33 @@ pub enum Error {
 impl Error {
     /// In plain words where rustls has only the name of a variant; over QUIC that is all there is.
     fn certificate(reason: &str) -> Self {
+        // In front of it stands what kind of error it is, where it has no name in rustls itself.
+        let name = reason.rsplit([' ', '(', ':']).next().unwrap_or(reason);
+        let (known, remedy) = match name.trim_end_matches(')') {
+            "UnknownIssuer" | "BadSignature" => (
+                "no trusted CA has signed it",
+                "trust the CA that has, by its file",
+            ),
+            "Expired" => ("it has expired", "renew it, or set this machine's clock"),
+            "NotValidYet" => ("it is not valid yet", "set this machine's clock"),
+            "NotValidForName" => (
+                "it is for another name",
+                "ask for a name that it is for, or make it for this one",
+            ),
+            "Revoked" => ("it was revoked", "the peer needs another"),
+            "UnknownRevocationStatus" => (
+                "no revocation list is of the CA that signed it",
+                "add a list of that CA",
+            ),
+            "CaUsedAsEndEntity" => (
+                "it says that it is a CA's, as `openssl req -x509` makes it by default",
+                "make it with `-addext basicConstraints=critical,CA:FALSE`",
+            ),
+            _ => (reason, "check the CA file, the server name and the clock"),
+        };
         Self::CertificateRejected {
-            reason: match reason {
-                "UnknownIssuer" | "BadSignature" => "no trusted CA has signed it".into(),
-                "Expired" => "it has expired".into(),
-                "NotValidYet" => "it is not valid yet".into(),
-                "NotValidForName" => "it is for another name".into(),
-                "Revoked" => "it was revoked".into(),
-                "UnknownRevocationStatus" => {
-                    "no revocation list is of the CA that signed it".into()
-                }
-                other => other.to_owned(),
-            },
+            reason: known.to_owned(),
+            remedy,
         }
     }
 }

@@ -78,6 +78,8 @@ mod link;
 mod listener;
 mod mem;
 mod options;
+mod origins;
+mod qlog;
 mod quic;
 mod registry;
 mod reload;
@@ -104,6 +106,8 @@ pub use options::{
     AckFrequency, ClientAuth, ClientIdentity, CongestionControl, ConnectOptions, EarlyDataPolicy,
     ListenOptions, QuicOptions, SocketOptions,
 };
+pub use origins::AllowedOrigins;
+pub use qlog::{Qlog, QlogLimits};
 pub use reload::{PreparedReload, ReloadHandle};
 pub use rustls_pki_types::CertificateDer;
 pub use ticket::{TicketCache, TicketStore};

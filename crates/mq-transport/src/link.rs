@@ -130,8 +130,45 @@ impl Link {
         each!(&mut self.transport, link => link.poll_progress(cx, outbox, want_read))
     }
 
+    /// [`poll_progress`](Self::poll_progress) for an owner that also waits for the end of the
+    /// handshake: `None` says, once, that it has ended and nothing else is to be told.
+    ///
+    /// # Errors
+    /// As [`progress`](Self::progress).
+    pub fn poll_progress_or_handshake(
+        &mut self,
+        cx: &mut Context<'_>,
+        outbox: &mut Outbox,
+        want_read: bool,
+    ) -> Poll<Option<Result<Progress, Error>>> {
+        let was_pending = self.handshake() == HandshakeKind::Pending;
+        match self.poll_progress(cx, outbox, want_read) {
+            Poll::Ready(progress) => Poll::Ready(Some(progress)),
+            Poll::Pending if was_pending && self.handshake() != HandshakeKind::Pending => {
+                Poll::Ready(None)
+            }
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    /// How many bytes came in on `lane` and were not consumed yet, for an owner that counts them: the
+    /// link still tells of those that it has not told of.
+    #[must_use]
+    pub fn received_len(&self, lane: LaneId) -> usize {
+        if lane != LaneId::CONTROL {
+            return 0;
+        }
+        match &self.transport {
+            Transport::Tcp(link) => link.received.len(),
+            Transport::Tls(link) => link.received_len(),
+            Transport::Quic(link) => link.received.len(),
+            Transport::Ws(link) => link.received.len(),
+            Transport::Mem(link) => link.received.len(),
+        }
+    }
+
     /// The bytes that came in on `lane` and were not consumed yet, for the owner to consume from
-    /// the front.
+    /// the front. An owner that has looked at them is not told of them any more.
     ///
     /// A connection that is silent while this is empty holds no read buffer. The owner bounds it:
     /// by refusing packets above its limit, and by `want_read`.
@@ -153,8 +190,10 @@ impl Link {
     /// Ends the connection in order, after delivering what was written: TCP's FIN, TLS's
     /// `close_notify`, WebSocket's Close, QUIC's end of stream and `CONNECTION_CLOSE`.
     ///
-    /// Waits until the peer has everything (QUIC) or has ended its side as well (the others), and
-    /// at most for `deadline`. What is still in an outbox is not sent.
+    /// Waits until the peer has ended its side as well, and at most for `deadline`. Over QUIC a
+    /// client waits only until the server has everything, and a server waits 1 s longer than that at
+    /// most: a peer whose connection is closed under it may drop what it has not read. What is
+    /// still in an outbox is not sent.
     pub async fn close(self, deadline: Duration) {
         let quic = match &self.transport {
             Transport::Quic(link) => Some(link.connection()),
@@ -193,8 +232,10 @@ impl Link {
 
     /// On a server: whether what came in so far is early data of a handshake that has not ended.
     ///
-    /// Such bytes could be a replay (RFC 8446 §8, RFC 9001 §9.2), were tickets not single-use; and
-    /// the client has not proved yet that it is there. Always false on a client.
+    /// Such bytes may be a copy that overtook the original: single-use tickets see to it that one of
+    /// the two is taken as early data, not which, and the client sends again what was refused
+    /// (RFC 8446 §8, RFC 9001 §9.2). Nor has the client proved yet that it is there. Always false
+    /// on a client.
     #[must_use]
     pub fn is_early(&self) -> bool {
         match &self.transport {

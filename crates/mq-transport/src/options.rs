@@ -3,8 +3,8 @@
 use std::{fmt, net::IpAddr, path::PathBuf, str::FromStr, time::Duration};
 
 use crate::{
-    CryptoOptions, Error, HandshakePool, ServerIdentity, TicketCache, TicketStore, Trust,
-    client_auth::ClientAuthFiles, crypto::names, crypto::sha256, ticket::Scope,
+    AllowedOrigins, CryptoOptions, Error, HandshakePool, Qlog, ServerIdentity, TicketCache,
+    TicketStore, Trust, client_auth::ClientAuthFiles, crypto::names, crypto::sha256, ticket::Scope,
 };
 
 /// The application protocol of MQTT, as registered with IANA.
@@ -44,7 +44,8 @@ pub enum EarlyDataPolicy {
     Off,
     /// CONNECT alone; what follows waits for the end of the handshake.
     Connect,
-    /// All packets.
+    /// All packets but PUBLISH of QoS 2 and acknowledgements, which may not be acted on twice and
+    /// wait for the end of the handshake.
     Full,
 }
 
@@ -85,7 +86,8 @@ pub struct ConnectOptions {
     /// Send what is written before the handshake ends as early data, where a ticket allows it.
     /// Needs `resumption`. On WebSocket over TLS that is the HTTP request alone, and saves its
     /// round trip: no packet may be sent before the answer (RFC 6455 §4.1). Default: no, as a
-    /// server without single-use tickets can be made to take it twice (RFC 8446 §8).
+    /// server can be made to take it twice, and one without single-use tickets any number of times
+    /// (RFC 8446 §8): write only what is safe to repeat before the handshake is complete.
     pub early_data: bool,
     /// Bytes that are kept to be sent again should early data be rejected; beyond them writes wait
     /// for the handshake. The server's own limit counts as well, and over TLS never more than
@@ -167,11 +169,10 @@ pub struct ListenOptions {
     /// Empty: TLS takes every client whatever it offers, and QUIC cannot listen. WebSocket over TLS
     /// takes `http/1.1` in the place of these.
     pub alpn: Vec<Vec<u8>>,
-    /// WebSocket: the origins of the web pages that are let in, such as `https://app.example`
-    /// (RFC 6455 §10.2). A browser says which page it acts for; other clients say nothing and get
-    /// in. Default: none, which is all of them, as MQTT's own authentication does not rest on what
-    /// a browser sends by itself.
-    pub allowed_origins: Vec<String>,
+    /// WebSocket: which web pages are let in. Default: all, as MQTT's own authentication does not
+    /// rest on what a browser sends by itself; where clients need none, see
+    /// [`AllowedOrigins::SameHost`].
+    pub allowed_origins: AllowedOrigins,
     /// Whether early data is taken. Default: off.
     pub early_data: EarlyDataPolicy,
     /// Bytes of early data that a TLS client may send before the handshake ends; QUIC bounds them
@@ -212,7 +213,7 @@ impl Default for ListenOptions {
             enforce_crl_expiry: false,
             crypto: CryptoOptions::default(),
             alpn: vec![MQTT.to_vec(), b"x-amzn-mqtt-ca".to_vec()],
-            allowed_origins: Vec::new(),
+            allowed_origins: AllowedOrigins::All,
             early_data: EarlyDataPolicy::Off,
             early_data_limit: 64 * 1024,
             ticket_store: TicketStore::default(),
@@ -348,9 +349,8 @@ pub struct QuicOptions {
     /// Let the kernel split and join datagrams (GSO, GRO). Default: yes. Off to see each packet
     /// on a link emulator or a capture.
     pub segmentation_offload: bool,
-    /// Write a qlog file for each connection into this directory, which is made if it is not there.
-    /// Default: none.
-    pub qlog_directory: Option<PathBuf>,
+    /// Which connections are traced, and where. Default: none.
+    pub qlog: Option<Qlog>,
 }
 
 impl QuicOptions {
@@ -379,7 +379,7 @@ impl Default for QuicOptions {
             send_window: 1024 * 1024,
             max_bidi_streams: 1,
             segmentation_offload: true,
-            qlog_directory: None,
+            qlog: None,
         }
     }
 }

@@ -18,7 +18,7 @@ pub(crate) type Scope = [u8; 32];
 
 /// A server's tickets: bounded, in memory, each of a TLS 1.3 session good for one use.
 ///
-/// Single use is what keeps early data from being replayed (RFC 8446 §8.1): resuming takes the
+/// Single use is what bounds the replay of early data (RFC 8446 §8.1): resuming takes the
 /// ticket out. Clones share one store, so TLS and QUIC listeners can have one between them: a ticket
 /// is good at each whose [scope](crate::ListenOptions::ticket_scope) is that of the listener that
 /// gave it, and at no other. When the store is full, the oldest ticket makes room: its client does a

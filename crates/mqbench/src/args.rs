@@ -3,11 +3,11 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
-use mq_client::{Client, ClientBuilder};
+use mq_client::{Client, ClientBuilder, Probes};
 use mq_codec::{QoS, Version};
 use mq_transport::{
     Address, CipherSuite, ClientIdentity, CongestionControl, ConnectOptions, Connector,
-    KeyExchangeGroup, Trust,
+    KeyExchangeGroup, Qlog, Trust,
 };
 use serde::{Deserialize, Serialize};
 
@@ -47,6 +47,9 @@ pub(crate) struct TransportArgs {
     /// Initial round-trip time that QUIC assumes
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) initial_rtt: Option<Duration>,
+    /// How often QUIC sends a packet on a silent connection; else MQTT's keep-alive does
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) quic_keep_alive: Option<Duration>,
     /// Switch GSO and GRO off: one datagram a packet
     #[arg(long)]
     pub(crate) no_gso: bool,
@@ -90,10 +93,11 @@ impl TransportArgs {
         if let Some(rtt) = self.initial_rtt {
             options.quic.initial_rtt = rtt;
         }
+        options.quic.keep_alive_interval = self.quic_keep_alive;
         options.quic.segmentation_offload = !self.no_gso;
         options.quic.mtu_discovery = !self.no_mtu_discovery;
         options.crypto.key_log = self.keylog;
-        options.quic.qlog_directory.clone_from(&self.qlog);
+        options.quic.qlog = self.qlog.as_ref().map(Qlog::all);
         options
     }
 
@@ -116,6 +120,8 @@ pub(crate) struct MqttArgs {
     /// Keep-alive in seconds, 0 for none
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub(crate) keep_alive: u16,
+    #[command(flatten)]
+    pub(crate) probes: ProbeArgs,
     /// User name
     #[arg(long, value_name = "NAME")]
     pub(crate) username: Option<String>,
@@ -130,6 +136,35 @@ pub(crate) struct MqttArgs {
     /// How long a connection may take, until CONNACK.
     #[arg(skip = CONNECT_TIMEOUT)]
     pub(crate) connect_timeout: Duration,
+}
+
+/// When a subscriber over QUIC looks whether its address has changed. Off, unlike the library's default:
+/// what is measured is compared with transports that send nothing of the kind.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub(crate) struct ProbeArgs {
+    /// QUIC subscribers send PINGREQ after this long without a packet, 0 for not at all
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration)]
+    probe_quiet: Duration,
+    /// The same after a busy flow has fallen silent
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration)]
+    probe_busy: Duration,
+}
+
+impl ProbeArgs {
+    pub(crate) fn get(self) -> Probes {
+        let some = |time: Duration| (!time.is_zero()).then_some(time);
+        Probes {
+            quiet: some(self.probe_quiet),
+            busy: some(self.probe_busy),
+        }
+    }
+
+    /// As a manifest tells it; `null` is for none.
+    pub(crate) fn parameters(self) -> serde_json::Value {
+        let Probes { quiet, busy } = self.get();
+        let nanoseconds = |time: Option<Duration>| time.map(crate::workload::nanoseconds);
+        serde_json::json!({ "quiet_ns": nanoseconds(quiet), "busy_ns": nanoseconds(busy) })
+    }
 }
 
 /// Unless links are so lossy that more is usual.
@@ -150,6 +185,7 @@ impl MqttArgs {
             .client_id(client_id)?
             .keep_alive(Duration::from_secs(self.keep_alive.into()))
             .connect_timeout(self.connect_timeout)
+            .probes(self.probes.get())
             .reconnect(mq_client::Reconnect::never());
         if let Some(name) = &self.username {
             builder = builder.user_name(name)?;

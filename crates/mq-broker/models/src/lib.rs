@@ -7,7 +7,7 @@
 //!
 //! `cargo test --manifest-path crates/mq-broker/models/Cargo.toml`
 
-#[path = "../../src/mailbox.rs"]
+#[path = "../../src/mailbox/mod.rs"]
 #[expect(dead_code, reason = "the models use a part of it")]
 pub(crate) mod mailbox;
 pub mod mailbox_models;

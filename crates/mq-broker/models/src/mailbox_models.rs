@@ -8,7 +8,7 @@ use mq_codec::{QoS, TopicName};
 use mq_proto::{Delivery, Message};
 
 use crate::{
-    mailbox::{Mailbox, MailboxLimits, Push},
+    mailbox::{Mailbox, MailboxLimits, Overflow, OverflowPolicy, Patience, Push},
     memory::Ceiling,
 };
 
@@ -20,9 +20,13 @@ fn mailbox(messages: usize, ceiling: usize) -> (Arc<Mailbox>, Arc<Ceiling>) {
         messages,
         bytes: 1 << 20,
     };
+    let policy = OverflowPolicy {
+        overflow: Overflow::Wait,
+        spill_bytes: 0,
+    };
     let ceiling = Arc::new(Ceiling::new(ceiling));
     (
-        Arc::new(Mailbox::new(limits, Arc::clone(&ceiling))),
+        Arc::new(Mailbox::new(limits, policy, Arc::clone(&ceiling))),
         ceiling,
     )
 }
@@ -37,7 +41,8 @@ fn number(delivery: &Delivery) -> u8 {
 }
 
 fn push(mailbox: &Mailbox, ceiling: &Arc<Ceiling>, delivery: Delivery) -> Push {
-    mailbox.push(delivery, |message| ceiling.keep(message).map(Arc::new))
+    let keep = |message: &Arc<Message>| ceiling.keep(message).map(Arc::new);
+    mailbox.push(delivery, Patience::Some, keep)
 }
 
 /// Publishes at QoS 1 and waits for room; false if it was dropped.
@@ -54,6 +59,7 @@ fn publish(mailbox: &Mailbox, ceiling: &Arc<Ceiling>, mut delivery: Delivery) ->
             }
             Push::Dropped(_) => return false,
             Push::Full(back) => delivery = back,
+            other => panic!("{other:?} where publishers wait"),
         }
         block_on(room);
     }
@@ -63,7 +69,7 @@ fn publish(mailbox: &Mailbox, ceiling: &Arc<Ceiling>, mut delivery: Delivery) ->
 fn read(mailbox: &Mailbox, count: usize, at_once: usize, to: &mut VecDeque<Delivery>) {
     while to.len() < count {
         let before = to.len();
-        mailbox.take(at_once, to);
+        mailbox.take(at_once, to, 0);
         if to.len() == before {
             block_on(mailbox.filled());
         }
@@ -159,7 +165,7 @@ pub fn a_session_moves_to_another_connection() {
         }
     });
     let mut taken = VecDeque::new();
-    mailbox.take(1, &mut taken);
+    mailbox.take(1, &mut taken, 0);
     mailbox.disconnect(taken.drain(..));
     mailbox.connect();
     read(&mailbox, 3, 8, &mut taken);
@@ -170,8 +176,8 @@ pub fn a_session_moves_to_another_connection() {
 
 /// At the ceiling publishers wait for their own reader, and in the end nothing counts.
 pub fn nothing_counts_when_everything_was_read() {
-    // One small message.
-    let (mailbox, ceiling) = mailbox(100, 500);
+    // The large message, and nothing behind it.
+    let (mailbox, ceiling) = mailbox(100, 2 * LARGE);
     mailbox.connect();
     assert!(publish(
         &mailbox,
@@ -200,24 +206,25 @@ pub fn qos0_is_read_or_counted() {
         let (mailbox, ceiling) = (Arc::clone(&mailbox), Arc::clone(&ceiling));
         move || {
             for number in [1, 2] {
-                let mut waiting = delivery(number, QoS::AtMostOnce, 1);
-                loop {
-                    match push(&mailbox, &ceiling, waiting) {
-                        Push::Queued { tell: true } => break mailbox.tell(),
-                        Push::Queued { tell: false } | Push::Dropped(_) => break,
-                        Push::Full(back) => waiting = back,
-                    }
+                let mut pushed = push(&mailbox, &ceiling, delivery(number, QoS::AtMostOnce, 1));
+                if let Push::Full(back) = pushed {
                     // Its patience is over.
-                    mailbox.stalled();
+                    let keep = |message: &Arc<Message>| ceiling.keep(message).map(Arc::new);
+                    pushed = mailbox.push(back, Patience::Over, keep);
+                }
+                match pushed {
+                    Push::Queued { tell: true } => mailbox.tell(),
+                    Push::Queued { tell: false } | Push::Dropped(_) => {}
+                    other => panic!("{other:?} where nobody waits"),
                 }
             }
         }
     });
     let mut taken = VecDeque::new();
-    mailbox.take(1, &mut taken);
-    mailbox.take(1, &mut taken);
+    mailbox.take(1, &mut taken, 0);
+    mailbox.take(1, &mut taken, 0);
     publisher.join().unwrap();
-    mailbox.take(1, &mut taken);
+    mailbox.take(1, &mut taken, 0);
     let dropped = usize::try_from(mailbox.dropped()).unwrap();
     assert_eq!(taken.len() + dropped, 2);
 }

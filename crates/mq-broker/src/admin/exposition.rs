@@ -10,7 +10,7 @@ use prometheus_client::{
 };
 
 use super::Admin;
-use crate::metrics::{Gauge, ListenerMetrics, Metrics, RttHistogram};
+use crate::metrics::{ByReason, Gauge, ListenerMetrics, Metrics, RttHistogram};
 
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -27,6 +27,7 @@ pub(super) fn write(admin: &Admin) -> String {
 struct All(Admin);
 
 type Field = fn(&Metrics) -> &Gauge;
+type FieldByReason = fn(&Metrics) -> &ByReason;
 type OfListener = fn(&ListenerMetrics) -> u64;
 
 /// What is there now.
@@ -61,19 +62,14 @@ const COUNTERS: &[(&str, &str, Field)] = &[
         |all| &all.dropped,
     ),
     (
-        "connections_refused",
-        "Connections beyond what may be open, under way, or come from one address",
-        |all| &all.refused,
+        "messages_spilled",
+        "Messages that went to the store because there was no room for them in memory",
+        |all| &all.spilled,
     ),
     (
         "quic_retries",
         "QUIC clients that had to prove their address first",
         |all| &all.retried,
-    ),
-    (
-        "log_ins_refused",
-        "CONNECTs refused because of who sent them",
-        |all| &all.log_ins_refused,
     ),
     (
         "not_authorized",
@@ -86,11 +82,6 @@ const COUNTERS: &[(&str, &str, Field)] = &[
         |all| &all.sessions_refused,
     ),
     (
-        "subscriptions_refused",
-        "Subscriptions refused because their session had too many",
-        |all| &all.subscriptions_refused,
-    ),
-    (
         "retained_refused",
         "Messages that could not be retained",
         |all| &all.retained_refused,
@@ -100,9 +91,27 @@ const COUNTERS: &[(&str, &str, Field)] = &[
         "Times that a client was read more slowly than it published",
         |all| &all.throttled,
     ),
+];
+
+/// What has happened since the start, with the reason as label.
+const BY_REASON: &[(&str, &str, FieldByReason)] = &[
+    (
+        "connections_refused",
+        "Connections beyond what may be open, under way, or come from one address",
+        |all| &all.refused,
+    ),
+    ("log_ins_refused", "CONNECTs refused", |all| {
+        &all.log_ins_refused
+    }),
+    ("publishes_refused", "Messages and wills refused", |all| {
+        &all.publishes_refused
+    }),
+    ("subscriptions_refused", "Subscriptions refused", |all| {
+        &all.subscriptions_refused
+    }),
     (
         "readers_evicted",
-        "Readers made to leave because they held up publishers",
+        "Clients disconnected by the broker, such as readers that were too slow",
         |all| &all.evicted,
     ),
 ];
@@ -163,6 +172,14 @@ impl Collector for All {
             let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             let count = field(metrics).get() as u64;
             metric.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+        }
+        for (name, help, field) in BY_REASON {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for (reason, count) in field(metrics).by_reason() {
+                let labels = [("reason", reason)];
+                let mut metric = family.encode_family(&labels)?;
+                metric.encode_counter::<NoLabelSet, _, u64>(&(count as u64), None)?;
+            }
         }
         of_listeners(&mut encoder, &admin.listeners)
     }

@@ -3,7 +3,7 @@
 //! | | where | answer |
 //! |---|---|---|
 //! | `GET /metrics` | both | the metrics as text, for Prometheus |
-//! | `GET /healthz` | both | 200 while the process serves at all |
+//! | `GET /healthz` | both | 200 while the process serves at all; 503 once its store has failed |
 //! | `GET /readyz` | both | 200 while it accepts clients; 503 and the reason where it does not |
 //! | `POST /backup` | the socket alone | writes what the store has to the file that the body names |
 //!
@@ -11,6 +11,7 @@
 //! owner alone, by the file's mode.
 
 mod exposition;
+mod places;
 
 use std::{
     convert::Infallible,
@@ -23,15 +24,16 @@ use std::{
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{Method, Request, Response, StatusCode, body::Incoming, service::service_fn};
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     net::TcpListener,
-    sync::{Semaphore, watch},
+    sync::watch,
 };
 use tracing::{debug, info, warn};
 
 use crate::{Error, hub::Hub, metrics::ListenerMetrics};
+use places::Places;
 
 /// Where operators are answered; nowhere by default.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -43,10 +45,16 @@ pub struct AdminSettings {
     pub socket: Option<PathBuf>,
 }
 
-/// How long one connection may take: scrapes take milliseconds, a backup as long as the disk.
-const PATIENCE: Duration = Duration::from_mins(10);
+/// How long a connection may take until its request is there: operators are near.
+const REQUEST_WITHIN: Duration = Duration::from_secs(10);
 
-/// Connections at once.
+/// How long a connection of HTTP may take: scrapes take milliseconds.
+const HTTP_PATIENCE: Duration = Duration::from_secs(30);
+
+/// The same of the socket, as a backup takes as long as the disk.
+const SOCKET_PATIENCE: Duration = Duration::from_mins(10);
+
+/// Connections at once, through each door.
 const AT_ONCE: usize = 16;
 
 /// Bytes of a request's body.
@@ -120,14 +128,14 @@ impl Doors {
 
     /// Answers until it is dropped.
     pub(crate) async fn serve(self, admin: Admin) {
-        let slots = Arc::new(Semaphore::new(AT_ONCE));
         let http = async {
             let Some(listener) = &self.http else {
                 return std::future::pending().await;
             };
+            let places = Places::new(AT_ONCE);
             loop {
                 match listener.accept().await {
-                    Ok((stream, _)) => answer(stream, Door::Http, &admin, &slots).await,
+                    Ok((stream, _)) => answer(stream, Door::Http, &admin, &places).await,
                     Err(error) => pause(&error).await,
                 }
             }
@@ -137,9 +145,10 @@ impl Doors {
             let Some((listener, _file)) = &self.socket else {
                 return std::future::pending().await;
             };
+            let places = Places::new(AT_ONCE);
             loop {
                 match listener.accept().await {
-                    Ok((stream, _)) => answer(stream, Door::Socket, &admin, &slots).await,
+                    Ok((stream, _)) => answer(stream, Door::Socket, &admin, &places).await,
                     Err(error) => pause(&error).await,
                 }
             }
@@ -180,24 +189,33 @@ async fn pause(error: &std::io::Error) {
 }
 
 /// Serves one connection in a task of its own, once there is a place for it.
-async fn answer<S>(stream: S, door: Door, admin: &Admin, slots: &Arc<Semaphore>)
+async fn answer<S>(stream: S, door: Door, admin: &Admin, places: &Places)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let Ok(slot) = Arc::clone(slots).acquire_owned().await else {
-        return;
-    };
+    let place = places.take().await;
     let admin = admin.clone();
     tokio::spawn(async move {
-        let _slot = slot;
-        let service = service_fn(|request| handle(&admin, door, request));
+        let service = service_fn(|request| {
+            place.keep();
+            handle(&admin, door, request)
+        });
         let served = hyper::server::conn::http1::Builder::new()
             .keep_alive(false)
+            .timer(TokioTimer::new())
+            .header_read_timeout(REQUEST_WITHIN)
             .serve_connection(TokioIo::new(stream), service);
-        match tokio::time::timeout(PATIENCE, served).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => debug!(%error, "an operator's request failed"),
-            Err(_) => debug!("an operator's request took too long"),
+        let patience = match door {
+            Door::Http => HTTP_PATIENCE,
+            Door::Socket => SOCKET_PATIENCE,
+        };
+        tokio::select! {
+            served = tokio::time::timeout(patience, served) => match served {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => debug!(%error, "an operator's request failed"),
+                Err(_) => debug!("an operator's request took too long"),
+            },
+            () = place.wanted() => debug!("an operator's connection was silent while others came"),
         }
     });
 }
@@ -221,11 +239,8 @@ async fn handle(
             );
             answer
         }
-        (Method::GET, "/healthz", _) => text(StatusCode::OK, "ok\n"),
-        (Method::GET, "/readyz", _) => match admin.why_not_ready() {
-            None => text(StatusCode::OK, "ready\n"),
-            Some(reason) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
-        },
+        (Method::GET, "/healthz", _) => verdict("ok", admin.why_not_healthy()),
+        (Method::GET, "/readyz", _) => verdict("ready", admin.why_not_ready()),
         (Method::POST, "/backup", Door::Socket) => back_up(admin, request).await,
         (_, "/metrics" | "/healthz" | "/readyz" | "/backup", _) => {
             text(StatusCode::METHOD_NOT_ALLOWED, "not here, or not so\n")
@@ -240,19 +255,26 @@ fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
     answer
 }
 
+/// 200 where there is nothing against it.
+fn verdict(good: &str, why_not: Option<&str>) -> Answer {
+    match why_not {
+        None => text(StatusCode::OK, format!("{good}\n")),
+        Some(reason) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
+    }
+}
+
 impl Admin {
+    /// Why it has to be started again.
+    fn why_not_healthy(&self) -> Option<&'static str> {
+        let mut store = self.hub.store().into_iter();
+        let has_failed = store.any(|store| store.settled().has_changed().is_err());
+        has_failed.then_some("the store has failed")
+    }
+
     fn why_not_ready(&self) -> Option<&'static str> {
-        if *self.shutdown.borrow() {
-            Some("shutting down")
-        } else if self
-            .hub
-            .store()
-            .is_some_and(|store| store.settled().has_changed().is_err())
-        {
-            Some("the store has failed")
-        } else {
-            None
-        }
+        let is_ending = *self.shutdown.borrow();
+        let ending = is_ending.then_some("shutting down");
+        self.why_not_healthy().or(ending)
     }
 }
 
@@ -261,10 +283,9 @@ async fn back_up(admin: &Admin, request: Request<Incoming>) -> Answer {
     let Some(store) = admin.hub.store().cloned() else {
         return text(StatusCode::CONFLICT, "this broker has no store\n");
     };
-    let body = Limited::new(request.into_body(), LARGEST_BODY)
-        .collect()
-        .await;
-    let path = body.ok().and_then(|body| {
+    let body = Limited::new(request.into_body(), LARGEST_BODY).collect();
+    let body = tokio::time::timeout(REQUEST_WITHIN, body).await;
+    let path = body.ok().and_then(Result::ok).and_then(|body| {
         let body = String::from_utf8(body.to_bytes().to_vec()).ok()?;
         Some(PathBuf::from(body.trim_end_matches('\n')))
     });

@@ -22,8 +22,9 @@ use super::{
     jwt::{Keys, Token, TokenRules},
     passwords::Passwords,
     scram::{self, ScramExchange},
+    stand_in::Secret,
 };
-use crate::{Error, error::Mistake, reload::Change};
+use crate::{Error, error::Mistake, reload::Change, shown::Shown};
 
 /// Where [`FileAccess`] finds who comes in and what they may do; `docs/access.md` tells the form of
 /// the files. With the default nobody gets in.
@@ -52,6 +53,8 @@ pub struct AccessFiles {
 #[derive(Debug)]
 pub struct FileAccess {
     files: AccessFiles,
+    /// For a password file without one of its own: the same whenever the file is read again.
+    secret: Secret,
     rules: RwLock<Arc<Rules>>,
     /// That of `rules`, to be read without the lock.
     generation: AtomicU64,
@@ -88,10 +91,11 @@ impl fmt::Debug for Rules {
 static GENERATIONS: AtomicU64 = AtomicU64::new(1);
 
 impl AccessFiles {
-    fn read(&self) -> Result<Rules, Error> {
+    fn read(&self, secret: &Secret) -> Result<Rules, Error> {
         let mut mistakes = Vec::new();
         let passwords = self.password_file.as_deref();
-        let passwords = passwords.and_then(|path| read(path, Passwords::parse, &mut mistakes));
+        let parse = |text: &str| Passwords::parse(text, secret);
+        let passwords = passwords.and_then(|path| read(path, parse, &mut mistakes));
         let keys = self.jwt.as_ref().map(|jwt| &*jwt.keys);
         let keys = keys.and_then(|path| read(path, Keys::parse, &mut mistakes));
         let acl = self.acl_file.as_deref();
@@ -142,10 +146,12 @@ impl FileAccess {
     /// # Errors
     /// [`Error::Access`] with every mistake in them.
     pub fn open(files: AccessFiles) -> Result<Self, Error> {
-        let rules = files.read()?;
+        let secret = Secret::random();
+        let rules = files.read(&secret)?;
         let slots = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Ok(Self {
             files,
+            secret,
             generation: AtomicU64::new(rules.generation),
             rules: RwLock::new(Arc::new(rules)),
             hashing: Arc::new(Semaphore::new(slots)),
@@ -171,7 +177,7 @@ impl FileAccess {
 
     /// Reads the files again, and puts what they hold in force when that is called.
     pub(crate) fn prepare(&self) -> Result<Change<'_>, Error> {
-        let rules = self.files.read()?;
+        let rules = self.files.read(&self.secret)?;
         Ok(Box::new(move || {
             let generation = rules.generation;
             *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
@@ -258,7 +264,8 @@ impl FileAccess {
         let now = (self.clock.0)();
         let judged = token.judge(keys, settings, now, log_in);
         Some(judged.map_err(|why| {
-            debug!(client = %log_in.client_id, peer = ?log_in.peer_address, "a token is refused: {why}");
+            let (client, why) = (Shown(&log_in.client_id), why.to_string());
+            debug!(%client, peer = ?log_in.peer_address, why = %Shown(&why), "a token is refused");
             Refusal::BadUserNameOrPassword
         }))
     }
@@ -403,6 +410,60 @@ mod tests {
         let mut exchange = access.exchange(scram::METHOD, &right).unwrap();
         let first = exchange.step(Some("n,,n=ann,r=x".into())).await;
         assert_eq!(first.unwrap_err(), Refusal::TooManyFailures);
+    }
+
+    /// What a client sees before it has proven anything: a salt and a number of iterations.
+    async fn asked(access: &FileAccess, user: &str) -> String {
+        let log_in = LogIn::new(ByteStr::new("c").unwrap());
+        let mut exchange = access.exchange(scram::METHOD, &log_in).unwrap();
+        let first = exchange.step(Some(format!("n,,n={user},r=x").into())).await;
+        let Ok(crate::auth::Step::Continue(said)) = first else {
+            panic!("{user} should be asked, not {first:?}");
+        };
+        let said = String::from_utf8(said.to_vec()).unwrap();
+        said.split_once(',').unwrap().1.to_owned()
+    }
+
+    #[tokio::test]
+    async fn what_an_unknown_user_is_asked_is_like_the_others_and_stays_as_it_is() {
+        let keys = |name: &str, iterations| {
+            let keys = scram::StoredKeys::derive("x", name.as_bytes(), iterations);
+            format!("{name}:{keys}\n")
+        };
+        let files = Files::new();
+        let few: String = ["few1", "few2"].map(|name| keys(name, 4_096)).concat();
+        let many: String = ["mny1", "mny2"].map(|name| keys(name, 5_000)).concat();
+        let names: Vec<_> = (0..40).map(|number| format!("x{number}")).collect();
+        let all = async |access: &FileAccess| {
+            let mut all = Vec::new();
+            for name in &names {
+                all.push(asked(access, name).await);
+            }
+            all
+        };
+        files.write("passwords", &format!("{few}{many}"));
+        let access = files.open();
+        let before = all(&access).await;
+        for end in [",i=4096", ",i=5000"] {
+            let count = before.iter().filter(|said| said.ends_with(end)).count();
+            assert!((1..40).contains(&count), "{count} {end}");
+        }
+        // Other users first, and the file read again.
+        files.write("passwords", &format!("{many}{few}"));
+        access.reload().unwrap();
+        assert_eq!(all(&access).await, before);
+        // Some users fewer: what a user was asked changes as a whole or not at all.
+        files.write("passwords", &few);
+        access.reload().unwrap();
+        for (before, after) in before.iter().zip(all(&access).await) {
+            let salt = |said: &str| said.split_once(',').unwrap().0.to_owned();
+            assert!(*before == after || salt(before) != salt(&after), "{after}");
+        }
+        // By a secret of the file's own over restarts.
+        let secret = Secret::random().line();
+        files.write("passwords", &format!("{secret}\n{few}{many}"));
+        let started = all(&files.open()).await;
+        assert_eq!(all(&files.open()).await, started);
     }
 
     #[tokio::test]

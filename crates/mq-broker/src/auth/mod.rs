@@ -58,9 +58,12 @@
 //! # Early data
 //!
 //! With 0-RTT a CONNECT comes before the handshake has ended ([`LogIn::early`]), and is answered
-//! then, too. It cannot be replayed: a ticket is taken once (RFC 8446 §8.1), and a copy of the
-//! datagrams finds it gone. What is left:
+//! then, too. A ticket is taken once (RFC 8446 §8.1), so a copy of the datagrams that comes later
+//! finds it gone. What is left:
 //!
+//! - A copy that overtakes the original is acted on, and the original then is again, without early
+//!   data (RFC 8446 §8, RFC 9001 §9.2). So a log-in may be looked at twice. `docs/access.md` has a
+//!   table of what else may be; QoS 2 never is.
 //! - The password, or the token, of such a CONNECT is encrypted under the ticket alone, without
 //!   forward secrecy: who gets at the ticket later, or at a
 //!   [`ticket_file`](crate::Settings::ticket_file), can read it.
@@ -84,6 +87,8 @@ mod guard;
 mod jwt;
 mod passwords;
 mod scram;
+mod stand_in;
+mod take_over;
 mod throttle;
 
 use std::{any::Any, fmt, net::SocketAddr, pin::Pin, sync::Arc, time::Instant};
@@ -92,12 +97,15 @@ use bytes::Bytes;
 use mq_codec::{ByteStr, QoS, ReasonCode, TopicFilter, Version};
 use mq_transport::{CertificateDer, Link, Scheme};
 
+use crate::store::User;
+
 pub(crate) use authentication::Authentication;
 pub use certificate::CertificateUser;
 pub use files::{AccessFiles, FileAccess};
 pub(crate) use guard::Guard;
 pub use jwt::JwtSettings;
 pub(crate) use passwords::{Hashing, edit};
+pub use take_over::TakeOver;
 use throttle::Gate;
 pub(crate) use throttle::{Throttle, Tried};
 
@@ -289,6 +297,14 @@ impl Principal {
         self.0.data.as_deref()?.downcast_ref()
     }
 
+    /// Whose the sessions are that it has.
+    pub(crate) fn as_user(&self) -> User {
+        match &self.0.user {
+            Some(name) => User::Named(name.clone()),
+            None => User::Anonymous,
+        }
+    }
+
     /// Whether both are the same user, or nobody.
     pub(crate) fn is_same_user(&self, other: &Self) -> bool {
         self.0.user == other.0.user
@@ -350,8 +366,8 @@ impl Refusal {
 pub trait Authenticator: fmt::Debug + Send + Sync + 'static {
     /// Who the client of a CONNECT is.
     ///
-    /// A session belongs to the user that made it: another one with the same client identifier
-    /// begins a new session.
+    /// A session belongs to the user that made it: [`TakeOver`] says what becomes of another one's
+    /// CONNECT with the same client identifier.
     fn authenticate<'a>(&'a self, log_in: &'a LogIn) -> BoxFuture<'a, Result<Principal, Refusal>>;
 
     /// Begins an enhanced authentication (5.0, §4.12) by the method that CONNECT names, or again

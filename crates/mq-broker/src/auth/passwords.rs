@@ -1,6 +1,6 @@
 //! Password files: who has which password, as hashes of several kinds.
 
-use std::{collections::HashMap, fmt, hash::BuildHasher, hash::RandomState};
+use std::{collections::HashMap, fmt};
 
 use argon2::{Algorithm, Argon2, Params};
 use base64::{
@@ -11,7 +11,10 @@ use mq_codec::ByteStr;
 use sha2::{Digest as _, Sha512};
 use subtle::ConstantTimeEq as _;
 
-use super::scram::{self, StoredKeys};
+use super::{
+    scram::{self, StoredKeys},
+    stand_in::{self, Kind, Secret},
+};
 
 /// Cost of new argon2id hashes: OWASP's first recommendation, 19 MiB and two passes; some 30 ms on
 /// a server and ten times that on a Raspberry Pi 3.
@@ -29,12 +32,14 @@ const MAX_PASSES: u32 = 100;
 const MAX_ITERATIONS: u32 = 10_000_000;
 
 /// The users of a password file.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Passwords {
     by_user: HashMap<String, usize>,
     hashes: Vec<Hash>,
-    /// Chooses whose hash stands in for that of a user who is not there.
-    stand_in: RandomState,
+    /// Those of `hashes`.
+    kinds: Vec<Kind>,
+    /// What stands in for users that are not there is derived from it.
+    secret: Secret,
 }
 
 /// What a password is compared with.
@@ -67,13 +72,20 @@ pub(crate) enum Hashing {
 }
 
 impl Passwords {
-    /// Reads the text of a password file: `user:hash` lines, comments with `#`.
+    /// Reads the text of a password file: `user:hash` lines, comments with `#`, of which one may be a
+    /// secret; `secret` is taken where there is none.
     ///
     /// # Errors
     /// All lines that are wrong, with their numbers from 1; they do not repeat what may be a
     /// password.
-    pub(super) fn parse(text: &str) -> Result<Self, Vec<(usize, String)>> {
-        let mut passwords = Self::default();
+    pub(super) fn parse(text: &str, secret: &Secret) -> Result<Self, Vec<(usize, String)>> {
+        let own = text.lines().find_map(secret_of);
+        let mut passwords = Self {
+            by_user: HashMap::new(),
+            hashes: Vec::new(),
+            kinds: Vec::new(),
+            secret: own.unwrap_or_else(|| secret.clone()),
+        };
         let mut wrong = Vec::new();
         for (number, line) in (1..).zip(text.lines()) {
             let line = line.trim();
@@ -101,41 +113,60 @@ impl Passwords {
         if self.by_user.insert(user.to_owned(), index).is_some() {
             return Err(format!("user `{user}` is there twice"));
         }
+        let label = hash.kind();
+        if let Some(kind) = self.kinds.iter_mut().find(|kind| kind.label == label) {
+            kind.users = kind.users.saturating_add(1);
+        } else {
+            self.kinds.push(Kind {
+                label,
+                users: 1,
+                first: index,
+            });
+        }
         self.hashes.push(hash);
         Ok(())
     }
 
     /// Whether that is the user's password. Slow on purpose, and as slow for a user that is not
-    /// there: somebody's hash, the same each time for the same name, stands in for it.
+    /// there: a hash that is as dear as one of the users' stands in for it.
     pub(super) fn verify(&self, user: &str, password: &[u8]) -> bool {
+        // Also for a user that is there, so that both take the same time.
+        let stand_in = self.secret.choose(user, self.kinds.iter());
         let index = self.by_user.get(user).copied();
-        let hash = match (index, self.hashes.len()) {
-            (Some(index), _) => &self.hashes[index],
-            (None, 0) => return false,
-            (None, count) => {
-                let choice = self.stand_in.hash_one(user) % count as u64;
-                &self.hashes[usize::try_from(choice).unwrap_or(0)]
-            }
+        let Some(hash) = index.or(stand_in.map(|kind| kind.first)) else {
+            return false;
         };
-        let is_right = hash.verify(password);
+        let is_right = self.hashes[hash].verify(password);
         is_right && index.is_some()
     }
 
-    /// What SCRAM needs of a user, if it has it.
-    pub(super) fn scram(&self, user: &str) -> Option<&StoredKeys> {
-        match &self.hashes[*self.by_user.get(user)?] {
+    /// What SCRAM needs of a user, and whether it is the user's own or what stands in for it. `None` if
+    /// nobody can log in that way.
+    pub(super) fn scram(&self, user: &str) -> Option<(StoredKeys, bool)> {
+        let kinds = self.kinds.iter();
+        let keys = |index: usize| match &self.hashes[index] {
             Hash::Scram(keys) => Some(keys),
             _ => None,
-        }
+        };
+        let kinds = kinds.filter(|kind| keys(kind.first).is_some());
+        // Both for every user, so that both take the same time.
+        let model = keys(self.secret.choose(user, kinds)?.first)?;
+        let stand_in = model.stand_in(&self.secret, user);
+        let own = self.by_user.get(user).and_then(|index| keys(*index));
+        let is_own = own.is_some();
+        Some((own.cloned().unwrap_or(stand_in), is_own))
     }
 
-    /// Somebody's keys for SCRAM; `None` if nobody has any.
-    pub(super) fn any_scram(&self) -> Option<&StoredKeys> {
-        self.hashes.iter().find_map(|hash| match hash {
-            Hash::Scram(keys) => Some(keys),
-            _ => None,
-        })
+    /// Whether anybody can log in by SCRAM.
+    pub(super) fn any_scram(&self) -> bool {
+        let mut hashes = self.hashes.iter();
+        hashes.any(|hash| matches!(hash, Hash::Scram(_)))
     }
+}
+
+/// The secret of a line, if the line has one.
+fn secret_of(line: &str) -> Option<Secret> {
+    Secret::parse(line.trim().strip_prefix(stand_in::LINE)?)
 }
 
 /// Whether a line can have that user.
@@ -151,7 +182,8 @@ fn check_user(user: &str) -> Result<(), String> {
 }
 
 /// The text of a password file with another password for `user`, or with `None` without that user,
-/// and whether the user was there. Everything else stays as it is.
+/// and whether the user was there. Everything else stays as it is; a file that has no secret gets one with
+/// the first keys for SCRAM, so that what stands in for users that are not there outlives the broker.
 ///
 /// # Errors
 /// If a line cannot be for that user, or the password cannot be hashed that way.
@@ -165,7 +197,13 @@ pub(crate) fn edit(
         Some((password, hashing)) => Some(format!("{user}:{}", hashing.hash(password)?)),
         None => None,
     };
+    let wants_secret = matches!(password, Some((_, Hashing::ScramSha256)))
+        && text.lines().find_map(secret_of).is_none();
     let mut new = String::with_capacity(text.len() + 200);
+    if wants_secret {
+        new.push_str(&Secret::random().line());
+        new.push('\n');
+    }
     let mut found = false;
     for old in text.split_inclusive('\n') {
         let trimmed = old.trim();
@@ -293,6 +331,19 @@ impl Hash {
         })
     }
 
+    /// What others may notice of it: the same for all that are as dear.
+    fn kind(&self) -> String {
+        match self {
+            Self::Argon2id { params, .. } => {
+                let (memory, passes) = (params.m_cost(), params.t_cost());
+                format!("argon2id {memory} {passes} {}", params.p_cost())
+            }
+            Self::Pbkdf2Sha512 { iterations, .. } => format!("pbkdf2 {iterations}"),
+            Self::Sha512 { .. } => "sha512".to_owned(),
+            Self::Scram(keys) => keys.kind(),
+        }
+    }
+
     /// Compares in a time that does not depend on how much is right.
     fn verify(&self, password: &[u8]) -> bool {
         match self {
@@ -382,9 +433,13 @@ mod tests {
     /// Made by `mosquitto_passwd` of mosquitto 2: the first with `-H sha512`.
     const MOSQUITTO: &str = include_str!("mosquitto.passwd");
 
+    fn parse(text: &str) -> Result<Passwords, Vec<(usize, String)>> {
+        Passwords::parse(text, &Secret::random())
+    }
+
     #[test]
     fn files_of_mosquitto_are_read() {
-        let passwords = Passwords::parse(MOSQUITTO).unwrap();
+        let passwords = parse(MOSQUITTO).unwrap();
         for user in ["old", "new"] {
             assert!(passwords.verify(user, b"correct horse"), "{user}");
             assert!(!passwords.verify(user, b"correct horsf"), "{user}");
@@ -397,12 +452,12 @@ mod tests {
         for hashing in [Hashing::Argon2id, Hashing::ScramSha256] {
             let (text, found) = edit("", "ann", Some((b"pencil", hashing))).unwrap();
             assert!(!found && text.ends_with('\n'), "{text}");
-            let passwords = Passwords::parse(&text).unwrap();
+            let passwords = parse(&text).unwrap();
             assert!(passwords.verify("ann", b"pencil"));
             assert!(!passwords.verify("ann", b"pencils"));
             assert!(!passwords.verify("bob", b"pencil"), "nobody's stand-in");
         }
-        assert!(!Passwords::default().verify("ann", b""));
+        assert!(!parse("").unwrap().verify("ann", b""));
     }
 
     /// The reference implementation's own test: `password`, `somesalt`, 64 MiB, two passes.
@@ -410,7 +465,7 @@ mod tests {
     fn argon2id_agrees_with_the_reference() {
         let line = "u:$argon2id$v=19$m=65536,t=2,p=1$c29tZXNhbHQ$\
                     CTFhFdXPJO1aFaMaO6Mm5c8y7cJHAph8ArZWb2GRPPc\n";
-        let passwords = Passwords::parse(line).unwrap();
+        let passwords = parse(line).unwrap();
         assert!(passwords.verify("u", b"password"));
         assert!(!passwords.verify("u", b"passwort"));
     }
@@ -420,13 +475,13 @@ mod tests {
         let text = "# users\n\nann\nbob:hunter2\ncid:$5$a$b\ndan:$7$0$YQ==$YQ==\n\
                     eve:$6$YQ==$YQ==\nfay:$7$101$!$YQ==\n:$6$a$b\n\
                     gus:$argon2id$v=19$m=19456,t=2$YWFhYWFhYWE$YWFhYWFhYWE\n";
-        let wrong = Passwords::parse(text).unwrap_err();
+        let wrong = parse(text).unwrap_err();
         let lines: Vec<_> = wrong.iter().map(|(line, _)| *line).collect();
         assert_eq!(lines, [3, 4, 5, 6, 7, 8, 9, 10], "{wrong:?}");
         assert!(wrong[1].1.contains("is not hashed"), "{wrong:?}");
         assert!(!format!("{wrong:?}").contains("hunter2"));
         let twice = format!("{MOSQUITTO}{MOSQUITTO}");
-        let wrong = Passwords::parse(&twice).unwrap_err();
+        let wrong = parse(&twice).unwrap_err();
         assert!(wrong[0].1.contains("is there twice"), "{wrong:?}");
     }
 
@@ -437,8 +492,14 @@ mod tests {
         assert!(found);
         assert_eq!(new, "# mine\n\nann:$6$x$y\n#bob:older\ncid:z");
         let (new, found) = edit(text, "dan", Some((b"x", Hashing::ScramSha256))).unwrap();
+        let (line, new) = new.split_once('\n').unwrap();
+        assert!(secret_of(line).is_some(), "{line}");
         assert!(!found && new.starts_with(&format!("{text}\ndan:$scram-sha-256$")));
+        // There is one now.
+        let (again, _) = edit(new, "eve", Some((b"x", Hashing::Argon2id))).unwrap();
+        assert!(again.starts_with(new));
         let (new, found) = edit(text, "bob", Some((b"x", Hashing::ScramSha256))).unwrap();
+        let (_, new) = new.split_once('\n').unwrap();
         assert!(found && new.starts_with("# mine\n\nann:$6$x$y\nbob:$scram-sha-256$"));
         assert!(new.ends_with("\n#bob:older\ncid:z"));
         assert!(!edit(text, "eve", None).unwrap().1);

@@ -14,6 +14,7 @@ use subtle::ConstantTimeEq as _;
 use super::{
     BoxFuture, Exchange, LogIn, Principal, Refusal, Step,
     passwords::{Passwords, decode, number, three},
+    stand_in::Secret,
 };
 
 /// The method's name in CONNECT.
@@ -95,16 +96,29 @@ impl StoredKeys {
         own.stored.ct_eq(&self.stored).into()
     }
 
+    /// What a client sees of them but the salt itself.
+    pub(super) fn kind(&self) -> String {
+        format!("scram {} {}", self.iterations, self.salt.len())
+    }
+
     /// Keys for a user that is not there: they look like this one's, are the same each time, and
     /// fit no password.
-    fn stand_in(&self, user: &str) -> Self {
-        let part = |what: &[u8]| mac(&self.server, &[what, user.as_bytes()]);
-        let salt = part(b"salt");
+    pub(super) fn stand_in(&self, secret: &Secret, user: &str) -> Self {
+        // Of another kind they have another salt, as if the password had been set anew.
+        let part = |what: &str| secret.derive(&format!("{what} {}", self.kind()), user);
+        let mut salt = Vec::with_capacity(self.salt.len() + 32);
+        for number in 0.. {
+            if salt.len() >= self.salt.len() {
+                break;
+            }
+            salt.extend_from_slice(&part(&format!("salt {number}")));
+        }
+        salt.truncate(self.salt.len());
         Self {
             iterations: self.iterations,
-            salt: salt[..self.salt.len().min(salt.len())].to_vec(),
-            stored: part(b"stored"),
-            server: part(b"server"),
+            salt,
+            stored: part("stored"),
+            server: part("server"),
         }
     }
 }
@@ -157,8 +171,7 @@ struct Asked {
 impl ScramExchange {
     /// `None` if nobody can log in that way.
     pub(super) fn begin(passwords: &Arc<Passwords>, log_in: &LogIn) -> Option<Self> {
-        passwords.any_scram()?;
-        Some(Self {
+        passwords.any_scram().then(|| Self {
             passwords: Arc::clone(passwords),
             log_in: log_in.clone(),
             state: State::Begun,
@@ -189,14 +202,8 @@ impl ScramExchange {
         if beside.is_some_and(|name| **name != *user) {
             return Err(Refusal::BadUserNameOrPassword);
         }
-        let known = self.passwords.scram(&user);
-        let is_known = known.is_some();
-        let keys = if let Some(keys) = known {
-            keys.clone()
-        } else {
-            let any = self.passwords.any_scram();
-            any.ok_or(Refusal::NotAuthorized)?.stand_in(&user)
-        };
+        let found = self.passwords.scram(&user);
+        let (keys, is_known) = found.ok_or(Refusal::NotAuthorized)?;
         let nonce = format!("{nonce}{}", self.nonce);
         let salt = STANDARD.encode(&keys.salt);
         let said = format!("r={nonce},s={salt},i={}", keys.iterations);
@@ -320,8 +327,12 @@ mod tests {
     const SERVER_FINAL: &str = "v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=";
 
     fn exchange(user_name: Option<&str>) -> ScramExchange {
+        exchange_by(user_name, &Secret::random())
+    }
+
+    fn exchange_by(user_name: Option<&str>, secret: &Secret) -> ScramExchange {
         let keys = StoredKeys::derive("pencil", &decode(SALT).unwrap(), 4096);
-        let passwords = Passwords::parse(&format!("user:{keys}\n")).unwrap();
+        let passwords = Passwords::parse(&format!("user:{keys}\n"), secret).unwrap();
         let mut log_in = LogIn::new(ByteStr::new("c").unwrap());
         log_in.user_name = user_name.map(|name| ByteStr::new(name).unwrap());
         let mut exchange = ScramExchange::begin(&Arc::new(passwords), &log_in).unwrap();
@@ -389,8 +400,9 @@ mod tests {
 
     #[test]
     fn a_user_that_is_not_there_is_asked_the_same_and_refused_at_the_end() {
+        let secret = Secret::random();
         let asked = || {
-            let mut exchange = exchange(None);
+            let mut exchange = exchange_by(None, &secret);
             let first = said(exchange.take(b"n,,n=nobody,r=x"));
             let nonce = first.split_once(',').unwrap().0.to_owned();
             let last = format!("c=biws,{nonce},p={}", STANDARD.encode([7; 32]));

@@ -5,11 +5,16 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use mq_codec::{ConnAck, Connect, QoS, ReasonCode, Version};
 use mq_proto::LaneId;
-use mq_transport::EarlyDataPolicy;
 use tracing::{debug, info};
 
 use super::Conn;
-use crate::{auth::Principal, broker::Settings, router, store::SessionChange};
+use crate::{
+    auth::Principal,
+    broker::Settings,
+    router,
+    shown::Shown,
+    store::{SessionChange, User},
+};
 
 /// Why a CONNECT is refused, whoever sent it, if it is.
 pub(super) fn refusal(settings: &Settings, connect: &Connect) -> Option<ReasonCode> {
@@ -64,10 +69,19 @@ impl Conn {
             && !self.hub.guard.may_have_will(principal, will)
         {
             self.hub.metrics.not_authorized.add(1);
-            self.connection
-                .refuse(ConnAck::new(ReasonCode::NotAuthorized));
-            return;
+            let user = principal.and_then(Principal::user).map(str::to_owned);
+            let why = "will not authorized";
+            return self.refuse(ReasonCode::NotAuthorized, why, &client_id, user.as_deref());
         }
+        let will = match will.map(|will| self.hub.keep_will(will)) {
+            None => None,
+            Some(Some(will)) => Some(will),
+            Some(None) => {
+                let user = principal.and_then(Principal::user).map(str::to_owned);
+                let why = "no memory for its will";
+                return self.refuse(ReasonCode::QuotaExceeded, why, &client_id, user.as_deref());
+            }
+        };
         let mut ack = ConnAck::new(ReasonCode::Success);
         ack.properties.authentication_data = data;
         if brought_none && version >= Version::V5 {
@@ -75,10 +89,21 @@ impl Conn {
         }
         self.rules = self.hub.guard.generation();
         let journal = &mut self.publisher.journal;
-        let attached = self.hub.attach(&client_id, clean_start, principal, journal);
+        let user = principal.map_or(User::Anonymous, Principal::as_user);
+        let attached = self
+            .hub
+            .attach(&client_id, clean_start, &user, principal, journal);
         let mut attached = match attached.await {
             Ok(attached) => attached,
-            Err(reason) => return self.connection.refuse(ConnAck::new(reason)),
+            Err(reason) => {
+                let user = principal.and_then(Principal::user).map(str::to_owned);
+                let why = if reason == ReasonCode::ClientIdentifierNotValid {
+                    "client identifier of another user's session"
+                } else {
+                    reason.name()
+                };
+                return self.refuse(reason, why, &client_id, user.as_deref());
+            }
         };
         self.publisher.can_refuse = version >= Version::V5;
         self.expiry = self.session_expiry(
@@ -92,36 +117,33 @@ impl Conn {
             attached.session.keep();
         }
         let journal = &mut self.publisher.journal;
-        journal.record_of(&attached.session, SessionChange::Attached { expiry });
+        let change = SessionChange::Attached { expiry, user };
+        journal.record_of(&attached.session, change);
         ack.session_present = attached.present;
         let protocol = core::mem::take(&mut attached.state.protocol);
         if attached.session.mailbox.connect() {
             // Something waits already; `fill` takes it.
-            debug!(client = %client_id, waiting = attached.session.mailbox.len(), "session resumed");
+            debug!(client = %Shown(&client_id), waiting = attached.session.mailbox.len(), "session resumed");
         }
         self.attached = Some(attached);
         self.will = will;
+        self.let_in_at = Some(self.connection.outbox().position());
         if let Err(error) = self.connection.accept(now, protocol, ack) {
-            debug!(client = %client_id, %error, "CONNACK could not be sent");
+            debug!(client = %Shown(&client_id), %error, "CONNACK could not be sent");
             self.connection.handle_link_lost();
             return;
         }
         self.link.release_tickets();
+        let user = self.principal.as_ref().and_then(Principal::user);
         info!(
-            client = %client_id,
-            user = self.principal.as_ref().and_then(Principal::user),
+            client = %Shown(&client_id),
+            user = user.map(|user| tracing::field::display(Shown(user))),
             %version,
             peer = ?self.link.info().peer_address,
             transport = %self.link.info().scheme,
             early = self.link.is_early(),
             "connected"
         );
-        if self.settings.early_data == EarlyDataPolicy::Connect && self.link.is_early() {
-            // Beyond CONNECT nothing of what could be a replay is acted on.
-            if !self.handshake_complete().await {
-                return;
-            }
-        }
         // What came right behind CONNECT has waited in the buffer.
         self.handle_received(LaneId::CONTROL);
     }

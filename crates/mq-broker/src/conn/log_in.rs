@@ -2,20 +2,19 @@
 
 use std::time::Instant;
 
-use mq_codec::{Auth, AuthProperties, ConnAck, Connect, ReasonCode};
+use mq_codec::{Auth, AuthProperties, ByteStr, ConnAck, Connect, ReasonCode};
 use mq_proto::LaneId;
-use tracing::debug;
 
 use super::{Conn, enter::refusal};
 use crate::auth::{LogIn, Principal, Refusal, Step, Tried};
-use crate::clock;
+use crate::{clock, notice::About};
 
 impl Conn {
     /// Finds out who wants in, and lets it in if that needs no waiting.
     pub(super) async fn connect(&mut self, now: Instant, mut connect: Connect) {
         if let Some(reason) = refusal(&self.settings, &connect) {
-            self.connection.refuse(ConnAck::new(reason));
-            return;
+            let (client_id, user) = (&connect.client_id, connect.user_name.as_deref());
+            return self.refuse(reason, reason.name(), client_id, user);
         }
         let brought_none = connect.client_id.is_empty();
         if brought_none {
@@ -24,8 +23,9 @@ impl Conn {
         let method = connect.properties.authentication_method.clone();
         let Some(authenticator) = self.hub.guard.authenticator.clone() else {
             if method.is_some() {
-                let ack = ConnAck::new(ReasonCode::BadAuthenticationMethod);
-                return self.connection.refuse(ack);
+                let (client_id, user) = (&connect.client_id, connect.user_name.as_deref());
+                let reason = ReasonCode::BadAuthenticationMethod;
+                return self.refuse(reason, reason.name(), client_id, user);
             }
             let principal = Principal::new(None, &connect.client_id);
             self.principal = self.hub.guard.is_set().then_some(principal);
@@ -37,16 +37,16 @@ impl Conn {
             // Too many that nobody can be held to account for: the others have to be somebody.
             || unproven && !self.hub.guard.may_try(Some(Tried::Unproven), now);
         if log_in.early && wait {
-            if !self.handshake_complete().await {
-                return;
-            }
             connect.user_name = log_in.user_name.take();
             connect.password = log_in.password.take();
-            log_in = self.log_in_of(&mut connect);
+            if brought_none {
+                connect.client_id = ByteStr::empty();
+            }
+            return self.connect_after_handshake(connect);
         }
         let tried = tried(&log_in);
         if !self.hub.guard.may_try(tried, now) {
-            return self.refuse_log_in(Refusal::TooManyFailures, tried);
+            return self.refuse_log_in(Refusal::TooManyFailures, &log_in);
         }
         if let (Some(throttle), Some(tried)) = (self.hub.guard.throttle(), tried) {
             log_in.set_gate(throttle, tried);
@@ -59,8 +59,9 @@ impl Conn {
             }
             Some(method) => match authenticator.exchange(&method, &log_in) {
                 None => {
-                    let ack = ConnAck::new(ReasonCode::BadAuthenticationMethod);
-                    return self.connection.refuse(ack);
+                    let (client_id, user) = (&log_in.client_id, log_in.user_name.as_deref());
+                    let reason = ReasonCode::BadAuthenticationMethod;
+                    return self.refuse(reason, reason.name(), client_id, user);
                 }
                 Some(exchange) => {
                     self.log_in = Some(Box::new(log_in.without_secrets()));
@@ -82,17 +83,6 @@ impl Conn {
         )
     }
 
-    /// Waits for the end of a handshake that early data came with; whether it came to a good one.
-    pub(super) async fn handshake_complete(&mut self) -> bool {
-        let complete = self.link.handshake_complete();
-        let deadline = self.settings.handshake_timeout;
-        let is_complete = matches!(tokio::time::timeout(deadline, complete).await, Ok(Ok(_)));
-        if !is_complete {
-            self.connection.handle_link_lost();
-        }
-        is_complete
-    }
-
     /// A step of an enhanced authentication came, or the first of another.
     pub(super) fn auth(&mut self, auth: Auth) {
         let within = self.settings.protocol.connect_timeout;
@@ -111,7 +101,7 @@ impl Conn {
         match exchange {
             Some(exchange) => self.authentication.exchange(exchange, data, within),
             // The rules of now do not have it any more.
-            None => self.leave(ReasonCode::NotAuthorized),
+            None => self.refuse_again(ReasonCode::BadAuthenticationMethod.name()),
         }
     }
 
@@ -129,13 +119,16 @@ impl Conn {
                     return self.enter(now, *connect, brought_none, data).await;
                 }
                 if !self.take_rights(principal) {
-                    return self.leave(ReasonCode::NotAuthorized);
+                    return self.refuse_again("another user than before");
                 }
                 (ReasonCode::Success, data)
             }
             Err(refusal) => {
-                let tried = self.log_in.as_deref().and_then(tried);
-                return self.refuse_log_in(refusal, tried);
+                // It has nothing more to authenticate for.
+                return match self.log_in.take() {
+                    Some(log_in) => self.refuse_log_in(refusal, &log_in),
+                    None => self.leave(ReasonCode::NotAuthorized),
+                };
             }
         };
         let auth = Auth {
@@ -152,18 +145,45 @@ impl Conn {
         }
     }
 
-    fn refuse_log_in(&mut self, refusal: Refusal, tried: Option<Tried>) {
-        self.hub.metrics.log_ins_refused.add(1);
-        if refusal.is_failure() {
-            self.hub.guard.failed(tried, clock::now());
-        }
-        let reason = refusal.reason_code();
-        debug!(peer = ?self.link.info().peer_address, %reason, "a log-in was refused");
+    /// Answers CONNECT with a refusal, and tells the operator of it.
+    pub(super) fn refuse(
+        &mut self,
+        reason: ReasonCode,
+        why: &'static str,
+        client_id: &str,
+        user: Option<&str>,
+    ) {
+        let about = About {
+            client: Some(client_id),
+            user,
+            topic: None,
+            peer: self.link.info().peer_address,
+        };
+        self.hub.refused_log_in(about, why, clock::now());
         if self.connection.is_open() {
             // `[MQTT-4.12.1-2]`
             self.leave(ReasonCode::NotAuthorized);
         } else {
             self.connection.refuse(ConnAck::new(reason));
+        }
+    }
+
+    fn refuse_log_in(&mut self, refusal: Refusal, log_in: &LogIn) {
+        if refusal.is_failure() {
+            self.hub.guard.failed(tried(log_in), clock::now());
+        }
+        let reason = refusal.reason_code();
+        let user = log_in.user_name.as_deref();
+        self.refuse(reason, reason.name(), &log_in.client_id, user);
+    }
+
+    /// The client of an open connection could not authenticate anew.
+    fn refuse_again(&mut self, why: &'static str) {
+        if let Some(log_in) = self.log_in.take() {
+            let user = log_in.user_name.as_deref();
+            self.refuse(ReasonCode::NotAuthorized, why, &log_in.client_id, user);
+        } else {
+            self.leave(ReasonCode::NotAuthorized);
         }
     }
 

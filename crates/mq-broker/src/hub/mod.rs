@@ -1,8 +1,13 @@
 //! The one door to what all connections share: sessions, subscriptions, retained messages.
 
+mod publish;
 mod publisher;
+mod refusals;
 mod restore;
+mod shared;
+mod subscribe;
 mod sys;
+mod will;
 
 use std::{
     collections::BTreeSet,
@@ -14,25 +19,29 @@ use std::{
 };
 
 use hashbrown::HashMap;
-use mq_codec::{
-    ByteStr, PublishProperties, QoS, ReasonCode, RetainHandling, SubscriptionId, TopicFilter, Will,
-};
-use mq_proto::{AckTicket, Delivery, Message, Received};
+use mq_codec::{ByteStr, ReasonCode, TopicFilter};
+use mq_proto::{Delivery, Received};
 use tokio::sync::{Notify, OwnedMutexGuard};
 
 use crate::{
     Quotas,
-    auth::{Grant, Guard, Principal},
+    auth::{Guard, Principal, TakeOver},
     clock,
-    mailbox::Mailbox,
-    memory::Ceiling,
+    mailbox::{Mailbox, OverflowPolicy},
+    memory::{Ceiling, Share},
     metrics::Metrics,
-    router::{Retained, RetainedStore, Router, SessionKey, Subscriber, Target},
+    notice::Notices,
+    router::{RetainedStore, Router, SessionKey},
     session::{Session, State},
-    store::{Change, Journal, SessionChange, Store, StoreError, StoredMessage, to_wall_clock},
+    store::{Journal, SessionChange, Store, StoreError, User, to_wall_clock},
 };
 pub(crate) use publisher::{Publisher, dropped, unqueued};
+pub(crate) use subscribe::Wanted;
 pub(crate) use sys::PREFIX as OWN_TOPICS;
+pub(crate) use will::KeptWill;
+
+/// All clients that were not let in yet may hold this part of the memory together.
+const STRANGERS: usize = 4;
 
 /// How long a client waits for the connection that has its session to let go.
 const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -41,10 +50,14 @@ const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Hub {
     quotas: Quotas,
+    overflow: OverflowPolicy,
+    take_over: TakeOver,
     /// What waits for all sessions, and retained messages.
     ceiling: Arc<Ceiling>,
     routing: RwLock<Routing>,
-    retained: RwLock<RetainedStore>,
+    retained: RwLock<RetainedTopics>,
+    /// What clients hold that were not let in yet.
+    strangers: Arc<Ceiling>,
     sessions: Mutex<Sessions>,
     /// What is due: wills and ends of sessions.
     due: Mutex<BTreeSet<(Instant, SessionKey)>>,
@@ -53,14 +66,24 @@ pub(crate) struct Hub {
     store: Option<Arc<dyn Store>>,
     pub(crate) guard: Guard,
     pub(crate) metrics: Metrics,
+    pub(crate) notices: Notices,
 }
 
 /// Subscriptions, and the mailboxes that they lead to.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Routing {
     router: Router,
+    /// What the router's nodes take.
+    share: Share,
     /// By session key.
     sessions: Vec<Option<Arc<Session>>>,
+}
+
+/// Retained messages, which count themselves, and what finding them takes.
+#[derive(Debug)]
+struct RetainedTopics {
+    store: RetainedStore,
+    share: Share,
 }
 
 #[derive(Debug, Default)]
@@ -94,28 +117,48 @@ impl Hub {
         quotas: Quotas,
         store: Option<Arc<dyn Store>>,
         guard: Guard,
+        take_over: TakeOver,
     ) -> Result<Self, StoreError> {
         let kept = store.as_ref().map(|store| store.load()).transpose()?;
-        let hub = Self::empty(quotas, store, guard);
+        let hub = Self::empty(quotas, store, guard, take_over);
         if let Some(kept) = kept {
             hub.restore(kept);
         }
         Ok(hub)
     }
 
-    fn empty(quotas: Quotas, store: Option<Arc<dyn Store>>, guard: Guard) -> Self {
+    fn empty(
+        quotas: Quotas,
+        store: Option<Arc<dyn Store>>,
+        guard: Guard,
+        take_over: TakeOver,
+    ) -> Self {
+        let can_spill = store.as_ref().is_some_and(|store| store.can_spill());
+        let ceiling = Arc::new(Ceiling::new(quotas.memory));
+        let strangers = Ceiling::part_of(&ceiling, quotas.memory / STRANGERS);
         Self {
-            ceiling: Arc::new(Ceiling::new(quotas.memory)),
+            take_over,
+            strangers: Arc::new(strangers),
+            routing: RwLock::new(Routing {
+                router: Router::new(),
+                share: Share::new(&ceiling),
+                sessions: Vec::new(),
+            }),
+            retained: RwLock::new(RetainedTopics {
+                store: RetainedStore::new(),
+                share: Share::new(&ceiling),
+            }),
+            ceiling,
+            overflow: quotas.overflow_policy(can_spill),
             quotas,
             store,
             guard,
-            routing: RwLock::default(),
-            retained: RwLock::default(),
             sessions: Mutex::default(),
             due: Mutex::default(),
             due_changed: Notify::new(),
             assigned: AtomicU64::new(0),
             metrics: Metrics::default(),
+            notices: Notices::default(),
         }
     }
 
@@ -126,6 +169,20 @@ impl Hub {
     /// Bytes that count against [`Quotas::memory`].
     pub(crate) fn memory_used(&self) -> usize {
         self.ceiling.used()
+    }
+
+    /// Whether all memory that [`Quotas::memory`] gives is counted.
+    pub(crate) fn is_full(&self) -> bool {
+        self.ceiling.left() == 0
+    }
+
+    /// A share for what one connection holds: of a client that was let in, or not yet.
+    pub(crate) fn share(&self, let_in: bool) -> Share {
+        Share::new(if let_in {
+            &self.ceiling
+        } else {
+            &self.strangers
+        })
     }
 
     /// What a connection publishes with.
@@ -150,23 +207,30 @@ impl Hub {
     /// Gives the session of `client_id` to a connection: an earlier one, or with `clean` or
     /// without one, a new one. Who has it now is made to leave (take-over, `[MQTT-3.1.4-3]`).
     ///
-    /// It belongs to `who` from now on, if that matters; one of another user's is not handed over.
+    /// It is `user`'s, with the rights of `who` if they matter. That of another user is not handed
+    /// over: [`TakeOver`] says whether it ends, or stays as it is.
     ///
     /// # Errors
-    /// Why it does not get one: yet another connection claimed it meanwhile, nobody let go in time,
-    /// or there are as many sessions as may be.
+    /// Why it does not get one: it is another user's, yet another connection claimed it meanwhile,
+    /// nobody let go in time, or there are as many sessions as may be.
     pub(crate) async fn attach(
         &self,
         client_id: &ByteStr,
         clean: bool,
+        user: &User,
         who: Option<&Principal>,
         journal: &mut Journal,
     ) -> Result<Attached, ReasonCode> {
         loop {
-            let Some(session) = self.find_or_create(client_id, self.quotas.sessions) else {
+            let most = self.quotas.sessions;
+            let Some(session) = self.find_or_create(client_id, Some(user), most) else {
                 self.metrics.sessions_refused.add(1);
                 return Err(ReasonCode::QuotaExceeded);
             };
+            // Before anything is asked of the connection that has it.
+            if self.take_over == TakeOver::SameUser && !session.is_of(user) {
+                return Err(ReasonCode::ClientIdentifierNotValid);
+            }
             session.claims.send_modify(|claims| *claims += 1);
             let mut claims = session.claims.subscribe();
             let claim = *claims.borrow_and_update();
@@ -181,10 +245,7 @@ impl Hub {
                 continue;
             }
             let will = session.come_back();
-            let is_others = who.is_some_and(|who| {
-                let owner = session.principal();
-                owner.is_some_and(|owner| !owner.is_same_user(who))
-            });
+            let is_others = !session.is_of(user);
             if (clean || is_others) && state.used {
                 // The session ends here, so its will is due (§3.1.3.2.2).
                 if let Some(will) = will {
@@ -194,6 +255,8 @@ impl Hub {
                 continue;
             }
             let present = core::mem::replace(&mut state.used, true);
+            self.resume_wanted(&mut state.wanted);
+            session.give_to(user);
             if let Some(who) = who {
                 self.hand_over(&session, &state, who, journal);
             }
@@ -261,7 +324,7 @@ impl Hub {
         &self,
         attached: Attached,
         now: Instant,
-        will: Option<Will>,
+        will: Option<KeptWill>,
         expiry: Option<Duration>,
         journal: &mut Journal,
     ) {
@@ -293,6 +356,10 @@ impl Hub {
 
     /// Publishes wills and ends sessions as they become due. Runs until it is dropped.
     pub(crate) async fn run_timers(&self) {
+        tokio::join!(self.run_dues(), self.notices.run());
+    }
+
+    async fn run_dues(&self) {
         loop {
             let next = lock(&self.due).first().map(|(due, _)| *due);
             let changed = self.due_changed.notified();
@@ -339,13 +406,27 @@ impl Hub {
         write(&self.retained).expire(now);
     }
 
-    /// The session of that name; `None` if there is none and there are `most` already.
-    fn find_or_create(&self, client_id: &ByteStr, most: usize) -> Option<Arc<Session>> {
+    /// The session of that name, a new one being `user`'s; `None` if there is none and there are `most`
+    /// already.
+    fn find_or_create(
+        &self,
+        client_id: &ByteStr,
+        user: Option<&User>,
+        most: usize,
+    ) -> Option<Arc<Session>> {
         let mut sessions = lock(&self.sessions);
         if let Some(session) = sessions.by_id.get(client_id) {
             return Some(Arc::clone(session));
         }
         if sessions.by_id.len() >= most {
+            return None;
+        }
+        let mut share = Share::new(&self.ceiling);
+        let bytes = Session::empty_bytes(client_id);
+        if most == usize::MAX {
+            // It was there before.
+            share.set_anyway(bytes);
+        } else if !share.set(bytes) {
             return None;
         }
         let mut routing = write(&self.routing);
@@ -355,28 +436,33 @@ impl Hub {
         });
         // The identifier outlives the packet that it came in.
         let client_id = client_id.detached();
-        let mailbox = Mailbox::new(self.quotas.mailbox, Arc::clone(&self.ceiling));
-        let session = Arc::new(Session::new(client_id.clone(), key, mailbox));
+        let ceiling = Arc::clone(&self.ceiling);
+        let mailbox = Mailbox::new(self.quotas.mailbox, self.overflow, ceiling);
+        let user = user.cloned();
+        let session = Arc::new(Session::new(client_id.clone(), key, mailbox, user, share));
         routing.sessions[key.index()] = Some(Arc::clone(&session));
         sessions.by_id.insert(client_id, Arc::clone(&session));
         self.metrics.sessions.add(1);
         Some(session)
     }
 
-    /// Ends a session: its subscriptions and everything that waits for it are gone.
+    /// Ends a session: its subscriptions and everything that waits for it are gone, but for what
+    /// other members of its shared subscriptions get.
     fn end_session(&self, session: &Arc<Session>, state: &mut State, journal: &mut Journal) {
         if core::mem::replace(&mut state.ended, true) {
             return;
         }
-        journal.record_of(session, SessionChange::Ended);
-        let mut sessions = lock(&self.sessions);
         let mut routing = write(&self.routing);
         for filter in state.subscriptions.keys() {
-            routing.router.unsubscribe(filter, session.key);
+            routing.unsubscribe(filter, session.key);
         }
         self.metrics.subscriptions.sub(state.subscriptions.len());
-        state.subscriptions.clear();
         routing.sessions[session.key.index()] = None;
+        // From here on nobody queues anything for it.
+        let waiting = session.mailbox.end();
+        drop(routing);
+        let left = self.left_to_others(session, state, waiting);
+        let mut sessions = lock(&self.sessions);
         if sessions
             .by_id
             .get(&session.client_id)
@@ -384,315 +470,40 @@ impl Hub {
         {
             sessions.by_id.remove(&session.client_id);
         }
+        // Before another session of the same name can begin.
+        journal.record_of(session, SessionChange::Ended);
         sessions.free_keys.push(session.key);
-        session.mailbox.clear();
+        drop(sessions);
+        state.subscriptions.clear();
+        state.wanted.clear();
+        state.share.set_anyway(0);
         self.metrics.sessions.sub(1);
-    }
-
-    /// Makes or replaces a subscription and queues the retained messages that it asks for, as far
-    /// as the rules let them be received.
-    pub(crate) fn subscribe(
-        &self,
-        attached: &mut Attached,
-        subscription: &mq_codec::Subscription,
-        subscription_id: Option<SubscriptionId>,
-        publisher: &mut Publisher,
-        now: Instant,
-    ) -> ReasonCode {
-        let session = &attached.session;
-        let subscriptions = &attached.state.subscriptions;
-        if subscriptions.len() >= self.quotas.subscriptions
-            && !subscriptions.contains_key(&subscription.filter)
-        {
-            self.metrics.subscriptions_refused.add(1);
-            return ReasonCode::QuotaExceeded;
-        }
-        let who = session.principal();
-        let grant = self.guard.subscription(who.as_ref(), &subscription.filter);
-        match grant {
-            Grant::All => {}
-            Grant::Some => session.uncover(),
-            Grant::None => {
-                self.metrics.not_authorized.add(1);
-                return ReasonCode::NotAuthorized;
-            }
-        }
-        let options = subscription.options;
-        let subscriber = Subscriber {
-            session: session.key,
-            options,
-            subscription_id,
-        };
-        let filter = subscription.filter.detached();
-        let existed = write(&self.routing)
-            .router
-            .subscribe(&filter, subscriber.clone());
-        if !existed {
-            self.metrics.subscriptions.add(1);
-        }
-        // A shared subscription gets no retained messages (§4.8.2).
-        let wanted = match options.retain_handling {
-            RetainHandling::Send => true,
-            RetainHandling::SendIfNew => !existed,
-            RetainHandling::DoNotSend => false,
-        } && filter.shared().is_none();
-        if wanted {
-            let target = Target {
-                session: session.key,
-                qos: options.qos,
-                retain_as_published: true,
-                subscription_ids: subscription_id.into_iter().collect(),
-            };
-            let authorizer = self.guard.authorizer.as_ref();
-            let checked = authorizer.filter(|_| grant != Grant::All);
-            read(&self.retained).matching(&filter, now, &mut |retained| {
-                if let Some(authorizer) = checked
-                    && !session.may_receive(&**authorizer, &retained.message.topic)
-                {
-                    return;
-                }
-                let delivery = Delivery {
-                    retain: true,
-                    expires_at: retained.expires_at,
-                    ..deliver(&retained.message, retained.qos, &target)
-                };
-                publisher.ready.push((Arc::clone(session), delivery));
-            });
-        }
-        let mut changes = Vec::new();
-        if publisher.journal.keeps(session) {
-            let change = SessionChange::Subscribed {
-                filter: filter.clone(),
-                options,
-                subscription_id,
-            };
-            changes.push(Change::Session(session.client_id.clone(), change));
-        }
-        publisher.queue_ready(&self.metrics, changes);
-        publisher.message_done();
-        attached.state.subscriptions.insert(filter, subscriber);
-        ReasonCode::granted(options.qos)
-    }
-
-    /// Ends a subscription.
-    pub(crate) fn unsubscribe(
-        &self,
-        attached: &mut Attached,
-        filter: &TopicFilter,
-        journal: &mut Journal,
-    ) -> ReasonCode {
-        if attached.state.subscriptions.remove(filter).is_none() {
-            return ReasonCode::NoSubscriptionExisted;
-        }
-        write(&self.routing)
-            .router
-            .unsubscribe(filter, attached.session.key);
-        self.metrics.subscriptions.sub(1);
-        let filter = filter.detached();
-        journal.record_of(&attached.session, SessionChange::Unsubscribed { filter });
-        ReasonCode::Success
-    }
-
-    /// Brings a received message, or with no sender one of the broker's own, to all who subscribed to
-    /// it.
-    ///
-    /// Runs in the publisher's task, which keeps its messages in order. Readers are told by
-    /// [`Publisher::tell_readers`], and what found no room is in [`Publisher::waiting`]. Returns
-    /// the message's ticket, and what it is to be given back with.
-    pub(crate) fn publish(
-        &self,
-        from: Option<&Session>,
-        received: Received,
-        now: Instant,
-        publisher: &mut Publisher,
-    ) -> Option<(AckTicket, ReasonCode)> {
-        let Received {
-            message,
-            qos,
-            retain,
-            ticket,
-            ..
-        } = received;
-        let expires_at = expiry(&message.properties, now);
-        let message = Arc::new(message);
-        self.metrics.messages_in.add(from.is_some().into());
-        let mut changes = Vec::new();
-        if retain {
-            if let Ok(change) = self.retain(&message, qos, expires_at, &publisher.journal) {
-                changes.extend(change);
-            } else {
-                // Nobody gets it, so that its publisher may try again; where it cannot be told, at
-                // least those get it who are there.
-                self.metrics.retained_refused.add(1);
-                if publisher.can_refuse && ticket.is_some() {
-                    return ticket.map(|ticket| (ticket, ReasonCode::QuotaExceeded));
-                }
-            }
-        }
-        let journal = &publisher.journal;
-        let received = match (&ticket, from) {
-            (Some(ticket), Some(from)) if qos == QoS::ExactlyOnce && journal.keeps(from) => {
-                Some((ticket.packet_id(), from))
-            }
-            _ => None,
-        };
-        if let Some((packet_id, from)) = received {
-            let change = SessionChange::Received { packet_id };
-            changes.push(Change::Session(from.client_id.clone(), change));
-        }
-        let routing = read(&self.routing);
-        let sender = from.map(|from| from.key);
-        publisher.route(&routing, &self.guard, &message.topic, sender);
-        let targets = core::mem::take(&mut publisher.fan_out);
-        for target in targets.targets() {
-            let Some(session) = routing.session(target.session) else {
-                continue;
-            };
-            let delivery = Delivery {
-                retain: retain && target.retain_as_published,
-                expires_at,
-                ..deliver(&message, qos, target)
-            };
-            if publisher.journal.is_open() {
-                publisher.ready.push((Arc::clone(session), delivery));
-            } else {
-                publisher.queue(&self.metrics, session, delivery);
-            }
-        }
-        publisher.queue_ready(&self.metrics, changes);
-        let receivers = targets.targets().len();
-        let lost = publisher.message_done();
-        publisher.fan_out = targets;
-        let reason = if receivers == 0 {
-            ReasonCode::NoMatchingSubscribers
-        } else if lost == receivers && !retain && publisher.can_refuse {
-            // Not one had room for it.
-            if let Some((packet_id, from)) = received {
-                let journal = &mut publisher.journal;
-                journal.record_of(from, SessionChange::ReceivedReleased { packet_id });
-            }
-            ReasonCode::QuotaExceeded
-        } else {
-            ReasonCode::Success
-        };
-        ticket.map(|ticket| (ticket, reason))
-    }
-
-    /// Makes the message its topic's retained one; an empty one takes it away. Returns what there
-    /// is to record.
-    fn retain(
-        &self,
-        message: &Message,
-        qos: QoS,
-        expires_at: Option<Instant>,
-        journal: &Journal,
-    ) -> Result<Option<Change>, NoRoom> {
-        if message.payload.is_empty() {
-            let mut retained = write(&self.retained);
-            retained.remove(&message.topic);
-            self.metrics.retained.set(retained.len());
-            let change = || Change::Unretained(message.topic.detached());
-            return Ok(journal.is_open().then(change));
-        }
-        let message = Arc::new(self.ceiling.keep(message).ok_or(NoRoom)?);
-        self.set_retained(&message, qos, expires_at, self.quotas.retained)?;
-        let change = || {
-            Change::Retained(StoredMessage {
-                message,
-                qos,
-                retain: true,
-                subscription_ids: Vec::new(),
-                expires_at: expires_at.map(to_wall_clock),
-            })
-        };
-        Ok(journal.is_open().then(change))
-    }
-
-    /// `most`: how many topics may have a retained message.
-    fn set_retained(
-        &self,
-        message: &Arc<Message>,
-        qos: QoS,
-        expires_at: Option<Instant>,
-        most: usize,
-    ) -> Result<(), NoRoom> {
-        let mut retained = write(&self.retained);
-        if retained.len() >= most && !retained.contains(&message.topic) {
-            return Err(NoRoom);
-        }
-        retained.insert(Retained {
-            message: Arc::clone(message),
-            qos,
-            expires_at,
-        });
-        self.metrics.retained.set(retained.len());
-        Ok(())
-    }
-
-    /// Publishes a will, if its owner still may. Nobody waits for room here: a mailbox that is full
-    /// drops it.
-    fn publish_will(&self, session: &Session, will: Will) {
-        let who = session.principal();
-        if !self.guard.may_have_will(who.as_ref(), &will) {
-            self.metrics.not_authorized.add(1);
-            return;
-        }
-        let Will {
-            topic,
-            payload,
-            qos,
-            retain,
-            properties,
-        } = will;
-        let received = Received {
-            message: Message {
-                topic,
-                payload,
-                properties: PublishProperties {
-                    payload_is_utf8: properties.payload_is_utf8,
-                    message_expiry_interval: properties.message_expiry_interval,
-                    content_type: properties.content_type,
-                    response_topic: properties.response_topic,
-                    correlation_data: properties.correlation_data,
-                    user_properties: properties.user_properties,
-                    ..PublishProperties::default()
-                }
-                .into(),
-            },
-            qos,
-            retain,
-            dup: false,
-            subscription_ids: Vec::new(),
-            ticket: None,
-        };
-        let mut publisher = self.publisher();
-        self.publish(Some(session), received, clock::now(), &mut publisher);
-        publisher.tell_readers();
-        publisher.give_up(&self.metrics);
+        self.pass_on(left, journal);
     }
 }
 
-/// A retained message finds no room.
-struct NoRoom;
+impl RetainedTopics {
+    fn expire(&mut self, now: Instant) {
+        self.store.expire(now);
+        self.share.set_anyway(self.store.bytes());
+    }
+}
 
 impl Routing {
+    /// Counts the router's nodes; false if there is no room for those that came.
+    #[must_use]
+    fn count_nodes(&mut self) -> bool {
+        self.share.set(self.router.bytes())
+    }
+
+    fn unsubscribe(&mut self, filter: &TopicFilter, key: SessionKey) {
+        self.router.unsubscribe(filter, key);
+        self.share.set_anyway(self.router.bytes());
+    }
+
     fn session(&self, key: SessionKey) -> Option<&Arc<Session>> {
         self.sessions.get(key.index())?.as_ref()
     }
-}
-
-/// The delivery of `message`, published at `qos`, to `target`.
-fn deliver(message: &Arc<Message>, qos: QoS, target: &Target) -> Delivery {
-    let mut delivery = Delivery::new(Arc::clone(message), qos.min(target.qos));
-    if !target.subscription_ids.is_empty() {
-        delivery.subscription_ids = target.subscription_ids.to_vec();
-    }
-    delivery
-}
-
-fn expiry(properties: &PublishProperties, now: Instant) -> Option<Instant> {
-    let seconds = properties.message_expiry_interval?;
-    now.checked_add(Duration::from_secs(seconds.into()))
 }
 
 // A panic while one of these is held leaves the structure whole, so poisoning is not passed on.

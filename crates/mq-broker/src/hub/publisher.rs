@@ -1,19 +1,24 @@
 //! What one connection publishes with: where messages go, and what waits for room.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use mq_codec::{QoS, TopicName};
+use mq_codec::{PacketId, QoS, ReasonCode, TopicName};
 use mq_proto::{Delivery, Message};
 
 use super::Routing;
 use crate::{
     auth::{Guard, Principal},
-    mailbox::Push,
+    clock,
+    delivery::Marks as _,
+    mailbox::{Patience, Push, RECOVERY},
     memory::Ceiling,
     metrics::Metrics,
     router::{FanOut, SessionKey},
     session::Session,
-    store::{Change, Journal, SessionChange, StoredMessage},
+    store::{Change, Journal, SessionChange, StoredMessage, User},
 };
 
 /// What a publisher keeps from message to message: its way to the store, buffers, and where the
@@ -28,15 +33,18 @@ pub(crate) struct Publisher {
     permitted: Option<Permitted>,
     /// Mailboxes whose readers are to be told, once the whole read has been routed.
     tell: Vec<Arc<Session>>,
-    /// Deliveries that found no room.
+    /// Deliveries that found no room, all of one message.
     pub(crate) waiting: Vec<(Arc<Session>, Delivery)>,
+    /// Since when the first of them waits.
+    pub(crate) waiting_since: Option<Instant>,
+    /// It has waited in vain, and waits for nobody else until then.
+    impatient_until: Option<Instant>,
     /// Deliveries of the message at hand, until they are recorded.
     pub(super) ready: Vec<(Arc<Session>, Delivery)>,
     ceiling: Arc<Ceiling>,
     /// The message at hand as readers that lag get it: the same for all of them.
     kept: Option<Kept>,
-    /// Receivers of the message at hand for whom it was dropped.
-    lost: usize,
+    pub(super) at_hand: AtHand,
     /// Its acknowledgements can refuse a message (5.0).
     pub(crate) can_refuse: bool,
 }
@@ -45,6 +53,31 @@ pub(crate) struct Publisher {
 struct Kept {
     of: Arc<Message>,
     message: Arc<Message>,
+}
+
+/// What becomes of the message at hand.
+#[derive(Debug, Default)]
+pub(super) struct AtHand {
+    pub(super) receivers: usize,
+    /// Receivers for whom it was dropped.
+    pub(super) lost: usize,
+    pub(super) retained: bool,
+    /// What the store knows it by, at QoS 2.
+    pub(super) received: Option<PacketId>,
+    /// Its topic, if it may have to be refused.
+    pub(super) topic: Option<TopicName>,
+}
+
+impl AtHand {
+    /// Nobody gets it.
+    pub(super) fn refused(topic: &TopicName) -> Self {
+        Self {
+            receivers: 1,
+            lost: 1,
+            topic: Some(topic.clone()),
+            ..Self::default()
+        }
+    }
 }
 
 /// A topic, and the generations of the router and of the rules.
@@ -72,24 +105,67 @@ impl Publisher {
             journal,
             ceiling,
             kept: None,
-            lost: 0,
+            at_hand: AtHand::default(),
             can_refuse: false,
             fan_out: FanOut::default(),
             known: None,
             permitted: None,
             tell: Vec::new(),
             waiting: Vec::new(),
+            waiting_since: None,
+            impatient_until: None,
             ready: Vec::new(),
         }
     }
 
-    /// Tries again, in order, what found no room; what still finds none goes on waiting.
-    pub(crate) fn retry(&mut self, metrics: &Metrics) {
+    /// As [`Hub::retry`](super::Hub::retry), within the lock that it takes.
+    pub(super) fn retry(&mut self, metrics: &Metrics, is_over: bool) {
+        if is_over {
+            self.impatient_until = Some(clock::now() + RECOVERY);
+        }
+        let patience = if is_over {
+            Patience::Over
+        } else {
+            Patience::Some
+        };
         let waiting = core::mem::take(&mut self.waiting);
         for (session, delivery) in waiting {
-            self.queue(metrics, &session, delivery);
+            self.try_queue(metrics, &session, delivery, patience);
         }
         self.kept = None;
+        if self.waiting.is_empty() {
+            self.waiting_since = None;
+        }
+    }
+
+    /// Looks whether it may wait for readers again.
+    pub(crate) fn recover(&mut self, now: Instant) {
+        if self.impatient_until.is_some_and(|until| until <= now) {
+            self.impatient_until = None;
+        }
+    }
+
+    /// For what nobody waits with: what found no room goes to the store where queues go on there, and is
+    /// dropped elsewhere. A reader is not made to leave because others' messages came all at once.
+    pub(super) fn finish(&mut self, metrics: &Metrics) {
+        if self.waiting.is_empty() {
+            return self.give_up(metrics);
+        }
+        let waiting = core::mem::take(&mut self.waiting);
+        for (session, delivery) in waiting {
+            if session.mailbox.spills() {
+                self.try_queue(metrics, &session, delivery, Patience::Over);
+            } else {
+                dropped(metrics, &session, &delivery, &mut self.journal);
+            }
+        }
+        self.give_up(metrics);
+    }
+
+    /// Whether that is the first reader that something waits for, or none is.
+    pub(crate) fn waits_for(&self, reader: Option<&Arc<Session>>) -> bool {
+        let first = self.waiting.first().map(|(session, _)| session);
+        first.map(Arc::as_ptr) == reader.map(Arc::as_ptr)
     }
 
     /// Drops what found no room.
@@ -97,6 +173,8 @@ impl Publisher {
         for (session, delivery) in self.waiting.drain(..) {
             dropped(metrics, &session, &delivery, &mut self.journal);
         }
+        self.waiting_since = None;
+        self.done();
     }
 
     /// Wakes the readers of all that was queued.
@@ -191,12 +269,7 @@ impl Publisher {
     pub(super) fn queue_ready(&mut self, metrics: &Metrics, mut changes: Vec<Change>) {
         for (session, delivery) in &mut self.ready {
             if delivery.qos > QoS::AtMostOnce && self.journal.keeps(session) {
-                delivery.tag = session.next_number();
-                let change = SessionChange::Queued {
-                    number: delivery.tag,
-                    message: StoredMessage::new(delivery),
-                };
-                changes.push(Change::Session(session.client_id.clone(), change));
+                changes.push(queued(session, delivery));
             }
         }
         self.journal.record(changes);
@@ -208,27 +281,115 @@ impl Publisher {
     }
 
     pub(super) fn queue(&mut self, metrics: &Metrics, session: &Arc<Session>, delivery: Delivery) {
+        let patience = match self.impatient_until {
+            None => Patience::Some,
+            Some(_) => Patience::Earned,
+        };
+        self.try_queue(metrics, session, delivery, patience);
+    }
+
+    fn try_queue(
+        &mut self,
+        metrics: &Metrics,
+        session: &Arc<Session>,
+        delivery: Delivery,
+        patience: Patience,
+    ) {
         let (ceiling, kept) = (&self.ceiling, &mut self.kept);
-        match session
-            .mailbox
-            .push(delivery, |message| keep(ceiling, kept, message))
-        {
+        let mailbox = &session.mailbox;
+        let pushed = mailbox.push(delivery, patience, |message| keep(ceiling, kept, message));
+        match pushed {
             Push::Queued { tell: true } => self.tell.push(Arc::clone(session)),
             Push::Queued { tell: false } => {}
+            Push::Displaced { tell, oldest } => {
+                if tell {
+                    self.tell.push(Arc::clone(session));
+                }
+                for delivery in oldest {
+                    dropped(metrics, session, &delivery, &mut self.journal);
+                }
+            }
             Push::Dropped(delivery) => {
-                self.lost += 1;
+                self.at_hand.lost += 1;
                 dropped(metrics, session, &delivery, &mut self.journal);
             }
-            Push::Full(delivery) => self.waiting.push((Arc::clone(session), delivery)),
+            Push::Evict(delivery) => {
+                self.at_hand.lost += 1;
+                dropped(metrics, session, &delivery, &mut self.journal);
+                session.remind();
+            }
+            Push::Spill(delivery) => self.spill(metrics, session, delivery),
+            Push::Full(delivery) => {
+                self.waiting_since.get_or_insert_with(clock::now);
+                self.waiting.push((Arc::clone(session), delivery));
+            }
         }
     }
 
-    /// The message at hand has been queued for all but those for whom it was dropped, whose number
-    /// this is.
-    pub(super) fn message_done(&mut self) -> usize {
-        self.kept = None;
-        core::mem::take(&mut self.lost)
+    /// Puts a message into the store that has no room in memory.
+    fn spill(&mut self, metrics: &Metrics, session: &Arc<Session>, mut delivery: Delivery) {
+        if delivery.number().is_none() {
+            let mut changes = Vec::new();
+            if !session.is_kept() {
+                // It goes with its connection, and after a crash with the broker. Another publisher
+                // may say the same at the same time, which changes nothing.
+                let expiry = Some(Duration::ZERO);
+                let user = session.user().unwrap_or(User::Anonymous);
+                let change = SessionChange::Attached { expiry, user };
+                changes.push(Change::Session(session.client_id.clone(), change));
+            }
+            changes.push(queued(session, &mut delivery));
+            self.journal.record(changes);
+            // Only now: the store ignores what it gets of a session before that has begun there.
+            session.keep();
+        }
+        let number = delivery.number().expect("it has one by now");
+        metrics.spilled.add(1);
+        let position = self.journal.position();
+        if session.mailbox.spilled(number, &delivery, position) {
+            self.tell.push(Arc::clone(session));
+        }
     }
+
+    /// The answer to the publisher of a message, once nothing of it waits for room any more; with its
+    /// topic, if the message is refused.
+    pub(crate) fn outcome(&mut self, from: &Session) -> (ReasonCode, Option<TopicName>) {
+        let AtHand {
+            receivers,
+            lost,
+            retained,
+            received,
+            topic,
+        } = core::mem::take(&mut self.at_hand);
+        self.done();
+        if receivers == 0 {
+            return (ReasonCode::NoMatchingSubscribers, None);
+        }
+        if lost < receivers || retained || !self.can_refuse {
+            return (ReasonCode::Success, None);
+        }
+        // Not one had room for it.
+        if let Some(packet_id) = received {
+            self.journal
+                .record_of(from, SessionChange::ReceivedReleased { packet_id });
+        }
+        (ReasonCode::QuotaExceeded, topic)
+    }
+
+    /// Nothing of the message at hand waits for room any more, and nobody asks what became of it.
+    pub(crate) fn done(&mut self) {
+        self.kept = None;
+        self.at_hand.lost = 0;
+    }
+}
+
+/// Numbers a delivery, and says that it waits.
+pub(super) fn queued(session: &Session, delivery: &mut Delivery) -> Change {
+    let number = session.next_number();
+    delivery.set_number(number);
+    let message = StoredMessage::new(delivery);
+    let change = SessionChange::Queued { number, message };
+    Change::Session(session.client_id.clone(), change)
 }
 
 /// The message as it may wait for long: in memory of its own, so that it does not keep a whole read
@@ -264,8 +425,7 @@ pub(crate) fn dropped(
 
 /// A delivery does not wait any more, and was not sent.
 pub(crate) fn unqueued(session: &Session, delivery: &Delivery, journal: &mut Journal) {
-    if delivery.tag > 0 {
-        let number = delivery.tag;
+    if let Some(number) = delivery.number() {
         journal.record_of(session, SessionChange::Unqueued { number });
     }
 }

@@ -34,13 +34,15 @@ impl Hub {
     fn restore_session(&self, client_id: &ByteStr, record: SessionRecord) {
         let SessionRecord {
             life,
+            user,
             subscriptions,
             queued,
+            spilled,
             in_flight,
             received,
         } = record;
         let session = self
-            .find_or_create(client_id, usize::MAX)
+            .find_or_create(client_id, user.as_ref(), usize::MAX)
             .expect("there is no limit here");
         let mut state = session
             .state
@@ -59,16 +61,20 @@ impl Hub {
             };
             let mut routing = write(&self.routing);
             routing.router.subscribe(&filter, subscriber.clone());
+            let bytes = routing.router.bytes();
+            routing.share.set_anyway(bytes);
+            // What was promised is kept, room or not.
+            state.count_anyway(&filter);
             state.subscriptions.insert(filter, subscriber);
             self.metrics.subscriptions.add(1);
         }
         session.keep();
-        session.skip_numbers(queued.last_key_value().map_or(0, |(number, _)| *number));
-        session.mailbox.restore(
-            queued
-                .into_iter()
-                .map(|(number, message)| message.into_delivery(number)),
-        );
+        let last_queued = queued.last_key_value().map(|(number, _)| *number);
+        let last_spilled = spilled.as_ref().map(|(numbers, _)| *numbers.end());
+        session.skip_numbers(last_queued.max(last_spilled).unwrap_or_default());
+        let queued = queued.into_iter();
+        let deliveries = queued.map(|(number, message)| message.into_delivery(number));
+        session.mailbox.restore(deliveries, spilled);
         let now = clock::now();
         // The broker's end was the end of its connections.
         let expiry = match life {

@@ -1,5 +1,7 @@
 //! The receivers of one message.
 
+use std::cell::RefCell;
+
 use mq_codec::{QoS, SubscriptionId};
 use smallvec::SmallVec;
 
@@ -9,16 +11,35 @@ use super::{SessionKey, Subscriber};
 #[derive(Debug, Default)]
 pub struct FanOut {
     targets: Vec<Target>,
-    /// For each session, where in `targets` it stands, if `stamp` says that the entry is of this
-    /// message. An array, since a hash map would be most of the cost of a large fan-out.
+}
+
+/// For each session, where it stands among the targets of a message. An array, since a hash map would
+/// be most of the cost of a large fan-out; one a thread, since it is as long as there are sessions.
+#[derive(Debug, Default)]
+pub(super) struct Places {
     places: Vec<Place>,
     stamp: u64,
 }
 
+/// Counts if `stamp` is that of the message at hand.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     stamp: u64,
     index: u32,
+}
+
+thread_local! {
+    static PLACES: RefCell<Places> = RefCell::default();
+}
+
+impl Places {
+    /// This thread's, for one message.
+    pub(super) fn with<T>(use_it: impl FnOnce(&mut Self) -> T) -> T {
+        PLACES.with_borrow_mut(|places| {
+            places.stamp += 1;
+            use_it(places)
+        })
+    }
 }
 
 /// One receiver: what its matching subscriptions ask for, together.
@@ -30,6 +51,8 @@ pub struct Target {
     pub qos: QoS,
     /// Whether one of them wants the RETAIN flag kept.
     pub retain_as_published: bool,
+    /// Whether one of them is shared.
+    pub is_shared: bool,
     /// The identifiers of those that have one `[MQTT-3.3.4-3]`.
     pub subscription_ids: SmallVec<[SubscriptionId; 2]>,
 }
@@ -44,7 +67,6 @@ impl FanOut {
     /// Forgets the receivers of the last message.
     pub fn clear(&mut self) {
         self.targets.clear();
-        self.stamp += 1;
     }
 
     /// The receivers.
@@ -54,28 +76,30 @@ impl FanOut {
     }
 
     /// Adds a matching subscription; overlapping ones of a session become one target.
-    pub(super) fn add(&mut self, subscriber: &Subscriber) {
+    pub(super) fn add(&mut self, places: &mut Places, subscriber: &Subscriber, is_shared: bool) {
         let index = subscriber.session.index();
-        if self.places.len() <= index {
-            self.places.resize(index + 1, Place::default());
+        let Places { places, stamp } = places;
+        if places.len() <= index {
+            places.resize(index + 1, Place::default());
         }
-        let stamp = self.stamp + 1;
-        let place = &mut self.places[index];
-        if place.stamp == stamp {
+        let place = &mut places[index];
+        if place.stamp == *stamp {
             let target = &mut self.targets[place.index as usize];
             target.qos = target.qos.max(subscriber.options.qos);
+            target.is_shared |= is_shared;
             target.retain_as_published |= subscriber.options.retain_as_published;
             target.subscription_ids.extend(subscriber.subscription_id);
             return;
         }
         *place = Place {
-            stamp,
+            stamp: *stamp,
             index: u32::try_from(self.targets.len()).unwrap_or(u32::MAX),
         };
         self.targets.push(Target {
             session: subscriber.session,
             qos: subscriber.options.qos,
             retain_as_published: subscriber.options.retain_as_published,
+            is_shared,
             subscription_ids: subscriber.subscription_id.into_iter().collect(),
         });
     }

@@ -23,7 +23,7 @@ mod shared;
 mod trie;
 
 pub use fan_out::{FanOut, Target};
-pub use retained::{Retained, RetainedStore};
+pub use retained::{Cursor, Retained, RetainedStore};
 pub use trie::{Router, Subscriber};
 
 /// The most levels that a topic name or a filter may have here.
@@ -39,7 +39,7 @@ pub(crate) fn is_too_deep(topic: &[u8]) -> bool {
 }
 
 /// Names a session inside the router: a small index that whoever keeps the sessions hands out and
-/// reuses. Memory of a [`FanOut`] grows with the greatest one.
+/// reuses. Each thread that routes has memory for as many as the greatest one says.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SessionKey(pub u32);
 

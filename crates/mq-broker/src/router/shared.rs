@@ -59,17 +59,38 @@ impl SharedGroups {
         ready: &'a dyn Fn(SessionKey) -> bool,
         may_receive: Option<&'a dyn Fn(SessionKey) -> bool>,
     ) -> impl Iterator<Item = &'a Subscriber> + 'a {
-        self.0.iter().filter_map(move |group| {
-            let count = group.members.len();
-            let start = group.next.fetch_add(1, Ordering::Relaxed);
-            let turn = |offset: usize| &group.members[(start.wrapping_add(offset)) % count];
-            let members = || {
-                let may = |member: &&Subscriber| may_receive.is_none_or(|may| may(member.session));
-                (0..count).map(turn).filter(may)
-            };
-            members()
-                .find(|member| ready(member.session))
-                .or_else(|| members().next())
-        })
+        self.0
+            .iter()
+            .filter_map(move |group| group.choose(ready, may_receive))
+    }
+
+    /// The same of one group.
+    pub(super) fn choose_of(
+        &self,
+        name: &str,
+        ready: &dyn Fn(SessionKey) -> bool,
+        may_receive: Option<&dyn Fn(SessionKey) -> bool>,
+    ) -> Option<&Subscriber> {
+        let group = self.0.iter().find(|group| group.name == *name)?;
+        group.choose(ready, may_receive)
+    }
+}
+
+impl Group {
+    fn choose(
+        &self,
+        ready: &dyn Fn(SessionKey) -> bool,
+        may_receive: Option<&dyn Fn(SessionKey) -> bool>,
+    ) -> Option<&Subscriber> {
+        let count = self.members.len();
+        let start = self.next.fetch_add(1, Ordering::Relaxed);
+        let turn = |offset: usize| &self.members[(start.wrapping_add(offset)) % count];
+        let members = || {
+            let may = |member: &&Subscriber| may_receive.is_none_or(|may| may(member.session));
+            (0..count).map(turn).filter(may)
+        };
+        members()
+            .find(|member| ready(member.session))
+            .or_else(|| members().next())
     }
 }

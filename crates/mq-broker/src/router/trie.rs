@@ -3,7 +3,7 @@
 use hashbrown::HashMap;
 use mq_codec::{SubscriptionId, SubscriptionOptions, TopicFilter};
 
-use super::{FanOut, SessionKey, shared::SharedGroups};
+use super::{FanOut, SessionKey, fan_out::Places, shared::SharedGroups};
 
 /// All subscriptions of all sessions.
 ///
@@ -13,8 +13,25 @@ use super::{FanOut, SessionKey, shared::SharedGroups};
 pub struct Router {
     root: Node,
     count: usize,
+    size: Size,
     generation: u64,
 }
+
+/// How large the trie is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Size {
+    /// Below the root.
+    nodes: usize,
+    /// Nodes that have children by name.
+    tables: usize,
+}
+
+/// What a level of a filter takes, about: a place in the table of its parent, of which a third is
+/// free, its name, and the list of its subscribers.
+const NODE: usize = 3 * size_of::<(Vec<u8>, Node)>() / 2 + 10 * size_of::<usize>();
+
+/// What a table takes that has one child: it has four places.
+const TABLE: usize = 3 * size_of::<(Vec<u8>, Node)>();
 
 /// One subscription of one session.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -64,6 +81,11 @@ impl Router {
         self.count == 0
     }
 
+    /// What its nodes take, about; not what is counted for each subscription.
+    pub(crate) fn bytes(&self) -> usize {
+        self.size.nodes * NODE + self.size.tables * TABLE
+    }
+
     /// Something else has changed that [`route`](Self::route)'s answers rest on.
     pub(crate) fn changed(&mut self) {
         self.generation += 1;
@@ -79,7 +101,7 @@ impl Router {
     /// Returns whether it existed.
     pub fn subscribe(&mut self, filter: &TopicFilter, subscriber: Subscriber) -> bool {
         self.generation += 1;
-        let leaf = self.root.leaf(filter.matching());
+        let leaf = self.root.leaf(filter.matching(), &mut self.size);
         let existed = match filter.shared() {
             Some(shared) => leaf.shared.insert(shared.group, subscriber),
             None => insert(&mut leaf.subscribers, subscriber),
@@ -92,12 +114,11 @@ impl Router {
     pub fn unsubscribe(&mut self, filter: &TopicFilter, session: SessionKey) -> bool {
         self.generation += 1;
         let levels: Vec<&str> = filter.matching().split('/').collect();
-        let existed = self
-            .root
-            .remove(&levels, &mut |leaf| match filter.shared() {
-                Some(shared) => leaf.shared.remove(shared.group, session),
-                None => remove(&mut leaf.subscribers, session),
-            });
+        let remove = &mut |leaf: &mut Leaf| match filter.shared() {
+            Some(shared) => leaf.shared.remove(shared.group, session),
+            None => remove(&mut leaf.subscribers, session),
+        };
+        let existed = self.root.remove(&levels, remove, &mut self.size);
         self.count -= usize::from(existed);
         existed
     }
@@ -131,17 +152,35 @@ impl Router {
         fan_out: &mut FanOut,
     ) -> bool {
         fan_out.clear();
-        let mut walk = Walk {
-            publisher,
-            ready,
-            may_receive,
-            fan_out,
-            constant: true,
-        };
-        // `[MQTT-4.7.2-1]`: a leading wildcard does not match topics that begin with `$`.
-        let hidden = topic.first() == Some(&b'$');
-        walk.node(&self.root, Some(topic), hidden);
-        walk.constant
+        Places::with(|places| {
+            let mut walk = Walk {
+                publisher,
+                ready,
+                may_receive,
+                fan_out,
+                places,
+                constant: true,
+            };
+            // `[MQTT-4.7.2-1]`: a leading wildcard does not match topics that begin with `$`.
+            let hidden = topic.first() == Some(&b'$');
+            walk.node(&self.root, Some(topic), hidden);
+            walk.constant
+        })
+    }
+}
+
+impl Router {
+    /// The member of the group of `filter`, a shared subscription's, that is to get a message: as in
+    /// [`route_to`](Self::route_to).
+    pub(crate) fn member(
+        &self,
+        filter: &TopicFilter,
+        ready: &dyn Fn(SessionKey) -> bool,
+        may_receive: Option<&dyn Fn(SessionKey) -> bool>,
+    ) -> Option<&Subscriber> {
+        let group = filter.shared()?.group;
+        let leaf = self.root.find(filter.matching())?;
+        leaf.shared.choose_of(group, ready, may_receive)
     }
 }
 
@@ -171,20 +210,49 @@ pub(super) fn remove(list: &mut Vec<Subscriber>, session: SessionKey) -> bool {
 }
 
 impl Node {
-    fn leaf(&mut self, filter: &str) -> &mut Leaf {
+    /// The leaf of a filter; new nodes on the way to it are counted in `size`.
+    fn leaf(&mut self, filter: &str, size: &mut Size) -> &mut Leaf {
         let mut node = self;
         for level in filter.split('/') {
             match level {
                 "#" => return &mut node.hash,
-                "+" => node = node.plus.get_or_insert_default(),
-                name => node = node.children.entry_ref(name.as_bytes()).or_default(),
+                "+" => {
+                    size.nodes += usize::from(node.plus.is_none());
+                    node = node.plus.get_or_insert_default();
+                }
+                name => {
+                    let is_first = node.children.is_empty();
+                    let child = node.children.entry_ref(name.as_bytes());
+                    node = child.or_insert_with(|| {
+                        size.nodes += 1;
+                        size.tables += usize::from(is_first);
+                        Node::default()
+                    });
+                }
             }
         }
         &mut node.here
     }
 
+    fn find(&self, filter: &str) -> Option<&Leaf> {
+        let mut node = self;
+        for level in filter.split('/') {
+            match level {
+                "#" => return Some(&node.hash),
+                "+" => node = node.plus.as_deref()?,
+                name => node = node.children.get(name.as_bytes())?,
+            }
+        }
+        Some(&node.here)
+    }
+
     /// Removes with `remove` at the leaf of `levels` and drops nodes that became empty.
-    fn remove(&mut self, levels: &[&str], remove: &mut impl FnMut(&mut Leaf) -> bool) -> bool {
+    fn remove(
+        &mut self,
+        levels: &[&str],
+        remove: &mut impl FnMut(&mut Leaf) -> bool,
+        size: &mut Size,
+    ) -> bool {
         match levels {
             [] => remove(&mut self.here),
             ["#", ..] => remove(&mut self.hash),
@@ -192,9 +260,10 @@ impl Node {
                 let Some(plus) = &mut self.plus else {
                     return false;
                 };
-                let removed = plus.remove(rest, remove);
+                let removed = plus.remove(rest, remove, size);
                 if plus.is_empty() {
                     self.plus = None;
+                    size.nodes -= 1;
                 }
                 removed
             }
@@ -202,9 +271,11 @@ impl Node {
                 let Some(child) = self.children.get_mut(name.as_bytes()) else {
                     return false;
                 };
-                let removed = child.remove(rest, remove);
+                let removed = child.remove(rest, remove, size);
                 if child.is_empty() {
                     self.children.remove(name.as_bytes());
+                    size.nodes -= 1;
+                    size.tables -= usize::from(self.children.is_empty());
                 }
                 removed
             }
@@ -230,6 +301,7 @@ struct Walk<'a> {
     ready: &'a dyn Fn(SessionKey) -> bool,
     may_receive: Option<&'a dyn Fn(SessionKey) -> bool>,
     fan_out: &'a mut FanOut,
+    places: &'a mut Places,
     constant: bool,
 }
 
@@ -270,12 +342,12 @@ impl Walk<'_> {
             {
                 continue;
             }
-            self.fan_out.add(subscriber);
+            self.fan_out.add(self.places, subscriber, false);
         }
         if !leaf.shared.is_empty() {
             self.constant = false;
             for member in leaf.shared.choose(self.ready, self.may_receive) {
-                self.fan_out.add(member);
+                self.fan_out.add(self.places, member, true);
             }
         }
     }
@@ -403,6 +475,7 @@ mod tests {
             assert!(!router.unsubscribe(&filter(text), SessionKey(1)));
         }
         assert!(router.is_empty() && router.root.is_empty());
+        assert_eq!(router.size, Size::default());
     }
 
     proptest! {

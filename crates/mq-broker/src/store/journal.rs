@@ -52,6 +52,18 @@ impl Journal {
         }
     }
 
+    /// Up to where this journal has recorded.
+    pub(crate) fn position(&self) -> u64 {
+        self.0.as_ref().map_or(0, |open| open.recorded.0)
+    }
+
+    /// What another journal has recorded counts as recorded here, too.
+    pub(crate) fn join(&mut self, other: &Self) {
+        if let (Some(open), Some(other)) = (&mut self.0, &other.0) {
+            open.recorded = open.recorded.max(other.recorded);
+        }
+    }
+
     /// Records one change of a session, if it is kept.
     pub(crate) fn record_of(&mut self, session: &Session, change: SessionChange) {
         if self.keeps(session) {

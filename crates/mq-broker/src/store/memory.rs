@@ -1,13 +1,15 @@
 //! The store that lives as long as the process.
 
 use std::{
+    ops::RangeInclusive,
     sync::{Mutex, MutexGuard, PoisonError},
     time::SystemTime,
 };
 
+use mq_codec::ByteStr;
 use tokio::sync::watch;
 
-use super::{Change, Position, Snapshot, Store, StoreError};
+use super::{Change, Position, Snapshot, Store, StoreError, StoredMessage};
 
 /// Keeps everything in memory, apart from the broker: a broker that is started again in the same
 /// process with the same store goes on where the last one ended.
@@ -51,5 +53,31 @@ impl Store for MemoryStore {
 
     fn settled(&self) -> watch::Receiver<Position> {
         self.settled.subscribe()
+    }
+
+    fn can_spill(&self) -> bool {
+        true
+    }
+
+    fn queued(
+        &self,
+        client_id: &ByteStr,
+        numbers: RangeInclusive<u64>,
+        most: usize,
+    ) -> Result<Vec<(u64, StoredMessage)>, StoreError> {
+        let snapshot = self.lock();
+        let queued = snapshot.sessions.get(client_id).map(|of| &of.queued);
+        let rows = queued
+            .into_iter()
+            .flat_map(|queued| queued.range(numbers.clone()));
+        let mut bytes = 0;
+        let until_full = rows.take_while(|(_, message)| {
+            let has_room = bytes < most;
+            bytes += message.message.payload.len();
+            has_room
+        });
+        Ok(until_full
+            .map(|(number, message)| (*number, message.clone()))
+            .collect())
     }
 }

@@ -18,6 +18,7 @@ mod snapshot;
 
 use std::{
     fmt,
+    ops::RangeInclusive,
     path::Path,
     sync::Arc,
     time::{Duration, Instant, SystemTime},
@@ -29,7 +30,7 @@ use mq_codec::{
 use mq_proto::{Delivery, Message};
 use tokio::sync::watch;
 
-use crate::clock;
+use crate::{clock, delivery::Marks as _};
 
 pub use disk::{DiskStore, Durability};
 #[doc(hidden)]
@@ -56,9 +57,33 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     fn record(&self, changes: Vec<Change>) -> Position;
 
     /// Up to where changes are settled, which is to say that a restart would find them. It only
-    /// grows. Drop the sender when the store has failed for good: connections that wait for it are
-    /// then closed.
+    /// grows. Drop the sender when the store has failed for good: connections that wait for it then
+    /// end, with a reason, and [`Broker::store_failed`](crate::Broker::store_failed) resolves.
     fn settled(&self) -> watch::Receiver<Position>;
+
+    /// Whether [`queued`](Self::queued) works, so that queues may go on here beyond what memory holds
+    /// ([`Overflow::Spill`](crate::Overflow::Spill)). Default no.
+    fn can_spill(&self) -> bool {
+        false
+    }
+
+    /// Reads messages of a session's queue: those that are settled and were not removed, in the order
+    /// of their numbers, as many as have `most` bytes together, and one at least. Blocks.
+    ///
+    /// # Errors
+    /// If they cannot be read, or this store reads only at the start, as is the default.
+    fn queued(
+        &self,
+        client_id: &ByteStr,
+        numbers: RangeInclusive<u64>,
+        most: usize,
+    ) -> Result<Vec<(u64, StoredMessage)>, StoreError> {
+        let _ = (numbers, most);
+        Err(StoreError(format!(
+            "messages of {:?}: this store reads only at the start",
+            client_id.as_str()
+        )))
+    }
 
     /// Writes all that is settled now to a file, which must not exist yet. Blocks until it is on the
     /// disk; the broker goes on meanwhile.
@@ -100,6 +125,8 @@ pub enum SessionChange {
     Attached {
         /// Counted from the end of the connection.
         expiry: Option<Duration>,
+        /// Whose it is from now on.
+        user: User,
     },
     /// No connection has it any more.
     Detached {
@@ -163,6 +190,15 @@ pub enum SessionChange {
     },
 }
 
+/// Whose a session is.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum User {
+    /// Of clients without a user name that was proven: all of them are one user.
+    Anonymous,
+    /// Of the user of that name.
+    Named(ByteStr),
+}
+
 /// A message as it is kept: on its way to one session, or retained.
 #[derive(Clone, PartialEq, Debug)]
 pub struct StoredMessage {
@@ -176,6 +212,9 @@ pub struct StoredMessage {
     pub subscription_ids: Vec<SubscriptionId>,
     /// When it expires.
     pub expires_at: Option<SystemTime>,
+    /// Whether it came by a shared subscription, so that another member may get it if this session
+    /// ends (§4.8.2).
+    pub shared: bool,
 }
 
 impl StoredMessage {
@@ -187,19 +226,25 @@ impl StoredMessage {
             retain: delivery.retain,
             subscription_ids: delivery.subscription_ids.clone(),
             expires_at: delivery.expires_at.map(to_wall_clock),
+            shared: delivery.is_shared(),
         }
     }
 
-    /// The delivery again; `tag` is what it is known by in its queue.
-    pub(crate) fn into_delivery(self, tag: u64) -> Delivery {
-        Delivery {
+    /// The delivery again; `number` is what it is known by in its queue, 0 if it is not there.
+    pub(crate) fn into_delivery(self, number: u64) -> Delivery {
+        let mut delivery = Delivery {
             message: self.message,
             qos: self.qos,
             retain: self.retain,
             subscription_ids: self.subscription_ids,
             expires_at: self.expires_at.map(from_wall_clock),
-            tag,
+            tag: 0,
+        };
+        delivery.set_number(number);
+        if self.shared {
+            delivery.set_shared();
         }
+        delivery
     }
 }
 

@@ -2,12 +2,13 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
+    ops::RangeInclusive,
     time::{Duration, SystemTime},
 };
 
 use mq_codec::{ByteStr, PacketId, SubscriptionId, SubscriptionOptions, TopicFilter, TopicName};
 
-use super::{Change, SessionChange, StoredMessage};
+use super::{Change, SessionChange, StoredMessage, User};
 
 /// What is kept, as it is after some number of changes.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -23,10 +24,16 @@ pub struct Snapshot {
 pub struct SessionRecord {
     /// Whether a connection had it, and how long it lives on.
     pub life: Life,
+    /// Whose it is; `None` in what versions kept that did not know: the first user that takes such a
+    /// session up has it from then on.
+    pub user: Option<User>,
     /// By filter: what the subscription asks for, and its identifier.
     pub subscriptions: HashMap<TopicFilter, (SubscriptionOptions, Option<SubscriptionId>)>,
     /// Messages that wait, by number and so in order.
     pub queued: BTreeMap<u64, StoredMessage>,
+    /// Messages that wait behind those of `queued` and are left in the store: between which numbers,
+    /// and how many bytes. `None` where [`Store::can_spill`](super::Store::can_spill) says no.
+    pub spilled: Option<(RangeInclusive<u64>, usize)>,
     /// Messages that were sent and are not complete, in the order in which they were first sent;
     /// `None` for those whose PUBREC has come.
     pub in_flight: Vec<(PacketId, Option<StoredMessage>)>,
@@ -114,7 +121,10 @@ impl Snapshot {
 impl SessionRecord {
     fn apply(&mut self, change: SessionChange) {
         match change {
-            SessionChange::Attached { expiry } => self.life = Life::Connected(expiry),
+            SessionChange::Attached { expiry, user } => {
+                self.life = Life::Connected(expiry);
+                self.user = Some(user);
+            }
             SessionChange::Detached { expires_at } => self.life = Life::Away(expires_at),
             // There is no record left to change.
             SessionChange::Ended => {}
@@ -179,6 +189,7 @@ mod tests {
             retain: false,
             subscription_ids: Vec::new(),
             expires_at: None,
+            shared: false,
         }
     }
 
@@ -195,7 +206,7 @@ mod tests {
     fn a_message_is_queued_then_in_flight_then_gone() {
         let packet_id = PacketId::FIRST;
         let mut changes = vec![
-            SessionChange::Attached { expiry: None },
+            attached(),
             SessionChange::Queued {
                 number: 1,
                 message: message("x"),
@@ -225,10 +236,17 @@ mod tests {
         assert_eq!(seen, expected);
     }
 
+    fn attached() -> SessionChange {
+        SessionChange::Attached {
+            expiry: None,
+            user: User::Anonymous,
+        }
+    }
+
     #[test]
     fn an_identifier_stands_for_one_message() {
         let packet_id = PacketId::FIRST;
-        let mut changes = vec![SessionChange::Attached { expiry: None }];
+        let mut changes = vec![attached()];
         for number in [1, 2] {
             let message = message(&number.to_string());
             changes.push(SessionChange::Queued { number, message });
@@ -244,7 +262,7 @@ mod tests {
             number: 1,
             message: message("x"),
         };
-        let attached = SessionChange::Attached { expiry: None };
+        let attached = attached();
         let snapshot = after([attached, SessionChange::Ended, late]);
         assert_eq!(snapshot, Snapshot::default());
     }
@@ -257,7 +275,7 @@ mod tests {
         let mut snapshot = Snapshot::default();
         for (name, expires_at) in [("old", past), ("new", future), ("ever", None)] {
             let client = ByteStr::new(name).unwrap();
-            let attached = SessionChange::Attached { expiry: None };
+            let attached = attached();
             snapshot.apply(Change::Session(client.clone(), attached));
             let queued = SessionChange::Queued {
                 number: 1,

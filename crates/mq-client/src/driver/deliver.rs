@@ -9,7 +9,7 @@ use std::{
 use mq_codec::{ByteStr, ReasonCode, Subscription, SubscriptionId, TopicFilter, TopicName};
 use mq_proto::{AckTicket, Connection, Message, Received};
 
-use crate::{Incoming, incoming::Duty, shared::Shared, subscription::Inbox};
+use crate::{Incoming, SubscribeOptions, incoming::Duty, shared::Shared, subscription::Inbox};
 
 /// A subscription and its stream.
 #[derive(Debug)]
@@ -17,6 +17,8 @@ pub(super) struct Entry {
     pub(super) id: SubscriptionId,
     pub(super) filters: Vec<Subscription>,
     pub(super) user_properties: Vec<(ByteStr, ByteStr)>,
+    /// SUBSCRIBE may leave before the link's handshake is complete.
+    pub(super) early: bool,
     /// The server has granted it in the current session.
     pub(super) active: bool,
     outlet: Outlet,
@@ -54,16 +56,18 @@ pub(super) struct Streams {
 }
 
 impl Entry {
-    pub(super) fn new(
-        id: SubscriptionId,
-        filters: Vec<Subscription>,
-        user_properties: Vec<(ByteStr, ByteStr)>,
-        inbox: Arc<Inbox>,
-    ) -> Self {
+    pub(super) fn new(id: SubscriptionId, options: SubscribeOptions, inbox: Arc<Inbox>) -> Self {
+        let SubscribeOptions {
+            filters,
+            capacity: _,
+            user_properties,
+            early,
+        } = options;
         Self {
             id,
             filters,
             user_properties,
+            early,
             active: false,
             outlet: Outlet::new(inbox),
         }
@@ -105,6 +109,12 @@ impl Streams {
 
     fn find(&self, id: SubscriptionId) -> Result<usize, usize> {
         self.entries.binary_search_by_key(&id, |entry| entry.id)
+    }
+
+    /// Whether anybody waits for messages.
+    pub(super) fn are_wanted(&self) -> bool {
+        let catch_all = self.shared.catch_all.lock();
+        !self.entries.is_empty() || catch_all.unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     pub(super) fn insert(&mut self, entry: Entry) {

@@ -9,11 +9,11 @@ use std::{
 };
 
 use mq_codec::{Auth, AuthProperties, ByteStr, ConnAck, Disconnect, QoS, ReasonCode};
-use mq_proto::{CloseReason, CommandError, Connection, Event as ProtoEvent};
-use mq_transport::{HandshakeKind, Link, Progress};
+use mq_proto::{CloseReason, CommandError, Connection, Event as ProtoEvent, Probes};
+use mq_transport::{HandshakeKind, Link, Progress, Scheme};
 
 use super::{
-    Driver, Outcome, now,
+    Driver, Outcome, Settings, now,
     race::{Race, Winner},
 };
 use crate::{ConnectTimes, Connected, Error, Event, queue::Queued, shared::Status};
@@ -46,8 +46,8 @@ struct Current {
 /// What came next.
 enum Step {
     Link(Result<Progress, mq_transport::Error>),
-    /// The link that leads has completed its handshake.
-    Decided,
+    /// The link has completed its handshake.
+    Secured,
     Overtaken(Winner),
     Woken,
 }
@@ -113,7 +113,6 @@ impl Driver {
                     .map(|at| now.saturating_duration_since(at));
                 return Outcome::Lost(self.why(current, reason), lasted);
             }
-            self.leads = race.is_some();
             self.pump(current, now);
             if self.may_finish(current, now) {
                 return Outcome::Finished;
@@ -133,16 +132,14 @@ impl Driver {
             } = current;
             let before = connection.outbox().len();
             let step = poll_fn(|cx| {
-                if let Poll::Ready(progress) = link.poll_progress(cx, connection.outbox(), may_read)
-                {
-                    return Poll::Ready(Step::Link(progress));
+                match link.poll_progress_or_handshake(cx, connection.outbox(), may_read) {
+                    Poll::Ready(Some(progress)) => return Poll::Ready(Step::Link(progress)),
+                    Poll::Ready(None) => return Poll::Ready(Step::Secured),
+                    Poll::Pending => {}
                 }
                 let Some(rivals) = race else {
                     return Poll::Pending;
                 };
-                if link.handshake() != HandshakeKind::Pending {
-                    return Poll::Ready(Step::Decided);
-                }
                 match rivals.poll_next(cx) {
                     Poll::Ready(Ok(winner)) => Poll::Ready(Step::Overtaken(winner)),
                     Poll::Ready(Err(_)) | Poll::Pending => Poll::Pending,
@@ -162,7 +159,7 @@ impl Driver {
             self.note_written(current);
             let progress = match step {
                 Step::Link(progress) => Some(progress),
-                Step::Decided | Step::Woken => None,
+                Step::Secured | Step::Woken => None,
                 Step::Overtaken(winner) => return Outcome::Overtaken(winner),
             };
             // An answer can be read only after the server's part of the handshake.
@@ -311,6 +308,7 @@ impl Driver {
 
     /// Takes what handles ask for, and fills the outbox up to one batch.
     fn pump(&mut self, current: &mut Current, now: Instant) {
+        let is_early = current.link.handshake() == HandshakeKind::Pending;
         let connection = &mut current.connection;
         let control = self.shared.queue.take_control();
         for ack in control.acks {
@@ -327,10 +325,14 @@ impl Driver {
             self.requests.stream_dropped(id, &mut self.streams);
         }
         self.ask_to_end(control.end);
-        self.requests.send(connection, now, &mut self.streams);
+        connection.probe(self.probes(current.index));
+        let requests = &mut self.requests;
+        requests.send(connection, now, &mut self.streams, is_early);
 
+        // SUBSCRIBE goes before messages, also when it waits for the end of the handshake.
+        let held_up = is_early && self.requests.is_waiting();
         let (mut messages, mut bytes) = (0, 0);
-        while connection.outbox().len() < BATCH {
+        while !held_up && connection.outbox().len() < BATCH {
             let Some(next) = self.pending.pop_front() else {
                 if self.shared.queue.take(&mut self.pending, BATCH) {
                     continue;
@@ -338,7 +340,7 @@ impl Driver {
                 break;
             };
             let cost = next.cost;
-            match self.hand_over(connection, next, now) {
+            match self.hand_over(connection, next, now, is_early) {
                 Ok(()) => {}
                 Err(blocked) => {
                     self.pending.push_front(blocked);
@@ -355,30 +357,46 @@ impl Driver {
         }
     }
 
+    /// When to look for a path that has changed: over QUIC, and where messages are waited for.
+    fn probes(&self, index: usize) -> Probes {
+        let Settings {
+            addresses,
+            connector,
+            probes,
+            ..
+        } = &self.settings;
+        if addresses[index].scheme != Scheme::Quic || !self.streams.are_wanted() {
+            return Probes::default();
+        }
+        let has_own = connector.options().quic.keep_alive_interval.is_some();
+        Probes {
+            quiet: probes.quiet.filter(|_| !has_own),
+            ..*probes
+        }
+    }
+
     /// Gives a message to the connection, or back if it has to wait.
     fn hand_over(
         &mut self,
         connection: &mut Connection,
         queued: Queued,
         now: Instant,
+        is_early: bool,
     ) -> Result<(), Queued> {
         let Queued {
             seq,
             cost,
             delivery,
+            early,
             cell,
         } = queued;
-        let waits = match delivery.qos {
-            QoS::AtMostOnce => false,
-            QoS::AtLeastOnce => connection.window() == 0,
-            // See `one_connection`.
-            QoS::ExactlyOnce => connection.window() == 0 || self.leads,
-        };
-        if waits {
+        let has_window = delivery.qos == QoS::AtMostOnce || connection.window() > 0;
+        if !has_window || (is_early && !early) {
             return Err(Queued {
                 seq,
                 cost,
                 delivery,
+                early,
                 cell,
             });
         }
@@ -398,6 +416,7 @@ impl Driver {
                         seq,
                         cost,
                         delivery,
+                        early,
                         cell,
                     });
                 }

@@ -25,7 +25,7 @@ use std::{
 };
 
 use mq_codec::{PacketId, ReasonCode, Version};
-use mq_proto::{ClientConfig, CloseReason, Session};
+use mq_proto::{ClientConfig, CloseReason, Probes, Session};
 use mq_transport::{Address, Connector, Dial, HandshakeKind, LinkInfo};
 
 use crate::{
@@ -65,6 +65,7 @@ pub(crate) struct Settings {
     pub(crate) manual_ack: bool,
     pub(crate) subscription_ids: bool,
     pub(crate) auth_method: Option<Box<dyn AuthMethod>>,
+    pub(crate) probes: Probes,
 }
 
 #[derive(Debug)]
@@ -80,8 +81,6 @@ pub(crate) struct Driver {
     /// Counts connections, so that a ticket is never used on another one.
     connection: u64,
     networks: Networks,
-    /// A race is on, and this connection's CONNECT was early data.
-    leads: bool,
     /// Until then a CONNECT of ours that lost a race may arrive, and take the session over.
     straggler_until: Option<Instant>,
     /// Taken from the queue and not sent yet: about one batch.
@@ -120,7 +119,6 @@ impl Driver {
             streams: Streams::new(shared.clone(), settings.manual_ack),
             requests: Requests::new(settings.subscription_ids),
             networks: Networks::new(settings.fallback_memory),
-            leads: false,
             straggler_until: None,
             shared,
             settings,
@@ -180,7 +178,7 @@ impl Driver {
 
     /// Connects and drives one connection to its end.
     ///
-    /// With several addresses and early data the first link *leads*: CONNECT, and what is queued
+    /// With several addresses and early data the first link *leads*: CONNECT, and what may be early
     /// behind it, leaves as its early data while the race goes on, and the race is decided by the
     /// first handshake that is complete. If that is another's, the leader is dropped and whatever the
     /// server made of its early data does not count; CONNECT goes out again. Its packets may arrive
@@ -188,7 +186,7 @@ impl Driver {
     /// that is dead. Three rules keep that from doing harm:
     ///
     /// - a CONNECT that would begin an empty session is never early data in a race;
-    /// - nor is a QoS 2 message, which the server could take for a new one;
+    /// - nor is a QoS 2 message ever, which the server could take for a new one;
     /// - a take-over within [`STRAGGLER`] is answered by connecting again.
     async fn one_connection(&mut self) -> Outcome {
         let dialled_at = now();
@@ -215,7 +213,6 @@ impl Driver {
             }
             self.connection += 1;
             let outcome = self.drive(winner, dialled_at, &mut race).await;
-            self.leads = false;
             match (outcome, &mut race) {
                 (Outcome::Overtaken(winner), _) => {
                     tracing::debug!("early data was overtaken by another address");

@@ -44,7 +44,7 @@ impl SubscribeRequest {
         reply: Reply<Vec<ReasonCode>>,
     ) -> (Self, Subscription) {
         let inbox = Arc::new(Inbox::new(options.capacity));
-        let entry = Entry::new(id, options.filters, options.user_properties, inbox.clone());
+        let entry = Entry::new(id, options, inbox.clone());
         (
             Self { entry, reply },
             Subscription::new(shared, inbox, Some(id)),
@@ -56,6 +56,16 @@ impl SubscribeRequest {
 enum Pending {
     Subscribe(SubscriptionId, Reply<Vec<ReasonCode>>),
     Unsubscribe(UnsubscribeRequest),
+}
+
+impl Pending {
+    fn may_be_early(&self, streams: &Streams) -> bool {
+        match self {
+            // One that has ended is not asked for.
+            Self::Subscribe(id, _) => streams.get(*id).is_none_or(|entry| entry.early),
+            Self::Unsubscribe(_) => false,
+        }
+    }
 }
 
 impl fmt::Debug for Pending {
@@ -140,14 +150,25 @@ impl Requests {
         }
     }
 
-    /// Sends what waits.
+    /// Whether something waits that goes before every message.
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Sends what waits; while the link's handshake is not complete, `early`, only what may leave
+    /// as early data, and nothing that is behind anything else.
     pub(super) fn send(
         &mut self,
         connection: &mut Connection,
         now: Instant,
         streams: &mut Streams,
+        early: bool,
     ) {
         while let Some(mut pending) = self.waiting.pop_front() {
+            if early && !pending.may_be_early(streams) {
+                self.waiting.push_front(pending);
+                return;
+            }
             let sent = match &mut pending {
                 Pending::Subscribe(id, _) => {
                     let Some(entry) = streams.get(*id) else {

@@ -9,7 +9,7 @@ use std::{
 use quinn::{Endpoint, TokenMemoryCache, crypto::rustls::QuicClientConfig};
 
 use super::{
-    config::{endpoint_config, no_initial_cipher_suite, qlog, socket, transport_config},
+    config::{endpoint_config, no_initial_cipher_suite, socket, transport_config},
     runtime::PooledRuntime,
     session::WatchedClient,
 };
@@ -53,7 +53,9 @@ impl ClientEndpoints {
         config.token_store(self.tokens.clone());
         let mut transport = transport_config(&options.quic, options.congestion)?;
         transport.keep_alive_interval(options.quic.keep_alive_interval.or(keep_alive));
-        transport.qlog_stream(qlog(&options.quic, "client")?);
+        if let Some(qlog) = &options.quic.qlog {
+            transport.qlog_stream(qlog.begin("client")?);
+        }
         config.transport_config(Arc::new(transport));
 
         let endpoint = self.endpoint(peer, options)?;

@@ -1,20 +1,10 @@
 //! quinn configurations.
 
-use std::{
-    fs::File,
-    io::{self, BufWriter},
-    net::UdpSocket,
-    path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::{io, net::UdpSocket, sync::Arc};
 
 use quinn::{
     AckFrequencyConfig, AsyncUdpSocket, EndpointConfig, IdleTimeout, MtuDiscoveryConfig,
-    QlogConfig, QlogStream, Runtime as _, TransportConfig, VarInt, congestion,
-    crypto::rustls::NoInitialCipherSuite,
+    Runtime as _, TransportConfig, VarInt, congestion, crypto::rustls::NoInitialCipherSuite,
 };
 
 use super::runtime::PooledRuntime;
@@ -23,8 +13,13 @@ use crate::{CongestionControl, Error, QuicOptions, socket::disable_udp_gro};
 /// When two sizes are too near to each other for path MTU discovery to go on, in bytes.
 const MTU_STEP: u16 = 127;
 
+/// QUIC version 1 (RFC 9000) alone. Quinn would also offer the drafts before it, which nobody should
+/// agree on any more; it has no version 2 (RFC 9369).
+const VERSIONS: [u32; 1] = [1];
+
 pub(super) fn endpoint_config(quic: &QuicOptions) -> Result<EndpointConfig, Error> {
     let mut config = EndpointConfig::default();
+    config.supported_versions(VERSIONS.to_vec());
     let payload = quic.max_udp_payload.max(1472);
     config
         .max_udp_payload_size(payload)
@@ -117,28 +112,4 @@ pub(super) fn transport_config(
         .datagram_receive_buffer_size(None)
         .enable_segmentation_offload(quic.segmentation_offload);
     Ok(config)
-}
-
-/// A new qlog file: `PROCESS-SIDE-NUMBER.qlog`.
-pub(super) fn qlog(quic: &QuicOptions, side: &str) -> Result<Option<QlogStream>, Error> {
-    static NUMBER: AtomicU64 = AtomicU64::new(0);
-    let Some(directory) = quic.qlog_directory.as_deref().map(Path::new) else {
-        return Ok(None);
-    };
-    std::fs::create_dir_all(directory).map_err(|source| Error::File {
-        what: "qlog directory",
-        path: directory.to_owned(),
-        source,
-    })?;
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let path = directory.join(format!("{}-{side}-{number}.qlog", std::process::id()));
-    let file = File::create(&path).map_err(|source| Error::File {
-        what: "qlog",
-        path,
-        source,
-    })?;
-    let mut config = QlogConfig::default();
-    config.writer(Box::new(BufWriter::new(file)));
-    config.title(Some(format!("mq {side} {number}")));
-    Ok(config.into_stream())
 }

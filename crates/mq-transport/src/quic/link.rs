@@ -7,15 +7,18 @@ use std::{
     net::SocketAddr,
     pin::{Pin, pin},
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use bytes::{Bytes, BytesMut};
 use mq_proto::{LaneId, Outbox};
 use quinn::{
-    ConnectionError, ReadError, RecvStream, SendStream, Side, VarInt, WriteError, ZeroRttAccepted,
+    ConnectionError, ReadError, RecvStream, SendStream, Side, StoppedError, VarInt, WriteError,
+    ZeroRttAccepted,
 };
 use rustls::{CipherSuite, NamedGroup};
 use rustls_pki_types::CertificateDer;
+use tokio::sync::Semaphore;
 
 use super::{runtime::Leash, session::handshake_of};
 use crate::{
@@ -26,7 +29,23 @@ use crate::{
 /// Chunks given to quinn, or taken from it, under one lock.
 const CHUNKS: usize = 32;
 
+/// How long a server that has ended its stream leaves it to the peer to close the connection first.
+///
+/// `CONNECTION_CLOSE` makes some peers (quic-go) drop what their application has not read yet, so that
+/// the last packet, such as a CONNACK that refuses, is lost although QUIC has acknowledged it. A
+/// peer that reads closes within a round trip; 1 s is enough for a satellite's. A connection that
+/// waits holds no packets.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// How many connections of this process wait so at a time: quinn's part of each is some 50 KiB. Of a crowd
+/// that is refused the others are closed at once.
+static LINGERING: Semaphore = Semaphore::const_new(1024);
+
+/// What a peer may still send meanwhile; more is left to flow control.
+const LINGER_BYTES: usize = 64 * 1024;
+
 type Streams = (SendStream, RecvStream);
+type Stopped = Pin<Box<dyn Future<Output = Result<Option<VarInt>, StoppedError>> + Send + Sync>>;
 type Opening = Pin<Box<dyn Future<Output = Result<Streams, ConnectionError>> + Send + Sync>>;
 
 /// One QUIC connection; its first bidirectional stream is the control lane.
@@ -41,6 +60,8 @@ pub(crate) struct QuicLink {
     _leash: Option<Leash>,
     send: SendStream,
     recv: RecvStream,
+    /// Resolves when the peer does not want to read `send` any more, or all of it was acknowledged.
+    stopped: Stopped,
     side: Side,
     /// Where the endpoint is bound; the address in it may be the wildcard.
     bound: Option<SocketAddr>,
@@ -116,6 +137,7 @@ impl QuicLink {
         Self {
             connection,
             _leash: leash,
+            stopped: Box::pin(send.stopped()),
             send,
             recv,
             side,
@@ -167,10 +189,15 @@ impl QuicLink {
             return Poll::Ready(Ok(Progress::Flushed));
         }
         if want_read {
-            self.poll_receive(cx)
+            // What the peer said before it stopped, a DISCONNECT above all, counts.
+            let received = self.poll_receive(cx);
+            if received.is_pending() && self.poll_stopped(cx).is_ready() {
+                return Poll::Ready(Err(stopped_reading()));
+            }
+            received
         } else if self.write_failed {
             let reason = self.connection.close_reason();
-            Poll::Ready(reason.map_or_else(|| Err(Error::Closed), end_of_connection))
+            Poll::Ready(reason.map_or_else(|| Err(stopped_reading()), end_of_connection))
         } else {
             Poll::Pending
         }
@@ -213,6 +240,7 @@ impl QuicLink {
     fn poll_reopen(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         if let Some(opening) = &mut self.reopening {
             (self.send, self.recv) = ready!(opening.as_mut().poll(cx))?;
+            self.stopped = Box::pin(self.send.stopped());
             self.reopening = None;
         }
         Poll::Ready(Ok(()))
@@ -343,6 +371,19 @@ impl QuicLink {
         }
     }
 
+    /// Resolves, each time, when the peer has said that it reads no more (`STOP_SENDING`, RFC 9000
+    /// §3.5). On the control lane that is the end of the connection, as a lost link is: nothing can
+    /// be answered any more.
+    fn poll_stopped(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Ok(Some(code)) = ready!(self.stopped.as_mut().poll(cx)) {
+            self.stopped = Box::pin(std::future::ready(Ok(Some(code))));
+            return Poll::Ready(());
+        }
+        // Reading tells of other ends.
+        self.stopped = Box::pin(std::future::pending());
+        Poll::Pending
+    }
+
     fn negotiated_kind(&self) -> HandshakeKind {
         match handshake_of(&self.connection).server_hello {
             Some(hello) if hello.resumed => HandshakeKind::Resumed,
@@ -360,7 +401,8 @@ impl QuicLink {
         self.handshake
     }
 
-    /// Ends the stream, waits until the peer has all of it, and closes the connection.
+    /// Ends the stream and waits until the peer has all of it; a server then waits until the peer
+    /// closes the connection, for [`LINGER`] at most.
     pub(crate) async fn close(mut self) {
         let delivered = async {
             poll_fn(|cx| {
@@ -369,12 +411,33 @@ impl QuicLink {
                 self.poll_write(cx, &mut Outbox::new())
             })
             .await?;
+            self.received = BytesMut::new();
             if self.send.finish().is_ok() {
-                let _ = self.send.stopped().await;
+                let stopped = self.send.stopped().await;
+                if self.side == Side::Server
+                    && matches!(stopped, Ok(None))
+                    && let Ok(_place) = LINGERING.try_acquire()
+                {
+                    let left = tokio::time::timeout(LINGER, self.peer_leaves());
+                    let _ = left.await;
+                }
             }
             Ok::<_, Error>(())
         };
         let _ = delivered.await;
+    }
+
+    /// Waits until the peer has closed the connection or ended its stream. What it still sends is
+    /// read and dropped, up to a limit.
+    async fn peer_leaves(&mut self) {
+        let mut left = LINGER_BYTES;
+        while left > 0 {
+            match self.recv.read_chunk(left, false).await {
+                Ok(Some(chunk)) => left -= chunk.bytes.len(),
+                Ok(None) | Err(_) => return,
+            }
+        }
+        self.connection.closed().await;
     }
 
     /// Tells the link which socket its connection uses.
@@ -448,6 +511,12 @@ fn poll_write_chunks(
 ) -> Poll<Result<quinn::Written, WriteError>> {
     // The future holds no state: dropped while pending, it has written nothing.
     pin!(send.write_chunks(chunks)).poll(cx)
+}
+
+fn stopped_reading() -> Error {
+    Error::Reset {
+        reason: "the peer reads the control stream no more (STOP_SENDING)".into(),
+    }
 }
 
 /// A peer that closes with code 0 has ended the connection as agreed.

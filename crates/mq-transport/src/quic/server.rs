@@ -20,7 +20,7 @@ use tokio::{
 };
 
 use super::{
-    config::{endpoint_config, no_initial_cipher_suite, qlog, socket, transport_config},
+    config::{endpoint_config, no_initial_cipher_suite, socket, transport_config},
     link::QuicLink,
     reset::ResetKey,
     runtime::{Leash, PooledRuntime, on_leash},
@@ -169,11 +169,14 @@ impl Server {
         let ListenOptions {
             quic, congestion, ..
         } = &self.options;
-        if quic.qlog_directory.is_none() {
+        let Some(qlog) = &quic.qlog else {
             return Ok(None);
-        }
+        };
+        let Some(stream) = qlog.begin("server")? else {
+            return Ok(None);
+        };
         let mut transport = transport_config(quic, *congestion)?;
-        transport.qlog_stream(qlog(quic, "server")?);
+        transport.qlog_stream(Some(stream));
         Ok(Some(Arc::new(transport)))
     }
 

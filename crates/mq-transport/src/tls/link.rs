@@ -371,6 +371,11 @@ impl TlsLink {
         }
     }
 
+    /// How many bytes were received; the owner is told of them all the same.
+    pub(crate) fn received_len(&self) -> usize {
+        self.received.len()
+    }
+
     /// The received bytes; an owner who looks at them need not be told of them.
     pub(crate) fn received(&mut self) -> &mut BytesMut {
         self.unreported = false;

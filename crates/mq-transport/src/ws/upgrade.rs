@@ -4,7 +4,7 @@ use tungstenite::{
     error::ProtocolError,
     handshake::{client::Response, derive_accept_key, machine::TryParse, server::Request},
     http::{
-        HeaderMap, HeaderName, StatusCode,
+        HeaderMap, HeaderName, HeaderValue, StatusCode,
         header::{
             CONNECTION, HOST, ORIGIN, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_EXTENSIONS,
             SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION, UPGRADE,
@@ -12,7 +12,7 @@ use tungstenite::{
     },
 };
 
-use crate::{Address, Error, ListenOptions, Scheme};
+use crate::{Address, AllowedOrigins, Error, ListenOptions, Scheme};
 
 /// The longest head that is read: browsers send their cookies along, and proxies add lines.
 pub(super) const MAX_HEAD: usize = 16 * 1024;
@@ -80,7 +80,7 @@ impl HeadReader {
 #[derive(Debug)]
 pub(crate) struct Gate {
     path: String,
-    origins: Vec<String>,
+    origins: AllowedOrigins,
 }
 
 /// What is answered to a request, and why it is a refusal if it is.
@@ -171,9 +171,13 @@ impl Gate {
         }
         let key = single(headers, &SEC_WEBSOCKET_KEY).filter(|key| is_key(key));
         let key = key.ok_or(Refusal(BAD_REQUEST, "the Sec-WebSocket-Key is none", ""))?;
-        let allowed = |origin: &[u8]| self.origins.iter().any(|one| one.as_bytes() == origin);
+        let host = single(headers, &HOST).unwrap_or_default();
+        let allowed = |origin: &HeaderValue| {
+            let origin = origin.to_str();
+            origin.is_ok_and(|origin| self.origins.allow(origin, host))
+        };
         let mut origins = headers.get_all(ORIGIN).iter();
-        if !self.origins.is_empty() && !origins.all(|origin| allowed(origin.as_bytes())) {
+        if self.origins != AllowedOrigins::All && !origins.all(allowed) {
             return Err(Refusal(
                 StatusCode::FORBIDDEN,
                 "pages of this origin are not let in",

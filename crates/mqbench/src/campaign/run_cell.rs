@@ -19,7 +19,7 @@ use super::{
     record::Outcome,
 };
 use crate::{
-    args::MqttArgs,
+    args::{MqttArgs, ProbeArgs},
     sut::{BrokerProcess, TestCertificate},
     testbed::{Access, Testbed},
     wall::system_ns,
@@ -82,6 +82,7 @@ pub(crate) async fn run(
             qos: cell.qos(),
             mqtt: cell.mqtt,
             keep_alive: 60,
+            probes: ProbeArgs::default(),
             username: None,
             password: None,
             connect_timeout: PATIENCE,

@@ -12,6 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use mq_measure::{energy::profile::Profile, manifest::Manifest};
 
 use crate::{
+    args::ProbeArgs,
     campaign::{
         file::{Campaign, Extent},
         hosts::Hosts,
@@ -145,7 +146,9 @@ fn manifest(files: &[PathBuf]) -> Manifest {
     let (program, broker) = (this_software("mqbench"), this_software("mqbroker"));
     let files = files.iter().map(|file| file.display().to_string());
     let files: Vec<_> = files.collect();
-    Manifest::now(program, broker, serde_json::json!({ "campaigns": files }))
+    let probes = ProbeArgs::default().parameters();
+    let parameters = serde_json::json!({ "campaigns": files, "probes": probes });
+    Manifest::now(program, broker, parameters)
 }
 
 async fn finish(mut set: ResultSet, testbed: OnHosts) -> anyhow::Result<()> {

@@ -85,7 +85,10 @@ pub(crate) async fn run(
     let payloads = Payloads::new(size, 1);
     let mut attempts = Vec::new();
     for seq in 0..=count {
-        let message = Outgoing::new(topic.clone(), payloads.make(seq)).qos(mqtt.qos);
+        // The receiver counts by sequence number, so a message is safe to repeat.
+        let message = Outgoing::new(topic.clone(), payloads.make(seq))
+            .qos(mqtt.qos)
+            .early(true);
         let dialled = Instant::now();
         // PUBLISH goes right behind CONNECT, without waiting for CONNACK.
         let client = mqtt

@@ -85,5 +85,10 @@ pub fn nothing_is_collected_for_a_thread_that_has_ended() {
     assert_eq!(position.0, 1);
     failing.join().unwrap();
     calls.add(vec![Change(2)]);
-    assert!(calls.take(Some(Instant::now()), (0, Duration::ZERO)).calls.is_empty());
+    assert!(
+        calls
+            .take(Some(Instant::now()), (0, Duration::ZERO))
+            .calls
+            .is_empty()
+    );
 }

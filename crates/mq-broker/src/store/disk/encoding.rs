@@ -5,19 +5,23 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::{BufMut as _, BytesMut};
 use mq_codec::{
-    Decoder, Packet, PacketId, Publish, QoS, SubscriptionId, SubscriptionOptions, Version,
+    ByteStr, Decoder, Packet, PacketId, Publish, QoS, SubscriptionId, SubscriptionOptions, Version,
 };
 use mq_proto::Message;
 
 use super::{
-    super::{Life, StoredMessage},
+    super::{Life, StoredMessage, User},
     tables::Failed,
 };
 
 /// Stands for "never" in the place of a time.
 const NEVER: u64 = u64::MAX;
 
-/// When it expires, in milliseconds since 1970; then a PUBLISH.
+/// In the place of a message's time: the message came by a shared subscription. No time has this bit:
+/// it is 146 million years away.
+const SHARED: u64 = 1 << 62;
+
+/// When it expires, in milliseconds since 1970, and whether it is shared; then a PUBLISH.
 pub(super) fn message(message: &StoredMessage) -> Result<Vec<u8>, Failed> {
     let StoredMessage {
         message,
@@ -25,6 +29,7 @@ pub(super) fn message(message: &StoredMessage) -> Result<Vec<u8>, Failed> {
         retain,
         subscription_ids,
         expires_at,
+        shared,
     } = message;
     let packet = Publish {
         topic: message.topic.clone(),
@@ -40,7 +45,13 @@ pub(super) fn message(message: &StoredMessage) -> Result<Vec<u8>, Failed> {
     head.topic_alias = None;
     head.subscription_ids = subscription_ids;
     let mut out = BytesMut::with_capacity(8 + head.packet_size(Version::V5));
-    out.put_u64(expires_at.map_or(NEVER, milliseconds));
+    let expires_at = expires_at.map_or(NEVER, milliseconds);
+    // "Never" has the bit set if the message is not shared: as it was before there was one.
+    out.put_u64(if *shared {
+        expires_at ^ SHARED
+    } else {
+        expires_at
+    });
     head.encode(Version::V5, &mut out)?;
     out.put_slice(&packet.payload);
     Ok(out.into())
@@ -48,6 +59,13 @@ pub(super) fn message(message: &StoredMessage) -> Result<Vec<u8>, Failed> {
 
 pub(super) fn read_message(bytes: &[u8]) -> Result<StoredMessage, Failed> {
     let (expires_at, packet) = bytes.split_first_chunk().ok_or(Failed::Damaged)?;
+    let expires_at = u64::from_be_bytes(*expires_at);
+    let shared = (expires_at & SHARED > 0) != (expires_at | SHARED == NEVER);
+    let expires_at = if shared {
+        expires_at ^ SHARED
+    } else {
+        expires_at
+    };
     let Packet::Publish(mut packet) = decode(packet)? else {
         return Err(Failed::Damaged);
     };
@@ -73,7 +91,8 @@ pub(super) fn read_message(bytes: &[u8]) -> Result<StoredMessage, Failed> {
         qos: packet.qos,
         retain: packet.retain,
         subscription_ids,
-        expires_at: time(u64::from_be_bytes(*expires_at)),
+        expires_at: time(expires_at),
+        shared,
     })
 }
 
@@ -103,6 +122,25 @@ pub(super) fn read_life((kind, number): (u8, u64)) -> Result<Life, Failed> {
             (number != NEVER).then(|| Duration::from_millis(number)),
         )),
         1 => Ok(Life::Away(time(number))),
+        _ => Err(Failed::Damaged),
+    }
+}
+
+/// What kind of user, and its name.
+pub(super) fn user(user: &User) -> (u8, &str) {
+    match user {
+        User::Anonymous => (0, ""),
+        User::Named(name) => (1, name),
+    }
+}
+
+pub(super) fn read_user((kind, name): (u8, &str)) -> Result<User, Failed> {
+    match (kind, name) {
+        (0, "") => Ok(User::Anonymous),
+        (1, name) => {
+            let name = ByteStr::new(name).map_err(|_| Failed::Damaged)?;
+            Ok(User::Named(name))
+        }
         _ => Err(Failed::Damaged),
     }
 }

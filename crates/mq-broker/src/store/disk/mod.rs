@@ -18,17 +18,20 @@ mod worker;
 
 use std::{
     fmt,
+    ops::RangeInclusive,
     path::{Path, PathBuf},
     sync::Arc,
     thread::JoinHandle,
     time::{Duration, SystemTime},
 };
 
+use mq_codec::ByteStr;
 use redb::{Builder, Database, DatabaseError, StorageBackend, StorageError, backends::FileBackend};
 use tokio::sync::watch;
+use tracing::warn;
 
 use super::{Change, Position, Snapshot, Store, StoreError, StoredMessage};
-use crate::files::sync_folder;
+use crate::files::{create_private, make_private, sync_folder};
 use calls::Calls;
 use tables::{Failed, Tables};
 use trial::Trial;
@@ -63,7 +66,8 @@ pub struct DiskStore {
 }
 
 impl DiskStore {
-    /// Opens the file, or makes it.
+    /// Opens the file, or makes it. It is for its owner alone (mode 0600), one that others could read
+    /// from now on.
     ///
     /// # Errors
     /// If it cannot be read and written, is in use, is damaged, or is of a later version; the error
@@ -78,12 +82,25 @@ impl DiskStore {
         }
         let mut options = std::fs::OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let file = options.open(path);
         let file = file.map_err(|error| of_file(error.to_string()))?;
+        if let Err(error) = make_private(&file) {
+            let path = path.display();
+            warn!(%error, "the store {path} stays readable for others than its owner");
+        }
         let store = FileBackend::new(file)
             .map_err(Failed::Opening)
-            .and_then(|file| Self::start(path.to_owned(), file, durability))
-            .map_err(|error| of_file(error.to_string()))?;
+            .and_then(|file| Self::start(path.to_owned(), file, durability));
+        let store = store.map_err(|error| {
+            // Half of a new one, as on a full disk, would bar the next start. What another broker has
+            // made meanwhile stays.
+            if found.is_none() && !error.is_in_use() {
+                let _ = std::fs::remove_file(path);
+            }
+            of_file(error.to_string())
+        })?;
         if found.is_none() {
             // A file that its folder forgets with the power keeps nothing.
             sync_folder(path).map_err(|error| of_file(error.to_string()))?;
@@ -156,6 +173,20 @@ impl Store for DiskStore {
         self.settled.clone()
     }
 
+    fn can_spill(&self) -> bool {
+        true
+    }
+
+    fn queued(
+        &self,
+        client_id: &ByteStr,
+        numbers: RangeInclusive<u64>,
+        most: usize,
+    ) -> Result<Vec<(u64, StoredMessage)>, StoreError> {
+        tables::queued(&self.database, client_id.as_str(), numbers, most)
+            .map_err(|error| StoreError(format!("{}: {error}", self.path.display())))
+    }
+
     /// With a `.part` beside it until it is whole.
     fn back_up(&self, to: &Path) -> Result<(), StoreError> {
         let of_file = |error: String| StoreError(format!("backup {}: {error}", to.display()));
@@ -165,8 +196,9 @@ impl Store for DiskStore {
         // Nobody takes half a copy for a whole one.
         let part = to.with_extension("part");
         let _ = std::fs::remove_file(&part);
-        let written = Database::create(&part)
-            .map_err(|error| opening(&error))
+        let written = create_private(&part)
+            .map_err(|error| error.to_string())
+            .and_then(|_| Database::create(&part).map_err(|error| opening(&error)))
             .and_then(|copy| tables::copy(&self.database, &copy).map_err(|error| error.to_string()))
             .and_then(|()| std::fs::rename(&part, to).map_err(|error| error.to_string()))
             .and_then(|()| sync_folder(to).map_err(|error| error.to_string()));

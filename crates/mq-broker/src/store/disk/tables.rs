@@ -1,6 +1,9 @@
 //! What the file consists of, and how changes change it.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    ops::RangeInclusive,
+};
 
 use mq_codec::{ByteStr, DecodeError, EncodeError, PacketId, TopicFilter, TopicName, Version};
 use redb::{
@@ -9,17 +12,25 @@ use redb::{
 };
 
 use super::{
-    super::{Change, Life, SessionChange, SessionRecord, Snapshot},
+    super::{Change, Life, SessionChange, SessionRecord, Snapshot, StoredMessage, User},
     encoding,
 };
 
-/// The version of all below. A file of another is refused.
-const FORMAT: u64 = 1;
+/// The version of all below. A file of an earlier one is migrated when it is opened, in one
+/// transaction; one of a later version is refused.
+///
+/// | format | what it brought |
+/// |---|---|
+/// | 1 | |
+/// | 2 | [`USERS`], which is empty at first: sessions from before have no user |
+const FORMAT: u64 = 2;
 
 /// `format`.
 const ABOUT: TableDefinition<'_, &str, u64> = TableDefinition::new("about");
 /// Client identifier -> life.
 const SESSIONS: TableDefinition<'_, &str, (u8, u64)> = TableDefinition::new("sessions");
+/// Client identifier -> whose the session is; no row where that is not known.
+const USERS: TableDefinition<'_, &str, (u8, &str)> = TableDefinition::new("users");
 /// Client identifier and filter -> options and subscription identifier.
 const SUBSCRIPTIONS: TableDefinition<'_, (&str, &str), (u8, u32)> =
     TableDefinition::new("subscriptions");
@@ -38,7 +49,10 @@ const RETAINED: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("retaine
 pub(super) enum Failed {
     #[error(transparent)]
     Database(Box<redb::Error>),
-    #[error("it is of the format {0}: this broker reads {FORMAT}")]
+    #[error(
+        "it is of format {0}, of a later version: this broker reads formats up to {FORMAT}; run the \
+         version that wrote it, or put a backup of this one's in its place"
+    )]
     Format(u64),
     #[error("what it has is damaged: put a backup in its place")]
     Damaged,
@@ -52,6 +66,16 @@ pub(super) enum Failed {
     Encode(#[from] EncodeError),
     #[error("no thread can be started: {0}")]
     Thread(std::io::Error),
+}
+
+impl Failed {
+    /// Whether somebody else has the file.
+    pub(super) fn is_in_use(&self) -> bool {
+        matches!(
+            self,
+            Self::Opening(redb::DatabaseError::DatabaseAlreadyOpen)
+        )
+    }
 }
 
 macro_rules! from_redb {
@@ -84,8 +108,9 @@ impl Tables {
             let format = about.get("format")?.map(|format| format.value());
             match format {
                 Some(FORMAT) => {}
-                Some(other) => return Err(Failed::Format(other)),
-                None => {
+                Some(later) if later > FORMAT => return Err(Failed::Format(later)),
+                // New, or of a version whose tables are all here and mean the same.
+                Some(_) | None => {
                     about.insert("format", FORMAT)?;
                 }
             }
@@ -155,11 +180,12 @@ impl Tables {
     ) -> Result<(), Failed> {
         let client = client_id.as_str();
         match change {
-            SessionChange::Attached { expiry } => {
+            SessionChange::Attached { expiry, user } => {
                 if !self.sessions.contains(client_id) {
                     self.sessions.insert(client_id.detached());
                 }
                 rows.set_life(client, Life::Connected(expiry))?;
+                rows.set_user(client, &user)?;
             }
             // It has ended meanwhile.
             _ if !self.sessions.contains(client_id) => {}
@@ -220,6 +246,7 @@ impl Tables {
 /// The tables within one transaction.
 struct Rows<'t> {
     sessions: Table<'t, &'static str, (u8, u64)>,
+    users: Table<'t, &'static str, (u8, &'static str)>,
     subscriptions: Table<'t, (&'static str, &'static str), (u8, u32)>,
     queued: Table<'t, (&'static str, u64), &'static [u8]>,
     in_flight: Table<'t, (&'static str, u16), (u64, &'static [u8])>,
@@ -231,6 +258,7 @@ impl<'t> Rows<'t> {
     fn open(transaction: &'t WriteTransaction) -> Result<Self, TableError> {
         Ok(Self {
             sessions: transaction.open_table(SESSIONS)?,
+            users: transaction.open_table(USERS)?,
             subscriptions: transaction.open_table(SUBSCRIPTIONS)?,
             queued: transaction.open_table(QUEUED)?,
             in_flight: transaction.open_table(IN_FLIGHT)?,
@@ -244,9 +272,20 @@ impl<'t> Rows<'t> {
         Ok(())
     }
 
+    /// Rarely another one than there is.
+    fn set_user(&mut self, client: &str, user: &User) -> Result<(), Failed> {
+        let row = encoding::user(user);
+        let is_there = self.users.get(client)?.is_some_and(|is| is.value() == row);
+        if !is_there {
+            self.users.insert(client, row)?;
+        }
+        Ok(())
+    }
+
     /// Removes all that a session had.
     fn end(&mut self, client: &str) -> Result<(), Failed> {
         self.sessions.remove(client)?;
+        self.users.remove(client)?;
         // The least identifier that is greater.
         let next = format!("{client}\0");
         let (from, to) = ((client, ""), (&next[..], ""));
@@ -273,6 +312,11 @@ pub(super) fn load(database: &Database) -> Result<Snapshot, Failed> {
         snapshot.sessions.insert(text(client.value())?, record);
     }
     let sessions = &mut snapshot.sessions;
+    for row in transaction.open_table(USERS)?.iter()? {
+        let (client, user) = row?;
+        let user = encoding::read_user(user.value())?;
+        session(sessions, client.value())?.user = Some(user);
+    }
     for row in transaction.open_table(SUBSCRIPTIONS)?.iter()? {
         let (key, value) = row?;
         let (client, filter) = key.value();
@@ -284,11 +328,20 @@ pub(super) fn load(database: &Database) -> Result<Snapshot, Failed> {
             .subscriptions
             .insert(filter, value);
     }
+    let mut heads = Heads::default();
     for row in transaction.open_table(QUEUED)?.iter()? {
         let (key, value) = row?;
         let (client, number) = key.value();
-        let message = encoding::read_message(value.value())?;
-        session(sessions, client)?.queued.insert(number, message);
+        let session = session(sessions, client)?;
+        let size = value.value().len();
+        if session.spilled.is_none() && heads.has_room(&session.queued, size) {
+            let message = encoding::read_message(value.value())?;
+            session.queued.insert(number, message);
+        } else {
+            let (numbers, bytes) = session.spilled.get_or_insert((number..=number, 0));
+            *numbers = *numbers.start()..=number;
+            *bytes += size + ROW;
+        }
     }
     let mut in_flight = Vec::new();
     for row in transaction.open_table(IN_FLIGHT)?.iter()? {
@@ -320,6 +373,52 @@ pub(super) fn load(database: &Database) -> Result<Snapshot, Failed> {
     Ok(snapshot)
 }
 
+/// How much of what waits is read at the start: the rest stays in the file until its reader takes it.
+/// All that a session has is in the file, and may be more than memory holds.
+#[derive(Default)]
+struct Heads {
+    bytes: usize,
+}
+
+impl Heads {
+    /// Of one session.
+    const MESSAGES: usize = 256;
+    /// Of all sessions.
+    const BYTES: usize = 16 << 20;
+
+    fn has_room(&mut self, queued: &BTreeMap<u64, StoredMessage>, size: usize) -> bool {
+        let has_room = queued.len() < Self::MESSAGES && self.bytes + size <= Self::BYTES;
+        self.bytes += if has_room { size } else { 0 };
+        has_room
+    }
+}
+
+/// What a row takes besides its value, about: as mailboxes count what they put here.
+const ROW: usize = 64;
+
+/// Messages of one session's queue.
+pub(super) fn queued(
+    database: &Database,
+    client: &str,
+    numbers: RangeInclusive<u64>,
+    most: usize,
+) -> Result<Vec<(u64, StoredMessage)>, Failed> {
+    let transaction = database.begin_read()?;
+    let table = transaction.open_table(QUEUED)?;
+    let mut bytes = 0;
+    let mut messages = Vec::new();
+    let range = (client, *numbers.start())..=(client, *numbers.end());
+    for row in table.range(range)? {
+        let (key, value) = row?;
+        messages.push((key.value().1, encoding::read_message(value.value())?));
+        bytes += value.value().len();
+        if bytes >= most {
+            break;
+        }
+    }
+    Ok(messages)
+}
+
 /// Rows of no session would be a damage.
 fn session<'a>(
     sessions: &'a mut HashMap<ByteStr, SessionRecord>,
@@ -345,6 +444,7 @@ pub(super) fn copy(from: &Database, to: &Database) -> Result<(), Failed> {
     let (from, to) = (from.begin_read()?, to.begin_write()?);
     table(&from, &to, ABOUT)?;
     table(&from, &to, SESSIONS)?;
+    table(&from, &to, USERS)?;
     table(&from, &to, SUBSCRIPTIONS)?;
     table(&from, &to, QUEUED)?;
     table(&from, &to, IN_FLIGHT)?;

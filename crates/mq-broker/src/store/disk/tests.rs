@@ -1,4 +1,5 @@
 use std::{
+    collections::BTreeSet,
     io,
     sync::{Mutex, PoisonError},
 };
@@ -11,7 +12,7 @@ use mq_codec::{
 use mq_proto::Message;
 
 use super::*;
-use crate::store::{SessionChange, StoredMessage};
+use crate::store::{Life, SessionChange, StoredMessage, User};
 
 /// What happens to a broker, by chance.
 struct Chance {
@@ -55,6 +56,7 @@ impl Chance {
             0 => SessionChange::Ended,
             1 => SessionChange::Attached {
                 expiry: self.seconds().map(Duration::from_secs),
+                user: self.user(),
             },
             2 => SessionChange::Detached {
                 expires_at: self.expiry(),
@@ -109,6 +111,14 @@ impl Chance {
                 .map(|id| SubscriptionId::new(id + 1).unwrap())
                 .collect(),
             expires_at: self.expiry(),
+            shared: self.random.bool(),
+        }
+    }
+
+    fn user(&mut self) -> User {
+        match ["", "ann", "bob"][self.random.usize(..3)] {
+            "" => User::Anonymous,
+            name => User::Named(ByteStr::new(name).unwrap()),
         }
     }
 
@@ -187,7 +197,10 @@ fn what_has_expired_leaves_the_file() {
     };
     for _ in 0..2 {
         let store = DiskStore::open(&path, Durability::Always).unwrap();
-        let attached = SessionChange::Attached { expiry: None };
+        let attached = SessionChange::Attached {
+            expiry: None,
+            user: User::Anonymous,
+        };
         let detached = SessionChange::Detached { expires_at: past };
         store.record(vec![
             Change::Session(client.clone(), attached),
@@ -405,7 +418,62 @@ fn a_file_that_cannot_be_used_is_refused_in_one_line_and_left_alone() {
     let database = Database::open(&path).unwrap();
     tables::set_format(&database, 99);
     drop(database);
-    assert!(refused().contains("format 99"), "{}", refused());
+    let error = refused();
+    assert!(error.contains("format 99"), "{error}");
+    assert!(error.contains("later version"), "{error}");
+}
+
+/// What the first version of the format had for a device that was away, with a message in every place.
+#[test]
+fn a_file_of_the_first_format_is_migrated_with_all_that_it_has() {
+    let mut bytes = Vec::new();
+    let fixture = &include_bytes!("../../../tests/data/store-format-1.gz")[..];
+    io::Read::read_to_end(&mut flate2::read::GzDecoder::new(fixture), &mut bytes).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    std::fs::write(&path, bytes).unwrap();
+    let client = |name| ByteStr::new(name).unwrap();
+    for round in 1..=2 {
+        let store = DiskStore::open(&path, Durability::Always).unwrap();
+        let kept = store.load().unwrap();
+        assert_eq!(kept.sessions.len(), 2, "round {round}");
+        let device = &kept.sessions[&client("device")];
+        assert_eq!(device.user, None);
+        let century = SystemTime::UNIX_EPOCH + Duration::from_secs(4_000_000_000);
+        assert_eq!(device.life, Life::Away(Some(century)));
+        assert_eq!(device.subscriptions.len(), 2);
+        let payload = |message: &StoredMessage| message.message.payload.clone();
+        let queued: Vec<_> = device.queued.values().map(payload).collect();
+        assert_eq!(queued, ["queued 1", "queued 2"]);
+        let in_flight: Vec<_> = device
+            .in_flight
+            .iter()
+            .map(|(id, message)| (id.get(), message.as_ref().map(payload)))
+            .collect();
+        let [first, second] = ["in flight 1", "in flight 2"].map(|text| Some(text.into()));
+        assert_eq!(in_flight, [(1, first), (2, second), (3, None)]);
+        let received: BTreeSet<_> = device.received.iter().map(|id| id.get()).collect();
+        assert_eq!(received, BTreeSet::from([40, 41]));
+        let other = &kept.sessions[&client("other")];
+        let day = Some(Duration::from_hours(24));
+        assert_eq!((&other.user, other.life), (&None, Life::Connected(day)));
+        let retained: Vec<_> = kept.retained.values().map(payload).collect();
+        assert_eq!(retained, ["on"]);
+    }
+    // It is as good as a new one from now on.
+    let user = User::Named(client("ann"));
+    let store = DiskStore::open(&path, Durability::Always).unwrap();
+    store.load().unwrap();
+    let attached = SessionChange::Attached {
+        expiry: None,
+        user: user.clone(),
+    };
+    store.record(vec![Change::Session(client("device"), attached)]);
+    drop(store);
+    let store = DiskStore::open(&path, Durability::Always).unwrap();
+    let kept = store.load().unwrap();
+    let device = &kept.sessions[&client("device")];
+    assert_eq!((&device.user, device.queued.len()), (&Some(user), 2));
 }
 
 #[test]
@@ -418,6 +486,7 @@ fn a_page_that_went_bad_is_noticed_before_anything_is_restored() {
     store.record(vec![Change::Retained(StoredMessage {
         message: Arc::new(Message::new(topic, &payload[..])),
         expires_at: None,
+        shared: false,
         ..Chance::new(70).message(TopicName::new("a").unwrap())
     })]);
     drop(store);

@@ -10,7 +10,10 @@ fn read<T: TryParse>(text: &str) -> Result<T, HeadError> {
 /// What a listener at `ws://h/mqtt` answers.
 fn answer(request: &str, origins: &[&str]) -> Answer {
     let options = ListenOptions {
-        allowed_origins: origins.iter().copied().map(str::to_owned).collect(),
+        allowed_origins: match origins {
+            [] => AllowedOrigins::All,
+            listed => AllowedOrigins::Listed(listed.iter().copied().map(str::to_owned).collect()),
+        },
         ..ListenOptions::default()
     };
     let gate = Gate::new(&"ws://h".parse().unwrap(), &options).unwrap();

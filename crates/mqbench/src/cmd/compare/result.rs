@@ -45,6 +45,8 @@ pub(super) fn result(
         "qos": args.mqtt.qos as u8,
         "mqtt": mq_codec::Version::from(args.mqtt.mqtt).to_string(),
         "keep_alive_s": args.mqtt.keep_alive,
+        "probes": args.mqtt.probes.parameters(),
+        "quic_keep_alive_ns": args.transport.quic_keep_alive.map(nanoseconds),
         "connections_per_kind": args.connections_per_round() * args.rounds,
         "congestion": args.transport.congestion.map(|name| name.to_string()),
         "segmentation_offload": !args.transport.no_gso,

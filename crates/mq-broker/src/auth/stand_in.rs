@@ -1,0 +1,126 @@
+//! What stands in for users that are not there, so that nobody finds out which ones are.
+//!
+//! A client that logs in as an unknown user does the same as one with a wrong password, and the broker
+//! answers in the same way and as slowly. What shows through is the kind of a user's hash: SCRAM's
+//! iterations and the length of its salt, and how long a password takes to be checked. So an unknown user
+//! has a kind as well, each kind as often as among the users that are there. It is chosen by the name and
+//! a secret alone, which has two effects:
+//!
+//! - asked again, also after the file was read again, the answer is the same;
+//! - where users come and go, few unknown users change their kind (rendezvous hashing), and one that does
+//!   gets another salt as well, as somebody whose password was set anew.
+
+use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use sha2::Sha256;
+
+/// How the line of a password file begins that has the secret; a comment to everybody else.
+pub(super) const LINE: &str = "#stand-in:";
+
+/// What nobody else knows. Without it answers for unknown users can be foretold.
+#[derive(Clone)]
+pub(super) struct Secret([u8; 32]);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+/// A kind of hash that users have.
+#[derive(Debug)]
+pub(super) struct Kind {
+    /// What is the same for all of the kind.
+    pub(super) label: String,
+    /// How many users have it.
+    pub(super) users: u32,
+    /// The first of them.
+    pub(super) first: usize,
+}
+
+impl Secret {
+    pub(super) fn random() -> Self {
+        Self(rand::random())
+    }
+
+    /// That of a line, behind [`LINE`]; `None` if it is none.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let bytes = STANDARD_NO_PAD.decode(text.trim()).ok()?;
+        bytes.try_into().ok().map(Self)
+    }
+
+    /// The line, without its end.
+    pub(super) fn line(&self) -> String {
+        format!("{LINE}{}", STANDARD_NO_PAD.encode(self.0))
+    }
+
+    /// Bytes that belong to a name and a purpose.
+    pub(super) fn derive(&self, purpose: &str, name: &str) -> [u8; 32] {
+        let mut mac =
+            Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of any length");
+        // The purpose has no such byte, so that no two pairs are the same.
+        for part in [purpose.as_bytes(), b"\0", name.as_bytes()] {
+            mac.update(part);
+        }
+        mac.finalize().into_bytes().into()
+    }
+
+    /// The kind of an unknown user, each as likely as it is common; `None` where there is none.
+    pub(super) fn choose<'a>(
+        &self,
+        name: &str,
+        kinds: impl Iterator<Item = &'a Kind>,
+    ) -> Option<&'a Kind> {
+        // Weighted rendezvous hashing: the least of exponentially distributed numbers.
+        let score = |kind: &Kind| {
+            let [a, b, c, d, ..] = self.derive(&kind.label, name);
+            let uniform = (f64::from(u32::from_be_bytes([a, b, c, d])) + 0.5) / 2_f64.powi(32);
+            -uniform.ln() / f64::from(kind.users)
+        };
+        kinds.min_by(|one, other| score(one).total_cmp(&score(other)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(label: &str, users: u32) -> Kind {
+        Kind {
+            label: label.to_owned(),
+            users,
+            first: 0,
+        }
+    }
+
+    #[test]
+    fn kinds_are_as_frequent_as_among_users_and_few_change_with_them() {
+        let secret = Secret([7; 32]);
+        let chosen = |kinds: &[Kind]| -> Vec<String> {
+            (0..4_000)
+                .map(|name| secret.choose(&name.to_string(), kinds.iter()).unwrap())
+                .map(|kind| kind.label.clone())
+                .collect()
+        };
+        let before = chosen(&[kind("a", 30), kind("b", 10)]);
+        let share = before.iter().filter(|label| *label == "b").count();
+        assert!(
+            (900..1_100).contains(&share),
+            "{share} of 4000 and not 1000"
+        );
+        let after = chosen(&[kind("a", 30), kind("b", 11)]);
+        let changed = before.iter().zip(&after).filter(|(a, b)| a != b).count();
+        assert!(changed < 150, "{changed} of 4000");
+        assert!(secret.choose("x", [].iter()).is_none());
+    }
+
+    #[test]
+    fn a_secret_is_read_as_it_is_written() {
+        let secret = Secret::random();
+        let line = secret.line();
+        let read = Secret::parse(line.strip_prefix(LINE).unwrap()).unwrap();
+        assert_eq!(read.derive("p", "n"), secret.derive("p", "n"));
+        assert_ne!(secret.derive("p", "n"), secret.derive("p", "m"));
+        assert!(Secret::parse("c2hvcnQ").is_none());
+    }
+}

@@ -1,0 +1,19 @@
+//! Whose a client identifier is.
+
+use serde::Deserialize;
+
+/// What becomes of a CONNECT with the client identifier of another user's session.
+///
+/// A session belongs to the user that began it, connected or not, and also after a restart where there
+/// is a store. All clients without a user are one user.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TakeOver {
+    /// It is refused with 0x85, Client Identifier not valid; before 5.0 with return code 2. The session
+    /// stays as it is, and its connection open.
+    #[default]
+    SameUser,
+    /// It ends the session, and its connection, and begins a new one. Whoever gets in can end any
+    /// other's session.
+    AnyUser,
+}

@@ -1,0 +1,40 @@
+//! Whether other machines get in without a user.
+//!
+//! A broker that is told nothing about users lets everybody in. That is for this machine alone, unless the
+//! operator says that it is meant: nobody opens a broker to the world by leaving something out.
+
+use mq_transport::{Address, ClientAuth, Scheme};
+
+use crate::Settings;
+
+/// Where a broker listens that is not told where: nobody but this machine's own users reach it.
+pub(super) const DEFAULT_LISTENERS: [&str; 2] = ["tcp://127.0.0.1:1883", "quic://127.0.0.1:14567"];
+
+/// Whether only this machine reaches an address.
+fn is_local(at: &Address) -> bool {
+    let host = at.host.trim_start_matches('[').trim_end_matches(']');
+    let address = host.parse::<std::net::IpAddr>();
+    at.scheme == Scheme::Mem
+        || host == "localhost"
+        || address.is_ok_and(|address| address.is_loopback())
+}
+
+impl Settings {
+    /// Whether clients without a user get in, certificates aside.
+    pub(super) fn lets_anonymous_in(&self) -> bool {
+        match &self.access_files {
+            None => self.authenticator.is_none(),
+            Some(files) => files.allow_anonymous,
+        }
+    }
+
+    /// A listener by which other machines get in without a user and without a certificate.
+    pub(super) fn open_to_others(&self) -> Option<&Address> {
+        let wants_certificate = matches!(self.listen.client_auth, ClientAuth::Required(_));
+        let is_guarded =
+            |at: &Address| is_local(at) || wants_certificate && at.scheme.is_encrypted();
+        let mut listeners = self.listeners.iter();
+        let open = listeners.find(|at| !is_guarded(at));
+        open.filter(|_| self.lets_anonymous_in())
+    }
+}

@@ -1,0 +1,71 @@
+//! What a client sent behind a message of its own that waits for room.
+
+use std::collections::VecDeque;
+
+use mq_proto::Event;
+
+/// How much may wait, in messages and bytes; a read's worth may come on top. Beyond that the link is
+/// not read until the message in front has found room or has waited for long enough.
+const MESSAGES: usize = 1_024;
+const BYTES: usize = 1 << 20;
+
+/// Events that wait in order behind a message that finds no room, so that the link can be read on:
+/// acknowledgements, which make room, and PINGREQ never wait.
+#[derive(Debug, Default)]
+pub(super) struct Backlog {
+    events: VecDeque<Event>,
+    bytes: usize,
+}
+
+impl Backlog {
+    pub(super) fn push(&mut self, event: Event) {
+        self.bytes += size(&event);
+        self.events.push_back(event);
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Event> {
+        let event = self.events.pop_front()?;
+        self.bytes -= size(&event);
+        if self.events.is_empty() {
+            // A connection that once had many gives the room back.
+            self.events = VecDeque::new();
+        }
+        Some(event)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.events.len() >= MESSAGES || self.bytes >= BYTES
+    }
+}
+
+/// Whether an event only says what became of a message that was sent: it is acted on whatever waits.
+pub(super) fn is_about_sent(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::Acked { .. } | Event::Released { .. } | Event::IncomingReleased { .. }
+    )
+}
+
+/// Bytes that a client made the broker hold, about.
+fn size(event: &Event) -> usize {
+    match event {
+        Event::Publish(received) => received.message.topic.len() + received.message.payload.len(),
+        Event::Subscribe(subscribe) => {
+            let filters = subscribe.subscriptions.iter();
+            filters.map(|one| size_of_val(one) + one.filter.len()).sum()
+        }
+        Event::Unsubscribe(unsubscribe) => {
+            let filters = unsubscribe.filters.iter();
+            filters.map(|one| size_of_val(one) + one.len()).sum()
+        }
+        _ => 0,
+    }
+}

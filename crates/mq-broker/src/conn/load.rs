@@ -1,0 +1,43 @@
+//! Messages that come back from the store, where they waited.
+
+use std::{future::Future, ops::RangeInclusive, pin::Pin, sync::Arc};
+
+use mq_codec::ByteStr;
+
+use crate::{
+    mailbox::Wanted,
+    store::{Position, Store, StoreError, StoredMessage},
+};
+
+/// A read that is under way. What it was to read stays in the store until it is done.
+pub(super) type Loading = Pin<Box<dyn Future<Output = Result<Loaded, StoreError>> + Send>>;
+
+/// What was read: all of those numbers that there are.
+pub(super) struct Loaded {
+    pub(super) numbers: RangeInclusive<u64>,
+    pub(super) messages: Vec<(u64, StoredMessage)>,
+}
+
+/// Reads the first of these messages, once all of them are in the store. The read itself may block, so
+/// that another thread does it.
+pub(super) fn load(store: Arc<dyn Store>, client_id: ByteStr, wanted: Wanted) -> Loading {
+    let Wanted {
+        numbers,
+        position,
+        bytes,
+    } = wanted;
+    Box::pin(async move {
+        let mut settled = store.settled();
+        let reached = settled.wait_for(|settled| *settled >= Position(position));
+        let gone = |_| StoreError("it has failed".to_owned());
+        reached.await.map_err(gone)?;
+        let (first, last) = (*numbers.start(), *numbers.end());
+        let read = move || store.queued(&client_id, numbers, bytes);
+        let read = tokio::task::spawn_blocking(read).await;
+        let messages = read.map_err(|error| StoreError(error.to_string()))??;
+        Ok(Loaded {
+            numbers: first..=messages.last().map_or(last, |(number, _)| *number),
+            messages,
+        })
+    })
+}

@@ -1,0 +1,221 @@
+//! Subscriptions, and the retained messages that they ask for.
+
+use std::{collections::VecDeque, sync::Arc, time::Instant};
+
+use mq_codec::{QoS, ReasonCode, RetainHandling, SubscriptionId, TopicFilter};
+use mq_proto::Delivery;
+
+use super::{Attached, Hub, publisher::queued, read, write};
+use crate::{
+    auth::Grant,
+    router::{Cursor, Subscriber},
+    store::{Journal, SessionChange},
+};
+
+/// Retained messages that a session takes at a time, their payload bytes, and levels of topics that
+/// are looked at for them: what a connection does before others get their turn.
+const MESSAGES: usize = 64;
+const BYTES: usize = 32 * 1024;
+const STEPS: usize = 512;
+
+/// The retained messages that a subscription asked for and has not got yet.
+///
+/// Its session takes them as its reader takes what was sent before, whatever their number; they are
+/// not queued. A topic whose message changes meanwhile is left out: the new one comes by the
+/// subscription, so that nothing older follows it.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    filter: TopicFilter,
+    qos: QoS,
+    subscription_id: Option<SubscriptionId>,
+    cursor: Cursor,
+    /// The last message that was retained when the subscription was made.
+    since: u64,
+    /// The last one that was retained while no connection had the session, which did not get it by
+    /// the subscription if it was of QoS 0.
+    since_qos0: u64,
+}
+
+impl Wanted {
+    /// What its cursor takes; its filter counts with the subscription.
+    pub(crate) fn bytes(&self) -> usize {
+        self.cursor.bytes()
+    }
+}
+
+impl Hub {
+    /// Makes or replaces a subscription. The retained messages that it asks for are taken by
+    /// [`next_retained`](Self::next_retained).
+    pub(crate) fn subscribe(
+        &self,
+        attached: &mut Attached,
+        subscription: &mq_codec::Subscription,
+        subscription_id: Option<SubscriptionId>,
+        journal: &mut Journal,
+    ) -> ReasonCode {
+        let session = &attached.session;
+        let subscriptions = &attached.state.subscriptions;
+        if subscriptions.len() >= self.quotas.subscriptions
+            && !subscriptions.contains_key(&subscription.filter)
+        {
+            return ReasonCode::QuotaExceeded;
+        }
+        let who = session.principal();
+        let grant = self.guard.subscription(who.as_ref(), &subscription.filter);
+        match grant {
+            Grant::All => {}
+            Grant::Some => session.uncover(),
+            Grant::None => {
+                self.metrics.not_authorized.add(1);
+                return ReasonCode::NotAuthorized;
+            }
+        }
+        let options = subscription.options;
+        let subscriber = Subscriber {
+            session: session.key,
+            options,
+            subscription_id,
+        };
+        let filter = subscription.filter.detached();
+        let is_new = !attached.state.subscriptions.contains_key(&filter);
+        if is_new && !attached.state.count(&filter) {
+            return ReasonCode::QuotaExceeded;
+        }
+        let session = &attached.session;
+        let (existed, since) = {
+            let mut routing = write(&self.routing);
+            let existed = routing.router.subscribe(&filter, subscriber.clone());
+            if !routing.count_nodes() {
+                routing.router.unsubscribe(&filter, session.key);
+                attached.state.uncount(&filter);
+                return ReasonCode::QuotaExceeded;
+            }
+            // At one moment with it: what is retained later comes by the subscription.
+            (existed, read(&self.retained).store.sequence())
+        };
+        if !existed {
+            self.metrics.subscriptions.add(1);
+        }
+        // A shared subscription gets no retained messages (§4.8.2).
+        let wanted = match options.retain_handling {
+            RetainHandling::Send => true,
+            RetainHandling::SendIfNew => !existed,
+            RetainHandling::DoNotSend => false,
+        } && filter.shared().is_none();
+        if wanted {
+            let all = &mut attached.state.wanted;
+            all.retain(|wanted| wanted.filter != filter);
+            all.push_back(Wanted {
+                filter: filter.clone(),
+                qos: options.qos,
+                subscription_id,
+                cursor: Cursor::default(),
+                since,
+                since_qos0: since,
+            });
+        }
+        let change = SessionChange::Subscribed {
+            filter: filter.clone(),
+            options,
+            subscription_id,
+        };
+        journal.record_of(session, change);
+        attached.state.subscriptions.insert(filter, subscriber);
+        ReasonCode::granted(options.qos)
+    }
+
+    /// Ends a subscription. What it has not got yet of retained messages does not come any more.
+    pub(crate) fn unsubscribe(
+        &self,
+        attached: &mut Attached,
+        filter: &TopicFilter,
+        journal: &mut Journal,
+    ) -> ReasonCode {
+        if attached.state.subscriptions.remove(filter).is_none() {
+            return ReasonCode::NoSubscriptionExisted;
+        }
+        attached
+            .state
+            .wanted
+            .retain(|wanted| wanted.filter != *filter);
+        attached.state.uncount(filter);
+        write(&self.routing).unsubscribe(filter, attached.session.key);
+        self.metrics.subscriptions.sub(1);
+        let filter = filter.detached();
+        journal.record_of(&attached.session, SessionChange::Unsubscribed { filter });
+        ReasonCode::Success
+    }
+
+    /// A connection has the session again: topics that have changed meanwhile at QoS 0 are still
+    /// wanted.
+    pub(super) fn resume_wanted(&self, wanted: &mut VecDeque<Wanted>) {
+        if !wanted.is_empty() {
+            let sequence = read(&self.retained).store.sequence();
+            for wanted in wanted {
+                wanted.since_qos0 = sequence;
+            }
+        }
+    }
+
+    /// Takes the next few retained messages that the session's subscriptions ask for, as far as the
+    /// rules of now let them be received. Call it again until [`State::wanted`](super::State) is
+    /// empty: there may be more although none came this time.
+    pub(crate) fn next_retained(
+        &self,
+        attached: &mut Attached,
+        journal: &mut Journal,
+        now: Instant,
+        to: &mut VecDeque<Delivery>,
+    ) {
+        let session = &attached.session;
+        let all = &mut attached.state.wanted;
+        let Some(wanted) = all.front_mut() else {
+            return;
+        };
+        let authorizer = self.guard.authorizer.as_deref();
+        let keeps = journal.keeps(session);
+        let mut changes = Vec::new();
+        let (mut count, mut bytes) = (0, 0);
+        let Wanted {
+            filter,
+            qos,
+            subscription_id,
+            cursor,
+            since,
+            since_qos0,
+        } = wanted;
+        let retained = read(&self.retained);
+        retained
+            .store
+            .matching(filter, cursor, now, STEPS, &mut |retained, sequence| {
+                let qos = retained.qos.min(*qos);
+                let came_by_subscription = if qos == QoS::AtMostOnce {
+                    sequence > *since_qos0
+                } else {
+                    sequence > *since
+                };
+                let message = &retained.message;
+                let is_forbidden =
+                    || authorizer.is_some_and(|rules| !session.may_receive(rules, &message.topic));
+                if came_by_subscription || is_forbidden() {
+                    return true;
+                }
+                let mut delivery = Delivery::new(Arc::clone(message), qos);
+                delivery.retain = true;
+                delivery.expires_at = retained.expires_at;
+                delivery.subscription_ids.extend(*subscription_id);
+                if keeps && qos > QoS::AtMostOnce {
+                    changes.push(queued(session, &mut delivery));
+                }
+                count += 1;
+                bytes += message.payload.len();
+                to.push_back(delivery);
+                count < MESSAGES && bytes < BYTES
+            });
+        drop(retained);
+        if cursor.is_at_end() {
+            all.pop_front();
+        }
+        journal.record(changes);
+    }
+}

@@ -1,0 +1,510 @@
+//! What waits for one session: a bounded queue that many connections fill and one empties.
+//!
+//! ```text
+//!               push                       take
+//! publishers --------> messages (memory) --------> the reader's connection
+//!       \                    ^ loaded
+//!        \  Push::Spill      |
+//!         +----------> tail (store)
+//! ```
+
+mod queue;
+mod tail;
+
+use std::{
+    collections::VecDeque,
+    ops::RangeInclusive,
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
+
+use mq_codec::QoS;
+use mq_proto::{Delivery, Message};
+
+use crate::{
+    memory::Ceiling,
+    sync::{
+        Instant, Mutex, MutexGuard, Notified, Notify,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+use queue::{Queue, Reader};
+
+/// How much may wait for one session in memory. A message larger than `bytes` is taken when nothing
+/// else waits. [`Overflow`] says what happens beyond.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MailboxLimits {
+    /// Messages.
+    pub messages: usize,
+    /// Payload bytes.
+    pub bytes: usize,
+}
+
+/// What becomes of QoS 1 and 2 messages for a reader whose mailbox is full, or holds more than is
+/// left of [`Quotas::memory`](crate::Quotas::memory).
+///
+/// A publisher waits for such a reader for 100 ms at most, once, until the reader's queue has fallen
+/// to half; then this decides. QoS 0 messages are dropped and counted under each of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Overflow {
+    /// The queue goes on in the store, up to [`Quotas::spill_bytes`](crate::Quotas::spill_bytes);
+    /// then as [`Evict`](Self::Evict). Without a store that can be read while the broker runs it is
+    /// [`Evict`](Self::Evict) from the start.
+    Spill,
+    /// The reader is disconnected with reason code 0x97. A session that outlives its connection
+    /// keeps what waits; what comes for it while it is full is refused with 0x97 where nobody else
+    /// takes it, and else dropped and counted.
+    Evict,
+    /// The messages that have waited longest are dropped and counted.
+    DropOldest,
+    /// The publisher waits until there is room. A reader that makes no progress for
+    /// [`Settings::reader_timeout`](crate::Settings::reader_timeout) is disconnected with 0x97.
+    Wait,
+}
+
+/// [`Overflow`] and its limit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OverflowPolicy {
+    pub(crate) overflow: Overflow,
+    /// Bytes of one session that may be in the store beyond its queue in memory.
+    pub(crate) spill_bytes: usize,
+}
+
+/// How long a publisher waits for a reader that lags: long enough for a reader that is merely slower,
+/// short enough that a reader that has stopped does not stop those who write to others too.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(100);
+
+/// After a publisher has waited in vain it does not wait for another reader for so long: readers that
+/// come, stop and come again take a tenth of its time together.
+pub(crate) const RECOVERY: Duration = PATIENCE.saturating_mul(9);
+
+/// How often a reader has to have worked off half of a full mailbox, since it came, to be waited for all
+/// the same: it is merely slower. So is one that has taken something within `IDLE`.
+const TRUSTED: u32 = 32;
+const IDLE: Duration = Duration::from_millis(10);
+
+/// A reader for whom more than this waits lags, and what waits beyond counts against the ceiling of
+/// all sessions together. Below it nothing is counted or copied. A message that is larger counts for
+/// everybody.
+const FREE_MESSAGES: usize = 64;
+const FREE_BYTES: usize = 64 * 1024;
+
+/// The same for a reader that has more than this in flight, in bytes: a full window of small messages
+/// is less.
+const FREE_UNACKNOWLEDGED: usize = 128 * 1024;
+
+/// What a message takes in a queue, besides itself.
+const ENTRY: usize = size_of::<Delivery>();
+
+/// Bytes that are read from the store at a time, at most.
+const LOADED: usize = 128 * 1024;
+
+/// What is dropped at a time to make room below the ceiling of all sessions, at most: what goes may
+/// be shared with other readers, so that more would not help.
+const DISPLACED: usize = 16;
+
+/// The messages that wait for one session; it outlives connections.
+///
+/// While the session is connected, a message that finds no room waits with its publisher for
+/// [`PATIENCE`]; then [`OverflowPolicy`] decides. While it is not connected, the policy decides at
+/// once, and QoS 0 is dropped. A mailbox is full for a reader that lags, too, while it has more than
+/// is left below the ceiling of all sessions; then QoS 0 is dropped at once.
+#[derive(Debug)]
+pub(crate) struct Mailbox {
+    limits: MailboxLimits,
+    policy: OverflowPolicy,
+    ceiling: Arc<Ceiling>,
+    queue: Mutex<Queue>,
+    /// There is something in the queue.
+    filled: Notify,
+    /// There is room again, or the reader has gone.
+    emptied: Notify,
+    dropped: AtomicU64,
+}
+
+/// What is to be read from the store.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    /// Of messages, by number.
+    pub(crate) numbers: RangeInclusive<u64>,
+    /// The call of the store that has to be settled before all of them are there.
+    pub(crate) position: u64,
+    /// How much, at most, of more than one.
+    pub(crate) bytes: usize,
+}
+
+/// What waited when its session ended.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) in_memory: VecDeque<Delivery>,
+    /// By number.
+    pub(crate) in_store: Vec<RangeInclusive<u64>>,
+}
+
+/// Whether a publisher waits for a reader whose mailbox is full.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Patience {
+    /// It does.
+    Some,
+    /// It has waited in vain lately, and does for a reader alone that has earned it.
+    Earned,
+    /// It has waited for long enough: where there is still no room, nobody waits for the reader any
+    /// more, and the policy decides.
+    Over,
+}
+
+/// What became of a message.
+#[derive(Debug)]
+pub(crate) enum Push {
+    /// Queued; if true, the reader has to be told, with [`Mailbox::tell`].
+    Queued { tell: bool },
+    /// The same, and these were dropped and counted for it.
+    Displaced { tell: bool, oldest: Vec<Delivery> },
+    /// Dropped and counted.
+    Dropped(Delivery),
+    /// The same, and the reader has to leave.
+    Evict(Delivery),
+    /// It has to go to the store, and is queued by [`Mailbox::spilled`] then.
+    Spill(Delivery),
+    /// No room: wait for it with [`Mailbox::room`].
+    Full(Delivery),
+}
+
+impl Mailbox {
+    pub(crate) fn new(
+        limits: MailboxLimits,
+        policy: OverflowPolicy,
+        ceiling: Arc<Ceiling>,
+    ) -> Self {
+        Self {
+            limits,
+            policy,
+            ceiling,
+            queue: Mutex::default(),
+            filled: Notify::new(),
+            emptied: Notify::new(),
+            dropped: AtomicU64::new(0),
+        }
+    }
+
+    /// Queues a message if there is room. For a reader that lags it is what `keep` makes of it: a
+    /// message that counts, or `None` if the ceiling is reached.
+    pub(crate) fn push(
+        &self,
+        delivery: Delivery,
+        patience: Patience,
+        mut keep: impl FnMut(&Arc<Message>) -> Option<Arc<Message>>,
+    ) -> Push {
+        let mut queue = self.lock();
+        let is_qos0 = delivery.qos == QoS::AtMostOnce;
+        if queue.reader == Reader::Ended || (!queue.is_connected() && is_qos0) {
+            // Nothing promises that QoS 0 is kept for a session that is away (§4.1).
+            return self.dropped_one(delivery);
+        }
+        if !is_qos0 && !queue.tail.is_empty() {
+            // It must not overtake what is in the store.
+            return self.spill(&mut queue, delivery);
+        }
+        let mut no_memory = false;
+        let delivery = if queue.fits(self.limits, &delivery) {
+            no_memory = true;
+            match queue.admit(&self.ceiling, delivery, &mut keep) {
+                Ok(tell) => return Push::Queued { tell },
+                Err(delivery) => delivery,
+            }
+        } else {
+            delivery
+        };
+        let connected = queue.is_connected();
+        if connected {
+            if is_qos0 && no_memory {
+                return self.dropped_one(delivery);
+            }
+            let is_over = match patience {
+                Patience::Over => true,
+                Patience::Earned => {
+                    queue.full.is_none()
+                        && queue.worked_off < TRUSTED
+                        && queue.took_nothing_for(IDLE)
+                }
+                Patience::Some => false,
+            };
+            // A reader that has taken nothing for so long already is not merely slower.
+            if is_over || (is_qos0 && queue.took_nothing_for(PATIENCE)) {
+                queue.lose_patience();
+            }
+            if queue.is_waited_for() {
+                return Push::Full(delivery);
+            }
+        }
+        if is_qos0 {
+            return self.dropped_one(delivery);
+        }
+        match self.policy.overflow {
+            Overflow::Wait if connected => Push::Full(delivery),
+            Overflow::Wait => self.dropped_one(delivery),
+            Overflow::Evict => self.evict(&mut queue, delivery),
+            Overflow::Spill => self.spill(&mut queue, delivery),
+            Overflow::DropOldest => self.displace(&mut queue, delivery, &mut keep),
+        }
+    }
+
+    fn dropped_one(&self, delivery: Delivery) -> Push {
+        self.dropped.fetch_add(1, Ordering::Relaxed);
+        Push::Dropped(delivery)
+    }
+
+    fn evict(&self, queue: &mut Queue, delivery: Delivery) -> Push {
+        if queue.reader != Reader::Connected {
+            return self.dropped_one(delivery);
+        }
+        queue.reader = Reader::Condemned;
+        self.dropped.fetch_add(1, Ordering::Relaxed);
+        Push::Evict(delivery)
+    }
+
+    fn spill(&self, queue: &mut Queue, delivery: Delivery) -> Push {
+        let bytes = queue.tail.bytes().saturating_add(tail::weight(&delivery));
+        if bytes > self.policy.spill_bytes {
+            return self.evict(queue, delivery);
+        }
+        Push::Spill(delivery)
+    }
+
+    /// Makes room by dropping what has waited longest.
+    fn displace(
+        &self,
+        queue: &mut Queue,
+        mut delivery: Delivery,
+        keep: &mut impl FnMut(&Arc<Message>) -> Option<Arc<Message>>,
+    ) -> Push {
+        let mut oldest = Vec::new();
+        while !queue.fits(self.limits, &delivery) {
+            oldest.extend(queue.pop(&self.ceiling));
+        }
+        let mut tries = 0..DISPLACED;
+        let tell = loop {
+            match queue.admit(&self.ceiling, delivery, keep) {
+                Ok(tell) => break tell,
+                Err(back) => delivery = back,
+            }
+            let Some(gone) = tries.next().and_then(|_| queue.pop(&self.ceiling)) else {
+                // The rest of the memory is others'.
+                oldest.push(delivery);
+                break false;
+            };
+            oldest.push(gone);
+        };
+        self.dropped
+            .fetch_add(oldest.len() as u64, Ordering::Relaxed);
+        Push::Displaced { tell, oldest }
+    }
+
+    /// Queues a message that was recorded under that number, in the call of the store that has this
+    /// `position`; whether the reader has to be told. `delivery` is what [`Push::Spill`] had.
+    pub(crate) fn spilled(&self, number: u64, delivery: &Delivery, position: u64) -> bool {
+        let mut queue = self.lock();
+        queue.tail.add(number, tail::weight(delivery), position);
+        queue.told_now()
+    }
+
+    /// Whether the queue goes on in the store.
+    pub(crate) fn spills(&self) -> bool {
+        self.policy.overflow == Overflow::Spill
+    }
+
+    /// These were read from the store: all of those numbers that there are.
+    pub(crate) fn loaded(
+        &self,
+        numbers: RangeInclusive<u64>,
+        messages: impl Iterator<Item = Delivery>,
+    ) {
+        let mut queue = self.lock();
+        for delivery in messages {
+            queue.tail.loaded(tail::weight(&delivery));
+            queue.restore(&self.ceiling, delivery);
+        }
+        queue.tail.remove(numbers);
+    }
+
+    /// Wakes the reader. Separate from [`push`](Self::push) so that a publisher can queue all that
+    /// it has first, and the reader finds it in one batch.
+    pub(crate) fn tell(&self) {
+        self.filled.notify_one();
+    }
+
+    /// Resolves when room has been made or the reader has gone.
+    ///
+    /// Make it, `enable` it, and only then try to [`push`](Self::push) once more: room that is
+    /// made in between is then not missed.
+    pub(crate) fn room(&self) -> Notified<'_> {
+        self.emptied.notified()
+    }
+
+    /// A connection takes over; `true` if there is something to take.
+    pub(crate) fn connect(&self) -> bool {
+        let mut queue = self.lock();
+        queue.reader = Reader::Connected;
+        queue.told = false;
+        queue.full = None;
+        queue.worked_off = 0;
+        queue.taken_at = Some(Instant::now());
+        !queue.is_empty()
+    }
+
+    /// The connection has ended: what it took and could not send comes back, QoS 0 goes.
+    pub(crate) fn disconnect(&self, unsent: impl DoubleEndedIterator<Item = Delivery>) {
+        let mut queue = self.lock();
+        queue.reader = Reader::Away;
+        queue.put_back(unsent);
+        let before = queue.messages.len();
+        queue
+            .messages
+            .retain(|delivery| delivery.qos > QoS::AtMostOnce);
+        let lost = before - queue.messages.len();
+        queue.count_again(&self.ceiling);
+        drop(queue);
+        self.dropped.fetch_add(lost as u64, Ordering::Relaxed);
+        // Those who wait for room find out that nobody reads.
+        self.emptied.notify_waiters();
+    }
+
+    /// Moves at most `count` messages to `to`, expired ones too, for a reader that has not acknowledged
+    /// so many bytes: with many it lags, although it takes all that comes.
+    ///
+    /// Returns what is to be read from the store next: once hardly anything waits in memory, as much
+    /// as there is room for, and one message at least.
+    pub(crate) fn take(
+        &self,
+        count: usize,
+        to: &mut VecDeque<Delivery>,
+        unacknowledged: usize,
+    ) -> Option<Wanted> {
+        let mut queue = self.lock();
+        queue.is_behind = unacknowledged > FREE_UNACKNOWLEDGED;
+        let before = to.len();
+        queue.take(count, to);
+        queue.give_back(&self.ceiling);
+        let has_room = queue.taken(to.len() - before);
+        // Where publishers wait for as long as it takes, any room will do; else the reader has its
+        // time to work off half of what waits, undisturbed.
+        let is_told = has_room || (self.policy.overflow == Overflow::Wait && queue.full.is_some());
+        // At one moment with the rest: a reader that was told has either more in memory to take, or
+        // this to read.
+        let few = queue.messages.len() < FREE_MESSAGES;
+        let first = few.then(|| queue.tail.first()).flatten();
+        drop(queue);
+        if is_told {
+            self.emptied.notify_waiters();
+        }
+        let (numbers, position) = first?;
+        Some(Wanted {
+            numbers,
+            position,
+            bytes: self.ceiling.left().clamp(1, LOADED),
+        })
+    }
+
+    /// Takes out, and returns, all but what `keep` says yes to. What is in the store stays there.
+    pub(crate) fn keep(&self, keep: impl Fn(&Delivery) -> bool) -> VecDeque<Delivery> {
+        let mut queue = self.lock();
+        let (kept, removed) = queue.messages.drain(..).partition(keep);
+        queue.messages = kept;
+        queue.count_again(&self.ceiling);
+        drop(queue);
+        self.emptied.notify_waiters();
+        removed
+    }
+
+    /// What was taken and not sent comes back in front.
+    pub(crate) fn put_back(&self, unsent: impl DoubleEndedIterator<Item = Delivery>) {
+        let mut queue = self.lock();
+        queue.put_back(unsent);
+        queue.count_again(&self.ceiling);
+    }
+
+    /// How long somebody has waited for room and the reader has not worked off half of what waited.
+    pub(crate) fn no_progress_for(&self, now: Instant) -> Option<Duration> {
+        let since = self.lock().full.as_ref()?.progress_at;
+        Some(now.saturating_duration_since(since))
+    }
+
+    /// Whether the reader has to leave, for what has been pushed or because it has made no progress
+    /// for `timeout`.
+    pub(crate) fn is_condemned(&self, now: Instant, timeout: Option<Duration>) -> bool {
+        if self.lock().reader == Reader::Condemned {
+            return true;
+        }
+        let waits = self.policy.overflow == Overflow::Wait;
+        let stopped_for = self.no_progress_for(now).filter(|_| waits);
+        timeout.is_some_and(|timeout| stopped_for.is_some_and(|stopped| stopped >= timeout))
+    }
+
+    /// Puts in what an earlier broker had queued, whatever the limits are now; `spilled` is what
+    /// stays in the store for now: between which numbers, and how many bytes.
+    pub(crate) fn restore(
+        &self,
+        messages: impl Iterator<Item = Delivery>,
+        spilled: Option<(RangeInclusive<u64>, usize)>,
+    ) {
+        let mut queue = self.lock();
+        for delivery in messages {
+            queue.restore(&self.ceiling, delivery);
+        }
+        if let Some((numbers, bytes)) = spilled {
+            queue.tail.restore(numbers, bytes);
+        }
+    }
+
+    /// Resolves once [`tell`](Self::tell) was called. Cancel-safe.
+    pub(crate) async fn filled(&self) {
+        self.filled.notified().await;
+    }
+
+    /// Whether a connection takes from it and it is not half full: a good choice for a shared
+    /// subscription.
+    pub(crate) fn is_ready(&self) -> bool {
+        let queue = self.lock();
+        queue.reader == Reader::Connected
+            && queue.tail.is_empty()
+            && queue.messages.len() <= self.limits.messages / 2
+    }
+
+    /// The session has ended: gives back what waits, and takes nothing any more.
+    pub(crate) fn end(&self) -> Waiting {
+        let mut queue = self.lock();
+        queue.reader = Reader::Ended;
+        let waiting = Waiting {
+            in_memory: core::mem::take(&mut queue.messages),
+            in_store: queue.tail.all(),
+        };
+        queue.clear(&self.ceiling);
+        drop(queue);
+        self.emptied.notify_waiters();
+        waiting
+    }
+
+    /// Messages waiting in memory.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().messages.len()
+    }
+
+    /// Messages dropped since the session began.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        // A panic elsewhere leaves the queue whole: every change here is complete in itself.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Mailbox {
+    fn drop(&mut self) {
+        self.lock().clear(&self.ceiling);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,219 @@
+//! The part of a mailbox that is behind its lock.
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use mq_proto::{Delivery, Message};
+
+use super::{ENTRY, FREE_BYTES, FREE_MESSAGES, MailboxLimits, PATIENCE, tail::Tail};
+use crate::{memory::Ceiling, sync::Instant};
+
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    /// In memory.
+    pub(super) messages: VecDeque<Delivery>,
+    /// Payload bytes of `messages`.
+    bytes: usize,
+    /// Behind `messages`, in the store.
+    pub(super) tail: Tail,
+    pub(super) reader: Reader,
+    /// The reader has taken much that it has not acknowledged.
+    pub(super) is_behind: bool,
+    /// The reader was told that there is something and has not looked yet.
+    pub(super) told: bool,
+    /// How many of `messages` count against the ceiling as entries.
+    counted: usize,
+    /// From the moment that a message found no room until the reader has worked off half of what
+    /// waited then.
+    pub(super) full: Option<Full>,
+    /// How often the reader has done that since it came.
+    pub(super) worked_off: u32,
+    /// When the reader took something last, or came.
+    pub(super) taken_at: Option<Instant>,
+}
+
+/// Where the reader of a mailbox is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Reader {
+    /// No connection takes from it.
+    #[default]
+    Away,
+    Connected,
+    /// Connected, and it has to leave.
+    Condemned,
+    /// The session has ended.
+    Ended,
+}
+
+/// A mailbox that was found full.
+#[derive(Debug)]
+pub(super) struct Full {
+    since: Instant,
+    /// How many messages waited.
+    len: usize,
+    /// No publisher waits any more.
+    out_of_patience: bool,
+    /// How many the reader has taken since `progress_at`.
+    taken: usize,
+    /// When the reader had last taken half of `len`, or `since`.
+    pub(super) progress_at: Instant,
+}
+
+impl Queue {
+    pub(super) fn is_connected(&self) -> bool {
+        matches!(self.reader, Reader::Connected | Reader::Condemned)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.messages.is_empty() && self.tail.is_empty()
+    }
+
+    pub(super) fn fits(&self, limits: MailboxLimits, delivery: &Delivery) -> bool {
+        self.messages.len() < limits.messages
+            && (self.bytes + delivery.message.payload.len() <= limits.bytes
+                || self.messages.is_empty())
+    }
+
+    /// Whether a reader for whom that comes lags.
+    fn lags(&self, size: usize) -> bool {
+        self.is_behind || self.messages.len() >= FREE_MESSAGES || self.bytes + size > FREE_BYTES
+    }
+
+    /// Queues a message; whether the reader has to be told. Fails at the ceiling.
+    pub(super) fn admit(
+        &mut self,
+        ceiling: &Ceiling,
+        mut delivery: Delivery,
+        keep: &mut impl FnMut(&Arc<Message>) -> Option<Arc<Message>>,
+    ) -> Result<bool, Delivery> {
+        if self.lags(delivery.message.payload.len()) {
+            // Nobody has more than is left for all others: one reader that has stopped leaves room
+            // for those that are merely behind for a moment.
+            if self.bytes > ceiling.left() || !ceiling.take(ENTRY) {
+                return Err(delivery);
+            }
+            let Some(message) = keep(&delivery.message) else {
+                ceiling.give(ENTRY);
+                return Err(delivery);
+            };
+            delivery.message = message;
+            self.counted += 1;
+        }
+        self.bytes += delivery.message.payload.len();
+        self.messages.push_back(delivery);
+        Ok(self.told_now())
+    }
+
+    /// Whether the reader has to be told that there is something.
+    pub(super) fn told_now(&mut self) -> bool {
+        let tell = self.is_connected() && !self.told;
+        self.told |= tell;
+        tell
+    }
+
+    /// Queues a message of an earlier broker's, or one that was in the store, room or not.
+    pub(super) fn restore(&mut self, ceiling: &Arc<Ceiling>, delivery: Delivery) {
+        self.bytes += delivery.message.payload.len();
+        self.messages.push_back(Delivery {
+            message: Arc::new(ceiling.keep_anyway(&delivery.message)),
+            ..delivery
+        });
+    }
+
+    pub(super) fn take(&mut self, count: usize, to: &mut VecDeque<Delivery>) {
+        self.taken_at = Some(Instant::now());
+        for _ in 0..count {
+            let Some(delivery) = self.messages.pop_front() else {
+                break;
+            };
+            self.bytes -= delivery.message.payload.len();
+            to.push_back(delivery);
+        }
+        if self.is_empty() {
+            self.told = false;
+        }
+    }
+
+    pub(super) fn pop(&mut self, ceiling: &Ceiling) -> Option<Delivery> {
+        let delivery = self.messages.pop_front()?;
+        self.bytes -= delivery.message.payload.len();
+        self.give_back(ceiling);
+        Some(delivery)
+    }
+
+    pub(super) fn put_back(&mut self, unsent: impl DoubleEndedIterator<Item = Delivery>) {
+        for delivery in unsent.rev() {
+            self.messages.push_front(delivery);
+        }
+    }
+
+    /// Sums up anew, after messages have come back or gone from anywhere in the queue.
+    pub(super) fn count_again(&mut self, ceiling: &Ceiling) {
+        let sizes = self.messages.iter();
+        self.bytes = sizes.map(|delivery| delivery.message.payload.len()).sum();
+        self.give_back(ceiling);
+    }
+
+    /// Entries that have gone do not count any more.
+    pub(super) fn give_back(&mut self, ceiling: &Ceiling) {
+        if let Some(gone) = self.counted.checked_sub(self.messages.len()) {
+            ceiling.give(gone * ENTRY);
+            self.counted -= gone;
+        }
+    }
+
+    pub(super) fn clear(&mut self, ceiling: &Ceiling) {
+        self.messages.clear();
+        self.tail = Tail::default();
+        self.count_again(ceiling);
+    }
+
+    pub(super) fn took_nothing_for(&self, time: Duration) -> bool {
+        self.taken_at.is_none_or(|at| at.elapsed() >= time)
+    }
+
+    /// A message has found no room: whether its publisher waits.
+    pub(super) fn is_waited_for(&mut self) -> bool {
+        let full = self.full();
+        if full.since.elapsed() >= PATIENCE {
+            full.out_of_patience = true;
+        }
+        !full.out_of_patience
+    }
+
+    pub(super) fn lose_patience(&mut self) {
+        self.full().out_of_patience = true;
+    }
+
+    fn full(&mut self) -> &mut Full {
+        let len = self.messages.len();
+        self.full.get_or_insert_with(|| {
+            let now = Instant::now();
+            Full {
+                since: now,
+                len,
+                out_of_patience: false,
+                taken: 0,
+                progress_at: now,
+            }
+        })
+    }
+
+    /// The reader has taken so many; whether it has worked off half of what waited when it was
+    /// found full.
+    pub(super) fn taken(&mut self, count: usize) -> bool {
+        let Some(full) = &mut self.full else {
+            return false;
+        };
+        if self.messages.len() <= full.len / 2 {
+            self.full = None;
+            self.worked_off = self.worked_off.saturating_add(1);
+            return true;
+        }
+        full.taken += count;
+        if full.taken >= full.len.div_ceil(2) {
+            full.taken = 0;
+            full.progress_at = Instant::now();
+        }
+        false
+    }
+}

@@ -1,0 +1,131 @@
+//! What of a mailbox is in the store: known by number alone.
+
+use std::{collections::BTreeMap, ops::RangeInclusive};
+
+use mq_proto::Delivery;
+
+/// What a message takes in the store besides topic and payload, about: its key, its place in a page,
+/// and what MQTT adds.
+const ROW: usize = 64;
+
+/// Messages that wait behind those in memory.
+///
+/// A publisher's messages have ascending numbers, so that reading the lowest first keeps its order.
+/// Two publishers may come here in another order than they were numbered in; neither's order is
+/// changed by that.
+#[derive(Debug, Default)]
+pub(super) struct Tail {
+    /// First and last numbers of runs, which do not touch each other: few, since every number that
+    /// is given while there is a tail ends up here.
+    runs: BTreeMap<u64, u64>,
+    bytes: usize,
+    /// The last call of the store that recorded one of them.
+    position: u64,
+}
+
+impl Tail {
+    pub(super) fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn add(&mut self, number: u64, weight: usize, position: u64) {
+        let (mut first, mut last) = (number, number);
+        if let Some((from, to)) = self.runs.range(..number).next_back()
+            && to + 1 == number
+        {
+            first = *from;
+        }
+        if let Some(to) = self.runs.remove(&(number + 1)) {
+            last = to;
+        }
+        self.runs.insert(first, last);
+        self.bytes += weight;
+        self.position = self.position.max(position);
+    }
+
+    /// What an earlier broker left: everything in between is there or was removed.
+    pub(super) fn restore(&mut self, range: RangeInclusive<u64>, bytes: usize) {
+        self.runs.insert(*range.start(), *range.end());
+        self.bytes = bytes;
+    }
+
+    /// The lowest run, and the call of the store that has to be settled before all of it is there.
+    pub(super) fn first(&self) -> Option<(RangeInclusive<u64>, u64)> {
+        let (first, last) = self.runs.first_key_value()?;
+        Some((*first..=*last, self.position))
+    }
+
+    /// Every run.
+    pub(super) fn all(&self) -> Vec<RangeInclusive<u64>> {
+        self.runs
+            .iter()
+            .map(|(first, last)| *first..=*last)
+            .collect()
+    }
+
+    /// A message of that weight is in memory now.
+    pub(super) fn loaded(&mut self, weight: usize) {
+        self.bytes = self.bytes.saturating_sub(weight);
+    }
+
+    /// These numbers are not in the store any more, or in memory. Lower ones stay: they may have come
+    /// after these were read.
+    pub(super) fn remove(&mut self, numbers: RangeInclusive<u64>) {
+        let (from, up_to) = numbers.into_inner();
+        while let Some((&first, &last)) = self.runs.range(..=up_to).next_back()
+            && last >= from
+        {
+            self.runs.remove(&first);
+            if last > up_to {
+                self.runs.insert(up_to + 1, last);
+            }
+            if first < from {
+                self.runs.insert(first, from - 1);
+            }
+        }
+        if self.runs.is_empty() {
+            self.bytes = 0;
+        }
+    }
+}
+
+/// What a message takes in the store, about.
+pub(super) fn weight(delivery: &Delivery) -> usize {
+    let message = &delivery.message;
+    ROW + message.topic.len() + message.payload.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_come_in_another_order_are_read_in_theirs() {
+        let mut tail = Tail::default();
+        for number in [7, 6, 9, 8, 12] {
+            tail.add(number, 100, number);
+        }
+        assert_eq!(tail.first(), Some((6..=9, 12)));
+        assert_eq!(tail.runs.len(), 2);
+        tail.remove(6..=7);
+        assert_eq!(tail.first(), Some((8..=9, 12)));
+        // One that was numbered before and came late.
+        tail.add(5, 100, 13);
+        assert_eq!(tail.first(), Some((5..=5, 13)));
+        tail.remove(8..=9);
+        assert_eq!(tail.first(), Some((5..=5, 13)));
+        tail.add(6, 100, 14);
+        tail.remove(6..=11);
+        assert_eq!(tail.first(), Some((5..=5, 14)));
+        tail.remove(0..=11);
+        assert_eq!(tail.first(), Some((12..=12, 14)));
+        assert_eq!(tail.bytes(), 700);
+        tail.remove(12..=12);
+        assert!(tail.is_empty());
+        assert_eq!(tail.bytes(), 0);
+    }
+}

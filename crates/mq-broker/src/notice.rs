@@ -1,0 +1,209 @@
+//! Lines in the log about what clients were refused, ten a second of each kind.
+//!
+//! Whoever can be refused can be refused often: without a bound, a client that tries fills the disk
+//! with lines. Of what is left out each kind keeps the count, which the kind's next line, or a line of
+//! its own a second later ([`Notices::run`]), brings.
+
+use std::{
+    net::SocketAddr,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use tokio::sync::Notify;
+use tracing::warn;
+
+use crate::{clock, shown::Shown};
+
+/// Lines of one kind within [`WINDOW`].
+const MOST: u32 = 10;
+
+/// Begins with the first line in it.
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// What a line is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// A link that was not taken: too many are there.
+    Connection,
+    /// A CONNECT, or an authentication anew, that was refused.
+    LogIn,
+    /// A PUBLISH, or a will, that was refused.
+    Publish,
+    /// A subscription that was refused.
+    Subscribe,
+    /// A client that was made to leave.
+    Eviction,
+}
+
+impl Kind {
+    const ALL: [Self; 5] = [
+        Self::Connection,
+        Self::LogIn,
+        Self::Publish,
+        Self::Subscribe,
+        Self::Eviction,
+    ];
+
+    /// How a line begins.
+    fn words(self) -> &'static str {
+        match self {
+            Self::Connection => "refused a connection",
+            Self::LogIn => "refused a log-in",
+            Self::Publish => "refused a publish",
+            Self::Subscribe => "refused a subscription",
+            Self::Eviction => "evicted a client",
+        }
+    }
+}
+
+/// Whom a line is about, and what; a line leaves out what is `None`.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct About<'a> {
+    pub(crate) client: Option<&'a str>,
+    pub(crate) user: Option<&'a str>,
+    /// The topic, or the filter.
+    pub(crate) topic: Option<&'a str>,
+    pub(crate) peer: Option<SocketAddr>,
+}
+
+/// The lines of one broker.
+#[derive(Debug, Default)]
+pub(crate) struct Notices {
+    limits: [Mutex<Limit>; Kind::ALL.len()],
+    /// A line was left out.
+    left_out: Notify,
+}
+
+impl Notices {
+    /// Writes a line, unless there were too many of its kind.
+    pub(crate) fn tell(&self, kind: Kind, about: About<'_>, reason: &str, now: Instant) {
+        let Some(left_out) = self.limit(kind).admit(now) else {
+            self.left_out.notify_one();
+            return;
+        };
+        let About {
+            client,
+            user,
+            topic,
+            peer,
+        } = about;
+        warn!(
+            client = client.map(|text| tracing::field::display(Shown(text))),
+            user = user.map(|text| tracing::field::display(Shown(text))),
+            topic = topic.map(|text| tracing::field::display(Shown(text))),
+            peer = peer.map(tracing::field::display),
+            reason,
+            left_out = (left_out > 0).then_some(left_out),
+            "{}",
+            kind.words()
+        );
+    }
+
+    /// Tells, a second later, of what was left out where no line has followed. Runs until it is dropped.
+    pub(crate) async fn run(&self) {
+        loop {
+            self.left_out.notified().await;
+            // The window that it was left out of is over then.
+            tokio::time::sleep(WINDOW).await;
+            self.flush(clock::now());
+        }
+    }
+
+    fn flush(&self, now: Instant) {
+        for kind in Kind::ALL {
+            if let Some(left_out) = self.limit(kind).flush(now) {
+                warn!(left_out, "{}, more often than the log shows", kind.words());
+            }
+        }
+    }
+
+    fn limit(&self, kind: Kind) -> MutexGuard<'_, Limit> {
+        let limit = self.limits[kind as usize].lock();
+        limit.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How many lines of one kind there were lately.
+#[derive(Debug, Default)]
+struct Limit {
+    began: Option<Instant>,
+    lines: u32,
+    left_out: u64,
+}
+
+impl Limit {
+    /// Whether a line may be written, and how many were left out before it.
+    fn admit(&mut self, now: Instant) -> Option<u64> {
+        if self.is_over(now) {
+            self.began = Some(now);
+            self.lines = 0;
+        }
+        if self.lines == MOST {
+            self.left_out += 1;
+            return None;
+        }
+        self.lines += 1;
+        Some(core::mem::take(&mut self.left_out))
+    }
+
+    /// How many were left out, once no line of the same window can tell.
+    fn flush(&mut self, now: Instant) -> Option<u64> {
+        (self.left_out > 0 && self.is_over(now)).then(|| core::mem::take(&mut self.left_out))
+    }
+
+    fn is_over(&self, now: Instant) -> bool {
+        self.began
+            .is_none_or(|began| now.saturating_duration_since(began) >= WINDOW)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ten_lines_a_second_are_written_and_the_next_tells_what_was_left_out() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut limit = Limit::default();
+        for _ in 0..10 {
+            assert_eq!(limit.admit(at(0)), Some(0));
+        }
+        for ms in 0..999 {
+            assert_eq!(limit.admit(at(ms)), None);
+        }
+        assert_eq!(limit.flush(at(999)), None, "the window lasts");
+        assert_eq!(limit.admit(at(1_000)), Some(999));
+        assert_eq!(limit.admit(at(1_000)), Some(0));
+        assert_eq!(limit.flush(at(5_000)), None, "it has been told");
+    }
+
+    #[test]
+    fn what_no_line_follows_is_told_once() {
+        let start = Instant::now();
+        let mut limit = Limit::default();
+        for _ in 0..17 {
+            limit.admit(start);
+        }
+        let later = start + WINDOW;
+        assert_eq!(limit.flush(later), Some(7));
+        assert_eq!(limit.flush(later), None);
+        assert_eq!(limit.admit(later), Some(0));
+    }
+
+    #[test]
+    fn a_steady_stream_gets_ten_lines_a_second_and_none_is_lost() {
+        let start = Instant::now();
+        let mut limit = Limit::default();
+        let (mut lines, mut left_out) = (0, 0);
+        for ms in 0..10_000 {
+            if let Some(before) = limit.admit(start + Duration::from_millis(ms)) {
+                lines += 1;
+                left_out += before;
+            }
+        }
+        left_out += limit.flush(start + Duration::from_secs(20)).unwrap();
+        assert_eq!((lines, lines + left_out), (100, 10_000));
+    }
+}

@@ -1,0 +1,369 @@
+//! Traces of QUIC connections in the form of qlog.
+
+use std::{
+    collections::VecDeque,
+    fs::{self, File},
+    io::{self, BufWriter, Write},
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use quinn::{QlogConfig, QlogStream};
+use serde_json::{Map, Value, json};
+
+use crate::{Error, sync::lock};
+
+/// Where QUIC connections are traced, and which: a file each, `PROCESS-SIDE-NUMBER.sqlog`, as qlog
+/// 0.3 in JSON-SEQ (draft-ietf-quic-qlog-main-schema-02; RFC 7464), which qvis opens.
+///
+/// Quinn's own stream is corrected on the way: round-trip times are in milliseconds, the vantage point
+/// is named, times have a reference and an order, a packet's length stands where qlog has it, all
+/// events are of one group, and a slow-start threshold that was not reached yet is left out. Clones share their limits: give one to all listeners.
+#[derive(Clone, Debug)]
+pub struct Qlog {
+    directory: PathBuf,
+    limits: Option<QlogLimits>,
+    traces: Arc<Mutex<Traces>>,
+}
+
+/// How much a [sample](Qlog::sample) may take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QlogLimits {
+    /// Files that are written at a time, and complete ones that are kept: the oldest is removed.
+    /// Default 50.
+    pub files: usize,
+    /// Bytes of a file; it ends with the last event that fits. Default 4 MiB, some 20,000 packets:
+    /// with 50 files and 50 more complete ones that is 400 MiB at most.
+    pub bytes: u64,
+    /// The time from the beginning of one trace to the next. Default 1 s, so that a crowd of
+    /// clients is not what the sample consists of.
+    pub interval: Duration,
+}
+
+impl Default for QlogLimits {
+    fn default() -> Self {
+        Self {
+            files: 50,
+            bytes: 4 * 1024 * 1024,
+            interval: Duration::from_secs(1),
+        }
+    }
+}
+
+/// What a sample has taken so far.
+#[derive(Debug, Default)]
+struct Traces {
+    last_began: Option<Instant>,
+    open: usize,
+    complete: VecDeque<PathBuf>,
+    has_failed: bool,
+}
+
+impl Qlog {
+    /// Traces every connection into `directory`, which is made if it is not there; a connection whose
+    /// file cannot be made fails. For measurements.
+    #[must_use]
+    pub fn all(directory: impl Into<PathBuf>) -> Self {
+        Self {
+            directory: directory.into(),
+            limits: None,
+            traces: Arc::default(),
+        }
+    }
+
+    /// Traces a sample of the connections within `limits`. Where a file cannot be made, the connection
+    /// goes on without, and the log says so once. For servers.
+    #[must_use]
+    pub fn sample(directory: impl Into<PathBuf>, limits: QlogLimits) -> Self {
+        Self {
+            limits: Some(limits),
+            ..Self::all(directory)
+        }
+    }
+
+    /// Begins a trace, if the connection that begins now is one to be traced; `side` is `client` or
+    /// `server`.
+    pub(crate) fn begin(&self, side: &'static str) -> Result<Option<QlogStream>, Error> {
+        let Some(limits) = self.limits else {
+            return self.open(side, u64::MAX);
+        };
+        let now = Instant::now();
+        {
+            let mut traces = lock(&self.traces);
+            let is_soon = traces
+                .last_began
+                .is_some_and(|last| now.saturating_duration_since(last) < limits.interval);
+            if is_soon || traces.open >= limits.files {
+                return Ok(None);
+            }
+            traces.last_began = Some(now);
+        }
+        match self.open(side, limits.bytes) {
+            Err(error) => {
+                if !std::mem::replace(&mut lock(&self.traces).has_failed, true) {
+                    tracing::warn!(%error, "connections are not traced");
+                }
+                Ok(None)
+            }
+            opened => opened,
+        }
+    }
+
+    fn open(&self, side: &'static str, room: u64) -> Result<Option<QlogStream>, Error> {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let failed = |what, path: &Path| {
+            let path = path.to_owned();
+            move |source| Error::File { what, path, source }
+        };
+        let directory = &self.directory;
+        fs::create_dir_all(directory).map_err(failed("qlog directory", directory))?;
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{}-{side}-{number}.sqlog", std::process::id());
+        let path = directory.join(name);
+        let file = File::create(&path).map_err(failed("qlog", &path))?;
+        lock(&self.traces).open += 1;
+        let mut config = QlogConfig::default();
+        config.writer(Box::new(Corrector {
+            file: BufWriter::new(file),
+            side,
+            record: Vec::new(),
+            group: None,
+            time: 0.0,
+            room,
+            _trace: Trace {
+                qlog: self.clone(),
+                path,
+            },
+        }));
+        config.title(Some(format!("mq {side} {number}")));
+        Ok(config.into_stream())
+    }
+}
+
+/// A file of a [`Qlog`], which counts until it is dropped.
+struct Trace {
+    qlog: Qlog,
+    path: PathBuf,
+}
+
+impl Drop for Trace {
+    fn drop(&mut self) {
+        let mut traces = lock(&self.qlog.traces);
+        traces.open -= 1;
+        let Some(limits) = self.qlog.limits else {
+            return;
+        };
+        traces.complete.push_back(std::mem::take(&mut self.path));
+        if traces.complete.len() > limits.files
+            && let Some(oldest) = traces.complete.pop_front()
+        {
+            // Somebody may have moved it away.
+            let _ = fs::remove_file(oldest);
+        }
+    }
+}
+
+/// Writes what quinn writes, record by record, corrected.
+struct Corrector {
+    file: BufWriter<File>,
+    side: &'static str,
+    /// The record that is not complete yet; one is some hundred bytes long.
+    record: Vec<u8>,
+    /// What quinn calls the connection in the first event. It changes its mind when the server has
+    /// chosen an identifier, and readers see two connections then.
+    group: Option<Value>,
+    /// The last event's time: qvis wants them in order.
+    time: f64,
+    /// Bytes that the file may still grow.
+    room: u64,
+    /// After the file, which is complete when this is dropped.
+    _trace: Trace,
+}
+
+/// RFC 7464.
+const RECORD_SEPARATOR: u8 = 0x1e;
+
+impl Write for Corrector {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut rest = bytes;
+        while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+            self.record.extend_from_slice(&rest[..end]);
+            rest = &rest[end + 1..];
+            self.end_record()?;
+        }
+        self.record.extend_from_slice(rest);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Corrector {
+    fn end_record(&mut self) -> io::Result<()> {
+        let record = std::mem::take(&mut self.record);
+        let json = record.strip_prefix(&[RECORD_SEPARATOR]).unwrap_or(&record);
+        let Ok(Value::Object(mut record)) = serde_json::from_slice(json) else {
+            // Of a newer quinn: better as it is than not at all.
+            return self.put(json);
+        };
+        if let Some(Value::Object(trace)) = record.get_mut("trace") {
+            correct_head(trace, self.side);
+        } else {
+            self.correct_event(&mut record);
+        }
+        self.put(Value::Object(record).to_string().as_bytes())
+    }
+
+    fn put(&mut self, json: &[u8]) -> io::Result<()> {
+        let length = json.len() as u64 + 2;
+        if length > self.room {
+            // Nor a smaller one behind it: there would be a gap.
+            self.room = 0;
+            return Ok(());
+        }
+        self.room -= length;
+        self.file.write_all(&[RECORD_SEPARATOR])?;
+        self.file.write_all(json)?;
+        self.file.write_all(b"\n")
+    }
+
+    fn correct_event(&mut self, event: &mut Map<String, Value>) {
+        if let Some(group) = event.get_mut("group_id") {
+            *group = self.group.get_or_insert_with(|| group.clone()).clone();
+        }
+        if let Some(time) = event.get("time").and_then(Value::as_f64) {
+            self.time = self.time.max(time);
+            event.insert("time".into(), json!(self.time));
+        }
+        let Some(Value::Object(data)) = event.get_mut("data") else {
+            return;
+        };
+        // A packet's whole length is not its header's.
+        let header = data.get_mut("header").and_then(Value::as_object_mut);
+        if let Some(length) = header.and_then(|header| header.remove("length")) {
+            data.insert("raw".into(), json!({ "length": length }));
+        }
+        for name in ["min_rtt", "smoothed_rtt", "latest_rtt", "rtt_variance"] {
+            if let Some(value) = data.get_mut(name)
+                && let Some(seconds) = value.as_f64()
+            {
+                *value = json!(seconds * 1e3);
+            }
+        }
+        if data.get("ssthresh") == Some(&json!(u64::MAX)) {
+            data.remove("ssthresh");
+        }
+    }
+}
+
+/// Whose trace it is, and what its times count from: they are milliseconds, as qlog has them.
+fn correct_head(trace: &mut Map<String, Value>, side: &str) {
+    trace.insert(
+        "vantage_point".into(),
+        json!({ "name": "mq", "type": side }),
+    );
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let reference = since.map_or(0.0, |since| since.as_secs_f64() * 1e3);
+    trace.insert(
+        "common_fields".into(),
+        json!({ "time_format": "relative", "reference_time": reference }),
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(directory: &Path) -> usize {
+        fs::read_dir(directory).unwrap().count()
+    }
+
+    #[test]
+    fn a_sample_is_bounded_in_files_at_a_time_and_in_files_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let limits = QlogLimits {
+            files: 2,
+            interval: Duration::ZERO,
+            ..QlogLimits::default()
+        };
+        let qlog = Qlog::sample(directory.path(), limits);
+        // Clones count together.
+        let begin = || qlog.clone().begin("server").unwrap();
+        for _ in 0..3 {
+            let open = [begin(), begin(), begin()];
+            assert_eq!(open.map(|stream| stream.is_some()), [true, true, false]);
+        }
+        assert_eq!(files(directory.path()), 2);
+    }
+
+    #[test]
+    fn a_sample_begins_no_trace_right_after_another() {
+        let directory = tempfile::tempdir().unwrap();
+        let qlog = Qlog::sample(directory.path(), QlogLimits::default());
+        assert!(qlog.begin("server").unwrap().is_some());
+        assert!(qlog.begin("server").unwrap().is_none());
+    }
+
+    #[test]
+    fn a_sample_that_cannot_be_written_bars_nobody() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let nowhere = file.path().join("folder");
+        let sample = Qlog::sample(&nowhere, QlogLimits::default());
+        assert!(sample.begin("server").unwrap().is_none());
+        assert!(Qlog::all(&nowhere).begin("client").is_err());
+    }
+
+    #[test]
+    fn a_record_is_corrected_however_it_is_written_and_none_is_cut_off() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("trace");
+        let event = r#"{"time":1.5,"name":"recovery:metrics_updated","data":{"latest_rtt":0.0205,
+            "rtt_variance":0.5,"ssthresh":18446744073709551615,"bytes_in_flight":7},"group_id":"G"}"#;
+        let event = event.replace('\n', "");
+        let text = format!("\u{1e}{}\n\u{1e}{event}\n", event.replace('G', "first")).repeat(2);
+        for pieces in [1, 7, text.len()] {
+            let qlog = Qlog::all(directory.path());
+            lock(&qlog.traces).open += 1;
+            let mut corrector = Corrector {
+                file: BufWriter::new(File::create(&path).unwrap()),
+                side: "client",
+                record: Vec::new(),
+                group: None,
+                time: 0.0,
+                room: 350,
+                _trace: Trace {
+                    qlog: qlog.clone(),
+                    path: path.clone(),
+                },
+            };
+            for piece in text.as_bytes().chunks(pieces) {
+                corrector.write_all(piece).unwrap();
+            }
+            drop(corrector);
+            let written = fs::read_to_string(&path).unwrap();
+            assert!(written.len() <= 350);
+            let records: Vec<Value> = written
+                .lines()
+                .map(|line| serde_json::from_str(line.strip_prefix('\u{1e}').unwrap()).unwrap())
+                .collect();
+            assert_eq!(records.len(), 2, "what fits, and no half of another");
+            for record in records {
+                assert_eq!(record["group_id"], "first");
+                assert_eq!(record["time"], 1.5);
+                let data = &record["data"];
+                assert_eq!(
+                    (&data["latest_rtt"], &data["rtt_variance"]),
+                    (&json!(20.5), &json!(500.0))
+                );
+                assert_eq!(data.get("ssthresh"), None);
+                assert_eq!(data["bytes_in_flight"], 7);
+            }
+        }
+    }
+}
