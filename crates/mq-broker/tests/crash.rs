@@ -48,12 +48,12 @@ fn device(broker: &Broker, client_id: &str) -> ClientBuilder {
         .connect_timeout(Duration::from_secs(2))
 }
 
-/// A broker with a store.
+/// A broker with a store, in which most of what waits for a session that is away is kept: memory has
+/// room for few messages.
 fn start(scheme: &str, durability: &str) -> Broker {
-    // Whoever is away has room for all that is published, however fast the machine is.
     let configuration = format!(
         "[store]\npath = \"FOLDER/store\"\ndurability = \"{durability}\"\n\
-         [limits]\nmailbox_messages = 10000000\nmailbox_bytes = 1000000000\n"
+         [limits]\nmailbox_messages = 50\noverflow = \"spill\"\nspill_bytes = 10000000000\n"
     );
     Broker::new(scheme, &configuration)
 }

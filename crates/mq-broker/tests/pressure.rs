@@ -118,17 +118,6 @@ fn megabytes(bytes: usize) -> f64 {
     bytes as f64 / 1e6
 }
 
-/// Resident memory of a process, in bytes: now and at most so far.
-fn resident(pid: u32) -> (usize, usize) {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let field = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name));
-        let kibibytes = line.unwrap().trim().trim_end_matches(" kB");
-        kibibytes.parse::<usize>().unwrap() * 1024
-    };
-    (field("VmRSS:"), field("VmHWM:"))
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_subscriber_that_stops_reading_costs_bounded_memory_and_nobody_else_anything() {
     const CEILING: usize = 64 * MEGABYTE;
@@ -155,7 +144,7 @@ async fn a_subscriber_that_stops_reading_costs_bounded_memory_and_nobody_else_an
             publish(&writer, warm_up, normal, SIZE, began),
             take(&mut messages, warm_up, normal, began)
         );
-        let (empty, _) = resident(broker.pid());
+        let (empty, _) = broker.resident();
 
         let stalled = broker.client("stalled").reconnect(Reconnect::never());
         let stalled = stalled.build().await.unwrap();
@@ -168,7 +157,7 @@ async fn a_subscriber_that_stops_reading_costs_bounded_memory_and_nobody_else_an
             publish(&writer, first, count, SIZE, began),
             take(&mut messages, first, count, began)
         );
-        let (_, most) = resident(broker.pid());
+        let (_, most) = broker.resident();
         println!("{scheme}, {published} MB at one that does not read:");
         let normal = before.print("  before");
         let beside = after.print("  beside");
@@ -422,7 +411,7 @@ async fn meet_a_crowd(
         task.await.unwrap()
     };
     let mut before = measure(&mut Box::pin(sleep(Duration::from_secs(5)))).await;
-    let (empty, _) = resident(broker.pid());
+    let (empty, _) = broker.resident();
     let mut crowd = Crowd::new(broker, processor);
     let (sender, there) = oneshot::channel();
     let mut coming = Box::pin(async {
@@ -441,7 +430,7 @@ async fn meet_a_crowd(
         sleep(Duration::from_secs(2)).await;
     }))
     .await;
-    let (mut left, most) = resident(broker.pid());
+    let (mut left, most) = broker.resident();
     let silent = variable("MQ_SILENT", 1_000);
     assert!(most < empty + silent * MOST_OF_ONE, "{most}");
     let normal = before.print("  before");
@@ -452,7 +441,7 @@ async fn meet_a_crowd(
     // more; then workers tidy up.
     while left > empty + empty / 10 && gone.elapsed() < patience {
         sleep(Duration::from_secs(1)).await;
-        left = resident(broker.pid()).0;
+        left = broker.resident().0;
     }
     println!(
         "  p99 {:.2} times the normal; memory {:.1} MB before, {:.1} MB at most so far, {:.1} MB {} s after",

@@ -441,7 +441,8 @@ async fn early_data_that_comes_too_late_does_no_harm() {
     peer.link.close(SECOND).await;
     while !matches!(events.recv().await, Some(Event::Reconnecting { .. })) {}
     path.set(Mode::Hold);
-    let mut once = client.send(message("1", QoS::AtLeastOnce)).await.unwrap();
+    let early = message("1", QoS::AtLeastOnce).early(true);
+    let mut once = client.send(early).await.unwrap();
     let mut twice = client.send(message("2", QoS::ExactlyOnce)).await.unwrap();
     tokio::time::sleep(450 * MS).await;
     // Its first flight is there, a farewell will not be.

@@ -6,6 +6,7 @@
 
 mod broker;
 mod client;
+mod manual;
 mod multimeter;
 mod proxy;
 mod relay;
@@ -14,6 +15,7 @@ mod sysfs;
 
 pub use broker::TestBroker;
 pub use client::{comes_and_goes, next, refused};
+pub use manual::ManualClient;
 pub use multimeter::{Multimeter, MultimeterModel};
 pub use proxy::{TcpProxy, UdpProxy};
 pub use relay::FaultyRelay;

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     io,
-    net::SocketAddr,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -11,9 +11,9 @@ use std::{
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream, UdpSocket},
-    sync::mpsc,
+    sync::{mpsc, watch},
     task::JoinSet,
-    time::{Instant, sleep_until},
+    time::{Instant, sleep_until, timeout_at},
 };
 
 /// Datagrams or reads that may be under way in one direction.
@@ -28,6 +28,9 @@ type Recorded = Arc<Mutex<Vec<(SocketAddr, Vec<u8>)>>>;
 pub struct UdpProxy {
     address: SocketAddr,
     recorded: Recorded,
+    gate: Gate,
+    /// Where the target sees clients come from.
+    outside: watch::Sender<(IpAddr, Duration)>,
     _tasks: JoinSet<()>,
 }
 
@@ -41,13 +44,34 @@ impl UdpProxy {
         let address = front.local_addr()?;
         let recorded = Recorded::default();
         let record = Arc::clone(&recorded);
+        let gate = Gate::default();
+        let passage = gate.passage();
+        let (outside, mut mapping) =
+            watch::channel((IpAddr::V4(Ipv4Addr::LOCALHOST), Duration::ZERO));
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
             // Ends with the proxy: the sockets and tasks of all clients are in here.
             let mut clients = HashMap::new();
             let mut inner = JoinSet::new();
             let mut datagram = vec![0; 65_536];
-            while let Ok((length, from)) = front.recv_from(&mut datagram).await {
+            loop {
+                let (length, from) = tokio::select! {
+                    received = front.recv_from(&mut datagram) => match received {
+                        Ok(received) => received,
+                        Err(_) => return,
+                    },
+                    changed = mapping.changed() => {
+                        if changed.is_err() {
+                            return;
+                        }
+                        // What the target sends to the old addresses goes nowhere.
+                        clients.clear();
+                        inner.abort_all();
+                        let until = Instant::now() + mapping.borrow_and_update().1;
+                        while timeout_at(until, front.recv_from(&mut datagram)).await.is_ok() {}
+                        continue;
+                    }
+                };
                 let bytes = datagram[..length].to_vec();
                 record
                     .lock()
@@ -57,7 +81,8 @@ impl UdpProxy {
                 let up: &mpsc::Sender<(Instant, Vec<u8>)> = match known {
                     std::collections::hash_map::Entry::Occupied(ref up) => up.get(),
                     std::collections::hash_map::Entry::Vacant(place) => {
-                        let Ok(back) = UdpSocket::bind("127.0.0.1:0").await else {
+                        let outside = SocketAddr::new(mapping.borrow().0, 0);
+                        let Ok(back) = UdpSocket::bind(outside).await else {
                             continue;
                         };
                         if back.connect(target).await.is_err() {
@@ -65,9 +90,14 @@ impl UdpProxy {
                         }
                         let back = Arc::new(back);
                         let (up, held) = mpsc::channel(UNDER_WAY);
-                        inner.spawn(forward(held, Arc::clone(&back), None));
+                        inner.spawn(forward(
+                            held,
+                            Arc::clone(&back),
+                            None,
+                            Some(passage.clone()),
+                        ));
                         let (down, answers) = mpsc::channel(UNDER_WAY);
-                        inner.spawn(forward(answers, Arc::clone(&front), Some(from)));
+                        inner.spawn(forward(answers, Arc::clone(&front), Some(from), None));
                         inner.spawn(receive(back, down, one_way));
                         place.insert(up)
                     }
@@ -79,14 +109,33 @@ impl UdpProxy {
         Ok(Self {
             address,
             recorded,
+            gate,
+            outside,
             _tasks: tasks,
         })
+    }
+
+    /// Forgets its clients, as a NAT that is restarted does, and forwards nothing during `outage`. Each
+    /// client then has another port at `outside`, an address of loopback, from the next datagram on
+    /// that it sends. Until then it hears nothing.
+    pub fn rebind(&self, outside: IpAddr, outage: Duration) {
+        self.outside.send_replace((outside, outage));
     }
 
     /// Where clients send to.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Keeps back what clients send from now on, until [`release`](Self::release); it is recorded.
+    pub fn hold(&self) {
+        self.gate.set_held(true);
+    }
+
+    /// Lets go what was kept back, in order.
+    pub fn release(&self) {
+        self.gate.set_held(false);
     }
 
     /// What clients have sent so far, with their addresses, in order.
@@ -118,14 +167,45 @@ async fn forward(
     mut held: mpsc::Receiver<(Instant, Vec<u8>)>,
     socket: Arc<UdpSocket>,
     to: Option<SocketAddr>,
+    mut passage: Option<Passage>,
 ) {
     while let Some((at, bytes)) = held.recv().await {
         sleep_until(at).await;
+        if let Some(passage) = &mut passage {
+            passage.open().await;
+        }
         // A datagram that cannot be sent is a datagram that is lost.
         let _ = match to {
             Some(to) => socket.send_to(&bytes, to).await,
             None => socket.send(&bytes).await,
         };
+    }
+}
+
+/// Holds back one direction of a proxy while it is shut.
+#[derive(Debug, Default)]
+struct Gate(watch::Sender<bool>);
+
+impl Gate {
+    fn set_held(&self, held: bool) {
+        self.0.send_replace(held);
+    }
+
+    fn passage(&self) -> Passage {
+        Passage(self.0.subscribe())
+    }
+}
+
+/// What passes a [`Gate`].
+#[derive(Clone, Debug)]
+struct Passage(watch::Receiver<bool>);
+
+impl Passage {
+    /// Waits until the gate is open; for ever once the proxy has gone.
+    async fn open(&mut self) {
+        if self.0.wait_for(|held| !held).await.is_err() {
+            std::future::pending::<()>().await;
+        }
     }
 }
 
@@ -136,6 +216,8 @@ async fn forward(
 #[derive(Debug)]
 pub struct TcpProxy {
     address: SocketAddr,
+    recorded: Arc<Mutex<Vec<Vec<u8>>>>,
+    gate: Gate,
     _tasks: JoinSet<()>,
 }
 
@@ -147,10 +229,24 @@ impl TcpProxy {
     pub async fn start(target: SocketAddr, one_way: Duration) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
+        let recorded = Arc::<Mutex<Vec<Vec<u8>>>>::default();
+        let record = Arc::clone(&recorded);
+        let gate = Gate::default();
+        let passage = gate.passage();
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((client, _)) = listener.accept().await {
+                let (record, passage) = (Arc::clone(&record), passage.clone());
+                let number = {
+                    let mut record = record.lock().unwrap_or_else(PoisonError::into_inner);
+                    record.push(Vec::new());
+                    record.len() - 1
+                };
+                let keep = move |bytes: &[u8]| {
+                    let mut record = record.lock().unwrap_or_else(PoisonError::into_inner);
+                    record[number].extend_from_slice(bytes);
+                };
                 connections.spawn(async move {
                     let Ok(server) = TcpStream::connect(target).await else {
                         return;
@@ -159,14 +255,16 @@ impl TcpProxy {
                     let (client_read, client_write) = client.into_split();
                     let (server_read, server_write) = server.into_split();
                     tokio::join!(
-                        pipe(client_read, server_write, one_way),
-                        pipe(server_read, client_write, one_way)
+                        pipe(client_read, server_write, one_way, Some(passage), keep),
+                        pipe(server_read, client_write, one_way, None, |_| {})
                     );
                 });
             }
         });
         Ok(Self {
             address,
+            recorded,
+            gate,
             _tasks: tasks,
         })
     }
@@ -176,17 +274,39 @@ impl TcpProxy {
     pub fn address(&self) -> SocketAddr {
         self.address
     }
+
+    /// What clients have sent so far, a connection each, in the order in which they came.
+    #[must_use]
+    pub fn recorded(&self) -> Vec<Vec<u8>> {
+        self.recorded
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Keeps back what clients send from now on, until [`release`](Self::release); it is recorded.
+    pub fn hold(&self) {
+        self.gate.set_held(true);
+    }
+
+    /// Lets go what was kept back, in order.
+    pub fn release(&self) {
+        self.gate.set_held(false);
+    }
 }
 
 async fn pipe(
     mut from: tokio::net::tcp::OwnedReadHalf,
     mut to: tokio::net::tcp::OwnedWriteHalf,
     delay: Duration,
+    mut passage: Option<Passage>,
+    keep: impl Fn(&[u8]),
 ) {
     let (sender, mut held) = mpsc::channel::<(Instant, Vec<u8>)>(UNDER_WAY);
     let read = async move {
         let mut buffer = vec![0; 65_536];
         while let Ok(length @ 1..) = from.read(&mut buffer).await {
+            keep(&buffer[..length]);
             let held = (Instant::now() + delay, buffer[..length].to_vec());
             if sender.send(held).await.is_err() {
                 return;
@@ -196,6 +316,9 @@ async fn pipe(
     let write = async move {
         while let Some((at, bytes)) = held.recv().await {
             sleep_until(at).await;
+            if let Some(passage) = &mut passage {
+                passage.open().await;
+            }
             if to.write_all(&bytes).await.is_err() {
                 return;
             }

@@ -10,10 +10,10 @@ use std::{
 };
 
 use mq_broker::{
-    Settings,
+    MemoryStore, Settings,
     auth::{
         AccessFiles, Authenticator, BoxFuture, CertificateUser, FileAccess, LogIn, Principal,
-        Refusal,
+        Refusal, TakeOver,
     },
 };
 use mq_client::{
@@ -36,7 +36,9 @@ over_each_transport!(
     names_are_no_way_to_the_topics_of_others,
     a_certificate_is_a_user,
     too_many_failures_shut_an_address_out,
-    a_session_is_not_handed_to_another_user,
+    a_session_is_its_users_own_over_restarts,
+    where_any_user_may_take_over_another_ones_session_ends,
+    clients_without_a_user_share_their_sessions,
     what_waits_is_not_delivered_once_it_is_forbidden,
     rules_change_under_connections,
     what_is_known_of_the_last_topic_does_not_outlive_the_rules,
@@ -77,11 +79,7 @@ impl Guarded {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("passwords"), PASSWORDS).unwrap();
         std::fs::write(folder.path().join("acl"), rules).unwrap();
-        let files = AccessFiles {
-            password_file: Some(folder.path().join("passwords")),
-            acl_file: Some(folder.path().join("acl")),
-            ..AccessFiles::default()
-        };
+        let files = Self::files(&folder);
         let broker = TestBroker::start_with(|settings| {
             settings.access_files = Some(files);
             settings.failures_per_minute = None;
@@ -90,6 +88,29 @@ impl Guarded {
         Self {
             broker: broker.await,
             folder,
+        }
+    }
+
+    /// With the same files, and what `change` changes anew.
+    async fn restart_with(self, change: impl Fn(&mut Settings)) -> Self {
+        let Self { broker, folder } = self;
+        let files = Self::files(&folder);
+        let broker = broker.restart_with(|settings| {
+            settings.access_files = Some(files.clone());
+            settings.failures_per_minute = None;
+            change(settings);
+        });
+        Self {
+            broker: broker.await,
+            folder,
+        }
+    }
+
+    fn files(folder: &tempfile::TempDir) -> AccessFiles {
+        AccessFiles {
+            password_file: Some(folder.path().join("passwords")),
+            acl_file: Some(folder.path().join("acl")),
+            ..AccessFiles::default()
         }
     }
 
@@ -423,27 +444,105 @@ async fn too_many_failures_shut_an_address_out(scheme: Scheme) {
     }
 }
 
-async fn a_session_is_not_handed_to_another_user(scheme: Scheme) {
-    let guarded = Guarded::start("user ann\ntopic #\nuser bob\ntopic #\n").await;
-    let kept = |user| {
-        let client = guarded.user(scheme, user).client_id("same").unwrap();
-        client
-            .clean_start(false)
-            .session_expiry(Duration::from_mins(5))
-    };
-    let is_present = |client: &Client| client.last_connected().unwrap().session_present;
-    let ann = kept("ann").build().await.unwrap();
+/// Both users may do everything.
+const BOTH: &str = "user ann\ntopic #\nuser bob\ntopic #\n";
+
+fn is_present(client: &Client) -> bool {
+    client.last_connected().unwrap().session_present
+}
+
+/// One whose session outlives it.
+fn kept(client: ClientBuilder) -> ClientBuilder {
+    client
+        .clean_start(false)
+        .session_expiry(Duration::from_mins(5))
+}
+
+async fn a_session_is_its_users_own_over_restarts(scheme: Scheme) {
+    let store = Arc::new(MemoryStore::new());
+    let with_store = |settings: &mut Settings| settings.store = Some(store.clone() as Arc<_>);
+    let mut guarded = Guarded::start_with(BOTH, with_store).await;
+    for restarted in [false, true] {
+        let same = |user| guarded.user(scheme, user).client_id("same").unwrap();
+        if !restarted {
+            let ann = kept(same("ann")).build().await.unwrap();
+            let _kept = ann.subscribe("t", QoS::AtLeastOnce).await.unwrap();
+            ann.disconnect().await.unwrap();
+        }
+        let publisher = guarded.client(scheme, "bob").await;
+        let text = format!("{restarted}");
+        publisher
+            .publish("t", text, QoS::AtLeastOnce)
+            .await
+            .unwrap();
+        for version in VERSIONS {
+            for clean in [true, false] {
+                let bob = same("bob").version(version).clean_start(clean);
+                let reason = refused(bob).await;
+                assert_eq!(reason, ReasonCode::ClientIdentifierNotValid, "{version}");
+            }
+        }
+        // Nothing of it has gone, and nobody ends a connection that is there either.
+        let mut builder = kept(same("ann"));
+        let mut messages = builder.subscribe_early("t", QoS::AtLeastOnce).unwrap();
+        let ann = builder.build().await.unwrap();
+        assert!(is_present(&ann));
+        assert_eq!(next(&mut messages).await.payload, restarted.to_string());
+        refused(same("bob")).await;
+        ann.publish("t", "still", QoS::AtLeastOnce).await.unwrap();
+        assert_eq!(next(&mut messages).await.payload, "still");
+        ann.disconnect().await.unwrap();
+        comes_and_goes(kept(same("ann"))).await;
+        drop(publisher);
+        guarded = guarded.restart_with(with_store).await;
+    }
+}
+
+async fn where_any_user_may_take_over_another_ones_session_ends(scheme: Scheme) {
+    let any_user = |settings: &mut Settings| settings.take_over = TakeOver::AnyUser;
+    let guarded = Guarded::start_with(BOTH, any_user).await;
+    let same = |user| kept(guarded.user(scheme, user).client_id("same").unwrap());
+    let ann = same("ann").build().await.unwrap();
     assert!(!is_present(&ann));
     ann.subscribe("t", QoS::AtLeastOnce).await.unwrap();
     ann.disconnect().await.unwrap();
-    let ann = kept("ann").build().await.unwrap();
+    let ann = same("ann").build().await.unwrap();
     assert!(is_present(&ann));
-    ann.disconnect().await.unwrap();
-    let bob = kept("bob").build().await.unwrap();
+    let bob = same("bob").build().await.unwrap();
     assert!(!is_present(&bob));
     bob.disconnect().await.unwrap();
-    let ann = kept("ann").build().await.unwrap();
+    let ann = same("ann").build().await.unwrap();
     assert!(!is_present(&ann));
+}
+
+async fn clients_without_a_user_share_their_sessions(scheme: Scheme) {
+    let store = Arc::new(MemoryStore::new());
+    let with_store = |settings: &mut Settings| {
+        settings.store = Some(store.clone() as Arc<_>);
+        settings.access_files.as_mut().unwrap().allow_anonymous = true;
+    };
+    let mut guarded = Guarded::start_with(BOTH, with_store).await;
+    comes_and_goes(kept(guarded.nobody(scheme, "same"))).await;
+    for _ in 0..2 {
+        let nobody = kept(guarded.nobody(scheme, "same")).build().await.unwrap();
+        assert!(is_present(&nobody));
+        let ann = guarded.user(scheme, "ann").client_id("same").unwrap();
+        let reason = refused(kept(ann)).await;
+        assert_eq!(reason, ReasonCode::ClientIdentifierNotValid);
+        nobody.disconnect().await.unwrap();
+        guarded = guarded.restart_with(with_store).await;
+    }
+    // Without users everybody is nobody.
+    let open = guarded
+        .broker
+        .restart_with(|settings| with_store_alone(settings, &store));
+    let open = open.await;
+    let client = kept(open.client(scheme, "same")).build().await.unwrap();
+    assert!(is_present(&client));
+}
+
+fn with_store_alone(settings: &mut Settings, store: &Arc<MemoryStore>) {
+    settings.store = Some(store.clone() as Arc<_>);
 }
 
 async fn what_waits_is_not_delivered_once_it_is_forbidden(scheme: Scheme) {

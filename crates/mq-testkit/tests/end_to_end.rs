@@ -5,6 +5,7 @@
 use std::{collections::HashSet, time::Duration};
 
 use bytes::Bytes;
+use mq_broker::Overflow;
 use mq_client::{
     Client, Outgoing, QoS, ReasonCode, Reconnect, RetainHandling, SubscribeOptions, Subscription,
     SubscriptionOptions, TopicFilter, TopicName, Version, Will, WillProperties,
@@ -22,7 +23,7 @@ over_each_transport!(
     a_shared_subscription_shares,
     no_local_and_retain_handling_are_kept,
     overlapping_subscriptions_deliver_once,
-    a_slow_subscriber_of_qos_1_loses_nothing,
+    where_publishers_wait_a_slow_subscriber_of_qos_1_loses_nothing,
     expired_messages_are_not_delivered,
     a_publisher_that_leaves_while_it_waits_blocks_nobody,
 );
@@ -329,9 +330,13 @@ async fn overlapping_subscriptions_deliver_once(scheme: Scheme) {
     broker.shutdown().await;
 }
 
-async fn a_slow_subscriber_of_qos_1_loses_nothing(scheme: Scheme) {
+async fn where_publishers_wait_a_slow_subscriber_of_qos_1_loses_nothing(scheme: Scheme) {
     const COUNT: u32 = 3000;
-    let broker = TestBroker::start_with(|settings| settings.quotas.mailbox.messages = 50).await;
+    let broker = TestBroker::start_with(|settings| {
+        settings.quotas.mailbox.messages = 50;
+        settings.quotas.overflow = Some(Overflow::Wait);
+    })
+    .await;
     let reader = connect(&broker, scheme, "reader").await;
     let options = SubscribeOptions::new(filter("t"), QoS::AtLeastOnce).capacity(10);
     let mut messages = reader.subscribe_with(options).await.unwrap();

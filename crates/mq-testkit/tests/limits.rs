@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use mq_broker::MailboxLimits;
+use mq_broker::{MailboxLimits, Overflow};
 use mq_client::{
     Client, Error, Outgoing, QoS, ReasonCode, Reconnect, Subscription, TopicFilter, TopicName,
     Version,
@@ -16,7 +16,7 @@ use tokio::{
 };
 
 over_each_transport!(
-    a_reader_that_stops_is_made_to_leave_and_holds_up_nobody,
+    where_publishers_wait_a_reader_that_stops_is_made_to_leave,
     memory_stays_below_its_ceiling_while_others_get_everything,
     at_the_ceiling_a_message_that_only_absent_sessions_want_is_refused,
     subscriptions_sessions_and_retained_messages_beyond_their_quota_are_refused,
@@ -42,10 +42,11 @@ fn message(qos: QoS) -> Outgoing {
     Outgoing::new(TopicName::new("t").unwrap(), vec![7; 10_000]).qos(qos)
 }
 
-async fn a_reader_that_stops_is_made_to_leave_and_holds_up_nobody(scheme: Scheme) {
+async fn where_publishers_wait_a_reader_that_stops_is_made_to_leave(scheme: Scheme) {
     const COUNT: usize = 1_000;
     let broker = TestBroker::start_with(|settings| {
         settings.quotas.mailbox.messages = 20;
+        settings.quotas.overflow = Some(Overflow::Wait);
         settings.reader_timeout = Some(Duration::from_millis(200));
     })
     .await;

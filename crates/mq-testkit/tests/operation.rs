@@ -6,8 +6,8 @@
 use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use mq_broker::{DiskStore, Durability};
-use mq_client::{Outgoing, QoS};
-use mq_testkit::{SCHEMES, TestBroker};
+use mq_client::{Outgoing, QoS, ReasonCode, Reconnect};
+use mq_testkit::{SCHEMES, SlowStore, TestBroker, refused};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     net::{TcpStream, UnixStream},
@@ -99,11 +99,78 @@ async fn only_what_is_asked_for_rightly_is_answered() {
     assert_eq!(get(at, "/").await.0, 404);
     let stream = TcpStream::connect(at).await.unwrap();
     assert_eq!(ask(stream, "POST /backup", "/tmp/x").await.0, 405);
-    // One that says nothing holds up nobody.
-    let _silent = TcpStream::connect(at).await.unwrap();
-    assert_eq!(get(at, "/healthz").await.0, 200);
     broker.shutdown().await;
     assert!(TcpStream::connect(at).await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_say_nothing_hold_up_no_operator() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let store = DiskStore::open(&file("store"), Durability::Always).unwrap();
+    let socket = file("admin.sock");
+    let broker = TestBroker::start_with(|settings| {
+        settings.admin.http = Some("127.0.0.1:0".parse().unwrap());
+        settings.admin.socket = Some(socket.clone());
+        settings.store = Some(Arc::new(store));
+    })
+    .await;
+    let at = broker.broker().admin_address().unwrap();
+    let mut silent = Vec::new();
+    for number in 0..100 {
+        let mut stream = TcpStream::connect(at).await.unwrap();
+        if number % 2 == 0 {
+            stream.write_all(b"GET /metrics HTT").await.unwrap();
+        }
+        silent.push(stream);
+    }
+    let within = async |asked: &mut (dyn Future<Output = u16> + Unpin)| {
+        let answered = tokio::time::timeout(Duration::from_secs(5), asked).await;
+        answered.expect("the silent ones should not be waited for")
+    };
+    for page in ["/healthz", "/readyz", "/metrics"] {
+        let status = within(&mut Box::pin(async { get(at, page).await.0 })).await;
+        assert_eq!(status, 200, "{page}");
+    }
+    let copy = file("copy");
+    let back_up = async {
+        let stream = UnixStream::connect(&socket).await.unwrap();
+        ask(stream, "POST /backup", copy.to_str().unwrap()).await.0
+    };
+    assert_eq!(within(&mut Box::pin(back_up)).await, 200);
+    // They are closed by and by, without more connections coming.
+    for mut stream in silent {
+        let mut answer = Vec::new();
+        let ended = stream.read_to_end(&mut answer);
+        let ended = tokio::time::timeout(Duration::from_secs(40), ended).await;
+        // A reset is an end as well.
+        let _ = ended.expect("its time is over").is_ok();
+    }
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_whose_store_has_failed_is_neither_ready_nor_healthy() {
+    let broker = TestBroker::start_with(|settings| {
+        settings.admin.http = Some("127.0.0.1:0".parse().unwrap());
+        settings.store = Some(Arc::new(SlowStore::default().failing_at(1)));
+    })
+    .await;
+    let at = broker.broker().admin_address().unwrap();
+    assert_eq!(get(at, "/healthz").await.0, 200);
+    let kept = broker
+        .client(SCHEMES[0], "c")
+        .session_expiry(Duration::from_mins(1))
+        .reconnect(Reconnect::never());
+    assert_eq!(refused(kept).await, ReasonCode::ServerUnavailable);
+    let failed = broker.broker().store_failed();
+    tokio::time::timeout(Duration::from_secs(20), failed)
+        .await
+        .unwrap();
+    let said = (503, "the store has failed\n".to_owned());
+    assert_eq!(get(at, "/healthz").await, said);
+    assert_eq!(get(at, "/readyz").await, said);
+    broker.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

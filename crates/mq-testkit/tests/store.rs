@@ -9,8 +9,11 @@ use mq_broker::{
     Broker, MemoryStore, Settings, Store,
     store::{Change, Position, Snapshot, StoreError},
 };
-use mq_client::{Client, ClientBuilder, Outgoing, QoS, Reconnect, Subscription};
-use mq_testkit::SlowStore;
+use mq_client::{
+    Client, ClientBuilder, CloseReason, Error, Outgoing, QoS, ReasonCode, Reconnect, Subscription,
+    Version,
+};
+use mq_testkit::{SlowStore, refused};
 use tokio::{
     sync::watch,
     time::{sleep, timeout},
@@ -137,16 +140,28 @@ async fn acknowledgements_wait_for_the_store() {
 async fn a_store_that_has_failed_ends_the_connections_that_need_it() {
     let store = Arc::new(FailedStore);
     let broker = start("failed", &store).await;
-    let refused = kept("failed", "c")
-        .reconnect(Reconnect::never())
-        .build()
-        .await;
-    assert!(refused.is_err(), "{refused:?}");
-    // Who asks for nothing to be kept is served.
+    timeout(HOUR, broker.store_failed()).await.unwrap();
+    for version in [Version::V3_1_1, Version::V5] {
+        let kept = kept("failed", "c").reconnect(Reconnect::never());
+        let reason = refused(kept.version(version)).await;
+        assert_eq!(reason, ReasonCode::ServerUnavailable, "{version}");
+    }
+    // A client that asks for nothing to be kept is served, until something has to be.
     let client = Client::builder(&url("failed"))
         .unwrap()
-        .session_expiry(Duration::ZERO);
-    client.build().await.unwrap();
+        .session_expiry(Duration::ZERO)
+        .reconnect(Reconnect::never());
+    let client = client.build().await.unwrap();
+    let mut messages = client.subscribe("t", QoS::AtMostOnce).await.unwrap();
+    client.publish("t", "1", QoS::AtLeastOnce).await.unwrap();
+    assert_eq!(next(&mut messages).await, "1");
+    let retained = message("t", "2", QoS::AtLeastOnce).retain(true);
+    client.send(retained).await.unwrap();
+    let end = timeout(HOUR, client.closed()).await.unwrap();
+    let Error::Ended(CloseReason::ByPeer(disconnect)) = end else {
+        panic!("{end:?}");
+    };
+    assert_eq!(disconnect.reason, ReasonCode::ImplementationSpecificError);
     broker.shutdown().await;
 }
 

@@ -26,7 +26,9 @@ async fn publish(url: &str, connector: &Connector, payload: &'static str) -> Cli
         .connector(connector.clone())
         .start()
         .unwrap();
-    let message = Outgoing::new(TopicName::new("t").unwrap(), payload).qos(QoS::AtLeastOnce);
+    let message = Outgoing::new(TopicName::new("t").unwrap(), payload)
+        .qos(QoS::AtLeastOnce)
+        .early(true);
     let mut receipt = client.send(message).await.unwrap();
     timeout(SOON, receipt.acknowledged())
         .await
@@ -117,7 +119,7 @@ async fn a_broker_that_cannot_start_leaves_the_tickets_where_they_are() {
 /// file only if nobody has. What nothing protects from is somebody who can write the broker's
 /// files: the last part, which shows as well that the replay is a real one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn early_data_cannot_be_replayed_across_restarts() {
+async fn a_first_flight_that_was_taken_cannot_be_replayed_across_restarts() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tickets");
     let broker = TestBroker::start_with(keeping(&file)).await;

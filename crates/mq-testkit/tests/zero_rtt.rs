@@ -59,7 +59,9 @@ async fn get_tickets(url: &str, connector: &Connector) {
 }
 
 fn message(payload: &'static str) -> Outgoing {
-    Outgoing::new(TopicName::new("t").unwrap(), payload).qos(QoS::AtLeastOnce)
+    Outgoing::new(TopicName::new("t").unwrap(), payload)
+        .qos(QoS::AtLeastOnce)
+        .early(true)
 }
 
 /// Dials, publishes at once, and returns the client and the time from the dial until the

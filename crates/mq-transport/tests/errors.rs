@@ -8,8 +8,8 @@ use std::{fs, io::Write as _, time::Duration};
 use common::{any_address, connect_options, listen, listen_options};
 use mq_transport::{
     Address, ClientIdentity, CongestionControl, ConnectOptions, Connector, CryptoOptions, Error,
-    KeyExchangeGroup, ListenOptions, Listener, QuicOptions, Scheme, ServerIdentity, TlsVersion,
-    Trust,
+    KeyExchangeGroup, ListenOptions, Listener, Qlog, QuicOptions, Scheme, ServerIdentity,
+    TlsVersion, Trust,
 };
 
 fn assert_one_line(error: &Error, expected: &str) {
@@ -252,7 +252,7 @@ async fn a_qlog_file_is_written_for_each_connection() {
     let directory = tempfile::tempdir().unwrap();
     let traces = directory.path().join("new/traces");
     let quic = QuicOptions {
-        qlog_directory: Some(traces.clone()),
+        qlog: Some(Qlog::all(&traces)),
         segmentation_offload: false,
         ..QuicOptions::default()
     };
@@ -270,4 +270,72 @@ async fn a_qlog_file_is_written_for_each_connection() {
     common::connect(&connector.unwrap(), &mut listener).await;
     let files: Vec<_> = fs::read_dir(traces).unwrap().collect();
     assert_eq!(files.len(), 2);
+}
+
+over!(a_ca_certificate_as_a_servers_is_named_with_its_cure: tls, quic, wss);
+async fn a_ca_certificate_as_a_servers_is_named_with_its_cure(scheme: Scheme) {
+    // As `openssl req -x509` makes it.
+    let mut params =
+        rcgen::CertificateParams::new(["localhost".into(), "127.0.0.1".into()]).unwrap();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let key = rcgen::KeyPair::generate().unwrap();
+    let certificate = params.self_signed(&key).unwrap();
+    let mut trusted = tempfile::NamedTempFile::new().unwrap();
+    write!(trusted, "{}", certificate.pem()).unwrap();
+    let identity = ServerIdentity::from_der(
+        vec![certificate.der().clone()],
+        rustls_pki_types::PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
+    );
+    let options = ListenOptions {
+        identity: Some(identity),
+        ..listen_options()
+    };
+    let mut listener = Listener::bind(&any_address(scheme), &options)
+        .await
+        .unwrap();
+    let address = listener.local_address();
+    let serving = tokio::spawn(async move {
+        while let Ok(incoming) = listener.accept().await {
+            let _ = incoming.handshake().await;
+        }
+    });
+    let connector = Connector::new(ConnectOptions {
+        trust: Trust::CaFile(trusted.path().to_owned()),
+        ..connect_options()
+    });
+    let error = connector.unwrap().connect(&address).await.unwrap_err();
+    serving.abort();
+    assert_one_line(
+        &error,
+        "the peer's certificate is not accepted: it says that it is a CA's, as `openssl req -x509` \
+         makes it by default; make it with `-addext basicConstraints=critical,CA:FALSE`",
+    );
+}
+
+/// RFC 9000 §6: the server says which versions there are.
+#[tokio::test]
+async fn version_negotiation_offers_no_drafts() {
+    let listener = listen(Scheme::Quic).await;
+    let address = listener.local_address();
+    let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let target = format!("{}:{}", address.host, address.port);
+    // A long header of a version that nobody has, with connection identifiers of 8 bytes.
+    let mut datagram = vec![0xc0, 0x1a, 0x2a, 0x3a, 0x4a, 8];
+    datagram.extend([1; 8]);
+    datagram.push(8);
+    datagram.extend([2; 8]);
+    datagram.resize(1200, 0);
+    socket.send_to(&datagram, &target).await.unwrap();
+    let mut answer = [0; 1500];
+    let length = tokio::time::timeout(Duration::from_secs(10), socket.recv(&mut answer));
+    let length = length.await.unwrap().unwrap();
+    let answer = &answer[..length];
+    assert_eq!(answer[1..5], [0; 4], "not a Version Negotiation packet");
+    let versions = answer[23..].chunks(4);
+    let versions: Vec<_> = versions
+        .map(|version| u32::from_be_bytes(version.try_into().unwrap()))
+        // Reserved versions exercise the peer's code (RFC 9000 §15).
+        .filter(|version| version & 0x0f0f_0f0f != 0x0a0a_0a0a)
+        .collect();
+    assert_eq!(versions, [1]);
 }

@@ -6,8 +6,8 @@ mod common;
 use std::{collections::BTreeSet, time::Duration};
 
 use common::{
-    SOON, Way, any_address, connect, connect_at, connect_options, listen, listen_options, outbox,
-    pair, receive, send,
+    SOON, Way, accept, any_address, connect, connect_at, connect_options, listen, listen_options,
+    outbox, pair, receive, send,
 };
 use mq_proto::{LaneId, Outbox};
 use mq_transport::{Connector, Error, HandshakeKind, Link, Listener, Progress, Scheme};
@@ -85,6 +85,30 @@ async fn a_link_that_does_not_want_to_read_leaves_bytes_alone(scheme: Scheme) {
     assert!(quiet.await.is_err());
     assert!(server.received(LaneId::CONTROL).is_empty());
     assert_eq!(receive(&mut server, 3).await, b"abc");
+}
+
+over!(bytes_that_were_counted_are_told_of_all_the_same: tcp, tls, quic, ws, wss, mem);
+async fn bytes_that_were_counted_are_told_of_all_the_same(scheme: Scheme) {
+    let mut listener = listen(scheme).await;
+    let connector = Connector::new(connect_options()).unwrap();
+    let address = listener.local_address();
+    let client = async {
+        let mut client = connector.connect(&address).await.unwrap();
+        // Over TLS they come with the end of the handshake.
+        send(&mut client, b"abc").await;
+        client
+    };
+    let (mut client, mut server) = tokio::join!(client, accept(&mut listener));
+    assert!(server.received_len(LaneId::CONTROL) <= 3);
+    let mut empty = Outbox::new();
+    let told = tokio::time::timeout(SOON, server.progress(&mut empty, true));
+    let told = told.await.expect("there are bytes").unwrap();
+    assert_eq!(told, Progress::Received(LaneId::CONTROL));
+    assert!(server.received_len(LaneId::CONTROL) > 0);
+    assert_eq!(receive(&mut server, 3).await, b"abc");
+    assert_eq!(server.received_len(LaneId::CONTROL), 0);
+    send(&mut client, b"d").await;
+    assert_eq!(receive(&mut server, 1).await, b"d");
 }
 
 over!(nothing_is_lost_when_progress_is_dropped: tcp, tls, quic, ws, wss, mem);

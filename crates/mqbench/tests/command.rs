@@ -411,9 +411,9 @@ fn a_key_log_that_cannot_be_written_is_a_mistake() {
 }
 
 #[test]
-fn a_listener_without_an_address_is_told_about_the_option() {
-    let text = mistake(&["broker"]);
-    assert!(text.contains("--listen"), "{text}");
+fn a_broker_that_would_let_other_machines_in_is_told_about_the_option() {
+    let text = mistake(&["broker", "--listen", "tcp://192.0.2.1:1883"]);
+    assert!(text.contains("--allow-anonymous"), "{text}");
 }
 
 /// Of `mqbench net`, what needs no privilege; the rest is in `kernel.rs`.

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use mq_broker::{
     DiskStore, Durability, Store,
     store::{
-        Change, Position, SessionChange, Snapshot, StoreError, StoredMessage, decode_message,
+        Change, Position, SessionChange, Snapshot, StoreError, StoredMessage, User, decode_message,
         encode_message,
     },
 };
@@ -205,6 +205,10 @@ fn change(input: &mut Input<'_>, number: &mut u64) -> Change {
         },
         4..7 => SessionChange::Attached {
             expiry: input.pick(&[None, Some(Duration::from_secs(9))]),
+            user: match back {
+                0..4 => User::Anonymous,
+                _ => User::Named(ByteStr::new("ann").expect("short")),
+            },
         },
         7 => SessionChange::Subscribed {
             filter,
@@ -264,6 +268,7 @@ fn message(input: &mut Input<'_>, topic: TopicName) -> StoredMessage {
             .into_iter()
             .collect(),
         expires_at: later(input),
+        shared: input.chance(),
     }
 }
 

@@ -15,15 +15,46 @@ use mq_client::{Client, ClientBuilder, ConnectOptions, Trust};
 pub(crate) struct Broker {
     folder: tempfile::TempDir,
     pub(crate) url: String,
+    arguments: Vec<String>,
     child: Option<Child>,
+    /// What it logs: errors, to this test's standard error, unless its own `log` file has it all.
+    logs: bool,
 }
 
 impl Broker {
     /// Starts one that listens with `scheme`; `FOLDER` in its configuration is its own.
     pub(crate) fn new(scheme: &str, configuration: &str) -> Self {
+        Self::start_new(scheme, configuration, &[], &[], false)
+    }
+
+    /// The same with these files of its own, and with its log in its file `log`.
+    pub(crate) fn with_log(scheme: &str, configuration: &str, files: &[(&str, &str)]) -> Self {
+        Self::start_new(scheme, configuration, files, &[], true)
+    }
+
+    /// The same as [`new`](Self::new) with more arguments, in which `FOLDER` is its own as well.
+    pub(crate) fn with_arguments(scheme: &str, configuration: &str, arguments: &[&str]) -> Self {
+        Self::start_new(scheme, configuration, &[], arguments, false)
+    }
+
+    fn start_new(
+        scheme: &str,
+        configuration: &str,
+        files: &[(&str, &str)],
+        arguments: &[&str],
+        logs: bool,
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
+        let own = folder.path().to_str().unwrap();
+        let arguments = arguments
+            .iter()
+            .map(|argument| argument.replace("FOLDER", own));
+        let arguments = arguments.collect();
         let configuration = configuration.replace("FOLDER", folder.path().to_str().unwrap());
         std::fs::write(folder.path().join("broker.toml"), configuration).unwrap();
+        for (name, text) in files {
+            std::fs::write(folder.path().join(name), text).unwrap();
+        }
         let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
         std::fs::write(folder.path().join("cert.pem"), made.cert.pem()).unwrap();
         let key = made.signing_key.serialize_pem();
@@ -32,7 +63,9 @@ impl Broker {
         let mut broker = Self {
             folder,
             url,
+            arguments,
             child: None,
+            logs,
         };
         broker.start();
         let output = broker.child.as_mut().unwrap().stdout.take().unwrap();
@@ -46,9 +79,27 @@ impl Broker {
         self.folder.path().join(name)
     }
 
+    /// Its resident memory, in bytes: now, and at most so far.
+    pub(crate) fn resident(&self) -> (usize, usize) {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            let kibibytes = line.unwrap().trim().trim_end_matches(" kB");
+            kibibytes.parse::<usize>().unwrap() * 1024
+        };
+        (field("VmRSS:"), field("VmHWM:"))
+    }
+
     /// Starts it again, at the same address.
     pub(crate) fn start(&mut self) {
-        let child = Command::new(env!("CARGO_BIN_EXE_mqbroker"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mqbroker"));
+        let (level, log) = if self.logs {
+            let log = std::fs::File::create(self.file("log")).unwrap();
+            ("info", Stdio::from(log))
+        } else {
+            ("error", Stdio::inherit())
+        };
+        let child = command
             .args(["--listen", &self.url, "--announce", "--until-stdin-ends"])
             .arg("--config")
             .arg(self.file("broker.toml"))
@@ -56,9 +107,11 @@ impl Broker {
             .arg(self.file("cert.pem"))
             .arg("--key")
             .arg(self.file("key.pem"))
+            .args(&self.arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .env("RUST_LOG", "error")
+            .stderr(log)
+            .env("RUST_LOG", level)
             .spawn();
         self.child = Some(child.unwrap());
     }

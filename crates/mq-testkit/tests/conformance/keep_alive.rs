@@ -16,6 +16,7 @@ cases! {
         ["3.1.2-24"], ["3.1.2-22", "3.2.2-22"];
     a_client_that_is_dropped_leaves_its_will: ALL, ["3.1.2-24"], ["3.1.2-22"];
     any_packet_keeps_a_client_alive: ALL, ["3.1.2-24"], ["3.1.2-22"];
+    single_bytes_of_a_packet_do_not_keep_a_client_alive: ALL, ["3.1.2-24"], ["3.1.2-22"];
     what_the_server_sends_does_not_keep_a_client_alive: ALL, ["3.1.2-24"], ["3.1.2-22"];
     a_keep_alive_of_0_is_none: ALL, [], [];
     the_servers_keep_alive_replaces_the_clients: ONLY_5, [], ["3.2.2-22"], limited;
@@ -58,6 +59,20 @@ async fn any_packet_keeps_a_client_alive(lab: Lab) {
         wire.send(&publish).await;
     }
     wire.alive().await;
+}
+
+async fn single_bytes_of_a_packet_do_not_keep_a_client_alive(lab: Lab) {
+    let (mut wire, _) = lab.connected(&lab.hello("c").keep_alive(2)).await;
+    let publish = Publish::new(lab.version, lab.topic("t"), "x".repeat(100)).bytes();
+    let began = Instant::now();
+    // All of them would take 20 s; once the broker has closed the rest takes no time.
+    for byte in publish {
+        wire.send([byte]).await;
+        wire.drain(Duration::from_millis(200)).await;
+    }
+    wire.closed().await;
+    let waited = began.elapsed();
+    assert!(waited <= Duration::from_secs(10), "{waited:?}");
 }
 
 async fn what_the_server_sends_does_not_keep_a_client_alive(lab: Lab) {

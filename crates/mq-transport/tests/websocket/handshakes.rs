@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use mq_transport::{
-    Address, ConnectOptions, Connector, Error, HandshakeKind, ListenOptions, Listener, Scheme,
+    Address, AllowedOrigins, ConnectOptions, Connector, Error, HandshakeKind, ListenOptions,
+    Listener, Scheme,
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -35,7 +36,7 @@ async fn answered(options: &ListenOptions, request: &[u8]) -> (String, Error) {
 #[tokio::test]
 async fn a_request_that_gets_no_websocket_gets_an_answer_and_the_end() {
     let options = ListenOptions {
-        allowed_origins: vec!["https://app.example".into()],
+        allowed_origins: AllowedOrigins::Listed(vec!["https://app.example".into()]),
         ..listen_options()
     };
     let endless = request().replace("\r\n\r\n", &format!("\r\nX: {}", "x".repeat(40_000)));

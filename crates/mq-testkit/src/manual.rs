@@ -1,0 +1,177 @@
+//! A client whose every acknowledgement is its test's decision.
+
+use std::time::{Duration, Instant};
+
+use mq_codec::{
+    ByteStr, Connect, QoS, SubscribeProperties, Subscription, TopicFilter, TopicName, Version,
+};
+use mq_proto::{ClientConfig, Connection, Delivery, Event, LaneId, Message, Received, Session};
+use mq_transport::{Link, Progress};
+use tokio::time::timeout;
+
+use crate::{Scheme, TestBroker};
+
+/// How long things may take that take no time.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A client that reads when it is asked to, and acknowledges what it is told to: a slow reader, or
+/// one that has stopped.
+#[derive(Debug)]
+pub struct ManualClient {
+    link: Link,
+    connection: Connection,
+}
+
+impl ManualClient {
+    /// Connects with that identifier; `change` changes what the client says of itself and takes.
+    ///
+    /// # Panics
+    /// If the broker does not let it in.
+    pub async fn connect(
+        broker: &TestBroker,
+        scheme: Scheme,
+        client_id: &str,
+        change: impl FnOnce(&mut ClientConfig),
+    ) -> Self {
+        let (connector, address) = (broker.connector(false), broker.address(scheme));
+        let link = connector.connect(&address).await.expect("a link");
+        let client_id = ByteStr::new(client_id).expect("a valid identifier");
+        let mut config = ClientConfig::new(Connect::new(Version::V5, client_id));
+        change(&mut config);
+        let mut connection = Connection::client(Instant::now(), config, Session::new());
+        connection.connect(Instant::now()).expect("a valid CONNECT");
+        let mut client = Self { link, connection };
+        let event = client.next().await;
+        assert!(matches!(event, Event::Connected(_)), "{event:?}");
+        client
+    }
+
+    /// The next event. What answers the broker has leaves as well.
+    ///
+    /// # Panics
+    /// If none comes within 20 s.
+    pub async fn next(&mut self) -> Event {
+        self.next_within(PATIENCE).await.expect("an event")
+    }
+
+    /// The next event, if one comes within that time.
+    pub async fn next_within(&mut self, patience: Duration) -> Option<Event> {
+        let next = async {
+            loop {
+                if let Some(event) = self.connection.poll_event() {
+                    return event;
+                }
+                self.progress().await;
+            }
+        };
+        timeout(patience, next).await.ok()
+    }
+
+    /// The next message.
+    ///
+    /// # Panics
+    /// If something else comes, or nothing within 20 s.
+    pub async fn message(&mut self) -> Received {
+        match self.next().await {
+            Event::Publish(received) => received,
+            other => panic!("a message should come, not {other:?}"),
+        }
+    }
+
+    /// Acknowledges a message that came.
+    pub fn acknowledge(&mut self, received: Received) {
+        if let Some(ticket) = received.ticket {
+            let success = mq_codec::ReasonCode::Success;
+            self.connection.ack(Instant::now(), ticket, success);
+        }
+    }
+
+    /// Subscribes; what comes before SUBACK is an error.
+    ///
+    /// # Panics
+    /// If it is not granted.
+    pub async fn subscribe(&mut self, filter: &str, qos: QoS) {
+        let subscription = Subscription {
+            filter: TopicFilter::new(filter).expect("a valid filter"),
+            options: qos.into(),
+        };
+        let properties = SubscribeProperties::default();
+        let asked = self
+            .connection
+            .subscribe(Instant::now(), vec![subscription], properties);
+        asked.expect("it can be sent");
+        match self.next().await {
+            Event::SubAck(ack) => assert!(!ack.reasons[0].is_error(), "{ack:?}"),
+            other => panic!("SUBACK should come, not {other:?}"),
+        }
+    }
+
+    /// Publishes, and waits for nothing but room for the bytes.
+    ///
+    /// # Panics
+    /// If it cannot.
+    pub async fn publish(&mut self, topic: &str, payload: impl Into<bytes::Bytes>, qos: QoS) {
+        let topic = TopicName::new(topic).expect("a valid topic");
+        let delivery = Delivery::new(Message::new(topic, payload), qos);
+        let sent = self.connection.publish(Instant::now(), delivery);
+        sent.expect("it can be sent");
+        self.flush().await;
+    }
+
+    /// Writes what is ready.
+    ///
+    /// # Panics
+    /// If the broker does not take it within 20 s.
+    pub async fn flush(&mut self) {
+        let written = async {
+            while !self.connection.outbox().is_empty() && !self.connection.is_closed() {
+                self.progress_with(false).await;
+            }
+        };
+        let written = timeout(PATIENCE, written).await;
+        written.expect("the broker should read");
+    }
+
+    /// Reads for that long and says what came.
+    pub async fn read_for(&mut self, time: Duration) -> Vec<Event> {
+        let mut events = Vec::new();
+        let until = Instant::now() + time;
+        while let Some(event) = self
+            .next_within(until.saturating_duration_since(Instant::now()))
+            .await
+        {
+            events.push(event);
+        }
+        events
+    }
+
+    /// The state machine, for what has no method here.
+    pub fn connection(&mut self) -> &mut Connection {
+        &mut self.connection
+    }
+
+    async fn progress(&mut self) {
+        self.progress_with(true).await;
+    }
+
+    async fn progress_with(&mut self, want_read: bool) {
+        let progress = self.link.progress(self.connection.outbox(), want_read);
+        match progress.await {
+            Ok(Progress::Received(lane)) => {
+                let buffer = self.link.received(lane);
+                self.connection.handle_bytes(Instant::now(), lane, buffer);
+            }
+            Ok(Progress::Flushed) => {
+                // What came behind CONNACK.
+                let buffer = self.link.received(LaneId::CONTROL);
+                if !buffer.is_empty() {
+                    let lane = LaneId::CONTROL;
+                    self.connection.handle_bytes(Instant::now(), lane, buffer);
+                }
+            }
+            Ok(Progress::LaneClosed(_) | Progress::Closed) | Err(_) => {
+                self.connection.handle_link_lost();
+            }
+        }
+    }
+}
