@@ -12,7 +12,6 @@ use std::{
 use hashbrown::HashMap;
 use mq_codec::{ByteStr, TopicFilter};
 use mq_proto::Session as ProtocolSession;
-use tokio::sync::watch;
 
 use crate::{
     auth::{Authorizer, Grant, Guard, Principal},
@@ -32,8 +31,10 @@ pub(crate) struct Session {
     /// Held by the connection that has the session, for as long as it lives. Whoever wants the
     /// session next claims it and waits for this.
     pub(crate) state: Arc<tokio::sync::Mutex<State>>,
-    /// Counts those who wanted the session; the connection that has it leaves when it changes.
-    pub(crate) claims: watch::Sender<u64>,
+    /// Counts the connections that wanted the session; the one that has it leaves when it changes.
+    claims: AtomicU64,
+    /// The connection that has it is to look whether it must leave.
+    reminded: AtomicBool,
     /// What happens after the connection has ended. Apart from `state`, because timers look at it
     /// while a connection may hold that.
     away: Mutex<Away>,
@@ -138,7 +139,8 @@ impl Session {
             key,
             mailbox,
             state: Arc::new(tokio::sync::Mutex::new(State::new(share))),
-            claims: watch::Sender::new(0),
+            claims: AtomicU64::new(0),
+            reminded: AtomicBool::new(false),
             away: Mutex::default(),
             kept: AtomicBool::new(false),
             last_number: AtomicU64::new(0),
@@ -147,9 +149,29 @@ impl Session {
         }
     }
 
+    /// Claims the session for a connection, and asks the one that has it to leave. Returns the claim's
+    /// number.
+    pub(crate) fn claim(&self) -> u64 {
+        let claim = self.claims.fetch_add(1, Ordering::Relaxed) + 1;
+        self.remind();
+        claim
+    }
+
+    /// Whether no other connection has claimed the session since that claim.
+    pub(crate) fn is_last_claim(&self, claim: u64) -> bool {
+        self.claims.load(Ordering::Relaxed) == claim
+    }
+
     /// Has the connection that has it look whether it must leave, without anybody claiming it.
     pub(crate) fn remind(&self) {
-        self.claims.send_modify(|_| {});
+        // Whoever sees it sees the claim, or what condemned the reader.
+        self.reminded.store(true, Ordering::Release);
+        self.mailbox.tell();
+    }
+
+    /// Whether [`remind`](Self::remind) was called since the last time; for the connection that has it.
+    pub(crate) fn take_reminder(&self) -> bool {
+        self.reminded.load(Ordering::Relaxed) && self.reminded.swap(false, Ordering::AcqRel)
     }
 
     /// Whether it is this user's: one that was nobody's is from now on.

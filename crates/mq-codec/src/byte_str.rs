@@ -124,6 +124,20 @@ impl ByteStr {
         }
     }
 
+    /// How many bytes the text has; `str`'s own would check it first.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.as_bytes().len()
+    }
+
+    /// Whether there is no text.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Appends the text to `out`, which should have room for [`SLACK`] bytes more.
     ///
     /// A copy of a size that the compiler knows is two moves and no call, so the whole place is

@@ -105,12 +105,6 @@ impl TopicName {
         Self(ByteStr::empty())
     }
 
-    /// Whether this is the empty name of a PUBLISH with a topic alias.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.as_bytes().is_empty()
-    }
-
     /// The string.
     #[must_use]
     pub fn as_byte_str(&self) -> &ByteStr {
@@ -290,6 +284,18 @@ macro_rules! as_text {
             #[must_use]
             pub fn as_bytes(&self) -> &[u8] {
                 self.0.as_bytes()
+            }
+
+            /// How many bytes the text has, for hot paths as well.
+            #[must_use]
+            pub fn len(&self) -> usize {
+                self.0.len()
+            }
+
+            /// Whether there is no text: of a topic name, that a PUBLISH has a topic alias instead.
+            #[must_use]
+            pub fn is_empty(&self) -> bool {
+                self.0.is_empty()
             }
         }
 

@@ -71,7 +71,7 @@ fn read(mailbox: &Mailbox, count: usize, at_once: usize, to: &mut VecDeque<Deliv
         let before = to.len();
         mailbox.take(at_once, to, 0);
         if to.len() == before {
-            block_on(mailbox.filled());
+            block_on(mailbox.told());
         }
     }
 }

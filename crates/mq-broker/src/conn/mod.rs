@@ -25,7 +25,7 @@ use crate::{
     clock,
     delivery::Marks as _,
     hub::{self, Attached, Hub, KeptWill, Publisher},
-    mailbox::PATIENCE,
+    mailbox::{Mailbox, PATIENCE},
     memory::Share,
     metrics::{ListenerMetrics, Sampler},
     quota::Pace,
@@ -165,6 +165,9 @@ struct Conn {
 impl Conn {
     async fn run(&mut self) {
         let mut timer = pin!(sleep_until(clock::now().into()));
+        // Kept from turn to turn: a new one registers with all others each time.
+        let mut shutdown = self.shutdown.clone();
+        let mut shutdown = pin!(shutdown.changed());
         while !self.connection.is_closed() || self.has_events() {
             let now = clock::now();
             let blocked = self.publisher.waiting.first();
@@ -173,7 +176,11 @@ impl Conn {
             if let Some(room) = room.as_mut().as_pin_mut() {
                 room.enable();
             }
+            self.look_at_session().await;
             self.turn(now).await;
+            if self.shutdown.has_changed().unwrap_or(true) {
+                self.leave(ReasonCode::ServerShuttingDown);
+            }
             let closed = self.connection.is_closed();
             let is_blocked = !self.publisher.waiting.is_empty();
             if closed && !is_blocked {
@@ -204,58 +211,58 @@ impl Conn {
                 .map(|session| self.patience_ends(session, now));
             let takes_more = self.takes_more_retained();
             let (is_early, is_loading) = (self.early.is_some(), self.loading.is_some());
-            let (mailbox, claims) = match &mut self.attached {
-                Some(Attached {
-                    session, claims, ..
-                }) => (Some(&session.mailbox), Some(claims)),
-                None => (None, None),
-            };
+            let is_authenticating = self.authentication.is_working();
+            let is_due = deadline.is_some_and(|at| at <= now);
+            let mailbox = self.attached.as_ref().map(|it| &it.session.mailbox);
             let outbox = if settled {
                 self.connection.outbox()
             } else {
                 &mut self.held_back
             };
+            // In this order: what comes seldom and must not wait behind a link that always has more, the
+            // link, and what is only to wake the task, as each turn looks at it anyway.
             tokio::select! {
-                progress = early::progress(&mut self.link, outbox, want_read, is_early),
-                    if !closed =>
-                {
-                    self.progressed(progress);
+                biased;
+                () = tokio::task::consume_budget(), if is_due && !closed => {
+                    self.became_due(expires_at, want_read);
                 }
                 stored = self.publisher.journal.settled(), if !settled => {
                     if let Err(StoreFailed) = stored {
                         self.leave(STORE_FAILED);
                     }
                 }
-                () = optional(mailbox.map(crate::mailbox::Mailbox::filled)),
-                    if !closed && self.outgoing.is_empty() => {}
                 loaded = optional(self.loading.as_mut()), if is_loading && !closed => {
                     self.loaded(loaded);
                 }
-                () = std::future::ready(()), if takes_more && !closed => {}
+                outcome = self.authentication.outcome(), if is_authenticating && !closed => {
+                    self.authenticated(outcome).await;
+                }
                 () = optional(room.as_mut().as_pin_mut()), if is_blocked => {}
                 () = optional(patience_ends.map(|at| sleep_until(at.into()))), if is_blocked => {
                     if let Some(session) = &blocked {
                         session.remind();
                     }
                 }
-                () = timer.as_mut(), if !closed && deadline.is_some() => {
-                    let now = clock::now();
-                    if expires_at.is_some_and(|at| at <= now) {
-                        self.leave(ReasonCode::MaximumConnectTime);
-                    } else if want_read {
-                        self.connection.handle_timeout(now);
-                    }
+                progress = early::progress(&mut self.link, outbox, want_read, is_early),
+                    if !closed =>
+                {
+                    self.progressed(progress);
                 }
-                outcome = self.authentication.outcome(), if !closed => {
-                    self.authenticated(outcome).await;
-                }
-                _ = optional(claims.map(watch::Receiver::changed)), if !closed => {
-                    self.claimed().await;
-                }
-                _ = self.shutdown.changed(), if !closed => {
-                    self.leave(ReasonCode::ServerShuttingDown);
-                }
+                () = optional(mailbox.map(Mailbox::told)), if !closed => {}
+                () = std::future::ready(()), if takes_more && !closed => {}
+                () = timer.as_mut(), if deadline.is_some() && !closed => {}
+                _ = shutdown.as_mut(), if !closed => {}
             }
+        }
+    }
+
+    /// The next deadline has passed: that of the log-in, or the state machine's.
+    fn became_due(&mut self, expires_at: Option<Instant>, want_read: bool) {
+        let now = clock::now();
+        if expires_at.is_some_and(|at| at <= now) {
+            self.leave(ReasonCode::MaximumConnectTime);
+        } else if want_read {
+            self.connection.handle_timeout(now);
         }
     }
 
@@ -345,11 +352,15 @@ impl Conn {
         now + left.clamp(PATIENCE, Duration::from_hours(1))
     }
 
-    /// Another connection wants the session, or a publisher has lost its patience with this reader.
-    async fn claimed(&mut self) {
+    /// Leaves if another connection wants the session, or a publisher has lost its patience with this
+    /// reader.
+    async fn look_at_session(&mut self) {
         let Some(attached) = &self.attached else {
             return;
         };
+        if !attached.session.take_reminder() || self.connection.is_closed() {
+            return;
+        }
         let mailbox = &attached.session.mailbox;
         if attached.is_claimed() {
             self.read_once_more().await;
@@ -382,7 +393,8 @@ impl Conn {
     fn give_up(&mut self) {
         self.publisher.give_up(&self.hub.metrics);
         self.held = None;
-        while let Some(event) = self.next_event() {
+        let backlog = core::iter::from_fn(|| self.backlog.pop());
+        for event in backlog.chain(core::iter::from_fn(|| self.connection.poll_event())) {
             match event {
                 Event::Publish(_) => self.hub.metrics.dropped.add(1),
                 Event::Closed(reason) => self.closed = Some(reason),
@@ -395,32 +407,27 @@ impl Conn {
         self.connection.disconnect(Disconnect::new(reason));
     }
 
-    fn next_event(&mut self) -> Option<Event> {
-        self.backlog.pop().or_else(|| self.connection.poll_event())
-    }
-
     /// Acts on what the state machine says, until it has nothing more. Behind a message that waits for
     /// room what the client wants waits as well; what it acknowledges does not.
     async fn handle_events(&mut self, now: Instant) {
         loop {
-            if self.publisher.waiting.is_empty() {
-                let Some(event) = self.next_event() else {
-                    return;
-                };
-                if let Some(connect) = self.handle_event(now, event) {
-                    Box::pin(self.connect(now, *connect)).await;
-                }
+            let waits = !self.publisher.waiting.is_empty();
+            // The broker names the client's mistake after it has answered what came before it.
+            if waits && self.connection.is_failing() {
+                return;
+            }
+            let event = if waits || self.backlog.is_empty() {
+                self.connection.poll_event()
             } else {
-                // The broker names the client's mistake after it has answered what came before it.
-                if self.connection.is_failing() {
-                    return;
-                }
-                match self.connection.poll_event() {
-                    Some(event) if is_about_sent(&event) => {
-                        self.handle_event(now, event);
+                self.backlog.pop()
+            };
+            match event {
+                None => return,
+                Some(event) if waits && !is_about_sent(&event) => self.backlog.push(event),
+                Some(event) => {
+                    if let Some(connect) = self.handle_event(now, event) {
+                        Box::pin(self.connect(now, *connect)).await;
                     }
-                    Some(event) => self.backlog.push(event),
-                    None => return,
                 }
             }
         }
@@ -473,7 +480,8 @@ impl Conn {
             return;
         }
         let publisher = &mut self.publisher;
-        let is_own = self.settings.sys_interval.is_some() && topic.starts_with(hub::OWN_TOPICS);
+        let is_own = self.settings.sys_interval.is_some()
+            && topic.as_bytes().starts_with(hub::OWN_TOPICS.as_bytes());
         if is_own {
             self.hub.metrics.not_authorized.add(1);
         }
@@ -501,11 +509,8 @@ impl Conn {
 
     /// Acknowledges, or refuses, the message that has found room or will find none.
     fn answer_publish(&mut self, now: Instant) {
-        if self.held.is_none() {
+        let (Some(ticket), Some(attached)) = (self.held.take(), &self.attached) else {
             return self.publisher.done();
-        }
-        let Some(attached) = &self.attached else {
-            return;
         };
         let (reason, refused) = self.publisher.outcome(&attached.session);
         if let Some(topic) = refused {
@@ -513,9 +518,7 @@ impl Conn {
             self.hub
                 .refused_publish(&attached.session, &topic, why, now);
         }
-        if let Some(ticket) = self.held.take() {
-            self.connection.ack(now, ticket, reason);
-        }
+        self.connection.ack(now, ticket, reason);
     }
 
     /// Records what became of a message in flight.

@@ -98,8 +98,6 @@ pub(crate) struct Attached {
     pub(crate) session: Arc<Session>,
     pub(crate) state: OwnedMutexGuard<State>,
     pub(crate) present: bool,
-    /// Tells when somebody else wants the session, or wants its connection to look at it.
-    pub(crate) claims: tokio::sync::watch::Receiver<u64>,
     /// The claim that was this connection's own.
     claim: u64,
 }
@@ -107,7 +105,7 @@ pub(crate) struct Attached {
 impl Attached {
     /// Whether somebody else wants the session.
     pub(crate) fn is_claimed(&self) -> bool {
-        *self.claims.borrow() != self.claim
+        !self.session.is_last_claim(self.claim)
     }
 }
 
@@ -231,14 +229,12 @@ impl Hub {
             if self.take_over == TakeOver::SameUser && !session.is_of(user) {
                 return Err(ReasonCode::ClientIdentifierNotValid);
             }
-            session.claims.send_modify(|claims| *claims += 1);
-            let mut claims = session.claims.subscribe();
-            let claim = *claims.borrow_and_update();
+            let claim = session.claim();
             let wait = Arc::clone(&session.state).lock_owned();
             let Ok(mut state) = tokio::time::timeout(TAKE_OVER_TIMEOUT, wait).await else {
                 return Err(ReasonCode::ServerBusy);
             };
-            if *claims.borrow_and_update() != claim {
+            if !session.is_last_claim(claim) {
                 return Err(ReasonCode::ServerBusy);
             }
             if state.ended {
@@ -264,7 +260,6 @@ impl Hub {
                 session,
                 state,
                 present,
-                claims,
                 claim,
             });
         }

@@ -359,8 +359,9 @@ impl Publisher {
             lost,
             retained,
             received,
-            topic,
-        } = core::mem::take(&mut self.at_hand);
+            ref mut topic,
+        } = self.at_hand;
+        let topic = topic.take();
         self.done();
         if receivers == 0 {
             return (ReasonCode::NoMatchingSubscribers, None);

@@ -13,6 +13,7 @@ mod tail;
 
 use std::{
     collections::VecDeque,
+    future::poll_fn,
     ops::RangeInclusive,
     sync::{Arc, PoisonError},
     time::Duration,
@@ -115,8 +116,6 @@ pub(crate) struct Mailbox {
     policy: OverflowPolicy,
     ceiling: Arc<Ceiling>,
     queue: Mutex<Queue>,
-    /// There is something in the queue.
-    filled: Notify,
     /// There is room again, or the reader has gone.
     emptied: Notify,
     dropped: AtomicU64,
@@ -181,7 +180,6 @@ impl Mailbox {
             policy,
             ceiling,
             queue: Mutex::default(),
-            filled: Notify::new(),
             emptied: Notify::new(),
             dropped: AtomicU64::new(0),
         }
@@ -330,7 +328,10 @@ impl Mailbox {
     /// Wakes the reader. Separate from [`push`](Self::push) so that a publisher can queue all that
     /// it has first, and the reader finds it in one batch.
     pub(crate) fn tell(&self) {
-        self.filled.notify_one();
+        let waiting = self.lock().bell.ring();
+        if let Some(waiting) = waiting {
+            waiting.wake();
+        }
     }
 
     /// Resolves when room has been made or the reader has gone.
@@ -356,6 +357,7 @@ impl Mailbox {
     pub(crate) fn disconnect(&self, unsent: impl DoubleEndedIterator<Item = Delivery>) {
         let mut queue = self.lock();
         queue.reader = Reader::Away;
+        queue.bell.leave();
         queue.put_back(unsent);
         let before = queue.messages.len();
         queue
@@ -456,9 +458,9 @@ impl Mailbox {
         }
     }
 
-    /// Resolves once [`tell`](Self::tell) was called. Cancel-safe.
-    pub(crate) async fn filled(&self) {
-        self.filled.notified().await;
+    /// Resolves once [`tell`](Self::tell) was called. For one reader at a time. Cancel-safe.
+    pub(crate) async fn told(&self) {
+        poll_fn(|context| self.lock().bell.poll_rung(context)).await;
     }
 
     /// Whether a connection takes from it and it is not half full: a good choice for a shared
