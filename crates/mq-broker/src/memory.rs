@@ -181,7 +181,7 @@ fn weight(message: &Message) -> usize {
         bytes += texts
             .into_iter()
             .flatten()
-            .map(|text| text.len())
+            .map(mq_codec::ByteStr::len)
             .sum::<usize>();
         bytes += properties.correlation_data.as_ref().map_or(0, Bytes::len);
         let pairs = properties.user_properties.iter();

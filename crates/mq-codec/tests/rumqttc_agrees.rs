@@ -93,7 +93,7 @@ fn without_odd_login(connect: &mut Connect) {
     if connect
         .user_name
         .as_ref()
-        .is_some_and(|name| name.is_empty())
+        .is_some_and(mq_codec::ByteStr::is_empty)
     {
         connect.user_name = Some(ByteStr::new("name").unwrap());
     }
