@@ -27,6 +27,7 @@ use tokio::{
 
 over_each_transport!(
     acknowledgements_are_read_while_the_clients_own_message_waits,
+    acknowledgements_are_read_behind_more_qos_0_than_is_held,
     clients_that_publish_to_each_other_all_get_everything,
     a_reader_that_acknowledges_now_and_then_leaves_publishers_their_rate,
     a_kept_session_that_was_too_slow_keeps_what_it_has,
@@ -155,6 +156,45 @@ async fn acknowledgements_are_read_while_the_clients_own_message_waits(scheme: S
     assert!(has_own);
     filling.await.unwrap();
     assert_eq!(broker.broker().metrics().evicted.get(), 0);
+    broker.shutdown().await;
+}
+
+/// As above, and the client publishes at QoS 0 meanwhile: some of that is dropped, as readers whose
+/// mailbox is full for long have it dropped.
+async fn acknowledgements_are_read_behind_more_qos_0_than_is_held(scheme: Scheme) {
+    const FILLING: u32 = 100;
+    const QOS_0: usize = 5_000;
+    let broker = TestBroker::start_with(|settings| small(settings, 10, Overflow::Wait)).await;
+    let mut backend = reader(&broker, scheme, "backend", 4).await;
+    backend.subscribe("t", QoS::AtLeastOnce).await;
+    let writer = writer(&broker, scheme).await;
+    let filling = tokio::spawn(async move { publish(&writer, 0..FILLING).await });
+    let mut unacknowledged = Vec::new();
+    for _ in 0..4 {
+        unacknowledged.push(backend.message().await);
+    }
+    sleep(Duration::from_millis(300)).await;
+    backend.publish("t", "own", QoS::AtLeastOnce).await;
+    for _ in 0..QOS_0 {
+        backend.publish("nobody", "x", QoS::AtMostOnce).await;
+    }
+    for received in unacknowledged {
+        backend.acknowledge(received);
+    }
+    let mut seen = 4;
+    let mut is_acked = false;
+    while seen < FILLING + 1 || !is_acked {
+        match backend.next().await {
+            Event::Publish(received) => {
+                seen += 1;
+                backend.acknowledge(received);
+            }
+            Event::Acked { .. } => is_acked = true,
+            other => panic!("{other:?}"),
+        }
+    }
+    filling.await.unwrap();
+    assert!(broker.broker().metrics().dropped.get() <= QOS_0);
     broker.shutdown().await;
 }
 

@@ -2,10 +2,12 @@
 
 use std::collections::VecDeque;
 
+use mq_codec::QoS;
 use mq_proto::Event;
 
 /// How much may wait, in messages and bytes; a read's worth may come on top. Beyond that the link is
-/// not read until the message in front has found room or has waited for long enough.
+/// not read until the message in front has found room or has waited for long enough: then messages of
+/// QoS 0 make room, as they do in a mailbox, and the acknowledgements behind them are read.
 const MESSAGES: usize = 1_024;
 const BYTES: usize = 1 << 20;
 
@@ -31,6 +33,16 @@ impl Backlog {
             self.events = VecDeque::new();
         }
         Some(event)
+    }
+
+    /// Drops the messages of QoS 0; how many.
+    pub(super) fn drop_qos0(&mut self) -> usize {
+        let before = self.events.len();
+        self.events.retain(
+            |event| !matches!(event, Event::Publish(received) if received.qos == QoS::AtMostOnce),
+        );
+        self.bytes = self.events.iter().map(size).sum();
+        before - self.events.len()
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -286,6 +286,10 @@ impl Conn {
             self.look_at_handshake(now).await;
         }
         self.handle_events(now).await;
+        if self.backlog.is_full() && self.is_out_of_patience(now) {
+            let dropped = self.backlog.drop_qos0();
+            self.hub.metrics.dropped.add(dropped);
+        }
         self.publisher.tell_readers();
         self.count_memory();
         if self.fill(now) {

@@ -125,6 +125,7 @@ impl Hub {
                         delivery.qos.min(member.options.qos),
                     );
                     again.set_shared();
+                    again.retain = delivery.retain && member.options.retain_as_published;
                     again.expires_at = delivery.expires_at;
                     again.subscription_ids.extend(member.subscription_id);
                     publisher.ready.push((Arc::clone(session), again));

@@ -70,10 +70,11 @@ impl Store for MemoryStore {
         let rows = queued
             .into_iter()
             .flat_map(|queued| queued.range(numbers.clone()));
-        let mut bytes = 0;
+        let (mut bytes, mut count) = (0, 0);
         let until_full = rows.take_while(|(_, message)| {
-            let has_room = bytes < most;
-            bytes += message.message.payload.len();
+            let has_room = bytes < most || count == 0;
+            bytes += size_of::<StoredMessage>() + message.message.payload.len();
+            count += 1;
             has_room
         });
         Ok(until_full
