@@ -5,11 +5,40 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, ValueEnum};
 use mq_client::{Client, ClientBuilder, Probes};
 use mq_codec::{QoS, Version};
+use mq_netem::{Direction, Link};
 use mq_transport::{
     Address, CipherSuite, ClientIdentity, CongestionControl, ConnectOptions, Connector,
     KeyExchangeGroup, Qlog, Trust,
 };
 use serde::{Deserialize, Serialize};
+
+/// A direction of a link, as [`Link`] has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Way {
+    /// From the clients to the broker
+    Up,
+    /// From the broker to the clients
+    Down,
+}
+
+impl Way {
+    /// As the command line and the link's file have it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Down => "down",
+        }
+    }
+
+    /// What that direction of the link does.
+    pub(crate) fn of(self, link: Link) -> Direction {
+        match self {
+            Self::Up => link.up,
+            Self::Down => link.down,
+        }
+    }
+}
 
 /// How clients connect.
 #[expect(
@@ -162,7 +191,7 @@ impl ProbeArgs {
     /// As a manifest tells it; `null` is for none.
     pub(crate) fn parameters(self) -> serde_json::Value {
         let Probes { quiet, busy } = self.get();
-        let nanoseconds = |time: Option<Duration>| time.map(crate::workload::nanoseconds);
+        let nanoseconds = |time: Option<Duration>| time.map(crate::clock::nanoseconds);
         serde_json::json!({ "quiet_ns": nanoseconds(quiet), "busy_ns": nanoseconds(busy) })
     }
 }

@@ -1,7 +1,9 @@
 //! The command `mqbench`: what MQTT costs over TCP, TLS, QUIC and WebSocket, measured side by side.
 //!
-//! `args` has the options that commands share, `cmd` one module a command, `workload` the traffic
-//! patterns that they run (functions that return values), `report` all that is printed.
+//! `cmd` has one module a command, `report` all that is printed, `campaign` many runs, `hosts` and `agent`
+//! real machines, `meter` their energy, `workload` the traffic patterns (functions that return values),
+//! `testbed` emulated networks; each names those behind it alone. The rest is for all: `args` has the
+//! options that commands share. The way of a run: docs/architecture.md.
 
 #![expect(
     clippy::doc_markdown,
@@ -16,12 +18,15 @@
 mod agent;
 mod args;
 mod campaign;
+mod clock;
 mod cmd;
+mod hosts;
+mod meter;
 mod payload;
 mod report;
 mod sut;
 mod testbed;
-mod wall;
+mod units;
 mod workload;
 
 use std::{path::PathBuf, process::ExitCode};

@@ -172,9 +172,9 @@ impl BrokerProcess {
     }
 }
 
-/// The addresses that a starting broker prints, up to the line `ready`.
+/// The addresses that a program prints which is starting, up to the line `ready`.
 pub(crate) async fn announced(child: &mut Child) -> anyhow::Result<Vec<Address>> {
-    let output = child.stdout.take().context("the broker has no output")?;
+    let output = child.stdout.take().context("it has no output")?;
     let mut lines = BufReader::new(output).lines();
     let mut addresses = Vec::new();
     while let Some(line) = lines.next_line().await? {
@@ -183,11 +183,11 @@ pub(crate) async fn announced(child: &mut Child) -> anyhow::Result<Vec<Address>>
         }
         let address = line
             .parse()
-            .with_context(|| format!("the broker printed `{line}` instead of an address"))?;
+            .with_context(|| format!("it printed `{line}` instead of an address"))?;
         addresses.push(address);
     }
     let status = child.wait().await?;
-    bail!("the broker could not start ({status}); what it said is above")
+    bail!("it ended before it was ready: {status}")
 }
 
 /// This build, under the name of one of its programs.

@@ -19,19 +19,13 @@ use tokio::{
 };
 
 use super::{folder::Folder, message::State, roles::Role};
-use crate::{
-    cmd::{energy::READING, net::HELD, subscribe::SUBSCRIBED},
-    sut::{BROKER_CONFIGURATION, announced},
-};
+use crate::sut::{BROKER_CONFIGURATION, announced};
 
 /// How long a role may take to end in order.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// How long a role may take until it is ready.
 pub(super) const START: Duration = Duration::from_secs(20);
-
-/// Between looks at whether a role is ready.
-const LOOK: Duration = Duration::from_millis(20);
 
 /// A broker's configuration in the work folder; no file of a controller begins with a point.
 const CONFIGURATION: &str = ".broker.toml";
@@ -168,27 +162,14 @@ impl Children {
 }
 
 impl Running {
-    /// Waits until a broker listens, and returns where; until a link is on its interface, a
-    /// subscriber has subscribed, or a meter is read.
+    /// Waits until it announces that it is ready: a broker listens, and says where; a link is on its
+    /// interface, a subscriber has subscribed, a meter is read. A publisher has nothing to wait for.
     async fn ready(&mut self) -> anyhow::Result<Vec<String>> {
-        let says = match self.role {
-            Role::Broker { .. } => {
-                let found = announced(&mut self.child).await?;
-                return Ok(found.iter().map(ToString::to_string).collect());
-            }
-            Role::Publisher { .. } => return Ok(Vec::new()),
-            Role::Subscriber { .. } => SUBSCRIBED,
-            Role::Link { .. } => HELD,
-            Role::Meter { .. } => READING,
-        };
-        while !last(&self.said).ends_with(says) {
-            let ended = self.child.try_wait().context("cannot look at a role")?;
-            if let Some(status) = ended {
-                bail!("it ended before it was ready: {status}");
-            }
-            tokio::time::sleep(LOOK).await;
+        if matches!(self.role, Role::Publisher { .. }) {
+            return Ok(Vec::new());
         }
-        Ok(Vec::new())
+        let found = announced(&mut self.child).await?;
+        Ok(found.iter().map(ToString::to_string).collect())
     }
 
     /// Ends it in order, or else by force, and makes sure that its interface is as it was.

@@ -19,7 +19,7 @@ use super::{
     message::{Reply, Report, Request, State},
     roles::Role,
 };
-use crate::wall::WallClock;
+use crate::clock::WallClock;
 
 /// How often a connection shows that this side is there while it waits for an answer: below the shortest
 /// lease. Who is there and says nothing is not waited for longer than the lease all the same.

@@ -7,7 +7,10 @@ use mq_transport::{Address, CongestionControl};
 use serde::{Deserialize, Serialize};
 
 use super::folder::Name;
-use crate::{args::MqttVersion, campaign::hosts::Way, cmd::energy::Spec};
+use crate::{
+    args::{MqttVersion, Way},
+    meter::Spec,
+};
 
 /// A role, with all that its command is told. Files are names in the work folder.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -116,6 +119,7 @@ impl Role {
                 log,
             } => {
                 let mut command = client.command("sub")?;
+                command.push("--announce".to_owned());
                 command.push(format!("--count={count}"));
                 command.push(format!("--idle={}", nanoseconds(*idle_ns)));
                 command.push(format!("--log={}", log.as_str()));
@@ -131,14 +135,11 @@ impl Role {
                     return Err(format!("{link} does not ship: an agent reads no profiles"));
                 }
                 Link::load(link).map_err(|error| error.to_string())?;
-                let direction = match direction {
-                    Way::Up => "up",
-                    Way::Down => "down",
-                };
                 Ok(vec![
                     "net".to_owned(),
                     "apply".to_owned(),
-                    format!("--direction={direction}"),
+                    "--announce".to_owned(),
+                    format!("--direction={}", direction.name()),
                     interface_name(interface)?.to_owned(),
                     link.clone(),
                 ])
@@ -157,6 +158,7 @@ impl Role {
                 Ok(vec![
                     "energy".to_owned(),
                     "record".to_owned(),
+                    "--announce".to_owned(),
                     format!("--meter={meter}"),
                     format!("--log={}", log.as_str()),
                 ])
@@ -274,11 +276,14 @@ mod tests {
             direction: Way::Up,
         };
         let command = link.command().unwrap().join(" ");
-        assert_eq!(command, "net apply --direction=up eth0 s22/wifi@loss=5%");
+        assert_eq!(
+            command,
+            "net apply --announce --direction=up eth0 s22/wifi@loss=5%"
+        );
         let command = meter("iio:ina226").command().unwrap().join(" ");
         assert_eq!(
             command,
-            "energy record --meter=iio:ina226 --log=energy.json"
+            "energy record --announce --meter=iio:ina226 --log=energy.json"
         );
     }
 

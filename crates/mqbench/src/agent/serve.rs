@@ -24,9 +24,9 @@ use super::{
     upgrade::{self, Slot},
 };
 use crate::{
-    cmd::{clock::error_bound_ns, energy::hanging_here},
+    clock::{WallClock, chrony::error_bound_ns, host},
+    meter,
     sut::this_software,
-    wall::{WallClock, host},
 };
 
 /// How long somebody may take to say who it is.
@@ -224,7 +224,7 @@ impl Shared {
             interfaces: interfaces(),
             free_bytes: free_bytes(&self.state.work()),
             throttled: throttled(),
-            meters: hanging_here(),
+            meters: meter::on_this_host(),
         }
     }
 

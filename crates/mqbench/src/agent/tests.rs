@@ -335,7 +335,7 @@ async fn an_agent_of_another_protocol_is_named_as_such() {
 async fn clocks_of_one_machine_agree() {
     let place = Place::new(LEASE).await;
     let mut agent = place.asked().await;
-    let clock = crate::wall::WallClock::default();
+    let clock = crate::clock::WallClock::default();
     let times: [u64; 4] = agent.clock(&clock).await.unwrap().into();
     assert!(times.is_sorted(), "{times:?}");
 }

@@ -15,10 +15,7 @@ use mq_measure::{
     process::ProcessMeter,
 };
 
-use crate::{
-    testbed::Testbed,
-    workload::{e2e, nanoseconds},
-};
+use crate::{clock::nanoseconds, testbed::Testbed, workload::e2e};
 
 /// From the start of the schedule.
 pub(super) struct Modelled<'a> {

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use toml::{Spanned, Value};
 
 use super::cell::{Cell, shown};
+use crate::hosts::file::line;
 
 /// A campaign: the cells that it has, how often each is run, and what its report shows.
 #[derive(Clone, Debug)]
@@ -188,11 +189,6 @@ impl Campaign {
 struct Wrong {
     at: Option<usize>,
     problem: String,
-}
-
-/// Which line a byte stands in, from 1.
-pub(super) fn line(text: &str, at: usize) -> usize {
-    text[..at.min(text.len())].matches('\n').count() + 1
 }
 
 /// Keys are compared by their text, wherever they stand.

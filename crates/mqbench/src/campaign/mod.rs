@@ -3,19 +3,19 @@
 //! `file` reads a campaign, `plan` puts its runs in order, `queue` knows which of them a set lacks,
 //! `cell` is one combination of levels, `run_cell` one run of it, `runner` runs many side by side while
 //! the `machine` keeps its timing, `record` is what a run leaves, `energy` what it would have cost a
-//! board, by a model, `meter` what it did cost, by an instrument, `store` the result set on disk.
-//! `claims` is what papers printed, `hosts` the real machines that a campaign is meant for, `on_hosts`
-//! the runner that has their agents do the work.
+//! board, by a model, `metered` what it did cost, by an instrument, `store` the result set on disk.
+//! `claims` is what papers printed, `placement` what real machines do in a cell, `on_hosts` the runner
+//! that has their agents do the work.
 
 pub(crate) mod cell;
 pub(crate) mod claims;
 mod energy;
 pub(crate) mod file;
-pub(crate) mod hosts;
 mod machine;
-pub(crate) mod meter;
+pub(crate) mod metered;
 #[cfg(target_os = "linux")]
 pub(crate) mod on_hosts;
+pub(crate) mod placement;
 pub(crate) mod plan;
 pub(crate) mod queue;
 pub(crate) mod record;
@@ -24,3 +24,17 @@ pub(crate) mod runner;
 #[cfg(test)]
 mod shipped;
 pub(crate) mod store;
+
+use serde::{Deserialize, Serialize};
+
+use cell::Cell;
+
+/// One run, as its process is told of it (`mqbench cell`).
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Order {
+    pub(crate) cell: Cell,
+    pub(crate) seed: u64,
+    /// By which its energy is computed; `None` where a meter measures it, from outside.
+    pub(crate) energy_profile: Option<String>,
+}

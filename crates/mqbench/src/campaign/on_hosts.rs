@@ -29,8 +29,8 @@ use mq_transport::Address;
 
 use super::{
     cell::{Cell, Pattern},
-    hosts::{Hosts, Machine, Placement},
-    meter::{self, Journals, Sending, Taken},
+    metered::{self, Sending},
+    placement::Placement,
     plan,
     queue::Lacking,
     record::Outcome,
@@ -39,14 +39,18 @@ use super::{
     store::ResultSet,
 };
 use crate::{
-    agent::{Agent, Client, Controller, Name, Role, State},
-    cmd::{
-        clock::error_bound_ns,
-        hosts::{Programs, deploy, reachable, ready},
+    clock::nanoseconds,
+    {
+        agent::{Agent, Client, Controller, Name, Role, State},
+        clock::{WallClock, chrony::error_bound_ns},
+        hosts::{
+            Hosts, Machine,
+            check::{reachable, ready},
+            deploy::{Programs, deploy},
+        },
+        meter::{self, Journals, Taken},
+        sut::Certificate,
     },
-    sut::Certificate,
-    wall::WallClock,
-    workload::nanoseconds,
 };
 
 /// How often all agents are asked something, so that each hears that somebody is there, and what goes on
@@ -612,7 +616,7 @@ fn evaluate(
     findings.validity.extend(joined.warnings);
     // As long as on the subscriber's clock, which all samples are on; from when it began on the
     // publisher's.
-    let lasted = meter::sending(&joined.samples).map(|window| window.duration_ns());
+    let lasted = metered::sending(&joined.samples).map(|window| window.duration_ns());
     let began = sent.iter().map(|record| record.intended_ns).min();
     findings.sending = began
         .zip(lasted)

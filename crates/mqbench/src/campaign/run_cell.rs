@@ -15,18 +15,19 @@ use mq_transport::{Address, ConnectOptions, Connector, Trust};
 use super::{
     cell::{Cell, Pattern},
     energy::Modelled,
-    meter,
+    metered,
     record::Outcome,
 };
 use crate::{
     args::{MqttArgs, ProbeArgs},
+    clock::nanoseconds,
+    clock::system_ns,
     sut::{BrokerProcess, TestCertificate},
     testbed::{Access, Testbed},
-    wall::system_ns,
     workload::{
         Clock,
         connect::{self, Dialler},
-        e2e, nanoseconds,
+        e2e,
         neighbours::Neighbours,
         reconnect::{self, Resumption},
         rtt, stopwait,
@@ -241,7 +242,7 @@ impl Bench<'_> {
             }
             findings.energy_meter = Some(energy.meter);
         }
-        let sent = meter::sending(&outcome.samples);
+        let sent = metered::sending(&outcome.samples);
         findings.sending =
             sent.map(|sent| Window::new(origin_ns + sent.from_ns, origin_ns + sent.to_ns));
         findings.distribution("latency", &outcome.samples.latencies_intended_ns())?;

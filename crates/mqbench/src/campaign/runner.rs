@@ -25,14 +25,15 @@ use anyhow::{Context as _, bail};
 use tokio::{io::AsyncWriteExt as _, process::Command, task::JoinSet};
 
 use super::{
+    Order,
     cell::Pattern,
     machine::{self, Machine},
-    meter::{Journals, Probe, Sending},
+    metered::Sending,
     queue::{Job, Lacking},
     record::Outcome,
     store::ResultSet,
 };
-use crate::cmd::cell::Order;
+use crate::meter::{Journals, Probe};
 
 /// Where the energy of runs is from.
 #[derive(Clone, Debug)]

@@ -15,14 +15,13 @@ use crate::{
     args::ProbeArgs,
     campaign::{
         file::{Campaign, Extent},
-        hosts::Hosts,
-        meter::{self, Probe},
         plan,
         queue::{Job, Lacking},
         runner::{self, Energy, Progress},
         store::ResultSet,
     },
-    cmd::energy::{Instrument, Spec},
+    hosts::{Hosts, deploy::Programs},
+    meter::{self, Instrument, Probe, Spec},
     report,
     sut::this_software,
 };
@@ -92,7 +91,7 @@ struct OnHosts {
     hosts: Option<PathBuf>,
     #[cfg(target_os = "linux")]
     #[command(flatten)]
-    programs: super::hosts::Programs,
+    programs: Programs,
     #[cfg(target_os = "linux")]
     #[command(flatten)]
     identity: super::hosts::Identity,

@@ -4,24 +4,12 @@
 
 use std::io::BufRead as _;
 
-use anyhow::Context as _;
-use serde::{Deserialize, Serialize};
-
 use crate::{
-    campaign::{cell::Cell, run_cell},
+    campaign::{Order, run_cell},
     report,
     testbed::Testbed,
 };
-
-/// What such a process is told.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Order {
-    pub(crate) cell: Cell,
-    pub(crate) seed: u64,
-    /// By which its energy is computed; `None` where a meter measures it, from outside.
-    pub(crate) energy_profile: Option<String>,
-}
+use anyhow::Context as _;
 
 /// Reads what is to be run, and builds its network. Before there are threads.
 pub(crate) fn prepare() -> anyhow::Result<(Order, Testbed)> {

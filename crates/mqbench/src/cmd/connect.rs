@@ -5,7 +5,8 @@ use mq_transport::Address;
 
 use crate::{
     args::{MqttArgs, TransportArgs},
-    report::{self, compare::kind_name, units::time},
+    report::{self, compare::kind_name},
+    units::time,
     workload::connect::{self, Dialler},
 };
 

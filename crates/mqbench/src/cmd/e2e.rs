@@ -7,11 +7,10 @@ use mq_transport::Address;
 
 use crate::{
     args::{MqttArgs, TransportArgs, duration},
-    report::{
-        self,
-        units::{time, time_f64},
-    },
-    workload::{e2e, nanoseconds},
+    clock::nanoseconds,
+    report,
+    units::{time, time_f64},
+    workload::e2e,
 };
 
 /// Options of `e2e`.

@@ -9,7 +9,7 @@ use mq_measure::{
     validity,
 };
 
-use crate::report::{self, units::time};
+use crate::{report, units::time};
 
 /// Options of `join`.
 #[derive(clap::Args, Clone, Debug)]

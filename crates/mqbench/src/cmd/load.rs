@@ -8,7 +8,8 @@ use mq_transport::Address;
 
 use crate::{
     args::{ClientIds, MqttArgs, TransportArgs, duration},
-    report::{self, units::time},
+    report,
+    units::time,
     workload::load,
 };
 

@@ -13,10 +13,11 @@ use mq_transport::Address;
 
 use crate::{
     args::{MqttArgs, TransportArgs, duration},
+    clock::nanoseconds,
+    clock::{WallClock, host, system_ns},
     payload::Payloads,
     report,
-    wall::{WallClock, host, system_ns},
-    workload::{nanoseconds, pace::wait_until},
+    workload::pace::wait_until,
 };
 
 /// Options of `pub`.

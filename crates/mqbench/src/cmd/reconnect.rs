@@ -7,7 +7,8 @@ use mq_transport::{Address, EarlyData};
 
 use crate::{
     args::{MqttArgs, TransportArgs, duration},
-    report::{self, units::time},
+    report,
+    units::time,
     workload::reconnect::{self, Attempt, Resumption},
 };
 

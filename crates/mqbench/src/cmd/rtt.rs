@@ -7,8 +7,9 @@ use mq_transport::Address;
 
 use crate::{
     args::{MqttArgs, TransportArgs, duration},
+    clock::nanoseconds,
     report,
-    workload::{nanoseconds, rtt},
+    workload::rtt,
 };
 
 /// Options of `rtt`.

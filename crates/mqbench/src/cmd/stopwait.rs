@@ -7,8 +7,10 @@ use mq_transport::Address;
 
 use crate::{
     args::{MqttArgs, TransportArgs, duration},
-    report::{self, units::time},
-    workload::{nanoseconds, stopwait},
+    clock::nanoseconds,
+    report,
+    units::time,
+    workload::stopwait,
 };
 
 /// Options of `stopwait`.

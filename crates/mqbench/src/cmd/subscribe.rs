@@ -6,15 +6,14 @@ use mq_measure::log::{LogMeta, LogWriter, ReceiveRecord};
 use mq_transport::Address;
 
 use crate::{
-    args::{MqttArgs, TransportArgs, duration},
-    payload::sequence,
-    report,
-    wall::{WallClock, host, system_ns},
-    workload::nanoseconds,
+    clock::nanoseconds,
+    {
+        args::{MqttArgs, TransportArgs, duration},
+        clock::{WallClock, host, system_ns},
+        payload::sequence,
+        report,
+    },
 };
-
-/// How the line ends that says on standard error that messages are received from now on.
-pub(crate) const SUBSCRIBED: &str = "subscribed";
 
 /// Options of `sub`.
 #[derive(clap::Args, Clone, Debug)]
@@ -34,6 +33,9 @@ pub(crate) struct Args {
     /// Name of the run, written into the log
     #[arg(long, default_value = "run")]
     run: String,
+    /// Print `ready` as a line of its own when messages are received from now on
+    #[arg(long)]
+    announce: bool,
     /// The receive log
     #[arg(long, value_name = "FILE", default_value = "receive.csv")]
     log: PathBuf,
@@ -57,7 +59,10 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         .build()
         .await?;
     let mut messages = client.subscribe(args.topic.as_str(), args.mqtt.qos).await?;
-    eprintln!("{}: {SUBSCRIBED}", args.topic);
+    eprintln!("{}: subscribed", args.topic);
+    if args.announce {
+        report::announce()?;
+    }
     let mut received = 0;
     let mut foreign = 0;
     while args.count.is_none_or(|count| received < count) {

@@ -6,7 +6,7 @@ use mq_measure::{
     result::{ConnectKind, ConnectTimes, RunResult, TransportResult},
 };
 
-use super::units::{bytes, time, time_f64};
+use crate::units::{bytes, time, time_f64};
 
 /// The table, the connection times under it, and every warning.
 pub(crate) fn render(result: &RunResult) -> String {

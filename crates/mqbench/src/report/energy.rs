@@ -2,7 +2,7 @@
 
 use mq_measure::energy::{Basis, Energy, Note, fit::Fit};
 
-use super::units::{energy, power, time};
+use crate::units::{energy, power, time};
 
 /// Gaps that are shown one by one.
 const GAPS_SHOWN: usize = 5;

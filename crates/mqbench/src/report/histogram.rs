@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use mq_measure::{LatencyRecorder, buckets};
 
-use super::units::time;
+use crate::units::time;
 
 const BARS: usize = 40;
 

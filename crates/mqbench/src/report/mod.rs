@@ -4,7 +4,6 @@ pub(crate) mod campaign;
 pub(crate) mod compare;
 pub(crate) mod energy;
 pub(crate) mod histogram;
-pub(crate) mod units;
 
 use std::io::Write;
 
@@ -14,6 +13,12 @@ pub(crate) fn counts_line(counts: &mq_measure::Counts) -> String {
         "sent {}  received {}  lost {}  duplicates {}  reordered {}\n",
         counts.sent, counts.received, counts.lost, counts.duplicates, counts.reordered
     )
+}
+
+/// Tells the program that started this one that it is ready: a line of standard output, behind those of
+/// the addresses that it has. What is said to people is on standard error.
+pub(crate) fn announce() -> anyhow::Result<()> {
+    print("ready\n")
 }
 
 /// Writes results to standard output. A reader that has gone (`| head`) is no error.

@@ -8,7 +8,7 @@ use super::{
     Named, Testbed,
     report::{emulated, late, missed, share_off, title},
 };
-use crate::workload::nanoseconds;
+use crate::clock::nanoseconds;
 
 /// The channel, and what became of its frames.
 pub(super) struct Channel<'a> {

@@ -5,7 +5,7 @@ use mq_netem::{Addresses, Direction, DirectionReport, Lateness, Link, LinkReport
 use serde_json::{Value, json};
 
 use super::{Named, Station, Testbed};
-use crate::{report::units::time, workload::nanoseconds};
+use crate::{clock::nanoseconds, units::time};
 
 impl Testbed {
     /// Each link with whose it is and what became of it.

@@ -8,8 +8,7 @@ use mq_codec::QoS;
 use mq_measure::{Summary, result::ConnectKind, result::ConnectTimes};
 use mq_transport::{Address, ConnectOptions, Connector, EarlyData, HandshakeKind, Scheme};
 
-use super::nanoseconds;
-use crate::args::MqttArgs;
+use crate::{args::MqttArgs, clock::nanoseconds};
 
 /// One connection.
 #[derive(Clone, Copy, Debug)]

@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 use mq_measure::result::WireUse;
 use mq_transport::LinkStats;
 
+use crate::clock::nanoseconds;
+
 /// The run's own clock: nanoseconds since it began.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
@@ -40,10 +42,6 @@ impl Clock {
     pub(crate) fn instant(&self, ns: u64) -> Instant {
         self.start + Duration::from_nanos(ns)
     }
-}
-
-pub(crate) fn nanoseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// What a client's link carried, seen from the client: bytes of UDP or TCP payload where the

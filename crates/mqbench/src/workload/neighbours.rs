@@ -16,10 +16,9 @@ use tokio::task::JoinSet;
 use super::{
     Clock,
     e2e::{LEAD, Plan},
-    nanoseconds,
     pace::Sending,
 };
-use crate::{args::MqttArgs, payload::Payloads};
+use crate::{args::MqttArgs, clock::nanoseconds, payload::Payloads};
 
 /// Clients that are connected, and silent so far.
 #[derive(Debug)]

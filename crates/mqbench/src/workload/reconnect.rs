@@ -14,9 +14,9 @@ use mq_codec::{QoS, TopicName};
 use mq_transport::{Address, ConnectOptions, Connector, EarlyData, HandshakeKind};
 use serde::{Deserialize, Serialize};
 
-use super::nanoseconds;
 use crate::{
     args::MqttArgs,
+    clock::nanoseconds,
     payload::{Payloads, sequence},
 };
 

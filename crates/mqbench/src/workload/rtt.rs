@@ -17,9 +17,10 @@ use mq_measure::{
 };
 use mq_transport::{Address, Connector};
 
-use super::{Clock, nanoseconds, pace::wait_until};
+use super::{Clock, pace::wait_until};
 use crate::{
     args::MqttArgs,
+    clock::nanoseconds,
     payload::{Payloads, sequence},
 };
 

@@ -17,12 +17,15 @@ use tokio::{
     time::{Instant, MissedTickBehavior},
 };
 
-use super::{PORT, chrony, socket::Stamped};
+use super::{PORT, socket::Stamped};
 use crate::{
-    args::duration,
-    report::{self, units::time},
-    wall::{WallClock, host},
-    workload::nanoseconds,
+    clock::nanoseconds,
+    {
+        args::duration,
+        clock::{WallClock, chrony, host},
+        report,
+        units::time,
+    },
 };
 
 /// How long after the last question its answer is waited for; no path of this planet takes longer

@@ -3,13 +3,9 @@
 //! One machine serves, the other asks it for the time, before, during and after a run, over UDP: out
 //! of the run's own band, and next to nothing beside it.
 
-mod chrony;
 mod measure;
 mod serve;
 mod socket;
-
-#[cfg(target_os = "linux")]
-pub(crate) use chrony::error_bound_ns;
 
 use anyhow::Context as _;
 

@@ -12,10 +12,10 @@ use anyhow::Context as _;
 use mq_measure::clock::{DATAGRAM, Kind, Probe};
 use tokio::net::UdpSocket;
 
-use super::{PORT, chrony, socket::Stamped};
+use super::{PORT, socket::Stamped};
 use crate::{
+    clock::{WallClock, chrony, host},
     report,
-    wall::{WallClock, host},
 };
 
 /// How often chrony is asked how good this clock is; its own view changes no faster.

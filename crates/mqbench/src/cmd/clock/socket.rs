@@ -4,7 +4,7 @@ use std::{io, net::SocketAddr};
 
 use tokio::{io::Interest, net::UdpSocket};
 
-use crate::wall::WallClock;
+use crate::clock::WallClock;
 
 /// A socket that stamps what arrives: on Linux with the kernel's time (`SO_TIMESTAMPNS`), which does
 /// not wait until this program is woken, elsewhere with the time at which it is read.
@@ -65,7 +65,7 @@ fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<(usize, SocketAd
         time::TimeSpec,
     };
 
-    use crate::{wall::system_ns, workload::nanoseconds};
+    use crate::clock::{nanoseconds, system_ns};
 
     let mut space = nix::cmsg_space!(TimeSpec);
     let mut parts = [io::IoSliceMut::new(buffer)];
@@ -88,7 +88,7 @@ fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<(usize, SocketAd
 #[cfg(not(target_os = "linux"))]
 fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr, u64)> {
     let (length, from) = socket.try_recv_from(buffer)?;
-    Ok((length, from, crate::wall::system_ns()))
+    Ok((length, from, crate::clock::system_ns()))
 }
 
 #[cfg(test)]

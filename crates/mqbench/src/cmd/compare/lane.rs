@@ -12,11 +12,12 @@ use mq_transport::{Address, ConnectOptions, Connector};
 use super::Args;
 use crate::{
     args::MqttArgs,
+    clock::nanoseconds,
     testbed::{Access, Testbed},
     workload::{
         Clock,
         connect::{self, Connected, Dialler},
-        e2e, nanoseconds,
+        e2e,
         neighbours::Neighbours,
     },
 };

@@ -16,9 +16,10 @@ use mq_measure::{
 
 use super::{Args, lane::Lane};
 use crate::{
+    clock::nanoseconds,
     sut::this_software,
     testbed::Testbed,
-    workload::{add_wire, connect, nanoseconds},
+    workload::{add_wire, connect},
 };
 
 pub(super) fn result(

@@ -14,11 +14,13 @@ use mq_measure::energy::{
     model::{self, Counters},
 };
 
-use super::spec::{Instrument, Spec};
 use crate::{
-    args::duration,
-    report::{self, energy::Measured},
-    workload::nanoseconds,
+    clock::nanoseconds,
+    {
+        args::duration,
+        meter::{Instrument, Spec},
+        report::{self, energy::Measured},
+    },
 };
 
 /// A multimeter stops by itself after this if a command has not ended by then.

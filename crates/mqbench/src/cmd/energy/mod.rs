@@ -4,11 +4,6 @@ mod calibrate;
 mod measure;
 #[cfg(target_os = "linux")]
 mod record;
-mod spec;
-
-#[cfg(target_os = "linux")]
-pub(crate) use record::READING;
-pub(crate) use spec::{Instrument, Spec, sys};
 
 use std::{path::Path, process::ExitCode};
 
@@ -18,7 +13,7 @@ use mq_measure::energy::{
     sysfs::{Class, Sensor},
 };
 
-use crate::report;
+use crate::{meter::sys, report};
 
 /// Options of `energy`.
 #[derive(clap::Args, Clone, Debug)]
@@ -49,22 +44,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         #[cfg(target_os = "linux")]
         Action::Record(args) => record::run(args).map(|()| ExitCode::SUCCESS),
     }
-}
-
-/// The meters that measure this machine and that it reads itself, by every name that `--meter` takes.
-#[cfg(target_os = "linux")]
-pub(crate) fn hanging_here() -> Vec<String> {
-    let root = sys();
-    let mut names = Vec::new();
-    for class in [Class::Hwmon, Class::Iio] {
-        let kind = class.name();
-        for sensor in Sensor::list(class, &root) {
-            names.push(kind.to_owned());
-            names.extend([sensor.chip, sensor.device].map(|name| format!("{kind}:{name}")));
-        }
-    }
-    names.extend(RaplMeter::new(&root).is_ok().then(|| "rapl".to_owned()));
-    names
 }
 
 /// A line for each meter: what `--meter` takes, and what it is.
@@ -123,10 +102,10 @@ mod tests {
         }
         let text = list(folder.path());
         assert!(text.starts_with("iio:iio:device0 "), "{text}");
-        let spec: spec::Spec = "iio:iio:device0".parse().unwrap();
+        let spec: crate::meter::Spec = "iio:iio:device0".parse().unwrap();
         assert_eq!(
             spec,
-            spec::Spec::Sensor(Class::Iio, Some("iio:device0".to_owned()))
+            crate::meter::Spec::Sensor(Class::Iio, Some("iio:device0".to_owned()))
         );
     }
 }

@@ -5,11 +5,10 @@ use std::{fs::File, io::Write as _, path::PathBuf, time::Duration};
 use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::spec::{Instrument, Spec};
-use crate::campaign::meter::Running;
-
-/// How the line ends that says on standard error that the meter is read from now on.
-pub(crate) const READING: &str = "is read";
+use crate::{
+    meter::{Instrument, Running, Spec},
+    report,
+};
 
 /// Only a multimeter would stop by itself after this, and none is read here.
 const LONGEST: Duration = Duration::from_hours(24);
@@ -20,6 +19,9 @@ pub(super) struct Args {
     /// The meter
     #[arg(long, value_name = "METER")]
     meter: Spec,
+    /// Print `ready` as a line of its own when the meter is read from now on
+    #[arg(long)]
+    announce: bool,
     /// What it found, as JSON: written at the end
     #[arg(long, value_name = "FILE")]
     log: PathBuf,
@@ -36,7 +38,9 @@ async fn record(args: &Args) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let instrument = Instrument::at(None, None);
     let running = Running::start(instrument.meter(&args.meter, LONGEST)?)?;
-    eprintln!("{} {READING}", args.meter);
+    if args.announce {
+        report::announce()?;
+    }
     terminate.recv().await;
     let taken = running.stop()?;
     let json = serde_json::to_vec(&taken).context("cannot write JSON")?;

@@ -23,9 +23,6 @@ use tokio::{
 use super::ApplyArgs;
 use crate::report;
 
-/// How the line ends that says on standard error that a link is on an interface now.
-pub(crate) const HELD: &str = "until Ctrl-C";
-
 /// How long a command may take after Ctrl-C, which a terminal sends to it as well.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -74,7 +71,10 @@ async fn hold(
     }
     let code = match &args.command[..] {
         [] => {
-            eprintln!("{}: {}, {HELD}", target.interface, target.name());
+            eprintln!("{}: {}, until Ctrl-C", target.interface, target.name());
+            if args.announce {
+                report::announce()?;
+            }
             signals.next().await;
             Ok(ExitCode::SUCCESS)
         }

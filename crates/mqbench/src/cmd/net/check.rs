@@ -6,11 +6,10 @@ use mq_netem::{Controller, Direction, Loss, Shape};
 
 use super::CheckArgs;
 use crate::{
-    report::{self, units::time},
-    workload::{
-        nanoseconds,
-        ping::{self, Echoes},
-    },
+    clock::nanoseconds,
+    report,
+    units::time,
+    workload::ping::{self, Echoes},
 };
 
 /// How much shorter than configured a round trip may be: ticks, and clocks.

@@ -3,14 +3,15 @@
 mod apply;
 mod check;
 
-pub(crate) use apply::HELD;
-
 use std::{ffi::OsString, net::IpAddr, path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::bail;
 use mq_netem::{Controller, Direction, Link, Shape, Standing};
 
-use crate::{args::duration, report};
+use crate::{
+    args::{Way, duration},
+    report,
+};
 
 /// Options of `net`.
 #[derive(clap::Args, Clone, Debug)]
@@ -57,6 +58,10 @@ struct Target {
     direction: Way,
 }
 
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of the command line"
+)]
 #[derive(clap::Args, Clone, Debug)]
 struct ApplyArgs {
     #[command(flatten)]
@@ -67,6 +72,9 @@ struct ApplyArgs {
     /// Return at once and leave the link set until `mqbench net clear`
     #[arg(long, conflicts_with = "command")]
     keep: bool,
+    /// Print `ready` as a line of its own when the link is set
+    #[arg(long, conflicts_with_all = ["print", "keep", "command"])]
+    announce: bool,
     /// Even if the SSH session that this is typed into goes through the interface
     #[arg(long)]
     even_ssh: bool,
@@ -90,15 +98,6 @@ struct CheckArgs {
     tolerance: Duration,
 }
 
-/// A direction of a link.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-enum Way {
-    /// From the clients to the broker
-    Up,
-    /// From the broker to the clients
-    Down,
-}
-
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.command {
         Command::Apply(apply) => apply::run(apply, &args.state),
@@ -120,33 +119,22 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 impl Target {
     /// What the interface is to do.
     fn load(&self) -> anyhow::Result<Direction> {
-        let link = Link::load(&self.link)?;
-        let direction = match self.direction {
-            Way::Up => link.up,
-            Way::Down => link.down,
-        };
+        let direction = self.direction.of(Link::load(&self.link)?);
         if direction == Direction::default() {
             bail!(
                 "{} does nothing {}: choose the other --direction, or add something such as \
                  @{}.loss=5%",
                 self.link,
-                self.way(),
-                self.way()
+                self.direction.name(),
+                self.direction.name()
             );
         }
         Ok(direction)
     }
 
-    fn way(&self) -> &'static str {
-        match self.direction {
-            Way::Up => "up",
-            Way::Down => "down",
-        }
-    }
-
     /// The link and its direction, for people.
     fn name(&self) -> String {
-        format!("{} {}", self.link, self.way())
+        format!("{} {}", self.link, self.direction.name())
     }
 
     /// The kernel's form of it; for an interface that is not here, of Ethernet's MTU.

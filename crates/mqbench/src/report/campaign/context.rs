@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::model::{
     EnergyReport, LinkConfigured, LinkMeasured, LinkReport, Repeated, WarningFound, WarningReport,
 };
-use crate::campaign::{meter, record::Record};
+use crate::{campaign::record::Record, meter};
 
 /// Every direction of every link, once for each way in which it was configured, with what its runs
 /// measured together.

@@ -7,9 +7,10 @@ use mq_measure::{LatencyRecorder, recorder, stats};
 use crate::campaign::{
     claims::Claim,
     file::{Campaign, Combination},
-    meter,
+    metered,
     record::{METRICS, Record},
 };
+use crate::meter;
 
 /// The factor that ξ is a ratio of levels of.
 pub(super) const TRANSPORT: &str = "transport";
@@ -60,7 +61,7 @@ impl<'a> Finished<'a> {
 
     /// Of a metric of energy whether its runs were measured, in words.
     pub(crate) fn energy_basis(&self, metric: &Metric) -> Option<String> {
-        if !meter::METRICS.contains(&&metric.name[..]) {
+        if !metered::METRICS.contains(&&metric.name[..]) {
             return None;
         }
         let meters = self

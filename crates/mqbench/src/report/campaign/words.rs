@@ -133,9 +133,7 @@ pub(super) fn measured(claim: &ClaimReport) -> String {
 
 pub(super) fn configured(link: &LinkConfigured) -> String {
     let parts = [
-        link.delay_ns
-            .filter(|ns| *ns > 0)
-            .map(crate::report::units::time),
+        link.delay_ns.filter(|ns| *ns > 0).map(crate::units::time),
         link.rate_bps.map(rate),
         link.loss
             .filter(|loss| *loss > 0.0)

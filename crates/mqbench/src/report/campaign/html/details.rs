@@ -1,8 +1,8 @@
 //! What a campaign's section has below its figures: tests, links, warnings, repeated attempts.
 
 use super::{escape, more, table};
-use crate::report::{
-    campaign::{
+use crate::{
+    report::campaign::{
         model::{Basis, CampaignReport},
         words,
     },

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     campaign::{claims::Verdict, file::Extent},
-    report::units::time,
+    units::time,
 };
 
 /// Packed, since it is a tenth of a small machine's program otherwise.

@@ -14,7 +14,7 @@ use mq_measure::energy::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::{args::duration, wall::system_ns};
+use crate::{args::duration, clock::system_ns};
 
 /// Where sensors are looked for in place of /sys, for tests.
 const SYS: &str = "MQBENCH_SYS";

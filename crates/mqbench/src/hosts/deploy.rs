@@ -9,12 +9,11 @@ use std::{
 use anyhow::{Context as _, bail};
 use tokio::time::{sleep, timeout};
 
-use super::{VERSION, ask, build};
-use crate::{
-    agent::{Controller, Report, sha256},
-    campaign::hosts::{Hosts, Machine},
-    report,
+use super::{
+    Hosts, Machine,
+    check::{VERSION, ask, build},
 };
+use crate::agent::{Controller, Report, sha256};
 
 /// How long an agent may take until it is back as another program.
 const BACK: Duration = Duration::from_secs(30);
@@ -36,7 +35,7 @@ pub(crate) struct Programs {
 
 impl Programs {
     /// The one for hosts of this architecture.
-    fn of(&self, machine: &str) -> anyhow::Result<PathBuf> {
+    pub(crate) fn of(&self, machine: &str) -> anyhow::Result<PathBuf> {
         let found = self.in_folder(machine).or_else(|| own(machine));
         found.with_context(|| {
             let name = file(machine);
@@ -79,40 +78,6 @@ pub(super) fn is_newer(version: &str) -> bool {
     numbers(version) > numbers(VERSION)
 }
 
-/// Puts a program on all hosts that do not have it: this one, or theirs of those that are given.
-pub(super) async fn all(
-    controller: &Controller,
-    hosts: &Hosts,
-    program: Option<&Path>,
-    programs: &Programs,
-) -> anyhow::Result<()> {
-    let mut failed = 0;
-    for host in hosts.machines() {
-        let upgraded = async {
-            let found = ask(controller, host).await?;
-            let program = match program {
-                Some(program) => program.to_owned(),
-                None => programs.of(&found.machine)?,
-            };
-            one(controller, host, &found, &program).await
-        };
-        let line = match upgraded.await {
-            Ok(Some(line)) => line,
-            Ok(None) => "has it already".to_owned(),
-            Err(error) => {
-                failed += 1;
-                format!("! {error:#}")
-            }
-        };
-        report::print(&format!("{}: {line}\n", host.name))?;
-    }
-    if failed > 0 {
-        let all = hosts.machines().count();
-        bail!("{failed} of {all} hosts could not be upgraded");
-    }
-    Ok(())
-}
-
 /// Puts programs where a campaign wants them, and says so on standard error.
 ///
 /// # Errors
@@ -126,7 +91,7 @@ pub(crate) async fn deploy(
         let deployed = async {
             let found = ask(controller, host).await?;
             match programs.wanted(&found) {
-                Some(program) => one(controller, host, &found, &program).await,
+                Some(program) => upgrade(controller, host, &found, &program).await,
                 None => Ok(None),
             }
         };
@@ -139,7 +104,7 @@ pub(crate) async fn deploy(
 }
 
 /// Puts a program on a host; `None` if it has it.
-async fn one(
+pub(crate) async fn upgrade(
     controller: &Controller,
     host: &Machine,
     found: &Report,
@@ -214,7 +179,7 @@ mod tests {
             let found = Report {
                 version: version.to_owned(),
                 machine: machine.to_owned(),
-                ..super::super::tests::fine()
+                ..crate::hosts::check::tests::fine()
             };
             programs.wanted(&found)
         };

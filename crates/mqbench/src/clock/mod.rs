@@ -1,10 +1,10 @@
 //! The clock that machines can share, and this machine's name; a test can change both.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 
-use crate::workload::nanoseconds;
+pub(crate) mod chrony;
 
 /// Shifts the clock of this process, for tests: `SHIFT_NS`, or `SHIFT_NS:DRIFT_PPB:SINCE_NS`.
 ///
@@ -71,6 +71,10 @@ pub(crate) fn system_ns() -> u64 {
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default(),
     )
+}
+
+pub(crate) fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The name of this machine, for logs.

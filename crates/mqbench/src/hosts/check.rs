@@ -1,132 +1,19 @@
-//! `mqbench hosts`: the machines of a testbed.
-
-mod upgrade;
-
-use std::{net::SocketAddr, path::PathBuf};
+//! What is in the way of measuring on a host.
 
 use anyhow::{Context as _, bail};
 
+use super::{Hosts, Machine, deploy::is_newer};
 use crate::{
-    agent::{Code, Controller, Report},
-    campaign::{
-        hosts::{Hosts, Machine},
-        meter::Probe,
-    },
-    cmd::energy::Spec,
-    report,
+    agent::{Controller, Report},
+    meter::{Probe, Spec},
     sut::this_software,
 };
-pub(crate) use upgrade::{Programs, deploy};
 
 /// Of this program.
-const VERSION: &str = env!("CARGO_PKG_VERSION");
+pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// For the logs of a run, and some to spare.
 const LEAST_FREE: u64 = 100 << 20;
-
-/// Options of `hosts`.
-#[derive(clap::Args, Clone, Debug)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    action: Action,
-    #[command(flatten)]
-    identity: Identity,
-}
-
-/// Who asks agents.
-#[derive(clap::Args, Clone, Debug)]
-pub(crate) struct Identity {
-    /// Where this controller keeps its key and the agents that it knows [default: mqbench in the
-    /// folder for configuration]
-    #[arg(long, value_name = "DIR", global = true)]
-    identity: Option<PathBuf>,
-}
-
-impl Identity {
-    pub(crate) fn controller(self) -> anyhow::Result<Controller> {
-        let folder = self.identity.or_else(configuration);
-        Controller::open(&folder.context("there is no home folder: say --identity")?)
-    }
-}
-
-#[derive(clap::Subcommand, Clone, Debug)]
-enum Action {
-    /// Enrol with an agent
-    Add {
-        /// Where it listens, such as 192.168.1.11:7883
-        #[arg(value_name = "ADDRESS")]
-        agent: SocketAddr,
-        /// What `mqbench agent code` prints there
-        code: Code,
-    },
-    /// Ask each host what it is, and say what is in the way of measuring there
-    Check {
-        /// The hosts, see docs/hosts.md
-        #[arg(value_name = "FILE")]
-        hosts: PathBuf,
-    },
-    /// Put another mqbench on each host that does not have it
-    Upgrade {
-        /// The hosts, see docs/hosts.md
-        #[arg(value_name = "FILE")]
-        hosts: PathBuf,
-        /// The program for all of them
-        #[arg(long, value_name = "FILE", conflicts_with = "programs")]
-        program: Option<PathBuf>,
-        #[command(flatten)]
-        programs: Programs,
-    },
-}
-
-pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
-    let controller = args.identity.controller()?;
-    match args.action {
-        Action::Add { agent, code } => {
-            let found = controller.enrol(agent, &code).await?;
-            report::print(&format!("{agent}: {}", line(&found)))
-        }
-        Action::Check { hosts } => check(&controller, &Hosts::load(&hosts)?).await,
-        Action::Upgrade {
-            hosts,
-            program,
-            programs,
-        } => {
-            let hosts = Hosts::load(&hosts)?;
-            upgrade::all(&controller, &hosts, program.as_deref(), &programs).await
-        }
-    }
-}
-
-/// As the XDG Base Directory Specification has it.
-fn configuration() -> Option<PathBuf> {
-    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    let folder = set("XDG_CONFIG_HOME").map(PathBuf::from);
-    let folder = folder.or_else(|| Some(PathBuf::from(set("HOME")?).join(".config")))?;
-    Some(folder.join("mqbench"))
-}
-
-async fn check(controller: &Controller, hosts: &Hosts) -> anyhow::Result<()> {
-    let mut in_the_way = 0;
-    for host in hosts.machines() {
-        let problems = match ask(controller, host).await {
-            Ok(found) => {
-                report::print(&format!("{}: {}", host.name, line(&found)))?;
-                let mut problems = problems(&found, host);
-                problems.extend(unanswered(host).await);
-                problems
-            }
-            Err(error) => vec![Problem::bars(format!("{error:#}"))],
-        };
-        in_the_way += problems.iter().filter(|problem| problem.bars).count();
-        for problem in problems {
-            report::print(&format!("{}: ! {}\n", host.name, problem.text))?;
-        }
-    }
-    if in_the_way > 0 {
-        bail!("no campaign runs on these hosts: {in_the_way} things are in the way");
-    }
-    Ok(())
-}
 
 /// Makes sure, before a campaign begins, that every host can do its part; says what makes figures
 /// doubtful on standard error, and goes on.
@@ -165,14 +52,14 @@ pub(crate) async fn reachable(controller: &Controller, hosts: &Hosts) -> anyhow:
     Ok(())
 }
 
-async fn ask(controller: &Controller, host: &Machine) -> anyhow::Result<Report> {
+pub(crate) async fn ask(controller: &Controller, host: &Machine) -> anyhow::Result<Report> {
     let mut agent = controller.connect(host.agent).await?;
     let found = agent.report().await?;
     agent.close().await?;
     Ok(found)
 }
 
-fn line(found: &Report) -> String {
+pub(crate) fn line(found: &Report) -> String {
     let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "?".to_owned());
     format!(
         "{}, {}, {} on {}, Linux {}, governor {}\n",
@@ -186,20 +73,20 @@ fn line(found: &Report) -> String {
 }
 
 /// Which mqbench it has.
-fn build(found: &Report) -> String {
+pub(super) fn build(found: &Report) -> String {
     let revision = found.revision.as_deref().unwrap_or("?");
     format!("mqbench {} ({revision})", found.version)
 }
 
 /// What would make figures of a host doubtful, or bars a campaign there.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Problem {
-    text: String,
-    bars: bool,
+pub(crate) struct Problem {
+    pub(crate) text: String,
+    pub(crate) bars: bool,
 }
 
 impl Problem {
-    fn bars(text: String) -> Self {
+    pub(crate) fn bars(text: String) -> Self {
         Self { text, bars: true }
     }
 
@@ -209,7 +96,7 @@ impl Problem {
 }
 
 /// A multimeter that does not say who it is.
-async fn unanswered(host: &Machine) -> Option<Problem> {
+pub(crate) async fn unanswered(host: &Machine) -> Option<Problem> {
     let probe = host.probe()?;
     let error = probe.answers().await.err()?;
     Some(Problem::bars(format!(
@@ -218,11 +105,11 @@ async fn unanswered(host: &Machine) -> Option<Problem> {
     )))
 }
 
-fn problems(found: &Report, host: &Machine) -> Vec<Problem> {
+pub(crate) fn problems(found: &Report, host: &Machine) -> Vec<Problem> {
     let interface = &host.interface;
     let mut problems = Vec::new();
     if found.version != VERSION {
-        let remedy = if upgrade::is_newer(&found.version) {
+        let remedy = if is_newer(&found.version) {
             "use that one here"
         } else {
             "`mqbench hosts upgrade` puts it there"
@@ -277,11 +164,11 @@ fn problems(found: &Report, host: &Machine) -> Vec<Problem> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     /// Of a host with which nothing is wrong.
-    pub(super) fn fine() -> Report {
+    pub(in crate::hosts) fn fine() -> Report {
         Report {
             version: VERSION.to_owned(),
             revision: None,

@@ -1,0 +1,194 @@
+//! What each cell would have real machines do.
+
+use std::fmt;
+
+use anyhow::bail;
+use mq_netem::{Direction, Link};
+
+use super::cell::Cell;
+use crate::{
+    args::Way,
+    hosts::{Hosts, Machine, Role},
+    testbed::Topology,
+};
+
+/// Which host does what in a cell.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Placement<'a> {
+    pub(crate) broker: &'a Machine,
+    pub(crate) publisher: &'a Machine,
+    pub(crate) subscriber: &'a Machine,
+    /// What is to be set on interfaces: a kernel shapes what leaves a host.
+    pub(crate) shaped: Vec<Shaped<'a>>,
+}
+
+/// A direction of a link, on the interface that its packets leave by.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Shaped<'a> {
+    pub(crate) host: &'a Machine,
+    /// The link's name, with its changes.
+    pub(crate) link: String,
+    /// Which of its directions.
+    pub(crate) way: Way,
+    direction: Direction,
+}
+
+impl Hosts {
+    /// Where the parts of a cell run, and which interfaces are shaped how.
+    ///
+    /// # Errors
+    /// Why these hosts cannot do it.
+    pub(crate) fn place(&self, cell: &Cell) -> anyhow::Result<Placement<'_>> {
+        if cell.medium.is_some() {
+            bail!("a shared channel is emulated on one machine only");
+        }
+        let (broker, publisher) = (self.doing(Role::Broker)?, self.doing(Role::Publisher)?);
+        let subscriber = match cell.topology {
+            // There they are one host.
+            Topology::Shared => publisher,
+            Topology::Publisher | Topology::Both => self.doing(Role::Subscriber)?,
+        };
+        let network = cell.network();
+        let of_subscriber = match cell.topology {
+            Topology::Both => network.sub_link.as_ref().or(network.link.as_ref()),
+            Topology::Publisher => network.sub_link.as_ref(),
+            Topology::Shared => None,
+        };
+        let mut shaped = Vec::new();
+        for (client, link) in [
+            (publisher, network.link.as_ref()),
+            (subscriber, of_subscriber),
+        ] {
+            if let Some(link) = link {
+                shape(&mut shaped, client, link, Way::Up)?;
+                shape(&mut shaped, broker, link, Way::Down)?;
+            }
+        }
+        Ok(Placement {
+            broker,
+            publisher,
+            subscriber,
+            shaped,
+        })
+    }
+}
+
+/// Adds what leaves a host, which has one interface.
+fn shape<'a>(
+    shaped: &mut Vec<Shaped<'a>>,
+    host: &'a Machine,
+    link: &str,
+    way: Way,
+) -> anyhow::Result<()> {
+    let direction = way.of(Link::load(link)?);
+    let other = shaped.iter().find(|shaped| shaped.host == host);
+    match other {
+        Some(other) if other.direction == direction => {}
+        Some(_) => bail!(
+            "the two links differ in what leaves {} by {}: it needs two interfaces",
+            host.name,
+            host.interface
+        ),
+        None if direction == Direction::default() => {}
+        None => shaped.push(Shaped {
+            host,
+            link: link.to_owned(),
+            way,
+            direction,
+        }),
+    }
+    Ok(())
+}
+
+#[cfg(target_os = "linux")]
+impl Placement<'_> {
+    /// What is shaped, for the record: host, interface, link and direction.
+    pub(crate) fn configured(&self) -> serde_json::Value {
+        let shaped = self.shaped.iter().map(|shaped| {
+            serde_json::json!({
+                "host": shaped.host.name,
+                "interface": shaped.host.interface,
+                "link": shaped.link,
+                "direction": shaped.way,
+            })
+        });
+        shaped.collect()
+    }
+}
+
+impl fmt::Display for Placement<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            broker,
+            publisher,
+            subscriber,
+            shaped,
+        } = self;
+        write!(
+            f,
+            "broker on {} ({}), publisher on {}, subscriber on {}; ",
+            broker.name, broker.address, publisher.name, subscriber.name
+        )?;
+        if shaped.is_empty() {
+            return write!(f, "nothing shaped");
+        }
+        for (number, Shaped { host, .. }) in shaped.iter().enumerate() {
+            let before = if number == 0 { "shaped: " } else { ", " };
+            write!(f, "{before}{} of {}", host.interface, host.name)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hosts::tests::THREE;
+
+    fn cell(topology: Topology, link: &str, sub_link: Option<&str>) -> Cell {
+        Cell {
+            topology,
+            link: Some(link.to_owned()),
+            sub_link: sub_link.map(str::to_owned),
+            ..Cell::default()
+        }
+    }
+
+    #[test]
+    fn a_direction_is_shaped_where_its_packets_leave_a_host() {
+        let hosts = Hosts::parse(THREE).unwrap();
+        let shaped = |cell: &Cell| -> Vec<String> {
+            let placement = hosts.place(cell).unwrap();
+            assert_eq!(placement.broker.name, "hub");
+            let shaped = placement.shaped.iter();
+            shaped.map(|one| one.host.name.clone()).collect()
+        };
+        // S22's stands on the publisher's way out alone.
+        assert_eq!(
+            shaped(&cell(Topology::Publisher, "s22/wifi", None)),
+            ["pi-1"]
+        );
+        assert_eq!(
+            shaped(&cell(Topology::Both, "s21/wifi", None)),
+            ["pi-1", "hub", "pi-2"]
+        );
+        let one_host = cell(Topology::Shared, "w20/wifi", None);
+        assert_eq!(shaped(&one_host), ["pi-1", "hub"]);
+        assert_eq!(hosts.place(&one_host).unwrap().subscriber.name, "pi-1");
+        assert_eq!(shaped(&Cell::default()), [""; 0]);
+    }
+
+    #[test]
+    fn what_these_hosts_cannot_do_is_said() {
+        let hosts = Hosts::parse(THREE).unwrap();
+        let channel = Cell {
+            medium: Some("s21/medium".to_owned()),
+            ..Cell::default()
+        };
+        let wired = cell(Topology::Publisher, "s21/wifi", Some("s21/wired-100ms"));
+        for (cell, says) in [(channel, "shared channel"), (wired, "two interfaces")] {
+            let error = hosts.place(&cell).unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+        }
+    }
+}

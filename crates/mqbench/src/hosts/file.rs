@@ -1,0 +1,221 @@
+//! `hosts.toml`: real machines that a campaign is to run on.
+//!
+//! ```toml
+//! [[host]]
+//! name = "pi-1"
+//! roles = ["publisher"]           # broker, publisher, subscriber: each on one host
+//! agent = "192.168.1.11:7883"     # where it is told what to do: another way than the one below
+//! address = "10.0.0.11"           # where the others reach it
+//! interface = "wlan0"             # what carries that, and is shaped
+//! meter = "dmm:192.168.1.9"       # of the publisher's host, if there is one: as in `energy measure`
+//! volts = 5.08                    # what a multimeter has to be told
+//! ```
+
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr},
+    path::Path,
+};
+
+use anyhow::{Context as _, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::meter::Spec;
+#[cfg(target_os = "linux")]
+use crate::meter::{Instrument, Probe};
+
+/// The machines of a testbed.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Hosts {
+    #[serde(rename = "host")]
+    hosts: Vec<Machine>,
+}
+
+/// One of them.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Machine {
+    pub(crate) name: String,
+    roles: BTreeSet<Role>,
+    /// Where its agent listens.
+    pub(crate) agent: SocketAddr,
+    /// What the others reach it by.
+    pub(crate) address: IpAddr,
+    /// The interface that has this address.
+    pub(crate) interface: String,
+    /// What tells its energy, if anything does.
+    meter: Option<Spec>,
+    /// The voltage of its supply, for a multimeter.
+    volts: Option<f64>,
+    /// The current that has to fit into a multimeter's range.
+    amps: Option<f64>,
+}
+
+#[cfg(target_os = "linux")]
+impl Machine {
+    /// One that does nothing, for tests.
+    #[cfg(test)]
+    pub(crate) fn at(address: IpAddr, interface: &str, meter: &str) -> Self {
+        Self {
+            name: "some".to_owned(),
+            roles: BTreeSet::new(),
+            agent: SocketAddr::new(address, 7883),
+            address,
+            interface: interface.to_owned(),
+            meter: Some(meter.parse().expect("a meter")),
+            volts: None,
+            amps: None,
+        }
+    }
+
+    /// What tells its energy, if anything does.
+    pub(crate) fn probe(&self) -> Option<Probe> {
+        Some(Probe {
+            spec: self.meter.clone()?,
+            instrument: Instrument::at(self.volts, self.amps),
+        })
+    }
+}
+
+/// What a host does in a cell.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Role {
+    Broker,
+    Publisher,
+    Subscriber,
+}
+
+impl Hosts {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// One line with the file, and what is wrong in it.
+    pub(crate) fn load(path: &Path) -> anyhow::Result<Self> {
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read the hosts {}", path.display()))?;
+        Self::parse(&text).with_context(|| path.display().to_string())
+    }
+
+    pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
+        let hosts: Self = toml::from_str(text).map_err(|error| {
+            let at = error.span().map_or(0, |span| span.start);
+            let line = line(text, at);
+            anyhow::anyhow!("line {line}: {}", error.message().replace('\n', " "))
+        })?;
+        let mut names = BTreeSet::new();
+        let mut addresses = BTreeSet::new();
+        for host in &hosts.hosts {
+            if host.name.is_empty() {
+                bail!("a host has no name");
+            }
+            if !names.insert(&host.name) {
+                bail!("two hosts are called {}", host.name);
+            }
+            if !addresses.insert(host.address) {
+                bail!("{} has another host's address {}", host.name, host.address);
+            }
+        }
+        for role in [Role::Broker, Role::Publisher, Role::Subscriber] {
+            hosts.doing(role)?;
+        }
+        let publisher = hosts.doing(Role::Publisher)?;
+        let other = |host: &&Machine| host.meter.is_some() && *host != publisher;
+        if let Some(host) = hosts.hosts.iter().find(other) {
+            bail!(
+                "{} has a meter: the energy is the publisher's, which is {}",
+                host.name,
+                publisher.name
+            );
+        }
+        Ok(hosts)
+    }
+
+    /// All of them.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn machines(&self) -> impl Iterator<Item = &Machine> {
+        self.hosts.iter()
+    }
+
+    /// The one host with this role.
+    pub(crate) fn doing(&self, role: Role) -> anyhow::Result<&Machine> {
+        let mut doing = self.hosts.iter().filter(|host| host.roles.contains(&role));
+        let role = format!("{role:?}").to_lowercase();
+        let host = doing.next();
+        let host = host.with_context(|| format!("no host has the role {role}"))?;
+        match doing.next() {
+            None => Ok(host),
+            Some(other) => bail!(
+                "{} and {} have the role {role}: one may",
+                host.name,
+                other.name
+            ),
+        }
+    }
+}
+
+/// Which line of a file a byte stands in, from 1.
+pub(crate) fn line(text: &str, at: usize) -> usize {
+    text[..at.min(text.len())].matches('\n').count() + 1
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) const THREE: &str = r#"
+[[host]]
+name = "hub"
+roles = ["broker"]
+agent = "192.168.1.10:7883"
+address = "10.0.0.10"
+interface = "eth0"
+[[host]]
+name = "pi-1"
+roles = ["publisher"]
+agent = "192.168.1.11:7883"
+address = "10.0.0.11"
+interface = "wlan0"
+[[host]]
+name = "pi-2"
+roles = ["subscriber"]
+agent = "192.168.1.12:7883"
+address = "10.0.0.12"
+interface = "eth0"
+"#;
+
+    #[test]
+    fn mistakes_in_the_file_are_one_line() {
+        for (from, to, says) in [
+            ("\"broker\"", "\"boker\"", "line 4: unknown variant `boker`"),
+            ("\"broker\"", "", "no host has the role broker"),
+            (
+                "\"broker\"",
+                "\"broker\", \"publisher\"",
+                "hub and pi-1 have the role publisher",
+            ),
+            ("pi-2", "pi-1", "two hosts are called pi-1"),
+            ("10.0.0.12", "10.0.0.11", "pi-2 has another host's address"),
+            ("10.0.0.12", "ten", "invalid IP address"),
+            (
+                "\"eth0\"",
+                "\"eth0\"\nmeter = \"watt\"",
+                "line 8: `watt` is no meter",
+            ),
+            (
+                "\"eth0\"",
+                "\"eth0\"\nmeter = \"rapl\"",
+                "hub has a meter: the energy is the publisher's, which is pi-1",
+            ),
+            ("interface = \"wlan0\"\n", "", "missing field `interface`"),
+        ] {
+            let error = Hosts::parse(&THREE.replacen(from, to, 1)).unwrap_err();
+            let error = format!("{error:#}");
+            assert!(
+                error.contains(says) && error.lines().count() == 1,
+                "{error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! Meters: which there are and how an instrument is set (`spec`: what `--meter` takes), and one that is
+//! read while a run lasts (`probe`).
+
+mod probe;
+mod spec;
+
+pub(crate) use probe::{Journals, Probe, Running, Taken, basis};
+pub(crate) use spec::{Instrument, Spec, sys};
+
+#[cfg(target_os = "linux")]
+use mq_measure::energy::{
+    rapl::RaplMeter,
+    sysfs::{Class, Sensor},
+};
+
+/// The meters that measure this machine and that it reads itself, by every name that `--meter` takes.
+#[cfg(target_os = "linux")]
+pub(crate) fn on_this_host() -> Vec<String> {
+    let root = sys();
+    let mut names = Vec::new();
+    for class in [Class::Hwmon, Class::Iio] {
+        let kind = class.name();
+        for sensor in Sensor::list(class, &root) {
+            names.push(kind.to_owned());
+            names.extend([sensor.chip, sensor.device].map(|name| format!("{kind}:{name}")));
+        }
+    }
+    names.extend(RaplMeter::new(&root).is_ok().then(|| "rapl".to_owned()));
+    names
+}

@@ -1,0 +1,164 @@
+//! Meters that are read while runs last: by whoever runs the campaign, or by the agent of the host that
+//! they hang on.
+//!
+//! A multimeter has one probe, so that runs with a meter go one at a time. Its readings leave its memory
+//! as they are read, and are kept in a file of their own for each run, the journal, from the moment they
+//! come; docs/energy.md says how that is read.
+
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, bail};
+use mq_measure::energy::{Basis, Meter, Note, Recording};
+use serde::{Deserialize, Serialize};
+
+use super::{Instrument, Spec};
+use crate::clock::WallClock;
+
+/// How long a multimeter may take to say who it is.
+#[cfg(target_os = "linux")]
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// How long a multimeter goes on by itself after the time that a run is expected to take.
+const SPARE: Duration = Duration::from_mins(10);
+
+/// A meter, and how it is set.
+#[derive(Clone, Debug)]
+pub(crate) struct Probe {
+    pub(crate) spec: Spec,
+    pub(crate) instrument: Instrument,
+}
+
+/// Where journals are, in the directory of the results.
+#[derive(Clone, Debug)]
+pub(crate) struct Journals(PathBuf);
+
+/// A meter that runs.
+pub(crate) struct Running {
+    meter: Box<dyn Meter>,
+    /// What its times count from, since 1970.
+    origin_ns: u64,
+}
+
+/// What a meter found while a run lasted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Taken {
+    /// As the command line names it.
+    pub(crate) meter: String,
+    pub(crate) scope: String,
+    pub(crate) journal: Option<String>,
+    /// What the recording's times count from, since 1970.
+    pub(crate) origin_ns: u64,
+    pub(crate) recording: Recording,
+}
+
+impl Journals {
+    /// Of a result set.
+    pub(crate) fn of(directory: &Path) -> Self {
+        Self(directory.join("meters"))
+    }
+
+    /// A new one for this run: what an attempt has read that was cut off stays.
+    fn next(&self, run: &str) -> anyhow::Result<PathBuf> {
+        let cannot = || format!("cannot make {}", self.0.display());
+        std::fs::create_dir_all(&self.0).with_context(cannot)?;
+        let mut names = (1_u64..).map(|number| self.0.join(format!("{run}-{number}.csv")));
+        names.find(|file| !file.exists()).with_context(cannot)
+    }
+}
+
+impl Probe {
+    /// Whether a multimeter is there and says who it is; of others it is not known.
+    #[cfg(target_os = "linux")]
+    pub(crate) async fn answers(&self) -> anyhow::Result<()> {
+        if let Spec::Dmm(address) = self.spec.clone() {
+            let identify = move || mq_measure::energy::dmm::Dmm::identify(&address, ANSWER);
+            let found = tokio::task::spawn_blocking(identify).await;
+            found.context("the meter's thread failed")??;
+        }
+        Ok(())
+    }
+
+    /// Starts it for a run that takes about so long.
+    pub(crate) async fn start(
+        &self,
+        expected: Duration,
+        journals: &Journals,
+        run: &str,
+    ) -> anyhow::Result<Running> {
+        let journal = journals.next(run)?;
+        let longest = expected + SPARE;
+        let instrument = self.instrument.of_run(&self.spec, expected, journal);
+        let spec = self.spec.clone();
+        let start = move || Running::start(instrument.meter(&spec, longest)?);
+        let started = tokio::task::spawn_blocking(start).await;
+        let started = started.context("the meter's thread failed")?;
+        started.with_context(|| format!("the meter {}", self.spec))
+    }
+}
+
+impl Running {
+    /// Starts it.
+    pub(crate) fn start(mut meter: Box<dyn Meter>) -> anyhow::Result<Self> {
+        let clock = WallClock::from_env()?;
+        let (origin, origin_ns) = (Instant::now(), clock.now_ns());
+        meter.start(origin)?;
+        Ok(Self { meter, origin_ns })
+    }
+
+    /// Stops it.
+    ///
+    /// # Errors
+    /// If it was not there until now.
+    pub(crate) fn stop(mut self) -> anyhow::Result<Taken> {
+        let recording = self.meter.stop()?;
+        for note in &recording.notes {
+            if let Note::EndedEarly { reason } = note {
+                bail!("{reason}");
+            }
+        }
+        let journal = self.meter.journal().and_then(Path::file_name);
+        Ok(Taken {
+            meter: self.meter.name().to_owned(),
+            scope: self.meter.scope().to_owned(),
+            journal: journal.map(|name| name.to_string_lossy().into_owned()),
+            origin_ns: self.origin_ns,
+            recording,
+        })
+    }
+
+    /// As [`stop`](Self::stop), without holding up anything else.
+    pub(crate) async fn stopped(self) -> anyhow::Result<Taken> {
+        let name = self.meter.name().to_owned();
+        let stopped = tokio::task::spawn_blocking(move || self.stop()).await;
+        let stopped = stopped.context("the meter's thread failed")?;
+        stopped.with_context(|| format!("the meter {name}"))
+    }
+}
+
+/// Whether a meter of this name measures or computes.
+pub(crate) fn basis(meter: &str) -> Basis {
+    if meter == "model" || meter.starts_with("model:") {
+        Basis::Modelled
+    } else {
+        Basis::Measured
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_journal_is_never_written_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let journals = Journals::of(folder.path());
+        let first = journals.next("some").unwrap();
+        assert_eq!(first, folder.path().join("meters/some-1.csv"));
+        std::fs::write(&first, "precious").unwrap();
+        assert_ne!(journals.next("some").unwrap(), first);
+    }
+}
