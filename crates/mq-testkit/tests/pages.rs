@@ -1,0 +1,96 @@
+//! The project's pages: what they link to is there, and the index has all of them.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+fn root() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    root.canonicalize().unwrap()
+}
+
+/// Markdown files of a folder.
+fn pages(folder: &Path) -> Vec<PathBuf> {
+    let files = fs::read_dir(folder)
+        .unwrap()
+        .map(|file| file.unwrap().path());
+    files
+        .filter(|path| path.extension().is_some_and(|ending| ending == "md"))
+        .collect()
+}
+
+/// Where a page's links lead, without those to other sites; text between backticks has none.
+fn links(text: &str) -> Vec<&str> {
+    let prose = text.split("```").step_by(2);
+    let outside = prose.flat_map(|prose| prose.split('`').step_by(2));
+    let links = outside.flat_map(|text| {
+        let places = text.match_indices("](");
+        places.filter_map(|(at, open)| text[at + open.len()..].split_once(')'))
+    });
+    let links = links.map(|(link, _)| link);
+    links.filter(|link| !link.contains("://")).collect()
+}
+
+/// The anchors of a page's headings, as sites that show Markdown make them.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    let anchor = |heading: &str| -> String {
+        let heading = heading.trim_start_matches('#').trim().to_lowercase();
+        let kept = heading.chars().filter_map(|character| match character {
+            ' ' => Some('-'),
+            '-' | '_' => Some(character),
+            _ => character.is_alphanumeric().then_some(character),
+        });
+        kept.collect()
+    };
+    headings.map(anchor).collect()
+}
+
+#[test]
+fn all_links_lead_somewhere() {
+    let root = root();
+    let mut wrong = Vec::new();
+    let mut count = 0;
+    for page in [pages(&root), pages(&root.join("docs"))].concat() {
+        let text = fs::read_to_string(&page).unwrap();
+        for link in links(&text) {
+            count += 1;
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() {
+                page.clone()
+            } else {
+                page.parent().unwrap().join(file)
+            };
+            let is_there = target.exists()
+                && (anchor.is_empty()
+                    || anchors(&fs::read_to_string(&target).unwrap()).contains(anchor));
+            if !is_there {
+                wrong.push(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(count > 20, "{count} links");
+}
+
+#[test]
+fn the_index_has_every_page() {
+    let folder = root().join("docs");
+    let index = fs::read_to_string(folder.join("README.md")).unwrap();
+    let linked: BTreeSet<_> = links(&index).into_iter().collect();
+    for page in pages(&folder) {
+        let name = page.file_name().unwrap().to_str().unwrap();
+        assert!(name == "README.md" || linked.contains(name), "{name}");
+    }
+}
+
+#[test]
+fn links_and_anchors_are_found() {
+    let text = "# A, b: c\n[x](y.md#a-b-c) `[no](z.md)`\n```\n[no](z.md)\n```\n[out](https://w)";
+    assert_eq!(links(text), ["y.md#a-b-c"]);
+    assert!(anchors(text).contains("a-b-c"));
+}
