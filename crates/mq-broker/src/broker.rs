@@ -1,9 +1,8 @@
 //! The broker as a whole: listeners, the tasks of connections, shutdown.
 
-use std::{net::SocketAddr, num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use mq_proto::ServerConfig;
-use mq_transport::{Address, EarlyDataPolicy, Incoming, ListenOptions, Listener, ServerIdentity};
+use mq_transport::{Address, Incoming, Listener};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, watch},
     task::JoinSet,
@@ -11,176 +10,16 @@ use tokio::{
 use tracing::{debug, warn};
 
 use crate::{
-    AdminSettings, DiskStore, Durability, Error, PublishRate, Quotas, Reload, Store,
+    DiskStore, Error, Reload, Settings, StoreFile,
     admin::{Admin, Doors},
-    auth::{AccessFiles, Authenticator, Authorizer, FileAccess, Guard, TakeOver},
-    clock, conn, files,
+    auth::{FileAccess, Guard},
+    clock, conn,
     hub::Hub,
     metrics::{Gauge, ListenerMetrics, Metrics},
     quota::{PerNetwork, Place},
     shown::Shown,
     ticket_file::TicketFile,
 };
-
-/// How a broker is made. [`Config`](crate::Config) makes one from a file.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Where it listens; at least one.
-    pub listeners: Vec<Address>,
-    /// Certificates, congestion control and the like, for all listeners; see [`ListenOptions`] for
-    /// the defaults. Its `early_data` is replaced by [`early_data`](Self::early_data) below.
-    pub listen: ListenOptions,
-    /// Limits of the protocol; see [`ServerConfig`] for the defaults.
-    pub protocol: ServerConfig,
-    /// What clients may make the broker keep.
-    pub quotas: Quotas,
-    /// How fast each client may publish. Default: no bound.
-    pub publish_rate: PublishRate,
-    /// With [`Overflow::Wait`](crate::Overflow::Wait): how long a reader may make no progress, which
-    /// is to say take less than half of its mailbox, while a publisher of QoS 1 or 2 waits for room
-    /// in it; then the reader is disconnected with 0x97. Default 30 s; `None` for as long as it
-    /// likes.
-    pub reader_timeout: Option<Duration>,
-    /// Connections at once, those in their handshake included. Further ones are refused. Default
-    /// 100,000.
-    pub max_connections: usize,
-    /// Of these, from one IPv4 address or one IPv6 network of 64 bits. Default: as many, since all
-    /// of a site's devices may be behind one address.
-    pub max_connections_per_address: usize,
-    /// Handshakes at once: what silent peers can hold. Further ones are refused. Default 4,096. From
-    /// a quarter of it on QUIC clients first have to prove that they can be reached at their address
-    /// (Retry, RFC 9000 §8.1.2), which costs them a round trip.
-    pub max_handshakes: usize,
-    /// How long a handshake of TLS, QUIC or WebSocket may take, up to the first byte that can be
-    /// read; CONNECT then has [`ServerConfig::connect_timeout`]. One that begins with early data
-    /// has as long again to be complete. Default 10 s.
-    pub handshake_timeout: Duration,
-    /// What early data (0-RTT) may do: nothing, CONNECT alone, or all but QoS 2, which always waits
-    /// for the end of the handshake. Default [`EarlyDataPolicy::Full`]: tickets are single-use, so
-    /// that a first flight is acted on twice at most (RFC 8446 §8), and clients send early only what
-    /// may be; `docs/access.md` has a table.
-    pub early_data: EarlyDataPolicy,
-    /// Where tickets are kept while no broker runs, so that clients resume, with early data, across
-    /// a restart; `None`, the default, for nowhere.
-    ///
-    /// A broker that starts takes the tickets out of the file and removes it before it accepts
-    /// anybody; [`Broker::shutdown`] writes it anew, readable for the owner alone. So each ticket
-    /// is used once, which is what bounds the replay of early data (RFC 8446 §8.1). A crash
-    /// loses the tickets, and clients do a full handshake. They are not taken up where the
-    /// certificate, the authorities for client certificates or the limits that clients remember
-    /// have changed (see [`ListenOptions::ticket_scope`]), or where the file is damaged.
-    ///
-    /// Who can read the file can decrypt the early data of the sessions that resume by it, and who
-    /// can write it can put an old copy in its place and replay early data: its folder has to be
-    /// the broker's own. So must not a backup be played back, nor a virtual machine's snapshot.
-    pub ticket_file: Option<PathBuf>,
-    /// The longest time that a session lives on without a connection; `None` for no limit, the
-    /// default. MQTT 3.1 and 3.1.1 clients without a clean session get this.
-    pub max_session_expiry: Option<Duration>,
-    /// How long connections have to end at shutdown. Default 5 s.
-    pub shutdown_timeout: Duration,
-    /// What outlives the broker; `None`, the default, for nothing.
-    pub store: Option<Arc<dyn Store>>,
-    /// Where it is kept on disk, if there is no [`store`](Self::store): [`Broker::start`] opens it.
-    pub store_file: Option<StoreFile>,
-    /// Where operators are answered.
-    pub admin: AdminSettings,
-    /// How often the broker tells of itself under `$SYS/broker/`, by mosquitto's names; clients cannot
-    /// publish under `$SYS/` then. Default never; a configuration file's default is 10 s, as
-    /// mosquitto's.
-    pub sys_interval: Option<Duration>,
-    /// Whether the program looks for replaced files ([`Reload::look`]); a broker in a library does
-    /// what its owner does. Default yes.
-    pub watch_files: bool,
-    /// Says who clients are; `None`, the default, lets everybody in.
-    pub authenticator: Option<Arc<dyn Authenticator>>,
-    /// Says what clients may do; `None`, the default, lets them do everything.
-    pub authorizer: Option<Arc<dyn Authorizer>>,
-    /// Files that say both, for where there is no [`authenticator`](Self::authenticator) or no
-    /// [`authorizer`](Self::authorizer): [`Broker::start`] reads them, and
-    /// [`Broker::reload_access`] does again.
-    pub access_files: Option<AccessFiles>,
-    /// Log-ins from one IPv4 address or IPv6 /64 that may fail: so many at once, and as many again
-    /// each minute. Beyond, they are refused with 0x9F, before 5.0 with return code 3, whatever
-    /// they bring. Only where there is an authenticator; `None` for no limit. Default 10: more than
-    /// people mistype, and a password of six random letters and digits lasts for 400 years.
-    pub failures_per_minute: Option<NonZeroU32>,
-    /// Who may take over a session by its client identifier. Default: the user whose it is.
-    pub take_over: TakeOver,
-}
-
-/// A [`DiskStore`] that is to be opened.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct StoreFile {
-    /// The file; made if it is not there. Its folder has to be.
-    pub path: PathBuf,
-    /// When what is recorded is on the disk.
-    pub durability: Durability,
-}
-
-impl Settings {
-    /// The defaults, listening at `listeners`.
-    #[must_use]
-    pub fn new(listeners: Vec<Address>) -> Self {
-        Self {
-            listeners,
-            listen: ListenOptions::default(),
-            protocol: ServerConfig::default(),
-            quotas: Quotas::default(),
-            publish_rate: PublishRate::default(),
-            reader_timeout: Some(Duration::from_secs(30)),
-            max_connections: 100_000,
-            max_connections_per_address: usize::MAX,
-            max_handshakes: 4_096,
-            handshake_timeout: Duration::from_secs(10),
-            early_data: EarlyDataPolicy::Full,
-            ticket_file: None,
-            max_session_expiry: None,
-            shutdown_timeout: Duration::from_secs(5),
-            store: None,
-            store_file: None,
-            admin: AdminSettings::default(),
-            sys_interval: None,
-            watch_files: true,
-            authenticator: None,
-            authorizer: None,
-            access_files: None,
-            failures_per_minute: NonZeroU32::new(10),
-            take_over: TakeOver::SameUser,
-        }
-    }
-
-    /// Warns of secrets that everybody on this machine can read.
-    fn warn_of_open_secrets(&self) {
-        let identity = self.listen.identity.as_ref();
-        let key = identity.and_then(ServerIdentity::files);
-        let key = key.map(|(_, key)| ("private key", key));
-        let passwords = self.access_files.as_ref();
-        let passwords = passwords.and_then(|files| files.password_file.as_deref());
-        let passwords = passwords.map(|path| ("password file", path));
-        for (what, path) in key.into_iter().chain(passwords) {
-            if files::is_open_to_all(path) {
-                let path = path.display();
-                warn!("everybody can read the {what} {path}: chmod o= {path}");
-            }
-        }
-    }
-
-    /// Takes what the access files say for what is not there.
-    fn open_access(&mut self) -> Result<Option<Arc<FileAccess>>, Error> {
-        let Some(files) = self.access_files.clone() else {
-            return Ok(None);
-        };
-        let access = Arc::new(FileAccess::open(files)?);
-        if self.authenticator.is_none() {
-            self.authenticator = Some(Arc::clone(&access) as Arc<dyn Authenticator>);
-        }
-        if self.authorizer.is_none() && access.authorizes() {
-            self.authorizer = Some(Arc::clone(&access) as Arc<dyn Authorizer>);
-        }
-        Ok(Some(access))
-    }
-}
 
 /// A running broker.
 ///
@@ -311,7 +150,7 @@ impl Broker {
         &self.hub.metrics
     }
 
-    /// Where [`AdminSettings::http`] is, with the port that was chosen.
+    /// Where [`AdminSettings::http`](crate::AdminSettings::http) is, with the port that was chosen.
     #[must_use]
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.admin_address
@@ -323,7 +162,7 @@ impl Broker {
         &self.listeners
     }
 
-    /// Bytes that wait for sessions or are retained now, as [`Quotas::memory`] counts them.
+    /// Bytes that wait for sessions or are retained now, as [`Quotas::memory`](crate::Quotas::memory) counts them.
     #[must_use]
     pub fn memory_used(&self) -> usize {
         self.hub.memory_used()

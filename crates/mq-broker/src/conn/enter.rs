@@ -9,8 +9,8 @@ use tracing::{debug, info};
 
 use super::Conn;
 use crate::{
+    Settings,
     auth::Principal,
-    broker::Settings,
     router,
     shown::Shown,
     store::{SessionChange, User},

@@ -20,8 +20,8 @@ use tokio::{sync::watch, time::sleep_until};
 use tracing::{debug, error, info};
 
 use crate::{
+    Settings,
     auth::{Authentication, LogIn, Principal},
-    broker::Settings,
     clock,
     delivery::Marks as _,
     hub::{self, Attached, Hub, KeptWill, Publisher},
