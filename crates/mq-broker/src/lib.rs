@@ -47,6 +47,7 @@ mod descriptors;
 mod error;
 mod files;
 mod hub;
+mod lock;
 mod mailbox;
 mod manual;
 mod memory;

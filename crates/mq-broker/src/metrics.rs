@@ -3,12 +3,13 @@
 use std::{
     net::SocketAddr,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
 
+use crate::lock::lock;
 use mq_transport::{Address, EarlyData, HandshakeKind, Link, LinkStats};
 
 /// A number that many threads change, each change by itself and in no order with others.
@@ -67,7 +68,7 @@ impl ByReason {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<(&'static str, usize)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

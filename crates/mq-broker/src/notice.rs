@@ -6,14 +6,14 @@
 
 use std::{
     net::SocketAddr,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
     time::{Duration, Instant},
 };
 
 use tokio::sync::Notify;
 use tracing::warn;
 
-use crate::{clock, shown::Shown};
+use crate::{clock, lock::lock, shown::Shown};
 
 /// Lines of one kind within [`WINDOW`].
 const MOST: u32 = 10;
@@ -119,8 +119,7 @@ impl Notices {
     }
 
     fn limit(&self, kind: Kind) -> MutexGuard<'_, Limit> {
-        let limit = self.limits[kind as usize].lock();
-        limit.unwrap_or_else(PoisonError::into_inner)
+        lock(&self.limits[kind as usize])
     }
 }
 

@@ -3,13 +3,14 @@
 
 use std::{
     net::{IpAddr, Ipv6Addr},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::{Duration, Instant},
 };
 
 use hashbrown::HashMap;
 
 use crate::{
+    lock::lock,
     mailbox::{MailboxLimits, Overflow, OverflowPolicy},
     memory::default_ceiling,
 };
@@ -201,7 +202,7 @@ impl PerNetwork {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
         // Each change is complete in itself.
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.counts)
     }
 }
 

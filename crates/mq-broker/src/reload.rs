@@ -4,7 +4,7 @@
 use std::{
     fmt,
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::{Duration, SystemTime},
 };
 
@@ -13,7 +13,7 @@ use mq_transport::{
 };
 use tracing::{info, warn};
 
-use crate::{Error, Settings, auth::FileAccess, ticket_file::TicketFile};
+use crate::{Error, Settings, auth::FileAccess, lock::lock, ticket_file::TicketFile};
 
 /// Changes what can change while a broker runs; cheap to clone. See
 /// [`Broker::reload_handle`](crate::Broker::reload_handle).
@@ -125,8 +125,7 @@ impl Reload {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Watched>> {
-        let watched = self.shared.watched.lock();
-        watched.unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shared.watched)
     }
 }
 
@@ -261,7 +260,7 @@ impl Certificates {
     }
 
     fn options(&self) -> MutexGuard<'_, ListenOptions> {
-        self.options.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.options)
     }
 }
 

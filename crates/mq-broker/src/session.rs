@@ -3,7 +3,7 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        Arc, Mutex, MutexGuard, RwLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -16,6 +16,7 @@ use mq_proto::Session as ProtocolSession;
 use crate::{
     auth::{Authorizer, Grant, Guard, Principal},
     hub::{KeptWill, Wanted},
+    lock::{lock, read, write},
     mailbox::Mailbox,
     memory::Share,
     router::{SessionKey, Subscriber},
@@ -176,24 +177,24 @@ impl Session {
 
     /// Whether it is this user's: one that was nobody's is from now on.
     pub(crate) fn is_of(&self, user: &User) -> bool {
-        let mut own = self.user.write().unwrap_or_else(PoisonError::into_inner);
+        let mut own = write(&self.user);
         own.get_or_insert_with(|| user.clone()) == user
     }
 
     /// Whose it is.
     pub(crate) fn user(&self) -> Option<User> {
-        let own = self.user.read().unwrap_or_else(PoisonError::into_inner);
+        let own = read(&self.user);
         own.clone()
     }
 
     /// Makes it this user's, whosever it was.
     pub(crate) fn give_to(&self, user: &User) {
-        let mut own = self.user.write().unwrap_or_else(PoisonError::into_inner);
+        let mut own = write(&self.user);
         *own = Some(user.clone());
     }
 
     pub(crate) fn principal(&self) -> Option<Principal> {
-        let owner = self.owner.read().unwrap_or_else(PoisonError::into_inner);
+        let owner = read(&self.owner);
         owner.as_ref().map(|owner| owner.principal.clone())
     }
 
@@ -203,7 +204,7 @@ impl Session {
         let mut filters = state.subscriptions.keys();
         let is_covered =
             filters.all(|filter| guard.subscription(Some(principal), filter) == Grant::All);
-        *self.owner.write().unwrap_or_else(PoisonError::into_inner) = Some(Owner {
+        *write(&self.owner) = Some(Owner {
             principal: principal.clone(),
             covered_at: is_covered.then_some(generation),
         });
@@ -211,7 +212,7 @@ impl Session {
 
     /// A subscription is there of which only a part is granted.
     pub(crate) fn uncover(&self) {
-        let mut owner = self.owner.write().unwrap_or_else(PoisonError::into_inner);
+        let mut owner = write(&self.owner);
         if let Some(owner) = &mut *owner {
             owner.covered_at = None;
         }
@@ -220,7 +221,7 @@ impl Session {
     /// Whether a message of this topic, which one of the subscriptions matches, may go there. What
     /// comes for a session that nobody has had yet waits until it is known whose it is.
     pub(crate) fn may_receive(&self, authorizer: &dyn Authorizer, topic: &str) -> bool {
-        let owner = self.owner.read().unwrap_or_else(PoisonError::into_inner);
+        let owner = read(&self.owner);
         owner.as_ref().is_none_or(|owner| {
             owner.covered_at == Some(authorizer.generation())
                 || authorizer.may_receive(&owner.principal, topic)
@@ -293,6 +294,6 @@ impl Session {
     }
 
     fn away(&self) -> MutexGuard<'_, Away> {
-        self.away.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.away)
     }
 }

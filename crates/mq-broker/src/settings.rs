@@ -6,13 +6,13 @@ use mq_proto::ServerConfig;
 use mq_transport::{Address, EarlyDataPolicy, ListenOptions, ServerIdentity};
 use tracing::warn;
 
-#[cfg(doc)]
-use crate::{Broker, Reload};
 use crate::{
     AdminSettings, Durability, Error, PublishRate, Quotas, Store,
     auth::{AccessFiles, Authenticator, Authorizer, FileAccess, TakeOver},
     files,
 };
+#[cfg(doc)]
+use crate::{Broker, DiskStore, Reload};
 
 /// How a broker is made. [`Config`](crate::Config) makes one from a file.
 #[derive(Clone, Debug)]

@@ -9,13 +9,13 @@ use std::{
     fs::{self, File},
     io,
     path::PathBuf,
-    sync::{Mutex, PoisonError},
+    sync::Mutex,
 };
 
 use mq_transport::{ListenOptions, TicketStore};
 use tracing::{info, warn};
 
-use crate::{Error, files};
+use crate::{Error, files, lock::lock};
 
 /// What the file begins with; its last byte is the version.
 ///
@@ -84,11 +84,11 @@ impl TicketFile {
 
     /// From now on the store's tickets rest on something else.
     pub(crate) fn rescope(&self, scope: [u8; SCOPE_LEN]) {
-        *self.scope.lock().unwrap_or_else(PoisonError::into_inner) = scope;
+        *lock(&self.scope) = scope;
     }
 
     fn scope(&self) -> [u8; SCOPE_LEN] {
-        *self.scope.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.scope)
     }
 
     /// Moves all tickets from the store into the file, readable for the owner alone. A file that

@@ -1,11 +1,7 @@
 //! Options of a client, checked where they are given.
 
 use core::num::{NonZeroU16, NonZeroU32};
-use std::{
-    hash::BuildHasher,
-    sync::{Arc, PoisonError},
-    time::Duration,
-};
+use std::{hash::BuildHasher, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use mq_codec::{
@@ -19,6 +15,7 @@ use crate::{
     AuthError, AuthMethod, Client, Error, Outgoing, QueueLimits, Receipt, Reconnect,
     SubscribeOptions, Subscription,
     driver::{Driver, Request, Settings, SubscribeRequest},
+    lock::lock,
     queue::Push,
     shared::Shared,
 };
@@ -558,7 +555,7 @@ impl ClientBuilder {
             probes,
         };
         let task = tokio::spawn(Driver::new(shared.clone(), settings, fail_fast).run());
-        *shared.task.lock().unwrap_or_else(PoisonError::into_inner) = Some(task);
+        *lock(&shared.task) = Some(task);
         Ok(Client::new(
             shared,
             HandleSettings { disconnect_timeout },

@@ -4,7 +4,7 @@ use std::{
     collections::VecDeque,
     fmt,
     sync::{
-        Arc, PoisonError,
+        Arc,
         atomic::{AtomicU32, Ordering},
     },
 };
@@ -20,6 +20,7 @@ use crate::{
     Subscription,
     builder::HandleSettings,
     driver::{Request, SubscribeRequest, UnsubscribeRequest},
+    lock::lock,
     queue::Push,
     shared::{Shared, Status},
     subscription::{DEFAULT_CAPACITY, Inbox},
@@ -219,11 +220,7 @@ impl Client {
     #[must_use]
     pub fn messages(&self) -> Subscription {
         let inbox = Arc::new(Inbox::new(DEFAULT_CAPACITY));
-        let mut catch_all = self
-            .shared
-            .catch_all
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut catch_all = lock(&self.shared.catch_all);
         if let Some(earlier) = catch_all.replace(inbox.clone()) {
             earlier.end();
         }
@@ -283,11 +280,7 @@ impl Client {
     /// All about the last connection that the server accepted; `None` before the first.
     #[must_use]
     pub fn last_connected(&self) -> Option<Arc<crate::Connected>> {
-        let last = self
-            .shared
-            .last
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let last = lock(&self.shared.last);
         last.clone()
     }
 
@@ -324,12 +317,7 @@ impl Client {
             .queue
             .end(self.handle.settings.disconnect_timeout);
         let error = self.closed().await;
-        let task = self
-            .shared
-            .task
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let task = lock(&self.shared.task).take();
         if let Some(task) = task
             && let Err(error) = task.await
             && let Ok(panic) = error.try_into_panic()

@@ -103,6 +103,7 @@ mod driver;
 mod error;
 mod event;
 mod incoming;
+mod lock;
 mod outgoing;
 mod queue;
 mod receipt;

@@ -2,7 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::{Duration, Instant},
 };
 
@@ -11,7 +11,7 @@ use mq_proto::{AckTicket, Delivery};
 use mq_transport::LinkStats;
 use tokio::sync::{Notify, oneshot};
 
-use crate::{Error, Outgoing, driver::Request, receipt::AckCell};
+use crate::{Error, Outgoing, driver::Request, lock::lock, receipt::AckCell};
 
 /// How many messages, and how many bytes of topics and payloads, may wait to be sent.
 ///
@@ -119,7 +119,7 @@ impl Queue {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     pub(crate) fn set_limits(&self, limits: QueueLimits) {

@@ -3,13 +3,13 @@
 use std::{
     fmt,
     future::poll_fn,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     task::{Context, Poll, Waker},
 };
 
 use mq_codec::ReasonCode;
 
-use crate::{Error, shared::Shared};
+use crate::{Error, lock::lock, shared::Shared};
 
 /// Tells what became of one message. Dropping it neither waits nor takes the message back.
 ///
@@ -98,7 +98,7 @@ struct AckState {
 
 impl AckCell {
     fn lock(&self) -> MutexGuard<'_, AckState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     pub(crate) fn resolve(&self, outcome: Result<ReasonCode, Error>) {

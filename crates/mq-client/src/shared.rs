@@ -1,6 +1,6 @@
 //! What handles, streams, receipts and the driver have in common.
 
-use std::sync::{Arc, Mutex, PoisonError, atomic::AtomicU64};
+use std::sync::{Arc, Mutex, atomic::AtomicU64};
 
 use tokio::{
     sync::{broadcast, watch},
@@ -10,6 +10,7 @@ use tokio::{
 use crate::{
     Error,
     event::{Connected, EVENT_CAPACITY, Event},
+    lock::lock,
     queue::{Queue, QueueLimits},
     subscription::Inbox,
     written::Written,
@@ -57,7 +58,7 @@ impl Shared {
     }
 
     pub(crate) fn events(&self) -> broadcast::Receiver<Event> {
-        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut events = lock(&self.events);
         if self.queue.closed().is_some() {
             // Ends at once.
             return broadcast::channel(1).1;
@@ -68,7 +69,7 @@ impl Shared {
     }
 
     pub(crate) fn tell(&self, event: Event) {
-        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let events = lock(&self.events);
         if let Some(sender) = &*events {
             // Nobody listening is nobody to tell.
             let _ = sender.send(event);
@@ -77,6 +78,6 @@ impl Shared {
 
     /// Ends all event streams.
     pub(crate) fn end_events(&self) {
-        *self.events.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *lock(&self.events) = None;
     }
 }

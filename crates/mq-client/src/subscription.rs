@@ -5,7 +5,7 @@ use std::{
     fmt,
     future::poll_fn,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     task::{Context, Poll, Waker},
 };
 
@@ -15,7 +15,7 @@ use mq_codec::{
     TopicFilter,
 };
 
-use crate::{Incoming, shared::Shared};
+use crate::{Incoming, lock::lock, shared::Shared};
 
 /// Messages that wait in a stream before the driver stops reading. Default of
 /// [`SubscribeOptions::capacity`].
@@ -213,7 +213,7 @@ impl Inbox {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Driver: puts in what `next` gives while there is room. If the stream is full, the driver is

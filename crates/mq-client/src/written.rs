@@ -3,14 +3,14 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Mutex, PoisonError,
+        Mutex,
         atomic::{AtomicU64, Ordering},
     },
 };
 
 use tokio::sync::Notify;
 
-use crate::Error;
+use crate::{Error, lock::lock};
 
 /// Failures that are kept for receipts that may ask; beyond, the oldest two become one range.
 const KEPT_FAILURES: usize = 256;
@@ -42,7 +42,7 @@ impl Written {
 
     /// QoS 0 messages from `first` to `last` will not be written.
     pub(crate) fn fail(&self, first: u64, last: u64, error: Error) {
-        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failures = lock(&self.failures);
         failures.push_back(Failure { first, last, error });
         if failures.len() > KEPT_FAILURES
             && let Some(oldest) = failures.pop_front()
@@ -66,7 +66,7 @@ impl Written {
         if !qos_0 {
             return Some(Ok(()));
         }
-        let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let failures = lock(&self.failures);
         let failed = failures
             .iter()
             .find(|failure| (failure.first..=failure.last).contains(&seq));

@@ -2,9 +2,10 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
+use crate::lock::lock;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 /// The places of one door. When all are taken, a connection that comes takes that of the one which has
@@ -51,7 +52,7 @@ impl Places {
     }
 
     fn silent(&self) -> MutexGuard<'_, VecDeque<Arc<Notify>>> {
-        self.silent.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.silent)
     }
 }
 

@@ -2,12 +2,13 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use mq_codec::TopicFilter;
 
 use super::{Grant, Principal};
+use crate::lock::lock;
 
 /// The rules of an access file.
 #[derive(Debug, Default)]
@@ -78,7 +79,7 @@ pub(super) struct CachedRights(Mutex<Option<(u64, Arc<Rights>)>>);
 
 impl CachedRights {
     pub(super) fn get(&self, generation: u64, make: impl FnOnce() -> Rights) -> Arc<Rights> {
-        let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cached = lock(&self.0);
         match &*cached {
             Some((at, rights)) if *at == generation => Arc::clone(rights),
             _ => {

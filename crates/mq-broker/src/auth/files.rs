@@ -4,7 +4,7 @@ use std::{
     fmt, fs,
     path::{Path, PathBuf},
     sync::{
-        Arc, PoisonError, RwLock,
+        Arc, RwLock,
         atomic::{AtomicU64, Ordering},
     },
     time::SystemTime,
@@ -24,7 +24,7 @@ use super::{
     scram::{self, ScramExchange},
     stand_in::Secret,
 };
-use crate::{Error, error::Mistake, reload::Change, shown::Shown};
+use crate::{Error, error::Mistake, lock, reload::Change, shown::Shown};
 
 /// Where [`FileAccess`] finds who comes in and what they may do; `docs/access.md` tells the form of
 /// the files. With the default nobody gets in.
@@ -180,7 +180,7 @@ impl FileAccess {
         let rules = self.files.read(&self.secret)?;
         Ok(Box::new(move || {
             let generation = rules.generation;
-            *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
+            *lock::write(&self.rules) = Arc::new(rules);
             // Behind the rules: who sees it sees those, too.
             self.generation.store(generation, Ordering::Release);
             info!("users and rules were read again");
@@ -200,7 +200,7 @@ impl FileAccess {
     }
 
     fn rules(&self) -> Arc<Rules> {
-        Arc::clone(&self.rules.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&lock::read(&self.rules))
     }
 
     fn rights(&self, who: &Principal) -> Option<Arc<Rights>> {

@@ -4,13 +4,13 @@ use std::{
     collections::HashMap,
     net::{IpAddr, SocketAddr},
     num::NonZeroU32,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::{Duration, Instant},
 };
 
 use mq_transport::Scheme;
 
-use crate::{clock, quota::network_of};
+use crate::{clock, lock::lock, quota::network_of};
 
 /// Addresses that are remembered, in about 100 bytes each. Those whose failures are forgiven make
 /// room first; who has enough addresses to push others out can also try from each of them.
@@ -101,7 +101,7 @@ impl Throttle {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Tried, Failures>> {
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.failures)
     }
 }
 

@@ -12,7 +12,7 @@ mod will;
 use std::{
     collections::BTreeSet,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        Arc, Mutex, RwLock,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -27,6 +27,7 @@ use crate::{
     Quotas,
     auth::{Guard, Principal, TakeOver},
     clock,
+    lock::{lock, read, write},
     mailbox::{Mailbox, OverflowPolicy},
     memory::{Ceiling, Share},
     metrics::Metrics,
@@ -499,18 +500,4 @@ impl Routing {
     fn session(&self, key: SessionKey) -> Option<&Arc<Session>> {
         self.sessions.get(key.index())?.as_ref()
     }
-}
-
-// A panic while one of these is held leaves the structure whole, so poisoning is not passed on.
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
-    lock.read().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
-    lock.write().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,7 +2,7 @@
 
 use std::{
     ops::RangeInclusive,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
     time::SystemTime,
 };
 
@@ -10,6 +10,7 @@ use mq_codec::ByteStr;
 use tokio::sync::watch;
 
 use super::{Change, Position, Snapshot, Store, StoreError, StoredMessage};
+use crate::lock::lock;
 
 /// Keeps everything in memory, apart from the broker: a broker that is started again in the same
 /// process with the same store goes on where the last one ended.
@@ -29,7 +30,7 @@ impl MemoryStore {
     }
 
     fn lock(&self) -> MutexGuard<'_, Snapshot> {
-        self.snapshot.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.snapshot)
     }
 }
 

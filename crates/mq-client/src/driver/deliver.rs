@@ -2,14 +2,16 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, PoisonError, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     time::Instant,
 };
 
 use mq_codec::{ByteStr, ReasonCode, Subscription, SubscriptionId, TopicFilter, TopicName};
 use mq_proto::{AckTicket, Connection, Message, Received};
 
-use crate::{Incoming, SubscribeOptions, incoming::Duty, shared::Shared, subscription::Inbox};
+use crate::{
+    Incoming, SubscribeOptions, incoming::Duty, lock::lock, shared::Shared, subscription::Inbox,
+};
 
 /// A subscription and its stream.
 #[derive(Debug)]
@@ -113,8 +115,7 @@ impl Streams {
 
     /// Whether anybody waits for messages.
     pub(super) fn are_wanted(&self) -> bool {
-        let catch_all = self.shared.catch_all.lock();
-        !self.entries.is_empty() || catch_all.unwrap_or_else(PoisonError::into_inner).is_some()
+        !self.entries.is_empty() || lock(&self.shared.catch_all).is_some()
     }
 
     pub(super) fn insert(&mut self, entry: Entry) {
@@ -281,8 +282,7 @@ impl Streams {
     }
 
     fn unmatched(&mut self, staged: Staged) {
-        let wanted = self.shared.catch_all.lock();
-        let wanted = wanted.unwrap_or_else(PoisonError::into_inner).clone();
+        let wanted = lock(&self.shared.catch_all).clone();
         let Some(inbox) = wanted else {
             self.drop_unmatched(staged);
             return;

@@ -3,7 +3,7 @@
 use std::{
     collections::VecDeque,
     future::poll_fn,
-    sync::{Arc, PoisonError},
+    sync::Arc,
     task::Poll,
     time::{Duration, Instant},
 };
@@ -16,7 +16,7 @@ use super::{
     Driver, Outcome, Settings, now,
     race::{Race, Winner},
 };
-use crate::{ConnectTimes, Connected, Error, Event, queue::Queued, shared::Status};
+use crate::{ConnectTimes, Connected, Error, Event, lock::lock, queue::Queued, shared::Status};
 
 /// Bytes that are put together for one write.
 const BATCH: usize = 64 * 1024;
@@ -295,11 +295,7 @@ impl Driver {
                 early_data: stats.early_data,
             },
         });
-        *self
-            .shared
-            .last
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = Some(connected.clone());
+        *lock(&self.shared.last) = Some(connected.clone());
         self.shared
             .status
             .send_replace(Status::Connected(connected.clone()));

@@ -20,7 +20,7 @@ mod requests;
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
-    sync::{Arc, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -30,6 +30,7 @@ use mq_transport::{Address, Connector, Dial, HandshakeKind, LinkInfo};
 
 use crate::{
     AuthMethod, Error, Event, Reconnect,
+    lock::lock,
     queue::Queued,
     receipt::AckCell,
     reconnect::Backoff,
@@ -390,8 +391,7 @@ impl Drop for Driver {
         self.requests.add(control.requests, &mut self.streams);
         self.requests.fail_all(&error);
         self.streams.end_all();
-        let catch_all = self.shared.catch_all.lock();
-        if let Some(inbox) = catch_all.unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(inbox) = lock(&self.shared.catch_all).take() {
             inbox.end();
         }
         self.shared.status.send_replace(Status::Ended(error));
