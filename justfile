@@ -22,7 +22,7 @@ fuzz target='decode' seconds='60':
 
 # Codec and router, next to a peer's codec
 bench:
-    cargo bench -p mq-bench
+    cargo bench -p mq-criterion
 
 # The same load against this broker, rumqttd and mosquitto, in one run
 compare-brokers *args:

@@ -10,7 +10,7 @@ use tracing::{info, warn};
 
 use crate::{
     Broker, Config, Error, Reload, Settings, StoreFile, descriptors,
-    tidy::{self, Tidy},
+    give_back::{self, GiveBack},
 };
 pub use crate::{commands::Command, manual::write_manual};
 
@@ -118,15 +118,15 @@ impl BrokerArgs {
 /// If it cannot start.
 pub fn run(args: &BrokerArgs) -> anyhow::Result<()> {
     init_logging();
-    tidy::refuse_huge_pages();
+    give_back::refuse_huge_pages();
     let mut settings = args.settings()?;
     descriptors::make_room(settings.max_connections);
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     if let Some(threads) = args.threads {
         runtime.worker_threads(threads.get());
     }
-    let tidy = Tidy::default();
-    let idle = tidy.clone();
+    let give_back = GiveBack::default();
+    let idle = give_back.clone();
     let on_idle = move || idle.on_idle();
     let pool = &mut settings.listen.handshake_pool;
     *pool = pool.with_on_idle(on_idle.clone());
@@ -134,10 +134,14 @@ pub fn run(args: &BrokerArgs) -> anyhow::Result<()> {
         .enable_all()
         .on_thread_park(on_idle)
         .build()?
-        .block_on(serve(settings, args, &tidy))
+        .block_on(serve(settings, args, &give_back))
 }
 
-async fn serve(mut settings: Settings, args: &BrokerArgs, tidy: &Tidy) -> anyhow::Result<()> {
+async fn serve(
+    mut settings: Settings,
+    args: &BrokerArgs,
+    give_back: &GiveBack,
+) -> anyhow::Result<()> {
     use std::io::Write;
 
     let encrypted = |at: &Address| at.scheme.is_encrypted();
@@ -168,7 +172,7 @@ async fn serve(mut settings: Settings, args: &BrokerArgs, tidy: &Tidy) -> anyhow
     tokio::select! {
         stopped = stop => stopped?,
         ended = stdin_ended(), if args.until_stdin_ends => ended?,
-        () = tidy.watch(&broker, &handshakes) => {}
+        () = give_back.watch(&broker, &handshakes) => {}
         () = keeping_up => {}
         () = broker.store_failed() => has_failed = true,
     }

@@ -10,9 +10,9 @@ use std::{
 use hashbrown::HashMap;
 
 use crate::{
+    ceiling::default_ceiling,
     lock::lock,
     mailbox::{MailboxLimits, Overflow, OverflowPolicy},
-    memory::default_ceiling,
 };
 
 /// What clients may make the broker keep. At each bound the client is told with

@@ -15,10 +15,10 @@ use mq_proto::Session as ProtocolSession;
 
 use crate::{
     auth::{Authorizer, Grant, Guard, Principal},
+    ceiling::Share,
     hub::{KeptWill, Wanted},
     lock::{lock, read, write},
     mailbox::Mailbox,
-    memory::Share,
     router::{SessionKey, Subscriber},
     store::User,
 };

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::LatencyRecorder;
-use crate::num;
+use crate::convert;
 
 /// How many latencies lie between two bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,10 +29,10 @@ pub fn buckets(recorder: &LatencyRecorder, n: usize) -> Vec<Bucket> {
         return Vec::new();
     };
     // 0 has no logarithm: the ratio counts from 1 then, and the first bucket from 0.
-    let low = num::float(min.max(1));
-    let ratio = num::float(max.max(1)) / low;
+    let low = convert::float(min.max(1));
+    let ratio = convert::float(max.max(1)) / low;
     let mut bounds: Vec<u64> = (1..n)
-        .map(|i| num::round(low * ratio.powf(num::float_len(i) / num::float_len(n))))
+        .map(|i| convert::round(low * ratio.powf(convert::float_len(i) / convert::float_len(n))))
         .filter(|bound| (min + 1..max).contains(bound))
         .collect();
     bounds.dedup();

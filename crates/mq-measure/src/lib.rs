@@ -49,13 +49,13 @@
 pub mod buckets;
 pub mod clock;
 pub mod context;
+mod convert;
 mod emulated;
 pub mod energy;
 pub mod error;
 mod json;
 pub mod log;
 pub mod manifest;
-mod num;
 pub mod process;
 pub mod recorder;
 pub mod result;

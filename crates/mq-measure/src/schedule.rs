@@ -35,7 +35,7 @@ impl OpenLoop {
         let positive = rate.is_finite() && rate > 0.0;
         positive.then(|| Self {
             start_ns,
-            interval_ps: crate::num::round(1e12 / rate),
+            interval_ps: crate::convert::round(1e12 / rate),
         })
     }
 

@@ -11,8 +11,8 @@
 #[expect(dead_code, reason = "the models use a part of it")]
 pub(crate) mod mailbox;
 pub mod mailbox_models;
-#[path = "../../src/memory.rs"]
+#[path = "../../src/ceiling.rs"]
 #[expect(dead_code, reason = "the models use a part of it")]
-pub(crate) mod memory;
+pub(crate) mod ceiling;
 pub mod store;
 mod sync;

@@ -9,7 +9,7 @@ use mq_proto::{Delivery, Message};
 
 use crate::{
     mailbox::{Mailbox, MailboxLimits, Overflow, OverflowPolicy, Patience, Push},
-    memory::Ceiling,
+    ceiling::Ceiling,
 };
 
 /// More than waits for a reader that does not lag.

@@ -22,11 +22,11 @@ use tracing::{debug, error, info};
 use crate::{
     Settings,
     auth::{Authentication, LogIn, Principal},
+    ceiling::Share,
     clock,
     delivery::Marks as _,
     hub::{self, Attached, Hub, KeptWill, Publisher},
     mailbox::{Mailbox, PATIENCE},
-    memory::Share,
     metrics::{ListenerMetrics, Sampler},
     quota::Pace,
     router,
@@ -38,9 +38,9 @@ use crate::{
 mod backlog;
 mod early;
 mod enter;
+mod held;
 mod load;
 mod log_in;
-mod memory;
 
 use backlog::{Backlog, is_about_sent};
 use load::{Loading, load};

@@ -26,10 +26,10 @@ use tokio::sync::{Notify, OwnedMutexGuard};
 use crate::{
     Quotas,
     auth::{Guard, Principal, TakeOver},
+    ceiling::{Ceiling, Share},
     clock,
     lock::{lock, read, write},
     mailbox::{Mailbox, OverflowPolicy},
-    memory::{Ceiling, Share},
     metrics::Metrics,
     notice::Notices,
     router::{RetainedStore, Router, SessionKey},

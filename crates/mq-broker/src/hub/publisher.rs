@@ -11,10 +11,10 @@ use mq_proto::{Delivery, Message};
 use super::Routing;
 use crate::{
     auth::{Guard, Principal},
+    ceiling::Ceiling,
     clock,
     delivery::Marks as _,
     mailbox::{Patience, Push, RECOVERY},
-    memory::Ceiling,
     metrics::Metrics,
     router::{FanOut, SessionKey},
     session::Session,

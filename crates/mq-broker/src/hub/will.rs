@@ -6,7 +6,7 @@ use mq_codec::{PublishProperties, QoS, Will};
 use mq_proto::{Message, Received};
 
 use super::{Hub, read};
-use crate::{clock, memory::Ceiling, session::Session};
+use crate::{ceiling::Ceiling, clock, session::Session};
 
 /// A will as the broker keeps it: in memory of its own, which counts until it was published or is
 /// forgotten.

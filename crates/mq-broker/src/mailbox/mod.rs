@@ -23,7 +23,7 @@ use mq_codec::QoS;
 use mq_proto::{Delivery, Message};
 
 use crate::{
-    memory::Ceiling,
+    ceiling::Ceiling,
     sync::{
         Instant, Mutex, MutexGuard, Notified, Notify,
         atomic::{AtomicU64, Ordering},

@@ -10,7 +10,7 @@ use std::{
 use mq_proto::{Delivery, Message};
 
 use super::{ENTRY, FREE_BYTES, FREE_MESSAGES, MailboxLimits, PATIENCE, tail::Tail};
-use crate::{memory::Ceiling, sync::Instant};
+use crate::{ceiling::Ceiling, sync::Instant};
 
 #[derive(Debug, Default)]
 pub(super) struct Queue {

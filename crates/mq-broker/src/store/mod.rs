@@ -12,8 +12,8 @@
 //! Wills are not kept: a broker that ends publishes none.
 
 mod disk;
+mod in_memory;
 mod journal;
-mod memory;
 mod snapshot;
 
 use std::{
@@ -35,8 +35,8 @@ use crate::{clock, delivery::Marks as _};
 pub use disk::{DiskStore, Durability};
 #[doc(hidden)]
 pub use disk::{decode_message, encode_message};
+pub use in_memory::MemoryStore;
 pub(crate) use journal::{Journal, StoreFailed};
-pub use memory::MemoryStore;
 pub use snapshot::{Life, SessionRecord, Snapshot};
 
 /// Keeps what outlives the broker, such as a database; [`MemoryStore`] is an example.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, num};
+use crate::{Error, convert};
 
 /// A line of `chronyc -c tracking`, in the parts that are used here.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -136,7 +136,7 @@ fn number(text: &str, what: &str) -> Result<f64, Error> {
 
 /// The absolute value of a number of seconds.
 fn magnitude_ns(text: &str, what: &str) -> Result<u64, Error> {
-    Ok(num::round(number(text, what)?.abs() * 1e9))
+    Ok(convert::round(number(text, what)?.abs() * 1e9))
 }
 
 #[cfg(test)]

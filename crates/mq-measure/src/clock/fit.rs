@@ -4,10 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use super::exchange::{Bounds, Exchange, LeastDelays};
 use super::line::Worth;
-use super::piece::Piece;
+use super::stretch::Stretch;
 use super::window::{self, Origin, Point};
 use super::{Mapped, step};
-use crate::{Error, num};
+use crate::{Error, convert};
 
 /// What is assumed of clocks and path, because no exchange can show it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -76,7 +76,7 @@ pub struct FitSummary {
 #[derive(Clone, Debug)]
 pub struct ClockFit {
     origin: Origin,
-    pieces: Vec<Piece>,
+    stretches: Vec<Stretch>,
     /// The first and the last exchange, from the origin.
     first: f64,
     last: f64,
@@ -127,7 +127,7 @@ impl ClockFit {
         let times = bounds.iter().map(|bounds| origin.local(bounds.at_ns));
         Ok(Self {
             origin,
-            pieces: pieces(&points, assumptions.wander_ppb * 1e-9),
+            stretches: stretches(&points, assumptions.wander_ppb * 1e-9),
             first: times.clone().fold(f64::INFINITY, f64::min),
             last: times.fold(f64::NEG_INFINITY, f64::max),
             least_round_trip_ns,
@@ -143,8 +143,8 @@ impl ClockFit {
         let (offset, uncertainty) = self.offset(x);
         let at = i128::from(local_ns) + self.origin.offset_ns;
         Mapped {
-            at_ns: clamp(at + i128::from(num::round_signed(offset))),
-            uncertainty_ns: num::round(uncertainty.ceil()),
+            at_ns: clamp(at + i128::from(convert::round_signed(offset))),
+            uncertainty_ns: convert::round(uncertainty.ceil()),
             extrapolated: self.is_outside(x),
         }
     }
@@ -156,14 +156,14 @@ impl ClockFit {
     #[must_use]
     pub fn to_local(&self, remote_ns: u64) -> Mapped {
         let origin = i128::from(self.origin.local_ns);
-        let y = num::signed(i128::from(remote_ns) - origin - self.origin.offset_ns);
-        let all = self.pieces.iter().enumerate().map(|(index, piece)| {
-            let x = piece.line.local(y);
+        let y = convert::signed(i128::from(remote_ns) - origin - self.origin.offset_ns);
+        let all = self.stretches.iter().enumerate().map(|(index, stretch)| {
+            let x = stretch.line.local(y);
             let (from, until) = self.validity(index);
             let outside = (from - x).max(x - until).max(0.0);
-            (outside, (x, piece.uncertainty(x)))
+            (outside, (x, stretch.uncertainty(x)))
         });
-        // Those of the pieces that hold there; if none does, of the nearest.
+        // Those of the stretches that hold there; if none does, of the nearest.
         let least = all.clone().map(|(outside, _)| outside);
         let least = least.fold(f64::INFINITY, f64::min);
         let candidates: Vec<(f64, f64)> = all
@@ -172,8 +172,8 @@ impl ClockFit {
             .collect();
         let (x, uncertainty) = cover(&candidates);
         Mapped {
-            at_ns: clamp(origin + i128::from(num::round_signed(x))),
-            uncertainty_ns: num::round(uncertainty.ceil()),
+            at_ns: clamp(origin + i128::from(convert::round_signed(x))),
+            uncertainty_ns: convert::round(uncertainty.ceil()),
             extrapolated: self.is_outside(x),
         }
     }
@@ -182,9 +182,9 @@ impl ClockFit {
     #[must_use]
     pub fn offset_at(&self, local_ns: u64) -> (i64, u64) {
         let (offset, uncertainty) = self.offset(self.origin.local(local_ns));
-        let offset = self.origin.offset_ns + i128::from(num::round_signed(offset));
+        let offset = self.origin.offset_ns + i128::from(convert::round_signed(offset));
         let offset = i64::try_from(offset).unwrap_or(if offset < 0 { i64::MIN } else { i64::MAX });
-        (offset, num::round(uncertainty.ceil()))
+        (offset, convert::round(uncertainty.ceil()))
     }
 
     /// How much faster the remote clock runs than the local one, at a local time, in parts per billion.
@@ -192,20 +192,20 @@ impl ClockFit {
     pub fn skew_ppb(&self, local_ns: u64) -> f64 {
         let x = self.origin.local(local_ns);
         let holds = |index: &usize| x <= self.validity(*index).1;
-        let index = (0..self.pieces.len()).find(holds).unwrap_or(0);
-        self.pieces[index].line.slope * 1e9
+        let index = (0..self.stretches.len()).find(holds).unwrap_or(0);
+        self.stretches[index].line.slope * 1e9
     }
 
     /// The jumps that were found, in the order of time.
     #[must_use]
     pub fn steps(&self) -> Vec<Step> {
-        self.pieces
+        self.stretches
             .windows(2)
             .map(|pair| {
                 let x = f64::midpoint(pair[0].point_from_end(0), pair[1].point_at(0));
                 Step {
                     at_ns: self.local_ns(x),
-                    by_ns: num::round_signed(pair[1].line.at(x) - pair[0].line.at(x)),
+                    by_ns: convert::round_signed(pair[1].line.at(x) - pair[0].line.at(x)),
                 }
             })
             .collect()
@@ -215,13 +215,13 @@ impl ClockFit {
     #[must_use]
     pub fn summary(&self) -> FitSummary {
         let at_ns = self.local_ns(f64::midpoint(self.first, self.last));
-        let uncertainties = self.pieces.iter().map(Piece::greatest_uncertainty);
+        let uncertainties = self.stretches.iter().map(Stretch::greatest_uncertainty);
         let greatest = uncertainties.fold(0.0, f64::max);
         FitSummary {
             at_ns,
             offset_ns: self.offset_at(at_ns).0,
             skew_ppb: self.skew_ppb(at_ns),
-            uncertainty_ns: num::round(greatest.ceil()),
+            uncertainty_ns: convert::round(greatest.ceil()),
             least_round_trip_ns: self.least_round_trip_ns,
             exchanges: self.exchanges,
             unusable: self.unusable,
@@ -233,28 +233,28 @@ impl ClockFit {
 
     /// The offset beyond the origin's, and its uncertainty.
     fn offset(&self, x: f64) -> (f64, f64) {
-        let candidates: Vec<(f64, f64)> = (0..self.pieces.len())
+        let candidates: Vec<(f64, f64)> = (0..self.stretches.len())
             .filter(|index| {
                 let (from, until) = self.validity(*index);
                 (from..=until).contains(&x)
             })
             .map(|index| {
-                let piece = &self.pieces[index];
-                (piece.line.at(x), piece.uncertainty(x))
+                let stretch = &self.stretches[index];
+                (stretch.line.at(x), stretch.uncertainty(x))
             })
             .collect();
         cover(&candidates)
     }
 
-    /// When a piece may hold: from the last point but one before it to the second after it.
+    /// When a stretch may hold: from the last point but one before it to the second after it.
     ///
     /// A step is known to lie between two points. Should it be found one point off, it is inside.
     fn validity(&self, index: usize) -> (f64, f64) {
-        let before = index.checked_sub(1).map(|before| &self.pieces[before]);
-        let after = self.pieces.get(index + 1);
+        let before = index.checked_sub(1).map(|before| &self.stretches[before]);
+        let after = self.stretches.get(index + 1);
         (
-            before.map_or(f64::NEG_INFINITY, |piece| piece.point_from_end(1)),
-            after.map_or(f64::INFINITY, |piece| piece.point_at(1)),
+            before.map_or(f64::NEG_INFINITY, |stretch| stretch.point_from_end(1)),
+            after.map_or(f64::INFINITY, |stretch| stretch.point_at(1)),
         )
     }
 
@@ -263,12 +263,12 @@ impl ClockFit {
     }
 
     fn local_ns(&self, x: f64) -> u64 {
-        clamp(i128::from(self.origin.local_ns) + i128::from(num::round_signed(x)))
+        clamp(i128::from(self.origin.local_ns) + i128::from(convert::round_signed(x)))
     }
 }
 
-/// The straight pieces between steps.
-fn pieces(points: &[Point], drift: f64) -> Vec<Piece> {
+/// The straight stretches between steps.
+fn stretches(points: &[Point], drift: f64) -> Vec<Stretch> {
     let worth = Worth::of(points);
     let mut starts = step::find(points, drift);
     starts.insert(0, 0);
@@ -276,7 +276,7 @@ fn pieces(points: &[Point], drift: f64) -> Vec<Piece> {
     starts
         .iter()
         .zip(ends)
-        .map(|(start, end)| Piece::new(&points[*start..end], &worth, drift))
+        .map(|(start, end)| Stretch::new(&points[*start..end], &worth, drift))
         .collect()
 }
 

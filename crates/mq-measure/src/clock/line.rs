@@ -1,7 +1,7 @@
 //! A straight line through points of unequal worth.
 
 use super::window::Point;
-use crate::{num, stats};
+use crate::{convert, stats};
 
 /// Below this the stamps themselves are not good, whatever the round trips say.
 const FLOOR_NS: f64 = 1_000.0;
@@ -85,7 +85,7 @@ impl Line {
         let squares: f64 = weighted()
             .map(|(w, x, y)| w * (y - line.at(x)).powi(2))
             .sum();
-        let scatter = squares / num::float_len(points.len().saturating_sub(2).max(1));
+        let scatter = squares / convert::float_len(points.len().saturating_sub(2).max(1));
         if spread > 0.0 {
             line.slope_error = (scatter.max(1.0) / spread).sqrt();
         }

@@ -26,9 +26,9 @@ mod exchange;
 mod file;
 mod fit;
 mod line;
-mod piece;
 mod relation;
 mod step;
+mod stretch;
 mod window;
 mod wire;
 

@@ -15,7 +15,7 @@ const REACH: usize = 4;
 /// A jump is larger than so many times what is usual between points.
 const FACTOR: f64 = 6.0;
 
-/// The points at which a new straight piece begins, in ascending order, without the first.
+/// The points at which a new straight stretch begins, in ascending order, without the first.
 ///
 /// `drift` is by how much the clocks' rate may change, in nanoseconds a nanosecond.
 ///
@@ -133,7 +133,7 @@ mod tests {
     /// Points a second apart between clocks that differ by 20 ppm; each met up to 40 µs of waiting.
     fn points(count: u32, seed: u64, step_at: &[(u32, f64)]) -> Vec<Point> {
         let mut random = SplitMix64::new(seed);
-        let mut share = || crate::num::float(random.next_u64() >> 11) / 2f64.powi(53);
+        let mut share = || crate::convert::float(random.next_u64() >> 11) / 2f64.powi(53);
         (0..count)
             .map(|i| {
                 let (there, back) = (20_000.0 * share(), 20_000.0 * share());

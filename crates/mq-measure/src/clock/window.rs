@@ -1,7 +1,7 @@
 //! The minimum filter: of several exchanges, the one that proves most.
 
 use super::exchange::Bounds;
-use crate::{Error, num};
+use crate::{Error, convert};
 
 /// Exchanges without which nothing is told.
 pub(super) const LEAST_EXCHANGES: usize = 8;
@@ -27,7 +27,7 @@ pub(super) struct Origin {
 impl Origin {
     /// A local time, in nanoseconds from here.
     pub(super) fn local(&self, at_ns: u64) -> f64 {
-        num::signed(i128::from(at_ns) - i128::from(self.local_ns))
+        convert::signed(i128::from(at_ns) - i128::from(self.local_ns))
     }
 }
 
@@ -46,13 +46,13 @@ pub(super) struct Point {
 
 impl Point {
     pub(super) fn new(bounds: &Bounds, origin: Origin) -> Self {
-        let high = num::signed(bounds.high_ns - origin.offset_ns);
-        let low = num::signed(bounds.low_ns - origin.offset_ns);
+        let high = convert::signed(bounds.high_ns - origin.offset_ns);
+        let low = convert::signed(bounds.low_ns - origin.offset_ns);
         Self {
             at: origin.local(bounds.at_ns),
             offset: f64::midpoint(high, low),
             half: (high - low) / 2.0,
-            took: num::float(bounds.took_ns),
+            took: convert::float(bounds.took_ns),
         }
     }
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Energy, Window, trace};
-use crate::num;
+use crate::convert;
 
 /// No part of a machine draws more: what tells whether a counter may have begun anew twice.
 const MOST_POWER_UW: f64 = 1e9;
@@ -47,7 +47,7 @@ impl Unwrap {
     /// The longest time between two looks in which it cannot begin anew twice, at 1 kW.
     #[must_use]
     pub fn longest_step_ns(&self) -> u64 {
-        num::round(num::float(self.range_uj) / MOST_POWER_UW * 1e9)
+        convert::round(convert::float(self.range_uj) / MOST_POWER_UW * 1e9)
     }
 }
 
@@ -94,7 +94,7 @@ impl Counted {
     pub fn energy(&self, window: Window) -> Energy {
         let time = |point: &(u64, f64)| point.0;
         let share = |a: &(u64, f64), b: &(u64, f64), part: Window| {
-            (b.1 - a.1) * num::float(part.duration_ns()) / num::float(b.0 - a.0)
+            (b.1 - a.1) * convert::float(part.duration_ns()) / convert::float(b.0 - a.0)
         };
         trace::integrate(&self.points, time, self.longest_step_ns, window, share)
     }

@@ -14,7 +14,7 @@ use std::io::{BufReader, Write as _};
 use std::path::Path;
 
 use super::profile::{Activity, Coefficient, Origin, Profile, Term};
-use crate::{Error, num, table};
+use crate::{Error, convert, table};
 
 /// Below this share of its own length a rate is a combination of the others.
 const COLLINEAR: f64 = 1e-10;
@@ -55,7 +55,7 @@ impl Run {
                 });
             }
             Ok(Self {
-                energy_uj: num::float(values[0]),
+                energy_uj: convert::float(values[0]),
                 activity: Activity {
                     elapsed_ns,
                     cpu_ns: values[2],
@@ -90,7 +90,7 @@ impl Run {
             bytes_sent,
             bytes_received,
         } = self.activity;
-        let energy_uj = num::round(self.energy_uj);
+        let energy_uj = convert::round(self.energy_uj);
         let line = format!(
             "{head}{energy_uj},{elapsed_ns},{cpu_ns},{packets_sent},{packets_received},\
              {bytes_sent},{bytes_received}\n"
@@ -99,11 +99,11 @@ impl Run {
     }
 
     fn power_uw(&self) -> f64 {
-        self.energy_uj / (num::float(self.activity.elapsed_ns) / 1e9)
+        self.energy_uj / (convert::float(self.activity.elapsed_ns) / 1e9)
     }
 
     fn rate(&self, term: Term) -> f64 {
-        term.amount(&self.activity) / (num::float(self.activity.elapsed_ns) / 1e9)
+        term.amount(&self.activity) / (convert::float(self.activity.elapsed_ns) / 1e9)
     }
 }
 
@@ -179,7 +179,7 @@ impl Fit {
             Sign::NonNegative => all.into_iter().filter(|i| scaled[*i] > 0.0).collect(),
         };
         let degrees = runs.len().saturating_sub(free.len());
-        let variance = (degrees > 0).then(|| squares / num::float_len(degrees));
+        let variance = (degrees > 0).then(|| squares / convert::float_len(degrees));
         let powers: Vec<_> = runs.iter().map(Run::power_uw).collect();
         let mean = crate::stats::mean(&powers).unwrap_or_default();
         let spread: f64 = powers.iter().map(|power| (power - mean).powi(2)).sum();

@@ -41,7 +41,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, num};
+use crate::{Error, convert};
 use counter::Counted;
 use trace::Trace;
 
@@ -160,7 +160,7 @@ impl Energy {
     /// The energy for each message that arrived; `None` if none did, or if there are gaps.
     #[must_use]
     pub fn per_message_uj(&self, delivered: u64) -> Option<f64> {
-        (delivered > 0 && self.gaps.is_empty()).then(|| self.energy_uj / num::float(delivered))
+        (delivered > 0 && self.gaps.is_empty()).then(|| self.energy_uj / convert::float(delivered))
     }
 }
 
@@ -168,7 +168,7 @@ impl Energy {
 /// that time is 0.
 #[must_use]
 pub fn average_power_uw(energy_uj: f64, sending_ns: u64) -> Option<f64> {
-    (sending_ns > 0).then(|| energy_uj / (num::float(sending_ns) / 1e9))
+    (sending_ns > 0).then(|| energy_uj / (convert::float(sending_ns) / 1e9))
 }
 
 /// What a meter found between its start and its stop.

@@ -17,7 +17,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::Basis;
-use crate::{Error, num};
+use crate::{Error, convert};
 
 /// What a machine did in some time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,12 +84,12 @@ impl Term {
     #[must_use]
     pub fn amount(self, activity: &Activity) -> f64 {
         match self {
-            Self::IdlePowerUw => num::float(activity.elapsed_ns) / 1e9,
-            Self::CpuPowerUw => num::float(activity.cpu_ns) / 1e9,
-            Self::SentPacketNj => num::float(activity.packets_sent) / 1e3,
-            Self::ReceivedPacketNj => num::float(activity.packets_received) / 1e3,
-            Self::SentByteNj => num::float(activity.bytes_sent) / 1e3,
-            Self::ReceivedByteNj => num::float(activity.bytes_received) / 1e3,
+            Self::IdlePowerUw => convert::float(activity.elapsed_ns) / 1e9,
+            Self::CpuPowerUw => convert::float(activity.cpu_ns) / 1e9,
+            Self::SentPacketNj => convert::float(activity.packets_sent) / 1e3,
+            Self::ReceivedPacketNj => convert::float(activity.packets_received) / 1e3,
+            Self::SentByteNj => convert::float(activity.bytes_sent) / 1e3,
+            Self::ReceivedByteNj => convert::float(activity.bytes_received) / 1e3,
         }
     }
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use super::counter::{Counted, Unwrap};
 use super::sampler::Sampler;
 use super::{Meter, Note, Recording, Series, not_started, since};
-use crate::{Error, num};
+use crate::{Error, convert};
 
 /// Between two looks: often enough for any range, and seldom enough to cost nothing.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -196,7 +196,7 @@ impl Looks {
         let at_ns = since(self.origin, Instant::now());
         let totals = self.zones.iter_mut().zip(shown);
         let total: u64 = totals.map(|((_, unwrap), shown)| unwrap.push(shown)).sum();
-        self.counted.push(at_ns, num::float(total));
+        self.counted.push(at_ns, convert::float(total));
         Ok(())
     }
 }

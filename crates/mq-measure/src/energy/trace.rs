@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Energy, Window};
-use crate::{Error, num};
+use crate::{Error, convert};
 
 /// The power at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -129,13 +129,13 @@ fn trapezoid(a: &Point, b: &Point, part: Window) -> f64 {
         power_between(a, b, part.from_ns),
         power_between(a, b, part.to_ns),
     );
-    f64::midpoint(from, to) * num::float(part.duration_ns()) / 1e9
+    f64::midpoint(from, to) * convert::float(part.duration_ns()) / 1e9
 }
 
 /// The power at a time between two points.
 fn power_between(a: &Point, b: &Point, t_ns: u64) -> f64 {
-    let slope = (b.power_uw - a.power_uw) / num::float(b.t_ns - a.t_ns);
-    a.power_uw + slope * num::float(t_ns - a.t_ns)
+    let slope = (b.power_uw - a.power_uw) / convert::float(b.t_ns - a.t_ns);
+    a.power_uw + slope * convert::float(t_ns - a.t_ns)
 }
 
 /// From the first of `points` to the last.
@@ -198,7 +198,7 @@ mod tests {
         let mut trace = Trace::new(4 * step_ns);
         for i in 0..count {
             let t_ns = i * step_ns;
-            assert!(trace.push(t_ns, power_uw(num::float(t_ns) / 1e9)));
+            assert!(trace.push(t_ns, power_uw(convert::float(t_ns) / 1e9)));
         }
         trace
     }
@@ -324,7 +324,7 @@ mod tests {
             let mut trace = Trace::new(28 * MS);
             for i in 0..570 {
                 let t_ns = i * 7 * MS;
-                trace.push(t_ns, load(num::float(t_ns) / 1e9));
+                trace.push(t_ns, load(convert::float(t_ns) / 1e9));
             }
             trace.shifted(3_000_000_000)
         };

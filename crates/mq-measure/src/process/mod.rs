@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::num;
+use crate::convert;
 
 /// CPU time since a process began, over all of its threads, ended ones too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,7 +88,7 @@ impl Usage {
     pub fn cores(&self) -> f64 {
         let elapsed = self.elapsed.as_secs_f64();
         if elapsed > 0.0 {
-            num::float(self.cpu.total_ns) / 1e9 / elapsed
+            convert::float(self.cpu.total_ns) / 1e9 / elapsed
         } else {
             0.0
         }

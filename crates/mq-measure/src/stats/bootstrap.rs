@@ -130,7 +130,7 @@ fn resampled_mean(values: &[f64], random: &mut SplitMix64) -> f64 {
         .iter()
         .map(|_| values[random.index(values.len())])
         .sum();
-    sum / crate::num::float_len(values.len())
+    sum / crate::convert::float_len(values.len())
 }
 
 #[cfg(test)]
@@ -182,7 +182,7 @@ mod tests {
         let mut random = SplitMix64::new(42);
         let mut group = || -> Vec<f64> {
             (0..30)
-                .map(|_| crate::num::float(random.next_u64() >> 11))
+                .map(|_| crate::convert::float(random.next_u64() >> 11))
                 .collect()
         };
         let bootstrap = Bootstrap {

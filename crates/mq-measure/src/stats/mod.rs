@@ -14,12 +14,12 @@ pub use rank::{
     Dunn, KruskalWallis, MannWhitney, cliffs_delta, dunn, kruskal_wallis, mann_whitney,
 };
 
-use crate::num;
+use crate::convert;
 
 /// The arithmetic mean.
 #[must_use]
 pub fn mean(values: &[f64]) -> Option<f64> {
-    (!values.is_empty()).then(|| values.iter().sum::<f64>() / num::float_len(values.len()))
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / convert::float_len(values.len()))
 }
 
 /// The sample standard deviation: `sqrt(sum((x - mean)^2) / (n - 1))`, with n ≥ 2.
@@ -27,7 +27,7 @@ pub fn mean(values: &[f64]) -> Option<f64> {
 pub fn stddev(values: &[f64]) -> Option<f64> {
     let mean = mean(values).filter(|_| values.len() >= 2)?;
     let squares: f64 = values.iter().map(|x| (x - mean).powi(2)).sum();
-    Some((squares / num::float_len(values.len() - 1)).sqrt())
+    Some((squares / convert::float_len(values.len() - 1)).sqrt())
 }
 
 /// The relative standard deviation, S22's jitter: standard deviation / mean, S22 §5.1.
@@ -55,12 +55,12 @@ pub fn nearest_rank<T: Copy>(sorted: &[T], percent: f64) -> Option<T> {
 /// The index of the nearest-rank percentile among `len` values; 0 if there are none.
 fn nearest_rank_index(len: usize, percent: f64) -> usize {
     // Multiply first: 99.9 / 100 * 1000 is a little more than 999 in binary and would ceil to 1000.
-    let exact = percent.clamp(0.0, 100.0) * num::float_len(len) / 100.0;
+    let exact = percent.clamp(0.0, 100.0) * convert::float_len(len) / 100.0;
     // What is an integer but for the rounding of the decimal `percent` is that integer.
     let rank = if (exact - exact.round()).abs() < 1e-9 * exact.max(1.0) {
-        num::round(exact)
+        convert::round(exact)
     } else {
-        num::round(exact.ceil())
+        convert::round(exact.ceil())
     };
     usize::try_from(rank)
         .unwrap_or(usize::MAX)
@@ -75,8 +75,8 @@ fn nearest_rank_index(len: usize, percent: f64) -> usize {
 /// `sorted` must be ascending, `percent` is held within 0..=100.
 #[must_use]
 pub fn interpolated(sorted: &[f64], percent: f64) -> Option<f64> {
-    let h = num::float_len(sorted.len().checked_sub(1)?) * percent.clamp(0.0, 100.0) / 100.0;
-    let below = usize::try_from(num::round(h.floor())).ok()?;
+    let h = convert::float_len(sorted.len().checked_sub(1)?) * percent.clamp(0.0, 100.0) / 100.0;
+    let below = usize::try_from(convert::round(h.floor())).ok()?;
     let low = sorted.get(below)?;
     let high = sorted.get(below + 1).unwrap_or(low);
     Some(low + (h - h.floor()) * (high - low))

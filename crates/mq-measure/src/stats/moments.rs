@@ -1,6 +1,6 @@
 //! Mean and spread in one pass.
 
-use crate::num;
+use crate::convert;
 
 /// Count, mean, standard deviation, minimum and maximum of integers, kept in one pass.
 ///
@@ -26,9 +26,9 @@ impl Moments {
         };
         self.max = self.max.max(value);
         self.count += 1;
-        let value = num::float(value);
+        let value = convert::float(value);
         let difference = value - self.mean;
-        self.mean += difference / num::float(self.count);
+        self.mean += difference / convert::float(self.count);
         self.squares += difference * (value - self.mean);
     }
 
@@ -41,7 +41,7 @@ impl Moments {
             *self = *other;
             return;
         }
-        let (a, b) = (num::float(self.count), num::float(other.count));
+        let (a, b) = (convert::float(self.count), convert::float(other.count));
         let difference = other.mean - self.mean;
         self.mean += difference * b / (a + b);
         self.squares += other.squares + difference * difference * a * b / (a + b);
@@ -65,7 +65,7 @@ impl Moments {
     /// The sample standard deviation (n - 1); `None` with fewer than two values.
     #[must_use]
     pub fn stddev(&self) -> Option<f64> {
-        (self.count > 1).then(|| (self.squares / num::float(self.count - 1)).sqrt())
+        (self.count > 1).then(|| (self.squares / convert::float(self.count - 1)).sqrt())
     }
 
     /// The least value.
@@ -130,7 +130,7 @@ mod tests {
             prop_assert_eq!(merged.count(), once.count());
             prop_assert_eq!(merged.min(), all.iter().min().copied());
             prop_assert_eq!(merged.max(), all.iter().max().copied());
-            let floats: Vec<f64> = all.iter().map(|x| crate::num::float(*x)).collect();
+            let floats: Vec<f64> = all.iter().map(|x| crate::convert::float(*x)).collect();
             for (ours, plain) in
                 [(merged.mean(), crate::stats::mean(&floats)), (merged.stddev(), crate::stats::stddev(&floats))]
             {

@@ -5,7 +5,7 @@
 
 use statrs::distribution::{ChiSquared, ContinuousCDF as _, Normal};
 
-use crate::num;
+use crate::convert;
 
 /// The outcome of a Kruskal-Wallis test.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,7 +29,7 @@ pub fn kruskal_wallis(groups: &[&[f64]]) -> Option<KruskalWallis> {
     let ranks = Ranks::new(groups)?;
     let squares = groups.iter().zip(&ranks.sums);
     let squares: f64 = squares
-        .map(|(g, sum)| sum * sum / num::float_len(g.len()))
+        .map(|(g, sum)| sum * sum / convert::float_len(g.len()))
         .sum();
     let n = ranks.n;
     let h = (12.0 / (n * (n + 1.0)) * squares - 3.0 * (n + 1.0)) / ranks.correction();
@@ -66,7 +66,7 @@ pub fn dunn(groups: &[&[f64]]) -> Option<Vec<Dunn>> {
     let ranks = Ranks::new(groups)?;
     let n = ranks.n;
     let variance = n * (n + 1.0) / 12.0 - ranks.ties / (12.0 * (n - 1.0));
-    let size = |group: usize| num::float_len(groups[group].len());
+    let size = |group: usize| convert::float_len(groups[group].len());
     let mean = |group: usize| ranks.sums[group] / size(group);
     let pairs = (0..groups.len()).flat_map(|a| (a + 1..groups.len()).map(move |b| (a, b)));
     let tests = pairs.map(|(a, b)| {
@@ -92,7 +92,7 @@ fn holm(tests: &mut [Dunn]) {
     let count = by_p.len();
     let mut least = 0.0_f64;
     for (before, test) in by_p.into_iter().enumerate() {
-        least = least.max((num::float_len(count - before) * test.p).min(1.0));
+        least = least.max((convert::float_len(count - before) * test.p).min(1.0));
         test.holm_p = least;
     }
 }
@@ -115,7 +115,7 @@ pub struct MannWhitney {
 #[must_use]
 pub fn mann_whitney(a: &[f64], b: &[f64]) -> Option<MannWhitney> {
     let ranks = Ranks::new(&[a, b])?;
-    let (size_a, size_b) = (num::float_len(a.len()), num::float_len(b.len()));
+    let (size_a, size_b) = (convert::float_len(a.len()), convert::float_len(b.len()));
     let u = ranks.sums[0] - size_a * (size_a + 1.0) / 2.0;
     let all = size_a + size_b;
     let variance = size_a * size_b / 12.0 * (all + 1.0 - ranks.ties / (all * (all - 1.0)));
@@ -137,7 +137,7 @@ pub fn cliffs_delta(a: &[f64], b: &[f64]) -> Option<f64> {
         return None;
     }
     // Without a U, all are equal.
-    let all = num::float_len(a.len()) * num::float_len(b.len());
+    let all = convert::float_len(a.len()) * convert::float_len(b.len());
     Some(mann_whitney(a, b).map_or(0.0, |test| 2.0 * test.u / all - 1.0))
 }
 
@@ -163,13 +163,13 @@ impl Ranks {
             .collect();
         all.sort_by(|a, b| a.0.total_cmp(&b.0));
         let mut ranks = Self {
-            n: num::float_len(all.len()),
+            n: convert::float_len(all.len()),
             sums: vec![0.0; groups.len()],
             ties: 0.0,
         };
         let mut before = 0.0;
         for tied in all.chunk_by(|a, b| a.0.total_cmp(&b.0).is_eq()) {
-            let t = num::float_len(tied.len());
+            let t = convert::float_len(tied.len());
             for (_, group) in tied {
                 ranks.sums[*group] += before + f64::midpoint(t, 1.0);
             }

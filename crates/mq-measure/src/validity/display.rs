@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Warning;
-use crate::num;
+use crate::convert;
 
 impl fmt::Display for Warning {
     #[expect(clippy::too_many_lines, reason = "one arm a warning, and nothing else")]
@@ -177,7 +177,7 @@ struct Nanos(u64);
 
 impl fmt::Display for Nanos {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ns = num::float(self.0);
+        let ns = convert::float(self.0);
         match self.0 {
             0..1_000 => write!(f, "{} ns", self.0),
             1_000..1_000_000 => write!(f, "{:.1} µs", ns / 1e3),

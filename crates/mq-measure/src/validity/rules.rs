@@ -5,7 +5,7 @@ use statrs::distribution::{Binomial, DiscreteCDF as _};
 use super::Warning;
 use crate::LatencyRecorder;
 use crate::clock::{CrossCheck, FitSummary, Step};
-use crate::num;
+use crate::convert;
 use crate::tracker::Counts;
 
 /// Of `all` cases of which each is so with probability `share`: the most that chance explains in 99
@@ -46,7 +46,7 @@ pub fn generator_late(lateness: &LatencyRecorder, interval_ns: u64) -> Option<Wa
 /// `cores` is what the process can use: 1 for one thread, however many the machine has.
 #[must_use]
 pub fn cpu_saturated(process: &str, cpu_ns: u64, elapsed_ns: u64, cores: u32) -> Option<Warning> {
-    let share = num::float(cpu_ns) / (num::float(elapsed_ns) * f64::from(cores));
+    let share = convert::float(cpu_ns) / (convert::float(elapsed_ns) * f64::from(cores));
     (share > 0.9).then(|| Warning::CpuSaturated {
         process: process.to_owned(),
         share,
@@ -59,7 +59,7 @@ pub fn too_few_samples(percentile: f64, count: u64) -> Option<Warning> {
     let beyond = 100.0 - percentile;
     // Rounded to a ten-thousandth, for 100 - 99.9 is not 0.1 in binary.
     let needed = if beyond > 0.0 {
-        num::round((100.0 / beyond * 1e4).round() / 1e4)
+        convert::round((100.0 / beyond * 1e4).round() / 1e4)
     } else {
         u64::MAX
     };

@@ -4,10 +4,10 @@ use std::{fmt, path::Path};
 
 use super::{
     before::{Before, Owner, own_tbf, owner, root},
-    memory::{Lock, Memories, Memory},
+    before_change::{Lock, Memories, Memory},
     netlink::{Interface, Netlink, Qdisc, ROOT, Refused},
     qdisc::{Difference, NETEM_MAJOR, Netem, Shape, TBF_MAJOR, Tbf},
-    session,
+    ssh,
 };
 use crate::{Direction, Error};
 
@@ -122,7 +122,7 @@ impl Controller {
         let interfaces = self.interfaces()?;
         let interface = find(&interfaces, interface)?;
         let shape = Shape::new(direction, interface.mtu)?;
-        let through = session::goes_through(interface, &interfaces, &self.netlink);
+        let through = ssh::goes_through(interface, &interfaces, &self.netlink);
         if !even_ssh && through.map_err(|refused| kernel("list addresses", &refused))? {
             return Err(Error::Session {
                 interface: interface.name.clone(),

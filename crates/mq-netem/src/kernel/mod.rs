@@ -6,11 +6,11 @@
 //! nobody wants to lose.
 
 mod before;
+mod before_change;
 mod controller;
-mod memory;
 mod netlink;
 mod qdisc;
-mod session;
+mod ssh;
 
 pub use controller::{Applied, Cleared, Controller, Standing};
 pub use qdisc::{Difference, Netem, NetemLoss, Shape, Tbf};

@@ -10,7 +10,6 @@
 //! Nothing of it has a name in the file system, so there is nothing to clean up: a namespace is gone
 //! with the last process, socket and handle in it.
 
-mod air;
 mod awake;
 mod capture;
 mod contain;
@@ -18,6 +17,7 @@ mod emulator;
 mod namespace;
 mod packet;
 mod priority;
+mod radio;
 mod signal;
 mod wire;
 
@@ -29,18 +29,18 @@ use std::{
 };
 
 use crate::{Addresses, Error, Link, LinkReport, Medium, MediumReport};
-use air::Air;
 pub use capture::Capture;
 pub use namespace::Host;
 use namespace::{Interface, make_veth};
 pub use priority::run_early;
+use radio::Radio;
 use wire::Wire;
 
 /// Hosts and the links between them.
 #[derive(Debug, Default)]
 pub struct Lab {
     wires: Vec<Wire>,
-    airs: Vec<Air>,
+    airs: Vec<Radio>,
     _awake: Option<File>,
 }
 
@@ -109,7 +109,7 @@ impl Lab {
         let antennas = (0..ends.len())
             .map(|end| Ok((make_veth(&ends, end)?, ends[end].1.mac)))
             .collect::<Result<Vec<_>, Error>>()?;
-        self.airs.push(Air::start(&antennas, medium, seed)?);
+        self.airs.push(Radio::start(&antennas, medium, seed)?);
         let far = ends[stations.len()].1.address;
         let near = ends[..stations.len()].iter().map(|(_, end)| end.address);
         Ok(near.map(|near| Addresses { near, far }).collect())
@@ -141,14 +141,14 @@ impl Lab {
     /// What happened on the shared media so far, in the order in which they were made.
     #[must_use]
     pub fn medium_reports(&self) -> Vec<MediumReport> {
-        self.airs.iter().map(Air::report).collect()
+        self.airs.iter().map(Radio::report).collect()
     }
 
     /// CPU time that the emulator's own threads have used so far: not the work's under test.
     #[must_use]
     pub fn cpu_time(&self) -> Duration {
         let wires = self.wires.iter().map(Wire::cpu_time);
-        wires.chain(self.airs.iter().map(Air::cpu_time)).sum()
+        wires.chain(self.airs.iter().map(Radio::cpu_time)).sum()
     }
 }
 

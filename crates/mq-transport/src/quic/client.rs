@@ -11,7 +11,7 @@ use quinn::{Endpoint, TokenMemoryCache, crypto::rustls::QuicClientConfig};
 use super::{
     config::{endpoint_config, no_initial_cipher_suite, socket, transport_config},
     runtime::PooledRuntime,
-    session::WatchedClient,
+    watched_tls::WatchedClient,
 };
 use crate::{
     Address, ConnectOptions, Error,

@@ -20,7 +20,7 @@ use rustls::{CipherSuite, NamedGroup};
 use rustls_pki_types::CertificateDer;
 use tokio::sync::Semaphore;
 
-use super::{runtime::Leash, session::handshake_of};
+use super::{runtime::Leash, watched_tls::handshake_of};
 use crate::{
     EarlyData, Error, HandshakeKind, LinkInfo, LinkStats, Progress, Scheme, TlsInfo, TlsVersion,
     info::iana_name,

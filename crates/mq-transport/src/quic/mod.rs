@@ -6,8 +6,8 @@ mod link;
 mod reset;
 mod runtime;
 mod server;
-mod session;
 mod shard;
+mod watched_tls;
 
 pub(crate) use client::ClientEndpoints;
 pub(crate) use link::QuicLink;

@@ -24,8 +24,8 @@ use super::{
     link::QuicLink,
     reset::ResetKey,
     runtime::{Leash, PooledRuntime, on_leash},
-    session::WatchedServer,
     shard::ShardSocket,
+    watched_tls::WatchedServer,
 };
 use crate::{
     Address, Error, ListenOptions, Scheme,

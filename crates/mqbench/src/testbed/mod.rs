@@ -1,7 +1,7 @@
 //! The network of a comparison: hosts on this machine, with emulated links between them.
 
 mod args;
-mod channel;
+mod radio;
 mod report;
 
 use std::{

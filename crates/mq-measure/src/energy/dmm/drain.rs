@@ -10,7 +10,7 @@ use super::Settings;
 use super::journal::Journal;
 use super::readings::Readings;
 use super::setup::Setup;
-use crate::{Error, num};
+use crate::{Error, convert};
 
 /// Readings asked for at once: 32 kB, so that little is under way when a connection is lost.
 const AT_ONCE: u64 = 2_000;
@@ -219,9 +219,9 @@ impl Drain {
             });
         }
         let spacing_ns = self.timing.spacing_ns(self.readings.count());
-        let mut trace = Trace::new(num::round(4.0 * spacing_ns));
+        let mut trace = Trace::new(convert::round(4.0 * spacing_ns));
         for (number, current_a) in values {
-            let after_ns = num::round(num::float(*number) * spacing_ns);
+            let after_ns = convert::round(convert::float(*number) * spacing_ns);
             trace.push(
                 self.timing.first_ns + after_ns,
                 current_a * self.supply_v * 1e6,
@@ -235,7 +235,7 @@ impl Drain {
         }
         if !self.timing.timer {
             notes.push(Note::NoTimer {
-                interval_ns: num::round(spacing_ns),
+                interval_ns: convert::round(spacing_ns),
             });
         }
         let errors = self.errors.into_iter();
@@ -254,7 +254,7 @@ impl Timing {
     fn due(&self) -> Option<u64> {
         let end = self.stopped.unwrap_or_else(Instant::now);
         let since = end.saturating_duration_since(self.triggered);
-        let taken = num::round((since.as_secs_f64() / self.spacing.as_secs_f64()).floor()) + 1;
+        let taken = convert::round((since.as_secs_f64() / self.spacing.as_secs_f64()).floor()) + 1;
         self.timer.then(|| taken.min(self.count))
     }
 
@@ -264,7 +264,7 @@ impl Timing {
         match self.stopped {
             Some(stopped) if !self.timer && count > 1 && count < self.count => {
                 let taken = stopped.saturating_duration_since(self.triggered);
-                taken.as_secs_f64() * 1e9 / num::float(count)
+                taken.as_secs_f64() * 1e9 / convert::float(count)
             }
             _ => nominal,
         }

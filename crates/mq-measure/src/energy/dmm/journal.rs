@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::Settings;
-use crate::{Error, num};
+use crate::{Error, convert};
 
 /// Readings as text: columns that [`csv`](super::super::csv) reads.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl Journal {
             path,
             supply_v: settings.supply_v,
             begins_ns: 0,
-            spacing_ns: num::float(u64::try_from(spacing.as_nanos()).unwrap_or(u64::MAX)),
+            spacing_ns: convert::float(u64::try_from(spacing.as_nanos()).unwrap_or(u64::MAX)),
             lines: String::new(),
         })
     }
@@ -55,7 +55,7 @@ impl Journal {
 
     /// Adds a reading, in the instrument's own digits.
     pub(super) fn add(&mut self, number: u64, current_a: &str) {
-        let unix_ns = self.begins_ns + num::round(num::float(number) * self.spacing_ns);
+        let unix_ns = self.begins_ns + convert::round(convert::float(number) * self.spacing_ns);
         let line = format!("{unix_ns},{current_a},{}\n", self.supply_v);
         self.lines.push_str(&line);
     }

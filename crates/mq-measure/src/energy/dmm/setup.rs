@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Settings;
-use crate::{Error, num};
+use crate::{Error, convert};
 
 /// Integration times of the models without an aperture, in cycles of the mains.
 const NPLC: [f64; 5] = [0.02, 0.2, 1.0, 10.0, 100.0];
@@ -114,7 +114,7 @@ impl Model {
             // The delay stands between readings.
             spacing.saturating_sub(aperture)
         };
-        let count = num::round((longest.as_secs_f64() / spacing.as_secs_f64()).ceil()) + 1;
+        let count = convert::round((longest.as_secs_f64() / spacing.as_secs_f64()).ceil()) + 1;
         let count = count.min(MOST_READINGS);
         commands.extend([
             format!("TRIG:DEL {}", seconds(delay)),

@@ -7,16 +7,16 @@ const TRUE: [f64; 6] = [1.4e6, 0.575e6, 12_000.0, 9_000.0, 4.0, 2.0];
 
 /// A number between 0 and 1.
 fn uniform(random: &mut SplitMix64) -> f64 {
-    num::float(random.next_u64() >> 11) / num::float(1 << 53)
+    convert::float(random.next_u64() >> 11) / convert::float(1 << 53)
 }
 
 /// Runs of all kinds on a machine with these coefficients; `noise_uw` on each mean power.
 fn runs(count: usize, values: &[f64; 6], noise_uw: f64, random: &mut SplitMix64) -> Vec<Run> {
-    let mut upto = |most: f64| num::round(uniform(random) * most);
+    let mut upto = |most: f64| convert::round(uniform(random) * most);
     let mut all = Vec::new();
     for _ in 0..count {
         let elapsed_ns = 1_000_000_000 + upto(60e9);
-        let seconds = num::float(elapsed_ns) / 1e9;
+        let seconds = convert::float(elapsed_ns) / 1e9;
         let activity = Activity {
             elapsed_ns,
             cpu_ns: upto(2e9 * seconds),
@@ -30,7 +30,10 @@ fn runs(count: usize, values: &[f64; 6], noise_uw: f64, random: &mut SplitMix64)
             .map(|(term, value)| value * term.amount(&activity))
             .sum();
         // Twelve uniform numbers are nearly a normal one.
-        let normal = (0..12).map(|_| num::float(upto(1e6)) / 1e6).sum::<f64>() - 6.0;
+        let normal = (0..12)
+            .map(|_| convert::float(upto(1e6)) / 1e6)
+            .sum::<f64>()
+            - 6.0;
         all.push(Run {
             energy_uj: energy_uj + noise_uw * normal * seconds,
             activity,

@@ -16,7 +16,7 @@ const POINTS_FOR_THIRDS: usize = 12;
 /// and the best point after decide, and the worse of the two is taken: if the clocks did something
 /// between them that nobody has noticed, one of the two still holds.
 #[derive(Clone, Debug)]
-pub(super) struct Piece {
+pub(super) struct Stretch {
     pub(super) line: Line,
     /// How fast the clocks may leave the line, in nanoseconds a nanosecond.
     pub(super) drift: f64,
@@ -33,7 +33,7 @@ struct Anchor {
     after: f64,
 }
 
-impl Piece {
+impl Stretch {
     /// `points` are in the order of time and not none; `drift` is assumed, and more if they show more.
     pub(super) fn new(points: &[Point], worth: &Worth, drift: f64) -> Self {
         let line = Line::fit(points, worth);
@@ -152,20 +152,20 @@ mod tests {
         }
     }
 
-    fn piece(points: &[Point]) -> Piece {
-        Piece::new(points, &Worth::of(points), 1e-6)
+    fn stretch(points: &[Point]) -> Stretch {
+        Stretch::new(points, &Worth::of(points), 1e-6)
     }
 
     #[test]
     fn uncertainty_grows_away_from_the_points() {
         let points: Vec<_> = (0..10).map(|i| point(f64::from(i), 0.0, 1e5)).collect();
-        let piece = piece(&points);
-        let (inside, later) = (piece.uncertainty(4.5e9), piece.uncertainty(100e9));
+        let stretch = stretch(&points);
+        let (inside, later) = (stretch.uncertainty(4.5e9), stretch.uncertainty(100e9));
         assert!((1e5..1.1e5).contains(&inside), "{inside}");
         // 91 s at 1 ppm and more.
         assert!(later > 1e5 + 91e3, "{later}");
-        assert!(piece.uncertainty(-100e9) > 1e5 + 99e3);
-        assert!((piece.greatest_uncertainty() - inside).abs() < 5e3);
+        assert!(stretch.uncertainty(-100e9) > 1e5 + 99e3);
+        assert!((stretch.greatest_uncertainty() - inside).abs() < 5e3);
     }
 
     #[test]
@@ -173,14 +173,14 @@ mod tests {
         let mut points: Vec<_> = (0..10).map(|i| point(f64::from(i), 0.0, 5e6)).collect();
         points[2].half = 1e5;
         points[7].half = 1e5;
-        let piece = piece(&points);
-        let uncertainty = piece.uncertainty(4.5e9);
+        let stretch = stretch(&points);
+        let uncertainty = stretch.uncertainty(4.5e9);
         // 2.5 s from either. Each may be wrong by 0.1 ms, one up and one down: that is 40 ppm of the
         // slope over the 5 s between them, and 1 ppm may be drift.
         let most = 1e5 + 2.5e9 * 41e-6;
         assert!((1e5..=most + 1.0).contains(&uncertainty), "{uncertainty}");
         // None after this is good, and so none tells of a jump after the last good one.
-        assert!(piece.uncertainty(8.5e9) > 4e6);
+        assert!(stretch.uncertainty(8.5e9) > 4e6);
     }
 
     #[test]
@@ -188,13 +188,13 @@ mod tests {
         let points: Vec<_> = (0..10)
             .map(|i| point(f64::from(i), if i < 5 { 0.0 } else { 4e4 }, 1e5))
             .collect();
-        let piece = piece(&points);
+        let stretch = stretch(&points);
         for i in 0..10_i32 {
             let x = f64::from(i) * 1e9;
             let truth = if i < 5 { 0.0 } else { 4e4 };
             // If the path is as asymmetric as it can be.
-            let worst = (piece.line.at(x) - truth).abs() + 1e5;
-            assert!(piece.uncertainty(x) >= worst - 1e4, "at {i} s");
+            let worst = (stretch.line.at(x) - truth).abs() + 1e5;
+            assert!(stretch.uncertainty(x) >= worst - 1e4, "at {i} s");
         }
     }
 
@@ -209,8 +209,8 @@ mod tests {
                 point(s, if i < 15 { 0.0 } else { (s - 150.0) * 2e4 }, 1e5)
             })
             .collect();
-        assert!(piece(&straight).drift < 1.5e-6);
+        assert!(stretch(&straight).drift < 1.5e-6);
         // 20 ppm from the middle on: the line has 10, and is 10 off on either side.
-        assert!(piece(&bent).drift > 5e-6, "{:?}", piece(&bent).drift);
+        assert!(stretch(&bent).drift > 5e-6, "{:?}", stretch(&bent).drift);
     }
 }

@@ -10,9 +10,9 @@ use crate::{Channel, Error, Medium, MediumReport, StationCounts};
 
 /// A shared medium at work.
 #[derive(Debug)]
-pub(super) struct Air(Emulator<Vec<StationCounts>>);
+pub(super) struct Radio(Emulator<Vec<StationCounts>>);
 
-impl Air {
+impl Radio {
     /// Moves frames between these interfaces of this namespace, each with the hardware address that
     /// its host has, as the medium says.
     pub(super) fn start(

@@ -35,9 +35,9 @@ thread_local! {
 
 /// How often workers were asked to tidy up.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tidy(Arc<AtomicUsize>);
+pub(crate) struct GiveBack(Arc<AtomicUsize>);
 
-impl Tidy {
+impl GiveBack {
     /// For a worker that is about to sleep: frees what others have given back, if it was asked to
     /// since it did last.
     pub(crate) fn on_idle(&self) {
@@ -127,10 +127,10 @@ mod tests {
 
     #[test]
     fn each_worker_does_it_once_each_time_it_is_asked() {
-        let tidy = Tidy::default();
-        tidy.on_idle();
-        tidy.0.fetch_add(1, Ordering::Relaxed);
-        tidy.on_idle();
+        let give_back = GiveBack::default();
+        give_back.on_idle();
+        give_back.0.fetch_add(1, Ordering::Relaxed);
+        give_back.on_idle();
         assert_eq!(DONE.get(), 1);
     }
 }
