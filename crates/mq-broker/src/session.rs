@@ -51,7 +51,7 @@ pub(crate) struct Session {
     owner: RwLock<Option<Owner>>,
 }
 
-/// Who has a session, with the rights of its last log-in.
+/// The user of a session, with the rights of its last log-in.
 #[derive(Clone, Debug)]
 struct Owner {
     principal: Principal,

@@ -62,9 +62,9 @@ pub struct Settings {
     /// certificate, the authorities for client certificates or the limits that clients remember
     /// have changed (see [`ListenOptions::ticket_scope`]), or where the file is damaged.
     ///
-    /// Who can read the file can decrypt the early data of the sessions that resume by it, and who
-    /// can write it can put an old copy in its place and replay early data: its folder has to be
-    /// the broker's own. So must not a backup be played back, nor a virtual machine's snapshot.
+    /// A reader of the file can decrypt the early data of the sessions that resume by it. A writer can
+    /// put an old copy in its place and replay early data. So its folder has to be the broker's own, and
+    /// neither a backup of it nor a virtual machine's snapshot may be played back.
     pub ticket_file: Option<PathBuf>,
     /// The longest time that a session lives on without a connection; `None` for no limit, the
     /// default. MQTT 3.1 and 3.1.1 clients without a clean session get this.
@@ -97,7 +97,7 @@ pub struct Settings {
     /// they bring. Only where there is an authenticator; `None` for no limit. Default 10: more than
     /// people mistype, and a password of six random letters and digits lasts for 400 years.
     pub failures_per_minute: Option<NonZeroU32>,
-    /// Who may take over a session by its client identifier. Default: the user whose it is.
+    /// Which users may take over a session by its client identifier. Default: its own user alone.
     pub take_over: TakeOver,
 }
 

@@ -17,7 +17,7 @@ use program::{Broker, free_port};
 /// `ann`'s password is `pencil`; made by `mosquitto_passwd`.
 const PASSWORDS: &str = "ann:$7$101$FZZ0UNgSFP8t2lxC$HnZt7dEpxtgrXAUGYtFCa+ZgSH3DaGu9eqP+6sRF1GFeIOcND243Nblmv4oxdSdxNUG+InsvCCeZY658jWztvw==\n";
 
-/// A broker with a user `ann`, who may do everything below `ann/`, and where its metrics are.
+/// A broker whose user `ann` may do everything below `ann/`, and the port of its metrics.
 fn guarded() -> (Broker, u16) {
     let admin = free_port();
     let configuration = format!(

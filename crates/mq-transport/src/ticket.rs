@@ -200,7 +200,7 @@ type Given = Vec<(Vec<u8>, Vec<u8>)>;
 /// A server's tickets as one connection sees them: those that it is given are no good before the
 /// connection was [released](Self::release), and never if it was not.
 ///
-/// Who only shakes hands takes no place in the store then, and pushes nobody out of it.
+/// A client that only shakes hands takes no place in the store then, and pushes no other out of it.
 #[derive(Debug)]
 pub(crate) struct HeldTickets {
     store: ScopedTickets,

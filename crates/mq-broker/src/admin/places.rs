@@ -1,4 +1,4 @@
-//! Who is answered: a bounded number of connections, and none of them by holding a place in silence.
+//! Places for HTTP connections: a bounded number, which silent connections cannot keep.
 
 use std::{
     collections::VecDeque,

@@ -1,6 +1,6 @@
 //! Whether other machines get in without a user.
 //!
-//! A broker that is told nothing about users lets everybody in. That is for this machine alone, unless the
+//! A broker without a list of users lets all clients in. That is for this machine alone, unless the
 //! operator says that it is meant: nobody opens a broker to the world by leaving something out.
 
 use mq_transport::{Address, ClientAuth, Scheme};

@@ -162,7 +162,7 @@ impl Conn {
         }
         let wanted = wanted.unwrap_or(0);
         let expiry = bounded_expiry(wanted, maximum);
-        // Who gets something else than asked for is told what (§3.2.2.3.2).
+        // A client that gets another expiry than it asked for is told which (§3.2.2.3.2).
         if expiry != bounded_expiry(wanted, None)
             && let Some(granted) = expiry
         {

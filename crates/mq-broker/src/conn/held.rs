@@ -20,8 +20,8 @@ const STEP: usize = 4 * 1024;
 
 impl Conn {
     /// Counts what the client makes this connection hold: packets that are not whole, what waits behind
-    /// a message, topics of aliases, the topic that a search for retained messages stands at. A client for which there is no room is disconnected: with 0x97 if
-    /// it was let in.
+    /// a message, topics of aliases, the topic that a search for retained messages stands at. A client for
+    /// which there is no room is disconnected: with 0x97 if it was let in.
     ///
     /// What waits to be written or acknowledged counts as well. At the limit the client gets no more of
     /// it: see [`may_carry_more`](Self::may_carry_more).

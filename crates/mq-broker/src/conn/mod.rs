@@ -57,7 +57,8 @@ const READ_LIMIT: usize = 4 * OUTBOX_LIMIT;
 /// Messages taken from the mailbox at a time.
 const TAKE: usize = 256;
 
-/// What a client is told that waits for a store which has failed: not its fault, and no limit of its.
+/// The reason code for a client whose message waits for a store that has failed: neither the client nor
+/// a limit is the cause.
 const STORE_FAILED: ReasonCode = ReasonCode::ImplementationSpecificError;
 
 /// How long a closing link may take to deliver its last bytes.
@@ -150,7 +151,7 @@ struct Conn {
     entering: Option<(Box<Connect>, bool)>,
     /// What the client that authenticates, or may again by an enhanced method, has said of itself.
     log_in: Option<Box<LogIn>>,
-    /// Who it is, where that matters.
+    /// The client's user and rights, where there are rules.
     principal: Option<Principal>,
     /// The generation of the rules that what is in the mailbox was let through by.
     rules: u64,
@@ -757,16 +758,16 @@ impl Conn {
         if disconnect.reason == ReasonCode::Success {
             self.will = None;
         }
-        // That one which was to end with the connection cannot be kept after all is the state
-        // machine's to refuse.
+        // A session that was to end with the connection cannot be kept after all: the state machine has
+        // refused that before.
         if let Some(seconds) = disconnect.properties.session_expiry_interval {
             self.expiry = enter::bounded_expiry(seconds, self.settings.max_session_expiry);
         }
     }
 }
 
-/// Says why the connection ends to a client that is told nothing else any more. One that has not had
-/// its CONNACK yet gets another one: 0x88, before 5.0 return code 3.
+/// Appends the last packet: DISCONNECT with the reason, or for a client that has no CONNACK yet, CONNACK
+/// with 0x88 (before 5.0 return code 3).
 fn say_farewell(outbox: &mut Outbox, version: Version, was_let_in: bool, reason: ReasonCode) {
     let packet = match was_let_in {
         false => Packet::from(ConnAck::new(ReasonCode::ServerUnavailable)),

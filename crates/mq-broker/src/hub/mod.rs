@@ -266,7 +266,7 @@ impl Hub {
         }
     }
 
-    /// Gives a session to `who`, without what that one may not receive.
+    /// Attaches the session to `who` and drops queued messages that its rules no longer allow.
     fn hand_over(&self, session: &Session, state: &State, who: &Principal, journal: &mut Journal) {
         session.belong_to(who, &self.guard, state);
         if !state.subscriptions.is_empty() {

@@ -280,8 +280,8 @@ impl Server {
         idle(self.shards().collect()).await;
     }
 
-    /// Puts a new endpoint in the place of one that nobody uses; else returns who has come meanwhile, if
-    /// anybody has.
+    /// Replaces an endpoint that no client uses by a new one; else returns the client that has come
+    /// meanwhile, if one has.
     fn renew(&self, number: usize) -> Option<quinn::Incoming> {
         // Nothing is installed meanwhile, nor is it closed.
         let current = self.lock();
@@ -290,8 +290,8 @@ impl Server {
         }
         let mut place = lock(&self.shards[number]);
         place.socket.retire();
-        // Who has knocked is a connection before he is none who knocks. These are counted under the
-        // endpoint's lock, under which it also receives: nothing comes after that.
+        // A client that knocks counts as a connection before it ceases to knock. Connections are counted
+        // under the endpoint's lock, under which it also receives: nothing comes after that.
         let used = Arc::strong_count(&place.knocking) > 1 || place.endpoint.open_connections() > 0;
         let came = at_once(place.endpoint.accept()).flatten();
         if !used && came.is_none() {

@@ -76,7 +76,7 @@ impl HeadReader {
     }
 }
 
-/// Who may come in at a listener.
+/// What a listener asks of a handshake before it lets a client in.
 #[derive(Debug)]
 pub(crate) struct Gate {
     path: String,

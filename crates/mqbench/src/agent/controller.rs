@@ -31,7 +31,7 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// Pieces of files.
 const PIECE: usize = 64 << 10;
 
-/// Who asks agents.
+/// This controller, as agents know it.
 #[derive(Debug)]
 pub(crate) struct Controller(ControllerState);
 

@@ -46,7 +46,7 @@ pub(crate) struct Cell {
     pub(crate) resumption: Resumption,
 }
 
-/// Who sends when.
+/// The traffic pattern: which client sends when.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Pattern {

@@ -26,7 +26,7 @@ pub(crate) struct Args {
     identity: Identity,
 }
 
-/// Who asks agents.
+/// This controller, as agents know it.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Identity {
     /// Where this controller keeps its key and the agents that it knows [default: mqbench in the
