@@ -2,7 +2,6 @@
 //! rumqttd and mosquitto.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(clippy::print_stdout, reason = "a skipped test says so")]
 
 use std::{
     net::SocketAddr,
@@ -12,23 +11,10 @@ use std::{
 };
 
 use mq_client::{Client, QoS, Version};
-use mq_testkit::{Scheme, TestBroker};
+use mq_testkit::{Scheme, TestBroker, program};
 use tokio::time::timeout;
 
 const SOON: Duration = Duration::from_secs(20);
-
-fn program(name: &str) -> bool {
-    let found = Command::new("sh")
-        .args(["-c", &format!("command -v {name}")])
-        .stdout(Stdio::null())
-        .status()
-        .unwrap()
-        .success();
-    if !found {
-        println!("SKIPPED: {name} is not installed");
-    }
-    found
-}
 
 fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -213,7 +199,7 @@ impl Drop for Running {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn our_client_works_with_mosquitto() {
-    if !program("mosquitto") {
+    if program(&["mosquitto"]).is_none() {
         return;
     }
     let (plain, websocket) = (free_port(), free_port());
@@ -318,7 +304,7 @@ async fn rights(url: &str, user: &str) -> (Vec<bool>, Vec<String>) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn access_files_mean_what_they_mean_to_mosquitto() {
     const HASH: &str = "$7$101$FZZ0UNgSFP8t2lxC$HnZt7dEpxtgrXAUGYtFCa+ZgSH3DaGu9eqP+6sRF1GFeIOcND243Nblmv4oxdSdxNUG+InsvCCeZY658jWztvw==";
-    if !program("mosquitto") {
+    if program(&["mosquitto"]).is_none() {
         return;
     }
     let users = ["", "alice", "bob", "eve", "other"];
@@ -364,7 +350,7 @@ async fn access_files_mean_what_they_mean_to_mosquitto() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mosquittos_clients_work_with_our_broker() {
-    if !program("mosquitto_pub") || !program("mosquitto_sub") {
+    if program(&["mosquitto_pub"]).is_none() || program(&["mosquitto_sub"]).is_none() {
         return;
     }
     let broker = TestBroker::start().await;

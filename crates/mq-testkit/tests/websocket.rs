@@ -1,11 +1,9 @@
 //! The broker's WebSocket: a real browser at it, and a request that never ends.
 
-#![expect(clippy::print_stdout, reason = "a skipped test says so")]
-
-use std::{path::PathBuf, process::Stdio, time::Duration};
+use std::{process::Stdio, time::Duration};
 
 use mq_client::QoS;
-use mq_testkit::{Scheme, TestBroker};
+use mq_testkit::{Scheme, TestBroker, chromium};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -63,19 +61,6 @@ const run = async () => {
 };
 run();
 </script>";
-
-/// Says so if there is none.
-fn chromium() -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let names = ["chromium", "chromium-browser", "google-chrome"];
-    let found = std::env::split_paths(&path)
-        .flat_map(|folder| names.map(|name| folder.join(name)))
-        .find(|file| file.is_file());
-    if found.is_none() {
-        println!("SKIPPED: there is no Chromium on the PATH");
-    }
-    found
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_browser_publishes_and_sees_each_connection_end_cleanly() {

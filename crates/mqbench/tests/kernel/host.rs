@@ -27,9 +27,9 @@ const NOBODY: u32 = 65_534;
 pub(crate) fn main() {
     let own = std::env::current_exe().unwrap();
     let Some(kernel) = kernel(&own) else {
-        println!(
-            "SKIPPED: no User-Mode Linux: `apt-get download user-mode-linux` and `dpkg -x` into \
-             target/uml, or MQ_UML=/path/to/linux.uml"
+        mq_testkit::skipped(
+            "no User-Mode Linux: `apt-get download user-mode-linux` and `dpkg -x` into target/uml, or \
+             MQ_UML=/path/to/linux.uml",
         );
         return;
     };

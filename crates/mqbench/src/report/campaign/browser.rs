@@ -4,28 +4,16 @@
 use std::{
     collections::VecDeque,
     io::{BufRead as _, BufReader, Write as _},
-    path::{Path, PathBuf},
+    path::Path,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     time::{Duration, Instant},
 };
 
+use mq_testkit::chromium;
 use serde_json::{Value, json};
 
 use super::{build::report, fixture, html};
 use crate::campaign::{claims, store::ResultSet};
-
-/// Says so if there is none.
-fn chromium() -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let names = ["chromium", "chromium-browser", "google-chrome"];
-    let found = std::env::split_paths(&path)
-        .flat_map(|folder| names.map(|name| folder.join(name)))
-        .find(|file| file.is_file());
-    if found.is_none() {
-        eprintln!("SKIPPED: there is no Chromium on the PATH");
-    }
-    found
-}
 
 /// One page of one browser, which ends with it.
 struct Page {
