@@ -41,7 +41,7 @@ mod ceiling;
 pub mod cli;
 mod clock;
 mod commands;
-mod config;
+pub mod config;
 mod conn;
 mod delivery;
 mod descriptors;

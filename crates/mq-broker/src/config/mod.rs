@@ -1,0 +1,277 @@
+//! The configuration file: TOML, checked once, then [`Settings`].
+
+use std::{
+    num::NonZeroU32,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use mq_codec::QoS;
+use mq_transport::{Address, EarlyDataPolicy, ServerIdentity};
+use serde::Deserialize;
+
+use crate::{AdminSettings, Error, Overflow, Settings};
+
+mod openness;
+mod tables;
+
+use openness::DEFAULT_LISTENERS;
+pub use tables::{
+    AdminConfig, AuthConfig, ClientCertificate, DurabilityName, JwtConfig, LimitsConfig,
+    OverflowName, ReloadConfig, StoreConfig, TlsConfig, WsConfig,
+};
+
+/// The configuration file. Every key is optional and unknown keys are errors.
+///
+/// ```toml
+/// listen = ["tcp://127.0.0.1:1883", "tls://0.0.0.0:8883", "quic://0.0.0.0:14567",
+///           "ws://127.0.0.1:8083/mqtt", "wss://0.0.0.0:8084/mqtt"]
+///                                 # tcp://127.0.0.1:1883 and quic://127.0.0.1:14567 if absent
+///
+/// [tls]
+/// certificate = "server.pem"      # chain, PEM; if absent, mqbroker makes one for development
+/// key = "server.key"
+/// early_data = "full"             # off, connect or full
+/// ticket_file = "/var/lib/mqbroker/tickets"  # carries tickets over a restart; none if absent
+/// client_ca = "clients.pem"       # who signs clients' certificates; they are not asked for if absent
+/// client_certificate = "required" # or optional
+/// client_crls = ["revoked.pem"]   # revocation lists, PEM or DER
+/// enforce_crl_expiry = false      # whether a list that is out of date refuses everybody
+///
+/// [reload]
+/// watch = true                    # take replaced files of [tls]; SIGHUP does that and reads this file
+///
+/// [store]                         # nothing is kept if absent
+/// path = "/var/lib/mqbroker/store"
+/// durability = "always"           # interval or off: see Durability for what each may lose
+/// interval_ms = 1000              # of interval
+///
+/// [ws]
+/// allowed_origins = ["https://app.example"]  # of web pages; ["*"] is all. If absent: all, or pages of
+///                                 # the listener's own host where clients without a user are let in
+///
+/// [admin]
+/// http = "127.0.0.1:9883"         # /metrics, /healthz and /readyz; nowhere if absent
+/// socket = "/run/mqbroker/admin.sock"  # the same, and backups
+/// sys_interval_s = 10             # of the topics under $SYS/broker; 0 is never
+///
+/// [auth]                          # if absent, everybody gets in and may do everything, and no listener
+///                                 # may be reached from other machines
+/// password_file = "/etc/mqbroker/passwords"  # see `mqbroker passwd`
+/// acl_file = "/etc/mqbroker/acl"  # what users may do; everything if absent
+/// certificate_user = "cn"         # or san-dns, san-uri, san-email; not the user if absent
+/// allow_anonymous = false         # whether clients that say nothing of themselves get in; if that is all
+///                                 # of [auth], everybody does
+/// take_over = "same-user"         # or any-user: who may take over a session by its client identifier
+/// failures_per_minute = 10        # of log-ins from one address; 0 is no limit
+///
+/// [auth.jwt]                      # tokens are no passwords if absent
+/// keys = "/etc/mqbroker/jwks.json"           # of who makes them; RFC 7517
+/// issuer = "https://id.example"   # `iss`; anything if absent
+/// audience = "mqtt"               # `aud`; only tokens without one if absent
+/// user_claim = "sub"              # the user
+/// client_id_claim = "client_id"   # has to be the client identifier; not looked at if absent
+/// leeway_s = 5                    # between the clocks
+/// disconnect_at_expiry = true     # whether the connection ends with the token
+///
+/// [limits]
+/// max_packet_size = 1048576       # bytes
+/// max_connect_size = 65536        # the same of CONNECT, with its will
+/// mailbox_messages = 10000        # that wait for one session
+/// mailbox_bytes = 16777216
+/// overflow = "spill"              # evict, drop-oldest or wait; if absent, evict where there is no store
+/// spill_bytes = 1073741824        # in the store, of one session
+/// memory = 268435456              # bytes that wait for all sessions, and retained messages
+/// connections_per_address = 200
+/// publish_messages_per_s = 1000   # of each client; no bound if absent
+/// session_expiry_s = 604800       # the longest life of a session without a connection
+/// ```
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// URLs to listen at. Default: loopback, by TCP and QUIC at their usual ports.
+    pub listen: Vec<String>,
+    /// Certificate and key, and early data.
+    pub tls: TlsConfig,
+    /// What outlives the broker.
+    pub store: Option<StoreConfig>,
+    /// Who may come over WebSocket.
+    pub ws: WsConfig,
+    /// Where operators are answered.
+    pub admin: AdminConfig,
+    /// What happens when files are replaced.
+    pub reload: ReloadConfig,
+    /// Who comes in, and what they may do.
+    pub auth: Option<AuthConfig>,
+    /// Bounds on what clients can use.
+    pub limits: LimitsConfig,
+}
+
+impl Config {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// If it cannot be read or is not valid; the message names the line and the key.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let text = std::fs::read_to_string(path).map_err(|source| Error::ReadConfig {
+            path: path.to_owned(),
+            source,
+        })?;
+        toml::from_str(&text).map_err(|error: toml::de::Error| {
+            let line = error.span().map_or(1, |span| {
+                text[..span.start.min(text.len())].matches('\n').count() + 1
+            });
+            Error::Config {
+                path: path.to_owned(),
+                problem: format!("line {line}: {}", error.message().replace('\n', ", ")),
+            }
+        })
+    }
+
+    /// Checks the values and reads the certificate and its key; `path` is named in errors.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if a value is not allowed, [`Error::Transport`] if a file cannot be read.
+    pub fn into_settings(self, path: &Path) -> Result<Settings, Error> {
+        let wrong = |problem: String| Error::Config {
+            path: path.to_owned(),
+            problem,
+        };
+        let default = DEFAULT_LISTENERS.map(str::to_owned);
+        let listen = match &self.listen[..] {
+            [] => &default[..],
+            listen => listen,
+        };
+        let listeners = listen
+            .iter()
+            .map(|url| {
+                url.parse::<Address>()
+                    .map_err(|error| wrong(format!("listen: {error}")))
+            })
+            .collect::<Result<_, _>>()?;
+        let mut settings = Settings::new(listeners);
+        settings.listen.client_auth = self.tls.client_auth().map_err(wrong)?;
+        settings.listen.client_crls = self.tls.client_crls;
+        settings.listen.enforce_crl_expiry = self.tls.enforce_crl_expiry;
+        settings.watch_files = self.reload.watch;
+        settings.set_identity(self.tls.certificate, self.tls.key, path)?;
+        if let Some(text) = self.tls.early_data {
+            settings.early_data = text
+                .parse::<EarlyDataPolicy>()
+                .map_err(|error| wrong(format!("tls.early_data: {error}")))?;
+        }
+        settings.ticket_file = self.tls.ticket_file;
+        let store = self.store.map(StoreConfig::into_file);
+        settings.store_file = store.transpose().map_err(wrong)?;
+        settings.admin = AdminSettings {
+            http: self.admin.http,
+            socket: self.admin.socket,
+        };
+        let every = Duration::from_secs(self.admin.sys_interval_s.unwrap_or(10));
+        settings.sys_interval = (!every.is_zero()).then_some(every);
+        let allow_anonymous = self.auth.as_ref().is_some_and(|auth| auth.allow_anonymous);
+        if let Some(auth) = self.auth {
+            auth.apply(&mut settings).map_err(wrong)?;
+        }
+        if !allow_anonymous && let Some(at) = settings.open_to_others() {
+            return Err(wrong(format!(
+                "listen: other machines reach {at}, and everybody would be let in: name users in \
+                 [auth], or allow it by `allow_anonymous = true` there or by --allow-anonymous"
+            )));
+        }
+        settings.listen.allowed_origins = self.ws.origins(&settings);
+        let limits = self.limits;
+        let protocol = &mut settings.protocol;
+        set(&mut protocol.max_packet_size, limits.max_packet_size);
+        set(&mut protocol.max_connect_size, limits.max_connect_size);
+        set(&mut protocol.receive_maximum, limits.receive_maximum);
+        set(&mut protocol.max_inflight, limits.max_inflight);
+        set(
+            &mut protocol.topic_alias_maximum,
+            limits.topic_alias_maximum,
+        );
+        if let Some(qos) = limits.maximum_qos {
+            protocol.maximum_qos = QoS::from_bits(qos)
+                .ok_or_else(|| wrong(format!("limits.maximum_qos: {qos} is not 0, 1 or 2")))?;
+        }
+        protocol.allow_control_characters = limits.allow_control_characters;
+        protocol.max_keep_alive = limits.max_keep_alive_s.filter(|seconds| *seconds > 0);
+        set(&mut settings.max_connections, limits.max_connections);
+        set(&mut settings.max_handshakes, limits.max_handshakes);
+        set(
+            &mut settings.max_connections_per_address,
+            limits.connections_per_address,
+        );
+        let quotas = &mut settings.quotas;
+        set(&mut quotas.mailbox.messages, limits.mailbox_messages);
+        set(&mut quotas.mailbox.bytes, limits.mailbox_bytes);
+        quotas.overflow = limits.overflow.map(Overflow::from);
+        if quotas.overflow == Some(Overflow::Spill) && settings.store_file.is_none() {
+            let problem =
+                "limits.overflow: \"spill\" needs a store: give [store] or another policy";
+            return Err(wrong(problem.to_owned()));
+        }
+        set(&mut quotas.spill_bytes, limits.spill_bytes);
+        set(&mut quotas.memory, limits.memory);
+        set(&mut quotas.sessions, limits.sessions);
+        set(&mut quotas.subscriptions, limits.subscriptions);
+        set(&mut quotas.retained, limits.retained);
+        let rate = &mut settings.publish_rate;
+        rate.messages = limits.publish_messages_per_s.map(NonZeroU32::get);
+        rate.bytes = limits.publish_bytes_per_s.map(NonZeroU32::get);
+        if let Some(seconds) = limits.reader_timeout_s {
+            let timeout = Duration::from_secs(seconds);
+            settings.reader_timeout = (!timeout.is_zero()).then_some(timeout);
+        }
+        if let Some(seconds) = limits.handshake_timeout_s {
+            settings.handshake_timeout = Duration::from_secs(seconds);
+            settings.protocol.connect_timeout = settings.handshake_timeout;
+        }
+        settings.max_session_expiry = limits.session_expiry_s.map(Duration::from_secs);
+        if let Some(seconds) = limits.shutdown_timeout_s {
+            settings.shutdown_timeout = Duration::from_secs(seconds);
+        }
+        Ok(settings)
+    }
+}
+
+impl Settings {
+    /// Reads certificate and key, PEM files both; with `None` for both nothing changes.
+    ///
+    /// # Errors
+    /// [`Error::Config`], which names `source`, if only one of them is given; [`Error::Transport`]
+    /// if they cannot be read.
+    pub fn set_identity(
+        &mut self,
+        certificate: Option<PathBuf>,
+        key: Option<PathBuf>,
+        source: &Path,
+    ) -> Result<(), Error> {
+        match (certificate, key) {
+            (Some(certificate), Some(key)) => {
+                let identity = ServerIdentity::from_pem_files(&certificate, &key)?;
+                self.listen.identity = Some(identity);
+                Ok(())
+            }
+            (None, None) => Ok(()),
+            (Some(_), None) => Err(half(source, "a certificate without its key")),
+            (None, Some(_)) => Err(half(source, "a key without its certificate")),
+        }
+    }
+}
+
+fn half(path: &Path, problem: &str) -> Error {
+    Error::Config {
+        path: path.to_owned(),
+        problem: format!("{problem}: give both or neither"),
+    }
+}
+
+fn set<T>(field: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *field = value;
+    }
+}
+
+#[cfg(test)]
+mod tests;

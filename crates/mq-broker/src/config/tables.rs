@@ -1,0 +1,354 @@
+//! The tables of the configuration file.
+
+use std::{
+    net::SocketAddr,
+    num::{NonZeroU16, NonZeroU32},
+    path::PathBuf,
+    time::Duration,
+};
+
+use mq_transport::{AllowedOrigins, ClientAuth};
+use serde::Deserialize;
+
+use super::set;
+#[cfg(doc)]
+use crate::{AdminSettings, Quotas};
+use crate::{
+    Durability, Overflow, Settings, StoreFile,
+    auth::{AccessFiles, CertificateUser, JwtSettings, TakeOver},
+};
+
+/// The `[auth]` table; `docs/access.md` tells what its files look like.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AuthConfig {
+    /// Users and the hashes of their passwords.
+    pub password_file: Option<PathBuf>,
+    /// What users may do; without it they may do everything.
+    pub acl_file: Option<PathBuf>,
+    /// Takes the user from the client's certificate; needs `tls.client_ca`.
+    pub certificate_user: Option<CertificateUser>,
+    /// Takes tokens as passwords.
+    pub jwt: Option<JwtConfig>,
+    /// Lets clients in that bring neither user name nor password nor certificate; with nothing that
+    /// tells users apart and no rules, everybody, whatever they bring. Default no.
+    pub allow_anonymous: bool,
+    /// See [`Settings::take_over`].
+    pub take_over: TakeOver,
+    /// See [`Settings::failures_per_minute`]; 0 is no limit.
+    pub failures_per_minute: Option<u32>,
+}
+
+/// The `[auth.jwt]` table; see [`JwtSettings`].
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JwtConfig {
+    /// The public keys of who makes the tokens.
+    pub keys: PathBuf,
+    /// Who makes them.
+    pub issuer: Option<String>,
+    /// Who they are for.
+    pub audience: Option<String>,
+    /// The claim that is the user; `sub` if absent.
+    pub user_claim: Option<String>,
+    /// The claim that is the client identifier.
+    pub client_id_claim: Option<String>,
+    /// Seconds that the clocks may differ; 5 if absent.
+    pub leeway_s: Option<u64>,
+    /// Whether the connection ends with the token; it does if absent.
+    pub disconnect_at_expiry: Option<bool>,
+}
+
+impl JwtConfig {
+    /// What a clock that is set by anybody at all is never wrong by.
+    const LONGEST_LEEWAY_S: u64 = 300;
+
+    fn into_settings(self) -> Result<JwtSettings, String> {
+        if cfg!(not(feature = "jwt")) {
+            return Err(
+                "auth.jwt: this build takes no tokens: its feature `jwt` is off".to_owned(),
+            );
+        }
+        let mut settings = JwtSettings::new(self.keys);
+        settings.issuer = self.issuer;
+        settings.audience = self.audience;
+        set(&mut settings.user_claim, self.user_claim);
+        settings.client_id_claim = self.client_id_claim;
+        if let Some(seconds) = self.leeway_s {
+            if seconds > Self::LONGEST_LEEWAY_S {
+                return Err(format!(
+                    "auth.jwt.leeway_s: {seconds} is more than {}: set the clocks instead",
+                    Self::LONGEST_LEEWAY_S
+                ));
+            }
+            settings.leeway = Duration::from_secs(seconds);
+        }
+        set(
+            &mut settings.disconnect_at_expiry,
+            self.disconnect_at_expiry,
+        );
+        Ok(settings)
+    }
+}
+
+impl AuthConfig {
+    pub(super) fn apply(self, settings: &mut Settings) -> Result<(), String> {
+        if self.certificate_user.is_some() && settings.listen.client_auth == ClientAuth::Off {
+            return Err("auth.certificate_user: give tls.client_ca as well".to_owned());
+        }
+        let files = AccessFiles {
+            password_file: self.password_file,
+            acl_file: self.acl_file,
+            certificate_user: self.certificate_user,
+            jwt: self.jwt.map(JwtConfig::into_settings).transpose()?,
+            allow_anonymous: self.allow_anonymous,
+        };
+        if files.password_file.is_none()
+            && files.certificate_user.is_none()
+            && files.jwt.is_none()
+            && !files.allow_anonymous
+        {
+            return Err(
+                "auth: nobody could log in: give password_file, certificate_user, the table jwt \
+                 or `allow_anonymous = true`"
+                    .to_owned(),
+            );
+        }
+        // With neither users nor rules there is nothing to ask anybody.
+        let is_open = files.password_file.is_none()
+            && files.certificate_user.is_none()
+            && files.jwt.is_none()
+            && files.acl_file.is_none();
+        settings.access_files = (!is_open).then_some(files);
+        settings.take_over = self.take_over;
+        if let Some(count) = self.failures_per_minute {
+            settings.failures_per_minute = NonZeroU32::new(count);
+        }
+        Ok(())
+    }
+}
+
+/// The `[store]` table.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StoreConfig {
+    /// The file.
+    pub path: PathBuf,
+    /// `always`, the default, `interval` or `off`; see [`Durability`].
+    #[serde(default)]
+    pub durability: DurabilityName,
+    /// Milliseconds, for `interval` alone; 1000 unless given: about what a disk's own cache holds back.
+    pub interval_ms: Option<u64>,
+}
+
+/// The names of [`Durability`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DurabilityName {
+    /// [`Durability::Always`].
+    #[default]
+    Always,
+    /// [`Durability::Interval`].
+    Interval,
+    /// [`Durability::Off`].
+    Off,
+}
+
+impl StoreConfig {
+    pub(super) fn into_file(self) -> Result<StoreFile, String> {
+        let durability = match (self.durability, self.interval_ms) {
+            (DurabilityName::Interval, Some(0)) => {
+                return Err("store.interval_ms: 0 is `durability = \"always\"`".to_owned());
+            }
+            (DurabilityName::Interval, every) => {
+                Durability::Interval(Duration::from_millis(every.unwrap_or(1000)))
+            }
+            (_, Some(_)) => {
+                return Err(
+                    "store.interval_ms: only `durability = \"interval\"` has one".to_owned(),
+                );
+            }
+            (DurabilityName::Always, None) => Durability::Always,
+            (DurabilityName::Off, None) => Durability::Off,
+        };
+        Ok(StoreFile {
+            path: self.path,
+            durability,
+        })
+    }
+}
+
+/// The `[tls]` table; it holds for TLS, QUIC and WebSocket over TLS.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TlsConfig {
+    /// The certificate chain, PEM.
+    pub certificate: Option<PathBuf>,
+    /// Its private key, PEM.
+    pub key: Option<PathBuf>,
+    /// `off`, `connect` or `full`, the default.
+    pub early_data: Option<String>,
+    /// Carries tickets over a restart; see [`Settings::ticket_file`].
+    pub ticket_file: Option<PathBuf>,
+    /// The CAs that sign clients' certificates, PEM.
+    pub client_ca: Option<PathBuf>,
+    /// `required`, the default with a `client_ca`, or `optional`.
+    pub client_certificate: Option<ClientCertificate>,
+    /// Revocation lists for clients' certificates, PEM or DER; see
+    /// [`client_crls`](mq_transport::ListenOptions::client_crls).
+    pub client_crls: Vec<PathBuf>,
+    /// See [`enforce_crl_expiry`](mq_transport::ListenOptions::enforce_crl_expiry).
+    pub enforce_crl_expiry: bool,
+}
+
+/// Whether clients must have a certificate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ClientCertificate {
+    /// [`ClientAuth::Required`].
+    Required,
+    /// [`ClientAuth::Optional`].
+    Optional,
+}
+
+impl TlsConfig {
+    pub(super) fn client_auth(&self) -> Result<ClientAuth, String> {
+        match (&self.client_ca, self.client_certificate) {
+            (None, None) if self.client_crls.is_empty() => Ok(ClientAuth::Off),
+            (None, None) => Err("tls.client_crls: there is no client_ca".to_owned()),
+            (None, Some(_)) => Err("tls.client_certificate: there is no client_ca".to_owned()),
+            (Some(ca), Some(ClientCertificate::Optional)) => Ok(ClientAuth::Optional(ca.clone())),
+            (Some(ca), _) => Ok(ClientAuth::Required(ca.clone())),
+        }
+    }
+}
+
+/// The `[reload]` table.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ReloadConfig {
+    /// Whether files of certificates, revocation lists, users and rules that were replaced are taken
+    /// without a signal.
+    pub watch: bool,
+}
+
+impl Default for ReloadConfig {
+    fn default() -> Self {
+        Self { watch: true }
+    }
+}
+
+/// The `[ws]` table; it holds for WebSocket over TCP and over TLS.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct WsConfig {
+    /// Origins of the web pages that are let in; `["*"]` is all. Default: all, and where clients without
+    /// a user are let in, pages of the listener's own host ([`AllowedOrigins::SameHost`]).
+    pub allowed_origins: Option<Vec<String>>,
+}
+
+impl WsConfig {
+    pub(super) fn origins(self, settings: &Settings) -> AllowedOrigins {
+        match self.allowed_origins {
+            None if settings.lets_anonymous_in() => AllowedOrigins::SameHost,
+            None => AllowedOrigins::All,
+            Some(origins) if origins == ["*"] => AllowedOrigins::All,
+            Some(origins) => AllowedOrigins::Listed(origins),
+        }
+    }
+}
+
+/// The `[admin]` table; see [`AdminSettings`].
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AdminConfig {
+    /// Address and port of HTTP.
+    pub http: Option<SocketAddr>,
+    /// A Unix socket.
+    pub socket: Option<PathBuf>,
+    /// Seconds between what the broker tells of itself under `$SYS/broker`; 0 is never. Default 10.
+    pub sys_interval_s: Option<u64>,
+}
+
+/// The `[limits]` table; what is absent has the default of [`Settings`].
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LimitsConfig {
+    /// Connections at once.
+    pub max_connections: Option<usize>,
+    /// Connections at once from one IPv4 address or one IPv6 network of 64 bits.
+    pub connections_per_address: Option<usize>,
+    /// Handshakes at once.
+    pub max_handshakes: Option<usize>,
+    /// Seconds that a handshake may take, and then CONNECT.
+    pub handshake_timeout_s: Option<u64>,
+    /// The largest packet taken, in bytes.
+    pub max_packet_size: Option<NonZeroU32>,
+    /// The largest packet taken of a client that was not let in yet, in bytes: CONNECT with its will.
+    pub max_connect_size: Option<NonZeroU32>,
+    /// QoS 1 and 2 messages that a client may send before the first is acknowledged.
+    pub receive_maximum: Option<NonZeroU16>,
+    /// QoS 1 and 2 messages on their way to a client at once.
+    pub max_inflight: Option<NonZeroU16>,
+    /// Topic aliases that a client may use.
+    pub topic_alias_maximum: Option<u16>,
+    /// The highest QoS that clients may publish at: 0, 1 or 2.
+    pub maximum_qos: Option<u8>,
+    /// The longest keep-alive, in seconds: 5.0 clients that want a longer one or none get this. 0
+    /// is no limit.
+    pub max_keep_alive_s: Option<u16>,
+    /// Whether strings may have control characters and Unicode noncharacters. Default no.
+    pub allow_control_characters: bool,
+    /// Messages that wait for one session.
+    pub mailbox_messages: Option<usize>,
+    /// Payload bytes that wait for one session.
+    pub mailbox_bytes: Option<usize>,
+    /// What becomes of QoS 1 and 2 messages beyond that; see [`Overflow`].
+    pub overflow: Option<OverflowName>,
+    /// Bytes of one session that may wait in the store.
+    pub spill_bytes: Option<usize>,
+    /// Bytes that wait for all sessions, retained messages included; see [`Quotas::memory`].
+    pub memory: Option<usize>,
+    /// Sessions at once, connected or not.
+    pub sessions: Option<usize>,
+    /// Subscriptions of one session.
+    pub subscriptions: Option<usize>,
+    /// Topics with a retained message.
+    pub retained: Option<usize>,
+    /// Messages a second that each client may publish.
+    pub publish_messages_per_s: Option<NonZeroU32>,
+    /// Payload bytes a second that each client may publish.
+    pub publish_bytes_per_s: Option<NonZeroU32>,
+    /// Seconds that a reader may take nothing while somebody waits for room in its full mailbox; 0
+    /// is as long as it likes.
+    pub reader_timeout_s: Option<u64>,
+    /// Seconds that a session lives on without a connection, at the longest.
+    pub session_expiry_s: Option<u64>,
+    /// Seconds that connections have to end at shutdown.
+    pub shutdown_timeout_s: Option<u64>,
+}
+
+/// The names of [`Overflow`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OverflowName {
+    /// [`Overflow::Spill`].
+    Spill,
+    /// [`Overflow::Evict`].
+    Evict,
+    /// [`Overflow::DropOldest`].
+    DropOldest,
+    /// [`Overflow::Wait`].
+    Wait,
+}
+
+impl From<OverflowName> for Overflow {
+    fn from(name: OverflowName) -> Self {
+        match name {
+            OverflowName::Spill => Self::Spill,
+            OverflowName::Evict => Self::Evict,
+            OverflowName::DropOldest => Self::DropOldest,
+            OverflowName::Wait => Self::Wait,
+        }
+    }
+}

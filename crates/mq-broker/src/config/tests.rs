@@ -1,0 +1,245 @@
+use mq_transport::{AllowedOrigins, ClientAuth, EarlyDataPolicy};
+
+use super::*;
+use crate::{
+    Durability, StoreFile,
+    auth::{CertificateUser, JwtSettings},
+};
+
+fn read(text: &str) -> Result<Settings, String> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    Config::read(file.path())
+        .and_then(|config| config.into_settings(file.path()))
+        .map_err(|error| {
+            error
+                .to_string()
+                .replace(&*file.path().to_string_lossy(), "FILE")
+        })
+}
+
+#[test]
+fn values_reach_the_settings() {
+    let settings = read(
+        "listen = [\"tcp://127.0.0.1:1\"]\n[tls]\nearly_data = \"off\"\n\
+         ticket_file = \"t\"\n[ws]\nallowed_origins = [\"https://a\"]\n[admin]\nsocket = \"s\"\n[limits]\nmax_packet_size = 77\nmax_connect_size = 66\nmaximum_qos = 1\nallow_control_characters = true\nsession_expiry_s = 5\n\
+         overflow = \"drop-oldest\"\nspill_bytes = 3\nmemory = 9\npublish_bytes_per_s = 8\nreader_timeout_s = 0\nconnections_per_address = 7\n",
+    )
+    .unwrap();
+    assert_eq!(settings.listeners[0].port, 1);
+    assert_eq!(settings.early_data, EarlyDataPolicy::Off);
+    assert_eq!(settings.ticket_file, Some("t".into()));
+    let listed = AllowedOrigins::Listed(vec!["https://a".to_owned()]);
+    assert_eq!(settings.listen.allowed_origins, listed);
+    assert_eq!(settings.admin.socket, Some("s".into()));
+    assert_eq!(settings.protocol.max_packet_size.get(), 77);
+    assert_eq!(settings.protocol.max_connect_size.get(), 66);
+    assert_eq!(settings.protocol.maximum_qos, QoS::AtLeastOnce);
+    assert!(settings.protocol.allow_control_characters);
+    assert_eq!(settings.max_session_expiry, Some(Duration::from_secs(5)));
+    assert_eq!(settings.quotas.overflow, Some(Overflow::DropOldest));
+    assert_eq!(settings.quotas.spill_bytes, 3);
+    assert_eq!(settings.quotas.memory, 9);
+    assert_eq!(settings.publish_rate.bytes, Some(8));
+    assert_eq!(settings.reader_timeout, None);
+    assert_eq!(settings.max_connections_per_address, 7);
+}
+
+#[test]
+fn a_broker_that_is_not_told_where_listens_on_loopback() {
+    let settings = read("").unwrap();
+    let at: Vec<_> = settings.listeners.iter().map(Address::to_string).collect();
+    assert_eq!(at, ["mqtt://127.0.0.1:1883", "quic://127.0.0.1:14567"]);
+}
+
+#[test]
+fn other_machines_get_in_without_a_user_only_where_that_is_allowed() {
+    let at = |listen: &str, rest: &str| read(&format!("listen = [{listen}]\n{rest}"));
+    let (local, far) = (
+        "\"tcp://localhost\", \"tls://[::1]\"",
+        "\"tls://192.0.2.1\"",
+    );
+    let both = &format!("{local}, {far}");
+    let users = "[auth]\npassword_file = \"p\"\n";
+    let certificates = "[tls]\nclient_ca = \"ca\"\n";
+    let optional = "[tls]\nclient_ca = \"ca\"\nclient_certificate = \"optional\"\n";
+    for (listen, rest, starts) in [
+        (local, "", true),
+        (far, "", false),
+        (both, "", false),
+        (far, users, true),
+        (far, "[auth]\nallow_anonymous = true\n", true),
+        (far, certificates, true),
+        ("\"tcp://192.0.2.1\"", certificates, false),
+        (far, optional, false),
+    ] {
+        let read = at(listen, rest);
+        assert_eq!(read.is_ok(), starts, "{listen} {rest}: {read:?}");
+        if let Err(error) = read {
+            assert!(error.contains("//192.0.2.1"), "{error}");
+            assert!(error.contains("`allow_anonymous = true`"), "{error}");
+            assert_eq!(error.lines().count(), 1, "{error}");
+        }
+    }
+}
+
+#[test]
+fn pages_of_other_hosts_are_kept_out_where_no_user_is_needed() {
+    let users = "[auth]\npassword_file = \"p\"\n";
+    let also = "[auth]\npassword_file = \"p\"\nallow_anonymous = true\n";
+    let anybody = "[auth]\nallow_anonymous = true\n";
+    let all = "[ws]\nallowed_origins = [\"*\"]\n";
+    for (text, origins) in [
+        ("", AllowedOrigins::SameHost),
+        (anybody, AllowedOrigins::SameHost),
+        (also, AllowedOrigins::SameHost),
+        (users, AllowedOrigins::All),
+        (all, AllowedOrigins::All),
+        (
+            "[ws]\nallowed_origins = []\n",
+            AllowedOrigins::Listed(Vec::new()),
+        ),
+    ] {
+        assert_eq!(
+            read(text).unwrap().listen.allowed_origins,
+            origins,
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn clients_certificates_are_required_where_there_is_a_ca() {
+    let settings =
+        read("[tls]\nclient_ca = \"ca\"\nclient_crls = [\"crl\"]\n[reload]\nwatch = false\n")
+            .unwrap();
+    assert_eq!(
+        settings.listen.client_auth,
+        ClientAuth::Required("ca".into())
+    );
+    assert_eq!(settings.listen.client_crls, [PathBuf::from("crl")]);
+    assert!(!settings.watch_files);
+    let optional = "[tls]\nclient_ca = \"ca\"\nclient_certificate = \"optional\"\n";
+    let settings = read(optional).unwrap();
+    assert_eq!(
+        settings.listen.client_auth,
+        ClientAuth::Optional("ca".into())
+    );
+    assert!(settings.watch_files);
+}
+
+#[test]
+fn a_store_has_a_durability() {
+    for (text, durability) in [
+        ("", Durability::Always),
+        ("durability = \"off\"", Durability::Off),
+        (
+            "durability = \"interval\"\ninterval_ms = 5",
+            Durability::Interval(Duration::from_millis(5)),
+        ),
+    ] {
+        let settings = read(&format!("[store]\npath = \"s\"\n{text}\n")).unwrap();
+        let path = PathBuf::from("s");
+        assert_eq!(settings.store_file, Some(StoreFile { path, durability }));
+    }
+}
+
+#[test]
+fn who_comes_in_is_told_by_one_table() {
+    let settings = read(
+        "[tls]\nclient_ca = \"c\"\n[auth]\npassword_file = \"p\"\nacl_file = \"a\"\n\
+         certificate_user = \"san-uri\"\nallow_anonymous = true\nfailures_per_minute = 0\n",
+    )
+    .unwrap();
+    let files = settings.access_files.unwrap();
+    assert_eq!(files.password_file, Some("p".into()));
+    assert_eq!(files.acl_file, Some("a".into()));
+    assert_eq!(files.certificate_user, Some(CertificateUser::SanUri));
+    assert!(files.allow_anonymous);
+    assert_eq!(settings.failures_per_minute, None);
+    let settings = read("").unwrap();
+    assert_eq!(settings.access_files, None);
+    assert_eq!(settings.failures_per_minute, NonZeroU32::new(10));
+}
+
+#[cfg(feature = "jwt")]
+#[test]
+fn tokens_have_a_table_of_their_own() {
+    let read = |text: &str| read(text).unwrap().access_files.unwrap().jwt.unwrap();
+    let default = JwtSettings::new("k".into());
+    assert_eq!(read("[auth.jwt]\nkeys = \"k\"\n"), default);
+    let mut all = default;
+    all.issuer = Some("i".to_owned());
+    all.audience = Some("a".to_owned());
+    all.user_claim = "name".to_owned();
+    all.client_id_claim = Some("device".to_owned());
+    all.leeway = Duration::ZERO;
+    all.disconnect_at_expiry = false;
+    let text = "[auth.jwt]\nkeys = \"k\"\nissuer = \"i\"\naudience = \"a\"\n\
+                user_claim = \"name\"\nclient_id_claim = \"device\"\nleeway_s = 0\n\
+                disconnect_at_expiry = false\n";
+    assert_eq!(read(text), all);
+}
+
+#[cfg(not(feature = "jwt"))]
+#[test]
+fn tokens_are_refused_in_a_build_without_them() {
+    let error = read("[auth.jwt]\nkeys = \"k\"\n").unwrap_err();
+    assert!(
+        error.contains("auth.jwt: this build takes no tokens"),
+        "{error}"
+    );
+    assert_eq!(error.lines().count(), 1, "{error}");
+}
+
+#[test]
+fn mistakes_are_named_with_line_and_key() {
+    for (text, part) in [
+        ("[auth]\n", "auth: nobody could log in"),
+        ("[auth]\ncertificate_user = \"cn\"\n", "give tls.client_ca"),
+        (
+            "[auth]\ncertificate_user = \"ou\"\n",
+            "line 2: unknown variant `ou`",
+        ),
+        ("[auth.jwt]\n", "missing field `keys`"),
+        #[cfg(feature = "jwt")]
+        (
+            "[auth.jwt]\nkeys = \"k\"\nleeway_s = 301\n",
+            "auth.jwt.leeway_s: 301 is more than 300",
+        ),
+        ("[store]\n", "missing field `path`"),
+        (
+            "[store]\npath = \"s\"\ninterval_ms = 5\n",
+            "store.interval_ms: only",
+        ),
+        (
+            "[store]\npath = \"s\"\ndurability = \"never\"\n",
+            "line 3: unknown variant `never`",
+        ),
+        ("\n\nlissen = []\n", "FILE: line 3: unknown field `lissen`"),
+        (
+            "[limits]\nmaximum_qos = 3\n",
+            "limits.maximum_qos: 3 is not 0, 1 or 2",
+        ),
+        ("[limits]\nmax_packet_size = 0\n", "FILE: line 2:"),
+        ("[limits]\noverflow = \"spill\"\n", "needs a store"),
+        (
+            "[limits]\noverflow = \"drop\"\n",
+            "line 2: unknown variant `drop`",
+        ),
+        ("[tls]\nkey = \"k\"\n", "a key without its certificate"),
+        (
+            "[tls]\nclient_crls = [\"crl\"]\n",
+            "tls.client_crls: there is no client_ca",
+        ),
+        ("listen = [\"http://x\"]\n", "listen:"),
+        (
+            "\n[ws]\npath = \"/\"\n",
+            "FILE: line 3: unknown field `path`",
+        ),
+    ] {
+        let error = read(text).unwrap_err();
+        assert!(error.contains(part), "{error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+}
