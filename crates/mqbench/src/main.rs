@@ -33,7 +33,6 @@ use std::{path::PathBuf, process::ExitCode};
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use mq_broker::cli::write_manual;
-use testbed::Testbed;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -109,57 +108,59 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let done = |()| ExitCode::SUCCESS;
-    #[cfg(target_os = "linux")]
-    if cli.end_with_input
-        && let Err(error) = agent::end_with_input()
-    {
+    run(Cli::parse()).unwrap_or_else(|error| {
+        // One line: what was tried, and why it failed.
         eprintln!("mqbench: {error:#}");
-        return ExitCode::FAILURE;
-    }
-    let result = match cli.command {
-        // The broker chooses its own threads.
-        Command::Broker(args) => cmd::broker::run(&args).map(done),
-        // It reads and computes: nothing to wait for.
-        Command::Report(args) => cmd::report::run(&args).map(done),
-        // Its meters have threads of their own.
-        Command::Energy(args) => cmd::energy::run(&args),
-        #[cfg(unix)]
-        Command::Lab(args) => cmd::lab::run(&args),
-        // It has its own answer to Ctrl-C: what was measured until then counts.
-        Command::Clock(args) => cmd::clock::run(&args).map(done),
-        // It has its own answer to signals: whatever comes, an interface is put back.
-        #[cfg(target_os = "linux")]
-        Command::Net(args) => cmd::net::run(&args),
-        Command::Manual { folder } => write_manual(Cli::command(), &folder).map(done),
-        // Networks are made before there are threads.
-        Command::Cell => cmd::cell::prepare()
-            .and_then(|(order, testbed)| block_on(cmd::cell::run(&order, &testbed)))
-            .map(done),
-        other => other
-            .testbed()
-            .and_then(|testbed| block_on(dispatch(other, testbed)))
-            .map(done),
-    };
-    match result {
-        Ok(code) => code,
-        Err(error) => {
-            // One line: what was tried, and why it failed.
-            eprintln!("mqbench: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+        ExitCode::FAILURE
+    })
 }
 
-impl Command {
-    /// The emulated network that it asks for.
-    fn testbed(&self) -> anyhow::Result<Option<Testbed>> {
-        match self {
-            Self::Compare(args) => args.testbed(),
-            _ => Ok(None),
-        }
+fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    #[cfg(target_os = "linux")]
+    if cli.end_with_input {
+        agent::end_with_input()?;
     }
+    match cli.command {
+        // What they start may have an exit code of its own.
+        #[cfg(unix)]
+        Command::Lab(args) => return cmd::lab::run(&args),
+        Command::Energy(args) => return cmd::energy::run(&args),
+        // It has its own answer to signals: whatever comes, an interface is put back.
+        #[cfg(target_os = "linux")]
+        Command::Net(args) => return cmd::net::run(&args),
+        // It has its own answer to Ctrl-C: what was measured until then counts.
+        Command::Clock(args) => cmd::clock::run(&args),
+        // The broker chooses its own threads.
+        Command::Broker(args) => cmd::broker::run(&args),
+        // There is nothing to wait for.
+        Command::Join(args) => cmd::join::run(&args),
+        Command::Report(args) => cmd::report::run(&args),
+        Command::Manual { folder } => write_manual(Cli::command(), &folder),
+        // Networks are made before there are threads.
+        Command::Cell => {
+            let (order, testbed) = cmd::cell::prepare()?;
+            block_on(cmd::cell::run(&order, &testbed))
+        }
+        Command::Compare(args) => {
+            let testbed = args.testbed()?;
+            block_on(cmd::compare::run(args, testbed))
+        }
+        Command::E2e(args) => block_on(cmd::e2e::run(args)),
+        Command::Pub(args) => block_on(cmd::publish::run(args)),
+        Command::Sub(args) => block_on(cmd::subscribe::run(args)),
+        Command::Stopwait(args) => block_on(cmd::stopwait::run(args)),
+        Command::Reconnect(args) => block_on(cmd::reconnect::run(args)),
+        Command::Rtt(args) => block_on(cmd::rtt::run(args)),
+        Command::Worker(args) => block_on(cmd::worker::run(args)),
+        Command::Connect(args) => block_on(cmd::connect::run(args)),
+        Command::Load(args) => block_on(cmd::load::run(args)),
+        Command::Campaign(args) => block_on(cmd::campaign::run(args)),
+        #[cfg(target_os = "linux")]
+        Command::Agent(args) => block_on(cmd::agent::run(args)),
+        #[cfg(target_os = "linux")]
+        Command::Hosts(args) => block_on(cmd::hosts::run(args)),
+    }?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
@@ -173,37 +174,4 @@ fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()
             _ = tokio::signal::ctrl_c() => anyhow::bail!("interrupted"),
         }
     })
-}
-
-async fn dispatch(command: Command, testbed: Option<Testbed>) -> anyhow::Result<()> {
-    match command {
-        Command::Compare(args) => cmd::compare::run(args, testbed).await,
-        Command::E2e(args) => cmd::e2e::run(args).await,
-        Command::Pub(args) => cmd::publish::run(args).await,
-        Command::Sub(args) => cmd::subscribe::run(args).await,
-        Command::Join(args) => cmd::join::run(&args),
-        Command::Stopwait(args) => cmd::stopwait::run(args).await,
-        Command::Reconnect(args) => cmd::reconnect::run(args).await,
-        Command::Rtt(args) => cmd::rtt::run(args).await,
-        Command::Worker(args) => cmd::worker::run(args).await,
-        Command::Connect(args) => cmd::connect::run(args).await,
-        Command::Load(args) => cmd::load::run(args).await,
-        Command::Campaign(args) => cmd::campaign::run(args).await,
-        Command::Broker(_)
-        | Command::Cell
-        | Command::Clock(_)
-        | Command::Energy(_)
-        | Command::Manual { .. }
-        | Command::Report(_) => {
-            unreachable!("main runs it")
-        }
-        #[cfg(unix)]
-        Command::Lab(_) => unreachable!("main runs it"),
-        #[cfg(target_os = "linux")]
-        Command::Net(_) => unreachable!("main runs it"),
-        #[cfg(target_os = "linux")]
-        Command::Agent(args) => cmd::agent::run(args).await,
-        #[cfg(target_os = "linux")]
-        Command::Hosts(args) => cmd::hosts::run(args).await,
-    }
 }

@@ -21,9 +21,9 @@ pub(crate) mod queue;
 pub(crate) mod record;
 pub(crate) mod run_cell;
 pub(crate) mod runner;
-#[cfg(test)]
-mod shipped;
 pub(crate) mod store;
+#[cfg(test)]
+mod tests;
 
 use serde::{Deserialize, Serialize};
 

@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn each_form_is_written_where_it_is_asked_for() {
         let folder = tempfile::tempdir().unwrap();
-        let set = campaign::fixture::set(folder.path());
+        let set = campaign::tests::fixture::set(folder.path());
         let results = set.directory().to_str().unwrap();
         let out = folder.path().join("out");
         let out = out.to_str().unwrap();

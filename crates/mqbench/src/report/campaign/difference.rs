@@ -103,7 +103,7 @@ impl Row {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::campaign::fixture;
+    use crate::report::campaign::tests::fixture;
 
     #[test]
     fn a_set_beside_itself_shows_no_difference_and_a_slower_one_does() {

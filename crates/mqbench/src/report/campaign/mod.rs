@@ -27,14 +27,7 @@ mod verdict;
 mod words;
 
 #[cfg(test)]
-#[cfg(unix)]
-mod browser;
-#[cfg(test)]
-pub(crate) mod fixture;
-#[cfg(test)]
-mod schema;
-#[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub(crate) use build::report;
 pub(crate) use csv::long as csv;

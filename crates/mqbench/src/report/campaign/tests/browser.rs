@@ -12,8 +12,11 @@ use std::{
 use mq_testkit::chromium;
 use serde_json::{Value, json};
 
-use super::{build::report, fixture, html};
-use crate::campaign::{claims, store::ResultSet};
+use super::fixture;
+use crate::{
+    campaign::{claims, store::ResultSet},
+    report::campaign::{build::report, html},
+};
 
 /// One page of one browser, which ends with it.
 struct Page {

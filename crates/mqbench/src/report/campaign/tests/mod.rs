@@ -1,5 +1,10 @@
 //! What a report says of records made by hand.
 
+#[cfg(unix)]
+mod browser;
+pub(crate) mod fixture;
+mod schema;
+
 use std::sync::LazyLock;
 
 use mq_measure::Warning;
@@ -7,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{
     build::report,
-    csv, fixture,
+    csv,
     html::{charts_library, page},
     markdown,
     model::{Basis, Report},
@@ -238,7 +243,7 @@ fn levels_cannot_break_the_page() {
 
 #[test]
 fn the_vendored_charts_are_the_ones_that_the_notes_name() {
-    let notes = include_str!("../../../assets/README.md");
+    let notes = include_str!("../../../../assets/README.md");
     let charts = charts_library();
     let version = notes.split("npm package `echarts` ").nth(1).unwrap();
     let version = version.split(',').next().unwrap();

@@ -2,12 +2,14 @@
 
 use serde_json::Value;
 
-use super::{
-    build::report,
-    fixture,
-    model::{EstimatorPair, Estimators},
+use super::fixture;
+use crate::{
+    campaign::claims,
+    report::campaign::{
+        build::report,
+        model::{EstimatorPair, Estimators},
+    },
 };
-use crate::campaign::claims;
 
 /// The part of JSON Schema that our schema uses; each problem is a line with its place.
 struct Checker {
@@ -17,7 +19,7 @@ struct Checker {
 
 impl Checker {
     fn check(value: &Value) -> Vec<String> {
-        let text = include_str!("../../../../../docs/spec/report.schema.json");
+        let text = include_str!("../../../../../../docs/spec/report.schema.json");
         let root: Value = serde_json::from_str(text).unwrap();
         let mut checker = Self {
             root: root.clone(),
