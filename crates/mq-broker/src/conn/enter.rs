@@ -69,17 +69,15 @@ impl Conn {
             && !self.hub.guard.may_have_will(principal, will)
         {
             self.hub.metrics.not_authorized.add(1);
-            let user = principal.and_then(Principal::user).map(str::to_owned);
             let why = "will not authorized";
-            return self.refuse(ReasonCode::NotAuthorized, why, &client_id, user.as_deref());
+            return self.refuse_entry(ReasonCode::NotAuthorized, why, &client_id);
         }
         let will = match will.map(|will| self.hub.keep_will(will)) {
             None => None,
             Some(Some(will)) => Some(will),
             Some(None) => {
-                let user = principal.and_then(Principal::user).map(str::to_owned);
                 let why = "no memory for its will";
-                return self.refuse(ReasonCode::QuotaExceeded, why, &client_id, user.as_deref());
+                return self.refuse_entry(ReasonCode::QuotaExceeded, why, &client_id);
             }
         };
         let mut ack = ConnAck::new(ReasonCode::Success);
@@ -96,13 +94,12 @@ impl Conn {
         let mut attached = match attached.await {
             Ok(attached) => attached,
             Err(reason) => {
-                let user = principal.and_then(Principal::user).map(str::to_owned);
                 let why = if reason == ReasonCode::ClientIdentifierNotValid {
                     "client identifier of another user's session"
                 } else {
                     reason.name()
                 };
-                return self.refuse(reason, why, &client_id, user.as_deref());
+                return self.refuse_entry(reason, why, &client_id);
             }
         };
         self.publisher.can_refuse = version >= Version::V5;
@@ -126,6 +123,8 @@ impl Conn {
             debug!(client = %Shown(&client_id), waiting = attached.session.mailbox.len(), "session resumed");
         }
         self.attached = Some(attached);
+        // What was the share of a stranger counts among those of all clients from now on.
+        self.share = self.hub.share(true);
         self.will = will;
         self.let_in_at = Some(self.connection.outbox().position());
         if let Err(error) = self.connection.accept(now, protocol, ack) {
@@ -146,6 +145,13 @@ impl Conn {
         );
         // What came right behind CONNECT has waited in the buffer.
         self.handle_received(LaneId::CONTROL);
+    }
+
+    /// Refuses a client whose user is known, if it has one.
+    fn refuse_entry(&mut self, reason: ReasonCode, why: &'static str, client_id: &str) {
+        let user = self.principal.as_ref().and_then(Principal::user);
+        let user = user.map(str::to_owned);
+        self.refuse(reason, why, client_id, user.as_deref());
     }
 
     /// How long the session lives on after the connection.

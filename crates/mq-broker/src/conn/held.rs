@@ -39,10 +39,6 @@ impl Conn {
         let free = if let_in { FREE } else { FREE_OF_STRANGER };
         let counted = |bytes: usize| bytes.saturating_sub(free).next_multiple_of(STEP);
         let counts = counted(holds);
-        if let_in != self.is_insider {
-            self.is_insider = let_in;
-            self.share = self.hub.share(let_in);
-        }
         let carries = self.connection.outbox().len() + self.connection.in_flight() * IN_FLIGHT;
         let carries = counted(carries);
         if carries != self.carried.bytes() {

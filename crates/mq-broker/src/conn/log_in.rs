@@ -6,8 +6,11 @@ use mq_codec::{Auth, AuthProperties, ByteStr, ConnAck, Connect, ReasonCode};
 use mq_proto::LaneId;
 
 use super::{Conn, enter::refusal};
-use crate::auth::{LogIn, Principal, Refusal, Step, Tried};
-use crate::{clock, notice::About};
+use crate::{
+    auth::{LogIn, Principal, Refusal, Step, Tried},
+    clock,
+    notice::About,
+};
 
 impl Conn {
     /// Finds out who wants in, and lets it in if that needs no waiting.

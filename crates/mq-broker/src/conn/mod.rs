@@ -85,7 +85,6 @@ pub(crate) async fn serve(
         publisher: hub.publisher(),
         share: hub.share(false),
         carried: hub.share(true),
-        is_insider: false,
         hub,
         settings,
         shutdown,
@@ -136,12 +135,10 @@ struct Conn {
     held: Option<AckTicket>,
     /// What came behind that message.
     backlog: Backlog,
-    /// What the client makes this connection hold.
+    /// What the client makes this connection hold; until it is let in, below the strangers' ceiling.
     share: Share,
     /// What waits to be written to it, or for its acknowledgement.
     carried: Share,
-    /// Whether `share` counts as that of a client that was let in.
-    is_insider: bool,
     will: Option<KeptWill>,
     /// How long the session lives on: zero ends it with the connection, `None` never.
     expiry: Option<Duration>,
@@ -381,7 +378,7 @@ impl Conn {
     /// and would be lost.
     async fn read_once_more(&mut self) {
         let progress = self.link.progress(&mut self.held_back, true);
-        // No time at all: what is there, and nothing that comes later.
+        // Bytes that are there already are read; bytes that come later are not waited for.
         if let Ok(progress) = tokio::time::timeout(Duration::ZERO, progress).await {
             self.progressed(Some(progress));
         }

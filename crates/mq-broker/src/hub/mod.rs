@@ -25,7 +25,7 @@ use tokio::sync::{Notify, OwnedMutexGuard};
 
 use crate::{
     Quotas,
-    auth::{Guard, Principal, TakeOver},
+    auth::{Authorizer, Guard, Principal, TakeOver},
     ceiling::{Ceiling, Share},
     clock,
     lock::{lock, read, write},
@@ -499,5 +499,17 @@ impl Routing {
 
     fn session(&self, key: SessionKey) -> Option<&Arc<Session>> {
         self.sessions.get(key.index())?.as_ref()
+    }
+
+    /// Whether a session is a good choice for a shared subscription now.
+    fn is_ready(&self, key: SessionKey) -> bool {
+        let session = self.session(key);
+        session.is_some_and(|session| session.mailbox.is_ready())
+    }
+
+    /// Whether the rules let a session have a message of that topic.
+    fn may_receive(&self, key: SessionKey, rules: &dyn Authorizer, topic: &str) -> bool {
+        let session = self.session(key);
+        session.is_some_and(|session| session.may_receive(rules, topic))
     }
 }

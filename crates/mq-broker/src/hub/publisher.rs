@@ -236,19 +236,12 @@ impl Publisher {
         {
             return;
         }
-        let ready = |key| {
-            routing
-                .session(key)
-                .is_some_and(|session| session.mailbox.is_ready())
-        };
+        let ready = |key| routing.is_ready(key);
         let constant = match &guard.authorizer {
             None => routing.router.route(bytes, from, &ready, &mut self.fan_out),
             Some(authorizer) => {
                 let text = topic.as_str();
-                let may_receive = |key| {
-                    let session = routing.session(key);
-                    session.is_some_and(|session| session.may_receive(&**authorizer, text))
-                };
+                let may_receive = |key| routing.may_receive(key, &**authorizer, text);
                 let fan_out = &mut self.fan_out;
                 let may_receive = Some(&may_receive as &dyn Fn(SessionKey) -> bool);
                 routing

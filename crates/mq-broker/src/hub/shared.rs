@@ -11,7 +11,6 @@ use crate::{
     clock,
     delivery::Marks as _,
     mailbox::Waiting,
-    router::SessionKey,
     session::{Session, State},
     store::Journal,
 };
@@ -98,19 +97,12 @@ impl Hub {
         let mut publisher = self.publisher();
         let authorizer = self.guard.authorizer.as_deref();
         let routing = read(&self.routing);
-        let ready = |key: SessionKey| {
-            let session = routing.session(key);
-            session.is_some_and(|session| session.mailbox.is_ready())
-        };
+        let ready = |key| routing.is_ready(key);
         let now = clock::now();
         for delivery in deliveries {
             let topic = &delivery.message.topic;
-            let may_receive = |key: SessionKey| {
-                let session = routing.session(key);
-                session.is_some_and(|session| {
-                    authorizer.is_none_or(|rules| session.may_receive(rules, topic))
-                })
-            };
+            let may_receive =
+                |key| authorizer.is_none_or(|rules| routing.may_receive(key, rules, topic));
             let mut passed_on = false;
             if delivery.expires_at.is_none_or(|at| at > now) {
                 for filter in filters.iter().filter(|filter| filter.matches(topic)) {
