@@ -162,7 +162,8 @@ impl Broker {
         &self.listeners
     }
 
-    /// Bytes that wait for sessions or are retained now, as [`Quotas::memory`](crate::Quotas::memory) counts them.
+    /// Bytes that wait for sessions or are retained now, as [`Quotas::memory`](crate::Quotas::memory)
+    /// counts them.
     #[must_use]
     pub fn memory_used(&self) -> usize {
         self.hub.memory_used()

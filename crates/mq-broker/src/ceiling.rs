@@ -120,7 +120,7 @@ impl Ceiling {
     }
 }
 
-/// Bytes that one owner has counted below a ceiling, until it is dropped.
+/// The bytes that one owner holds, counted below a ceiling until the share is dropped.
 #[derive(Debug)]
 pub(crate) struct Share {
     ceiling: Arc<Ceiling>,
@@ -147,7 +147,7 @@ impl Share {
         true
     }
 
-    /// The same for what is there already, room or not.
+    /// Counts so many bytes from now on, whether there is room for them or not: they are held already.
     pub(crate) fn set_anyway(&mut self, bytes: usize) {
         self.ceiling.take_anyway(bytes.saturating_sub(self.bytes));
         self.ceiling.give(self.bytes.saturating_sub(bytes));

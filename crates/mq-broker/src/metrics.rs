@@ -9,8 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::lock::lock;
 use mq_transport::{Address, EarlyData, HandshakeKind, Link, LinkStats};
+
+use crate::lock::lock;
 
 /// A number that many threads change, each change by itself and in no order with others.
 #[derive(Debug, Default)]

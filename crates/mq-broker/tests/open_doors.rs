@@ -1,4 +1,5 @@
-//! Who gets in where nobody said who may: this machine's own users, and web pages of its own.
+//! Which clients a broker without a list of users lets in: those of this machine, and web pages of its
+//! own host.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -14,8 +14,8 @@ use crate::{Scheme, TestBroker};
 /// How long things may take that take no time.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A client that reads when it is asked to, and acknowledges what it is told to: a slow reader, or
-/// one that has stopped.
+/// A client that reads and acknowledges when the test says so: a slow reader, or a reader that has
+/// stopped.
 #[derive(Debug)]
 pub struct ManualClient {
     link: Link,

@@ -66,8 +66,8 @@ async fn a_qlog_file_has_a_json_record_a_line_on_either_side() {
         let events = &records[1..];
         let group = |event: &Value| event["group_id"].clone();
         assert!(events.iter().all(|event| group(event) == group(&events[0])));
-        // The first round-trip time is assumed to be 100 ms, and is less on loopback; the time of the
-        // connection is some seconds at most. All are told in milliseconds.
+        // All times are in milliseconds. The first round-trip time is assumed to be 100 ms, and is less on
+        // loopback; the connection lasts some seconds at most.
         let rtts = events
             .iter()
             .filter_map(|event| event["data"]["smoothed_rtt"].as_f64());

@@ -415,8 +415,8 @@ async fn what_has_no_room_in_memory_goes_to_the_store_and_comes_back_in_order(sc
     broker.shutdown().await;
 }
 
-/// A store that takes its time with the first session that ends with its connection, and with reading
-/// where it is told to.
+/// A store that takes 500 ms to record the first session that ends with its connection, and, while the
+/// test sets `reads_slowly`, 500 ms for each read.
 #[derive(Debug, Default)]
 struct Hesitant {
     store: MemoryStore,

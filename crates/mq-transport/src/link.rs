@@ -232,10 +232,9 @@ impl Link {
 
     /// On a server: whether what came in so far is early data of a handshake that has not ended.
     ///
-    /// Such bytes may be a copy that overtook the original: single-use tickets see to it that one of
-    /// the two is taken as early data, not which, and the client sends again what was refused
-    /// (RFC 8446 §8, RFC 9001 §9.2). Nor has the client proved yet that it is there. Always false
-    /// on a client.
+    /// Such bytes may be a copy that overtook the original. A single-use ticket lets one of the two be
+    /// taken as early data, whichever comes first; the client sends again what was refused (RFC 8446 §8,
+    /// RFC 9001 §9.2). The client has not proved yet that it is there. Always false on a client.
     #[must_use]
     pub fn is_early(&self) -> bool {
         match &self.transport {

@@ -5,8 +5,9 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use crate::lock::lock;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+use crate::lock::lock;
 
 /// The places of one door. When all are taken, a connection that comes takes that of the one which has
 /// been silent for longest; where none is silent it waits.

@@ -62,7 +62,7 @@ pub use tables::{
 /// certificate_user = "cn"         # or san-dns, san-uri, san-email; not the user if absent
 /// allow_anonymous = false         # whether clients that say nothing of themselves get in; if that is all
 ///                                 # of [auth], everybody does
-/// take_over = "same-user"         # or any-user: who may take over a session by its client identifier
+/// take_over = "same-user"         # or any-user: which users may take over a session by its client identifier
 /// failures_per_minute = 10        # of log-ins from one address; 0 is no limit
 ///
 /// [auth.jwt]                      # tokens are no passwords if absent
@@ -95,13 +95,13 @@ pub struct Config {
     pub tls: TlsConfig,
     /// What outlives the broker.
     pub store: Option<StoreConfig>,
-    /// Who may come over WebSocket.
+    /// Which web pages may connect over WebSocket.
     pub ws: WsConfig,
     /// Where operators are answered.
     pub admin: AdminConfig,
     /// What happens when files are replaced.
     pub reload: ReloadConfig,
-    /// Who comes in, and what they may do.
+    /// Which clients are let in, and what they may do.
     pub auth: Option<AuthConfig>,
     /// Bounds on what clients can use.
     pub limits: LimitsConfig,

@@ -39,18 +39,15 @@ use super::{
     store::ResultSet,
 };
 use crate::{
-    clock::nanoseconds,
-    {
-        agent::{Agent, Client, Controller, Name, Role, State},
-        clock::{WallClock, chrony::error_bound_ns},
-        hosts::{
-            Hosts, Machine,
-            check::{reachable, ready},
-            deploy::{Programs, deploy},
-        },
-        meter::{self, Journals, Taken},
-        sut::Certificate,
+    agent::{Agent, Client, Controller, Name, Role, State},
+    clock::{WallClock, chrony::error_bound_ns, nanoseconds},
+    hosts::{
+        Hosts, Machine,
+        check::{reachable, ready},
+        deploy::{Programs, deploy},
     },
+    meter::{self, Journals, Taken},
+    sut::Certificate,
 };
 
 /// How often all agents are asked something, so that each hears that somebody is there, and what goes on

@@ -20,8 +20,7 @@ use super::{
 };
 use crate::{
     args::{MqttArgs, ProbeArgs},
-    clock::nanoseconds,
-    clock::system_ns,
+    clock::{nanoseconds, system_ns},
     sut::{BrokerProcess, TestCertificate},
     testbed::{Access, Testbed},
     workload::{

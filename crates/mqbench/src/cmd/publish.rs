@@ -13,8 +13,7 @@ use mq_transport::Address;
 
 use crate::{
     args::{MqttArgs, TransportArgs, duration},
-    clock::nanoseconds,
-    clock::{WallClock, host, system_ns},
+    clock::{WallClock, host, nanoseconds, system_ns},
     payload::Payloads,
     report,
     workload::pace::wait_until,
