@@ -162,8 +162,8 @@ pub(crate) struct MqttArgs {
         hide_env_values = true
     )]
     pub(crate) password: Option<String>,
-    /// How long a connection may take, until CONNACK.
-    #[arg(skip = CONNECT_TIMEOUT)]
+    /// How long a connection may take, until CONNACK; lossy links want more
+    #[arg(long, value_name = "TIME", default_value = "20s", value_parser = duration)]
     pub(crate) connect_timeout: Duration,
 }
 
@@ -195,9 +195,6 @@ impl ProbeArgs {
         serde_json::json!({ "quiet_ns": nanoseconds(quiet), "busy_ns": nanoseconds(busy) })
     }
 }
-
-/// Unless links are so lossy that more is usual.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl MqttArgs {
     /// A builder for a client at `address` that connects with `connector` and does not reconnect:

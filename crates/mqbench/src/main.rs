@@ -1,7 +1,7 @@
 //! The command `mqbench`: what MQTT costs over TCP, TLS, QUIC and WebSocket, measured side by side.
 //!
-//! `cmd` has one module a command, `report` all that is printed, `campaign` many runs, `hosts` and `agent`
-//! real machines, `meter` their energy, `workload` the traffic patterns (functions that return values),
+//! `cmd` has one module a command, `report` all that is printed, `campaign` many runs, `hosts` real
+//! machines, `meter` their energy, `workload` the traffic patterns (functions that return values),
 //! `testbed` emulated networks; each names those behind it alone. The rest is for all: `args` has the
 //! options that commands share. The way of a run: docs/architecture.md.
 
@@ -14,13 +14,12 @@
     reason = "reports are small, and this reads better than write! with errors that cannot be"
 )]
 
-#[cfg(target_os = "linux")]
-mod agent;
 mod args;
 mod campaign;
 mod clock;
 mod cmd;
 mod hosts;
+mod input;
 mod meter;
 mod payload;
 mod report;
@@ -29,9 +28,10 @@ mod testbed;
 mod units;
 mod workload;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{CommandFactory as _, Parser, Subcommand};
+use input::Input;
 use mq_broker::cli::write_manual;
 
 #[global_allocator]
@@ -41,11 +41,10 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[derive(Parser)]
 #[command(name = "mqbench", version, arg_required_else_help = true)]
 struct Cli {
-    /// End as SIGTERM would end it when standard input does: with the program that started this one,
-    /// however that ends
-    #[cfg(target_os = "linux")]
-    #[arg(long, hide = true)]
-    end_with_input: bool,
+    /// End as SIGTERM would end it when standard input does, or nothing comes by it for so long: with the
+    /// program that started this one, however that ends
+    #[arg(long, value_name = "TIME", value_parser = args::duration, hide = true)]
+    lease: Option<Duration>,
     #[command(subcommand)]
     command: Command,
 }
@@ -93,10 +92,11 @@ enum Command {
     /// Links on real interfaces, by the kernel's netem: set, show, check, clear
     #[cfg(target_os = "linux")]
     Net(cmd::net::Args),
-    /// On a host of a testbed: do what its controller asks
+    /// On a host of a testbed: say what it is, and the time, to the controller that started this
     #[cfg(target_os = "linux")]
-    Agent(cmd::agent::Args),
-    /// The hosts of a testbed: enrol with their agents, check them
+    #[command(hide = true)]
+    Host,
+    /// The hosts of a testbed: check them, put this program on them
     #[cfg(target_os = "linux")]
     Hosts(cmd::hosts::Args),
     /// Write manual pages and completions below a folder, as below /usr/share
@@ -116,9 +116,20 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
-    #[cfg(target_os = "linux")]
-    if cli.end_with_input {
-        agent::end_with_input()?;
+    let mut input = cli
+        .lease
+        .map(|lease| Input::open(Some(lease)))
+        .transpose()?;
+    match &cli.command {
+        // These take its lines themselves.
+        Command::Pub(args) if args.waits() => input = input.or(Some(Input::open(None)?)),
+        #[cfg(target_os = "linux")]
+        Command::Host => input = input.or(Some(Input::open(None)?)),
+        _ => {
+            if let Some(input) = input.take() {
+                input.hold(|_| {})?;
+            }
+        }
     }
     match cli.command {
         // What they start may have an exit code of its own.
@@ -146,7 +157,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             block_on(cmd::compare::run(args, testbed))
         }
         Command::E2e(args) => block_on(cmd::e2e::run(args)),
-        Command::Pub(args) => block_on(cmd::publish::run(args)),
+        Command::Pub(args) => block_on(cmd::publish::run(args, input)),
         Command::Sub(args) => block_on(cmd::subscribe::run(args)),
         Command::Stopwait(args) => block_on(cmd::stopwait::run(args)),
         Command::Reconnect(args) => block_on(cmd::reconnect::run(args)),
@@ -156,7 +167,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Load(args) => block_on(cmd::load::run(args)),
         Command::Campaign(args) => block_on(cmd::campaign::run(args)),
         #[cfg(target_os = "linux")]
-        Command::Agent(args) => block_on(cmd::agent::run(args)),
+        Command::Host => block_on(cmd::hosts::present(input)),
         #[cfg(target_os = "linux")]
         Command::Hosts(args) => block_on(cmd::hosts::run(args)),
     }?;

@@ -12,8 +12,8 @@ use mq_measure::manifest::Software;
 use mq_netem::Host;
 use mq_transport::{Address, CongestionControl};
 use tokio::{
-    io::{AsyncBufReadExt, BufReader},
-    process::{Child, Command},
+    io::{AsyncBufReadExt as _, BufReader, Lines},
+    process::{Child, ChildStdout, Command},
 };
 
 /// How long a broker may take to say that it is ready.
@@ -138,7 +138,9 @@ impl BrokerProcess {
             }
         };
         let mut child = started.with_context(|| format!("cannot start {}", program.display()))?;
-        let addresses = tokio::time::timeout(START_TIMEOUT, announced(&mut child))
+        let output = child.stdout.take().context("the broker has no output")?;
+        let mut lines = BufReader::new(output).lines();
+        let addresses = tokio::time::timeout(START_TIMEOUT, announced(&mut lines))
             .await
             .context("the broker did not say that it is ready")??;
         Ok(Self { child, addresses })
@@ -173,9 +175,9 @@ impl BrokerProcess {
 }
 
 /// The addresses that a program prints which is starting, up to the line `ready`.
-pub(crate) async fn announced(child: &mut Child) -> anyhow::Result<Vec<Address>> {
-    let output = child.stdout.take().context("it has no output")?;
-    let mut lines = BufReader::new(output).lines();
+pub(crate) async fn announced(
+    lines: &mut Lines<BufReader<ChildStdout>>,
+) -> anyhow::Result<Vec<Address>> {
     let mut addresses = Vec::new();
     while let Some(line) = lines.next_line().await? {
         if line == "ready" {
@@ -186,8 +188,7 @@ pub(crate) async fn announced(child: &mut Child) -> anyhow::Result<Vec<Address>>
             .with_context(|| format!("it printed `{line}` instead of an address"))?;
         addresses.push(address);
     }
-    let status = child.wait().await?;
-    bail!("it ended before it was ready: {status}")
+    bail!("it ended before it was ready")
 }
 
 /// This build, under the name of one of its programs.

@@ -1,20 +1,25 @@
-//! A testbed as a user sets it up: agents on three hosts, which are this machine's own addresses here,
-//! enrolled by their codes; then a campaign over them.
+//! A testbed as a user sets it up: three hosts that are reached by ssh, which are this machine's own addresses
+//! here; then campaigns over them.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod program;
+mod sshd;
 
 use std::{
-    io::{BufRead as _, BufReader},
+    fs,
+    net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Command},
+    thread::sleep,
+    time::{Duration, Instant},
 };
 
 use mq_testkit::{FakeSys, Multimeter, MultimeterModel};
 use program::{mistake, mqbench};
 use serde_json::Value;
+use sshd::{Keys, SSHD};
 use tempfile::TempDir;
 
 /// One run of each transport: short messages, nothing shaped.
@@ -35,6 +40,9 @@ x = "qos"
 series = "transport"
 "#;
 
+/// How long a server may take to listen.
+const START: Duration = Duration::from_secs(10);
+
 const PROGRAM: &str = env!("CARGO_BIN_EXE_mqbench");
 
 /// What it printed.
@@ -45,76 +53,41 @@ fn good(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// An agent in a process of its own, which ends with it.
-struct Agent {
-    process: Child,
-    state: PathBuf,
-    address: String,
-}
+/// A server that is killed with the value; its sessions end with their clients.
+struct Server(Child);
 
-impl Agent {
-    /// The publisher's clock is an hour behind the others'. Sensors are in `sys`.
-    fn start(folder: &Path, name: &str, ip: &str, sys: &Path) -> Self {
-        Self::of(Path::new(PROGRAM), folder, name, ip, sys, &[])
-    }
-
-    /// With this program, which is installed, and these further options.
-    fn of(program: &Path, folder: &Path, name: &str, ip: &str, sys: &Path, more: &[&str]) -> Self {
-        let state = folder.join(name);
-        let shift = if name == "publisher" {
-            "-3600000000000"
-        } else {
-            "0"
-        };
-        let mut process = Command::new(program)
-            .env("MQBENCH_CLOCK_SHIFT", shift)
-            .env("MQBENCH_SYS", sys)
-            .args(["agent", "run", "--listen", &format!("{ip}:0"), "--state"])
-            .arg(&state)
-            .args(more)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        let output = process.stdout.take().unwrap();
-        BufReader::new(output).read_line(&mut line).unwrap();
-        // None where it has ended before it listened.
-        let address = line.trim().trim_start_matches("quic://").to_owned();
-        Self {
-            process,
-            state,
-            address,
+impl Server {
+    /// Starts one, and returns when it listens.
+    fn start(mut command: Command, ip: &str, port: u16) -> Self {
+        if nix::unistd::geteuid().is_root() {
+            // It wants this to be there.
+            fs::create_dir_all("/run/sshd").unwrap();
         }
-    }
-
-    /// The program that it is now.
-    fn program(&self) -> PathBuf {
-        std::fs::read_link(format!("/proc/{}/exe", self.process.id())).unwrap()
-    }
-
-    /// The program that it was sent, if it was.
-    fn sent(&self) -> PathBuf {
-        self.state.join("bin/mqbench")
-    }
-
-    fn code(&self) -> String {
-        let state = self.state.to_str().unwrap();
-        let code = good(&["agent", "code", "--state", state]);
-        code.trim().to_owned()
+        let server = Self(command.spawn().unwrap());
+        let began = Instant::now();
+        while TcpStream::connect((ip, port)).is_err() {
+            assert!(
+                began.elapsed() < START,
+                "sshd does not listen at {ip}:{port}"
+            );
+            sleep(Duration::from_millis(20));
+        }
+        server
     }
 }
 
-impl Drop for Agent {
+impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
-/// Three hosts, enrolled or not, and the file that names them.
+/// Three hosts, and the file that names them.
 struct Testbed {
     folder: TempDir,
-    agents: Vec<Agent>,
+    keys: Keys,
+    servers: Vec<Server>,
 }
 
 impl Testbed {
@@ -124,64 +97,113 @@ impl Testbed {
         ("subscriber", "127.0.0.3"),
     ];
 
-    fn new() -> Self {
+    /// `None`, and it is said, where there is no OpenSSH.
+    fn new() -> Option<Self> {
         Self::with_meter("", Path::new("/nothing"))
     }
 
-    /// With this in the file under the publisher's host, and these sensors on all of them.
-    fn with_meter(meter: &str, sys: &Path) -> Self {
+    /// With this in the file under the publisher's host, and these sensors on all of them. The publisher's
+    /// clock is an hour behind the others'.
+    fn with_meter(meter: &str, sys: &Path) -> Option<Self> {
+        if !Path::new(SSHD).exists() {
+            mq_testkit::skipped("no OpenSSH server: apt-get install openssh-server");
+            return None;
+        }
         let folder = tempfile::tempdir().unwrap();
-        let start = |(role, ip)| Agent::start(folder.path(), role, ip, sys);
-        let agents: Vec<_> = Self::HOSTS.into_iter().map(start).collect();
-        let hosts = Self::HOSTS.iter().zip(&agents).map(|((role, ip), agent)| {
-            let meter = if *role == "publisher" { meter } else { "" };
-            format!(
-                "[[host]]\nname = \"the {role}\"\nroles = [\"{role}\"]\nagent = \"{}\"\n\
-                 address = \"{ip}\"\ninterface = \"lo\"\n{meter}",
-                agent.address
-            )
-        });
-        std::fs::write(folder.path().join("hosts.toml"), hosts.collect::<String>()).unwrap();
-        std::fs::write(folder.path().join("some.toml"), CAMPAIGN).unwrap();
-        Self { folder, agents }
+        let keys = Keys::make(folder.path());
+        let mut servers = Vec::new();
+        let mut hosts = Vec::new();
+        for (role, ip) in Self::HOSTS {
+            let work = folder.path().join(format!("work of the {role}"));
+            fs::create_dir(&work).unwrap();
+            let shift = if role == "publisher" {
+                "-3600000000000"
+            } else {
+                "0"
+            };
+            let work = format!("\"{}\"", work.display());
+            let environment = [
+                ("TMPDIR", &work[..]),
+                ("MQBENCH_CLOCK_SHIFT", shift),
+                ("MQBENCH_SYS", sys.to_str().unwrap()),
+            ];
+            let port = free_port(ip);
+            keys.introduce(role, ip, port);
+            servers.push(Server::start(keys.server(ip, port, &environment), ip, port));
+            let meter = if role == "publisher" { meter } else { "" };
+            hosts.push(format!(
+                "[[host]]\nname = \"the {role}\"\nroles = [\"{role}\"]\nssh = \"{role}\"\n\
+                 program = \"{PROGRAM}\"\naddress = \"{ip}\"\ninterface = \"lo\"\n{meter}"
+            ));
+        }
+        fs::write(folder.path().join("hosts.toml"), hosts.concat()).unwrap();
+        fs::write(folder.path().join("some.toml"), CAMPAIGN).unwrap();
+        Some(Self {
+            folder,
+            keys,
+            servers,
+        })
     }
 
     fn path(&self, name: &str) -> String {
         self.folder.path().join(name).to_str().unwrap().to_owned()
     }
 
-    fn enrol(&self) {
-        for agent in &self.agents {
-            let (code, identity) = (agent.code(), self.path("controller"));
-            let add = [
-                "hosts",
-                "add",
-                &agent.address,
-                &code,
-                "--identity",
-                &identity,
-            ];
-            assert!(good(&add).contains("mqbench"));
-        }
+    /// The arguments that every command has which reaches hosts.
+    fn ssh(&self) -> [String; 2] {
+        let file = self.keys.configuration();
+        ["--ssh-config".to_owned(), file.to_str().unwrap().to_owned()]
+    }
+
+    /// What `hosts` does with these.
+    fn hosts(&self, action: &str, more: &[&str]) -> std::process::Output {
+        let (hosts, ssh) = (self.path("hosts.toml"), self.ssh());
+        let ssh = ssh.each_ref().map(|word| &word[..]);
+        mqbench(&[&["hosts", action, &hosts], &ssh[..], more].concat())
+    }
+
+    /// Whatever is where the hosts work.
+    fn left(&self) -> Vec<PathBuf> {
+        let folders = Self::HOSTS.iter();
+        let folders =
+            folders.map(|(role, _)| self.folder.path().join(format!("work of the {role}")));
+        let files = folders.flat_map(|folder| fs::read_dir(folder).unwrap());
+        files.map(|file| file.unwrap().path()).collect()
     }
 
     /// What the campaign says, when it is run as `run` does.
     fn campaign(&self, run: fn(&[&str]) -> String) -> String {
-        self.campaign_with(&[], run)
+        let [file, out, hosts] = ["some.toml", "out", "hosts.toml"].map(|name| self.path(name));
+        let (file, out) = (["campaign", "run", &file], ["--out", &out]);
+        let (hosts, ssh) = (["--hosts", &hosts], self.ssh());
+        let ssh = ssh.each_ref().map(|word| &word[..]);
+        run(&[&file[..], &out, &hosts, &ssh].concat())
     }
 
-    /// The same with these further options.
-    fn campaign_with(&self, more: &[&str], run: fn(&[&str]) -> String) -> String {
-        let [file, out, hosts, identity] =
-            ["some.toml", "out", "hosts.toml", "controller"].map(|name| self.path(name));
-        let (file, out) = (["campaign", "run", &file], ["--out", &out]);
-        let (hosts, identity) = (["--hosts", &hosts], ["--identity", &identity]);
-        run(&[&file[..], &out, &hosts, &identity, more].concat())
+    /// Plain TCP has nothing to resume.
+    fn without_tcp(&self) {
+        let text = CAMPAIGN.replace("\"tcp\", ", "");
+        fs::write(self.path("some.toml"), text).unwrap();
+    }
+
+    /// The same for a campaign of another pattern; its records, which are good.
+    fn pattern(&self, pattern: &str, messages: u64, more: &str) -> Vec<Value> {
+        let text = fs::read_to_string(self.path("some.toml")).unwrap();
+        let text = text.replace("\"periodic\"", &format!("\"{pattern}\""));
+        let text = text.replace("messages = 20", &format!("messages = {messages}\n{more}"));
+        fs::write(self.path("some.toml"), text).unwrap();
+        self.campaign(good);
+        let records = self.records();
+        for record in &records {
+            assert_eq!(record["outcome"]["error"], Value::Null, "{record}");
+        }
+        assert_eq!(self.left(), [""; 0].map(PathBuf::from));
+        records
     }
 
     fn records(&self) -> Vec<Value> {
         let records = self.folder.path().join("out/records/some.jsonl");
-        let records = std::fs::read_to_string(records).unwrap();
+        let records = fs::read_to_string(records).unwrap();
         let lines = records.lines();
         lines
             .map(|line| serde_json::from_str(line).unwrap())
@@ -189,28 +211,60 @@ impl Testbed {
     }
 }
 
+/// That nothing else has in this moment.
+fn free_port(ip: &str) -> u16 {
+    TcpListener::bind((ip, 0))
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
+}
+
 #[test]
-fn hosts_are_enrolled_and_checked() {
-    let bed = Testbed::new();
-    let (hosts, identity) = (bed.path("hosts.toml"), bed.path("controller"));
-    let check = ["hosts", "check", &hosts, "--identity", &identity];
-    let stranger = mqbench(&check);
-    assert!(!stranger.status.success());
-    let said = String::from_utf8(stranger.stdout).unwrap();
-    assert_eq!(said.matches("is not enrolled").count(), 3, "{said}");
-    bed.enrol();
-    let output = mqbench(&check);
+fn hosts_are_checked() {
+    let Some(bed) = Testbed::new() else { return };
+    let output = bed.hosts("check", &[]);
     let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{said}");
     for (role, _) in Testbed::HOSTS {
         assert!(said.contains(&format!("the {role}: ")), "{said}");
     }
-    assert!(!said.contains("is not enrolled"), "{said}");
+    // One whose key is not known, one that is not there, and one without the program.
+    fs::write(bed.path("known_hosts"), "").unwrap();
+    let output = bed.hosts("check", &[]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(!output.status.success());
+    assert_eq!(
+        said.matches("Host key verification failed").count(),
+        3,
+        "{said}"
+    );
+    let hosts = fs::read_to_string(bed.path("hosts.toml")).unwrap();
+    let hosts = hosts.replace(PROGRAM, "/nowhere/mqbench");
+    fs::write(bed.path("hosts.toml"), hosts).unwrap();
+    let Some(mut bed) = Testbed::new() else {
+        return;
+    };
+    bed.servers.pop();
+    let hosts = fs::read_to_string(bed.path("hosts.toml")).unwrap();
+    let hosts = hosts.replacen(PROGRAM, "/nowhere/mqbench", 1);
+    fs::write(bed.path("hosts.toml"), hosts).unwrap();
+    let said = String::from_utf8(bed.hosts("check", &[]).stdout).unwrap();
+    let mut lines = said.lines();
+    let gone = lines.next().unwrap();
+    assert!(
+        gone.contains("host the broker") && gone.contains("/nowhere/mqbench"),
+        "{said}"
+    );
+    assert!(
+        said.lines().last().unwrap().contains("onnection refused"),
+        "{said}"
+    );
 }
 
 #[test]
 fn a_campaign_runs_over_three_hosts() {
-    let bed = Testbed::new();
-    bed.enrol();
+    let Some(bed) = Testbed::new() else { return };
     let said = bed.campaign(good);
     let records = bed.records();
     assert!(
@@ -227,15 +281,11 @@ fn a_campaign_runs_over_three_hosts() {
         assert!(uncertainty > 0.0 && uncertainty < 1000.0, "{uncertainty}");
     }
     // Nothing is left where they worked.
-    for agent in &bed.agents {
-        let left = std::fs::read_dir(agent.state.join("work")).unwrap();
-        assert_eq!(left.count(), 0);
-    }
+    assert_eq!(bed.left(), [""; 0].map(PathBuf::from));
 }
 
 /// Records have this power, from that meter.
 fn measured(bed: &Testbed, meter: &str, watts: f64) {
-    bed.enrol();
     bed.campaign(good);
     for record in bed.records() {
         let outcome = &record["outcome"];
@@ -259,10 +309,7 @@ fn measured(bed: &Testbed, meter: &str, watts: f64) {
     let says = format!("by {meter} (measured)");
     assert!(report.contains(&says), "{report}");
     // Roles of a meter are gone as well.
-    for agent in &bed.agents {
-        let left = std::fs::read_dir(agent.state.join("work")).unwrap();
-        assert_eq!(left.count(), 0);
-    }
+    assert_eq!(bed.left(), [""; 0].map(PathBuf::from));
 }
 
 #[test]
@@ -270,7 +317,9 @@ fn a_multimeter_is_read_by_the_controller() {
     let meter = Multimeter::start(MultimeterModel::K34465A, |_| 0.28);
     let named = format!("dmm:{}", meter.address());
     let line = format!("meter = \"{named}\"\nvolts = 5.1\n");
-    let bed = Testbed::with_meter(&line, Path::new("/nothing"));
+    let Some(bed) = Testbed::with_meter(&line, Path::new("/nothing")) else {
+        return;
+    };
     measured(&bed, &named, 5.1 * 0.28);
     for record in bed.records() {
         let outcome = &record["outcome"];
@@ -287,11 +336,13 @@ fn a_multimeter_is_read_by_the_controller() {
 }
 
 #[test]
-fn a_sensor_is_read_by_the_agent_of_its_host() {
+fn a_sensor_is_read_on_its_host() {
     let sys = FakeSys::new().unwrap();
     let power = [("power1_input", "1400000")];
     sys.hwmon("hwmon0", "ina226", &power).unwrap();
-    let bed = Testbed::with_meter("meter = \"hwmon:ina226\"\n", sys.root());
+    let Some(bed) = Testbed::with_meter("meter = \"hwmon:ina226\"\n", sys.root()) else {
+        return;
+    };
     measured(&bed, "hwmon:hwmon0", 1.4);
     for record in bed.records() {
         let outcome = &record["outcome"];
@@ -308,8 +359,10 @@ fn a_meter_that_is_not_there_is_said_before_anything_begins() {
         ("iio:ina226", "it has no meter iio:ina226"),
         ("dmm:127.0.0.1:1", "its meter dmm:127.0.0.1:1: "),
     ] {
-        let bed = Testbed::with_meter(&format!("meter = \"{meter}\"\n"), Path::new("/nothing"));
-        bed.enrol();
+        let line = format!("meter = \"{meter}\"\n");
+        let Some(bed) = Testbed::with_meter(&line, Path::new("/nothing")) else {
+            return;
+        };
         let said = bed.campaign(mistake_at_last);
         assert!(said.contains(says), "{said}");
         assert!(!bed.folder.path().join("out/records/some.jsonl").exists());
@@ -326,213 +379,95 @@ fn mistake_at_last(arguments: &[&str]) -> String {
 
 #[test]
 fn what_hosts_cannot_do_is_said_before_anything_begins() {
-    let bed = Testbed::new();
-    let waits = CAMPAIGN.replace("\"periodic\"", "\"stop-and-wait\"");
-    std::fs::write(bed.path("some.toml"), waits).unwrap();
+    let Some(bed) = Testbed::new() else { return };
+    let channel = CAMPAIGN.replace("[factors]", "medium = \"s21/medium\"\n[factors]");
+    fs::write(bed.path("some.toml"), channel).unwrap();
     let said = bed.campaign(mistake);
-    assert!(said.contains("pattern `periodic`"), "{said}");
-}
-
-/// One host that does everything, in the state folder `name`; with the options of an agent.
-struct Alone {
-    folder: TempDir,
-    agent: Agent,
-}
-
-impl Alone {
-    fn new(more: &[&str]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let agent = Self::start(Path::new(PROGRAM), folder.path(), more);
-        let alone = Self { folder, agent };
-        let (address, code) = (&alone.agent.address, alone.agent.code());
-        let identity = alone.path("controller");
-        good(&["hosts", "add", address, &code, "--identity", &identity]);
-        let hosts = format!(
-            "[[host]]\nname = \"it\"\nroles = [\"broker\", \"publisher\", \"subscriber\"]\n\
-             agent = \"{address}\"\naddress = \"127.0.0.1\"\ninterface = \"lo\"\n"
-        );
-        std::fs::write(alone.path("hosts.toml"), hosts).unwrap();
-        alone
-    }
-
-    fn start(program: &Path, folder: &Path, more: &[&str]) -> Agent {
-        Agent::of(
-            program,
-            folder,
-            "agent",
-            "127.0.0.1",
-            Path::new("/nothing"),
-            more,
-        )
-    }
-
-    /// Its agent ends, and is started again from this file, as a service would.
-    fn restart(&mut self, program: &Path) {
-        self.restart_with(program, &[]);
-    }
-
-    fn restart_with(&mut self, program: &Path, more: &[&str]) {
-        self.agent.process.kill().unwrap();
-        self.agent.process.wait().unwrap();
-        self.agent = Self::start(program, self.folder.path(), more);
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.folder.path().join(name).to_str().unwrap().to_owned()
-    }
-
-    /// A program with these bytes.
-    fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
-        let path = self.folder.path().join(name);
-        std::fs::write(&path, bytes).unwrap();
-        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(&path, executable).unwrap();
-        path
-    }
-
-    fn upgrade(&self, program: &Path) -> std::process::Output {
-        let (hosts, identity) = (self.path("hosts.toml"), self.path("controller"));
-        let upgrade = ["hosts", "upgrade", &hosts, "--identity", &identity];
-        mqbench(&[&upgrade[..], &["--program", program.to_str().unwrap()]].concat())
-    }
-
-    /// What stands in the way of a program, which nothing has come of.
-    fn refused(&self, program: &Path) -> String {
-        let before = self.agent.program();
-        let output = self.upgrade(program);
-        assert!(!output.status.success());
-        assert_eq!(self.agent.program(), before);
-        assert!(!self.agent.sent().exists());
-        let left = std::fs::read_dir(self.agent.state.join("work")).unwrap();
-        assert_eq!(left.count(), 0);
-        let said = String::from_utf8(output.stdout).unwrap();
-        assert_eq!(said.lines().count(), 1, "{said}");
-        said
-    }
-}
-
-/// This program, and yet another file: what follows its sections is not read.
-fn another() -> Vec<u8> {
-    [&std::fs::read(PROGRAM).unwrap()[..], b"another"].concat()
+    assert!(said.contains("a shared channel"), "{said}");
 }
 
 #[test]
-fn an_agent_goes_on_as_the_program_that_it_was_sent() {
-    let mut alone = Alone::new(&[]);
-    let installed = alone.agent.program();
-    let other = alone.write("other", &another());
-    for says in ["it: upgraded from mqbench ", "it: has it already"] {
-        let output = alone.upgrade(&other);
-        let said = String::from_utf8(output.stdout).unwrap();
-        assert!(output.status.success() && said.starts_with(says), "{said}");
-        // The same process.
-        assert_eq!(alone.agent.program(), alone.agent.sent());
+fn messages_one_after_the_other_reach_another_host() {
+    let Some(bed) = Testbed::new() else { return };
+    for record in bed.pattern("stop-and-wait", 10, "topology = \"both\"") {
+        let outcome = &record["outcome"];
+        assert_eq!(outcome["counts"]["received"], 10, "{record}");
+        let metric = |name: &str| outcome["metrics"][name].as_f64().unwrap();
+        // The sum of all delays.
+        let sum = metric("latency_mean") * 10.0;
+        assert!((metric("delta") - sum).abs() < 1e-3 * sum, "{record}");
+        assert!(metric("clock_uncertainty") > 0.0, "{record}");
     }
-    // One that was sent takes the next: the one that is installed, for once.
-    assert!(alone.upgrade(&installed).status.success());
-    assert_eq!(
-        std::fs::read(alone.agent.sent()).unwrap().len() + 7,
-        another().len()
-    );
-    assert!(alone.upgrade(&other).status.success());
-    // It stays when the host starts again, until somebody installs yet another.
-    alone.restart(&installed);
-    assert_eq!(alone.agent.program(), alone.agent.sent());
-    // Unless it is told not to.
-    alone.restart_with(&installed, &["--no-upgrade"]);
-    assert_eq!(alone.agent.program(), installed);
-    assert!(alone.agent.sent().exists());
-    let third = alone.write("third", &[&another()[..], b"!"].concat());
-    alone.restart(&third);
-    assert_eq!(alone.agent.program(), third);
-    assert!(!alone.agent.sent().exists());
 }
 
 #[test]
-fn a_program_that_is_none_here_is_refused_and_nothing_changes() {
-    let alone = Alone::new(&[]);
-    let own = std::fs::read(PROGRAM).unwrap();
-    let mut foreign = own[..4096].to_vec();
-    foreign[18] ^= 0xff;
-    for (bytes, says) in [
-        (&b"#!/bin/sh\nexec mqbench\n"[..], "no program of Linux"),
-        (&foreign, "another architecture"),
-        (&own[..own.len() / 16], "cannot be an agent here"),
-        (&std::fs::read("/bin/true").unwrap(), "it did not listen"),
-    ] {
-        let said = alone.refused(&alone.write("bad", bytes));
-        assert!(said.contains(says), "{said}");
+fn a_connection_for_each_message_is_measured_on_hosts() {
+    let Some(bed) = Testbed::new() else { return };
+    bed.without_tcp();
+    for record in bed.pattern(
+        "reconnect",
+        5,
+        "topology = \"both\"\nresumption = \"0-rtt\"",
+    ) {
+        let metric = |name: &str| record["outcome"]["metrics"][name].as_f64().unwrap();
+        let (delta, sent) = (metric("delta_dagger"), metric("dial_to_sent"));
+        assert!(delta > 0.0 && delta < 5000.0, "{record}");
+        assert!(sent > 0.0 && sent < 5000.0, "{record}");
     }
-    assert!(
-        alone
-            .upgrade(&alone.write("good", &another()))
-            .status
-            .success()
-    );
 }
 
 #[test]
-fn an_agent_that_takes_no_program_says_so() {
-    let alone = Alone::new(&["--no-upgrade"]);
-    let said = alone.refused(&alone.write("other", &another()));
-    assert!(said.contains("--no-upgrade"), "{said}");
-}
-
-#[test]
-fn a_program_that_does_not_start_any_more_is_put_aside() {
-    let mut alone = Alone::new(&[]);
-    let installed = alone.agent.program();
-    for (bytes, starts) in [
-        (&b"nothing"[..], 1),
-        (&std::fs::read("/bin/false").unwrap(), 2),
-    ] {
-        assert!(
-            alone
-                .upgrade(&alone.write("other", &another()))
-                .status
-                .success()
-        );
-        std::fs::remove_file(alone.agent.sent()).unwrap();
-        alone.write("agent/bin/mqbench", bytes);
-        for start in 1..=starts {
-            alone.restart(&installed);
-            // The service starts it again.
-            assert_eq!(alone.agent.address.is_empty(), start < starts);
+fn jobs_are_answered_on_another_host() {
+    let Some(bed) = Testbed::new() else { return };
+    for record in bed.pattern("job-result", 20, "") {
+        let outcome = &record["outcome"];
+        assert_eq!(outcome["counts"]["received"], 20, "{record}");
+        for metric in ["rtt_mean", "rtt_last_mean"] {
+            let found = outcome["metrics"][metric].as_f64().unwrap();
+            assert!(found > 0.0 && found < 1000.0, "{record}");
         }
-        assert_eq!(alone.agent.program(), installed);
-        assert!(!alone.agent.sent().exists());
-        let aside = alone.agent.state.join("bin/mqbench.aside");
-        assert_eq!(std::fs::read(aside).unwrap(), bytes);
-        // At another port.
-        let hosts = std::fs::read_to_string(alone.path("hosts.toml")).unwrap();
-        let old = hosts
-            .split('"')
-            .find(|word| word.starts_with("127.0.0.1:"))
-            .unwrap();
-        std::fs::write(
-            alone.path("hosts.toml"),
-            hosts.replace(old, &alone.agent.address),
-        )
-        .unwrap();
-        let agents = std::fs::read_to_string(alone.path("controller/agents")).unwrap();
-        let agents = agents.replace(old, &alone.agent.address);
-        std::fs::write(alone.path("controller/agents"), agents).unwrap();
     }
 }
 
 #[test]
-fn a_campaign_brings_hosts_the_programs_that_it_is_given() {
-    let bed = Testbed::new();
-    bed.enrol();
-    let name = format!("mqbench-{}", std::env::consts::ARCH);
-    std::fs::write(bed.path(&name), another()).unwrap();
-    let folder = bed.path("");
-    bed.campaign_with(&["--programs", &folder], good);
-    for agent in &bed.agents {
-        assert_eq!(agent.program(), agent.sent());
+fn connections_are_timed_on_hosts() {
+    let Some(bed) = Testbed::new() else { return };
+    bed.without_tcp();
+    for record in bed.pattern("connect", 5, "resumption = \"resumed\"") {
+        let metric = |name: &str| record["outcome"]["metrics"][name].as_f64().unwrap();
+        assert!((0.0..1000.0).contains(&metric("connack_mean")), "{record}");
+        assert!(metric("failed").abs() < f64::EPSILON, "{record}");
     }
-    for record in bed.records() {
-        assert_eq!(record["outcome"]["error"], Value::Null, "{record}");
-        assert_eq!(record["outcome"]["counts"]["received"], 20, "{record}");
+}
+
+#[test]
+fn hosts_get_the_program_that_they_are_to_have() {
+    let Some(bed) = Testbed::new() else { return };
+    // As on a fresh machine: it is not there.
+    let at = bed.path("some mqbench");
+    let hosts = fs::read_to_string(bed.path("hosts.toml")).unwrap();
+    fs::write(bed.path("hosts.toml"), hosts.replace(PROGRAM, &at)).unwrap();
+    let own = fs::read(PROGRAM).unwrap();
+    let name = format!("mqbench-{}", std::env::consts::ARCH);
+    // What follows its sections is not read.
+    let another = [&own[..], b"another"].concat();
+    for (bytes, is_good) in [
+        (&own[..], true),
+        (&another, true),
+        (&own[..own.len() / 16], false),
+    ] {
+        fs::write(bed.path(&name), bytes).unwrap();
+        let output = bed.hosts("upgrade", &["--programs", &bed.path("")]);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.success(), is_good, "{output:?}");
+        assert_eq!(
+            said.matches("mqbench 0.").count(),
+            if is_good { 3 } else { 0 },
+            "{said}"
+        );
+        // One that cannot be run there changes nothing.
+        let expected = if is_good { bytes } else { &another };
+        assert!(fs::read(&at).unwrap() == expected);
+        assert!(bed.hosts("check", &[]).status.success());
     }
 }

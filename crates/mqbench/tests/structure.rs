@@ -10,7 +10,7 @@ const ORDER: [&[&str]; 7] = [
     &["cmd"],
     &["report"],
     &["campaign"],
-    &["hosts", "agent"],
+    &["hosts"],
     &["meter"],
     &["workload", "testbed"],
 ];

@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn a_run_has_the_energy_of_the_time_in_which_it_sent() {
         let mut outcome = modelled();
-        // Through the form in which an agent hands it over.
+        // Through the form in which another host hands it over.
         let text = serde_json::to_string(&taken(false)).unwrap();
         let taken: Taken = serde_json::from_str(&text).unwrap();
         taken.give(&mut outcome, sending());

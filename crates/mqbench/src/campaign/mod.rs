@@ -1,20 +1,21 @@
 //! Campaigns: many runs from a file of factors and levels, and what is made of them.
 //!
 //! `file` reads a campaign, `plan` puts its runs in order, `queue` knows which of them a set lacks,
-//! `cell` is one combination of levels, `run_cell` one run of it, `runner` runs many side by side while
-//! the `machine` keeps its timing, `record` is what a run leaves, `energy` what it would have cost a
-//! board, by a model, `metered` what it did cost, by an instrument, `store` the result set on disk.
-//! `claims` is what papers printed, `placement` what real machines do in a cell, `on_hosts` the runner
-//! that has their agents do the work.
+//! `cell` is one combination of levels, `runner` runs many of them in a `place`: `here`, in processes that
+//! `run_cell` while the `machine` keeps its timing, or `on_hosts`, by the `placement` of each cell's parts.
+//! `record` is what a run leaves, `energy` what it would have cost a board, by a model, `metered` what it
+//! did cost, by an instrument, `store` the result set on disk. `claims` is what papers printed.
 
 pub(crate) mod cell;
 pub(crate) mod claims;
 mod energy;
 pub(crate) mod file;
+pub(crate) mod here;
 mod machine;
 pub(crate) mod metered;
 #[cfg(target_os = "linux")]
 pub(crate) mod on_hosts;
+pub(crate) mod place;
 pub(crate) mod placement;
 pub(crate) mod plan;
 pub(crate) mod queue;

@@ -1,4 +1,4 @@
-//! Runs what a result set still lacks on the hosts of a testbed, one run after the other.
+//! Runs on the hosts of a testbed, one after the other.
 //!
 //! ```text
 //!   link on each shaped interface ─> broker ─> subscriber ─> publisher ─> logs ─> joined by number
@@ -6,18 +6,20 @@
 //!                                  the publisher's meter read
 //! ```
 //!
-//! Each run has its agents to itself, and lets them go at its end: they clean up, also after a run that
-//! failed in the middle. One that failed because a host or its meter has gone tells nothing of its cell:
-//! it leaves no record, and the campaign ends, to be gone on with when that is back.
+//! Each is a role on its host, see [`ssh`](crate::hosts::ssh). A run ends all of them, also one that failed
+//! in the middle. One that failed because a host or its meter has gone tells nothing of its cell: it leaves
+//! no record, and the campaign ends, to be gone on with when that is back.
 
 use std::{
     collections::BTreeMap,
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, bail};
+use clap::ValueEnum;
 use mq_measure::{
-    Warning,
+    Counts, LastSendEstimator, Samples,
     clock::{Assumptions, ClockFile, Exchange, Relation, Side},
     energy::Window,
     log,
@@ -26,33 +28,25 @@ use mq_measure::{
     validity,
 };
 use mq_transport::Address;
+use tokio::time::{sleep, timeout};
 
 use super::{
     cell::{Cell, Pattern},
     metered::{self, Sending},
+    place::Work,
     placement::Placement,
-    plan,
-    queue::Lacking,
     record::Outcome,
-    run_cell::{Findings, ms},
-    runner::Progress,
-    store::ResultSet,
+    run_cell::{Findings, PATIENCE, ms},
 };
 use crate::{
-    agent::{Agent, Client, Controller, Name, Role, State},
     clock::{WallClock, chrony::error_bound_ns, nanoseconds},
     hosts::{
-        Hosts, Machine,
+        Hosts, Machine, Presence, Remote, Ssh,
         check::{reachable, ready},
-        deploy::{Programs, deploy},
     },
-    meter::{self, Journals, Taken},
-    sut::Certificate,
+    meter::{self, Taken},
+    sut::{BROKER_CONFIGURATION, Certificate},
 };
-
-/// How often all agents are asked something, so that each hears that somebody is there, and what goes on
-/// for as long as the run does is looked at: below the shortest lease.
-const STAY: Duration = Duration::from_millis(300);
 
 /// Between looks at a role, and at the clocks meanwhile.
 const LOOK: Duration = Duration::from_millis(100);
@@ -63,90 +57,54 @@ const COMPARISONS: usize = 40;
 /// Between these.
 const PAUSE: Duration = Duration::from_millis(10);
 
+/// The longest time between comparisons of clocks during a run.
+const SELDOM: Duration = Duration::from_millis(500);
+
+/// How long a host may take to say what its clock shows.
+const ANSWER: Duration = Duration::from_secs(30);
+
 /// How long the last messages are waited for.
 const IDLE: Duration = Duration::from_secs(10);
 
 /// How much longer a run may take than its schedule.
-const PATIENCE: Duration = Duration::from_mins(3);
+const LONGER: Duration = Duration::from_mins(3);
 
 /// This machine, beside the hosts' names: none of them is so called.
 const OWN: &str = "";
 
-/// Brings hosts the programs that they lack, runs what is missing in the set, and tells how far it is.
-///
-/// # Errors
-/// If these hosts cannot do it, which is said before anything begins, or a result cannot be written.
-/// What went wrong in a run is its outcome.
-pub(crate) async fn run(
-    set: &mut ResultSet,
-    controller: &Controller,
-    hosts: &Hosts,
-    programs: &Programs,
-    mut tell: impl FnMut(Progress),
-) -> anyhow::Result<()> {
-    let lacking = Lacking::of(&set.campaigns, &set.records);
-    for record in lacking.copies {
-        set.add(record)?;
-    }
-    let mut queue = lacking.jobs;
-    for job in &queue {
-        let cell = job.cell(&set.campaigns);
-        if cell.pattern != Pattern::Periodic {
-            bail!("hosts run the pattern `periodic` in this version: leave the others out");
-        }
-        hosts.place(cell)?;
-    }
-    deploy(controller, hosts, programs).await?;
-    ready(controller, hosts).await?;
-    let journals = Journals::of(set.directory());
-    let mut disturbed = 0;
-    while let Some(job) = queue.pop_front() {
-        let rest = queue.iter().map(super::queue::Job::expected);
-        tell(Progress {
-            done: lacking.all - queue.len() - 1,
-            all: lacking.all,
-            running: 1,
-            disturbed,
-            left: rest.sum::<Duration>() + job.expected(),
-        });
-        let cell = job.cell(&set.campaigns).clone();
-        let run = Run {
-            cell: &cell,
-            name: job.name(&set.campaigns),
-            journals: &journals,
-        };
-        let outcome = run.on(controller, &hosts.place(&cell)?).await;
-        if outcome.error.is_some() {
-            // If anything has gone, that is the reason, and all others would fail as well.
-            let there = reachable(controller, hosts).await;
-            there.context("a run was cut off, `mqbench campaign resume` goes on")?;
-        }
-        for record in job.records(&set.campaigns, &outcome) {
-            set.add(record)?;
-        }
-        if outcome.is_disturbed()
-            && let Some(again) = job.again()
-        {
-            disturbed += 1;
-            queue.push_back(again);
-        }
-    }
-    Ok(())
+/// Files of a run, in its folder on a host.
+const CHAIN: &str = "server.pem";
+const KEY: &str = "server.key";
+const CONFIGURATION: &str = "broker.toml";
+const SENT: &str = "send.csv";
+const RECEIVED: &str = "receive.csv";
+const SAMPLES: &str = "samples.csv";
+
+/// Hosts, and the way to them.
+#[derive(Debug)]
+pub(crate) struct Testbed {
+    hosts: Hosts,
+    ssh: Ssh,
 }
 
-/// One run.
-struct Run<'a> {
-    cell: &'a Cell,
-    /// What its files are called.
-    name: String,
-    journals: &'a Journals,
-}
+impl Testbed {
+    pub(crate) fn new(hosts: Hosts, ssh: Ssh) -> Self {
+        Self { hosts, ssh }
+    }
 
-impl Run<'_> {
-    async fn on(&self, controller: &Controller, place: &Placement<'_>) -> Outcome {
+    /// Makes sure that these hosts can do it, which is said before anything begins.
+    pub(super) async fn prepare(&self, cells: impl Iterator<Item = &Cell>) -> anyhow::Result<()> {
+        for cell in cells {
+            self.hosts.place(cell)?;
+        }
+        ready(&self.ssh, &self.hosts).await
+    }
+
+    pub(super) async fn run(&self, work: &Work) -> anyhow::Result<Outcome> {
+        let place = self.hosts.place(&work.cell)?;
         let began = Instant::now();
         let mut findings = Findings::default();
-        let went = self.measure(controller, place, &mut findings).await;
+        let went = self.measure(work, &place, &mut findings).await;
         let link = LinkContext {
             configured: Some(place.configured()),
             measured: None,
@@ -156,57 +114,59 @@ impl Run<'_> {
             Err(error) => (Err(error), None),
         };
         let mut outcome = findings.outcome(went, link, began);
+        if outcome.error.is_some() {
+            // If anything has gone, that is the reason, and all others would fail as well.
+            let there = reachable(&self.ssh, &self.hosts).await;
+            there.context("a run was cut off, `mqbench campaign resume` goes on")?;
+        }
         if let Some((taken, sending)) = energy {
             taken.give(&mut outcome, sending);
         }
-        outcome
+        Ok(outcome)
     }
 
     async fn measure(
         &self,
-        controller: &Controller,
+        work: &Work,
         place: &Placement<'_>,
         findings: &mut Findings,
     ) -> anyhow::Result<Option<(Taken, Sending)>> {
-        let mut crew = Crew::gather(controller, place).await?;
-        findings.validity.extend(crew.emulated.drain(..));
-        let measured = crew.periodic(self, place, findings).await;
+        let mut crew = Crew::gather(&self.ssh, work, place).await?;
+        for (host, present) in &crew.present {
+            let found = present.report.context.emulated.as_deref();
+            findings
+                .validity
+                .note(validity::emulated(Some(host), found));
+        }
+        let measured = crew.measure(findings).await;
         let dismissed = crew.dismiss().await;
         let measured = measured?;
         dismissed.map(|()| measured)
     }
 }
 
-/// The agents of a run, by the names of their hosts.
-struct Crew {
-    agents: BTreeMap<String, Agent>,
+/// The hosts of a run, and what goes on there.
+struct Crew<'a> {
+    ssh: &'a Ssh,
+    work: &'a Work,
+    place: &'a Placement<'a>,
+    /// By their names.
+    present: BTreeMap<String, Presence>,
     /// This machine's.
     clock: WallClock,
-    /// The agents' clocks with that one.
+    /// The hosts' clocks with that one.
     comparisons: BTreeMap<String, Vec<Exchange>>,
-    /// How far from UTC chrony says that the hosts' clocks are at most, and this machine's.
-    bounds_ns: BTreeMap<String, u64>,
+    /// How far from UTC chrony says that this machine's clock is at most.
     own_bound_ns: Option<u64>,
     /// What is to last as long as the run does.
-    lasting: Vec<Lasting>,
-    /// Hosts whose times are an emulator's.
-    emulated: Vec<Warning>,
-    heard: Instant,
+    lasting: Vec<Lasting<'a>>,
 }
 
-/// A role that ends when it is told to.
-#[derive(Clone, Debug)]
-struct Lasting {
-    host: String,
-    what: &'static str,
-    id: u32,
-}
-
-impl Lasting {
-    fn new(host: &Machine, what: &'static str, id: u32) -> Self {
-        let host = host.name.clone();
-        Self { host, what, id }
-    }
+/// A broker or a link.
+struct Lasting<'a> {
+    host: &'a Machine,
+    is_link: bool,
+    remote: Remote,
 }
 
 /// The meter of a run.
@@ -214,8 +174,8 @@ enum Metering {
     None,
     /// Read by this program.
     Here(meter::Running),
-    /// Read by the agent: its role, and the file with what it found.
-    There(u32, Name),
+    /// Read on the host.
+    There(Box<Remote>),
 }
 
 /// Whose clock a meter's readings have.
@@ -224,131 +184,92 @@ enum ReadBy {
     Controller,
 }
 
-impl Crew {
-    async fn gather(controller: &Controller, place: &Placement<'_>) -> anyhow::Result<Self> {
-        let mut agents = BTreeMap::new();
-        let mut bounds_ns = BTreeMap::new();
-        let mut emulated = Vec::new();
+/// What a run leaves, to be evaluated when the clocks are known.
+enum Logs {
+    /// A send log and a receive log.
+    Pair(Vec<u8>, Vec<u8>),
+    /// Samples of one clock.
+    Samples(Samples),
+}
+
+impl<'a> Crew<'a> {
+    async fn gather(
+        ssh: &'a Ssh,
+        work: &'a Work,
+        place: &'a Placement<'a>,
+    ) -> anyhow::Result<Self> {
+        let mut present = BTreeMap::new();
         for host in [place.broker, place.publisher, place.subscriber] {
-            if agents.contains_key(&host.name) {
-                continue;
+            if !present.contains_key(&host.name) {
+                present.insert(host.name.clone(), Presence::of(ssh, host).await?);
             }
-            let connected = controller.connect(host.agent).await;
-            let mut connected = connected.with_context(|| format!("host {}", host.name))?;
-            let report = connected.report().await?;
-            bounds_ns.extend(report.clock_bound_ns.map(|ns| (host.name.clone(), ns)));
-            let found = report.context.emulated.as_deref();
-            emulated.extend(validity::emulated(Some(&host.name), found));
-            agents.insert(host.name.clone(), connected);
         }
         Ok(Self {
-            agents,
+            ssh,
+            work,
+            place,
+            present,
             clock: WallClock::from_env()?,
             comparisons: BTreeMap::new(),
-            bounds_ns,
             own_bound_ns: error_bound_ns().await,
             lasting: Vec::new(),
-            emulated,
-            heard: Instant::now(),
         })
     }
 
     /// Lets all go; returns once they have cleaned up.
     async fn dismiss(self) -> anyhow::Result<()> {
-        let agents = self.agents.into_iter().map(|(host, agent)| async move {
-            let closed = agent.close().await;
-            closed.with_context(|| format!("host {host}"))
-        });
-        let closed = futures_util::future::join_all(agents).await;
-        closed.into_iter().collect()
-    }
-
-    fn at(&mut self, host: &str) -> anyhow::Result<&mut Agent> {
-        let agent = self.agents.get_mut(host);
-        agent.with_context(|| format!("host {host} takes no part"))
-    }
-
-    /// Has a host begin with a role; returns its number, and the addresses that a broker listens at.
-    async fn start(&mut self, host: &str, role: Role) -> anyhow::Result<(u32, Vec<String>)> {
-        let mut agent = self.take(host)?;
-        let started = self.meanwhile(agent.start(role)).await;
-        self.agents.insert(host.to_owned(), agent);
-        started
-    }
-
-    /// Has a host end a role.
-    async fn stop(&mut self, host: &str, id: u32) -> anyhow::Result<State> {
-        let mut agent = self.take(host)?;
-        let stopped = self.meanwhile(agent.stop(id)).await;
-        self.agents.insert(host.to_owned(), agent);
-        stopped
-    }
-
-    fn take(&mut self, host: &str) -> anyhow::Result<Agent> {
-        let agent = self.agents.remove(host);
-        agent.with_context(|| format!("host {host} takes no part"))
-    }
-
-    /// Does something that takes its time, while all agents that wait hear that somebody is there.
-    async fn meanwhile<T>(
-        &mut self,
-        work: impl Future<Output = anyhow::Result<T>>,
-    ) -> anyhow::Result<T> {
-        let mut work = std::pin::pin!(work);
-        let mut stayed = Ok(());
-        loop {
-            tokio::select! {
-                // What one agent answers is heard to its end, whatever becomes of another.
-                done = &mut work => return stayed.and(done),
-                () = tokio::time::sleep(STAY), if stayed.is_ok() => {}
-            }
-            for agent in self.agents.values_mut() {
-                if stayed.is_ok() {
-                    stayed = agent.stay().await;
+        let mut ended = Ok(());
+        for lasting in self.lasting {
+            let stopped = lasting.remote.stop().await.map(drop);
+            ended = ended.and(match stopped {
+                // A link that was killed has left its interface as it was.
+                Err(_) if lasting.is_link => {
+                    let present = self.present.get(&lasting.host.name);
+                    let by_sudo = present.is_some_and(|present| !present.report.may_shape);
+                    self.ssh.clear(lasting.host, by_sudo).await
                 }
-            }
+                stopped => stopped,
+            });
         }
+        for present in self.present.into_values() {
+            ended = ended.and(present.leave().await);
+        }
+        ended
     }
 
-    async fn periodic(
+    fn at(&self, host: &Machine) -> anyhow::Result<&Presence> {
+        let present = self.present.get(&host.name);
+        present.with_context(|| format!("host {} takes no part", host.name))
+    }
+
+    /// Where a file of the run is on a host.
+    fn file(&self, host: &Machine, name: &str) -> anyhow::Result<PathBuf> {
+        Ok(self.at(host)?.report.folder.join(name))
+    }
+
+    /// The option of a role that names a file.
+    fn option(&self, host: &Machine, option: &str, name: &str) -> anyhow::Result<String> {
+        Ok(format!("{option}={}", self.file(host, name)?.display()))
+    }
+
+    async fn measure(
         &mut self,
-        run: &Run<'_>,
-        place: &Placement<'_>,
         findings: &mut Findings,
     ) -> anyhow::Result<Option<(Taken, Sending)>> {
-        let cell = run.cell;
-        let (publisher, subscriber) = (&place.publisher.name[..], &place.subscriber.name[..]);
-        let certificate = Certificate::make([place.broker.address].into_iter())?;
-        let (broker, client) = self.broker(cell, place, &certificate).await?;
-        self.lasting
-            .push(Lasting::new(place.broker, "broker", broker));
-        for shaped in &place.shaped {
-            let role = Role::Link {
-                interface: shaped.host.interface.clone(),
-                link: shaped.link.clone(),
-                direction: shaped.way,
-            };
-            let link = self.start(&shaped.host.name, role).await?.0;
-            self.lasting.push(Lasting::new(shaped.host, "link", link));
-        }
-        let ends = [publisher, subscriber];
-        self.compare_clocks(&ends, COMPARISONS).await?;
-        let metering = self.start_meter(run, place.publisher).await?;
-        let sent = self.send(cell, place, client).await;
+        let (publisher, subscriber) = (self.place.publisher, self.place.subscriber);
+        let address = self.start_broker().await?;
+        self.start_links().await?;
+        self.compare_clocks(COMPARISONS).await?;
+        let metering = self.start_meter().await?;
+        let sent = self.send(&address).await;
         // Even after a run that failed: a multimeter is put back.
-        let taken = self.stop_meter(metering, place.publisher).await;
-        let (sent, received) = sent?;
+        let taken = stop_meter(metering, publisher).await;
+        let logs = sent?;
         let taken = taken?;
-        self.compare_clocks(&ends, COMPARISONS).await?;
+        self.compare_clocks(COMPARISONS).await?;
         self.look_at_lasting().await?;
-        let ended = self.stop(&place.broker.name, broker).await?;
-        if let State::Ended { code, said } = ended
-            && code != Some(0)
-        {
-            bail!("host {}: the broker: {said}", place.broker.name);
-        }
-        let relation = self.relation(ends, findings)?;
-        evaluate(cell, &sent, &received, relation.as_ref(), findings)?;
+        let relation = self.relation([publisher, subscriber], findings)?;
+        evaluate(&self.work.cell, &logs, relation.as_ref(), findings)?;
         let (Some((taken, by)), Some(window)) = (taken, findings.sending) else {
             return Ok(None);
         };
@@ -362,91 +283,245 @@ impl Crew {
         Ok(Some((taken, sending)))
     }
 
-    /// Has the messages of a cell sent; returns the send log and the receive log.
-    async fn send(
-        &mut self,
-        cell: &Cell,
-        place: &Placement<'_>,
-        client: Client,
-    ) -> anyhow::Result<(Vec<u8>, Vec<u8>)> {
-        let (publisher, subscriber) = (&place.publisher.name[..], &place.subscriber.name[..]);
-        let ends = [publisher, subscriber];
-        let (sent, received) = (name("send.csv")?, name("receive.csv")?);
-        let receiving = Role::Subscriber {
-            client: client.clone(),
-            count: cell.messages,
-            idle_ns: nanoseconds(IDLE.max(cell.interval() * 3)),
-            log: received.clone(),
-        };
-        let receiving = self.start(subscriber, receiving).await?.0;
-        let sending = Role::Publisher {
-            client,
-            count: cell.messages,
-            size: cell.size,
-            interval_ns: cell.interval_ns,
-            log: sent.clone(),
-        };
-        let sending = self.start(publisher, sending).await?.0;
-        self.finish(publisher, sending, patience(cell), &ends)
-            .await?;
-        self.finish(subscriber, receiving, PATIENCE, &ends).await?;
-        let sent = self.at(publisher)?.get(&sent).await?;
-        let received = self.at(subscriber)?.get(&received).await?;
-        Ok((sent, received))
+    /// Starts the broker; returns where clients find it.
+    async fn start_broker(&mut self) -> anyhow::Result<String> {
+        let host = self.place.broker;
+        let certificate = Certificate::make([host.address].into_iter())?;
+        for (name, content) in [
+            (CHAIN, &certificate.chain[..]),
+            (KEY, &certificate.key),
+            // As in the emulated networks, so that they compare.
+            (CONFIGURATION, BROKER_CONFIGURATION),
+        ] {
+            let file = self.file(host, name)?;
+            self.ssh.put(host, &file, content.as_bytes()).await?;
+        }
+        for client in [self.place.publisher, self.place.subscriber] {
+            let file = self.file(client, CHAIN)?;
+            let chain = certificate.chain.as_bytes();
+            self.ssh.put(client, &file, chain).await?;
+        }
+        let cell = &self.work.cell;
+        // Nowhere but on the network that is measured.
+        let listen = Address::new(cell.scheme(), host.address.to_string(), 0);
+        let arguments = [
+            "broker".to_owned(),
+            "--announce".to_owned(),
+            // The testbed's hosts are let in: it has no users.
+            "--allow-anonymous".to_owned(),
+            format!("--listen={listen}"),
+            self.option(host, "--cert", CHAIN)?,
+            self.option(host, "--key", KEY)?,
+            self.option(host, "--config", CONFIGURATION)?,
+            format!("--congestion={}", cell.congestion()?),
+        ];
+        let mut remote = self.ssh.start(host, &arguments, false)?;
+        let addresses = remote.ready().await?;
+        self.lasting.push(Lasting {
+            host,
+            is_link: false,
+            remote,
+        });
+        addresses
+            .into_iter()
+            .next()
+            .context("the broker listens nowhere")
     }
 
-    /// Has the publisher's meter read from now on, if it has one.
-    async fn start_meter(&mut self, run: &Run<'_>, host: &Machine) -> anyhow::Result<Metering> {
-        let Some(probe) = host.probe() else {
+    async fn start_links(&mut self) -> anyhow::Result<()> {
+        for shaped in &self.place.shaped {
+            let arguments = [
+                "net",
+                "apply",
+                "--announce",
+                // It is taken back in time, whatever goes through that interface.
+                "--even-ssh",
+                &format!("--direction={}", shaped.way.name()),
+                &shaped.host.interface,
+                &shaped.link,
+            ];
+            let by_sudo = !self.at(shaped.host)?.report.may_shape;
+            let arguments = arguments.map(str::to_owned);
+            let mut remote = self.ssh.start(shaped.host, &arguments, by_sudo)?;
+            let ready = remote.ready().await;
+            self.lasting.push(Lasting {
+                host: shaped.host,
+                is_link: true,
+                remote,
+            });
+            ready?;
+        }
+        Ok(())
+    }
+
+    /// A role of a client.
+    fn client(&self, host: &Machine, role: &str, address: &str) -> anyhow::Result<Vec<String>> {
+        let cell = &self.work.cell;
+        let mut arguments = vec![
+            role.to_owned(),
+            address.to_owned(),
+            format!("--qos={}", cell.qos),
+            format!("--mqtt={}", word(&cell.mqtt)),
+            self.option(host, "--ca", CHAIN)?,
+            format!("--congestion={}", cell.congestion()?),
+            time("--connect-timeout", nanoseconds(PATIENCE)),
+        ];
+        let rtt = cell.initial_rtt_ns;
+        arguments.extend(rtt.map(|ns| time("--initial-rtt", ns)));
+        Ok(arguments)
+    }
+
+    /// Has the messages of a cell sent.
+    async fn send(&mut self, address: &str) -> anyhow::Result<Logs> {
+        let cell = &self.work.cell;
+        let (publisher, subscriber) = (self.place.publisher, self.place.subscriber);
+        let count = |messages: u64| format!("--count={messages}");
+        let size = format!("--size={}", cell.size);
+        let interval = time("--interval", cell.interval_ns);
+        let out = self.option(publisher, "--out", SAMPLES)?;
+        match cell.pattern {
+            Pattern::Periodic => {
+                let idle = IDLE.max(cell.interval() * 3);
+                let receiving = self.receive(address, cell.messages, idle, false).await?;
+                let mut sending = self.client(publisher, "pub", address)?;
+                sending.extend([count(cell.messages), size, interval]);
+                sending.push(self.option(publisher, "--log", SENT)?);
+                let sending = self.ssh.start(publisher, &sending, false)?;
+                self.finish(sending, patience(cell)).await?;
+                self.finish(receiving, LONGER).await?;
+                self.pair().await
+            }
+            Pattern::StopAndWait | Pattern::Reconnect => {
+                // Before those that the connection is made for again there is a first one.
+                let first = u64::from(cell.pattern == Pattern::Reconnect);
+                let messages = cell.messages + first;
+                let receiving = self.receive(address, messages, PATIENCE, true).await?;
+                let mut sending = self.client(publisher, "pub", address)?;
+                sending.extend([count(cell.messages), size]);
+                sending.push(match cell.pattern {
+                    Pattern::Reconnect => format!("--reconnect={}", word(&cell.resumption)),
+                    _ => "--wait".to_owned(),
+                });
+                sending.push(self.option(publisher, "--log", SENT)?);
+                let sending = self.ssh.start(publisher, &sending, false)?;
+                self.relay(receiving, sending).await?;
+                self.pair().await
+            }
+            Pattern::JobResult => {
+                let mut worker = self.client(subscriber, "worker", address)?;
+                worker.push("--announce".to_owned());
+                let mut worker = self.ssh.start(subscriber, &worker, false)?;
+                worker.ready().await?;
+                let mut jobs = self.client(publisher, "rtt", address)?;
+                jobs.extend([count(cell.messages), size, interval, out]);
+                jobs.push(time("--grace", nanoseconds(IDLE)));
+                let jobs = self.ssh.start(publisher, &jobs, false)?;
+                self.finish(jobs, patience(cell)).await?;
+                self.samples().await
+            }
+            Pattern::Connect => {
+                let mut connect = self.client(publisher, "connect", address)?;
+                connect.extend([count(cell.messages), out]);
+                connect.push(format!("--resumption={}", word(&cell.resumption)));
+                let connect = self.ssh.start(publisher, &connect, false)?;
+                self.finish(connect, patience(cell)).await?;
+                self.samples().await
+            }
+        }
+    }
+
+    /// Starts the subscriber; returns when messages reach it.
+    async fn receive(
+        &self,
+        address: &str,
+        messages: u64,
+        idle: Duration,
+        tell: bool,
+    ) -> anyhow::Result<Remote> {
+        let host = self.place.subscriber;
+        let mut arguments = self.client(host, "sub", address)?;
+        arguments.extend(["--announce".to_owned(), format!("--count={messages}")]);
+        arguments.push(time("--idle", nanoseconds(idle)));
+        arguments.push(self.option(host, "--log", RECEIVED)?);
+        arguments.extend(tell.then(|| "--tell".to_owned()));
+        let mut remote = self.ssh.start(host, &arguments, false)?;
+        remote.ready().await?;
+        Ok(remote)
+    }
+
+    /// Tells the publisher what has reached the subscriber, until both have ended.
+    async fn relay(&mut self, mut receiving: Remote, mut sending: Remote) -> anyhow::Result<()> {
+        let began = Instant::now();
+        let mut compared = began;
+        while !sending.has_ended().await? {
+            let line = timeout(LOOK, receiving.line()).await;
+            match line.unwrap_or(Ok(None))? {
+                // If it has ended, it is seen above why.
+                Some(line) => drop(sending.tell(line).await),
+                // Nothing has come for a while, or all.
+                None => compared = began,
+            }
+            if compared.elapsed() > SELDOM {
+                self.compare_clocks(1).await?;
+                compared = Instant::now();
+            }
+            if began.elapsed() > patience(&self.work.cell) {
+                bail!("the publisher has not finished in time");
+            }
+        }
+        self.finish(receiving, LONGER).await
+    }
+
+    async fn pair(&self) -> anyhow::Result<Logs> {
+        let (publisher, subscriber) = (self.place.publisher, self.place.subscriber);
+        let (sent, received) = (
+            self.file(publisher, SENT)?,
+            self.file(subscriber, RECEIVED)?,
+        );
+        Ok(Logs::Pair(
+            self.ssh.get(publisher, &sent).await?,
+            self.ssh.get(subscriber, &received).await?,
+        ))
+    }
+
+    async fn samples(&self) -> anyhow::Result<Logs> {
+        let publisher = self.place.publisher;
+        let file = self.file(publisher, SAMPLES)?;
+        let found = self.ssh.get(publisher, &file).await?;
+        Ok(Logs::Samples(Samples::read_csv(
+            &found[..],
+            SAMPLES.as_ref(),
+        )?))
+    }
+
+    /// Has the publisher's meter read from now on, if it has one. Only on a schedule there is a time to
+    /// send all packets.
+    async fn start_meter(&self) -> anyhow::Result<Metering> {
+        let host = self.place.publisher;
+        let probe = host.probe();
+        let Some(probe) = probe.filter(|_| self.work.cell.pattern == Pattern::Periodic) else {
             return Ok(Metering::None);
         };
         if probe.spec.is_apart() {
-            let expected = plan::expected(run.cell);
-            let start = probe.start(expected, run.journals, &run.name);
-            let running = self.meanwhile(start).await?;
+            let Work {
+                expected,
+                journals,
+                name,
+                ..
+            } = self.work;
+            let running = probe.start(*expected, journals, name).await?;
             return Ok(Metering::Here(running));
         }
-        let log = name("energy.json")?;
-        let meter = Role::Meter {
-            meter: probe.spec,
-            log: log.clone(),
-        };
-        let id = self.start(&host.name, meter).await?.0;
-        self.lasting.push(Lasting::new(host, "meter", id));
-        Ok(Metering::There(id, log))
-    }
-
-    /// What it found, and who read it.
-    async fn stop_meter(
-        &mut self,
-        metering: Metering,
-        host: &Machine,
-    ) -> anyhow::Result<Option<(Taken, ReadBy)>> {
-        match metering {
-            Metering::None => Ok(None),
-            Metering::Here(running) => {
-                let taken = self.meanwhile(running.stopped()).await?;
-                Ok(Some((taken, ReadBy::Controller)))
-            }
-            Metering::There(id, log) => {
-                self.lasting
-                    .retain(|role| role.id != id || role.host != host.name);
-                if let State::Ended { code, said } = self.stop(&host.name, id).await?
-                    && code != Some(0)
-                {
-                    bail!("host {}: its meter: {said}", host.name);
-                }
-                let found = self.at(&host.name)?.get(&log).await?;
-                let taken = serde_json::from_slice(&found);
-                let taken = taken.with_context(|| format!("host {}: its meter", host.name))?;
-                Ok(Some((taken, ReadBy::Host)))
-            }
-        }
+        let meter = format!("--meter={}", probe.spec);
+        let arguments = ["energy", "record", "--announce", &meter].map(str::to_owned);
+        let mut remote = self.ssh.start(host, &arguments, false)?;
+        remote.ready().await?;
+        Ok(Metering::There(Box::new(remote)))
     }
 
     /// A time of a host's clock by this machine's.
-    fn seen_here(&self, host: &str, window: Window) -> anyhow::Result<Sending> {
-        let relation = Relation::between(&[self.compared(host)?], host, OWN)?;
+    fn seen_here(&self, host: &Machine, window: Window) -> anyhow::Result<Sending> {
+        let relation = Relation::between(&[self.compared(host)?], &host.name, OWN)?;
         let (from, to) = (relation.map(window.from_ns), relation.map(window.to_ns));
         Ok(Sending {
             window: Window::new(from.at_ns, to.at_ns),
@@ -454,31 +529,26 @@ impl Crew {
         })
     }
 
-    /// Asks these hosts for the time, so many times, and all others whether they are there.
-    async fn compare_clocks(&mut self, hosts: &[&str], times: usize) -> anyhow::Result<()> {
+    /// Asks the publisher's host and the subscriber's for the time, so many times.
+    async fn compare_clocks(&mut self, times: usize) -> anyhow::Result<()> {
         for _ in 0..times {
-            for host in hosts {
-                let own = self.clock;
-                let exchange = self.at(host)?.clock(&own).await?;
-                let all = self.comparisons.entry((*host).to_owned()).or_default();
-                all.push(exchange);
+            for host in [self.place.publisher, self.place.subscriber] {
+                let present = self.present.get_mut(&host.name);
+                let present = present.context("a host takes no part")?;
+                let exchange = timeout(ANSWER, present.clock(&self.clock)).await;
+                let late = || format!("host {} does not say the time", host.name);
+                let all = self.comparisons.entry(host.name.clone()).or_default();
+                all.push(exchange.with_context(late)??);
             }
-            if self.heard.elapsed() > STAY {
-                self.look_at_lasting().await?;
-                for agent in self.agents.values_mut() {
-                    agent.stay().await?;
-                }
-                self.heard = Instant::now();
-            }
-            tokio::time::sleep(PAUSE).await;
+            sleep(PAUSE).await;
         }
-        Ok(())
+        self.look_at_lasting().await
     }
 
     /// From one host's clock to another's, by way of this machine's; `None` where they are one.
     fn relation(
         &self,
-        [from, to]: [&str; 2],
+        [from, to]: [&Machine; 2],
         findings: &mut Findings,
     ) -> anyhow::Result<Option<Relation>> {
         if from == to {
@@ -488,94 +558,62 @@ impl Crew {
         for file in &files {
             findings.validity.extend(file.validity.warnings.clone());
         }
-        Ok(Some(Relation::between(&files, from, to)?))
+        Ok(Some(Relation::between(&files, &from.name, &to.name)?))
     }
 
     /// What is known of a host's clock.
-    fn compared(&self, host: &str) -> anyhow::Result<ClockFile> {
-        let exchanges = self.comparisons.get(host).cloned().unwrap_or_default();
+    fn compared(&self, host: &Machine) -> anyhow::Result<ClockFile> {
+        let exchanges = self.comparisons.get(&host.name);
+        let exchanges = exchanges.cloned().unwrap_or_default();
         let side = |name: &str, error_bound_ns| Side {
             host: name.to_owned(),
             error_bound_ns,
         };
-        let bound_ns = self.bounds_ns.get(host).copied();
-        let (own, other) = (side(OWN, self.own_bound_ns), side(host, bound_ns));
+        let bound_ns = self.at(host)?.report.clock_bound_ns;
+        let (own, other) = (side(OWN, self.own_bound_ns), side(&host.name, bound_ns));
         let asked = exchanges.len() as u64;
         ClockFile::new(own, other, Assumptions::default(), asked, exchanges)
-            .with_context(|| format!("host {host}: its clock"))
+            .with_context(|| format!("host {}: its clock", host.name))
     }
 
-    /// Starts the broker; returns its number, and how clients find it.
-    async fn broker(
-        &mut self,
-        cell: &Cell,
-        place: &Placement<'_>,
-        certificate: &Certificate,
-    ) -> anyhow::Result<(u32, Client)> {
-        let (server, key, ca) = (name("server.pem")?, name("server.key")?, name("ca.pem")?);
-        let broker = self.at(&place.broker.name)?;
-        broker.put(&server, certificate.chain.as_bytes()).await?;
-        broker.put(&key, certificate.key.as_bytes()).await?;
-        let congestion = cell.congestion()?.to_string();
-        // Nowhere but on the network that is measured.
-        let listen = Address::new(cell.scheme(), place.broker.address.to_string(), 0);
-        let role = Role::Broker {
-            listen: vec![listen.to_string()],
-            certificate: Some(server),
-            key: Some(key),
-            congestion: Some(congestion.clone()),
-        };
-        let (id, addresses) = self.start(&place.broker.name, role).await?;
-        let address = addresses.first().context("the broker listens nowhere")?;
-        for host in [place.publisher, place.subscriber] {
-            let chain = certificate.chain.as_bytes();
-            self.at(&host.name)?.put(&ca, chain).await?;
-        }
-        let client = Client {
-            broker: address.clone(),
-            topic: "mqbench/cell".to_owned(),
-            run: "cell".to_owned(),
-            qos: cell.qos,
-            mqtt: cell.mqtt,
-            ca: Some(ca),
-            congestion: Some(congestion),
-            initial_rtt_ns: cell.initial_rtt_ns,
-        };
-        Ok((id, client))
-    }
-
-    /// Makes sure that what has to last as long as the run does is still there: a run without its broker,
-    /// its links or its meter is none.
+    /// Makes sure that what has to last as long as the run does is still there: a run without its broker
+    /// or its links is none.
     async fn look_at_lasting(&mut self) -> anyhow::Result<()> {
-        for Lasting { host, what, id } in self.lasting.clone() {
-            if let State::Ended { said, .. } = self.at(&host)?.look(id).await? {
-                bail!("host {host}: its {what} ended before the run did: {said}");
+        for lasting in &mut self.lasting {
+            if lasting.remote.has_ended().await? {
+                let (host, what) = (
+                    &lasting.host.name,
+                    if lasting.is_link { "link" } else { "broker" },
+                );
+                bail!("host {host}: its {what} ended before the run did");
             }
         }
         Ok(())
     }
 
-    /// Waits for a role that has to end well, while clocks are compared and all agents hear that
-    /// somebody is there.
-    async fn finish(
-        &mut self,
-        host: &str,
-        id: u32,
-        patience: Duration,
-        clocks: &[&str],
-    ) -> anyhow::Result<()> {
+    /// Waits for a role that has to end well, while clocks are compared.
+    async fn finish(&mut self, mut role: Remote, patience: Duration) -> anyhow::Result<()> {
         let began = Instant::now();
-        loop {
-            match self.at(host)?.look(id).await? {
-                State::Running {} => {}
-                State::Ended { code: Some(0), .. } => return Ok(()),
-                State::Ended { said, .. } => bail!("host {host}: {said}"),
-            }
+        while !role.has_ended().await? {
             if began.elapsed() > patience {
-                bail!("host {host} has not finished within {patience:?}");
+                bail!("a role has not finished within {patience:?}");
             }
-            self.compare_clocks(clocks, 1).await?;
-            tokio::time::sleep(LOOK).await;
+            self.compare_clocks(1).await?;
+            sleep(LOOK).await;
+        }
+        Ok(())
+    }
+}
+
+/// What it found, and who read it.
+async fn stop_meter(metering: Metering, host: &Machine) -> anyhow::Result<Option<(Taken, ReadBy)>> {
+    match metering {
+        Metering::None => Ok(None),
+        Metering::Here(running) => Ok(Some((running.stopped().await?, ReadBy::Controller))),
+        Metering::There(remote) => {
+            let taken = serde_json::from_str(&remote.stop().await?);
+            let taken = taken.with_context(|| format!("host {}: its meter", host.name))?;
+            Ok(Some((taken, ReadBy::Host)))
         }
     }
 }
@@ -583,40 +621,105 @@ impl Crew {
 /// How long a publisher may take.
 fn patience(cell: &Cell) -> Duration {
     let messages = u32::try_from(cell.messages).unwrap_or(u32::MAX);
-    cell.interval().saturating_mul(messages) + PATIENCE
+    let each = match cell.pattern {
+        Pattern::Periodic | Pattern::JobResult => cell.interval(),
+        // As long as one may take.
+        Pattern::StopAndWait | Pattern::Reconnect | Pattern::Connect => PATIENCE,
+    };
+    each.saturating_mul(messages) + LONGER
 }
 
-fn name(text: &str) -> anyhow::Result<Name> {
-    Name::try_from(text.to_owned()).map_err(anyhow::Error::msg)
+/// As the command line reads it.
+fn time(option: &str, ns: u64) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "below 2^53 ns, 104 days")]
+    let ns = ns as f64;
+    format!("{option}={}us", ns / 1e3)
 }
 
-/// Joins the two logs, the send log's times on the subscriber's clock.
+/// As the command line has it.
+fn word(value: &impl ValueEnum) -> String {
+    let value = value.to_possible_value();
+    value.map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+/// Makes a cell's metrics of what its run left, the send log's times on the subscriber's clock.
 fn evaluate(
     cell: &Cell,
-    sent: &[u8],
-    received: &[u8],
+    logs: &Logs,
     relation: Option<&Relation>,
     findings: &mut Findings,
 ) -> anyhow::Result<()> {
-    let sent = log::parse_send_log(sent, "send.csv".as_ref())?.records;
-    let received = log::parse_receive_log(received, "receive.csv".as_ref())?.records;
-    let mut lateness = Lateness::new();
-    for record in &sent {
-        lateness.note(record.intended_ns, record.sent_ns);
-    }
+    let (sent, received) = match logs {
+        Logs::Samples(samples) if cell.pattern == Pattern::Connect => {
+            let connack = samples.latencies_intended_ns();
+            let failed = samples.0.len() - connack.len();
+            return findings.connections(&connack, failed as u64);
+        }
+        Logs::Samples(samples) => return job_result(cell, samples, findings),
+        Logs::Pair(sent, received) => (sent, received),
+    };
+    let sent = log::parse_send_log(&sent[..], SENT.as_ref())?.records;
+    let received = log::parse_receive_log(&received[..], RECEIVED.as_ref())?.records;
     let joined = log::join(&sent, &received, relation);
-    findings.distribution("latency", &joined.samples.latencies_intended_ns())?;
     if let Some(uncertainty_ns) = joined.uncertainty_ns {
         findings.set("clock_uncertainty", ms(uncertainty_ns));
     }
-    findings.sent(joined.counts, &lateness, cell.interval_ns);
+    match cell.pattern {
+        Pattern::StopAndWait => {
+            // Without the time that it takes to tell the publisher of each.
+            let delta = joined.samples.latencies_sent_ns().iter().sum();
+            findings.stop_and_wait(Duration::from_nanos(delta), &joined.samples)?;
+        }
+        Pattern::Reconnect => findings.reconnect(&joined.samples)?,
+        _ => {
+            findings.distribution("latency", &joined.samples.latencies_intended_ns())?;
+            let mut lateness = Lateness::new();
+            for record in &sent {
+                lateness.note(record.intended_ns, record.sent_ns);
+            }
+            findings.sent(joined.counts, &lateness, cell.interval_ns);
+            // As long as on the subscriber's clock, which all samples are on; from when it began on the
+            // publisher's.
+            let lasted = metered::sending(&joined.samples).map(|window| window.duration_ns());
+            let began = sent.iter().map(|record| record.intended_ns).min();
+            findings.sending = began
+                .zip(lasted)
+                .map(|(began, lasted)| Window::new(began, began + lasted));
+        }
+    }
     findings.validity.extend(joined.warnings);
-    // As long as on the subscriber's clock, which all samples are on; from when it began on the
-    // publisher's.
-    let lasted = metered::sending(&joined.samples).map(|window| window.duration_ns());
-    let began = sent.iter().map(|record| record.intended_ns).min();
-    findings.sending = began
-        .zip(lasted)
-        .map(|(began, lasted)| Window::new(began, began + lasted));
+    Ok(())
+}
+
+/// Of jobs by one clock.
+fn job_result(cell: &Cell, samples: &Samples, findings: &mut Findings) -> anyhow::Result<()> {
+    let mut lateness = Lateness::new();
+    let mut events = Vec::new();
+    for sample in &samples.0 {
+        lateness.note(sample.intended_ns, sample.sent_ns);
+        events.push((sample.sent_ns, true));
+        events.extend(sample.received_ns.map(|at| (at, false)));
+    }
+    events.sort_unstable();
+    let mut estimator = LastSendEstimator::new();
+    let mut last = Vec::new();
+    for (at, is_sent) in events {
+        if is_sent {
+            estimator.sent(at);
+        } else {
+            last.extend(estimator.received(at));
+        }
+    }
+    let round_trips = samples.latencies_sent_ns();
+    let (sent, received) = (samples.0.len() as u64, round_trips.len() as u64);
+    findings.distribution("rtt", &round_trips)?;
+    findings.distribution("rtt_last", &last)?;
+    let counts = Counts {
+        sent,
+        received,
+        lost: sent - received,
+        ..Counts::default()
+    };
+    findings.sent(counts, &lateness, cell.interval_ns);
     Ok(())
 }

@@ -6,9 +6,10 @@ use std::{
 };
 
 use anyhow::Context as _;
+use mq_codec::TopicName;
 use mq_measure::{
-    Counts, LatencyRecorder, Summary, Validity, context::emulated, energy::Window,
-    manifest::LinkContext, recorder::encode, result::ConnectKind, schedule::Lateness, validity,
+    Counts, LatencyRecorder, Sample, Samples, Summary, Validity, context::emulated, energy::Window,
+    manifest::LinkContext, recorder::encode, schedule::Lateness, validity,
 };
 use mq_transport::{Address, ConnectOptions, Connector, Trust};
 
@@ -20,22 +21,22 @@ use super::{
 };
 use crate::{
     args::{MqttArgs, ProbeArgs},
-    clock::{nanoseconds, system_ns},
+    clock::nanoseconds,
     sut::{BrokerProcess, TestCertificate},
     testbed::{Access, Testbed},
     workload::{
         Clock,
+        arrivals::Arrivals,
         connect::{self, Dialler},
         e2e,
         neighbours::Neighbours,
-        reconnect::{self, Resumption},
-        rtt, stopwait,
+        reconnect, rtt, stopwait,
     },
 };
 
 /// How long a message or a connection that is waited for may take: longer than any transport tries, so
 /// that what is slow counts as slow and not as failed.
-const PATIENCE: Duration = Duration::from_mins(2);
+pub(super) const PATIENCE: Duration = Duration::from_mins(2);
 
 /// The network that a cell runs in. Before there are threads.
 pub(crate) fn testbed(cell: &Cell, seed: u64) -> anyhow::Result<Testbed> {
@@ -151,6 +152,43 @@ impl Findings {
         self.validity.note(lateness.warning(interval_ns));
     }
 
+    /// Messages one after the other, each when the last had arrived.
+    pub(super) fn stop_and_wait(
+        &mut self,
+        delta: Duration,
+        samples: &Samples,
+    ) -> anyhow::Result<()> {
+        self.set("delta", ms(nanoseconds(delta)));
+        self.distribution("latency", &samples.latencies_sent_ns())?;
+        self.counts = Counts {
+            sent: samples.0.len() as u64,
+            received: samples.0.len() as u64,
+            ..Counts::default()
+        };
+        Ok(())
+    }
+
+    /// Messages that had a connection each, dialled when they were intended; the first with a full
+    /// handshake.
+    pub(super) fn reconnect(&mut self, samples: &Samples) -> anyhow::Result<()> {
+        let again = samples.0.iter().skip(1);
+        let again: Vec<_> = again.filter_map(Sample::latency_intended_ns).collect();
+        self.mean("delta_dagger", &again)?;
+        // W20 counts the first connection as well.
+        let sent = samples.0.iter();
+        let sent: Vec<_> = sent
+            .map(|sample| sample.sent_ns - sample.intended_ns)
+            .collect();
+        self.mean("dial_to_sent", &sent)
+    }
+
+    /// Connections that succeeded, by how long each took until CONNACK, and how many did not.
+    pub(super) fn connections(&mut self, connack_ns: &[u64], failed: u64) -> anyhow::Result<()> {
+        self.distribution("connack", connack_ns)?;
+        self.set("failed", count(failed));
+        Ok(())
+    }
+
     /// A distribution, with its mean under its own name.
     fn mean(&mut self, name: &str, values_ns: &[u64]) -> anyhow::Result<()> {
         self.distribution(name, values_ns)?;
@@ -224,13 +262,12 @@ impl Bench<'_> {
         let plan = self.plan();
         let neighbours = self.neighbours().await?;
         let (publisher, subscriber) = self.connectors()?;
-        let publisher = (&publisher.0, &publisher.1);
-        let subscriber = (&subscriber.0, &subscriber.1);
+        let (publisher, subscriber) = (by(&publisher), by(&subscriber));
         let pair = e2e::Pair::connect(&plan, &self.mqtt, publisher, subscriber).await?;
         let profile = self.energy_profile;
         let modelled = profile.and_then(|profile| Modelled::start(self.testbed, profile));
         let clock = Clock::start();
-        let origin_ns = system_ns() - clock.now_ns();
+        let origin_ns = clock.origin_ns();
         let work = pair.run(clock, |_| {});
         let (outcome, _) = neighbours.beside(&plan, clock, work).await?;
         if let Some(energy) = modelled.and_then(|modelled| modelled.end(&outcome)) {
@@ -252,55 +289,34 @@ impl Bench<'_> {
     async fn stop_and_wait(&self, findings: &mut Findings) -> anyhow::Result<()> {
         let (publisher, subscriber) = self.connectors()?;
         let neighbours = self.neighbours().await?;
-        let (messages, size) = (self.cell.messages, self.cell.size);
-        let publisher = (&publisher.0, &publisher.1);
-        let subscriber = (&subscriber.0, &subscriber.1);
-        let work = stopwait::run(messages, size, PATIENCE, &self.mqtt, publisher, subscriber);
-        let (outcome, _) = neighbours
-            .beside(&self.plan(), Clock::start(), work)
-            .await?;
-        findings.set("delta", ms(nanoseconds(outcome.delta)));
-        findings.distribution("latency", &outcome.samples.latencies_sent_ns())?;
-        findings.counts = Counts {
-            sent: messages,
-            received: messages,
-            ..Counts::default()
-        };
-        Ok(())
+        let plan = self.one_by_one(stopwait::TOPIC)?;
+        let arrivals = Arrivals::here(stopwait::TOPIC, &self.mqtt, by(&subscriber)).await?;
+        let clock = Clock::start();
+        let work = stopwait::run(&plan, clock, &self.mqtt, by(&publisher), arrivals);
+        let (samples, _) = neighbours.beside(&self.plan(), clock, work).await?;
+        let delta = stopwait::delta(&samples).context("nothing was sent")?;
+        findings.stop_and_wait(delta, &samples)
     }
 
     async fn reconnect(&self, findings: &mut Findings) -> anyhow::Result<()> {
         let (publisher, subscriber) = self.ends();
         let neighbours = self.neighbours().await?;
-        let work = reconnect::run(
-            self.cell.messages,
-            self.cell.size,
-            PATIENCE,
-            self.cell.resumption,
-            &self.mqtt,
-            (&publisher.0, &publisher.1),
-            (&subscriber.0, &subscriber.1),
-        );
-        let (outcome, _) = neighbours
-            .beside(&self.plan(), Clock::start(), work)
-            .await?;
-        let again: Vec<_> = outcome
-            .again
-            .iter()
-            .map(|attempt| attempt.delta_ns)
-            .collect();
-        findings.mean("delta_dagger", &again)?;
-        // W20 counts the first connection as well.
-        let all = std::iter::once(&outcome.first).chain(&outcome.again);
-        let sent: Vec<_> = all.map(|attempt| attempt.sent_ns).collect();
-        findings.mean("dial_to_sent", &sent)
+        let plan = self.one_by_one(reconnect::TOPIC)?;
+        // The subscriber stays, on tickets of its own.
+        let subscriber = connector(subscriber)?;
+        let arrivals = Arrivals::here(reconnect::TOPIC, &self.mqtt, by(&subscriber)).await?;
+        let (clock, publisher) = (Clock::start(), (&publisher.0, &publisher.1));
+        let resumption = self.cell.resumption;
+        let work = reconnect::run(&plan, clock, resumption, &self.mqtt, publisher, arrivals);
+        let (attempts, _) = neighbours.beside(&self.plan(), clock, work).await?;
+        findings.reconnect(&attempts.iter().map(|attempt| attempt.sample).collect())
     }
 
     async fn job_result(&self, findings: &mut Findings) -> anyhow::Result<()> {
         let ((jobs, connector), (results, worker)) = self.connectors()?;
         let client = self.mqtt.builder(&results, &worker, "mqbench-worker")?;
         let client = client.build().await.context("the worker cannot connect")?;
-        let answering = rtt::worker(&client, self.mqtt.qos, Duration::ZERO);
+        let answering = rtt::worker(&client, self.mqtt.qos, Duration::ZERO, || Ok(()));
         let measured = rtt::run(
             self.cell.messages,
             self.cell.interval(),
@@ -317,19 +333,14 @@ impl Bench<'_> {
                 anyhow::bail!("the worker's connection was lost");
             }
         };
-        findings.distribution("rtt", &outcome.samples.latencies_sent_ns())?;
         findings.distribution("rtt_last", &outcome.last)?;
+        findings.distribution("rtt", &outcome.samples.latencies_sent_ns())?;
         findings.sent(outcome.counts, &outcome.lateness, self.cell.interval_ns);
         Ok(())
     }
 
     async fn connect(&self, findings: &mut Findings) -> anyhow::Result<()> {
-        let kind = match (self.cell.scheme(), self.cell.resumption) {
-            (mq_transport::Scheme::Tcp, _) => ConnectKind::Tcp,
-            (_, Resumption::Full) => ConnectKind::Full,
-            (_, Resumption::Resumed) => ConnectKind::Resumed,
-            (_, Resumption::ZeroRtt) => ConnectKind::ZeroRtt,
-        };
+        let kind = connect::kind(self.cell.scheme(), self.cell.resumption);
         let (publisher, _) = self.ends();
         let mut dialler = Dialler::new(&publisher.0, &publisher.1, kind)?;
         let mut connack = Vec::new();
@@ -341,9 +352,7 @@ impl Bench<'_> {
             }
             tokio::time::sleep(connect::PAUSE).await;
         }
-        findings.distribution("connack", &connack)?;
-        findings.set("failed", count(failed));
-        Ok(())
+        findings.connections(&connack, failed)
     }
 
     fn plan(&self) -> e2e::Plan {
@@ -354,6 +363,16 @@ impl Bench<'_> {
             self.cell.size,
             self.seed,
         )
+    }
+
+    /// Messages one after the other.
+    fn one_by_one(&self, topic: &str) -> anyhow::Result<stopwait::Plan> {
+        Ok(stopwait::Plan {
+            topic: TopicName::new(topic)?,
+            count: self.cell.messages,
+            size: self.cell.size,
+            patience: PATIENCE,
+        })
     }
 
     /// How publisher and subscriber reach the broker.
@@ -380,6 +399,10 @@ impl Bench<'_> {
         let ends = ends.collect::<anyhow::Result<Vec<_>>>()?;
         Neighbours::connect(&self.mqtt, &ends).await
     }
+}
+
+fn by((address, connector): &(Address, Connector)) -> (&Address, &Connector) {
+    (address, connector)
 }
 
 fn connector(

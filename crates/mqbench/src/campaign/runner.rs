@@ -1,48 +1,37 @@
-//! Runs what a result set still lacks, many cells side by side.
+//! Runs what a result set still lacks, as many cells side by side as their place bears.
 //!
 //! ```text
-//!   queue --(room in the budget)--> process `mqbench cell` --> record on the disk
-//!     ^                                                            |
-//!     +------------ disturbed, and tried less than three times ----+
+//!   queue --(room in the budget)--> Place::run --> record on the disk
+//!     ^                                                |
+//!     +---- disturbed, and tried less than three times-+
 //! ```
 //!
-//! Each cell has a process and a network of its own. The papers' traffic is light, so that dozens run
+//! Here each cell has a process and a network of its own. The papers' traffic is light, so that dozens run
 //! at once; how much of the processors they may use together is learned: when the machine has disturbed
 //! more than a few of the last runs (packets or messages sent late), the budget is lowered, else raised.
 //! It stays as it is where the host of a virtual machine withheld processors meanwhile: fewer runs at
 //! once would be disturbed just as often. A disturbed run is repeated.
 //! None is started while the processors are nearly used up.
 //!
-//! Where a meter measures the energy, runs go one at a time: it has one probe.
+//! Where a meter measures the energy, and on real machines, runs go one at a time.
 
 use std::{
     collections::VecDeque,
-    process::Stdio,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, bail};
-use tokio::{io::AsyncWriteExt as _, process::Command, task::JoinSet};
+use anyhow::Context as _;
+use tokio::task::JoinSet;
 
 use super::{
-    Order,
-    cell::Pattern,
     machine::{self, Machine},
-    metered::Sending,
+    place::{Place, Work},
     queue::{Job, Lacking},
     record::Outcome,
     store::ResultSet,
 };
-use crate::meter::{Journals, Probe};
-
-/// Where the energy of runs is from.
-#[derive(Clone, Debug)]
-pub(crate) enum Energy {
-    /// Computed by this profile.
-    Modelled(String),
-    /// Whatever this meter is connected to.
-    Measured(Probe),
-}
+use crate::meter::Journals;
 
 /// Between the starts of two processes: a beginning is the most that a light cell costs.
 const STAGGER: Duration = Duration::from_millis(80);
@@ -148,25 +137,24 @@ pub(crate) fn at_best(jobs: &VecDeque<Job>) -> Duration {
 /// Runs what is missing in the set, and tells how far it is.
 ///
 /// # Errors
-/// If a result cannot be written, or a cell's process cannot be started.
+/// If the place cannot do it, or a result cannot be written. What went wrong in a run is its outcome.
 pub(crate) async fn run(
     set: &mut ResultSet,
-    energy: Energy,
+    place: Place,
     mut tell: impl FnMut(Progress),
 ) -> anyhow::Result<()> {
     let lacking = Lacking::of(&set.campaigns, &set.records);
     for record in lacking.copies {
         set.add(record)?;
     }
+    let cells = lacking.jobs.iter().map(|job| job.cell(&set.campaigns));
+    place.prepare(cells).await?;
     let mut runner = Runner {
         all: lacking.all,
         queue: lacking.jobs,
         budget: Budget::new(machine::processors()),
-        processes: match energy {
-            Energy::Modelled(_) => machine::processes(),
-            Energy::Measured(_) => 1,
-        },
-        energy,
+        at_once: place.at_once(),
+        place: Arc::new(place),
         journals: Journals::of(set.directory()),
         machine: Machine::new(),
         running: JoinSet::new(),
@@ -186,7 +174,7 @@ pub(crate) async fn run(
     Ok(())
 }
 
-/// A process that has ended: its job, what it had of the budget, and what it found.
+/// A run that has ended: its job, what it had of the budget, and what it found.
 type Ended = (Job, f64, anyhow::Result<Outcome>);
 
 struct Runner {
@@ -194,8 +182,8 @@ struct Runner {
     queue: VecDeque<Job>,
     budget: Budget,
     /// How many at once, whatever they do.
-    processes: usize,
-    energy: Energy,
+    at_once: usize,
+    place: Arc<Place>,
     journals: Journals,
     machine: Machine,
     running: JoinSet<Ended>,
@@ -218,7 +206,7 @@ impl Runner {
     /// Starts the first job for which there is room.
     fn begin(&mut self, set: &ResultSet) {
         let idle = self.running.is_empty();
-        if !idle && (self.running.len() >= self.processes || self.machine.is_busy()) {
+        if !idle && (self.running.len() >= self.at_once || self.machine.is_busy()) {
             return;
         }
         let has_room = |job: &Job| self.budget.has_room(job.load());
@@ -226,28 +214,17 @@ impl Runner {
         let Some(job) = place.and_then(|place| self.queue.remove(place)) else {
             return;
         };
-        let cell = job.cell(&set.campaigns).clone();
-        let (energy_profile, probe) = match &self.energy {
-            Energy::Modelled(profile) => (Some(profile.clone()), None),
-            // Only on a schedule there is a time to send all packets.
-            Energy::Measured(probe) => {
-                let is_measured = cell.pattern == Pattern::Periodic;
-                (None, is_measured.then(|| probe.clone()))
-            }
-        };
-        let order = Order {
-            cell,
+        let work = Work {
+            cell: job.cell(&set.campaigns).clone(),
             seed: job.seed(),
-            energy_profile,
+            name: job.name(&set.campaigns),
+            expected: job.expected(),
+            journals: self.journals.clone(),
         };
-        let (load, name) = (job.load(), job.name(&set.campaigns));
-        let journals = self.journals.clone();
+        let (load, place) = (job.load(), Arc::clone(&self.place));
         self.budget.take(load);
         self.running.spawn(async move {
-            let outcome = match probe {
-                None => run_process(&order).await,
-                Some(probe) => measured(&order, &probe, job.expected(), &journals, &name).await,
-            };
+            let outcome = place.run(&work).await;
             (job, load, outcome)
         });
     }
@@ -270,71 +247,6 @@ impl Runner {
         }
         Ok(())
     }
-}
-
-/// Runs one cell with a meter beside it.
-///
-/// # Errors
-/// If the meter is not there until the end: no other run would be measured either.
-async fn measured(
-    order: &Order,
-    probe: &Probe,
-    expected: Duration,
-    journals: &Journals,
-    name: &str,
-) -> anyhow::Result<Outcome> {
-    let running = probe.start(expected, journals, name).await?;
-    let outcome = run_process(order).await;
-    // Even after a run that failed: it is put back.
-    let taken = running.stopped().await?;
-    let mut outcome = outcome?;
-    if let Some(window) = outcome.sending {
-        // Read by this machine's own clock.
-        let uncertainty_ns = 0;
-        let sending = Sending {
-            window,
-            uncertainty_ns,
-        };
-        taken.give(&mut outcome, sending);
-    }
-    Ok(outcome)
-}
-
-/// Runs one cell in a process of its own, which ends with this future.
-async fn run_process(order: &Order) -> anyhow::Result<Outcome> {
-    let program = std::env::current_exe().context("cannot find this program's own file")?;
-    let mut child = Command::new(&program)
-        .arg("cell")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .with_context(|| format!("cannot start {}", program.display()))?;
-    let mut order = serde_json::to_vec(order).context("cannot write JSON")?;
-    order.push(b'\n');
-    // Open until the answer is here: when this program is gone, the cell ends too.
-    let mut input = child.stdin.take().context("the cell has no input")?;
-    let told = input.write_all(&order).await;
-    let output = child
-        .wait_with_output()
-        .await
-        .context("cannot wait for a cell")?;
-    drop(input);
-    told.context("the cell takes no order")?;
-    if output.status.success() {
-        return serde_json::from_slice(&output.stdout).context("a cell's answer is no outcome");
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let said = said.trim().trim_start_matches("mqbench: ");
-    if said.contains("namespaces") {
-        // It would be the same for all others.
-        bail!("{said}");
-    }
-    Ok(Outcome {
-        error: Some(said.to_owned()),
-        ..Outcome::default()
-    })
 }
 
 /// How fast expected time goes by: that of cells that run side by side.

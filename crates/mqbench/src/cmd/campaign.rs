@@ -11,16 +11,20 @@ use anyhow::bail;
 use indicatif::{ProgressBar, ProgressStyle};
 use mq_measure::{energy::profile::Profile, manifest::Manifest};
 
+#[cfg(target_os = "linux")]
+use crate::campaign::on_hosts::Testbed;
 use crate::{
     args::ProbeArgs,
     campaign::{
         file::{Campaign, Extent},
+        here::Energy,
+        place::Place,
         plan,
         queue::{Job, Lacking},
-        runner::{self, Energy, Progress},
+        runner::{self, Progress},
         store::ResultSet,
     },
-    hosts::{Hosts, deploy::Programs},
+    hosts::Hosts,
     meter::{self, Instrument, Probe, Spec},
     report,
     sut::this_software,
@@ -85,16 +89,13 @@ struct OnHosts {
     /// The current that has to fit into a multimeter's range [default: 3]
     #[arg(long, value_name = "AMPERE")]
     amps: Option<f64>,
-    /// On real machines: have their agents do the work. Their file names the meter
+    /// On real machines, which ssh reaches. Their file names the meter
     #[cfg(target_os = "linux")]
     #[arg(long, value_name = "FILE", conflicts_with_all = ["meter", "volts", "amps"])]
     hosts: Option<PathBuf>,
     #[cfg(target_os = "linux")]
     #[command(flatten)]
-    programs: Programs,
-    #[cfg(target_os = "linux")]
-    #[command(flatten)]
-    identity: super::hosts::Identity,
+    ssh: super::hosts::SshArgs,
 }
 
 #[derive(clap::Args, Clone, Debug)]
@@ -164,10 +165,8 @@ impl OnHosts {
     async fn run(self, set: &mut ResultSet, tell: impl FnMut(Progress)) -> anyhow::Result<()> {
         #[cfg(target_os = "linux")]
         if let Some(hosts) = &self.hosts {
-            let hosts = Hosts::load(hosts)?;
-            let controller = self.identity.controller()?;
-            let programs = &self.programs;
-            return crate::campaign::on_hosts::run(set, &controller, &hosts, programs, tell).await;
+            let testbed = Testbed::new(Hosts::load(hosts)?, self.ssh.ssh());
+            return runner::run(set, Place::Hosts(testbed), tell).await;
         }
         let mut had = set.records.iter();
         let had = had.find_map(|record| record.outcome.energy_meter.as_ref());
@@ -186,7 +185,7 @@ impl OnHosts {
                 instrument: Instrument::at(self.volts, self.amps),
             }),
         };
-        runner::run(set, energy, tell).await
+        runner::run(set, Place::Here(energy), tell).await
     }
 }
 

@@ -6,6 +6,7 @@ use std::io::BufRead as _;
 
 use crate::{
     campaign::{Order, run_cell},
+    input::Input,
     report,
     testbed::Testbed,
 };
@@ -25,21 +26,10 @@ pub(crate) fn prepare() -> anyhow::Result<(Order, Testbed)> {
 
 /// Runs it, and prints what it found as JSON.
 pub(crate) async fn run(order: &Order, testbed: &Testbed) -> anyhow::Result<()> {
-    end_with_input()?;
+    // The one that started it is gone, and nobody is left to tell the result.
+    Input::open(None)?.hold(|_| {})?;
     let profile = order.energy_profile.as_deref();
     let outcome = run_cell::run(&order.cell, order.seed, profile, testbed).await?;
     let json = serde_json::to_string(&outcome).context("cannot write JSON")?;
     report::print(&(json + "\n"))
-}
-
-/// Ends this process when standard input does: the one that started it is gone, and nobody is left to
-/// tell the result.
-fn end_with_input() -> anyhow::Result<()> {
-    let wait = || {
-        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
-        std::process::exit(1);
-    };
-    let thread = std::thread::Builder::new().name("input".to_owned());
-    thread.spawn(wait).context("cannot start a thread")?;
-    Ok(())
 }

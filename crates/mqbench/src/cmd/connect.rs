@@ -1,13 +1,18 @@
 //! `mqbench connect`: connection times by kind.
 
-use mq_measure::result::ConnectKind;
+use std::path::PathBuf;
+
+use mq_measure::{Sample, Samples, result::ConnectKind};
 use mq_transport::Address;
 
 use crate::{
     args::{MqttArgs, TransportArgs},
     report::{self, compare::kind_name},
     units::time,
-    workload::connect::{self, Dialler},
+    workload::{
+        connect::{self, Connected, Dialler},
+        reconnect::Resumption,
+    },
 };
 
 /// Options of `connect`.
@@ -19,6 +24,13 @@ pub(crate) struct Args {
     /// Connections of each kind
     #[arg(long, default_value_t = 100)]
     count: u32,
+    /// Of this kind alone
+    #[arg(long, value_enum)]
+    resumption: Option<Resumption>,
+    /// File for the raw times (CSV), of the last kind: sent is when bytes could be written, received is
+    /// CONNACK, both since the dial; nothing was received where it is another kind
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
     #[command(flatten)]
     mqtt: MqttArgs,
     #[command(flatten)]
@@ -27,7 +39,12 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let options = args.transport.options();
-    for kind in connect::kinds(args.broker.scheme) {
+    let only = args.resumption;
+    let only = only.map(|resumption| [connect::kind(args.broker.scheme, resumption)]);
+    let kinds = only
+        .as_ref()
+        .map_or(connect::kinds(args.broker.scheme), |only| &only[..]);
+    for kind in kinds {
         let mut dialler = Dialler::new(&args.broker, &options, *kind)?;
         let mut attempts = Vec::new();
         let mut last_error = None;
@@ -41,6 +58,9 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
             }
             tokio::time::sleep(connect::PAUSE).await;
         }
+        if let Some(file) = &args.out {
+            samples(*kind, &attempts).save(file)?;
+        }
         let times = connect::summarise(*kind, &attempts);
         if let (0, Some(error)) = (times.count, last_error) {
             return Err(error);
@@ -48,6 +68,20 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         report::print(&line(*kind, &times))?;
     }
     Ok(())
+}
+
+/// Each counts from its dial.
+fn samples(kind: ConnectKind, attempts: &[Option<Connected>]) -> Samples {
+    let sample = |(seq, attempt): (u64, &Option<Connected>)| {
+        let found = attempt.filter(|connected| connected.kind == kind);
+        Sample {
+            seq,
+            intended_ns: 0,
+            sent_ns: found.map_or(0, |connected| connected.usable_ns),
+            received_ns: found.map(|connected| connected.connack_ns),
+        }
+    };
+    (0..).zip(attempts).map(sample).collect()
 }
 
 fn line(kind: ConnectKind, times: &mq_measure::result::ConnectTimes) -> String {

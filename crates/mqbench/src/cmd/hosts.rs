@@ -1,19 +1,19 @@
-//! `mqbench hosts`: the machines of a testbed.
+//! `mqbench hosts`: the machines of a testbed; and `mqbench host`, one of them.
 
-use std::{
-    net::SocketAddr,
-    path::{Path, PathBuf},
-};
+use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, bail};
 
 use crate::{
-    agent::{Code, Controller},
+    args::duration,
     hosts::{
-        Hosts,
-        check::{Problem, ask, line, problems, unanswered},
-        deploy::{Programs, upgrade},
+        Hosts, Ssh,
+        check::{ask, in_the_way, line},
+        deploy::upgrade,
+        report::serve,
+        ssh::LEASE,
     },
+    input::Input,
     report,
 };
 
@@ -23,134 +23,96 @@ pub(crate) struct Args {
     #[command(subcommand)]
     action: Action,
     #[command(flatten)]
-    identity: Identity,
+    ssh: SshArgs,
 }
 
-/// This controller, as agents know it.
+/// How hosts are reached.
 #[derive(clap::Args, Clone, Debug)]
-pub(crate) struct Identity {
-    /// Where this controller keeps its key and the agents that it knows [default: mqbench in the
-    /// folder for configuration]
-    #[arg(long, value_name = "DIR", global = true)]
-    identity: Option<PathBuf>,
+pub(crate) struct SshArgs {
+    /// OpenSSH's configuration, in place of the user's own
+    #[arg(long, value_name = "FILE", global = true)]
+    ssh_config: Option<PathBuf>,
+    /// How long hosts go on without a word of this controller
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = lease, hide = true, global = true)]
+    hosts_lease: Duration,
 }
 
-impl Identity {
-    pub(crate) fn controller(self) -> anyhow::Result<Controller> {
-        let folder = self.identity.or_else(configuration);
-        Controller::open(&folder.context("there is no home folder: say --identity")?)
+fn lease(text: &str) -> Result<Duration, String> {
+    let time = duration(text)?;
+    let second = Duration::from_secs(1);
+    if (second..=LEASE).contains(&time) {
+        Ok(time)
+    } else {
+        Err("it is between 1s and 30s".to_owned())
+    }
+}
+
+impl SshArgs {
+    pub(crate) fn ssh(self) -> Ssh {
+        Ssh::new(self.ssh_config, self.hosts_lease)
     }
 }
 
 #[derive(clap::Subcommand, Clone, Debug)]
 enum Action {
-    /// Enrol with an agent
-    Add {
-        /// Where it listens, such as 192.168.1.11:7883
-        #[arg(value_name = "ADDRESS")]
-        agent: SocketAddr,
-        /// What `mqbench agent code` prints there
-        code: Code,
-    },
     /// Ask each host what it is, and say what is in the way of measuring there
     Check {
         /// The hosts, see docs/hosts.md
         #[arg(value_name = "FILE")]
         hosts: PathBuf,
     },
-    /// Put another mqbench on each host that does not have it
+    /// Put this mqbench on each host, or the one for its architecture
     Upgrade {
         /// The hosts, see docs/hosts.md
         #[arg(value_name = "FILE")]
         hosts: PathBuf,
-        /// The program for all of them
-        #[arg(long, value_name = "FILE", conflicts_with = "programs")]
-        program: Option<PathBuf>,
-        #[command(flatten)]
-        programs: Programs,
+        /// The folder that has them: mqbench-aarch64, mqbench-armv7 and mqbench-x86_64
+        #[arg(long, value_name = "DIR")]
+        programs: Option<PathBuf>,
     },
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
-    let controller = args.identity.controller()?;
+    let ssh = args.ssh.ssh();
     match args.action {
-        Action::Add { agent, code } => {
-            let found = controller.enrol(agent, &code).await?;
-            report::print(&format!("{agent}: {}", line(&found)))
-        }
-        Action::Check { hosts } => check_all(&controller, &Hosts::load(&hosts)?).await,
-        Action::Upgrade {
-            hosts,
-            program,
-            programs,
-        } => {
-            let hosts = Hosts::load(&hosts)?;
-            upgrade_all(&controller, &hosts, program.as_deref(), &programs).await
+        Action::Check { hosts } => check(&ssh, &Hosts::load(&hosts)?).await,
+        Action::Upgrade { hosts, programs } => {
+            for host in Hosts::load(&hosts)?.machines() {
+                let says = upgrade(&ssh, host, programs.as_deref()).await?;
+                report::print(&format!("{}: {says}\n", host.name))?;
+            }
+            Ok(())
         }
     }
 }
 
-/// As the XDG Base Directory Specification has it.
-fn configuration() -> Option<PathBuf> {
-    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    let folder = set("XDG_CONFIG_HOME").map(PathBuf::from);
-    let folder = folder.or_else(|| Some(PathBuf::from(set("HOME")?).join(".config")))?;
-    Some(folder.join("mqbench"))
+/// One of them, as the role of this program there.
+pub(crate) async fn present(input: Option<Input>) -> anyhow::Result<()> {
+    let input = input.context("it has no standard input")?;
+    serve(input, report::print).await
 }
 
-async fn check_all(controller: &Controller, hosts: &Hosts) -> anyhow::Result<()> {
-    let mut in_the_way = 0;
+async fn check(ssh: &Ssh, hosts: &Hosts) -> anyhow::Result<()> {
+    let mut in_its_way = 0;
     for host in hosts.machines() {
-        let problems = match ask(controller, host).await {
+        let problems = match ask(ssh, host).await {
             Ok(found) => {
                 report::print(&format!("{}: {}", host.name, line(&found)))?;
-                let mut problems = problems(&found, host);
-                problems.extend(unanswered(host).await);
-                problems
+                in_the_way(ssh, &found, host).await
             }
-            Err(error) => vec![Problem::bars(format!("{error:#}"))],
+            Err(error) => {
+                in_its_way += 1;
+                report::print(&format!("! {error:#}\n"))?;
+                continue;
+            }
         };
-        in_the_way += problems.iter().filter(|problem| problem.bars).count();
+        in_its_way += problems.iter().filter(|problem| problem.bars).count();
         for problem in problems {
             report::print(&format!("{}: ! {}\n", host.name, problem.text))?;
         }
     }
-    if in_the_way > 0 {
-        bail!("no campaign runs on these hosts: {in_the_way} things are in the way");
-    }
-    Ok(())
-}
-
-/// Puts a program on all hosts that do not have it: this one, or theirs of those that are given.
-async fn upgrade_all(
-    controller: &Controller,
-    hosts: &Hosts,
-    program: Option<&Path>,
-    programs: &Programs,
-) -> anyhow::Result<()> {
-    let mut failed = 0;
-    for host in hosts.machines() {
-        let upgraded = async {
-            let found = ask(controller, host).await?;
-            let program = match program {
-                Some(program) => program.to_owned(),
-                None => programs.of(&found.machine)?,
-            };
-            upgrade(controller, host, &found, &program).await
-        };
-        let line = match upgraded.await {
-            Ok(Some(line)) => line,
-            Ok(None) => "has it already".to_owned(),
-            Err(error) => {
-                failed += 1;
-                format!("! {error:#}")
-            }
-        };
-        report::print(&format!("{}: {line}\n", host.name))?;
-    }
-    if failed > 0 {
-        let all = hosts.machines().count();
-        bail!("{failed} of {all} hosts could not be upgraded");
+    if in_its_way > 0 {
+        bail!("no campaign runs on these hosts: {in_its_way} things are in the way");
     }
     Ok(())
 }

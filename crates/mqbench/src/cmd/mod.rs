@@ -1,7 +1,5 @@
 //! One module a command: its options, and what it does with a workload's result.
 
-#[cfg(target_os = "linux")]
-pub(crate) mod agent;
 pub(crate) mod broker;
 pub(crate) mod campaign;
 pub(crate) mod cell;

@@ -1,22 +1,33 @@
-//! `mqbench pub`: publishes on a schedule and writes the send log.
+//! `mqbench pub`: publishes on a schedule, or message by message, and writes the send log.
 
 use std::{
     path::PathBuf,
     time::{Duration, Instant},
 };
 
-use anyhow::Context;
+use anyhow::Context as _;
 use mq_client::Outgoing;
 use mq_codec::TopicName;
-use mq_measure::log::{LogMeta, LogWriter, SendRecord};
+use mq_measure::{
+    Sample,
+    log::{LogMeta, LogWriter, SendRecord},
+};
 use mq_transport::Address;
+use tokio::sync::mpsc::channel;
 
 use crate::{
     args::{MqttArgs, TransportArgs, duration},
     clock::{WallClock, host, nanoseconds, system_ns},
+    input::Input,
     payload::Payloads,
     report,
-    workload::pace::wait_until,
+    workload::{
+        Clock,
+        arrivals::Arrivals,
+        pace::wait_until,
+        reconnect::{self, Resumption},
+        stopwait::{self, Plan},
+    },
 };
 
 /// Options of `pub`.
@@ -37,6 +48,17 @@ pub(crate) struct Args {
     /// Time between messages
     #[arg(long, default_value = "1s", value_parser = duration)]
     interval: Duration,
+    /// Without a schedule: each message when the number of the last one comes as a line of standard input,
+    /// as `sub --tell` prints it
+    #[arg(long, conflicts_with = "interval")]
+    wait: bool,
+    /// The same, with a new connection for each message after the first: the log has its dial as the
+    /// intended time
+    #[arg(long, value_enum, value_name = "HOW", conflicts_with_all = ["interval", "wait"])]
+    reconnect: Option<Resumption>,
+    /// How long one message may take that is waited for
+    #[arg(long, default_value = "2min", value_parser = duration)]
+    patience: Duration,
     /// Name of the run, written into the log
     #[arg(long, default_value = "run")]
     run: String,
@@ -49,20 +71,36 @@ pub(crate) struct Args {
     transport: TransportArgs,
 }
 
-pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
+impl Args {
+    /// Whether standard input tells what has arrived.
+    pub(crate) fn waits(&self) -> bool {
+        self.wait || self.reconnect.is_some()
+    }
+}
+
+/// Publishes; `input` is there if it [waits](Args::waits).
+pub(crate) async fn run(args: Args, input: Option<Input>) -> anyhow::Result<()> {
     let topic = TopicName::new(args.topic.as_str())
         .with_context(|| format!("--topic {} is not valid", args.topic))?;
-    let clock = WallClock::from_env()?;
     let meta = LogMeta::new(&args.run, &host());
-    let mut log = LogWriter::<SendRecord>::create(&args.log, &meta)?;
+    let log = LogWriter::<SendRecord>::create(&args.log, &meta)?;
+    let sent = match input {
+        None => on_schedule(args, topic, log).await?,
+        Some(input) => one_by_one(args, topic, log, input).await?,
+    };
+    report::print(&format!("sent {sent}\n"))
+}
+
+async fn on_schedule(
+    args: Args,
+    topic: TopicName,
+    mut log: LogWriter<SendRecord>,
+) -> anyhow::Result<u64> {
+    let clock = WallClock::from_env()?;
     let connector = args.transport.connector()?;
     let client = args
         .mqtt
-        .builder(
-            &args.broker,
-            &connector,
-            &format!("mqbench-pub-{}", std::process::id()),
-        )?
+        .builder(&args.broker, &connector, &client_id())?
         .build()
         .await?;
     let publisher = client.clone();
@@ -92,5 +130,60 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         .disconnect()
         .await
         .context("the last messages may be lost")?;
-    report::print(&format!("sent {count}\n"))
+    Ok(count)
+}
+
+async fn one_by_one(
+    args: Args,
+    topic: TopicName,
+    mut log: LogWriter<SendRecord>,
+    input: Input,
+) -> anyhow::Result<u64> {
+    let plan = Plan {
+        topic,
+        count: args.count,
+        size: args.size,
+        patience: args.patience,
+    };
+    let (tell, numbers) = channel(1);
+    input.each(move |line| {
+        if let Ok(number) = line.text.parse() {
+            // If nobody waits any more, the run is over.
+            let _ = tell.blocking_send(number);
+        }
+    })?;
+    let (clock, arrivals) = (Clock::start(), Arrivals::Told(numbers));
+    let samples: Vec<Sample> = match args.reconnect {
+        None => {
+            let connector = args.transport.connector()?;
+            let publisher = (&args.broker, &connector);
+            stopwait::run(&plan, clock, &args.mqtt, publisher, arrivals)
+                .await?
+                .0
+        }
+        Some(how) => {
+            let options = args.transport.options();
+            let publisher = (&args.broker, &options);
+            let attempts = reconnect::run(&plan, clock, how, &args.mqtt, publisher, arrivals);
+            attempts
+                .await?
+                .iter()
+                .map(|attempt| attempt.sample)
+                .collect()
+        }
+    };
+    let (wall, origin_ns) = (WallClock::from_env()?, clock.origin_ns());
+    for sample in &samples {
+        log.append(&SendRecord {
+            seq: sample.seq,
+            intended_ns: wall.at(origin_ns + sample.intended_ns),
+            sent_ns: wall.at(origin_ns + sample.sent_ns),
+        })?;
+    }
+    log.finish()?;
+    Ok(samples.len() as u64)
+}
+
+fn client_id() -> String {
+    format!("mqbench-pub-{}", std::process::id())
 }

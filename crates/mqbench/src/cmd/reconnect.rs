@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use anyhow::bail;
+use mq_codec::TopicName;
 use mq_measure::Summary;
 use mq_transport::{Address, EarlyData};
 
@@ -9,7 +11,12 @@ use crate::{
     args::{MqttArgs, TransportArgs, duration},
     report,
     units::time,
-    workload::reconnect::{self, Attempt, Resumption},
+    workload::{
+        Clock,
+        arrivals::Arrivals,
+        reconnect::{self, Attempt, Resumption},
+        stopwait::Plan,
+    },
 };
 
 /// Options of `reconnect`.
@@ -38,39 +45,53 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let options = args.transport.options();
-    let outcome = reconnect::run(
-        args.count,
-        args.size,
-        args.patience,
+    let connector = args.transport.connector()?;
+    let plan = Plan {
+        topic: TopicName::new(reconnect::TOPIC)?,
+        count: args.count,
+        size: args.size,
+        patience: args.patience,
+    };
+    // The subscriber stays, on tickets of its own.
+    let subscriber = (&args.broker, &connector);
+    let arrivals = Arrivals::here(reconnect::TOPIC, &args.mqtt, subscriber).await?;
+    let attempts = reconnect::run(
+        &plan,
+        Clock::start(),
         args.resumption,
         &args.mqtt,
         (&args.broker, &options),
-        (&args.broker, &options),
+        arrivals,
     )
     .await?;
-    let figure = |value: fn(&Attempt) -> u64| {
-        let values: Vec<_> = outcome.again.iter().map(value).collect();
+    let Some((first, again)) = attempts.split_first() else {
+        bail!("nothing was connected");
+    };
+    let figure = |value: fn(&Attempt) -> Option<u64>| {
+        let values: Vec<_> = again.iter().filter_map(value).collect();
         Summary::from_samples(&values).map_or_else(String::new, |s| super::e2e::line(&s))
     };
-    let early = outcome
-        .again
+    let early = again
         .iter()
         .filter(|attempt| attempt.early_data == EarlyData::Accepted)
         .count();
     let mut text = format!(
         "first connection: received after {}, sent after {} ({:?} handshake)\n",
-        time(outcome.first.delta_ns),
-        time(outcome.first.sent_ns),
-        outcome.first.handshake,
+        time(first.delta_ns().unwrap_or_default()),
+        time(first.sent_ns()),
+        first.handshake,
     );
     text.push_str(&format!(
         "dial to received (Δ†): {}",
-        figure(|a| a.delta_ns)
+        figure(Attempt::delta_ns)
     ));
-    text.push_str(&format!("dial to sent (W20):    {}", figure(|a| a.sent_ns)));
+    text.push_str(&format!(
+        "dial to sent (W20):    {}",
+        figure(|attempt| Some(attempt.sent_ns()))
+    ));
     text.push_str(&format!(
         "early data accepted in {early} of {} connections\n",
-        outcome.again.len()
+        again.len()
     ));
     report::print(&text)
 }

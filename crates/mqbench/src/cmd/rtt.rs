@@ -56,7 +56,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     };
     let work = async {
         match &worker {
-            Some(worker) => rtt::worker(worker, args.mqtt.qos, Duration::ZERO).await,
+            Some(worker) => rtt::worker(worker, args.mqtt.qos, Duration::ZERO, || Ok(())).await,
             None => std::future::pending().await,
         }
     };

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use anyhow::bail;
+use mq_codec::TopicName;
 use mq_measure::Summary;
 use mq_transport::Address;
 
@@ -10,7 +12,11 @@ use crate::{
     clock::nanoseconds,
     report,
     units::time,
-    workload::stopwait,
+    workload::{
+        Clock,
+        arrivals::Arrivals,
+        stopwait::{self, Plan},
+    },
 };
 
 /// Options of `stopwait`.
@@ -39,18 +45,21 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let connector = args.transport.connector()?;
+    let publisher = (&args.broker, &connector);
+    let plan = Plan {
+        topic: TopicName::new(stopwait::TOPIC)?,
+        count: args.count,
+        size: args.size,
+        patience: args.patience,
+    };
     for run in 1..=args.runs {
-        let outcome = stopwait::run(
-            args.count,
-            args.size,
-            args.patience,
-            &args.mqtt,
-            (&args.broker, &connector),
-            (&args.broker, &connector),
-        )
-        .await?;
-        let mut text = format!("run {run}: Δ {}", time(nanoseconds(outcome.delta)));
-        if let Some(summary) = Summary::from_samples(&outcome.samples.latencies_sent_ns()) {
+        let arrivals = Arrivals::here(stopwait::TOPIC, &args.mqtt, publisher).await?;
+        let samples = stopwait::run(&plan, Clock::start(), &args.mqtt, publisher, arrivals).await?;
+        let Some(delta) = stopwait::delta(&samples) else {
+            bail!("nothing to send: --count is 0");
+        };
+        let mut text = format!("run {run}: Δ {}", time(nanoseconds(delta)));
+        if let Some(summary) = Summary::from_samples(&samples.latencies_sent_ns()) {
             text.push_str("  per message: ");
             text.push_str(&super::e2e::line(&summary));
         }

@@ -6,13 +6,10 @@ use mq_measure::log::{LogMeta, LogWriter, ReceiveRecord};
 use mq_transport::Address;
 
 use crate::{
-    clock::nanoseconds,
-    {
-        args::{MqttArgs, TransportArgs, duration},
-        clock::{WallClock, host, system_ns},
-        payload::sequence,
-        report,
-    },
+    args::{MqttArgs, TransportArgs, duration},
+    clock::{WallClock, host, nanoseconds, system_ns},
+    payload::sequence,
+    report,
 };
 
 /// Options of `sub`.
@@ -36,6 +33,10 @@ pub(crate) struct Args {
     /// Print `ready` as a line of its own when messages are received from now on
     #[arg(long)]
     announce: bool,
+    /// Print the number of each message as a line of its own when it arrives: for a `pub --wait` or
+    /// `pub --reconnect` elsewhere
+    #[arg(long)]
+    tell: bool,
     /// The receive log
     #[arg(long, value_name = "FILE", default_value = "receive.csv")]
     log: PathBuf,
@@ -79,7 +80,12 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         // The driver stamped it on the monotonic clock; the log wants the shared one.
         let received_ns = clock.at(system_ns() - nanoseconds(incoming.received_at.elapsed()));
         match sequence(&incoming.payload) {
-            Some(seq) => log.append(&ReceiveRecord { seq, received_ns })?,
+            Some(seq) => {
+                log.append(&ReceiveRecord { seq, received_ns })?;
+                if args.tell {
+                    report::print(&format!("{seq}\n"))?;
+                }
+            }
             None => foreign += 1,
         }
         received += 1;

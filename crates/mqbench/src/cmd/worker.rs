@@ -6,6 +6,7 @@ use mq_transport::Address;
 
 use crate::{
     args::{MqttArgs, TransportArgs, duration},
+    report,
     workload::rtt,
 };
 
@@ -18,6 +19,9 @@ pub(crate) struct Args {
     /// How long a job takes to compute
     #[arg(long, default_value = "0ms", value_parser = duration)]
     compute: Duration,
+    /// Print `ready` as a line of its own when jobs are answered from now on
+    #[arg(long)]
+    announce: bool,
     #[command(flatten)]
     mqtt: MqttArgs,
     #[command(flatten)]
@@ -31,5 +35,12 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         .builder(&args.broker, &connector, "mqbench-worker")?
         .build()
         .await?;
-    rtt::worker(&client, args.mqtt.qos, args.compute).await
+    let ready = || {
+        if args.announce {
+            report::announce()
+        } else {
+            Ok(())
+        }
+    };
+    rtt::worker(&client, args.mqtt.qos, args.compute, ready).await
 }

@@ -1,16 +1,15 @@
 //! What is in the way of measuring on a host.
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 
-use super::{Hosts, Machine, deploy::is_newer};
+use super::{Hosts, Machine, Presence, Ssh, report::Report, ssh::mqbench};
 use crate::{
-    agent::{Controller, Report},
     meter::{Probe, Spec},
     sut::this_software,
 };
 
 /// Of this program.
-pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// For the logs of a run, and some to spare.
 const LEAST_FREE: u64 = 100 << 20;
@@ -20,14 +19,10 @@ const LEAST_FREE: u64 = 100 << 20;
 ///
 /// # Errors
 /// The first thing that bars the campaign.
-pub(crate) async fn ready(controller: &Controller, hosts: &Hosts) -> anyhow::Result<()> {
+pub(crate) async fn ready(ssh: &Ssh, hosts: &Hosts) -> anyhow::Result<()> {
     for host in hosts.machines() {
-        let found = ask(controller, host).await;
-        let found = found.with_context(|| format!("host {}", host.name))?;
-        for problem in problems(&found, host)
-            .into_iter()
-            .chain(unanswered(host).await)
-        {
+        let found = ask(ssh, host).await?;
+        for problem in in_the_way(ssh, &found, host).await {
             if problem.bars {
                 bail!("host {}: {}", host.name, problem.text);
             }
@@ -37,14 +32,13 @@ pub(crate) async fn ready(controller: &Controller, hosts: &Hosts) -> anyhow::Res
     Ok(())
 }
 
-/// Makes sure that every host's agent is there, and its multimeter.
+/// Makes sure that every host answers, and its multimeter.
 ///
 /// # Errors
-/// The first that is not.
-pub(crate) async fn reachable(controller: &Controller, hosts: &Hosts) -> anyhow::Result<()> {
+/// The first that does not.
+pub(crate) async fn reachable(ssh: &Ssh, hosts: &Hosts) -> anyhow::Result<()> {
     for host in hosts.machines() {
-        let found = ask(controller, host).await;
-        found.with_context(|| format!("host {}", host.name))?;
+        ask(ssh, host).await?;
         if let Some(problem) = unanswered(host).await {
             bail!("host {}: {}", host.name, problem.text);
         }
@@ -52,11 +46,19 @@ pub(crate) async fn reachable(controller: &Controller, hosts: &Hosts) -> anyhow:
     Ok(())
 }
 
-pub(crate) async fn ask(controller: &Controller, host: &Machine) -> anyhow::Result<Report> {
-    let mut agent = controller.connect(host.agent).await?;
-    let found = agent.report().await?;
-    agent.close().await?;
+pub(crate) async fn ask(ssh: &Ssh, host: &Machine) -> anyhow::Result<Report> {
+    let presence = Presence::of(ssh, host).await?;
+    let found = presence.report.clone();
+    presence.leave().await?;
     Ok(found)
+}
+
+/// All that is to be said of a host.
+pub(crate) async fn in_the_way(ssh: &Ssh, found: &Report, host: &Machine) -> Vec<Problem> {
+    let mut problems = problems(found, host);
+    problems.extend(cannot_shape(ssh, found, host).await);
+    problems.extend(unanswered(host).await);
+    problems
 }
 
 pub(crate) fn line(found: &Report) -> String {
@@ -73,7 +75,7 @@ pub(crate) fn line(found: &Report) -> String {
 }
 
 /// Which mqbench it has.
-pub(super) fn build(found: &Report) -> String {
+fn build(found: &Report) -> String {
     let revision = found.revision.as_deref().unwrap_or("?");
     format!("mqbench {} ({revision})", found.version)
 }
@@ -95,8 +97,22 @@ impl Problem {
     }
 }
 
+/// A program that may not shape an interface, and no way to let it.
+async fn cannot_shape(ssh: &Ssh, found: &Report, host: &Machine) -> Option<Problem> {
+    if found.may_shape {
+        return None;
+    }
+    let show = mqbench(host, true, ["net", "show"].into_iter());
+    let error = ssh.run(host, &show, b"").await.err()?;
+    Some(Problem::taints(format!(
+        "its mqbench may not shape {}, by itself or by sudo, which campaigns with a link need: see \
+         docs/hosts.md ({error:#})",
+        host.interface
+    )))
+}
+
 /// A multimeter that does not say who it is.
-pub(crate) async fn unanswered(host: &Machine) -> Option<Problem> {
+async fn unanswered(host: &Machine) -> Option<Problem> {
     let probe = host.probe()?;
     let error = probe.answers().await.err()?;
     Some(Problem::bars(format!(
@@ -105,17 +121,12 @@ pub(crate) async fn unanswered(host: &Machine) -> Option<Problem> {
     )))
 }
 
-pub(crate) fn problems(found: &Report, host: &Machine) -> Vec<Problem> {
+fn problems(found: &Report, host: &Machine) -> Vec<Problem> {
     let interface = &host.interface;
     let mut problems = Vec::new();
     if found.version != VERSION {
-        let remedy = if is_newer(&found.version) {
-            "use that one here"
-        } else {
-            "`mqbench hosts upgrade` puts it there"
-        };
         let text = format!(
-            "its mqbench is {}, this one {VERSION}: {remedy}",
+            "its mqbench is {}, this one {VERSION}: `mqbench hosts upgrade` puts this one there",
             found.version
         );
         problems.push(Problem::bars(text));
@@ -132,7 +143,7 @@ pub(crate) fn problems(found: &Report, host: &Machine) -> Vec<Problem> {
         && matches!(spec, Spec::Rapl | Spec::Sensor(..))
         && !found.meters.contains(&spec.to_string())
     {
-        let text = format!("it has no meter {spec} that its agent may read");
+        let text = format!("it has no meter {spec} that mqbench may read there");
         problems.push(Problem::bars(text));
     }
     if !found.interfaces.iter().any(|one| one == interface) {
@@ -164,15 +175,14 @@ pub(crate) fn problems(found: &Report, host: &Machine) -> Vec<Problem> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
 
     /// Of a host with which nothing is wrong.
-    pub(in crate::hosts) fn fine() -> Report {
+    fn fine() -> Report {
         Report {
             version: VERSION.to_owned(),
             revision: None,
-            program: None,
             host: "pi".to_owned(),
             machine: "aarch64".to_owned(),
             context: mq_measure::context::HostContext {
@@ -180,6 +190,8 @@ pub(super) mod tests {
                 ..Default::default()
             },
             clock_bound_ns: None,
+            may_shape: true,
+            folder: "/tmp/mqbench-x".into(),
             interfaces: vec!["eth0".to_owned(), "lo".to_owned()],
             free_bytes: Some(1 << 30),
             throttled: Some("0".to_owned()),
@@ -192,8 +204,6 @@ pub(super) mod tests {
         let mut says = serde_json::to_value(fine()).unwrap();
         says["news"] = "of a newer one".into();
         says["context"]["news"] = "of a newer one".into();
-        // An older one does not say it.
-        says.as_object_mut().unwrap().remove("program");
         let found: Report = serde_json::from_value(says).unwrap();
         assert_eq!(found, fine());
     }

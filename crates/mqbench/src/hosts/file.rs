@@ -4,18 +4,15 @@
 //! [[host]]
 //! name = "pi-1"
 //! roles = ["publisher"]           # broker, publisher, subscriber: each on one host
-//! agent = "192.168.1.11:7883"     # where it is told what to do: another way than the one below
+//! ssh = "pi@192.168.1.11"         # how ssh reaches it: by another way than the one below
+//! program = "/usr/bin/mqbench"    # mqbench there; found in the PATH unless it is said
 //! address = "10.0.0.11"           # where the others reach it
 //! interface = "wlan0"             # what carries that, and is shaped
 //! meter = "dmm:192.168.1.9"       # of the publisher's host, if there is one: as in `energy measure`
 //! volts = 5.08                    # what a multimeter has to be told
 //! ```
 
-use std::{
-    collections::BTreeSet,
-    net::{IpAddr, SocketAddr},
-    path::Path,
-};
+use std::{collections::BTreeSet, net::IpAddr, path::Path};
 
 use anyhow::{Context as _, bail};
 use serde::{Deserialize, Serialize};
@@ -38,8 +35,10 @@ pub(crate) struct Hosts {
 pub(crate) struct Machine {
     pub(crate) name: String,
     roles: BTreeSet<Role>,
-    /// Where its agent listens.
-    pub(crate) agent: SocketAddr,
+    /// What OpenSSH calls it: `user@host`, `ssh://user@host:port`, or a name of its configuration.
+    pub(crate) ssh: String,
+    /// Where mqbench is on it.
+    program: Option<String>,
     /// What the others reach it by.
     pub(crate) address: IpAddr,
     /// The interface that has this address.
@@ -60,13 +59,19 @@ impl Machine {
         Self {
             name: "some".to_owned(),
             roles: BTreeSet::new(),
-            agent: SocketAddr::new(address, 7883),
+            ssh: address.to_string(),
+            program: None,
             address,
             interface: interface.to_owned(),
             meter: Some(meter.parse().expect("a meter")),
             volts: None,
             amps: None,
         }
+    }
+
+    /// Where mqbench is on it.
+    pub(crate) fn program(&self) -> &str {
+        self.program.as_deref().unwrap_or("mqbench")
     }
 
     /// What tells its energy, if anything does.
@@ -109,6 +114,9 @@ impl Hosts {
         for host in &hosts.hosts {
             if host.name.is_empty() {
                 bail!("a host has no name");
+            }
+            if host.ssh.is_empty() {
+                bail!("{} has no name for ssh", host.name);
             }
             if !names.insert(&host.name) {
                 bail!("two hosts are called {}", host.name);
@@ -168,19 +176,19 @@ pub(crate) mod tests {
 [[host]]
 name = "hub"
 roles = ["broker"]
-agent = "192.168.1.10:7883"
+ssh = "pi@192.168.1.10"
 address = "10.0.0.10"
 interface = "eth0"
 [[host]]
 name = "pi-1"
 roles = ["publisher"]
-agent = "192.168.1.11:7883"
+ssh = "pi@192.168.1.11"
 address = "10.0.0.11"
 interface = "wlan0"
 [[host]]
 name = "pi-2"
 roles = ["subscriber"]
-agent = "192.168.1.12:7883"
+ssh = "pi@192.168.1.12"
 address = "10.0.0.12"
 interface = "eth0"
 "#;

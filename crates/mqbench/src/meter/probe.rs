@@ -1,5 +1,5 @@
-//! Meters that are read while runs last: by whoever runs the campaign, or by the agent of the host that
-//! they hang on.
+//! Meters that are read while runs last: by the controller of the campaign, or on the host that they hang
+//! on.
 //!
 //! A multimeter has one probe, so that runs with a meter go one at a time. Its readings leave its memory
 //! as they are read, and are kept in a file of their own for each run, the journal, from the moment they

@@ -8,6 +8,7 @@ use mq_codec::QoS;
 use mq_measure::{Summary, result::ConnectKind, result::ConnectTimes};
 use mq_transport::{Address, ConnectOptions, Connector, EarlyData, HandshakeKind, Scheme};
 
+use super::reconnect::Resumption;
 use crate::{args::MqttArgs, clock::nanoseconds};
 
 /// One connection.
@@ -32,6 +33,16 @@ pub(crate) fn kinds(scheme: Scheme) -> &'static [ConnectKind] {
         // Its early data is a request for a WebSocket and never a packet: no 0-RTT for MQTT.
         Scheme::Wss => &[ConnectKind::Full, ConnectKind::Resumed],
         _ => &[ConnectKind::Tcp],
+    }
+}
+
+/// The kind that a transport has for this.
+pub(crate) fn kind(scheme: Scheme, resumption: Resumption) -> ConnectKind {
+    match (kinds(scheme), resumption) {
+        ([ConnectKind::Tcp], _) => ConnectKind::Tcp,
+        (_, Resumption::Full) => ConnectKind::Full,
+        (_, Resumption::Resumed) => ConnectKind::Resumed,
+        (_, Resumption::ZeroRtt) => ConnectKind::ZeroRtt,
     }
 }
 

@@ -1,5 +1,6 @@
 //! The traffic patterns, as functions that return what they measured and print nothing.
 
+pub(crate) mod arrivals;
 pub(crate) mod connect;
 pub(crate) mod e2e;
 pub(crate) mod load;
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 use mq_measure::result::WireUse;
 use mq_transport::LinkStats;
 
-use crate::clock::nanoseconds;
+use crate::clock::{nanoseconds, system_ns};
 
 /// The run's own clock: nanoseconds since it began.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +38,11 @@ impl Clock {
 
     pub(crate) fn at_ns(&self, at: Instant) -> u64 {
         nanoseconds(at.saturating_duration_since(self.start))
+    }
+
+    /// What it counts from, in nanoseconds since the Unix epoch by the system's clock.
+    pub(crate) fn origin_ns(&self) -> u64 {
+        system_ns() - self.now_ns()
     }
 
     pub(crate) fn instant(&self, ns: u64) -> Instant {

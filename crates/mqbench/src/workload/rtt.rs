@@ -111,9 +111,16 @@ pub(crate) async fn run(
     })
 }
 
-/// Answers jobs with results until the connection ends; `compute` is how long each takes.
-pub(crate) async fn worker(client: &Client, qos: QoS, compute: Duration) -> anyhow::Result<()> {
+/// Answers jobs with results until the connection ends, and says when it is `ready`; `compute` is how long
+/// each takes.
+pub(crate) async fn worker(
+    client: &Client,
+    qos: QoS,
+    compute: Duration,
+    ready: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     let mut jobs = client.subscribe(JOBS, qos).await?;
+    ready()?;
     let topic = TopicName::new(RESULTS)?;
     while let Some(job) = jobs.recv().await {
         if nanoseconds(compute) > 0 {

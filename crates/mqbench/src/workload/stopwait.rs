@@ -5,81 +5,65 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use mq_client::Outgoing;
 use mq_codec::TopicName;
 use mq_measure::{Sample, Samples};
 use mq_transport::{Address, Connector};
 
-use super::Clock;
-use crate::{
-    args::MqttArgs,
-    payload::{Payloads, sequence},
-};
+use super::{Clock, arrivals::Arrivals};
+use crate::{args::MqttArgs, payload::Payloads};
 
-/// What was measured.
-#[derive(Debug)]
-pub(crate) struct Outcome {
-    /// Δ: first PUBLISH sent until last message received.
-    pub(crate) delta: Duration,
-    pub(crate) samples: Samples,
+/// What is published, unless it is said otherwise.
+pub(crate) const TOPIC: &str = "mqbench/stopwait";
+
+/// What is sent, one at a time.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) topic: TopicName,
+    pub(crate) count: u64,
+    /// Of the payload, in bytes.
+    pub(crate) size: usize,
+    /// A message that takes longer ends the run.
+    pub(crate) patience: Duration,
 }
 
-/// Sends `count` messages of `size` bytes, one at a time; one that takes longer than `patience`
-/// ends the run.
+/// Δ: first PUBLISH sent until last message received; `None` if that is not known.
+pub(crate) fn delta(samples: &Samples) -> Option<Duration> {
+    let (first, last) = (samples.0.first()?, samples.0.last()?);
+    Some(Duration::from_nanos(
+        last.received_ns?.checked_sub(first.sent_ns)?,
+    ))
+}
+
+/// Sends what the plan says. Times are the clock's; arrivals have one where they are here.
 pub(crate) async fn run(
-    count: u64,
-    size: usize,
-    patience: Duration,
+    plan: &Plan,
+    clock: Clock,
     mqtt: &MqttArgs,
-    publisher: (&Address, &Connector),
-    subscriber: (&Address, &Connector),
-) -> anyhow::Result<Outcome> {
-    const TOPIC: &str = "mqbench/stopwait";
-    let receiver = mqtt
-        .builder(subscriber.0, subscriber.1, "mqbench-sub")?
-        .build()
-        .await
-        .context("the subscriber cannot connect")?;
-    let mut subscription = receiver.subscribe(TOPIC, mqtt.qos).await?;
+    (address, connector): (&Address, &Connector),
+    mut arrivals: Arrivals,
+) -> anyhow::Result<Samples> {
     let sender = mqtt
-        .builder(publisher.0, publisher.1, "mqbench-pub")?
+        .builder(address, connector, "mqbench-pub")?
         .build()
         .await
         .context("the publisher cannot connect")?;
-    let topic = TopicName::new(TOPIC)?;
-    let payloads = Payloads::new(size, 1);
-    let clock = Clock::start();
+    let payloads = Payloads::new(plan.size, 1);
     let mut samples = Vec::new();
-    for seq in 0..count {
+    for seq in 0..plan.count {
         let sent_ns = clock.now_ns();
-        let message = Outgoing::new(topic.clone(), payloads.make(seq)).qos(mqtt.qos);
+        let message = Outgoing::new(plan.topic.clone(), payloads.make(seq)).qos(mqtt.qos);
         sender.send(message).await.context("cannot publish")?;
-        let arrived = loop {
-            let incoming = tokio::time::timeout(patience, subscription.recv())
-                .await
-                .with_context(|| format!("message {seq} did not arrive within {patience:?}"))?
-                .context("the subscriber's connection was lost")?;
-            // A repetition of an earlier one (QoS 1) is not what is waited for.
-            if sequence(&incoming.payload) == Some(seq) {
-                break incoming.received_at;
-            }
-        };
+        let arrived = arrivals.wait(seq, plan.patience).await?;
         samples.push(Sample {
             seq,
             intended_ns: sent_ns,
             sent_ns,
-            received_ns: Some(clock.at_ns(arrived)),
+            received_ns: arrived.map(|at| clock.at_ns(at)),
         });
     }
-    let (Some(first), Some(last)) = (samples.first(), samples.last()) else {
-        bail!("nothing to send: --count is 0");
-    };
-    let delta = last.received_ns.unwrap_or_default() - first.sent_ns;
     sender.disconnect().await.context("cannot disconnect")?;
-    receiver.disconnect().await.context("cannot disconnect")?;
-    Ok(Outcome {
-        delta: Duration::from_nanos(delta),
-        samples: Samples(samples),
-    })
+    arrivals.end().await?;
+    Ok(Samples(samples))
 }

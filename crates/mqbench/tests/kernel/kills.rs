@@ -3,8 +3,8 @@
 //!
 //! | killed | the campaign | nothing is left |
 //! |---|---|---|
-//! | the controller | has ended | when the agents' lease is over |
-//! | an agent | ends, or tries the run again if the agent is back | as soon as the campaign has ended |
+//! | the controller | has ended | at once: each role's input has ended |
+//! | a host's ssh server | ends, or tries the run again if the server is back | as soon as the campaign has ended |
 //! | the broker, a link | tries the run again | as soon as the campaign has ended |
 //! | the meter | ends, or tries the run again if the meter is back | as soon as the campaign has ended |
 //!
@@ -25,8 +25,8 @@ use serde_json::Value;
 
 use crate::{
     KILLS,
-    agent::{Running, path},
     guest::Test,
+    testbed::{Running, path},
     three::{AMPERE, METER_AT, NAMES, Three, files},
 };
 
@@ -35,7 +35,7 @@ pub(crate) const TESTS: &[Test] = &[(
     whatever_is_killed_nothing_remains_and_a_campaign_goes_on,
 )];
 
-/// What every agent is started with, and a slow kernel's time on top.
+/// What every role is started with, and a slow kernel's time on top.
 const LEASE: Duration = Duration::from_secs(5 + 10);
 
 /// What is to be there at once, in a slow kernel.
@@ -69,7 +69,7 @@ series = "transport"
 enum Victim {
     Controller,
     /// Which of them.
-    Agent(usize),
+    Server(usize),
     Broker,
     Link,
     Meter,
@@ -81,7 +81,7 @@ impl Victim {
         match turn % 5 {
             0 => Self::Controller,
             1 => Self::Link,
-            2 => Self::Agent(random.usize(0..NAMES.len())),
+            2 => Self::Server(random.usize(0..NAMES.len())),
             3 => Self::Broker,
             _ => Self::Meter,
         }
@@ -92,7 +92,7 @@ impl fmt::Display for Victim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Controller => f.write_str("the controller"),
-            Self::Agent(which) => write!(f, "the agent of {}", NAMES[*which]),
+            Self::Server(which) => write!(f, "the ssh server of {}", NAMES[*which]),
             Self::Broker => f.write_str("the broker"),
             Self::Link => f.write_str("a link"),
             Self::Meter => f.write_str("the meter"),
@@ -127,7 +127,7 @@ struct Round {
     victim: Victim,
     /// How long after the campaign began, or after the victim came up.
     after: Duration,
-    /// Whether an agent or a meter is started again before the campaign may have missed it.
+    /// Whether a server or a meter is started again before the campaign may have missed it.
     is_back_at_once: bool,
 }
 
@@ -156,9 +156,9 @@ impl Round {
         {
             // Before the first run there is nothing to go on with.
             let last = said.lines().last().unwrap();
-            let (agent, meter) = ("no agent at 10.1.0.", "its meter dmm:127.0.0.1:5025");
+            let (server, meter) = ("10.1.0.", "its meter dmm:127.0.0.1:5025");
             assert!(last.starts_with("mqbench: "), "{said}");
-            assert!(last.contains(agent) || last.contains(meter), "{said}");
+            assert!(last.contains(server) || last.contains(meter), "{said}");
         } else {
             let back = self.is_back_at_once || self.victim == Victim::Controller;
             let goes_on = matches!(self.victim, Victim::Broker | Victim::Link);
@@ -187,10 +187,10 @@ impl Round {
         );
     }
 
-    /// Starts an agent or the meter again if it was killed.
+    /// Starts a server or the meter again if it was killed.
     fn start_again(&self, bed: &mut Three) {
         match self.victim {
-            Victim::Agent(which) => bed.start_agent(which),
+            Victim::Server(which) => bed.start_server(which),
             Victim::Meter => bed.start_meter(),
             Victim::Controller | Victim::Broker | Victim::Link => {}
         }
@@ -221,10 +221,10 @@ impl Round {
             _ => None,
         };
         if let Some(word) = role {
-            let mut found = bed.roles(word);
+            let mut found = Three::roles(word);
             while found.is_empty() && campaign.is_running() {
                 std::thread::sleep(Duration::from_millis(5));
-                found = bed.roles(word);
+                found = Three::roles(word);
             }
         }
         campaign.ended(self.after);
@@ -234,10 +234,10 @@ impl Round {
                 campaign.0.0.kill().unwrap();
                 campaign.0.0.wait().unwrap();
             }
-            Victim::Agent(which) => bed.agents[which] = None,
+            Victim::Server(which) => bed.servers[which] = None,
             Victim::Meter => bed.meter = None,
             Victim::Broker | Victim::Link => {
-                let found = bed.roles(role.unwrap());
+                let found = Three::roles(role.unwrap());
                 let Some(process) = found.last() else {
                     return false;
                 };

@@ -19,8 +19,6 @@
 )]
 
 #[cfg(target_os = "linux")]
-mod agent;
-#[cfg(target_os = "linux")]
 mod guest;
 #[cfg(target_os = "linux")]
 mod host;
@@ -36,6 +34,11 @@ mod refuse;
 mod restore;
 #[cfg(target_os = "linux")]
 mod shape;
+#[cfg(target_os = "linux")]
+#[path = "../sshd/mod.rs"]
+mod sshd;
+#[cfg(target_os = "linux")]
+mod testbed;
 #[cfg(target_os = "linux")]
 mod three;
 #[cfg(target_os = "linux")]

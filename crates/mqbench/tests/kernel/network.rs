@@ -77,6 +77,11 @@ impl Network {
         one_line(&self.net(arguments))
     }
 
+    /// Takes the cable away.
+    pub(crate) fn cut(&self) {
+        batch(&self.far, "link set eth0 down\n");
+    }
+
     pub(crate) fn run(&self, mut command: Command) -> Output {
         self.near.run(|| command.output()).unwrap()
     }

@@ -1,6 +1,6 @@
-//! Three hosts with agents, and a fourth with their controller and a multimeter.
+//! Three hosts that are reached by ssh, and a fourth with their controller and a multimeter.
 //!
-//! They have a network for what is measured, which is shaped, and another one for the agents.
+//! They have a network for what is measured, which is shaped, and another one for the controller.
 
 use std::{
     io::Read as _,
@@ -14,8 +14,9 @@ use nix::unistd::Pid;
 
 use crate::{
     METER, MQBENCH,
-    agent::{FOLDER, Running, agent_with_clock, good, mqbench, path},
     network::{STATE, TC, batch},
+    sshd::Keys,
+    testbed::{PORT, Running, Server, keys, mqbench, on_hosts, path},
 };
 
 /// Where the multimeter is, as the controller reaches it.
@@ -31,14 +32,16 @@ const HOSTS: &str = r#"
 [[host]]
 name = "hub"
 roles = ["broker"]
-agent = "10.1.0.1:7883"
+ssh = "hub"
+program = "PROGRAM"
 address = "10.0.0.1"
 interface = "eth0"
 
 [[host]]
 name = "pi-1"
 roles = ["publisher"]
-agent = "10.1.0.2:7883"
+ssh = "pi-1"
+program = "PROGRAM"
 address = "10.0.0.2"
 interface = "eth0"
 meter = "dmm:127.0.0.1:5025"
@@ -47,30 +50,31 @@ volts = 5.0
 [[host]]
 name = "pi-2"
 roles = ["subscriber"]
-agent = "10.1.0.3:7883"
+ssh = "pi-2"
+program = "PROGRAM"
 address = "10.0.0.3"
 interface = "eth0"
 "#;
 
-/// Three hosts with their agents, and a fourth with the controller and the meter.
+/// Three hosts with their servers, and a fourth with the controller and the meter.
 pub(crate) struct Three {
+    keys: Keys,
     hosts: [Host; 3],
     desk: Host,
     _switch: Host,
     /// `None` where one was killed.
-    pub(crate) agents: [Option<Running>; 3],
+    pub(crate) servers: [Option<Server>; 3],
     pub(crate) meter: Option<Running>,
     /// What stands on the hosts' interfaces before anything is done.
     before: [String; 3],
 }
 
 impl Three {
-    /// Enrolled, and with this campaign to run.
+    /// With this campaign to run.
     pub(crate) fn new(campaign: &str) -> Self {
         let _ = std::fs::remove_dir_all(STATE);
-        let _ = std::fs::remove_dir_all(FOLDER);
+        let keys = keys(HOSTS);
         std::fs::create_dir_all(temporary()).unwrap();
-        std::fs::write(path("hosts.toml"), HOSTS).unwrap();
         std::fs::write(path("some.toml"), campaign).unwrap();
         let switch = Host::new().unwrap();
         batch(
@@ -100,42 +104,30 @@ impl Three {
         });
         let before = [0, 1, 2].map(|which| disciplines(&hosts[which]));
         let mut bed = Self {
+            keys,
             hosts,
             desk,
             _switch: switch,
-            agents: [None, None, None],
+            servers: [None, None, None],
             meter: None,
             before,
         };
         for (which, name) in NAMES.into_iter().enumerate() {
-            bed.start_agent(which);
-            // The last time that anybody enrols.
-            let state = path(name);
-            let code = good(&bed.hosts[which], &["agent", "code", "--state", &state]);
-            let address = format!("10.1.0.{}:7883", which + 1);
-            let identity = path("controller");
-            let add = [
-                "hosts",
-                "add",
-                &address,
-                code.trim(),
-                "--identity",
-                &identity,
-            ];
-            good(&bed.desk, &add);
+            bed.keys.introduce(name, &ip(which), PORT);
+            bed.start_server(which);
         }
         bed.start_meter();
         bed
     }
 
     /// Where it has gone.
-    pub(crate) fn start_agent(&mut self, which: usize) {
-        if self.agents[which].is_none() {
+    pub(crate) fn start_server(&mut self, which: usize) {
+        if self.servers[which].is_none() {
             // The publisher's clock is an hour behind, the subscriber's five seconds ahead.
             let ahead = ["0", "-3600000000000", "5000000000"][which];
-            let address = format!("10.1.0.{}:7883", which + 1);
-            let host = &self.hosts[which];
-            self.agents[which] = Some(agent_with_clock(host, NAMES[which], &address, ahead));
+            let shift = [("MQBENCH_CLOCK_SHIFT", ahead)];
+            let server = Server::start(&self.hosts[which], &self.keys, &ip(which), &shift);
+            self.servers[which] = Some(server);
         }
     }
 
@@ -162,39 +154,20 @@ impl Three {
         } else {
             command.args(["run", &path("some.toml"), "--out"]).arg(out);
         }
-        command.args(["--hosts", &path("hosts.toml")]);
-        command.args(["--identity", &path("controller")]);
+        command.args(on_hosts());
         command.env("TMPDIR", temporary());
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         Running(self.desk.run(|| command.spawn()).unwrap())
     }
 
     /// Processes of roles that have this word in their command.
-    pub(crate) fn roles(&self, word: &str) -> Vec<Pid> {
+    pub(crate) fn roles(word: &str) -> Vec<Pid> {
         let has = |(_, line): &(Pid, Vec<String>)| {
-            line.iter().any(|part| part == "--end-with-input")
+            line.iter().any(|part| part.starts_with("--lease="))
                 && line.iter().any(|part| part == word)
         };
-        let found = self.processes().into_iter().filter(has);
+        let found = processes().into_iter().filter(has);
         found.map(|(process, _)| process).collect()
-    }
-
-    /// Every process of the program but for the agents, and its command.
-    fn processes(&self) -> Vec<(Pid, Vec<String>)> {
-        let program = std::env::var(MQBENCH).unwrap();
-        let agents = self.agents.iter().flatten();
-        let agents: Vec<_> = agents.map(|agent| agent.0.id().to_string()).collect();
-        let mut found = Vec::new();
-        for entry in std::fs::read_dir("/proc").unwrap().flatten() {
-            let name = entry.file_name().into_string().unwrap();
-            let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-            let line = String::from_utf8_lossy(&line);
-            let line: Vec<_> = line.split('\0').map(str::to_owned).collect();
-            if line[0] == program && !agents.contains(&name) {
-                found.push((Pid::from_raw(name.parse().unwrap()), line));
-            }
-        }
-        found
     }
 
     /// What there is of a campaign: shaped interfaces, processes, files where they are not kept.
@@ -205,15 +178,36 @@ impl Three {
             if now != self.before[which] {
                 left.push(format!("on {}: {now}", NAMES[which]));
             }
-            left.extend(files(&Path::new(&path(NAMES[which])).join("work")));
+            left.extend(files(Path::new(&path(&format!("work-{}", ip(which))))));
         }
-        let running = self.processes().into_iter();
+        let running = processes().into_iter();
         left.extend(running.map(|(process, line)| format!("{process}: {}", line.join(" "))));
         let remembered = files(Path::new(STATE)).into_iter();
         left.extend(remembered.filter(|file| file.contains(".json")));
         left.extend(files(Path::new(&temporary())));
         left
     }
+}
+
+/// Every process of the program and of ssh, and its command; no servers.
+fn processes() -> Vec<(Pid, Vec<String>)> {
+    let program = std::env::var(MQBENCH).unwrap();
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let name = entry.file_name().into_string().unwrap();
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line);
+        let line: Vec<_> = line.split('\0').map(str::to_owned).collect();
+        if line[0] == program || line[0] == "ssh" {
+            found.push((Pid::from_raw(name.parse().unwrap()), line));
+        }
+    }
+    found
+}
+
+/// Of which of them, as the controller reaches it.
+fn ip(which: usize) -> String {
+    format!("10.1.0.{}", which + 1)
 }
 
 /// For the controller's own temporary files.

@@ -8,8 +8,8 @@ use std::{
 use serde_json::Value;
 
 use crate::{
-    agent::{mqbench, path},
     guest::Test,
+    testbed::{mqbench, path},
     three::Three,
 };
 

@@ -6,25 +6,26 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{outside::Outside, page};
+use crate::page;
 
 /// The USB controller and the network card on it, and what a link is made of. What they need comes with
 /// them.
 const MODULES: &[&str] = &["phy_generic", "dwc2", "cdc_ether", "sch_netem", "sch_tbf"];
 
 /// Programs that are only called: what with is noted.
-const RECORDED: &[&str] = &["apt-get", "cargo", "just", "nmcli", "systemd-tmpfiles"];
+const RECORDED: &[&str] = &[
+    "apt-get",
+    "cargo",
+    "getcap",
+    "just",
+    "nmcli",
+    "setcap",
+    "systemctl",
+    "systemd-tmpfiles",
+];
 
 /// Those in `guest/` that do something.
-const STAND_INS: &[&str] = &[
-    "chronyc",
-    "journalctl",
-    "scp",
-    "ssh",
-    "sudo",
-    "systemctl",
-    "systemd-sysusers",
-];
+const STAND_INS: &[&str] = &["chronyc", "scp", "ssh", "sudo"];
 
 /// Where the checkout is in the machine.
 const CHECKOUT: &str = "checkout";
@@ -36,18 +37,9 @@ const PROGRAM: u32 = 0o100_755;
 const LINK: u32 = 0o120_777;
 
 /// Packages unpacked in `root`, the program that ships, the page as a script, and the stand-ins.
-pub(crate) fn build(root: &Path, shipped: &Path, outside: &Outside) -> Vec<u8> {
+pub(crate) fn build(root: &Path, shipped: &Path) -> Vec<u8> {
     let mut archive = Archive::default();
-    for folder in [
-        "proc",
-        "sys",
-        "run",
-        "tmp",
-        "root",
-        "home/pi",
-        "etc/chrony",
-        "etc/systemd/system",
-    ] {
+    for folder in ["proc", "sys", "run", "tmp", "root", "home/pi", "etc/chrony"] {
         archive.folder(folder);
     }
     for folder in ["var/lib", "usr/local/bin", "usr/sbin", "modules"] {
@@ -55,17 +47,7 @@ pub(crate) fn build(root: &Path, shipped: &Path, outside: &Outside) -> Vec<u8> {
     }
     // For the first messages of the first process, before it has devices.
     archive.add("dev/console", 0o20_600, (5, 1), &[]);
-    let library = "lib/aarch64-linux-gnu";
-    for (at, from) in [
-        ("bin/busybox", "bin/busybox"),
-        ("usr/bin/setpriv", "usr/bin/setpriv"),
-        ("lib/ld-linux-aarch64.so.1", "lib/ld-linux-aarch64.so.1"),
-    ] {
-        archive.program(at, &root.join(from));
-    }
-    for name in ["libc.so.6", "libcap-ng.so.0"] {
-        archive.program(&format!("{library}/{name}"), &root.join(library).join(name));
-    }
+    archive.program("bin/busybox", &root.join("bin/busybox"));
     for (number, module) in modules(root).iter().enumerate() {
         let name = module.file_name().unwrap().to_str().unwrap();
         archive.program(&format!("modules/{number:02}-{name}"), module);
@@ -80,9 +62,6 @@ pub(crate) fn build(root: &Path, shipped: &Path, outside: &Outside) -> Vec<u8> {
     }
     archive.text("etc/passwd", "root:x:0:0::/root:/bin/sh\n");
     archive.text("etc/group", "root:x:0:\n");
-    for (host, code) in outside.codes() {
-        archive.text(&format!("codes/{host}"), code);
-    }
     archive.text("guide", &page::script());
     archive.program(&format!("{CHECKOUT}/{SHIPPED}"), shipped);
     // The controller is this machine as well.
@@ -93,13 +72,11 @@ pub(crate) fn build(root: &Path, shipped: &Path, outside: &Outside) -> Vec<u8> {
         (0, 0),
         format!("/{CHECKOUT}/{SHIPPED}").as_bytes(),
     );
-    let files = ["deploy/pi/setup", "deploy/systemd/mqbench-agent.service"];
-    for file in files {
-        archive.program(
-            &format!("{CHECKOUT}/{file}"),
-            &page::repository().join(file),
-        );
-    }
+    let file = "deploy/pi/setup";
+    archive.program(
+        &format!("{CHECKOUT}/{file}"),
+        &page::repository().join(file),
+    );
     let campaign = format!("{CHECKOUT}/profiles/campaigns/s22-fig4.toml");
     archive.text(&campaign, &page::figure_4());
     archive.end()

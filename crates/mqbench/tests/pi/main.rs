@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   namespace of the test                        QEMU, raspi3b
-//!   agents pi-1 (broker), <──── eth0: messages ──── agent pi-2 (publisher),
+//!   roles of pi-1 (broker), <── eth0: messages ──── roles of pi-2 (publisher),
 //!          pi-3 (subscriber) <── wlan0: control ─── controller, which does what the page says
 //! ```
 //!
@@ -27,7 +27,6 @@ use std::{
 use serde_json::Value;
 
 use machine::{Machine, Said};
-use outside::Outside;
 
 /// Set where the test runs in its namespaces.
 const INSIDE: &str = "MQ_PI_INSIDE";
@@ -60,8 +59,8 @@ fn from_three_pis_to_a_figure() {
         assert!(inside.success(), "see above");
         return;
     }
-    let outside = Outside::new();
-    let image = image::build(&root(), &shipped(), &outside);
+    outside::start();
+    let image = image::build(&root(), &shipped());
     let said = Machine::boot(&root(), &image).run();
     println!(
         "its first process after {} s ({} s of its own), the page done after {} s",
@@ -81,7 +80,7 @@ fn from_three_pis_to_a_figure() {
 fn the_page_says_what_comes(guide: &str, said: &Said) {
     for seen in [
         "wrote /usr/local/bin/mqbench",
-        "the agent listens",
+        "this host is ready",
         "pi-2: ! it is emulated",
         "shaped: eth0 of pi-2",
         "3 packets transmitted, 3 packets received",
@@ -96,9 +95,8 @@ fn the_page_says_what_comes(guide: &str, said: &Said) {
     let asked = said.of("asked");
     for call in [
         "apt-get install --yes --quiet chrony",
-        "systemd-sysusers /etc/sysusers.d/mqbench.conf",
-        "systemd-tmpfiles --create /etc/tmpfiles.d/mqbench.conf",
-        "systemctl enable --quiet mqbench-agent",
+        "setcap cap_net_admin+ep /usr/local/bin/mqbench",
+        "systemd-tmpfiles --create /etc/tmpfiles.d/mqbench.conf /etc/tmpfiles.d/mqbench-memory.conf",
         "systemctl restart chrony",
         "chronyc waitsync 12 0.001",
         "nmcli connection up messages",
@@ -180,22 +178,9 @@ fn nothing_is_left(said: &Said) {
     assert_eq!(said.of("work").trim(), "");
     let memories = said.of("memory");
     assert!(!memories.contains(".json"), "{memories}");
-    let mqbench = |section: &str| -> Vec<String> {
-        let lines = said.of(section).lines();
-        let lines = lines.filter(|line| line.contains("mqbench "));
-        lines.map(str::to_owned).collect()
-    };
-    // When it is ended, the agent is all that runs as its user.
-    let running = mqbench("running");
-    let agents: Vec<_> = running
-        .iter()
-        .filter(|line| line.starts_with("mqbench "))
-        .collect();
-    assert_eq!(agents.len(), 1, "{running:?}");
-    assert!(agents[0].ends_with("mqbench agent run"), "{running:?}");
-    assert_eq!(mqbench("left"), [""; 0]);
-    let agent = said.of("agent");
-    assert!(!agent.contains("panicked"), "{agent}");
+    let left = said.of("left").lines();
+    let left: Vec<_> = left.filter(|line| line.contains("mqbench ")).collect();
+    assert_eq!(left, [""; 0]);
 }
 
 /// Makes sure that all is here that it takes, or says in one line what is not.

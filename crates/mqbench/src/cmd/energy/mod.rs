@@ -30,7 +30,7 @@ enum Action {
     Measure(measure::Args),
     /// Fit the coefficients of a profile to measured runs, and print it
     Calibrate(calibrate::Args),
-    /// Read a meter until SIGTERM, for an agent's controller
+    /// Read a meter until SIGTERM, for the controller of a campaign
     #[cfg(target_os = "linux")]
     #[command(hide = true)]
     Record(record::Args),

@@ -1,6 +1,7 @@
-//! `mqbench energy record`: a meter of this host, read for as long as an agent's controller wants it.
+//! `mqbench energy record`: a meter of this host, read for as long as a campaign's controller wants it;
+//! what it found is printed as JSON then.
 
-use std::{fs::File, io::Write as _, path::PathBuf, time::Duration};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
@@ -22,9 +23,6 @@ pub(super) struct Args {
     /// Print `ready` as a line of its own when the meter is read from now on
     #[arg(long)]
     announce: bool,
-    /// What it found, as JSON: written at the end
-    #[arg(long, value_name = "FILE")]
-    log: PathBuf,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
@@ -43,7 +41,6 @@ async fn record(args: &Args) -> anyhow::Result<()> {
     }
     terminate.recv().await;
     let taken = running.stop()?;
-    let json = serde_json::to_vec(&taken).context("cannot write JSON")?;
-    let written = File::create(&args.log).and_then(|mut file| file.write_all(&json));
-    written.with_context(|| format!("cannot write {}", args.log.display()))
+    let json = serde_json::to_string(&taken).context("cannot write JSON")?;
+    report::print(&(json + "\n"))
 }

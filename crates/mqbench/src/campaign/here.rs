@@ -1,0 +1,96 @@
+//! Runs on this machine: each a process `mqbench cell` with a network of its own.
+
+use std::process::Stdio;
+
+use anyhow::{Context as _, bail};
+use tokio::{io::AsyncWriteExt as _, process::Command};
+
+use super::{Order, cell::Pattern, metered::Sending, place::Work, record::Outcome};
+use crate::meter::Probe;
+
+/// Where the energy of runs is from.
+#[derive(Debug)]
+pub(crate) enum Energy {
+    /// Computed by this profile.
+    Modelled(String),
+    /// Whatever this meter is connected to.
+    Measured(Probe),
+}
+
+/// Runs one cell.
+pub(super) async fn run(energy: &Energy, work: &Work) -> anyhow::Result<Outcome> {
+    let order = |energy_profile| Order {
+        cell: work.cell.clone(),
+        seed: work.seed,
+        energy_profile,
+    };
+    match energy {
+        Energy::Modelled(profile) => run_process(&order(Some(profile.clone()))).await,
+        // Only on a schedule there is a time to send all packets.
+        Energy::Measured(probe) if work.cell.pattern == Pattern::Periodic => {
+            measured(&order(None), probe, work).await
+        }
+        Energy::Measured(_) => run_process(&order(None)).await,
+    }
+}
+
+/// Runs one cell with a meter beside it.
+///
+/// # Errors
+/// If the meter is not there until the end: no other run would be measured either.
+async fn measured(order: &Order, probe: &Probe, work: &Work) -> anyhow::Result<Outcome> {
+    let running = probe
+        .start(work.expected, &work.journals, &work.name)
+        .await?;
+    let outcome = run_process(order).await;
+    // Even after a run that failed: it is put back.
+    let taken = running.stopped().await?;
+    let mut outcome = outcome?;
+    if let Some(window) = outcome.sending {
+        // Read by this machine's own clock.
+        let uncertainty_ns = 0;
+        let sending = Sending {
+            window,
+            uncertainty_ns,
+        };
+        taken.give(&mut outcome, sending);
+    }
+    Ok(outcome)
+}
+
+/// Runs one cell in a process of its own, which ends with this future.
+async fn run_process(order: &Order) -> anyhow::Result<Outcome> {
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    let mut child = Command::new(&program)
+        .arg("cell")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .with_context(|| format!("cannot start {}", program.display()))?;
+    let mut order = serde_json::to_vec(order).context("cannot write JSON")?;
+    order.push(b'\n');
+    // Open until the answer is here: when this program is gone, the cell ends too.
+    let mut input = child.stdin.take().context("the cell has no input")?;
+    let told = input.write_all(&order).await;
+    let output = child
+        .wait_with_output()
+        .await
+        .context("cannot wait for a cell")?;
+    drop(input);
+    told.context("the cell takes no order")?;
+    if output.status.success() {
+        return serde_json::from_slice(&output.stdout).context("a cell's answer is no outcome");
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let said = said.trim().trim_start_matches("mqbench: ");
+    if said.contains("namespaces") {
+        // It would be the same for all others.
+        bail!("{said}");
+    }
+    Ok(Outcome {
+        error: Some(said.to_owned()),
+        ..Outcome::default()
+    })
+}

@@ -1,0 +1,365 @@
+//! Commands on other machines, by OpenSSH.
+//!
+//! A role of a run is this program with another command (`broker`, `pub`, `net apply`), started by
+//! `ssh HOST mqbench --lease 30s ROLE`. It ends as SIGTERM would end it when its standard input does, and
+//! when nothing came by it for as long as the lease: so a host frees its link and its processes when the
+//! controller is gone, or the way to it.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, Lines},
+    process::{Child, ChildStderr, ChildStdin, ChildStdout, Command},
+    sync::mpsc::{Receiver, Sender, channel},
+    task::JoinSet,
+    time::{MissedTickBehavior, interval, timeout},
+};
+
+use super::Machine;
+use crate::sut::announced;
+
+/// How long a role waits for a word of its controller.
+pub(crate) const LEASE: Duration = Duration::from_secs(30);
+
+/// How often each role hears that somebody is there: several times in the shortest lease.
+const ALIVE: Duration = Duration::from_millis(300);
+
+/// How long a role may take until it is ready; its connection is made meanwhile.
+const START: Duration = Duration::from_secs(30);
+
+/// How long a role may take to end in order.
+const GRACE: Duration = Duration::from_secs(20);
+
+/// What is kept of what a role says on standard error: its last lines are what matters.
+const SAID: usize = 2000;
+
+/// What OpenSSH ends with when it has no connection, or has lost it.
+const NO_CONNECTION: i32 = 255;
+
+/// How other machines are reached.
+#[derive(Debug)]
+pub(crate) struct Ssh {
+    /// In place of the user's own.
+    config: Option<PathBuf>,
+    lease: Duration,
+    /// What the paths begin with at which sessions with one host meet to share a connection: nobody else
+    /// can guess it, and nothing is left of it when they have ended.
+    sockets: String,
+}
+
+impl Ssh {
+    /// By the user's configuration of OpenSSH, or by another file.
+    pub(crate) fn new(config: Option<PathBuf>, lease: Duration) -> Self {
+        let name = format!("mqbench-{:016x}", rand::random::<u64>());
+        let sockets = std::env::temp_dir().join(name).display().to_string();
+        Self {
+            config,
+            lease,
+            sockets,
+        }
+    }
+
+    /// Runs this on a host, by its shell.
+    fn shell(&self, host: &Machine, script: &str) -> Command {
+        let mut command = Command::new("ssh");
+        if let Some(config) = &self.config {
+            command.arg("-F").arg(config);
+        }
+        // Nothing is asked of a person, and an unknown host key is an error.
+        command.args(["-T", "-a", "-x", "-oBatchMode=yes", "-oLogLevel=ERROR"]);
+        command.args(["-oConnectTimeout=10", "-oServerAliveInterval=5"]);
+        command.args(["-oControlMaster=auto", "-oControlPersist=no"]);
+        command.arg(format!("-oControlPath={}-{}", self.sockets, host.address));
+        command.args(["--", &host.ssh, script]);
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        command
+    }
+
+    /// Starts this program there with these arguments, `by_sudo` or as the user that it is.
+    pub(crate) fn start(
+        &self,
+        host: &Machine,
+        arguments: &[String],
+        by_sudo: bool,
+    ) -> anyhow::Result<Remote> {
+        let lease = format!("--lease={}ms", self.lease.as_millis());
+        let words = std::iter::once(&lease[..]).chain(arguments.iter().map(String::as_str));
+        let script = format!("exec {}", mqbench(host, by_sudo, words));
+        let mut child = self
+            .shell(host, &script)
+            .spawn()
+            .context("cannot start ssh: OpenSSH's client has to be installed")?;
+        let input = child.stdin.take().context("ssh has no input")?;
+        let output = child.stdout.take().context("ssh has no output")?;
+        let errors = child.stderr.take().context("ssh has no errors")?;
+        let (mut feeding, mut said) = (JoinSet::new(), JoinSet::new());
+        let (tell, told) = channel(8);
+        feeding.spawn(feed(input, told));
+        said.spawn(last(errors));
+        Ok(Remote {
+            host: host.name.clone(),
+            what: arguments.first().cloned().unwrap_or_default(),
+            child,
+            tell: Some(tell),
+            output: BufReader::new(output).lines(),
+            _feeding: feeding,
+            said,
+        })
+    }
+
+    /// Puts a file there, which nobody else can read.
+    pub(crate) async fn put(
+        &self,
+        host: &Machine,
+        path: &Path,
+        bytes: &[u8],
+    ) -> anyhow::Result<()> {
+        let path = quoted(&path.display().to_string());
+        let script = format!("umask 077 && cat >{path}");
+        self.run(host, &script, bytes).await.map(drop)
+    }
+
+    /// A file from there.
+    pub(crate) async fn get(&self, host: &Machine, path: &Path) -> anyhow::Result<Vec<u8>> {
+        let path = quoted(&path.display().to_string());
+        self.run(host, &format!("cat {path}"), b"").await
+    }
+
+    /// Puts a host's interface back that this program may have left shaped.
+    pub(crate) async fn clear(&self, host: &Machine, by_sudo: bool) -> anyhow::Result<()> {
+        let clear = ["net", "clear", "--", &host.interface];
+        let script = mqbench(host, by_sudo, clear.into_iter());
+        self.run(host, &script, b"").await.map(drop)
+    }
+
+    /// Runs a script there, and returns what it printed.
+    ///
+    /// # Errors
+    /// What it said if it failed.
+    pub(crate) async fn run(
+        &self,
+        host: &Machine,
+        script: &str,
+        input: &[u8],
+    ) -> anyhow::Result<Vec<u8>> {
+        let mut child = self.shell(host, script).spawn();
+        let child = child.as_mut().map_err(|error| {
+            anyhow::anyhow!("cannot start ssh: OpenSSH's client has to be installed: {error}")
+        })?;
+        let mut to = child.stdin.take().context("ssh has no input")?;
+        let mut from = child.stdout.take().context("ssh has no output")?;
+        let errors = child.stderr.take().context("ssh has no errors")?;
+        let mut bytes = Vec::new();
+        let ((), read, said) = tokio::join!(
+            async move {
+                // If it does not want all of it, its exit code tells why.
+                let _ = to.write_all(input).await;
+            },
+            from.read_to_end(&mut bytes),
+            last(errors),
+        );
+        read.context("cannot hear the host")?;
+        let status = child.wait().await.context("cannot wait for ssh")?;
+        if !status.success() {
+            bail!("host {}: {}", host.name, why(status, &said));
+        }
+        Ok(bytes)
+    }
+}
+
+/// A role at work on a host. Dropped, it ends.
+#[derive(Debug)]
+pub(crate) struct Remote {
+    host: String,
+    what: String,
+    child: Child,
+    /// Lines for its standard input, which is open as long as this is there.
+    tell: Option<Sender<String>>,
+    output: Lines<BufReader<ChildStdout>>,
+    _feeding: JoinSet<()>,
+    /// The end of what it says on standard error.
+    said: JoinSet<String>,
+}
+
+impl Remote {
+    /// Waits until it announces that it is ready; returns the addresses that it listens at.
+    pub(crate) async fn ready(&mut self) -> anyhow::Result<Vec<String>> {
+        let found = timeout(START, announced(&mut self.output)).await;
+        let found = found.context("it was not ready in time").flatten();
+        match found {
+            Ok(found) => Ok(found.iter().map(ToString::to_string).collect()),
+            Err(error) => Err(self.failed(error).await),
+        }
+    }
+
+    /// The first line that it prints, within a bounded time.
+    pub(crate) async fn first_line(&mut self) -> anyhow::Result<String> {
+        let line = timeout(START, self.line()).await;
+        match line.unwrap_or_else(|_| bail!("no answer within {START:?}")) {
+            Ok(Some(line)) => Ok(line),
+            Ok(None) => Err(self.failed(anyhow::anyhow!("it said nothing")).await),
+            Err(error) => Err(self.failed(error).await),
+        }
+    }
+
+    /// The next line that it prints; `None` when there are to be no more. Cancel-safe.
+    pub(crate) async fn line(&mut self) -> anyhow::Result<Option<String>> {
+        let line = self.output.next_line().await;
+        line.with_context(|| format!("cannot hear host {}", self.host))
+    }
+
+    /// Writes a line to its standard input.
+    pub(crate) async fn tell(&self, line: String) -> anyhow::Result<()> {
+        let tell = self.tell.as_ref().context("it is ending")?;
+        let told = tell.send(line).await;
+        told.map_err(|_| anyhow::anyhow!("host {}: its {} is gone", self.host, self.what))
+    }
+
+    /// Whether it has ended; why, if it did not end well.
+    pub(crate) async fn has_ended(&mut self) -> anyhow::Result<bool> {
+        match self.child.try_wait().context("cannot look at ssh")? {
+            None => Ok(false),
+            Some(status) if status.success() => Ok(true),
+            Some(_) => Err(self.failed(anyhow::anyhow!("it ended")).await),
+        }
+    }
+
+    /// Ends it in order, and returns what else it printed.
+    pub(crate) async fn stop(mut self) -> anyhow::Result<String> {
+        self.tell = None;
+        let mut printed = String::new();
+        let ended = timeout(GRACE, async {
+            while let Some(line) = self.output.next_line().await? {
+                printed.push_str(&line);
+                printed.push('\n');
+            }
+            self.child.wait().await
+        });
+        let status = ended.await;
+        let what = format!("host {}: its {}", self.host, self.what);
+        let status = status.with_context(|| format!("{what} does not end"))?;
+        let status = status.with_context(|| format!("{what}: cannot wait for ssh"))?;
+        if !status.success() {
+            bail!("{what}: {}", why(status, &self.said().await));
+        }
+        Ok(printed)
+    }
+
+    /// What is wrong, with what it said.
+    async fn failed(&mut self, error: anyhow::Error) -> anyhow::Error {
+        let what = format!("host {}: its {}", self.host, self.what);
+        self.tell = None;
+        match timeout(GRACE, self.child.wait()).await {
+            Ok(Ok(status)) => anyhow::anyhow!("{what}: {}", why(status, &self.said().await)),
+            _ => error.context(what),
+        }
+    }
+
+    async fn said(&mut self) -> String {
+        let said = self.said.join_next().await;
+        said.and_then(Result::ok).unwrap_or_default()
+    }
+}
+
+/// Writes lines, and an empty one now and then, until there are to be none any more.
+async fn feed(mut input: ChildStdin, mut lines: Receiver<String>) {
+    let mut alive = interval(ALIVE);
+    alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let mut line = tokio::select! {
+            line = lines.recv() => match line {
+                Some(line) => line,
+                None => return,
+            },
+            _ = alive.tick() => String::new(),
+        };
+        line.push('\n');
+        if input.write_all(line.as_bytes()).await.is_err() {
+            // It has ended, which whoever has it will see.
+            return;
+        }
+    }
+}
+
+/// The end of what it says.
+async fn last(mut errors: ChildStderr) -> String {
+    let mut said = Vec::new();
+    let mut piece = [0; 512];
+    while let Ok(read @ 1..) = errors.read(&mut piece).await {
+        said.extend_from_slice(&piece[..read]);
+        said.drain(..said.len().saturating_sub(SAID));
+    }
+    String::from_utf8_lossy(&said).trim().to_owned()
+}
+
+/// Why a command on a host failed.
+fn why(status: ExitStatus, said: &str) -> String {
+    // This program says it in its last line, a wrong command line in its first.
+    let wrong = said.lines().find_map(|line| line.strip_prefix("error: "));
+    let last = wrong.or(said.lines().last()).unwrap_or_default();
+    let last = last.trim_start_matches("mqbench: ");
+    match status.code() {
+        Some(NO_CONNECTION) if last.contains("Host key verification failed") => {
+            format!("{last} `ssh` by hand shows the key of a host that is new")
+        }
+        _ if last.is_empty() => status.to_string(),
+        _ => last.to_owned(),
+    }
+}
+
+/// The command of a shell that runs this program there.
+pub(super) fn mqbench<'a>(
+    host: &'a Machine,
+    by_sudo: bool,
+    arguments: impl Iterator<Item = &'a str>,
+) -> String {
+    let sudo = by_sudo.then_some(["sudo", "-n"]);
+    let words = sudo.into_iter().flatten().chain([host.program()]);
+    let words: Vec<_> = words.chain(arguments).map(quoted).collect();
+    words.join(" ")
+}
+
+/// As one word of a shell.
+pub(super) fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:@%+,".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_a_word_has_the_shell_takes_it_as_one() {
+        for word in [
+            "--topic=a b",
+            "$(reboot)",
+            "it's",
+            "",
+            "a;b",
+            "~",
+            "`x`",
+            "a\nb",
+            "*",
+        ] {
+            let script = format!("printf %s {}", quoted(word));
+            let mut shell = std::process::Command::new("sh");
+            let output = shell.args(["-c", &script]).output().unwrap();
+            assert_eq!(String::from_utf8(output.stdout).unwrap(), word);
+        }
+        assert_eq!(quoted("--run=cell"), "--run=cell");
+    }
+}

@@ -1,0 +1,103 @@
+//! Standard input as what another program says: this one lives as long as that is heard.
+
+use std::{
+    io::{BufRead as _, stdin},
+    sync::mpsc::{Receiver, RecvTimeoutError, sync_channel},
+    thread,
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use crate::clock::WallClock;
+
+/// Lines that wait until they are taken; whoever sends more waits.
+const WAITING: usize = 64;
+
+/// The lines of standard input.
+#[derive(Debug)]
+pub(crate) struct Input {
+    lines: Receiver<Line>,
+    lease: Option<Duration>,
+}
+
+/// One of them.
+#[derive(Debug)]
+pub(crate) struct Line {
+    pub(crate) text: String,
+    /// When it was read, in nanoseconds since the Unix epoch.
+    pub(crate) read_ns: u64,
+}
+
+impl Input {
+    /// Reads standard input from now on. With a `lease` nothing for that long is its end.
+    pub(crate) fn open(lease: Option<Duration>) -> anyhow::Result<Self> {
+        let clock = WallClock::from_env()?;
+        let (send, lines) = sync_channel(WAITING);
+        let read = move || {
+            let mut input = stdin().lock();
+            let mut text = String::new();
+            while input.read_line(&mut text).is_ok_and(|read| read > 0) {
+                let line = Line {
+                    read_ns: clock.now_ns(),
+                    text: text.trim().to_owned(),
+                };
+                if send.send(line).is_err() {
+                    break;
+                }
+                text.clear();
+            }
+        };
+        let thread = thread::Builder::new().name("input".to_owned());
+        thread.spawn(read).context("cannot start a thread")?;
+        Ok(Self { lines, lease })
+    }
+
+    /// The next line that is not empty; `None` once nobody is heard any more. An empty line says nothing
+    /// but that somebody is there.
+    fn next(&self) -> Option<Line> {
+        loop {
+            let line = match self.lease {
+                Some(lease) => self.lines.recv_timeout(lease),
+                None => self.lines.recv().map_err(RecvTimeoutError::from),
+            };
+            let line = line.ok()?;
+            if !line.text.is_empty() {
+                return Some(line);
+            }
+        }
+    }
+
+    /// Hands each line on.
+    pub(crate) fn each(self, take: impl FnMut(Line) + Send + 'static) -> anyhow::Result<()> {
+        self.listen(take, || {})
+    }
+
+    /// Hands each line on, and ends this process as SIGTERM would once nobody is heard any more.
+    pub(crate) fn hold(self, take: impl FnMut(Line) + Send + 'static) -> anyhow::Result<()> {
+        self.listen(take, || {
+            // Of the process, not of this thread alone: whoever waits for the signal gets it.
+            let _ = kill(Pid::this(), Signal::SIGTERM);
+        })
+    }
+
+    fn listen(
+        self,
+        mut take: impl FnMut(Line) + Send + 'static,
+        end: impl FnOnce() + Send + 'static,
+    ) -> anyhow::Result<()> {
+        let listen = move || {
+            while let Some(line) = self.next() {
+                take(line);
+            }
+            end();
+        };
+        let thread = thread::Builder::new().name("lines".to_owned());
+        thread.spawn(listen).context("cannot start a thread")?;
+        Ok(())
+    }
+}

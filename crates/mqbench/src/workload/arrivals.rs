@@ -1,0 +1,78 @@
+//! How a publisher that waits for each message hears that it has reached the subscriber.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use mq_client::{Client, Subscription};
+use mq_transport::{Address, Connector};
+use tokio::{sync::mpsc::Receiver, time::timeout};
+
+use crate::{args::MqttArgs, payload::sequence};
+
+/// What has reached the subscriber.
+#[derive(Debug)]
+pub(crate) enum Arrivals {
+    /// A subscriber in this process.
+    Here {
+        client: Client,
+        messages: Subscription,
+    },
+    /// One elsewhere, of which the numbers of messages are told.
+    Told(Receiver<u64>),
+}
+
+impl Arrivals {
+    /// Subscribes in this process.
+    pub(crate) async fn here(
+        topic: &str,
+        mqtt: &MqttArgs,
+        (address, connector): (&Address, &Connector),
+    ) -> anyhow::Result<Self> {
+        let client = mqtt.builder(address, connector, "mqbench-sub")?;
+        let client = client.build().await;
+        let client = client.context("the subscriber cannot connect")?;
+        let messages = client.subscribe(topic, mqtt.qos).await?;
+        Ok(Self::Here { client, messages })
+    }
+
+    /// Waits for a message; tells when it arrived, if that was here.
+    pub(super) async fn wait(
+        &mut self,
+        seq: u64,
+        patience: Duration,
+    ) -> anyhow::Result<Option<Instant>> {
+        let arrived = async {
+            loop {
+                let (number, at) = self.next().await?;
+                // A repetition of an earlier one (QoS 1) is not what is waited for.
+                if number == Some(seq) {
+                    return anyhow::Ok(at);
+                }
+            }
+        };
+        let arrived = timeout(patience, arrived).await;
+        arrived.with_context(|| format!("message {seq} did not arrive within {patience:?}"))?
+    }
+
+    async fn next(&mut self) -> anyhow::Result<(Option<u64>, Option<Instant>)> {
+        match self {
+            Self::Here { messages, .. } => {
+                let incoming = messages.recv().await;
+                let incoming = incoming.context("the subscriber's connection was lost")?;
+                Ok((sequence(&incoming.payload), Some(incoming.received_at)))
+            }
+            Self::Told(numbers) => {
+                let number = numbers.recv().await;
+                Ok((Some(number.context("nobody tells what arrives")?), None))
+            }
+        }
+    }
+
+    /// Ends the subscriber, if it is here.
+    pub(super) async fn end(self) -> anyhow::Result<()> {
+        if let Self::Here { client, .. } = self {
+            client.disconnect().await.context("cannot disconnect")?;
+        }
+        Ok(())
+    }
+}
