@@ -5,12 +5,14 @@
     clippy::cast_precision_loss,
     reason = "exact up to 2^53 ns = 104 days; beyond, the error is below one part in 10^15"
 )]
-pub(crate) fn float(n: u64) -> f64 {
+#[must_use]
+pub fn float(n: u64) -> f64 {
     n as f64
 }
 
 /// The number of elements of a slice as a float.
-pub(crate) fn float_len(n: usize) -> f64 {
+#[must_use]
+pub fn float_len(n: usize) -> f64 {
     float(n as u64)
 }
 
@@ -20,7 +22,8 @@ pub(crate) fn float_len(n: usize) -> f64 {
     clippy::cast_sign_loss,
     reason = "`as` saturates from float to integer, which is what the name promises"
 )]
-pub(crate) fn round(x: f64) -> u64 {
+#[must_use]
+pub fn round(x: f64) -> u64 {
     x.round() as u64
 }
 
@@ -29,7 +32,8 @@ pub(crate) fn round(x: f64) -> u64 {
     clippy::cast_precision_loss,
     reason = "exact up to 2^53 ns = 104 days; beyond, the error is below one part in 10^15"
 )]
-pub(crate) fn signed(n: i128) -> f64 {
+#[must_use]
+pub fn signed(n: i128) -> f64 {
     n as f64
 }
 
@@ -38,6 +42,7 @@ pub(crate) fn signed(n: i128) -> f64 {
     clippy::cast_possible_truncation,
     reason = "`as` saturates from float to integer, which is what the name promises"
 )]
-pub(crate) fn round_signed(x: f64) -> i64 {
+#[must_use]
+pub fn round_signed(x: f64) -> i64 {
     x.round() as i64
 }

@@ -124,53 +124,6 @@ pub enum Error {
         /// What is wrong.
         problem: String,
     },
-    /// There is no such meter here, or it cannot be used.
-    #[error("meter {meter}: {problem}")]
-    NoMeter {
-        /// As it was asked for.
-        meter: String,
-        /// What is not there, and what is.
-        problem: String,
-    },
-    /// An instrument did not take a command, or answered with something else.
-    #[error("{instrument}: {command}: {problem}")]
-    Instrument {
-        /// Its address.
-        instrument: String,
-        /// The command.
-        command: String,
-        /// What it said.
-        problem: String,
-    },
-    /// The connection to an instrument is lost, or it does not answer in time: it can be tried
-    /// again.
-    #[error("{instrument}: {problem}")]
-    Lost {
-        /// Its address.
-        instrument: String,
-        /// What happened.
-        problem: String,
-    },
-    /// Points of a trace are not in ascending order, or one is no number.
-    #[error("point {at} is not after the one before it, or is no number")]
-    Points {
-        /// The point, counted from 0.
-        at: usize,
-    },
-    /// An energy profile is not there, or says something that cannot be.
-    #[error("energy profile {name}: {problem}")]
-    Profile {
-        /// Its name or file.
-        name: String,
-        /// What is wrong, and what would be right.
-        problem: String,
-    },
-    /// Coefficients cannot be found from these runs.
-    #[error("cannot fit: {problem}")]
-    Fit {
-        /// What is lacking.
-        problem: String,
-    },
     /// This operating system does not offer the measurement.
     #[error("{what} cannot be measured on {os}")]
     Unsupported {
@@ -183,7 +136,7 @@ pub enum Error {
 
 impl Error {
     /// For `map_err`: an [`Error::Io`] about `path`.
-    pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
+    pub fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Io { path, source }
     }

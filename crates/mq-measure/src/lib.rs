@@ -49,7 +49,7 @@
 pub mod buckets;
 pub mod clock;
 pub mod context;
-mod convert;
+pub mod convert;
 mod emulated;
 pub mod energy;
 pub mod error;
@@ -62,7 +62,7 @@ pub mod result;
 pub mod sample;
 pub mod schedule;
 pub mod stats;
-mod table;
+pub mod table;
 pub mod tracker;
 pub mod validity;
 

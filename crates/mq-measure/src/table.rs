@@ -6,20 +6,23 @@ use std::path::Path;
 use crate::Error;
 
 /// A row of `N` columns; `None` is an empty cell.
-pub(crate) type Row<const N: usize> = [Option<u64>; N];
+pub type Row<const N: usize> = [Option<u64>; N];
 
 /// What a file holds.
-pub(crate) struct Table<const N: usize> {
+pub struct Table<const N: usize> {
     /// The lines that began with `#`, without it.
-    pub(crate) comments: Vec<String>,
+    pub comments: Vec<String>,
     /// The rows with the line that each was on.
-    pub(crate) rows: Vec<(u64, Row<N>)>,
+    pub rows: Vec<(u64, Row<N>)>,
     /// Whether the last line had no line break and was left out for that: its writer was cut off.
-    pub(crate) truncated: bool,
+    pub truncated: bool,
 }
 
 /// Reads a table whose columns are called `columns`; `name` is for messages only.
-pub(crate) fn read<const N: usize>(
+///
+/// # Errors
+/// [`Error::Io`], [`Error::Format`] without column names, [`Error::Line`] with the line that is wrong.
+pub fn read<const N: usize>(
     mut input: impl BufRead,
     name: &Path,
     columns: &str,
@@ -73,12 +76,10 @@ pub(crate) fn read<const N: usize>(
 }
 
 /// The value of a cell that must not be empty.
-pub(crate) fn required(
-    cell: Option<u64>,
-    column: &str,
-    name: &Path,
-    line: u64,
-) -> Result<u64, Error> {
+///
+/// # Errors
+/// [`Error::Line`] if it is empty.
+pub fn required(cell: Option<u64>, column: &str, name: &Path, line: u64) -> Result<u64, Error> {
     cell.ok_or_else(|| Error::Line {
         path: name.to_owned(),
         line,

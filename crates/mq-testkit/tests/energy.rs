@@ -8,15 +8,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mq_measure::{
-    Error,
-    energy::{
-        Energy, Meter, Note, Recording, Series, Window, csv,
-        dmm::{Dmm, Settings},
-        rapl::{RaplMeter, Zone},
-        sysfs::{Class, Sensor, SensorMeter},
-        trace::Trace,
-    },
+use mq_measure::energy::{
+    Energy, Error, Meter, Note, Recording, Series, Window, csv,
+    dmm::{Dmm, Settings},
+    rapl::{RaplMeter, Zone},
+    sysfs::{Class, Sensor, SensorMeter},
+    trace::Trace,
 };
 use mq_testkit::{FakeSys, Multimeter, MultimeterModel};
 
@@ -479,7 +476,10 @@ fn a_sensor_that_cannot_be_read_does_not_start() {
     let sensor = Sensor::find(Class::Hwmon, sys.root(), None).unwrap();
     let mut meter = SensorMeter::new(sensor, Duration::from_millis(2));
     let error = meter.start(Instant::now()).unwrap_err();
-    assert!(matches!(error, Error::Line { .. }), "{error}");
+    assert!(
+        matches!(error, Error::File(mq_measure::Error::Line { .. })),
+        "{error}"
+    );
     assert!(
         error
             .to_string()

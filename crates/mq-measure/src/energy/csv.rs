@@ -23,8 +23,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::trace::{Point, Trace};
-use super::{Meter, Note, Recording, Series, not_started};
-use crate::Error;
+use super::{Error, Meter, Note, Recording, Series, not_started};
 
 /// What a file's times count from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +48,7 @@ pub struct Log {
 /// Reads a file; `supply_v` is the voltage, in volt, where it has no column for it.
 ///
 /// # Errors
-/// [`Error::Io`]; [`Error::Format`] if a column is missing; [`Error::Line`].
+/// [`Error::File`], as where a column is missing.
 pub fn read(path: &Path, supply_v: Option<f64>) -> Result<Log, Error> {
     let text = fs::read_to_string(path).map_err(Error::io(path))?;
     parse(&text, path, supply_v)
@@ -64,11 +63,7 @@ fn parse(text: &str, path: &Path, supply_v: Option<f64>) -> Result<Log, Error> {
     let columns = Columns::of(head, path, supply_v)?;
     let mut points: Vec<Point> = Vec::new();
     for (line, number) in lines {
-        let wrong = |problem: String| Error::Line {
-            path: path.to_owned(),
-            line: number,
-            problem,
-        };
+        let wrong = |problem: String| Error::line(path, number, problem);
         let Some(point) = columns.point(line).map_err(wrong)? else {
             continue;
         };
@@ -86,11 +81,8 @@ fn parse(text: &str, path: &Path, supply_v: Option<f64>) -> Result<Log, Error> {
 }
 
 fn unfit(path: &Path, found: &str) -> Error {
-    Error::Format {
-        path: path.to_owned(),
-        expected: "columns such as `unix_s,power_w` or `t_ms,current_ma,voltage_v`".to_owned(),
-        found: found.to_owned(),
-    }
+    let expected = "columns such as `unix_s,power_w` or `t_ms,current_ma,voltage_v`";
+    Error::format(path, expected, found)
 }
 
 /// Which column is what.
@@ -289,11 +281,11 @@ impl Meter for CsvMeter {
             .ok_or_else(|| not_started(&self.name))?;
         let log = read(&self.path, self.supply_v)?;
         if log.clock == Clock::Own {
-            return Err(Error::Format {
-                path: self.path.clone(),
-                expected: "times since 1970 (`unix_s`), to put them beside a run".to_owned(),
-                found: "times of the instrument's own clock".to_owned(),
-            });
+            return Err(Error::format(
+                &self.path,
+                "times since 1970 (`unix_s`), to put them beside a run",
+                "times of the instrument's own clock",
+            ));
         }
         Ok(Recording {
             series: Series::Power(log.trace.shifted(-origin_ns)),

@@ -13,8 +13,9 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufReader, Write as _};
 use std::path::Path;
 
+use super::Error;
 use super::profile::{Activity, Coefficient, Origin, Profile, Term};
-use crate::{Error, convert, table};
+use crate::{convert, table};
 
 /// Below this share of its own length a rate is a combination of the others.
 const COLLINEAR: f64 = 1e-10;
@@ -37,7 +38,7 @@ impl Run {
     /// `packets_sent`, `packets_received`, `bytes_sent`, `bytes_received`.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::Format`]; [`Error::Line`].
+    /// [`Error::File`].
     pub fn read_all(path: &Path) -> Result<Vec<Self>, Error> {
         let file = File::open(path).map_err(Error::io(path))?;
         let table = table::read::<7>(BufReader::new(file), path, COLUMNS)?;
@@ -48,11 +49,8 @@ impl Run {
             let values: Vec<_> = values.collect::<Result<_, _>>()?;
             let elapsed_ns = values[1];
             if elapsed_ns == 0 {
-                return Err(Error::Line {
-                    path: path.to_owned(),
-                    line,
-                    problem: "elapsed_ns is 0: such a run has no power".to_owned(),
-                });
+                let problem = "elapsed_ns is 0: such a run has no power";
+                return Err(Error::line(path, line, problem.to_owned()));
             }
             Ok(Self {
                 energy_uj: convert::float(values[0]),
@@ -72,7 +70,7 @@ impl Run {
     /// Adds it to such a file, which is made if it is not there.
     ///
     /// # Errors
-    /// [`Error::Io`].
+    /// [`Error::File`].
     pub fn append(&self, path: &Path) -> Result<(), Error> {
         let file = OpenOptions::new().create(true).append(true).open(path);
         let mut file = file.map_err(Error::io(path))?;

@@ -26,6 +26,7 @@
 pub mod counter;
 pub mod csv;
 pub mod dmm;
+mod error;
 pub mod fit;
 pub mod model;
 pub mod profile;
@@ -41,8 +42,9 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, convert};
+use crate::convert;
 use counter::Counted;
+pub use error::Error;
 use trace::Trace;
 
 /// Something that tells what a machine, or a part of it, uses.

@@ -10,8 +10,7 @@ use std::time::Instant;
 
 use super::counter::Counted;
 use super::profile::{Activity, Profile};
-use super::{Basis, Meter, Note, Recording, Series, not_started, since};
-use crate::Error;
+use super::{Basis, Error, Meter, Note, Recording, Series, not_started, since};
 
 /// Where the kernel tells what it does.
 pub const ROOT: &str = "/proc";
@@ -33,18 +32,15 @@ impl Counters {
     /// Of this machine; `root` is [`ROOT`] but for tests.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::Format`].
+    /// [`Error::File`].
     pub fn read(root: &Path) -> Result<Self, Error> {
         let file = |name: &str| -> Result<(PathBuf, String), Error> {
             let path = root.join(name);
             let text = fs::read_to_string(&path).map_err(Error::io(&path))?;
             Ok((path, text))
         };
-        let unfit = |path: PathBuf, expected: &str| Error::Format {
-            path,
-            expected: expected.to_owned(),
-            found: "something else".to_owned(),
-        };
+        let unfit =
+            |path: PathBuf, expected: &str| Error::format(&path, expected, "something else");
         let (path, stat) = file("stat")?;
         let cpu_ns = parse_stat(&stat).ok_or_else(|| unfit(path, "a line `cpu  USER NICE ...`"))?;
         let (path, devices) = file("net/dev")?;

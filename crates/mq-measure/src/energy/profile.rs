@@ -16,8 +16,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::Basis;
-use crate::{Error, convert};
+use super::{Basis, Error};
+use crate::convert;
 
 /// What a machine did in some time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -175,7 +175,7 @@ impl Profile {
     /// A shipped profile by its name, or a file that ends in `.toml`.
     ///
     /// # Errors
-    /// [`Error::Profile`] if there is none, or something in it is wrong; [`Error::Io`].
+    /// [`Error::Profile`] if there is none, or something in it is wrong; [`Error::File`].
     pub fn load(name: &str) -> Result<Self, Error> {
         let file = Path::new(name);
         if file.extension().is_some_and(|ending| ending == "toml") {
@@ -398,7 +398,7 @@ mod tests {
             error.contains("there are pi-3b, pi-3b-plus, and files"),
             "{error}"
         );
-        assert!(matches!(Profile::load("no.toml"), Err(Error::Io { .. })));
+        assert!(matches!(Profile::load("no.toml"), Err(Error::File(_))));
     }
 
     proptest! {

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use super::counter::{Counted, Unwrap};
 use super::sampler::Sampler;
-use super::{Meter, Note, Recording, Series, not_started, since};
-use crate::{Error, convert};
+use super::{Error, Meter, Note, Recording, Series, not_started, since};
+use crate::{Error as FileError, convert};
 
 /// Between two looks: often enough for any range, and seldom enough to cost nothing.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -62,7 +62,7 @@ impl Zone {
     /// What its counter shows.
     ///
     /// # Errors
-    /// [`Error::Io`]: only root may read it unless it was allowed; [`Error::Line`].
+    /// [`Error::File`]: only root may read it unless it was allowed.
     pub fn energy_uj(&self) -> Result<u64, Error> {
         number(&self.folder.join("energy_uj"))
     }
@@ -75,11 +75,8 @@ fn text(file: &Path) -> Result<String, Error> {
 
 fn number(file: &Path) -> Result<u64, Error> {
     let text = text(file)?;
-    text.parse().map_err(|_| Error::Line {
-        path: file.to_owned(),
-        line: 1,
-        problem: format!("`{text}` is no whole number"),
-    })
+    text.parse()
+        .map_err(|_| Error::line(file, 1, format!("`{text}` is no whole number")))
 }
 
 /// All zones as one [`Meter`].
@@ -117,7 +114,9 @@ impl RaplMeter {
         }
         for zone in &zones {
             match zone.energy_uj() {
-                Err(Error::Io { path, source }) if source.kind() == ErrorKind::PermissionDenied => {
+                Err(Error::File(FileError::Io { path, source }))
+                    if source.kind() == ErrorKind::PermissionDenied =>
+                {
                     return Err(none(format!(
                         "only root may read {} (chmod a+r lets all)",
                         path.display()

@@ -9,7 +9,7 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::time::{Duration, Instant};
 
-use crate::Error;
+use super::Error;
 
 /// Where instruments listen for SCPI (Keysight, and most others).
 pub const PORT: u16 = 5025;

@@ -20,8 +20,7 @@ use std::time::{Duration, Instant};
 
 use super::sampler::Sampler;
 use super::trace::Trace;
-use super::{Meter, Note, Recording, Series, not_started, since};
-use crate::Error;
+use super::{Error, Meter, Note, Recording, Series, not_started, since};
 
 /// Where the kernel shows its devices.
 pub const ROOT: &str = "/sys";
@@ -135,7 +134,7 @@ impl Sensor {
     /// What it shows now.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::Line`] if a file has no number.
+    /// [`Error::File`], as where a file has no number.
     pub fn power_uw(&self) -> Result<f64, Error> {
         match &self.quantity {
             Quantity::Power(power) => power.read(),
@@ -222,11 +221,10 @@ impl Channel {
 
     fn read(&self) -> Result<f64, Error> {
         let text = fs::read_to_string(&self.file).map_err(Error::io(&self.file))?;
-        let number: f64 = text.trim().parse().map_err(|_| Error::Line {
-            path: self.file.clone(),
-            line: 1,
-            problem: format!("`{}` is no number", text.trim()),
-        })?;
+        let text = text.trim();
+        let number: f64 = text
+            .parse()
+            .map_err(|_| Error::line(&self.file, 1, format!("`{text}` is no number")))?;
         Ok((number + self.offset) * self.scale)
     }
 }

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Energy, Window};
-use crate::{Error, convert};
+use super::{Energy, Error, Window};
+use crate::convert;
 
 /// The power at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

@@ -5,8 +5,9 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use super::super::Error;
 use super::Settings;
-use crate::{Error, convert};
+use crate::convert;
 
 /// Readings as text: columns that [`csv`](super::super::csv) reads.
 #[derive(Debug)]

@@ -28,8 +28,7 @@ use std::time::{Duration, Instant};
 
 use super::sampler::Sampler;
 use super::scpi::Scpi;
-use super::{Meter, Recording, not_started};
-use crate::Error;
+use super::{Error, Meter, Recording, not_started};
 use drain::Drain;
 use journal::Journal;
 use setup::Model;
