@@ -9,7 +9,7 @@
 //! | how do the clocks of two machines differ? | [`clock`] |
 //! | how are the latencies distributed? | [`recorder`], [`buckets`] |
 //! | is one set of values really larger than another? | [`stats`] |
-//! | what did it cost? | [`process`], [`energy`] in joules |
+//! | what did it cost? | [`process`]; in joules, `mq-energy` |
 //! | on what machine, with which program and settings? | [`context`], [`manifest`] |
 //! | can the run be trusted? | [`validity`] |
 //! | how is all of it written down? | [`sample`], [`log`], [`recorder::write_log`], [`result`] |
@@ -51,7 +51,6 @@ pub mod clock;
 pub mod context;
 pub mod convert;
 mod emulated;
-pub mod energy;
 pub mod error;
 mod json;
 pub mod log;

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mq_measure::energy::{
+use mq_energy::{
     Energy, Error, Meter, Note, Recording, Series, Window, csv,
     dmm::{Dmm, Settings},
     rapl::{RaplMeter, Zone},

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mq_measure::energy::csv;
+use mq_energy::csv;
 use mq_testkit::{Multimeter, MultimeterModel};
 use program::{command, mqbench, skipped};
 use serde_json::Value;

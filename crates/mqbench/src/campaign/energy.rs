@@ -7,13 +7,11 @@
 
 use std::time::{Duration, Instant};
 
-use mq_measure::{
-    energy::{
-        average_power_uw,
-        profile::{Activity, Profile},
-    },
-    process::ProcessMeter,
+use mq_energy::{
+    average_power_uw,
+    profile::{Activity, Profile},
 };
+use mq_measure::process::ProcessMeter;
 
 use crate::{clock::nanoseconds, testbed::Testbed, workload::e2e};
 

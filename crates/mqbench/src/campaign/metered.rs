@@ -1,9 +1,7 @@
 //! The energy of a run by a meter: that of the time in which it sent.
 
-use mq_measure::{
-    Samples, Warning,
-    energy::{Window, average_power_uw},
-};
+use mq_energy::{Window, average_power_uw};
+use mq_measure::{Samples, Warning};
 
 use super::record::{Outcome, Reading};
 use crate::meter::Taken;
@@ -71,7 +69,7 @@ impl Taken {
 
 #[cfg(test)]
 mod tests {
-    use mq_measure::energy::{Recording, Series, trace::Trace};
+    use mq_energy::{Recording, Series, trace::Trace};
 
     use super::*;
 

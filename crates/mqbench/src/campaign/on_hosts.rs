@@ -18,10 +18,10 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use clap::ValueEnum;
+use mq_energy::Window;
 use mq_measure::{
     Counts, LastSendEstimator, Samples,
     clock::{Assumptions, ClockFile, Exchange, Relation, Side},
-    energy::Window,
     log,
     manifest::LinkContext,
     schedule::Lateness,

@@ -2,11 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use mq_measure::{
-    Counts, Warning,
-    energy::{Note, Window},
-    manifest::LinkContext,
-};
+use mq_energy::{Note, Window};
+use mq_measure::{Counts, Warning, manifest::LinkContext};
 use serde::{Deserialize, Serialize};
 
 use super::cell::Cell;

@@ -7,8 +7,9 @@ use std::{
 
 use anyhow::Context as _;
 use mq_codec::TopicName;
+use mq_energy::Window;
 use mq_measure::{
-    Counts, LatencyRecorder, Sample, Samples, Summary, Validity, context::emulated, energy::Window,
+    Counts, LatencyRecorder, Sample, Samples, Summary, Validity, context::emulated,
     manifest::LinkContext, recorder::encode, schedule::Lateness, validity,
 };
 use mq_transport::{Address, ConnectOptions, Connector, Trust};

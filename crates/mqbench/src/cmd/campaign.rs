@@ -9,7 +9,8 @@ use std::{
 
 use anyhow::bail;
 use indicatif::{ProgressBar, ProgressStyle};
-use mq_measure::{energy::profile::Profile, manifest::Manifest};
+use mq_energy::profile::Profile;
+use mq_measure::manifest::Manifest;
 
 #[cfg(target_os = "linux")]
 use crate::campaign::on_hosts::Testbed;

@@ -8,7 +8,7 @@ pub(crate) use probe::{Journals, Probe, Running, Taken, basis};
 pub(crate) use spec::{Instrument, Spec, sys};
 
 #[cfg(target_os = "linux")]
-use mq_measure::energy::{
+use mq_energy::{
     rapl::RaplMeter,
     sysfs::{Class, Sensor},
 };

@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use mq_measure::energy::{Basis, Meter, Note, Recording};
+use mq_energy::{Basis, Meter, Note, Recording};
 use serde::{Deserialize, Serialize};
 
 use super::{Instrument, Spec};
@@ -75,7 +75,7 @@ impl Probe {
     #[cfg(target_os = "linux")]
     pub(crate) async fn answers(&self) -> anyhow::Result<()> {
         if let Spec::Dmm(address) = self.spec.clone() {
-            let identify = move || mq_measure::energy::dmm::Dmm::identify(&address, ANSWER);
+            let identify = move || mq_energy::dmm::Dmm::identify(&address, ANSWER);
             let found = tokio::task::spawn_blocking(identify).await;
             found.context("the meter's thread failed")??;
         }

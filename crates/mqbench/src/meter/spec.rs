@@ -2,7 +2,7 @@
 
 use std::{fmt, path::PathBuf, str::FromStr, time::Duration};
 
-use mq_measure::energy::{
+use mq_energy::{
     Meter,
     csv::CsvMeter,
     dmm::{Dmm, Settings},

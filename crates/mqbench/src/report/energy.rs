@@ -1,6 +1,6 @@
 //! Energy as text.
 
-use mq_measure::energy::{Basis, Energy, Note, fit::Fit};
+use mq_energy::{Basis, Energy, Note, fit::Fit};
 
 use crate::units::{energy, power, time};
 
@@ -106,7 +106,7 @@ pub(crate) fn fit(fit: &Fit) -> String {
 
 #[cfg(test)]
 mod tests {
-    use mq_measure::energy::Window;
+    use mq_energy::Window;
 
     use super::*;
 

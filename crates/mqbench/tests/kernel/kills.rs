@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mq_measure::energy::csv;
+use mq_energy::csv;
 use nix::sys::signal::{Signal, kill};
 use serde_json::Value;
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use mq_measure::energy::{
+use mq_energy::{
     fit::{Fit, Run, Sign},
     profile::Term,
 };
@@ -65,7 +65,7 @@ fn calibrated(args: &Args) -> anyhow::Result<String> {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use mq_measure::energy::profile::{Activity, Profile};
+    use mq_energy::profile::{Activity, Profile};
 
     use super::*;
 

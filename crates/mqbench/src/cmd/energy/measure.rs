@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail, ensure};
-use mq_measure::energy::{
+use mq_energy::{
     Basis, Meter, Note, Recording, Series, Window,
     csv::{self, Clock},
     fit::Run,

@@ -7,7 +7,7 @@ mod record;
 
 use std::{path::Path, process::ExitCode};
 
-use mq_measure::energy::{
+use mq_energy::{
     profile::Profile,
     rapl::RaplMeter,
     sysfs::{Class, Sensor},
@@ -57,7 +57,7 @@ fn list(root: &Path) -> String {
         }
     }
     match RaplMeter::new(root) {
-        Ok(meter) => line("rapl", mq_measure::energy::Meter::scope(&meter)),
+        Ok(meter) => line("rapl", mq_energy::Meter::scope(&meter)),
         Err(error) => line("rapl", &format!("not here: {error}")),
     }
     for name in Profile::shipped() {

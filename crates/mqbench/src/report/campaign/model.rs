@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use mq_measure::{Warning, energy, manifest::Manifest, stats::Interval};
+use mq_measure::{Warning, manifest::Manifest, stats::Interval};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -140,7 +140,7 @@ pub(crate) struct EnergyReport {
     /// As the command line names it.
     pub(crate) meter: String,
     /// Whether it measures or computes.
-    pub(crate) basis: energy::Basis,
+    pub(crate) basis: mq_energy::Basis,
     /// What its energy is of, if it measures.
     pub(crate) scope: Option<String>,
     /// How many have it from there.

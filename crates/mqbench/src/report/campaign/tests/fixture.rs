@@ -7,9 +7,9 @@ use std::{
     time::Duration,
 };
 
+use mq_energy::Window;
 use mq_measure::{
     Counts, LatencyRecorder, Warning,
-    energy::Window,
     manifest::{LinkContext, Manifest, Software},
     recorder::encode,
     stats::SplitMix64,

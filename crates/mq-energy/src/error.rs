@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use crate::error::Error as FileError;
+use mq_measure::Error as FileError;
 
 /// An error of a meter; its message is one line that names the meter, instrument or file.
 #[derive(Debug, thiserror::Error)]

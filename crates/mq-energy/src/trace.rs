@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Energy, Error, Window};
-use crate::convert;
+use mq_measure::convert;
 
 /// The power at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

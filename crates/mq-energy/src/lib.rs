@@ -12,7 +12,7 @@
 //! | the coefficients from measured runs | [`fit`] |
 //!
 //! ```
-//! use mq_measure::energy::{Window, trace::Trace};
+//! use mq_energy::{Window, trace::Trace};
 //!
 //! let mut trace = Trace::new(20_000_000); // what is further apart than 20 ms is a gap
 //! for i in 0..=100 {
@@ -42,9 +42,9 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use crate::convert;
 use counter::Counted;
 pub use error::Error;
+use mq_measure::convert;
 use trace::Trace;
 
 /// Something that tells what a machine, or a part of it, uses.

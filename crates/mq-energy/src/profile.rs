@@ -17,7 +17,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::{Basis, Error};
-use crate::convert;
+use mq_measure::convert;
 
 /// What a machine did in some time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -161,7 +161,7 @@ struct Raw {
 
 macro_rules! shipped {
     ($($name:literal)*) => {
-        &[$(($name, include_str!(concat!("../../../../profiles/energy/", $name, ".toml"))),)*]
+        &[$(($name, include_str!(concat!("../../../profiles/energy/", $name, ".toml"))),)*]
     };
 }
 

@@ -5,11 +5,11 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::super::Error;
 use super::Settings;
-use crate::convert;
+use crate::Error;
+use mq_measure::convert;
 
-/// Readings as text: columns that [`csv`](super::super::csv) reads.
+/// Readings as text: columns that [`csv`](crate::csv) reads.
 #[derive(Debug)]
 pub(super) struct Journal {
     file: File,
@@ -77,7 +77,7 @@ impl Journal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::energy::csv;
+    use crate::csv;
 
     #[test]
     fn a_journal_reads_as_any_instruments_file() {

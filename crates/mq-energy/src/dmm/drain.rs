@@ -3,14 +3,14 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::super::scpi::Scpi;
-use super::super::trace::Trace;
-use super::super::{Error, Note, Recording, Series, since};
 use super::Settings;
 use super::journal::Journal;
 use super::readings::Readings;
 use super::setup::Setup;
-use crate::convert;
+use crate::scpi::Scpi;
+use crate::trace::Trace;
+use crate::{Error, Note, Recording, Series, since};
+use mq_measure::convert;
 
 /// Readings asked for at once: 32 kB, so that little is under way when a connection is lost.
 const AT_ONCE: u64 = 2_000;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use super::counter::{Counted, Unwrap};
 use super::sampler::Sampler;
 use super::{Error, Meter, Note, Recording, Series, not_started, since};
-use crate::{Error as FileError, convert};
+use mq_measure::{Error as FileError, convert};
 
 /// Between two looks: often enough for any range, and seldom enough to cost nothing.
 const INTERVAL: Duration = Duration::from_millis(100);

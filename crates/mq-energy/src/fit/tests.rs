@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::stats::SplitMix64;
+use mq_measure::stats::SplitMix64;
 
 const TRUE: [f64; 6] = [1.4e6, 0.575e6, 12_000.0, 9_000.0, 4.0, 2.0];
 

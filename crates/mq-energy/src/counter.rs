@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Energy, Window, trace};
-use crate::convert;
+use mq_measure::convert;
 
 /// No part of a machine draws more: what tells whether a counter may have begun anew twice.
 const MOST_POWER_UW: f64 = 1e9;

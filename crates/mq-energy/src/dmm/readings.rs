@@ -1,6 +1,6 @@
 //! Which reading is which, also when some were lost on the way.
 
-use super::super::{Error, Note};
+use crate::{Error, Note};
 
 /// From this on a value is no reading: 9.9E37 is an overload, 9.91E37 no number.
 const NO_READING: f64 = 9.0e37;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::super::Error;
 use super::Settings;
-use crate::convert;
+use crate::Error;
+use mq_measure::convert;
 
 /// Integration times of the models without an aperture, in cycles of the mains.
 const NPLC: [f64; 5] = [0.02, 0.2, 1.0, 10.0, 100.0];

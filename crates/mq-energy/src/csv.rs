@@ -227,7 +227,7 @@ fn nanoseconds(text: &str, digits: u32) -> Option<u64> {
     // With an exponent: a short time on a clock of its own.
     let number: f64 = text.parse().ok()?;
     let ns = number * 10_f64.powi(i32::try_from(digits).ok()?);
-    (ns >= 0.0 && ns.is_finite()).then(|| crate::convert::round(ns))
+    (ns >= 0.0 && ns.is_finite()).then(|| mq_measure::convert::round(ns))
 }
 
 /// Such a file as a [`Meter`]: it is read when the meter is stopped, by when the instrument must

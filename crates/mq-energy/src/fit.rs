@@ -15,7 +15,7 @@ use std::path::Path;
 
 use super::Error;
 use super::profile::{Activity, Coefficient, Origin, Profile, Term};
-use crate::{convert, table};
+use mq_measure::{convert, table};
 
 /// Below this share of its own length a rate is a combination of the others.
 const COLLINEAR: f64 = 1e-10;
@@ -179,7 +179,7 @@ impl Fit {
         let degrees = runs.len().saturating_sub(free.len());
         let variance = (degrees > 0).then(|| squares / convert::float_len(degrees));
         let powers: Vec<_> = runs.iter().map(Run::power_uw).collect();
-        let mean = crate::stats::mean(&powers).unwrap_or_default();
+        let mean = mq_measure::stats::mean(&powers).unwrap_or_default();
         let spread: f64 = powers.iter().map(|power| (power - mean).powi(2)).sum();
         let fitted = terms.iter().enumerate().map(|(i, term)| Fitted {
             term: *term,
