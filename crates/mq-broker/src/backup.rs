@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 
-use crate::{Config, DiskStore, Durability, Store as _, admin};
+use crate::{Config, DiskStore, Durability, Store as _};
 
 /// Has the running broker of that configuration write all that it keeps to a file.
 ///
@@ -25,7 +25,7 @@ pub(crate) fn back_up(configuration: &Path, to: &Path) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(admin::ask(&socket, "POST", "/backup", name))?;
+    runtime.block_on(ask(&socket, "POST", "/backup", name))?;
     Ok(())
 }
 
@@ -41,4 +41,34 @@ pub(crate) fn restore(backup: &Path, store: &Path) -> anyhow::Result<()> {
     kept.load()?;
     kept.back_up(store)?;
     Ok(())
+}
+
+/// Asks the broker at `socket`; its answer, without the end of the line.
+///
+/// # Errors
+/// If nobody answers there, or what the broker said where it refused.
+#[cfg(unix)]
+async fn ask(socket: &Path, method: &str, page: &str, body: &str) -> anyhow::Result<String> {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    let mut stream = tokio::net::UnixStream::connect(socket)
+        .await
+        .with_context(|| format!("no broker answers at {}", socket.display()))?;
+    let length = body.len();
+    let request = format!(
+        "{method} {page} HTTP/1.1\r\nHost: mqbroker\r\nConnection: close\r\n\
+         Content-Length: {length}\r\n\r\n{body}"
+    );
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    let (head, said) = answer
+        .split_once("\r\n\r\n")
+        .context("the broker ended in the middle of its answer")?;
+    let said = said.trim_end();
+    if head.split(' ').nth(1) == Some("200") {
+        Ok(said.to_owned())
+    } else {
+        bail!("{said}")
+    }
 }

@@ -1,7 +1,6 @@
 //! What `mqbroker` does beside running a broker.
 
 use std::{
-    fs,
     io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _},
     path::{Path, PathBuf},
 };
@@ -12,8 +11,8 @@ use mq_transport::ClientAuth;
 
 use crate::{
     Config, Error,
-    auth::{FileAccess, Hashing, edit},
-    backup, files,
+    auth::{FileAccess, Hashing, change_password},
+    backup,
 };
 
 /// What `mqbroker` does in place of running a broker.
@@ -70,7 +69,7 @@ impl Command {
                 user,
                 delete: true,
                 ..
-            } => change(&file, &user, None),
+            } => Ok(change_password(&file, &user, None)?),
             Self::Passwd {
                 file, user, scram, ..
             } => {
@@ -80,7 +79,8 @@ impl Command {
                     Hashing::Argon2id
                 };
                 let password = read_password(&user)?;
-                change(&file, &user, Some((password.as_bytes(), hashing)))
+                let password = Some((password.as_bytes(), hashing));
+                Ok(change_password(&file, &user, password)?)
             }
             Self::CheckConfig { file } => {
                 let wrong = check(&file);
@@ -96,50 +96,6 @@ impl Command {
             }
         }
     }
-}
-
-/// Changes a password file: afterwards there is all of the new one, or the old one.
-fn change(path: &Path, user: &str, password: Option<(&[u8], Hashing)>) -> anyhow::Result<()> {
-    let shown = path.display();
-    let text = match fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound && password.is_some() => {
-            String::new()
-        }
-        Err(error) => bail!("{shown} cannot be read: {error}"),
-    };
-    let (text, found) = edit(&text, user, password).map_err(anyhow::Error::msg)?;
-    if password.is_none() && !found {
-        bail!("{shown} has no user `{user}`");
-    }
-    replace(path, text.as_bytes()).map_err(|error| anyhow!("{shown} cannot be written: {error}"))
-}
-
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let name = files::successor(path);
-    // One that is there is another's that is at work, or was left by a crash: its owner knows.
-    let file = files::create_private(&name)?;
-    if let Err(error) = keep_owner(path, &name) {
-        let _ = fs::remove_file(&name);
-        return Err(error);
-    }
-    files::succeed(file, path, bytes)
-}
-
-/// Whoever reads the file, such as a broker of another user's, still can.
-fn keep_owner(path: &Path, successor: &Path) -> io::Result<()> {
-    #[cfg(unix)]
-    if let Ok(old) = fs::metadata(path) {
-        use std::os::unix::fs::MetadataExt as _;
-
-        let new = fs::metadata(successor)?;
-        if (old.uid(), old.gid()) != (new.uid(), new.gid()) {
-            std::os::unix::fs::chown(successor, Some(old.uid()), Some(old.gid()))?;
-        }
-    }
-    #[cfg(not(unix))]
-    let _ = (path, successor);
-    Ok(())
 }
 
 /// Asks twice on a terminal, else takes the first line.
@@ -235,31 +191,9 @@ fn check_certificates(settings: &crate::Settings) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::fs;
 
-    #[test]
-    fn a_password_file_is_made_for_its_owner_alone_and_changed_in_place() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("passwords");
-        let scram = |password: &'static [u8]| Some((password, Hashing::ScramSha256));
-        assert!(change(&path, "ann", None).is_err(), "there is no file");
-        change(&path, "ann", scram(b"a")).unwrap();
-        change(&path, "bob", scram(b"b")).unwrap();
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::PermissionsExt as _;
-            let mode = fs::metadata(&path).unwrap().permissions().mode();
-            assert_eq!(mode & 0o777, 0o600);
-        }
-        change(&path, "ann", None).unwrap();
-        let error = change(&path, "ann", None).unwrap_err().to_string();
-        assert!(error.ends_with("passwords has no user `ann`"), "{error}");
-        let text = fs::read_to_string(&path).unwrap();
-        let users: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
-        assert!(users[0].starts_with("bob:$scram-sha-256$"), "{text}");
-        assert_eq!(users.len(), 1, "{text}");
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
-    }
+    use super::*;
 
     #[test]
     fn every_mistake_of_a_configuration_is_told() {

@@ -26,7 +26,7 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{Method, Request, Response, StatusCode, body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
-    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
+    io::{AsyncRead, AsyncWrite},
     net::TcpListener,
     sync::watch,
 };
@@ -304,40 +304,5 @@ async fn back_up(admin: &Admin, request: Request<Incoming>) -> Answer {
         }
         Ok((_, Err(error))) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{}\n", error.0)),
         Err(_) => text(StatusCode::INTERNAL_SERVER_ERROR, "the backup failed\n"),
-    }
-}
-
-/// Asks the broker at `socket`; its answer, without the end of the line.
-///
-/// # Errors
-/// If nobody answers there, or what the broker said where it refused.
-#[cfg(unix)]
-pub(crate) async fn ask(
-    socket: &Path,
-    method: &str,
-    page: &str,
-    body: &str,
-) -> anyhow::Result<String> {
-    use anyhow::Context as _;
-
-    let mut stream = tokio::net::UnixStream::connect(socket)
-        .await
-        .with_context(|| format!("no broker answers at {}", socket.display()))?;
-    let length = body.len();
-    let request = format!(
-        "{method} {page} HTTP/1.1\r\nHost: mqbroker\r\nConnection: close\r\n\
-         Content-Length: {length}\r\n\r\n{body}"
-    );
-    stream.write_all(request.as_bytes()).await?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await?;
-    let (head, said) = answer
-        .split_once("\r\n\r\n")
-        .context("the broker ended in the middle of its answer")?;
-    let said = said.trim_end();
-    if head.split(' ').nth(1) == Some("200") {
-        Ok(said.to_owned())
-    } else {
-        anyhow::bail!("{said}")
     }
 }

@@ -326,7 +326,7 @@ mod tests {
     use mq_codec::ByteStr;
 
     use super::*;
-    use crate::auth::{Hashing, Throttle, Tried, edit};
+    use crate::auth::{Hashing, Throttle, Tried, passwords::edit};
 
     struct Files {
         folder: tempfile::TempDir,

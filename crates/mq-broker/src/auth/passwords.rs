@@ -66,8 +66,10 @@ enum Hash {
 
 /// How a password is hashed for a new line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Hashing {
+pub enum Hashing {
+    /// By argon2id, which wants the password itself at each log-in.
     Argon2id,
+    /// As keys for SCRAM-SHA-256, by which a client need not send its password.
     ScramSha256,
 }
 
@@ -187,7 +189,7 @@ fn check_user(user: &str) -> Result<(), String> {
 ///
 /// # Errors
 /// If a line cannot be for that user, or the password cannot be hashed that way.
-pub(crate) fn edit(
+pub(super) fn edit(
     text: &str,
     user: &str,
     password: Option<(&[u8], Hashing)>,

@@ -1,0 +1,103 @@
+//! A change of one user's password, in the file.
+
+use std::{fs, io, path::Path};
+
+use super::passwords::{Hashing, edit};
+use crate::{Error, error::Mistake, files};
+
+/// Sets a user's password in a password file, or with `None` removes the user.
+///
+/// Afterwards there is all of the new file, or the old one. A file that is not there is made for its
+/// owner alone; one that is keeps its owner.
+///
+/// # Errors
+/// [`Error::Access`] if the file cannot be read or written, has no such user to remove, or cannot hold that
+/// user or password.
+pub fn change_password(
+    path: &Path,
+    user: &str,
+    password: Option<(&[u8], Hashing)>,
+) -> Result<(), Error> {
+    let wrong = |problem: String| {
+        Error::Access(vec![Mistake {
+            path: path.to_owned(),
+            line: None,
+            problem,
+        }])
+    };
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound && password.is_some() => {
+            String::new()
+        }
+        Err(error) => return Err(wrong(format!("cannot be read: {error}"))),
+    };
+    let (text, found) = edit(&text, user, password).map_err(wrong)?;
+    if password.is_none() && !found {
+        return Err(wrong(format!("there is no user `{user}`")));
+    }
+    replace(path, text.as_bytes()).map_err(|error| wrong(format!("cannot be written: {error}")))
+}
+
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let name = files::successor(path);
+    // One that is there is another's that is at work, or was left by a crash: its owner knows.
+    let file = files::create_private(&name)?;
+    if let Err(error) = keep_owner(path, &name) {
+        let _ = fs::remove_file(&name);
+        return Err(error);
+    }
+    files::succeed(file, path, bytes)
+}
+
+/// Whoever reads the file, such as a broker of another user's, still can.
+fn keep_owner(path: &Path, successor: &Path) -> io::Result<()> {
+    #[cfg(unix)]
+    if let Ok(old) = fs::metadata(path) {
+        use std::os::unix::fs::MetadataExt as _;
+
+        let new = fs::metadata(successor)?;
+        if (old.uid(), old.gid()) != (new.uid(), new.gid()) {
+            std::os::unix::fs::chown(successor, Some(old.uid()), Some(old.gid()))?;
+        }
+    }
+    #[cfg(not(unix))]
+    let _ = (path, successor);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_file_is_made_for_its_owner_alone_and_changed_in_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("passwords");
+        let scram = |password: &'static [u8]| Some((password, Hashing::ScramSha256));
+        assert!(
+            change_password(&path, "ann", None).is_err(),
+            "there is no file"
+        );
+        change_password(&path, "ann", scram(b"a")).unwrap();
+        change_password(&path, "bob", scram(b"b")).unwrap();
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt as _;
+            let mode = fs::metadata(&path).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600);
+        }
+        change_password(&path, "ann", None).unwrap();
+        let error = change_password(&path, "ann", None).unwrap_err();
+        let error = error.to_string();
+        assert!(
+            error.ends_with("passwords: there is no user `ann`"),
+            "{error}"
+        );
+        let text = fs::read_to_string(&path).unwrap();
+        let users: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        assert!(users[0].starts_with("bob:$scram-sha-256$"), "{text}");
+        assert_eq!(users.len(), 1, "{text}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}
