@@ -1,7 +1,7 @@
 //! An MQTT broker over TCP, TLS, QUIC and WebSocket, all at once.
 //!
 //! [`Broker::start`] takes [`Settings`], made by hand or from a [`Config`] file, and runs on the
-//! current tokio runtime. The program `mqbroker` is this with a command line ([`cli`]).
+//! current tokio runtime. The program `mqbroker`, a crate of its own, is this with a command line.
 //!
 //! ```
 //! use mq_broker::{Broker, Settings};
@@ -35,23 +35,17 @@
 
 mod admin;
 pub mod auth;
-mod backup;
 mod broker;
 mod ceiling;
-pub mod cli;
 mod clock;
-mod commands;
 pub mod config;
 mod conn;
 mod delivery;
-mod descriptors;
 mod error;
 mod files;
-mod give_back;
 mod hub;
 mod lock;
 mod mailbox;
-mod manual;
 mod metrics;
 mod notice;
 mod quota;

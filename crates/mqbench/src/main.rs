@@ -32,7 +32,7 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use input::Input;
-use mq_broker::cli::write_manual;
+use mqbroker::cli::write_manual;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -121,7 +121,7 @@ impl BrokerProcess {
             command.arg("--congestion").arg(name.to_string());
         }
         if std::env::var_os("RUST_LOG").is_none() {
-            command.env("RUST_LOG", format!("warn,{}", mq_broker::cli::QUIET));
+            command.env("RUST_LOG", format!("warn,{}", mqbroker::cli::QUIET));
         }
         command
             .stdin(Stdio::piped())

@@ -3,8 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
-
-use crate::{Config, DiskStore, Durability, Store as _};
+use mq_broker::{Config, DiskStore, Durability, Store as _};
 
 /// Has the running broker of that configuration write all that it keeps to a file.
 ///

@@ -4,15 +4,16 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use clap::Args;
+use mq_broker::{Broker, Config, Error, Reload, Settings, StoreFile};
 use mq_transport::{Address, CongestionControl, EarlyDataPolicy, Qlog, QlogLimits, ServerIdentity};
 use sd_notify::NotifyState;
 use tracing::{info, warn};
 
+pub use crate::{commands::Command, manual::write_manual};
 use crate::{
-    Broker, Config, Error, Reload, Settings, StoreFile, descriptors,
+    descriptors,
     give_back::{self, GiveBack},
 };
-pub use crate::{commands::Command, manual::write_manual};
 
 /// What a log filter leaves out: quinn warns of address validation tokens that are used in another
 /// order than they were given in, which clients may do as they like; the address is then validated

@@ -7,13 +7,13 @@ use std::{
 
 use anyhow::{anyhow, bail};
 use clap::Subcommand;
+use mq_broker::{
+    Config, Error, Settings,
+    auth::{FileAccess, Hashing, change_password},
+};
 use mq_transport::ClientAuth;
 
-use crate::{
-    Config, Error,
-    auth::{FileAccess, Hashing, change_password},
-    backup,
-};
+use crate::backup;
 
 /// What `mqbroker` does in place of running a broker.
 #[derive(Subcommand, Clone, Debug)]
@@ -176,7 +176,7 @@ fn check(path: &Path) -> Vec<String> {
 }
 
 /// Whether listeners could be made of the certificates, the key and the authorities.
-fn check_certificates(settings: &crate::Settings) -> Result<(), String> {
+fn check_certificates(settings: &Settings) -> Result<(), String> {
     let mut options = settings.listen.clone();
     if options.identity.is_none() {
         if options.client_auth == ClientAuth::Off {

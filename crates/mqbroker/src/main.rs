@@ -1,9 +1,9 @@
-//! The program `mqbroker`: a command line around [`mq_broker::Broker`].
+//! The program `mqbroker`: a command line around [`mq_broker::Broker`], by the library of the same name.
 
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::{CommandFactory as _, Parser, Subcommand};
-use mq_broker::cli::{self, BrokerArgs, run, write_manual};
+use mqbroker::cli::{self, BrokerArgs, run, write_manual};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

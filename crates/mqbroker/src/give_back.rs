@@ -14,10 +14,9 @@ use std::{
     time::Duration,
 };
 
+use mq_broker::Broker;
 use mq_transport::{HandshakePool, wake_workers};
 use tokio::runtime::Handle;
-
-use crate::Broker;
 
 /// How often connections are counted: a crowd that comes and goes between is not seen.
 const EVERY: Duration = Duration::from_secs(2);

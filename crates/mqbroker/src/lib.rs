@@ -1,0 +1,18 @@
+//! The program `mqbroker`, apart from its `main`: other programs run the same broker by [`cli`].
+//!
+//! | what | module |
+//! |---|---|
+//! | options, and a run from start to shutdown, with signals and word to systemd | [`cli`] |
+//! | `passwd`, `check-config`, `backup`, `restore` | [`cli::Command`] |
+//! | manual pages and completions | [`cli::write_manual`] |
+//! | room for file descriptors, before a crowd comes | `descriptors` |
+//! | memory given back, after a crowd has left | `give_back` |
+//!
+//! The broker itself is [`mq_broker`].
+
+mod backup;
+pub mod cli;
+mod commands;
+mod descriptors;
+mod give_back;
+mod manual;
