@@ -3,24 +3,23 @@
 use std::{
     io,
     net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::Duration,
 };
 
-use rustls_pki_types::ServerName;
 use tokio::net::UdpSocket;
 
 use crate::{
-    Address, ConnectOptions, Error, Link, Scheme, TicketCache, Trust,
+    Address, ConnectOptions, Error, Link, Scheme, TicketCache,
     link::Transport,
     mem,
-    quic::{ClientEndpoints, QuicLink},
+    quic::ClientEndpoints,
     registry,
     socket::{connect_tcp, connect_udp, resolve},
-    sync::lock,
+    stream::Stream,
     tcp::TcpLink,
-    tls::{ClientConfigs, TlsLink, check_alpn},
-    ws::{Stream, WsLink},
+    tls::ClientTls,
+    ws::WsLink,
 };
 
 /// Opens links; cheap to clone.
@@ -29,16 +28,15 @@ use crate::{
 /// tokio runtime in which they are first used, and are opened then.
 #[derive(Clone, Debug)]
 pub struct Connector {
-    shared: Arc<Shared>,
-    tickets: TicketCache,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) tickets: TicketCache,
 }
 
 #[derive(Debug)]
-struct Shared {
-    options: ConnectOptions,
-    /// Made when first needed where that means reading the system's roots, else at once.
-    configs: Mutex<Option<Arc<ClientConfigs>>>,
-    endpoints: ClientEndpoints,
+pub(crate) struct Shared {
+    pub(crate) options: ConnectOptions,
+    pub(crate) tls: ClientTls,
+    pub(crate) endpoints: ClientEndpoints,
 }
 
 /// What is particular to one connection: see [`Connector::connect_with`].
@@ -65,35 +63,14 @@ impl Connector {
     /// # Errors
     /// [`Error::InvalidOption`], [`Error::File`] or [`Error::InvalidFile`].
     pub fn new(options: ConnectOptions) -> Result<Self, Error> {
-        options.crypto.provider()?;
-        options.crypto.versions()?;
-        check_alpn(Scheme::Tls, &options.alpn)?;
-        let early = options.trust != Trust::System || options.identity.is_some();
-        let tickets = options.ticket_cache.clone().unwrap_or_default();
-        let connector = Self {
+        Ok(Self {
+            tickets: options.ticket_cache.clone().unwrap_or_default(),
             shared: Arc::new(Shared {
-                options,
-                configs: Mutex::new(None),
+                tls: ClientTls::new(&options)?,
                 endpoints: ClientEndpoints::new(),
+                options,
             }),
-            tickets,
-        };
-        if early {
-            connector.configs()?;
-        }
-        Ok(connector)
-    }
-
-    /// The same connector with `tickets` in place of its own: one cache for each simulated device.
-    ///
-    /// Verifier, client certificate and QUIC sockets stay shared. rustls resumes a session only
-    /// under the very same verifier and client certificate.
-    #[must_use]
-    pub fn with_ticket_cache(&self, tickets: TicketCache) -> Self {
-        Self {
-            shared: self.shared.clone(),
-            tickets,
-        }
+        })
     }
 
     /// Connects, and returns as soon as bytes can be written. Takes
@@ -204,85 +181,11 @@ impl Connector {
         }
     }
 
-    async fn tcp(&self, address: &Address) -> Result<tokio::net::TcpStream, Error> {
+    pub(crate) async fn tcp(&self, address: &Address) -> Result<tokio::net::TcpStream, Error> {
         let options = &self.shared.options;
         let peers = resolve(address).await?;
         let (local, congestion) = (options.local_address, options.congestion);
         connect_tcp(address, &peers, local, congestion, &options.socket).await
-    }
-
-    async fn tls(&self, address: &Address, dial: Dial) -> Result<Box<TlsLink>, Error> {
-        let early = !dial.without_early_data;
-        let config = self
-            .configs()?
-            .for_connection(address, self.resumption(), early);
-        let (_, name) = self.server_name(address)?;
-        let stream = self.tcp(address).await?;
-        let limit = self.shared.options.early_data_limit;
-        let link = TlsLink::connect(stream, config, name, limit).await?;
-        Ok(Box::new(link))
-    }
-
-    async fn quic(&self, address: &Address, dial: Dial) -> Result<Transport, Error> {
-        let Shared {
-            options, endpoints, ..
-        } = &*self.shared;
-        check_alpn(Scheme::Quic, &options.alpn)?;
-        let configs = self.configs()?;
-        let (name, _) = self.server_name(address)?;
-        let mut failure = None;
-        for peer in resolve(address).await? {
-            let early = !dial.without_early_data;
-            let tls = configs.for_connection(address, self.resumption(), early);
-            let limit = options.early_data_limit;
-            let keep_alive = dial.quic_keep_alive;
-            let started = endpoints.connect(address, peer, name, tls, options, keep_alive);
-            let connected = match started {
-                Ok(connecting) => QuicLink::connect(connecting, name.to_owned(), limit).await,
-                Err(error) => Err(error),
-            };
-            match connected {
-                Ok(link) => {
-                    let link = link.with_bound(endpoints.bound(peer));
-                    return Ok(Transport::Quic(Box::new(link)));
-                }
-                Err(error @ (Error::Unreachable { .. } | Error::TimedOut)) => {
-                    failure = Some(error);
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Err(failure.unwrap_or(Error::TimedOut))
-    }
-
-    fn configs(&self) -> Result<Arc<ClientConfigs>, Error> {
-        let mut configs = lock(&self.shared.configs);
-        if let Some(made) = &*configs {
-            return Ok(made.clone());
-        }
-        let made = Arc::new(ClientConfigs::new(&self.shared.options)?);
-        *configs = Some(made.clone());
-        Ok(made)
-    }
-
-    fn resumption(&self) -> Option<&TicketCache> {
-        self.shared.options.resumption.then_some(&self.tickets)
-    }
-
-    fn server_name<'a>(
-        &'a self,
-        address: &'a Address,
-    ) -> Result<(&'a str, ServerName<'static>), Error> {
-        let name = self.shared.options.server_name.as_deref();
-        let name = name.unwrap_or(&address.host);
-        match ServerName::try_from(name) {
-            Ok(parsed) => Ok((name, parsed.to_owned())),
-            Err(_) => Err(Error::InvalidOption {
-                option: "server name",
-                value: format!("`{name}`"),
-                remedy: "give a DNS name or an IP address".into(),
-            }),
-        }
     }
 }
 

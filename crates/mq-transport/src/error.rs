@@ -147,40 +147,6 @@ pub enum Error {
     Io(io::Error),
 }
 
-impl Error {
-    /// In plain words where rustls has only the name of a variant; over QUIC that is all there is.
-    fn certificate(reason: &str) -> Self {
-        // In front of it stands what kind of error it is, where it has no name in rustls itself.
-        let name = reason.rsplit([' ', '(', ':']).next().unwrap_or(reason);
-        let (known, remedy) = match name.trim_end_matches(')') {
-            "UnknownIssuer" | "BadSignature" => (
-                "no trusted CA has signed it",
-                "trust the CA that has, by its file",
-            ),
-            "Expired" => ("it has expired", "renew it, or set this machine's clock"),
-            "NotValidYet" => ("it is not valid yet", "set this machine's clock"),
-            "NotValidForName" => (
-                "it is for another name",
-                "ask for a name that it is for, or make it for this one",
-            ),
-            "Revoked" => ("it was revoked", "the peer needs another"),
-            "UnknownRevocationStatus" => (
-                "no revocation list is of the CA that signed it",
-                "add a list of that CA",
-            ),
-            "CaUsedAsEndEntity" => (
-                "it says that it is a CA's, as `openssl req -x509` makes it by default",
-                "make it with `-addext basicConstraints=critical,CA:FALSE`",
-            ),
-            _ => (reason, "check the CA file, the server name and the clock"),
-        };
-        Self::CertificateRejected {
-            reason: known.to_owned(),
-            remedy,
-        }
-    }
-}
-
 fn detail(reason: &str) -> String {
     if reason.is_empty() {
         String::new()
@@ -199,59 +165,6 @@ impl From<io::Error> for Error {
             },
             io::ErrorKind::TimedOut => Self::TimedOut,
             _ => Self::Io(error),
-        }
-    }
-}
-
-impl From<rustls::Error> for Error {
-    fn from(error: rustls::Error) -> Self {
-        match error {
-            rustls::Error::InvalidCertificate(reason) => Self::certificate(&reason.to_string()),
-            other => Self::Handshake {
-                reason: other.to_string(),
-            },
-        }
-    }
-}
-
-impl From<quinn::ConnectionError> for Error {
-    fn from(error: quinn::ConnectionError) -> Self {
-        use quinn::ConnectionError as E;
-        match error {
-            E::TransportError(error) => {
-                // RFC 9001 §4.8: TLS alerts travel as codes 0x100 to 0x1ff.
-                let code = u64::from(error.code);
-                if let Some(reason) = error.reason.strip_prefix("invalid peer certificate: ") {
-                    Self::certificate(reason)
-                } else if (0x100..0x200).contains(&code) {
-                    Self::Handshake {
-                        reason: error.reason,
-                    }
-                } else {
-                    Self::Protocol {
-                        reason: error.to_string(),
-                    }
-                }
-            }
-            E::ConnectionClosed(close) if (0x100..0x200).contains(&u64::from(close.error_code)) => {
-                Self::Handshake {
-                    reason: format!("the peer refused it: {close}"),
-                }
-            }
-            E::ConnectionClosed(close) => Self::Reset {
-                reason: close.to_string(),
-            },
-            E::ApplicationClosed(close) => Self::Reset {
-                reason: close.to_string(),
-            },
-            E::Reset => Self::Reset {
-                reason: "it has lost the connection's state".into(),
-            },
-            E::TimedOut => Self::TimedOut,
-            E::LocallyClosed => Self::Closed,
-            other @ (E::VersionMismatch | E::CidsExhausted) => Self::Protocol {
-                reason: other.to_string(),
-            },
         }
     }
 }

@@ -126,10 +126,3 @@ pub struct TlsInfo {
     /// The server name that the client asked for.
     pub server_name: Option<String>,
 }
-
-/// A name of rustls' as IANA has it: rustls says `TLS13_` where IANA says `TLS_`.
-pub(crate) fn iana_name(name: Option<&str>) -> String {
-    let name = name.unwrap_or("unknown");
-    name.strip_prefix("TLS13_")
-        .map_or_else(|| name.to_owned(), |rest| format!("TLS_{rest}"))
-}

@@ -67,38 +67,30 @@
 
 mod address;
 mod buffer;
-mod client_auth;
 mod connector;
 mod crypto;
 mod error;
-mod handshakes;
-mod identity;
 mod info;
 mod link;
 mod listener;
 mod mem;
 mod options;
 mod origins;
-mod qlog;
 mod quic;
 mod registry;
-mod reload;
 mod socket;
+mod stream;
 mod sync;
 mod tcp;
 mod tcp_info;
-mod ticket;
 mod tls;
 mod trust;
-
 mod ws;
 
 pub use address::{Address, AddressError, Scheme};
 pub use connector::{Connector, Dial};
 pub use crypto::{CipherSuite, CryptoOptions, KeyExchangeGroup, TlsVersion};
 pub use error::Error;
-pub use handshakes::{HandshakePool, wake_workers};
-pub use identity::ServerIdentity;
 pub use info::{EarlyData, HandshakeKind, LinkInfo, LinkStats, TlsInfo};
 pub use link::{Link, Progress};
 pub use listener::{Incoming, Listener};
@@ -107,8 +99,10 @@ pub use options::{
     ListenOptions, QuicOptions, SocketOptions,
 };
 pub use origins::AllowedOrigins;
-pub use qlog::{Qlog, QlogLimits};
-pub use reload::{PreparedReload, ReloadHandle};
+pub use quic::{Qlog, QlogLimits};
 pub use rustls_pki_types::CertificateDer;
-pub use ticket::{TicketCache, TicketStore};
+pub use tls::{
+    HandshakePool, PreparedReload, ReloadHandle, ServerIdentity, TicketCache, TicketStore,
+    wake_workers,
+};
 pub use trust::Trust;

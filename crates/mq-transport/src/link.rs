@@ -11,8 +11,12 @@ use bytes::BytesMut;
 use mq_proto::{LaneId, Outbox};
 
 use crate::{
-    Error, HandshakeKind, LinkInfo, LinkStats, mem::MemLink, quic::QuicLink, tcp::TcpLink,
-    ticket::HeldTickets, tls::TlsLink, ws::WsLink,
+    Error, HandshakeKind, LinkInfo, LinkStats,
+    mem::MemLink,
+    quic::QuicLink,
+    tcp::TcpLink,
+    tls::{HeldTickets, TlsLink},
+    ws::WsLink,
 };
 
 /// One connection, owned by one task.

@@ -12,16 +12,16 @@ use std::{
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::{
-    Address, Error, Link, ListenOptions, Scheme,
+    Address, Error, Link, ListenOptions, ReloadHandle, Scheme,
     link::Transport,
     mem::{MemLink, MemListener},
     quic::{Arrivals, Knock, Server},
     registry,
-    reload::{ReloadHandle, TlsDoor},
     socket::{listen_error, listen_tcp, resolve},
+    stream::Stream,
     tcp::TcpLink,
-    tls::TlsLink,
-    ws::{Gate, Stream, WsLink},
+    tls::{TlsDoor, TlsLink},
+    ws::{Gate, WsLink},
 };
 
 /// Waits for clients at one address.

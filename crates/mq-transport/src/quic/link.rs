@@ -23,7 +23,7 @@ use tokio::sync::Semaphore;
 use super::{runtime::Leash, watched_tls::handshake_of};
 use crate::{
     EarlyData, Error, HandshakeKind, LinkInfo, LinkStats, Progress, Scheme, TlsInfo, TlsVersion,
-    info::iana_name,
+    tls::iana_name,
 };
 
 /// Chunks given to quinn, or taken from it, under one lock.

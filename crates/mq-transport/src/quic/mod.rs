@@ -2,7 +2,10 @@
 
 mod client;
 mod config;
+mod connect;
+mod error;
 mod link;
+mod qlog;
 mod reset;
 mod runtime;
 mod server;
@@ -11,4 +14,5 @@ mod watched_tls;
 
 pub(crate) use client::ClientEndpoints;
 pub(crate) use link::QuicLink;
+pub use qlog::{Qlog, QlogLimits};
 pub(crate) use server::{Arrivals, Knock, PreparedQuic, Server};

@@ -3,7 +3,7 @@
 
 use quinn::crypto::{self, CryptoError};
 
-use crate::{ServerIdentity, crypto::HmacKey};
+use crate::{ServerIdentity, tls::HmacKey};
 
 /// What makes the tokens. It follows from the server's private key (§10.3.2), so that the next
 /// process with the same key resets the connections of the last one, however that ended.

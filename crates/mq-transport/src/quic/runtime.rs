@@ -12,7 +12,7 @@ use std::{
 use quinn::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime};
 use tokio::{sync::oneshot, time::timeout};
 
-use crate::handshakes::{self, Task};
+use crate::tls::handshakes::{self, Task};
 
 /// How long a connection that nobody holds any more may go on.
 ///

@@ -31,8 +31,7 @@ use crate::{
     Address, Error, ListenOptions, Scheme,
     socket::{bind_udp_group, listen_error},
     sync::lock,
-    ticket::{HeldTickets, Scope},
-    tls::{ServerTls, server_config, with_held_tickets},
+    tls::{HeldTickets, Scope, ServerTls, server_config, with_held_tickets},
 };
 
 /// How many [shards](super::shard) a listener has, where the kernel spreads clients over sockets.

@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use rustls::{ClientConfig, ServerConfig, SupportedProtocolVersion, client::Resumption};
 
-use crate::{
-    Address, ConnectOptions, EarlyDataPolicy, Error, ListenOptions, Scheme, ServerIdentity,
-    TicketCache,
+use super::{
     client_auth::ClientAuthFiles,
     identity::{read_certificates, read_key},
     ticket::{HeldTickets, Scope},
+};
+use crate::{
+    Address, ConnectOptions, EarlyDataPolicy, Error, ListenOptions, Scheme, ServerIdentity,
+    TicketCache,
 };
 
 /// A client's configurations, made once: rustls resumes a session only under the very same

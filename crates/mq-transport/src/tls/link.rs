@@ -17,7 +17,6 @@ use tokio::{io::AsyncWrite as _, net::TcpStream};
 use crate::{
     EarlyData, Error, HandshakeKind, LinkInfo, LinkStats, Progress, Scheme, TlsInfo, TlsVersion,
     buffer::{ReadSize, poll_read},
-    info::iana_name,
     tcp::linger,
     tcp_info,
 };
@@ -476,4 +475,11 @@ impl io::Write for Writer<'_, '_> {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// A name of rustls' as IANA has it: rustls says `TLS13_` where IANA says `TLS_`.
+pub(crate) fn iana_name(name: Option<&str>) -> String {
+    let name = name.unwrap_or("unknown");
+    name.strip_prefix("TLS13_")
+        .map_or_else(|| name.to_owned(), |rest| format!("TLS_{rest}"))
 }

@@ -1,7 +1,26 @@
-//! TLS over TCP, driven by hand so that early data and its answers really leave early.
+//! TLS over TCP, driven by hand so that early data and its answers really leave early; and what the
+//! TLS within QUIC shares with it: cryptography, certificates, tickets.
 
+mod client_auth;
 mod config;
+mod connect;
+mod error;
+pub(crate) mod handshakes;
+mod identity;
 mod link;
+mod options;
+mod provider;
+mod reload;
+mod ticket;
+mod verifier;
 
 pub(crate) use config::{ClientConfigs, ServerTls, check_alpn, server_config, with_held_tickets};
-pub(crate) use link::TlsLink;
+pub(crate) use connect::ClientTls;
+pub use handshakes::{HandshakePool, wake_workers};
+pub use identity::ServerIdentity;
+pub(crate) use link::{TlsLink, iana_name};
+pub(crate) use provider::HmacKey;
+pub(crate) use reload::TlsDoor;
+pub use reload::{PreparedReload, ReloadHandle};
+pub(crate) use ticket::{HeldTickets, Scope};
+pub use ticket::{TicketCache, TicketStore};

@@ -15,10 +15,9 @@ use tungstenite::{
 
 use super::{
     frame::{Decoder, Role, put_close, put_control, put_data},
-    stream::Stream,
     upgrade::{self, Gate, HeadError, HeadReader},
 };
-use crate::{Address, Error, HandshakeKind, LinkInfo, LinkStats, Progress, Scheme};
+use crate::{Address, Error, HandshakeKind, LinkInfo, LinkStats, Progress, Scheme, stream::Stream};
 
 /// Framed bytes that wait for the stream before no more are framed; the longest frame as well. As
 /// much as rustls keeps, and enough for one large write.

@@ -12,5 +12,4 @@ mod stream;
 mod upgrade;
 
 pub(crate) use link::WsLink;
-pub(crate) use stream::Stream;
 pub(crate) use upgrade::Gate;

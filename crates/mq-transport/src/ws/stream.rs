@@ -5,27 +5,9 @@ use std::task::{Context, Poll};
 use bytes::BytesMut;
 use mq_proto::Outbox;
 
-use crate::{
-    Error, HandshakeKind, LinkInfo, LinkStats, Progress, link::Transport, tcp::TcpLink,
-    tls::TlsLink,
-};
-
-/// A byte stream over TCP, as it is or within TLS.
-#[derive(Debug)]
-pub(crate) enum Stream {
-    Tcp(TcpLink),
-    Tls(Box<TlsLink>),
-}
+use crate::{Error, HandshakeKind, LinkInfo, LinkStats, Progress, stream::Stream};
 
 impl Stream {
-    /// The link that it is where nothing is put on top of it.
-    pub(crate) fn into_transport(self) -> Transport {
-        match self {
-            Self::Tcp(link) => Transport::Tcp(link),
-            Self::Tls(link) => Transport::Tls(link),
-        }
-    }
-
     pub(super) fn poll_progress(
         &mut self,
         cx: &mut Context<'_>,

@@ -4,12 +4,14 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use rustls::ServerConfig;
 
+use super::{
+    config::{ServerTls, server_config, with_held_tickets},
+    ticket::{HeldTickets, Scope},
+};
 use crate::{
     Error, HandshakePool, ListenOptions, Scheme,
     quic::{PreparedQuic, Server},
     sync::lock,
-    ticket::{HeldTickets, Scope},
-    tls::{ServerTls, server_config, with_held_tickets},
 };
 
 /// Gives a listener another certificate, other client authorities and revocation lists; cheap to

@@ -8,7 +8,8 @@ use std::{
 
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, pem, pem::PemObject};
 
-use crate::{Error, crypto::sha256};
+use super::provider::sha256;
+use crate::Error;
 
 /// A server's certificate chain and private key; cheap to clone.
 #[derive(Clone)]

@@ -12,10 +12,8 @@ use rustls::{
 };
 use rustls_pki_types::{CertificateDer, CertificateRevocationListDer};
 
-use crate::{
-    ClientAuth, Error, ListenOptions,
-    identity::{parse_pem, read_file},
-};
+use super::identity::{parse_pem, read_file};
+use crate::{ClientAuth, Error, ListenOptions};
 
 const CA: &str = "client CA";
 const CRL: &str = "certificate revocation list";

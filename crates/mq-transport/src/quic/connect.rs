@@ -1,0 +1,38 @@
+//! What a connector does over QUIC.
+
+use super::QuicLink;
+use crate::{
+    Address, Connector, Dial, Error, Scheme, link::Transport, socket::resolve, tls::check_alpn,
+};
+
+impl Connector {
+    pub(crate) async fn quic(&self, address: &Address, dial: Dial) -> Result<Transport, Error> {
+        let (options, endpoints) = (&self.shared.options, &self.shared.endpoints);
+        check_alpn(Scheme::Quic, &options.alpn)?;
+        let configs = self.configs()?;
+        let (name, _) = self.server_name(address)?;
+        let mut failure = None;
+        for peer in resolve(address).await? {
+            let early = !dial.without_early_data;
+            let tls = configs.for_connection(address, self.resumption(), early);
+            let limit = options.early_data_limit;
+            let keep_alive = dial.quic_keep_alive;
+            let started = endpoints.connect(address, peer, name, tls, options, keep_alive);
+            let connected = match started {
+                Ok(connecting) => QuicLink::connect(connecting, name.to_owned(), limit).await,
+                Err(error) => Err(error),
+            };
+            match connected {
+                Ok(link) => {
+                    let link = link.with_bound(endpoints.bound(peer));
+                    return Ok(Transport::Quic(Box::new(link)));
+                }
+                Err(error @ (Error::Unreachable { .. } | Error::TimedOut)) => {
+                    failure = Some(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(failure.unwrap_or(Error::TimedOut))
+    }
+}

@@ -1,0 +1,20 @@
+//! TCP, or TLS over it: a link by itself, or below the frames of WebSocket.
+
+use crate::{link::Transport, tcp::TcpLink, tls::TlsLink};
+
+/// A byte stream over TCP, as it is or within TLS.
+#[derive(Debug)]
+pub(crate) enum Stream {
+    Tcp(TcpLink),
+    Tls(Box<TlsLink>),
+}
+
+impl Stream {
+    /// The link that it is where nothing is put on top of it.
+    pub(crate) fn into_transport(self) -> Transport {
+        match self {
+            Self::Tcp(link) => Transport::Tcp(link),
+            Self::Tls(link) => Transport::Tls(link),
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! What rustls reports, by the decision that it calls for.
+
+use crate::Error;
+
+impl Error {
+    /// In plain words where rustls has only the name of a variant; over QUIC that is all there is.
+    pub(crate) fn certificate(reason: &str) -> Self {
+        // In front of it stands what kind of error it is, where it has no name in rustls itself.
+        let name = reason.rsplit([' ', '(', ':']).next().unwrap_or(reason);
+        let (known, remedy) = match name.trim_end_matches(')') {
+            "UnknownIssuer" | "BadSignature" => (
+                "no trusted CA has signed it",
+                "trust the CA that has, by its file",
+            ),
+            "Expired" => ("it has expired", "renew it, or set this machine's clock"),
+            "NotValidYet" => ("it is not valid yet", "set this machine's clock"),
+            "NotValidForName" => (
+                "it is for another name",
+                "ask for a name that it is for, or make it for this one",
+            ),
+            "Revoked" => ("it was revoked", "the peer needs another"),
+            "UnknownRevocationStatus" => (
+                "no revocation list is of the CA that signed it",
+                "add a list of that CA",
+            ),
+            "CaUsedAsEndEntity" => (
+                "it says that it is a CA's, as `openssl req -x509` makes it by default",
+                "make it with `-addext basicConstraints=critical,CA:FALSE`",
+            ),
+            _ => (reason, "check the CA file, the server name and the clock"),
+        };
+        Self::CertificateRejected {
+            reason: known.to_owned(),
+            remedy,
+        }
+    }
+}
+
+impl From<rustls::Error> for Error {
+    fn from(error: rustls::Error) -> Self {
+        match error {
+            rustls::Error::InvalidCertificate(reason) => Self::certificate(&reason.to_string()),
+            other => Self::Handshake {
+                reason: other.to_string(),
+            },
+        }
+    }
+}
