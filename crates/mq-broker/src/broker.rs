@@ -17,9 +17,11 @@ use crate::{
     hub::Hub,
     metrics::{Gauge, ListenerMetrics, Metrics},
     quota::{PerNetwork, Place},
+    reload::Reloadable,
     shown::Shown,
-    ticket_file::TicketFile,
 };
+#[cfg(feature = "tls")]
+use crate::{certificates::Certificates, ticket_file::TicketFile};
 
 /// A running broker.
 ///
@@ -32,6 +34,7 @@ pub struct Broker {
     hub: Arc<Hub>,
     shutdown: watch::Sender<bool>,
     shutdown_timeout: Duration,
+    #[cfg(feature = "tls")]
     ticket_file: Option<Arc<TicketFile>>,
     reload: Reload,
     access: Option<Arc<FileAccess>>,
@@ -54,6 +57,11 @@ impl Broker {
     pub async fn start(mut settings: Settings) -> Result<Self, Error> {
         if settings.listeners.is_empty() {
             return Err(Error::NoListener);
+        }
+        #[cfg(not(feature = "tls"))]
+        if settings.ticket_file.is_some() {
+            let scheme = mq_transport::Scheme::Tls;
+            return Err(mq_transport::Error::NotBuiltIn { scheme }.into());
         }
         // Before it says that it listens: what was kept may not be readable.
         if let (None, Some(StoreFile { path, durability })) =
@@ -88,11 +96,19 @@ impl Broker {
         let hub = Arc::new(hub);
         // Last of all that can fail, so that a broker that does not start leaves the tickets where
         // they are; nobody is accepted yet.
+        #[cfg(feature = "tls")]
         let ticket_file = settings.ticket_file.clone();
+        #[cfg(feature = "tls")]
         let ticket_file = ticket_file
             .map(|path| TicketFile::take(path, &settings.listen).map(Arc::new))
             .transpose()?;
-        let reload = Reload::new(&listeners, &settings, ticket_file.as_ref(), access.as_ref());
+        #[cfg(feature = "tls")]
+        let certificates = Certificates::new(&listeners, &settings, ticket_file.as_ref());
+        let parts: Vec<Box<dyn Reloadable>> = vec![
+            #[cfg(feature = "tls")]
+            Box::new(certificates),
+        ];
+        let reload = Reload::new(parts, &settings, access.as_ref());
         let sys_interval = settings.sys_interval;
         let acceptor = Acceptor {
             hub: Arc::clone(&hub),
@@ -129,6 +145,7 @@ impl Broker {
             hub,
             shutdown,
             shutdown_timeout,
+            #[cfg(feature = "tls")]
             ticket_file,
             reload,
             access,
@@ -222,6 +239,7 @@ impl Broker {
         }
         self.tasks.shutdown().await;
         self.services.shutdown().await;
+        #[cfg(feature = "tls")]
         // No connection is left that could use a ticket which is in the file already.
         if let Some(file) = &self.ticket_file {
             file.write();

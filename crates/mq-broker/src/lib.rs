@@ -37,6 +37,8 @@ mod admin;
 pub mod auth;
 mod broker;
 mod ceiling;
+#[cfg(feature = "tls")]
+mod certificates;
 mod clock;
 pub mod config;
 mod conn;
@@ -56,6 +58,7 @@ mod settings;
 mod shown;
 pub mod store;
 mod sync;
+#[cfg(feature = "tls")]
 mod ticket_file;
 
 pub use admin::AdminSettings;

@@ -8,12 +8,9 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use mq_transport::{
-    ClientAuth, ListenOptions, Listener, PreparedReload, ReloadHandle, ServerIdentity,
-};
-use tracing::{info, warn};
+use tracing::warn;
 
-use crate::{Error, Settings, auth::FileAccess, lock::lock, ticket_file::TicketFile};
+use crate::{Error, Settings, auth::FileAccess, lock::lock};
 
 /// Changes what can change while a broker runs; cheap to clone. See
 /// [`Broker::reload_handle`](crate::Broker::reload_handle).
@@ -54,13 +51,10 @@ impl Reload {
     pub const LOOK_EVERY: Duration = Duration::from_secs(2);
 
     pub(crate) fn new(
-        listeners: &[Listener],
+        mut parts: Vec<Box<dyn Reloadable>>,
         settings: &Settings,
-        ticket_file: Option<&Arc<TicketFile>>,
         access: Option<&Arc<FileAccess>>,
     ) -> Self {
-        let certificates = Certificates::new(listeners, settings, ticket_file);
-        let mut parts: Vec<Box<dyn Reloadable>> = vec![Box::new(certificates)];
         if let Some(access) = access {
             parts.push(Box::new(Access(Arc::clone(access))));
         }
@@ -237,84 +231,6 @@ fn stamps(part: &dyn Reloadable) -> Vec<Option<Stamp>> {
         .collect()
 }
 
-/// What all listeners show, and want to be shown.
-#[derive(Debug)]
-struct Certificates {
-    listeners: Vec<ReloadHandle>,
-    /// In force.
-    options: Mutex<ListenOptions>,
-    ticket_file: Option<Arc<TicketFile>>,
-}
-
-impl Certificates {
-    fn new(
-        listeners: &[Listener],
-        settings: &Settings,
-        ticket_file: Option<&Arc<TicketFile>>,
-    ) -> Self {
-        Self {
-            listeners: listeners.iter().map(Listener::reload_handle).collect(),
-            options: Mutex::new(settings.listen.clone()),
-            ticket_file: ticket_file.cloned(),
-        }
-    }
-
-    fn options(&self) -> MutexGuard<'_, ListenOptions> {
-        lock(&self.options)
-    }
-}
-
-impl Reloadable for Certificates {
-    fn name(&self) -> &'static str {
-        "certificates"
-    }
-
-    fn files(&self) -> Vec<PathBuf> {
-        let options = self.options();
-        let identity = options.identity.as_ref().and_then(|own| own.files());
-        let identity = identity.into_iter().flat_map(|(chain, key)| [chain, key]);
-        let authority = match &options.client_auth {
-            ClientAuth::Off => None,
-            ClientAuth::Optional(path) | ClientAuth::Required(path) => Some(path.as_path()),
-        };
-        let lists = options.client_crls.iter().map(PathBuf::as_path);
-        let files = identity.chain(authority).chain(lists);
-        files.map(ToOwned::to_owned).collect()
-    }
-
-    fn prepare(&self, settings: Option<&Settings>) -> Result<Change<'_>, Error> {
-        let mut options = self.options().clone();
-        if let Some(Settings { listen, .. }) = settings {
-            if let Some(identity) = &listen.identity {
-                options.identity = Some(identity.clone());
-            }
-            options.client_auth.clone_from(&listen.client_auth);
-            options.client_crls.clone_from(&listen.client_crls);
-            options.enforce_crl_expiry = listen.enforce_crl_expiry;
-        } else {
-            let again = options.identity.take();
-            options.identity = again.map(|own| own.read_again()).transpose()?;
-        }
-        let prepared = self.listeners.iter().map(|each| each.prepare(&options));
-        let prepared: Vec<PreparedReload> = prepared.collect::<Result<_, _>>()?;
-        let scope = options.ticket_scope()?;
-        Ok(Box::new(move || {
-            for listener in prepared {
-                listener.apply();
-            }
-            if let Some(file) = &self.ticket_file {
-                file.rescope(scope);
-            }
-            let fingerprint = options.identity.as_ref().map(ServerIdentity::fingerprint);
-            info!(
-                fingerprint = fingerprint.as_deref(),
-                "certificates, client authorities and revocation lists were read again"
-            );
-            *self.options() = options;
-        }))
-    }
-}
-
 /// Who comes in, and what they may do.
 #[derive(Debug)]
 struct Access(Arc<FileAccess>);
@@ -337,7 +253,7 @@ impl Reloadable for Access {
 mod tests {
     use std::{fs, path::Path};
 
-    use mq_transport::{ConnectOptions, Connector, Trust};
+    use mq_transport::{ClientAuth, ConnectOptions, Connector, ServerIdentity, Trust};
 
     use super::*;
     use crate::Broker;

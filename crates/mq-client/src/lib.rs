@@ -132,7 +132,9 @@ pub use mq_codec::{
     TopicFilter, TopicName, Version, Will, WillProperties,
 };
 pub use mq_proto::{CloseReason, CommandError, Message, Probes};
+#[cfg(feature = "tls")]
+pub use mq_transport::TicketCache;
 pub use mq_transport::{
     Address, AddressError, ConnectOptions, Connector, EarlyData, HandshakeKind, LinkInfo,
-    LinkStats, Scheme, TicketCache, Trust,
+    LinkStats, Scheme, Trust,
 };

@@ -48,13 +48,14 @@ impl Scheme {
         matches!(self, Self::Ws | Self::Wss)
     }
 
-    /// The cargo feature that builds it in.
-    pub(crate) fn feature(self) -> &'static str {
+    /// The cargo features that build it in.
+    pub(crate) fn features(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
             Self::Tls => "tls",
             Self::Quic => "quic",
-            Self::Ws | Self::Wss => "ws",
+            Self::Ws => "ws",
+            Self::Wss => "tls,ws",
             Self::Mem => "mem",
         }
     }

@@ -9,18 +9,19 @@ use std::{
 
 use tokio::net::UdpSocket;
 
+#[cfg(feature = "quic")]
+use crate::quic::ClientEndpoints;
 use crate::{
-    Address, ConnectOptions, Error, Link, Scheme, TicketCache,
+    Address, ConnectOptions, Error, Link, Scheme,
     link::Transport,
-    mem,
-    quic::ClientEndpoints,
-    registry,
+    mem, registry,
     socket::{connect_tcp, connect_udp, resolve},
-    stream::Stream,
     tcp::TcpLink,
-    tls::ClientTls,
-    ws::WsLink,
 };
+#[cfg(feature = "tls")]
+use crate::{TicketCache, tls::ClientTls};
+#[cfg(feature = "ws")]
+use crate::{stream::Stream, ws::WsLink};
 
 /// Opens links; cheap to clone.
 ///
@@ -29,13 +30,16 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Connector {
     pub(crate) shared: Arc<Shared>,
+    #[cfg(feature = "tls")]
     pub(crate) tickets: TicketCache,
 }
 
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) options: ConnectOptions,
+    #[cfg(feature = "tls")]
     pub(crate) tls: ClientTls,
+    #[cfg(feature = "quic")]
     pub(crate) endpoints: ClientEndpoints,
 }
 
@@ -64,9 +68,12 @@ impl Connector {
     /// [`Error::InvalidOption`], [`Error::File`] or [`Error::InvalidFile`].
     pub fn new(options: ConnectOptions) -> Result<Self, Error> {
         Ok(Self {
+            #[cfg(feature = "tls")]
             tickets: options.ticket_cache.clone().unwrap_or_default(),
             shared: Arc::new(Shared {
+                #[cfg(feature = "tls")]
                 tls: ClientTls::new(&options)?,
+                #[cfg(feature = "quic")]
                 endpoints: ClientEndpoints::new(),
                 options,
             }),
@@ -96,7 +103,28 @@ impl Connector {
     pub async fn connect_with(&self, address: &Address, dial: Dial) -> Result<Link, Error> {
         registry::check(address.scheme)?;
         let limit = dial.timeout.unwrap_or(self.shared.options.connect_timeout);
-        match tokio::time::timeout(limit, self.connect_unbounded(address, dial)).await {
+        let connecting = async {
+            match address.scheme {
+                Scheme::Mem => Ok(Transport::Mem(Box::new(mem::connect(address).await?))),
+                Scheme::Tcp => Ok(Transport::Tcp(TcpLink::new(self.tcp(address).await?))),
+                #[cfg(feature = "tls")]
+                Scheme::Tls => Ok(Transport::Tls(self.tls(address, dial).await?)),
+                #[cfg(feature = "quic")]
+                Scheme::Quic => self.quic(address, dial).await,
+                #[cfg(feature = "ws")]
+                Scheme::Ws => {
+                    let stream = Stream::Tcp(TcpLink::new(self.tcp(address).await?));
+                    websocket(stream, address).await
+                }
+                #[cfg(all(feature = "tls", feature = "ws"))]
+                Scheme::Wss => {
+                    websocket(Stream::Tls(self.tls(address, dial).await?), address).await
+                }
+                #[cfg(not(all(feature = "quic", feature = "ws")))]
+                scheme => Err(Error::NotBuiltIn { scheme }),
+            }
+        };
+        match tokio::time::timeout(limit, connecting).await {
             Ok(connected) => connected.map(Link::new),
             Err(_) => Err(Error::ConnectTimeout {
                 address: address.clone(),
@@ -167,20 +195,6 @@ impl Connector {
         }
     }
 
-    async fn connect_unbounded(&self, address: &Address, dial: Dial) -> Result<Transport, Error> {
-        match address.scheme {
-            Scheme::Mem => Ok(Transport::Mem(Box::new(mem::connect(address).await?))),
-            Scheme::Tcp => Ok(Transport::Tcp(TcpLink::new(self.tcp(address).await?))),
-            Scheme::Tls => Ok(Transport::Tls(self.tls(address, dial).await?)),
-            Scheme::Quic => self.quic(address, dial).await,
-            Scheme::Ws => {
-                let stream = Stream::Tcp(TcpLink::new(self.tcp(address).await?));
-                websocket(stream, address).await
-            }
-            Scheme::Wss => websocket(Stream::Tls(self.tls(address, dial).await?), address).await,
-        }
-    }
-
     pub(crate) async fn tcp(&self, address: &Address) -> Result<tokio::net::TcpStream, Error> {
         let options = &self.shared.options;
         let peers = resolve(address).await?;
@@ -189,6 +203,7 @@ impl Connector {
     }
 }
 
+#[cfg(feature = "ws")]
 async fn websocket(stream: Stream, address: &Address) -> Result<Transport, Error> {
     let link = WsLink::connect(stream, address).await?;
     Ok(Transport::Ws(Box::new(link)))

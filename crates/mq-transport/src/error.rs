@@ -12,7 +12,7 @@ pub enum Error {
     #[error(transparent)]
     Address(#[from] AddressError),
     /// The transport was left out of this build.
-    #[error("{scheme} is not built in: build with the cargo feature `{}`", scheme.feature())]
+    #[error("{scheme} is not built in: build with `--features {}`", scheme.features())]
     NotBuiltIn {
         /// The transport.
         scheme: Scheme,

@@ -2,9 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use rustls_pki_types::CertificateDer;
-
-use crate::{Scheme, TlsVersion};
+use crate::{CertificateDer, Scheme, TlsVersion};
 
 /// How the handshake went.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

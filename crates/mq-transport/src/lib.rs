@@ -61,9 +61,11 @@
 //! A listener takes another certificate, other client authorities and revocation lists while it
 //! listens: [`Listener::reload_handle`].
 //!
-//! The cargo features `tcp`, `tls`, `quic` and `ws` decide which schemes an address can name, `mem` is
-//! always there; `aws-lc-rs` and `ring` which cryptography is used (aws-lc-rs where both are on).
-//! By default all but `ring` are on.
+//! The cargo features `tcp`, `tls`, `quic` and `ws` decide which transports are built, each with what it
+//! depends on; an address of another is refused with [`Error::NotBuiltIn`]. `quic` brings `tls`, `wss` takes
+//! `tls` and `ws`, `mem` is always there. `aws-lc-rs` and `ring` decide which cryptography is used (aws-lc-rs
+//! where both are on). By default all but `ring` are on. What is about certificates, tickets and traces is
+//! there with `tls` and `quic` alone.
 
 mod address;
 mod buffer;
@@ -74,8 +76,11 @@ mod info;
 mod link;
 mod listener;
 mod mem;
+#[cfg(not(feature = "tls"))]
+mod no_tls;
 mod options;
 mod origins;
+#[cfg(feature = "quic")]
 mod quic;
 mod registry;
 mod socket;
@@ -83,8 +88,10 @@ mod stream;
 mod sync;
 mod tcp;
 mod tcp_info;
+#[cfg(feature = "tls")]
 mod tls;
 mod trust;
+#[cfg(feature = "ws")]
 mod ws;
 
 pub use address::{Address, AddressError, Scheme};
@@ -94,13 +101,18 @@ pub use error::Error;
 pub use info::{EarlyData, HandshakeKind, LinkInfo, LinkStats, TlsInfo};
 pub use link::{Link, Progress};
 pub use listener::{Incoming, Listener};
+#[cfg(not(feature = "tls"))]
+pub use no_tls::{CertificateDer, ServerIdentity};
 pub use options::{
     AckFrequency, ClientAuth, ClientIdentity, CongestionControl, ConnectOptions, EarlyDataPolicy,
     ListenOptions, QuicOptions, SocketOptions,
 };
 pub use origins::AllowedOrigins;
+#[cfg(feature = "quic")]
 pub use quic::{Qlog, QlogLimits};
+#[cfg(feature = "tls")]
 pub use rustls_pki_types::CertificateDer;
+#[cfg(feature = "tls")]
 pub use tls::{
     HandshakePool, PreparedReload, ReloadHandle, ServerIdentity, TicketCache, TicketStore,
     wake_workers,

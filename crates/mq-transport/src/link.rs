@@ -1,8 +1,9 @@
 //! A link: one connection, whatever carries it.
 
+#[cfg(feature = "tls")]
+use std::sync::Arc;
 use std::{
     future::poll_fn,
-    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -10,14 +11,13 @@ use std::{
 use bytes::BytesMut;
 use mq_proto::{LaneId, Outbox};
 
-use crate::{
-    Error, HandshakeKind, LinkInfo, LinkStats,
-    mem::MemLink,
-    quic::QuicLink,
-    tcp::TcpLink,
-    tls::{HeldTickets, TlsLink},
-    ws::WsLink,
-};
+#[cfg(feature = "quic")]
+use crate::quic::QuicLink;
+#[cfg(feature = "tls")]
+use crate::tls::{HeldTickets, TlsLink};
+#[cfg(feature = "ws")]
+use crate::ws::WsLink;
+use crate::{Error, HandshakeKind, LinkInfo, LinkStats, mem::MemLink, tcp::TcpLink};
 
 /// One connection, owned by one task.
 ///
@@ -30,14 +30,18 @@ pub struct Link {
     /// Handed out for lanes that the connection does not have; stays empty.
     no_lane: BytesMut,
     /// On a server that holds them back.
+    #[cfg(feature = "tls")]
     tickets: Option<Arc<HeldTickets>>,
 }
 
 #[derive(Debug)]
 pub(crate) enum Transport {
     Tcp(TcpLink),
+    #[cfg(feature = "tls")]
     Tls(Box<TlsLink>),
+    #[cfg(feature = "quic")]
     Quic(Box<QuicLink>),
+    #[cfg(feature = "ws")]
     Ws(Box<WsLink>),
     Mem(Box<MemLink>),
 }
@@ -61,10 +65,28 @@ macro_rules! each {
     ($transport:expr, $link:ident => $call:expr) => {
         match $transport {
             Transport::Tcp($link) => $call,
+            #[cfg(feature = "tls")]
             Transport::Tls($link) => $call,
+            #[cfg(feature = "quic")]
             Transport::Quic($link) => $call,
+            #[cfg(feature = "ws")]
             Transport::Ws($link) => $call,
             Transport::Mem($link) => $call,
+        }
+    };
+}
+
+/// Calls the same method of a transport with a handshake; of another it is what `else` says.
+macro_rules! with_handshake {
+    ($transport:expr, $link:ident => $call:expr, else $other:expr) => {
+        match $transport {
+            #[cfg(feature = "tls")]
+            Transport::Tls($link) => $call,
+            #[cfg(feature = "quic")]
+            Transport::Quic($link) => $call,
+            #[cfg(feature = "ws")]
+            Transport::Ws($link) => $call,
+            Transport::Tcp(_) | Transport::Mem(_) => $other,
         }
     };
 }
@@ -74,10 +96,12 @@ impl Link {
         Self {
             transport,
             no_lane: BytesMut::new(),
+            #[cfg(feature = "tls")]
             tickets: None,
         }
     }
 
+    #[cfg(feature = "tls")]
     pub(crate) fn with_held_tickets(self, tickets: Option<Arc<HeldTickets>>) -> Self {
         Self { tickets, ..self }
     }
@@ -162,13 +186,7 @@ impl Link {
         if lane != LaneId::CONTROL {
             return 0;
         }
-        match &self.transport {
-            Transport::Tcp(link) => link.received.len(),
-            Transport::Tls(link) => link.received_len(),
-            Transport::Quic(link) => link.received.len(),
-            Transport::Ws(link) => link.received.len(),
-            Transport::Mem(link) => link.received.len(),
-        }
+        each!(&self.transport, link => link.received.len())
     }
 
     /// The bytes that came in on `lane` and were not consumed yet, for the owner to consume from
@@ -178,13 +196,12 @@ impl Link {
     /// by refusing packets above its limit, and by `want_read`.
     pub fn received(&mut self, lane: LaneId) -> &mut BytesMut {
         if lane == LaneId::CONTROL {
-            match &mut self.transport {
-                Transport::Tcp(link) => &mut link.received,
-                Transport::Tls(link) => link.received(),
-                Transport::Quic(link) => &mut link.received,
-                Transport::Ws(link) => &mut link.received,
-                Transport::Mem(link) => &mut link.received,
+            #[cfg(feature = "tls")]
+            if let Transport::Tls(link) = &mut self.transport {
+                // It need not tell of them any more.
+                link.received();
             }
+            each!(&mut self.transport, link => &mut link.received)
         } else {
             self.no_lane.clear();
             &mut self.no_lane
@@ -199,6 +216,7 @@ impl Link {
     /// most: a peer whose connection is closed under it may drop what it has not read. What is
     /// still in an outbox is not sent.
     pub async fn close(self, deadline: Duration) {
+        #[cfg(feature = "quic")]
         let quic = match &self.transport {
             Transport::Quic(link) => Some(link.connection()),
             _ => None,
@@ -206,8 +224,11 @@ impl Link {
         let closing = async {
             match self.transport {
                 Transport::Tcp(link) => link.close().await,
+                #[cfg(feature = "tls")]
                 Transport::Tls(link) => link.close().await,
+                #[cfg(feature = "quic")]
                 Transport::Quic(link) => link.close().await,
+                #[cfg(feature = "ws")]
                 Transport::Ws(link) => link.close().await,
                 Transport::Mem(link) => drop(link),
             }
@@ -215,6 +236,7 @@ impl Link {
         if tokio::time::timeout(deadline, closing).await.is_err() {
             tracing::debug!(?deadline, "the peer did not take everything in time");
         }
+        #[cfg(feature = "quic")]
         if let Some(connection) = quic {
             connection.close(0_u32.into(), b"");
             // Lets the connection's driver send the packet before a runtime that ends stops it.
@@ -241,17 +263,13 @@ impl Link {
     /// RFC 9001 §9.2). The client has not proved yet that it is there. Always false on a client.
     #[must_use]
     pub fn is_early(&self) -> bool {
-        match &self.transport {
-            Transport::Tls(link) => link.is_early(),
-            Transport::Quic(link) => link.is_early(),
-            Transport::Ws(link) => link.is_early(),
-            Transport::Tcp(_) | Transport::Mem(_) => false,
-        }
+        with_handshake!(&self.transport, link => link.is_early(), else false)
     }
 
     /// On a server that [holds tickets back](crate::ListenOptions::hold_tickets): the client was let
     /// in, and its tickets are good from now on. Elsewhere they are anyway.
     pub fn release_tickets(&mut self) {
+        #[cfg(feature = "tls")]
         if let Some(tickets) = self.tickets.take() {
             tickets.release();
         }
@@ -260,12 +278,7 @@ impl Link {
     /// How the handshake went, without waiting; [`progress`](Self::progress) moves it on.
     #[must_use]
     pub fn handshake(&self) -> HandshakeKind {
-        match &self.transport {
-            Transport::Tls(link) => link.handshake(),
-            Transport::Quic(link) => link.handshake(),
-            Transport::Ws(link) => link.handshake(),
-            Transport::Tcp(_) | Transport::Mem(_) => HandshakeKind::None,
-        }
+        with_handshake!(&self.transport, link => link.handshake(), else HandshakeKind::None)
     }
 
     /// Waits for the end of the handshake; at once where there is none.
@@ -277,12 +290,11 @@ impl Link {
     /// # Errors
     /// As [`progress`](Self::progress).
     pub async fn handshake_complete(&mut self) -> Result<HandshakeKind, Error> {
-        match &mut self.transport {
-            Transport::Tls(link) => poll_fn(|cx| link.poll_handshake(cx)).await?,
-            Transport::Quic(link) => poll_fn(|cx| link.poll_handshake(cx)).await?,
-            Transport::Ws(link) => poll_fn(|cx| link.poll_handshake(cx)).await?,
-            Transport::Tcp(_) | Transport::Mem(_) => {}
-        }
+        with_handshake!(
+            &mut self.transport,
+            link => poll_fn(|cx| link.poll_handshake(cx)).await?,
+            else ()
+        );
         Ok(self.handshake())
     }
 }

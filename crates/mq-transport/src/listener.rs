@@ -1,27 +1,32 @@
 //! Accepting clients.
 
+#[cfg(any(feature = "tls", feature = "ws"))]
+use std::sync::Arc;
 use std::{
     io,
     net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 use tokio::net::{TcpListener, TcpStream};
 
+#[cfg(feature = "quic")]
+use crate::quic::{Arrivals, Knock, Server};
+#[cfg(feature = "ws")]
+use crate::ws::{Gate, WsLink};
 use crate::{
-    Address, Error, Link, ListenOptions, ReloadHandle, Scheme,
+    Address, Error, Link, ListenOptions, Scheme,
     link::Transport,
     mem::{MemLink, MemListener},
-    quic::{Arrivals, Knock, Server},
     registry,
     socket::{listen_error, listen_tcp, resolve},
     stream::Stream,
     tcp::TcpLink,
+};
+#[cfg(feature = "tls")]
+use crate::{
+    ReloadHandle,
     tls::{TlsDoor, TlsLink},
-    ws::{Gate, WsLink},
 };
 
 /// Waits for clients at one address.
@@ -35,6 +40,7 @@ pub struct Listener {
 #[derive(Debug)]
 enum Door {
     Tcp(TcpListener, OverTcp),
+    #[cfg(feature = "quic")]
     Quic(Arrivals),
     Mem(MemListener),
 }
@@ -42,9 +48,57 @@ enum Door {
 /// What a TCP connection carries: plain MQTT where there is neither.
 #[derive(Clone, Debug)]
 struct OverTcp {
+    #[cfg(feature = "tls")]
     tls: Option<Arc<TlsDoor>>,
     /// WebSocket.
+    #[cfg(feature = "ws")]
     gate: Option<Arc<Gate>>,
+}
+
+impl OverTcp {
+    #[cfg_attr(
+        not(any(feature = "tls", feature = "ws")),
+        expect(unused_variables, reason = "plain MQTT asks for nothing")
+    )]
+    fn new(address: &Address, options: &ListenOptions) -> Result<Self, Error> {
+        Ok(Self {
+            #[cfg(feature = "tls")]
+            tls: match address.scheme {
+                scheme if scheme.is_encrypted() => Some(Arc::new(TlsDoor::new(scheme, options)?)),
+                _ => None,
+            },
+            #[cfg(feature = "ws")]
+            gate: match address.scheme {
+                scheme if scheme.is_websocket() => Some(Arc::new(Gate::new(address, options)?)),
+                _ => None,
+            },
+        })
+    }
+
+    async fn handshake(self, stream: TcpStream) -> Result<Link, Error> {
+        stream.set_nodelay(true)?;
+        #[cfg(feature = "tls")]
+        if let Some(door) = self.tls {
+            let (config, held) = door.config();
+            let pool = door.handshake_pool().clone();
+            drop(door);
+            let link = pool.run(TlsLink::accept(stream, config)).await?;
+            let above = Self { tls: None, ..self };
+            let link = above.link(Stream::Tls(Box::new(link))).await?;
+            return Ok(link.with_held_tickets(held));
+        }
+        self.link(Stream::Tcp(TcpLink::new(stream))).await
+    }
+
+    async fn link(self, stream: Stream) -> Result<Link, Error> {
+        #[cfg(feature = "ws")]
+        if let Some(gate) = self.gate {
+            // Boxed, so that the others need no room for it.
+            let link = Box::pin(WsLink::accept(stream, &gate)).await?;
+            return Ok(Link::new(Transport::Ws(Box::new(link))));
+        }
+        Ok(Link::new(stream.into_transport()))
+    }
 }
 
 impl Listener {
@@ -105,6 +159,7 @@ impl Listener {
                 let (stream, peer) = accept_tcp(listener).await?;
                 Visitor::Tcp(stream, peer, over.clone())
             }
+            #[cfg(feature = "quic")]
             Door::Quic(arrivals) => Visitor::Quic(Box::new(arrivals.next().await?)),
             Door::Mem(listener) => Visitor::Mem(Box::new(
                 listener.incoming.recv().await.ok_or(Error::Closed)?,
@@ -119,6 +174,7 @@ impl Listener {
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
         match &self.door {
+            #[cfg(feature = "quic")]
             Door::Quic(arrivals) => arrivals.server().close(),
             Door::Mem(listener) => listener.close(),
             Door::Tcp(..) => {}
@@ -133,10 +189,12 @@ impl Listener {
     /// reload can still be reset, and so can all by a next process *with that key*. A process that
     /// starts with a new key resets only those that were made by one that started with it; others
     /// find out by their keep-alive.
+    #[cfg(feature = "tls")]
     #[must_use]
     pub fn reload_handle(&self) -> ReloadHandle {
         match &self.door {
             Door::Tcp(_, OverTcp { tls: Some(tls), .. }) => ReloadHandle::tls(tls),
+            #[cfg(feature = "quic")]
             Door::Quic(arrivals) => ReloadHandle::quic(arrivals.server()),
             Door::Tcp(..) | Door::Mem(_) => ReloadHandle::plain(),
         }
@@ -146,6 +204,7 @@ impl Listener {
     /// words: a connection that was closed answers stragglers for three probe timeouts more
     /// (RFC 9000 §10.2), and ten seconds at most. Elsewhere the kernel does that, and this returns at once.
     pub async fn drained(&self) {
+        #[cfg(feature = "quic")]
         if let Door::Quic(arrivals) = &self.door {
             arrivals.server().drained().await;
         }
@@ -159,26 +218,16 @@ impl Door {
         options: &ListenOptions,
     ) -> Result<(Self, SocketAddr), Error> {
         let (backlog, congestion, socket) = (options.backlog, options.congestion, &options.socket);
-        Ok(match address.scheme {
-            Scheme::Quic => {
-                let server = Server::bind(address, local, options)?;
-                let bound = server.bound();
-                (Self::Quic(Arrivals::new(server)), bound)
-            }
-            scheme @ (Scheme::Tcp | Scheme::Tls | Scheme::Ws | Scheme::Wss | Scheme::Mem) => {
-                let tls = scheme.is_encrypted();
-                let tls = tls.then(|| TlsDoor::new(scheme, options)).transpose()?;
-                let gate = scheme.is_websocket();
-                let gate = gate.then(|| Gate::new(address, options)).transpose()?;
-                let over = OverTcp {
-                    tls: tls.map(Arc::new),
-                    gate: gate.map(Arc::new),
-                };
-                let listener = listen_tcp(address, local, backlog, congestion, socket)?;
-                let bound = listener.local_addr()?;
-                (Self::Tcp(listener, over), bound)
-            }
-        })
+        #[cfg(feature = "quic")]
+        if address.scheme == Scheme::Quic {
+            let server = Server::bind(address, local, options)?;
+            let bound = server.bound();
+            return Ok((Self::Quic(Arrivals::new(server)), bound));
+        }
+        let over = OverTcp::new(address, options)?;
+        let listener = listen_tcp(address, local, backlog, congestion, socket)?;
+        let bound = listener.local_addr()?;
+        Ok((Self::Tcp(listener, over), bound))
     }
 }
 
@@ -206,6 +255,7 @@ pub struct Incoming {
 #[derive(Debug)]
 enum Visitor {
     Tcp(TcpStream, SocketAddr, OverTcp),
+    #[cfg(feature = "quic")]
     Quic(Box<Knock>),
     Mem(Box<MemLink>),
 }
@@ -216,6 +266,7 @@ impl Incoming {
     pub fn peer_address(&self) -> Option<SocketAddr> {
         match &self.visitor {
             Visitor::Tcp(_, peer, _) => Some(*peer),
+            #[cfg(feature = "quic")]
             Visitor::Quic(knock) => Some(knock.peer_address()),
             Visitor::Mem(_) => None,
         }
@@ -226,6 +277,7 @@ impl Incoming {
     #[must_use]
     pub fn can_be_asked_for_its_address(&self) -> bool {
         match &self.visitor {
+            #[cfg(feature = "quic")]
             Visitor::Quic(knock) => knock.can_be_asked_for_its_address(),
             Visitor::Tcp(..) | Visitor::Mem(_) => false,
         }
@@ -235,6 +287,7 @@ impl Incoming {
     /// that it can be reached where it says it is. Costs it a round trip, and this side nothing that
     /// it has to remember. Elsewhere the client is refused.
     pub fn ask_for_its_address(self) {
+        #[cfg(feature = "quic")]
         if let Visitor::Quic(knock) = self.visitor {
             knock.ask_for_its_address();
         }
@@ -251,35 +304,15 @@ impl Incoming {
     /// # Errors
     /// [`Error::Handshake`], [`Error::CertificateRejected`], [`Error::Upgrade`], [`Error::Reset`].
     pub async fn handshake(self) -> Result<Link, Error> {
-        let (transport, held) = match self.visitor {
-            Visitor::Tcp(stream, _, OverTcp { tls, gate }) => {
-                stream.set_nodelay(true)?;
-                let (stream, held) = match tls {
-                    None => (Stream::Tcp(TcpLink::new(stream)), None),
-                    Some(door) => {
-                        let (config, held) = door.config();
-                        let pool = door.handshake_pool().clone();
-                        drop(door);
-                        let link = pool.run(TlsLink::accept(stream, config)).await?;
-                        (Stream::Tls(Box::new(link)), held)
-                    }
-                };
-                let transport = match gate {
-                    None => stream.into_transport(),
-                    Some(gate) => {
-                        // Boxed, so that the others need no room for it.
-                        let link = Box::pin(WsLink::accept(stream, &gate)).await?;
-                        Transport::Ws(Box::new(link))
-                    }
-                };
-                (transport, held)
-            }
+        match self.visitor {
+            Visitor::Tcp(stream, _, over) => over.handshake(stream).await,
+            #[cfg(feature = "quic")]
             Visitor::Quic(knock) => {
                 let (link, held) = knock.handshake().await?;
-                (Transport::Quic(Box::new(link)), held)
+                let link = Link::new(Transport::Quic(Box::new(link)));
+                Ok(link.with_held_tickets(held))
             }
-            Visitor::Mem(link) => (Transport::Mem(link), None),
-        };
-        Ok(Link::new(transport).with_held_tickets(held))
+            Visitor::Mem(link) => Ok(Link::new(Transport::Mem(link))),
+        }
     }
 }

@@ -2,10 +2,11 @@
 
 use std::{fmt, net::IpAddr, path::PathBuf, str::FromStr, time::Duration};
 
-use crate::{
-    AllowedOrigins, CryptoOptions, Error, HandshakePool, Qlog, ServerIdentity, TicketCache,
-    TicketStore, Trust, crypto::names,
-};
+#[cfg(feature = "quic")]
+use crate::Qlog;
+use crate::{AllowedOrigins, CryptoOptions, Error, ServerIdentity, Trust, crypto::names};
+#[cfg(feature = "tls")]
+use crate::{HandshakePool, TicketCache, TicketStore};
 
 /// The application protocol of MQTT, as registered with IANA.
 const MQTT: &[u8] = b"mqtt";
@@ -95,6 +96,7 @@ pub struct ConnectOptions {
     /// one round trip's worth of CONNECT, SUBSCRIBE and first PUBLISH packets.
     pub early_data_limit: usize,
     /// Where tickets are kept. Default: none, which is a cache of the connector's own.
+    #[cfg(feature = "tls")]
     pub ticket_cache: Option<TicketCache>,
     /// Congestion control of TCP and QUIC. Default: none, which is CUBIC on QUIC and the kernel's
     /// default on TCP: set it where the two are compared.
@@ -119,6 +121,7 @@ impl Default for ConnectOptions {
             resumption: true,
             early_data: false,
             early_data_limit: 64 * 1024,
+            #[cfg(feature = "tls")]
             ticket_cache: None,
             congestion: None,
             quic: QuicOptions::default(),
@@ -181,6 +184,7 @@ pub struct ListenOptions {
     pub early_data_limit: u32,
     /// Where tickets are kept; share one among listeners if a client may come back at another.
     /// Default: one of its own for each `ListenOptions::default()`.
+    #[cfg(feature = "tls")]
     pub ticket_store: TicketStore,
     /// Tickets given to each TLS 1.3 client. Default: 2, so that one failed attempt to reconnect
     /// does not cost the next its ticket.
@@ -191,6 +195,7 @@ pub struct ListenOptions {
     pub hold_tickets: bool,
     /// Where the handshakes of a crowd compute; share one among listeners. Default: a thread for
     /// every two processors.
+    #[cfg(feature = "tls")]
     pub handshake_pool: HandshakePool,
     /// Connections that are waiting to be accepted; more are ignored until there is room. On QUIC a
     /// sixteenth of them may come from one address and port. Default: 1,024, a burst of reconnecting
@@ -216,9 +221,11 @@ impl Default for ListenOptions {
             allowed_origins: AllowedOrigins::All,
             early_data: EarlyDataPolicy::Off,
             early_data_limit: 64 * 1024,
+            #[cfg(feature = "tls")]
             ticket_store: TicketStore::default(),
             tickets_per_connection: 2,
             hold_tickets: false,
+            #[cfg(feature = "tls")]
             handshake_pool: HandshakePool::default(),
             backlog: 1024,
             congestion: None,
@@ -281,6 +288,7 @@ pub struct QuicOptions {
     /// on a link emulator or a capture.
     pub segmentation_offload: bool,
     /// Which connections are traced, and where. Default: none.
+    #[cfg(feature = "quic")]
     pub qlog: Option<Qlog>,
 }
 
@@ -310,6 +318,7 @@ impl Default for QuicOptions {
             send_window: 1024 * 1024,
             max_bidi_streams: 1,
             segmentation_offload: true,
+            #[cfg(feature = "quic")]
             qlog: None,
         }
     }

@@ -1,4 +1,4 @@
-//! Which transports this build has; the only place where the cargo features are looked at.
+//! Which transports this build has.
 
 use crate::{Error, Scheme};
 
@@ -8,12 +8,29 @@ pub(crate) fn check(scheme: Scheme) -> Result<(), Error> {
         Scheme::Tcp => cfg!(feature = "tcp"),
         Scheme::Tls => cfg!(feature = "tls"),
         Scheme::Quic => cfg!(feature = "quic"),
-        Scheme::Ws | Scheme::Wss => cfg!(feature = "ws"),
+        Scheme::Ws => cfg!(feature = "ws"),
+        Scheme::Wss => cfg!(all(feature = "tls", feature = "ws")),
         Scheme::Mem => true,
     };
     if built_in {
         Ok(())
     } else {
         Err(Error::NotBuiltIn { scheme })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transport_that_was_left_out_is_refused_with_the_features_that_build_it() {
+        let left_out = check(Scheme::Wss).is_err();
+        assert_eq!(left_out, !cfg!(all(feature = "tls", feature = "ws")));
+        let scheme = Scheme::Wss;
+        assert_eq!(
+            Error::NotBuiltIn { scheme }.to_string(),
+            "wss is not built in: build with `--features tls,ws`"
+        );
     }
 }

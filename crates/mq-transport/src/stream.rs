@@ -1,11 +1,14 @@
 //! TCP, or TLS over it: a link by itself, or below the frames of WebSocket.
 
-use crate::{link::Transport, tcp::TcpLink, tls::TlsLink};
+#[cfg(feature = "tls")]
+use crate::tls::TlsLink;
+use crate::{link::Transport, tcp::TcpLink};
 
 /// A byte stream over TCP, as it is or within TLS.
 #[derive(Debug)]
 pub(crate) enum Stream {
     Tcp(TcpLink),
+    #[cfg(feature = "tls")]
     Tls(Box<TlsLink>),
 }
 
@@ -14,6 +17,7 @@ impl Stream {
     pub(crate) fn into_transport(self) -> Transport {
         match self {
             Self::Tcp(link) => Transport::Tcp(link),
+            #[cfg(feature = "tls")]
             Self::Tls(link) => Transport::Tls(link),
         }
     }

@@ -7,8 +7,8 @@ use quinn::{
     Runtime as _, TransportConfig, VarInt, congestion, crypto::rustls::NoInitialCipherSuite,
 };
 
-use super::runtime::PooledRuntime;
-use crate::{CongestionControl, Error, QuicOptions, socket::disable_udp_gro};
+use super::{runtime::PooledRuntime, socket::disable_udp_gro};
+use crate::{CongestionControl, Error, QuicOptions};
 
 /// When two sizes are too near to each other for path MTU discovery to go on, in bytes.
 const MTU_STEP: u16 = 127;

@@ -10,6 +10,7 @@ mod reset;
 mod runtime;
 mod server;
 mod shard;
+mod socket;
 mod watched_tls;
 
 pub(crate) use client::ClientEndpoints;

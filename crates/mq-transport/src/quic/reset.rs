@@ -3,7 +3,9 @@
 
 use quinn::crypto::{self, CryptoError};
 
-use crate::{ServerIdentity, tls::HmacKey};
+use rustls::crypto::tls13::OkmBlock;
+
+use crate::{ServerIdentity, tls::with_sha256};
 
 /// What makes the tokens. It follows from the server's private key (§10.3.2), so that the next
 /// process with the same key resets the connections of the last one, however that ended.
@@ -39,5 +41,25 @@ impl crypto::HmacKey for ResetKey {
         } else {
             Err(CryptoError)
         }
+    }
+}
+
+/// A key for HMAC-SHA-256.
+struct HmacKey(OkmBlock);
+
+impl HmacKey {
+    /// Derives one from a secret, of its own for each `purpose` (HKDF, RFC 5869): it tells nothing of
+    /// the secret.
+    fn derive(secret: &[u8], purpose: &[u8]) -> Self {
+        let hkdf = with_sha256().hkdf_provider;
+        Self(
+            hkdf.extract_from_secret(None, secret)
+                .expand_block(&[purpose]),
+        )
+    }
+
+    fn sign(&self, data: &[u8]) -> [u8; 32] {
+        let tag = with_sha256().hkdf_provider.hmac_sign(&self.0, data);
+        tag.as_ref().try_into().expect("SHA-256 has 32 bytes")
     }
 }

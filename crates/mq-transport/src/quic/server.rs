@@ -25,11 +25,12 @@ use super::{
     reset::ResetKey,
     runtime::{Leash, PooledRuntime, on_leash},
     shard::ShardSocket,
+    socket::bind_udp_group,
     watched_tls::WatchedServer,
 };
 use crate::{
     Address, Error, ListenOptions, Scheme,
-    socket::{bind_udp_group, listen_error},
+    socket::listen_error,
     sync::lock,
     tls::{HeldTickets, Scope, ServerTls, server_config, with_held_tickets},
 };

@@ -71,6 +71,7 @@ impl HandshakePool {
         }))
     }
 
+    #[cfg(feature = "quic")]
     pub(crate) fn threads(&self) -> usize {
         self.0.threads
     }
@@ -245,6 +246,7 @@ thread_local! {
 
 /// Runs a task in the background: as part of the handshake of which the caller is a step, until that
 /// ends, then as a task of the runtime; at once as that where no pool takes the steps.
+#[cfg(feature = "quic")]
 pub(crate) fn spawn(task: Task) {
     let alone = STARTED.with_borrow_mut(|started| match started {
         Some(started) => {
@@ -372,6 +374,7 @@ mod tests {
         assert_eq!(name.await.unwrap(), name_of_thread());
     }
 
+    #[cfg(feature = "quic")]
     #[tokio::test]
     async fn what_it_starts_is_part_of_it_until_it_ends_and_goes_on_afterwards() {
         for given_up in [false, true] {

@@ -51,7 +51,7 @@ pub(crate) struct TlsLink {
     /// Read from the socket, not decrypted yet; empty between calls.
     ciphertext: BytesMut,
     read_size: ReadSize,
-    received: BytesMut,
+    pub(crate) received: BytesMut,
     /// `received` has bytes that the owner was not told of.
     unreported: bool,
     /// Bytes were taken from the outbox and [`Progress::Flushed`] was not returned since.
@@ -368,11 +368,6 @@ impl TlsLink {
                 self.early_data = EarlyData::Rejected;
             }
         }
-    }
-
-    /// How many bytes were received; the owner is told of them all the same.
-    pub(crate) fn received_len(&self) -> usize {
-        self.received.len()
     }
 
     /// The received bytes; an owner who looks at them need not be told of them.

@@ -14,13 +14,20 @@ mod reload;
 mod ticket;
 mod verifier;
 
-pub(crate) use config::{ClientConfigs, ServerTls, check_alpn, server_config, with_held_tickets};
+pub(crate) use config::{ClientConfigs, check_alpn};
 pub(crate) use connect::ClientTls;
 pub use handshakes::{HandshakePool, wake_workers};
 pub use identity::ServerIdentity;
-pub(crate) use link::{TlsLink, iana_name};
-pub(crate) use provider::HmacKey;
+pub(crate) use link::TlsLink;
 pub(crate) use reload::TlsDoor;
 pub use reload::{PreparedReload, ReloadHandle};
-pub(crate) use ticket::{HeldTickets, Scope};
+pub(crate) use ticket::HeldTickets;
 pub use ticket::{TicketCache, TicketStore};
+
+#[cfg(feature = "quic")]
+pub(crate) use {
+    config::{ServerTls, server_config, with_held_tickets},
+    link::iana_name,
+    provider::with_sha256,
+    ticket::Scope,
+};

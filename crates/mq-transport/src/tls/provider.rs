@@ -4,13 +4,15 @@ use std::sync::Arc;
 
 use rustls::{
     NamedGroup, SupportedProtocolVersion, Tls13CipherSuite,
-    crypto::{CryptoProvider, SupportedKxGroup, tls13::OkmBlock},
+    crypto::{CryptoProvider, SupportedKxGroup},
 };
 
 use crate::{CipherSuite, CryptoOptions, Error, KeyExchangeGroup, TlsVersion};
 
 #[cfg(not(any(feature = "aws-lc-rs", feature = "ring")))]
-compile_error!("mq-transport needs one of its features `aws-lc-rs` and `ring`");
+compile_error!(
+    "mq-transport with `tls` or `quic` needs one of its features `aws-lc-rs` and `ring`"
+);
 
 #[cfg(feature = "aws-lc-rs")]
 use rustls::crypto::aws_lc_rs as backend;
@@ -130,27 +132,8 @@ pub(crate) fn sha256(data: &[u8]) -> [u8; 32] {
     hash.as_ref().try_into().expect("SHA-256 has 32 bytes")
 }
 
-/// A key for HMAC-SHA-256.
-pub(crate) struct HmacKey(OkmBlock);
-
-impl HmacKey {
-    /// Derives one from a secret, of its own for each `purpose` (HKDF, RFC 5869): it tells nothing of
-    /// the secret.
-    pub(crate) fn derive(secret: &[u8], purpose: &[u8]) -> Self {
-        let hkdf = with_sha256().hkdf_provider;
-        Self(
-            hkdf.extract_from_secret(None, secret)
-                .expand_block(&[purpose]),
-        )
-    }
-
-    pub(crate) fn sign(&self, data: &[u8]) -> [u8; 32] {
-        let tag = with_sha256().hkdf_provider.hmac_sign(&self.0, data);
-        tag.as_ref().try_into().expect("SHA-256 has 32 bytes")
-    }
-}
-
-fn with_sha256() -> &'static Tls13CipherSuite {
+/// The suite whose parts hash by SHA-256.
+pub(crate) fn with_sha256() -> &'static Tls13CipherSuite {
     let suite = backend::cipher_suite::TLS13_AES_128_GCM_SHA256;
     suite.tls13().expect("it is a TLS 1.3 suite")
 }

@@ -8,11 +8,9 @@ use super::{
     config::{ServerTls, server_config, with_held_tickets},
     ticket::{HeldTickets, Scope},
 };
-use crate::{
-    Error, HandshakePool, ListenOptions, Scheme,
-    quic::{PreparedQuic, Server},
-    sync::lock,
-};
+#[cfg(feature = "quic")]
+use crate::quic::{PreparedQuic, Server};
+use crate::{Error, HandshakePool, ListenOptions, Scheme, sync::lock};
 
 /// Gives a listener another certificate, other client authorities and revocation lists; cheap to
 /// clone.
@@ -28,6 +26,7 @@ pub struct ReloadHandle {
 enum WeakDoor {
     Plain,
     Tls(Weak<TlsDoor>),
+    #[cfg(feature = "quic")]
     Quic(Weak<Server>),
 }
 
@@ -44,6 +43,7 @@ impl ReloadHandle {
         }
     }
 
+    #[cfg(feature = "quic")]
     pub(crate) fn quic(server: &Arc<Server>) -> Self {
         Self {
             door: WeakDoor::Quic(Arc::downgrade(server)),
@@ -78,9 +78,11 @@ impl ReloadHandle {
                 let tls = door.prepare(options)?;
                 Prepared::Tls(door, Box::new(tls))
             }
+            #[cfg(feature = "quic")]
             WeakDoor::Quic(server) => {
                 let server = server.upgrade().ok_or(Error::Closed)?;
                 let tls = server.prepare(options)?;
+                #[cfg(feature = "quic")]
                 Prepared::Quic(server, Box::new(tls))
             }
         };
@@ -99,6 +101,7 @@ pub struct PreparedReload {
 enum Prepared {
     Plain,
     Tls(Arc<TlsDoor>, Box<ServerTls>),
+    #[cfg(feature = "quic")]
     Quic(Arc<Server>, Box<PreparedQuic>),
 }
 
@@ -111,6 +114,7 @@ impl PreparedReload {
         match self.prepared {
             Prepared::Plain => {}
             Prepared::Tls(door, tls) => door.install(*tls),
+            #[cfg(feature = "quic")]
             Prepared::Quic(server, tls) => server.install(*tls),
         }
     }

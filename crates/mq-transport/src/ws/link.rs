@@ -294,6 +294,7 @@ impl WsLink {
     pub(crate) fn info(&self) -> LinkInfo {
         let scheme = match &self.stream {
             Stream::Tcp(_) => Scheme::Ws,
+            #[cfg(feature = "tls")]
             Stream::Tls(_) => Scheme::Wss,
         };
         LinkInfo {

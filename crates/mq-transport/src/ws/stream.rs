@@ -16,6 +16,7 @@ impl Stream {
     ) -> Poll<Result<Progress, Error>> {
         match self {
             Self::Tcp(link) => link.poll_progress(cx, outbox, want_read),
+            #[cfg(feature = "tls")]
             Self::Tls(link) => link.poll_progress(cx, outbox, want_read),
         }
     }
@@ -23,13 +24,19 @@ impl Stream {
     pub(super) fn received(&mut self) -> &mut BytesMut {
         match self {
             Self::Tcp(link) => &mut link.received,
+            #[cfg(feature = "tls")]
             Self::Tls(link) => link.received(),
         }
     }
 
+    #[cfg_attr(
+        not(feature = "tls"),
+        expect(unused_variables, reason = "TCP has none to wait for")
+    )]
     pub(super) fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         match self {
             Self::Tcp(_) => Poll::Ready(Ok(())),
+            #[cfg(feature = "tls")]
             Self::Tls(link) => link.poll_handshake(cx),
         }
     }
@@ -37,6 +44,7 @@ impl Stream {
     pub(super) fn handshake(&self) -> HandshakeKind {
         match self {
             Self::Tcp(_) => HandshakeKind::None,
+            #[cfg(feature = "tls")]
             Self::Tls(link) => link.handshake(),
         }
     }
@@ -44,6 +52,7 @@ impl Stream {
     pub(super) fn is_early(&self) -> bool {
         match self {
             Self::Tcp(_) => false,
+            #[cfg(feature = "tls")]
             Self::Tls(link) => link.is_early(),
         }
     }
@@ -51,6 +60,7 @@ impl Stream {
     pub(super) async fn close(self) {
         match self {
             Self::Tcp(link) => link.close().await,
+            #[cfg(feature = "tls")]
             Self::Tls(link) => link.close().await,
         }
     }
@@ -58,6 +68,7 @@ impl Stream {
     pub(super) fn stats(&self) -> LinkStats {
         match self {
             Self::Tcp(link) => link.stats(),
+            #[cfg(feature = "tls")]
             Self::Tls(link) => link.stats(),
         }
     }
@@ -65,6 +76,7 @@ impl Stream {
     pub(super) fn info(&self) -> LinkInfo {
         match self {
             Self::Tcp(link) => link.info(),
+            #[cfg(feature = "tls")]
             Self::Tls(link) => link.info(),
         }
     }
