@@ -3,10 +3,7 @@
 #![expect(clippy::print_stdout, reason = "an example says what it does")]
 
 use anyhow::Context;
-use mq_client::{
-    ByteStr, Bytes, Client, ConnectOptions, Connector, Outgoing, PublishProperties, QoS,
-    Subscription, Trust,
-};
+use mq_client::{Client, ConnectOptions, Connector, QoS, Subscription, Trust};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
@@ -31,31 +28,10 @@ async fn main() -> anyhow::Result<()> {
     let answering = tokio::spawn(answer(server.clone(), questions));
 
     let client = connect().await?;
-    let answers_to = format!("example/answers/{}", std::process::id());
-    let mut answers = client
-        .subscribe(answers_to.clone(), QoS::AtLeastOnce)
-        .await?;
-    for n in 1..=3_u32 {
-        let properties = PublishProperties {
-            response_topic: Some(ByteStr::new(answers_to.clone())?),
-            correlation_data: Some(Bytes::copy_from_slice(&n.to_be_bytes())),
-            ..PublishProperties::default()
-        };
-        let question = Outgoing::to("example/square", n.to_string())?
-            .qos(QoS::AtLeastOnce)
-            .properties(properties);
-        // Nobody waits for the acknowledgement: the answer is one.
-        client.send(question).await?;
-    }
-    for _ in 1..=3 {
-        let answer = answers.recv().await.context("the client has ended")?;
-        let correlation = answer.properties.into_inner().correlation_data;
-        let question = correlation.context("no correlation data")?;
-        let question = u32::from_be_bytes(question[..].try_into()?);
-        println!(
-            "{question} squared is {}",
-            String::from_utf8_lossy(&answer.payload)
-        );
+    let ask = async |n: u32| client.request("example/square", n.to_string()).await;
+    let answers = tokio::try_join!(ask(1), ask(2), ask(3))?;
+    for (n, answer) in [(1, answers.0), (2, answers.1), (3, answers.2)] {
+        println!("{n} squared is {}", answer.text()?);
     }
     client.disconnect().await?;
     server.disconnect().await?;
@@ -65,16 +41,8 @@ async fn main() -> anyhow::Result<()> {
 /// Squares numbers until the client ends.
 async fn answer(client: Client, mut questions: Subscription) -> anyhow::Result<()> {
     while let Some(question) = questions.recv().await {
-        let n: u64 = std::str::from_utf8(&question.payload)?.parse()?;
-        let properties = question.properties.into_inner();
-        let to = properties.response_topic.context("no response topic")?;
-        let answer = Outgoing::to(to.as_str(), (n * n).to_string())?
-            .qos(QoS::AtLeastOnce)
-            .properties(PublishProperties {
-                correlation_data: properties.correlation_data,
-                ..PublishProperties::default()
-            });
-        client.send(answer).await?;
+        let n: u64 = question.text()?.parse()?;
+        client.respond(&question, (n * n).to_string()).await?;
     }
     Ok(())
 }

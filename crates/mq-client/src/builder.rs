@@ -5,8 +5,8 @@ use std::{hash::BuildHasher, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use mq_codec::{
-    ByteStr, Connect, ConnectProperties, QoS, StringError, SubscriptionId, TopicFilter, Version,
-    Will,
+    ByteStr, Connect, ConnectProperties, QoS, StringError, SubscriptionId, TopicFilter, TopicName,
+    Version, Will,
 };
 use mq_proto::{ClientConfig, Probes};
 use mq_transport::{Address, ConnectOptions, Connector, Scheme};
@@ -17,6 +17,7 @@ use crate::{
     driver::{Driver, Request, Settings, SubscribeRequest},
     lock::lock,
     queue::Push,
+    request::{self, Responses},
     shared::Shared,
 };
 
@@ -81,6 +82,10 @@ pub struct ClientBuilder {
     /// `None` for the transport's.
     connect_timeout: Option<Duration>,
     disconnect_timeout: Duration,
+    request_timeout: Duration,
+    max_requests: usize,
+    /// `None` for one that is made of the client identifier.
+    response_topic: Option<TopicName>,
     manual_ack: bool,
     subscription_ids: bool,
     auth_method: Option<Box<dyn AuthMethod>>,
@@ -100,6 +105,8 @@ enum LinkSource {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HandleSettings {
     pub(crate) disconnect_timeout: Duration,
+    pub(crate) request_timeout: Duration,
+    pub(crate) version: Version,
 }
 
 impl ClientBuilder {
@@ -117,6 +124,9 @@ impl ClientBuilder {
             reconnect: Reconnect::default(),
             connect_timeout: None,
             disconnect_timeout: Duration::from_secs(5),
+            request_timeout: request::DEFAULT_TIMEOUT,
+            max_requests: request::DEFAULT_LIMIT,
+            response_topic: None,
             manual_ack: false,
             subscription_ids: true,
             auth_method: None,
@@ -405,6 +415,37 @@ impl ClientBuilder {
         self
     }
 
+    /// How long [`Client::request`] waits in all for a response (5.0). Default: 30 s, enough for a
+    /// connection to be lost and made again meanwhile.
+    pub fn request_timeout(mut self, timeout: Duration) -> Self {
+        self.request_timeout = timeout;
+        self
+    }
+
+    /// Requests that may wait for their responses at a time; more wait for their turn. At least 1.
+    /// Default: 1,000.
+    pub fn max_requests(mut self, maximum: usize) -> Self {
+        self.max_requests = maximum;
+        self
+    }
+
+    /// Where responses to [`Client::request`] are published (5.0). Default: `mq/responses/` and the
+    /// client identifier, so that a server's rules can keep other clients from it.
+    ///
+    /// It has to be this client's alone. A server that gives a prefix for such topics (Response
+    /// Information, §3.2.2.3.15) tells it in [`Connected::properties`](crate::Connected).
+    ///
+    /// # Errors
+    /// [`Error::Topic`].
+    pub fn response_topic<T>(mut self, topic: T) -> Result<Self, Error>
+    where
+        T: TryInto<TopicName>,
+        Error: From<T::Error>,
+    {
+        self.response_topic = Some(topic.try_into()?);
+        Ok(self)
+    }
+
     /// Whether the application acknowledges QoS 1 and 2 messages itself, with
     /// [`Incoming::ack`](crate::Incoming::ack): what is not acknowledged comes again after a lost
     /// connection. Default: no; a message is acknowledged when it is in its stream.
@@ -513,6 +554,9 @@ impl ClientBuilder {
             reconnect,
             connect_timeout,
             disconnect_timeout,
+            request_timeout,
+            max_requests,
+            response_topic,
             manual_ack,
             subscription_ids,
             auth_method,
@@ -531,6 +575,10 @@ impl ClientBuilder {
         connect.client_id = match client_id {
             Some(client_id) => client_id,
             None => random_client_id()?,
+        };
+        let response_topic = match response_topic {
+            Some(topic) => topic,
+            None => request::default_topic(&connect.client_id)?,
         };
         let reconnects = reconnect.attempts != Some(0);
         let expiry = session_expiry.or(reconnects.then_some(DEFAULT_SESSION_EXPIRY));
@@ -558,8 +606,13 @@ impl ClientBuilder {
         *lock(&shared.task) = Some(task);
         Ok(Client::new(
             shared,
-            HandleSettings { disconnect_timeout },
+            HandleSettings {
+                disconnect_timeout,
+                request_timeout,
+                version,
+            },
             next_id,
+            Responses::new(response_topic, max_requests),
         ))
     }
 

@@ -22,6 +22,7 @@ use crate::{
     driver::{Request, SubscribeRequest, UnsubscribeRequest},
     lock::lock,
     queue::Push,
+    request::Responses,
     shared::{Shared, Status},
     subscription::{DEFAULT_CAPACITY, Inbox},
 };
@@ -34,15 +35,16 @@ use crate::{
 /// subscriptions and receipts do not keep it alive. See the [crate's documentation](crate).
 #[derive(Clone)]
 pub struct Client {
-    shared: Arc<Shared>,
-    handle: Arc<Handle>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) handle: Arc<Handle>,
 }
 
 /// Common to all handles; dropped with the last.
-struct Handle {
+pub(crate) struct Handle {
     shared: Arc<Shared>,
-    settings: HandleSettings,
-    next_id: AtomicU32,
+    pub(crate) settings: HandleSettings,
+    pub(crate) next_id: AtomicU32,
+    pub(crate) responses: Arc<Responses>,
 }
 
 impl Drop for Handle {
@@ -60,12 +62,18 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    pub(crate) fn new(shared: Arc<Shared>, settings: HandleSettings, next_id: u32) -> Self {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        settings: HandleSettings,
+        next_id: u32,
+        responses: Responses,
+    ) -> Self {
         Self {
             handle: Arc::new(Handle {
                 shared: shared.clone(),
                 settings,
                 next_id: AtomicU32::new(next_id),
+                responses: Arc::new(responses),
             }),
             shared,
         }

@@ -90,6 +90,32 @@ pub enum Error {
         /// Why.
         reason: ReasonCode,
     },
+    /// MQTT before 5.0 does not have it.
+    #[error("{what} needs MQTT 5.0")]
+    NeedsVersion5 {
+        /// What was asked for.
+        what: &'static str,
+    },
+    /// A request was not answered in time.
+    #[error("no response came within {after:?}")]
+    NoResponse {
+        /// How long was waited.
+        after: Duration,
+    },
+    /// The server said that nobody is subscribed to a request's topic.
+    #[error("nobody is there to answer: the topic has no subscriber")]
+    NoResponder,
+    /// The message has no response topic: nobody waits for an answer to it.
+    #[error("the message asks for no response")]
+    NotARequest,
+    /// The payload is not what it was taken for.
+    #[error("the payload is not {expected}: {reason}")]
+    Payload {
+        /// What it was taken for.
+        expected: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// There is no connection now.
     #[error("there is no connection now")]
     NotConnected,

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use mq_codec::{PublishProperties, QoS, ReasonCode, Sparse, SubscriptionId, TopicName};
 use mq_proto::AckTicket;
 
-use crate::{Error, queue::ManualAck, shared::Shared};
+use crate::{Error, Outgoing, queue::ManualAck, shared::Shared};
 
 /// A message that arrived for a subscription.
 ///
@@ -83,6 +83,59 @@ impl Incoming {
                 connection,
                 reason,
             });
+        })
+    }
+
+    /// The payload as text.
+    ///
+    /// # Errors
+    /// [`Error::Payload`] if it is not UTF-8.
+    pub fn text(&self) -> Result<&str, Error> {
+        std::str::from_utf8(&self.payload).map_err(|error| Error::Payload {
+            expected: "UTF-8 text",
+            reason: error.to_string(),
+        })
+    }
+
+    /// What the payload is, such as a MIME type (5.0).
+    #[must_use]
+    pub fn content_type(&self) -> Option<&str> {
+        self.properties.content_type.as_deref()
+    }
+
+    /// Where an answer should be published (5.0); see [`response`](Self::response).
+    #[must_use]
+    pub fn response_topic(&self) -> Option<&str> {
+        self.properties.response_topic.as_deref()
+    }
+
+    /// What an answer has to return, so that the requester knows which it is (5.0).
+    #[must_use]
+    pub fn correlation_data(&self) -> Option<&Bytes> {
+        self.properties.correlation_data.as_ref()
+    }
+
+    /// Names and values of the publisher's, in its order; a name may come more than once (5.0).
+    pub fn user_properties(&self) -> impl Iterator<Item = (&str, &str)> {
+        let properties = self.properties.user_properties.iter();
+        properties.map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// The answer to this message, to the topic that it asks for, with its correlation data and at
+    /// its QoS (5.0, §4.10). [`Client::respond`](crate::Client::respond) sends one.
+    ///
+    /// The requester chooses the topic: a responder that may publish where its requesters may not
+    /// compares [`response_topic`](Self::response_topic) with where it wants to answer.
+    ///
+    /// # Errors
+    /// [`Error::NotARequest`] if it asks for none, [`Error::Topic`] if what it asks for is no topic
+    /// name.
+    pub fn response(&self, payload: impl Into<Bytes>) -> Result<Outgoing, Error> {
+        let topic = self.response_topic().ok_or(Error::NotARequest)?;
+        let response = Outgoing::to(topic, payload)?.qos(self.qos);
+        Ok(match self.correlation_data() {
+            Some(data) => response.correlation_data(data.clone()),
+            None => response,
         })
     }
 

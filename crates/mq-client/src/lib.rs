@@ -37,6 +37,29 @@
 //! more is acknowledged, so that the server holds the rest. What arrived is acknowledged when it is
 //! in its stream, or by the application ([`ClientBuilder::manual_ack`]).
 //!
+//! # Requests and responses
+//!
+//! ```no_run
+//! use mq_client::{Client, QoS};
+//!
+//! # async fn example(requester: Client, responder: Client) -> Result<(), mq_client::Error> {
+//! let mut questions = responder.subscribe("example/upper", QoS::AtLeastOnce).await?;
+//! tokio::spawn(async move {
+//!     while let Some(question) = questions.recv().await {
+//!         let answer = question.text()?.to_uppercase();
+//!         responder.respond(&question, answer).await?;
+//!     }
+//!     Ok::<_, mq_client::Error>(())
+//! });
+//! let answer = requester.request("example/upper", "hello").await?;
+//! assert_eq!(answer.text()?, "HELLO");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`Client::request`] takes care of response topic, correlation data, time and number of MQTT 5.0's
+//! request and response (§4.10); [`Client::respond`] answers.
+//!
 //! # Lost connections
 //!
 //! A lost connection is made again after a wait that grows ([`Reconnect`]), unless that cannot help
@@ -108,6 +131,7 @@ mod outgoing;
 mod queue;
 mod receipt;
 mod reconnect;
+mod request;
 mod scram;
 mod shared;
 mod subscription;

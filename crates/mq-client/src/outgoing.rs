@@ -1,9 +1,9 @@
 //! Messages to send.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use mq_codec::{PublishProperties, QoS, TopicName};
+use mq_codec::{ByteStr, PublishProperties, QoS, TopicName};
 use mq_proto::Message;
 
 use crate::Error;
@@ -15,7 +15,9 @@ use crate::Error;
 ///
 /// let reading = Outgoing::to("plant/7/temperature", "21.5")?
 ///     .qos(QoS::AtLeastOnce)
-///     .retain(true);
+///     .retain(true)
+///     .content_type("text/plain")?
+///     .user_property("unit", "°C")?;
 /// # Ok::<(), mq_client::Error>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -84,7 +86,79 @@ impl Outgoing {
         self
     }
 
-    /// MQTT 5.0 properties. A Message Expiry Interval counts from when the message is queued.
+    /// What the payload is, such as `application/json` (5.0); earlier versions leave it out, as
+    /// every property.
+    ///
+    /// # Errors
+    /// [`Error::Text`].
+    pub fn content_type<T>(mut self, content_type: T) -> Result<Self, Error>
+    where
+        T: TryInto<ByteStr>,
+        Error: From<T::Error>,
+    {
+        self.edit().content_type = Some(content_type.try_into()?);
+        Ok(self)
+    }
+
+    /// Where an answer should be published (5.0). [`Client::request`](crate::Client::request) has
+    /// one of its own.
+    ///
+    /// # Errors
+    /// [`Error::Topic`].
+    pub fn response_topic<T>(mut self, topic: T) -> Result<Self, Error>
+    where
+        T: TryInto<TopicName>,
+        Error: From<T::Error>,
+    {
+        let topic: TopicName = topic.try_into()?;
+        self.edit().response_topic = Some(topic.as_byte_str().clone());
+        Ok(self)
+    }
+
+    /// What an answer has to return, so that it can be told from others (5.0); at most 65,535 bytes.
+    #[must_use]
+    pub fn correlation_data(mut self, data: impl Into<Bytes>) -> Self {
+        self.edit().correlation_data = Some(data.into());
+        self
+    }
+
+    /// A name and a value for the application (5.0). Each call adds one; a name may come again.
+    ///
+    /// # Errors
+    /// [`Error::Text`].
+    pub fn user_property<N, V>(mut self, name: N, value: V) -> Result<Self, Error>
+    where
+        N: TryInto<ByteStr>,
+        V: TryInto<ByteStr>,
+        Error: From<N::Error> + From<V::Error>,
+    {
+        let property = (name.try_into()?, value.try_into()?);
+        self.edit().user_properties.push(property);
+        Ok(self)
+    }
+
+    /// How long the message is worth delivering, from when it is queued here (5.0), rounded up to
+    /// seconds. One that has waited for longer is not sent, [`Error::Expired`], or dropped by the
+    /// server. Default: for ever.
+    #[must_use]
+    pub fn message_expiry(mut self, expiry: Duration) -> Self {
+        self.edit().message_expiry_interval = Some(seconds(expiry));
+        self
+    }
+
+    /// Whether the payload is UTF-8 text, which a server may check (5.0, §3.3.2.3.2). Default: it
+    /// says nothing.
+    #[must_use]
+    pub fn payload_is_utf8(mut self, is_utf8: bool) -> Self {
+        self.edit().payload_is_utf8 = Some(is_utf8);
+        self
+    }
+
+    fn edit(&mut self) -> &mut PublishProperties {
+        &mut Arc::make_mut(&mut self.message).properties
+    }
+
+    /// All MQTT 5.0 properties at once. A Message Expiry Interval counts from when the message is queued.
     #[must_use]
     pub fn properties(mut self, properties: PublishProperties) -> Self {
         Arc::make_mut(&mut self.message).properties = properties.into();
@@ -101,4 +175,10 @@ impl Outgoing {
     pub(crate) fn cost(&self) -> usize {
         self.message.payload.len() + self.message.topic.as_bytes().len()
     }
+}
+
+/// A property's seconds, rounded up; what does not fit is the most that does, 136 years.
+pub(crate) fn seconds(duration: Duration) -> u32 {
+    let seconds = duration.as_secs() + u64::from(duration.subsec_nanos() > 0);
+    u32::try_from(seconds).unwrap_or(u32::MAX)
 }

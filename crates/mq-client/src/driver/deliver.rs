@@ -10,7 +10,8 @@ use mq_codec::{ByteStr, ReasonCode, Subscription, SubscriptionId, TopicFilter, T
 use mq_proto::{AckTicket, Connection, Message, Received};
 
 use crate::{
-    Incoming, SubscribeOptions, incoming::Duty, lock::lock, shared::Shared, subscription::Inbox,
+    Error, Incoming, SubscribeOptions, incoming::Duty, lock::lock, request::Responses,
+    shared::Shared, subscription::Inbox,
 };
 
 /// A subscription and its stream.
@@ -23,13 +24,21 @@ pub(super) struct Entry {
     pub(super) early: bool,
     /// The server has granted it in the current session.
     pub(super) active: bool,
-    outlet: Outlet,
+    way: Way,
 }
 
-/// The way into a stream.
+/// Where the messages of a subscription go.
+#[derive(Clone, Debug)]
+pub(super) enum Outlet {
+    Stream(Arc<Inbox>),
+    /// To whoever waits for them; there is always room.
+    Requests(Arc<Responses>),
+}
+
+/// The way to it.
 #[derive(Debug)]
-struct Outlet {
-    inbox: Arc<Inbox>,
+struct Way {
+    to: Outlet,
     /// Messages that are not in the stream yet: those of one read, then those for which there was
     /// no room. They are not acknowledged.
     staged: VecDeque<Staged>,
@@ -48,7 +57,7 @@ pub(super) struct Streams {
     manual_ack: bool,
     /// In the order of their identifiers.
     entries: Vec<Entry>,
-    catch_all: Option<Outlet>,
+    catch_all: Option<Way>,
     /// Subscriptions that have something staged.
     dirty: Vec<SubscriptionId>,
     catch_all_dirty: bool,
@@ -58,7 +67,7 @@ pub(super) struct Streams {
 }
 
 impl Entry {
-    pub(super) fn new(id: SubscriptionId, options: SubscribeOptions, inbox: Arc<Inbox>) -> Self {
+    pub(super) fn new(id: SubscriptionId, options: SubscribeOptions, outlet: Outlet) -> Self {
         let SubscribeOptions {
             filters,
             capacity: _,
@@ -71,12 +80,16 @@ impl Entry {
             user_properties,
             early,
             active: false,
-            outlet: Outlet::new(inbox),
+            way: Way::new(outlet),
         }
     }
 
-    pub(super) fn end(&self) {
-        self.outlet.inbox.end();
+    /// With why, unless another subscription has taken over all of its filters.
+    pub(super) fn end(&self, why: Option<&Error>) {
+        match &self.way.to {
+            Outlet::Stream(inbox) => inbox.end(),
+            Outlet::Requests(responses) => responses.ended(why),
+        }
     }
 
     fn matches(&self, topic: &TopicName) -> bool {
@@ -86,10 +99,10 @@ impl Entry {
     }
 }
 
-impl Outlet {
-    fn new(inbox: Arc<Inbox>) -> Self {
+impl Way {
+    fn new(to: Outlet) -> Self {
         Self {
-            inbox,
+            to,
             staged: VecDeque::new(),
         }
     }
@@ -138,7 +151,7 @@ impl Streams {
     pub(super) fn remove(&mut self, id: SubscriptionId) -> Option<Entry> {
         let mut entry = self.entries.remove(self.find(id).ok()?);
         self.dirty.retain(|other| *other != id);
-        let staged = entry.outlet.staged.drain(..);
+        let staged = entry.way.staged.drain(..);
         self.acks.extend(staged.filter_map(|staged| staged.ticket));
         Some(entry)
     }
@@ -154,6 +167,9 @@ impl Streams {
             return;
         };
         entry.active = true;
+        if let Outlet::Requests(responses) = &entry.way.to {
+            responses.granted();
+        }
         let mut reasons = reasons.iter();
         entry
             .filters
@@ -190,7 +206,7 @@ impl Streams {
             .collect();
         for id in gone {
             if let Some(entry) = self.remove(id) {
-                entry.end();
+                entry.end(None);
             }
         }
     }
@@ -239,7 +255,7 @@ impl Streams {
             .targets
             .iter()
             .copied()
-            .max_by_key(|index| entries[*index].outlet.staged.len());
+            .max_by_key(|index| entries[*index].way.staged.len());
         let Some(last) = last else {
             self.unmatched(Staged { message, ticket });
             return;
@@ -260,10 +276,10 @@ impl Streams {
 
     fn stage(&mut self, index: usize, staged: Staged) {
         let entry = &mut self.entries[index];
-        if entry.outlet.staged.is_empty() {
+        if entry.way.staged.is_empty() {
             self.dirty.push(entry.id);
         }
-        entry.outlet.staged.push_back(staged);
+        entry.way.staged.push_back(staged);
     }
 
     /// By the server's word (5.0), else by our own filters.
@@ -287,18 +303,21 @@ impl Streams {
             self.drop_unmatched(staged);
             return;
         };
-        if let Some(outlet) = &self.catch_all
-            && Arc::ptr_eq(&outlet.inbox, &inbox)
+        if let Some(Way {
+            to: Outlet::Stream(current),
+            ..
+        }) = &self.catch_all
+            && Arc::ptr_eq(current, &inbox)
         {
         } else {
-            let mut outlet = Outlet::new(inbox);
+            let mut way = Way::new(Outlet::Stream(inbox));
             if let Some(earlier) = self.catch_all.take() {
-                outlet.staged = earlier.staged;
+                way.staged = earlier.staged;
             }
-            self.catch_all = Some(outlet);
+            self.catch_all = Some(way);
         }
-        if let Some(outlet) = &mut self.catch_all {
-            outlet.staged.push_back(staged);
+        if let Some(way) = &mut self.catch_all {
+            way.staged.push_back(staged);
             self.catch_all_dirty = true;
         }
     }
@@ -322,8 +341,18 @@ impl Streams {
             acks,
             ..
         } = self;
-        let mut flush = |outlet: &mut Outlet| {
-            let Outlet { inbox, staged } = outlet;
+        let mut flush = |way: &mut Way| {
+            let Way { to, staged } = way;
+            let inbox = match to {
+                Outlet::Stream(inbox) => inbox,
+                Outlet::Requests(responses) => {
+                    for Staged { message, ticket } in staged.drain(..) {
+                        acks.extend(ticket);
+                        responses.arrived(message);
+                    }
+                    return true;
+                }
+            };
             let room = inbox.fill(
                 staged,
                 |Staged {
@@ -351,10 +380,10 @@ impl Streams {
         };
         dirty.retain(|id| {
             let index = entries.binary_search_by_key(id, |entry| entry.id);
-            index.is_ok_and(|index| !flush(&mut entries[index].outlet))
+            index.is_ok_and(|index| !flush(&mut entries[index].way))
         });
         if *catch_all_dirty {
-            *catch_all_dirty = catch_all.as_mut().is_some_and(|outlet| !flush(outlet));
+            *catch_all_dirty = catch_all.as_mut().is_some_and(|way| !flush(way));
         }
         for ticket in acks.drain(..) {
             connection.ack(now, ticket, ReasonCode::Success);
@@ -365,15 +394,15 @@ impl Streams {
     /// What was not acknowledged will be sent again: it must not be delivered from here.
     pub(super) fn link_lost(&mut self) {
         self.acks.clear();
-        let outlets = self.entries.iter_mut().map(|entry| &mut entry.outlet);
-        for outlet in outlets.chain(self.catch_all.as_mut()) {
-            outlet.staged.retain(|staged| staged.ticket.is_none());
+        let ways = self.entries.iter_mut().map(|entry| &mut entry.way);
+        for way in ways.chain(self.catch_all.as_mut()) {
+            way.staged.retain(|staged| staged.ticket.is_none());
         }
     }
 
-    pub(super) fn end_all(&mut self) {
+    pub(super) fn end_all(&mut self, why: &Error) {
         for entry in self.entries.drain(..) {
-            entry.end();
+            entry.end(Some(why));
         }
     }
 }

@@ -390,7 +390,7 @@ impl Drop for Driver {
         }
         self.requests.add(control.requests, &mut self.streams);
         self.requests.fail_all(&error);
-        self.streams.end_all();
+        self.streams.end_all(&error);
         if let Some(inbox) = lock(&self.shared.catch_all).take() {
             inbox.end();
         }

@@ -9,8 +9,10 @@ use mq_codec::{
 use mq_proto::{CommandError, Connection};
 use tokio::sync::oneshot;
 
-use super::deliver::{Entry, Streams};
-use crate::{Error, SubscribeOptions, Subscription, shared::Shared, subscription::Inbox};
+use super::deliver::{Entry, Outlet, Streams};
+use crate::{
+    Error, SubscribeOptions, Subscription, request::Responses, shared::Shared, subscription::Inbox,
+};
 
 type Reply<T> = Option<oneshot::Sender<Result<T, Error>>>;
 
@@ -44,11 +46,23 @@ impl SubscribeRequest {
         reply: Reply<Vec<ReasonCode>>,
     ) -> (Self, Subscription) {
         let inbox = Arc::new(Inbox::new(options.capacity));
-        let entry = Entry::new(id, options, inbox.clone());
+        let entry = Entry::new(id, options, Outlet::Stream(inbox.clone()));
         (
             Self { entry, reply },
             Subscription::new(shared, inbox, Some(id)),
         )
+    }
+
+    /// The subscription to the response topic, which lasts as long as the client.
+    pub(crate) fn for_responses(
+        id: SubscriptionId,
+        options: SubscribeOptions,
+        responses: Arc<Responses>,
+    ) -> Self {
+        Self {
+            entry: Entry::new(id, options, Outlet::Requests(responses)),
+            reply: None,
+        }
     }
 }
 
@@ -260,7 +274,7 @@ fn fail(pending: Pending, error: &Error, streams: &mut Streams) {
     match pending {
         Pending::Subscribe(id, reply) => {
             if let Some(entry) = streams.remove(id) {
-                entry.end();
+                entry.end(Some(error));
             }
             if reply
                 .and_then(|reply| reply.send(Err(error.clone())).ok())
