@@ -328,7 +328,42 @@ impl ClientBuilder {
         self
     }
 
-    /// Properties of CONNECT (5.0). Session expiry, Receive Maximum, maximum packet size and topic
+    /// A name and a value of CONNECT for the server's application (5.0). Each call adds one.
+    ///
+    /// # Errors
+    /// [`Error::Text`].
+    pub fn user_property<N, V>(mut self, name: N, value: V) -> Result<Self, Error>
+    where
+        N: TryInto<ByteStr>,
+        V: TryInto<ByteStr>,
+        Error: From<N::Error> + From<V::Error>,
+    {
+        let property = (name.try_into()?, value.try_into()?);
+        self.config
+            .connect
+            .properties
+            .user_properties
+            .push(property);
+        Ok(self)
+    }
+
+    /// Whether to ask the server for a prefix of response topics, which is in
+    /// [`Connected::properties`](crate::Connected) then if it has one (5.0, §3.1.2.11.6).
+    /// Default: no.
+    pub fn request_response_information(mut self, ask: bool) -> Self {
+        self.config.connect.properties.request_response_information = Some(ask);
+        self
+    }
+
+    /// Whether the server may say more of failures than their reason code (5.0, §3.1.2.11.7).
+    /// Default: yes.
+    pub fn request_problem_information(mut self, ask: bool) -> Self {
+        self.config.connect.properties.request_problem_information = Some(ask);
+        self
+    }
+
+    /// All properties of CONNECT at once (5.0), in the place of those that were given before.
+    /// Session expiry, Receive Maximum, maximum packet size and topic
     /// alias maximum are set by their own options and replaced here, and so are authentication
     /// method and data where there is an [`auth_method`](Self::auth_method); leave them out where
     /// there is none.
@@ -353,7 +388,7 @@ impl ClientBuilder {
     }
 
     /// The largest packet taken, in bytes. Default: what MQTT can carry, 256 MiB.
-    pub fn max_packet_size(mut self, size: NonZeroU32) -> Self {
+    pub fn maximum_packet_size(mut self, size: NonZeroU32) -> Self {
         self.config.max_packet_size = size;
         self
     }
@@ -433,7 +468,8 @@ impl ClientBuilder {
     /// client identifier, so that a server's rules can keep other clients from it.
     ///
     /// It has to be this client's alone. A server that gives a prefix for such topics (Response
-    /// Information, §3.2.2.3.15) tells it in [`Connected::properties`](crate::Connected).
+    /// Information, §3.2.2.3.15) tells it in [`Connected::properties`](crate::Connected), to a client
+    /// that [asks](Self::request_response_information).
     ///
     /// # Errors
     /// [`Error::Topic`].

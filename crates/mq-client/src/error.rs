@@ -158,6 +158,15 @@ impl From<CloseReason> for Error {
 }
 
 impl Error {
+    #[cfg(feature = "json")]
+    #[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
+    pub(crate) fn json(error: serde_json::Error) -> Self {
+        Self::Payload {
+            expected: "the JSON that is wanted",
+            reason: error.to_string(),
+        }
+    }
+
     /// Whether connecting again may help.
     ///
     /// It does not where the server said that it will not have this client (credentials, client

@@ -97,6 +97,15 @@ impl Incoming {
         })
     }
 
+    /// The payload read as JSON, whatever its content type says.
+    ///
+    /// # Errors
+    /// [`Error::Payload`] if it is no JSON, or not what `T` wants.
+    #[cfg(feature = "json")]
+    pub fn json<T: serde::de::DeserializeOwned>(&self) -> Result<T, Error> {
+        serde_json::from_slice(&self.payload).map_err(Error::json)
+    }
+
     /// What the payload is, such as a MIME type (5.0).
     #[must_use]
     pub fn content_type(&self) -> Option<&str> {

@@ -47,6 +47,22 @@ impl Outgoing {
         Ok(Self::new(topic.try_into()?, payload))
     }
 
+    /// A QoS 0 message that holds `value` as JSON, and says so in its content type (5.0).
+    ///
+    /// # Errors
+    /// [`Error::Topic`], or [`Error::Payload`] if the value cannot be written as JSON.
+    #[cfg(feature = "json")]
+    pub fn json<T>(topic: T, value: &impl serde::Serialize) -> Result<Self, Error>
+    where
+        T: TryInto<TopicName>,
+        Error: From<T::Error>,
+    {
+        let json = serde_json::to_vec(value).map_err(Error::json)?;
+        let mut message = Self::to(topic, json)?;
+        message.edit().content_type = Some(ByteStr::new("application/json")?);
+        Ok(message)
+    }
+
     /// A message that exists already: sending it often costs no allocation.
     #[must_use]
     pub fn shared(message: Arc<Message>) -> Self {

@@ -4,9 +4,9 @@ use core::num::{NonZeroU16, NonZeroU32};
 
 use bytes::{Bytes, BytesMut};
 
-use super::{Body, encode_body, publish::check_response_topic};
+use super::{Body, Will, encode_body};
 use crate::{
-    ByteStr, DecodeError, EncodeError, PacketType, QoS, TopicError, TopicName, Version,
+    ByteStr, DecodeError, EncodeError, PacketType, QoS, Version,
     props::properties,
     wire::{Reader, Sink, check_binary},
 };
@@ -39,21 +39,6 @@ pub struct Connect {
     pub properties: ConnectProperties,
 }
 
-/// The message that the server publishes if the connection is lost (§3.1.2.5).
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Will {
-    /// Where it goes.
-    pub topic: TopicName,
-    /// The application's bytes, at most 65,535.
-    pub payload: Bytes,
-    /// At which QoS it is published.
-    pub qos: QoS,
-    /// Whether it is retained.
-    pub retain: bool,
-    /// MQTT 5.0 properties.
-    pub properties: WillProperties,
-}
-
 properties! {
     /// Properties of CONNECT (§3.1.2.11).
     ConnectProperties {
@@ -75,27 +60,6 @@ properties! {
         authentication_method: Option<ByteStr> = AUTHENTICATION_METHOD,
         /// The first data of that authentication.
         authentication_data: Option<Bytes> = AUTHENTICATION_DATA,
-    }
-}
-
-properties! {
-    /// Properties of a will (§3.1.3.2).
-    WillProperties {
-        /// Seconds that the server waits for the client to come back before it publishes the will;
-        /// 0 if absent.
-        will_delay_interval: Option<u32> = WILL_DELAY_INTERVAL,
-        /// Whether the payload is UTF-8 text (`true`) or bytes of any kind.
-        payload_is_utf8: Option<bool> = PAYLOAD_FORMAT_INDICATOR,
-        /// Seconds until the server drops the message undelivered; never if absent.
-        message_expiry_interval: Option<u32> = MESSAGE_EXPIRY_INTERVAL,
-        /// What the payload is, such as a MIME type.
-        content_type: Option<ByteStr> = CONTENT_TYPE,
-        /// Where an answer should be published.
-        response_topic: Option<ByteStr> = RESPONSE_TOPIC,
-        /// Returned with the answer.
-        correlation_data: Option<Bytes> = CORRELATION_DATA,
-        /// Names and values for the application.
-        user_properties: Vec<(ByteStr, ByteStr)> = USER_PROPERTY,
     }
 }
 
@@ -226,33 +190,6 @@ fn check_flags(flags: u8, version: Version) -> Result<Option<QoS>, DecodeError> 
         return Ok(None);
     }
     QoS::from_bits(will_qos).map(Some).ok_or(invalid)
-}
-
-impl Will {
-    fn read(
-        reader: &mut Reader<'_>,
-        version: Version,
-        qos: QoS,
-        retain: bool,
-    ) -> Result<Self, DecodeError> {
-        let properties = if version >= Version::V5 {
-            WillProperties::read(reader)?
-        } else {
-            WillProperties::default()
-        };
-        check_response_topic(properties.response_topic.as_ref())?;
-        let topic = reader.topic()?;
-        if topic.is_empty() {
-            return Err(DecodeError::TopicName(TopicError::Empty));
-        }
-        Ok(Self {
-            topic,
-            payload: reader.binary()?,
-            qos,
-            retain,
-            properties,
-        })
-    }
 }
 
 impl Body for Connect {

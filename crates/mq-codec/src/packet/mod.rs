@@ -19,17 +19,19 @@ mod suback;
 mod subscribe;
 mod unsuback;
 mod unsubscribe;
+mod will;
 
 pub use ack::{Ack, AckProperties};
 pub use auth::{Auth, AuthProperties};
 pub use connack::{ConnAck, ConnAckProperties};
-pub use connect::{Connect, ConnectProperties, Will, WillProperties};
+pub use connect::{Connect, ConnectProperties};
 pub use disconnect::{Disconnect, DisconnectProperties};
 pub use publish::{Publish, PublishHead, PublishProperties};
 pub use suback::{SubAck, SubAckProperties};
 pub use subscribe::{Subscribe, SubscribeProperties};
 pub use unsuback::{UnsubAck, UnsubAckProperties};
 pub use unsubscribe::{Unsubscribe, UnsubscribeProperties};
+pub use will::{Will, WillProperties};
 
 /// The type of a packet: the upper four bits of its first byte (§2.1.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
