@@ -115,6 +115,12 @@ pub use rustls_pki_types::CertificateDer;
 #[cfg(feature = "tls")]
 pub use tls::{
     HandshakePool, PreparedReload, ReloadHandle, ServerIdentity, TicketCache, TicketStore,
-    wake_workers,
 };
 pub use trust::Trust;
+
+/// For the broker's program, which gives memory back in idle threads; no part of the interface.
+#[cfg(feature = "tls")]
+#[doc(hidden)]
+pub mod tuning {
+    pub use crate::tls::wake_workers;
+}

@@ -15,7 +15,7 @@ use std::{
 };
 
 use mq_broker::Broker;
-use mq_transport::{HandshakePool, wake_workers};
+use mq_transport::{HandshakePool, tuning::wake_workers};
 use tokio::runtime::Handle;
 
 /// How often connections are counted: a crowd that comes and goes between is not seen.

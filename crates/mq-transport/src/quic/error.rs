@@ -2,8 +2,9 @@
 
 use crate::Error;
 
-impl From<quinn::ConnectionError> for Error {
-    fn from(error: quinn::ConnectionError) -> Self {
+impl Error {
+    /// What quinn says, in our words: its types are not this crate's interface.
+    pub(crate) fn quic(error: quinn::ConnectionError) -> Self {
         use quinn::ConnectionError as E;
         match error {
             E::TransportError(error) => {

@@ -96,9 +96,9 @@ impl QuicLink {
     ) -> Result<Self, Error> {
         let (connection, handshake_end) = match connecting.into_0rtt() {
             Ok((connection, accepted)) => (connection, Some(accepted)),
-            Err(connecting) => (connecting.await?, None),
+            Err(connecting) => (connecting.await.map_err(Error::quic)?, None),
         };
-        let streams = connection.open_bi().await?;
+        let streams = connection.open_bi().await.map_err(Error::quic)?;
         let mut link = Self::new(connection, None, streams, Side::Client, handshake_end);
         link.server_name = Some(server_name);
         if link.handshake_end.is_some() {
@@ -115,9 +115,9 @@ impl QuicLink {
         // Awaiting `connecting` would wait for the client's Finished, one round trip more.
         let (connection, handshake_end) = match connecting.into_0rtt() {
             Ok((connection, accepted)) => (connection, Some(accepted)),
-            Err(connecting) => (connecting.await?, None),
+            Err(connecting) => (connecting.await.map_err(Error::quic)?, None),
         };
-        let streams = connection.accept_bi().await?;
+        let streams = connection.accept_bi().await.map_err(Error::quic)?;
         let early = streams.1.is_0rtt();
         let leash = Some(leash);
         let mut link = Self::new(connection, leash, streams, Side::Server, handshake_end);
@@ -223,7 +223,7 @@ impl QuicLink {
             // The owner hears of it from reading, as of any other end.
             self.write_failed = true;
             self.handshake = HandshakeKind::Pending;
-            return Poll::Ready(Err(error.into()));
+            return Poll::Ready(Err(Error::quic(error)));
         }
         if self.early_data == EarlyData::Pending {
             tracing::debug!(
@@ -239,7 +239,7 @@ impl QuicLink {
 
     fn poll_reopen(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         if let Some(opening) = &mut self.reopening {
-            (self.send, self.recv) = ready!(opening.as_mut().poll(cx))?;
+            (self.send, self.recv) = ready!(opening.as_mut().poll(cx)).map_err(Error::quic)?;
             self.stopped = Box::pin(self.send.stopped());
             self.reopening = None;
         }
@@ -337,7 +337,7 @@ impl QuicLink {
             return Poll::Pending;
         }
         let reason = self.connection.close_reason();
-        Poll::Ready(Err(reason.map_or(Error::Closed, Error::from)))
+        Poll::Ready(Err(reason.map_or(Error::Closed, Error::quic)))
     }
 
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<Progress, Error>> {
@@ -525,6 +525,6 @@ fn end_of_connection(error: ConnectionError) -> Result<Progress, Error> {
         ConnectionError::ApplicationClosed(close) if close.error_code == VarInt::from_u32(0) => {
             Ok(Progress::Closed)
         }
-        other => Err(other.into()),
+        other => Err(Error::quic(other)),
     }
 }

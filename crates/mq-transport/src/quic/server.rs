@@ -236,7 +236,7 @@ impl Server {
         if !shard.crowded.initialized() && shard.endpoint.open_connections() >= CROWD {
             let _ = shard.crowded.set(());
         }
-        Ok((connecting?, leash))
+        Ok((connecting.map_err(Error::quic)?, leash))
     }
 
     pub(crate) fn prepare(&self, options: &ListenOptions) -> Result<PreparedQuic, Error> {

@@ -29,7 +29,8 @@ impl ClientConfigs {
         let key_log = options.crypto.key_log()?;
         let build = |versions: &[&'static SupportedProtocolVersion]| {
             let builder = ClientConfig::builder_with_provider(provider.clone())
-                .with_protocol_versions(versions)?
+                .with_protocol_versions(versions)
+                .map_err(Error::tls)?
                 .dangerous()
                 .with_custom_certificate_verifier(verifier.clone());
             let mut config = match &options.identity {
@@ -93,8 +94,9 @@ pub(crate) fn server_config(scheme: Scheme, options: &ListenOptions) -> Result<S
         Scheme::Quic => vec![&rustls::version::TLS13],
         _ => options.crypto.versions()?,
     };
-    let builder =
-        ServerConfig::builder_with_provider(provider.clone()).with_protocol_versions(&versions)?;
+    let builder = ServerConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(&versions)
+        .map_err(Error::tls)?;
     let client_auth = ClientAuthFiles::read(options)?;
     let builder = match &client_auth {
         None => builder.with_no_client_auth(),

@@ -34,10 +34,9 @@ impl Error {
             remedy,
         }
     }
-}
 
-impl From<rustls::Error> for Error {
-    fn from(error: rustls::Error) -> Self {
+    /// What rustls says, in our words: its types are not this crate's interface.
+    pub(crate) fn tls(error: rustls::Error) -> Self {
         match error {
             rustls::Error::InvalidCertificate(reason) => Self::certificate(&reason.to_string()),
             other => Self::Handshake {

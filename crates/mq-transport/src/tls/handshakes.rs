@@ -57,6 +57,7 @@ impl HandshakePool {
     }
 
     /// Another pool of as many threads, each of which calls `on_idle` when it has nothing to do.
+    #[doc(hidden)]
     #[must_use]
     pub fn with_on_idle(&self, on_idle: impl Fn() + Send + Sync + 'static) -> Self {
         Self::with(self.0.threads, Box::new(on_idle))
@@ -77,6 +78,7 @@ impl HandshakePool {
     }
 
     /// Has each thread call `on_idle` once more, if there are threads.
+    #[doc(hidden)]
     pub fn wake(&self) {
         if let Some(runtime) = self.0.runtime.get().and_then(Option::as_ref) {
             wake_workers(runtime.handle());

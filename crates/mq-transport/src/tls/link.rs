@@ -77,7 +77,7 @@ impl TlsLink {
         replay_limit: usize,
     ) -> Result<Self, Error> {
         let shown = server_name.to_str().into_owned();
-        let mut tls = ClientConnection::new(Arc::new(config), server_name)?;
+        let mut tls = ClientConnection::new(Arc::new(config), server_name).map_err(Error::tls)?;
         let early = tls.early_data().is_some();
         let mut link = Self::new(io, tls.into(), Some(shown));
         if early {
@@ -91,7 +91,7 @@ impl TlsLink {
 
     /// A server's side; returns once early data was accepted, else after the handshake.
     pub(crate) async fn accept(io: TcpStream, config: Arc<ServerConfig>) -> Result<Self, Error> {
-        let tls = ServerConnection::new(config)?;
+        let tls = ServerConnection::new(config).map_err(Error::tls)?;
         let mut link = Self::new(io, tls.into(), None);
         poll_fn(|cx| {
             loop {
@@ -283,7 +283,7 @@ impl TlsLink {
                 Err(error) => {
                     // The alert tells the peer why.
                     let _ = self.poll_write_tls(cx)?;
-                    return Poll::Ready(Err(error.into()));
+                    return Poll::Ready(Err(Error::tls(error)));
                 }
             }
         }
