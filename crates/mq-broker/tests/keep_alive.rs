@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mq_client::{Client, ConnectOptions, QoS, Trust};
+use mq_client::{Client, ConnectOptions, Connector, QoS, Trust};
 
 /// Also one whose keep-alive is off, and whose QUIC sends nothing by itself.
 #[tokio::test]
@@ -20,7 +20,9 @@ async fn a_silent_client_over_quic_is_not_the_idle_timeouts() {
     // What another stack may have: none of ours.
     options.quic.keep_alive_interval = Some(Duration::from_hours(1));
     let client = Client::builder(&broker.addresses()[0].to_string()).unwrap();
-    let client = client.transport(options).keep_alive(Duration::ZERO);
+    let client = client
+        .connector(Connector::new(options).unwrap())
+        .keep_alive(Duration::ZERO);
     let client = client.build().await.unwrap();
     let mut events = client.events();
     let event = tokio::time::timeout(Duration::from_secs(2), events.recv()).await;

@@ -2,7 +2,7 @@
 #![expect(clippy::print_stdout, reason = "an example says what it does")]
 
 use anyhow::Context;
-use mq_client::{Client, ConnectOptions, QoS, Trust};
+use mq_client::{Client, ConnectOptions, Connector, QoS, Trust};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
@@ -12,15 +12,10 @@ async fn main() -> anyhow::Result<()> {
             .context("usage: publish URL TOPIC TEXT [CA-FILE]")
     };
     let (url, topic, text) = (arg()?, arg()?, arg()?);
-    let trust = args
-        .next()
-        .map_or(Trust::System, |file| Trust::CaFile(file.into()));
-    let options = ConnectOptions {
-        trust,
-        ..ConnectOptions::default()
-    };
+    let trust = args.next().map_or(Trust::System, Trust::ca_file);
+    let connector = Connector::new(ConnectOptions::new().trust(trust))?;
 
-    let client = Client::builder(&url)?.transport(options).build().await?;
+    let client = Client::builder(&url)?.connector(connector).build().await?;
     client.publish(topic, text, QoS::AtLeastOnce).await?;
     client.disconnect().await?;
     println!("acknowledged");

@@ -11,13 +11,8 @@ async fn main() -> anyhow::Result<()> {
     let url = args
         .next()
         .context("usage: request_response URL [CA-FILE]")?;
-    let trust = args
-        .next()
-        .map_or(Trust::System, |file| Trust::CaFile(file.into()));
-    let connector = Connector::new(ConnectOptions {
-        trust,
-        ..ConnectOptions::default()
-    })?;
+    let trust = args.next().map_or(Trust::System, Trust::ca_file);
+    let connector = Connector::new(ConnectOptions::new().trust(trust))?;
 
     let connect = async || {
         let builder = Client::builder(&url)?;

@@ -13,14 +13,9 @@ async fn main() -> anyhow::Result<()> {
     let url = args
         .next()
         .context("usage: zero_rtt_reconnect URL [CA-FILE]")?;
-    let trust = args
-        .next()
-        .map_or(Trust::System, |file| Trust::CaFile(file.into()));
-    let connector = Connector::new(ConnectOptions {
-        early_data: true,
-        trust,
-        ..ConnectOptions::default()
-    })?;
+    let trust = args.next().map_or(Trust::System, Trust::ca_file);
+    // Both clients have a clone of it: it keeps the tickets.
+    let connector = Connector::new(ConnectOptions::new().trust(trust).early_data(true))?;
 
     for attempt in ["first", "second"] {
         let mut builder = Client::builder(&url)?.connector(connector.clone());

@@ -51,7 +51,7 @@ const PROBES: Probes = Probes {
 ///
 /// ```no_run
 /// use std::time::Duration;
-/// use mq_client::{Client, ConnectOptions, Trust, Version};
+/// use mq_client::{Client, ConnectOptions, Connector, Trust, Version};
 ///
 /// # async fn example() -> Result<(), mq_client::Error> {
 /// let client = Client::builder("mqtts://broker.example")?
@@ -59,7 +59,7 @@ const PROBES: Probes = Probes {
 ///     .client_id("sensor-7")?
 ///     .credentials("sensor", "secret")?
 ///     .keep_alive(Duration::from_secs(30))
-///     .transport(ConnectOptions { trust: Trust::CaFile("ca.pem".into()), ..Default::default() })
+///     .connector(Connector::new(ConnectOptions::new().trust(Trust::ca_file("ca.pem")))?)
 ///     .build()
 ///     .await?;
 /// # Ok(())
@@ -74,7 +74,8 @@ pub struct ClientBuilder {
     fallback_memory: Duration,
     plaintext_fallback: bool,
     shared: Arc<Shared>,
-    link: LinkSource,
+    /// `None` for one with the defaults.
+    connector: Option<Connector>,
     config: ClientConfig,
     client_id: Option<ByteStr>,
     session_expiry: Option<Duration>,
@@ -95,12 +96,6 @@ pub struct ClientBuilder {
     seed: u64,
 }
 
-#[derive(Debug)]
-enum LinkSource {
-    Options(Box<ConnectOptions>),
-    Connector(Connector),
-}
-
 /// What handles need to know.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HandleSettings {
@@ -117,7 +112,7 @@ impl ClientBuilder {
             fallback_memory: DEFAULT_FALLBACK_MEMORY,
             plaintext_fallback: false,
             shared: Arc::new(Shared::new()),
-            link: LinkSource::Options(Box::default()),
+            connector: None,
             config: ClientConfig::new(Connect::new(Version::V5, ByteStr::empty())),
             client_id: None,
             session_expiry: None,
@@ -409,17 +404,14 @@ impl ClientBuilder {
         self
     }
 
-    /// Options of the transport: trust, certificates, 0-RTT, QUIC and sockets. Takes the place of a
-    /// [`connector`](Self::connector) that was given before. Default: [`ConnectOptions::default`].
-    pub fn transport(mut self, options: ConnectOptions) -> Self {
-        self.link = LinkSource::Options(Box::new(options));
-        self
-    }
-
-    /// A connector to share with other clients: its tickets, certificates and QUIC sockets. Takes
-    /// the place of [`transport`](Self::transport) options that were given before.
+    /// How to connect: trust, certificates, 0-RTT, QUIC and sockets, as a [`Connector`] made of
+    /// [`ConnectOptions`]. Default: one of its own with [`ConnectOptions::default`].
+    ///
+    /// Clones of a connector share its tickets, verifier, client certificate and QUIC sockets. A
+    /// client that is to resume an earlier client's TLS session, with 0-RTT or without, is given a
+    /// clone of that one's connector.
     pub fn connector(mut self, connector: Connector) -> Self {
-        self.link = LinkSource::Connector(connector);
+        self.connector = Some(connector);
         self
     }
 
@@ -583,7 +575,7 @@ impl ClientBuilder {
             fallback_memory,
             plaintext_fallback: _,
             shared,
-            link,
+            connector,
             mut config,
             client_id,
             session_expiry,
@@ -600,9 +592,9 @@ impl ClientBuilder {
             early: _,
             seed: _,
         } = self;
-        let connector = match link {
-            LinkSource::Options(options) => Connector::new(*options)?,
-            LinkSource::Connector(connector) => connector,
+        let connector = match connector {
+            Some(connector) => connector,
+            None => Connector::new(ConnectOptions::default())?,
         };
         let connect_timeout = connect_timeout.unwrap_or(connector.options().connect_timeout);
         config.connack_timeout = connect_timeout;

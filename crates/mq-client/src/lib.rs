@@ -90,6 +90,25 @@
 //! and then QUIC is tried again. A list that mixes encrypted and plaintext addresses is refused
 //! unless [asked for](ClientBuilder::allow_plaintext_fallback).
 //!
+//! # Certificates, QUIC and sockets
+//!
+//! A [`Connector`], made of [`ConnectOptions`], says how to connect. Here with a CA of one's own, a
+//! client certificate (mutual TLS) and another congestion control:
+//!
+//! ```no_run
+//! use mq_client::{Client, ClientIdentity, CongestionControl, ConnectOptions, Connector, Trust};
+//!
+//! # async fn example() -> Result<(), mq_client::Error> {
+//! let options = ConnectOptions::new()
+//!     .trust(Trust::ca_file("ca.pem"))
+//!     .identity(ClientIdentity::new("sensor-7.pem", "sensor-7.key"))
+//!     .congestion(CongestionControl::Bbr);
+//! let connector = Connector::new(options)?;
+//! let client = Client::builder("quic://broker.example")?.connector(connector).build().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Without waiting for the server
 //!
 //! [`ClientBuilder::start`] returns at once, and what is sent goes right behind CONNECT, before the
@@ -105,7 +124,7 @@
 //! use mq_client::{Client, ConnectOptions, Connector, Outgoing, QoS};
 //!
 //! # async fn example() -> Result<(), mq_client::Error> {
-//! let connector = Connector::new(ConnectOptions { early_data: true, ..Default::default() })?;
+//! let connector = Connector::new(ConnectOptions::new().early_data(true))?;
 //! for _ in 0..2 {
 //!     let mut builder = Client::builder("quic://broker.example")?.connector(connector.clone());
 //!     let reading = Outgoing::to("plant/7/temperature", "21.5")?.qos(QoS::AtLeastOnce);
@@ -151,14 +170,19 @@ pub use subscription::{SubscribeOptions, Subscription};
 
 pub use bytes::Bytes;
 pub use mq_codec::{
-    ByteStr, ConnAckProperties, ConnectProperties, PublishProperties, QoS, ReasonCode,
+    ByteStr, ConnAck, ConnAckProperties, ConnectProperties, DecodeError, Disconnect,
+    DisconnectProperties, EncodeError, PacketId, PacketType, PublishProperties, QoS, ReasonCode,
     RetainHandling, Sparse, StringError, SubscriptionId, SubscriptionOptions, TopicError,
     TopicFilter, TopicName, Version, Will, WillProperties,
 };
-pub use mq_proto::{CloseReason, CommandError, Message, Probes};
-#[cfg(feature = "tls")]
-pub use mq_transport::TicketCache;
+pub use mq_proto::{CloseReason, CommandError, Message, Probes, ProtocolError};
 pub use mq_transport::{
-    Address, AddressError, ConnectOptions, Connector, EarlyData, HandshakeKind, LinkInfo,
-    LinkStats, Scheme, Trust,
+    AckFrequency, Address, AddressError, CipherSuite, ClientIdentity, CongestionControl,
+    ConnectOptions, Connector, CryptoOptions, EarlyData, Error as TransportError, HandshakeKind,
+    KeyExchangeGroup, LinkInfo, LinkStats, QuicOptions, Scheme, SocketOptions, TlsInfo, TlsVersion,
+    Trust,
 };
+#[cfg(feature = "tls")]
+pub use mq_transport::{CertificateDer, TicketCache};
+#[cfg(feature = "quic")]
+pub use mq_transport::{Qlog, QlogLimits};

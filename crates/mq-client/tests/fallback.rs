@@ -199,7 +199,7 @@ fn quic_then(port: u16, then: &Listener, early_data: bool) -> ClientBuilder {
         .unwrap()
         .fallback(&then.local_address().to_string())
         .unwrap()
-        .transport(options)
+        .connector(Connector::new(options).unwrap())
         .reconnect(reconnect)
 }
 

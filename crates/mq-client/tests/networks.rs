@@ -142,7 +142,7 @@ async fn without_a_keep_alive_a_silent_connection_over_quic_lasts() {
     options.quic.idle_timeout = Some(Duration::from_millis(600));
     let client = Client::builder(&listener.local_address().to_string())
         .unwrap()
-        .transport(options)
+        .connector(Connector::new(options).unwrap())
         .keep_alive(Duration::ZERO)
         .start()
         .unwrap();

@@ -59,6 +59,15 @@ names!(
 );
 
 /// Options of a [`Connector`](crate::Connector).
+///
+/// ```
+/// use mq_transport::{ClientIdentity, ConnectOptions, Trust};
+///
+/// let options = ConnectOptions::new()
+///     .trust(Trust::ca_file("ca.pem"))
+///     .identity(ClientIdentity::new("sensor-7.pem", "sensor-7.key"))
+///     .early_data(true);
+/// ```
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
     /// Bound on name look-up, connection and handshake together. Default: 20 s, in which a TCP
@@ -131,6 +140,114 @@ impl Default for ConnectOptions {
     }
 }
 
+/// Each method sets the field of its name, where what it means is told, with its default and the
+/// reason for that.
+impl ConnectOptions {
+    /// The defaults.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Bounds name look-up, connection and handshake together: [`connect_timeout`](field@Self::connect_timeout).
+    #[must_use]
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// Says whose certificates are believed: [`trust`](field@Self::trust).
+    #[must_use]
+    pub fn trust(mut self, trust: Trust) -> Self {
+        self.trust = trust;
+        self
+    }
+
+    /// Asks for this name, and looks for it in the certificate, in the place of the address's host: [`server_name`](field@Self::server_name).
+    #[must_use]
+    pub fn server_name(mut self, name: impl Into<String>) -> Self {
+        self.server_name = Some(name.into());
+        self
+    }
+
+    /// Shows this certificate to servers that ask for one: [`identity`](field@Self::identity).
+    #[must_use]
+    pub fn identity(mut self, identity: ClientIdentity) -> Self {
+        self.identity = Some(identity);
+        self
+    }
+
+    /// Chooses ciphers, groups and versions: [`crypto`](field@Self::crypto).
+    #[must_use]
+    pub fn crypto(mut self, crypto: CryptoOptions) -> Self {
+        self.crypto = crypto;
+        self
+    }
+
+    /// Offers these application protocols: [`alpn`](field@Self::alpn).
+    #[must_use]
+    pub fn alpn(mut self, protocols: impl IntoIterator<Item = impl Into<Vec<u8>>>) -> Self {
+        self.alpn = protocols.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Resumes earlier TLS sessions, or does not: [`resumption`](field@Self::resumption).
+    #[must_use]
+    pub fn resumption(mut self, resume: bool) -> Self {
+        self.resumption = resume;
+        self
+    }
+
+    /// Sends what is written before the handshake ends as early data, or does not: [`early_data`](field@Self::early_data).
+    #[must_use]
+    pub fn early_data(mut self, send: bool) -> Self {
+        self.early_data = send;
+        self
+    }
+
+    /// Bounds the early data that is kept to be sent again: [`early_data_limit`](field@Self::early_data_limit).
+    #[must_use]
+    pub fn early_data_limit(mut self, bytes: usize) -> Self {
+        self.early_data_limit = bytes;
+        self
+    }
+
+    /// Keeps tickets there: [`ticket_cache`](field@Self::ticket_cache).
+    #[must_use]
+    pub fn ticket_cache(mut self, cache: TicketCache) -> Self {
+        self.ticket_cache = Some(cache);
+        self
+    }
+
+    /// Sets the congestion control of TCP and QUIC: [`congestion`](field@Self::congestion).
+    #[must_use]
+    pub fn congestion(mut self, control: CongestionControl) -> Self {
+        self.congestion = Some(control);
+        self
+    }
+
+    /// Sets the options of QUIC: [`quic`](field@Self::quic).
+    #[must_use]
+    pub fn quic(mut self, options: QuicOptions) -> Self {
+        self.quic = options;
+        self
+    }
+
+    /// Sets the options of sockets: [`socket`](field@Self::socket).
+    #[must_use]
+    pub fn socket(mut self, options: SocketOptions) -> Self {
+        self.socket = options;
+        self
+    }
+
+    /// Connects from this address: [`local_address`](field@Self::local_address).
+    #[must_use]
+    pub fn local_address(mut self, address: IpAddr) -> Self {
+        self.local_address = Some(address);
+        self
+    }
+}
+
 /// PEM files of a client's certificate chain and private key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ClientIdentity {
@@ -138,6 +255,17 @@ pub struct ClientIdentity {
     pub certificates: PathBuf,
     /// The private key.
     pub key: PathBuf,
+}
+
+impl ClientIdentity {
+    /// Those in these two files, which are read when a connector is made.
+    #[must_use]
+    pub fn new(certificates: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
+        Self {
+            certificates: certificates.into(),
+            key: key.into(),
+        }
+    }
 }
 
 /// Options of a [`Listener`](crate::Listener).

@@ -16,3 +16,11 @@ pub enum Trust {
     /// Anyone. Traffic is then secret from listeners, not from an active attacker.
     Insecure,
 }
+
+impl Trust {
+    /// [`CaFile`](Self::CaFile) with a path of any kind.
+    #[must_use]
+    pub fn ca_file(path: impl Into<PathBuf>) -> Self {
+        Self::CaFile(path.into())
+    }
+}

@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mq_client::{Client, ConnectOptions, QoS, Reconnect, Subscription, Trust};
+use mq_client::{Client, ConnectOptions, Connector, QoS, Reconnect, Subscription, Trust};
 use tokio::task::{JoinHandle, JoinSet};
 
 /// How long things may take that take no time.
@@ -93,7 +93,8 @@ impl Program {
             trust: Trust::CaFile(self.certificate()),
             ..ConnectOptions::default()
         };
-        Client::builder(url).unwrap().transport(options)
+        let connector = Connector::new(options).unwrap();
+        Client::builder(url).unwrap().connector(connector)
     }
 
     fn certificate(&self) -> PathBuf {

@@ -9,7 +9,7 @@ use std::{
     process::{Child, Command, Output, Stdio},
 };
 
-use mq_client::{Client, ClientBuilder, ConnectOptions, Trust};
+use mq_client::{Client, ClientBuilder, ConnectOptions, Connector, Trust};
 
 /// The program, with everything that it needs to be started again.
 pub(crate) struct Broker {
@@ -149,7 +149,7 @@ impl Broker {
             .unwrap()
             .client_id(client_id)
             .unwrap()
-            .transport(self.connect_options())
+            .connector(Connector::new(self.connect_options()).unwrap())
     }
 }
 
