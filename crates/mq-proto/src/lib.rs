@@ -57,9 +57,7 @@ mod connection;
 mod error;
 mod event;
 mod keepalive;
-mod lane;
 mod message;
-mod outbox;
 mod session;
 
 pub use config::{ClientConfig, ServerConfig};
@@ -67,7 +65,7 @@ pub use connection::{Connection, EarlyPackets, Role};
 pub use error::{CommandError, ProtocolError};
 pub use event::{AckTicket, CloseReason, Event, Received};
 pub use keepalive::Probes;
-pub use lane::LaneId;
 pub use message::{Delivery, Message};
-pub use outbox::Outbox;
 pub use session::Session;
+
+pub use mq_lane::{LaneId, Outbox};

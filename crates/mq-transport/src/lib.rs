@@ -4,7 +4,7 @@
 //! accepts clients as [`Incoming`], whose [`handshake`](Incoming::handshake) gives a [`Link`] once
 //! it is far enough to read and write. A link moves bytes and knows nothing of MQTT: its owner
 //! drives [`Link::progress`], takes packets off the front of [`Link::received`] and puts packets
-//! into an [`Outbox`](mq_proto::Outbox).
+//! into an [`Outbox`].
 //!
 //! ```text
 //! Address --Connector::connect--> Link <--Incoming::handshake-- Listener::accept
@@ -16,8 +16,7 @@
 //! A PINGREQ over QUIC, from one end to the other:
 //!
 //! ```
-//! use mq_proto::{LaneId, Outbox};
-//! use mq_transport::{ConnectOptions, Connector, Error, ListenOptions, Listener};
+//! use mq_transport::{ConnectOptions, Connector, Error, LaneId, ListenOptions, Listener, Outbox};
 //! use mq_transport::{ServerIdentity, Trust};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
@@ -101,6 +100,7 @@ pub use error::Error;
 pub use info::{EarlyData, HandshakeKind, LinkInfo, LinkStats, TlsInfo};
 pub use link::{Link, Progress};
 pub use listener::{Incoming, Listener};
+pub use mq_lane::{LaneId, Outbox};
 #[cfg(not(feature = "tls"))]
 pub use no_tls::{CertificateDer, ServerIdentity};
 pub use options::{

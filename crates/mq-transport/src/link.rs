@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::BytesMut;
-use mq_proto::{LaneId, Outbox};
+use mq_lane::{LaneId, Outbox};
 
 #[cfg(feature = "quic")]
 use crate::quic::QuicLink;

@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use mq_proto::{LaneId, Outbox};
+use mq_lane::{LaneId, Outbox};
 use tokio::{
     sync::mpsc,
     time::{Instant, Sleep},

@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::BytesMut;
-use mq_proto::{LaneId, Outbox};
+use mq_lane::{LaneId, Outbox};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWrite as _, AsyncWriteExt as _},
     net::TcpStream,

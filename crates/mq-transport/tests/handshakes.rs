@@ -9,12 +9,12 @@ use common::{
     accept, any_address, attempt, collect_ticket, connect, connect_options, listen_options, outbox,
     receive, send,
 };
-use mq_proto::{LaneId, Outbox};
 use mq_transport::{
     CipherSuite, ClientAuth, ClientIdentity, ConnectOptions, Connector, CryptoOptions, EarlyData,
     EarlyDataPolicy, Error, HandshakeKind, KeyExchangeGroup, ListenOptions, Listener, Progress,
     Scheme, ServerIdentity, TicketCache, TicketStore, TlsVersion, Trust,
 };
+use mq_transport::{LaneId, Outbox};
 
 /// A listener, its ticket store, and a connector that has a ticket of it.
 async fn with_ticket(scheme: Scheme) -> (Listener, TicketStore, Connector) {

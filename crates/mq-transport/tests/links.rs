@@ -9,8 +9,8 @@ use common::{
     SOON, Way, accept, any_address, connect, connect_at, connect_options, listen, listen_options,
     outbox, pair, receive, send,
 };
-use mq_proto::{LaneId, Outbox};
 use mq_transport::{Connector, Error, HandshakeKind, Link, Listener, Progress, Scheme};
+use mq_transport::{LaneId, Outbox};
 
 over!(bytes_go_both_ways: tcp, tls, quic, ws, wss, mem);
 async fn bytes_go_both_ways(scheme: Scheme) {

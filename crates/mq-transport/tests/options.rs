@@ -10,7 +10,7 @@ use std::{
 };
 
 use common::{any_address, connect, connect_options, listen, listen_options, receive, send};
-use mq_proto::Outbox;
+use mq_transport::Outbox;
 use mq_transport::{
     AckFrequency, Address, CipherSuite, ConnectOptions, Connector, CryptoOptions, Error,
     KeyExchangeGroup, Link, ListenOptions, Listener, QuicOptions, Scheme,

@@ -12,7 +12,7 @@ use std::{
 use common::{
     any_address, attempt, collect_ticket, connect, connect_options, listen_options, receive, send,
 };
-use mq_proto::Outbox;
+use mq_transport::Outbox;
 use mq_transport::{
     ClientAuth, ClientIdentity, ConnectOptions, Connector, Dial, Error, HandshakeKind,
     ListenOptions, Listener, Scheme, ServerIdentity, Trust,

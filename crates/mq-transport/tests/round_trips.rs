@@ -72,7 +72,7 @@ async fn first_answer(
         let elapsed = started.elapsed();
         client.handshake_complete().await.unwrap();
         // Tickets come in after the handshake.
-        let mut empty = mq_proto::Outbox::new();
+        let mut empty = mq_transport::Outbox::new();
         let some = client.progress(&mut empty, true);
         let _ = tokio::time::timeout(2 * ROUND_TRIP, some).await;
         (elapsed, client.stats().early_data)

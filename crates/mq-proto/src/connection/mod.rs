@@ -537,15 +537,16 @@ impl Connection {
 
     fn write(&mut self, lane: LaneId, packet: &Packet) -> Result<(), CommandError> {
         let version = self.version;
-        let before = self.outbox.len();
+        let before = self.outbox.position();
         self.outbox
             .put(lane, |out| packet.encode(version, out))
             .map_err(CommandError::Encode)?;
         // Checked after the fact, which costs nothing where there is no limit.
         if let Some(limit) = self.peer.maximum_packet_size {
-            let size = self.outbox.len() - before;
+            let size = self.outbox.position() - before;
+            let size = usize::try_from(size).unwrap_or(usize::MAX);
             if size > limit as usize {
-                self.outbox.take_back(size);
+                self.outbox.cut(before);
                 return Err(CommandError::TooLarge { size, limit });
             }
         }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use mq_proto::{LaneId, Outbox};
+use mq_lane::{LaneId, Outbox};
 use quinn::{
     ConnectionError, ReadError, RecvStream, SendStream, Side, StoppedError, VarInt, WriteError,
     ZeroRttAccepted,

@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::{Buf as _, BytesMut};
-use mq_proto::{LaneId, Outbox};
+use mq_lane::{LaneId, Outbox};
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 use rustls_pki_types::ServerName;
 use tokio::{io::AsyncWrite as _, net::TcpStream};

@@ -3,7 +3,7 @@
 use std::io::Cursor;
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
-use mq_proto::{LaneId, Outbox};
+use mq_lane::{LaneId, Outbox};
 use tungstenite::protocol::frame::{
     FrameHeader,
     coding::{CloseCode, Control, Data, OpCode},

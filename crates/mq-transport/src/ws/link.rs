@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::{Buf as _, BytesMut};
-use mq_proto::{LaneId, Outbox};
+use mq_lane::{LaneId, Outbox};
 use tungstenite::{
     handshake::{client::generate_key, machine::TryParse},
     protocol::frame::coding::{CloseCode, Control},

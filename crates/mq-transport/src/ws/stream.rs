@@ -3,7 +3,7 @@
 use std::task::{Context, Poll};
 
 use bytes::BytesMut;
-use mq_proto::Outbox;
+use mq_lane::Outbox;
 
 use crate::{Error, HandshakeKind, LinkInfo, LinkStats, Progress, stream::Stream};
 

@@ -8,11 +8,11 @@ use std::{
     time::Duration,
 };
 
-use mq_proto::{LaneId, Outbox};
 use mq_transport::{
     Address, ConnectOptions, Connector, EarlyData, EarlyDataPolicy, Error, HandshakeKind, Incoming,
     Link, ListenOptions, Listener, Progress, Scheme, ServerIdentity, Trust,
 };
+use mq_transport::{LaneId, Outbox};
 use tokio::{net::UdpSocket, sync::Notify, task::JoinHandle};
 
 /// Bound on anything that should happen at once.

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use mq_proto::{LaneId, Outbox};
 use mq_transport::{Error, Progress};
+use mq_transport::{LaneId, Outbox};
 use tokio::io::AsyncWriteExt as _;
 
 use crate::{

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mq_proto::Outbox;
+use mq_transport::Outbox;
 use mq_transport::{Connector, EarlyData, HandshakeKind, Scheme};
 
 use crate::common::{accept, connect, connect_options, listen, listen_options, receive, send};

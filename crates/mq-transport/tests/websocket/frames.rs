@@ -1,7 +1,7 @@
 //! What a link makes of frames, and its memory.
 
-use mq_proto::{LaneId, Outbox};
 use mq_transport::{Error, Link, Progress};
+use mq_transport::{LaneId, Outbox};
 use tokio::io::AsyncWriteExt as _;
 
 use crate::{

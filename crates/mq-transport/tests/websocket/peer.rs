@@ -1,6 +1,6 @@
 //! One end of a WebSocket made by hand, the other end a link.
 
-use mq_proto::LaneId;
+use mq_transport::LaneId;
 use mq_transport::{Address, Connector, Link, Scheme};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},

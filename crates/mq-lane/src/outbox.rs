@@ -41,12 +41,14 @@ impl Outbox {
     }
 
     /// The number of bytes waiting, over all lanes.
+    #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
     /// Whether nothing is waiting.
+    #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -100,14 +102,8 @@ impl Outbox {
         }
     }
 
-    /// Takes the last `count` bytes back; they were put in by the last [`put`](Self::put).
-    pub(crate) fn take_back(&mut self, count: usize) {
-        self.open.truncate(self.open.len() - count);
-        self.len -= count;
-        self.put -= count as u64;
-    }
-
     /// Where the next bytes will be: [`cut`](Self::cut) at it takes them back.
+    #[inline]
     #[must_use]
     pub fn position(&self) -> u64 {
         self.put
