@@ -248,9 +248,7 @@ impl Client {
     /// What happens to the connection from now on, as a stream of [`Event`](crate::Event)s.
     #[must_use]
     pub fn events(&self) -> EventStream {
-        EventStream {
-            receiver: self.shared.events(),
-        }
+        self.shared.events()
     }
 
     /// Waits until the server has accepted the connection; at once while there is one.

@@ -1,18 +1,22 @@
 //! What a client tells about its connections.
 
 use std::{
-    sync::Arc,
+    collections::VecDeque,
+    future::poll_fn,
+    pin::Pin,
+    sync::{Arc, Mutex, Weak},
+    task::{Context, Poll, Waker},
     time::{Duration, Instant},
 };
 
+use futures_core::Stream;
 use mq_codec::ConnAckProperties;
 use mq_transport::{EarlyData, HandshakeKind, LinkInfo};
-use tokio::sync::broadcast;
 
-use crate::Error;
+use crate::{Error, lock::lock};
 
 /// Events that wait for a slow [`EventStream`]; then the oldest are dropped and counted.
-pub(crate) const EVENT_CAPACITY: usize = 32;
+const EVENT_CAPACITY: usize = 32;
 
 /// Something that happened to the connection.
 #[derive(Clone, Debug)]
@@ -70,16 +74,153 @@ pub struct ConnectTimes {
 /// [`Event::Missed`] in their place.
 #[derive(Debug)]
 pub struct EventStream {
-    pub(crate) receiver: broadcast::Receiver<Event>,
+    queue: Arc<EventQueue>,
 }
 
 impl EventStream {
     /// The next event; `None` once the client has ended. Cancel-safe.
     pub async fn recv(&mut self) -> Option<Event> {
-        match self.receiver.recv().await {
-            Ok(event) => Some(event),
-            Err(broadcast::error::RecvError::Lagged(missed)) => Some(Event::Missed(missed)),
-            Err(broadcast::error::RecvError::Closed) => None,
+        poll_fn(|cx| self.poll_recv(cx)).await
+    }
+
+    /// [`recv`](Self::recv) for those who poll.
+    pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+        self.queue.poll_pop(cx)
+    }
+}
+
+impl Stream for EventStream {
+    type Item = Event;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+        self.get_mut().poll_recv(cx)
+    }
+}
+
+/// All streams of events of one client.
+#[derive(Debug, Default)]
+pub(crate) struct EventStreams(Mutex<Vec<Weak<EventQueue>>>);
+
+impl EventStreams {
+    /// A new one; it has ended if `is_over` says, under the lock, that the client has.
+    pub(crate) fn add(&self, is_over: impl FnOnce() -> bool) -> EventStream {
+        let queue = Arc::new(EventQueue::default());
+        let mut streams = lock(&self.0);
+        if is_over() {
+            queue.end();
+        } else {
+            streams.retain(|stream| stream.strong_count() > 0);
+            streams.push(Arc::downgrade(&queue));
         }
+        drop(streams);
+        EventStream { queue }
+    }
+
+    pub(crate) fn tell(&self, event: &Event) {
+        for queue in self.alive() {
+            queue.push(event.clone());
+        }
+    }
+
+    pub(crate) fn end_all(&self) {
+        for queue in self.alive() {
+            queue.end();
+        }
+    }
+
+    /// Nobody is woken under the lock.
+    fn alive(&self) -> Vec<Arc<EventQueue>> {
+        lock(&self.0).iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+/// The bounded queue between the driver and one stream; the oldest event gives way.
+#[derive(Debug, Default)]
+struct EventQueue(Mutex<Waiting>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    events: VecDeque<Event>,
+    /// How many gave way in front of those.
+    missed: u64,
+    ended: bool,
+    waker: Option<Waker>,
+}
+
+impl EventQueue {
+    fn push(&self, event: Event) {
+        self.change(|waiting| {
+            if waiting.events.len() == EVENT_CAPACITY {
+                waiting.events.pop_front();
+                waiting.missed += 1;
+            }
+            waiting.events.push_back(event);
+        });
+    }
+
+    fn end(&self) {
+        self.change(|waiting| waiting.ended = true);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Waiting)) {
+        let mut waiting = lock(&self.0);
+        change(&mut waiting);
+        let waker = waiting.waker.take();
+        drop(waiting);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    fn poll_pop(&self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+        let mut waiting = lock(&self.0);
+        if waiting.missed > 0 {
+            let missed = core::mem::take(&mut waiting.missed);
+            return Poll::Ready(Some(Event::Missed(missed)));
+        }
+        if let Some(event) = waiting.events.pop_front() {
+            return Poll::Ready(Some(event));
+        }
+        if waiting.ended {
+            return Poll::Ready(None);
+        }
+        waiting.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_stream_loses_the_oldest_and_is_told_how_many() {
+        let streams = EventStreams::default();
+        let mut slow = streams.add(|| false);
+        let dropped = streams.add(|| false);
+        drop(dropped);
+        for attempt in 1..=40 {
+            let after = Duration::ZERO;
+            streams.tell(&Event::Reconnecting { attempt, after });
+        }
+        streams.end_all();
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut next = || Pin::new(&mut slow).poll_next(&mut cx);
+        assert!(matches!(next(), Poll::Ready(Some(Event::Missed(8)))));
+        for expected in 9..=40 {
+            let event = next();
+            assert!(
+                matches!(event, Poll::Ready(Some(Event::Reconnecting { attempt, .. })) if attempt == expected),
+                "{event:?}"
+            );
+        }
+        assert!(matches!(next(), Poll::Ready(None)));
+    }
+
+    #[test]
+    fn a_stream_of_a_client_that_has_ended_ends_at_once() {
+        let mut late = EventStreams::default().add(|| true);
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(matches!(late.poll_recv(&mut cx), Poll::Ready(None)));
     }
 }

@@ -2,15 +2,11 @@
 
 use std::sync::{Arc, Mutex, atomic::AtomicU64};
 
-use tokio::{
-    sync::{broadcast, watch},
-    task::JoinHandle,
-};
+use tokio::{sync::watch, task::JoinHandle};
 
 use crate::{
-    Error,
-    event::{Connected, EVENT_CAPACITY, Event},
-    lock::lock,
+    Error, EventStream,
+    event::{Connected, Event, EventStreams},
     queue::{Queue, QueueLimits},
     subscription::Inbox,
     written::Written,
@@ -33,8 +29,7 @@ pub(crate) struct Shared {
     pub(crate) status: watch::Sender<Status>,
     /// The last connection that the server accepted.
     pub(crate) last: Mutex<Option<Arc<Connected>>>,
-    /// Made when somebody first asks for events.
-    events: Mutex<Option<broadcast::Sender<Event>>>,
+    events: EventStreams,
     /// Where messages go that match no subscription.
     pub(crate) catch_all: Mutex<Option<Arc<Inbox>>>,
     /// Messages that matched no subscription and were dropped.
@@ -50,34 +45,23 @@ impl Shared {
             written: Written::default(),
             status: watch::Sender::new(Status::Connecting),
             last: Mutex::new(None),
-            events: Mutex::new(None),
+            events: EventStreams::default(),
             catch_all: Mutex::new(None),
             unmatched: AtomicU64::new(0),
             task: Mutex::new(None),
         }
     }
 
-    pub(crate) fn events(&self) -> broadcast::Receiver<Event> {
-        let mut events = lock(&self.events);
-        if self.queue.closed().is_some() {
-            // Ends at once.
-            return broadcast::channel(1).1;
-        }
-        events
-            .get_or_insert_with(|| broadcast::Sender::new(EVENT_CAPACITY))
-            .subscribe()
+    pub(crate) fn events(&self) -> EventStream {
+        self.events.add(|| self.queue.closed().is_some())
     }
 
-    pub(crate) fn tell(&self, event: Event) {
-        let events = lock(&self.events);
-        if let Some(sender) = &*events {
-            // Nobody listening is nobody to tell.
-            let _ = sender.send(event);
-        }
+    pub(crate) fn tell(&self, event: &Event) {
+        self.events.tell(event);
     }
 
-    /// Ends all event streams.
+    /// Ends all event streams; the queue is closed.
     pub(crate) fn end_events(&self) {
-        *lock(&self.events) = None;
+        self.events.end_all();
     }
 }

@@ -299,7 +299,7 @@ impl Driver {
         self.shared
             .status
             .send_replace(Status::Connected(connected.clone()));
-        self.shared.tell(Event::Connected(connected));
+        self.shared.tell(&Event::Connected(connected));
     }
 
     /// Takes what handles ask for, and fills the outbox up to one batch.

@@ -155,7 +155,8 @@ impl Driver {
                 *status = Status::Connecting;
                 was_connected
             });
-            self.shared.tell(Event::Disconnected { why: error.clone() });
+            self.shared
+                .tell(&Event::Disconnected { why: error.clone() });
             if let Some(lasted) = lasted {
                 self.fail_fast = false;
                 backoff.connected(lasted);
@@ -166,7 +167,7 @@ impl Driver {
             let Some((attempt, after)) = backoff.next() else {
                 return error;
             };
-            self.shared.tell(Event::Reconnecting { attempt, after });
+            self.shared.tell(&Event::Reconnecting { attempt, after });
             if self
                 .wait_unless_ending(tokio::time::sleep(after))
                 .await
