@@ -17,6 +17,9 @@
 //! # }
 //! ```
 //!
+//! Programs without async use the module `blocking`, behind the cargo feature of that name; the
+//! feature `json` has [`Outgoing`] and [`Incoming`] read and write JSON.
+//!
 //! # Publishing
 //!
 //! | call | waits for |
@@ -139,6 +142,8 @@
 //! ```
 
 mod auth;
+#[cfg(feature = "blocking")]
+pub mod blocking;
 mod builder;
 mod client;
 mod driver;

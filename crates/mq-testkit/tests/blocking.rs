@@ -1,0 +1,121 @@
+//! The blocking client against a broker: the connection lives on between calls.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{sync::mpsc::RecvTimeoutError, thread, time::Duration};
+
+use mq_client::{Error, Outgoing, QoS, blocking};
+use mq_testkit::{Scheme, TestBroker};
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// Runs `body` beside a broker, on a thread without a runtime.
+fn beside_a_broker(body: impl FnOnce(&TestBroker)) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let broker = runtime.block_on(TestBroker::start());
+    body(&broker);
+    runtime.block_on(broker.shutdown());
+}
+
+fn client(broker: &TestBroker, id: &str) -> blocking::Client {
+    broker.client(Scheme::Quic, id).build_blocking().unwrap()
+}
+
+#[test]
+fn what_is_published_is_iterated_over() {
+    beside_a_broker(|broker| {
+        let (publisher, subscriber) = (client(broker, "publisher"), client(broker, "subscriber"));
+        let mut messages = subscriber.subscribe("a/+", QoS::AtLeastOnce).unwrap();
+        assert!(messages.try_recv().is_none());
+        for n in 0..3 {
+            publisher
+                .publish(format!("a/{n}"), n.to_string(), QoS::AtLeastOnce)
+                .unwrap();
+        }
+        let message = Outgoing::to("a/3", "3").unwrap().qos(QoS::ExactlyOnce);
+        publisher.send(message).unwrap().acknowledged().unwrap();
+        let texts: Vec<_> = (&mut messages)
+            .take(4)
+            .map(|message| message.text().unwrap().to_owned())
+            .collect();
+        assert_eq!(texts, ["0", "1", "2", "3"]);
+        let nothing = messages.recv_timeout(Duration::from_millis(1));
+        assert!(matches!(nothing, Err(RecvTimeoutError::Timeout)));
+        subscriber.disconnect().unwrap();
+        assert!(messages.next().is_none());
+        let over = messages.recv_timeout(SOON);
+        assert!(matches!(over, Err(RecvTimeoutError::Disconnected)));
+        assert!(matches!(
+            subscriber.publish("a/4", "", QoS::AtMostOnce),
+            Err(Error::Closed)
+        ));
+    });
+}
+
+#[test]
+fn a_request_is_answered_by_another_thread() {
+    beside_a_broker(|broker| {
+        let (requester, responder) = (client(broker, "requester"), client(broker, "responder"));
+        let questions = responder.subscribe("upper", QoS::AtLeastOnce).unwrap();
+        let answering = {
+            let responder = responder.clone();
+            thread::spawn(move || {
+                for question in questions {
+                    let answer = question.text().unwrap().to_uppercase();
+                    responder.respond(&question, answer).unwrap();
+                }
+            })
+        };
+        let answer = requester.request("upper", "hello").unwrap();
+        assert_eq!(answer.text().unwrap(), "HELLO");
+        responder.disconnect().unwrap();
+        answering.join().unwrap();
+        // Nobody is subscribed any more, which this broker tells.
+        let error = requester.request("upper", "hello").unwrap_err();
+        assert!(matches!(error, Error::NoResponder), "{error:?}");
+    });
+}
+
+#[test]
+fn messages_leave_while_the_program_makes_no_call_and_when_it_drops_the_client() {
+    beside_a_broker(|broker| {
+        let subscriber = client(broker, "subscriber");
+        let mut messages = subscriber.subscribe("a", QoS::AtLeastOnce).unwrap();
+        let publisher = client(broker, "publisher");
+        let message = |n: u32| {
+            Outgoing::to("a", n.to_string())
+                .unwrap()
+                .qos(QoS::AtLeastOnce)
+        };
+        publisher.send(message(0)).unwrap();
+        // The subscriber's call does not drive the publisher.
+        assert_eq!(messages.recv_timeout(SOON).unwrap().text().unwrap(), "0");
+        for n in 1..=100 {
+            publisher.send(message(n)).unwrap();
+        }
+        drop(publisher);
+        for n in 1..=100 {
+            let message = messages.recv_timeout(SOON).unwrap();
+            assert_eq!(message.text().unwrap(), n.to_string());
+        }
+    });
+}
+
+#[test]
+fn a_client_can_be_dropped_within_an_async_task() {
+    beside_a_broker(|broker| {
+        let client = client(broker, "dropped");
+        let messages = client.subscribe("a", QoS::AtMostOnce).unwrap();
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        runtime.block_on(async {
+            drop(client);
+            drop(messages);
+        });
+    });
+}
+
+#[test]
+fn nobody_there_is_an_error() {
+    // Port 1 is nobody's.
+    let error = blocking::Client::connect("mqtt://127.0.0.1:1").unwrap_err();
+    assert!(matches!(error, Error::Transport(_)), "{error:?}");
+}
