@@ -54,8 +54,10 @@ impl Drop for Running {
     fn drop(&mut self) {
         // In an async task nobody may wait: the client ends with its runtime.
         if tokio::runtime::Handle::try_current().is_err() {
+            let crate::Client { shared, handle } = &self.client;
+            shared.queue.end(handle.settings.disconnect_timeout);
             // Nobody is there to be told what was not delivered.
-            let _ = self.runtime.block_on(self.client.disconnect());
+            let _ = self.runtime.block_on(self.client.closed());
         }
     }
 }
