@@ -11,7 +11,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use mq_codec::{ByteStr, QoS, ReasonCode, SubscriptionId, TopicFilter, TopicName, Version};
+use mq_codec::{
+    ByteStr, QoS, ReasonCode, RetainHandling, SubscriptionId, TopicFilter, TopicName, Version,
+};
 use tokio::sync::{Semaphore, SemaphorePermit, oneshot, watch};
 
 use crate::{
@@ -280,8 +282,11 @@ impl Client {
         let id = SubscriptionId::new(number).ok_or(Error::Closed)?;
         let responses = &self.handle.responses;
         let filter = TopicFilter::new(responses.topic.as_str())?;
-        // What comes twice at QoS 1 is told by its correlation data.
-        let options = SubscribeOptions::one(filter, QoS::AtLeastOnce);
+        // What comes twice at QoS 1 is told by its correlation data. Each reconnect asks for it
+        // again, which does no harm, as early data neither: there is nothing retained to come twice.
+        let options = SubscribeOptions::one(filter, QoS::AtLeastOnce)
+            .retain_handling(RetainHandling::DoNotSend)
+            .early(true);
         let request = SubscribeRequest::for_responses(id, options, responses.clone());
         // Beside the limit of requests, as there is one of it at most.
         self.shared.queue.control(|control| {

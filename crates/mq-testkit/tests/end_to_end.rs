@@ -7,8 +7,8 @@ use std::{collections::HashSet, time::Duration};
 use bytes::Bytes;
 use mq_broker::Overflow;
 use mq_client::{
-    Client, Outgoing, QoS, ReasonCode, Reconnect, RetainHandling, SubscribeOptions, Subscription,
-    SubscriptionOptions, TopicFilter, TopicName, Version, Will, WillProperties,
+    Client, Error, Outgoing, QoS, ReasonCode, Reconnect, RetainHandling, SubscribeOptions,
+    Subscription, SubscriptionOptions, TopicFilter, TopicName, Version, Will, WillProperties,
 };
 use mq_testkit::{Scheme, TestBroker, next, over_each_transport};
 use tokio::time::{sleep, timeout};
@@ -26,6 +26,7 @@ over_each_transport!(
     where_publishers_wait_a_slow_subscriber_of_qos_1_loses_nothing,
     expired_messages_are_not_delivered,
     a_publisher_that_leaves_while_it_waits_blocks_nobody,
+    many_requests_at_once_get_their_own_responses_also_after_a_restart,
 );
 
 fn topic(name: &str) -> TopicName {
@@ -441,4 +442,60 @@ async fn a_shutdown_does_not_wait_for_who_has_not_ended_its_handshake() {
     let took = asked.elapsed();
     assert!(took < Duration::from_secs(2), "{took:?}");
     drop(silent);
+}
+
+async fn many_requests_at_once_get_their_own_responses_also_after_a_restart(scheme: Scheme) {
+    let broker = TestBroker::start().await;
+    let reconnect = Reconnect {
+        initial: Duration::from_millis(10),
+        max: Duration::from_millis(100),
+        ..Reconnect::default()
+    };
+    let responder = broker.client(scheme, "responder").reconnect(reconnect);
+    let responder = responder.build().await.unwrap();
+    let mut questions = responder
+        .subscribe("square", QoS::AtLeastOnce)
+        .await
+        .unwrap();
+    let answering = tokio::spawn({
+        let responder = responder.clone();
+        async move {
+            while let Some(question) = questions.recv().await {
+                let n: u64 = question.text().unwrap().parse().unwrap();
+                responder
+                    .respond(&question, (n * n).to_string())
+                    .await
+                    .unwrap();
+            }
+        }
+    });
+    let requester = broker.client(scheme, "requester").reconnect(reconnect);
+    let requester = requester.max_requests(10).build().await.unwrap();
+    let ask = |n: u64| {
+        let requester = requester.clone();
+        tokio::spawn(async move { requester.request("square", n.to_string()).await })
+    };
+    let asked: Vec<_> = (0..100).map(ask).collect();
+    for (n, asked) in (0_u64..).zip(asked) {
+        let answer = asked.await.unwrap().unwrap();
+        assert_eq!(answer.text().unwrap(), (n * n).to_string());
+    }
+
+    // Both sessions are gone; both clients subscribe again.
+    let broker = broker.restart().await;
+    let answer = loop {
+        match ask(12).await.unwrap() {
+            // The responder is not back yet.
+            Err(Error::NoResponder) => sleep(Duration::from_millis(10)).await,
+            answer => break answer.unwrap(),
+        }
+    };
+    assert_eq!(answer.text().unwrap(), "144");
+    assert_eq!(requester.unmatched_responses(), 0);
+    responder.disconnect().await.unwrap();
+    answering.await.unwrap();
+    let error = ask(13).await.unwrap().unwrap_err();
+    assert!(matches!(error, Error::NoResponder), "{error:?}");
+    requester.disconnect().await.unwrap();
+    broker.shutdown().await;
 }

@@ -211,6 +211,15 @@ impl Streams {
         }
     }
 
+    /// The subscription to the response topic, if it was active.
+    pub(super) fn deactivate_responses(&mut self) -> Option<SubscriptionId> {
+        let mut entries = self.entries.iter_mut();
+        let entry =
+            entries.find(|entry| entry.active && matches!(entry.way.to, Outlet::Requests(_)))?;
+        entry.active = false;
+        Some(entry.id)
+    }
+
     /// Returns those that were active.
     pub(super) fn deactivate_all(&mut self) -> Vec<SubscriptionId> {
         let active = self.entries.iter_mut().filter(|entry| entry.active);

@@ -508,7 +508,7 @@ impl Driver {
                 .fail(up_to + 1, self.last_handed, Error::LostUnsent);
             self.shared.written.advance(self.last_handed);
         }
-        self.requests.link_lost();
+        self.requests.link_lost(&mut self.streams);
         self.streams.link_lost();
     }
 }

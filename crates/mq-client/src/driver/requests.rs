@@ -250,9 +250,16 @@ impl Requests {
     }
 
     /// What was not answered is asked again on the next connection, in order.
-    pub(super) fn link_lost(&mut self) {
+    ///
+    /// So is the response topic, before anything else. A request may leave behind CONNECT, before
+    /// CONNACK says whether the server has kept the session; one in flight is sent again right
+    /// behind CONNACK. Where the session is lost, a response would find no subscription.
+    pub(super) fn link_lost(&mut self, streams: &mut Streams) {
         while let Some((_, pending)) = self.asked.pop_back() {
             self.waiting.push_front(pending);
+        }
+        if let Some(id) = streams.deactivate_responses() {
+            self.waiting.push_front(Pending::Subscribe(id, None));
         }
     }
 
