@@ -176,11 +176,13 @@ pub use subscription::{SubscribeOptions, Subscription};
 pub use bytes::Bytes;
 pub use mq_codec::{
     ByteStr, ConnAck, ConnAckProperties, ConnectProperties, DecodeError, Disconnect,
-    DisconnectProperties, EncodeError, PacketId, PacketType, PublishProperties, QoS, ReasonCode,
-    RetainHandling, Sparse, StringError, SubscriptionId, SubscriptionOptions, TopicError,
-    TopicFilter, TopicName, Version, Will, WillProperties,
+    DisconnectProperties, Empty, EncodeError, PacketId, PacketType, PublishProperties, QoS,
+    ReasonCode, RetainHandling, SharedFilter, Sparse, StringError, SubscriptionId,
+    SubscriptionOptions, TopicError, TopicFilter, TopicName, Version, Will, WillProperties,
 };
-pub use mq_proto::{CloseReason, CommandError, Message, Probes, ProtocolError};
+pub use mq_proto::{CloseReason, CommandError, LaneId, Message, Probes, ProtocolError};
+/// For programs that open links by a [`Connector`] themselves.
+pub use mq_transport;
 pub use mq_transport::{
     AckFrequency, Address, AddressError, CipherSuite, ClientIdentity, CongestionControl,
     ConnectOptions, Connector, CryptoOptions, EarlyData, Error as TransportError, HandshakeKind,

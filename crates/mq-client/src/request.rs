@@ -319,15 +319,11 @@ impl Client {
 
 /// The response topic of a client that was not given one: `mq/responses/` and its identifier, with
 /// what a topic name cannot have as `%` and two hexadecimal digits.
+///
+/// A random one takes the place of an identifier that the server will choose, or that is too long.
 pub(crate) fn default_topic(client_id: &ByteStr) -> Result<TopicName, Error> {
-    let mut topic = String::from("mq/responses/");
-    if client_id.is_empty() {
-        // The server will name the client, and tells it later.
-        return Ok(TopicName::new(format!(
-            "{topic}{:016x}",
-            rand::random::<u64>()
-        ))?);
-    }
+    const PREFIX: &str = "mq/responses/";
+    let mut topic = String::from(PREFIX);
     for c in client_id.as_str().chars() {
         match c {
             '+' => topic.push_str("%2B"),
@@ -336,7 +332,13 @@ pub(crate) fn default_topic(client_id: &ByteStr) -> Result<TopicName, Error> {
             c => topic.push(c),
         }
     }
-    Ok(TopicName::new(topic)?)
+    if !client_id.is_empty()
+        && let Ok(topic) = TopicName::new(topic)
+    {
+        return Ok(topic);
+    }
+    let random = rand::random::<u64>();
+    Ok(TopicName::new(format!("{PREFIX}{random:016x}"))?)
 }
 
 #[cfg(test)]
@@ -350,5 +352,7 @@ mod tests {
         assert_eq!(topic("a+b#c").as_str(), "mq/responses/a%2Bb%23c");
         assert_ne!(topic("a+"), topic("a%2B"));
         assert_ne!(topic(""), topic(""));
+        let long = "+".repeat(65_535);
+        assert_eq!(topic(&long).as_str().len(), "mq/responses/".len() + 16);
     }
 }
