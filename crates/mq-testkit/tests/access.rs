@@ -44,6 +44,7 @@ over_each_transport!(
     what_is_known_of_the_last_topic_does_not_outlive_the_rules,
     scram_proves_both_sides,
     a_shared_subscription_passes_over_who_may_not_receive,
+    each_client_may_read_its_own_responses_alone,
 );
 
 const VERSIONS: [Version; 3] = [Version::V3_1, Version::V3_1_1, Version::V5];
@@ -830,4 +831,43 @@ async fn failures_in_early_data_make_the_others_wait_and_shut_nobody_out() {
     let (early_data, connack) = resume(&guarded).await;
     assert_eq!(early_data, EarlyData::Accepted);
     assert!(connack >= 4 * DELAY, "{connack:?}");
+}
+
+/// The rules of docs/access.md.
+async fn each_client_may_read_its_own_responses_alone(scheme: Scheme) {
+    let rules = "pattern read mq/responses/%c\npattern write square\n\
+        user bob\ntopic read square\ntopic write mq/responses/#\n";
+    let guarded = Guarded::start(rules).await;
+    let (ann, bob) = (
+        guarded.client(scheme, "ann").await,
+        guarded.client(scheme, "bob").await,
+    );
+    let mut questions = bob.subscribe("square", QoS::AtLeastOnce).await.unwrap();
+    let answering = tokio::spawn({
+        let bob = bob.clone();
+        async move {
+            while let Some(question) = questions.recv().await {
+                bob.respond(&question, "144").await.unwrap();
+            }
+        }
+    });
+    let answer = ann.request("square", "12").await.unwrap();
+    assert_eq!(answer.text().unwrap(), "144");
+    let others = bob.subscribe("mq/responses/ann", QoS::AtLeastOnce).await;
+    assert!(matches!(
+        others,
+        Err(Error::SubscribeRefused {
+            reason: ReasonCode::NotAuthorized
+        })
+    ));
+    ann.disconnect().await.unwrap();
+
+    // Without the first rule nobody is answered, and a requester is told.
+    guarded.rules("pattern write square\nuser bob\ntopic read square\n");
+    guarded.reload().unwrap();
+    let ann = guarded.client(scheme, "ann").await;
+    let error = ann.request("square", "12").await.unwrap_err();
+    assert!(matches!(error, Error::SubscribeRefused { .. }), "{error:?}");
+    bob.disconnect().await.unwrap();
+    answering.await.unwrap();
 }
