@@ -1,9 +1,9 @@
 //! What the fuzz target `recovery` does, over random input and over its corpus.
 
+#[path = "../../../fuzz/corpus/mod.rs"]
+mod corpus;
 #[path = "bodies/recovery.rs"]
 mod recovery;
-
-use std::{fs, path::Path};
 
 #[test]
 fn a_damaged_store_is_refused_or_what_it_was() {
@@ -45,10 +45,8 @@ fn any_bytes_are_a_message_or_are_refused() {
 
 #[test]
 fn the_corpus_passes() {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/recovery");
-    for file in fs::read_dir(corpus).expect("the corpus is part of the repository") {
-        let path = file.expect("a file of the corpus").path();
-        println!("{}", path.display());
-        recovery::run(&fs::read(path).expect("a file of the corpus"));
+    for (number, input) in (1..).zip(corpus::inputs("recovery")) {
+        println!("line {number}");
+        recovery::run(&input);
     }
 }

@@ -1,11 +1,11 @@
 //! What the fuzz target `decode` does, over packets that are nearly valid and over its corpus.
 
+#[path = "../../../fuzz/corpus/mod.rs"]
+mod corpus;
 #[path = "bodies/decode.rs"]
 mod decode;
 mod runner;
 mod strategies;
-
-use std::{fs, path::Path};
 
 use bytes::{BufMut, BytesMut};
 use mq_codec::{Packet, Version};
@@ -117,10 +117,8 @@ fn mutations_of_valid_packets_never_panic_and_what_is_decoded_survives_the_wire(
 
 #[test]
 fn the_corpus_passes() {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/decode");
-    for file in fs::read_dir(corpus).expect("the corpus is part of the repository") {
-        let path = file.expect("a file of the corpus").path();
-        println!("{}", path.display());
-        decode::run(&fs::read(path).expect("a file of the corpus"));
+    for (number, input) in (1..).zip(corpus::inputs("decode")) {
+        println!("line {number}");
+        decode::run(&input);
     }
 }

@@ -1,10 +1,10 @@
 //! What the fuzz target `topic` does, over filters and topics that often match and over its corpus.
 
+#[path = "../../../fuzz/corpus/mod.rs"]
+mod corpus;
 mod runner;
 #[path = "bodies/topic.rs"]
 mod topic;
-
-use std::{fs, path::Path};
 
 use proptest::{collection::vec, prelude::*, sample::select};
 use runner::check;
@@ -31,10 +31,8 @@ fn any_bytes_are_a_topic_only_if_the_specification_says_so() {
 
 #[test]
 fn the_corpus_passes() {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/topic");
-    for file in fs::read_dir(corpus).expect("the corpus is part of the repository") {
-        let path = file.expect("a file of the corpus").path();
-        println!("{}", path.display());
-        topic::run(&fs::read(path).expect("a file of the corpus"));
+    for (number, input) in (1..).zip(corpus::inputs("topic")) {
+        println!("line {number}");
+        topic::run(&input);
     }
 }

@@ -3,7 +3,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{env, fs, path::Path};
+#[path = "../../../fuzz/corpus/mod.rs"]
+mod corpus;
+
+use std::collections::BTreeSet;
 
 use bytes::BytesMut;
 use mq_codec::{Decoder, Version};
@@ -124,36 +127,28 @@ fn packets_are_laid_out_as_mqtt_5_says() {
     check(Version::V5, V5_PROPERTIES);
 }
 
-/// The fuzzer starts from these packets. `UPDATE_CORPUS=1 cargo test -p mq-codec --test golden`
-/// writes its files, each the two bytes that the target `decode` begins with and one packet; with
-/// the version unknown, all packets of a version in a row.
+/// The fuzzer starts from these packets, each behind the two bytes that the target `decode` begins with; with
+/// the version unknown, from all packets of a version in a row. A failure says which line its corpus lacks.
 #[test]
-fn the_corpus_of_the_fuzzer_is_these_packets() {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/decode");
-    let update = env::var_os("UPDATE_CORPUS").is_some();
-    let mut files = Vec::new();
+fn the_corpus_of_the_fuzzer_has_these_packets() {
+    let corpus: BTreeSet<_> = corpus::inputs("decode").into_iter().collect();
     for (how, version, packets) in [
         (1, Version::V3_1, [V3_1, BEFORE_5]),
         (2, Version::V3_1_1, [V3_1_1, BEFORE_5]),
         (3, Version::V5, [V5, V5_PROPERTIES]),
     ] {
         let packets = packets.concat();
-        for (name, wire) in &packets {
-            files.push((format!("{version}-{name}"), [&[how, 0], *wire].concat()));
-        }
-        let all: Vec<_> = packets
+        let all: Vec<u8> = packets
             .iter()
             .flat_map(|(_, wire)| *wire)
             .copied()
             .collect();
-        files.push((format!("{version}-all"), [&[0, 0], &all[..]].concat()));
-    }
-    for (name, bytes) in files {
-        let file = corpus.join(name);
-        if update {
-            fs::create_dir_all(&corpus).unwrap();
-            fs::write(&file, &bytes).unwrap();
+        let each = packets
+            .iter()
+            .map(|(name, wire)| (*name, [&[how, 0], *wire].concat()));
+        for (name, bytes) in each.chain([("all", [&[0, 0], &all[..]].concat())]) {
+            let line: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            assert!(corpus.contains(&bytes), "{version} {name}: {line}");
         }
-        assert_eq!(fs::read(&file).ok(), Some(bytes), "{}", file.display());
     }
 }

@@ -4,9 +4,9 @@
 
 #[path = "bodies/connection.rs"]
 mod connection;
+#[path = "../../../fuzz/corpus/mod.rs"]
+mod corpus;
 mod util;
-
-use std::{fs, path::Path};
 
 use util::Rng;
 
@@ -27,10 +27,8 @@ fn no_order_of_packets_and_commands_breaks_a_connection() {
 
 #[test]
 fn the_corpus_passes() {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/connection");
-    for file in fs::read_dir(corpus).expect("the corpus is part of the repository") {
-        let path = file.expect("a file of the corpus").path();
-        println!("{}", path.display());
-        connection::run(&fs::read(path).expect("a file of the corpus"));
+    for (number, input) in (1..).zip(corpus::inputs("connection")) {
+        println!("line {number}");
+        connection::run(&input);
     }
 }
