@@ -28,6 +28,9 @@
 //! [`client_auth`](mq_transport::ListenOptions::client_auth) whoever has a certificate, unless
 //! there are users and rules: see [`auth`].
 //!
+//! The cargo features are those of [`mq_transport`], by which it is built for TCP alone, or without QUIC, and
+//! `jwt`, tokens as log-ins.
+//!
 //! The way of a PUBLISH: [`mq_transport::Link`] reads it, the module `conn` gives the bytes to
 //! [`mq_proto::Connection`], `hub` asks the [`router`] for its receivers and puts it into their
 //! mailboxes, one for each session; each receiver's own `conn` takes it from there and writes it.

@@ -140,6 +140,8 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! The cargo features are those of [`mq_transport`], by which it is built for TCP alone, or without QUIC.
 
 mod auth;
 #[cfg(feature = "blocking")]
