@@ -232,7 +232,7 @@ impl ClientBuilder {
     /// [`QuicOptions::idle_timeout`](mq_transport::QuicOptions::idle_timeout), QUIC sends a packet
     /// after half of that, unless its options say when, and the connection stays.
     pub fn keep_alive(mut self, keep_alive: Duration) -> Self {
-        let seconds = keep_alive.as_secs() + u64::from(keep_alive.subsec_nanos() > 0);
+        let seconds = crate::outgoing::seconds(keep_alive);
         self.config.connect.keep_alive = u16::try_from(seconds).unwrap_or(u16::MAX);
         self
     }

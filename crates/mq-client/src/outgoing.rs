@@ -193,8 +193,10 @@ impl Outgoing {
     }
 }
 
-/// A property's seconds, rounded up; what does not fit is the most that does, 136 years.
+/// Whole seconds, rounded up; what four bytes cannot hold is the most that they can, 136 years.
 pub(crate) fn seconds(duration: Duration) -> u32 {
-    let seconds = duration.as_secs() + u64::from(duration.subsec_nanos() > 0);
+    let seconds = duration
+        .as_secs()
+        .saturating_add(u64::from(duration.subsec_nanos() > 0));
     u32::try_from(seconds).unwrap_or(u32::MAX)
 }

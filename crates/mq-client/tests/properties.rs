@@ -42,6 +42,42 @@ async fn a_messages_properties_arrive_as_they_were_given() {
     assert_eq!(*received.message.properties, expected);
 }
 
+#[tokio::test(start_paused = true)]
+async fn times_that_a_property_cannot_hold_are_the_most_that_it_can() {
+    let mut server = Server::bind("longest").await;
+    let will = Will::to("state", "").unwrap().delay(Duration::MAX);
+    let builder = server.builder().will(will).keep_alive(Duration::MAX);
+    let client = builder.start().unwrap();
+    let mut peer = server.link().await;
+    let connect = peer.connect().await;
+    assert_eq!(connect.keep_alive, u16::MAX);
+    let delay = connect.will.unwrap().properties.will_delay_interval;
+    assert_eq!(delay, Some(u32::MAX));
+    peer.accept(Session::new(), false).await;
+    let message = Outgoing::to("a", "").unwrap().message_expiry(Duration::MAX);
+    client.send(message).await.unwrap();
+    let expiry = peer
+        .publish()
+        .await
+        .message
+        .properties
+        .message_expiry_interval;
+    // One second may have begun in the queue.
+    assert!(expiry >= Some(u32::MAX - 1), "{expiry:?}");
+    let request = Outgoing::to("a", "").unwrap();
+    let asking = tokio::spawn(async move { client.request_with(request, Duration::MAX).await });
+    peer.grant().await;
+    assert_eq!(
+        peer.publish()
+            .await
+            .message
+            .properties
+            .message_expiry_interval,
+        Some(u32::MAX)
+    );
+    asking.abort();
+}
+
 #[test]
 fn what_is_no_topic_or_text_is_refused_where_it_is_given() {
     let message = || Outgoing::to("a", "").unwrap();
