@@ -205,6 +205,9 @@ impl Client {
     /// # }
     /// ```
     ///
+    /// At QoS 1 a responder may get a request twice, after a lost connection. Where that does harm,
+    /// [`request_with`](Self::request_with) takes a message of QoS 2.
+    ///
     /// At most [`max_requests`](crate::ClientBuilder::max_requests) wait for their responses at a
     /// time; more wait for their turn first. Cancel-safe: dropping the future frees the place of the
     /// request. What was queued by then is sent all the same.

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use mq_client::{Client, QoS, Version};
+use mq_client::{Client, Error, QoS, Reconnect, Version};
 use mq_testkit::{Scheme, TestBroker, program};
 use tokio::time::timeout;
 
@@ -187,6 +187,44 @@ async fn our_client_works_with_rumqttd() {
     our_client(&tcp(v5), Version::V5, false).await;
 }
 
+/// A client that answers `square` as long as it lives, and one that may ask.
+async fn responder_and_requester(url: &str) -> (Client, Client) {
+    let connect = async |id: &str| {
+        let reconnect = Reconnect {
+            initial: Duration::from_millis(20),
+            max: Duration::from_millis(100),
+            ..Reconnect::default()
+        };
+        let builder = Client::builder(url).unwrap().reconnect(reconnect);
+        builder.client_id(id).unwrap().build().await.unwrap()
+    };
+    let (responder, requester) = (connect("responder").await, connect("requester").await);
+    let questions = responder.subscribe("square", QoS::AtLeastOnce).await;
+    let mut questions = questions.unwrap();
+    let answering = responder.clone();
+    tokio::spawn(async move {
+        while let Some(question) = questions.recv().await {
+            let n: u64 = question.text().unwrap().parse().unwrap();
+            let answer = (n * n).to_string();
+            answering.respond(&question, answer).await.unwrap();
+        }
+    });
+    (responder, requester)
+}
+
+/// Asks until somebody is there to answer.
+async fn ask(requester: &Client) -> String {
+    let answer = async {
+        loop {
+            match requester.request("square", "12").await {
+                Err(Error::NoResponder) => tokio::time::sleep(Duration::from_millis(20)).await,
+                answer => break answer.unwrap().text().unwrap().to_owned(),
+            }
+        }
+    };
+    timeout(SOON, answer).await.unwrap()
+}
+
 /// Ends the process with the test.
 struct Running(std::process::Child);
 
@@ -224,6 +262,61 @@ async fn our_client_works_with_mosquitto() {
         let url = format!("ws://127.0.0.1:{websocket}/mqtt");
         our_client(&url, version, true).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_are_answered_through_mosquitto_also_after_its_restart() {
+    if program(&["mosquitto"]).is_none() {
+        return;
+    }
+    let port = free_port();
+    let start = || {
+        let mut command = Command::new("mosquitto");
+        command
+            .args(["-p", &port.to_string()])
+            .stderr(Stdio::null());
+        Running(command.stdout(Stdio::null()).spawn().unwrap())
+    };
+    let mosquitto = start();
+    wait_for_port(port).await;
+    let (responder, requester) = responder_and_requester(&tcp(port)).await;
+    assert_eq!(ask(&requester).await, "144");
+    drop(mosquitto);
+    let _mosquitto = start();
+    // Its sessions are gone.
+    assert_eq!(ask(&requester).await, "144");
+    assert_eq!(requester.unmatched_responses(), 0);
+    responder.disconnect().await.unwrap();
+    let nobody = timeout(SOON, requester.request("square", "12")).await;
+    let error = nobody.unwrap().unwrap_err();
+    assert!(matches!(error, Error::NoResponder), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mosquittos_requester_is_answered() {
+    if program(&["mosquitto_rr"]).is_none() {
+        return;
+    }
+    let broker = TestBroker::start().await;
+    let address = broker.address(Scheme::Tcp);
+    let (responder, _) = responder_and_requester(&address.to_string()).await;
+    let mut requester = Command::new("mosquitto_rr");
+    requester
+        .args([
+            "-V",
+            "5",
+            "-h",
+            "127.0.0.1",
+            "-p",
+            &address.port.to_string(),
+        ])
+        .args([
+            "-W", "20", "-q", "1", "-t", "square", "-e", "back", "-m", "12",
+        ]);
+    let output = tokio::task::block_in_place(|| requester.output()).unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "144\n");
+    responder.disconnect().await.unwrap();
+    broker.shutdown().await;
 }
 
 const RULES: &str = "\
