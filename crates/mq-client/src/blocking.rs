@@ -30,7 +30,7 @@ use std::{
 use bytes::Bytes;
 use mq_codec::{QoS, ReasonCode, TopicFilter, TopicName};
 
-use crate::{ClientBuilder, Error, Incoming, Outgoing, SubscribeOptions};
+use crate::{ClientBuilder, Error, Event, Incoming, Outgoing, SubscribeOptions};
 
 /// A blocking handle to an MQTT client; clones are handles to the same one.
 ///
@@ -193,6 +193,15 @@ impl Client {
         self.send(request.response(payload)?)
     }
 
+    /// What happens to the connection from now on, as an iterator that waits for the next event and
+    /// ends with the client. Up to 32 events wait for it, as for [`crate::EventStream`].
+    #[must_use]
+    pub fn events(&self) -> Events {
+        let events = self.0.client.events();
+        let runtime = self.0.runtime.clone();
+        Events { events, runtime }
+    }
+
     /// The async client behind it, for what does not wait: its state, times and counts.
     #[must_use]
     pub fn inner(&self) -> &crate::Client {
@@ -265,6 +274,26 @@ impl Iterator for Subscription {
 
     fn next(&mut self) -> Option<Incoming> {
         self.recv()
+    }
+}
+
+/// The events of a client, as an iterator that waits for the next.
+pub struct Events {
+    events: crate::EventStream,
+    runtime: Arc<Runtime>,
+}
+
+impl fmt::Debug for Events {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.events.fmt(f)
+    }
+}
+
+impl Iterator for Events {
+    type Item = Event;
+
+    fn next(&mut self) -> Option<Event> {
+        self.runtime.block_on(self.events.recv())
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::{sync::mpsc::RecvTimeoutError, thread, time::Duration};
 
-use mq_client::{Error, Outgoing, QoS, blocking};
+use mq_client::{Error, Event, Outgoing, QoS, blocking};
 use mq_testkit::{Scheme, TestBroker};
 
 const SOON: Duration = Duration::from_secs(30);
@@ -98,6 +98,25 @@ fn messages_leave_while_the_program_makes_no_call_and_when_it_drops_the_client()
             assert_eq!(message.text().unwrap(), n.to_string());
         }
     });
+}
+
+#[test]
+fn events_tell_of_a_lost_connection_and_end_with_the_client() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let broker = runtime.block_on(TestBroker::start());
+    let client = client(&broker, "listener");
+    let mut events = client.events();
+    runtime.block_on(broker.shutdown());
+    let first = events.next().unwrap();
+    assert!(matches!(first, Event::Disconnected { .. }), "{first:?}");
+    let second = events.next().unwrap();
+    assert!(
+        matches!(second, Event::Reconnecting { attempt: 1, .. }),
+        "{second:?}"
+    );
+    client.disconnect().unwrap();
+    // Attempts that failed meanwhile may be told of; then they end.
+    assert!(events.all(|event| !matches!(event, Event::Connected(_))));
 }
 
 #[test]
