@@ -213,6 +213,7 @@ impl ConnectOptions {
     }
 
     /// Keeps tickets there: [`ticket_cache`](field@Self::ticket_cache).
+    #[cfg(feature = "tls")]
     #[must_use]
     pub fn ticket_cache(mut self, cache: TicketCache) -> Self {
         self.ticket_cache = Some(cache);
