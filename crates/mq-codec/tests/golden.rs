@@ -128,7 +128,7 @@ fn packets_are_laid_out_as_mqtt_5_says() {
 }
 
 /// The fuzzer starts from these packets, each behind the two bytes that the target `decode` begins with; with
-/// the version unknown, from all packets of a version in a row. A failure says which line its corpus lacks.
+/// the version unknown, from all packets of a version in a row. A failure says which its corpus lacks.
 #[test]
 fn the_corpus_of_the_fuzzer_has_these_packets() {
     let corpus: BTreeSet<_> = corpus::inputs("decode").into_iter().collect();
@@ -147,8 +147,7 @@ fn the_corpus_of_the_fuzzer_has_these_packets() {
             .iter()
             .map(|(name, wire)| (*name, [&[how, 0], *wire].concat()));
         for (name, bytes) in each.chain([("all", [&[0, 0], &all[..]].concat())]) {
-            let line: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-            assert!(corpus.contains(&bytes), "{version} {name}: {line}");
+            assert!(corpus.contains(&bytes), "{version} {name}: {bytes:02x?}");
         }
     }
 }
