@@ -33,10 +33,10 @@ pi:
         -p mqbench --no-default-features --features ring
     deploy/cargo-for aarch64-unknown-linux-musl strip target/aarch64-unknown-linux-musl/dist/mqbench
 
-# That binary in an emulated Raspberry Pi, with every command of docs/testbed.md
+# That binary in an emulated Raspberry Pi, with every command of docs/guide/testbed.md
 test-pi: pi
     cargo test -p mqbench --locked --test pi -- --ignored --nocapture
 
-# What is handed out, in target/packages: programs, Debian packages, checksums; docs/packages.md
+# What is handed out, in target/packages: programs, Debian packages, checksums; docs/guide/packages.md
 dist *targets:
     deploy/dist {{targets}}

@@ -35,7 +35,7 @@ pub struct Quotas {
     /// topics of aliases; sessions, subscriptions, wills. Beyond, QoS 0 is dropped,
     /// [`overflow`](Self::overflow) says what becomes of QoS 1 and 2, and what else a client wants held
     /// is refused, or the client disconnected. Some KiB of each session and connection are not counted,
-    /// and none gets more than is left for all others: `docs/operation.md` has the numbers.
+    /// and none gets more than is left for all others: `docs/reference/operation.md` has the numbers.
     ///
     /// Default: a quarter of the memory that the process may use, and 64 MiB at least. The process
     /// takes more than this: some KiB for each connection, and what the allocator cannot give back.

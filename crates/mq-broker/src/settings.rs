@@ -50,7 +50,7 @@ pub struct Settings {
     /// What early data (0-RTT) may do: nothing, CONNECT alone, or all but QoS 2, which always waits
     /// for the end of the handshake. Default [`EarlyDataPolicy::Full`]: tickets are single-use, so
     /// that a first flight is acted on twice at most (RFC 8446 §8), and clients send early only what
-    /// may be; `docs/access.md` has a table.
+    /// may be; `docs/guide/access.md` has a table.
     pub early_data: EarlyDataPolicy,
     /// Where tickets are kept while no broker runs, so that clients resume, with early data, across
     /// a restart; `None`, the default, for nowhere.

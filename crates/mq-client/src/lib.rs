@@ -88,7 +88,7 @@
 //! Each time that it connects, the client begins with the first address. If that has not completed
 //! its handshake within the [head start](ClientBuilder::head_start), 500 ms, or fails, the next is
 //! tried beside it; the first handshake that is complete wins (RFC 8305). Exactly one CONNECT leaves,
-//! over the winner; with early data see `docs/fallback.md`. The MQTT session goes on whichever it
+//! over the winner; with early data see `docs/guide/fallback.md`. The MQTT session goes on whichever it
 //! is. What has won on a network is tried first there for [10 minutes](ClientBuilder::fallback_memory),
 //! and then QUIC is tried again. A list that mixes encrypted and plaintext addresses is refused
 //! unless [asked for](ClientBuilder::allow_plaintext_fallback).
@@ -120,7 +120,7 @@
 //! handshake (0-RTT, RFC 8446 §2.3). Somebody on the path can have such a flight acted on twice, so
 //! only what is marked as safe to repeat travels with it: by [`ClientBuilder::publish_early`] and
 //! [`ClientBuilder::subscribe_early`], or by [`Outgoing::early`] and [`SubscribeOptions::early`].
-//! Everything else waits until the handshake is complete, and QoS 2 always does. `docs/access.md`
+//! Everything else waits until the handshake is complete, and QoS 2 always does. `docs/guide/access.md`
 //! has a table of what can happen to what. Here the second connection's message is early data:
 //!
 //! ```no_run

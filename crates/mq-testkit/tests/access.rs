@@ -833,7 +833,7 @@ async fn failures_in_early_data_make_the_others_wait_and_shut_nobody_out() {
     assert!(connack >= 4 * DELAY, "{connack:?}");
 }
 
-/// The rules of docs/access.md.
+/// The rules of docs/guide/access.md.
 async fn each_client_may_read_its_own_responses_alone(scheme: Scheme) {
     let rules = "pattern read mq/responses/%c\npattern write square\n\
         user bob\ntopic read square\ntopic write mq/responses/#\n";

@@ -393,7 +393,7 @@ async fn rights(url: &str, user: &str) -> (Vec<bool>, Vec<String>) {
     }
 }
 
-/// Names with `/`, `+` and `#` apart, which mosquitto treats otherwise; see `docs/access.md`.
+/// Names with `/`, `+` and `#` apart, which mosquitto treats otherwise; see `docs/guide/access.md`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn access_files_mean_what_they_mean_to_mosquitto() {
     const HASH: &str = "$7$101$FZZ0UNgSFP8t2lxC$HnZt7dEpxtgrXAUGYtFCa+ZgSH3DaGu9eqP+6sRF1GFeIOcND243Nblmv4oxdSdxNUG+InsvCCeZY658jWztvw==";

@@ -55,7 +55,8 @@ fn all_links_lead_somewhere() {
     let root = root();
     let mut wrong = Vec::new();
     let mut count = 0;
-    let folders = ["", "docs", "docs/reference"].map(|folder| pages(&root.join(folder)));
+    let folders = ["", "docs", "docs/guide", "docs/reference", "docs/results"]
+        .map(|folder| pages(&root.join(folder)));
     for page in folders.concat() {
         let text = fs::read_to_string(&page).unwrap();
         for link in links(&text) {
@@ -83,7 +84,8 @@ fn the_index_has_every_page() {
     let folder = root().join("docs");
     let index = fs::read_to_string(folder.join("README.md")).unwrap();
     let linked: BTreeSet<_> = links(&index).into_iter().collect();
-    for page in [pages(&folder), pages(&folder.join("reference"))].concat() {
+    let folders = ["", "guide", "reference", "results"].map(|part| pages(&folder.join(part)));
+    for page in folders.concat() {
         let name = page.strip_prefix(&folder).unwrap().to_str().unwrap();
         assert!(name == "README.md" || linked.contains(name), "{name}");
     }

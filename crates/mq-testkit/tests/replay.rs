@@ -1,5 +1,5 @@
 //! A copy of a client's first flight overtakes the original: what early data may be made to do
-//! (RFC 8446 §8, RFC 9001 §9.2; the table in `docs/access.md`).
+//! (RFC 8446 §8, RFC 9001 §9.2; the table in `docs/guide/access.md`).
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

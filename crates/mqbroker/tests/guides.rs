@@ -1,4 +1,4 @@
-//! The guides in `docs/`, run as they are written.
+//! The guides in `docs/guide/`, run as they are written.
 //!
 //! All `sh` blocks of a page are one script. It runs in a folder of its own: `/etc`, `/var/lib`,
 //! `/run` and `/usr/local` mean folders in there, ports are ones that are free, and what only root
@@ -150,7 +150,7 @@ impl Place {
 
     /// Runs a guide; `before` makes what it takes for granted.
     fn run(&self, name: &str, before: &str) {
-        let page = fs::read_to_string(repository().join("docs").join(name)).unwrap();
+        let page = fs::read_to_string(repository().join("docs/guide").join(name)).unwrap();
         let mut script = format!("set -euo pipefail\n{before}\n");
         let mut blocks = 0;
         for block in page.split("\n```sh\n").skip(1) {

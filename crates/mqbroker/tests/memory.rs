@@ -1,7 +1,7 @@
 //! Clients that make the broker hold as much as they can: its memory stays within what `limits.memory`
 //! says.
 //!
-//! 100 clients and 16 MiB; `MQ_CLIENTS=300 MQ_MEMORY=64` for what `docs/operation.md` says, in a
+//! 100 clients and 16 MiB; `MQ_CLIENTS=300 MQ_MEMORY=64` for what `docs/reference/operation.md` says, in a
 //! release build.
 
 #![cfg(target_os = "linux")]
@@ -21,7 +21,7 @@ use mq_codec::{Packet, PacketId, PublishProperties, QoS, TopicName, Will, WillPr
 use program::Broker;
 use raw::{RawClients, publish, send, subscribe};
 
-/// What a connection may take besides what counts: `docs/operation.md`, "Memory".
+/// What a connection may take besides what counts: `docs/reference/operation.md`, "Memory".
 const OF_A_CONNECTION: usize = 64 * 1024;
 
 /// What the allocator cannot give back at once, however small the limit is.

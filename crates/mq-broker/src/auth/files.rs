@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{Error, error::Mistake, lock, reload::Change, shown::Shown};
 
-/// Where [`FileAccess`] finds who comes in and what they may do; `docs/access.md` tells the form of
+/// Where [`FileAccess`] finds who comes in and what they may do; `docs/guide/access.md` tells the form of
 /// the files. With the default nobody gets in.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct AccessFiles {

@@ -2,7 +2,7 @@
 //!
 //! An [`Authenticator`] says who a client is, an [`Authorizer`] what it may publish and receive.
 //! [`FileAccess`] is both, from files of passwords, of keys that tokens are signed by, and of rules;
-//! `docs/access.md` tells their form. Without either, whoever reaches a listener gets in and may do everything.
+//! `docs/guide/access.md` tells their form. Without either, whoever reaches a listener gets in and may do everything.
 //!
 //! ```
 //! use mq_broker::{Broker, Settings, auth::*};
@@ -62,7 +62,7 @@
 //! finds it gone. What is left:
 //!
 //! - A copy that overtakes the original is acted on, and the original then is again, without early
-//!   data (RFC 8446 §8, RFC 9001 §9.2). So a log-in may be looked at twice. `docs/access.md` has a
+//!   data (RFC 8446 §8, RFC 9001 §9.2). So a log-in may be looked at twice. `docs/guide/access.md` has a
 //!   table of what else may be; QoS 2 never is.
 //! - The password, or the token, of such a CONNECT is encrypted under the ticket alone, without
 //!   forward secrecy: who gets at the ticket later, or at a

@@ -18,7 +18,7 @@ use crate::{
     auth::{AccessFiles, CertificateUser, JwtSettings, TakeOver},
 };
 
-/// The `[auth]` table; `docs/access.md` tells what its files look like.
+/// The `[auth]` table; `docs/guide/access.md` tells what its files look like.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AuthConfig {

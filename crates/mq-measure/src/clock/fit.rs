@@ -71,7 +71,7 @@ pub struct FitSummary {
 /// A straight relation of a remote clock to the local one, or several where a clock was set.
 ///
 /// Of each few exchanges the one with the least round trip is kept. Through these goes a
-/// line, each weighted by what its round trip exceeds the least one. See `docs/clock.md` for how the
+/// line, each weighted by what its round trip exceeds the least one. See `docs/reference/clock.md` for how the
 /// uncertainty comes about.
 #[derive(Clone, Debug)]
 pub struct ClockFit {

@@ -1,7 +1,7 @@
 //! Whether every shipped link is what its profile says: by UDP probes, ping and iperf3.
 //!
 //! How close times must be depends on what else the machine does: half a millisecond of the delay
-//! here, and with `MQ_IDLE_MACHINE=1` what docs/emulation.md promises for an idle one. Without ping
+//! here, and with `MQ_IDLE_MACHINE=1` what docs/reference/emulation.md promises for an idle one. Without ping
 //! or iperf3 their part is skipped, and says so.
 
 use std::{

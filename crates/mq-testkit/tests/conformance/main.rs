@@ -1,6 +1,6 @@
 //! The broker against the normative statements of MQTT 3.1.1 and 5.0, in raw packets.
 //!
-//! `docs/conformance.md` says how to run it, against another broker too; the statements stand in
+//! `docs/reference/conformance.md` says how to run it, against another broker too; the statements stand in
 //! `docs/spec/conformance.toml`.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]

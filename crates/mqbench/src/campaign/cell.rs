@@ -236,7 +236,7 @@ impl Cell {
     }
 }
 
-const KEYS: &str = "pattern, transport, link, sub_link, topology, medium, stations, loss, retries, \
+pub(super) const KEYS: &str = "pattern, transport, link, sub_link, topology, medium, stations, loss, retries, \
                     messages, size, interval, qos, mqtt, congestion, tcp_congestion, \
                     quic_congestion, initial_rtt, resumption";
 

@@ -7,6 +7,7 @@ use std::{
 };
 
 use super::{
+    cell::KEYS,
     claims::{Claim, Form, parse},
     file::{Campaign, Extent},
     plan::{expected, turns},
@@ -51,6 +52,43 @@ fn has_cells(campaign: &Campaign, wanted: &BTreeMap<String, String>) -> bool {
         let mut wanted = wanted.iter();
         wanted.all(|(factor, level)| one.levels.get(factor) == Some(level))
     })
+}
+
+/// The first and the last column below a heading of docs/reference/campaign.md.
+fn documented(heading: &str) -> BTreeMap<String, String> {
+    let page = include_str!("../../../../docs/reference/campaign.md");
+    let (_, section) = page.split_once(&format!("\n## {heading}\n")).unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
+    let row = |row: &str| {
+        let (key, rest) = row.split_once('`').unwrap();
+        let last = rest.trim_end_matches(" |").rsplit(" | ").next().unwrap();
+        (key.to_owned(), last.to_owned())
+    };
+    rows.map(row).collect()
+}
+
+#[test]
+fn the_reference_has_every_key_and_every_metric() {
+    let metrics = METRICS.iter();
+    let metrics = metrics.map(|(name, _, what)| ((*name).to_owned(), (*what).to_owned()));
+    assert_eq!(documented("Metrics"), metrics.collect());
+    let keys: BTreeSet<_> = KEYS.split(", ").map(str::to_owned).collect();
+    assert_eq!(
+        documented("A cell").into_keys().collect::<BTreeSet<_>>(),
+        keys
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("some.toml");
+    std::fs::write(&file, "no-such-key = 1\n").unwrap();
+    let unknown = format!("{:#}", Campaign::load(&file, Extent::Full).unwrap_err());
+    let (_, expected) = unknown.split_once("expected ").unwrap();
+    let expected = expected.split('`').skip(1).step_by(2).map(str::to_owned);
+    let expected: BTreeSet<_> = expected.collect();
+    assert_eq!(
+        documented("The file").into_keys().collect::<BTreeSet<_>>(),
+        expected
+    );
 }
 
 fn is_metric(name: &str) -> bool {
@@ -103,7 +141,7 @@ fn a_quick_level_is_one_of_the_full_extent() {
 
 #[test]
 fn the_documented_file_loads() {
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/campaigns.md");
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/campaigns.md");
     let docs = std::fs::read_to_string(docs).unwrap();
     let example = docs.split("```toml\n").nth(1).unwrap();
     let folder = tempfile::tempdir().unwrap();

@@ -57,13 +57,13 @@ impl SshArgs {
 enum Action {
     /// Ask each host what it is, and say what is in the way of measuring there
     Check {
-        /// The hosts, see docs/hosts.md
+        /// The hosts, see docs/guide/hosts.md
         #[arg(value_name = "FILE")]
         hosts: PathBuf,
     },
     /// Put this mqbench on each host, or the one for its architecture
     Upgrade {
-        /// The hosts, see docs/hosts.md
+        /// The hosts, see docs/guide/hosts.md
         #[arg(value_name = "FILE")]
         hosts: PathBuf,
         /// The folder that has them: mqbench-aarch64, mqbench-armv7 and mqbench-x86_64

@@ -106,7 +106,7 @@ async fn cannot_shape(ssh: &Ssh, found: &Report, host: &Machine) -> Option<Probl
     let error = ssh.run(host, &show, b"").await.err()?;
     Some(Problem::taints(format!(
         "its mqbench may not shape {}, by itself or by sudo, which campaigns with a link need: see \
-         docs/hosts.md ({error:#})",
+         docs/guide/hosts.md ({error:#})",
         host.interface
     )))
 }

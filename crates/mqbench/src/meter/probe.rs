@@ -3,7 +3,7 @@
 //!
 //! A multimeter has one probe, so that runs with a meter go one at a time. Its readings leave its memory
 //! as they are read, and are kept in a file of their own for each run, the journal, from the moment they
-//! come; docs/energy.md says how that is read.
+//! come; docs/reference/energy.md says how that is read.
 
 use std::{
     path::{Path, PathBuf},

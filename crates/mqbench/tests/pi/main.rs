@@ -1,4 +1,4 @@
-//! `docs/testbed.md` on an emulated Raspberry Pi 3B, with the program that ships: every command of the page, in
+//! `docs/guide/testbed.md` on an emulated Raspberry Pi 3B, with the program that ships: every command of the page, in
 //! its order, and what is true of the machine while a campaign runs and afterwards.
 //!
 //! ```text

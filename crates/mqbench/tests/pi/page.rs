@@ -9,7 +9,7 @@ pub(crate) const FIG4_MESSAGES: u64 = 10;
 
 /// All `sh` blocks of the page, which are one script.
 pub(crate) fn script() -> String {
-    let page = std::fs::read_to_string(repository().join("docs/testbed.md")).unwrap();
+    let page = std::fs::read_to_string(repository().join("docs/guide/testbed.md")).unwrap();
     let blocks = page.split("\n```sh\n").skip(1);
     let blocks = blocks.map(|block| block.split("\n```").next().unwrap());
     let script: Vec<_> = blocks.collect();

@@ -16,7 +16,7 @@ pub(super) use self::{keys::Keys, rules::TokenRules, token::Token};
 #[cfg(not(feature = "jwt"))]
 pub(super) use absent::{Keys, Token, TokenRules};
 
-/// Which tokens are taken, and what they say; `docs/access.md` tells more.
+/// Which tokens are taken, and what they say; `docs/guide/access.md` tells more.
 ///
 /// Only with the feature `jwt`; without it [`FileAccess`](super::FileAccess) does not open.
 #[derive(Clone, PartialEq, Eq, Debug)]
