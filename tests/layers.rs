@@ -16,7 +16,8 @@ const ARROWS: [(&str, &[&str]); 6] = [
 
 /// The packages that a crate is built with; those of its tests and examples do not count.
 fn dependencies(package: &str) -> BTreeSet<String> {
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../{package}/Cargo.toml"));
+    let manifest =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../crates/{package}/Cargo.toml"));
     let manifest: toml::Table =
         toml::from_str(&std::fs::read_to_string(manifest).unwrap()).unwrap();
     let own = manifest.get("dependencies").into_iter();

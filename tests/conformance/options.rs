@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use mq_transport::Address;
 
 pub(crate) const USAGE: &str = "\
-usage: cargo test -p mq-testkit --test conformance -- [OPTIONS] [PART OF A CASE'S NAME]...
+usage: cargo test -p mq-tests --test conformance -- [OPTIONS] [PART OF A CASE'S NAME]...
   --broker URL     another broker, such as tcp://127.0.0.1:1883, in place of this project's
   --ca FILE        the certificate to trust, PEM; without it any is
   --seed NUMBER    the names of clients and topics follow from it

@@ -36,7 +36,7 @@ struct Statement {
 
 /// The root of the workspace.
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 /// # Errors
@@ -111,8 +111,12 @@ fn exists(path: &str) -> bool {
     let [package, file, function] = parts[..] else {
         return false;
     };
-    let package = root().join("crates").join(package.replace('_', "-"));
-    let mut folders = vec![package.join("src"), package.join("tests")];
+    let mut folders = if package == "mq_tests" {
+        vec![root().join("tests")]
+    } else {
+        let package = root().join("crates").join(package.replace('_', "-"));
+        vec![package.join("src"), package.join("tests")]
+    };
     while let Some(folder) = folders.pop() {
         let Ok(entries) = std::fs::read_dir(folder) else {
             continue;

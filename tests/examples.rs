@@ -25,8 +25,8 @@ fn built(package: &str, name: &str) -> Option<PathBuf> {
     let profile = own.parent().and_then(Path::parent).unwrap();
     let program = profile.join("examples").join(name);
     let program = program.with_extension(std::env::consts::EXE_EXTENSION);
-    let source =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../{package}/examples/{name}.rs"));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join(format!("../crates/{package}/examples/{name}.rs"));
     let changed = source.metadata().unwrap().modified().unwrap();
     let is_built = program.metadata().and_then(|program| program.modified());
     if is_built.is_ok_and(|built| built > changed) {
