@@ -15,6 +15,7 @@
 )]
 
 mod args;
+mod broker_under_test;
 mod campaign;
 mod clock;
 mod cmd;
@@ -23,8 +24,8 @@ mod input;
 mod meter;
 mod payload;
 mod report;
-mod sut;
 mod testbed;
+mod this_program;
 mod units;
 mod workload;
 

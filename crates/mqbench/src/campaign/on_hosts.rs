@@ -39,13 +39,13 @@ use super::{
     run_cell::{Findings, PATIENCE, ms},
 };
 use crate::{
+    broker_under_test::{BROKER_CONFIGURATION, Certificate},
     clock::{WallClock, chrony::error_bound_ns, nanoseconds},
     hosts::{
         Hosts, Machine, Presence, Remote, Ssh,
         check::{reachable, ready},
     },
     meter::{self, Taken},
-    sut::{BROKER_CONFIGURATION, Certificate},
 };
 
 /// Between looks at a role, and at the clocks meanwhile.

@@ -22,8 +22,8 @@ use super::{
 };
 use crate::{
     args::{MqttArgs, ProbeArgs},
+    broker_under_test::{BrokerProcess, TestCertificate},
     clock::nanoseconds,
-    sut::{BrokerProcess, TestCertificate},
     testbed::{Access, Testbed},
     workload::{
         Clock,

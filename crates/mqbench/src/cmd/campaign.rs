@@ -28,7 +28,7 @@ use crate::{
     hosts::Hosts,
     meter::{self, Instrument, Probe, Spec},
     report,
-    sut::this_software,
+    this_program::this_software,
 };
 
 /// Options of `campaign`.

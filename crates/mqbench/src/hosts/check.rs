@@ -5,7 +5,7 @@ use anyhow::bail;
 use super::{Hosts, Machine, Presence, Ssh, report::Report, ssh::mqbench};
 use crate::{
     meter::{Probe, Spec},
-    sut::this_software,
+    this_program::this_software,
 };
 
 /// Of this program.

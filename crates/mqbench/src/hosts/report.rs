@@ -23,7 +23,7 @@ use crate::{
     clock::{WallClock, chrony::error_bound_ns, host},
     input::Input,
     meter,
-    sut::this_software,
+    this_program::this_software,
 };
 
 /// Asks for the time.

@@ -21,7 +21,7 @@ use tokio::{
 };
 
 use super::Machine;
-use crate::sut::announced;
+use crate::broker_under_test::announced;
 
 /// How long a role waits for a word of its controller.
 pub(crate) const LEASE: Duration = Duration::from_secs(30);

@@ -16,7 +16,7 @@ use mq_netem::{Addresses, Capture, Host, Lab, Link, Medium};
 
 use mq_transport::{Address, ConnectOptions};
 
-use crate::sut::output_directory;
+use crate::this_program::output_directory;
 use args::Network;
 pub(crate) use args::{LinkArgs, Topology};
 

@@ -12,9 +12,10 @@ use mq_transport::{Address, CongestionControl, Scheme, Trust};
 
 use crate::{
     args::{MqttArgs, TransportArgs, duration},
+    broker_under_test::{BrokerProcess, TestCertificate},
     report,
-    sut::{BrokerProcess, TestCertificate, output_directory},
     testbed::{LinkArgs, Testbed},
+    this_program::output_directory,
 };
 use lane::Lane;
 use result::result;

@@ -17,8 +17,8 @@ use mq_measure::{
 use super::{Args, lane::Lane};
 use crate::{
     clock::nanoseconds,
-    sut::this_software,
     testbed::Testbed,
+    this_program::this_software,
     workload::{add_wire, connect},
 };
 

@@ -1,14 +1,8 @@
 //! The broker under test: always a process of its own, so that ours and a peer's are measured alike.
 
-use std::{
-    net::IpAddr,
-    path::{Path, PathBuf},
-    process::Stdio,
-    time::Duration,
-};
+use std::{net::IpAddr, path::PathBuf, process::Stdio, time::Duration};
 
 use anyhow::{Context, bail};
-use mq_measure::manifest::Software;
 use mq_netem::Host;
 use mq_transport::{Address, CongestionControl};
 use tokio::{
@@ -189,20 +183,4 @@ pub(crate) async fn announced(
         addresses.push(address);
     }
     bail!("it ended before it was ready")
-}
-
-/// This build, under the name of one of its programs.
-pub(crate) fn this_software(name: &str) -> Software {
-    Software {
-        name: name.to_owned(),
-        version: Some(env!("CARGO_PKG_VERSION").to_owned()),
-        revision: option_env!("MQ_GIT_REVISION").map(str::to_owned),
-    }
-}
-
-/// Where results go: made if it is not there.
-pub(crate) fn output_directory(path: &Path) -> anyhow::Result<&Path> {
-    std::fs::create_dir_all(path)
-        .with_context(|| format!("cannot make the directory {}", path.display()))?;
-    Ok(path)
 }
