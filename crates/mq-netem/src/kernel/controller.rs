@@ -3,10 +3,10 @@
 use std::{fmt, path::Path};
 
 use super::{
-    before::{Before, Owner, own_tbf, owner, root},
-    before_change::{Lock, Memories, Memory},
+    memories::{Lock, Memories, Memory},
     netlink::{Interface, Netlink, Qdisc, ROOT, Refused},
     qdisc::{Difference, NETEM_MAJOR, Netem, Shape, TBF_MAJOR, Tbf},
+    saved::{Before, Owner, own_tbf, owner, root},
     ssh,
 };
 use crate::{Direction, Error};

@@ -1,15 +1,15 @@
 //! The kernel's own emulation, on a real interface: netem and tbf, set over rtnetlink, and what
 //! stood there before put back.
 //!
-//! `qdisc` is what the kernel is told, without the kernel; `netlink` the socket; `memory` the files
-//! by which a change outlives the program that made it; `session` the way of an SSH session, which
-//! nobody wants to lose.
+//! `qdisc` is what the kernel is told, without the kernel; `netlink` the socket; `saved` what stood on an
+//! interface; `memories` the files by which that outlives the program that changed it; `ssh` the way of an
+//! SSH session, which nobody wants to lose.
 
-mod before;
-mod before_change;
 mod controller;
+mod memories;
 mod netlink;
 mod qdisc;
+mod saved;
 mod ssh;
 
 pub use controller::{Applied, Cleared, Controller, Standing};

@@ -1,12 +1,12 @@
 //! netem and tbf as the kernel's messages have them, without the kernel: from a [`Direction`],
 //! into bytes and back, as lines for `tc`, and what differs between two.
 
-mod again;
 mod netem;
 pub(super) mod nla;
+mod restoring;
 mod tbf;
 
-pub(super) use again::again;
+pub(super) use restoring::restoring;
 
 use std::{fmt, time::Duration};
 

@@ -147,7 +147,7 @@ impl fmt::Display for Tbf {
 ///
 /// The kernel tells the burst as a time in ticks, rounded down; given back as it is, the burst would
 /// be a little smaller and could drop full frames. `None` if it cannot be made again.
-pub(super) fn again(told: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn restoring(told: &[u8]) -> Option<Vec<u8>> {
     let structure = structure(told)?;
     let tbf = Tbf::decode(told)?;
     // Cells of ATM make sizes of times a matter of tables, and a peak rate has a burst of its own.
@@ -238,7 +238,7 @@ mod tests {
             writer.put(attribute::PARMS, &nla::bytes(&words));
             writer.finish()
         };
-        let again = |told: Vec<u8>| super::again(&told);
+        let again = |told: Vec<u8>| super::restoring(&told);
         let options = again(told(1, 0)).unwrap();
         let burst = nla::attributes(&options).find(|(kind, _)| *kind == attribute::BURST);
         assert_eq!(nla::word(burst.unwrap().1, 0), 1514);

@@ -9,9 +9,9 @@ use super::{nla, nla::Writer, tbf};
 const CODEL_TIMES: [u16; 3] = [1, 3, 7];
 
 /// What to give the kernel so that it tells `told` again; `None` where that cannot be done.
-pub(in crate::kernel) fn again(kind: &str, told: &[u8]) -> Option<Vec<u8>> {
+pub(in crate::kernel) fn restoring(kind: &str, told: &[u8]) -> Option<Vec<u8>> {
     match kind {
-        "tbf" => tbf::again(told),
+        "tbf" => tbf::restoring(told),
         "fq_codel" => Some(fq_codel(told)),
         _ => Some(told.to_vec()),
     }
@@ -45,7 +45,7 @@ mod tests {
             let mut options = Writer::default();
             options.put_words(1, &[told]);
             options.put_words(2, &[7]);
-            let again = again("fq_codel", &options.finish()).unwrap();
+            let again = restoring("fq_codel", &options.finish()).unwrap();
             let mut again = nla::attributes(&again);
             assert_eq!(
                 keeps(nla::word(again.next().unwrap().1, 0)),

@@ -116,7 +116,7 @@ impl Before {
             }
         }
         for tbf in [Some(root), child].into_iter().flatten() {
-            if qdisc::again(&tbf.kind, &tbf.options).is_none() {
+            if qdisc::restoring(&tbf.kind, &tbf.options).is_none() {
                 return Err(format!("{tbf} with a peak rate, an overhead or cells"));
             }
         }
@@ -157,7 +157,7 @@ impl Before {
             };
         };
         let options = |saved: &Saved| {
-            let again = qdisc::again(&saved.kind, &saved.options);
+            let again = qdisc::restoring(&saved.kind, &saved.options);
             again.unwrap_or_else(|| saved.options.clone())
         };
         netlink.put_root(index, root.handle, &root.kind, &options(root))?;

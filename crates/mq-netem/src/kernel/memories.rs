@@ -11,7 +11,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{before::Before, netlink::Interface};
+use super::{netlink::Interface, saved::Before};
 use crate::Error;
 
 /// What is known of one interface.
