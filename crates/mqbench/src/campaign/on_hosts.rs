@@ -455,11 +455,13 @@ impl<'a> Crew<'a> {
         let mut compared = began;
         while !sending.has_ended().await? {
             let line = timeout(LOOK, receiving.line()).await;
-            match line.unwrap_or(Ok(None))? {
+            if let Some(line) = line.unwrap_or(Ok(None))? {
                 // If it has ended, it is seen above why.
-                Some(line) => drop(sending.tell(line).await),
+                let _ = sending.tell(line).await;
+            } else {
                 // Nothing has come for a while, or all.
-                None => compared = began,
+                sleep(PAUSE).await;
+                compared = began;
             }
             if compared.elapsed() > SELDOM {
                 self.compare_clocks(1).await?;

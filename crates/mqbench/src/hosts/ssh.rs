@@ -106,8 +106,10 @@ impl Ssh {
         feeding.spawn(feed(input, told));
         said.spawn(last(errors));
         Ok(Remote {
-            host: host.name.clone(),
-            what: arguments.first().cloned().unwrap_or_default(),
+            name: match arguments {
+                [role, ..] if role != "host" => format!("host {}: its {role}", host.name),
+                _ => format!("host {}", host.name),
+            },
             child,
             tell: Some(tell),
             output: BufReader::new(output).lines(),
@@ -179,8 +181,8 @@ impl Ssh {
 /// A role at work on a host. Dropped, it ends.
 #[derive(Debug)]
 pub(crate) struct Remote {
-    host: String,
-    what: String,
+    /// For messages: its host, and what it is.
+    name: String,
     child: Child,
     /// Lines for its standard input, which is open as long as this is there.
     tell: Option<Sender<String>>,
@@ -214,14 +216,14 @@ impl Remote {
     /// The next line that it prints; `None` when there are to be no more. Cancel-safe.
     pub(crate) async fn line(&mut self) -> anyhow::Result<Option<String>> {
         let line = self.output.next_line().await;
-        line.with_context(|| format!("cannot hear host {}", self.host))
+        line.with_context(|| format!("{}: it is not heard", self.name))
     }
 
     /// Writes a line to its standard input.
     pub(crate) async fn tell(&self, line: String) -> anyhow::Result<()> {
         let tell = self.tell.as_ref().context("it is ending")?;
         let told = tell.send(line).await;
-        told.map_err(|_| anyhow::anyhow!("host {}: its {} is gone", self.host, self.what))
+        told.map_err(|_| anyhow::anyhow!("{}: it is gone", self.name))
     }
 
     /// Whether it has ended; why, if it did not end well.
@@ -245,22 +247,24 @@ impl Remote {
             self.child.wait().await
         });
         let status = ended.await;
-        let what = format!("host {}: its {}", self.host, self.what);
-        let status = status.with_context(|| format!("{what} does not end"))?;
-        let status = status.with_context(|| format!("{what}: cannot wait for ssh"))?;
+        let status = status.with_context(|| format!("{}: it does not end", self.name))?;
+        let status = status.with_context(|| format!("{}: cannot wait for ssh", self.name))?;
         if !status.success() {
-            bail!("{what}: {}", why(status, &self.said().await));
+            let why = why(status, &self.said().await);
+            bail!("{}: {why}", self.name);
         }
         Ok(printed)
     }
 
     /// What is wrong, with what it said.
     async fn failed(&mut self, error: anyhow::Error) -> anyhow::Error {
-        let what = format!("host {}: its {}", self.host, self.what);
         self.tell = None;
         match timeout(GRACE, self.child.wait()).await {
-            Ok(Ok(status)) => anyhow::anyhow!("{what}: {}", why(status, &self.said().await)),
-            _ => error.context(what),
+            Ok(Ok(status)) => {
+                let why = why(status, &self.said().await);
+                anyhow::anyhow!("{}: {why}", self.name)
+            }
+            _ => error.context(self.name.clone()),
         }
     }
 
