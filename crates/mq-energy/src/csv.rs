@@ -13,7 +13,7 @@
 //! | `t_s` `_ms` `_us` `_ns` | the time on the instrument's own clock |
 //! | `power_w` `_mw` `_uw` | the power; or else both of these |
 //! | `current_a` `_ma` `_ua` | the current |
-//! | `voltage_v` `_mv` `_uv` | the voltage; may be missing if it is told otherwise |
+//! | `voltage_v` `_mv` `_uv` | the voltage; may be missing if an option gives it |
 //!
 //! Columns are parted by a comma, a semicolon or a tab; those by other names are left out, and so
 //! are rows with an empty cell. Where readings are missing is a gap.

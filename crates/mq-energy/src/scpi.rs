@@ -1,7 +1,7 @@
 //! SCPI over TCP: lines, answers and blocks, each with a deadline.
 //!
 //! An instrument answers questions only: whether it took a command is asked for with
-//! `SYST:ERR?`. Its answers are lines, or blocks of a length that is told before them
+//! `SYST:ERR?`. Its answers are lines, or blocks with their length in front
 //! (IEEE 488.2, definite length arbitrary block: `#`, the number of digits, so many digits, so
 //! many bytes).
 

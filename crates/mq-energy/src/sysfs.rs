@@ -293,7 +293,7 @@ impl Meter for SensorMeter {
             failed: 0,
             last_failure: String::new(),
         };
-        // A sensor that cannot be read is told now.
+        // A sensor that cannot be read is reported now.
         readings.read()?;
         let read = |readings: &mut Readings| {
             if let Err(error) = readings.read() {

@@ -25,7 +25,7 @@ pub struct HostContext {
     pub load_average: Option<[f64; 3]>,
     /// The congestion control that the kernel gives a TCP connection by default.
     pub tcp_congestion_control: Option<String>,
-    /// What gives away that an emulator does its instructions: its times are that one's.
+    /// What gives away that an emulator runs the machine: its times are the emulator's.
     /// Results from before this was looked at do not have it.
     #[serde(default)]
     pub emulated: Option<String>,

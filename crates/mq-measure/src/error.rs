@@ -106,7 +106,7 @@ pub enum Error {
         from: String,
         /// The other.
         to: String,
-        /// Who was compared with whom.
+        /// Which machines were compared.
         compared: String,
     },
     /// A host's clock is to be related to itself.

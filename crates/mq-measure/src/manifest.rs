@@ -20,7 +20,7 @@ pub struct Software {
     pub revision: Option<String>,
 }
 
-/// The network link of a run, in the words of whoever set it up.
+/// The network link of a run, in the words of the program that set it up.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkContext {

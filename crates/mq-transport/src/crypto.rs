@@ -76,7 +76,7 @@ pub struct CryptoOptions {
     /// The newest TLS version over TCP. Default: 1.3.
     pub max_version: TlsVersion,
     /// Write session secrets to the file that `SSLKEYLOGFILE` names, for Wireshark. Default: no,
-    /// as whoever reads that file reads the traffic. It is an error if none is named or the file
+    /// as a reader of that file can read the traffic. It is an error if none is named or the file
     /// cannot be written.
     pub key_log: bool,
 }

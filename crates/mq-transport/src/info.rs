@@ -94,7 +94,7 @@ impl LinkStats {
     }
 }
 
-/// Who is at the two ends of a link, and how it is secured.
+/// The two ends of a link, and how it is secured.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LinkInfo {
     /// The transport.

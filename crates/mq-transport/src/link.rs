@@ -250,7 +250,7 @@ impl Link {
         each!(&self.transport, link => link.stats())
     }
 
-    /// Who is at the ends, and what was negotiated so far.
+    /// The two ends, and what was negotiated so far.
     #[must_use]
     pub fn info(&self) -> LinkInfo {
         each!(&self.transport, link => link.info())

@@ -182,7 +182,7 @@ impl Listener {
     }
 
     /// What gives this listener another certificate, other client authorities and revocation lists
-    /// while it accepts; for whoever does not have the listener itself.
+    /// while it accepts; for code that does not have the listener itself.
     ///
     /// A QUIC listener keeps what makes its stateless resets (RFC 9000 §10.3) for as long as it is
     /// bound: it follows from the private key that it was bound with, so connections from before a

@@ -35,7 +35,7 @@ names!(
 /// Which packets a server takes as early data (0-RTT). As text: `off`, `connect`, `full`.
 ///
 /// A [`Listener`](crate::Listener) treats `Connect` and `Full` alike: it hands over all early data,
-/// and whoever reads the packets, such as the broker, holds back what has to wait
+/// and the reader of the packets, such as the broker, holds back what has to wait
 /// ([`Link::is_early`](crate::Link::is_early)).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum EarlyDataPolicy {
@@ -140,7 +140,7 @@ impl Default for ConnectOptions {
     }
 }
 
-/// Each method sets the field of its name, where what it means is told, with its default and the
+/// Each method sets the field of its name; the field's page says what it means, with its default and the
 /// reason for that.
 impl ConnectOptions {
     /// The defaults.
@@ -319,7 +319,7 @@ pub struct ListenOptions {
     /// does not cost the next its ticket.
     pub tickets_per_connection: usize,
     /// Whether tickets are good only once the application has let the client in, see
-    /// [`Link::release_tickets`](crate::Link::release_tickets). Otherwise whoever shakes hands has a
+    /// [`Link::release_tickets`](crate::Link::release_tickets). Otherwise any peer that shakes hands has a
     /// place in the store, and a crowd of them pushes out all others. Default: no.
     pub hold_tickets: bool,
     /// Where the handshakes of a crowd compute; share one among listeners. Default: a thread for

@@ -13,7 +13,7 @@ use tokio::{
 /// How long a broker may take to say that it is ready.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What a broker under test is told beside its options: a handshake takes as long as it takes, since on
+/// What a broker under test gets beside its options: a handshake takes as long as it takes, since on
 /// lossy links that is part of what is measured.
 pub(crate) const BROKER_CONFIGURATION: &str = "[limits]\nhandshake_timeout_s = 120\n";
 
@@ -96,7 +96,7 @@ impl BrokerProcess {
         let program = std::env::current_exe().context("cannot find this program's own file")?;
         let mut command = Command::new(&program);
         command.args(["broker", "--announce", "--until-stdin-ends"]);
-        // Whoever measures is let in, from the emulated hosts as well.
+        // Clients of the measurement are let in, from the emulated hosts as well.
         command.arg("--allow-anonymous");
         let listen = if host.is_some() {
             "0.0.0.0"

@@ -15,7 +15,7 @@ use nix::{
 
 use crate::clock::WallClock;
 
-/// Lines that wait until they are taken; whoever sends more waits.
+/// Lines that wait until they are taken; the sender of more waits.
 const WAITING: usize = 64;
 
 /// The lines of standard input.
@@ -80,7 +80,7 @@ impl Input {
     /// Hands each line on, and ends this process as SIGTERM would once nobody is heard any more.
     pub(crate) fn hold(self, take: impl FnMut(Line) + Send + 'static) -> anyhow::Result<()> {
         self.listen(take, || {
-            // Of the process, not of this thread alone: whoever waits for the signal gets it.
+            // To the process, not to this thread alone: the thread that waits for the signal gets it.
             let _ = kill(Pid::this(), Signal::SIGTERM);
         })
     }

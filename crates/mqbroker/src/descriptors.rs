@@ -9,7 +9,7 @@ const MOST: u64 = 1 << 20;
 ///
 /// The table doubles whenever it is full. With several threads the one that needed it then waits until
 /// no processor reads the old one any more, tens of milliseconds with all tasks of its worker, and so
-/// a crowd that comes would hold up those who are there.
+/// a crowd that comes would hold up connected clients.
 #[cfg(unix)]
 pub(crate) fn make_room(connections: usize) {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};

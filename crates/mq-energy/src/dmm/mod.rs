@@ -13,7 +13,7 @@
 //! stop    ABOR  DATA:POIN?  R? n  ...  SYST:ERR?
 //! ```
 //!
-//! It measures a current alone: the supply's voltage is told to it and taken as constant.
+//! It measures a current alone: the user gives the supply's voltage, which is taken as constant.
 //!
 //! Commands and limits are from Keysight, *Truevolt Series Operating and Service Guide*.
 

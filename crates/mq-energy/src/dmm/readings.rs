@@ -45,7 +45,7 @@ impl Readings {
         });
     }
 
-    /// A piece of the answer has come; `keep` is told each reading that is whole, as the
+    /// A piece of the answer has come; `keep` gets each reading that is whole, as the
     /// instrument wrote it, before it is counted.
     pub(super) fn take(
         &mut self,

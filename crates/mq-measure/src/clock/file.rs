@@ -22,7 +22,7 @@ pub struct Side {
 
 /// What two clocks told each other.
 ///
-/// The exchanges are what counts: whoever reads the file relates the clocks by them anew. The summary
+/// The exchanges are what counts: a reader of the file relates the clocks by them anew. The summary
 /// is there to be read by people.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

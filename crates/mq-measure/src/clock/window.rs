@@ -3,7 +3,7 @@
 use super::exchange::Bounds;
 use crate::{Error, convert};
 
-/// Exchanges without which nothing is told.
+/// The fewest exchanges that say anything.
 pub(super) const LEAST_EXCHANGES: usize = 8;
 
 /// Exchanges one after the other of which one is kept; of so many one mostly met little waiting.

@@ -33,7 +33,7 @@ pub enum Kind {
 /// | 4 | version, 1 |
 /// | 5 | 1 question, 2 answer |
 /// | 6..8 | 0 |
-/// | 8..16 | session: drawn by the one who asks, returned |
+/// | 8..16 | session: drawn by the client, returned by the server |
 /// | 16..24 | number in the session, returned |
 /// | 24..32 | t1, returned |
 /// | 32..40 | t2; 0 in a question |

@@ -14,7 +14,7 @@ pub enum PercentileSource {
     Histogram,
 }
 
-/// What is told of many latencies; never of none, so that every field has a value.
+/// The summary of many latencies; never of none, so that every field has a value.
 ///
 /// Percentiles are by nearest rank: the smallest latency that at least so many percent of all do
 /// not exceed. S22 §5.1 draws its boxes with the quartiles, the median and the 5th and 95th

@@ -29,7 +29,7 @@ const SPIN: (Duration, Duration) = (Duration::from_micros(20), Duration::from_mi
 /// How often a busy thread looks what it has missed.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The largest lateness that is told apart, nanoseconds.
+/// The largest lateness that the histogram tells apart, in nanoseconds.
 const LATEST: u64 = 60_000_000_000;
 
 /// What a thread emulates. Times are nanoseconds since the emulator began.

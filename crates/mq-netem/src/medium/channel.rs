@@ -205,7 +205,7 @@ impl<T> Channel<T> {
         }
     }
 
-    /// All counters stop; who has counted down and has a frame sends it.
+    /// All counters stop; a station that has counted down and has a frame sends it.
     fn begin(&mut self, at: u64, slots_from: u64) {
         let counted = (at - slots_from) / self.slot;
         let mut until = at;

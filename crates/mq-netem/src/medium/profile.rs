@@ -174,7 +174,7 @@ impl RawMedium {
             description,
             rate: self.rate.unwrap_or(standard.rate),
             basic_rate: self.basic_rate.unwrap_or(standard.basic_rate),
-            // Without slots, whoever waits would send at the same instant.
+            // Without slots, all stations that wait would send at the same instant.
             slot: time("slot", self.slot, standard.slot, MICROSECOND)?,
             sifs,
             // A shorter one would let others in before the acknowledgement.

@@ -44,7 +44,7 @@ impl Runtime for PooledRuntime {
     }
 }
 
-/// Belongs to whoever holds a connection: when it is dropped, the connection has to
+/// Belongs to the holder of a connection: when it is dropped, the connection has to
 /// [end soon](LONGEST_DRAINING).
 #[derive(Debug)]
 pub(crate) struct Leash(

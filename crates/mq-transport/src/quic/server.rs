@@ -58,7 +58,7 @@ pub(crate) struct Server {
     /// As bound.
     options: ListenOptions,
     current: Mutex<Current>,
-    /// Held by whoever [answers](Self::answer).
+    /// Held by the thread that [answers](Self::answer).
     answering: Semaphore,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Server {
 struct Shard {
     endpoint: Endpoint,
     socket: Arc<ShardSocket>,
-    /// Held by whoever is [answered](Server::answer).
+    /// Held by the client that is [answered](Server::answer).
     answering: tokio::sync::Mutex<()>,
     /// Shared by all that have knocked and wait for an answer.
     knocking: Arc<()>,
@@ -422,7 +422,7 @@ impl Arrivals {
     }
 }
 
-/// Hands on who comes to one shard, and replaces that when it is worth it.
+/// Hands on the clients that come to one shard, and replaces that when it is worth it.
 async fn open(server: Weak<Server>, number: usize, knocks: mpsc::Sender<Result<Knock, Error>>) {
     while let Ok(place) = knocks.reserve().await
         && let Some(shard) = server.upgrade().map(|server| server.shard(number))

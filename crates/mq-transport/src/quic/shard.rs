@@ -453,7 +453,7 @@ mod tests {
         datagrams.filter(|(_, bytes)| !bytes.is_empty()).collect()
     }
 
-    /// A datagram with a short header, for whoever has that identifier.
+    /// A datagram with a short header, for the connection with that identifier.
     fn short(id: &[u8], number: u8) -> Vec<u8> {
         [&[0x40], id, &[number; 20]].concat()
     }

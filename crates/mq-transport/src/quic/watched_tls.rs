@@ -196,7 +196,7 @@ fn find_server_hello(mut messages: &[u8]) -> Option<ServerHello> {
     }
 }
 
-/// `None` if it is malformed, or a `HelloRetryRequest`, which is told by its random.
+/// `None` if it is malformed, or a `HelloRetryRequest`, which is known by its random.
 fn parse_server_hello(mut body: &[u8]) -> Option<ServerHello> {
     /// SHA-256 of "`HelloRetryRequest`" begins so.
     const RETRY: [u8; 8] = [0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11];

@@ -1,4 +1,4 @@
-//! Where handshakes compute: out of the way of those who are connected.
+//! Where handshakes compute: out of the way of connected clients.
 
 use std::{
     cell::RefCell,
@@ -31,7 +31,7 @@ const NUDGE: Duration = Duration::from_millis(1);
 ///
 /// A handshake's signature and key exchange take a processor for a good part of a millisecond, many
 /// times what a message takes. Clients that come in a crowd would fill the queues of all workers
-/// with them, and the messages of those who are there would wait behind. So while some handshakes
+/// with them, and the messages of connected clients would wait behind. So while some handshakes
 /// are under way, further ones compute on threads of lower priority (nice 10 on Linux), which a
 /// worker that has something to do interrupts at once; on QUIC with all that the connection does until
 /// then. They belong to the caller's runtime all the same: its timers, its sockets, what they spawn.
@@ -188,7 +188,7 @@ mod linux {
 
     use super::NICENESS;
 
-    /// As long as the kernel takes. Whoever wakes up and wants the processor for less interrupts this
+    /// As long as the kernel takes. A thread that wakes up and wants the processor for less interrupts this
     /// thread at once (since Linux 6.12); with as much it could wait until the clock ticks.
     const SLICE_NS: u64 = 100_000_000;
 

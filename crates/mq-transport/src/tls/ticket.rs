@@ -73,7 +73,7 @@ impl TicketStore {
     }
 
     /// Takes all tickets out, oldest first, as opaque pairs: no ticket is in two places. They are
-    /// secrets: whoever has them can read the early data of the sessions that they resume.
+    /// secrets: with them somebody can read the early data of the sessions that they resume.
     #[must_use]
     pub fn drain(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
         self.with(|tickets| {

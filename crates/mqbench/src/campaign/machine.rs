@@ -31,7 +31,7 @@ impl Machine {
     /// Over which it looks: shorter, and a single start of a program would be everything.
     const SPAN: Duration = Duration::from_millis(500);
 
-    /// More than this share in use is busy: what is sent on time needs somebody who is free.
+    /// More than this share in use is busy: sending on time needs a processor that is free.
     const BUSY: f64 = 0.75;
 
     pub(super) fn new() -> Self {

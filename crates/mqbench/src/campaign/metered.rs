@@ -9,7 +9,7 @@ use crate::meter::Taken;
 /// Metrics that energy gives; none is left where it is not known.
 pub(crate) const METRICS: [&str; 3] = ["energy_j", "power_w", "energy_per_message_uj"];
 
-/// When messages were sent, by the clock of whoever read the meter.
+/// When messages were sent, by the clock of the machine that read the meter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Sending {
     /// Since 1970.

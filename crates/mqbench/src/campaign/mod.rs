@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 
 use cell::Cell;
 
-/// One run, as its process is told of it (`mqbench cell`).
+/// One run, as its process (`mqbench cell`) gets it.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Order {

@@ -154,7 +154,7 @@ struct Crew<'a> {
     present: BTreeMap<String, Presence>,
     /// This machine's.
     clock: WallClock,
-    /// The hosts' clocks with that one.
+    /// Each host's clock with this machine's.
     comparisons: BTreeMap<String, Vec<Exchange>>,
     /// How far from UTC chrony says that this machine's clock is at most.
     own_bound_ns: Option<u64>,

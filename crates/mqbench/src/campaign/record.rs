@@ -59,7 +59,7 @@ pub(crate) struct Outcome {
 pub(crate) struct Reading {
     /// What it is of, such as what flows through the sensor.
     pub(crate) scope: String,
-    /// The time that it is of, since 1970, by the clock of whoever read the meter.
+    /// The time that it is of, since 1970, by the clock of the machine that read the meter.
     pub(crate) window: Window,
     /// How far the window may be off the readings.
     pub(crate) uncertainty_ns: u64,

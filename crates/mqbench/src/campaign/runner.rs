@@ -36,7 +36,7 @@ use crate::meter::Journals;
 /// Between the starts of two processes: a beginning is the most that a light cell costs.
 const STAGGER: Duration = Duration::from_millis(80);
 
-/// What is told of a campaign that runs.
+/// How far a campaign is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Progress {
     pub(crate) done: usize,

@@ -178,7 +178,7 @@ impl OnHosts {
         }
         let energy = match self.meter {
             Spec::Model(profile) => {
-                // A mistake in its name is told before anything begins.
+                // A mistake in its name is reported before anything begins.
                 Energy::Modelled(Profile::load(&profile).map(|_| profile)?)
             }
             spec => Energy::Measured(Probe {

@@ -288,7 +288,7 @@ async fn feed(mut input: ChildStdin, mut lines: Receiver<String>) {
         };
         line.push('\n');
         if input.write_all(line.as_bytes()).await.is_err() {
-            // It has ended, which whoever has it will see.
+            // It has ended, which its owner will see.
             return;
         }
     }

@@ -24,7 +24,7 @@ pub(crate) struct LinkArgs {
     /// The link between broker and subscriber, if it is another
     #[arg(long, value_name = "LINK")]
     pub(crate) sub_link: Option<String>,
-    /// Who is behind the link
+    /// Which hosts are behind the link
     #[arg(long, value_enum, default_value_t = Topology::Publisher)]
     pub(crate) topology: Topology,
     /// Emulate a radio channel that the publisher shares with other stations, the broker its access
@@ -39,7 +39,7 @@ pub(crate) struct LinkArgs {
     pub(crate) pcap: Option<PathBuf>,
 }
 
-/// Who is connected to the broker, and by what.
+/// Which hosts are connected to the broker, and by what.
 pub(super) enum Network {
     Links {
         publisher: Named<Link>,

@@ -79,7 +79,7 @@ pub(crate) struct Outcome {
 
 /// Runs the plan with one publisher and one subscriber.
 ///
-/// `progress` is told the number of messages sent.
+/// `progress` gets the number of messages sent.
 pub(crate) async fn run(
     plan: &Plan,
     mqtt: &MqttArgs,

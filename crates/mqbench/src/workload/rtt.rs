@@ -1,7 +1,7 @@
 //! Job and result (DL): a job is published on a schedule, a worker answers, the publisher matches.
 //!
 //! `rtt` is matched by sequence number. `rtt_last` is DL's own estimator beside it: one start time
-//! that each new job overwrites, so that a result later than the next job is timed from that one.
+//! that each new job overwrites, so that a result later than the next job is timed from the next job.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},

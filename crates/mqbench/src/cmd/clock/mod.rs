@@ -21,7 +21,7 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand, Clone, Debug)]
 enum Action {
-    /// Tell the time to whoever asks
+    /// Tell the time to any machine that asks
     Serve(serve::Args),
     /// Ask another machine for its time, and write what `join --clock` needs
     Measure(measure::Args),

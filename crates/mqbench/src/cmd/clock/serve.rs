@@ -1,4 +1,4 @@
-//! `mqbench clock serve`: tells the time to whoever asks.
+//! `mqbench clock serve`: tells the time to any machine that asks.
 
 use std::{
     cell::Cell,

@@ -130,7 +130,7 @@ async fn end(child: &mut Child, signal: Signal) -> std::io::Result<ExitStatus> {
 struct Signals(Vec<(Signal, unix::Signal)>);
 
 impl Signals {
-    /// All but those that whoever started this program has it ignore, as `nohup` does.
+    /// All but those that the program which started this one has it ignore, as `nohup` does.
     fn catch() -> anyhow::Result<Self> {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let ignored = ignored(&status);
