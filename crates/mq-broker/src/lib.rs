@@ -1,7 +1,7 @@
-//! An MQTT broker over TCP, TLS, QUIC and WebSocket, all at once.
+//! An MQTT broker as a library: TCP, TLS, QUIC and WebSocket, all at once.
 //!
 //! [`Broker::start`] takes [`Settings`], made by hand or from a [`Config`] file, and runs on the
-//! current tokio runtime. The program `mqbroker`, a crate of its own, is this with a command line.
+//! current tokio runtime. The crate `mqbroker` is the program: this library with a command line.
 //!
 //! ```
 //! use mq_broker::{Broker, Settings};
@@ -21,20 +21,36 @@
 //! # }
 //! ```
 //!
-//! Certificates, client authorities and revocation lists change while it runs:
-//! [`Broker::reload_handle`].
+//! **Access.** By default the library lets in every client that reaches a listener. Where
+//! [`client_auth`](mq_transport::ListenOptions::client_auth) asks for certificates, it lets in every
+//! client that has one. Users and rules narrow that down: see [`auth`].
 //!
-//! Whoever reaches a listener gets in, with
-//! [`client_auth`](mq_transport::ListenOptions::client_auth) whoever has a certificate, unless
-//! there are users and rules: see [`auth`].
+//! **Changes while it runs.** [`Broker::reload_handle`] takes new certificates, client authorities
+//! and revocation lists; [`Broker::reload_access`] takes new users and rules.
 //!
-//! The cargo features are those of [`mq_transport`], by which it is built for TCP alone, or without QUIC, and
-//! `jwt`, tokens as log-ins.
+//! | for | see |
+//! |---|---|
+//! | users, rules, tokens, and traits for one's own | [`auth`] |
+//! | the configuration file | [`config`] |
+//! | which sessions a topic reaches | [`router`] |
+//! | what outlives the process | [`store`] |
+//! | counters | [`Metrics`] |
 //!
-//! The way of a PUBLISH: [`mq_transport::Link`] reads it, the module `conn` gives the bytes to
-//! [`mq_proto::Connection`], `hub` asks the [`router`] for its receivers and puts it into their
-//! mailboxes, one for each session; each receiver's own `conn` takes it from there and writes it.
-//! `docs/architecture.md` follows it step by step.
+//! # The way of a PUBLISH
+//!
+//! [`mq_transport::Link`] reads the packet. The module `conn` gives its bytes to
+//! [`mq_proto::Connection`]. `hub` asks the [`router`] for the receivers and puts the message into
+//! their mailboxes, one for each session. Each receiver's own `conn` takes the message out of the
+//! mailbox and writes it. `docs/architecture.md` follows a message step by step.
+//!
+//! # Cargo features
+//!
+//! | feature | adds | by default |
+//! |---|---|---|
+//! | `tcp`, `tls`, `quic`, `ws` | a transport each, as in [`mq_transport`] | on |
+//! | `aws-lc-rs` | cryptography by aws-lc-rs | on |
+//! | `ring` | cryptography by ring | off |
+//! | `jwt` | JSON Web Tokens as passwords; brings aws-lc-rs to verify them | on |
 
 mod admin;
 pub mod auth;

@@ -1,7 +1,7 @@
 //! An asynchronous MQTT client over QUIC, TLS, TCP and WebSocket.
 //!
-//! [`Client::connect`] gives a handle; what it is asked for is done by one task of the current
-//! tokio runtime, which owns the connection and makes a new one when it is lost.
+//! [`Client::connect`] returns a handle. One task of the current tokio runtime does the work: it
+//! owns the connection, and makes a new one when the connection is lost.
 //!
 //! ```no_run
 //! use mq_client::{Client, QoS};
@@ -29,7 +29,7 @@
 //! | [`Receipt::written`] | the write |
 //! | [`Receipt::acknowledged`], [`Client::publish`] | the acknowledgement (QoS 0: the write) |
 //!
-//! The first two give a [`Receipt`], which tells what becomes of the message.
+//! The calls of the first two rows return a [`Receipt`], which tells what becomes of the message.
 //!
 //! Messages leave in the order in which they were queued, whether there is a connection or not. The
 //! queue is bounded, in messages and in bytes: [`QueueLimits`].
@@ -60,8 +60,9 @@
 //! # }
 //! ```
 //!
-//! [`Client::request`] takes care of response topic, correlation data, time and number of MQTT 5.0's
-//! request and response (§4.10); [`Client::respond`] answers.
+//! [`Client::request`] does MQTT 5.0's request and response (§4.10): it chooses the response topic
+//! and the correlation data, gives up after a time limit, and bounds how many requests wait.
+//! [`Client::respond`] answers a request.
 //!
 //! # Lost connections
 //!
@@ -69,7 +70,7 @@
 //! ([`Error::is_temporary`]): then everything ends with the error. The MQTT session goes on:
 //! messages in flight are sent again, once where QoS 2 was asked for, and subscriptions live on. If
 //! the server has lost the session the client subscribes again, and sends what was in flight anew.
-//! What that means for versions before 5.0 is told at [`ClientBuilder::clean_start`].
+//! [`ClientBuilder::clean_start`] says what that means for versions before 5.0.
 //!
 //! QoS 0 messages that a lost link had not taken are not sent again: [`Error::LostUnsent`].
 //!
@@ -141,7 +142,18 @@
 //! # }
 //! ```
 //!
-//! The cargo features are those of [`mq_transport`], by which it is built for TCP alone, or without QUIC.
+//! # Cargo features
+//!
+//! | feature | adds | by default |
+//! |---|---|---|
+//! | `tcp`, `tls`, `quic`, `ws` | a transport each, as in [`mq_transport`] | on |
+//! | `aws-lc-rs` | cryptography by aws-lc-rs | on |
+//! | `ring` | cryptography by ring | off |
+//! | `blocking` | the module `blocking`, for programs without async | off |
+//! | `json` | JSON in [`Outgoing`] and [`Incoming`] | off |
+//!
+//! With `default-features = false` and the feature `tcp` alone, the client is built without TLS and
+//! QUIC.
 
 mod auth;
 #[cfg(feature = "blocking")]

@@ -11,7 +11,15 @@
 //! [`DecodeError`], which names the reason code ([`DecodeError::reason_code`]) that MQTT 5.0
 //! gives for it.
 //!
-//! Clauses in these pages (`§3.3.2`, `[MQTT-3.3.2-2]`) are those of the OASIS standard of MQTT 5.0.
+//! | for | see |
+//! |---|---|
+//! | packets out of a stream of bytes | [`Decoder`], [`DecodeError`] |
+//! | packets into bytes | [`Packet::encode`], [`PublishHead`], [`EncodeError`] |
+//! | each packet's fields and properties | [`packet`] |
+//! | topics and filters, checked once when they are made | [`TopicName`], [`TopicFilter`], [`SharedFilter`] |
+//! | texts and numbers | [`ByteStr`], [`PacketId`], [`SubscriptionId`], [`QoS`], [`ReasonCode`] |
+//!
+//! The crate has no cargo features. Clauses in these pages (`§3.3.2`, `[MQTT-3.3.2-2]`) are those of the OASIS standard of MQTT 5.0.
 //! "Before 5.0" means versions 3.1 and 3.1.1.
 //!
 //! ```

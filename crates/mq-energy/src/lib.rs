@@ -1,15 +1,25 @@
-//! What a run cost in joules: meters, and a model where there is none.
+//! The energy of a run in joules: by meters, or by a model where there is no meter.
 //!
-//! | what | module |
+//! Every meter is a [`Meter`]: start it, do the work, stop it, and it returns a [`Recording`]. Any
+//! part of the recording, a [`Window`], has an [`Energy`]. Results say by [`Basis`] whether they are
+//! measured or modelled.
+//!
+//! | source of the energy | module |
 //! |---|---|
-//! | a trace of power becomes energy; gaps are told and not filled | [`trace`] |
-//! | a counter of energy that begins anew | [`counter`] |
 //! | a multimeter that measures a current | [`dmm`], over [`scpi`] |
-//! | a sensor that the kernel knows | [`sysfs`] |
+//! | a sensor that the Linux kernel knows (hwmon, IIO) | [`sysfs`] |
 //! | the processor's own counters | [`rapl`] |
 //! | a file that any other instrument wrote | [`csv`] |
-//! | no instrument: packets, bytes and CPU time with coefficients | [`model`], [`profile`] |
-//! | the coefficients from measured runs | [`fit`] |
+//! | no instrument: packets, bytes and CPU time, each times a coefficient | [`model`] |
+//!
+//! | what comes of it | module |
+//! |---|---|
+//! | power over time becomes energy; gaps are reported and not filled | [`trace`] |
+//! | a counter of energy that wraps becomes energy | [`counter`] |
+//! | a board's coefficients, from a file | [`profile`] |
+//! | coefficients computed from measured runs | [`fit`] |
+//!
+//! The crate has no cargo features. It prints nothing and knows nothing of MQTT.
 //!
 //! ```
 //! use mq_energy::{Window, trace::Trace};

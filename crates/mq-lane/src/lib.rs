@@ -1,9 +1,11 @@
-//! Lanes: the ordered byte streams of a connection, and what waits to be written to them.
+//! Lanes: the ordered byte streams of a connection, and the bytes that wait to be written to them.
 //!
-//! Here the session meets the link. `mq-proto` writes packets into an [`Outbox`], each on the lane
-//! that [`LaneId`] names; `mq-transport` takes bytes off its front. Neither of the two knows the
-//! other, and both have this alone in common: bytes are handed over in the buffer in which they were
-//! encoded, without a copy or a conversion between.
+//! This crate stands between the MQTT session and the link. `mq-proto` writes packets into an
+//! [`Outbox`], each on the lane that [`LaneId`] names; `mq-transport` takes bytes off its front.
+//! Neither of the two depends on the other: both depend on this crate. Bytes stay in the buffer in
+//! which they were encoded, so nothing is copied or converted on the way.
+//!
+//! The crate does no I/O, reads no clock and has no cargo features.
 //!
 //! ```
 //! use mq_lane::{LaneId, Outbox};

@@ -1,9 +1,35 @@
-//! Emulated links.
+//! Emulated network links: delay, rate, queue, loss, jitter and reordering.
 //!
 //! A [`Link`] says what a link is like: a shipped profile such as `s22/wifi@loss=5%`, or a file.
-//! [`Pipe`] is one direction of it as arithmetic. A [`Lab`] has hosts on one Linux machine, for an
-//! ordinary user, and moves packets between them as a link says. A `Controller` makes the kernel's
-//! netem do it on a real interface, and puts back what stood there.
+//! There are four ways to use one:
+//!
+//! | type | emulates | needs |
+//! |---|---|---|
+//! | [`Pipe`] | one direction of a link, as arithmetic: no sockets, no clock, the same packets for the same seed | nothing |
+//! | [`Channel`] | a radio channel that several stations share ([`Medium`]), as arithmetic | nothing |
+//! | [`Lab`] | hosts on one machine, as network namespaces, and the links between them | Linux, an ordinary user |
+//! | `Controller` | a link on a real interface, by the kernel's netem; restores the interface afterwards | Linux, root |
+//!
+//! Through one direction of an emulated link, 1,000 packets a millisecond apart:
+//!
+//! ```
+//! use mq_netem::{Fate, Link, Pipe};
+//!
+//! let link = Link::load("s22/wifi@loss=5%")?;
+//! let mut up = Pipe::new(link.up, 1); // the seed
+//! let mut delivered = 0;
+//! for i in 0..1_000 {
+//!     let (now_ns, bytes) = (i * 1_000_000, 1_200);
+//!     if let Fate::Delivered { at, .. } = up.arrive(now_ns, bytes) {
+//!         assert!(at > now_ns);
+//!         delivered += 1;
+//!     }
+//! }
+//! assert_eq!(delivered + up.counts.lost + up.counts.overflowed, 1_000);
+//! # Ok::<(), mq_netem::Error>(())
+//! ```
+//!
+//! The crate has no cargo features. It builds on every system; a [`Lab`] can be made on Linux alone.
 
 mod error;
 #[cfg(target_os = "linux")]

@@ -49,7 +49,9 @@
 //! resumed, packet identifiers, flow control by Receive Maximum, topic aliases, packet size limits,
 //! keep-alive. What it leaves to its owner: who may connect, what a subscription matches, where
 //! messages are kept, and when a received message is safe enough to be acknowledged (see
-//! [`AckTicket`]). Clauses (`§4.4`, `[MQTT-4.4.0-1]`) are those of MQTT 5.0.
+//! [`AckTicket`]). `mq-client` and `mq-broker` are two such owners.
+//!
+//! The crate has no cargo features. Clauses (`§4.4`, `[MQTT-4.4.0-1]`) are those of MQTT 5.0.
 
 mod alias;
 mod config;

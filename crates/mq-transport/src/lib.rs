@@ -60,11 +60,19 @@
 //! A listener takes another certificate, other client authorities and revocation lists while it
 //! listens: [`Listener::reload_handle`].
 //!
-//! The cargo features `tcp`, `tls`, `quic` and `ws` decide which transports are built, each with what it
-//! depends on; an address of another is refused with [`Error::NotBuiltIn`]. `quic` brings `tls`, `wss` takes
-//! `tls` and `ws`, `mem` is always there. `aws-lc-rs` and `ring` decide which cryptography is used (aws-lc-rs
-//! where both are on). By default all but `ring` are on. What is about certificates, tickets and traces is
-//! there with `tls` and `quic` alone.
+//! # Cargo features
+//!
+//! | feature | builds | by default |
+//! |---|---|---|
+//! | `tcp` | `tcp://` | on |
+//! | `tls` | `tls://`, and the types for certificates and tickets | on |
+//! | `quic` | `quic://` and qlog traces; brings `tls` | on |
+//! | `ws` | `ws://`, and with `tls` also `wss://` | on |
+//! | `aws-lc-rs` | cryptography by aws-lc-rs, which wins where `ring` is on too | on |
+//! | `ring` | cryptography by ring | off |
+//!
+//! `tls` and `quic` need one of the last two. The transport `mem`, within one process, is always built.
+//! An address whose transport is not built is refused with [`Error::NotBuiltIn`].
 
 mod address;
 mod buffer;

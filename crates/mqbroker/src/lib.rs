@@ -1,4 +1,6 @@
-//! The program `mqbroker`, apart from its `main`: other programs run the same broker by [`cli`].
+//! The program `mqbroker` as a library: all of it but `main`.
+//!
+//! Another program runs the same broker, with the same options, by [`cli::run`].
 //!
 //! | what | module |
 //! |---|---|
@@ -8,7 +10,7 @@
 //! | room for file descriptors, before a crowd comes | `descriptors` |
 //! | memory given back, after a crowd has left | `give_back` |
 //!
-//! The broker itself is [`mq_broker`].
+//! The broker itself is the library [`mq_broker`].
 
 mod backup;
 pub mod cli;
