@@ -161,7 +161,7 @@ struct Raw {
 
 macro_rules! shipped {
     ($($name:literal)*) => {
-        &[$(($name, include_str!(concat!("../../../profiles/energy/", $name, ".toml"))),)*]
+        &[$(($name, include_str!(concat!("../profiles/", $name, ".toml"))),)*]
     };
 }
 

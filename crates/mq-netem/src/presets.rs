@@ -5,7 +5,7 @@ pub(crate) type Presets = &'static [(&'static str, &'static str)];
 
 macro_rules! presets {
     ($($name:literal)*) => {
-        &[$(($name, include_str!(concat!("../../../profiles/net/", $name, ".toml"))),)*]
+        &[$(($name, include_str!(concat!("../profiles/", $name, ".toml"))),)*]
     };
 }
 

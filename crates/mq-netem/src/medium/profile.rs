@@ -283,7 +283,7 @@ impl TryFrom<String> for Frames {
 mod tests {
     use super::*;
 
-    const SHIPPED: &str = include_str!("../../../../profiles/net/s21/medium.toml");
+    const SHIPPED: &str = include_str!("../../profiles/s21/medium.toml");
 
     /// The shipped file with one key changed, as a change behind an `@` would.
     fn with(key: &str, value: &str) -> Result<Medium, String> {

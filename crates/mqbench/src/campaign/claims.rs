@@ -258,7 +258,7 @@ macro_rules! shipped {
     ($($name:literal)*) => {
         &[$((
             concat!("profiles/claims/", $name, ".toml"),
-            include_str!(concat!("../../../../profiles/claims/", $name, ".toml")),
+            include_str!(concat!("../../claims/", $name, ".toml")),
         ),)*]
     };
 }
