@@ -5,8 +5,8 @@ use core::num::{NonZeroU16, NonZeroU32};
 use bytes::Bytes;
 
 use crate::{
-    ByteStr, DecodeError, QoS, SubscriptionId,
-    wire::{Reader, Sink},
+    ByteStr, DecodeError, Empty, QoS, Sparse, SubscriptionId, Version,
+    wire::{Reader, Sink, length_of},
 };
 
 /// Property identifiers (table 2-4).
@@ -181,11 +181,15 @@ impl Value for (ByteStr, ByteStr) {
 
 /// A struct field that holds one property: `Option` for once, `Vec` for any number of times.
 pub(crate) trait Slot {
+    const EMPTY: Self;
+
     fn read(&mut self, reader: &mut Reader<'_>, id: u32) -> Result<(), DecodeError>;
     fn write(&self, id: u32, sink: &mut impl Sink);
 }
 
 impl<T: Value> Slot for Option<T> {
+    const EMPTY: Self = None;
+
     fn read(&mut self, reader: &mut Reader<'_>, id: u32) -> Result<(), DecodeError> {
         if self.is_some() {
             return Err(DecodeError::DuplicateProperty {
@@ -207,6 +211,8 @@ impl<T: Value> Slot for Option<T> {
 }
 
 impl<T: Value> Slot for Vec<T> {
+    const EMPTY: Self = Self::new();
+
     fn read(&mut self, reader: &mut Reader<'_>, id: u32) -> Result<(), DecodeError> {
         self.push(T::read(reader, id)?);
         Ok(())
@@ -218,6 +224,43 @@ impl<T: Value> Slot for Vec<T> {
             sink.varint(id);
             value.write(sink);
         }
+    }
+}
+
+/// The properties of one packet.
+pub(crate) trait Properties: Default {
+    /// Reads the length and as many bytes of properties; before 5.0 there are none.
+    fn read(reader: &mut Reader<'_>, version: Version) -> Result<Self, DecodeError>;
+
+    /// Writes the properties, without their length.
+    fn write_fields(&self, sink: &mut impl Sink);
+
+    /// Writes the length and the properties; nothing before 5.0.
+    fn write(&self, version: Version, sink: &mut impl Sink) {
+        if version >= Version::V5 {
+            let length = length_of(|length| self.write_fields(length));
+            sink.varint(clamped(length));
+            self.write_fields(sink);
+        }
+    }
+
+    /// Whether there is nothing to send.
+    fn are_none(&self) -> bool {
+        length_of(|length| self.write_fields(length)) == 0
+    }
+}
+
+impl<T: Properties + Empty + PartialEq> Properties for Sparse<T> {
+    fn read(reader: &mut Reader<'_>, version: Version) -> Result<Self, DecodeError> {
+        T::read(reader, version).map(Self::from)
+    }
+
+    fn write_fields(&self, sink: &mut impl Sink) {
+        (**self).write_fields(sink);
+    }
+
+    fn are_none(&self) -> bool {
+        self.is_untouched() || (**self).are_none()
     }
 }
 
@@ -250,9 +293,29 @@ macro_rules! properties {
         }
 
         impl $name {
-            /// Reads the length and as many bytes of properties.
-            pub(crate) fn read(reader: &mut $crate::wire::Reader<'_>) -> Result<Self, $crate::DecodeError> {
+            /// Whether all fields are `None` or empty, so that there is nothing to send.
+            #[must_use]
+            pub fn is_empty(&self) -> bool {
+                $crate::props::Properties::are_none(self)
+            }
+        }
+
+        impl $crate::Empty for $name {
+            fn empty() -> &'static Self {
+                static EMPTY: $name = $name { $($field: $crate::props::Slot::EMPTY,)* };
+                &EMPTY
+            }
+        }
+
+        impl $crate::props::Properties for $name {
+            fn read(
+                reader: &mut $crate::wire::Reader<'_>,
+                version: $crate::Version,
+            ) -> Result<Self, $crate::DecodeError> {
                 let mut properties = Self::default();
+                if version < $crate::Version::V5 {
+                    return Ok(properties);
+                }
                 let length = reader.varint()?;
                 if length == 0 {
                     return Ok(properties);
@@ -272,24 +335,9 @@ macro_rules! properties {
                 Ok(properties)
             }
 
-            /// Writes the properties, without their length.
             #[inline]
-            pub(crate) fn write_fields(&self, sink: &mut impl $crate::wire::Sink) {
+            fn write_fields(&self, sink: &mut impl $crate::wire::Sink) {
                 $($crate::props::Slot::write(&self.$field, $crate::props::id::$id, sink);)*
-            }
-
-            /// Writes the length and the properties.
-            #[allow(dead_code, reason = "PUBLISH writes its length over more than these")]
-            pub(crate) fn write(&self, sink: &mut impl $crate::wire::Sink) {
-                let length = $crate::wire::length_of(|length| self.write_fields(length));
-                sink.varint($crate::props::clamped(length));
-                self.write_fields(sink);
-            }
-
-            /// Whether all fields are `None` or empty, so that there is nothing to send.
-            #[must_use]
-            pub fn is_empty(&self) -> bool {
-                $crate::wire::length_of(|length| self.write_fields(length)) == 0
             }
         }
     };

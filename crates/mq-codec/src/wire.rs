@@ -3,7 +3,8 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use crate::{
-    ByteStr, DecodeError, EncodeError, PacketId, PacketType, StringError, TopicName,
+    ByteStr, DecodeError, EncodeError, PacketId, PacketType, StringError, TopicFilter, TopicName,
+    Version,
     byte_str::{Characters, check_text},
 };
 
@@ -115,6 +116,28 @@ impl<'a> Reader<'a> {
         check_text(self.peek(length)?, self.characters)
             .map_err(|error| self.string_error(error))?;
         Ok(self.text(length))
+    }
+
+    /// A topic filter, which only SUBSCRIBE and UNSUBSCRIBE have.
+    pub(crate) fn filter(&mut self, version: Version) -> Result<TopicFilter, DecodeError> {
+        TopicFilter::received(self.string()?, version).map_err(DecodeError::TopicFilter)
+    }
+
+    /// The list that ends a packet, of one entry at least; `none` makes the error for an empty one.
+    pub(crate) fn list<T>(
+        &mut self,
+        none: fn(PacketType) -> DecodeError,
+        mut entry: impl FnMut(&mut Self) -> Result<T, DecodeError>,
+    ) -> Result<Vec<T>, DecodeError> {
+        // Most have one.
+        let mut list = Vec::with_capacity(1);
+        while !self.is_empty() {
+            list.push(entry(self)?);
+        }
+        if list.is_empty() {
+            return Err(none(self.packet));
+        }
+        Ok(list)
     }
 
     pub(crate) fn string_error(&self, error: StringError) -> DecodeError {

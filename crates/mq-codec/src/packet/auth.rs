@@ -1,8 +1,8 @@
 //! AUTH (§3.15), MQTT 5.0 only.
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
-use super::{Body, ack::read_reason, encode_body};
+use super::{Body, read_outcome, write_outcome};
 use crate::{
     ByteStr, DecodeError, EncodeError, PacketType, ReasonCode, Version,
     props::properties,
@@ -33,26 +33,9 @@ properties! {
 }
 
 impl Auth {
-    pub(super) fn encode(&self, version: Version, out: &mut BytesMut) -> Result<(), EncodeError> {
-        let packet = PacketType::Auth;
-        if version < Version::V5 {
-            return Err(EncodeError::NotInVersion { packet, version });
-        }
-        check_binary(packet, self.properties.authentication_data.as_ref())?;
-        encode_body(packet, self, out)
-    }
-
-    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let mut auth = Self {
-            reason: ReasonCode::Success,
-            properties: AuthProperties::default(),
-        };
-        if !reader.is_empty() {
-            auth.reason = read_reason(reader)?;
-            if !reader.is_empty() {
-                auth.properties = AuthProperties::read(reader)?;
-            }
-        }
+    pub(super) fn read(reader: &mut Reader<'_>, version: Version) -> Result<Self, DecodeError> {
+        let (reason, properties) = read_outcome(reader, version)?;
+        let auth = Self { reason, properties };
         if auth.properties.authentication_data.is_some()
             && auth.properties.authentication_method.is_none()
         {
@@ -68,14 +51,15 @@ impl Auth {
 }
 
 impl Body for Auth {
-    fn write(&self, sink: &mut impl Sink) {
-        let no_properties = self.properties.is_empty();
-        if self.reason == ReasonCode::Success && no_properties {
-            return;
+    fn check(&self, version: Version) -> Result<(), EncodeError> {
+        let packet = PacketType::Auth;
+        if version < Version::V5 {
+            return Err(EncodeError::NotInVersion { packet, version });
         }
-        sink.u8(self.reason as u8);
-        if !no_properties {
-            self.properties.write(sink);
-        }
+        check_binary(packet, self.properties.authentication_data.as_ref())
+    }
+
+    fn write(&self, version: Version, sink: &mut impl Sink) {
+        write_outcome(self.reason, &self.properties, version, sink);
     }
 }

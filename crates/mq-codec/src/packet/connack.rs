@@ -2,12 +2,12 @@
 
 use core::num::{NonZeroU16, NonZeroU32};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
-use super::{Body, Versioned, ack::read_reason, encode_body};
+use super::{Body, read_reason};
 use crate::{
     ByteStr, DecodeError, EncodeError, PacketType, QoS, ReasonCode, Version,
-    props::properties,
+    props::{Properties, properties},
     wire::{Reader, Sink, check_binary},
 };
 
@@ -73,21 +73,6 @@ impl ConnAck {
         }
     }
 
-    pub(super) fn encode(&self, version: Version, out: &mut BytesMut) -> Result<(), EncodeError> {
-        check_binary(
-            PacketType::ConnAck,
-            self.properties.authentication_data.as_ref(),
-        )?;
-        encode_body(
-            PacketType::ConnAck,
-            &Versioned {
-                packet: self,
-                version,
-            },
-            out,
-        )
-    }
-
     pub(super) fn read(reader: &mut Reader<'_>, version: Version) -> Result<Self, DecodeError> {
         let flags = reader.u8()?;
         // MQTT 3.1 has no Session Present and leaves the whole byte reserved.
@@ -107,29 +92,28 @@ impl ConnAck {
         if session_present && reason.is_error() {
             return Err(DecodeError::ConnAckFlags { flags });
         }
-        let properties = if version >= Version::V5 {
-            ConnAckProperties::read(reader)?
-        } else {
-            ConnAckProperties::default()
-        };
         Ok(Self {
             session_present,
             reason,
-            properties,
+            properties: ConnAckProperties::read(reader, version)?,
         })
     }
 }
 
-impl Body for Versioned<'_, ConnAck> {
-    fn write(&self, sink: &mut impl Sink) {
-        let packet = self.packet;
-        let session_present = packet.session_present && self.version > Version::V3_1;
-        sink.u8(u8::from(session_present && !packet.reason.is_error()));
-        if self.version >= Version::V5 {
-            sink.u8(packet.reason as u8);
-            packet.properties.write(sink);
+impl Body for ConnAck {
+    fn check(&self, _: Version) -> Result<(), EncodeError> {
+        let data = self.properties.authentication_data.as_ref();
+        check_binary(PacketType::ConnAck, data)
+    }
+
+    fn write(&self, version: Version, sink: &mut impl Sink) {
+        let session_present = self.session_present && version > Version::V3_1;
+        sink.u8(u8::from(session_present && !self.reason.is_error()));
+        if version >= Version::V5 {
+            sink.u8(self.reason as u8);
+            self.properties.write(version, sink);
         } else {
-            let code = packet.reason.to_connect_return_code();
+            let code = self.reason.to_connect_return_code();
             // What has no code of its own is nearest to "server unavailable".
             sink.u8(code.unwrap_or(3));
         }

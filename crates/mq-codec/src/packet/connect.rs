@@ -2,12 +2,12 @@
 
 use core::num::{NonZeroU16, NonZeroU32};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
-use super::{Body, Will, encode_body};
+use super::{Body, Will};
 use crate::{
     ByteStr, DecodeError, EncodeError, PacketType, QoS, Version,
-    props::properties,
+    props::{Properties, properties},
     wire::{Reader, Sink, check_binary},
 };
 
@@ -79,19 +79,6 @@ impl Connect {
         }
     }
 
-    pub(super) fn encode(&self, out: &mut BytesMut) -> Result<(), EncodeError> {
-        let will = self.will.as_ref();
-        for binary in [
-            self.password.as_ref(),
-            self.properties.authentication_data.as_ref(),
-            will.map(|will| &will.payload),
-            will.and_then(|will| will.properties.correlation_data.as_ref()),
-        ] {
-            check_binary(PacketType::Connect, binary)?;
-        }
-        encode_body(PacketType::Connect, self, out)
-    }
-
     fn flags(&self) -> u8 {
         let mut flags = 0;
         if self.clean_start {
@@ -132,11 +119,7 @@ impl Connect {
         let flags = reader.u8()?;
         let will_qos = check_flags(flags, version)?;
         let keep_alive = reader.u16()?;
-        let properties = if version >= Version::V5 {
-            ConnectProperties::read(reader)?
-        } else {
-            ConnectProperties::default()
-        };
+        let properties = ConnectProperties::read(reader, version)?;
         if properties.authentication_data.is_some() && properties.authentication_method.is_none() {
             return Err(DecodeError::AuthenticationDataAlone(PacketType::Connect));
         }
@@ -193,20 +176,29 @@ fn check_flags(flags: u8, version: Version) -> Result<Option<QoS>, DecodeError> 
 }
 
 impl Body for Connect {
-    fn write(&self, sink: &mut impl Sink) {
+    fn check(&self, _: Version) -> Result<(), EncodeError> {
+        let will = self.will.as_ref();
+        for binary in [
+            self.password.as_ref(),
+            self.properties.authentication_data.as_ref(),
+            will.map(|will| &will.payload),
+            will.and_then(|will| will.properties.correlation_data.as_ref()),
+        ] {
+            check_binary(PacketType::Connect, binary)?;
+        }
+        Ok(())
+    }
+
+    /// In its own version.
+    fn write(&self, _: Version, sink: &mut impl Sink) {
         sink.binary(self.version.protocol_name().as_bytes());
         sink.u8(self.version.level());
         sink.u8(self.flags());
         sink.u16(self.keep_alive);
-        let has_properties = self.version >= Version::V5;
-        if has_properties {
-            self.properties.write(sink);
-        }
+        self.properties.write(self.version, sink);
         sink.string(&self.client_id);
         if let Some(will) = &self.will {
-            if has_properties {
-                will.properties.write(sink);
-            }
+            will.properties.write(self.version, sink);
             sink.string(will.topic.as_byte_str());
             sink.binary(&will.payload);
         }

@@ -1,10 +1,8 @@
 //! DISCONNECT (§3.14).
 
-use bytes::BytesMut;
-
-use super::{Body, Versioned, ack::read_reason, encode_body};
+use super::{Body, read_outcome, write_outcome};
 use crate::{
-    ByteStr, DecodeError, EncodeError, PacketType, ReasonCode, Version,
+    ByteStr, DecodeError, ReasonCode, Version,
     props::properties,
     wire::{Reader, Sink},
 };
@@ -42,40 +40,14 @@ impl Disconnect {
         }
     }
 
-    pub(super) fn encode(&self, version: Version, out: &mut BytesMut) -> Result<(), EncodeError> {
-        encode_body(
-            PacketType::Disconnect,
-            &Versioned {
-                packet: self,
-                version,
-            },
-            out,
-        )
-    }
-
     pub(super) fn read(reader: &mut Reader<'_>, version: Version) -> Result<Self, DecodeError> {
-        let mut disconnect = Self::new(ReasonCode::Success);
-        // Reason code and properties may be left out at the end (§3.14.2.1).
-        if version >= Version::V5 && !reader.is_empty() {
-            disconnect.reason = read_reason(reader)?;
-            if !reader.is_empty() {
-                disconnect.properties = DisconnectProperties::read(reader)?;
-            }
-        }
-        Ok(disconnect)
+        let (reason, properties) = read_outcome(reader, version)?;
+        Ok(Self { reason, properties })
     }
 }
 
-impl Body for Versioned<'_, Disconnect> {
-    fn write(&self, sink: &mut impl Sink) {
-        let no_properties = self.packet.properties.is_empty();
-        let plain = self.packet.reason == ReasonCode::Success && no_properties;
-        if self.version < Version::V5 || plain {
-            return;
-        }
-        sink.u8(self.packet.reason as u8);
-        if !no_properties {
-            self.packet.properties.write(sink);
-        }
+impl Body for Disconnect {
+    fn write(&self, version: Version, sink: &mut impl Sink) {
+        write_outcome(self.reason, &self.properties, version, sink);
     }
 }

@@ -5,7 +5,8 @@ use core::fmt;
 use bytes::BytesMut;
 
 use crate::{
-    DecodeError, EncodeError, PacketId, Version,
+    DecodeError, EncodeError, PacketId, ReasonCode, Version,
+    props::Properties,
     wire::{Reader, Sink, length_of, remaining_length},
 };
 
@@ -203,23 +204,24 @@ impl Packet {
     /// # Errors
     /// [`EncodeError`], if it cannot be written; `out` is then as before.
     pub fn encode(&self, version: Version, out: &mut BytesMut) -> Result<(), EncodeError> {
+        let kind = self.packet_type();
         match self {
-            Self::Connect(packet) => packet.encode(out),
-            Self::ConnAck(packet) => packet.encode(version, out),
             Self::Publish(packet) => packet.encode(version, out),
+            Self::Connect(packet) => encode_body(kind, &**packet, version, out),
+            Self::ConnAck(packet) => encode_body(kind, &**packet, version, out),
             Self::PubAck(ack) | Self::PubRec(ack) | Self::PubRel(ack) | Self::PubComp(ack) => {
-                ack.encode(self.packet_type(), version, out)
+                encode_body(kind, ack, version, out)
             }
-            Self::Subscribe(packet) => packet.encode(version, out),
-            Self::SubAck(packet) => packet.encode(version, out),
-            Self::Unsubscribe(packet) => packet.encode(version, out),
-            Self::UnsubAck(packet) => packet.encode(version, out),
+            Self::Subscribe(packet) => encode_body(kind, packet, version, out),
+            Self::SubAck(packet) => encode_body(kind, &**packet, version, out),
+            Self::Unsubscribe(packet) => encode_body(kind, packet, version, out),
+            Self::UnsubAck(packet) => encode_body(kind, &**packet, version, out),
             Self::PingReq | Self::PingResp => {
-                out.u16(u16::from(self.packet_type().first_byte()) << 8);
+                out.u16(u16::from(kind.first_byte()) << 8);
                 Ok(())
             }
-            Self::Disconnect(packet) => packet.encode(version, out),
-            Self::Auth(packet) => packet.encode(version, out),
+            Self::Disconnect(packet) => encode_body(kind, &**packet, version, out),
+            Self::Auth(packet) => encode_body(kind, &**packet, version, out),
         }
     }
 
@@ -242,7 +244,7 @@ impl Packet {
             PacketType::PingReq => Self::PingReq,
             PacketType::PingResp => Self::PingResp,
             PacketType::Disconnect => Self::Disconnect(Box::new(Disconnect::read(r, version)?)),
-            PacketType::Auth => Self::Auth(Box::new(Auth::read(r)?)),
+            PacketType::Auth => Self::Auth(Box::new(Auth::read(r, version)?)),
         };
         reader.finish()?;
         Ok(packet)
@@ -267,28 +269,74 @@ impl From<ConnAck> for Packet {
     }
 }
 
-/// A packet whose body differs between versions, with the version to write it in.
-struct Versioned<'a, T> {
-    packet: &'a T,
-    version: Version,
-}
-
-/// A body that can be written to any sink: once to count, once for real.
+/// What a packet that is not PUBLISH has behind its fixed header.
 trait Body {
-    fn write(&self, sink: &mut impl Sink);
+    /// Refuses what the wire cannot carry.
+    fn check(&self, _: Version) -> Result<(), EncodeError> {
+        Ok(())
+    }
+
+    /// Writes it to any sink: once to count, once for real.
+    fn write(&self, version: Version, sink: &mut impl Sink);
 }
 
-/// Appends a packet that is not PUBLISH: fixed header, then `body`.
+/// Appends a packet: fixed header, then `body`.
 fn encode_body(
     packet: PacketType,
     body: &impl Body,
+    version: Version,
     out: &mut BytesMut,
 ) -> Result<(), EncodeError> {
-    let size = length_of(|length| body.write(length));
+    body.check(version)?;
+    let size = length_of(|length| body.write(version, length));
     let remaining = remaining_length(size)?;
     out.reserve(size + 5);
     out.u8(packet.first_byte());
     out.varint(remaining);
-    body.write(out);
+    body.write(version, out);
     Ok(())
+}
+
+/// A reason code that the packet may have.
+fn read_reason(reader: &mut Reader<'_>) -> Result<ReasonCode, DecodeError> {
+    let packet = reader.packet;
+    let code = reader.u8()?;
+    ReasonCode::from_byte(code)
+        .filter(|reason| reason.is_allowed_in(packet))
+        .ok_or(DecodeError::ReasonCode { packet, code })
+}
+
+/// Reads the reason code and the properties that a packet ends with.
+///
+/// Both may be left out, or the properties alone (§3.4.2.1, §3.14.2.1, §3.15.2.1); before 5.0 there
+/// are none.
+fn read_outcome<P: Properties>(
+    reader: &mut Reader<'_>,
+    version: Version,
+) -> Result<(ReasonCode, P), DecodeError> {
+    let (mut reason, mut properties) = (ReasonCode::Success, P::default());
+    if version >= Version::V5 && !reader.is_empty() {
+        reason = read_reason(reader)?;
+        if !reader.is_empty() {
+            properties = P::read(reader, version)?;
+        }
+    }
+    Ok((reason, properties))
+}
+
+/// Writes the same, and leaves out what may be left out.
+fn write_outcome(
+    reason: ReasonCode,
+    properties: &impl Properties,
+    version: Version,
+    sink: &mut impl Sink,
+) {
+    let no_properties = properties.are_none();
+    if version < Version::V5 || (reason == ReasonCode::Success && no_properties) {
+        return;
+    }
+    sink.u8(reason as u8);
+    if !no_properties {
+        properties.write(version, sink);
+    }
 }

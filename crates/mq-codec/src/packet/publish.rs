@@ -3,10 +3,10 @@
 use bytes::{Bytes, BytesMut};
 
 use crate::{
-    ByteStr, DecodeError, Empty, EncodeError, PacketId, PacketType, QoS, Sparse, SubscriptionId,
+    ByteStr, DecodeError, EncodeError, PacketId, PacketType, QoS, Sparse, SubscriptionId,
     TopicName, Version,
     byte_str::SLACK,
-    props::{clamped, id, properties},
+    props::{Properties, Slot, clamped, id, properties},
     wire::{Reader, Sink, check_binary, length_of, remaining_length},
 };
 
@@ -73,22 +73,6 @@ impl PublishProperties {
             content_type: string(&self.content_type),
             ..self.clone()
         }
-    }
-}
-
-impl Empty for PublishProperties {
-    fn empty() -> &'static Self {
-        static EMPTY: PublishProperties = PublishProperties {
-            payload_is_utf8: None,
-            message_expiry_interval: None,
-            topic_alias: None,
-            response_topic: None,
-            correlation_data: None,
-            user_properties: Vec::new(),
-            subscription_ids: Vec::new(),
-            content_type: None,
-        };
-        &EMPTY
     }
 }
 
@@ -189,7 +173,7 @@ fn write_start(first: u8, remaining: u32, topic_len: usize, out: &mut BytesMut) 
 }
 
 fn read_properties(reader: &mut Reader<'_>) -> Result<Sparse<PublishProperties>, DecodeError> {
-    let properties = PublishProperties::read(reader)?;
+    let properties = PublishProperties::read(reader, Version::V5)?;
     check_response_topic(properties.response_topic.as_ref())?;
     Ok(properties.into())
 }
@@ -320,8 +304,6 @@ impl PublishHead<'_> {
     }
 
     fn write_fields(&self, sink: &mut impl Sink) {
-        use crate::props::Slot;
-
         self.message_expiry_interval
             .write(id::MESSAGE_EXPIRY_INTERVAL, sink);
         self.topic_alias.write(id::TOPIC_ALIAS, sink);

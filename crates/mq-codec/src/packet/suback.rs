@@ -1,11 +1,9 @@
 //! SUBACK (§3.9).
 
-use bytes::BytesMut;
-
-use super::{Body, Versioned, ack::read_reason, encode_body};
+use super::{Body, read_reason};
 use crate::{
-    ByteStr, DecodeError, EncodeError, PacketId, PacketType, QoS, ReasonCode, Version,
-    props::properties,
+    ByteStr, DecodeError, PacketId, PacketType, QoS, ReasonCode, Version,
+    props::{Properties, properties},
     wire::{Reader, Sink},
 };
 
@@ -31,39 +29,15 @@ properties! {
 }
 
 impl SubAck {
-    pub(super) fn encode(&self, version: Version, out: &mut BytesMut) -> Result<(), EncodeError> {
-        encode_body(
-            PacketType::SubAck,
-            &Versioned {
-                packet: self,
-                version,
-            },
-            out,
-        )
-    }
-
     pub(super) fn read(reader: &mut Reader<'_>, version: Version) -> Result<Self, DecodeError> {
-        let packet_id = reader.packet_id()?;
-        let properties = if version >= Version::V5 {
-            SubAckProperties::read(reader)?
-        } else {
-            SubAckProperties::default()
+        let read_one = match version {
+            Version::V5 => read_reason,
+            Version::V3_1 | Version::V3_1_1 => read_return_code,
         };
-        let mut reasons = Vec::with_capacity(1);
-        while !reader.is_empty() {
-            reasons.push(if version >= Version::V5 {
-                read_reason(reader)?
-            } else {
-                read_return_code(reader)?
-            });
-        }
-        if reasons.is_empty() {
-            return Err(DecodeError::Truncated(PacketType::SubAck));
-        }
         Ok(Self {
-            packet_id,
-            reasons,
-            properties,
+            packet_id: reader.packet_id()?,
+            properties: SubAckProperties::read(reader, version)?,
+            reasons: reader.list(DecodeError::Truncated, read_one)?,
         })
     }
 }
@@ -81,14 +55,12 @@ fn read_return_code(reader: &mut Reader<'_>) -> Result<ReasonCode, DecodeError> 
     }
 }
 
-impl Body for Versioned<'_, SubAck> {
-    fn write(&self, sink: &mut impl Sink) {
-        sink.packet_id(self.packet.packet_id);
-        if self.version >= Version::V5 {
-            self.packet.properties.write(sink);
-        }
-        for reason in &self.packet.reasons {
-            sink.u8(if self.version < Version::V5 && reason.is_error() {
+impl Body for SubAck {
+    fn write(&self, version: Version, sink: &mut impl Sink) {
+        sink.packet_id(self.packet_id);
+        self.properties.write(version, sink);
+        for reason in &self.reasons {
+            sink.u8(if version < Version::V5 && reason.is_error() {
                 0x80
             } else {
                 *reason as u8

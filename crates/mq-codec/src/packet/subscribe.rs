@@ -1,12 +1,10 @@
 //! SUBSCRIBE (§3.8).
 
-use bytes::BytesMut;
-
-use super::{Body, Versioned, encode_body};
+use super::Body;
 use crate::{
     ByteStr, DecodeError, EncodeError, PacketId, PacketType, Subscription, SubscriptionId,
-    SubscriptionOptions, TopicFilter, Version,
-    props::properties,
+    SubscriptionOptions, Version,
+    props::{Properties, properties},
     wire::{Reader, Sink},
 };
 
@@ -32,57 +30,36 @@ properties! {
 }
 
 impl Subscribe {
-    pub(super) fn encode(&self, version: Version, out: &mut BytesMut) -> Result<(), EncodeError> {
-        if self.subscriptions.is_empty() {
-            return Err(EncodeError::NoFilter(PacketType::Subscribe));
-        }
-        encode_body(
-            PacketType::Subscribe,
-            &Versioned {
-                packet: self,
-                version,
-            },
-            out,
-        )
-    }
-
     pub(super) fn read(reader: &mut Reader<'_>, version: Version) -> Result<Self, DecodeError> {
-        let packet_id = reader.packet_id()?;
-        let properties = if version >= Version::V5 {
-            SubscribeProperties::read(reader)?
-        } else {
-            SubscribeProperties::default()
-        };
-        let mut subscriptions = Vec::with_capacity(1);
-        while !reader.is_empty() {
-            let filter = TopicFilter::received(reader.string()?, version)
-                .map_err(DecodeError::TopicFilter)?;
-            let options = SubscriptionOptions::from_bits(reader.u8()?, version)?;
-            if options.no_local && filter.shared().is_some() {
-                return Err(DecodeError::NoLocalOnShared);
-            }
-            subscriptions.push(Subscription { filter, options });
-        }
-        if subscriptions.is_empty() {
-            return Err(DecodeError::NoFilter(PacketType::Subscribe));
-        }
         Ok(Self {
-            packet_id,
-            subscriptions,
-            properties,
+            packet_id: reader.packet_id()?,
+            properties: SubscribeProperties::read(reader, version)?,
+            subscriptions: reader.list(DecodeError::NoFilter, |reader| {
+                let filter = reader.filter(version)?;
+                let options = SubscriptionOptions::from_bits(reader.u8()?, version)?;
+                if options.no_local && filter.shared().is_some() {
+                    return Err(DecodeError::NoLocalOnShared);
+                }
+                Ok(Subscription { filter, options })
+            })?,
         })
     }
 }
 
-impl Body for Versioned<'_, Subscribe> {
-    fn write(&self, sink: &mut impl Sink) {
-        sink.packet_id(self.packet.packet_id);
-        if self.version >= Version::V5 {
-            self.packet.properties.write(sink);
+impl Body for Subscribe {
+    fn check(&self, _: Version) -> Result<(), EncodeError> {
+        if self.subscriptions.is_empty() {
+            return Err(EncodeError::NoFilter(PacketType::Subscribe));
         }
-        for subscription in &self.packet.subscriptions {
+        Ok(())
+    }
+
+    fn write(&self, version: Version, sink: &mut impl Sink) {
+        sink.packet_id(self.packet_id);
+        self.properties.write(version, sink);
+        for subscription in &self.subscriptions {
             sink.string(subscription.filter.as_byte_str());
-            sink.u8(subscription.options.bits(self.version));
+            sink.u8(subscription.options.bits(version));
         }
     }
 }

@@ -1,11 +1,9 @@
 //! UNSUBACK (§3.11).
 
-use bytes::BytesMut;
-
-use super::{Body, Versioned, ack::read_reason, encode_body};
+use super::{Body, read_reason};
 use crate::{
-    ByteStr, DecodeError, EncodeError, PacketId, PacketType, ReasonCode, Version,
-    props::properties,
+    ByteStr, DecodeError, PacketId, ReasonCode, Version,
+    props::{Properties, properties},
     wire::{Reader, Sink},
 };
 
@@ -31,44 +29,24 @@ properties! {
 }
 
 impl UnsubAck {
-    pub(super) fn encode(&self, version: Version, out: &mut BytesMut) -> Result<(), EncodeError> {
-        encode_body(
-            PacketType::UnsubAck,
-            &Versioned {
-                packet: self,
-                version,
-            },
-            out,
-        )
-    }
-
     pub(super) fn read(reader: &mut Reader<'_>, version: Version) -> Result<Self, DecodeError> {
-        let packet_id = reader.packet_id()?;
-        let mut properties = UnsubAckProperties::default();
-        let mut reasons = Vec::new();
-        if version >= Version::V5 {
-            properties = UnsubAckProperties::read(reader)?;
-            while !reader.is_empty() {
-                reasons.push(read_reason(reader)?);
-            }
-            if reasons.is_empty() {
-                return Err(DecodeError::Truncated(PacketType::UnsubAck));
-            }
-        }
         Ok(Self {
-            packet_id,
-            reasons,
-            properties,
+            packet_id: reader.packet_id()?,
+            properties: UnsubAckProperties::read(reader, version)?,
+            reasons: match version {
+                Version::V5 => reader.list(DecodeError::Truncated, read_reason)?,
+                Version::V3_1 | Version::V3_1_1 => Vec::new(),
+            },
         })
     }
 }
 
-impl Body for Versioned<'_, UnsubAck> {
-    fn write(&self, sink: &mut impl Sink) {
-        sink.packet_id(self.packet.packet_id);
-        if self.version >= Version::V5 {
-            self.packet.properties.write(sink);
-            for reason in &self.packet.reasons {
+impl Body for UnsubAck {
+    fn write(&self, version: Version, sink: &mut impl Sink) {
+        sink.packet_id(self.packet_id);
+        self.properties.write(version, sink);
+        if version >= Version::V5 {
+            for reason in &self.reasons {
                 sink.u8(*reason as u8);
             }
         }

@@ -1,11 +1,9 @@
 //! UNSUBSCRIBE (§3.10).
 
-use bytes::BytesMut;
-
-use super::{Body, Versioned, encode_body};
+use super::Body;
 use crate::{
     ByteStr, DecodeError, EncodeError, PacketId, PacketType, TopicFilter, Version,
-    props::properties,
+    props::{Properties, properties},
     wire::{Reader, Sink},
 };
 
@@ -29,50 +27,27 @@ properties! {
 }
 
 impl Unsubscribe {
-    pub(super) fn encode(&self, version: Version, out: &mut BytesMut) -> Result<(), EncodeError> {
-        if self.filters.is_empty() {
-            return Err(EncodeError::NoFilter(PacketType::Unsubscribe));
-        }
-        encode_body(
-            PacketType::Unsubscribe,
-            &Versioned {
-                packet: self,
-                version,
-            },
-            out,
-        )
-    }
-
     pub(super) fn read(reader: &mut Reader<'_>, version: Version) -> Result<Self, DecodeError> {
-        let packet_id = reader.packet_id()?;
-        let properties = if version >= Version::V5 {
-            UnsubscribeProperties::read(reader)?
-        } else {
-            UnsubscribeProperties::default()
-        };
-        let mut filters = Vec::with_capacity(1);
-        while !reader.is_empty() {
-            let filter = TopicFilter::received(reader.string()?, version);
-            filters.push(filter.map_err(DecodeError::TopicFilter)?);
-        }
-        if filters.is_empty() {
-            return Err(DecodeError::NoFilter(PacketType::Unsubscribe));
-        }
         Ok(Self {
-            packet_id,
-            filters,
-            properties,
+            packet_id: reader.packet_id()?,
+            properties: UnsubscribeProperties::read(reader, version)?,
+            filters: reader.list(DecodeError::NoFilter, |reader| reader.filter(version))?,
         })
     }
 }
 
-impl Body for Versioned<'_, Unsubscribe> {
-    fn write(&self, sink: &mut impl Sink) {
-        sink.packet_id(self.packet.packet_id);
-        if self.version >= Version::V5 {
-            self.packet.properties.write(sink);
+impl Body for Unsubscribe {
+    fn check(&self, _: Version) -> Result<(), EncodeError> {
+        if self.filters.is_empty() {
+            return Err(EncodeError::NoFilter(PacketType::Unsubscribe));
         }
-        for filter in &self.packet.filters {
+        Ok(())
+    }
+
+    fn write(&self, version: Version, sink: &mut impl Sink) {
+        sink.packet_id(self.packet_id);
+        self.properties.write(version, sink);
+        for filter in &self.filters {
             sink.string(filter.as_byte_str());
         }
     }

@@ -6,7 +6,9 @@ use bytes::Bytes;
 
 use super::publish::check_response_topic;
 use crate::{
-    ByteStr, DecodeError, QoS, TopicError, TopicName, Version, props::properties, wire::Reader,
+    ByteStr, DecodeError, QoS, TopicError, TopicName, Version,
+    props::{Properties, properties},
+    wire::Reader,
 };
 
 /// The message that the server publishes if the connection is lost (§3.1.2.5).
@@ -168,11 +170,7 @@ impl Will {
         qos: QoS,
         retain: bool,
     ) -> Result<Self, DecodeError> {
-        let properties = if version >= Version::V5 {
-            WillProperties::read(reader)?
-        } else {
-            WillProperties::default()
-        };
+        let properties = WillProperties::read(reader, version)?;
         check_response_topic(properties.response_topic.as_ref())?;
         let topic = reader.topic()?;
         if topic.is_empty() {
