@@ -20,11 +20,13 @@
 mod fan_out;
 mod retained;
 mod shared;
+mod subscriber;
 mod trie;
 
 pub use fan_out::{FanOut, Target};
 pub use retained::{Cursor, Retained, RetainedStore};
-pub use trie::{Router, Subscriber};
+pub use subscriber::Subscriber;
+pub use trie::Router;
 
 /// The most levels that a topic name or a filter may have here.
 ///

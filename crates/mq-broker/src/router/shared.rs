@@ -4,7 +4,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mq_codec::ByteStr;
 
-use super::{SessionKey, Subscriber};
+use super::{
+    SessionKey, Subscriber,
+    subscriber::{insert, remove},
+};
 
 /// The groups that share one topic filter.
 #[derive(Debug, Default)]
@@ -36,7 +39,7 @@ impl SharedGroups {
             });
             self.0.last_mut().expect("pushed above")
         };
-        super::trie::insert(&mut group.members, subscriber)
+        insert(&mut group.members, subscriber)
     }
 
     /// Removes a member; whether it was one.
@@ -45,7 +48,7 @@ impl SharedGroups {
             return false;
         };
         let group = &mut self.0[index];
-        let removed = super::trie::remove(&mut group.members, session);
+        let removed = remove(&mut group.members, session);
         if group.members.is_empty() {
             self.0.swap_remove(index);
         }

@@ -1,9 +1,14 @@
 //! Subscriptions by topic filter, one node a topic level.
 
 use hashbrown::HashMap;
-use mq_codec::{SubscriptionId, SubscriptionOptions, TopicFilter};
+use mq_codec::TopicFilter;
 
-use super::{FanOut, SessionKey, fan_out::Places, shared::SharedGroups};
+use super::{
+    FanOut, SessionKey, Subscriber,
+    fan_out::Places,
+    shared::SharedGroups,
+    subscriber::{insert, remove},
+};
 
 /// All subscriptions of all sessions.
 ///
@@ -32,17 +37,6 @@ const NODE: usize = 3 * size_of::<(Vec<u8>, Node)>() / 2 + 10 * size_of::<usize>
 
 /// What a table takes that has one child: it has four places.
 const TABLE: usize = 3 * size_of::<(Vec<u8>, Node)>();
-
-/// One subscription of one session.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Subscriber {
-    /// Whose it is.
-    pub session: SessionKey,
-    /// What it asks for.
-    pub options: SubscriptionOptions,
-    /// Its identifier, if it has one.
-    pub subscription_id: Option<SubscriptionId>,
-}
 
 #[derive(Debug, Default)]
 struct Node {
@@ -181,31 +175,6 @@ impl Router {
         let group = filter.shared()?.group;
         let leaf = self.root.find(filter.matching())?;
         leaf.shared.choose_of(group, ready, may_receive)
-    }
-}
-
-/// Adds or replaces; whether it was there.
-pub(super) fn insert(list: &mut Vec<Subscriber>, subscriber: Subscriber) -> bool {
-    if let Some(old) = list
-        .iter_mut()
-        .find(|old| old.session == subscriber.session)
-    {
-        *old = subscriber;
-        true
-    } else {
-        list.push(subscriber);
-        false
-    }
-}
-
-/// Removes; whether it was there.
-pub(super) fn remove(list: &mut Vec<Subscriber>, session: SessionKey) -> bool {
-    match list.iter().position(|old| old.session == session) {
-        Some(index) => {
-            list.swap_remove(index);
-            true
-        }
-        None => false,
     }
 }
 
@@ -355,7 +324,7 @@ impl Walk<'_> {
 
 #[cfg(test)]
 mod tests {
-    use mq_codec::{QoS, TopicName};
+    use mq_codec::{QoS, SubscriptionId, TopicName};
     use proptest::prelude::*;
 
     use super::*;
