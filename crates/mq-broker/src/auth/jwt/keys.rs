@@ -4,7 +4,7 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use jsonwebtoken::{Algorithm, DecodingKey, crypto::aws_lc};
 use serde_json::{Map, Value};
 
-use super::token::Rejected;
+use super::rejected::Rejected;
 
 /// Bits of an RSA modulus: fewer can be factored (RFC 7518 §3.3), more would cost too much.
 const RSA_BITS: std::ops::RangeInclusive<usize> = 2048..=8192;

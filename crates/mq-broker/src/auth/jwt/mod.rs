@@ -7,6 +7,8 @@ mod absent;
 #[cfg(feature = "jwt")]
 mod keys;
 #[cfg(feature = "jwt")]
+mod rejected;
+#[cfg(feature = "jwt")]
 mod rules;
 #[cfg(feature = "jwt")]
 mod token;

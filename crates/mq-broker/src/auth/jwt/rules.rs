@@ -14,7 +14,7 @@ use mq_codec::TopicFilter;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::token::Rejected;
+use super::rejected::Rejected;
 use crate::{
     auth::{
         Grant, Principal,

@@ -6,7 +6,7 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use mq_codec::ByteStr;
 use serde_json::{Map, Value};
 
-use super::{JwtSettings, Keys, TokenRules, keys};
+use super::{JwtSettings, Keys, TokenRules, keys, rejected::Rejected};
 use crate::{
     auth::{LogIn, Principal},
     clock,
@@ -23,41 +23,6 @@ pub(in crate::auth) struct Token<'a> {
     header: Map<String, Value>,
     claims: Vec<u8>,
     signature: Vec<u8>,
-}
-
-/// Why a token is not taken; for the log, the client is told no more than that it is not.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub(in crate::auth) enum Rejected {
-    #[error("its algorithm is not RS256, ES256 or EdDSA")]
-    Algorithm,
-    #[error("it has a `crit`, and none of what that can ask for is understood here")]
-    Critical,
-    #[error("no key has its `kid`")]
-    UnknownKey,
-    #[error("the key of its `kid` is for another algorithm")]
-    OtherAlgorithm,
-    #[error("it has no `kid`, and several keys are for its algorithm")]
-    NoKeyId,
-    #[error("its signature is wrong")]
-    Signature,
-    #[error("`{0}` is missing or not of its form")]
-    Claim(String),
-    #[error("its claims are no JSON object")]
-    Claims,
-    #[error("it has expired")]
-    Expired,
-    #[error("it does not hold yet")]
-    NotYet,
-    #[error("it is another's: `iss` is not the issuer")]
-    Issuer,
-    #[error("it is for another: `aud` is not the audience")]
-    Audience,
-    #[error("the user name of CONNECT is not its user")]
-    UserName,
-    #[error("the client identifier of CONNECT is not its")]
-    ClientId,
-    #[error("`acl`, rule {0}: {1}")]
-    Rule(usize, String),
 }
 
 impl<'a> Token<'a> {
