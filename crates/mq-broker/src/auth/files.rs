@@ -427,7 +427,8 @@ mod tests {
     #[tokio::test]
     async fn what_an_unknown_user_is_asked_is_like_the_others_and_stays_as_it_is() {
         let keys = |name: &str, iterations| {
-            let keys = scram::StoredKeys::derive("x", name.as_bytes(), iterations);
+            let keys =
+                crate::auth::scram_keys::StoredKeys::derive("x", name.as_bytes(), iterations);
             format!("{name}:{keys}\n")
         };
         let files = Files::new();

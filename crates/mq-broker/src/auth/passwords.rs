@@ -3,16 +3,14 @@
 use std::{collections::HashMap, fmt};
 
 use argon2::{Algorithm, Argon2, Params};
-use base64::{
-    Engine as _,
-    engine::general_purpose::{STANDARD, STANDARD_NO_PAD},
-};
+use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use mq_codec::ByteStr;
 use sha2::{Digest as _, Sha512};
 use subtle::ConstantTimeEq as _;
 
 use super::{
-    scram::{self, StoredKeys},
+    hash_text::{decode, not_base64, number, three},
+    scram_keys::{self, StoredKeys},
     stand_in::{self, Kind, Secret},
 };
 
@@ -254,11 +252,11 @@ impl Hashing {
             }
             Self::ScramSha256 => {
                 let password = std::str::from_utf8(password).ok();
-                let password = password.filter(|text| scram::is_plain(text)).ok_or(
+                let password = password.filter(|text| scram_keys::is_plain(text)).ok_or(
                     "a password for SCRAM has to be printable ASCII, so that both sides \
                      understand the same",
                 )?;
-                Ok(StoredKeys::derive(password, &salt, scram::ITERATIONS).to_string())
+                Ok(StoredKeys::derive(password, &salt, scram_keys::ITERATIONS).to_string())
             }
         }
     }
@@ -287,11 +285,11 @@ impl Hash {
                     hash: decode_hash(hash)?,
                 })
             }
-            scram::NAME => StoredKeys::parse(rest).map(Self::Scram),
+            scram_keys::NAME => StoredKeys::parse(rest).map(Self::Scram),
             _ => Err(format!(
                 "`${kind}$` is no kind of hash that is known: $argon2id$, ${}$, and mosquitto's \
                  $7$ and $6$ are",
-                scram::NAME
+                scram_keys::NAME
             )),
         }
     }
@@ -393,27 +391,6 @@ impl fmt::Debug for Hash {
     }
 }
 
-/// Splits `a$b$c`.
-pub(super) fn three(text: &str) -> Result<(&str, &str, &str), String> {
-    let mut parts = text.split('$');
-    match (parts.next(), parts.next(), parts.next(), parts.next()) {
-        (Some(one), Some(two), Some(three), None) => Ok((one, two, three)),
-        _ => Err("the hash has not the parts that it should have".to_owned()),
-    }
-}
-
-pub(super) fn number(text: &str, allowed: std::ops::RangeInclusive<u32>) -> Result<u32, String> {
-    let number = text.parse().ok().filter(|number| allowed.contains(number));
-    number.ok_or_else(|| {
-        let (low, high) = allowed.into_inner();
-        format!("`{text}` is not a number from {low} to {high}")
-    })
-}
-
-pub(super) fn decode(text: &str) -> Result<Vec<u8>, String> {
-    STANDARD.decode(text).map_err(|_| not_base64())
-}
-
 /// A SHA-512, in whole: a shorter one would be easier to guess.
 fn decode_hash(text: &str) -> Result<Vec<u8>, String> {
     let hash = decode(text)?;
@@ -422,10 +399,6 @@ fn decode_hash(text: &str) -> Result<Vec<u8>, String> {
     } else {
         Err("its hash is not one of 64 bytes".to_owned())
     }
-}
-
-fn not_base64() -> String {
-    "a part of the hash is not base64".to_owned()
 }
 
 #[cfg(test)]
