@@ -107,16 +107,6 @@ impl Value for u16 {
     }
 }
 
-impl Value for NonZeroU16 {
-    fn read(reader: &mut Reader<'_>, id: u32) -> Result<Self, DecodeError> {
-        Self::new(reader.u16()?).ok_or_else(|| out_of_range(reader, id))
-    }
-
-    fn write(&self, sink: &mut impl Sink) {
-        sink.u16(self.get());
-    }
-}
-
 impl Value for u32 {
     fn read(reader: &mut Reader<'_>, _: u32) -> Result<Self, DecodeError> {
         reader.u32()
@@ -127,25 +117,22 @@ impl Value for u32 {
     }
 }
 
-impl Value for NonZeroU32 {
-    fn read(reader: &mut Reader<'_>, id: u32) -> Result<Self, DecodeError> {
-        Self::new(reader.u32()?).ok_or_else(|| out_of_range(reader, id))
-    }
+/// Types that refuse some numbers of the field that they stand in.
+macro_rules! checked_numbers {
+    ($($type:ty, $field:ident;)*) => {
+        $(impl Value for $type {
+            fn read(reader: &mut Reader<'_>, id: u32) -> Result<Self, DecodeError> {
+                Self::new(reader.$field()?).ok_or_else(|| out_of_range(reader, id))
+            }
 
-    fn write(&self, sink: &mut impl Sink) {
-        sink.u32(self.get());
-    }
+            fn write(&self, sink: &mut impl Sink) {
+                sink.$field(self.get());
+            }
+        })*
+    };
 }
 
-impl Value for SubscriptionId {
-    fn read(reader: &mut Reader<'_>, id: u32) -> Result<Self, DecodeError> {
-        Self::new(reader.varint()?).ok_or_else(|| out_of_range(reader, id))
-    }
-
-    fn write(&self, sink: &mut impl Sink) {
-        sink.varint(self.get());
-    }
-}
+checked_numbers! { NonZeroU16, u16; NonZeroU32, u32; SubscriptionId, varint; }
 
 impl Value for ByteStr {
     fn read(reader: &mut Reader<'_>, _: u32) -> Result<Self, DecodeError> {

@@ -34,50 +34,55 @@ pub use unsuback::{UnsubAck, UnsubAckProperties};
 pub use unsubscribe::{Unsubscribe, UnsubscribeProperties};
 pub use will::{Will, WillProperties};
 
-/// The type of a packet: the upper four bits of its first byte (§2.1.2).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u8)]
-#[expect(missing_docs, reason = "the names are the specification's")]
-pub enum PacketType {
-    Connect = 1,
-    ConnAck = 2,
-    Publish = 3,
-    PubAck = 4,
-    PubRec = 5,
-    PubRel = 6,
-    PubComp = 7,
-    Subscribe = 8,
-    SubAck = 9,
-    Unsubscribe = 10,
-    UnsubAck = 11,
-    PingReq = 12,
-    PingResp = 13,
-    Disconnect = 14,
-    Auth = 15,
+macro_rules! packet_types {
+    ($($name:ident = $bits:literal, $text:literal;)*) => {
+        /// The type of a packet: the upper four bits of its first byte (§2.1.2).
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[repr(u8)]
+        #[expect(missing_docs, reason = "the names are the specification's")]
+        pub enum PacketType {
+            $($name = $bits,)*
+        }
+
+        impl PacketType {
+            pub(crate) fn from_bits(bits: u8) -> Option<Self> {
+                match bits {
+                    $($bits => Some(Self::$name),)*
+                    _ => None,
+                }
+            }
+        }
+
+        /// The specification's name, such as `PUBLISH`.
+        impl fmt::Display for PacketType {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self {
+                    $(Self::$name => $text,)*
+                })
+            }
+        }
+    };
+}
+
+packet_types! {
+    Connect = 1, "CONNECT";
+    ConnAck = 2, "CONNACK";
+    Publish = 3, "PUBLISH";
+    PubAck = 4, "PUBACK";
+    PubRec = 5, "PUBREC";
+    PubRel = 6, "PUBREL";
+    PubComp = 7, "PUBCOMP";
+    Subscribe = 8, "SUBSCRIBE";
+    SubAck = 9, "SUBACK";
+    Unsubscribe = 10, "UNSUBSCRIBE";
+    UnsubAck = 11, "UNSUBACK";
+    PingReq = 12, "PINGREQ";
+    PingResp = 13, "PINGRESP";
+    Disconnect = 14, "DISCONNECT";
+    Auth = 15, "AUTH";
 }
 
 impl PacketType {
-    pub(crate) fn from_bits(bits: u8) -> Option<Self> {
-        Some(match bits {
-            1 => Self::Connect,
-            2 => Self::ConnAck,
-            3 => Self::Publish,
-            4 => Self::PubAck,
-            5 => Self::PubRec,
-            6 => Self::PubRel,
-            7 => Self::PubComp,
-            8 => Self::Subscribe,
-            9 => Self::SubAck,
-            10 => Self::Unsubscribe,
-            11 => Self::UnsubAck,
-            12 => Self::PingReq,
-            13 => Self::PingResp,
-            14 => Self::Disconnect,
-            15 => Self::Auth,
-            _ => return None,
-        })
-    }
-
     /// Whether no client sends it (§2.1.2).
     pub(crate) fn is_from_server_only(self) -> bool {
         matches!(
@@ -93,29 +98,6 @@ impl PacketType {
             _ => 0,
         };
         (self as u8) << 4 | flags
-    }
-}
-
-/// The specification's name, such as `PUBLISH`.
-impl fmt::Display for PacketType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Connect => "CONNECT",
-            Self::ConnAck => "CONNACK",
-            Self::Publish => "PUBLISH",
-            Self::PubAck => "PUBACK",
-            Self::PubRec => "PUBREC",
-            Self::PubRel => "PUBREL",
-            Self::PubComp => "PUBCOMP",
-            Self::Subscribe => "SUBSCRIBE",
-            Self::SubAck => "SUBACK",
-            Self::Unsubscribe => "UNSUBSCRIBE",
-            Self::UnsubAck => "UNSUBACK",
-            Self::PingReq => "PINGREQ",
-            Self::PingResp => "PINGRESP",
-            Self::Disconnect => "DISCONNECT",
-            Self::Auth => "AUTH",
-        })
     }
 }
 
