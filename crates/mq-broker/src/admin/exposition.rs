@@ -10,7 +10,7 @@ use prometheus_client::{
 };
 
 use super::Admin;
-use crate::metrics::{ByReason, Gauge, ListenerMetrics, Metrics, RttHistogram};
+use crate::metrics::{ByReason, Counter, Gauge, ListenerMetrics, Metrics, RttHistogram};
 
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -28,129 +28,54 @@ struct All(Admin);
 
 type Field = fn(&Metrics) -> &Gauge;
 type FieldByReason = fn(&Metrics) -> &ByReason;
-type OfListener = fn(&ListenerMetrics) -> u64;
+type OfListener = fn(&ListenerMetrics) -> &Counter;
+
+/// A line for each: its name, where it is counted, and what it is.
+macro_rules! table {
+    ($($name:literal: $field:ident, $help:literal;)*) => { &[$(($name, $help, |of| &of.$field)),*] };
+}
 
 /// What is there now.
-const GAUGES: &[(&str, &str, Field)] = &[
-    ("handshakes", "Connections in their handshake", |all| {
-        &all.handshakes
-    }),
-    ("sessions", "Sessions, connected or not", |all| {
-        &all.sessions
-    }),
-    ("subscriptions", "Subscriptions", |all| &all.subscriptions),
-    (
-        "retained_messages",
-        "Topics with a retained message",
-        |all| &all.retained,
-    ),
-];
+const GAUGES: &[(&str, &str, Field)] = table! {
+    "handshakes": handshakes, "Connections in their handshake";
+    "sessions": sessions, "Sessions, connected or not";
+    "subscriptions": subscriptions, "Subscriptions";
+    "retained_messages": retained, "Topics with a retained message";
+};
 
 /// What has happened since the start.
-const COUNTERS: &[(&str, &str, Field)] = &[
-    (
-        "messages_received",
-        "Messages received from clients",
-        |all| &all.messages_in,
-    ),
-    ("messages_sent", "Messages sent to clients", |all| {
-        &all.messages_out
-    }),
-    (
-        "messages_dropped",
-        "Messages that did not reach a receiver",
-        |all| &all.dropped,
-    ),
-    (
-        "messages_spilled",
-        "Messages that went to the store because there was no room for them in memory",
-        |all| &all.spilled,
-    ),
-    (
-        "quic_retries",
-        "QUIC clients that had to prove their address first",
-        |all| &all.retried,
-    ),
-    (
-        "not_authorized",
-        "Messages, wills and subscriptions that their client may not have",
-        |all| &all.not_authorized,
-    ),
-    (
-        "sessions_refused",
-        "Clients refused because there were too many sessions",
-        |all| &all.sessions_refused,
-    ),
-    (
-        "retained_refused",
-        "Messages that could not be retained",
-        |all| &all.retained_refused,
-    ),
-    (
-        "clients_throttled",
-        "Times that a client was read more slowly than it published",
-        |all| &all.throttled,
-    ),
-];
+const COUNTERS: &[(&str, &str, Field)] = table! {
+    "messages_received": messages_in, "Messages received from clients";
+    "messages_sent": messages_out, "Messages sent to clients";
+    "messages_dropped": dropped, "Messages that did not reach a receiver";
+    "messages_spilled": spilled, "Messages that went to the store because there was no room for them in memory";
+    "quic_retries": retried, "QUIC clients that had to prove their address first";
+    "not_authorized": not_authorized, "Messages, wills and subscriptions that their client may not have";
+    "sessions_refused": sessions_refused, "Clients refused because there were too many sessions";
+    "retained_refused": retained_refused, "Messages that could not be retained";
+    "clients_throttled": throttled, "Times that a client was read more slowly than it published";
+};
 
 /// What has happened since the start, with the reason as label.
-const BY_REASON: &[(&str, &str, FieldByReason)] = &[
-    (
-        "connections_refused",
-        "Connections beyond what may be open, under way, or come from one address",
-        |all| &all.refused,
-    ),
-    ("log_ins_refused", "CONNECTs refused", |all| {
-        &all.log_ins_refused
-    }),
-    ("publishes_refused", "Messages and wills refused", |all| {
-        &all.publishes_refused
-    }),
-    ("subscriptions_refused", "Subscriptions refused", |all| {
-        &all.subscriptions_refused
-    }),
-    (
-        "readers_evicted",
-        "Clients disconnected by the broker, such as readers that were too slow",
-        |all| &all.evicted,
-    ),
-];
+const BY_REASON: &[(&str, &str, FieldByReason)] = table! {
+    "connections_refused": refused, "Connections beyond what may be open, under way, or come from one address";
+    "log_ins_refused": log_ins_refused, "CONNECTs refused";
+    "publishes_refused": publishes_refused, "Messages and wills refused";
+    "subscriptions_refused": subscriptions_refused, "Subscriptions refused";
+    "readers_evicted": evicted, "Clients disconnected by the broker, such as readers that were too slow";
+};
 
-const OF_LISTENERS: &[(&str, &str, OfListener)] = &[
-    ("accepted", "Connections whose handshake was good", |one| {
-        one.accepted.get()
-    }),
-    (
-        "handshakes_failed",
-        "Handshakes that failed or took too long",
-        |one| one.handshakes_failed.get(),
-    ),
-    ("resumed", "Connections that resumed a TLS session", |one| {
-        one.resumed.get()
-    }),
-    (
-        "early_data_accepted",
-        "Connections whose early data (0-RTT) was accepted",
-        |one| one.early_data_accepted.get(),
-    ),
-    ("received_bytes", "Application bytes received", |one| {
-        one.bytes_received.get()
-    }),
-    ("sent_bytes", "Application bytes sent", |one| {
-        one.bytes_sent.get()
-    }),
-    ("packets_lost", "QUIC packets declared lost", |one| {
-        one.packets_lost.get()
-    }),
-    ("packets_retransmitted", "TCP segments sent again", |one| {
-        one.packets_retransmitted.get()
-    }),
-    (
-        "migrations",
-        "QUIC connections whose client came from another address",
-        |one| one.migrations.get(),
-    ),
-];
+const OF_LISTENERS: &[(&str, &str, OfListener)] = table! {
+    "accepted": accepted, "Connections whose handshake was good";
+    "handshakes_failed": handshakes_failed, "Handshakes that failed or took too long";
+    "resumed": resumed, "Connections that resumed a TLS session";
+    "early_data_accepted": early_data_accepted, "Connections whose early data (0-RTT) was accepted";
+    "received_bytes": bytes_received, "Application bytes received";
+    "sent_bytes": bytes_sent, "Application bytes sent";
+    "packets_lost": packets_lost, "QUIC packets declared lost";
+    "packets_retransmitted": packets_retransmitted, "TCP segments sent again";
+    "migrations": migrations, "QUIC connections whose client came from another address";
+};
 
 impl Collector for All {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
@@ -201,7 +126,7 @@ fn of_listeners(
         let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Counter)?;
         for (labels, listener) in &labelled {
             let mut metric = family.encode_family(labels)?;
-            metric.encode_counter::<NoLabelSet, _, u64>(&field(listener), None)?;
+            metric.encode_counter::<NoLabelSet, _, u64>(&field(listener).get(), None)?;
         }
     }
     let help = "Round-trip times of connections, sampled every 30 s and at their end";

@@ -85,88 +85,33 @@ impl Outcome {
     }
 }
 
+/// A line for each.
+macro_rules! metrics {
+    ($($name:literal [$unit:literal] $what:literal;)*) => { &[$(($name, $unit, $what)),*] };
+}
+
 /// Figures of a run: name, unit, what it is.
-pub(crate) const METRICS: &[(&str, &str, &str)] = &[
-    (
-        "latency_mean",
-        "ms",
-        "publisher to subscriber, mean (S22 §5.1)",
-    ),
-    ("latency_p50", "ms", "publisher to subscriber, median"),
-    (
-        "latency_p95",
-        "ms",
-        "publisher to subscriber, 95th percentile",
-    ),
-    (
-        "latency_p99",
-        "ms",
-        "publisher to subscriber, 99th percentile",
-    ),
-    ("latency_max", "ms", "publisher to subscriber, maximum"),
-    (
-        "latency_rsd",
-        "",
-        "jitter: standard deviation / mean (S22 §5.1)",
-    ),
-    (
-        "delta",
-        "ms",
-        "Δ: first message sent until last received (S21 Fig. 6a)",
-    ),
-    (
-        "delta_dagger",
-        "ms",
-        "Δ†: dial of a later connection until its message is received, mean (S21 Fig. 6b)",
-    ),
-    (
-        "dial_to_sent",
-        "ms",
-        "dial until the PUBLISH is sent, first connection and later ones, mean (W20 §IV)",
-    ),
-    (
-        "connack_mean",
-        "ms",
-        "dial until CONNACK, mean (DL eq. 1 counts from CONNECT)",
-    ),
-    (
-        "rtt_mean",
-        "ms",
-        "job until its result, matched by sequence, mean (DL eq. 2)",
-    ),
-    (
-        "rtt_last_mean",
-        "ms",
-        "job until a result as DL timed it: from the last job sent, mean",
-    ),
-    (
-        "packets_per_second",
-        "1/s",
-        "packets that the publisher's host sends (S22 §5.2)",
-    ),
-    (
-        "clock_uncertainty",
-        "ms",
-        "the most that a delay between two hosts is wrong by",
-    ),
-    ("energy_j", "J", "energy while messages were sent"),
-    (
-        "power_w",
-        "W",
-        "energy over the time to send all packets (S22 §5.2)",
-    ),
-    (
-        "energy_per_message_uj",
-        "µJ",
-        "energy for each message that arrived",
-    ),
-    ("lost", "", "messages that did not arrive"),
-    (
-        "failed",
-        "",
-        "connections that failed, or were not of the kind that was asked for",
-    ),
-];
+pub(crate) const METRICS: &[(&str, &str, &str)] = metrics! {
+    "latency_mean" ["ms"] "publisher to subscriber, mean (S22 §5.1)";
+    "latency_p50" ["ms"] "publisher to subscriber, median";
+    "latency_p95" ["ms"] "publisher to subscriber, 95th percentile";
+    "latency_p99" ["ms"] "publisher to subscriber, 99th percentile";
+    "latency_max" ["ms"] "publisher to subscriber, maximum";
+    "latency_rsd" [""] "jitter: standard deviation / mean (S22 §5.1)";
+    "delta" ["ms"] "Δ: first message sent until last received (S21 Fig. 6a)";
+    "delta_dagger" ["ms"] "Δ†: dial of a later connection until its message is received, mean (S21 Fig. 6b)";
+    "dial_to_sent" ["ms"] "dial until the PUBLISH is sent, first connection and later ones, mean (W20 §IV)";
+    "connack_mean" ["ms"] "dial until CONNACK, mean (DL eq. 1 counts from CONNECT)";
+    "rtt_mean" ["ms"] "job until its result, matched by sequence, mean (DL eq. 2)";
+    "rtt_last_mean" ["ms"] "job until a result as DL timed it: from the last job sent, mean";
+    "packets_per_second" ["1/s"] "packets that the publisher's host sends (S22 §5.2)";
+    "clock_uncertainty" ["ms"] "the most that a delay between two hosts is wrong by";
+    "energy_j" ["J"] "energy while messages were sent";
+    "power_w" ["W"] "energy over the time to send all packets (S22 §5.2)";
+    "energy_per_message_uj" ["µJ"] "energy for each message that arrived";
+    "lost" [""] "messages that did not arrive";
+    "failed" [""] "connections that failed, or were not of the kind that was asked for";
+};
 
 #[cfg(test)]
 mod tests {
