@@ -54,7 +54,7 @@ over_tls_and_quic!(
 );
 
 async fn broker(policy: EarlyDataPolicy) -> TestBroker {
-    let change = |settings: &mut Settings| settings.early_data = policy;
+    let change = |settings: &mut Settings| settings.listen.early_data = policy;
     TestBroker::start_with(change).await
 }
 

@@ -82,7 +82,6 @@ impl Broker {
             guard,
             settings.take_over,
         )?;
-        settings.listen.early_data = settings.early_data;
         settings.listen.hold_tickets = true;
         let quic = &mut settings.listen.quic;
         quic.keep_alive_interval = quic.keep_alive_below_idle();

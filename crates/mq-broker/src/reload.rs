@@ -136,7 +136,6 @@ fn fixed(settings: &Settings) -> Vec<(&'static str, String)> {
         max_connections_per_address,
         max_handshakes,
         handshake_timeout,
-        early_data,
         ticket_file,
         max_session_expiry,
         shutdown_timeout,
@@ -161,7 +160,7 @@ fn fixed(settings: &Settings) -> Vec<(&'static str, String)> {
     let show = |value: &dyn fmt::Debug| format!("{value:?}");
     vec![
         ("listen", show(listeners)),
-        ("tls.early_data", show(early_data)),
+        ("tls.early_data", show(&listen.early_data)),
         ("tls.ticket_file", show(ticket_file)),
         ("store", show(store_file)),
         ("admin", show(&(admin, sys_interval))),

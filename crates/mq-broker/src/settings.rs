@@ -19,8 +19,12 @@ use crate::{Broker, DiskStore, Reload};
 pub struct Settings {
     /// Where it listens; at least one.
     pub listeners: Vec<Address>,
-    /// Certificates, congestion control and the like, for all listeners; see [`ListenOptions`] for
-    /// the defaults. Its `early_data` is replaced by [`early_data`](Self::early_data) below.
+    /// Certificates, congestion control, early data and the like, for all listeners.
+    ///
+    /// See [`ListenOptions`] for the defaults, of which a broker has another for `early_data` (0-RTT):
+    /// [`EarlyDataPolicy::Full`], all but QoS 2, which always waits for the end of the handshake. Tickets
+    /// are single-use, so that a first flight is acted on twice at most (RFC 8446 §8), and clients send
+    /// early only what may be; `docs/guide/access.md` has a table.
     pub listen: ListenOptions,
     /// Limits of the protocol; see [`ServerConfig`] for the defaults.
     pub protocol: ServerConfig,
@@ -47,11 +51,6 @@ pub struct Settings {
     /// read; CONNECT then has [`ServerConfig::connect_timeout`]. One that begins with early data
     /// has as long again to be complete. Default 10 s.
     pub handshake_timeout: Duration,
-    /// What early data (0-RTT) may do: nothing, CONNECT alone, or all but QoS 2, which always waits
-    /// for the end of the handshake. Default [`EarlyDataPolicy::Full`]: tickets are single-use, so
-    /// that a first flight is acted on twice at most (RFC 8446 §8), and clients send early only what
-    /// may be; `docs/guide/access.md` has a table.
-    pub early_data: EarlyDataPolicy,
     /// Where tickets are kept while no broker runs, so that clients resume, with early data, across
     /// a restart; `None`, the default, for nowhere.
     ///
@@ -116,7 +115,10 @@ impl Settings {
     pub fn new(listeners: Vec<Address>) -> Self {
         Self {
             listeners,
-            listen: ListenOptions::default(),
+            listen: ListenOptions {
+                early_data: EarlyDataPolicy::Full,
+                ..ListenOptions::default()
+            },
             protocol: ServerConfig::default(),
             quotas: Quotas::default(),
             publish_rate: PublishRate::default(),
@@ -125,7 +127,6 @@ impl Settings {
             max_connections_per_address: usize::MAX,
             max_handshakes: 4_096,
             handshake_timeout: Duration::from_secs(10),
-            early_data: EarlyDataPolicy::Full,
             ticket_file: None,
             max_session_expiry: None,
             shutdown_timeout: Duration::from_secs(5),

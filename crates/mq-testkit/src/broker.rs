@@ -2,9 +2,7 @@
 
 use mq_broker::{Broker, Settings};
 use mq_client::{Client, ClientBuilder};
-use mq_transport::{
-    Address, ConnectOptions, Connector, EarlyDataPolicy, Scheme, ServerIdentity, Trust,
-};
+use mq_transport::{Address, ConnectOptions, Connector, Scheme, ServerIdentity, Trust};
 
 /// A broker that listens on loopback over every transport, with a certificate made for it.
 #[derive(Debug)]
@@ -45,7 +43,6 @@ impl TestBroker {
         std::fs::write(certificate.path(), identity.certificate_pem()).expect("a temporary file");
         let mut settings = Settings::new(listeners);
         settings.listen.identity = Some(identity.clone());
-        settings.early_data = EarlyDataPolicy::Full;
         change(&mut settings);
         Ok(Self {
             broker: Broker::start(settings).await?,

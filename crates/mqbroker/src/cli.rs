@@ -94,7 +94,7 @@ impl BrokerArgs {
             settings.listen.quic.qlog = Some(Qlog::sample(directory, QlogLimits::default()));
         }
         if let Some(policy) = self.early_data {
-            settings.early_data = policy;
+            settings.listen.early_data = policy;
         }
         if self.ticket_file.is_some() {
             settings.ticket_file.clone_from(&self.ticket_file);

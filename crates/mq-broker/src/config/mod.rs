@@ -156,7 +156,7 @@ impl Config {
         settings.watch_files = self.reload.watch;
         settings.set_identity(self.tls.certificate, self.tls.key, path)?;
         if let Some(text) = self.tls.early_data {
-            settings.early_data = text
+            settings.listen.early_data = text
                 .parse::<EarlyDataPolicy>()
                 .map_err(|error| wrong(format!("tls.early_data: {error}")))?;
         }

@@ -27,7 +27,7 @@ fn values_reach_the_settings() {
     )
     .unwrap();
     assert_eq!(settings.listeners[0].port, 1);
-    assert_eq!(settings.early_data, EarlyDataPolicy::Off);
+    assert_eq!(settings.listen.early_data, EarlyDataPolicy::Off);
     assert_eq!(settings.ticket_file, Some("t".into()));
     let listed = AllowedOrigins::Listed(vec!["https://a".to_owned()]);
     assert_eq!(settings.listen.allowed_origins, listed);

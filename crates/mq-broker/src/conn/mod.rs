@@ -75,7 +75,13 @@ pub(crate) async fn serve(
     let now = clock::now();
     let mut connection = Connection::server(now, settings.protocol.clone());
     let within = settings.handshake_timeout;
-    let early = Early::of(&link, &mut connection, settings.early_data, now, within);
+    let early = Early::of(
+        &link,
+        &mut connection,
+        settings.listen.early_data,
+        now,
+        within,
+    );
     let mut conn = Conn {
         sampler: Sampler::new(metrics, &link, now),
         connection,
