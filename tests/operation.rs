@@ -3,7 +3,7 @@
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use mq_broker::{DiskStore, Durability};
 use mq_client::{Outgoing, QoS, ReasonCode, Reconnect};
@@ -247,4 +247,35 @@ async fn the_broker_tells_of_itself_and_nobody_else_does_in_its_name() {
         }
     }
     broker.shutdown().await;
+}
+
+/// The page's table: names as the broker declares them, and their types.
+fn documented() -> BTreeMap<String, String> {
+    let page = include_str!("../docs/reference/operation.md");
+    let (_, section) = page.split_once("\n### Every metric\n").unwrap();
+    let rows = section.split("\n## ").next().unwrap().lines();
+    let rows = rows.filter_map(|line| line.strip_prefix("| `mqbroker_"));
+    let row = |row: &str| {
+        let mut cells = row.split(" | ");
+        let name = cells.next().unwrap().trim_end_matches('`');
+        let name = name.strip_suffix("_total").unwrap_or(name);
+        (format!("mqbroker_{name}"), cells.next().unwrap().to_owned())
+    };
+    rows.map(row).collect()
+}
+
+#[tokio::test]
+async fn the_reference_has_every_metric() {
+    let broker = TestBroker::start_with(|settings| {
+        settings.admin.http = Some("127.0.0.1:0".parse().unwrap());
+    })
+    .await;
+    let at = broker.broker().admin_address().unwrap();
+    let (_, metrics) = get(at, "/metrics").await;
+    let types = metrics
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE "));
+    let types = types.map(|line| line.split_once(' ').unwrap());
+    let types = types.map(|(name, kind)| (name.to_owned(), kind.to_owned()));
+    assert_eq!(documented(), types.collect());
 }

@@ -64,7 +64,9 @@ def stop():
         time.sleep(0.05)
     sys.exit("it does not end")
 
-if asked in ("start", "enable"):
+if "mosquitto" in sys.argv:
+    pass  # It does not run here, where it would be stopped.
+elif asked in ("start", "enable"):
     start()
 elif asked == "stop":
     stop()

@@ -41,7 +41,7 @@ pub(crate) struct Cell {
     pub(crate) mqtt: MqttVersion,
     pub(crate) tcp_congestion: String,
     pub(crate) quic_congestion: String,
-    /// QUIC's assumption before it has measured; `None` for RFC 9002's 333 ms.
+    /// QUIC's assumption before it has measured; `None` for the transport's 100 ms.
     pub(crate) initial_rtt_ns: Option<u64>,
     pub(crate) resumption: Resumption,
 }
