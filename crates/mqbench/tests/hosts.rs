@@ -22,12 +22,13 @@ use serde_json::Value;
 use sshd::{Keys, SSHD};
 use tempfile::TempDir;
 
-/// One run of each transport: short messages, nothing shaped.
+/// One run of each transport: short messages, nothing shaped. Reno is what every kernel lets every user have.
 const CAMPAIGN: &str = r#"
 title = "a test's"
 source = "none"
 [work]
 pattern = "periodic"
+congestion = "reno"
 messages = 20
 interval = "10ms"
 [factors]
@@ -287,10 +288,17 @@ fn a_campaign_runs_over_three_hosts() {
 /// Records have this power, from that meter.
 fn measured(bed: &Testbed, meter: &str, watts: f64) {
     bed.campaign(good);
+    let mut whole = 0;
     for record in bed.records() {
         let outcome = &record["outcome"];
         assert_eq!(outcome["error"], Value::Null, "{record}");
         assert_eq!(outcome["energy_meter"], meter, "{record}");
+        // A busy machine may miss readings, and says so; the run is tried again.
+        let mut warnings = outcome["warnings"].as_array().unwrap().iter();
+        if warnings.any(|warning| warning["kind"] == "energy-gaps") {
+            continue;
+        }
+        whole += 1;
         let metric = |name: &str| outcome["metrics"][name].as_f64().unwrap();
         assert!((metric("power_w") - watts).abs() < 1e-3 * watts, "{record}");
         let sent = &outcome["sending"];
@@ -305,6 +313,7 @@ fn measured(bed: &Testbed, meter: &str, watts: f64) {
         let each = metric("energy_per_message_uj");
         assert!((each - joules * 1e6 / 20.0).abs() < 2e-3 * each, "{record}");
     }
+    assert!(whole > 0);
     let report = good(&["report", &bed.path("out"), "--markdown"]);
     let says = format!("by {meter} (measured)");
     assert!(report.contains(&says), "{report}");
