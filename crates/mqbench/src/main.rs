@@ -108,6 +108,18 @@ enum Command {
     },
 }
 
+impl Command {
+    /// Whether it reads lines of standard input itself.
+    fn takes_lines(&self) -> bool {
+        match self {
+            Self::Pub(args) => args.waits(),
+            #[cfg(target_os = "linux")]
+            Self::Host => true,
+            _ => false,
+        }
+    }
+}
+
 fn main() -> ExitCode {
     run(Cli::parse()).unwrap_or_else(|error| {
         // One line: what was tried, and why it failed.
@@ -117,20 +129,11 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
-    let mut input = cli
-        .lease
-        .map(|lease| Input::open(Some(lease)))
-        .transpose()?;
-    match &cli.command {
-        // These take its lines themselves.
-        Command::Pub(args) if args.waits() => input = input.or(Some(Input::open(None)?)),
-        #[cfg(target_os = "linux")]
-        Command::Host => input = input.or(Some(Input::open(None)?)),
-        _ => {
-            if let Some(input) = input.take() {
-                input.hold(|_| {})?;
-            }
-        }
+    let takes_lines = cli.command.takes_lines();
+    let wanted = takes_lines || cli.lease.is_some();
+    let mut input = wanted.then(|| Input::open(cli.lease)).transpose()?;
+    if let Some(input) = input.take_if(|_| !takes_lines) {
+        input.hold(|_| {})?;
     }
     match cli.command {
         // What they start may have an exit code of its own.
