@@ -199,10 +199,8 @@ impl<'a> Crew<'a> {
         place: &'a Placement<'a>,
     ) -> anyhow::Result<Self> {
         let mut present = BTreeMap::new();
-        for host in [place.broker, place.publisher, place.subscriber] {
-            if !present.contains_key(&host.name) {
-                present.insert(host.name.clone(), Presence::of(ssh, host).await?);
-            }
+        for host in place.hosts() {
+            present.insert(host.name.clone(), Presence::of(ssh, host).await?);
         }
         Ok(Self {
             ssh,
@@ -288,18 +286,17 @@ impl<'a> Crew<'a> {
         let host = self.place.broker;
         let certificate = Certificate::make([host.address].into_iter())?;
         for (name, content) in [
-            (CHAIN, &certificate.chain[..]),
-            (KEY, &certificate.key),
+            (KEY, &certificate.key[..]),
             // As in the emulated networks, so that they compare.
             (CONFIGURATION, BROKER_CONFIGURATION),
         ] {
             let file = self.file(host, name)?;
             self.ssh.put(host, &file, content.as_bytes()).await?;
         }
-        for client in [self.place.publisher, self.place.subscriber] {
-            let file = self.file(client, CHAIN)?;
+        for host in self.place.hosts() {
+            let file = self.file(host, CHAIN)?;
             let chain = certificate.chain.as_bytes();
-            self.ssh.put(client, &file, chain).await?;
+            self.ssh.put(host, &file, chain).await?;
         }
         let cell = &self.work.cell;
         // Nowhere but on the network that is measured.

@@ -101,7 +101,18 @@ fn shape<'a>(
 }
 
 #[cfg(target_os = "linux")]
-impl Placement<'_> {
+impl<'a> Placement<'a> {
+    /// The hosts that take part, each once.
+    pub(crate) fn hosts(&self) -> Vec<&'a Machine> {
+        let mut hosts = vec![self.broker];
+        for host in [self.publisher, self.subscriber] {
+            if !hosts.contains(&host) {
+                hosts.push(host);
+            }
+        }
+        hosts
+    }
+
     /// What is shaped, for the record: host, interface, link and direction.
     pub(crate) fn configured(&self) -> serde_json::Value {
         let shaped = self.shaped.iter().map(|shaped| {

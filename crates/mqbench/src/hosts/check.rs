@@ -88,7 +88,7 @@ pub(crate) struct Problem {
 }
 
 impl Problem {
-    pub(crate) fn bars(text: String) -> Self {
+    fn bars(text: String) -> Self {
         Self { text, bars: true }
     }
 

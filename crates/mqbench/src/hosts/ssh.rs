@@ -65,7 +65,7 @@ impl Ssh {
     }
 
     /// Runs this on a host, by its shell.
-    fn shell(&self, host: &Machine, script: &str) -> Command {
+    fn shell(&self, host: &Machine, script: &str) -> anyhow::Result<Shell> {
         let mut command = Command::new("ssh");
         if let Some(config) = &self.config {
             command.arg("-F").arg(config);
@@ -81,7 +81,14 @@ impl Ssh {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true);
-        command
+        let child = command.spawn();
+        let mut child = child.context("cannot start ssh: OpenSSH's client has to be installed")?;
+        Ok(Shell {
+            input: child.stdin.take().context("ssh has no input")?,
+            output: child.stdout.take().context("ssh has no output")?,
+            errors: child.stderr.take().context("ssh has no errors")?,
+            child,
+        })
     }
 
     /// Starts this program there with these arguments, `by_sudo` or as the user that it is.
@@ -94,25 +101,19 @@ impl Ssh {
         let lease = format!("--lease={}ms", self.lease.as_millis());
         let words = std::iter::once(&lease[..]).chain(arguments.iter().map(String::as_str));
         let script = format!("exec {}", mqbench(host, by_sudo, words));
-        let mut child = self
-            .shell(host, &script)
-            .spawn()
-            .context("cannot start ssh: OpenSSH's client has to be installed")?;
-        let input = child.stdin.take().context("ssh has no input")?;
-        let output = child.stdout.take().context("ssh has no output")?;
-        let errors = child.stderr.take().context("ssh has no errors")?;
+        let shell = self.shell(host, &script)?;
         let (mut feeding, mut said) = (JoinSet::new(), JoinSet::new());
         let (tell, told) = channel(8);
-        feeding.spawn(feed(input, told));
-        said.spawn(last(errors));
+        feeding.spawn(feed(shell.input, told));
+        said.spawn(last(shell.errors));
         Ok(Remote {
             name: match arguments {
                 [role, ..] if role != "host" => format!("host {}: its {role}", host.name),
                 _ => format!("host {}", host.name),
             },
-            child,
+            child: shell.child,
             tell: Some(tell),
-            output: BufReader::new(output).lines(),
+            output: BufReader::new(shell.output).lines(),
             _feeding: feeding,
             said,
         })
@@ -153,13 +154,8 @@ impl Ssh {
         script: &str,
         input: &[u8],
     ) -> anyhow::Result<Vec<u8>> {
-        let mut child = self.shell(host, script).spawn();
-        let child = child.as_mut().map_err(|error| {
-            anyhow::anyhow!("cannot start ssh: OpenSSH's client has to be installed: {error}")
-        })?;
-        let mut to = child.stdin.take().context("ssh has no input")?;
-        let mut from = child.stdout.take().context("ssh has no output")?;
-        let errors = child.stderr.take().context("ssh has no errors")?;
+        let shell = self.shell(host, script)?;
+        let (mut to, mut from, mut child) = (shell.input, shell.output, shell.child);
         let mut bytes = Vec::new();
         let ((), read, said) = tokio::join!(
             async move {
@@ -167,7 +163,7 @@ impl Ssh {
                 let _ = to.write_all(input).await;
             },
             from.read_to_end(&mut bytes),
-            last(errors),
+            last(shell.errors),
         );
         read.context("cannot hear the host")?;
         let status = child.wait().await.context("cannot wait for ssh")?;
@@ -176,6 +172,14 @@ impl Ssh {
         }
         Ok(bytes)
     }
+}
+
+/// An ssh on its way, and the ends of its pipes. Dropped, it is killed.
+struct Shell {
+    child: Child,
+    input: ChildStdin,
+    output: ChildStdout,
+    errors: ChildStderr,
 }
 
 /// A role at work on a host. Dropped, it ends.
