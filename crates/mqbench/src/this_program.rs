@@ -5,6 +5,14 @@ use std::path::Path;
 use anyhow::Context as _;
 use mq_measure::manifest::Software;
 
+/// A mask in `/proc/self/status`, proc(5), such as `SigIgn:`.
+pub(crate) fn mask(status: &str, name: &str) -> u64 {
+    let mut lines = status.lines();
+    let mask = lines.find_map(|line| line.strip_prefix(name));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or_default()
+}
+
 /// This build, under the name of one of its programs.
 pub(crate) fn this_software(name: &str) -> Software {
     Software {

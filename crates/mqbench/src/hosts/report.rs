@@ -23,7 +23,7 @@ use crate::{
     clock::{WallClock, chrony::error_bound_ns, host},
     input::Input,
     meter,
-    this_program::this_software,
+    this_program::{mask, this_software},
 };
 
 /// Asks for the time.
@@ -151,10 +151,7 @@ fn free_bytes(path: &Path) -> Option<u64> {
 fn may_shape() -> bool {
     const CAP_NET_ADMIN: u64 = 12;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mut lines = status.lines();
-    let mask = lines.find_map(|line| line.strip_prefix("CapEff:"));
-    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    mask.is_some_and(|mask| mask >> CAP_NET_ADMIN & 1 == 1)
+    mask(&status, "CapEff:") >> CAP_NET_ADMIN & 1 == 1
 }
 
 /// The controller's side: a host that takes part in a run.

@@ -17,7 +17,7 @@ pub(crate) enum Arrivals {
         client: Client,
         messages: Subscription,
     },
-    /// One elsewhere, of which the numbers of messages are told.
+    /// One elsewhere: the numbers of the messages that have reached it.
     Told(Receiver<u64>),
 }
 

@@ -21,7 +21,7 @@ use tokio::{
 };
 
 use super::ApplyArgs;
-use crate::report;
+use crate::{report, this_program::mask};
 
 /// How long a command may take after Ctrl-C, which a terminal sends to it as well.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -133,7 +133,7 @@ impl Signals {
     /// All but those that the program which started this one has it ignore, as `nohup` does.
     fn catch() -> anyhow::Result<Self> {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let ignored = ignored(&status);
+        let ignored = mask(&status, "SigIgn:");
         let caught = [
             (Signal::SIGINT, SignalKind::interrupt()),
             (Signal::SIGTERM, SignalKind::terminate()),
@@ -160,14 +160,6 @@ impl Signals {
     }
 }
 
-/// The mask of ignored signals in /proc/self/status.
-fn ignored(status: &str) -> u64 {
-    let mut lines = status.lines();
-    let mask = lines.find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,6 +167,7 @@ mod tests {
     #[test]
     fn a_signal_that_is_ignored_is_known() {
         // As under nohup: SIGHUP, and SIGPIPE as always.
+        let ignored = |status| mask(status, "SigIgn:");
         assert_eq!(ignored("Name:\tx\nSigIgn:\t0000000000001001\n"), 0x1001);
         assert_eq!(ignored(""), 0);
     }
