@@ -408,8 +408,8 @@ impl ClientBuilder {
     /// [`ConnectOptions`]. Default: one of its own with [`ConnectOptions::default`].
     ///
     /// Clones of a connector share its tickets, verifier, client certificate and QUIC sockets. A
-    /// client that is to resume an earlier client's TLS session, with 0-RTT or without, is given a
-    /// clone of that one's connector.
+    /// client that is to resume an earlier client's TLS session, with 0-RTT or without, gets a clone of
+    /// the earlier client's connector.
     pub fn connector(mut self, connector: Connector) -> Self {
         self.connector = Some(connector);
         self

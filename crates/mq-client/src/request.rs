@@ -32,7 +32,7 @@ pub(crate) const DEFAULT_LIMIT: usize = 1_000;
 /// Requests that wait for their responses; the driver gives it what arrives on the response topic.
 pub(crate) struct Responses {
     topic: TopicName,
-    /// The first half of each correlation data. Somebody else who may publish to the topic cannot
+    /// The first half of each correlation data. Another client that may publish to the topic cannot
     /// guess it, and a response to an earlier process of the same client identifier has another.
     secret: [u8; 8],
     /// One permit for each request that may wait.
@@ -285,7 +285,7 @@ impl Client {
         let id = SubscriptionId::new(number).ok_or(Error::Closed)?;
         let responses = &self.handle.responses;
         let filter = TopicFilter::new(responses.topic.as_str())?;
-        // What comes twice at QoS 1 is told by its correlation data. Each reconnect asks for it
+        // A response that comes twice at QoS 1 is known by its correlation data. Each reconnect asks for it
         // again, which does no harm, as early data neither: there is nothing retained to come twice.
         let options = SubscribeOptions::one(filter, QoS::AtLeastOnce)
             .retain_handling(RetainHandling::DoNotSend)

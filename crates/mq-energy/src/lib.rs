@@ -12,7 +12,7 @@
 //! | a file that any other instrument wrote | [`csv`] |
 //! | no instrument: packets, bytes and CPU time, each times a coefficient | [`model`] |
 //!
-//! | what comes of it | module |
+//! | result | module |
 //! |---|---|
 //! | power over time becomes energy; gaps are reported and not filled | [`trace`] |
 //! | a counter of energy that wraps becomes energy | [`counter`] |

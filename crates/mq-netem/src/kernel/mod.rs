@@ -1,7 +1,7 @@
 //! The kernel's own emulation, on a real interface: netem and tbf, set over rtnetlink, and what
 //! stood there before put back.
 //!
-//! `qdisc` is what the kernel is told, without the kernel; `netlink` the socket; `saved` what stood on an
+//! `qdisc` has the messages to the kernel, and needs none; `netlink` the socket; `saved` what stood on an
 //! interface; `memories` the files by which that outlives the program that changed it; `ssh` the way of an
 //! SSH session, which nobody wants to lose.
 

@@ -225,7 +225,7 @@ pub(crate) fn keys(hosts: &str) -> Keys {
     Keys::make(Path::new(FOLDER))
 }
 
-/// What a campaign is told of the hosts.
+/// The options of a campaign that runs on the hosts.
 pub(crate) fn on_hosts() -> [String; 6] {
     let words = ["--hosts", "hosts.toml", "--ssh-config", "ssh_config"];
     let [hosts, file, ssh, configuration] = words;

@@ -1,6 +1,6 @@
 //! Why a token is not taken.
 
-/// Why a token is not taken; for the log, the client is told no more than that it is not.
+/// Why the broker refuses a token. The log has the reason; the client gets no more than the refusal.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(in crate::auth) enum Rejected {
     #[error("its algorithm is not RS256, ES256 or EdDSA")]
