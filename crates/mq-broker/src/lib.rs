@@ -65,6 +65,7 @@ mod delivery;
 mod error;
 mod files;
 mod hub;
+mod journal;
 mod lock;
 mod mailbox;
 mod metrics;

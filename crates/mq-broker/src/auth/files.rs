@@ -24,7 +24,7 @@ use super::{
     scram::{self, ScramExchange},
     stand_in::Secret,
 };
-use crate::{Error, error::Mistake, lock, reload::Change, shown::Shown};
+use crate::{Error, error::Mistake, lock, shown::Shown};
 
 /// Where [`FileAccess`] finds who comes in and what they may do; `docs/guide/access.md` tells the form of
 /// the files. With the default nobody gets in.
@@ -176,7 +176,7 @@ impl FileAccess {
     }
 
     /// Reads the files again, and puts what they hold in force when that is called.
-    pub(crate) fn prepare(&self) -> Result<Change<'_>, Error> {
+    pub(crate) fn prepare(&self) -> Result<Box<dyn FnOnce() + '_>, Error> {
         let rules = self.files.read(&self.secret)?;
         Ok(Box::new(move || {
             let generation = rules.generation;

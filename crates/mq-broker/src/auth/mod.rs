@@ -188,6 +188,11 @@ impl LogIn {
         }
     }
 
+    /// Where failures of this log-in count.
+    pub(crate) fn tried(&self) -> Option<Tried> {
+        Tried::new(self.peer_address, self.scheme, self.early)
+    }
+
     pub(crate) fn set_gate(&mut self, throttle: &Arc<Throttle>, tried: Tried) {
         self.gate = Some(Gate::new(throttle, tried));
     }

@@ -1,14 +1,13 @@
 //! What a client makes its connection hold, and what becomes of it at the limit.
 
-use mq_codec::ReasonCode;
 use mq_proto::LaneId;
 
-use super::Conn;
-use crate::{clock, hub::Wanted};
+use super::wire::Wire;
+use crate::clock;
 
 /// Bytes that a connection holds without being counted: hardly any client needs more, and the counts
 /// are shared by all.
-const FREE: usize = 16 * 1024;
+pub(super) const FREE: usize = 16 * 1024;
 /// The same of a client that was not let in yet.
 const FREE_OF_STRANGER: usize = 2 * 1024;
 
@@ -18,46 +17,38 @@ const IN_FLIGHT: usize = 192;
 /// Counted in steps of so many bytes.
 const STEP: usize = 4 * 1024;
 
-impl Conn {
-    /// Counts what the client makes this connection hold: packets that are not whole, what waits behind
-    /// a message, topics of aliases, the topic that a search for retained messages stands at. A client for
-    /// which there is no room is disconnected: with 0x97 if it was let in.
+impl Wire {
+    /// Counts what a client that is not let in yet makes its connection hold. The link is cut if there is
+    /// no room for it.
+    pub(super) fn count_stranger(&mut self) {
+        if !self.count_memory(FREE_OF_STRANGER, 0) {
+            let peer = self.link.info().peer_address;
+            let reason = "no memory for its CONNECT";
+            self.hub.refused_connection(peer, reason, clock::now());
+            self.connection.handle_link_lost();
+        }
+    }
+
+    /// Counts what the client makes this connection hold: packets that are not whole, topics of aliases,
+    /// and the bytes `besides` these. `free` bytes are not counted. Returns false for a client for which
+    /// there is no room.
     ///
     /// What waits to be written or acknowledged counts as well. At the limit the client gets no more of
     /// it: see [`may_carry_more`](Self::may_carry_more).
-    pub(super) fn count_memory(&mut self) {
-        let let_in = self.attached.is_some();
+    #[must_use]
+    pub(super) fn count_memory(&mut self, free: usize, besides: usize) -> bool {
         let received = self.link.received_len(LaneId::CONTROL);
         // A buffer grows by doubling, and the allocator has places of certain sizes.
         let received = received + received / 2;
-        let cursor = self
-            .attached
-            .as_ref()
-            .and_then(|it| it.state.wanted.front());
-        let held = self.connection.held_bytes() + cursor.map_or(0, Wanted::bytes);
-        let holds = received + held + held / 4 + self.backlog.bytes();
-        let free = if let_in { FREE } else { FREE_OF_STRANGER };
+        let held = self.connection.held_bytes();
         let counted = |bytes: usize| bytes.saturating_sub(free).next_multiple_of(STEP);
-        let counts = counted(holds);
+        let holds = counted(received + held + held / 4 + besides);
         let carries = self.connection.outbox().len() + self.connection.in_flight() * IN_FLIGHT;
         let carries = counted(carries);
         if carries != self.carried.bytes() {
             self.carried.set_anyway(carries);
         }
-        if counts == self.share.bytes() || self.share.set(counts) || self.connection.is_closed() {
-            return;
-        }
-        let now = clock::now();
-        if let Some(attached) = &self.attached {
-            let reason = "no memory for what it sends";
-            self.hub.evicted(&attached.session, reason, now);
-            self.leave(ReasonCode::QuotaExceeded);
-        } else {
-            let peer = self.link.info().peer_address;
-            let reason = "no memory for its CONNECT";
-            self.hub.refused_connection(peer, reason, now);
-            self.connection.handle_link_lost();
-        }
+        holds == self.share.bytes() || self.share.set(holds) || self.connection.is_closed()
     }
 
     /// Whether there is memory for more messages that wait to be written or acknowledged.

@@ -28,18 +28,17 @@ use crate::{
     auth::{Authorizer, Guard, Principal, TakeOver},
     ceiling::{Ceiling, Share},
     clock,
+    journal::Journal,
     lock::{lock, read, write},
     mailbox::{Mailbox, OverflowPolicy},
     metrics::Metrics,
     notice::Notices,
     router::{RetainedStore, Router, SessionKey},
-    session::{Session, State},
-    store::{Journal, SessionChange, Store, StoreError, User, to_wall_clock},
+    session::{KeptWill, Session, State},
+    store::{SessionChange, Store, StoreError, User, to_wall_clock},
 };
 pub(crate) use publisher::{Publisher, dropped, unqueued};
-pub(crate) use subscribe::Wanted;
 pub(crate) use sys::PREFIX as OWN_TOPICS;
-pub(crate) use will::KeptWill;
 
 /// All clients that were not let in yet may hold this part of the memory together.
 const STRANGERS: usize = 4;
@@ -95,7 +94,7 @@ struct Sessions {
 
 /// A session in the hands of a connection.
 #[derive(Debug)]
-pub(crate) struct Attached {
+pub(crate) struct Hold {
     pub(crate) session: Arc<Session>,
     pub(crate) state: OwnedMutexGuard<State>,
     pub(crate) present: bool,
@@ -103,7 +102,7 @@ pub(crate) struct Attached {
     claim: u64,
 }
 
-impl Attached {
+impl Hold {
     /// Whether somebody else wants the session.
     pub(crate) fn is_claimed(&self) -> bool {
         !self.session.is_last_claim(self.claim)
@@ -219,7 +218,7 @@ impl Hub {
         user: &User,
         who: Option<&Principal>,
         journal: &mut Journal,
-    ) -> Result<Attached, ReasonCode> {
+    ) -> Result<Hold, ReasonCode> {
         loop {
             let most = self.quotas.sessions;
             let Some(session) = self.find_or_create(client_id, Some(user), most) else {
@@ -257,7 +256,7 @@ impl Hub {
             if let Some(who) = who {
                 self.hand_over(&session, &state, who, journal);
             }
-            return Ok(Attached {
+            return Ok(Hold {
                 session,
                 state,
                 present,
@@ -277,10 +276,8 @@ impl Hub {
     }
 
     /// The client of this session is the same user with other rights.
-    pub(crate) fn rights_changed(&self, attached: &Attached, who: &Principal) {
-        attached
-            .session
-            .belong_to(who, &self.guard, &attached.state);
+    pub(crate) fn rights_changed(&self, hold: &Hold, who: &Principal) {
+        hold.session.belong_to(who, &self.guard, &hold.state);
         write(&self.routing).router.changed();
     }
 
@@ -318,15 +315,15 @@ impl Hub {
     /// `expiry`: how long it lives on; zero ends it now, `None` never.
     pub(crate) fn detach(
         &self,
-        attached: Attached,
+        hold: Hold,
         now: Instant,
         will: Option<KeptWill>,
         expiry: Option<Duration>,
         journal: &mut Journal,
     ) {
-        let Attached {
+        let Hold {
             session, mut state, ..
-        } = attached;
+        } = hold;
         let ends_now = expiry == Some(Duration::ZERO);
         session.leave(now, will, expiry);
         if let Some(will) = session.take_due_will(now) {

@@ -11,9 +11,10 @@ use mq_proto::{AckTicket, Delivery, Message, Received};
 use super::{Hub, Publisher, RetainedTopics, publisher::AtHand, read, write};
 use crate::{
     delivery::Marks as _,
+    journal::Journal,
     router::{Retained, Target},
     session::Session,
-    store::{Change, Journal, SessionChange, StoredMessage, to_wall_clock},
+    store::{Change, SessionChange, StoredMessage, to_wall_clock},
 };
 
 impl Hub {

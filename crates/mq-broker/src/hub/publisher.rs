@@ -14,11 +14,12 @@ use crate::{
     ceiling::Ceiling,
     clock,
     delivery::Marks as _,
+    journal::Journal,
     mailbox::{Patience, Push, RECOVERY},
     metrics::Metrics,
     router::{FanOut, SessionKey},
     session::Session,
-    store::{Change, Journal, SessionChange, StoredMessage, User},
+    store::{Change, SessionChange, StoredMessage, User},
 };
 
 /// What a publisher keeps from message to message: its way to the store, buffers, and where the

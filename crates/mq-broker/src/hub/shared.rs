@@ -10,9 +10,9 @@ use super::{Hub, read};
 use crate::{
     clock,
     delivery::Marks as _,
+    journal::Journal,
     mailbox::Waiting,
     session::{Session, State},
-    store::Journal,
 };
 
 /// Payload bytes that are read of what a session had in the store, at most: its end waits for it.

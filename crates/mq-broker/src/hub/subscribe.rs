@@ -5,11 +5,13 @@ use std::{collections::VecDeque, sync::Arc, time::Instant};
 use mq_codec::{QoS, ReasonCode, RetainHandling, SubscriptionId, TopicFilter};
 use mq_proto::Delivery;
 
-use super::{Attached, Hub, publisher::queued, read, write};
+use super::{Hold, Hub, publisher::queued, read, write};
 use crate::{
     auth::Grant,
+    journal::Journal,
     router::{Cursor, Subscriber},
-    store::{Journal, SessionChange},
+    session::RetainedSearch,
+    store::SessionChange,
 };
 
 /// Retained messages that a session takes at a time, their payload bytes, and levels of topics that
@@ -18,43 +20,18 @@ const MESSAGES: usize = 64;
 const BYTES: usize = 32 * 1024;
 const STEPS: usize = 512;
 
-/// The retained messages that a subscription asked for and has not got yet.
-///
-/// Its session takes them as its reader takes what was sent before, whatever their number; they are
-/// not queued. A topic whose message changes meanwhile is left out: the new one comes by the
-/// subscription, so that nothing older follows it.
-#[derive(Debug)]
-pub(crate) struct Wanted {
-    filter: TopicFilter,
-    qos: QoS,
-    subscription_id: Option<SubscriptionId>,
-    cursor: Cursor,
-    /// The last message that was retained when the subscription was made.
-    since: u64,
-    /// The last one that was retained while no connection had the session, which did not get it by
-    /// the subscription if it was of QoS 0.
-    since_qos0: u64,
-}
-
-impl Wanted {
-    /// What its cursor takes; its filter counts with the subscription.
-    pub(crate) fn bytes(&self) -> usize {
-        self.cursor.bytes()
-    }
-}
-
 impl Hub {
     /// Makes or replaces a subscription. The retained messages that it asks for are taken by
     /// [`next_retained`](Self::next_retained).
     pub(crate) fn subscribe(
         &self,
-        attached: &mut Attached,
+        hold: &mut Hold,
         subscription: &mq_codec::Subscription,
         subscription_id: Option<SubscriptionId>,
         journal: &mut Journal,
     ) -> ReasonCode {
-        let session = &attached.session;
-        let subscriptions = &attached.state.subscriptions;
+        let session = &hold.session;
+        let subscriptions = &hold.state.subscriptions;
         if subscriptions.len() >= self.quotas.subscriptions
             && !subscriptions.contains_key(&subscription.filter)
         {
@@ -77,17 +54,17 @@ impl Hub {
             subscription_id,
         };
         let filter = subscription.filter.detached();
-        let is_new = !attached.state.subscriptions.contains_key(&filter);
-        if is_new && !attached.state.count(&filter) {
+        let is_new = !hold.state.subscriptions.contains_key(&filter);
+        if is_new && !hold.state.count(&filter) {
             return ReasonCode::QuotaExceeded;
         }
-        let session = &attached.session;
+        let session = &hold.session;
         let (existed, since) = {
             let mut routing = write(&self.routing);
             let existed = routing.router.subscribe(&filter, subscriber.clone());
             if !routing.count_nodes() {
                 routing.router.unsubscribe(&filter, session.key);
-                attached.state.uncount(&filter);
+                hold.state.uncount(&filter);
                 return ReasonCode::QuotaExceeded;
             }
             // At one moment with it: what is retained later comes by the subscription.
@@ -103,9 +80,9 @@ impl Hub {
             RetainHandling::DoNotSend => false,
         } && filter.shared().is_none();
         if wanted {
-            let all = &mut attached.state.wanted;
+            let all = &mut hold.state.wanted;
             all.retain(|wanted| wanted.filter != filter);
-            all.push_back(Wanted {
+            all.push_back(RetainedSearch {
                 filter: filter.clone(),
                 qos: options.qos,
                 subscription_id,
@@ -120,35 +97,32 @@ impl Hub {
             subscription_id,
         };
         journal.record_of(session, change);
-        attached.state.subscriptions.insert(filter, subscriber);
+        hold.state.subscriptions.insert(filter, subscriber);
         ReasonCode::granted(options.qos)
     }
 
     /// Ends a subscription. What it has not got yet of retained messages does not come any more.
     pub(crate) fn unsubscribe(
         &self,
-        attached: &mut Attached,
+        hold: &mut Hold,
         filter: &TopicFilter,
         journal: &mut Journal,
     ) -> ReasonCode {
-        if attached.state.subscriptions.remove(filter).is_none() {
+        if hold.state.subscriptions.remove(filter).is_none() {
             return ReasonCode::NoSubscriptionExisted;
         }
-        attached
-            .state
-            .wanted
-            .retain(|wanted| wanted.filter != *filter);
-        attached.state.uncount(filter);
-        write(&self.routing).unsubscribe(filter, attached.session.key);
+        hold.state.wanted.retain(|wanted| wanted.filter != *filter);
+        hold.state.uncount(filter);
+        write(&self.routing).unsubscribe(filter, hold.session.key);
         self.metrics.subscriptions.sub(1);
         let filter = filter.detached();
-        journal.record_of(&attached.session, SessionChange::Unsubscribed { filter });
+        journal.record_of(&hold.session, SessionChange::Unsubscribed { filter });
         ReasonCode::Success
     }
 
     /// A connection has the session again: topics that have changed meanwhile at QoS 0 are still
     /// wanted.
-    pub(super) fn resume_wanted(&self, wanted: &mut VecDeque<Wanted>) {
+    pub(super) fn resume_wanted(&self, wanted: &mut VecDeque<RetainedSearch>) {
         if !wanted.is_empty() {
             let sequence = read(&self.retained).store.sequence();
             for wanted in wanted {
@@ -162,13 +136,13 @@ impl Hub {
     /// empty: there may be more although none came this time.
     pub(crate) fn next_retained(
         &self,
-        attached: &mut Attached,
+        hold: &mut Hold,
         journal: &mut Journal,
         now: Instant,
         to: &mut VecDeque<Delivery>,
     ) {
-        let session = &attached.session;
-        let all = &mut attached.state.wanted;
+        let session = &hold.session;
+        let all = &mut hold.state.wanted;
         let Some(wanted) = all.front_mut() else {
             return;
         };
@@ -176,7 +150,7 @@ impl Hub {
         let keeps = journal.keeps(session);
         let mut changes = Vec::new();
         let (mut count, mut bytes) = (0, 0);
-        let Wanted {
+        let RetainedSearch {
             filter,
             qos,
             subscription_id,

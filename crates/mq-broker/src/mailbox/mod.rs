@@ -8,6 +8,7 @@
 //!         +----------> tail (store)
 //! ```
 
+mod limits;
 mod queue;
 mod tail;
 
@@ -29,73 +30,18 @@ use crate::{
         atomic::{AtomicU64, Ordering},
     },
 };
-use queue::{Queue, Reader};
-
-/// How much may wait for one session in memory. A message larger than `bytes` is taken when nothing
-/// else waits. [`Overflow`] says what happens beyond.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct MailboxLimits {
-    /// Messages.
-    pub messages: usize,
-    /// Payload bytes.
-    pub bytes: usize,
-}
-
-/// What becomes of QoS 1 and 2 messages for a reader whose mailbox is full, or holds more than is
-/// left of [`Quotas::memory`](crate::Quotas::memory).
-///
-/// A publisher waits for such a reader for 100 ms at most, once, until the reader's queue has fallen
-/// to half; then this decides. QoS 0 messages are dropped and counted under each of them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Overflow {
-    /// The queue goes on in the store, up to [`Quotas::spill_bytes`](crate::Quotas::spill_bytes);
-    /// then as [`Evict`](Self::Evict). Without a store that can be read while the broker runs it is
-    /// [`Evict`](Self::Evict) from the start.
-    Spill,
-    /// The reader is disconnected with reason code 0x97. A session that outlives its connection
-    /// keeps what waits; what comes for it while it is full is refused with 0x97 where nobody else
-    /// takes it, and else dropped and counted.
-    Evict,
-    /// The messages that have waited longest are dropped and counted.
-    DropOldest,
-    /// The publisher waits until there is room. A reader that makes no progress for
-    /// [`Settings::reader_timeout`](crate::Settings::reader_timeout) is disconnected with 0x97.
-    Wait,
-}
-
-/// [`Overflow`] and its limit.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct OverflowPolicy {
-    pub(crate) overflow: Overflow,
-    /// Bytes of one session that may be in the store beyond its queue in memory.
-    pub(crate) spill_bytes: usize,
-}
-
-/// How long a publisher waits for a reader that lags: long enough for a reader that is merely slower,
-/// short enough that a reader that has stopped does not stop those who write to others too.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(100);
-
-/// After a publisher has waited in vain it does not wait for another reader for so long: readers that
-/// come, stop and come again take a tenth of its time together.
-pub(crate) const RECOVERY: Duration = PATIENCE.saturating_mul(9);
+pub use limits::{MailboxLimits, Overflow};
+pub(crate) use limits::{OverflowPolicy, PATIENCE, RECOVERY};
+use queue::{FREE_MESSAGES, Queue, Reader};
 
 /// How often a reader has to have worked off half of a full mailbox, since it came, to be waited for all
 /// the same: it is merely slower. So is one that has taken something within `IDLE`.
 const TRUSTED: u32 = 32;
 const IDLE: Duration = Duration::from_millis(10);
 
-/// A reader for whom more than this waits lags, and what waits beyond counts against the ceiling of
-/// all sessions together. Below it nothing is counted or copied. A message that is larger counts for
-/// everybody.
-const FREE_MESSAGES: usize = 64;
-const FREE_BYTES: usize = 64 * 1024;
-
-/// The same for a reader that has more than this in flight, in bytes: a full window of small messages
-/// is less.
+/// A reader lags, too, that has more than this in flight, in bytes: a full window of small messages is
+/// less.
 const FREE_UNACKNOWLEDGED: usize = 128 * 1024;
-
-/// What a message takes in a queue, besides itself.
-const ENTRY: usize = size_of::<Delivery>();
 
 /// Bytes that are read from the store at a time, at most.
 const LOADED: usize = 128 * 1024;

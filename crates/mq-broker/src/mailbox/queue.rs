@@ -9,8 +9,20 @@ use std::{
 
 use mq_proto::{Delivery, Message};
 
-use super::{ENTRY, FREE_BYTES, FREE_MESSAGES, MailboxLimits, PATIENCE, tail::Tail};
+use super::{
+    limits::{MailboxLimits, PATIENCE},
+    tail::Tail,
+};
 use crate::{ceiling::Ceiling, sync::Instant};
+
+/// A reader for whom more than this waits lags, and what waits beyond counts against the ceiling of
+/// all sessions together. Below it nothing is counted or copied. A message that is larger counts for
+/// everybody.
+pub(super) const FREE_MESSAGES: usize = 64;
+const FREE_BYTES: usize = 64 * 1024;
+
+/// What a message takes in a queue, besides itself.
+pub(super) const ENTRY: usize = size_of::<Delivery>();
 
 #[derive(Debug, Default)]
 pub(super) struct Queue {

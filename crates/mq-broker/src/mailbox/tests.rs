@@ -1,6 +1,6 @@
 use mq_codec::TopicName;
 
-use super::*;
+use super::{queue::ENTRY, *};
 
 fn delivery(qos: QoS) -> Delivery {
     Delivery::new(Message::new(TopicName::new("t").unwrap(), "12345"), qos)

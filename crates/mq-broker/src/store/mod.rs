@@ -13,7 +13,6 @@
 
 mod disk;
 mod in_memory;
-mod journal;
 mod snapshot;
 
 use std::{
@@ -36,7 +35,6 @@ pub use disk::{DiskStore, Durability};
 #[doc(hidden)]
 pub use disk::{decode_message, encode_message};
 pub use in_memory::MemoryStore;
-pub(crate) use journal::{Journal, StoreFailed};
 pub use snapshot::{Life, SessionRecord, Snapshot};
 
 /// Keeps what outlives the broker, such as a database; [`MemoryStore`] is an example.

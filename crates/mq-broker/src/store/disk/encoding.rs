@@ -11,7 +11,7 @@ use mq_proto::Message;
 
 use super::{
     super::{Life, StoredMessage, User},
-    tables::Failed,
+    failed::Failed,
 };
 
 /// Stands for "never" in the place of a time.

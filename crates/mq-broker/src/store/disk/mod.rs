@@ -12,6 +12,7 @@
 
 mod calls;
 mod encoding;
+mod failed;
 mod tables;
 mod trial;
 mod worker;
@@ -26,14 +27,15 @@ use std::{
 };
 
 use mq_codec::ByteStr;
-use redb::{Builder, Database, DatabaseError, StorageBackend, StorageError, backends::FileBackend};
+use redb::{Builder, Database, StorageBackend, backends::FileBackend};
 use tokio::sync::watch;
 use tracing::warn;
 
 use super::{Change, Position, Snapshot, Store, StoreError, StoredMessage};
 use crate::files::{create_private, make_private, sync_folder};
 use calls::Calls;
-use tables::{Failed, Tables};
+use failed::{Failed, opening};
+use tables::Tables;
 use trial::Trial;
 use worker::Worker;
 
@@ -51,6 +53,21 @@ pub enum Durability {
     Interval(Duration),
     /// When the broker ends, and now and then: a crash may lose everything since then, minutes of it.
     Off,
+}
+
+/// With [`Durability::Off`] the file is brought up to date this often: what changed since then is kept in
+/// memory.
+const NOW_AND_THEN: Duration = Duration::from_mins(1);
+
+impl Durability {
+    /// How often commits go to the disk; `None` for each of them.
+    fn sync_every(self) -> Option<Duration> {
+        match self {
+            Self::Always => None,
+            Self::Interval(every) => Some(every),
+            Self::Off => Some(NOW_AND_THEN),
+        }
+    }
 }
 
 /// Keeps everything in one file.
@@ -134,7 +151,7 @@ impl DiskStore {
             tables,
             calls: Arc::clone(&calls),
             settled: sender,
-            durability,
+            sync_every: durability.sync_every(),
         };
         let thread = std::thread::Builder::new().name("store".to_owned());
         let worker = thread.spawn(move || worker.run()).map_err(Failed::Thread)?;
@@ -253,21 +270,6 @@ pub fn encode_message(message: &StoredMessage) -> Result<Vec<u8>, StoreError> {
 #[doc(hidden)]
 pub fn decode_message(bytes: &[u8]) -> Result<StoredMessage, StoreError> {
     encoding::read_message(bytes).map_err(|error| StoreError(error.to_string()))
-}
-
-/// Why a file cannot be opened, and what to do.
-fn opening(error: &DatabaseError) -> String {
-    match error {
-        DatabaseError::DatabaseAlreadyOpen => "another broker has it open".to_owned(),
-        DatabaseError::UpgradeRequired(_) => {
-            "it is of a version that this broker cannot read any more".to_owned()
-        }
-        DatabaseError::Storage(StorageError::Corrupted(problem)) => {
-            format!("it is damaged ({problem}): put a backup in its place")
-        }
-        DatabaseError::Storage(StorageError::Io(error)) => error.to_string(),
-        other => other.to_string(),
-    }
 }
 
 #[cfg(test)]

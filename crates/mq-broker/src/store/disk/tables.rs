@@ -5,7 +5,7 @@ use std::{
     ops::RangeInclusive,
 };
 
-use mq_codec::{ByteStr, DecodeError, EncodeError, PacketId, TopicFilter, TopicName, Version};
+use mq_codec::{ByteStr, PacketId, TopicFilter, TopicName, Version};
 use redb::{
     Database, Key, ReadTransaction, ReadableDatabase as _, ReadableTable as _, Table,
     TableDefinition, TableError, Value, WriteTransaction,
@@ -14,6 +14,7 @@ use redb::{
 use super::{
     super::{Change, Life, SessionChange, SessionRecord, Snapshot, StoredMessage, User},
     encoding,
+    failed::Failed,
 };
 
 /// The version of all below. A file of an earlier one is migrated when it is opened, in one
@@ -44,52 +45,6 @@ const RECEIVED: TableDefinition<'_, (&str, u16), ()> = TableDefinition::new("rec
 /// Topic -> message.
 const RETAINED: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("retained");
 
-/// Why the file cannot be read or written.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Failed {
-    #[error(transparent)]
-    Database(Box<redb::Error>),
-    #[error(
-        "it is of format {0}, of a later version: this broker reads formats up to {FORMAT}; run the \
-         version that wrote it, or put a backup of this one's in its place"
-    )]
-    Format(u64),
-    #[error("what it has is damaged: put a backup in its place")]
-    Damaged,
-    #[error("what it has is damaged ({0}): put a backup in its place")]
-    Decode(#[from] DecodeError),
-    #[error("{}", super::opening(.0))]
-    Opening(redb::DatabaseError),
-    #[error(transparent)]
-    Io(std::io::Error),
-    #[error("a value cannot be written: {0}")]
-    Encode(#[from] EncodeError),
-    #[error("no thread can be started: {0}")]
-    Thread(std::io::Error),
-}
-
-impl Failed {
-    /// Whether somebody else has the file.
-    pub(super) fn is_in_use(&self) -> bool {
-        matches!(
-            self,
-            Self::Opening(redb::DatabaseError::DatabaseAlreadyOpen)
-        )
-    }
-}
-
-macro_rules! from_redb {
-    ($($error:ident)*) => {
-        $(impl From<redb::$error> for Failed {
-            fn from(error: redb::$error) -> Self {
-                Self::Database(Box::new(error.into()))
-            }
-        })*
-    };
-}
-
-from_redb! { TransactionError TableError StorageError CommitError SetDurabilityError }
-
 /// What the thread that writes knows of the file.
 #[derive(Debug)]
 pub(super) struct Tables {
@@ -108,7 +63,7 @@ impl Tables {
             let format = about.get("format")?.map(|format| format.value());
             match format {
                 Some(FORMAT) => {}
-                Some(later) if later > FORMAT => return Err(Failed::Format(later)),
+                Some(later) if later > FORMAT => return Err(Failed::Format(later, FORMAT)),
                 // New, or of a version whose tables are all here and mean the same.
                 Some(_) | None => {
                     about.insert("format", FORMAT)?;

@@ -10,16 +10,7 @@ use redb::Database;
 use tokio::sync::watch;
 use tracing::error;
 
-use super::{
-    super::Position,
-    Durability,
-    calls::Calls,
-    tables::{Failed, Tables},
-};
-
-/// Without durability the file is brought up to date this often: what changed since then is kept in
-/// memory.
-const NOW_AND_THEN: Duration = Duration::from_mins(1);
+use super::{super::Position, calls::Calls, failed::Failed, tables::Tables};
 
 /// The thread's own.
 pub(super) struct Worker {
@@ -29,7 +20,8 @@ pub(super) struct Worker {
     pub(super) calls: Arc<Calls>,
     /// Dropped when the store has failed, which ends those who wait.
     pub(super) settled: watch::Sender<Position>,
-    pub(super) durability: Durability,
+    /// How often commits go to the disk; `None` for each of them.
+    pub(super) sync_every: Option<Duration>,
 }
 
 impl Worker {
@@ -47,20 +39,15 @@ impl Worker {
             let turn = self.calls.take(sync_at, group.wanted());
             let (calls, began) = (turn.calls.len(), Instant::now());
             let due = sync_at.is_some_and(|at| at <= Instant::now());
-            let every = match self.durability {
-                Durability::Always => None,
-                Durability::Interval(every) => Some(every),
-                Durability::Off => Some(NOW_AND_THEN),
-            };
-            let sync = every.is_none() || due || turn.ended;
+            let sync = self.sync_every.is_none() || due || turn.ended;
             if !turn.calls.is_empty() || (sync && sync_at.is_some()) {
                 self.tables.commit(&self.database, turn.calls, sync)?;
-                sync_at = match every {
+                sync_at = match self.sync_every {
                     Some(every) if !sync => sync_at.or_else(|| Some(Instant::now() + every)),
                     _ => None,
                 };
                 self.settled.send_replace(turn.position);
-                if every.is_none() {
+                if self.sync_every.is_none() {
                     group.committed(calls, began.elapsed());
                 }
             }

@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use super::{Change, Position, SessionChange, Store};
-use crate::session::Session;
+use crate::{
+    session::Session,
+    store::{Change, Position, SessionChange, Store},
+};
 
 /// Records changes, where there is a store, and knows how far the store has to be before what they
 /// led to may be told.

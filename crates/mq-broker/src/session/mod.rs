@@ -1,5 +1,8 @@
 //! A session: what the broker keeps for one client identifier.
 
+mod retained_search;
+mod will;
+
 use std::{
     collections::VecDeque,
     sync::{
@@ -16,12 +19,14 @@ use mq_proto::Session as ProtocolSession;
 use crate::{
     auth::{Authorizer, Grant, Guard, Principal},
     ceiling::Share,
-    hub::{KeptWill, Wanted},
     lock::{lock, read, write},
     mailbox::Mailbox,
     router::{SessionKey, Subscriber},
     store::User,
 };
+
+pub(crate) use retained_search::RetainedSearch;
+pub(crate) use will::KeptWill;
 
 /// What the broker keeps for one client identifier, connected or not.
 #[derive(Debug)]
@@ -68,7 +73,7 @@ pub(crate) struct State {
     pub(crate) protocol: ProtocolSession,
     pub(crate) subscriptions: HashMap<TopicFilter, Subscriber>,
     /// Retained messages that subscriptions have not got yet; one for each filter at most.
-    pub(crate) wanted: VecDeque<Wanted>,
+    pub(crate) wanted: VecDeque<RetainedSearch>,
     /// The session has ended; who waited for it begins a new one.
     pub(crate) ended: bool,
     /// A connection has had it before, so it counts as present.
@@ -86,7 +91,7 @@ struct Away {
 const EMPTY: usize = size_of::<Session>() + size_of::<State>() + 256;
 
 /// What a subscription takes besides its filter, which is there twice: in the session and its cursor.
-const SUBSCRIPTION: usize = 2 * size_of::<Subscriber>() + size_of::<Wanted>() + 64;
+const SUBSCRIPTION: usize = 2 * size_of::<Subscriber>() + size_of::<RetainedSearch>() + 64;
 
 impl State {
     fn new(share: Share) -> Self {

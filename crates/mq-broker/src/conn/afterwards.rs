@@ -1,0 +1,69 @@
+//! What happens once a connection has ended: the will, and how long the session lives on.
+
+use std::time::Duration;
+
+use mq_codec::{Disconnect, ReasonCode};
+
+use crate::session::KeptWill;
+
+/// What happens once the connection has ended.
+pub(super) struct Afterwards {
+    pub(super) will: Option<KeptWill>,
+    /// How long the session lives on: zero ends it with the connection, `None` never.
+    pub(super) expiry: Option<Duration>,
+}
+
+impl Afterwards {
+    /// DISCONNECT has the last word about the will and the session's life.
+    pub(super) fn disconnected_by_client(
+        &mut self,
+        disconnect: &Disconnect,
+        maximum: Option<Duration>,
+    ) {
+        // Only a normal disconnection takes it back `[MQTT-3.14.4-3]`; before 5.0 there is no other.
+        if disconnect.reason == ReasonCode::Success {
+            self.will = None;
+        }
+        // A session that was to end with the connection cannot be kept after all: the state machine has
+        // refused that before.
+        if let Some(seconds) = disconnect.properties.session_expiry_interval {
+            self.expiry = bounded_expiry(seconds, maximum);
+        }
+    }
+}
+
+/// How long a session lives that asks for `seconds`, where `maximum` is the longest that one may;
+/// `None` is for ever, which the largest number stands for (§3.1.2.11.2).
+pub(super) fn bounded_expiry(seconds: u32, maximum: Option<Duration>) -> Option<Duration> {
+    let wanted = (seconds < u32::MAX).then(|| Duration::from_secs(seconds.into()));
+    match (wanted, maximum) {
+        (Some(wanted), Some(maximum)) => Some(wanted.min(maximum)),
+        (wanted, maximum) => wanted.or(maximum),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_lives_as_long_as_asked_for_and_never_longer_than_the_longest() {
+        let seconds = |count| Some(Duration::from_secs(count));
+        for (wanted, maximum, lives) in [
+            (0, None, seconds(0)),
+            (9, None, seconds(9)),
+            (u32::MAX, None, None),
+            (9, seconds(5), seconds(5)),
+            (3, seconds(5), seconds(3)),
+            (u32::MAX, seconds(5), seconds(5)),
+            // A maximum beyond what 32 bits say.
+            (u32::MAX, seconds(1 << 33), seconds(1 << 33)),
+        ] {
+            assert_eq!(
+                bounded_expiry(wanted, maximum),
+                lives,
+                "{wanted} {maximum:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! What an attached client gets: from its mailbox, from the store, and retained messages.
+
+use std::{sync::Arc, time::Instant};
+
+use mq_codec::ReasonCode;
+use mq_proto::CommandError;
+use tracing::error;
+
+use super::Attached;
+use crate::{
+    conn::{
+        load::{Loaded, load},
+        wire::OUTBOX_LIMIT,
+    },
+    delivery::Marks as _,
+    hub,
+    store::{SessionChange, StoreError},
+};
+
+/// Messages taken from the mailbox at a time.
+const TAKE: usize = 256;
+
+impl Attached<'_> {
+    /// Moves messages from the mailbox, and retained ones that a subscription asked for, into the
+    /// outbox: as many as the window and the link take. Whether it has looked for retained ones.
+    pub(super) fn fill(&mut self, now: Instant) -> bool {
+        let may_carry_more = self.wire.may_carry_more();
+        let hold = &mut self.hold;
+        let rules = self.wire.hub.guard.generation();
+        if rules != self.client.rules {
+            // What waits was let through by others.
+            self.client.rules = rules;
+            hold.session.mailbox.put_back(self.outgoing.drain(..));
+            let journal = &mut self.publisher.journal;
+            self.wire.hub.remove_forbidden(&hold.session, journal);
+        }
+        let metrics = &self.wire.hub.metrics;
+        let journal = &mut self.publisher.journal;
+        let mut had_turn = false;
+        while self.wire.connection.is_open() && self.wire.connection.outbox().len() < OUTBOX_LIMIT {
+            if self.outgoing.is_empty() && may_carry_more {
+                if !hold.state.wanted.is_empty() && !had_turn {
+                    had_turn = true;
+                    let to = &mut self.outgoing;
+                    self.wire.hub.next_retained(hold, journal, now, to);
+                }
+                let mailbox = &hold.session.mailbox;
+                let in_flight = self.wire.connection.in_flight_bytes();
+                let wanted = mailbox.take(TAKE, &mut self.outgoing, in_flight);
+                if self.loading.is_none()
+                    && let (Some(wanted), Some(store)) = (wanted, self.wire.hub.store())
+                {
+                    let client_id = hold.session.client_id.clone();
+                    self.loading = Some(load(Arc::clone(store), client_id, wanted));
+                }
+            }
+            let Some(delivery) = self.outgoing.pop_front() else {
+                break;
+            };
+            let session = &hold.session;
+            if delivery.expires_at.is_some_and(|at| at <= now) {
+                // `[MQTT-3.3.2-5]`
+                hub::unqueued(session, &delivery, journal);
+                continue;
+            }
+            let number = delivery.number();
+            match self.wire.connection.publish(now, delivery) {
+                Ok(packet_id) => {
+                    metrics.messages_out.add(1);
+                    if let (Some(number), Some(packet_id)) = (number, packet_id) {
+                        journal.record_of(session, SessionChange::Sent { number, packet_id });
+                    }
+                }
+                Err((CommandError::WindowFull, delivery)) => {
+                    self.outgoing.push_front(delivery);
+                    break;
+                }
+                // Larger than the client takes: as if it had been sent `[MQTT-3.1.2-25]`.
+                Err((_, delivery)) => hub::dropped(metrics, session, &delivery, journal),
+            }
+        }
+        had_turn
+    }
+
+    /// Whether there are retained messages to be taken, and nothing else to wait for before.
+    pub(super) fn takes_more_retained(&mut self) -> bool {
+        !self.hold.state.wanted.is_empty()
+            && self.wire.may_carry_more()
+            && self.outgoing.is_empty()
+            && self.wire.connection.is_open()
+            && self.wire.connection.outbox().len() < OUTBOX_LIMIT
+    }
+
+    /// Messages of the session have come from the store.
+    pub(super) fn loaded(&mut self, loaded: Result<Loaded, StoreError>) {
+        self.loading = None;
+        let session = &self.hold.session;
+        match loaded {
+            Ok(Loaded { numbers, messages }) => {
+                let messages = messages.into_iter();
+                let deliveries = messages.map(|(number, message)| message.into_delivery(number));
+                session.mailbox.loaded(numbers, deliveries);
+                // They were let through by the rules of then.
+                let journal = &mut self.publisher.journal;
+                self.wire.hub.remove_forbidden(session, journal);
+            }
+            Err(error) => {
+                error!(client = %session.client_id, %error, "messages cannot be read");
+                self.wire.leave(ReasonCode::UnspecifiedError);
+            }
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! The third phase: the client has its session, until either of them leaves.
+
+mod deliver;
+mod reauthenticate;
+mod requests;
+mod waiting;
+
+use std::{collections::VecDeque, pin::pin, sync::Arc, time::Instant};
+
+use mq_codec::ReasonCode;
+use mq_proto::{AckTicket, Delivery, Event, Outbox};
+use tokio::time::sleep_until;
+
+use super::{
+    afterwards::Afterwards,
+    backlog::{Backlog, is_about_sent},
+    early,
+    held::FREE,
+    leaving::{Parting, STORE_FAILED},
+    load::Loading,
+    wire::{Wire, earlier},
+};
+use crate::{
+    auth::{Authentication, LogIn, Principal},
+    clock,
+    hub::{Hold, Publisher},
+    journal::StoreFailed,
+    quota::Pace,
+    session::RetainedSearch,
+    store::SessionChange,
+};
+
+/// A client with its session.
+pub(super) struct Attached<'a> {
+    wire: &'a mut Wire,
+    hold: Hold,
+    publisher: Publisher,
+    client: Client,
+    afterwards: Afterwards,
+    /// How fast the client may publish.
+    pace: Pace,
+    /// Taken from the mailbox, not given to the state machine yet.
+    outgoing: VecDeque<Delivery>,
+    /// Messages of the session that are being read from the store.
+    loading: Option<Loading>,
+    /// The ticket of a message that waits for room in somebody's mailbox.
+    held: Option<AckTicket>,
+    /// What came behind that message.
+    backlog: Backlog,
+    /// Stands in for the outbox while that must wait for the store; always empty.
+    held_back: Outbox,
+    /// How far the outbox holds nothing that has to wait for the store.
+    sayable: u64,
+    /// Where CONNACK is in the outbox.
+    let_in_at: u64,
+}
+
+/// Who the client is, and what it may do.
+pub(super) struct Client {
+    /// Its user and rights, where there are rules.
+    principal: Option<Principal>,
+    /// The generation of the rules that what is in the mailbox was let through by.
+    rules: u64,
+    /// What a client that may authenticate anew has said of itself.
+    log_in: Option<Box<LogIn>>,
+    authentication: Authentication,
+}
+
+impl Client {
+    pub(super) fn new(
+        principal: Option<Principal>,
+        rules: u64,
+        log_in: Option<Box<LogIn>>,
+    ) -> Self {
+        Self {
+            principal,
+            rules,
+            log_in,
+            authentication: Authentication::default(),
+        }
+    }
+}
+
+impl<'a> Attached<'a> {
+    /// A client that has its CONNACK in the outbox, at `let_in_at`.
+    pub(super) fn new(
+        wire: &'a mut Wire,
+        hold: Hold,
+        publisher: Publisher,
+        client: Client,
+        afterwards: Afterwards,
+        let_in_at: u64,
+    ) -> Self {
+        Self {
+            pace: Pace::new(wire.settings.publish_rate, clock::now()),
+            wire,
+            hold,
+            publisher,
+            client,
+            afterwards,
+            outgoing: VecDeque::new(),
+            loading: None,
+            held: None,
+            backlog: Backlog::default(),
+            held_back: Outbox::new(),
+            sayable: let_in_at,
+            let_in_at,
+        }
+    }
+
+    /// Serves the client until the connection is over.
+    pub(super) async fn run(&mut self) {
+        let mut timer = pin!(sleep_until(clock::now().into()));
+        // Kept from turn to turn: a new one registers with all others each time.
+        let mut shutdown = self.wire.shutdown.clone();
+        let mut shutdown = pin!(shutdown.changed());
+        while !self.wire.connection.is_closed() || self.has_events() {
+            let now = clock::now();
+            let blocked = self.publisher.waiting.first();
+            let blocked = blocked.map(|(session, _)| Arc::clone(session));
+            let mut room = pin!(blocked.as_ref().map(|session| session.mailbox.room()));
+            if let Some(room) = room.as_mut().as_pin_mut() {
+                room.enable();
+            }
+            self.look_at_session().await;
+            self.turn(now).await;
+            self.wire.look_at_shutdown();
+            let closed = self.wire.connection.is_closed();
+            let is_blocked = !self.publisher.waiting.is_empty();
+            if closed && !is_blocked {
+                continue;
+            }
+            // Nothing leaves before what it follows from is in the store.
+            let settled = self.is_settled();
+            let resumes_at = self.pace.resumes_at(now);
+            let want_read = resumes_at.is_none() && !self.backlog.is_full() && self.wire.may_read();
+            if !want_read {
+                self.wire.connection.excuse_silence(now);
+            }
+            let expires_at = self
+                .client
+                .principal
+                .as_ref()
+                .and_then(Principal::expires_at);
+            let deadline = earlier(self.wire.deadline(), earlier(expires_at, resumes_at));
+            if let Some(at) = deadline
+                && (timer.is_elapsed() || timer.deadline() > at.into())
+            {
+                timer.as_mut().reset(at.into());
+            }
+            if !self.publisher.waits_for(blocked.as_ref()) {
+                // What waits for another reader since just now is tried once more, with a place in the
+                // queue there.
+                continue;
+            }
+            let patience_ends = blocked
+                .as_ref()
+                .map(|session| self.patience_ends(session, now));
+            let takes_more = self.takes_more_retained();
+            let (is_early, is_loading) = (self.wire.early.is_some(), self.loading.is_some());
+            let is_authenticating = self.client.authentication.is_working();
+            let is_due = deadline.is_some_and(|at| at <= now);
+            let mailbox = &self.hold.session.mailbox;
+            let outbox = if settled {
+                self.wire.connection.outbox()
+            } else {
+                &mut self.held_back
+            };
+            // In this order: what comes seldom and must not wait behind a link that always has more, the
+            // link, and what is only to wake the task, as each turn looks at it anyway.
+            tokio::select! {
+                biased;
+                () = tokio::task::consume_budget(), if is_due && !closed => {
+                    self.became_due(expires_at, want_read);
+                }
+                stored = self.publisher.journal.settled(), if !settled => {
+                    if let Err(StoreFailed) = stored {
+                        self.wire.leave(STORE_FAILED);
+                    }
+                }
+                loaded = optional(self.loading.as_mut()), if is_loading && !closed => {
+                    self.loaded(loaded);
+                }
+                outcome = self.client.authentication.outcome(), if is_authenticating && !closed => {
+                    self.authenticated(outcome);
+                }
+                () = optional(room.as_mut().as_pin_mut()), if is_blocked => {}
+                () = optional(patience_ends.map(|at| sleep_until(at.into()))), if is_blocked => {
+                    if let Some(session) = &blocked {
+                        session.remind();
+                    }
+                }
+                progress = early::progress(&mut self.wire.link, outbox, want_read, is_early),
+                    if !closed =>
+                {
+                    self.wire.progressed(progress);
+                }
+                () = mailbox.told(), if !closed => {}
+                () = std::future::ready(()), if takes_more && !closed => {}
+                () = timer.as_mut(), if deadline.is_some() && !closed => {}
+                _ = shutdown.as_mut(), if !closed => {}
+            }
+        }
+    }
+
+    /// The next deadline has passed: that of the log-in, or the state machine's.
+    fn became_due(&mut self, expires_at: Option<Instant>, want_read: bool) {
+        let now = clock::now();
+        if expires_at.is_some_and(|at| at <= now) {
+            self.wire.leave(ReasonCode::MaximumConnectTime);
+        } else if want_read {
+            self.wire.connection.handle_timeout(now);
+        }
+    }
+
+    /// Whether all that the outbox has may be said.
+    fn is_settled(&mut self) -> bool {
+        let settled = self.publisher.journal.is_settled();
+        if settled {
+            self.sayable = self.wire.connection.outbox().position();
+        }
+        settled
+    }
+
+    /// Does all that there is to do without waiting for anybody.
+    async fn turn(&mut self, now: Instant) {
+        self.wire.sample(now);
+        self.publisher.recover(now);
+        self.retry_waiting(now);
+        self.wire.look_at_handshake(now);
+        self.handle_events(now);
+        if self.backlog.is_full() && self.is_out_of_patience(now) {
+            let dropped = self.backlog.drop_qos0();
+            self.wire.hub.metrics.dropped.add(dropped);
+        }
+        self.publisher.tell_readers();
+        self.count_memory();
+        if self.fill(now) {
+            // Retained messages may be many: others have their turn in between.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn has_events(&self) -> bool {
+        !self.backlog.is_empty() || self.wire.connection.has_events()
+    }
+
+    /// Leaves if another connection wants the session, or a publisher has lost its patience with this
+    /// reader.
+    async fn look_at_session(&mut self) {
+        let session = &self.hold.session;
+        if !session.take_reminder() || self.wire.connection.is_closed() {
+            return;
+        }
+        let reader_timeout = self.wire.settings.reader_timeout;
+        if self.hold.is_claimed() {
+            // What the client sent before it connected anew may have come at the same time as the claim,
+            // and would be lost.
+            self.wire.read_once().await;
+            self.wire.leave(ReasonCode::SessionTakenOver);
+        } else if session
+            .mailbox
+            .is_condemned(clock::now().into(), reader_timeout)
+        {
+            let reason = "too slow for what comes for it";
+            self.wire.hub.evicted(session, reason, clock::now());
+            self.wire.leave(ReasonCode::QuotaExceeded);
+        }
+    }
+
+    /// Acts on what the state machine says, until it has nothing more. Behind a message that waits for
+    /// room what the client wants waits as well; what it acknowledges does not.
+    fn handle_events(&mut self, now: Instant) {
+        loop {
+            let waits = !self.publisher.waiting.is_empty();
+            // The broker names the client's mistake after it has answered what came before it.
+            if waits && self.wire.connection.is_failing() {
+                return;
+            }
+            let event = if waits || self.backlog.is_empty() {
+                self.wire.connection.poll_event()
+            } else {
+                self.backlog.pop()
+            };
+            match event {
+                None => return,
+                Some(event) if waits && !is_about_sent(&event) => self.backlog.push(event),
+                Some(event) => self.handle_event(now, event),
+            }
+        }
+    }
+
+    #[inline]
+    fn handle_event(&mut self, now: Instant, event: Event) {
+        match event {
+            Event::Publish(received) => self.publish(now, received),
+            Event::Subscribe(subscribe) => self.subscribe(now, &subscribe),
+            Event::Unsubscribe(unsubscribe) => self.unsubscribe(now, &unsubscribe),
+            Event::Auth(auth) => self.auth(auth),
+            Event::Closed(reason) => self.wire.closed = Some(reason),
+            Event::Released { packet_id } => self.record(SessionChange::Released { packet_id }),
+            // The window has opened as well; `fill` uses it.
+            Event::Acked { packet_id, .. } => {
+                self.record(SessionChange::Completed { packet_id });
+            }
+            Event::IncomingReleased { packet_id } => {
+                self.record(SessionChange::ReceivedReleased { packet_id });
+            }
+            // A second CONNECT is the state machine's to refuse, and the rest is for clients.
+            _ => {}
+        }
+    }
+
+    /// Records what became of a message in flight.
+    fn record(&mut self, change: SessionChange) {
+        let journal = &mut self.publisher.journal;
+        journal.record_of(&self.hold.session, change);
+    }
+
+    /// Counts what the client makes this connection hold: besides what counts before it is let in, what
+    /// waits behind a message, and the topic that a search for retained messages stands at. A client for
+    /// which there is no room is disconnected with 0x97.
+    fn count_memory(&mut self) {
+        let cursor = self
+            .hold
+            .state
+            .wanted
+            .front()
+            .map_or(0, RetainedSearch::bytes);
+        let besides = cursor + cursor / 4 + self.backlog.bytes();
+        if !self.wire.count_memory(FREE, besides) {
+            let reason = "no memory for what it sends";
+            let session = &self.hold.session;
+            self.wire.hub.evicted(session, reason, clock::now());
+            self.wire.leave(ReasonCode::QuotaExceeded);
+        }
+    }
+
+    /// What the last phase needs of this one.
+    pub(super) fn into_parting(self) -> Parting {
+        Parting {
+            hold: self.hold,
+            publisher: self.publisher,
+            afterwards: self.afterwards,
+            unsent: self.outgoing,
+            sayable: self.sayable,
+            let_in_at: self.let_in_at,
+        }
+    }
+}
+
+/// Waits for a future that may not be there: then for ever.
+async fn optional<F: Future>(future: Option<F>) -> F::Output {
+    match future {
+        Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+}

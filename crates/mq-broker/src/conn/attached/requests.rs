@@ -1,0 +1,111 @@
+//! What an attached client asks for: PUBLISH, SUBSCRIBE and UNSUBSCRIBE.
+
+use std::time::Instant;
+
+use mq_codec::{ReasonCode, SubAck, Subscribe, UnsubAck, Unsubscribe};
+use mq_proto::Received;
+
+use super::Attached;
+use crate::{hub, router};
+
+impl Attached<'_> {
+    pub(super) fn publish(&mut self, now: Instant, mut received: Received) {
+        if self.pace.spend(received.message.payload.len(), now) {
+            self.wire.hub.metrics.throttled.add(1);
+        }
+        let session = &self.hold.session;
+        let topic = &received.message.topic;
+        if router::is_too_deep(topic.as_bytes()) {
+            let reason = "topic of too many levels";
+            self.wire.hub.refused_publish(session, topic, reason, now);
+            match received.ticket.take() {
+                Some(ticket) if self.wire.connection.has_reason_codes() => {
+                    self.wire
+                        .connection
+                        .ack(now, ticket, ReasonCode::TopicNameInvalid);
+                }
+                // It cannot be refused alone.
+                _ => self.wire.leave(ReasonCode::TopicNameInvalid),
+            }
+            return;
+        }
+        let publisher = &mut self.publisher;
+        let is_own = self.wire.settings.sys_interval.is_some()
+            && topic.as_bytes().starts_with(hub::OWN_TOPICS.as_bytes());
+        if is_own {
+            self.wire.hub.metrics.not_authorized.add(1);
+        }
+        let who = self.client.principal.as_ref();
+        if is_own || who.is_some_and(|who| !self.wire.hub.may_publish(who, &received, publisher)) {
+            let topic = &received.message.topic;
+            let reason = if is_own {
+                "topic of the broker's own"
+            } else {
+                ReasonCode::NotAuthorized.name()
+            };
+            self.wire.hub.refused_publish(session, topic, reason, now);
+            // Before 5.0 it is acknowledged like any other.
+            if let Some(ticket) = received.ticket.take() {
+                self.wire
+                    .connection
+                    .ack(now, ticket, ReasonCode::NotAuthorized);
+            }
+            return;
+        }
+        self.held = self
+            .wire
+            .hub
+            .publish(Some(session), received, now, publisher);
+        if publisher.waiting.is_empty() {
+            self.answer_publish(now);
+        }
+    }
+
+    pub(super) fn subscribe(&mut self, now: Instant, subscribe: &Subscribe) {
+        let id = subscribe.properties.subscription_id;
+        let reasons = subscribe
+            .subscriptions
+            .iter()
+            .map(|subscription| {
+                let reason = if router::is_too_deep(subscription.filter.as_bytes()) {
+                    ReasonCode::TopicFilterInvalid
+                } else {
+                    let journal = &mut self.publisher.journal;
+                    self.wire
+                        .hub
+                        .subscribe(&mut self.hold, subscription, id, journal)
+                };
+                if reason.is_error() {
+                    let (session, filter) = (&self.hold.session, &subscription.filter);
+                    self.wire
+                        .hub
+                        .refused_subscription(session, filter, reason.name(), now);
+                }
+                reason
+            })
+            .collect();
+        let ack = SubAck {
+            packet_id: subscribe.packet_id,
+            reasons,
+            properties: mq_codec::SubAckProperties::default(),
+        };
+        self.wire.answer(|connection| connection.suback(now, ack));
+    }
+
+    pub(super) fn unsubscribe(&mut self, now: Instant, unsubscribe: &Unsubscribe) {
+        let reasons = unsubscribe
+            .filters
+            .iter()
+            .map(|filter| {
+                let journal = &mut self.publisher.journal;
+                self.wire.hub.unsubscribe(&mut self.hold, filter, journal)
+            })
+            .collect();
+        let ack = UnsubAck {
+            packet_id: unsubscribe.packet_id,
+            reasons,
+            properties: mq_codec::UnsubAckProperties::default(),
+        };
+        self.wire.answer(|connection| connection.unsuback(now, ack));
+    }
+}

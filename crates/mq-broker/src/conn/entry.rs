@@ -1,0 +1,201 @@
+//! A client whose user is known is let in: what its CONNECT asks for and what it gets.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use mq_codec::{ConnAck, Connect, ReasonCode, Version};
+use mq_proto::LaneId;
+use tracing::{debug, info};
+
+use super::{
+    afterwards::{Afterwards, bounded_expiry},
+    attached::{Attached, Client},
+    wire::Wire,
+};
+use crate::{
+    Settings,
+    auth::{LogIn, Principal},
+    clock,
+    shown::Shown,
+    store::{SessionChange, User},
+};
+
+/// A CONNECT that may be answered with a session.
+pub(super) struct Entry {
+    connect: Box<Connect>,
+    /// Whether the broker has chosen the client identifier.
+    is_assigned: bool,
+    /// The client's user and rights, where there are rules.
+    principal: Option<Principal>,
+    /// What CONNACK tells the client of an enhanced authentication.
+    data: Option<Bytes>,
+    /// What a client that may authenticate anew has said of itself.
+    pub(super) log_in: Option<Box<LogIn>>,
+}
+
+impl Entry {
+    pub(super) fn new(
+        connect: Box<Connect>,
+        is_assigned: bool,
+        principal: Option<Principal>,
+    ) -> Self {
+        Self {
+            connect,
+            is_assigned,
+            principal,
+            data: None,
+            log_in: None,
+        }
+    }
+
+    /// The authenticator knows who the client is.
+    pub(super) fn proved(&mut self, principal: Principal, data: Option<Bytes>) {
+        self.principal = Some(principal);
+        self.data = data;
+    }
+
+    /// Whether the client authenticates by an enhanced method, and so may again (§4.12.1).
+    pub(super) fn has_method(&self) -> bool {
+        self.connect.properties.authentication_method.is_some()
+    }
+
+    /// Gives the client its session; `None` if it is refused.
+    pub(super) async fn enter(self, wire: &mut Wire) -> Option<Attached<'_>> {
+        let Self {
+            connect,
+            is_assigned,
+            principal,
+            data,
+            log_in,
+        } = self;
+        let Connect {
+            version,
+            client_id,
+            clean_start,
+            will,
+            properties,
+            ..
+        } = *connect;
+        let who = principal.as_ref();
+        if let Some(will) = &will
+            && !wire.hub.guard.may_have_will(who, will)
+        {
+            wire.hub.metrics.not_authorized.add(1);
+            let why = "will not authorized";
+            return refuse(wire, ReasonCode::NotAuthorized, why, &client_id, who);
+        }
+        let will = match will.map(|will| wire.hub.keep_will(will)) {
+            None => None,
+            Some(Some(will)) => Some(will),
+            Some(None) => {
+                let why = "no memory for its will";
+                return refuse(wire, ReasonCode::QuotaExceeded, why, &client_id, who);
+            }
+        };
+        let mut ack = ConnAck::new(ReasonCode::Success);
+        ack.properties.authentication_data = data;
+        if is_assigned && version >= Version::V5 {
+            ack.properties.assigned_client_identifier = Some(client_id.clone());
+        }
+        let rules = wire.hub.guard.generation();
+        let mut publisher = wire.hub.publisher();
+        publisher.can_refuse = version >= Version::V5;
+        let journal = &mut publisher.journal;
+        let user = who.map_or(User::Anonymous, Principal::as_user);
+        let hold = wire
+            .hub
+            .attach(&client_id, clean_start, &user, who, journal);
+        let mut hold = match hold.await {
+            Ok(hold) => hold,
+            Err(reason) => {
+                let why = if reason == ReasonCode::ClientIdentifierNotValid {
+                    "client identifier of another user's session"
+                } else {
+                    reason.name()
+                };
+                return refuse(wire, reason, why, &client_id, who);
+            }
+        };
+        let expiry = session_expiry(
+            &wire.settings,
+            version,
+            clean_start,
+            properties.session_expiry_interval,
+            &mut ack,
+        );
+        if expiry != Some(Duration::ZERO) {
+            hold.session.keep();
+        }
+        let change = SessionChange::Attached { expiry, user };
+        journal.record_of(&hold.session, change);
+        ack.session_present = hold.present;
+        let protocol = core::mem::take(&mut hold.state.protocol);
+        if hold.session.mailbox.connect() {
+            // Something waits already; `fill` takes it.
+            debug!(client = %Shown(&client_id), waiting = hold.session.mailbox.len(), "session resumed");
+        }
+        // What was the share of a stranger counts among those of all clients from now on.
+        wire.share = wire.hub.share(true);
+        let let_in_at = wire.connection.outbox().position();
+        if let Err(error) = wire.connection.accept(clock::now(), protocol, ack) {
+            debug!(client = %Shown(&client_id), %error, "CONNACK could not be sent");
+            wire.connection.handle_link_lost();
+        } else {
+            wire.link.release_tickets();
+            let user = who.and_then(Principal::user);
+            info!(
+                client = %Shown(&client_id),
+                user = user.map(|user| tracing::field::display(Shown(user))),
+                %version,
+                peer = ?wire.link.info().peer_address,
+                transport = %wire.link.info().scheme,
+                early = wire.link.is_early(),
+                "connected"
+            );
+            // What came right behind CONNECT has waited in the buffer.
+            wire.handle_received(LaneId::CONTROL);
+        }
+        let client = Client::new(principal, rules, log_in);
+        let afterwards = Afterwards { will, expiry };
+        Some(Attached::new(
+            wire, hold, publisher, client, afterwards, let_in_at,
+        ))
+    }
+}
+
+/// Refuses a client whose user is known, if it has one.
+fn refuse<T>(
+    wire: &mut Wire,
+    reason: ReasonCode,
+    why: &'static str,
+    client_id: &str,
+    principal: Option<&Principal>,
+) -> Option<T> {
+    let user = principal.and_then(Principal::user);
+    wire.refuse(reason, why, client_id, user);
+    None
+}
+
+/// How long the session lives on after the connection.
+fn session_expiry(
+    settings: &Settings,
+    version: Version,
+    clean: bool,
+    wanted: Option<u32>,
+    ack: &mut ConnAck,
+) -> Option<Duration> {
+    let maximum = settings.max_session_expiry;
+    if version < Version::V5 {
+        return if clean { Some(Duration::ZERO) } else { maximum };
+    }
+    let wanted = wanted.unwrap_or(0);
+    let expiry = bounded_expiry(wanted, maximum);
+    // A client that gets another expiry than it asked for is told which (§3.2.2.3.2).
+    if expiry != bounded_expiry(wanted, None)
+        && let Some(granted) = expiry
+    {
+        let seconds = u32::try_from(granted.as_secs()).unwrap_or(u32::MAX);
+        ack.properties.session_expiry_interval = Some(seconds);
+    }
+    expiry
+}

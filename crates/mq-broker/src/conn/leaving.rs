@@ -1,0 +1,150 @@
+//! The last phase: the session goes back, and the last bytes to the client.
+
+use std::{collections::VecDeque, time::Duration};
+
+use bytes::BytesMut;
+use mq_codec::{ConnAck, Disconnect, Packet, ReasonCode, Version};
+use mq_proto::{CloseReason, Delivery, Event, LaneId, Outbox};
+use mq_transport::{Link, Progress};
+use tracing::{debug, info};
+
+use super::{afterwards::Afterwards, wire::Wire};
+use crate::{
+    clock,
+    hub::{Hold, Publisher},
+    journal::StoreFailed,
+    shown::Shown,
+};
+
+/// The reason code for a client whose message waits for a store that has failed: neither the client nor
+/// a limit is the cause.
+pub(super) const STORE_FAILED: ReasonCode = ReasonCode::ImplementationSpecificError;
+
+/// How long a closing link may take to deliver its last bytes.
+const CLOSE_DEADLINE: Duration = Duration::from_secs(2);
+
+/// What an attached client leaves behind.
+pub(super) struct Parting {
+    pub(super) hold: Hold,
+    pub(super) publisher: Publisher,
+    pub(super) afterwards: Afterwards,
+    /// Taken from the mailbox, and not sent.
+    pub(super) unsent: VecDeque<Delivery>,
+    /// How far the outbox holds nothing that has to wait for the store.
+    pub(super) sayable: u64,
+    /// Where CONNACK is in the outbox.
+    pub(super) let_in_at: u64,
+}
+
+/// A connection that is over, but for its last bytes.
+pub(super) struct Leaving {
+    wire: Wire,
+    /// Of a client that had a session.
+    parting: Option<Parting>,
+}
+
+impl Leaving {
+    pub(super) fn new(wire: Wire, parting: Option<Parting>) -> Self {
+        Self { wire, parting }
+    }
+
+    /// Gives the session back, then closes the link.
+    pub(super) async fn run(self) {
+        let (link, outbox, reason) = Box::pin(self.finish()).await;
+        // In a box of its own: the allocator has small pages for blocks of up to 8 KiB only. Nothing
+        // else of the connection is left while its peer takes its time to leave.
+        Box::pin(close(link, outbox, reason)).await;
+    }
+
+    /// Gives the session back; returns the link, what is left to be written, and why it ends.
+    async fn finish(self) -> (Link, Outbox, CloseReason) {
+        let Self { mut wire, parting } = self;
+        wire.sample_last();
+        while let Some(event) = wire.connection.poll_event() {
+            if let Event::Closed(reason) = event {
+                wire.closed = Some(reason);
+            }
+        }
+        let reason = wire.closed.take().unwrap_or(CloseReason::LinkLost);
+        let mut outbox = core::mem::take(wire.connection.outbox());
+        let Some(parting) = parting else {
+            debug!(%reason, "a link without a session ended");
+            return (wire.link, outbox, reason);
+        };
+        let Parting {
+            mut hold,
+            mut publisher,
+            mut afterwards,
+            mut unsent,
+            sayable,
+            let_in_at,
+        } = parting;
+        publisher.tell_readers();
+        publisher.give_up(&wire.hub.metrics);
+        if let CloseReason::ByPeer(disconnect) = &reason {
+            let maximum = wire.settings.max_session_expiry;
+            afterwards.disconnected_by_client(disconnect, maximum);
+        }
+        if wire.is_unproved() {
+            // Nobody has gone who was certainly there.
+            afterwards.will = None;
+        }
+        info!(
+            client = %Shown(&hold.session.client_id),
+            dropped = hold.session.mailbox.dropped(),
+            %reason,
+            "disconnected"
+        );
+        let version = wire.connection.version();
+        // The session first: the client that takes it over need not wait for a slow link.
+        hold.state.protocol = wire.connection.into_session();
+        hold.session.mailbox.disconnect(unsent.drain(..));
+        let Afterwards { will, expiry } = afterwards;
+        let journal = &mut publisher.journal;
+        wire.hub.detach(hold, clock::now(), will, expiry, journal);
+        let stored = tokio::time::timeout(CLOSE_DEADLINE, journal.settled()).await;
+        if !matches!(stored, Ok(Ok(()))) {
+            // What cannot be promised is not said.
+            outbox.cut(sayable);
+            if let CloseReason::Local(reason) = reason {
+                // That the broker ends because of it may have come first.
+                let has_failed = matches!(stored, Ok(Err(StoreFailed)));
+                let reason = if has_failed { STORE_FAILED } else { reason };
+                say_farewell(&mut outbox, version, let_in_at < sayable, reason);
+            }
+        }
+        (wire.link, outbox, reason)
+    }
+}
+
+/// Appends the last packet: DISCONNECT with the reason, or for a client that has no CONNACK yet, CONNACK
+/// with 0x88 (before 5.0 return code 3).
+fn say_farewell(outbox: &mut Outbox, version: Version, was_let_in: bool, reason: ReasonCode) {
+    let packet = match was_let_in {
+        false => Packet::from(ConnAck::new(ReasonCode::ServerUnavailable)),
+        true if version >= Version::V5 => Packet::Disconnect(Box::new(Disconnect::new(reason))),
+        true => return,
+    };
+    // Of a few bytes, which any client takes; without it the link just ends.
+    let _ = outbox.put(LaneId::CONTROL, |out| packet.encode(version, out));
+}
+
+/// Writes the last bytes and closes, within a deadline. A link that was lost has nobody to write
+/// to.
+async fn close(mut link: Link, mut outbox: Outbox, reason: CloseReason) {
+    // Nobody looks at what it has of a packet any more, and a peer may take its time to leave.
+    *link.received(LaneId::CONTROL) = BytesMut::new();
+    if !matches!(reason, CloseReason::LinkLost) {
+        let last = async {
+            while !outbox.is_empty() {
+                // A link whose peer has gone says so at once, each time it is asked.
+                if let Ok(Progress::Closed) | Err(_) = link.progress(&mut outbox, false).await {
+                    break;
+                }
+            }
+        };
+        // Too slow is as good as gone.
+        let _ = tokio::time::timeout(CLOSE_DEADLINE, last).await;
+    }
+    link.close(CLOSE_DEADLINE).await;
+}

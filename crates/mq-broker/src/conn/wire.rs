@@ -1,0 +1,296 @@
+//! What a connection has in every phase: its link, the state machine on it, and what counts them.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use mq_codec::{ConnAck, Disconnect, ReasonCode};
+use mq_proto::{CloseReason, CommandError, Connection, LaneId, Outbox};
+use mq_transport::{Error, Link, Progress};
+use tokio::{sync::watch, time::sleep_until};
+use tracing::debug;
+
+use super::early::{self, Early};
+use crate::{
+    Settings,
+    auth::{LogIn, Refusal},
+    ceiling::Share,
+    clock,
+    hub::Hub,
+    metrics::{ListenerMetrics, Sampler},
+    notice::About,
+    shown::Shown,
+};
+
+/// Bytes that wait to be written before no more messages are taken from the mailbox.
+pub(super) const OUTBOX_LIMIT: usize = 64 * 1024;
+
+/// Bytes that wait to be written before the peer is not read any more: it asks (or publishes)
+/// faster than it listens.
+const READ_LIMIT: usize = 4 * OUTBOX_LIMIT;
+
+/// A link and the state machine on it.
+pub(super) struct Wire {
+    pub(super) link: Link,
+    pub(super) connection: Connection,
+    /// While the link's handshake is not complete.
+    pub(super) early: Option<Early>,
+    pub(super) hub: Arc<Hub>,
+    pub(super) settings: Arc<Settings>,
+    pub(super) shutdown: watch::Receiver<bool>,
+    /// What the client makes this connection hold; until it is let in, below the strangers' ceiling.
+    pub(super) share: Share,
+    /// What waits to be written to it, or for its acknowledgement.
+    pub(super) carried: Share,
+    /// Why the connection ends, once the state machine has said so.
+    pub(super) closed: Option<CloseReason>,
+    sampler: Sampler,
+}
+
+impl Wire {
+    pub(super) fn new(
+        link: Link,
+        hub: Arc<Hub>,
+        metrics: Arc<ListenerMetrics>,
+        settings: Arc<Settings>,
+        shutdown: watch::Receiver<bool>,
+    ) -> Self {
+        let now = clock::now();
+        let mut connection = Connection::server(now, settings.protocol.clone());
+        let policy = settings.listen.early_data;
+        let within = settings.handshake_timeout;
+        Self {
+            early: Early::of(&link, &mut connection, policy, now, within),
+            sampler: Sampler::new(metrics, &link, now),
+            share: hub.share(false),
+            carried: hub.share(true),
+            closed: None,
+            link,
+            connection,
+            hub,
+            settings,
+            shutdown,
+        }
+    }
+
+    /// Whether the connection has ended, and nothing that came before its end is left to act on.
+    pub(super) fn is_over(&self) -> bool {
+        self.connection.is_closed() && !self.connection.has_events()
+    }
+
+    /// Records the round trips that the transport has measured, when that is due.
+    pub(super) fn sample(&mut self, now: Instant) {
+        if self.sampler.is_due(now) {
+            self.sampler.sample(&self.link, now);
+        }
+    }
+
+    /// Records them a last time.
+    pub(super) fn sample_last(&mut self) {
+        self.sampler.sample(&self.link, clock::now());
+    }
+
+    /// Leaves if the broker is shutting down.
+    pub(super) fn look_at_shutdown(&mut self) {
+        if self.shutdown.has_changed().unwrap_or(true) {
+            self.leave(ReasonCode::ServerShuttingDown);
+        }
+    }
+
+    /// Whether the link may be read: what comes can be acted on, the client takes what answers it, and
+    /// nothing waits for the end of the handshake.
+    pub(super) fn may_read(&mut self) -> bool {
+        !self.early.as_ref().is_some_and(|early| early.holds)
+            && !self.connection.is_failing()
+            && self.connection.outbox().len() < READ_LIMIT
+    }
+
+    /// The next deadline: the state machine's, or that of the link's handshake.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let handshake = self.early.as_ref().map(|early| early.deadline);
+        earlier(self.connection.poll_timeout(), handshake)
+    }
+
+    /// Waits until a client that is not let in yet gives its phase something to look at: the link, a
+    /// deadline, the shutdown, or `other`, whose outcome it returns. Cancel-safe if `other` is.
+    pub(super) async fn wait_for<T>(
+        &mut self,
+        now: Instant,
+        want_read: bool,
+        other: impl Future<Output = T>,
+    ) -> Option<T> {
+        if !want_read {
+            self.connection.excuse_silence(now);
+        }
+        let deadline = self.deadline();
+        let due = async {
+            match deadline {
+                Some(at) => sleep_until(at.into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        let mut shutdown = self.shutdown.clone();
+        let is_early = self.early.is_some();
+        let progress = early::progress(
+            &mut self.link,
+            self.connection.outbox(),
+            want_read,
+            is_early,
+        );
+        let mut is_due = false;
+        let mut progressed = None;
+        let outcome = tokio::select! {
+            biased;
+            () = due => {
+                is_due = true;
+                None
+            }
+            outcome = other => Some(outcome),
+            progress = progress => {
+                progressed = Some(progress);
+                None
+            }
+            _ = shutdown.changed() => None,
+        };
+        if let Some(progress) = progressed {
+            self.progressed(progress);
+        }
+        if is_due && want_read {
+            self.connection.handle_timeout(clock::now());
+        }
+        outcome
+    }
+
+    /// Remembers whether what the state machine has left unread has to wait for the handshake.
+    pub(super) fn note_early(&mut self, lane: LaneId) {
+        if let Some(early) = &mut self.early {
+            early.holds = self.connection.is_too_early(self.link.received(lane));
+        }
+    }
+
+    /// Goes on with what has waited, once the handshake is complete, or gives the link up if that takes
+    /// too long. Returns whether the handshake has completed since the last call.
+    pub(super) fn look_at_handshake(&mut self, now: Instant) -> bool {
+        let Some(early) = &self.early else {
+            return false;
+        };
+        if self.connection.is_closed() {
+            return false;
+        }
+        if self.link.is_early() {
+            if early.deadline <= now {
+                debug!(peer = ?self.link.info().peer_address, "a handshake was not completed in time");
+                self.connection.handle_link_lost();
+            }
+            return false;
+        }
+        self.take_early();
+        self.early = None;
+        true
+    }
+
+    /// Takes the packets that have waited, if the handshake is complete: also before the end of a
+    /// link that ends at the same time is dealt with.
+    pub(super) fn take_early(&mut self) {
+        if self.early.is_some() && !self.link.is_early() {
+            self.connection.handshake_complete();
+            self.handle_received(LaneId::CONTROL);
+        }
+    }
+
+    /// Whether nobody has proved to be at the other end: the handshake is still not complete.
+    pub(super) fn is_unproved(&self) -> bool {
+        self.early.is_some() && self.link.is_early()
+    }
+
+    /// Acts on what the link has done; `None` is the end of its handshake.
+    pub(super) fn progressed(&mut self, progress: Option<Result<Progress, Error>>) {
+        self.take_early();
+        match progress {
+            Some(Ok(Progress::Received(lane))) => self.handle_received(lane),
+            Some(Ok(Progress::Flushed)) | None => {}
+            // The control lane's end is the connection's; there are no others yet.
+            Some(Ok(Progress::LaneClosed(_) | Progress::Closed)) => {
+                self.connection.handle_link_lost();
+            }
+            Some(Err(error)) => {
+                // It may have words of the peer's.
+                debug!(error = %Shown(&error.to_string()), "the link failed");
+                self.connection.handle_link_lost();
+            }
+        }
+    }
+
+    /// Gives the state machine what the link has received.
+    pub(super) fn handle_received(&mut self, lane: LaneId) {
+        let buffer = self.link.received(lane);
+        self.connection.handle_bytes(clock::now(), lane, buffer);
+        self.note_early(lane);
+    }
+
+    /// Reads what is there already, without waiting for more.
+    pub(super) async fn read_once(&mut self) {
+        let mut nothing = Outbox::new();
+        let progress = self.link.progress(&mut nothing, true);
+        if let Ok(progress) = tokio::time::timeout(Duration::ZERO, progress).await {
+            self.progressed(Some(progress));
+        }
+    }
+
+    /// Ends the connection with that reason.
+    pub(super) fn leave(&mut self, reason: ReasonCode) {
+        self.connection.disconnect(Disconnect::new(reason));
+    }
+
+    /// Sends an answer; the connection ends if it cannot be sent.
+    pub(super) fn answer(
+        &mut self,
+        answer: impl FnOnce(&mut Connection) -> Result<(), CommandError>,
+    ) {
+        if let Err(error) = answer(&mut self.connection) {
+            // Larger than the client takes, or the connection is over anyway.
+            debug!(%error, "an answer could not be sent");
+            self.leave(ReasonCode::ImplementationSpecificError);
+        }
+    }
+
+    /// Refuses a log-in, and tells the operator of it. The answer is a CONNACK, or on an open connection
+    /// a DISCONNECT.
+    pub(super) fn refuse(
+        &mut self,
+        reason: ReasonCode,
+        why: &'static str,
+        client_id: &str,
+        user: Option<&str>,
+    ) {
+        let about = About {
+            client: Some(client_id),
+            user,
+            topic: None,
+            peer: self.link.info().peer_address,
+        };
+        self.hub.refused_log_in(about, why, clock::now());
+        if self.connection.is_open() {
+            // `[MQTT-4.12.1-2]`
+            self.leave(ReasonCode::NotAuthorized);
+        } else {
+            self.connection.refuse(ConnAck::new(reason));
+        }
+    }
+
+    /// Refuses a log-in that an authenticator did not accept.
+    pub(super) fn refuse_log_in(&mut self, refusal: Refusal, log_in: &LogIn) {
+        if refusal.is_failure() {
+            self.hub.guard.failed(log_in.tried(), clock::now());
+        }
+        let reason = refusal.reason_code();
+        let user = log_in.user_name.as_deref();
+        self.refuse(reason, reason.name(), &log_in.client_id, user);
+    }
+}
+
+/// The earlier of two times that may not be there.
+pub(super) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    one.into_iter().chain(other).min()
+}

@@ -1,0 +1,51 @@
+//! How much a mailbox holds, and what happens beyond.
+
+use std::time::Duration;
+
+/// How much may wait for one session in memory. A message larger than `bytes` is taken when nothing
+/// else waits. [`Overflow`] says what happens beyond.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MailboxLimits {
+    /// Messages.
+    pub messages: usize,
+    /// Payload bytes.
+    pub bytes: usize,
+}
+
+/// What becomes of QoS 1 and 2 messages for a reader whose mailbox is full, or holds more than is
+/// left of [`Quotas::memory`](crate::Quotas::memory).
+///
+/// A publisher waits for such a reader for 100 ms at most, once, until the reader's queue has fallen
+/// to half; then this decides. QoS 0 messages are dropped and counted under each of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Overflow {
+    /// The queue goes on in the store, up to [`Quotas::spill_bytes`](crate::Quotas::spill_bytes);
+    /// then as [`Evict`](Self::Evict). Without a store that can be read while the broker runs it is
+    /// [`Evict`](Self::Evict) from the start.
+    Spill,
+    /// The reader is disconnected with reason code 0x97. A session that outlives its connection
+    /// keeps what waits; what comes for it while it is full is refused with 0x97 where nobody else
+    /// takes it, and else dropped and counted.
+    Evict,
+    /// The messages that have waited longest are dropped and counted.
+    DropOldest,
+    /// The publisher waits until there is room. A reader that makes no progress for
+    /// [`Settings::reader_timeout`](crate::Settings::reader_timeout) is disconnected with 0x97.
+    Wait,
+}
+
+/// [`Overflow`] and its limit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OverflowPolicy {
+    pub(crate) overflow: Overflow,
+    /// Bytes of one session that may be in the store beyond its queue in memory.
+    pub(crate) spill_bytes: usize,
+}
+
+/// How long a publisher waits for a reader that lags: long enough for a reader that is merely slower,
+/// short enough that a reader that has stopped does not stop those who write to others too.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(100);
+
+/// After a publisher has waited in vain it does not wait for another reader for so long: readers that
+/// come, stop and come again take a tenth of its time together.
+pub(crate) const RECOVERY: Duration = PATIENCE.saturating_mul(9);

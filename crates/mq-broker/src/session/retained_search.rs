@@ -1,0 +1,30 @@
+//! Retained messages that a subscription asked for.
+
+use mq_codec::{QoS, SubscriptionId, TopicFilter};
+
+use crate::router::Cursor;
+
+/// The retained messages that a subscription asked for and has not got yet.
+///
+/// Its session takes them as its reader takes what was sent before, whatever their number; they are
+/// not queued. A topic whose message changes meanwhile is left out: the new one comes by the
+/// subscription, so that nothing older follows it.
+#[derive(Debug)]
+pub(crate) struct RetainedSearch {
+    pub(crate) filter: TopicFilter,
+    pub(crate) qos: QoS,
+    pub(crate) subscription_id: Option<SubscriptionId>,
+    pub(crate) cursor: Cursor,
+    /// The last message that was retained when the subscription was made.
+    pub(crate) since: u64,
+    /// The last one that was retained while no connection had the session, which did not get it by
+    /// the subscription if it was of QoS 0.
+    pub(crate) since_qos0: u64,
+}
+
+impl RetainedSearch {
+    /// What its cursor takes; its filter counts with the subscription.
+    pub(crate) fn bytes(&self) -> usize {
+        self.cursor.bytes()
+    }
+}

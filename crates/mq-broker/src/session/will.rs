@@ -1,0 +1,57 @@
+//! A will while its client is connected or away.
+
+use std::{sync::Arc, time::Duration};
+
+use mq_codec::{PublishProperties, QoS, Will};
+use mq_proto::Message;
+
+use crate::ceiling::Ceiling;
+
+/// A will as the broker keeps it: in memory of its own, which counts until it was published or is
+/// forgotten.
+#[derive(Debug)]
+pub(crate) struct KeptWill {
+    pub(crate) message: Message,
+    pub(crate) qos: QoS,
+    pub(crate) retain: bool,
+    delay: Duration,
+}
+
+impl KeptWill {
+    /// `None` if there is no room for it.
+    pub(crate) fn new(will: Will, ceiling: &Arc<Ceiling>) -> Option<Self> {
+        let Will {
+            topic,
+            payload,
+            qos,
+            retain,
+            properties,
+        } = will;
+        let message = Message {
+            topic,
+            payload,
+            properties: PublishProperties {
+                payload_is_utf8: properties.payload_is_utf8,
+                message_expiry_interval: properties.message_expiry_interval,
+                content_type: properties.content_type,
+                response_topic: properties.response_topic,
+                correlation_data: properties.correlation_data,
+                user_properties: properties.user_properties,
+                ..PublishProperties::default()
+            }
+            .into(),
+        };
+        let delay = properties.will_delay_interval.unwrap_or(0);
+        Some(Self {
+            message: ceiling.keep(&message)?,
+            qos,
+            retain,
+            delay: Duration::from_secs(delay.into()),
+        })
+    }
+
+    /// How long after its connection's end it is published.
+    pub(crate) fn delay(&self) -> Duration {
+        self.delay
+    }
+}
