@@ -12,8 +12,8 @@ use std::{
 use mq_broker::{
     MemoryStore, Settings,
     auth::{
-        AccessFiles, Authenticator, BoxFuture, CertificateUser, FileAccess, LogIn, Principal,
-        Refusal, TakeOver,
+        Access, AccessFiles, Authenticator, BoxFuture, CertificateUser, FileAccess, LogIn,
+        Principal, Refusal, TakeOver,
     },
 };
 use mq_client::{
@@ -82,7 +82,7 @@ impl Guarded {
         std::fs::write(folder.path().join("acl"), rules).unwrap();
         let files = Self::files(&folder);
         let broker = TestBroker::start_with(|settings| {
-            settings.access_files = Some(files);
+            settings.access = Access::Files(files);
             settings.failures_per_minute = None;
             change(settings);
         });
@@ -97,7 +97,7 @@ impl Guarded {
         let Self { broker, folder } = self;
         let files = Self::files(&folder);
         let broker = broker.restart_with(|settings| {
-            settings.access_files = Some(files.clone());
+            settings.access = Access::Files(files.clone());
             settings.failures_per_minute = None;
             change(settings);
         });
@@ -179,7 +179,7 @@ async fn who_says_nothing_gets_in_only_where_that_is_allowed(scheme: Scheme) {
         assert_eq!(refused(nobody).await, ReasonCode::NotAuthorized);
     }
     let guarded = Guarded::start_with(rules, |settings| {
-        settings.access_files.as_mut().unwrap().allow_anonymous = true;
+        settings.access.files_mut().unwrap().allow_anonymous = true;
     })
     .await;
     for version in VERSIONS {
@@ -322,7 +322,7 @@ async fn a_will_that_may_not_be_published_any_more_is_not(scheme: Scheme) {
 async fn names_are_no_way_to_the_topics_of_others(scheme: Scheme) {
     let rules = "user ann\ntopic read open\npattern readwrite dev/%c/#\npattern read home/%u\n";
     let guarded = Guarded::start_with(rules, |settings| {
-        settings.access_files.as_mut().unwrap().allow_anonymous = true;
+        settings.access.files_mut().unwrap().allow_anonymous = true;
     })
     .await;
     let ann = guarded.client(scheme, "ann").await;
@@ -381,7 +381,7 @@ async fn a_certificate_is_a_user(scheme: Scheme) {
     let rules = "pattern dev/%u/#\nuser ann\ntopic #\n";
     let guarded = Guarded::start_with(rules, |settings| {
         settings.listen.client_auth = ClientAuth::Optional(authority);
-        let files = settings.access_files.as_mut().unwrap();
+        let files = settings.access.files_mut().unwrap();
         files.certificate_user = Some(CertificateUser::Cn);
     })
     .await;
@@ -461,7 +461,7 @@ fn kept(client: ClientBuilder) -> ClientBuilder {
 
 async fn a_session_is_its_users_own_over_restarts(scheme: Scheme) {
     let store = Arc::new(MemoryStore::new());
-    let with_store = |settings: &mut Settings| settings.store = Some(store.clone() as Arc<_>);
+    let with_store = |settings: &mut Settings| settings.store = Some(store.clone().into());
     let mut guarded = Guarded::start_with(BOTH, with_store).await;
     for restarted in [false, true] {
         let same = |user| guarded.user(scheme, user).client_id("same").unwrap();
@@ -519,8 +519,8 @@ async fn where_any_user_may_take_over_another_ones_session_ends(scheme: Scheme) 
 async fn clients_without_a_user_share_their_sessions(scheme: Scheme) {
     let store = Arc::new(MemoryStore::new());
     let with_store = |settings: &mut Settings| {
-        settings.store = Some(store.clone() as Arc<_>);
-        settings.access_files.as_mut().unwrap().allow_anonymous = true;
+        settings.store = Some(store.clone().into());
+        settings.access.files_mut().unwrap().allow_anonymous = true;
     };
     let mut guarded = Guarded::start_with(BOTH, with_store).await;
     comes_and_goes(kept(guarded.nobody(scheme, "same"))).await;
@@ -543,7 +543,7 @@ async fn clients_without_a_user_share_their_sessions(scheme: Scheme) {
 }
 
 fn with_store_alone(settings: &mut Settings, store: &Arc<MemoryStore>) {
-    settings.store = Some(store.clone() as Arc<_>);
+    settings.store = Some(store.clone().into());
 }
 
 async fn what_waits_is_not_delivered_once_it_is_forbidden(scheme: Scheme) {
@@ -674,7 +674,7 @@ async fn scram_proves_both_sides(scheme: Scheme) {
     }
     // A server that lets everybody in is not believed.
     let broker = TestBroker::start_with(|settings| {
-        settings.authenticator = Some(Arc::new(Impostor));
+        settings.access = Access::authenticated(Impostor);
     })
     .await;
     let client = broker.client(scheme, "c").scram("cid", "pencil").unwrap();
@@ -797,9 +797,12 @@ async fn a_password_in_early_data_is_answered_before_the_handshake_ends() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_log_in_waits_for_its_handshake_where_the_authenticator_says_so() {
     let guarded = Guarded::start_with("user ann\ntopic #\n", |settings| {
-        let files = settings.access_files.clone().unwrap();
-        let access = FileAccess::open(files).unwrap();
-        settings.authenticator = Some(Arc::new(Patient(access)));
+        let files = settings.access.files().unwrap();
+        let files = || FileAccess::open(files.clone()).unwrap();
+        settings.access = Access::Custom {
+            authenticator: Some(Arc::new(Patient(files()))),
+            authorizer: Some(Arc::new(files())),
+        };
     })
     .await;
     let (early_data, connack) = resume(&guarded).await;

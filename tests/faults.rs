@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use mq_broker::{Broker, Settings, Store};
+use mq_broker::{Broker, Settings};
 use mq_client::{Client, ClientBuilder, Outgoing, QoS, Reconnect, Subscription};
 use mq_testkit::{FaultyRelay, SlowStore};
 use tokio::{
@@ -46,7 +46,7 @@ fn bad_links_and_a_failing_store_lose_nothing_and_repeat_no_qos2() {
 
 async fn start(url: &str, store: &Arc<SlowStore>) -> Broker {
     let mut settings = Settings::new(vec![url.parse().unwrap()]);
-    settings.store = Some(Arc::clone(store) as Arc<dyn Store>);
+    settings.store = Some(Arc::clone(store).into());
     Broker::start(settings).await.unwrap()
 }
 

@@ -425,7 +425,7 @@ async fn access_files_mean_what_they_mean_to_mosquitto() {
     );
     wait_for_port(port).await;
     let broker = TestBroker::start_with(|settings| {
-        settings.access_files = Some(mq_broker::auth::AccessFiles {
+        settings.access = mq_broker::auth::Access::Files(mq_broker::auth::AccessFiles {
             password_file: Some(file("passwords")),
             acl_file: Some(file("acl")),
             allow_anonymous: true,

@@ -15,7 +15,7 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use hmac::{Hmac, KeyInit as _, Mac as _};
-use mq_broker::auth::{AccessFiles, Authorizer, FileAccess, JwtSettings};
+use mq_broker::auth::{Access, AccessFiles, FileAccess, JwtSettings};
 use mq_client::{
     Client, ClientBuilder, Error, Outgoing, QoS, ReasonCode, Reconnect, TopicName, Version, Will,
     WillProperties,
@@ -204,12 +204,11 @@ impl Guarded {
         let broker = TestBroker::start_with(|settings| {
             settings.failures_per_minute = None;
             let Some(clock) = clock else {
-                settings.access_files = Some(files);
+                settings.access = Access::Files(files);
                 return;
             };
             let access = Arc::new(FileAccess::open(files).unwrap().with_clock(clock));
-            settings.authorizer = Some(Arc::clone(&access) as Arc<dyn Authorizer>);
-            settings.authenticator = Some(access);
+            settings.access = Access::custom(access);
         });
         Self {
             broker: broker.await,

@@ -112,7 +112,7 @@ async fn connections_that_say_nothing_hold_up_no_operator() {
     let broker = TestBroker::start_with(|settings| {
         settings.admin.http = Some("127.0.0.1:0".parse().unwrap());
         settings.admin.socket = Some(socket.clone());
-        settings.store = Some(Arc::new(store));
+        settings.store = Some(Arc::new(store).into());
     })
     .await;
     let at = broker.broker().admin_address().unwrap();
@@ -153,7 +153,7 @@ async fn connections_that_say_nothing_hold_up_no_operator() {
 async fn a_broker_whose_store_has_failed_is_neither_ready_nor_healthy() {
     let broker = TestBroker::start_with(|settings| {
         settings.admin.http = Some("127.0.0.1:0".parse().unwrap());
-        settings.store = Some(Arc::new(SlowStore::default().failing_at(1)));
+        settings.store = Some(Arc::new(SlowStore::default().failing_at(1)).into());
     })
     .await;
     let at = broker.broker().admin_address().unwrap();
@@ -182,7 +182,7 @@ async fn a_backup_of_a_running_broker_is_what_another_goes_on_from() {
     // One that an earlier broker left.
     drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
     let broker = TestBroker::start_with(|settings| {
-        settings.store = Some(Arc::new(store));
+        settings.store = Some(Arc::new(store).into());
         settings.admin.socket = Some(socket.clone());
     })
     .await;
@@ -217,7 +217,8 @@ async fn a_backup_of_a_running_broker_is_what_another_goes_on_from() {
     assert!(!socket.exists());
 
     let kept = DiskStore::open(&copy, Durability::Always).unwrap();
-    let broker = TestBroker::start_with(|settings| settings.store = Some(Arc::new(kept))).await;
+    let broker =
+        TestBroker::start_with(|settings| settings.store = Some(Arc::new(kept).into())).await;
     let client = broker.client(SCHEMES[0], "c").build().await.unwrap();
     let mut messages = client.subscribe("t", QoS::AtMostOnce).await.unwrap();
     assert_eq!(messages.recv().await.unwrap().payload, "before");

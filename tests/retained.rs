@@ -147,7 +147,7 @@ async fn a_kept_session_gets_the_rest_when_it_is_back(scheme: Scheme) {
     let broker = TestBroker::start_with(|settings| {
         few_places(settings);
         let store = DiskStore::open(&path, Durability::Off).unwrap();
-        settings.store = Some(Arc::new(store));
+        settings.store = Some(Arc::new(store).into());
     })
     .await;
     let writer = retain_all(&broker, scheme).await;

@@ -383,7 +383,7 @@ async fn what_has_no_room_in_memory_goes_to_the_store_and_comes_back_in_order(sc
     let open = || Arc::new(DiskStore::open(&path, Durability::Off).unwrap());
     let broker = TestBroker::start_with(|settings| {
         small(settings, 100, Overflow::Spill);
-        settings.store = Some(open());
+        settings.store = Some(open().into());
     })
     .await;
     let mut away = kept(&broker, scheme, "kept", 100).await;
@@ -403,7 +403,7 @@ async fn what_has_no_room_in_memory_goes_to_the_store_and_comes_back_in_order(sc
     let broker = broker
         .restart_with(|settings| {
             small(settings, 100, Overflow::Spill);
-            settings.store = Some(open());
+            settings.store = Some(open().into());
         })
         .await;
     let mut again = kept(&broker, scheme, "kept", 100).await;
@@ -468,7 +468,7 @@ async fn what_a_member_leaves_is_looked_up_once_nothing_more_comes(scheme: Schem
     let store = Arc::new(Hesitant::default());
     let broker = TestBroker::start_with(|settings| {
         small(settings, 20, Overflow::Spill);
-        settings.store = Some(Arc::clone(&store) as Arc<dyn Store>);
+        settings.store = Some(Arc::clone(&store).into());
     })
     .await;
     let mut leaving = reader(&broker, scheme, "leaving", 1).await;
@@ -491,7 +491,7 @@ async fn what_a_member_leaves_is_looked_up_once_nothing_more_comes(scheme: Schem
 async fn what_a_member_leaves_reaches_others_that_have_no_room(scheme: Scheme) {
     let broker = TestBroker::start_with(|settings| {
         small(settings, 20, Overflow::Spill);
-        settings.store = Some(Arc::new(MemoryStore::new()));
+        settings.store = Some(Arc::new(MemoryStore::new()).into());
     })
     .await;
     let mut leaving = reader(&broker, scheme, "leaving", 1).await;
@@ -511,7 +511,7 @@ async fn a_will_for_a_reader_without_room_goes_to_the_store(scheme: Scheme) {
     let broker = TestBroker::start_with(|settings| {
         small(settings, 1_000, Overflow::Spill);
         settings.quotas.mailbox.bytes = 10_000;
-        settings.store = Some(Arc::new(MemoryStore::new()));
+        settings.store = Some(Arc::new(MemoryStore::new()).into());
     })
     .await;
     let mut slow = reader(&broker, scheme, "slow", 1).await;
@@ -556,7 +556,7 @@ async fn publishers_that_begin_a_queue_in_the_store_at_once_lose_nothing(scheme:
     let store = Arc::new(Hesitant::default());
     let broker = TestBroker::start_with(|settings| {
         small(settings, 4, Overflow::Spill);
-        settings.store = Some(Arc::clone(&store) as Arc<dyn Store>);
+        settings.store = Some(Arc::clone(&store).into());
     })
     .await;
     let mut slow = reader(&broker, scheme, "slow", 1).await;

@@ -27,7 +27,7 @@ fn url(name: &str) -> String {
 
 async fn start(name: &str, store: &Arc<impl Store>) -> Broker {
     let mut settings = Settings::new(vec![url(name).parse().unwrap()]);
-    settings.store = Some(Arc::clone(store) as Arc<dyn Store>);
+    settings.store = Some(Arc::clone(store).into());
     Broker::start(settings).await.unwrap()
 }
 

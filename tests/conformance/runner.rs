@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mq_broker::Settings;
+use mq_broker::{Settings, auth::Access};
 use mq_codec::QoS;
 use mq_testkit::{SCHEMES, TestBroker};
 use mq_transport::{ConnectOptions, Connector, Trust};
@@ -153,8 +153,7 @@ impl Brokers {
 }
 
 fn guard(settings: &mut Settings) {
-    settings.authenticator = Some(Arc::new(Guard));
-    settings.authorizer = Some(Arc::new(Guard));
+    settings.access = Access::custom(Arc::new(Guard));
     // Many cases fail on purpose, from one address.
     settings.failures_per_minute = None;
 }

@@ -10,7 +10,7 @@ use tokio::{
 use tracing::{debug, warn};
 
 use crate::{
-    DiskStore, Error, Reload, Settings, StoreFile,
+    Error, Reload, Settings, Storage,
     admin::{Admin, Doors},
     auth::{FileAccess, Guard},
     clock, conn,
@@ -64,24 +64,11 @@ impl Broker {
             return Err(mq_transport::Error::NotBuiltIn { scheme }.into());
         }
         // Before it says that it listens: what was kept may not be readable.
-        if let (None, Some(StoreFile { path, durability })) =
-            (&settings.store, &settings.store_file)
-        {
-            settings.store = Some(Arc::new(DiskStore::open(path, *durability)?));
-        }
-        let access = settings.open_access()?;
+        let store = settings.store.as_ref().map(Storage::open).transpose()?;
+        let (authenticator, authorizer, access) = settings.access.open()?;
         settings.warn_of_open_secrets();
-        let guard = Guard::new(
-            settings.authenticator.clone(),
-            settings.authorizer.clone(),
-            settings.failures_per_minute,
-        );
-        let hub = Hub::new(
-            settings.quotas,
-            settings.store.clone(),
-            guard,
-            settings.take_over,
-        )?;
+        let guard = Guard::new(authenticator, authorizer, settings.failures_per_minute);
+        let hub = Hub::new(settings.quotas, store, guard, settings.take_over)?;
         settings.listen.hold_tickets = true;
         let quic = &mut settings.listen.quic;
         quic.keep_alive_interval = quic.keep_alive_below_idle();
@@ -200,7 +187,7 @@ impl Broker {
         self.reload.apply(settings)
     }
 
-    /// Reads the [`access_files`](Settings::access_files) alone again, as
+    /// Reads the files of [`Settings::access`] alone again, as
     /// [`FileAccess::reload`] does; does nothing without them.
     ///
     /// # Errors

@@ -89,5 +89,5 @@ pub use mailbox::{MailboxLimits, Overflow};
 pub use metrics::{ByReason, Counter, Gauge, ListenerMetrics, Metrics, RttHistogram};
 pub use quota::{PublishRate, Quotas};
 pub use reload::Reload;
-pub use settings::{Settings, StoreFile};
+pub use settings::{Settings, Storage, StoreFile};
 pub use store::{DiskStore, Durability, MemoryStore, Store};

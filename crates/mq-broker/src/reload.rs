@@ -10,7 +10,7 @@ use std::{
 
 use tracing::warn;
 
-use crate::{Error, Settings, auth::FileAccess, lock::lock};
+use crate::{Error, Settings, Storage, auth::FileAccess, lock::lock};
 
 /// Changes what can change while a broker runs; cheap to clone. See
 /// [`Broker::reload_handle`](crate::Broker::reload_handle).
@@ -139,16 +139,12 @@ fn fixed(settings: &Settings) -> Vec<(&'static str, String)> {
         ticket_file,
         max_session_expiry,
         shutdown_timeout,
-        store_file,
+        store,
         admin,
         sys_interval,
-        access_files,
+        access,
         failures_per_minute,
         take_over,
-        // Not in a configuration file.
-        store: _,
-        authenticator: _,
-        authorizer: _,
         // The program's.
         watch_files: _,
     } = settings;
@@ -162,11 +158,11 @@ fn fixed(settings: &Settings) -> Vec<(&'static str, String)> {
         ("listen", show(listeners)),
         ("tls.early_data", show(&listen.early_data)),
         ("tls.ticket_file", show(ticket_file)),
-        ("store", show(store_file)),
+        ("store", show(&store.as_ref().and_then(Storage::file))),
         ("admin", show(&(admin, sys_interval))),
         (
             "auth",
-            show(&(access_files, failures_per_minute, take_over)),
+            show(&(access.files(), failures_per_minute, take_over)),
         ),
         ("ws.allowed_origins", show(&listen.allowed_origins)),
         ("congestion", show(&listen.congestion)),

@@ -7,12 +7,11 @@ use mq_transport::{Address, EarlyDataPolicy, ListenOptions, ServerIdentity};
 use tracing::warn;
 
 use crate::{
-    AdminSettings, Durability, Error, PublishRate, Quotas, Store,
-    auth::{AccessFiles, Authenticator, Authorizer, FileAccess, TakeOver},
+    AdminSettings, DiskStore, Durability, PublishRate, Quotas, Store,
+    auth::{Access, TakeOver},
     files,
+    store::StoreError,
 };
-#[cfg(doc)]
-use crate::{Broker, DiskStore, Reload};
 
 /// How a broker is made. [`Config`](crate::Config) makes one from a file.
 #[derive(Clone, Debug)]
@@ -55,7 +54,7 @@ pub struct Settings {
     /// a restart; `None`, the default, for nowhere.
     ///
     /// A broker that starts takes the tickets out of the file and removes it before it accepts
-    /// anybody; [`Broker::shutdown`] writes it anew, readable for the owner alone. So each ticket
+    /// anybody; [`Broker::shutdown`](crate::Broker::shutdown) writes it anew, readable for the owner alone. So each ticket
     /// is used once, which is what bounds the replay of early data (RFC 8446 §8.1). A crash
     /// loses the tickets, and clients do a full handshake. They are not taken up where the
     /// certificate, the authorities for client certificates or the limits that clients remember
@@ -70,27 +69,19 @@ pub struct Settings {
     pub max_session_expiry: Option<Duration>,
     /// How long connections have to end at shutdown. Default 5 s.
     pub shutdown_timeout: Duration,
-    /// What outlives the broker; `None`, the default, for nothing.
-    pub store: Option<Arc<dyn Store>>,
-    /// Where it is kept on disk, if there is no [`store`](Self::store): [`Broker::start`] opens it.
-    pub store_file: Option<StoreFile>,
+    /// Where the broker keeps what outlives it; `None`, the default, for nowhere.
+    pub store: Option<Storage>,
     /// Where operators are answered.
     pub admin: AdminSettings,
     /// How often the broker tells of itself under `$SYS/broker/`, by mosquitto's names; clients cannot
     /// publish under `$SYS/` then. Default never; a configuration file's default is 10 s, as
     /// mosquitto's.
     pub sys_interval: Option<Duration>,
-    /// Whether the program looks for replaced files ([`Reload::look`]); a broker in a library does
+    /// Whether the program looks for replaced files ([`Reload::look`](crate::Reload::look)); a broker in a library does
     /// what its owner does. Default yes.
     pub watch_files: bool,
-    /// Says who clients are; `None`, the default, lets everybody in.
-    pub authenticator: Option<Arc<dyn Authenticator>>,
-    /// Says what clients may do; `None`, the default, lets them do everything.
-    pub authorizer: Option<Arc<dyn Authorizer>>,
-    /// Files that say both, for where there is no [`authenticator`](Self::authenticator) or no
-    /// [`authorizer`](Self::authorizer): [`Broker::start`] reads them, and
-    /// [`Broker::reload_access`] does again.
-    pub access_files: Option<AccessFiles>,
+    /// Which clients come in, and what they may do. Default: everybody, everything.
+    pub access: Access,
     /// Log-ins from one IPv4 address or IPv6 /64 that may fail: so many at once, and as many again
     /// each minute. Beyond, they are refused with 0x9F, before 5.0 with return code 3, whatever
     /// they bring. Only where there is an authenticator; `None` for no limit. Default 10: more than
@@ -98,6 +89,43 @@ pub struct Settings {
     pub failures_per_minute: Option<NonZeroU32>,
     /// Which users may take over a session by its client identifier. Default: its own user alone.
     pub take_over: TakeOver,
+}
+
+/// Where a broker keeps what outlives it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Storage {
+    /// In a file, which [`Broker::start`](crate::Broker::start) opens as a
+    /// [`DiskStore`].
+    File(StoreFile),
+    /// Where the application says.
+    Custom(Arc<dyn Store>),
+}
+
+impl Storage {
+    /// The file, if it is one.
+    #[must_use]
+    pub fn file(&self) -> Option<&StoreFile> {
+        match self {
+            Self::File(file) => Some(file),
+            Self::Custom(_) => None,
+        }
+    }
+
+    pub(crate) fn open(&self) -> Result<Arc<dyn Store>, StoreError> {
+        Ok(match self {
+            Self::File(StoreFile { path, durability }) => {
+                Arc::new(DiskStore::open(path, *durability)?)
+            }
+            Self::Custom(store) => Arc::clone(store),
+        })
+    }
+}
+
+impl<S: Store> From<Arc<S>> for Storage {
+    fn from(store: Arc<S>) -> Self {
+        Self::Custom(store)
+    }
 }
 
 /// A [`DiskStore`] that is to be opened.
@@ -131,13 +159,10 @@ impl Settings {
             max_session_expiry: None,
             shutdown_timeout: Duration::from_secs(5),
             store: None,
-            store_file: None,
             admin: AdminSettings::default(),
             sys_interval: None,
             watch_files: true,
-            authenticator: None,
-            authorizer: None,
-            access_files: None,
+            access: Access::Open,
             failures_per_minute: NonZeroU32::new(10),
             take_over: TakeOver::SameUser,
         }
@@ -148,7 +173,7 @@ impl Settings {
         let identity = self.listen.identity.as_ref();
         let key = identity.and_then(ServerIdentity::files);
         let key = key.map(|(_, key)| ("private key", key));
-        let passwords = self.access_files.as_ref();
+        let passwords = self.access.files();
         let passwords = passwords.and_then(|files| files.password_file.as_deref());
         let passwords = passwords.map(|path| ("password file", path));
         for (what, path) in key.into_iter().chain(passwords) {
@@ -157,20 +182,5 @@ impl Settings {
                 warn!("everybody can read the {what} {path}: chmod o= {path}");
             }
         }
-    }
-
-    /// Takes what the access files say for what is not there.
-    pub(crate) fn open_access(&mut self) -> Result<Option<Arc<FileAccess>>, Error> {
-        let Some(files) = self.access_files.clone() else {
-            return Ok(None);
-        };
-        let access = Arc::new(FileAccess::open(files)?);
-        if self.authenticator.is_none() {
-            self.authenticator = Some(Arc::clone(&access) as Arc<dyn Authenticator>);
-        }
-        if self.authorizer.is_none() && access.authorizes() {
-            self.authorizer = Some(Arc::clone(&access) as Arc<dyn Authorizer>);
-        }
-        Ok(Some(access))
     }
 }

@@ -6,7 +6,7 @@ use std::{io::Read as _, sync::Arc, time::Duration};
 
 use mq_broker::{
     Broker, DiskStore, Durability, Settings,
-    auth::{Authenticator, BoxFuture, LogIn, Principal, Refusal},
+    auth::{Access, Authenticator, BoxFuture, LogIn, Principal, Refusal},
 };
 use mq_client::{Client, ClientBuilder, Error, QoS, ReasonCode, Reconnect};
 
@@ -47,10 +47,9 @@ async fn the_first_user_that_takes_up_a_session_without_one_has_it_from_then_on(
     std::fs::write(&path, bytes).unwrap();
     for restarted in [false, true] {
         let mut settings = Settings::new(vec![URL.parse().unwrap()]);
-        settings.store = Some(Arc::new(
-            DiskStore::open(&path, Durability::Always).unwrap(),
-        ));
-        settings.authenticator = Some(Arc::new(ByName));
+        let store = DiskStore::open(&path, Durability::Always).unwrap();
+        settings.store = Some(Arc::new(store).into());
+        settings.access = Access::authenticated(ByName);
         let broker = Broker::start(settings).await.unwrap();
         if !restarted {
             let mut ann = device("ann");

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use clap::Args;
-use mq_broker::{Broker, Config, Error, Reload, Settings, StoreFile};
+use mq_broker::{Broker, Config, Durability, Error, Reload, Settings, Storage, StoreFile};
 use mq_transport::{Address, CongestionControl, EarlyDataPolicy, Qlog, QlogLimits, ServerIdentity};
 use sd_notify::NotifyState;
 use tracing::{info, warn};
@@ -100,9 +100,9 @@ impl BrokerArgs {
             settings.ticket_file.clone_from(&self.ticket_file);
         }
         if let Some(path) = self.store.clone() {
-            let durability = settings.store_file.map(|file| file.durability);
-            let durability = durability.unwrap_or_default();
-            settings.store_file = Some(StoreFile { path, durability });
+            let file = settings.store.as_ref().and_then(Storage::file);
+            let durability = file.map_or_else(Durability::default, |file| file.durability);
+            settings.store = Some(Storage::File(StoreFile { path, durability }));
         }
         if let Some(name) = self.congestion {
             settings.listen.congestion = Some(name);

@@ -165,7 +165,7 @@ fn check(path: &Path) -> Vec<String> {
     if let Err(error) = check_certificates(&settings) {
         wrong.push(error);
     }
-    match settings.access_files.clone().map(FileAccess::open) {
+    match settings.access.files().cloned().map(FileAccess::open) {
         Some(Err(Error::Access(mistakes))) => {
             wrong.extend(mistakes.iter().map(ToString::to_string));
         }

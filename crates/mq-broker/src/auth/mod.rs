@@ -47,8 +47,7 @@
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let mut settings = Settings::new(vec!["tcp://127.0.0.1:0".parse()?]);
-//! settings.authenticator = Some(Arc::new(ByName));
-//! settings.authorizer = Some(Arc::new(ByName));
+//! settings.access = Access::custom(Arc::new(ByName));
 //! let broker = Broker::start(settings).await?;
 //! # broker.shutdown().await;
 //! # Ok(())
@@ -79,6 +78,7 @@
 //! complete, which costs that client the round trip that 0-RTT would have saved. Nothing waits by
 //! default, passwords included.
 
+mod access;
 mod acl;
 mod authentication;
 mod certificate;
@@ -102,6 +102,7 @@ use mq_transport::{CertificateDer, Link, Scheme};
 
 use crate::store::User;
 
+pub use access::Access;
 pub(crate) use authentication::Authentication;
 pub use certificate::CertificateUser;
 pub use files::{AccessFiles, FileAccess};

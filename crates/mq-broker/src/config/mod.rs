@@ -10,7 +10,7 @@ use mq_codec::QoS;
 use mq_transport::{Address, EarlyDataPolicy, ServerIdentity};
 use serde::Deserialize;
 
-use crate::{AdminSettings, Error, Overflow, Settings};
+use crate::{AdminSettings, Error, Overflow, Settings, Storage};
 
 mod openness;
 mod tables;
@@ -162,7 +162,8 @@ impl Config {
         }
         settings.ticket_file = self.tls.ticket_file;
         let store = self.store.map(StoreConfig::into_file);
-        settings.store_file = store.transpose().map_err(wrong)?;
+        let file = store.transpose().map_err(wrong)?;
+        settings.store = file.map(Storage::File);
         settings.admin = AdminSettings {
             http: self.admin.http,
             socket: self.admin.socket,
@@ -206,7 +207,7 @@ impl Config {
         set(&mut quotas.mailbox.messages, limits.mailbox_messages);
         set(&mut quotas.mailbox.bytes, limits.mailbox_bytes);
         quotas.overflow = limits.overflow.map(Overflow::from);
-        if quotas.overflow == Some(Overflow::Spill) && settings.store_file.is_none() {
+        if quotas.overflow == Some(Overflow::Spill) && settings.store.is_none() {
             let problem =
                 "limits.overflow: \"spill\" needs a store: give [store] or another policy";
             return Err(wrong(problem.to_owned()));

@@ -5,7 +5,7 @@
 
 use mq_transport::{Address, ClientAuth, Scheme};
 
-use crate::Settings;
+use crate::{Settings, auth::Access};
 
 /// Where a broker listens that is not told where: nobody but this machine's own users reach it.
 pub(super) const DEFAULT_LISTENERS: [&str; 2] = ["tcp://127.0.0.1:1883", "quic://127.0.0.1:14567"];
@@ -22,9 +22,10 @@ fn is_local(at: &Address) -> bool {
 impl Settings {
     /// Whether clients without a user get in, certificates aside.
     pub(super) fn lets_anonymous_in(&self) -> bool {
-        match &self.access_files {
-            None => self.authenticator.is_none(),
-            Some(files) => files.allow_anonymous,
+        match &self.access {
+            Access::Open => true,
+            Access::Files(files) => files.allow_anonymous,
+            Access::Custom { authenticator, .. } => authenticator.is_none(),
         }
     }
 

@@ -15,7 +15,7 @@ use super::set;
 use crate::{AdminSettings, Quotas};
 use crate::{
     Durability, Overflow, Settings, StoreFile,
-    auth::{AccessFiles, CertificateUser, JwtSettings, TakeOver},
+    auth::{Access, AccessFiles, CertificateUser, JwtSettings, TakeOver},
 };
 
 /// The `[auth]` table; `docs/guide/access.md` tells what its files look like.
@@ -119,7 +119,9 @@ impl AuthConfig {
             && files.certificate_user.is_none()
             && files.jwt.is_none()
             && files.acl_file.is_none();
-        settings.access_files = (!is_open).then_some(files);
+        if !is_open {
+            settings.access = Access::Files(files);
+        }
         settings.take_over = self.take_over;
         if let Some(count) = self.failures_per_minute {
             settings.failures_per_minute = NonZeroU32::new(count);

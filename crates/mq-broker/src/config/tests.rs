@@ -2,7 +2,7 @@ use mq_transport::{AllowedOrigins, ClientAuth, EarlyDataPolicy};
 
 use super::*;
 use crate::{
-    Durability, StoreFile,
+    Durability, Storage, StoreFile,
     auth::{CertificateUser, JwtSettings},
 };
 
@@ -140,7 +140,8 @@ fn a_store_has_a_durability() {
     ] {
         let settings = read(&format!("[store]\npath = \"s\"\n{text}\n")).unwrap();
         let path = PathBuf::from("s");
-        assert_eq!(settings.store_file, Some(StoreFile { path, durability }));
+        let file = settings.store.as_ref().and_then(Storage::file);
+        assert_eq!(file, Some(&StoreFile { path, durability }));
     }
 }
 
@@ -151,21 +152,24 @@ fn who_comes_in_is_told_by_one_table() {
          certificate_user = \"san-uri\"\nallow_anonymous = true\nfailures_per_minute = 0\n",
     )
     .unwrap();
-    let files = settings.access_files.unwrap();
+    let files = settings.access.files().unwrap();
     assert_eq!(files.password_file, Some("p".into()));
     assert_eq!(files.acl_file, Some("a".into()));
     assert_eq!(files.certificate_user, Some(CertificateUser::SanUri));
     assert!(files.allow_anonymous);
     assert_eq!(settings.failures_per_minute, None);
     let settings = read("").unwrap();
-    assert_eq!(settings.access_files, None);
+    assert_eq!(settings.access.files(), None);
     assert_eq!(settings.failures_per_minute, NonZeroU32::new(10));
 }
 
 #[cfg(feature = "jwt")]
 #[test]
 fn tokens_have_a_table_of_their_own() {
-    let read = |text: &str| read(text).unwrap().access_files.unwrap().jwt.unwrap();
+    let read = |text: &str| {
+        let settings = read(text).unwrap();
+        settings.access.files().unwrap().jwt.clone().unwrap()
+    };
     let default = JwtSettings::new("k".into());
     assert_eq!(read("[auth.jwt]\nkeys = \"k\"\n"), default);
     let mut all = default;

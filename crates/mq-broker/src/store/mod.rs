@@ -39,7 +39,7 @@ pub use snapshot::{Life, SessionRecord, Snapshot};
 
 /// Keeps what outlives the broker, such as a database; [`MemoryStore`] is an example.
 ///
-/// Set it as [`Settings::store`](crate::Settings::store). The methods are called from many
+/// Set it as [`Settings::store`](crate::Settings::store), by [`Storage::Custom`](crate::Storage). The methods are called from many
 /// connections' tasks and must not block for long: do the slow part elsewhere and say by
 /// [`settled`](Self::settled) when it is done. Session state is that of §4.1.
 pub trait Store: fmt::Debug + Send + Sync + 'static {
