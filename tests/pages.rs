@@ -97,3 +97,66 @@ fn links_and_anchors_are_found() {
     assert_eq!(links(text), ["y.md#a-b-c"]);
     assert!(anchors(text).contains("a-b-c"));
 }
+
+/// Source files below a folder.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let each = paths.flat_map(|path| {
+        if path.is_dir() {
+            sources(&path)
+        } else {
+            vec![path]
+        }
+    });
+    each.collect()
+}
+
+/// The words of every line that a source writes at level `info` and above: the last text of each call.
+fn log_lines(source: &str) -> Vec<&str> {
+    let product = source.split("#[cfg(test)]\nmod tests").next().unwrap();
+    let calls = ["info!(", "warn!(", "error!("].map(|name| {
+        let calls = product.match_indices(name);
+        // `compile_error!` is another.
+        let calls = calls.filter(|(at, _)| !product[..*at].ends_with('_'));
+        let calls = calls.map(|(at, _)| product[at..].split(");").next().unwrap());
+        calls.collect::<Vec<_>>()
+    });
+    let texts = calls
+        .into_iter()
+        .flatten()
+        .map(|call| call.split('"').skip(1).step_by(2));
+    texts.filter_map(Iterator::last).collect()
+}
+
+#[test]
+fn the_reference_has_every_line_of_the_brokers_log() {
+    let root = root();
+    let page = fs::read_to_string(root.join("docs/reference/operation.md")).unwrap();
+    let mut wrong = Vec::new();
+    let mut count = 0;
+    for name in ["mq-broker", "mqbroker", "mq-transport"] {
+        for file in sources(&root.join("crates").join(name).join("src")) {
+            let source = fs::read_to_string(&file).unwrap();
+            for line in log_lines(&source) {
+                count += 1;
+                let parts = line.split('{').flat_map(|part| {
+                    let (_, rest) = part.split_once('}').unwrap_or(("", part));
+                    rest.split('\n')
+                });
+                if parts.clone().any(|part| !page.contains(part.trim())) {
+                    wrong.push(format!("{}: {line}", file.display()));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(count > 20, "{count} lines");
+}
+
+#[test]
+fn lines_of_a_log_are_found() {
+    let source = "warn!(%error, who = \"a\", \"one {x} more\");\n    info!(\n        \"two\"\n    );\n\
+                  debug!(\"none\");\n#[cfg(test)]\nmod tests {\n    warn!(\"no\");";
+    assert_eq!(log_lines(source), ["two", "one {x} more"]);
+}

@@ -1,33 +1,78 @@
 //! The second phase: a CONNECT has come, and an authenticator finds out who sent it.
 
+use std::{sync::Arc, time::Instant};
+
 use mq_codec::{Auth, AuthProperties, ReasonCode};
 use mq_proto::{Event, LaneId};
 
 use super::{entry::Entry, wire::Wire};
 use crate::{
-    auth::{Authentication, LogIn, Step},
+    auth::{Authentication, Authenticator, LogIn, Refusal, Step},
     clock,
 };
 
 /// A client that is being asked who it is.
 pub(super) struct Authenticating {
     entry: Entry,
-    /// What the client has said of itself, without its secrets.
-    log_in: Box<LogIn>,
+    /// What the client has said of itself, without its secrets; `None` where there is nothing to prove.
+    log_in: Option<Box<LogIn>>,
     authentication: Authentication,
 }
 
 impl Authenticating {
-    pub(super) fn new(entry: Entry, log_in: Box<LogIn>, authentication: Authentication) -> Self {
+    /// A client that comes in without an authenticator.
+    pub(super) fn nothing_to_prove(entry: Entry) -> Self {
         Self {
             entry,
-            log_in,
-            authentication,
+            log_in: None,
+            authentication: Authentication::default(),
         }
+    }
+
+    /// Has the authenticator begin; `None` if the client is refused before.
+    pub(super) fn begin(
+        wire: &mut Wire,
+        now: Instant,
+        mut entry: Entry,
+        authenticator: &Arc<dyn Authenticator>,
+        mut log_in: LogIn,
+    ) -> Option<Self> {
+        let tried = log_in.tried();
+        if !wire.hub.guard.may_try(tried, now) {
+            wire.refuse_log_in(Refusal::TooManyFailures, &log_in);
+            return None;
+        }
+        if let (Some(throttle), Some(tried)) = (wire.hub.guard.throttle(), tried) {
+            log_in.set_gate(throttle, tried);
+        }
+        let within = wire.settings.protocol.connect_timeout;
+        let shown = Some(Box::new(log_in.without_secrets()));
+        let mut authentication = Authentication::default();
+        let properties = &mut entry.connect.properties;
+        if let Some(method) = &properties.authentication_method {
+            let Some(exchange) = authenticator.exchange(method, &log_in) else {
+                let (client_id, user) = (&log_in.client_id, log_in.user_name.as_deref());
+                let reason = ReasonCode::BadAuthenticationMethod;
+                wire.refuse(reason, reason.name(), client_id, user);
+                return None;
+            };
+            let data = properties.authentication_data.take();
+            authentication.exchange(exchange, data, within);
+        } else {
+            authentication.log_in(Arc::clone(authenticator), log_in, within);
+        }
+        Some(Self {
+            entry,
+            log_in: shown,
+            authentication,
+        })
     }
 
     /// Goes on until the client is known; `None` if it is refused, or gone before.
     pub(super) async fn run(mut self, wire: &mut Wire) -> Option<Entry> {
+        let Some(log_in) = self.log_in else {
+            return Some(self.entry);
+        };
         while !wire.is_over() {
             let now = clock::now();
             wire.sample(now);
@@ -55,12 +100,7 @@ impl Authenticating {
             match outcome.await {
                 None => {}
                 Some(Ok(Step::Done { principal, data })) => {
-                    self.entry.proved(principal, data);
-                    if self.entry.has_method() {
-                        // It may authenticate anew.
-                        self.entry.log_in = Some(self.log_in);
-                    }
-                    return Some(self.entry);
+                    return Some(self.entry.proved(principal, data, log_in));
                 }
                 Some(Ok(Step::Continue(data))) => {
                     let reason = ReasonCode::ContinueAuthentication;
@@ -70,7 +110,7 @@ impl Authenticating {
                     // Nothing may have come behind CONNECT.
                     wire.handle_received(LaneId::CONTROL);
                 }
-                Some(Err(refusal)) => wire.refuse_log_in(refusal, &self.log_in),
+                Some(Err(refusal)) => wire.refuse_log_in(refusal, &log_in),
             }
         }
         None

@@ -22,7 +22,7 @@ use crate::{
 
 /// A CONNECT that may be answered with a session.
 pub(super) struct Entry {
-    connect: Box<Connect>,
+    pub(super) connect: Box<Connect>,
     /// Whether the broker has chosen the client identifier.
     is_assigned: bool,
     /// The client's user and rights, where there are rules.
@@ -30,7 +30,7 @@ pub(super) struct Entry {
     /// What CONNACK tells the client of an enhanced authentication.
     data: Option<Bytes>,
     /// What a client that may authenticate anew has said of itself.
-    pub(super) log_in: Option<Box<LogIn>>,
+    log_in: Option<Box<LogIn>>,
 }
 
 impl Entry {
@@ -49,14 +49,20 @@ impl Entry {
     }
 
     /// The authenticator knows who the client is.
-    pub(super) fn proved(&mut self, principal: Principal, data: Option<Bytes>) {
-        self.principal = Some(principal);
-        self.data = data;
-    }
-
-    /// Whether the client authenticates by an enhanced method, and so may again (§4.12.1).
-    pub(super) fn has_method(&self) -> bool {
-        self.connect.properties.authentication_method.is_some()
+    pub(super) fn proved(
+        self,
+        principal: Principal,
+        data: Option<Bytes>,
+        log_in: Box<LogIn>,
+    ) -> Self {
+        let has_method = self.connect.properties.authentication_method.is_some();
+        Self {
+            principal: Some(principal),
+            data,
+            // Only by an enhanced method may it authenticate again (§4.12.1).
+            log_in: has_method.then_some(log_in),
+            ..self
+        }
     }
 
     /// Gives the client its session; `None` if it is refused.

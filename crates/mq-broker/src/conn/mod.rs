@@ -3,11 +3,10 @@
 //! A connection goes through phases, each a type of its own that has what only that phase needs:
 //!
 //! ```text
-//!              CONNECT               proved             either side ends it
-//!   Arriving ----------> Authenticating ----> Attached ---------------------> Leaving
-//!      |  \__ nothing to prove __________________^                               ^
-//!      |                    |                                                    |
-//!      +--------------------+---- refused, silent, gone -------------------------+
+//!            CONNECT                  proved             either side ends it
+//!   Arriving -------> Authenticating -------> Attached ---------------------> Leaving
+//!      |                    |                                                    ^
+//!      +--------------------+------- refused, silent, gone ----------------------+
 //! ```
 //!
 //! [`Wire`] is what all of them have: the link and the state machine.
@@ -31,7 +30,7 @@ mod leaving;
 mod load;
 mod wire;
 
-use arriving::{Arrived, Arriving};
+use arriving::Arriving;
 use attached::Attached;
 use leaving::Leaving;
 use wire::Wire;
@@ -58,9 +57,7 @@ pub(crate) async fn serve(
 
 /// The phases of a client that has no session yet; `None` if it gets none.
 async fn let_in(wire: &mut Wire) -> Option<Attached<'_>> {
-    let entry = match Arriving::default().run(wire).await? {
-        Arrived::Known(entry) => entry,
-        Arrived::Unknown(authenticating) => authenticating.run(wire).await?,
-    };
+    let authenticating = Arriving::default().run(wire).await?;
+    let entry = authenticating.run(wire).await?;
     entry.enter(wire).await
 }

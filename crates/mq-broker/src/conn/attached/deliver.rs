@@ -14,6 +14,7 @@ use crate::{
     },
     delivery::Marks as _,
     hub,
+    shown::Shown,
     store::{SessionChange, StoreError},
 };
 
@@ -105,7 +106,7 @@ impl Attached<'_> {
                 self.wire.hub.remove_forbidden(session, journal);
             }
             Err(error) => {
-                error!(client = %session.client_id, %error, "messages cannot be read");
+                error!(client = %Shown(&session.client_id), %error, "messages cannot be read");
                 self.wire.leave(ReasonCode::UnspecifiedError);
             }
         }
