@@ -25,7 +25,7 @@ use crate::{certificates::Certificates, ticket_file::TicketFile};
 
 /// A running broker.
 ///
-/// Dropping it ends everything at once; [`shutdown`](Self::shutdown) does it with good manners.
+/// Dropping it ends everything at once. [`shutdown`](Self::shutdown) ends it in order.
 #[derive(Debug)]
 pub struct Broker {
     addresses: Vec<Address>,
@@ -40,7 +40,7 @@ pub struct Broker {
     access: Option<Arc<FileAccess>>,
     /// One task a listener, which owns the tasks of its connections.
     tasks: JoinSet<()>,
-    /// Timers, and the answers to operators: they never end by themselves.
+    /// Tasks that never end by themselves: timers, and the answers to operators.
     services: JoinSet<()>,
 }
 
@@ -50,7 +50,7 @@ impl Broker {
     /// # Errors
     /// [`Error::NoListener`], [`Error::Transport`] if an address cannot be bound or TLS, QUIC or
     /// wss has no certificate, [`Error::Access`], [`Error::Store`], [`Error::Admin`], or that the
-    /// ticket file cannot be read; nothing runs then.
+    /// ticket file cannot be read. Nothing runs then.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -63,7 +63,7 @@ impl Broker {
             let scheme = mq_transport::Scheme::Tls;
             return Err(mq_transport::Error::NotBuiltIn { scheme }.into());
         }
-        // Before it says that it listens: what was kept may not be readable.
+        // Before any listener is bound: the store may not be readable.
         let store = settings.store.as_ref().map(Storage::open).transpose()?;
         let (authenticator, authorizer, access) = settings.access.open()?;
         settings.warn_of_open_secrets();
@@ -80,8 +80,8 @@ impl Broker {
         let addresses: Vec<_> = listeners.iter().map(Listener::local_address).collect();
         let shutdown = watch::Sender::new(false);
         let hub = Arc::new(hub);
-        // Last of all that can fail, so that a broker that does not start leaves the tickets where
-        // they are; nobody is accepted yet.
+        // The last step that can fail, so that a broker that does not start leaves the tickets
+        // where they are. No client is accepted yet.
         #[cfg(feature = "tls")]
         let ticket_file = settings.ticket_file.clone();
         #[cfg(feature = "tls")]
@@ -140,26 +140,27 @@ impl Broker {
         })
     }
 
-    /// Where it listens, with the ports that the system chose where 0 was asked for; in the order
-    /// of [`Settings::listeners`].
+    /// The addresses that it listens at, in the order of [`Settings::listeners`]. A port 0 is
+    /// replaced by the port that the system chose.
     #[must_use]
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
     }
 
-    /// What it counts.
+    /// The broker's metrics.
     #[must_use]
     pub fn metrics(&self) -> &Metrics {
         &self.hub.metrics
     }
 
-    /// Where [`AdminSettings::http`](crate::AdminSettings::http) is, with the port that was chosen.
+    /// The address of [`AdminSettings::http`](crate::AdminSettings::http), with the port that was
+    /// chosen.
     #[must_use]
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.admin_address
     }
 
-    /// What each listener counts, in the order of [`Settings::listeners`].
+    /// Each listener's metrics, in the order of [`Settings::listeners`].
     #[must_use]
     pub fn listeners(&self) -> &[Arc<ListenerMetrics>] {
         &self.listeners
@@ -172,8 +173,8 @@ impl Broker {
         self.hub.memory_used()
     }
 
-    /// What changes certificates and the like while the broker runs, for whoever does not have the
-    /// broker itself.
+    /// A handle that changes certificates and the like while the broker runs, for code that does
+    /// not own the broker.
     #[must_use]
     pub fn reload_handle(&self) -> Reload {
         self.reload.clone()
@@ -187,8 +188,8 @@ impl Broker {
         self.reload.apply(settings)
     }
 
-    /// Reads the files of [`Settings::access`] alone again, as
-    /// [`FileAccess::reload`] does; does nothing without them.
+    /// Reads the files of [`Settings::access`] again, and nothing else, as [`FileAccess::reload`]
+    /// does. Without such files it does nothing.
     ///
     /// # Errors
     /// [`Error::Access`]; the old rules stay.
@@ -199,9 +200,9 @@ impl Broker {
         }
     }
 
-    /// Resolves when the store has failed: nothing is kept any more, and what would have to be is not
-    /// acknowledged. It does not recover, as what the broker has in memory and what the store has may
-    /// differ by then: end the broker, and start another one once the store can be written again. Never
+    /// Resolves when the store has failed: the broker then keeps nothing any more, and acknowledges
+    /// nothing that it would have to keep. It does not recover, as memory and store may differ by
+    /// then: end the broker, and start another one once the store can be written again. Never
     /// resolves without a store. Cancel-safe.
     pub async fn store_failed(&self) {
         let Some(store) = self.hub.store() else {
@@ -211,9 +212,9 @@ impl Broker {
         while settled.changed().await.is_ok() {}
     }
 
-    /// Stops accepting, sends 5.0 clients DISCONNECT, and waits for all links to close, up to
-    /// [`Settings::shutdown_timeout`]; then cuts those that are left. Tickets go to
-    /// [`Settings::ticket_file`].
+    /// Stops accepting, sends DISCONNECT to 5.0 clients, and waits up to
+    /// [`Settings::shutdown_timeout`] for all links to close; then cuts those that are left.
+    /// Tickets go to [`Settings::ticket_file`].
     pub async fn shutdown(mut self) {
         self.shutdown.send_replace(true);
         let drained = async { while self.tasks.join_next().await.is_some() {} };
@@ -245,8 +246,8 @@ struct Acceptor {
 }
 
 impl Acceptor {
-    /// Accepts until shutdown, then waits for the connections. Never waits for a peer: whatever
-    /// needs one runs in the connection's own task.
+    /// Accepts until shutdown, then waits for the connections. It never waits for a peer: that is
+    /// for the connection's own task.
     async fn run(mut self, mut listener: Listener, metrics: Arc<ListenerMetrics>) {
         let mut connections = JoinSet::new();
         loop {
@@ -319,12 +320,12 @@ impl Acceptor {
     ) {
         let peer = incoming.peer_address();
         let under_way = Counted::new(&self.hub.metrics.handshakes);
-        // Boxed, so that its room is free again once it has ended.
+        // Boxed, so that its memory is free again once it has ended.
         let handshake = Box::pin(incoming.handshake());
         let open = tokio::time::timeout(self.settings.handshake_timeout, handshake);
         let open = tokio::select! {
             open = open => open,
-            // Nobody has connected yet, so there is nobody to wait for.
+            // No client has connected yet, so there is nobody to say goodbye to.
             _ = self.shutdown.changed() => return debug!(?peer, "handshake cut by the shutdown"),
         };
         let failed = &metrics.handshakes_failed;
@@ -332,7 +333,7 @@ impl Acceptor {
             Ok(Ok(link)) => link,
             Ok(Err(error)) => {
                 failed.add(1);
-                // It may have words of the peer's.
+                // Escaped, as it may quote the peer.
                 return debug!(?peer, error = %Shown(&error.to_string()), "handshake failed");
             }
             Err(_) => {

@@ -7,12 +7,12 @@ use mq_proto::Message;
 
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
-/// Memory of a message besides its bytes: the structure, what counts its users, and what the
-/// allocator adds to each of three pieces.
+/// Memory of a message besides its bytes: the structure, its reference count, and the allocator's
+/// share for each of three pieces.
 const OVERHEAD: usize = size_of::<Message>() + 7 * size_of::<usize>() + 3 * 16;
 
-/// Payloads from this size on are not copied out of the buffer that they were read into. It grew by
-/// doubling, so that a third of it may be free: they count for half as much again.
+/// Payloads from this size on stay in the buffer that they were read into. It grew by doubling, so
+/// that a third of it may be free: such payloads count for half as much again.
 const LARGE: usize = 16 * 1024;
 
 /// A count of bytes with a limit.
@@ -20,7 +20,7 @@ const LARGE: usize = 16 * 1024;
 pub(crate) struct Ceiling {
     limit: usize,
     used: AtomicUsize,
-    /// What counts here counts there as well.
+    /// Bytes counted here count there as well.
     whole: Option<Arc<Ceiling>>,
 }
 
@@ -33,7 +33,7 @@ impl Ceiling {
         }
     }
 
-    /// A limit of its own for a part of what counts below `whole`.
+    /// A limit of its own for a part of the bytes below `whole`.
     pub(crate) fn part_of(whole: &Arc<Self>, limit: usize) -> Self {
         Self {
             whole: Some(Arc::clone(whole)),
@@ -53,8 +53,8 @@ impl Ceiling {
 
     /// Counts `bytes`, if there is room for them.
     pub(crate) fn take(&self, bytes: usize) -> bool {
-        // Added first and taken back: two that race for the last room may both be refused, and
-        // never both be let in.
+        // Added first and taken back: of two that race for the last room both may be refused, but
+        // never both let in.
         let used = self
             .used
             .fetch_add(bytes, Ordering::Relaxed)
@@ -74,7 +74,7 @@ impl Ceiling {
         }
     }
 
-    /// Takes back what was counted.
+    /// Takes back counted bytes.
     pub(crate) fn give(&self, bytes: usize) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
         if let Some(whole) = &self.whole {
@@ -82,14 +82,14 @@ impl Ceiling {
         }
     }
 
-    /// The message in memory of its own, which counts for as long as anybody has it; `None` if
-    /// there is no room for it.
+    /// Copies the message into memory of its own, which counts for as long as anybody has it.
+    /// `None` if there is no room.
     pub(crate) fn keep(self: &Arc<Self>, message: &Message) -> Option<Message> {
         let size = weight(message);
         self.take(size).then(|| self.counted(message, size))
     }
 
-    /// The same for a message that has to be kept, room or not.
+    /// The same for a message that must be kept, room or not.
     pub(crate) fn keep_anyway(self: &Arc<Self>, message: &Message) -> Message {
         let size = weight(message);
         self.take_anyway(size);
@@ -135,7 +135,7 @@ impl Share {
         }
     }
 
-    /// Counts so many bytes from now on; false, and nothing changed, if there is no room for them.
+    /// Counts so many bytes from now on. False, with nothing changed, if there is no room for them.
     #[must_use]
     pub(crate) fn set(&mut self, bytes: usize) -> bool {
         let more = bytes.saturating_sub(self.bytes);
@@ -147,7 +147,7 @@ impl Share {
         true
     }
 
-    /// Counts so many bytes from now on, whether there is room for them or not: they are held already.
+    /// Counts so many bytes from now on, room or not: they are held already.
     pub(crate) fn set_anyway(&mut self, bytes: usize) {
         self.ceiling.take_anyway(bytes.saturating_sub(self.bytes));
         self.ceiling.give(self.bytes.saturating_sub(bytes));
@@ -211,8 +211,8 @@ impl Drop for Counted {
     }
 }
 
-/// A quarter of the memory that this process may use: the machine's, or that of its control group
-/// if that is less; at least 64 MiB. Where the system does not tell, 256 MiB.
+/// A quarter of the memory that this process may use: the machine's, or its control group's if that
+/// is less. At least 64 MiB; 256 MiB where the system does not tell.
 pub(crate) fn default_ceiling() -> usize {
     const LEAST: usize = 64 << 20;
     let machine = std::fs::read_to_string("/proc/meminfo").ok();

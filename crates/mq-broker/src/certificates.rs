@@ -17,11 +17,11 @@ use crate::{
     ticket_file::TicketFile,
 };
 
-/// What all listeners show, and want to be shown.
+/// The certificate that all listeners show, and the authorities for clients' certificates.
 #[derive(Debug)]
 pub(crate) struct Certificates {
     listeners: Vec<ReloadHandle>,
-    /// In force.
+    /// The options in force.
     options: Mutex<ListenOptions>,
     ticket_file: Option<Arc<TicketFile>>,
 }

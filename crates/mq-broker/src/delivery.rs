@@ -2,15 +2,15 @@
 
 use mq_proto::Delivery;
 
-/// Set on what came by a shared subscription.
+/// Set on a delivery that came by a shared subscription.
 const SHARED: u64 = 1 << 63;
 
-/// What the broker knows of a delivery besides what is sent.
+/// The broker's own marks on a delivery, which are not sent.
 pub(crate) trait Marks {
-    /// What it is known by in the store, if it is there.
+    /// Its number in the store, if it is there.
     fn number(&self) -> Option<u64>;
 
-    /// It is in the store from now on.
+    /// Notes its number in the store.
     fn set_number(&mut self, number: u64);
 
     /// Whether it came by a shared subscription: another member may get it if this one ends (§4.8.2).

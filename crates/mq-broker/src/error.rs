@@ -2,17 +2,17 @@
 
 use std::{fmt, path::PathBuf};
 
-/// Why a broker does not start. Each is one line that says what is wrong and where.
+/// Why a broker does not start. Each is one line that tells what is wrong and where.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// No address to listen at.
     #[error("no listener: give at least one, such as tcp://127.0.0.1:1883")]
     NoListener,
-    /// A listener cannot be bound, or what it needs cannot be read.
+    /// A listener cannot be bound, or a file that it needs cannot be read.
     #[error(transparent)]
     Transport(#[from] mq_transport::Error),
-    /// What an earlier broker kept cannot be read.
+    /// The store cannot be read.
     #[error(transparent)]
     Store(#[from] crate::store::StoreError),
     /// The file of the tickets cannot be read, removed or written.
@@ -23,7 +23,7 @@ pub enum Error {
         /// What is wrong, and what to do.
         problem: String,
     },
-    /// Operators cannot be answered there.
+    /// The place for operators cannot be opened.
     #[error("cannot answer operators at {place}: {source}")]
     Admin {
         /// An address, or a socket's path.

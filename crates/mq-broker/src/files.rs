@@ -1,4 +1,4 @@
-//! Files that are replaced as a whole: whoever reads one finds all of the new, or the old.
+//! Files that are replaced as a whole: a reader finds all of the new file, or the old one.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The name, in the same folder, of what is to take a file's place.
+/// The name, in the same folder, of the file that is to take another's place.
 pub(crate) fn successor(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
@@ -16,7 +16,7 @@ pub(crate) fn successor(path: &Path) -> PathBuf {
 /// A new, empty file for the owner alone.
 ///
 /// # Errors
-/// If it cannot be made, or is there already.
+/// If it cannot be made, or exists already.
 pub(crate) fn create_private(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
@@ -43,7 +43,7 @@ pub(crate) fn make_private(file: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether everybody on this machine can read a file: its own mode and its folders' let them.
+/// Whether every user of this machine can read a file, by its mode and its folders'.
 pub(crate) fn is_open_to_all(path: &Path) -> bool {
     #[cfg(unix)]
     {
@@ -52,7 +52,7 @@ pub(crate) fn is_open_to_all(path: &Path) -> bool {
         let lets = |path: &Path, right| {
             fs::metadata(path).is_ok_and(|found| found.permissions().mode() & right != 0)
         };
-        // Where a symbolic link leads to, as certbot's do.
+        // Follows symbolic links, such as certbot's.
         fs::canonicalize(path).is_ok_and(|path| {
             let mut folders = path.ancestors().skip(1);
             lets(&path, 0o004) && folders.all(|folder| lets(folder, 0o001))
@@ -65,8 +65,8 @@ pub(crate) fn is_open_to_all(path: &Path) -> bool {
     }
 }
 
-/// Writes `file`, which stands under the name of the [`successor`], and puts it in the place of
-/// `path` for good. Does not leave it behind where that fails.
+/// Writes `file`, which has the name of the [`successor`], and moves it to `path`. If that fails,
+/// no file is left behind.
 pub(crate) fn succeed(mut file: File, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let name = successor(path);
     let written = file
@@ -80,7 +80,7 @@ pub(crate) fn succeed(mut file: File, path: &Path, bytes: &[u8]) -> io::Result<(
     sync_folder(path)
 }
 
-/// Makes what was done to names in the file's folder last.
+/// Flushes changed names in the file's folder to the disk.
 pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
     #[cfg(unix)]
     {

@@ -9,8 +9,8 @@ use crate::{
     store::{Change, Position, SessionChange, Store},
 };
 
-/// Records changes, where there is a store, and knows how far the store has to be before what they
-/// led to may be told.
+/// Records changes, where there is a store, and knows how far the store has to be before their
+/// consequences may be told.
 #[derive(Debug)]
 pub(crate) struct Journal(Option<Open>);
 
@@ -54,12 +54,12 @@ impl Journal {
         }
     }
 
-    /// Up to where this journal has recorded.
+    /// The position up to which this journal has recorded.
     pub(crate) fn position(&self) -> u64 {
         self.0.as_ref().map_or(0, |open| open.recorded.0)
     }
 
-    /// What another journal has recorded counts as recorded here, too.
+    /// Counts changes of another journal as recorded here, too.
     pub(crate) fn join(&mut self, other: &Self) {
         if let (Some(open), Some(other)) = (&mut self.0, &other.0) {
             open.recorded = open.recorded.max(other.recorded);

@@ -1,4 +1,4 @@
-//! Locks that a panic elsewhere does not shut: what is behind them is whole at each moment.
+//! Locks that a panic elsewhere does not shut: the data behind them is whole at each moment.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 

@@ -1,4 +1,4 @@
-//! Counts of what the broker does.
+//! The broker's metrics.
 
 use std::{
     net::SocketAddr,
@@ -13,7 +13,7 @@ use mq_transport::{Address, EarlyData, HandshakeKind, Link, LinkStats};
 
 use crate::lock::lock;
 
-/// A number that many threads change, each change by itself and in no order with others.
+/// A number that many threads change. Each change is atomic, and has no order with other changes.
 #[derive(Debug, Default)]
 pub struct Gauge(AtomicUsize);
 
@@ -40,9 +40,9 @@ impl Gauge {
     }
 }
 
-/// How often something was refused or ended, by the reason.
+/// Counts by reason: how often something was refused or ended.
 ///
-/// Reasons are the broker's own words, so that there are few of them whatever clients do.
+/// Reasons are the broker's own words, so clients cannot make many of them.
 #[derive(Debug, Default)]
 pub struct ByReason(Mutex<Vec<(&'static str, usize)>>);
 
@@ -56,13 +56,13 @@ impl ByReason {
         }
     }
 
-    /// How often, whatever the reason.
+    /// The count over all reasons.
     #[must_use]
     pub fn get(&self) -> usize {
         self.lock().iter().map(|(_, count)| count).sum()
     }
 
-    /// How often for each reason that there has been, in the order in which they first came.
+    /// The count for each reason so far, in the order in which the reasons first came.
     #[must_use]
     pub fn by_reason(&self) -> Vec<(&'static str, usize)> {
         self.lock().clone()
@@ -73,13 +73,13 @@ impl ByReason {
     }
 }
 
-/// What the broker counts: things that are there now (`connections`, `handshakes`, `sessions`,
-/// `subscriptions`, `retained`) and things that have happened since its start (the others).
+/// What the broker counts: the present state (`connections`, `handshakes`, `sessions`,
+/// `subscriptions`, `retained`) and events since its start (the others).
 #[derive(Debug, Default)]
 pub struct Metrics {
     /// Links that are open: past the handshake, before and after CONNECT.
     pub connections: Gauge,
-    /// Links that are not open yet: in their handshake, or not heard of since.
+    /// Links that are not open yet: in their handshake, or silent since.
     pub handshakes: Gauge,
     /// Links that were refused because too many were open, in their handshake, or from one address.
     pub refused: ByReason,
@@ -89,7 +89,7 @@ pub struct Metrics {
     pub sessions_refused: Gauge,
     /// Subscriptions that were refused.
     pub subscriptions_refused: ByReason,
-    /// Messages and wills that were refused. Before 5.0 a client is not told of it.
+    /// Messages and wills that were refused. A client before 5.0 is not told.
     pub publishes_refused: ByReason,
     /// Messages that could not be retained: too many topics, or too much memory.
     pub retained_refused: Gauge,
@@ -97,13 +97,11 @@ pub struct Metrics {
     pub throttled: Gauge,
     /// QoS 1 and 2 messages that went to the store because there was no room for them in memory.
     pub spilled: Gauge,
-    /// Clients that were disconnected by the broker, such as readers that were too slow for what came
-    /// for them.
+    /// Clients that the broker disconnected, such as readers too slow for their messages.
     pub evicted: ByReason,
     /// CONNECTs that were refused, and authentications anew on open connections.
     pub log_ins_refused: ByReason,
-    /// Messages, wills and subscriptions that their client may not publish or have: they were
-    /// dropped or refused.
+    /// Messages, wills and subscriptions that the rules forbid: they were dropped or refused.
     pub not_authorized: Gauge,
     /// Sessions, connected or not.
     pub sessions: Gauge,
@@ -137,11 +135,11 @@ impl Counter {
     }
 }
 
-/// What one listener counts. Bytes, packets and round-trip times are those of links as of their last
-/// sample: every 30 s while something is going on, and at the end.
+/// One listener's metrics. Bytes, packets and round-trip times are as of each link's last sample:
+/// every 30 s while a link is active, and at its end.
 #[derive(Debug)]
 pub struct ListenerMetrics {
-    /// Where it listens, with the port that was chosen.
+    /// The address, with the port that was chosen.
     pub address: Address,
     /// Links that are open.
     pub connections: Gauge,
@@ -151,7 +149,8 @@ pub struct ListenerMetrics {
     pub handshakes_failed: Counter,
     /// Links that resumed an earlier session by a ticket (RFC 8446 §2.2).
     pub resumed: Counter,
-    /// Links whose early data (0-RTT) was accepted. A server is not told of what it refuses.
+    /// Links whose early data (0-RTT) was accepted. A server does not learn which early data it
+    /// refuses.
     pub early_data_accepted: Counter,
     /// Application bytes received.
     pub bytes_received: Counter,
@@ -186,7 +185,7 @@ impl ListenerMetrics {
     }
 }
 
-/// How many round-trip times were of what length.
+/// A histogram of round-trip times.
 #[derive(Debug, Default)]
 pub struct RttHistogram {
     counts: [Counter; RttHistogram::BOUNDS_MS.len() + 1],
@@ -210,7 +209,7 @@ impl RttHistogram {
         self.counts.iter().map(Counter::get)
     }
 
-    /// All of them together.
+    /// The sum of all round-trip times.
     #[must_use]
     pub fn sum(&self) -> Duration {
         Duration::from_micros(self.sum_us.get())

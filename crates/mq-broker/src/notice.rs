@@ -1,8 +1,8 @@
-//! Lines in the log about what clients were refused, ten a second of each kind.
+//! Lines in the log about refusals: ten a second of each kind.
 //!
-//! Whoever can be refused can be refused often: without a bound, a client that tries fills the disk
-//! with lines. Of what is left out each kind keeps the count, which the kind's next line, or a line of
-//! its own a second later ([`Notices::run`]), brings.
+//! Any client can be refused often: without a bound it could fill the disk with lines. Each kind
+//! counts the lines that it leaves out. The kind's next line tells the count, or a line of its own
+//! a second later ([`Notices::run`]).
 
 use std::{
     net::SocketAddr,
@@ -21,10 +21,10 @@ const MOST: u32 = 10;
 /// Begins with the first line in it.
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// What a line is about.
+/// The kind of a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// A link that was not taken: too many are there.
+    /// A link that was refused: there are too many.
     Connection,
     /// A CONNECT, or an authentication anew, that was refused.
     LogIn,
@@ -57,7 +57,7 @@ impl Kind {
     }
 }
 
-/// Whom a line is about, and what; a line leaves out what is `None`.
+/// The fields of a line; a line leaves out those that are `None`.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct About<'a> {
     pub(crate) client: Option<&'a str>,
@@ -100,11 +100,12 @@ impl Notices {
         );
     }
 
-    /// Tells, a second later, of what was left out where no line has followed. Runs until it is dropped.
+    /// Tells the count of lines left out, a second later, where no further line has told it. Runs
+    /// until it is dropped.
     pub(crate) async fn run(&self) {
         loop {
             self.left_out.notified().await;
-            // The window that it was left out of is over then.
+            // By then the window of that line is over.
             tokio::time::sleep(WINDOW).await;
             self.flush(clock::now());
         }
@@ -123,7 +124,7 @@ impl Notices {
     }
 }
 
-/// How many lines of one kind there were lately.
+/// The lines of one kind in the present window.
 #[derive(Debug, Default)]
 struct Limit {
     began: Option<Instant>,
@@ -146,7 +147,7 @@ impl Limit {
         Some(core::mem::take(&mut self.left_out))
     }
 
-    /// How many were left out, once no line of the same window can tell.
+    /// How many were left out, once no line of the same window can tell it.
     fn flush(&mut self, now: Instant) -> Option<u64> {
         (self.left_out > 0 && self.is_over(now)).then(|| core::mem::take(&mut self.left_out))
     }

@@ -1,5 +1,5 @@
-//! What clients may use: how much they may have kept, how fast they may publish, how many may come
-//! from one address.
+//! Quotas: how much clients may have kept, how fast they may publish, and how many may come from
+//! one address.
 
 use std::{
     net::{IpAddr, Ipv6Addr},
@@ -15,9 +15,9 @@ use crate::{
     mailbox::{MailboxLimits, Overflow, OverflowPolicy},
 };
 
-/// What clients may make the broker keep. At each bound the client is told with
-/// [`QuotaExceeded`](mq_codec::ReasonCode::QuotaExceeded), where its version has a way to say it,
-/// and one of the [`Metrics`](crate::Metrics) counts it.
+/// How much clients may make the broker keep. At each bound the broker answers
+/// [`QuotaExceeded`](mq_codec::ReasonCode::QuotaExceeded), where the client's version has reason
+/// codes, and one of the [`Metrics`](crate::Metrics) counts it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Quotas {
     /// What may wait for one session. Default 10,000 messages and 16 MiB: ten seconds of 1,000
@@ -25,27 +25,28 @@ pub struct Quotas {
     pub mailbox: MailboxLimits,
     /// What becomes of QoS 1 and 2 messages beyond that. Default `None`: [`Overflow::Spill`] where
     /// there is a store, so that nothing that was acknowledged is lost, and [`Overflow::Evict`]
-    /// where there is none. Neither lets a slow reader hold up those who publish.
+    /// where there is none. Neither lets a slow reader hold up publishers.
     pub overflow: Option<Overflow>,
     /// Bytes of one session that [`Overflow::Spill`] puts into the store, topics and 64 bytes a
     /// message included. Default 1 GiB: three hours of 1,000 messages of 100 bytes a second.
     pub spill_bytes: usize,
     /// Bytes that clients may make the broker hold: messages that wait for readers that lag or are
     /// away, in flight and retained ones included, each message once; packets that are not whole,
-    /// topics of aliases; sessions, subscriptions, wills. Beyond, QoS 0 is dropped,
-    /// [`overflow`](Self::overflow) says what becomes of QoS 1 and 2, and what else a client wants held
-    /// is refused, or the client disconnected. Some KiB of each session and connection are not counted,
-    /// and none gets more than is left for all others: `docs/reference/operation.md` has the numbers.
+    /// topics of aliases; sessions, subscriptions, wills. At the limit QoS 0 is dropped,
+    /// [`overflow`](Self::overflow) decides about QoS 1 and 2, and anything else is refused, or its
+    /// client disconnected. Some KiB of each session and connection are not counted. None gets more
+    /// than is left for all others: `docs/reference/operation.md` has the numbers.
     ///
     /// Default: a quarter of the memory that the process may use, and 64 MiB at least. The process
-    /// takes more than this: some KiB for each connection, and what the allocator cannot give back.
+    /// takes more than this: some KiB for each connection, and memory that the allocator cannot
+    /// give back.
     pub memory: usize,
     /// Sessions at once, connected or not; further clients are refused. Default 1,000,000.
     pub sessions: usize,
     /// Subscriptions of one session. Default 10,000.
     pub subscriptions: usize,
-    /// Topics with a retained message. Default 1,000,000. A further one is refused as a whole; where
-    /// the publisher cannot be told, it is delivered and not retained.
+    /// Topics with a retained message. Default 1,000,000. A message for a further one is refused.
+    /// From a publisher without reason codes it is delivered and not retained.
     pub retained: usize,
 }
 
@@ -81,8 +82,8 @@ impl Default for Quotas {
     }
 }
 
-/// How fast one client may publish; `None` is no bound. A second's worth may come at once. Who is
-/// faster is read more slowly, which TCP and QUIC pass on to it: nothing is lost.
+/// How fast one client may publish; `None` is no bound. A second's worth may come at once. A faster
+/// client is read more slowly, which TCP's and QUIC's flow control pass on to it: nothing is lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PublishRate {
     /// Messages a second.
@@ -101,7 +102,7 @@ pub(crate) struct Pace {
 #[derive(Debug)]
 struct Bucket {
     per_second: f64,
-    /// Tokens that are left; below zero they are owed.
+    /// Tokens that are left; a negative number is a debt.
     left: f64,
     at: Instant,
 }
@@ -119,7 +120,7 @@ impl Pace {
         }
     }
 
-    /// A message has come; whether it is the first that was too fast.
+    /// A message has come. Returns whether it is the first one that was too fast.
     pub(crate) fn spend(&mut self, bytes: usize, now: Instant) -> bool {
         let was_on_time = self.resumes_at(now).is_none();
         if let Some(bucket) = &mut self.messages {
@@ -132,7 +133,7 @@ impl Pace {
         was_on_time && self.resumes_at(now).is_some()
     }
 
-    /// Until when nothing more may be read, if it may not now.
+    /// Until when the client must not be read; `None` if it may be read now.
     pub(crate) fn resumes_at(&self, now: Instant) -> Option<Instant> {
         let buckets = self.messages.iter().chain(&self.bytes);
         buckets
@@ -149,7 +150,7 @@ impl Bucket {
         self.at = now;
     }
 
-    /// When nothing is owed any more; `None` if nothing is.
+    /// When the debt is paid; `None` if there is none.
     fn paid_at(&self) -> Option<Instant> {
         let owed = (self.left < 0.0).then_some(-self.left)?;
         self.at
@@ -157,8 +158,8 @@ impl Bucket {
     }
 }
 
-/// The network that an address counts for: an IPv4 address itself, and the first 64 bits of an IPv6
-/// address, of which one subscriber has all the rest (RFC 6177).
+/// The network that an address counts for: an IPv4 address itself, or the first 64 bits of an IPv6
+/// address, as one subscriber has all addresses below them (RFC 6177).
 pub(crate) fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(ip) => {
@@ -184,8 +185,8 @@ impl PerNetwork {
         })
     }
 
-    /// A place for a connection from there, until it is dropped; `None` if there is none left. A
-    /// peer without an address needs none.
+    /// A place for a connection from that address, until it is dropped; `None` if none is left. A
+    /// peer without an address always gets one.
     pub(crate) fn enter(self: &Arc<Self>, peer: Option<IpAddr>) -> Option<Place> {
         let network = peer.map(network_of);
         if let Some(network) = network {

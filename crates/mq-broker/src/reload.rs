@@ -1,5 +1,5 @@
-//! What changes while the broker runs: certificates, client authorities and revocation lists, users
-//! and rules.
+//! Reload: certificates, client authorities and revocation lists, users and rules change while the
+//! broker runs.
 
 use std::{
     fmt,
@@ -12,7 +12,7 @@ use tracing::warn;
 
 use crate::{Error, Settings, Storage, auth::FileAccess, lock::lock};
 
-/// Changes what can change while a broker runs; cheap to clone. See
+/// Changes settings that can change while a broker runs. Cheap to clone. See
 /// [`Broker::reload_handle`](crate::Broker::reload_handle).
 #[derive(Clone, Debug)]
 pub struct Reload {
@@ -22,23 +22,23 @@ pub struct Reload {
 #[derive(Debug)]
 struct Shared {
     parts: Vec<Box<dyn Reloadable>>,
-    /// What the broker was started with and keeps: the key in the configuration file, and the value.
+    /// Settings that the broker keeps from its start: the key in the configuration file, and the
+    /// value.
     fixed: Vec<(&'static str, String)>,
-    /// One for each part. Held for as long as something changes, so that one change is made at a
-    /// time.
+    /// One for each part. Locked during a change, so that one change is made at a time.
     watched: Mutex<Vec<Watched>>,
 }
 
 /// A part of the broker that takes new settings, or new contents of its files, while it runs.
 pub(crate) trait Reloadable: fmt::Debug + Send + Sync {
-    /// What to call it in the log.
+    /// Its name in the log.
     fn name(&self) -> &'static str;
 
-    /// The files whose contents it has taken.
+    /// The files that it reads.
     fn files(&self) -> Vec<PathBuf>;
 
-    /// Reads and checks everything and changes nothing: that is for the [`Change`], which cannot
-    /// fail. Without `settings` they are as before, and what the files hold is new.
+    /// Reads and checks everything, and changes nothing yet: the [`Change`] does, and cannot fail.
+    /// Without `settings` these stay, and the files are read anew.
     fn prepare(&self, settings: Option<&Settings>) -> Result<Change<'_>, Error>;
 }
 
@@ -46,8 +46,8 @@ pub(crate) trait Reloadable: fmt::Debug + Send + Sync {
 pub(crate) type Change<'a> = Box<dyn FnOnce() + 'a>;
 
 impl Reload {
-    /// How often [`look`](Self::look) wants to be called: what was replaced is in force after two
-    /// to three times this.
+    /// How often to call [`look`](Self::look). A replaced file is in force after two to three times
+    /// this.
     pub const LOOK_EVERY: Duration = Duration::from_secs(2);
 
     pub(crate) fn new(
@@ -68,13 +68,13 @@ impl Reload {
         }
     }
 
-    /// Puts in force what of `settings` can change while the broker runs; all of it, or in case of
-    /// an error nothing.
+    /// Puts in force the parts of `settings` that can change while the broker runs: all of them, or
+    /// in case of an error none.
     ///
-    /// That is, of [`Settings::listen`], `identity` (`None` leaves it), `client_auth`, `client_crls`
-    /// and `enforce_crl_expiry`, for all listeners, and what the access files hold. Handshakes from
-    /// then on use it; connections that are open go on. What else differs from what the broker was
-    /// started with is named in one warning, and needs a restart.
+    /// These are the contents of the access files, and of [`Settings::listen`], for all listeners,
+    /// `identity` (`None` leaves it), `client_auth`, `client_crls` and `enforce_crl_expiry`.
+    /// Handshakes from then on use them; open connections go on. One warning names other settings
+    /// that differ from those of the start, and need a restart.
     ///
     /// # Errors
     /// [`Error::Transport`] or [`Error::Access`], which name the file.
@@ -86,8 +86,8 @@ impl Reload {
         for change in changes {
             change();
         }
-        // What `look` knows stays as it is: at worst it takes once more what was taken here, and it
-        // misses nothing that changes at this very moment.
+        // `look` does not learn of this: at worst it reads the same files once more, and it misses
+        // no change at this very moment.
         drop(watched);
         let now = fixed(settings);
         let differs = self.shared.fixed.iter().zip(&now);
@@ -99,11 +99,11 @@ impl Reload {
         Ok(())
     }
 
-    /// Looks whether files have been replaced, and puts in force what is new.
+    /// Looks whether files have been replaced, and puts new contents in force.
     ///
     /// A file counts as replaced when its time, size or inode has changed *and* has stayed for one
     /// interval since: two files that belong together, such as a certificate and its key, are then
-    /// both there, and whole. What is broken is told once in the log, and leaves what was in force.
+    /// both there, and whole. A broken file is told once in the log, and changes nothing.
     pub fn look(&self) {
         let mut watched = self.lock();
         for (part, watched) in self.shared.parts.iter().zip(&mut *watched) {
@@ -123,7 +123,7 @@ impl Reload {
     }
 }
 
-/// What needs a restart, by its name in the configuration file.
+/// Settings that need a restart to change, by their keys in the configuration file.
 fn fixed(settings: &Settings) -> Vec<(&'static str, String)> {
     let Settings {
         listeners,
@@ -179,7 +179,7 @@ struct Watched {
     seen: Vec<Option<Stamp>>,
 }
 
-/// By what a replaced file is told from the one before; behind a symbolic link, as certbot's are.
+/// Tells a replaced file from the one before it. Follows symbolic links, such as certbot's.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Stamp {
     modified: Option<SystemTime>,
@@ -196,7 +196,7 @@ impl Watched {
         }
     }
 
-    /// Whether there is something new that has stayed the same since the last look; says so once.
+    /// Whether files are new and have stayed the same since the last look. Says so once.
     fn settled(&mut self, part: &dyn Reloadable) -> bool {
         let now = stamps(part);
         let settled = now != self.taken && now == self.seen;

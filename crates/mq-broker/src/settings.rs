@@ -20,44 +20,44 @@ pub struct Settings {
     pub listeners: Vec<Address>,
     /// Certificates, congestion control, early data and the like, for all listeners.
     ///
-    /// See [`ListenOptions`] for the defaults, of which a broker has another for `early_data` (0-RTT):
-    /// [`EarlyDataPolicy::Full`], all but QoS 2, which always waits for the end of the handshake. Tickets
-    /// are single-use, so that a first flight is acted on twice at most (RFC 8446 §8), and clients send
-    /// early only what may be; `docs/guide/access.md` has a table.
+    /// See [`ListenOptions`] for the defaults, of which a broker has another for `early_data`
+    /// (0-RTT): [`EarlyDataPolicy::Full`], all but QoS 2, which always waits for the end of the
+    /// handshake. Tickets are single-use, so that the broker acts on a first flight twice at most
+    /// (RFC 8446 §8). Clients send early only packets that may come twice; `docs/guide/access.md`
+    /// has a table.
     pub listen: ListenOptions,
     /// Limits of the protocol; see [`ServerConfig`] for the defaults.
     pub protocol: ServerConfig,
-    /// What clients may make the broker keep.
+    /// How much clients may make the broker keep.
     pub quotas: Quotas,
     /// How fast each client may publish. Default: no bound.
     pub publish_rate: PublishRate,
-    /// With [`Overflow::Wait`](crate::Overflow::Wait): how long a reader may make no progress, which
-    /// is to say take less than half of its mailbox, while a publisher of QoS 1 or 2 waits for room
-    /// in it; then the reader is disconnected with 0x97. Default 30 s; `None` for as long as it
-    /// likes.
+    /// With [`Overflow::Wait`](crate::Overflow::Wait): how long a reader may take less than half of
+    /// its full mailbox while a publisher of QoS 1 or 2 waits for room in it. Then the reader is
+    /// disconnected with 0x97. Default 30 s; `None` is no limit.
     pub reader_timeout: Option<Duration>,
     /// Connections at once, those in their handshake included. Further ones are refused. Default
     /// 100,000.
     pub max_connections: usize,
-    /// Of these, from one IPv4 address or one IPv6 network of 64 bits. Default: as many, since all
-    /// of a site's devices may be behind one address.
+    /// Connections at once from one IPv4 address or one IPv6 network of 64 bits. Default: no limit
+    /// of its own, since all of a site's devices may be behind one address.
     pub max_connections_per_address: usize,
-    /// Handshakes at once: what silent peers can hold. Further ones are refused. Default 4,096. From
-    /// a quarter of it on QUIC clients first have to prove that they can be reached at their address
-    /// (Retry, RFC 9000 §8.1.2), which costs them a round trip.
+    /// Handshakes at once, which bounds what silent peers can hold. Further ones are refused.
+    /// Default 4,096. From a quarter of it on QUIC clients first have to prove that they can be
+    /// reached at their address (Retry, RFC 9000 §8.1.2), which costs them a round trip.
     pub max_handshakes: usize,
     /// How long a handshake of TLS, QUIC or WebSocket may take, up to the first byte that can be
-    /// read; CONNECT then has [`ServerConfig::connect_timeout`]. One that begins with early data
-    /// has as long again to be complete. Default 10 s.
+    /// read; CONNECT then has [`ServerConfig::connect_timeout`]. A handshake that begins with early
+    /// data has as long again to be complete. Default 10 s.
     pub handshake_timeout: Duration,
     /// Where tickets are kept while no broker runs, so that clients resume, with early data, across
     /// a restart; `None`, the default, for nowhere.
     ///
     /// A broker that starts takes the tickets out of the file and removes it before it accepts
-    /// anybody; [`Broker::shutdown`](crate::Broker::shutdown) writes it anew, readable for the owner alone. So each ticket
-    /// is used once, which is what bounds the replay of early data (RFC 8446 §8.1). A crash
-    /// loses the tickets, and clients do a full handshake. They are not taken up where the
-    /// certificate, the authorities for client certificates or the limits that clients remember
+    /// anybody; [`Broker::shutdown`](crate::Broker::shutdown) writes it anew, readable for the
+    /// owner alone. So each ticket is used once, which bounds the replay of early data (RFC 8446
+    /// §8.1). A crash loses the tickets, and clients do a full handshake. Tickets are dropped where
+    /// the certificate, the authorities for client certificates or the limits that clients remember
     /// have changed (see [`ListenOptions::ticket_scope`]), or where the file is damaged.
     ///
     /// A reader of the file can decrypt the early data of the sessions that resume by it. A writer can
@@ -73,19 +73,19 @@ pub struct Settings {
     pub store: Option<Storage>,
     /// Where operators are answered.
     pub admin: AdminSettings,
-    /// How often the broker tells of itself under `$SYS/broker/`, by mosquitto's names; clients cannot
-    /// publish under `$SYS/` then. Default never; a configuration file's default is 10 s, as
-    /// mosquitto's.
+    /// How often the broker publishes its own figures under `$SYS/broker/`, by mosquitto's names.
+    /// Clients cannot publish under `$SYS/` then. Default never. A configuration file's default is
+    /// 10 s, like mosquitto's.
     pub sys_interval: Option<Duration>,
-    /// Whether the program looks for replaced files ([`Reload::look`](crate::Reload::look)); a broker in a library does
-    /// what its owner does. Default yes.
+    /// Whether the program looks for replaced files ([`Reload::look`](crate::Reload::look)). In a
+    /// library the owner of the broker calls that. Default yes.
     pub watch_files: bool,
     /// Which clients come in, and what they may do. Default: everybody, everything.
     pub access: Access,
     /// Log-ins from one IPv4 address or IPv6 /64 that may fail: so many at once, and as many again
-    /// each minute. Beyond, they are refused with 0x9F, before 5.0 with return code 3, whatever
-    /// they bring. Only where there is an authenticator; `None` for no limit. Default 10: more than
-    /// people mistype, and a password of six random letters and digits lasts for 400 years.
+    /// each minute. Further ones are refused with 0x9F, before 5.0 with return code 3, whatever
+    /// their password. Only with an authenticator; `None` is no limit. Default 10: more than people
+    /// mistype, while a password of six random letters and digits holds for 400 years.
     pub failures_per_minute: Option<NonZeroU32>,
     /// Which users may take over a session by its client identifier. Default: its own user alone.
     pub take_over: TakeOver,
@@ -131,9 +131,9 @@ impl<S: Store> From<Arc<S>> for Storage {
 /// A [`DiskStore`] that is to be opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoreFile {
-    /// The file; made if it is not there. Its folder has to be.
+    /// The file, which is made if it does not exist. Its folder has to exist.
     pub path: PathBuf,
-    /// When what is recorded is on the disk.
+    /// When changes are on the disk.
     pub durability: Durability,
 }
 
@@ -168,7 +168,7 @@ impl Settings {
         }
     }
 
-    /// Warns of secrets that everybody on this machine can read.
+    /// Warns of secrets that every user of this machine can read.
     pub(crate) fn warn_of_open_secrets(&self) {
         let identity = self.listen.identity.as_ref();
         let key = identity.and_then(ServerIdentity::files);

@@ -1,4 +1,4 @@
-//! What peers have written, as a line of the log can show it.
+//! Peers' texts as a line of the log can show them.
 
 use std::fmt;
 
@@ -8,9 +8,10 @@ const MOST: usize = 128;
 /// Shows a client identifier, a user name or a topic so that it stays within its place in a line.
 ///
 /// A peer chooses these texts. They must not end the line, change a terminal, turn the direction of
-/// what follows, or look like another field: a text with anything but visible ASCII, or with a quote, a
-/// backslash or an equals sign, is quoted, and what is not printable is escaped as in Rust's literals.
-/// A text of more than 128 characters is cut, and its length in bytes follows.
+/// the text behind them, or look like another field. A text with anything but visible ASCII, or
+/// with a quote, a backslash or an equals sign, is quoted. Characters that cannot be printed are
+/// escaped as in Rust's literals. A text of more than 128 characters is cut, and its length in
+/// bytes follows.
 ///
 /// ```text
 /// sensor-7    "a b"    "\u{202e}gnp.exe"    aaa… (65535 bytes)

@@ -1,5 +1,5 @@
-//! What tasks wait for each other with, where `models/` checks every interleaving: it puts loom's in
-//! this module's place, and compiles the files that use it once more.
+//! The locks and notifications of code that `models/` checks under every interleaving: there this
+//! module is loom's, and the files that use it are compiled once more.
 
 pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, atomic};
 

@@ -1,9 +1,10 @@
 //! Tickets on their way from one broker to the next: [`Settings::ticket_file`](crate::Settings).
 //!
-//! A first flight is acted on twice at most, and not after its client has got through, as long as
-//! each ticket is taken once (RFC 8446 §8.1), so a ticket must never be in two places. The file is there only while no broker runs: a broker that starts
-//! takes it away before it accepts anybody, and writes another when it has served its last
-//! connection. A broker that crashes leaves none, and its clients do a full handshake.
+//! As long as each ticket is taken once (RFC 8446 §8.1), the broker acts on a first flight twice at
+//! most, and never after its client has got through. So a ticket must never be in two places. The
+//! file exists only while no broker runs: a broker that starts removes it before it accepts a
+//! client, and writes another after its last connection. A broker that crashes leaves none, and its
+//! clients do a full handshake.
 
 use std::{
     fs::{self, File},
@@ -17,32 +18,32 @@ use tracing::{info, warn};
 
 use crate::{Error, files, lock::lock};
 
-/// What the file begins with; its last byte is the version.
+/// The beginning of the file; its last byte is the version.
 ///
-/// Behind it: the [scope](ListenOptions::ticket_scope) (32 bytes), then for each ticket id and
-/// session, oldest first, each as its length (`u32`, little endian) and its bytes; at the end the
+/// Behind it come the [scope](ListenOptions::ticket_scope) (32 bytes), then, oldest first, id and
+/// session of each ticket, each as its length (`u32`, little endian) and its bytes, and last the
 /// [`checksum`] of all that (`u64`, little endian).
 const MAGIC: [u8; 8] = *b"mq-tkt\0\x02";
 
 const SCOPE_LEN: usize = 32;
 const CHECKSUM_LEN: usize = 8;
 
-/// What [`TicketStore::drain`] gives.
+/// The result of [`TicketStore::drain`].
 type Tickets = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// The place of the file, and what its tickets are good for.
+/// The place of the file, and the scope of its tickets.
 #[derive(Debug)]
 pub(crate) struct TicketFile {
     path: PathBuf,
-    /// Another after a reload.
+    /// A reload may change it.
     scope: Mutex<[u8; SCOPE_LEN]>,
     store: TicketStore,
 }
 
 impl TicketFile {
-    /// Moves the tickets of an earlier broker into the store and removes the file; to be called
-    /// before the first client is accepted. Without a file there are no tickets; those of a file
-    /// that is damaged, of another version or of a server with another identity are left out.
+    /// Moves the tickets of an earlier broker into the store and removes the file. Call it before
+    /// the first client is accepted. Without a file there are no tickets. Tickets of a damaged
+    /// file, of another version or of a server with another identity are dropped.
     ///
     /// # Errors
     /// If the file cannot be read or removed, or none could be written in its folder later.
@@ -82,7 +83,7 @@ impl TicketFile {
         Ok(file)
     }
 
-    /// From now on the store's tickets rest on something else.
+    /// Gives the store's tickets another scope.
     pub(crate) fn rescope(&self, scope: [u8; SCOPE_LEN]) {
         *lock(&self.scope) = scope;
     }
@@ -91,8 +92,8 @@ impl TicketFile {
         *lock(&self.scope)
     }
 
-    /// Moves all tickets from the store into the file, readable for the owner alone. A file that
-    /// cannot be written costs the tickets, no more: one line says so.
+    /// Moves all tickets from the store into the file, readable for the owner alone. If it cannot
+    /// be written the tickets are lost, and a line of the log says so.
     pub(crate) fn write(&self) {
         let tickets = self.store.drain();
         if let Err(error) = self.replace(&encode(&tickets, &self.scope())) {
@@ -110,7 +111,7 @@ impl TicketFile {
     /// A new, empty file next to it, for the owner alone.
     fn create(&self) -> io::Result<File> {
         let name = files::successor(&self.path);
-        // One that is there was left by a crash; its mode could be anything.
+        // An existing one was left by a crash, and its mode could be anything.
         match fs::remove_file(&name) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -118,7 +119,7 @@ impl TicketFile {
         files::create_private(&name)
     }
 
-    /// Says at the start, not at the end, that nothing could be written.
+    /// Fails at the start, not at the end, if the folder cannot be written.
     fn prove_writable(&self) -> Result<(), Error> {
         let tried = self
             .create()
@@ -152,7 +153,7 @@ fn encode(tickets: &[(Vec<u8>, Vec<u8>)], scope: &[u8; SCOPE_LEN]) -> Vec<u8> {
     bytes
 }
 
-/// The tickets, or why they are of no use.
+/// The tickets, or why they cannot be used.
 fn decode(bytes: &[u8], scope: &[u8; SCOPE_LEN]) -> Result<Tickets, &'static str> {
     const DAMAGED: &str = "it is damaged";
     let (magic, _) = bytes.split_first_chunk().ok_or(DAMAGED)?;
@@ -192,8 +193,8 @@ fn take_part(bytes: &mut &[u8]) -> Option<Vec<u8>> {
     Some(part.to_vec())
 }
 
-/// FNV-1a: finds accidents. Whoever can write the file could make any checksum, and could just as
-/// well put a copy of an old file in its place.
+/// FNV-1a finds accidents. An attacker that can write the file could make any checksum, and could
+/// just as well put back a copy of an old file.
 fn checksum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
         (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)

@@ -35,7 +35,7 @@ macro_rules! table {
     ($($name:literal: $field:ident, $help:literal;)*) => { &[$(($name, $help, |of| &of.$field)),*] };
 }
 
-/// What is there now.
+/// Gauges: the present state.
 const GAUGES: &[(&str, &str, Field)] = table! {
     "handshakes": handshakes, "Connections in their handshake";
     "sessions": sessions, "Sessions, connected or not";
@@ -43,7 +43,7 @@ const GAUGES: &[(&str, &str, Field)] = table! {
     "retained_messages": retained, "Topics with a retained message";
 };
 
-/// What has happened since the start.
+/// Counters: events since the start.
 const COUNTERS: &[(&str, &str, Field)] = table! {
     "messages_received": messages_in, "Messages received from clients";
     "messages_sent": messages_out, "Messages sent to clients";
@@ -56,7 +56,7 @@ const COUNTERS: &[(&str, &str, Field)] = table! {
     "clients_throttled": throttled, "Times that a client was read more slowly than it published";
 };
 
-/// What has happened since the start, with the reason as label.
+/// Counters of events since the start, with the reason as label.
 const BY_REASON: &[(&str, &str, FieldByReason)] = table! {
     "connections_refused": refused, "Connections beyond what may be open, under way, or come from one address";
     "log_ins_refused": log_ins_refused, "CONNECTs refused";

@@ -1,4 +1,4 @@
-//! What operators ask a running broker: metrics and health over HTTP, backups through a socket.
+//! Answers operators: metrics and health over HTTP, backups through a socket.
 //!
 //! | | where | answer |
 //! |---|---|---|
@@ -7,8 +7,8 @@
 //! | `GET /readyz` | both | 200 while it accepts clients; 503 and the reason where it does not |
 //! | `POST /backup` | the socket alone | writes what the store has to the file that the body names |
 //!
-//! The HTTP port has no authentication: whoever reaches it reads the metrics. The socket is for its
-//! owner alone, by the file's mode.
+//! The HTTP port has no authentication: everybody who reaches it can read the metrics. By the
+//! file's mode the socket is for its owner alone.
 
 mod exposition;
 mod places;
@@ -35,23 +35,23 @@ use tracing::{debug, info, warn};
 use crate::{Error, hub::Hub, metrics::ListenerMetrics};
 use places::Places;
 
-/// Where operators are answered; nowhere by default.
+/// Where the broker answers operators; nowhere by default.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct AdminSettings {
     /// HTTP: metrics and health. Best on loopback or in a network of its own.
     pub http: Option<SocketAddr>,
-    /// A Unix socket: the same, and backups. Its folder has to be there; a file that an earlier
+    /// A Unix socket: the same, and backups. Its folder has to exist. A socket that an earlier
     /// broker left is replaced.
     pub socket: Option<PathBuf>,
 }
 
-/// How long a connection may take until its request is there: operators are near.
+/// How long a connection may take to send its request: operators are near.
 const REQUEST_WITHIN: Duration = Duration::from_secs(10);
 
-/// How long a connection of HTTP may take: scrapes take milliseconds.
+/// How long an HTTP connection may take in all: scrapes take milliseconds.
 const HTTP_PATIENCE: Duration = Duration::from_secs(30);
 
-/// The same of the socket, as a backup takes as long as the disk.
+/// The same of the socket: a backup takes as long as the disk needs.
 const SOCKET_PATIENCE: Duration = Duration::from_mins(10);
 
 /// Connections at once, through each door.
@@ -90,7 +90,7 @@ struct SocketFile(PathBuf);
 #[cfg(unix)]
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // It may be another broker's by now, or gone; neither matters to this one.
+        // The file may be another broker's by now, or gone; neither matters to this one.
         let _ = std::fs::remove_file(&self.0);
     }
 }
@@ -174,7 +174,7 @@ fn open_socket(path: &Path) -> std::io::Result<(tokio::net::UnixListener, Socket
         }
         std::fs::remove_file(path)?;
     }
-    // Not at its place before it is for the owner alone.
+    // Moved to its place only once it is for the owner alone.
     let private = path.with_extension("new");
     let _ = std::fs::remove_file(&private);
     let listener = tokio::net::UnixListener::bind(&private)?;
@@ -255,7 +255,7 @@ fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
     answer
 }
 
-/// 200 where there is nothing against it.
+/// 200 without a reason against it, else 503 with the reason.
 fn verdict(good: &str, why_not: Option<&str>) -> Answer {
     match why_not {
         None => text(StatusCode::OK, format!("{good}\n")),
@@ -264,7 +264,7 @@ fn verdict(good: &str, why_not: Option<&str>) -> Answer {
 }
 
 impl Admin {
-    /// Why it has to be started again.
+    /// Why the broker has to be started again, if it has to.
     fn why_not_healthy(&self) -> Option<&'static str> {
         let mut store = self.hub.store().into_iter();
         let has_failed = store.any(|store| store.settled().has_changed().is_err());

@@ -9,12 +9,12 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::lock::lock;
 
-/// The places of one door. When all are taken, a connection that comes takes that of the one which has
-/// been silent for longest; where none is silent it waits.
+/// The places of one door. When all are taken, a new connection takes the place of the one that has
+/// been silent for longest. Where none is silent it waits.
 #[derive(Clone, Debug)]
 pub(super) struct Places {
     free: Arc<Semaphore>,
-    /// Those whose request has not come yet, the oldest first.
+    /// Connections whose request has not come yet, the oldest first.
     silent: Arc<Mutex<VecDeque<Arc<Notify>>>>,
 }
 
@@ -34,7 +34,7 @@ impl Places {
         }
     }
 
-    /// Waits for a place, once one was freed where that can be. Cancel-safe.
+    /// Waits for a place, after telling the oldest silent connection to leave. Cancel-safe.
     pub(super) async fn take(&self) -> Place {
         if self.free.available_permits() == 0 {
             let oldest = self.silent().pop_front();
@@ -58,7 +58,7 @@ impl Places {
 }
 
 impl Place {
-    /// Its request has come: it keeps the place until it is answered.
+    /// The request has come: the connection keeps the place until it is answered.
     pub(super) fn keep(&self) {
         let mut silent = self.places.silent();
         silent.retain(|other| !Arc::ptr_eq(other, &self.leave));

@@ -1,4 +1,4 @@
-//! Access files in mosquitto's form, and what they say about one client.
+//! Access files in mosquitto's form, and the rights that they give one client.
 
 use std::{
     collections::HashMap,
@@ -16,11 +16,11 @@ pub(super) struct Acl {
     /// Of clients without a user name.
     anonymous: Arc<Tier>,
     users: HashMap<String, Arc<Tier>>,
-    /// Of everybody, with `%u` and `%c` to be filled in.
+    /// For every client, with `%u` and `%c` to be filled in.
     patterns: Vec<Pattern>,
 }
 
-/// Rules that are looked at together: what they deny counts before what they allow.
+/// Rules of one rank: denials count before permissions.
 #[derive(Debug, Default)]
 struct Tier {
     deny: Vec<Filter>,
@@ -39,7 +39,7 @@ enum Access {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Filter(Vec<Level>);
 
-/// What stands for names in rules.
+/// The marks that stand for a client's names in rules.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Marks {
     pub(super) user: &'static str,
@@ -65,11 +65,11 @@ struct Pattern {
     filter: Filter,
 }
 
-/// What the rules say about one client.
+/// The rights of one client.
 #[derive(Debug)]
 pub(super) struct Rights {
-    /// First the user's own rules, then the patterns: denials of these count after what those
-    /// allow, as with mosquitto.
+    /// First the user's own rules, then the patterns. A pattern's denial does not take away what an
+    /// own rule allows, as with mosquitto.
     tiers: [Arc<Tier>; 2],
 }
 
@@ -209,7 +209,7 @@ impl Access {
 }
 
 impl Pattern {
-    /// The pattern as a rule for one client; `None` if it says nothing about it.
+    /// The pattern as a rule for one client; `None` if the pattern does not concern it.
     fn of(&self, who: &Principal) -> Option<Filter> {
         let denies = self.access == Access::Deny;
         self.filter.filled(MARKS, denies, who)
@@ -217,13 +217,12 @@ impl Pattern {
 }
 
 impl Filter {
-    /// The filter with a client's names in place of the marks; `None` if it says nothing about that
+    /// The filter with a client's names in place of the marks; `None` if it does not concern that
     /// client.
     ///
-    /// What is filled in stands for itself and nothing else. A name with `/`, `+` or `#` would
-    /// reach beyond the one level, or the part of it, that the filter has for it: then what a rule
-    /// allows is allowed to nobody, and what it denies is denied from that level on. Nor does a
-    /// name reach the topics that begin with `$`.
+    /// A name stands for itself and nothing else. A name with `/`, `+` or `#` would reach beyond
+    /// its place in the level: with such a name a permission grants nothing, and a denial denies
+    /// everything from that level on. Nor does a name reach the topics that begin with `$`.
     pub(super) fn filled(&self, marks: Marks, denies: bool, who: &Principal) -> Option<Self> {
         let mut levels = Vec::with_capacity(self.0.len());
         for (at, level) in self.0.iter().enumerate() {
@@ -249,14 +248,14 @@ impl Filter {
 }
 
 impl Marks {
-    /// Whether a level begins with one of them.
+    /// Whether a level begins with a mark.
     fn begin(self, name: &str) -> bool {
         name.starts_with(self.user) || name.starts_with(self.client_id)
     }
 }
 
-/// One level with the user name and the client identifier in place of their marks, and whether
-/// that is one level and has no wildcards; `None` if there is no user name.
+/// One level with the user name and the client identifier in place of their marks, and whether the
+/// result is one level without wildcards. `None` if the mark of a user name has none to stand for.
 fn fill_in(name: &str, marks: Marks, who: &Principal) -> Option<(String, bool)> {
     let mut filled = String::new();
     let mut is_safe = true;
@@ -369,7 +368,7 @@ impl Rights {
     }
 
     /// How much of a subscription is allowed. Rules that cover a filter only together grant
-    /// [`Grant::Some`], which is as good and costs more.
+    /// [`Grant::Some`]: the result is the same and costs more.
     pub(super) fn subscription(&self, filter: &TopicFilter) -> Grant {
         let wanted = Filter::new(filter.matching());
         let (mut is_denied_in_part, mut is_allowed_in_part) = (false, false);

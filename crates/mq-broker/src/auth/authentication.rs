@@ -8,23 +8,23 @@ use super::{Authenticator, BoxFuture, Exchange, LogIn, Refusal, Step};
 
 type Outcome = (Option<Box<dyn Exchange>>, Result<Step, Refusal>);
 
-/// What runs beside a connection to find out who its client is, at first and when it
-/// authenticates anew: at most one thing at a time.
+/// The work beside a connection that finds out who its client is, at first and when the client
+/// authenticates anew. At most one piece of work runs at a time.
 #[derive(Default)]
 pub(crate) struct Authentication {
-    /// What goes on now.
+    /// The work that runs now.
     work: Option<BoxFuture<'static, Outcome>>,
-    /// What goes on with the client's next step.
+    /// The exchange that waits for the client's next step.
     exchange: Option<Box<dyn Exchange>>,
 }
 
 impl Authentication {
-    /// Whether something goes on that [`outcome`](Self::outcome) will tell of.
+    /// Whether work runs whose result [`outcome`](Self::outcome) will tell.
     pub(crate) fn is_working(&self) -> bool {
         self.work.is_some()
     }
 
-    /// Begins with what CONNECT brought.
+    /// Begins with the credentials of CONNECT.
     pub(crate) fn log_in(&mut self, by: Arc<dyn Authenticator>, log_in: LogIn, within: Duration) {
         self.work = Some(Box::pin(async move {
             let asked = tokio::time::timeout(within, by.authenticate(&log_in)).await;
@@ -48,7 +48,7 @@ impl Authentication {
         self.step(data, within);
     }
 
-    /// Goes on with what the client has answered. Nothing happens if no exchange waits for it.
+    /// Goes on with the client's answer. Nothing happens if no exchange waits for one.
     pub(crate) fn step(&mut self, data: Option<Bytes>, within: Duration) {
         let Some(mut exchange) = self.exchange.take() else {
             return;
@@ -60,7 +60,7 @@ impl Authentication {
         }));
     }
 
-    /// Resolves when what goes on has an outcome; never, if nothing does. Cancel-safe.
+    /// Resolves with the outcome of the work that runs; never, if none does. Cancel-safe.
     pub(crate) async fn outcome(&mut self) -> Result<Step, Refusal> {
         let Some(work) = &mut self.work else {
             return std::future::pending().await;

@@ -19,8 +19,7 @@ pub enum CertificateUser {
     SanEmail,
 }
 
-/// The user name in a certificate; `None` if it has none that can be one: an MQTT string that is
-/// not empty.
+/// The user name in a certificate; `None` if it has none that is an MQTT string and not empty.
 pub(super) fn user(certificate: &CertificateDer<'_>, part: CertificateUser) -> Option<ByteStr> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     if part == CertificateUser::Cn {

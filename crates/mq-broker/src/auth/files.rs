@@ -26,19 +26,19 @@ use super::{
 };
 use crate::{Error, error::Mistake, lock, shown::Shown};
 
-/// Where [`FileAccess`] finds who comes in and what they may do; `docs/guide/access.md` tells the form of
-/// the files. With the default nobody gets in.
+/// The files of a [`FileAccess`]; `docs/guide/access.md` tells their form. With the default no
+/// client comes in.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct AccessFiles {
     /// Users and their passwords.
     pub password_file: Option<PathBuf>,
     /// What users may do; without it they may do everything.
     pub acl_file: Option<PathBuf>,
-    /// Take the user from the client's certificate, where it shows one.
+    /// Take the user from the client's certificate, if it shows one.
     pub certificate_user: Option<CertificateUser>,
     /// Take JSON Web Tokens as passwords.
     pub jwt: Option<JwtSettings>,
-    /// Let clients in that bring neither user name nor certificate.
+    /// Let in clients that have neither user name nor certificate.
     pub allow_anonymous: bool,
 }
 
@@ -53,14 +53,15 @@ pub struct AccessFiles {
 #[derive(Debug)]
 pub struct FileAccess {
     files: AccessFiles,
-    /// For a password file without one of its own: the same whenever the file is read again.
+    /// The secret for a password file that has none: the same whenever the file is read again.
     secret: Secret,
     rules: RwLock<Arc<Rules>>,
-    /// That of `rules`, to be read without the lock.
+    /// The generation of `rules`, to be read without the lock.
     generation: AtomicU64,
-    /// Passwords that are hashed at once, one a processor: it takes all of one, and 19 MiB.
+    /// Bounds the passwords hashed at once to one a processor: a hash takes a whole processor and
+    /// 19 MiB.
     hashing: Arc<Semaphore>,
-    /// What tokens are held against.
+    /// The clock that tokens are held against.
     clock: Clock,
 }
 
@@ -87,7 +88,8 @@ impl fmt::Debug for Rules {
     }
 }
 
-/// Generations of all rules of the process, so that no two are the same.
+/// The next generation. All rules of the process count together, so that no two generations are the
+/// same.
 static GENERATIONS: AtomicU64 = AtomicU64::new(1);
 
 impl AccessFiles {
@@ -166,8 +168,8 @@ impl FileAccess {
         self
     }
 
-    /// Reads the files again. The new rules hold at once, for those who are connected, too; nobody
-    /// is disconnected, so a password that has changed counts from the next log-in on.
+    /// Reads the files again. The new rules hold at once, also for connected clients. No client is
+    /// disconnected, so a changed password counts from the next log-in on.
     ///
     /// # Errors
     /// [`Error::Access`] with every mistake in the files; the old rules, all of them, stay.
@@ -175,13 +177,13 @@ impl FileAccess {
         self.prepare().map(|change| change())
     }
 
-    /// Reads the files again, and puts what they hold in force when that is called.
+    /// Reads the files again. Calling the result puts their contents in force.
     pub(crate) fn prepare(&self) -> Result<Box<dyn FnOnce() + '_>, Error> {
         let rules = self.files.read(&self.secret)?;
         Ok(Box::new(move || {
             let generation = rules.generation;
             *lock::write(&self.rules) = Arc::new(rules);
-            // Behind the rules: who sees it sees those, too.
+            // After the rules: a reader that sees the generation sees them, too.
             self.generation.store(generation, Ordering::Release);
             info!("users and rules were read again");
         }))
@@ -194,7 +196,7 @@ impl FileAccess {
         files.into_iter().flatten().chain(keys).cloned().collect()
     }
 
-    /// Whether there are, or may be in tokens, rules about what users may do.
+    /// Whether files, or tokens, have rules about what users may do.
     pub(crate) fn authorizes(&self) -> bool {
         self.files.acl_file.is_some() || self.files.jwt.is_some()
     }
@@ -240,7 +242,7 @@ impl FileAccess {
         }
         let name = user.clone();
         let verified = tokio::task::spawn_blocking(move || {
-            // Held until it is done, whether somebody still waits for it or not.
+            // Held until the hash is done, whether somebody still waits for it or not.
             let _slot = slot;
             passwords.verify(&name, &password)
         });
@@ -253,10 +255,11 @@ impl FileAccess {
 }
 
 impl FileAccess {
-    /// Whose token the password is; `None` if it is none, or none are taken.
+    /// The user of the token in the password; `None` if the password is no token, or tokens are not
+    /// taken.
     ///
-    /// On the spot: on a server RS256 costs 40 µs, Ed25519 75 µs and ES256 85 µs, which keeps a worker
-    /// no longer than handing it to another thread and back may take.
+    /// Not in another thread: on a server RS256 costs 40 µs, Ed25519 75 µs and ES256 85 µs, about
+    /// what handing it to another thread and back takes.
     fn judge_token(&self, log_in: &LogIn) -> Option<Result<Principal, Refusal>> {
         let rules = self.rules();
         let (settings, keys) = (self.files.jwt.as_ref()?, rules.keys.as_ref()?);
@@ -285,7 +288,7 @@ impl Authenticator for FileAccess {
         Some(Box::new(exchange))
     }
 
-    /// A certificate may not be known yet.
+    /// Before the end of the handshake a certificate may not be known.
     fn waits_for_handshake(&self, log_in: &LogIn) -> bool {
         self.files.certificate_user.is_some() && log_in.peer_certificates.is_empty()
     }

@@ -6,7 +6,8 @@ use mq_codec::{QoS, TopicFilter, Will};
 
 use super::{Authenticator, Authorizer, Grant, Principal, Throttle, Tried};
 
-/// What decides about clients; with nothing set, everybody may do everything.
+/// The authenticator, the authorizer and the throttle that decide about clients. Without them every
+/// client may do everything.
 #[derive(Debug, Default)]
 pub(crate) struct Guard {
     pub(crate) authenticator: Option<Arc<dyn Authenticator>>,

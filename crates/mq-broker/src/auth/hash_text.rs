@@ -1,4 +1,4 @@
-//! What the hashes of a password file are written in: parts between `$`, numbers, base64.
+//! The parts of a hash in a password file: text between `$`, numbers, base64.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 

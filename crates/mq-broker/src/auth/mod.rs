@@ -1,15 +1,16 @@
 //! Who comes in, and what they may do.
 //!
 //! An [`Authenticator`] says who a client is, an [`Authorizer`] what it may publish and receive.
-//! [`FileAccess`] is both, from files of passwords, of keys that tokens are signed by, and of rules;
-//! `docs/guide/access.md` tells their form. Without either, whoever reaches a listener gets in and may do everything.
+//! [`FileAccess`] is both, from files of passwords, of keys that tokens are signed by, and of
+//! rules; `docs/guide/access.md` tells their form. Without either, every client that reaches a
+//! listener comes in and may do everything.
 //!
 //! ```
 //! use mq_broker::{Broker, Settings, auth::*};
 //! use mq_codec::{QoS, TopicFilter};
 //! use std::sync::Arc;
 //!
-//! /// Lets in who has a name, and keeps everybody under it.
+//! /// Lets in clients with a user name, and keeps each of them below a topic of that name.
 //! #[derive(Debug)]
 //! struct ByName;
 //!
@@ -61,22 +62,22 @@
 //! finds it gone. What is left:
 //!
 //! - A copy that overtakes the original is acted on, and the original then is again, without early
-//!   data (RFC 8446 §8, RFC 9001 §9.2). So a log-in may be looked at twice. `docs/guide/access.md` has a
-//!   table of what else may be; QoS 2 never is.
+//!   data (RFC 8446 §8, RFC 9001 §9.2). So the authenticator may see a log-in twice.
+//!   `docs/guide/access.md` has a table of what else may come twice; QoS 2 never does.
 //! - The password, or the token, of such a CONNECT is encrypted under the ticket alone, without
-//!   forward secrecy: who gets at the ticket later, or at a
+//!   forward secrecy: an attacker that later gets the ticket, or the
 //!   [`ticket_file`](crate::Settings::ticket_file), can read it.
-//! - Single use rests on one broker's memory. Where two share tickets, or an old copy of the ticket
-//!   file is put back, an attacker can have it twice.
-//! - A client that resumes does not show its certificate again; the one of the earlier connection
-//!   counts, and is not checked anew.
+//! - Single use rests on one broker's memory. Where two brokers share tickets, or an old copy of
+//!   the ticket file is put back, an attacker can use a ticket twice.
+//! - A client that resumes does not show its certificate again. The certificate of the earlier
+//!   connection counts, and is not checked anew.
 //! - Over QUIC the client's address is not proven yet. Refused log-ins of this kind are counted
 //!   together, and while there are too many, others wait for the end of their handshake.
 //!
-//! An authenticator for which that is too much says so for each log-in
+//! An authenticator that does not accept this says so for each log-in
 //! ([`Authenticator::waits_for_handshake`]): CONNECT is then held back until the handshake is
-//! complete, which costs that client the round trip that 0-RTT would have saved. Nothing waits by
-//! default, passwords included.
+//! complete, which costs that client the round trip that 0-RTT would have saved. By default nothing
+//! waits, passwords included.
 
 mod access;
 mod acl;
@@ -121,28 +122,29 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct LogIn {
-    /// The client identifier, that which the broker has chosen if the client brought none.
+    /// The client identifier, chosen by the broker if the client sent none.
     pub client_id: ByteStr,
-    /// The version that it speaks.
+    /// The client's version of MQTT.
     pub version: Version,
-    /// Who it says it is.
+    /// The user that the client says it is.
     pub user_name: Option<ByteStr>,
-    /// What is to prove it.
+    /// The password, or token, that is to prove it.
     pub password: Option<Bytes>,
-    /// Where it comes from; `None` on mem.
+    /// The client's address; `None` on mem.
     pub peer_address: Option<SocketAddr>,
     /// The transport.
     pub scheme: Scheme,
-    /// Its certificate, which the listener has verified, and the chain above it; empty if it gave
-    /// none.
+    /// The client's certificate, which the listener has verified, and the chain above it. Empty if
+    /// the client showed none.
     pub peer_certificates: Vec<CertificateDer<'static>>,
-    /// It came as early data of a handshake that has not ended; see [the module](self).
+    /// Whether CONNECT came as early data of a handshake that has not ended; see [the
+    /// module](self).
     pub early: bool,
     gate: Option<Gate>,
 }
 
 impl LogIn {
-    /// That of an MQTT 5.0 client without anything else, for tests: the fields can be set.
+    /// The log-in of an MQTT 5.0 client without user or address, for tests: the fields can be set.
     #[must_use]
     pub fn new(client_id: ByteStr) -> Self {
         Self {
@@ -158,7 +160,7 @@ impl LogIn {
         }
     }
 
-    /// That of a client on a link.
+    /// The log-in of a client on a link.
     pub(crate) fn of(
         link: &Link,
         client_id: ByteStr,
@@ -180,7 +182,7 @@ impl LogIn {
         }
     }
 
-    /// What an enhanced authentication may need again.
+    /// The log-in as an enhanced authentication may need it again.
     pub(crate) fn without_secrets(&self) -> Self {
         Self {
             password: None,
@@ -199,8 +201,8 @@ impl LogIn {
     }
 
     /// Whether too many log-ins from the same address have failed since this one came. An
-    /// authenticator for which each attempt is dear asks right before it, so that many at once do
-    /// not get around the limit; [`Refusal::TooManyFailures`] is the answer.
+    /// authenticator whose attempts are costly asks right before each, so that many at once do not
+    /// get around the limit, and answers [`Refusal::TooManyFailures`].
     #[must_use]
     pub fn is_too_late(&self) -> bool {
         self.gate.as_ref().is_some_and(Gate::is_shut)
@@ -223,7 +225,7 @@ impl fmt::Debug for LogIn {
     }
 }
 
-/// Who a client is; clones are the same one.
+/// Who a client is. Clones are the same principal.
 #[derive(Clone)]
 pub struct Principal(Arc<PrincipalInner>);
 
@@ -232,19 +234,19 @@ struct PrincipalInner {
     client_id: ByteStr,
     data: Option<Arc<dyn Any + Send + Sync>>,
     expires_at: Option<Instant>,
-    /// What an access file says about it.
+    /// What an access file grants it.
     rights: acl::CachedRights,
 }
 
 impl Principal {
-    /// A user, or with `None` somebody without a name, by a client identifier.
+    /// A user with a client identifier; `None` is a client without a user name.
     #[must_use]
     pub fn new(user: Option<ByteStr>, client_id: &ByteStr) -> Self {
         Self::with_optional_data(user, client_id, None)
     }
 
-    /// The same with something of the [`Authenticator`]'s for an [`Authorizer`] to find, such as
-    /// what a token grants.
+    /// The same with data that the [`Authenticator`] leaves for an [`Authorizer`], such as what a
+    /// token grants.
     #[must_use]
     pub fn with_data<T: Any + Send + Sync>(
         user: Option<ByteStr>,
@@ -260,7 +262,7 @@ impl Principal {
         data: Option<Arc<dyn Any + Send + Sync>>,
     ) -> Self {
         Self(Arc::new(PrincipalInner {
-            // They outlive the packet that they came in.
+            // Copied, as they outlive the packet that they came in.
             user: user.map(|user| user.detached()),
             client_id: client_id.detached(),
             data,
@@ -269,7 +271,7 @@ impl Principal {
         }))
     }
 
-    /// The same for no longer than until then: the connection ends, for 5.0 clients with 0xA0.
+    /// The same with an end: the connection ends at that time, for 5.0 clients with 0xA0.
     #[must_use]
     pub fn until(self, expires_at: Instant) -> Self {
         let Self(this) = self;
@@ -282,8 +284,7 @@ impl Principal {
         }))
     }
 
-    /// When its connection ends at the latest; `None`, unless [`until`](Self::until) has said it,
-    /// for never.
+    /// When its connection ends at the latest, if [`until`](Self::until) has set it.
     #[must_use]
     pub fn expires_at(&self) -> Option<Instant> {
         self.0.expires_at
@@ -301,13 +302,13 @@ impl Principal {
         &self.0.client_id
     }
 
-    /// What [`with_data`](Self::with_data) was given, if it is a `T`.
+    /// The data of [`with_data`](Self::with_data), if it is a `T`.
     #[must_use]
     pub fn data<T: Any>(&self) -> Option<&T> {
         self.0.data.as_deref()?.downcast_ref()
     }
 
-    /// Whose the sessions are that it has.
+    /// The user that its sessions belong to.
     pub(crate) fn as_user(&self) -> User {
         match &self.0.user {
             Some(name) => User::Named(name.clone()),
@@ -330,7 +331,7 @@ impl fmt::Debug for Principal {
     }
 }
 
-/// Why a client does not get in.
+/// Why a client does not come in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -340,7 +341,7 @@ pub enum Refusal {
     NotAuthorized,
     /// It may not connect any more: 0x8A, before 5.0 return code 5.
     Banned,
-    /// That cannot be found out now: 0x88, before 5.0 return code 3. Clients try again.
+    /// The broker cannot find that out now: 0x88, before 5.0 return code 3. Clients try again.
     ServerUnavailable,
     /// Too many log-ins have failed: 0x9F, before 5.0 return code 3. Clients try again.
     TooManyFailures,
@@ -359,7 +360,7 @@ impl Refusal {
         }
     }
 
-    /// Whether it counts against the address that it came from.
+    /// Whether it counts against the client's address.
     pub(crate) fn is_failure(self) -> bool {
         match self {
             Self::BadUserNameOrPassword | Self::NotAuthorized | Self::Banned => true,
@@ -370,27 +371,27 @@ impl Refusal {
 
 /// Says who clients are; see [the module](self) for an example.
 ///
-/// What it does is bounded by [`ServerConfig::connect_timeout`](mq_proto::ServerConfig); who has
-/// no answer by then is refused with [`Refusal::ServerUnavailable`]. Its futures may be dropped at
-/// any time, and run beside the connection: they may take their time but must not block.
+/// A log-in without an answer within [`ServerConfig::connect_timeout`](mq_proto::ServerConfig) is
+/// refused with [`Refusal::ServerUnavailable`]. The futures run beside the connection and may be
+/// dropped at any time: they may take their time but must not block.
 pub trait Authenticator: fmt::Debug + Send + Sync + 'static {
     /// Who the client of a CONNECT is.
     ///
-    /// A session belongs to the user that made it: [`TakeOver`] says what becomes of another one's
+    /// A session belongs to the user that made it. [`TakeOver`] says what becomes of another user's
     /// CONNECT with the same client identifier.
     fn authenticate<'a>(&'a self, log_in: &'a LogIn) -> BoxFuture<'a, Result<Principal, Refusal>>;
 
-    /// Begins an enhanced authentication (5.0, §4.12) by the method that CONNECT names, or again
-    /// on a connection that is open. `None`, the default, where there is no such method: the client
-    /// is refused with 0x8C.
+    /// Begins an enhanced authentication (5.0, §4.12) by the method that CONNECT names, at first or
+    /// again on an open connection. `None`, the default, means that there is no such method: the
+    /// client is refused with 0x8C.
     fn exchange(&self, method: &str, log_in: &LogIn) -> Option<Box<dyn Exchange>> {
         let _ = (method, log_in);
         None
     }
 
     /// Whether this log-in, which came as early data, has to wait until its handshake is complete;
-    /// see [the module](self) for what that is about. It is then looked at anew, with what is
-    /// known about the link by then. Default no.
+    /// see [the module](self) for the reasons. The authenticator then sees it anew, with all that
+    /// the handshake has proved. Default no.
     fn waits_for_handshake(&self, log_in: &LogIn) -> bool {
         let _ = log_in;
         false
@@ -399,32 +400,31 @@ pub trait Authenticator: fmt::Debug + Send + Sync + 'static {
 
 /// One enhanced authentication.
 pub trait Exchange: Send {
-    /// Takes what the client said: with CONNECT, with AUTH 0x19, or in answer to
-    /// [`Step::Continue`].
+    /// Takes the client's data: of CONNECT, of AUTH 0x19, or in answer to [`Step::Continue`].
     fn step(&mut self, data: Option<Bytes>) -> BoxFuture<'_, Result<Step, Refusal>>;
 }
 
 /// How an enhanced authentication goes on.
 #[derive(Clone, Debug)]
 pub enum Step {
-    /// With this to the client, which has to answer.
+    /// The client gets this data, and has to answer.
     Continue(Bytes),
     /// It has succeeded.
     Done {
-        /// Who the client is. On a connection that is open it has to be the same user as before.
+        /// Who the client is. On an open connection it has to be the same user as before.
         principal: Principal,
-        /// The last that the client gets to see.
+        /// The last data that the client gets.
         data: Option<Bytes>,
     },
 }
 
 /// Says what clients may do; see [the module](self) for an example.
 ///
-/// The methods are called from connections' tasks and must not block. Their answers for the last
-/// topic of each publisher are remembered as long as [`generation`](Self::generation) stays.
+/// Connections' tasks call the methods, which must not block. The broker remembers the answer for
+/// the last topic of each publisher as long as [`generation`](Self::generation) stays the same.
 pub trait Authorizer: fmt::Debug + Send + Sync + 'static {
-    /// Whether `who` may publish such messages to `topic`; asked for wills, too, at CONNECT and
-    /// when they are published.
+    /// Whether `who` may publish such messages to `topic`. The broker asks for wills, too: at
+    /// CONNECT and when they are published.
     fn may_publish(&self, who: &Principal, topic: &str, qos: QoS, retain: bool) -> bool;
 
     /// Whether `who` may receive messages of `topic`.
@@ -433,7 +433,8 @@ pub trait Authorizer: fmt::Debug + Send + Sync + 'static {
     /// How much of what `filter` matches `who` may receive.
     fn subscription(&self, who: &Principal, filter: &TopicFilter) -> Grant;
 
-    /// Changes, to a number that was never there, when one of the other answers may have changed.
+    /// A number that changes, to one never used before, when one of the other answers may have
+    /// changed.
     fn generation(&self) -> u64;
 }
 

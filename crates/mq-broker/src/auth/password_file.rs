@@ -1,4 +1,4 @@
-//! A change of one user's password, in the file.
+//! Changes one user's password in a password file.
 
 use std::{fs, io, path::Path};
 
@@ -7,8 +7,8 @@ use crate::{Error, error::Mistake, files};
 
 /// Sets a user's password in a password file, or with `None` removes the user.
 ///
-/// Afterwards there is all of the new file, or the old one. A file that is not there is made for its
-/// owner alone; one that is keeps its owner.
+/// A crash leaves the old file or the new one, whole. A new file is readable for its owner alone;
+/// an existing file keeps its owner.
 ///
 /// # Errors
 /// [`Error::Access`] if the file cannot be read or written, has no such user to remove, or cannot hold that
@@ -41,7 +41,7 @@ pub fn change_password(
 
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let name = files::successor(path);
-    // One that is there is another's that is at work, or was left by a crash: its owner knows.
+    // An existing one belongs to another process at work, or was left by a crash: its owner knows.
     let file = files::create_private(&name)?;
     if let Err(error) = keep_owner(path, &name) {
         let _ = fs::remove_file(&name);
@@ -50,7 +50,7 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     files::succeed(file, path, bytes)
 }
 
-/// Whoever reads the file, such as a broker of another user's, still can.
+/// Gives the new file the old one's owner, so that a broker of that user can still read it.
 fn keep_owner(path: &Path, successor: &Path) -> io::Result<()> {
     #[cfg(unix)]
     if let Ok(old) = fs::metadata(path) {

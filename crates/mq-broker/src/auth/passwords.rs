@@ -1,4 +1,4 @@
-//! Password files: who has which password, as hashes of several kinds.
+//! Password files: users, and hashes of their passwords of several kinds.
 
 use std::{collections::HashMap, fmt};
 
@@ -34,13 +34,13 @@ const MAX_ITERATIONS: u32 = 10_000_000;
 pub(super) struct Passwords {
     by_user: HashMap<String, usize>,
     hashes: Vec<Hash>,
-    /// Those of `hashes`.
+    /// The kinds of `hashes`.
     kinds: Vec<Kind>,
-    /// What stands in for users that are not there is derived from it.
+    /// Stand-ins for unknown users are derived from it.
     secret: Secret,
 }
 
-/// What a password is compared with.
+/// A hash that a password is compared with.
 enum Hash {
     Argon2id {
         version: argon2::Version,
@@ -54,7 +54,7 @@ enum Hash {
         salt: Vec<u8>,
         hash: Vec<u8>,
     },
-    /// Mosquitto's `$6$`: of password and salt, once.
+    /// Mosquitto's `$6$`: SHA-512 of password and salt, once.
     Sha512 {
         salt: Vec<u8>,
         hash: Vec<u8>,
@@ -127,10 +127,10 @@ impl Passwords {
         Ok(())
     }
 
-    /// Whether that is the user's password. Slow on purpose, and as slow for a user that is not
-    /// there: a hash that is as dear as one of the users' stands in for it.
+    /// Whether that is the user's password. Slow on purpose, and as slow for an unknown user: a
+    /// hash as costly as one of the users' stands in.
     pub(super) fn verify(&self, user: &str, password: &[u8]) -> bool {
-        // Also for a user that is there, so that both take the same time.
+        // Also for a known user, so that both take the same time.
         let stand_in = self.secret.choose(user, self.kinds.iter());
         let index = self.by_user.get(user).copied();
         let Some(hash) = index.or(stand_in.map(|kind| kind.first)) else {
@@ -140,8 +140,8 @@ impl Passwords {
         is_right && index.is_some()
     }
 
-    /// What SCRAM needs of a user, and whether it is the user's own or what stands in for it. `None` if
-    /// nobody can log in that way.
+    /// The user's keys for SCRAM, and whether they are its own or a stand-in's. `None` if no user
+    /// can log in that way.
     pub(super) fn scram(&self, user: &str) -> Option<(StoredKeys, bool)> {
         let kinds = self.kinds.iter();
         let keys = |index: usize| match &self.hashes[index] {
@@ -149,7 +149,7 @@ impl Passwords {
             _ => None,
         };
         let kinds = kinds.filter(|kind| keys(kind.first).is_some());
-        // Both for every user, so that both take the same time.
+        // Both for every user, so that known and unknown ones take the same time.
         let model = keys(self.secret.choose(user, kinds)?.first)?;
         let stand_in = model.stand_in(&self.secret, user);
         let own = self.by_user.get(user).and_then(|index| keys(*index));
@@ -182,8 +182,8 @@ fn check_user(user: &str) -> Result<(), String> {
 }
 
 /// The text of a password file with another password for `user`, or with `None` without that user,
-/// and whether the user was there. Everything else stays as it is; a file that has no secret gets one with
-/// the first keys for SCRAM, so that what stands in for users that are not there outlives the broker.
+/// and whether the user was there. Everything else stays as it is. A file without a secret gets one
+/// together with the first keys for SCRAM, so that stand-ins for unknown users outlive the broker.
 ///
 /// # Errors
 /// If a line cannot be for that user, or the password cannot be hashed that way.
@@ -215,7 +215,7 @@ pub(super) fn edit(
             new.push_str(old);
             continue;
         }
-        // One that is there twice is there once from now on.
+        // A user with two lines has one from now on.
         if let Some(line) = line.as_ref().filter(|_| !found) {
             new.push_str(line);
             new.push('\n');
@@ -331,7 +331,7 @@ impl Hash {
         })
     }
 
-    /// What others may notice of it: the same for all that are as dear.
+    /// The part of it that a client may notice: the same for all hashes that are as costly.
     fn kind(&self) -> String {
         match self {
             Self::Argon2id { params, .. } => {
@@ -379,7 +379,7 @@ impl Hash {
     }
 }
 
-/// Without what could be attacked off line.
+/// Without anything that could be attacked off line.
 impl fmt::Debug for Hash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -391,7 +391,7 @@ impl fmt::Debug for Hash {
     }
 }
 
-/// A SHA-512, in whole: a shorter one would be easier to guess.
+/// Decodes a whole SHA-512: a shorter hash would be easier to guess.
 fn decode_hash(text: &str) -> Result<Vec<u8>, String> {
     let hash = decode(text)?;
     if hash.len() == 64 {

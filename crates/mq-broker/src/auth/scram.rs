@@ -28,7 +28,7 @@ const NONCE_LEN: usize = 18;
 /// ```
 pub(super) struct ScramExchange {
     passwords: Arc<Passwords>,
-    /// What CONNECT said: a user name beside the method has to be the same.
+    /// The client's CONNECT: a user name beside the method has to be the same.
     log_in: LogIn,
     state: State,
     nonce: String,
@@ -53,7 +53,7 @@ struct Asked {
 }
 
 impl ScramExchange {
-    /// `None` if nobody can log in that way.
+    /// `None` if no user can log in that way.
     pub(super) fn begin(passwords: &Arc<Passwords>, log_in: &LogIn) -> Option<Self> {
         passwords.any_scram().then(|| Self {
             passwords: Arc::clone(passwords),
@@ -168,7 +168,7 @@ impl<'a> ClientFirst<'a> {
         if nonce.is_empty() || !is_plain(nonce) || !is_plain(user) {
             return None;
         }
-        // Nobody acts for somebody else here.
+        // No user may act for another here.
         if !other.is_empty() && other.strip_prefix("a=")? != user {
             return None;
         }

@@ -12,19 +12,19 @@ use super::{
     stand_in::Secret,
 };
 
-/// What a line of a password file calls it.
+/// The name of this kind in a password file's line.
 pub(super) const NAME: &str = "scram-sha-256";
 
-/// Of new keys: four times RFC 7677's least, still only some 30 ms for a client on a Raspberry
-/// Pi 3.
+/// Iterations of new keys: four times RFC 7677's minimum, and still only some 30 ms for a client on
+/// a Raspberry Pi 3.
 pub(super) const ITERATIONS: u32 = 16_384;
 
-/// From RFC 7677's least on.
+/// Iterations that a file may ask for, from RFC 7677's minimum on.
 const ALLOWED: std::ops::RangeInclusive<u32> = 4096..=1_000_000;
 
 pub(super) type Key = [u8; 32];
 
-/// What the server keeps of a password: enough to check it, not enough to log in with.
+/// The server's keys of a password: enough to check it, not enough to log in with.
 #[derive(Clone)]
 pub(super) struct StoredKeys {
     pub(super) iterations: u32,
@@ -33,7 +33,7 @@ pub(super) struct StoredKeys {
     pub(super) server: Key,
 }
 
-/// Whether a name or a password is one that both sides understand alike.
+/// Whether both sides understand a name or password alike: it is printable ASCII.
 pub(super) fn is_plain(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| (b' '..=b'~').contains(&byte))
 }
@@ -85,15 +85,15 @@ impl StoredKeys {
         own.stored.ct_eq(&self.stored).into()
     }
 
-    /// What a client sees of them but the salt itself.
+    /// The part of them that a client sees, but for the salt itself.
     pub(super) fn kind(&self) -> String {
         format!("scram {} {}", self.iterations, self.salt.len())
     }
 
-    /// Keys for a user that is not there: they look like this one's, are the same each time, and
-    /// fit no password.
+    /// Keys for an unknown user. They look like this user's, are the same each time, and fit no
+    /// password.
     pub(super) fn stand_in(&self, secret: &Secret, user: &str) -> Self {
-        // Of another kind they have another salt, as if the password had been set anew.
+        // Another kind has another salt, as if the password had been set anew.
         let part = |what: &str| secret.derive(&format!("{what} {}", self.kind()), user);
         let mut salt = Vec::with_capacity(self.salt.len() + 32);
         for number in 0.. {
@@ -112,7 +112,7 @@ impl StoredKeys {
     }
 }
 
-/// As a line of a password file has it behind the user.
+/// The keys as a line of a password file has them behind the user.
 impl fmt::Display for StoredKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {

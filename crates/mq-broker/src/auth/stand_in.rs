@@ -1,23 +1,24 @@
-//! What stands in for users that are not there, so that nobody finds out which ones are.
+//! Stand-ins for unknown users, so that nobody finds out which users exist.
 //!
-//! A client that logs in as an unknown user does the same as one with a wrong password, and the broker
-//! answers in the same way and as slowly. What shows through is the kind of a user's hash: SCRAM's
-//! iterations and the length of its salt, and how long a password takes to be checked. So an unknown user
-//! has a kind as well, each kind as often as among the users that are there. It is chosen by the name and
-//! a secret alone, which has two effects:
+//! A client that logs in as an unknown user does the same as one with a wrong password, and the
+//! broker answers in the same way and as slowly. The kind of a user's hash still shows: SCRAM's
+//! iterations and the length of its salt, and the time that a check takes. So an unknown user has a
+//! kind as well, each kind as often as among the known users. It is chosen by the name and a secret
+//! alone, which has two effects:
 //!
 //! - asked again, also after the file was read again, the answer is the same;
-//! - where users come and go, few unknown users change their kind (rendezvous hashing), and one that does
-//!   gets another salt as well, as somebody whose password was set anew.
+//! - where users come and go, few unknown users change their kind (rendezvous hashing), and one
+//!   that does gets another salt, like a user whose password was set anew.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
-/// How the line of a password file begins that has the secret; a comment to everybody else.
+/// The beginning of the line of a password file that has the secret; to other readers it is a
+/// comment.
 pub(super) const LINE: &str = "#stand-in:";
 
-/// What nobody else knows. Without it answers for unknown users can be foretold.
+/// A secret of this broker's. Whoever knows it can foretell the answers for unknown users.
 #[derive(Clone)]
 pub(super) struct Secret([u8; 32]);
 
@@ -30,7 +31,7 @@ impl std::fmt::Debug for Secret {
 /// A kind of hash that users have.
 #[derive(Debug)]
 pub(super) struct Kind {
-    /// What is the same for all of the kind.
+    /// The same for all hashes of the kind.
     pub(super) label: String,
     /// How many users have it.
     pub(super) users: u32,
@@ -43,7 +44,7 @@ impl Secret {
         Self(rand::random())
     }
 
-    /// That of a line, behind [`LINE`]; `None` if it is none.
+    /// The secret of a line, behind [`LINE`]; `None` if there is none.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let bytes = STANDARD_NO_PAD.decode(text.trim()).ok()?;
         bytes.try_into().ok().map(Self)
@@ -54,11 +55,11 @@ impl Secret {
         format!("{LINE}{}", STANDARD_NO_PAD.encode(self.0))
     }
 
-    /// Bytes that belong to a name and a purpose.
+    /// Derives bytes for a name and a purpose.
     pub(super) fn derive(&self, purpose: &str, name: &str) -> [u8; 32] {
         let mut mac =
             Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of any length");
-        // The purpose has no such byte, so that no two pairs are the same.
+        // No purpose has a zero byte, so that no two pairs are the same.
         for part in [purpose.as_bytes(), b"\0", name.as_bytes()] {
             mac.update(part);
         }

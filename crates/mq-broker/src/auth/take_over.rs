@@ -1,4 +1,4 @@
-//! Whose a client identifier is.
+//! Which users may take over a client identifier.
 
 use serde::Deserialize;
 
@@ -9,11 +9,11 @@ use serde::Deserialize;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TakeOver {
-    /// It is refused with 0x85, Client Identifier not valid; before 5.0 with return code 2. The session
-    /// stays as it is, and its connection open.
+    /// The CONNECT is refused with 0x85, Client Identifier not valid; before 5.0 with return code
+    /// 2. The session stays as it is, and its connection open.
     #[default]
     SameUser,
-    /// It ends the session, and its connection, and begins a new one. Whoever gets in can end any
-    /// other's session.
+    /// The CONNECT ends the session and its connection, and begins a new session. Any client that
+    /// comes in can end any other's session.
     AnyUser,
 }

@@ -13,13 +13,14 @@ use mq_transport::Scheme;
 use crate::{clock, lock::lock, quota::network_of};
 
 /// Addresses that are remembered, in about 100 bytes each. Those whose failures are forgiven make
-/// room first; who has enough addresses to push others out can also try from each of them.
+/// room first. An attacker with enough addresses to push others out could also try from each of
+/// them.
 const CAPACITY: usize = 16_384;
 
 const MINUTE: Duration = Duration::from_mins(1);
 
-/// Counts failures: so many at once, and as many again in each minute. Beyond, log-ins from the
-/// same IPv4 address or IPv6 /64 are refused before they are looked at.
+/// Counts failures: `per_minute` of them at once, and as many again in each minute. Further log-ins
+/// from the same IPv4 address or IPv6 /64 are refused unseen.
 #[derive(Debug)]
 pub(crate) struct Throttle {
     per_minute: f64,
@@ -31,7 +32,8 @@ pub(crate) struct Throttle {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Tried {
     Network(IpAddr),
-    /// An address that the client has not proven: all of them together, as they could be anybody's.
+    /// Addresses that clients have not proven. They count together, as any of them could be
+    /// another's.
     Unproven,
 }
 
@@ -45,7 +47,8 @@ struct Failures {
 impl Tried {
     /// Where a log-in came from; `None` where there is no address, on mem.
     ///
-    /// Early data over QUIC can come from an address that is not its sender's. TCP has proven it.
+    /// Early data over QUIC can come from an address that is not the sender's. TCP's handshake
+    /// proves it.
     pub(crate) fn new(peer: Option<SocketAddr>, scheme: Scheme, early: bool) -> Option<Self> {
         if early && scheme == Scheme::Quic {
             return Some(Self::Unproven);
@@ -67,13 +70,13 @@ impl Throttle {
         }
     }
 
-    /// Whether one more log-in may be tried from there.
+    /// Whether one more log-in may be tried from that address.
     pub(crate) fn may_try(&self, tried: Tried, now: Instant) -> bool {
         let failures = self.lock().get(&tried).copied();
         failures.is_none_or(|failures| self.left(failures, now) + 1.0 <= self.per_minute)
     }
 
-    /// One has failed.
+    /// Counts a failure.
     pub(crate) fn failed(&self, tried: Tried, now: Instant) {
         let mut failures = self.lock();
         if failures.len() >= self.capacity && !failures.contains_key(&tried) {
@@ -88,7 +91,7 @@ impl Throttle {
             count: 0.0,
             at: now,
         });
-        // Many at once are owed for, but not for ever.
+        // Failures beyond the limit are owed for, but not for ever.
         let count = (self.left(*entry, now) + 1.0).min(2.0 * self.per_minute);
         *entry = Failures { count, at: now };
     }
@@ -105,7 +108,7 @@ impl Throttle {
     }
 }
 
-/// What one log-in can ask the throttle.
+/// One log-in's question to the throttle.
 #[derive(Clone, Debug)]
 pub(super) struct Gate {
     throttle: Arc<Throttle>,

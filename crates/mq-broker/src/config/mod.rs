@@ -33,13 +33,13 @@ pub use tables::{
 /// key = "server.key"
 /// early_data = "full"             # off, connect or full
 /// ticket_file = "/var/lib/mqbroker/tickets"  # carries tickets over a restart; none if absent
-/// client_ca = "clients.pem"       # who signs clients' certificates; they are not asked for if absent
+/// client_ca = "clients.pem"       # authorities of clients' certificates; none are asked for if absent
 /// client_certificate = "required" # or optional
 /// client_crls = ["revoked.pem"]   # revocation lists, PEM or DER
-/// enforce_crl_expiry = false      # whether a list that is out of date refuses everybody
+/// enforce_crl_expiry = false      # whether an outdated list refuses every client
 ///
 /// [reload]
-/// watch = true                    # take replaced files of [tls]; SIGHUP does that and reads this file
+/// watch = true                    # take replaced files of [tls]; SIGHUP does so and reads this file
 ///
 /// [store]                         # nothing is kept if absent
 /// path = "/var/lib/mqbroker/store"
@@ -55,18 +55,18 @@ pub use tables::{
 /// socket = "/run/mqbroker/admin.sock"  # the same, and backups
 /// sys_interval_s = 10             # of the topics under $SYS/broker; 0 is never
 ///
-/// [auth]                          # if absent, everybody gets in and may do everything, and no listener
-///                                 # may be reached from other machines
+/// [auth]                          # if absent, every client comes in and may do everything, and no
+///                                 # listener may be reached from other machines
 /// password_file = "/etc/mqbroker/passwords"  # see `mqbroker passwd`
 /// acl_file = "/etc/mqbroker/acl"  # what users may do; everything if absent
 /// certificate_user = "cn"         # or san-dns, san-uri, san-email; not the user if absent
-/// allow_anonymous = false         # whether clients that say nothing of themselves get in; if that is all
-///                                 # of [auth], everybody does
+/// allow_anonymous = false         # whether clients without user and certificate come in; as the only
+///                                 # key of [auth] it lets in every client
 /// take_over = "same-user"         # or any-user: which users may take over a session by its client identifier
 /// failures_per_minute = 10        # of log-ins from one address; 0 is no limit
 ///
 /// [auth.jwt]                      # tokens are no passwords if absent
-/// keys = "/etc/mqbroker/jwks.json"           # of who makes them; RFC 7517
+/// keys = "/etc/mqbroker/jwks.json"           # of their issuer; RFC 7517
 /// issuer = "https://id.example"   # `iss`; anything if absent
 /// audience = "mqtt"               # `aud`; only tokens without one if absent
 /// user_claim = "sub"              # the user
@@ -76,12 +76,12 @@ pub use tables::{
 ///
 /// [limits]
 /// max_packet_size = 1048576       # bytes
-/// max_connect_size = 65536        # the same of CONNECT, with its will
-/// mailbox_messages = 10000        # that wait for one session
+/// max_connect_size = 65536        # of CONNECT, with its will, in bytes
+/// mailbox_messages = 10000        # waiting for one session
 /// mailbox_bytes = 16777216
 /// overflow = "spill"              # evict, drop-oldest or wait; if absent, evict where there is no store
 /// spill_bytes = 1073741824        # in the store, of one session
-/// memory = 268435456              # bytes that wait for all sessions, and retained messages
+/// memory = 268435456              # bytes waiting for all sessions, and retained messages
 /// connections_per_address = 200
 /// publish_messages_per_s = 1000   # of each client; no bound if absent
 /// session_expiry_s = 604800       # the longest life of a session without a connection

@@ -1,13 +1,13 @@
-//! Whether other machines get in without a user.
+//! Whether clients on other machines come in without a user.
 //!
-//! A broker without a list of users lets all clients in. That is for this machine alone, unless the
-//! operator says that it is meant: nobody opens a broker to the world by leaving something out.
+//! A broker without a list of users lets all clients in. It does so on this machine alone, unless
+//! the operator says otherwise: leaving out a key does not open a broker to the world.
 
 use mq_transport::{Address, ClientAuth, Scheme};
 
 use crate::{Settings, auth::Access};
 
-/// Where a broker listens that is not told where: nobody but this machine's own users reach it.
+/// Where a broker listens by default: only this machine's own users reach it.
 pub(super) const DEFAULT_LISTENERS: [&str; 2] = ["tcp://127.0.0.1:1883", "quic://127.0.0.1:14567"];
 
 /// Whether only this machine reaches an address.
@@ -20,7 +20,7 @@ fn is_local(at: &Address) -> bool {
 }
 
 impl Settings {
-    /// Whether clients without a user get in, certificates aside.
+    /// Whether clients without a user come in, certificates aside.
     pub(super) fn lets_anonymous_in(&self) -> bool {
         match &self.access {
             Access::Open => true,
@@ -29,7 +29,8 @@ impl Settings {
         }
     }
 
-    /// A listener by which other machines get in without a user and without a certificate.
+    /// A listener by which clients on other machines come in without a user and without a
+    /// certificate.
     pub(super) fn open_to_others(&self) -> Option<&Address> {
         let wants_certificate = matches!(self.listen.client_auth, ClientAuth::Required(_));
         let is_guarded =

@@ -30,8 +30,8 @@ pub struct AuthConfig {
     pub certificate_user: Option<CertificateUser>,
     /// Takes tokens as passwords.
     pub jwt: Option<JwtConfig>,
-    /// Lets clients in that bring neither user name nor password nor certificate; with nothing that
-    /// tells users apart and no rules, everybody, whatever they bring. Default no.
+    /// Lets in clients that send neither user name nor password nor certificate. Without users and
+    /// rules it lets in every client, whatever it sends. Default no.
     pub allow_anonymous: bool,
     /// See [`Settings::take_over`].
     pub take_over: TakeOver,
@@ -43,15 +43,15 @@ pub struct AuthConfig {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JwtConfig {
-    /// The public keys of who makes the tokens.
+    /// The public keys of the issuer.
     pub keys: PathBuf,
-    /// Who makes them.
+    /// The issuer.
     pub issuer: Option<String>,
-    /// Who they are for.
+    /// The audience: this broker.
     pub audience: Option<String>,
-    /// The claim that is the user; `sub` if absent.
+    /// The claim with the user's name; `sub` if absent.
     pub user_claim: Option<String>,
-    /// The claim that is the client identifier.
+    /// The claim with the client identifier.
     pub client_id_claim: Option<String>,
     /// Seconds that the clocks may differ; 5 if absent.
     pub leeway_s: Option<u64>,
@@ -60,7 +60,7 @@ pub struct JwtConfig {
 }
 
 impl JwtConfig {
-    /// What a clock that is set by anybody at all is never wrong by.
+    /// No clock that anybody sets is wrong by more.
     const LONGEST_LEEWAY_S: u64 = 300;
 
     fn into_settings(self) -> Result<JwtSettings, String> {
@@ -114,7 +114,7 @@ impl AuthConfig {
                     .to_owned(),
             );
         }
-        // With neither users nor rules there is nothing to ask anybody.
+        // Without users and rules there is nothing to ask a client.
         let is_open = files.password_file.is_none()
             && files.certificate_user.is_none()
             && files.jwt.is_none()
@@ -229,8 +229,8 @@ impl TlsConfig {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ReloadConfig {
-    /// Whether files of certificates, revocation lists, users and rules that were replaced are taken
-    /// without a signal.
+    /// Whether replaced files of certificates, revocation lists, users and rules are taken without
+    /// a signal.
     pub watch: bool,
 }
 
@@ -268,11 +268,11 @@ pub struct AdminConfig {
     pub http: Option<SocketAddr>,
     /// A Unix socket.
     pub socket: Option<PathBuf>,
-    /// Seconds between what the broker tells of itself under `$SYS/broker`; 0 is never. Default 10.
+    /// Seconds between the broker's own figures under `$SYS/broker`; 0 is never. Default 10.
     pub sys_interval_s: Option<u64>,
 }
 
-/// The `[limits]` table; what is absent has the default of [`Settings`].
+/// The `[limits]` table. An absent key has the default of [`Settings`].
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsConfig {
@@ -286,7 +286,7 @@ pub struct LimitsConfig {
     pub handshake_timeout_s: Option<u64>,
     /// The largest packet taken, in bytes.
     pub max_packet_size: Option<NonZeroU32>,
-    /// The largest packet taken of a client that was not let in yet, in bytes: CONNECT with its will.
+    /// The largest packet taken from a client before it is let in, in bytes: CONNECT with its will.
     pub max_connect_size: Option<NonZeroU32>,
     /// QoS 1 and 2 messages that a client may send before the first is acknowledged.
     pub receive_maximum: Option<NonZeroU16>,
@@ -296,7 +296,7 @@ pub struct LimitsConfig {
     pub topic_alias_maximum: Option<u16>,
     /// The highest QoS that clients may publish at: 0, 1 or 2.
     pub maximum_qos: Option<u8>,
-    /// The longest keep-alive, in seconds: 5.0 clients that want a longer one or none get this. 0
+    /// The longest keep-alive, in seconds. 5.0 clients that want a longer one or none get this. 0
     /// is no limit.
     pub max_keep_alive_s: Option<u16>,
     /// Whether strings may have control characters and Unicode noncharacters. Default no.
@@ -321,8 +321,8 @@ pub struct LimitsConfig {
     pub publish_messages_per_s: Option<NonZeroU32>,
     /// Payload bytes a second that each client may publish.
     pub publish_bytes_per_s: Option<NonZeroU32>,
-    /// Seconds that a reader may take nothing while somebody waits for room in its full mailbox; 0
-    /// is as long as it likes.
+    /// Seconds that a reader may take nothing while a publisher waits for room in its full mailbox.
+    /// 0 is no limit.
     pub reader_timeout_s: Option<u64>,
     /// Seconds that a session lives on without a connection, at the longest.
     pub session_expiry_s: Option<u64>,

@@ -32,8 +32,8 @@ impl Afterwards {
     }
 }
 
-/// How long a session lives that asks for `seconds`, where `maximum` is the longest that one may;
-/// `None` is for ever, which the largest number stands for (§3.1.2.11.2).
+/// How long a session lives whose client asks for `seconds`; `maximum` is the longest life. `None`
+/// is for ever, and so is the largest number of seconds (§3.1.2.11.2).
 pub(super) fn bounded_expiry(seconds: u32, maximum: Option<Duration>) -> Option<Duration> {
     let wanted = (seconds < u32::MAX).then(|| Duration::from_secs(seconds.into()));
     match (wanted, maximum) {

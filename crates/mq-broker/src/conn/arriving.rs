@@ -87,7 +87,8 @@ impl Arriving {
         );
         let unproven = Some(Tried::Unproven) == log_in.tried();
         let wait = authenticator.waits_for_handshake(&log_in)
-            // Too many that nobody can be held to account for: the others have to be somebody.
+            // Too many log-ins from unproven addresses have failed: further ones have to prove
+            // theirs.
             || unproven && !wire.hub.guard.may_try(Some(Tried::Unproven), now);
         if log_in.early && wait {
             connect.user_name = log_in.user_name.take();
@@ -103,7 +104,7 @@ impl Arriving {
     }
 }
 
-/// Why a CONNECT is refused, whoever sent it, if it is.
+/// Why a CONNECT is refused from any client, if it is.
 fn refusal(settings: &Settings, connect: &Connect) -> Option<ReasonCode> {
     let Connect {
         version,
@@ -115,9 +116,9 @@ fn refusal(settings: &Settings, connect: &Connect) -> Option<ReasonCode> {
     let protocol = &settings.protocol;
     let maximum_qos: QoS = protocol.maximum_qos;
     let not_valid = match version {
-        // No more than 23 characters, says MQTT 3.1; mosquitto does not hold clients to that.
+        // MQTT 3.1 allows 23 characters; like mosquitto, the broker takes more.
         Version::V3_1 => client_id.is_empty(),
-        // `[MQTT-3.1.3-8]`: who brings no identifier cannot ask for a kept session.
+        // `[MQTT-3.1.3-8]`: a client without an identifier cannot ask for a kept session.
         Version::V3_1_1 => client_id.is_empty() && !*clean_start,
         Version::V5 => false,
     };

@@ -94,7 +94,8 @@ impl Authenticating {
             if wire.connection.is_closed() {
                 continue;
             }
-            // Until the authenticator has said something, nobody knows what a packet is good for.
+            // While the authenticator works nothing is read: nobody knows yet whether the client
+            // may send more.
             let want_read = !self.authentication.is_working() && wire.may_read();
             let outcome = wire.wait_for(now, want_read, self.authentication.outcome());
             match outcome.await {
@@ -117,7 +118,7 @@ impl Authenticating {
     }
 }
 
-/// The broker's side of a step.
+/// The broker's AUTH.
 pub(super) fn auth(reason: ReasonCode, data: Option<bytes::Bytes>) -> Auth {
     Auth {
         reason,

@@ -1,13 +1,13 @@
-//! What a client sent behind a message of its own that waits for room.
+//! The packets that a client sent behind a message of its own that waits for room.
 
 use std::collections::VecDeque;
 
 use mq_codec::QoS;
 use mq_proto::Event;
 
-/// How much may wait, in messages and bytes; a read's worth may come on top. Beyond that the link is
-/// not read until the message in front has found room or has waited for long enough: then messages of
-/// QoS 0 make room, as they do in a mailbox, and the acknowledgements behind them are read.
+/// How much may wait, in messages and bytes; one read may come on top. Beyond that the link is not
+/// read until the message in front has found room, or has waited for long enough. Then messages of
+/// QoS 0 make room, as in a mailbox, and the acknowledgements behind them are read.
 const MESSAGES: usize = 1_024;
 const BYTES: usize = 1 << 20;
 
@@ -29,13 +29,13 @@ impl Backlog {
         let event = self.events.pop_front()?;
         self.bytes -= size(&event);
         if self.events.is_empty() {
-            // A connection that once had many gives the room back.
+            // A connection that once had many gives the memory back.
             self.events = VecDeque::new();
         }
         Some(event)
     }
 
-    /// Drops the messages of QoS 0; how many.
+    /// Drops the messages of QoS 0. Returns how many.
     pub(super) fn drop_qos0(&mut self) -> usize {
         let before = self.events.len();
         self.events.retain(
@@ -58,7 +58,7 @@ impl Backlog {
     }
 }
 
-/// Whether an event only says what became of a message that was sent: it is acted on whatever waits.
+/// Whether an event tells the outcome of a message that was sent: such events never wait.
 pub(super) fn is_about_sent(event: &Event) -> bool {
     matches!(
         event,

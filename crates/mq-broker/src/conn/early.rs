@@ -1,4 +1,4 @@
-//! Early data (0-RTT): what waits until the link's handshake is complete, and for how long.
+//! Early data (0-RTT): a link whose handshake is not complete yet.
 //!
 //! Nothing here waits by itself: each phase's own loop goes on, and can leave its session or shut down
 //! meanwhile.
@@ -15,13 +15,13 @@ use mq_transport::{EarlyDataPolicy, Error, Link, Progress};
 pub(super) struct Early {
     /// When the handshake has to be complete.
     pub(super) deadline: Instant,
-    /// Something came that is not to be acted on before. Nothing more is read until then: it would have
-    /// to be kept as well.
+    /// Whether a packet has come that has to wait until then. Nothing more is read meanwhile, as it
+    /// would have to be kept as well.
     pub(super) holds: bool,
 }
 
 impl Early {
-    /// For a link that begins with early data; tells `connection` what it may act on.
+    /// For a link that begins with early data. Tells `connection` which packets it may act on.
     pub(super) fn of(
         link: &Link,
         connection: &mut Connection,

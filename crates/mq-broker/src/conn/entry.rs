@@ -1,4 +1,4 @@
-//! A client whose user is known is let in: what its CONNECT asks for and what it gets.
+//! Lets in a client whose user is known: grants what its CONNECT asks for, or refuses it.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub(super) struct Entry {
     is_assigned: bool,
     /// The client's user and rights, where there are rules.
     principal: Option<Principal>,
-    /// What CONNACK tells the client of an enhanced authentication.
+    /// The data of an enhanced authentication for CONNACK.
     data: Option<Bytes>,
     /// What a client that may authenticate anew has said of itself.
     log_in: Option<Box<LogIn>>,
@@ -137,10 +137,10 @@ impl Entry {
         ack.session_present = hold.present;
         let protocol = core::mem::take(&mut hold.state.protocol);
         if hold.session.mailbox.connect() {
-            // Something waits already; `fill` takes it.
+            // Messages wait already; `fill` takes them.
             debug!(client = %Shown(&client_id), waiting = hold.session.mailbox.len(), "session resumed");
         }
-        // What was the share of a stranger counts among those of all clients from now on.
+        // From now on its bytes count among those of all clients, and not of strangers.
         wire.share = wire.hub.share(true);
         let let_in_at = wire.connection.outbox().position();
         if let Err(error) = wire.connection.accept(clock::now(), protocol, ack) {
@@ -169,7 +169,7 @@ impl Entry {
     }
 }
 
-/// Refuses a client whose user is known, if it has one.
+/// Refuses a client whose user, if it has one, is known.
 fn refuse<T>(
     wire: &mut Wire,
     reason: ReasonCode,
@@ -196,7 +196,7 @@ fn session_expiry(
     }
     let wanted = wanted.unwrap_or(0);
     let expiry = bounded_expiry(wanted, maximum);
-    // A client that gets another expiry than it asked for is told which (§3.2.2.3.2).
+    // CONNACK tells the client if it gets another expiry than it asked for (§3.2.2.3.2).
     if expiry != bounded_expiry(wanted, None)
         && let Some(granted) = expiry
     {

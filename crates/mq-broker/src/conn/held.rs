@@ -1,4 +1,4 @@
-//! What a client makes its connection hold, and what becomes of it at the limit.
+//! Counts the memory that a client makes its connection hold, and acts at the limit.
 
 use mq_proto::LaneId;
 
@@ -8,10 +8,10 @@ use crate::clock;
 /// Bytes that a connection holds without being counted: hardly any client needs more, and the counts
 /// are shared by all.
 pub(super) const FREE: usize = 16 * 1024;
-/// The same of a client that was not let in yet.
+/// The same of a client that is not let in yet.
 const FREE_OF_STRANGER: usize = 2 * 1024;
 
-/// What a message in flight takes besides itself: its place in a table that is half full.
+/// The memory of a message in flight besides itself: its place in a table that is half full.
 const IN_FLIGHT: usize = 192;
 
 /// Counted in steps of so many bytes.
@@ -33,8 +33,8 @@ impl Wire {
     /// and the bytes `besides` these. `free` bytes are not counted. Returns false for a client for which
     /// there is no room.
     ///
-    /// What waits to be written or acknowledged counts as well. At the limit the client gets no more of
-    /// it: see [`may_carry_more`](Self::may_carry_more).
+    /// Messages that wait to be written or acknowledged count as well. At the limit the client gets
+    /// no more of them: see [`may_carry_more`](Self::may_carry_more).
     #[must_use]
     pub(super) fn count_memory(&mut self, free: usize, besides: usize) -> bool {
         let received = self.link.received_len(LaneId::CONTROL);

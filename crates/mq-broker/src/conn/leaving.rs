@@ -86,7 +86,7 @@ impl Leaving {
             afterwards.disconnected_by_client(disconnect, maximum);
         }
         if wire.is_unproved() {
-            // Nobody has gone who was certainly there.
+            // Nobody has proved to be there, so nobody's leaving is told.
             afterwards.will = None;
         }
         info!(
@@ -104,10 +104,10 @@ impl Leaving {
         wire.hub.detach(hold, clock::now(), will, expiry, journal);
         let stored = tokio::time::timeout(CLOSE_DEADLINE, journal.settled()).await;
         if !matches!(stored, Ok(Ok(()))) {
-            // What cannot be promised is not said.
+            // Promises that are not stored are not sent.
             outbox.cut(sayable);
             if let CloseReason::Local(reason) = reason {
-                // That the broker ends because of it may have come first.
+                // The shutdown for a failed store may have come before the failure itself.
                 let has_failed = matches!(stored, Ok(Err(StoreFailed)));
                 let reason = if has_failed { STORE_FAILED } else { reason };
                 say_farewell(&mut outbox, version, let_in_at < sayable, reason);
@@ -125,25 +125,24 @@ fn say_farewell(outbox: &mut Outbox, version: Version, was_let_in: bool, reason:
         true if version >= Version::V5 => Packet::Disconnect(Box::new(Disconnect::new(reason))),
         true => return,
     };
-    // Of a few bytes, which any client takes; without it the link just ends.
+    // Any client takes these few bytes; without them the link just ends.
     let _ = outbox.put(LaneId::CONTROL, |out| packet.encode(version, out));
 }
 
-/// Writes the last bytes and closes, within a deadline. A link that was lost has nobody to write
-/// to.
+/// Writes the last bytes and closes, within a deadline. A lost link has nobody to write to.
 async fn close(mut link: Link, mut outbox: Outbox, reason: CloseReason) {
-    // Nobody looks at what it has of a packet any more, and a peer may take its time to leave.
+    // Nobody needs the rest of a packet any more, and a peer may take its time to leave.
     *link.received(LaneId::CONTROL) = BytesMut::new();
     if !matches!(reason, CloseReason::LinkLost) {
         let last = async {
             while !outbox.is_empty() {
-                // A link whose peer has gone says so at once, each time it is asked.
+                // A link whose peer has gone reports that at once, each time.
                 if let Ok(Progress::Closed) | Err(_) = link.progress(&mut outbox, false).await {
                     break;
                 }
             }
         };
-        // Too slow is as good as gone.
+        // A peer too slow to take them counts as gone.
         let _ = tokio::time::timeout(CLOSE_DEADLINE, last).await;
     }
     link.close(CLOSE_DEADLINE).await;

@@ -1,4 +1,4 @@
-//! Messages that come back from the store, where they waited.
+//! Loads queued messages from the store.
 
 use std::{future::Future, ops::RangeInclusive, pin::Pin, sync::Arc};
 
@@ -9,17 +9,17 @@ use crate::{
     store::{Position, Store, StoreError, StoredMessage},
 };
 
-/// A read that is under way. What it was to read stays in the store until it is done.
+/// A read that is under way. Its messages stay in the store until it is done.
 pub(super) type Loading = Pin<Box<dyn Future<Output = Result<Loaded, StoreError>> + Send>>;
 
-/// What was read: all of those numbers that there are.
+/// The messages that were read: all that have these numbers.
 pub(super) struct Loaded {
     pub(super) numbers: RangeInclusive<u64>,
     pub(super) messages: Vec<(u64, StoredMessage)>,
 }
 
-/// Reads the first of these messages, once all of them are in the store. The read itself may block, so
-/// that another thread does it.
+/// Reads the first of these messages, once all of them are in the store. Another thread does so, as
+/// the read may block.
 pub(super) fn load(store: Arc<dyn Store>, client_id: ByteStr, wanted: Wanted) -> Loading {
     let Wanted {
         numbers,

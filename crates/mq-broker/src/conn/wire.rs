@@ -1,4 +1,5 @@
-//! What a connection has in every phase: its link, the state machine on it, and what counts them.
+//! The parts that a connection has in every phase: its link, the state machine on it, and their
+//! metrics.
 
 use std::{
     sync::Arc,
@@ -26,8 +27,8 @@ use crate::{
 /// Bytes that wait to be written before no more messages are taken from the mailbox.
 pub(super) const OUTBOX_LIMIT: usize = 64 * 1024;
 
-/// Bytes that wait to be written before the peer is not read any more: it asks (or publishes)
-/// faster than it listens.
+/// Bytes that wait to be written before the peer is not read any more: it sends faster than it
+/// reads.
 const READ_LIMIT: usize = 4 * OUTBOX_LIMIT;
 
 /// A link and the state machine on it.
@@ -39,9 +40,10 @@ pub(super) struct Wire {
     pub(super) hub: Arc<Hub>,
     pub(super) settings: Arc<Settings>,
     pub(super) shutdown: watch::Receiver<bool>,
-    /// What the client makes this connection hold; until it is let in, below the strangers' ceiling.
+    /// Bytes that the client makes this connection hold; until it is let in, below the strangers'
+    /// ceiling.
     pub(super) share: Share,
-    /// What waits to be written to it, or for its acknowledgement.
+    /// Bytes that wait to be written to it, or for its acknowledgement.
     pub(super) carried: Share,
     /// Why the connection ends, once the state machine has said so.
     pub(super) closed: Option<CloseReason>,
@@ -74,7 +76,7 @@ impl Wire {
         }
     }
 
-    /// Whether the connection has ended, and nothing that came before its end is left to act on.
+    /// Whether the connection has ended, and no event before its end is left to act on.
     pub(super) fn is_over(&self) -> bool {
         self.connection.is_closed() && !self.connection.has_events()
     }
@@ -98,8 +100,8 @@ impl Wire {
         }
     }
 
-    /// Whether the link may be read: what comes can be acted on, the client takes what answers it, and
-    /// nothing waits for the end of the handshake.
+    /// Whether the link may be read: the client takes the answers to its packets, and no packet
+    /// waits for the end of the handshake.
     pub(super) fn may_read(&mut self) -> bool {
         !self.early.as_ref().is_some_and(|early| early.holds)
             && !self.connection.is_failing()
@@ -169,25 +171,22 @@ impl Wire {
         }
     }
 
-    /// Goes on with what has waited, once the handshake is complete, or gives the link up if that takes
-    /// too long. Returns whether the handshake has completed since the last call.
-    pub(super) fn look_at_handshake(&mut self, now: Instant) -> bool {
+    /// Takes the packets that have waited, once the handshake is complete, or gives the link up if
+    /// that takes too long.
+    pub(super) fn look_at_handshake(&mut self, now: Instant) {
         let Some(early) = &self.early else {
-            return false;
+            return;
         };
         if self.connection.is_closed() {
-            return false;
+            return;
         }
-        if self.link.is_early() {
-            if early.deadline <= now {
-                debug!(peer = ?self.link.info().peer_address, "a handshake was not completed in time");
-                self.connection.handle_link_lost();
-            }
-            return false;
+        if !self.link.is_early() {
+            self.take_early();
+            self.early = None;
+        } else if early.deadline <= now {
+            debug!(peer = ?self.link.info().peer_address, "a handshake was not completed in time");
+            self.connection.handle_link_lost();
         }
-        self.take_early();
-        self.early = None;
-        true
     }
 
     /// Takes the packets that have waited, if the handshake is complete: also before the end of a
@@ -215,7 +214,7 @@ impl Wire {
                 self.connection.handle_link_lost();
             }
             Some(Err(error)) => {
-                // It may have words of the peer's.
+                // Escaped, as it may quote the peer.
                 debug!(error = %Shown(&error.to_string()), "the link failed");
                 self.connection.handle_link_lost();
             }

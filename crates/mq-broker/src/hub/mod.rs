@@ -43,7 +43,7 @@ pub(crate) use sys::PREFIX as OWN_TOPICS;
 /// All clients that were not let in yet may hold this part of the memory together.
 const STRANGERS: usize = 4;
 
-/// How long a client waits for the connection that has its session to let go.
+/// How long a client waits until an earlier connection has given its session back.
 const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What all connections of a broker share.
@@ -56,7 +56,7 @@ pub(crate) struct Hub {
     ceiling: Arc<Ceiling>,
     routing: RwLock<Routing>,
     retained: RwLock<RetainedTopics>,
-    /// What clients hold that were not let in yet.
+    /// What clients hold before they are let in.
     strangers: Arc<Ceiling>,
     sessions: Mutex<Sessions>,
     /// What is due: wills and ends of sessions.
@@ -103,7 +103,7 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    /// Whether somebody else wants the session.
+    /// Whether another connection wants the session.
     pub(crate) fn is_claimed(&self) -> bool {
         !self.session.is_last_claim(self.claim)
     }
@@ -192,25 +192,27 @@ impl Hub {
         Journal::new(self.store.as_ref())
     }
 
-    /// A client identifier for a client that brought none: unlike any other of this broker.
+    /// Makes a client identifier for a client that sent none. No two of this broker are the same.
     pub(crate) fn assign_client_id(&self) -> ByteStr {
         use std::hash::{BuildHasher, RandomState};
 
         let count = self.assigned.fetch_add(1, Ordering::Relaxed);
-        // Not to be guessed by counting, and not repeated after a restart.
+        // Nobody can guess it by counting, and no restart repeats it.
         let random = RandomState::new().hash_one(count);
         ByteStr::new(format!("auto-{count:x}-{random:016x}")).expect("a short string of ASCII")
     }
 
-    /// Gives the session of `client_id` to a connection: an earlier one, or with `clean` or
-    /// without one, a new one. Who has it now is made to leave (take-over, `[MQTT-3.1.4-3]`).
+    /// Gives the session of `client_id` to a connection. With `clean`, or where there is none, that
+    /// is a new session. A connection that has the session now is made to leave (take-over,
+    /// `[MQTT-3.1.4-3]`).
     ///
-    /// It is `user`'s, with the rights of `who` if they matter. That of another user is not handed
-    /// over: [`TakeOver`] says whether it ends, or stays as it is.
+    /// The session is `user`'s, with the rights of `who` if they matter. Another user's session is
+    /// not handed over: [`TakeOver`] says whether it ends or stays as it is.
     ///
     /// # Errors
-    /// Why it does not get one: it is another user's, yet another connection claimed it meanwhile,
-    /// nobody let go in time, or there are as many sessions as may be.
+    /// Why the connection gets none: the session is another user's, a later connection claimed it,
+    /// the earlier connection did not give it back in time, or there are as many sessions as may
+    /// be.
     pub(crate) async fn attach(
         &self,
         client_id: &ByteStr,
@@ -225,7 +227,7 @@ impl Hub {
                 self.metrics.sessions_refused.add(1);
                 return Err(ReasonCode::QuotaExceeded);
             };
-            // Before anything is asked of the connection that has it.
+            // Before the connection that has it is disturbed.
             if self.take_over == TakeOver::SameUser && !session.is_of(user) {
                 return Err(ReasonCode::ClientIdentifierNotValid);
             }
@@ -269,24 +271,24 @@ impl Hub {
     fn hand_over(&self, session: &Session, state: &State, who: &Principal, journal: &mut Journal) {
         session.belong_to(who, &self.guard, state);
         if !state.subscriptions.is_empty() {
-            // Where messages go has changed, although no subscription has.
+            // The receivers of messages have changed, although no subscription has.
             write(&self.routing).router.changed();
         }
         self.remove_forbidden(session, journal);
     }
 
-    /// The client of this session is the same user with other rights.
+    /// Gives the session's client other rights; its user stays the same.
     pub(crate) fn rights_changed(&self, hold: &Hold, who: &Principal) {
         hold.session.belong_to(who, &self.guard, &hold.state);
         write(&self.routing).router.changed();
     }
 
-    /// Takes out of a mailbox what the rules of now do not let its owner receive.
+    /// Removes messages from a mailbox that the present rules do not let its owner receive.
     pub(crate) fn remove_forbidden(&self, session: &Session, journal: &mut Journal) {
         let (Some(authorizer), Some(who)) = (&self.guard.authorizer, session.principal()) else {
             return;
         };
-        // Whatever is granted now: the subscription that a message came by may be gone.
+        // By topic, not by subscription: the one that a message came by may be gone.
         let may_receive =
             |delivery: &Delivery| authorizer.may_receive(&who, &delivery.message.topic);
         for delivery in session.mailbox.keep(may_receive) {
@@ -294,7 +296,7 @@ impl Hub {
         }
     }
 
-    /// Whether the rules let `who` publish that; what they do not is counted.
+    /// Whether the rules let `who` publish that message. A refusal is counted.
     pub(crate) fn may_publish(
         &self,
         who: &Principal,
@@ -312,7 +314,7 @@ impl Hub {
 
     /// Takes the session back from a connection that has ended.
     ///
-    /// `expiry`: how long it lives on; zero ends it now, `None` never.
+    /// `expiry` is how long the session lives on. Zero ends it now, `None` never.
     pub(crate) fn detach(
         &self,
         hold: Hold,
@@ -339,7 +341,7 @@ impl Hub {
         self.note_due(&session);
     }
 
-    /// Has the timers look at the session when something of it is due.
+    /// Tells the timers when something of the session is due next.
     fn note_due(&self, session: &Session) {
         if let Some(due) = session.next_due() {
             lock(&self.due).insert((due, session.key));
@@ -383,7 +385,7 @@ impl Hub {
             };
             let session = read(&self.routing).session(key).cloned();
             let Some(session) = session else { continue };
-            // A connection that holds the state is in charge of it; so is one that came back.
+            // A connection that holds the state sees to it, also one that has just come back.
             let Ok(mut state) = Arc::clone(&session.state).try_lock_owned() else {
                 continue;
             };
@@ -399,8 +401,8 @@ impl Hub {
         write(&self.retained).expire(now);
     }
 
-    /// The session of that name, a new one being `user`'s; `None` if there is none and there are `most`
-    /// already.
+    /// The session of that client identifier. A new one is `user`'s. `None` if it would be a new
+    /// one and there are `most` already.
     fn find_or_create(
         &self,
         client_id: &ByteStr,
@@ -417,7 +419,7 @@ impl Hub {
         let mut share = Share::new(&self.ceiling);
         let bytes = Session::empty_bytes(client_id);
         if most == usize::MAX {
-            // It was there before.
+            // A restored session counts, room or not.
             share.set_anyway(bytes);
         } else if !share.set(bytes) {
             return None;
@@ -439,8 +441,8 @@ impl Hub {
         Some(session)
     }
 
-    /// Ends a session: its subscriptions and everything that waits for it are gone, but for what
-    /// other members of its shared subscriptions get.
+    /// Ends a session. Its subscriptions and queued messages go, but for messages that other
+    /// members of its shared subscriptions get.
     fn end_session(&self, session: &Arc<Session>, state: &mut State, journal: &mut Journal) {
         if core::mem::replace(&mut state.ended, true) {
             return;
@@ -451,7 +453,7 @@ impl Hub {
         }
         self.metrics.subscriptions.sub(state.subscriptions.len());
         routing.sessions[session.key.index()] = None;
-        // From here on nobody queues anything for it.
+        // From here on no publisher finds it.
         let waiting = session.mailbox.end();
         drop(routing);
         let left = self.left_to_others(session, state, waiting);
@@ -483,7 +485,7 @@ impl RetainedTopics {
 }
 
 impl Routing {
-    /// Counts the router's nodes; false if there is no room for those that came.
+    /// Counts the router's nodes. False if there is no room for the new ones.
     #[must_use]
     fn count_nodes(&mut self) -> bool {
         self.share.set(self.router.bytes())

@@ -18,8 +18,8 @@ use crate::{
 };
 
 impl Hub {
-    /// Brings a received message, or with no sender one of the broker's own, to all who subscribed to
-    /// it.
+    /// Routes a message to the mailboxes of all who subscribed to its topic. Without a sender it is
+    /// one of the broker's own.
     ///
     /// Runs in the publisher's task, which keeps its messages in order. Readers are told by
     /// [`Publisher::tell_readers`], and what found no room is in [`Publisher::waiting`]. Returns
@@ -42,15 +42,15 @@ impl Hub {
         let message = Arc::new(message);
         self.metrics.messages_in.add(from.is_some().into());
         let mut changes = Vec::new();
-        // Held from here on: a subscription that is made meanwhile gets a retained message by itself
-        // or as a retained one, never both or neither.
+        // Held from here on, so that a subscription made meanwhile gets a retained message once: by
+        // the subscription, or as a retained one.
         let routing = read(&self.routing);
         if retain {
             if let Ok(change) = self.retain(&message, qos, expires_at, &publisher.journal) {
                 changes.extend(change);
             } else {
-                // Nobody gets it, so that its publisher may try again; where it cannot be told, at
-                // least those get it who are there.
+                // Nobody gets the message, so that its publisher may try again. A publisher that
+                // gets no reason code cannot know that: then the present subscribers get it.
                 self.metrics.retained_refused.add(1);
                 if publisher.can_refuse && ticket.is_some() {
                     publisher.at_hand = AtHand::refused(&message.topic);
@@ -98,8 +98,8 @@ impl Hub {
         ticket
     }
 
-    /// Tries again, in order, what found no room: what still finds none goes on waiting, unless
-    /// `is_over` says that it has waited for long enough.
+    /// Tries deliveries again, in order, that found no room. Those that still find none go on
+    /// waiting, unless `is_over` says that they have waited for long enough.
     pub(crate) fn retry(&self, publisher: &mut Publisher, is_over: bool) {
         // No session ends meanwhile.
         let routing = read(&self.routing);
@@ -107,8 +107,8 @@ impl Hub {
         drop(routing);
     }
 
-    /// Makes the message its topic's retained one; an empty one takes it away. Returns what there
-    /// is to record.
+    /// Makes the message its topic's retained one; an empty payload removes that. Returns the
+    /// changes to record.
     fn retain(
         &self,
         message: &Message,

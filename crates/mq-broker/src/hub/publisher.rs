@@ -22,31 +22,31 @@ use crate::{
     store::{Change, SessionChange, StoredMessage, User},
 };
 
-/// What a publisher keeps from message to message: its way to the store, buffers, and where the
-/// last topic led.
+/// What a publisher keeps from message to message: its journal, buffers, and the receivers of the
+/// last topic.
 #[derive(Debug)]
 pub(crate) struct Publisher {
     pub(crate) journal: Journal,
     pub(super) fan_out: FanOut,
-    /// What `fan_out` is for; while that holds, the trie is not asked again.
+    /// The topic that `fan_out` is of. While it stays the same, the trie is not asked again.
     known: Option<Known>,
-    /// The last message that somebody asked about, and the answer.
+    /// The last answer of the rules, and the message that it was about.
     permitted: Option<Permitted>,
-    /// Mailboxes whose readers are to be told, once the whole read has been routed.
+    /// Sessions whose readers are to be woken, once the whole read has been routed.
     tell: Vec<Arc<Session>>,
     /// Deliveries that found no room, all of one message.
     pub(crate) waiting: Vec<(Arc<Session>, Delivery)>,
     /// Since when the first of them waits.
     pub(crate) waiting_since: Option<Instant>,
-    /// It has waited in vain, and waits for nobody else until then.
+    /// The publisher has waited in vain, and waits for no other reader until then.
     impatient_until: Option<Instant>,
     /// Deliveries of the message at hand, until they are recorded.
     pub(super) ready: Vec<(Arc<Session>, Delivery)>,
     ceiling: Arc<Ceiling>,
-    /// The message at hand as readers that lag get it: the same for all of them.
+    /// The message at hand as all readers that lag get it.
     kept: Option<Kept>,
     pub(super) at_hand: AtHand,
-    /// Its acknowledgements can refuse a message (5.0).
+    /// Whether its acknowledgements can refuse a message (5.0).
     pub(crate) can_refuse: bool,
 }
 
@@ -60,17 +60,17 @@ struct Kept {
 #[derive(Debug, Default)]
 pub(super) struct AtHand {
     pub(super) receivers: usize,
-    /// Receivers for whom it was dropped.
+    /// Receivers for which it was dropped.
     pub(super) lost: usize,
     pub(super) retained: bool,
-    /// What the store knows it by, at QoS 2.
+    /// The packet identifier by which the store knows it, at QoS 2.
     pub(super) received: Option<PacketId>,
     /// Its topic, if it may have to be refused.
     pub(super) topic: Option<TopicName>,
 }
 
 impl AtHand {
-    /// Nobody gets it.
+    /// A message that no receiver gets.
     pub(super) fn refused(topic: &TopicName) -> Self {
         Self {
             receivers: 1,
@@ -100,7 +100,7 @@ struct Permitted {
 }
 
 impl Publisher {
-    /// One that has published nothing yet.
+    /// A publisher that has published nothing yet.
     pub(super) fn new(journal: Journal, ceiling: Arc<Ceiling>) -> Self {
         Self {
             journal,
@@ -139,15 +139,16 @@ impl Publisher {
         }
     }
 
-    /// Looks whether it may wait for readers again.
+    /// Lets the publisher wait for readers again, once its time of impatience is over.
     pub(crate) fn recover(&mut self, now: Instant) {
         if self.impatient_until.is_some_and(|until| until <= now) {
             self.impatient_until = None;
         }
     }
 
-    /// For what nobody waits with: what found no room goes to the store where queues go on there, and is
-    /// dropped elsewhere. A reader is not made to leave because others' messages came all at once.
+    /// Ends a message that has no publisher to wait, such as a will. Deliveries without room go to
+    /// the store where the mailbox spills, and are dropped elsewhere. No reader is made to leave
+    /// for it.
     pub(super) fn finish(&mut self, metrics: &Metrics) {
         if self.waiting.is_empty() {
             return self.give_up(metrics);
@@ -163,13 +164,13 @@ impl Publisher {
         self.give_up(metrics);
     }
 
-    /// Whether that is the first reader that something waits for, or none is.
+    /// Whether `reader` is the one that the first delivery waits for; both may be none.
     pub(crate) fn waits_for(&self, reader: Option<&Arc<Session>>) -> bool {
         let first = self.waiting.first().map(|(session, _)| session);
         first.map(Arc::as_ptr) == reader.map(Arc::as_ptr)
     }
 
-    /// Drops what found no room.
+    /// Drops the deliveries that found no room.
     pub(crate) fn give_up(&mut self, metrics: &Metrics) {
         for (session, delivery) in self.waiting.drain(..) {
             dropped(metrics, &session, &delivery, &mut self.journal);
@@ -185,7 +186,7 @@ impl Publisher {
         }
     }
 
-    /// Whether the rules let `who` publish that.
+    /// Whether the rules let `who` publish such a message.
     pub(super) fn may_publish(
         &mut self,
         guard: &Guard,
@@ -214,7 +215,7 @@ impl Publisher {
         answer
     }
 
-    /// Somebody else publishes from now on, or the same with other rights.
+    /// Forgets the last answer of the rules: the client has other rights.
     pub(crate) fn forget_permission(&mut self) {
         self.permitted = None;
     }
@@ -258,8 +259,8 @@ impl Publisher {
         known.routes = if constant { routes } else { u64::MAX };
     }
 
-    /// Records the deliveries that are ready together with `changes`, then queues them: whoever
-    /// takes one finds it in the store.
+    /// Records the ready deliveries together with `changes`, then queues them. A reader that takes
+    /// one finds it in the store.
     pub(super) fn queue_ready(&mut self, metrics: &Metrics, mut changes: Vec<Change>) {
         for (session, delivery) in &mut self.ready {
             if delivery.qos > QoS::AtMostOnce && self.journal.keeps(session) {
@@ -325,8 +326,8 @@ impl Publisher {
         if delivery.number().is_none() {
             let mut changes = Vec::new();
             if !session.is_kept() {
-                // It goes with its connection, and after a crash with the broker. Another publisher
-                // may say the same at the same time, which changes nothing.
+                // The session ends with its connection, and after a crash with the broker. Another
+                // publisher may record the same at the same time, which changes nothing.
                 let expiry = Some(Duration::ZERO);
                 let user = session.user().unwrap_or(User::Anonymous);
                 let change = SessionChange::Attached { expiry, user };
@@ -334,7 +335,7 @@ impl Publisher {
             }
             changes.push(queued(session, &mut delivery));
             self.journal.record(changes);
-            // Only now: the store ignores what it gets of a session before that has begun there.
+            // Only now: the store ignores changes of a session that has not begun there.
             session.keep();
         }
         let number = delivery.number().expect("it has one by now");
@@ -345,8 +346,8 @@ impl Publisher {
         }
     }
 
-    /// The answer to the publisher of a message, once nothing of it waits for room any more; with its
-    /// topic, if the message is refused.
+    /// The answer to the publisher of a message, once no delivery of it waits for room. A refused
+    /// message's topic comes with it.
     pub(crate) fn outcome(&mut self, from: &Session) -> (ReasonCode, Option<TopicName>) {
         let AtHand {
             receivers,
@@ -363,7 +364,7 @@ impl Publisher {
         if lost < receivers || retained || !self.can_refuse {
             return (ReasonCode::Success, None);
         }
-        // Not one had room for it.
+        // No receiver had room for it.
         if let Some(packet_id) = received {
             self.journal
                 .record_of(from, SessionChange::ReceivedReleased { packet_id });
@@ -371,14 +372,14 @@ impl Publisher {
         (ReasonCode::QuotaExceeded, topic)
     }
 
-    /// Nothing of the message at hand waits for room any more, and nobody asks what became of it.
+    /// Ends the message at hand: no delivery of it waits for room, and nobody asks for its outcome.
     pub(crate) fn done(&mut self) {
         self.kept = None;
         self.at_hand.lost = 0;
     }
 }
 
-/// Numbers a delivery, and says that it waits.
+/// Numbers a delivery, and makes the change that records it as queued.
 pub(super) fn queued(session: &Session, delivery: &mut Delivery) -> Change {
     let number = session.next_number();
     delivery.set_number(number);
@@ -387,8 +388,8 @@ pub(super) fn queued(session: &Session, delivery: &mut Delivery) -> Change {
     Change::Session(session.client_id.clone(), change)
 }
 
-/// The message as it may wait for long: in memory of its own, so that it does not keep a whole read
-/// buffer alive, and counted; made once for all that lag. `None` if there is no room for it.
+/// Copies a message that may wait for long into memory of its own, so that it keeps no read buffer
+/// alive, and counts it. All readers that lag share the copy. `None` if there is no room for it.
 fn keep(
     ceiling: &Arc<Ceiling>,
     kept: &mut Option<Kept>,
@@ -407,7 +408,7 @@ fn keep(
     Some(counted)
 }
 
-/// A delivery that was promised to nobody, or could not be kept, is gone.
+/// Counts a delivery as dropped, and records that it no longer waits.
 pub(crate) fn dropped(
     metrics: &Metrics,
     session: &Session,
@@ -418,7 +419,7 @@ pub(crate) fn dropped(
     unqueued(session, delivery, journal);
 }
 
-/// A delivery does not wait any more, and was not sent.
+/// Records that a delivery no longer waits, without having been sent.
 pub(crate) fn unqueued(session: &Session, delivery: &Delivery, journal: &mut Journal) {
     if let Some(number) = delivery.number() {
         journal.record_of(session, SessionChange::Unqueued { number });

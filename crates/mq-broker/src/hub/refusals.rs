@@ -1,4 +1,4 @@
-//! What clients are refused: counted by the reason, and told in the log.
+//! Refusals: each is counted by its reason and told in the log.
 
 use std::{net::SocketAddr, time::Instant};
 
@@ -9,7 +9,7 @@ use crate::{
 };
 
 impl Hub {
-    /// A link was not taken.
+    /// A connection was refused before its CONNECT.
     pub(crate) fn refused_connection(
         &self,
         peer: Option<SocketAddr>,
@@ -24,13 +24,13 @@ impl Hub {
         self.notices.tell(Kind::Connection, about, reason, now);
     }
 
-    /// A client was not let in, or could not authenticate anew.
+    /// A log-in was refused, or a client could not authenticate anew.
     pub(crate) fn refused_log_in(&self, about: About<'_>, reason: &'static str, now: Instant) {
         self.metrics.log_ins_refused.add(reason);
         self.notices.tell(Kind::LogIn, about, reason, now);
     }
 
-    /// A message, or a will, of this session's client was not taken.
+    /// A message, or a will, of this session's client was refused.
     pub(crate) fn refused_publish(
         &self,
         from: &Session,
@@ -42,7 +42,7 @@ impl Hub {
         self.tell_of(Kind::Publish, from, Some(topic), reason, now);
     }
 
-    /// A subscription of this session was not granted.
+    /// A subscription of this session was refused.
     pub(crate) fn refused_subscription(
         &self,
         session: &Session,

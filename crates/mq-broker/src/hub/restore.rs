@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl Hub {
-    /// Quotas may have become smaller, and what was promised is kept all the same.
+    /// Quotas may be smaller than they were. What was promised is kept all the same.
     pub(super) fn restore(&self, kept: Snapshot) {
         for message in kept.retained.into_values() {
             let Delivery {
@@ -76,7 +76,7 @@ impl Hub {
         let deliveries = queued.map(|(number, message)| message.into_delivery(number));
         session.mailbox.restore(deliveries, spilled);
         let now = clock::now();
-        // The broker's end was the end of its connections.
+        // The end of the earlier broker was the end of its connections.
         let expiry = match life {
             Life::Connected(expiry) => expiry,
             Life::Away(expires_at) => {

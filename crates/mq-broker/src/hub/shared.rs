@@ -26,12 +26,12 @@ pub(super) struct Left {
 }
 
 impl Hub {
-    /// What of the messages of a session that ends goes to other members of its shared subscriptions:
-    /// those that wait, and those of QoS 1 that were sent and not acknowledged. A QoS 2 message that was
-    /// sent goes to nobody else `[MQTT-4.8.2-5]`, and neither does one that was refused, which is not
-    /// there any more `[MQTT-4.8.2-6]`.
+    /// The messages of an ending session that other members of its shared subscriptions get: queued
+    /// ones, and those of QoS 1 that were sent and not acknowledged. A QoS 2 message that was sent
+    /// goes to nobody else `[MQTT-4.8.2-5]`. Neither does a refused one, which is gone by now
+    /// `[MQTT-4.8.2-6]`.
     ///
-    /// Of those that wait in the store it finds what is settled there.
+    /// Of messages in the store it finds those that are settled.
     pub(super) fn left_to_others(
         &self,
         session: &Session,
@@ -68,7 +68,8 @@ impl Hub {
         let read = || {
             let mut most = SPILLED;
             for numbers in in_store {
-                // What cannot be read is lost with the session, as it would be without other members.
+                // A message that cannot be read is lost with the session, as it would be without
+                // other members.
                 let rows = store.queued(&session.client_id, numbers, most);
                 for (_, message) in rows.unwrap_or_default() {
                     most = most.saturating_sub(message.message.payload.len());
@@ -85,7 +86,7 @@ impl Hub {
         }
     }
 
-    /// Gives to other members what one of them has left; what no other takes is dropped.
+    /// Gives to other members what one of them has left. A message that no other takes is dropped.
     pub(super) fn pass_on(&self, left: Left, journal: &mut Journal) {
         let Left {
             filters,
@@ -133,7 +134,7 @@ impl Hub {
         publisher.finish(&self.metrics);
         drop(routing);
         publisher.tell_readers();
-        // Whatever ended the session is answered once the store has this, too.
+        // The request that ended the session is answered once the store has this, too.
         journal.join(&publisher.journal);
     }
 }

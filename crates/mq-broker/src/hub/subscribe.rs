@@ -14,8 +14,8 @@ use crate::{
     store::SessionChange,
 };
 
-/// Retained messages that a session takes at a time, their payload bytes, and levels of topics that
-/// are looked at for them: what a connection does before others get their turn.
+/// What a connection does before others get their turn: retained messages that it takes, their
+/// payload bytes, and levels of topics that it looks at.
 const MESSAGES: usize = 64;
 const BYTES: usize = 32 * 1024;
 const STEPS: usize = 512;
@@ -67,7 +67,7 @@ impl Hub {
                 hold.state.uncount(&filter);
                 return ReasonCode::QuotaExceeded;
             }
-            // At one moment with it: what is retained later comes by the subscription.
+            // At one moment with the subscription: a message that is retained later comes by it.
             (existed, read(&self.retained).store.sequence())
         };
         if !existed {
@@ -101,7 +101,7 @@ impl Hub {
         ReasonCode::granted(options.qos)
     }
 
-    /// Ends a subscription. What it has not got yet of retained messages does not come any more.
+    /// Ends a subscription. Retained messages that it has not got yet do not come any more.
     pub(crate) fn unsubscribe(
         &self,
         hold: &mut Hold,
@@ -120,7 +120,7 @@ impl Hub {
         ReasonCode::Success
     }
 
-    /// A connection has the session again: topics that have changed meanwhile at QoS 0 are still
+    /// A connection has the session again. Topics that changed at QoS 0 while it was away are still
     /// wanted.
     pub(super) fn resume_wanted(&self, wanted: &mut VecDeque<RetainedSearch>) {
         if !wanted.is_empty() {
@@ -131,9 +131,9 @@ impl Hub {
         }
     }
 
-    /// Takes the next few retained messages that the session's subscriptions ask for, as far as the
-    /// rules of now let them be received. Call it again until [`State::wanted`](super::State) is
-    /// empty: there may be more although none came this time.
+    /// Takes the next few retained messages that the session's subscriptions ask for and the
+    /// present rules allow. Call it again until [`State::wanted`](super::State) is empty: there may
+    /// be more although none came this time.
     pub(crate) fn next_retained(
         &self,
         hold: &mut Hold,

@@ -1,4 +1,4 @@
-//! `$SYS`: what the broker says of itself as messages, under the names that mosquitto gives them.
+//! `$SYS`: the broker's own figures as messages, under mosquitto's names.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,7 +13,8 @@ use crate::{clock, metrics::ListenerMetrics};
 pub(crate) const PREFIX: &str = "$SYS/";
 
 impl Hub {
-    /// Publishes what has changed each time that long has passed, retained, at QoS 0. Never returns.
+    /// Publishes figures that have changed, retained, at QoS 0, each time that long has passed.
+    /// Never returns.
     pub(crate) async fn tell_of_itself(&self, every: Duration, listeners: &[Arc<ListenerMetrics>]) {
         let began = clock::now();
         let mut told = HashMap::new();
@@ -93,7 +94,7 @@ impl Hub {
         let topic = TopicName::new(topic).expect("short, and without wildcards");
         let message = Message::new(topic, value);
         let kept = Arc::new(self.ceiling.keep_anyway(&message));
-        // Not in the store: the next broker tells its own.
+        // Not in the store: the next broker has its own figures.
         let _ = self.set_retained(&kept, QoS::AtMostOnce, None, usize::MAX);
         let received = Received {
             message,

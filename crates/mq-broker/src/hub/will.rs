@@ -15,8 +15,8 @@ impl Hub {
         KeptWill::new(will, &self.ceiling)
     }
 
-    /// Publishes a will, if its owner still may. Nobody waits for room here: a mailbox that is full
-    /// goes on in the store at once, or drops it.
+    /// Publishes a will, if its owner still may. Nobody waits for room here: a full mailbox spills
+    /// it to the store at once, or drops it.
     pub(super) fn publish_will(&self, session: &Session, will: KeptWill) {
         let KeptWill {
             message,

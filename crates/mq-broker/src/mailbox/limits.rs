@@ -1,4 +1,4 @@
-//! How much a mailbox holds, and what happens beyond.
+//! How much a mailbox holds, and what happens beyond that.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub enum Overflow {
     /// [`Evict`](Self::Evict) from the start.
     Spill,
     /// The reader is disconnected with reason code 0x97. A session that outlives its connection
-    /// keeps what waits; what comes for it while it is full is refused with 0x97 where nobody else
+    /// keeps what waits. A message for it while it is full is refused with 0x97 if no other session
     /// takes it, and else dropped and counted.
     Evict,
     /// The messages that have waited longest are dropped and counted.
@@ -42,10 +42,10 @@ pub(crate) struct OverflowPolicy {
     pub(crate) spill_bytes: usize,
 }
 
-/// How long a publisher waits for a reader that lags: long enough for a reader that is merely slower,
-/// short enough that a reader that has stopped does not stop those who write to others too.
+/// How long a publisher waits for a reader that lags: long enough for a slow reader, short enough
+/// that a reader that has stopped does not stop publishers that also write to others.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(100);
 
-/// After a publisher has waited in vain it does not wait for another reader for so long: readers that
-/// come, stop and come again take a tenth of its time together.
+/// For so long a publisher that has waited in vain does not wait for another reader. So readers
+/// that come, stop and come again take a tenth of its time together.
 pub(crate) const RECOVERY: Duration = PATIENCE.saturating_mul(9);

@@ -1,4 +1,4 @@
-//! What waits for one session: a bounded queue that many connections fill and one empties.
+//! A mailbox: a bounded queue of one session, which many connections fill and one empties.
 //!
 //! ```text
 //!               push                       take
@@ -34,23 +34,22 @@ pub use limits::{MailboxLimits, Overflow};
 pub(crate) use limits::{OverflowPolicy, PATIENCE, RECOVERY};
 use queue::{FREE_MESSAGES, Queue, Reader};
 
-/// How often a reader has to have worked off half of a full mailbox, since it came, to be waited for all
-/// the same: it is merely slower. So is one that has taken something within `IDLE`.
+/// A reader is merely slow, and publishers still wait for it, if it has worked off half of a full
+/// mailbox so often since it came, or has taken something within `IDLE`.
 const TRUSTED: u32 = 32;
 const IDLE: Duration = Duration::from_millis(10);
 
-/// A reader lags, too, that has more than this in flight, in bytes: a full window of small messages is
-/// less.
+/// A reader also lags with more bytes than this in flight. A full window of small messages is less.
 const FREE_UNACKNOWLEDGED: usize = 128 * 1024;
 
 /// Bytes that are read from the store at a time, at most.
 const LOADED: usize = 128 * 1024;
 
-/// What is dropped at a time to make room below the ceiling of all sessions, at most: what goes may
-/// be shared with other readers, so that more would not help.
+/// Messages dropped at a time, at most, to make room below the ceiling of all sessions. They may be
+/// shared with other readers, so that dropping more would not help.
 const DISPLACED: usize = 16;
 
-/// The messages that wait for one session; it outlives connections.
+/// The messages that wait for one session. A mailbox outlives connections.
 ///
 /// While the session is connected, a message that finds no room waits with its publisher for
 /// [`PATIENCE`]; then [`OverflowPolicy`] decides. While it is not connected, the policy decides at
@@ -67,18 +66,18 @@ pub(crate) struct Mailbox {
     dropped: AtomicU64,
 }
 
-/// What is to be read from the store.
+/// Messages to be read from the store.
 #[derive(Debug)]
 pub(crate) struct Wanted {
-    /// Of messages, by number.
+    /// Their numbers.
     pub(crate) numbers: RangeInclusive<u64>,
-    /// The call of the store that has to be settled before all of them are there.
+    /// The store's call that has to be settled before all of them are there.
     pub(crate) position: u64,
-    /// How much, at most, of more than one.
+    /// Bytes to read at most, but one message in any case.
     pub(crate) bytes: usize,
 }
 
-/// What waited when its session ended.
+/// The messages that waited when the session ended.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(crate) in_memory: VecDeque<Delivery>,
@@ -89,27 +88,27 @@ pub(crate) struct Waiting {
 /// Whether a publisher waits for a reader whose mailbox is full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Patience {
-    /// It does.
+    /// It waits.
     Some,
-    /// It has waited in vain lately, and does for a reader alone that has earned it.
+    /// It has waited in vain lately, and waits only for a reader that has earned it.
     Earned,
-    /// It has waited for long enough: where there is still no room, nobody waits for the reader any
-    /// more, and the policy decides.
+    /// It has waited for long enough. Where there is still no room, no publisher waits for the
+    /// reader any more, and the policy decides.
     Over,
 }
 
 /// What became of a message.
 #[derive(Debug)]
 pub(crate) enum Push {
-    /// Queued; if true, the reader has to be told, with [`Mailbox::tell`].
+    /// Queued. If `tell`, the reader has to be told with [`Mailbox::tell`].
     Queued { tell: bool },
-    /// The same, and these were dropped and counted for it.
+    /// The same, and the oldest were dropped and counted to make room.
     Displaced { tell: bool, oldest: Vec<Delivery> },
     /// Dropped and counted.
     Dropped(Delivery),
     /// The same, and the reader has to leave.
     Evict(Delivery),
-    /// It has to go to the store, and is queued by [`Mailbox::spilled`] then.
+    /// It has to go to the store; [`Mailbox::spilled`] queues it then.
     Spill(Delivery),
     /// No room: wait for it with [`Mailbox::room`].
     Full(Delivery),
@@ -131,8 +130,8 @@ impl Mailbox {
         }
     }
 
-    /// Queues a message if there is room. For a reader that lags it is what `keep` makes of it: a
-    /// message that counts, or `None` if the ceiling is reached.
+    /// Queues a message if there is room. For a reader that lags `keep` makes a copy that counts,
+    /// or `None` if the ceiling is reached.
     pub(crate) fn push(
         &self,
         delivery: Delivery,
@@ -142,11 +141,11 @@ impl Mailbox {
         let mut queue = self.lock();
         let is_qos0 = delivery.qos == QoS::AtMostOnce;
         if queue.reader == Reader::Ended || (!queue.is_connected() && is_qos0) {
-            // Nothing promises that QoS 0 is kept for a session that is away (§4.1).
+            // MQTT does not promise to keep QoS 0 for a session that is away (§4.1).
             return self.dropped_one(delivery);
         }
         if !is_qos0 && !queue.tail.is_empty() {
-            // It must not overtake what is in the store.
+            // The message must not overtake those in the store.
             return self.spill(&mut queue, delivery);
         }
         let mut no_memory = false;
@@ -244,8 +243,8 @@ impl Mailbox {
         Push::Displaced { tell, oldest }
     }
 
-    /// Queues a message that was recorded under that number, in the call of the store that has this
-    /// `position`; whether the reader has to be told. `delivery` is what [`Push::Spill`] had.
+    /// Queues a message that the store's call at `position` recorded under that number. `delivery`
+    /// is that of [`Push::Spill`]. Returns whether the reader has to be told.
     pub(crate) fn spilled(&self, number: u64, delivery: &Delivery, position: u64) -> bool {
         let mut queue = self.lock();
         queue.tail.add(number, tail::weight(delivery), position);
@@ -257,7 +256,7 @@ impl Mailbox {
         self.policy.overflow == Overflow::Spill
     }
 
-    /// These were read from the store: all of those numbers that there are.
+    /// Takes messages that were read from the store: all that have these numbers.
     pub(crate) fn loaded(
         &self,
         numbers: RangeInclusive<u64>,
@@ -282,8 +281,8 @@ impl Mailbox {
 
     /// Resolves when room has been made or the reader has gone.
     ///
-    /// Make it, `enable` it, and only then try to [`push`](Self::push) once more: room that is
-    /// made in between is then not missed.
+    /// Create the future, `enable` it, and only then [`push`](Self::push) once more, so that room
+    /// made in between is not missed.
     pub(crate) fn room(&self) -> Notified<'_> {
         self.emptied.notified()
     }
@@ -299,7 +298,7 @@ impl Mailbox {
         !queue.is_empty()
     }
 
-    /// The connection has ended: what it took and could not send comes back, QoS 0 goes.
+    /// The connection has ended: messages that it took and did not send come back, but for QoS 0.
     pub(crate) fn disconnect(&self, unsent: impl DoubleEndedIterator<Item = Delivery>) {
         let mut queue = self.lock();
         queue.reader = Reader::Away;
@@ -313,15 +312,15 @@ impl Mailbox {
         queue.count_again(&self.ceiling);
         drop(queue);
         self.dropped.fetch_add(lost as u64, Ordering::Relaxed);
-        // Those who wait for room find out that nobody reads.
+        // Publishers that wait for room find out that nobody reads.
         self.emptied.notify_waiters();
     }
 
-    /// Moves at most `count` messages to `to`, expired ones too, for a reader that has not acknowledged
-    /// so many bytes: with many it lags, although it takes all that comes.
+    /// Moves at most `count` messages to `to`, expired ones too. A reader with many
+    /// `unacknowledged` bytes lags, although it takes all that comes.
     ///
-    /// Returns what is to be read from the store next: once hardly anything waits in memory, as much
-    /// as there is room for, and one message at least.
+    /// Returns the messages to be read from the store next, once few wait in memory: as many as
+    /// there is room for, and one at least.
     pub(crate) fn take(
         &self,
         count: usize,
@@ -353,7 +352,8 @@ impl Mailbox {
         })
     }
 
-    /// Takes out, and returns, all but what `keep` says yes to. What is in the store stays there.
+    /// Takes out, and returns, all messages but those that `keep` wants. Messages in the store stay
+    /// there.
     pub(crate) fn keep(&self, keep: impl Fn(&Delivery) -> bool) -> VecDeque<Delivery> {
         let mut queue = self.lock();
         let (kept, removed) = queue.messages.drain(..).partition(keep);
@@ -364,21 +364,22 @@ impl Mailbox {
         removed
     }
 
-    /// What was taken and not sent comes back in front.
+    /// Puts messages that were taken and not sent back in front.
     pub(crate) fn put_back(&self, unsent: impl DoubleEndedIterator<Item = Delivery>) {
         let mut queue = self.lock();
         queue.put_back(unsent);
         queue.count_again(&self.ceiling);
     }
 
-    /// How long somebody has waited for room and the reader has not worked off half of what waited.
+    /// How long a publisher has waited for room while the reader has not worked off half of what
+    /// waited.
     pub(crate) fn no_progress_for(&self, now: Instant) -> Option<Duration> {
         let since = self.lock().full.as_ref()?.progress_at;
         Some(now.saturating_duration_since(since))
     }
 
-    /// Whether the reader has to leave, for what has been pushed or because it has made no progress
-    /// for `timeout`.
+    /// Whether the reader has to leave: a push has condemned it, or it has made no progress for
+    /// `timeout`.
     pub(crate) fn is_condemned(&self, now: Instant, timeout: Option<Duration>) -> bool {
         if self.lock().reader == Reader::Condemned {
             return true;
@@ -388,8 +389,8 @@ impl Mailbox {
         timeout.is_some_and(|timeout| stopped_for.is_some_and(|stopped| stopped >= timeout))
     }
 
-    /// Puts in what an earlier broker had queued, whatever the limits are now; `spilled` is what
-    /// stays in the store for now: between which numbers, and how many bytes.
+    /// Puts in the messages that an earlier broker had queued, whatever the limits are now.
+    /// `spilled` is what stays in the store for now: between which numbers, and how many bytes.
     pub(crate) fn restore(
         &self,
         messages: impl Iterator<Item = Delivery>,
@@ -409,7 +410,7 @@ impl Mailbox {
         poll_fn(|context| self.lock().bell.poll_rung(context)).await;
     }
 
-    /// Whether a connection takes from it and it is not half full: a good choice for a shared
+    /// Whether a connection takes from it and it is less than half full: a good choice for a shared
     /// subscription.
     pub(crate) fn is_ready(&self) -> bool {
         let queue = self.lock();
@@ -418,7 +419,7 @@ impl Mailbox {
             && queue.messages.len() <= self.limits.messages / 2
     }
 
-    /// The session has ended: gives back what waits, and takes nothing any more.
+    /// The session has ended: returns what waits, and takes nothing any more.
     pub(crate) fn end(&self) -> Waiting {
         let mut queue = self.lock();
         queue.reader = Reader::Ended;

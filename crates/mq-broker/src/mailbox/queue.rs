@@ -15,9 +15,9 @@ use super::{
 };
 use crate::{ceiling::Ceiling, sync::Instant};
 
-/// A reader for whom more than this waits lags, and what waits beyond counts against the ceiling of
-/// all sessions together. Below it nothing is counted or copied. A message that is larger counts for
-/// everybody.
+/// A reader with more than this waiting lags, and the rest counts against the ceiling of all
+/// sessions together. Below it nothing is counted or copied. A larger message counts for every
+/// reader.
 pub(super) const FREE_MESSAGES: usize = 64;
 const FREE_BYTES: usize = 64 * 1024;
 
@@ -34,9 +34,9 @@ pub(super) struct Queue {
     pub(super) tail: Tail,
     pub(super) reader: Reader,
     pub(super) bell: Bell,
-    /// The reader has taken much that it has not acknowledged.
+    /// Whether the reader has many unacknowledged bytes.
     pub(super) is_behind: bool,
-    /// The reader was told that there is something and has not looked yet.
+    /// Whether the reader was told and has not looked yet.
     pub(super) told: bool,
     /// How many of `messages` count against the ceiling as entries.
     counted: usize,
@@ -49,8 +49,8 @@ pub(super) struct Queue {
     pub(super) taken_at: Option<Instant>,
 }
 
-/// What wakes the reader. One reader waits at a time, under the queue's lock anyway: a list of those
-/// who wait, as tokio's `Notify` has it, cost a tenth of what a message costs the broker.
+/// Wakes the reader. One reader waits at a time, and under the queue's lock anyway: the list of
+/// waiters of tokio's `Notify` cost a tenth of what a message costs the broker.
 #[derive(Debug, Default)]
 pub(super) struct Bell {
     /// It has rung, and nobody has heard it yet.
@@ -86,7 +86,7 @@ pub(super) struct Full {
 }
 
 impl Bell {
-    /// Rings; whom to wake, without the lock.
+    /// Rings. Returns the waker to call once the lock is free.
     #[must_use]
     pub(super) fn ring(&mut self) -> Option<Waker> {
         self.rung = true;
@@ -105,7 +105,7 @@ impl Bell {
         Poll::Pending
     }
 
-    /// Nobody listens any more: a waker would keep the task of a connection that has ended.
+    /// Forgets the reader: a waker would keep the task of a connection that has ended.
     pub(super) fn leave(&mut self) {
         self.waiting = None;
     }
@@ -126,7 +126,7 @@ impl Queue {
                 || self.messages.is_empty())
     }
 
-    /// Whether a reader for whom that comes lags.
+    /// Whether the reader lags once that message has come.
     fn lags(&self, size: usize) -> bool {
         self.is_behind || self.messages.len() >= FREE_MESSAGES || self.bytes + size > FREE_BYTES
     }
@@ -139,8 +139,8 @@ impl Queue {
         keep: &mut impl FnMut(&Arc<Message>) -> Option<Arc<Message>>,
     ) -> Result<bool, Delivery> {
         if self.lags(delivery.message.payload.len()) {
-            // Nobody has more than is left for all others: one reader that has stopped leaves room
-            // for those that are merely behind for a moment.
+            // No reader has more than is left for all others: one that has stopped leaves room for
+            // those that are behind for a moment.
             if self.bytes > ceiling.left() || !ceiling.take(ENTRY) {
                 return Err(delivery);
             }
@@ -199,7 +199,7 @@ impl Queue {
         }
     }
 
-    /// Sums up anew, after messages have come back or gone from anywhere in the queue.
+    /// Counts anew, after messages have come back or gone anywhere in the queue.
     pub(super) fn count_again(&mut self, ceiling: &Ceiling) {
         let sizes = self.messages.iter();
         self.bytes = sizes.map(|delivery| delivery.message.payload.len()).sum();
@@ -224,7 +224,7 @@ impl Queue {
         self.taken_at.is_none_or(|at| at.elapsed() >= time)
     }
 
-    /// A message has found no room: whether its publisher waits.
+    /// A message has found no room. Returns whether its publisher waits.
     pub(super) fn is_waited_for(&mut self) -> bool {
         let full = self.full();
         if full.since.elapsed() >= PATIENCE {
@@ -251,8 +251,8 @@ impl Queue {
         })
     }
 
-    /// The reader has taken so many; whether it has worked off half of what waited when it was
-    /// found full.
+    /// The reader has taken so many messages. Returns whether it has worked off half of what waited
+    /// when the mailbox was found full.
     pub(super) fn taken(&mut self, count: usize) -> bool {
         let Some(full) = &mut self.full else {
             return false;

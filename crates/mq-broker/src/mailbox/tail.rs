@@ -1,25 +1,25 @@
-//! What of a mailbox is in the store: known by number alone.
+//! The part of a mailbox that is in the store, known by numbers alone.
 
 use std::{collections::BTreeMap, ops::RangeInclusive};
 
 use mq_proto::Delivery;
 
-/// What a message takes in the store besides topic and payload, about: its key, its place in a page,
-/// and what MQTT adds.
+/// What a message takes in the store besides topic and payload, about: key, place in a page, and
+/// MQTT's header.
 const ROW: usize = 64;
 
 /// Messages that wait behind those in memory.
 ///
 /// A publisher's messages have ascending numbers, so that reading the lowest first keeps its order.
-/// Two publishers may come here in another order than they were numbered in; neither's order is
-/// changed by that.
+/// Two publishers' messages may come here in another order than their numbers; neither publisher's
+/// own order changes by that.
 #[derive(Debug, Default)]
 pub(super) struct Tail {
     /// First and last numbers of runs, which do not touch each other: few, since every number that
     /// is given while there is a tail ends up here.
     runs: BTreeMap<u64, u64>,
     bytes: usize,
-    /// The last call of the store that recorded one of them.
+    /// The store's last call that recorded one of them.
     position: u64,
 }
 
@@ -67,13 +67,13 @@ impl Tail {
             .collect()
     }
 
-    /// A message of that weight is in memory now.
+    /// Counts out a message of that weight: it is in memory now.
     pub(super) fn loaded(&mut self, weight: usize) {
         self.bytes = self.bytes.saturating_sub(weight);
     }
 
-    /// These numbers are not in the store any more, or in memory. Lower ones stay: they may have come
-    /// after these were read.
+    /// Forgets these numbers: they are in memory now, or gone. Lower ones stay, as they may have
+    /// come after these were read.
     pub(super) fn remove(&mut self, numbers: RangeInclusive<u64>) {
         let (from, up_to) = numbers.into_inner();
         while let Some((&first, &last)) = self.runs.range(..=up_to).next_back()
@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(tail.runs.len(), 2);
         tail.remove(6..=7);
         assert_eq!(tail.first(), Some((8..=9, 12)));
-        // One that was numbered before and came late.
+        // A message that got its number earlier and came late.
         tail.add(5, 100, 13);
         assert_eq!(tail.first(), Some((5..=5, 13)));
         tail.remove(8..=9);

@@ -13,15 +13,15 @@ pub struct FanOut {
     targets: Vec<Target>,
 }
 
-/// For each session, where it stands among the targets of a message. An array, since a hash map would
-/// be most of the cost of a large fan-out; one a thread, since it is as long as there are sessions.
+/// For each session, its place among the targets of a message. An array, since a hash map would be
+/// most of the cost of a large fan-out. One a thread, since it is as long as there are sessions.
 #[derive(Debug, Default)]
 pub(super) struct Places {
     places: Vec<Place>,
     stamp: u64,
 }
 
-/// Counts if `stamp` is that of the message at hand.
+/// Valid if `stamp` is that of the message at hand.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     stamp: u64,
@@ -75,7 +75,7 @@ impl FanOut {
         &self.targets
     }
 
-    /// Adds a matching subscription; overlapping ones of a session become one target.
+    /// Adds a matching subscription. Overlapping subscriptions of a session become one target.
     pub(super) fn add(&mut self, places: &mut Places, subscriber: &Subscriber, is_shared: bool) {
         let index = subscriber.session.index();
         let Places { places, stamp } = places;

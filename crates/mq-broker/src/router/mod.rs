@@ -30,18 +30,18 @@ pub use trie::Router;
 
 /// The most levels that a topic name or a filter may have here.
 ///
-/// Each level is a node, so 64 KiB of slashes would take megabytes; and the walk over nodes goes
-/// as deep as there are levels. 200 is what mosquitto allows, and far beyond what anybody uses.
+/// Each level is a node, so 64 KiB of slashes would take megabytes, and the walk over nodes goes as
+/// deep as there are levels. Mosquitto allows 200 as well, far more than anybody uses.
 pub const MAX_LEVELS: usize = 200;
 
 /// Whether a topic name or a filter has more levels than [`MAX_LEVELS`].
 pub(crate) fn is_too_deep(topic: &[u8]) -> bool {
-    // Most are too short to be.
+    // Most are too short to have so many.
     topic.len() >= MAX_LEVELS && topic.split(|byte| *byte == b'/').nth(MAX_LEVELS).is_some()
 }
 
-/// Names a session inside the router: a small index that whoever keeps the sessions hands out and
-/// reuses. Each thread that routes has memory for as many as the greatest one says.
+/// Names a session inside the router: a small index that the owner of the sessions hands out and
+/// reuses. Each thread that routes has memory for as many sessions as the greatest key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SessionKey(pub u32);
 

@@ -61,7 +61,7 @@ const TABLE: usize = 10 * size_of::<(Box<[u8]>, Node)>();
 /// What a message that expires takes in addition.
 const EXPIRING: usize = 2 * size_of::<((Instant, u64), TopicName)>();
 
-/// How far somebody has gone through the topics that a filter matches.
+/// A place among the topics that a filter matches.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Cursor(At);
 
@@ -69,7 +69,7 @@ pub struct Cursor(At);
 enum At {
     #[default]
     Start,
-    /// Behind this topic, or beginning of one, and before all that begin with it.
+    /// Behind this topic, or beginning of one, and before all topics that begin with it.
     Topic(Vec<u8>),
     End,
 }
@@ -115,7 +115,7 @@ impl RetainedStore {
         self.sequence
     }
 
-    /// What finding the messages takes, about; not the messages themselves.
+    /// The memory of the tree, about, without the messages themselves.
     pub(crate) fn bytes(&self) -> usize {
         self.size.nodes * NODE + self.size.tables * TABLE + self.expiring.len() * EXPIRING
     }
@@ -172,11 +172,11 @@ impl RetainedStore {
         }
     }
 
-    /// Goes on from `cursor`: calls `found` with retained messages that `filter` matches and that have
-    /// not expired at `now`, and with their numbers, until it says no, `steps` levels of topics were
-    /// looked at, or the cursor is at its end.
+    /// Goes on from `cursor`: calls `found` with retained messages that `filter` matches and that
+    /// have not expired at `now`, and with their numbers. Stops when `found` says no, after `steps`
+    /// levels of topics, or at the end.
     ///
-    /// Between two calls topics may come and go: those that are there all the time are found once.
+    /// Between two calls topics may come and go. A topic that is there all the time is found once.
     pub fn matching(
         &self,
         filter: &TopicFilter,
@@ -203,8 +203,8 @@ impl RetainedStore {
         }
     }
 
-    /// Forgets the messages that have expired at `now`; returns how many. Costs nothing for those
-    /// that have not.
+    /// Forgets the messages that have expired at `now`, and returns how many. The others cost
+    /// nothing.
     pub fn expire(&mut self, now: Instant) -> usize {
         let mut expired = 0;
         while let Some(first) = self.expiring.first_entry()
@@ -246,7 +246,7 @@ impl<F: FnMut(&Retained, u64) -> bool> Walk<'_, F> {
             [b"+", rest @ ..] => (None, rest),
             [name, rest @ ..] => (Some(*name), rest),
         };
-        // What comes behind `after` among the children: all of them from its next level on.
+        // The children behind `after`: all of them from its next level on.
         let (first, behind) = match after {
             Some([first, behind @ ..]) => (Some(*first), Some(behind)),
             _ => (None, None),

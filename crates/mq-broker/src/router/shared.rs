@@ -55,8 +55,8 @@ impl SharedGroups {
         removed
     }
 
-    /// One member of each group, of those that `may_receive`: the next in turn that `ready` likes,
-    /// or else the next in turn.
+    /// One member of each group, of those that `may_receive`: the next in turn that is `ready`, or
+    /// else the next in turn.
     pub(super) fn choose<'a>(
         &'a self,
         ready: &'a dyn Fn(SessionKey) -> bool,

@@ -75,12 +75,12 @@ impl Router {
         self.count == 0
     }
 
-    /// What its nodes take, about; not what is counted for each subscription.
+    /// The memory of its nodes, about, without what is counted for each subscription.
     pub(crate) fn bytes(&self) -> usize {
         self.size.nodes * NODE + self.size.tables * TABLE
     }
 
-    /// Something else has changed that [`route`](Self::route)'s answers rest on.
+    /// Notes a change outside of the trie that [`route`](Self::route)'s answers rest on.
     pub(crate) fn changed(&mut self) {
         self.generation += 1;
     }
@@ -120,8 +120,9 @@ impl Router {
     /// Collects into `fan_out`, which is cleared first, the receivers of a message published to
     /// `topic` (the bytes of a topic name) by `publisher`; `None` if no session published it.
     ///
-    /// The publisher itself gets it unless its subscription says No Local `[MQTT-3.8.3-3]`. Of a
-    /// shared group one member gets it, preferably one that is `ready` (§4.8.2).
+    /// The publisher itself gets the message unless its subscription says No Local
+    /// `[MQTT-3.8.3-3]`. Of a shared group one member gets it, preferably one that is `ready`
+    /// (§4.8.2).
     ///
     /// Returns whether the choice would be the same for the next message to this topic, as long as
     /// [`generation`](Self::generation) is: not where a shared group or No Local played a part.
@@ -135,8 +136,8 @@ impl Router {
         self.route_to(topic, publisher, ready, None, fan_out)
     }
 
-    /// [`route`](Self::route) to those sessions only that `may_receive` says yes to, if it is
-    /// given. In a shared group the others do not count as members.
+    /// [`route`](Self::route) to those sessions alone that `may_receive` accepts, if it is given.
+    /// In a shared group the others do not count as members.
     pub(crate) fn route_to(
         &self,
         topic: &[u8],

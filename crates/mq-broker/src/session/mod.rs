@@ -34,25 +34,26 @@ pub(crate) struct Session {
     pub(crate) client_id: ByteStr,
     pub(crate) key: SessionKey,
     pub(crate) mailbox: Mailbox,
-    /// Held by the connection that has the session, for as long as it lives. Whoever wants the
-    /// session next claims it and waits for this.
+    /// Locked by the connection that has the session, for as long as it lives. The next connection
+    /// claims the session and waits for this lock.
     pub(crate) state: Arc<tokio::sync::Mutex<State>>,
-    /// Counts the connections that wanted the session; the one that has it leaves when it changes.
+    /// Counts the connections that claimed the session. The one that has it leaves when this
+    /// changes.
     claims: AtomicU64,
-    /// The connection that has it is to look whether it must leave.
+    /// Whether the connection that has it is to look whether it must leave.
     reminded: AtomicBool,
     /// What happens after the connection has ended. Apart from `state`, because timers look at it
     /// while a connection may hold that.
     away: Mutex<Away>,
-    /// It is in the store.
+    /// Whether it is in the store.
     kept: AtomicBool,
-    /// What the last message that was queued is known by in the store.
+    /// The number of the last queued message in the store.
     last_number: AtomicU64,
-    /// Whose it is: from its beginning on, and over a restart. Not known of a session that a store of
-    /// an earlier format had, until somebody takes it up.
+    /// Its user, from its beginning on and over a restart. Unknown for a session of a store of an
+    /// earlier format, until a client takes it up.
     user: RwLock<Option<User>>,
-    /// What its client may do, where that matters; not known of a session that was restored and that
-    /// no connection has had since.
+    /// The rights of its client, where there are rules. Unknown for a restored session that no
+    /// connection has had since.
     owner: RwLock<Option<Owner>>,
 }
 
@@ -65,7 +66,7 @@ struct Owner {
     covered_at: Option<u64>,
 }
 
-/// What moves from connection to connection.
+/// The part of a session that moves from connection to connection.
 #[derive(Debug)]
 pub(crate) struct State {
     /// What the session and its subscriptions take.
@@ -74,23 +75,24 @@ pub(crate) struct State {
     pub(crate) subscriptions: HashMap<TopicFilter, Subscriber>,
     /// Retained messages that subscriptions have not got yet; one for each filter at most.
     pub(crate) wanted: VecDeque<RetainedSearch>,
-    /// The session has ended; who waited for it begins a new one.
+    /// Whether the session has ended: a connection that waited for it begins a new one.
     pub(crate) ended: bool,
-    /// A connection has had it before, so it counts as present.
+    /// Whether a connection has had it before, so that it counts as present.
     pub(crate) used: bool,
 }
 
-/// What is to happen while no connection has the session.
+/// What happens while no connection has the session.
 #[derive(Debug, Default)]
 struct Away {
     will: Option<(Instant, KeptWill)>,
     expires_at: Option<Instant>,
 }
 
-/// What a session takes that has nothing yet, about: itself, and its places in tables.
+/// The memory of an empty session, about: itself, and its places in tables.
 const EMPTY: usize = size_of::<Session>() + size_of::<State>() + 256;
 
-/// What a subscription takes besides its filter, which is there twice: in the session and its cursor.
+/// The memory of a subscription besides its filter, of which there are two copies: in the session
+/// and its cursor.
 const SUBSCRIPTION: usize = 2 * size_of::<Subscriber>() + size_of::<RetainedSearch>() + 64;
 
 impl State {
@@ -111,7 +113,7 @@ impl State {
         self.share.set(self.share.bytes() + weight(filter))
     }
 
-    /// The same for one that was there before, room or not.
+    /// The same for a restored subscription, room or not.
     pub(crate) fn count_anyway(&mut self, filter: &TopicFilter) {
         self.share.set_anyway(self.share.bytes() + weight(filter));
     }
@@ -128,7 +130,7 @@ fn weight(filter: &TopicFilter) -> usize {
 }
 
 impl Session {
-    /// Bytes that a session of that name takes as long as it has nothing.
+    /// Bytes that an empty session of that client identifier takes.
     pub(crate) fn empty_bytes(client_id: &ByteStr) -> usize {
         EMPTY + 2 * client_id.len()
     }
@@ -168,9 +170,9 @@ impl Session {
         self.claims.load(Ordering::Relaxed) == claim
     }
 
-    /// Has the connection that has it look whether it must leave, without anybody claiming it.
+    /// Has the connection that has it look whether it must leave, without a claim.
     pub(crate) fn remind(&self) {
-        // Whoever sees it sees the claim, or what condemned the reader.
+        // A connection that sees it sees the claim, too, or that the reader is condemned.
         self.reminded.store(true, Ordering::Release);
         self.mailbox.tell();
     }
@@ -180,19 +182,19 @@ impl Session {
         self.reminded.load(Ordering::Relaxed) && self.reminded.swap(false, Ordering::AcqRel)
     }
 
-    /// Whether it is this user's: one that was nobody's is from now on.
+    /// Whether it is this user's. A session without a known user is this user's from now on.
     pub(crate) fn is_of(&self, user: &User) -> bool {
         let mut own = write(&self.user);
         own.get_or_insert_with(|| user.clone()) == user
     }
 
-    /// Whose it is.
+    /// Its user, if known.
     pub(crate) fn user(&self) -> Option<User> {
         let own = read(&self.user);
         own.clone()
     }
 
-    /// Makes it this user's, whosever it was.
+    /// Makes it this user's, whoever had it before.
     pub(crate) fn give_to(&self, user: &User) {
         let mut own = write(&self.user);
         *own = Some(user.clone());
@@ -203,7 +205,7 @@ impl Session {
         owner.as_ref().map(|owner| owner.principal.clone())
     }
 
-    /// Gives the session with these subscriptions to somebody.
+    /// Gives the session, with these subscriptions, to a principal.
     pub(crate) fn belong_to(&self, principal: &Principal, guard: &Guard, state: &State) {
         let generation = guard.generation();
         let mut filters = state.subscriptions.keys();
@@ -215,7 +217,7 @@ impl Session {
         });
     }
 
-    /// A subscription is there of which only a part is granted.
+    /// Notes a subscription of which only a part is granted.
     pub(crate) fn uncover(&self) {
         let mut owner = write(&self.owner);
         if let Some(owner) = &mut *owner {
@@ -223,8 +225,8 @@ impl Session {
         }
     }
 
-    /// Whether a message of this topic, which one of the subscriptions matches, may go there. What
-    /// comes for a session that nobody has had yet waits until it is known whose it is.
+    /// Whether the session may get a message of this topic, which one of its subscriptions matches.
+    /// Messages for a restored session wait until its user is known.
     pub(crate) fn may_receive(&self, authorizer: &dyn Authorizer, topic: &str) -> bool {
         let owner = read(&self.owner);
         owner.as_ref().is_none_or(|owner| {
@@ -233,10 +235,10 @@ impl Session {
         })
     }
 
-    /// It is in the store from now on, until it ends: it outlives its connections, or more waits for
-    /// it than memory holds.
+    /// Keeps the session in the store from now on, until it ends: it outlives its connections, or
+    /// more waits for it than memory holds.
     pub(crate) fn keep(&self) {
-        // Whoever sees it records behind what was recorded before.
+        // A task that sees it records after the changes so far.
         self.kept.store(true, Ordering::Release);
     }
 

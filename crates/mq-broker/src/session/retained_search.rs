@@ -6,9 +6,9 @@ use crate::router::Cursor;
 
 /// The retained messages that a subscription asked for and has not got yet.
 ///
-/// Its session takes them as its reader takes what was sent before, whatever their number; they are
-/// not queued. A topic whose message changes meanwhile is left out: the new one comes by the
-/// subscription, so that nothing older follows it.
+/// They are not queued: the session takes the next ones once its reader has taken the earlier ones,
+/// however many there are. A topic whose message changes meanwhile is left out: the new message
+/// comes by the subscription, so that nothing older follows it.
 #[derive(Debug)]
 pub(crate) struct RetainedSearch {
     pub(crate) filter: TopicFilter,
@@ -17,13 +17,13 @@ pub(crate) struct RetainedSearch {
     pub(crate) cursor: Cursor,
     /// The last message that was retained when the subscription was made.
     pub(crate) since: u64,
-    /// The last one that was retained while no connection had the session, which did not get it by
-    /// the subscription if it was of QoS 0.
+    /// The last one that was retained while no connection had the session. At QoS 0 the session did
+    /// not get it by the subscription.
     pub(crate) since_qos0: u64,
 }
 
 impl RetainedSearch {
-    /// What its cursor takes; its filter counts with the subscription.
+    /// Bytes of its cursor; its filter counts with the subscription.
     pub(crate) fn bytes(&self) -> usize {
         self.cursor.bytes()
     }

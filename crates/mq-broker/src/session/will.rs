@@ -7,7 +7,7 @@ use mq_proto::Message;
 
 use crate::ceiling::Ceiling;
 
-/// A will as the broker keeps it: in memory of its own, which counts until it was published or is
+/// A will as the broker keeps it: in memory of its own, which counts until the will is published or
 /// forgotten.
 #[derive(Debug)]
 pub(crate) struct KeptWill {
@@ -50,7 +50,7 @@ impl KeptWill {
         })
     }
 
-    /// How long after its connection's end it is published.
+    /// How long after the end of its connection it is published.
     pub(crate) fn delay(&self) -> Duration {
         self.delay
     }

@@ -12,8 +12,8 @@ use tokio::sync::watch;
 use super::{Change, Position, Snapshot, Store, StoreError, StoredMessage};
 use crate::lock::lock;
 
-/// Keeps everything in memory, apart from the broker: a broker that is started again in the same
-/// process with the same store goes on where the last one ended.
+/// Keeps everything in memory, apart from the broker: the next broker in the same process with the
+/// same store goes on where the last one ended.
 ///
 /// For tests and for programs that embed a broker. Changes are settled at once.
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
-    /// A store that has nothing.
+    /// An empty store.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

@@ -1,15 +1,15 @@
-//! What outlives the broker: sessions, subscriptions, queued, in-flight and retained messages.
+//! The store: sessions, subscriptions, queued, in-flight and retained messages outlive the broker.
 //!
 //! The broker works from its own memory and tells a [`Store`] of each change. Two rules make that
 //! enough:
 //!
-//! - changes that belong together are recorded together, before anybody sees what they lead to;
-//! - nothing leaves a connection before what it has recorded so far is settled. So an
-//!   acknowledgement promises only what is kept, and a PUBREL or PUBCOMP never runs ahead of the
-//!   state that exactly-once delivery rests on.
+//! - changes that belong together are recorded together, before anybody sees their consequences;
+//! - nothing leaves a connection before its changes so far are settled. So an acknowledgement
+//!   promises only what is kept, and a PUBREL or PUBCOMP never runs ahead of the state that
+//!   exactly-once delivery rests on.
 //!
-//! At the start the broker gets back a [`Snapshot`]: what [`Snapshot::apply`] makes of all changes.
-//! Wills are not kept: a broker that ends publishes none.
+//! At the start the broker gets back a [`Snapshot`]: the result of [`Snapshot::apply`] over all
+//! changes. Wills are not kept: a broker that ends publishes none.
 
 mod disk;
 mod in_memory;
@@ -37,13 +37,13 @@ pub use disk::{decode_message, encode_message};
 pub use in_memory::MemoryStore;
 pub use snapshot::{Life, SessionRecord, Snapshot};
 
-/// Keeps what outlives the broker, such as a database; [`MemoryStore`] is an example.
+/// A place, such as a database, for what outlives the broker; [`MemoryStore`] is an example.
 ///
-/// Set it as [`Settings::store`](crate::Settings::store), by [`Storage::Custom`](crate::Storage). The methods are called from many
-/// connections' tasks and must not block for long: do the slow part elsewhere and say by
-/// [`settled`](Self::settled) when it is done. Session state is that of §4.1.
+/// Set it as [`Settings::store`](crate::Settings::store), by [`Storage::Custom`](crate::Storage).
+/// Many connections' tasks call the methods, which must not block for long: do the slow part
+/// elsewhere and tell by [`settled`](Self::settled) when it is done. Session state is that of §4.1.
 pub trait Store: fmt::Debug + Send + Sync + 'static {
-    /// All that is kept. Called once, before the broker listens.
+    /// Everything that is kept. Called once, before the broker listens.
     ///
     /// # Errors
     /// If it cannot be read, or not all of it: the broker does not start then.
@@ -54,9 +54,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// calls so far, this one included.
     fn record(&self, changes: Vec<Change>) -> Position;
 
-    /// Up to where changes are settled, which is to say that a restart would find them. It only
-    /// grows. Drop the sender when the store has failed for good: connections that wait for it then
-    /// end, with a reason, and [`Broker::store_failed`](crate::Broker::store_failed) resolves.
+    /// The position up to which changes are settled: a restart would find them. It only grows. Drop
+    /// the sender when the store has failed for good: connections that wait for it then end, with a
+    /// reason, and [`Broker::store_failed`](crate::Broker::store_failed) resolves.
     fn settled(&self) -> watch::Receiver<Position>;
 
     /// Whether [`queued`](Self::queued) works, so that queues may go on here beyond what memory holds
@@ -98,40 +98,41 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Position(pub u64);
 
-/// Why a store cannot give back what it kept: one line.
+/// Why a store cannot be read: one line.
 #[derive(Debug, thiserror::Error)]
 #[error("the store cannot be read: {0}")]
 pub struct StoreError(pub String);
 
-/// Something that changed.
+/// A change.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub enum Change {
-    /// Of the session of a client identifier.
+    /// A change of the session of a client identifier.
     Session(ByteStr, SessionChange),
-    /// The topic's retained message is this from now on.
+    /// The topic has this retained message from now on.
     Retained(StoredMessage),
     /// The topic has no retained message any more.
     Unretained(TopicName),
 }
 
-/// Something that changed in one session. The first is always [`Attached`](Self::Attached).
+/// A change of one session. The first is always [`Attached`](Self::Attached).
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub enum SessionChange {
-    /// A connection has it; once that has ended it lives on for `expiry`, `None` for ever.
+    /// A connection has the session. After its end the session lives on for `expiry`, `None` for
+    /// ever.
     Attached {
         /// Counted from the end of the connection.
         expiry: Option<Duration>,
-        /// Whose it is from now on.
+        /// The session's user from now on.
         user: User,
     },
-    /// No connection has it any more.
+    /// No connection has the session any more.
     Detached {
         /// When it ends; `None` for never.
         expires_at: Option<SystemTime>,
     },
-    /// It is gone, with all that it had.
+    /// The session is gone, with everything in it.
     Ended,
     /// A subscription was made, or replaced.
     Subscribed {
@@ -188,12 +189,12 @@ pub enum SessionChange {
     },
 }
 
-/// Whose a session is.
+/// The user of a session.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum User {
-    /// Of clients without a user name that was proven: all of them are one user.
+    /// Clients without a proven user name: all of them are one user.
     Anonymous,
-    /// Of the user of that name.
+    /// The user of that name.
     Named(ByteStr),
 }
 
@@ -246,7 +247,7 @@ impl StoredMessage {
     }
 }
 
-/// Instants mean nothing to the next process.
+/// An instant as wall-clock time, which means something to the next process as well.
 pub(crate) fn to_wall_clock(at: Instant) -> SystemTime {
     let now = clock::now();
     let wall = SystemTime::now();
@@ -256,7 +257,7 @@ pub(crate) fn to_wall_clock(at: Instant) -> SystemTime {
     }
 }
 
-/// A time that has passed is now.
+/// A wall-clock time as an instant; a time in the past becomes now.
 pub(crate) fn from_wall_clock(at: SystemTime) -> Instant {
     clock::now() + at.duration_since(SystemTime::now()).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! What all changes together come to.
+//! The result of all changes together.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -10,7 +10,7 @@ use mq_codec::{ByteStr, PacketId, SubscriptionId, SubscriptionOptions, TopicFilt
 
 use super::{Change, SessionChange, StoredMessage, User};
 
-/// What is kept, as it is after some number of changes.
+/// Everything that is kept, after some number of changes.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Snapshot {
     /// By client identifier.
@@ -19,13 +19,13 @@ pub struct Snapshot {
     pub retained: HashMap<TopicName, StoredMessage>,
 }
 
-/// What is kept of one session.
+/// One session as it is kept.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct SessionRecord {
     /// Whether a connection had it, and how long it lives on.
     pub life: Life,
-    /// Whose it is; `None` in what versions kept that did not know: the first user that takes such a
-    /// session up has it from then on.
+    /// Its user. `None` in a store of an earlier version: the first user that takes such a session
+    /// up has it from then on.
     pub user: Option<User>,
     /// By filter: what the subscription asks for, and its identifier.
     pub subscriptions: HashMap<TopicFilter, (SubscriptionOptions, Option<SubscriptionId>)>,
@@ -57,7 +57,8 @@ impl Default for Life {
 }
 
 impl Snapshot {
-    /// Makes one change. One to a session that is not there is ignored: it has ended meanwhile.
+    /// Makes one change. A change of an unknown session is ignored: the session has ended
+    /// meanwhile.
     pub fn apply(&mut self, change: Change) {
         match change {
             Change::Session(client_id, SessionChange::Ended) => {
@@ -81,7 +82,7 @@ impl Snapshot {
         }
     }
 
-    /// The changes that leave out what has expired at `now`.
+    /// The changes that remove what has expired at `now`.
     #[must_use]
     pub fn expired(&self, now: SystemTime) -> Vec<Change> {
         let is_over = |message: &StoredMessage| message.expires_at.is_some_and(|at| at <= now);
@@ -110,7 +111,7 @@ impl Snapshot {
         changes
     }
 
-    /// Leaves out what has expired at `now`.
+    /// Removes what has expired at `now`.
     pub fn expire(&mut self, now: SystemTime) {
         for change in self.expired(now) {
             self.apply(change);

@@ -1,4 +1,4 @@
-//! What stands for tokens in a build without them: there never is one.
+//! Stands for tokens in a build without them: no password is a token.
 
 use std::{convert::Infallible, time::SystemTime};
 

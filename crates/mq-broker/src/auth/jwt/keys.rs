@@ -15,8 +15,8 @@ const CURVE_LEN: usize = 32;
 /// The public keys of a file.
 pub(in crate::auth) struct Keys(Vec<Key>);
 
-/// A key, for one algorithm alone: what a token says of its algorithm never chooses how a key is
-/// understood (RFC 8725 §3.1).
+/// A key for one algorithm alone: a token's header never chooses how a key is understood (RFC 8725
+/// §3.1).
 pub(super) struct Key {
     id: Option<String>,
     algorithm: Algorithm,
@@ -38,7 +38,7 @@ impl Keys {
     /// algorithms, are passed over (RFC 7517 §5).
     ///
     /// # Errors
-    /// All that is wrong, by line where it is no JSON, else with the key's index from 0.
+    /// Every mistake: by line where the text is no JSON, else with the key's index from 0.
     pub(in crate::auth) fn parse(text: &str) -> Result<Self, Vec<(Option<usize>, String)>> {
         let one = |problem: &str| vec![(None, problem.to_owned())];
         let set: Value = serde_json::from_str(text).map_err(|error| {
@@ -74,8 +74,8 @@ impl Keys {
         Ok(Self(found))
     }
 
-    /// The one key that a token can be signed by: of its `kid`, or without one, the only key there
-    /// is for its algorithm.
+    /// The one key that a token can be signed by: the key of its `kid`, or without one, the only
+    /// key for its algorithm.
     pub(super) fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Result<&Key, Rejected> {
         if let Some(id) = id {
             let key = self.0.iter().find(|key| key.id.as_deref() == Some(id));
@@ -94,7 +94,7 @@ impl Keys {
 }
 
 impl Key {
-    /// Reads one; `None` if it is for something else.
+    /// Reads one key; `None` if it is for another use.
     fn parse(jwk: &Value) -> Result<Option<Self>, String> {
         let jwk = jwk.as_object().ok_or("it is no JSON object")?;
         let kind = text(jwk, "kty")?.ok_or("`kty` is missing")?;
@@ -143,9 +143,9 @@ impl Key {
         }))
     }
 
-    /// Whether it has made the signature.
+    /// Whether the key has made the signature.
     pub(super) fn has_signed(&self, signed: &[u8], signature: &[u8]) -> bool {
-        // Named, and not the process's default: that depends on what else is built in.
+        // Named, since the process's default depends on what else is built in.
         let verifier = (aws_lc::DEFAULT_PROVIDER.verifier_factory)(&self.algorithm, &self.public);
         verifier.is_ok_and(|verifier| verifier.verify(signed, &signature.to_vec()).is_ok())
     }
@@ -168,7 +168,7 @@ fn rsa(jwk: &Map<String, Value>) -> Result<DecodingKey, String> {
     Ok(DecodingKey::from_rsa_raw_components(&modulus, &exponent))
 }
 
-/// A member that is a string, if it is there.
+/// A member of type string, if it is there.
 fn text<'a>(jwk: &'a Map<String, Value>, name: &str) -> Result<Option<&'a str>, String> {
     match jwk.get(name) {
         None => Ok(None),

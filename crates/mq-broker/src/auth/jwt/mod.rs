@@ -18,27 +18,26 @@ pub(super) use self::{keys::Keys, rules::TokenRules, token::Token};
 #[cfg(not(feature = "jwt"))]
 pub(super) use absent::{Keys, Token, TokenRules};
 
-/// Which tokens are taken, and what they say; `docs/guide/access.md` tells more.
+/// Which tokens the broker takes, and what their claims mean; `docs/guide/access.md` tells more.
 ///
 /// Only with the feature `jwt`; without it [`FileAccess`](super::FileAccess) does not open.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct JwtSettings {
-    /// The public keys of who makes the tokens: a JWK Set (RFC 7517 §5) in JSON.
+    /// The public keys of the tokens' issuer: a JWK Set (RFC 7517 §5) in JSON.
     pub keys: PathBuf,
-    /// What `iss` has to be; `None`, the default, for anything or nothing.
+    /// The `iss` that a token must have; `None`, the default, takes any or none.
     pub issuer: Option<String>,
-    /// What `aud` has to be or to have in it. With `None`, the default, a token with an `aud` is for
-    /// somebody else (RFC 7519 §4.1.3).
+    /// The `aud` that a token must have, alone or in a list. With `None`, the default, a token with
+    /// an `aud` is for another server (RFC 7519 §4.1.3).
     pub audience: Option<String>,
-    /// The claim that is the user. Default `sub`.
+    /// The claim with the user's name. Default `sub`.
     pub user_claim: String,
-    /// The claim that has to be there and to be the client identifier of CONNECT; `None`, the
-    /// default, for none.
+    /// The claim that must equal the client identifier of CONNECT; `None`, the default, for none.
     pub client_id_claim: Option<String>,
-    /// How far the clock here and that of who makes the tokens may be apart. Default 5 s.
+    /// How far the broker's clock and the issuer's may be apart. Default 5 s.
     pub leeway: Duration,
-    /// Whether a connection ends when its token would not be taken any more. Default yes.
+    /// Whether a connection ends when its token expires. Default yes.
     pub disconnect_at_expiry: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Why a token is not taken.
+//! Why the broker refuses a token.
 
 /// Why the broker refuses a token. The log has the reason; the client gets no more than the refusal.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

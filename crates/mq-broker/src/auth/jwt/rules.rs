@@ -1,4 +1,4 @@
-//! What a token lets its client do: the claim `acl`.
+//! The claim `acl`: what a token lets its client do.
 //!
 //! The form is EMQX's (<https://docs.emqx.com/en/emqx/latest/access-control/authn/acl.html>, "New
 //! Format", since its 5.5):
@@ -7,8 +7,8 @@
 //! "acl": [{"permission": "allow", "action": "publish", "topic": "a/${clientid}/#"}]
 //! ```
 //!
-//! of which the members that every rule has are understood here, and no others: a token that says
-//! more than what is understood is refused, as less would be held than its maker meant.
+//! The broker understands the members that every rule has, and no others. It refuses a token that
+//! says more: else a rule would forbid less than its issuer meant.
 
 use mq_codec::TopicFilter;
 use serde::Deserialize;
@@ -28,7 +28,7 @@ const MARKS: Marks = Marks {
     client_id: "${clientid}",
 };
 
-/// The rules of one token. The first that is about a topic decides; what none is about is denied.
+/// The rules of one token. The first rule for a topic decides. A topic without a rule is denied.
 #[derive(Debug)]
 pub(in crate::auth) struct TokenRules(Vec<Rule>);
 
@@ -58,13 +58,13 @@ enum Permission {
 #[serde(rename_all = "lowercase")]
 enum Action {
     Publish,
-    /// To subscribe, and to be given what comes by it.
+    /// To subscribe, and to receive what comes by the subscription.
     Subscribe,
     All,
 }
 
 impl TokenRules {
-    /// Reads the claim, for the client that the token is of.
+    /// Reads the claim for the token's client.
     ///
     /// # Errors
     /// The first rule that is not understood, by its index.
@@ -93,7 +93,8 @@ impl TokenRules {
         first.is_some_and(|rule| rule.permission == Permission::Allow)
     }
 
-    /// How much of a subscription is allowed; where rules do so only together, [`Grant::Some`].
+    /// How much of a subscription is allowed. Rules that cover a filter only together grant
+    /// [`Grant::Some`].
     pub(in crate::auth) fn subscription(&self, filter: &TopicFilter) -> Grant {
         let wanted = Filter::new(filter.matching());
         let (mut is_denied_in_part, mut is_allowed_in_part) = (false, false);
@@ -124,7 +125,7 @@ impl TokenRules {
 }
 
 impl Rule {
-    /// Reads one; `None` if it says nothing about that client.
+    /// Reads one rule; `None` if it does not concern that client.
     fn parse(rule: &Value, who: &Principal) -> Result<Option<Self>, String> {
         let RawRule {
             permission,
@@ -132,7 +133,7 @@ impl Rule {
             topic,
         } = RawRule::deserialize(rule).map_err(|error| error.to_string())?;
         let is_wrong = |problem: &str| Err(format!("`{topic}`: {problem}"));
-        // "The filter as it stands", which rules about topics cannot say.
+        // `eq` means "the filter as it stands", which rules about topics cannot say.
         if topic.starts_with("eq ") {
             return is_wrong("`eq` is not understood");
         }

@@ -12,13 +12,13 @@ use crate::{
     clock,
 };
 
-/// What no connection lasts for, and no timer has to: a hundred years.
+/// A hundred years: no connection lasts as long, and no timer has to.
 const FOR_EVER: Duration = Duration::from_hours(100 * 365 * 24);
 
 /// A password that has the form of a token: three parts in base64url, of which the first is a
 /// header (RFC 7515 §7.1).
 pub(in crate::auth) struct Token<'a> {
-    /// Header and claims as they were sent, which is what is signed.
+    /// Header and claims as they were sent: the signed bytes.
     signed: &'a [u8],
     header: Map<String, Value>,
     claims: Vec<u8>,
@@ -26,7 +26,7 @@ pub(in crate::auth) struct Token<'a> {
 }
 
 impl<'a> Token<'a> {
-    /// Takes a password apart; `None` if it has not the form of a token.
+    /// Takes a password apart; `None` if it does not have the form of a token.
     pub(in crate::auth) fn parse(password: &'a [u8]) -> Option<Self> {
         let mut dots = (0..password.len()).filter(|at| password[*at] == b'.');
         let (first, second) = (dots.next()?, dots.next()?);
@@ -34,10 +34,10 @@ impl<'a> Token<'a> {
             return None;
         }
         let decode = |part: &[u8]| URL_SAFE_NO_PAD.decode(part).ok();
-        // Where a name is there twice, the last counts (RFC 7515 §4).
+        // Of a name that occurs twice the last counts (RFC 7515 §4).
         let header: Map<String, Value> =
             serde_json::from_slice(&decode(&password[..first])?).ok()?;
-        // What makes the header one of a token.
+        // Every token's header has it.
         header.get("alg")?.as_str()?;
         Some(Self {
             signed: &password[..second],
@@ -47,8 +47,8 @@ impl<'a> Token<'a> {
         })
     }
 
-    /// Whose token it is and what it lets him do. Nothing that it says is looked at before the
-    /// signature, but how to find the key.
+    /// The token's user, and what the token grants. Before the signature is checked nothing of the
+    /// token is used but the name of its key.
     pub(in crate::auth) fn judge(
         &self,
         keys: &Keys,
@@ -70,7 +70,7 @@ impl<'a> Token<'a> {
     }
 
     fn check_signature(&self, keys: &Keys) -> Result<(), Rejected> {
-        // RFC 7515 §4.1.11: what is not understood must be refused.
+        // RFC 7515 §4.1.11: extensions that are not understood must be refused.
         if self.header.contains_key("crit") {
             return Err(Rejected::Critical);
         }
@@ -90,7 +90,7 @@ impl<'a> Token<'a> {
     }
 }
 
-/// How long it will be taken yet.
+/// How long the token stays valid.
 fn check_time(
     claims: &Map<String, Value>,
     leeway: Duration,
@@ -126,7 +126,7 @@ fn date(claims: &Map<String, Value>, name: &str) -> Result<Option<Duration>, Rej
     }
 }
 
-/// Who made it, and for whom.
+/// Checks the token's issuer and audience.
 fn check_parties(claims: &Map<String, Value>, settings: &JwtSettings) -> Result<(), Rejected> {
     let text = |name: &str| claims.get(name).and_then(Value::as_str);
     if settings.issuer.is_some() && text("iss") != settings.issuer.as_deref() {
@@ -136,7 +136,7 @@ fn check_parties(claims: &Map<String, Value>, settings: &JwtSettings) -> Result<
         (None, None) => true,
         (Some(Value::String(one)), Some(us)) => one == us,
         (Some(Value::Array(all)), Some(us)) => all.iter().any(|one| one.as_str() == Some(us)),
-        // Who does not find himself in one "MUST" reject it (RFC 7519 §4.1.3).
+        // A server that is not in it "MUST" reject the token (RFC 7519 §4.1.3).
         _ => false,
     };
     if is_for_us {

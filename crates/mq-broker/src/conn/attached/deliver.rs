@@ -1,4 +1,4 @@
-//! What an attached client gets: from its mailbox, from the store, and retained messages.
+//! Delivers messages to an attached client: from its mailbox, from the store, and retained ones.
 
 use std::{sync::Arc, time::Instant};
 
@@ -23,13 +23,14 @@ const TAKE: usize = 256;
 
 impl Attached<'_> {
     /// Moves messages from the mailbox, and retained ones that a subscription asked for, into the
-    /// outbox: as many as the window and the link take. Whether it has looked for retained ones.
+    /// outbox: as many as the window and the link take. Returns whether it has looked for retained
+    /// ones.
     pub(super) fn fill(&mut self, now: Instant) -> bool {
         let may_carry_more = self.wire.may_carry_more();
         let hold = &mut self.hold;
         let rules = self.wire.hub.guard.generation();
         if rules != self.client.rules {
-            // What waits was let through by others.
+            // Waiting messages were let through by other rules.
             self.client.rules = rules;
             hold.session.mailbox.put_back(self.outgoing.drain(..));
             let journal = &mut self.publisher.journal;
@@ -76,14 +77,14 @@ impl Attached<'_> {
                     self.outgoing.push_front(delivery);
                     break;
                 }
-                // Larger than the client takes: as if it had been sent `[MQTT-3.1.2-25]`.
+                // Larger than the client takes: dropped as if it had been sent `[MQTT-3.1.2-25]`.
                 Err((_, delivery)) => hub::dropped(metrics, session, &delivery, journal),
             }
         }
         had_turn
     }
 
-    /// Whether there are retained messages to be taken, and nothing else to wait for before.
+    /// Whether retained messages can be taken now.
     pub(super) fn takes_more_retained(&mut self) -> bool {
         !self.hold.state.wanted.is_empty()
             && self.wire.may_carry_more()
@@ -101,7 +102,7 @@ impl Attached<'_> {
                 let messages = messages.into_iter();
                 let deliveries = messages.map(|(number, message)| message.into_delivery(number));
                 session.mailbox.loaded(numbers, deliveries);
-                // They were let through by the rules of then.
+                // The rules of an earlier time let them through.
                 let journal = &mut self.publisher.journal;
                 self.wire.hub.remove_forbidden(session, journal);
             }

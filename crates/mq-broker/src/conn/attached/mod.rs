@@ -39,17 +39,17 @@ pub(super) struct Attached<'a> {
     afterwards: Afterwards,
     /// How fast the client may publish.
     pace: Pace,
-    /// Taken from the mailbox, not given to the state machine yet.
+    /// Deliveries taken from the mailbox and not given to the state machine yet.
     outgoing: VecDeque<Delivery>,
     /// Messages of the session that are being read from the store.
     loading: Option<Loading>,
     /// The ticket of a message that waits for room in somebody's mailbox.
     held: Option<AckTicket>,
-    /// What came behind that message.
+    /// The events behind that message.
     backlog: Backlog,
     /// Stands in for the outbox while that must wait for the store; always empty.
     held_back: Outbox,
-    /// How far the outbox holds nothing that has to wait for the store.
+    /// Up to here nothing in the outbox has to wait for the store.
     sayable: u64,
     /// Where CONNACK is in the outbox.
     let_in_at: u64,
@@ -59,7 +59,7 @@ pub(super) struct Attached<'a> {
 pub(super) struct Client {
     /// Its user and rights, where there are rules.
     principal: Option<Principal>,
-    /// The generation of the rules that what is in the mailbox was let through by.
+    /// The generation of the rules that let the messages in the mailbox through.
     rules: u64,
     /// What a client that may authenticate anew has said of itself.
     log_in: Option<Box<LogIn>>,
@@ -111,7 +111,7 @@ impl<'a> Attached<'a> {
     /// Serves the client until the connection is over.
     pub(super) async fn run(&mut self) {
         let mut timer = pin!(sleep_until(clock::now().into()));
-        // Kept from turn to turn: a new one registers with all others each time.
+        // Kept from turn to turn: a new future would register anew each time.
         let mut shutdown = self.wire.shutdown.clone();
         let mut shutdown = pin!(shutdown.changed());
         while !self.wire.connection.is_closed() || self.has_events() {
@@ -130,7 +130,7 @@ impl<'a> Attached<'a> {
             if closed && !is_blocked {
                 continue;
             }
-            // Nothing leaves before what it follows from is in the store.
+            // Nothing leaves before the changes behind it are in the store.
             let settled = self.is_settled();
             let resumes_at = self.pace.resumes_at(now);
             let want_read = resumes_at.is_none() && !self.backlog.is_full() && self.wire.may_read();
@@ -149,8 +149,8 @@ impl<'a> Attached<'a> {
                 timer.as_mut().reset(at.into());
             }
             if !self.publisher.waits_for(blocked.as_ref()) {
-                // What waits for another reader since just now is tried once more, with a place in the
-                // queue there.
+                // The delivery has begun to wait for another reader: it is tried once more, with a
+                // place in that reader's queue.
                 continue;
             }
             let patience_ends = blocked
@@ -166,8 +166,8 @@ impl<'a> Attached<'a> {
             } else {
                 &mut self.held_back
             };
-            // In this order: what comes seldom and must not wait behind a link that always has more, the
-            // link, and what is only to wake the task, as each turn looks at it anyway.
+            // In this order: first events that are rare and must not wait behind a busy link, then
+            // the link, then those that only wake the task, as each turn looks at them anyway.
             tokio::select! {
                 biased;
                 () = tokio::task::consume_budget(), if is_due && !closed => {
@@ -213,7 +213,7 @@ impl<'a> Attached<'a> {
         }
     }
 
-    /// Whether all that the outbox has may be said.
+    /// Whether everything in the outbox may be sent.
     fn is_settled(&mut self) -> bool {
         let settled = self.publisher.journal.is_settled();
         if settled {
@@ -222,7 +222,7 @@ impl<'a> Attached<'a> {
         settled
     }
 
-    /// Does all that there is to do without waiting for anybody.
+    /// Does everything that can be done without waiting.
     async fn turn(&mut self, now: Instant) {
         self.wire.sample(now);
         self.publisher.recover(now);
@@ -268,8 +268,8 @@ impl<'a> Attached<'a> {
         }
     }
 
-    /// Acts on what the state machine says, until it has nothing more. Behind a message that waits for
-    /// room what the client wants waits as well; what it acknowledges does not.
+    /// Acts on the state machine's events, until there are no more. While a message of the client's
+    /// waits for room its later requests wait as well; its acknowledgements do not.
     fn handle_events(&mut self, now: Instant) {
         loop {
             let waits = !self.publisher.waiting.is_empty();
@@ -349,7 +349,7 @@ impl<'a> Attached<'a> {
     }
 }
 
-/// Waits for a future that may not be there: then for ever.
+/// Waits for a future, or without one for ever.
 async fn optional<F: Future>(future: Option<F>) -> F::Output {
     match future {
         Some(future) => future.await,

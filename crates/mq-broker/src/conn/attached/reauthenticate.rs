@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl Attached<'_> {
-    /// A step of an enhanced authentication came, or the first of another.
+    /// Goes on with an enhanced authentication, or begins another.
     pub(super) fn auth(&mut self, auth: Auth) {
         let within = self.wire.settings.protocol.connect_timeout;
         let data = auth.properties.authentication_data;
@@ -28,12 +28,12 @@ impl Attached<'_> {
         };
         match exchange {
             Some(exchange) => client.authentication.exchange(exchange, data, within),
-            // The rules of now do not have it any more.
+            // A reload has removed the method.
             None => self.refuse_again(ReasonCode::BadAuthenticationMethod.name()),
         }
     }
 
-    /// An authentication, or a step of one, has an outcome.
+    /// Acts on the outcome of an authentication, or of a step.
     pub(super) fn authenticated(&mut self, outcome: Result<Step, Refusal>) {
         let (reason, data) = match outcome {
             Ok(Step::Continue(data)) => (ReasonCode::ContinueAuthentication, Some(data)),
@@ -44,7 +44,7 @@ impl Attached<'_> {
                 (ReasonCode::Success, data)
             }
             Err(refusal) => {
-                // It has nothing more to authenticate for.
+                // The connection ends: there is nothing more to authenticate for.
                 return match self.client.log_in.take() {
                     Some(log_in) => self.wire.refuse_log_in(refusal, &log_in),
                     None => self.wire.leave(ReasonCode::NotAuthorized),
@@ -67,7 +67,7 @@ impl Attached<'_> {
         }
     }
 
-    /// Takes the rights that the client has now; whether it is still the same user.
+    /// Takes the client's new rights. False if it is another user now.
     fn take_rights(&mut self, principal: Principal) -> bool {
         let before = self.client.principal.as_ref();
         if !before.is_some_and(|before| before.is_same_user(&principal)) {

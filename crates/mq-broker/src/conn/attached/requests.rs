@@ -24,7 +24,7 @@ impl Attached<'_> {
                         .connection
                         .ack(now, ticket, ReasonCode::TopicNameInvalid);
                 }
-                // It cannot be refused alone.
+                // The client cannot be told of this message alone.
                 _ => self.wire.leave(ReasonCode::TopicNameInvalid),
             }
             return;

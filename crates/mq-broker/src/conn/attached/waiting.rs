@@ -8,7 +8,8 @@ use super::Attached;
 use crate::{mailbox::PATIENCE, session::Session};
 
 impl Attached<'_> {
-    /// Tries again what found no room, in order; when all of it has, its acknowledgement leaves.
+    /// Tries the deliveries without room again, in order. Once all have found room the message is
+    /// acknowledged.
     pub(super) fn retry_waiting(&mut self, now: Instant) {
         if self.publisher.waiting.is_empty() {
             return;
@@ -22,8 +23,8 @@ impl Attached<'_> {
         }
     }
 
-    /// Whether the message that waits for room has waited for long enough: what its readers' mailboxes
-    /// do with it decides now.
+    /// Whether the waiting message has waited for long enough: now the mailboxes' overflow policy
+    /// decides.
     pub(super) fn is_out_of_patience(&self, now: Instant) -> bool {
         let since = self.publisher.waiting_since;
         since.is_some_and(|since| now.saturating_duration_since(since) >= PATIENCE)
@@ -44,7 +45,7 @@ impl Attached<'_> {
             .map_or(Duration::MAX, |timeout| {
                 timeout.saturating_sub(stopped_for.unwrap_or_default())
             });
-        // What is left of nothing is looked at again soon, not at once.
+        // Where no time is left it is looked at again soon, not at once.
         now + left.clamp(PATIENCE, Duration::from_hours(1))
     }
 
@@ -62,8 +63,8 @@ impl Attached<'_> {
         self.wire.connection.ack(now, ticket, reason);
     }
 
-    /// The peer has gone, and a message of its still finds no room: it was not acknowledged, and
-    /// neither was what came after it.
+    /// Gives up a message that still finds no room once its publisher has gone. Neither it nor the
+    /// messages behind it were acknowledged.
     fn give_up(&mut self) {
         self.publisher.give_up(&self.wire.hub.metrics);
         self.held = None;

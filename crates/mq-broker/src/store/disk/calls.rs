@@ -1,4 +1,4 @@
-//! The queue between those who record and the thread that commits.
+//! The queue between the tasks that record and the thread that commits.
 //!
 //! `models/` checks it under every interleaving.
 
@@ -12,8 +12,8 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// Calls that wait for the thread.
 ///
-/// Their number is bounded by what connections may have open: each waits for its calls to settle
-/// before it acknowledges anything.
+/// Their number is bounded by the number of connections: each waits for its calls to settle before
+/// it acknowledges anything.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     state: Mutex<State>,
@@ -27,7 +27,7 @@ struct State {
     count: u64,
     /// No more come.
     ended: bool,
-    /// The thread takes none any more.
+    /// Whether the thread has ended and takes none any more.
     failed: bool,
 }
 
@@ -54,14 +54,14 @@ impl Calls {
         self.changed.notify_one();
     }
 
-    /// The thread has ended: nothing is collected for nobody.
+    /// The thread has ended: no further calls are collected.
     pub(super) fn fail(&self) {
         let mut state = self.lock();
         state.failed = true;
         state.waiting.clear();
     }
 
-    /// All that wait; waits for some, but at most until `until`. Once there is one, it waits for as
+    /// Takes all calls; waits for the first until `until` at most. Once there is one, waits for as
     /// many as are wanted, for as long as they may take.
     pub(super) fn take(&self, until: Option<Instant>, group: (usize, Duration)) -> Turn {
         let mut state = self.lock();

@@ -1,4 +1,4 @@
-//! How values stand in the file: as MQTT 5.0 has them on the wire, which has a place for nearly
+//! The form of values in the file: that of MQTT 5.0 on the wire, which has a place for nearly
 //! everything, and a specification.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -37,7 +37,7 @@ pub(super) fn message(message: &StoredMessage) -> Result<Vec<u8>, Failed> {
         properties: message.properties.clone(),
         qos: *qos,
         retain: *retain,
-        // Of no meaning: it gets one when it is sent.
+        // Without meaning: the message gets one when it is sent.
         packet_id: (*qos > QoS::AtMostOnce).then_some(PacketId::FIRST),
         ..Publish::default()
     };
@@ -69,7 +69,7 @@ pub(super) fn read_message(bytes: &[u8]) -> Result<StoredMessage, Failed> {
     let Packet::Publish(mut packet) = decode(packet)? else {
         return Err(Failed::Damaged);
     };
-    // It meant something on the connection that the message came by.
+    // An alias is for the connection that the message came by.
     if packet.properties.topic_alias.is_some() {
         return Err(Failed::Damaged);
     }
@@ -151,7 +151,7 @@ fn decode(bytes: &[u8]) -> Result<Packet, Failed> {
     packet.filter(|_| buffer.is_empty()).ok_or(Failed::Damaged)
 }
 
-/// Rounded up: a message does not expire earlier by being kept.
+/// Rounded up, so that no message expires earlier by being kept.
 fn milliseconds(at: SystemTime) -> u64 {
     of_duration(at.duration_since(UNIX_EPOCH).unwrap_or_default())
 }

@@ -28,7 +28,7 @@ pub(super) enum Failed {
 }
 
 impl Failed {
-    /// Whether somebody else has the file.
+    /// Whether another process has the file.
     pub(super) fn is_in_use(&self) -> bool {
         matches!(self, Self::Opening(DatabaseError::DatabaseAlreadyOpen))
     }

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A thread takes all calls that have come while the last commit was on its way to the disk, and
-//! commits them together: the more connections wait, the more messages a commit carries. What a call
-//! brought is there whole after a crash, or not at all.
+//! commits them together: the more connections wait, the more messages a commit carries. After a
+//! crash the changes of a call are there in whole, or not at all.
 
 mod calls;
 mod encoding;
@@ -39,23 +39,23 @@ use tables::Tables;
 use trial::Trial;
 use worker::Worker;
 
-/// Pages that are kept in memory, in bytes: for what a broker that has nothing to do needs little of.
+/// Bytes of pages that are kept in memory.
 const CACHE: usize = 16 << 20;
 
-/// When what was recorded is on the disk.
+/// When changes are on the disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Durability {
-    /// Before it counts as settled: what was acknowledged survives a crash and a power failure.
+    /// Before they count as settled: acknowledged messages survive a crash and a power failure.
     #[default]
     Always,
-    /// At most so long after it has settled: a crash or a power failure may lose what was
+    /// At most so long after they have settled: a crash or a power failure may lose messages
     /// acknowledged in that time, and QoS 2 messages may arrive twice.
     Interval(Duration),
     /// When the broker ends, and now and then: a crash may lose everything since then, minutes of it.
     Off,
 }
 
-/// With [`Durability::Off`] the file is brought up to date this often: what changed since then is kept in
+/// With [`Durability::Off`] the file is brought up to date this often. Changes since then are in
 /// memory.
 const NOW_AND_THEN: Duration = Duration::from_mins(1);
 
@@ -72,8 +72,8 @@ impl Durability {
 
 /// Keeps everything in one file.
 ///
-/// It ends with this value, and everything that was recorded is on the disk then. A file belongs to one
-/// broker at a time.
+/// Dropping it writes everything that was recorded to the disk. A file belongs to one broker at a
+/// time.
 pub struct DiskStore {
     path: PathBuf,
     database: Arc<Database>,
@@ -83,8 +83,8 @@ pub struct DiskStore {
 }
 
 impl DiskStore {
-    /// Opens the file, or makes it. It is for its owner alone (mode 0600), one that others could read
-    /// from now on.
+    /// Opens the file, or makes it. The file is readable for its owner alone (mode 0600), also an
+    /// existing one.
     ///
     /// # Errors
     /// If it cannot be read and written, is in use, is damaged, or is of a later version; the error
@@ -93,7 +93,7 @@ impl DiskStore {
         let of_file = |error: String| StoreError(format!("{}: {error}", path.display()));
         let found = std::fs::metadata(path).ok();
         if found.as_ref().is_some_and(|found| found.len() == 0) {
-            // It would be taken for a new one.
+            // redb would take it for a new file.
             let problem = "is empty: it was cut off, or never written; remove it to begin anew";
             return Err(of_file(problem.to_owned()));
         }
@@ -111,15 +111,15 @@ impl DiskStore {
             .map_err(Failed::Opening)
             .and_then(|file| Self::start(path.to_owned(), file, durability));
         let store = store.map_err(|error| {
-            // Half of a new one, as on a full disk, would bar the next start. What another broker has
-            // made meanwhile stays.
+            // Half of a new file, as on a full disk, would bar the next start. A file that another
+            // broker has made meanwhile stays.
             if found.is_none() && !error.is_in_use() {
                 let _ = std::fs::remove_file(path);
             }
             of_file(error.to_string())
         })?;
         if found.is_none() {
-            // A file that its folder forgets with the power keeps nothing.
+            // A power failure must not lose the file's name.
             sync_folder(path).map_err(|error| of_file(error.to_string()))?;
         }
         Ok(store)
@@ -204,13 +204,13 @@ impl Store for DiskStore {
             .map_err(|error| StoreError(format!("{}: {error}", self.path.display())))
     }
 
-    /// With a `.part` beside it until it is whole.
+    /// The file has a `.part` in its name until it is whole.
     fn back_up(&self, to: &Path) -> Result<(), StoreError> {
         let of_file = |error: String| StoreError(format!("backup {}: {error}", to.display()));
         if to.exists() {
             return Err(of_file("there is such a file already".to_owned()));
         }
-        // Nobody takes half a copy for a whole one.
+        // So nobody takes half a copy for a whole one.
         let part = to.with_extension("part");
         let _ = std::fs::remove_file(&part);
         let written = create_private(&part)
@@ -230,7 +230,7 @@ impl Drop for DiskStore {
     fn drop(&mut self) {
         self.calls.end();
         if let Some(worker) = self.worker.take() {
-            // It has said what went wrong, if anything did.
+            // The thread has logged what went wrong, if anything did.
             let _ = worker.join();
         }
     }
@@ -244,8 +244,8 @@ impl fmt::Debug for DiskStore {
     }
 }
 
-/// How files are opened: every page's checksum is verified first. Otherwise redb trusts a file that
-/// was closed in order: a page that went bad since is a panic or, worse, other messages.
+/// How files are opened: every page's checksum is verified first. By default redb trusts a file
+/// that was closed in order: a page that went bad since would be a panic or, worse, other messages.
 fn builder() -> Builder {
     let mut builder = Database::builder();
     builder.set_cache_size(CACHE);
@@ -253,8 +253,8 @@ fn builder() -> Builder {
     builder
 }
 
-/// A message as it stands in the file. Public for the fuzz target alone: what a file can hold by
-/// accident, redb's checksums keep from the decoder, so that only this shows what it does.
+/// A message as it stands in the file. Public for the fuzz target alone: redb's checksums keep
+/// damaged bytes from the decoder, so a file cannot show what it does with them.
 ///
 /// # Errors
 /// If MQTT has no form for it.

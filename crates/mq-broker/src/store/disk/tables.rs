@@ -1,4 +1,4 @@
-//! What the file consists of, and how changes change it.
+//! The tables of the file, and how changes change them.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -17,8 +17,8 @@ use super::{
     failed::Failed,
 };
 
-/// The version of all below. A file of an earlier one is migrated when it is opened, in one
-/// transaction; one of a later version is refused.
+/// The version of the tables below. A file of an earlier version is migrated when it is opened, in
+/// one transaction. A file of a later version is refused.
 ///
 /// | format | what it brought |
 /// |---|---|
@@ -30,7 +30,7 @@ const FORMAT: u64 = 2;
 const ABOUT: TableDefinition<'_, &str, u64> = TableDefinition::new("about");
 /// Client identifier -> life.
 const SESSIONS: TableDefinition<'_, &str, (u8, u64)> = TableDefinition::new("sessions");
-/// Client identifier -> whose the session is; no row where that is not known.
+/// Client identifier -> the session's user; no row where that is unknown.
 const USERS: TableDefinition<'_, &str, (u8, &str)> = TableDefinition::new("users");
 /// Client identifier and filter -> options and subscription identifier.
 const SUBSCRIPTIONS: TableDefinition<'_, (&str, &str), (u8, u32)> =
@@ -45,10 +45,10 @@ const RECEIVED: TableDefinition<'_, (&str, u16), ()> = TableDefinition::new("rec
 /// Topic -> message.
 const RETAINED: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("retained");
 
-/// What the thread that writes knows of the file.
+/// What the writing thread knows of the file.
 #[derive(Debug)]
 pub(super) struct Tables {
-    /// Changes of sessions that have ended come to nothing.
+    /// Sessions in the file; changes of others are ignored, as those have ended.
     sessions: HashSet<ByteStr>,
     /// The next place in the order of first sending.
     next_sent: u64,
@@ -64,7 +64,8 @@ impl Tables {
             match format {
                 Some(FORMAT) => {}
                 Some(later) if later > FORMAT => return Err(Failed::Format(later, FORMAT)),
-                // New, or of a version whose tables are all here and mean the same.
+                // A new file, or one of an earlier version: all of its tables are here and mean the
+                // same.
                 Some(_) | None => {
                     about.insert("format", FORMAT)?;
                 }
@@ -87,7 +88,8 @@ impl Tables {
         })
     }
 
-    /// Makes the changes of all calls, or none; with `sync` they and all before are on the disk then.
+    /// Makes the changes of all calls, or none. With `sync` these and all earlier ones are on the
+    /// disk then.
     pub(super) fn commit(
         &mut self,
         database: &Database,
@@ -96,8 +98,8 @@ impl Tables {
     ) -> Result<(), Failed> {
         let mut transaction = database.begin_write()?;
         if sync {
-            // In two phases: when what was settled goes bad, that is an error and never silently an
-            // earlier state.
+            // In two phases: damage to settled changes is an error, and never silently an earlier
+            // state.
             transaction.set_two_phase_commit(true);
         } else {
             transaction.set_durability(redb::Durability::None)?;
@@ -142,7 +144,7 @@ impl Tables {
                 rows.set_life(client, Life::Connected(expiry))?;
                 rows.set_user(client, &user)?;
             }
-            // It has ended meanwhile.
+            // The session has ended meanwhile.
             _ if !self.sessions.contains(client_id) => {}
             SessionChange::Detached { expires_at } => {
                 rows.set_life(client, Life::Away(expires_at))?;
@@ -237,7 +239,7 @@ impl<'t> Rows<'t> {
         Ok(())
     }
 
-    /// Removes all that a session had.
+    /// Removes everything of a session.
     fn end(&mut self, client: &str) -> Result<(), Failed> {
         self.sessions.remove(client)?;
         self.users.remove(client)?;
@@ -254,7 +256,7 @@ impl<'t> Rows<'t> {
     }
 }
 
-/// All that the file has.
+/// Reads everything in the file.
 pub(super) fn load(database: &Database) -> Result<Snapshot, Failed> {
     let transaction = database.begin_read()?;
     let mut snapshot = Snapshot::default();
@@ -275,7 +277,7 @@ pub(super) fn load(database: &Database) -> Result<Snapshot, Failed> {
     for row in transaction.open_table(SUBSCRIPTIONS)?.iter()? {
         let (key, value) = row?;
         let (client, filter) = key.value();
-        // Which version made it does not matter: this takes what any of them may ask for.
+        // Whichever version made it: this takes rows of all of them.
         let filter = TopicFilter::in_version(filter, Version::V3_1_1);
         let filter = filter.map_err(|_| Failed::Damaged)?;
         let value = encoding::read_subscription(value.value())?;
@@ -328,8 +330,8 @@ pub(super) fn load(database: &Database) -> Result<Snapshot, Failed> {
     Ok(snapshot)
 }
 
-/// How much of what waits is read at the start: the rest stays in the file until its reader takes it.
-/// All that a session has is in the file, and may be more than memory holds.
+/// How many queued messages are read at the start. The rest stays in the file until its reader
+/// takes it, as a session's queue there may be more than memory holds.
 #[derive(Default)]
 struct Heads {
     bytes: usize,
@@ -348,7 +350,7 @@ impl Heads {
     }
 }
 
-/// What a row takes besides its value, about: as mailboxes count what they put here.
+/// What a row takes besides its value, about, as mailboxes count it.
 const ROW: usize = 64;
 
 /// Messages of one session's queue.
@@ -374,7 +376,7 @@ pub(super) fn queued(
     Ok(messages)
 }
 
-/// Rows of no session would be a damage.
+/// A row without a session is damage.
 fn session<'a>(
     sessions: &'a mut HashMap<ByteStr, SessionRecord>,
     client: &str,

@@ -1,7 +1,7 @@
-//! A file that stays as it is until it has turned out to be whole.
+//! A file that stays unchanged until it has turned out to be whole.
 //!
-//! Opening repairs what a crash has left, and writes on the way, also where it finds damage in the
-//! end that it cannot repair. Whoever then looks for what can be saved should have the file as it was.
+//! redb repairs a file while it opens it, and writes on the way, also where it then finds damage
+//! that it cannot repair. An operator who wants to save what can be saved needs the file as it was.
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +17,7 @@ use redb::{BackendError, StorageBackend};
 
 const PAGE: usize = 4096;
 
-/// Holds back what is written to the file until it is accepted; reads what it would be by then.
+/// Holds back writes to the file until it is accepted. Reads see the held-back writes.
 #[derive(Debug)]
 pub(super) struct Trial<B>(Arc<Inner<B>>);
 
@@ -28,17 +28,17 @@ struct Inner<B> {
     held: Mutex<Held>,
 }
 
-/// What is not in the file yet.
+/// The writes that are not in the file yet.
 #[derive(Debug, Default)]
 struct Held {
-    /// The file was looked at: at the first access, when whoever opens it has locked it.
+    /// Whether the file was looked at: at the first access, when redb has locked it.
     begun: bool,
     /// Bytes at the file's beginning that were not cut off meanwhile.
     left: u64,
     len: u64,
     /// Pages that differ from the file's, by number.
     pages: BTreeMap<u64, Box<[u8; PAGE]>>,
-    /// In the order in which a crash may find it done.
+    /// The writes, in the order in which a crash may find them done.
     writes: Vec<Write>,
 }
 
@@ -58,7 +58,7 @@ impl<B: StorageBackend> Trial<B> {
         }))
     }
 
-    /// Writes what was held back, as it would have been written; from now on nothing is.
+    /// Does the held-back writes in their order. From now on nothing is held back.
     pub(super) fn accept(&self) -> io::Result<()> {
         let mut held = self.0.lock();
         for write in held.writes.drain(..) {
@@ -73,7 +73,7 @@ impl<B: StorageBackend> Trial<B> {
         Ok(())
     }
 
-    /// What is held back, until it is accepted.
+    /// The held-back writes, until the file is accepted.
     fn held(&self) -> io::Result<Option<MutexGuard<'_, Held>>> {
         if self.0.accepted.load(Ordering::Acquire) {
             return Ok(None);

@@ -12,13 +12,13 @@ use tracing::error;
 
 use super::{super::Position, calls::Calls, failed::Failed, tables::Tables};
 
-/// The thread's own.
+/// The committing thread's own data.
 pub(super) struct Worker {
     pub(super) path: PathBuf,
     pub(super) database: Arc<Database>,
     pub(super) tables: Tables,
     pub(super) calls: Arc<Calls>,
-    /// Dropped when the store has failed, which ends those who wait.
+    /// Dropped when the store has failed, which ends the connections that wait.
     pub(super) settled: watch::Sender<Position>,
     /// How often commits go to the disk; `None` for each of them.
     pub(super) sync_every: Option<Duration>,
@@ -32,7 +32,7 @@ impl Worker {
     }
 
     fn work(&mut self) -> Result<(), Failed> {
-        // When what was committed in memory is to be on the disk.
+        // When changes committed in memory have to be on the disk.
         let mut sync_at = None;
         let mut group = Group::default();
         loop {
@@ -60,19 +60,19 @@ impl Worker {
 
 /// How large commits are, and how long they take.
 ///
-/// Those who wait for a commit go on together once it is done, one a little behind the other. Taking
-/// the first at once would leave all others to the commit after: every other one would be of one call.
-/// So a commit waits for as many as there were, a quarter of its own time at most. One alone never
-/// waits.
+/// Connections that wait for a commit go on together once it is done, and call again one a little
+/// behind the other. Committing the first call at once would leave all others to the commit after:
+/// every other commit would be of one call. So a commit waits for as many calls as the last ones
+/// had, for a quarter of its own time at most. A single caller never waits.
 #[derive(Debug, Default)]
 struct Group {
-    /// Of the last two.
+    /// Calls of the last two commits.
     calls: [usize; 2],
     took: Duration,
 }
 
 impl Group {
-    /// How many to wait for once there is one, and for how long.
+    /// How many calls to wait for once there is one, and for how long.
     fn wanted(&self) -> (usize, Duration) {
         (self.calls[0].max(self.calls[1]), self.took / 4)
     }
@@ -84,7 +84,7 @@ impl Group {
 }
 
 impl Drop for Worker {
-    /// However it ends: what nobody commits any more is not collected either.
+    /// However the thread ends: calls that nobody commits any more are not collected either.
     fn drop(&mut self) {
         self.calls.fail();
     }
