@@ -14,10 +14,11 @@ use mq_transport::{Address, ConnectOptions, Connector, Scheme};
 use crate::{
     AuthError, AuthMethod, Client, Error, Outgoing, QueueLimits, Receipt, Reconnect,
     SubscribeOptions, Subscription,
+    client::HandleSettings,
     driver::{Driver, Request, Settings, SubscribeRequest},
     lock::lock,
     queue::Push,
-    request::{self, Responses},
+    responses::{Responses, default_topic},
     shared::Shared,
 };
 
@@ -37,6 +38,13 @@ const DEFAULT_HEAD_START: Duration = Duration::from_millis(500);
 /// How long the network is remembered on which the first address lost. Firewalls are not changed by
 /// the minute, and a lost race costs no more than the head start.
 const DEFAULT_FALLBACK_MEMORY: Duration = Duration::from_mins(10);
+
+/// Default of [`ClientBuilder::request_timeout`](crate::ClientBuilder::request_timeout): a person's
+/// patience, and enough for a connection to be lost and made again.
+const DEFAULT_REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Default of [`ClientBuilder::max_requests`](crate::ClientBuilder::max_requests).
+const DEFAULT_MAX_REQUESTS: usize = 1_000;
 
 /// See [`ClientBuilder::probes`].
 const PROBES: Probes = Probes {
@@ -96,12 +104,26 @@ pub struct ClientBuilder {
     seed: u64,
 }
 
-/// What handles need to know.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct HandleSettings {
-    pub(crate) disconnect_timeout: Duration,
-    pub(crate) request_timeout: Duration,
-    pub(crate) version: Version,
+impl Client {
+    /// Connects with the defaults and waits until the server has accepted.
+    ///
+    /// `url` is as in [`builder`](Self::builder); see [`ClientBuilder`] for the defaults.
+    ///
+    /// # Errors
+    /// [`Error::Address`], or as [`ClientBuilder::build`].
+    pub async fn connect(url: &str) -> Result<Self, Error> {
+        Self::builder(url)?.build().await
+    }
+
+    /// Options for a client of the server at `url`: `mqtt://HOST`, `mqtts://HOST`, `quic://HOST`,
+    /// `ws://HOST/PATH` or `wss://HOST/PATH`, each with `:PORT` if it is not 1883, 8883, 14567,
+    /// 8083 or 8084, and without a path where that is `/mqtt`; or `mem://NAME`.
+    ///
+    /// # Errors
+    /// [`Error::Address`].
+    pub fn builder(url: &str) -> Result<ClientBuilder, Error> {
+        Ok(ClientBuilder::new(url.parse()?))
+    }
 }
 
 impl ClientBuilder {
@@ -119,8 +141,8 @@ impl ClientBuilder {
             reconnect: Reconnect::default(),
             connect_timeout: None,
             disconnect_timeout: Duration::from_secs(5),
-            request_timeout: request::DEFAULT_TIMEOUT,
-            max_requests: request::DEFAULT_LIMIT,
+            request_timeout: DEFAULT_REQUEST_TIMEOUT,
+            max_requests: DEFAULT_MAX_REQUESTS,
             response_topic: None,
             manual_ack: false,
             subscription_ids: true,
@@ -606,7 +628,7 @@ impl ClientBuilder {
         };
         let response_topic = match response_topic {
             Some(topic) => topic,
-            None => request::default_topic(&connect.client_id)?,
+            None => default_topic(&connect.client_id)?,
         };
         let reconnects = reconnect.attempts != Some(0);
         let expiry = session_expiry.or(reconnects.then_some(DEFAULT_SESSION_EXPIRY));

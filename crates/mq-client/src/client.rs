@@ -7,24 +7,24 @@ use std::{
         Arc,
         atomic::{AtomicU32, Ordering},
     },
+    time::Duration,
 };
 
 use bytes::Bytes;
-use mq_codec::{QoS, SubscriptionId, TopicFilter, TopicName};
+use mq_codec::{QoS, SubscriptionId, TopicFilter, TopicName, Version};
 use mq_transport::LinkStats;
 
 use tokio::sync::oneshot;
 
 use crate::{
-    ClientBuilder, ConnectTimes, Error, EventStream, Outgoing, Receipt, SubscribeOptions,
-    Subscription,
-    builder::HandleSettings,
+    ConnectTimes, Error, EventStream, Outgoing, Receipt, SubscribeOptions, Subscription,
     driver::{Request, SubscribeRequest, UnsubscribeRequest},
+    inbox::Inbox,
     lock::lock,
     queue::Push,
-    request::Responses,
+    responses::Responses,
     shared::{Shared, Status},
-    subscription::{DEFAULT_CAPACITY, Inbox},
+    subscribe::DEFAULT_CAPACITY,
 };
 
 /// A handle to an MQTT client; clones are handles to the same one.
@@ -37,6 +37,14 @@ use crate::{
 pub struct Client {
     pub(crate) shared: Arc<Shared>,
     pub(crate) handle: Arc<Handle>,
+}
+
+/// What handles need to know.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HandleSettings {
+    pub(crate) disconnect_timeout: Duration,
+    pub(crate) request_timeout: Duration,
+    pub(crate) version: Version,
 }
 
 /// Common to all handles; dropped with the last.
@@ -77,26 +85,6 @@ impl Client {
             }),
             shared,
         }
-    }
-
-    /// Connects with the defaults and waits until the server has accepted.
-    ///
-    /// `url` is as in [`builder`](Self::builder); see [`ClientBuilder`] for the defaults.
-    ///
-    /// # Errors
-    /// [`Error::Address`], or as [`ClientBuilder::build`].
-    pub async fn connect(url: &str) -> Result<Self, Error> {
-        Self::builder(url)?.build().await
-    }
-
-    /// Options for a client of the server at `url`: `mqtt://HOST`, `mqtts://HOST`, `quic://HOST`,
-    /// `ws://HOST/PATH` or `wss://HOST/PATH`, each with `:PORT` if it is not 1883, 8883, 14567,
-    /// 8083 or 8084, and without a path where that is `/mqtt`; or `mem://NAME`.
-    ///
-    /// # Errors
-    /// [`Error::Address`].
-    pub fn builder(url: &str) -> Result<ClientBuilder, Error> {
-        Ok(ClientBuilder::new(url.parse()?))
     }
 
     /// Publishes, and waits: at QoS 0 until the message was written, at QoS 1 and 2 until it was
@@ -253,7 +241,7 @@ impl Client {
 
     /// Waits until the server has accepted the connection; at once while there is one.
     ///
-    /// For clients that were [started](ClientBuilder::start) without waiting. Cancel-safe.
+    /// For clients that were [started](crate::ClientBuilder::start) without waiting. Cancel-safe.
     ///
     /// # Errors
     /// What ended the client.
@@ -312,7 +300,7 @@ impl Client {
     /// Ends the client: takes nothing more, sends what is queued, waits for acknowledgements,
     /// sends DISCONNECT and closes the link.
     ///
-    /// Sending and waiting take [`ClientBuilder::disconnect_timeout`] at most, the last bytes and
+    /// Sending and waiting take [`ClientBuilder::disconnect_timeout`](crate::ClientBuilder::disconnect_timeout) at most, the last bytes and
     /// the end of the link 2 s more. While the server cannot be reached it keeps trying for that
     /// long if there is something to deliver. Dropping the future does not take it back.
     ///

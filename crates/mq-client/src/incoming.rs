@@ -11,7 +11,7 @@ use bytes::Bytes;
 use mq_codec::{PublishProperties, QoS, ReasonCode, Sparse, SubscriptionId, TopicName};
 use mq_proto::AckTicket;
 
-use crate::{Error, Outgoing, queue::ManualAck, shared::Shared};
+use crate::{Error, Outgoing, control::ManualAck, shared::Shared};
 
 /// A message that arrived for a subscription.
 ///

@@ -155,14 +155,17 @@
 //! With `default-features = false` and the feature `tcp` alone, the client is built without TLS and
 //! QUIC.
 
+mod ack;
 mod auth;
 #[cfg(feature = "blocking")]
 pub mod blocking;
 mod builder;
 mod client;
+mod control;
 mod driver;
 mod error;
 mod event;
+mod inbox;
 mod incoming;
 mod lock;
 mod outgoing;
@@ -170,8 +173,10 @@ mod queue;
 mod receipt;
 mod reconnect;
 mod request;
+mod responses;
 mod scram;
 mod shared;
+mod subscribe;
 mod subscription;
 mod written;
 
@@ -185,7 +190,8 @@ pub use outgoing::Outgoing;
 pub use queue::QueueLimits;
 pub use receipt::Receipt;
 pub use reconnect::Reconnect;
-pub use subscription::{SubscribeOptions, Subscription};
+pub use subscribe::SubscribeOptions;
+pub use subscription::Subscription;
 
 pub use bytes::Bytes;
 pub use mq_codec::{

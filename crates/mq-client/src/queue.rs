@@ -6,12 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mq_codec::{QoS, ReasonCode, SubscriptionId};
-use mq_proto::{AckTicket, Delivery};
-use mq_transport::LinkStats;
-use tokio::sync::{Notify, oneshot};
+use mq_codec::QoS;
+use mq_proto::Delivery;
+use tokio::sync::Notify;
 
-use crate::{Error, Outgoing, driver::Request, lock::lock, receipt::AckCell};
+use crate::{Error, Outgoing, ack::AckCell, control::Control, driver::Request, lock::lock};
 
 /// How many messages, and how many bytes of topics and payloads, may wait to be sent.
 ///
@@ -47,28 +46,6 @@ pub(crate) struct Queued {
     /// It may leave before the link's handshake is complete.
     pub(crate) early: bool,
     pub(crate) cell: Option<Arc<AckCell>>,
-}
-
-/// A message of the application's that it has dealt with.
-#[derive(Debug)]
-pub(crate) struct ManualAck {
-    pub(crate) ticket: AckTicket,
-    /// The connection that the ticket belongs to.
-    pub(crate) connection: u64,
-    pub(crate) reason: ReasonCode,
-}
-
-/// All that is asked for beside messages; taken by the driver as a whole.
-#[derive(Debug, Default)]
-pub(crate) struct Control {
-    pub(crate) requests: VecDeque<Request>,
-    /// At most as many as the Receive Maximum (3.x: as many as the application keeps).
-    pub(crate) acks: Vec<ManualAck>,
-    /// Subscriptions whose streams were dropped.
-    pub(crate) dropped: Vec<SubscriptionId>,
-    pub(crate) stats: Vec<oneshot::Sender<LinkStats>>,
-    /// Set once: end within this time.
-    pub(crate) end: Option<Duration>,
 }
 
 #[derive(Debug)]

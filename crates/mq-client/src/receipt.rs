@@ -1,15 +1,10 @@
 //! What became of a message that was sent.
 
-use std::{
-    fmt,
-    future::poll_fn,
-    sync::{Arc, Mutex, MutexGuard},
-    task::{Context, Poll, Waker},
-};
+use std::{fmt, future::poll_fn, sync::Arc};
 
 use mq_codec::ReasonCode;
 
-use crate::{Error, lock::lock, shared::Shared};
+use crate::{Error, ack::AckCell, shared::Shared};
 
 /// Tells what became of one message. Dropping it neither waits nor takes the message back.
 ///
@@ -83,44 +78,5 @@ impl Receipt {
             return Err(Error::PublishRefused { reason });
         }
         Ok(reason)
-    }
-}
-
-/// The outcome of a QoS 1 or 2 message, shared by its receipt and the driver.
-#[derive(Debug, Default)]
-pub(crate) struct AckCell(Mutex<AckState>);
-
-#[derive(Debug, Default)]
-struct AckState {
-    outcome: Option<Result<ReasonCode, Error>>,
-    waker: Option<Waker>,
-}
-
-impl AckCell {
-    fn lock(&self) -> MutexGuard<'_, AckState> {
-        lock(&self.0)
-    }
-
-    pub(crate) fn resolve(&self, outcome: Result<ReasonCode, Error>) {
-        let mut state = self.lock();
-        state.outcome.get_or_insert(outcome);
-        let waker = state.waker.take();
-        drop(state);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    }
-
-    fn peek(&self) -> Option<Result<ReasonCode, Error>> {
-        self.lock().outcome.clone()
-    }
-
-    fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<ReasonCode, Error>> {
-        let mut state = self.lock();
-        if let Some(outcome) = &state.outcome {
-            return Poll::Ready(outcome.clone());
-        }
-        state.waker = Some(cx.waker().clone());
-        Poll::Pending
     }
 }

@@ -7,8 +7,8 @@ use tokio::{sync::watch, task::JoinHandle};
 use crate::{
     Error, EventStream,
     event::{Connected, Event, EventStreams},
+    inbox::Inbox,
     queue::{Queue, QueueLimits},
-    subscription::Inbox,
     written::Written,
 };
 

@@ -10,8 +10,8 @@ use mq_codec::{ByteStr, ReasonCode, Subscription, SubscriptionId, TopicFilter, T
 use mq_proto::{AckTicket, Connection, Message, Received};
 
 use crate::{
-    Error, Incoming, SubscribeOptions, incoming::Duty, lock::lock, request::Responses,
-    shared::Shared, subscription::Inbox,
+    Error, Incoming, SubscribeOptions, inbox::Inbox, incoming::Duty, lock::lock,
+    responses::Responses, shared::Shared,
 };
 
 /// A subscription and its stream.
@@ -381,7 +381,7 @@ impl Streams {
                     message
                 },
             );
-            room.unwrap_or_else(|crate::subscription::Abandoned| {
+            room.unwrap_or_else(|crate::inbox::Abandoned| {
                 // Nobody is there to take them; the subscription is about to be ended.
                 acks.extend(staged.drain(..).filter_map(|staged| staged.ticket));
                 true

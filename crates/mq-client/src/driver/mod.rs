@@ -30,9 +30,9 @@ use mq_transport::{Address, Connector, Dial, HandshakeKind, LinkInfo};
 
 use crate::{
     AuthMethod, Error, Event, Reconnect,
+    ack::AckCell,
     lock::lock,
     queue::Queued,
-    receipt::AckCell,
     reconnect::Backoff,
     shared::{Shared, Status},
 };

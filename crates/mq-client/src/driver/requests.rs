@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use super::deliver::{Entry, Outlet, Streams};
 use crate::{
-    Error, SubscribeOptions, Subscription, request::Responses, shared::Shared, subscription::Inbox,
+    Error, SubscribeOptions, Subscription, inbox::Inbox, responses::Responses, shared::Shared,
 };
 
 type Reply<T> = Option<oneshot::Sender<Result<T, Error>>>;

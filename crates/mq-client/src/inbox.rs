@@ -1,0 +1,130 @@
+//! The messages that wait in one stream.
+
+use std::{
+    collections::VecDeque,
+    sync::{Mutex, MutexGuard},
+    task::{Context, Poll, Waker},
+};
+
+use mq_codec::ReasonCode;
+
+use crate::{Incoming, lock::lock, shared::Shared};
+
+/// The stream was dropped.
+#[derive(Debug)]
+pub(crate) struct Abandoned;
+
+/// The bounded queue between the driver and one stream.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    capacity: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: VecDeque<Incoming>,
+    waker: Option<Waker>,
+    /// The driver will put nothing more in.
+    ended: bool,
+    /// Nobody will take anything out.
+    abandoned: bool,
+    /// The driver waits for room.
+    wanted: bool,
+}
+
+impl Inbox {
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self {
+            capacity: capacity.max(1),
+            state: Mutex::default(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Driver: puts in what `next` gives while there is room. If the stream is full, the driver is
+    /// woken once there is room again. Returns whether there was room for all.
+    pub(crate) fn fill<T>(
+        &self,
+        staged: &mut VecDeque<T>,
+        mut convert: impl FnMut(T) -> Incoming,
+    ) -> Result<bool, Abandoned> {
+        let mut state = self.lock();
+        if state.abandoned {
+            return Err(Abandoned);
+        }
+        let before = state.waiting.len();
+        while state.waiting.len() < self.capacity
+            && let Some(message) = staged.pop_front()
+        {
+            state.waiting.push_back(convert(message));
+        }
+        state.wanted = !staged.is_empty();
+        let waker = if state.waiting.len() > before {
+            state.waker.take()
+        } else {
+            None
+        };
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        Ok(staged.is_empty())
+    }
+
+    /// Driver: nothing more comes.
+    pub(crate) fn end(&self) {
+        let mut state = self.lock();
+        state.ended = true;
+        let waker = state.waker.take();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    pub(crate) fn pop(&self, shared: &Shared) -> Option<Incoming> {
+        let mut state = self.lock();
+        self.take(&mut state, shared)
+    }
+
+    pub(crate) fn poll_pop(&self, shared: &Shared, cx: &mut Context<'_>) -> Poll<Option<Incoming>> {
+        let mut state = self.lock();
+        if let Some(message) = self.take(&mut state, shared) {
+            return Poll::Ready(Some(message));
+        }
+        if state.ended {
+            return Poll::Ready(None);
+        }
+        state.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn take(&self, state: &mut State, shared: &Shared) -> Option<Incoming> {
+        let message = state.waiting.pop_front()?;
+        // Half empty: the driver is not woken for each message.
+        if state.wanted && state.waiting.len() <= self.capacity / 2 {
+            state.wanted = false;
+            shared.queue.wake_driver();
+        }
+        Some(message)
+    }
+
+    /// The stream is gone. Returns whether the driver still served it.
+    pub(crate) fn abandon(&self) -> bool {
+        let mut state = self.lock();
+        state.abandoned = true;
+        let waiting = core::mem::take(&mut state.waiting);
+        let was_open = !state.ended;
+        drop(state);
+        for mut message in waiting {
+            // With manual acknowledgement these would hold up all later ones; a client that has
+            // ended has nothing to acknowledge.
+            let _ = message.acknowledge(ReasonCode::Success);
+        }
+        was_open
+    }
+}

@@ -1,0 +1,218 @@
+//! Requests and their responses (§4.10): who waits for which.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use mq_codec::{ByteStr, TopicName};
+use tokio::sync::{Semaphore, SemaphorePermit, oneshot, watch};
+
+use crate::{Error, Incoming, lock::lock};
+
+/// Requests that wait for their responses; the driver gives it what arrives on the response topic.
+pub(crate) struct Responses {
+    pub(crate) topic: TopicName,
+    /// The first half of each correlation data. Another client that may publish to the topic cannot
+    /// guess it, and a response to an earlier process of the same client identifier has another.
+    secret: [u8; 8],
+    /// One permit for each request that may wait.
+    slots: Semaphore,
+    waiting: Mutex<HashMap<u64, oneshot::Sender<Incoming>>>,
+    next: AtomicU64,
+    subscription: watch::Sender<Stage>,
+    /// Responses that no request waited for.
+    pub(crate) unmatched: AtomicU64,
+}
+
+/// How the subscription to the response topic stands.
+///
+/// ```text
+/// Unasked --first request--> Asked --SUBACK--> Granted
+///    ^                         |                  |
+///    +--taken over-------------+------------------+--refused, client ended--> Refused
+/// ```
+///
+/// The next request asks again where it is `Unasked` or `Refused`.
+#[derive(Debug)]
+enum Stage {
+    Unasked,
+    Asked,
+    Granted,
+    Refused(Error),
+}
+
+impl fmt::Debug for Responses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Responses")
+            .field("topic", &self.topic)
+            .field("subscription", &*self.subscription.borrow())
+            .finish_non_exhaustive()
+    }
+}
+
+/// One request that waits. Dropping it frees its place.
+pub(crate) struct Slot<'a> {
+    responses: &'a Responses,
+    number: u64,
+    pub(crate) response: oneshot::Receiver<Incoming>,
+    _permit: SemaphorePermit<'a>,
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        lock(&self.responses.waiting).remove(&self.number);
+    }
+}
+
+impl Responses {
+    pub(crate) fn new(topic: TopicName, limit: usize) -> Self {
+        Self {
+            topic,
+            secret: rand::random(),
+            slots: Semaphore::new(limit.clamp(1, Semaphore::MAX_PERMITS)),
+            waiting: Mutex::default(),
+            next: AtomicU64::new(0),
+            subscription: watch::Sender::new(Stage::Unasked),
+            unmatched: AtomicU64::new(0),
+        }
+    }
+
+    /// Driver: the server has granted the subscription.
+    pub(crate) fn granted(&self) {
+        self.subscription.send_replace(Stage::Granted);
+    }
+
+    /// Driver: the subscription has ended. With an error no response will come any more; without,
+    /// another subscription has taken it over, and whoever waits does so until its time is over.
+    pub(crate) fn ended(&self, why: Option<&Error>) {
+        let stage = why.cloned().map_or(Stage::Unasked, Stage::Refused);
+        self.subscription.send_replace(stage);
+        if why.is_some() {
+            lock(&self.waiting).clear();
+        }
+    }
+
+    /// Driver: something arrived on the response topic.
+    pub(crate) fn arrived(&self, message: Incoming) {
+        let number = message
+            .properties
+            .correlation_data
+            .as_deref()
+            .and_then(|data| data.strip_prefix(&self.secret))
+            .and_then(|number| number.try_into().ok())
+            .map(u64::from_be_bytes);
+        let waiting = number.and_then(|number| lock(&self.waiting).remove(&number));
+        let is_taken = waiting.is_some_and(|waiting| waiting.send(message).is_ok());
+        if !is_taken {
+            tracing::debug!(topic = %self.topic, "nobody waits for a response");
+            self.unmatched.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A place for one request, once there is one. Cancel-safe.
+    pub(crate) async fn slot(&self) -> Result<Slot<'_>, Error> {
+        // The semaphore is never closed.
+        let permit = self.slots.acquire().await.map_err(|_| Error::Closed)?;
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let (sender, response) = oneshot::channel();
+        lock(&self.waiting).insert(number, sender);
+        Ok(Slot {
+            responses: self,
+            number,
+            response,
+            _permit: permit,
+        })
+    }
+
+    /// Waits until the response topic is subscribed to; calls `ask` if nobody has asked for it.
+    /// Cancel-safe: what was asked for goes on without whoever asked.
+    pub(crate) async fn subscribed(
+        &self,
+        ask: impl Fn() -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let mut subscription = self.subscription.subscribe();
+        loop {
+            let asks = self.subscription.send_if_modified(|stage| {
+                let asks = matches!(stage, Stage::Unasked | Stage::Refused(_));
+                if asks {
+                    *stage = Stage::Asked;
+                }
+                asks
+            });
+            if asks && let Err(error) = ask() {
+                self.subscription.send_replace(Stage::Unasked);
+                return Err(error);
+            }
+            let stage = subscription.wait_for(|stage| !matches!(stage, Stage::Asked));
+            match stage.await.as_deref() {
+                Ok(Stage::Granted) => return Ok(()),
+                Ok(Stage::Refused(error)) => return Err(error.clone()),
+                // Another subscription has taken it over meanwhile.
+                Ok(Stage::Unasked | Stage::Asked) => {}
+                Err(_) => return Err(Error::Closed),
+            }
+        }
+    }
+
+    /// Why requests that waited were given up.
+    pub(crate) fn why_ended(&self) -> Error {
+        match &*self.subscription.borrow() {
+            Stage::Refused(error) => error.clone(),
+            _ => Error::Closed,
+        }
+    }
+}
+
+impl Slot<'_> {
+    pub(crate) fn correlation_data(&self) -> Bytes {
+        [self.responses.secret, self.number.to_be_bytes()]
+            .concat()
+            .into()
+    }
+}
+
+/// The response topic of a client that was not given one: `mq/responses/` and its identifier, with
+/// what a topic name cannot have as `%` and two hexadecimal digits.
+///
+/// A random one takes the place of an identifier that the server will choose, or that is too long.
+pub(crate) fn default_topic(client_id: &ByteStr) -> Result<TopicName, Error> {
+    const PREFIX: &str = "mq/responses/";
+    let mut topic = String::from(PREFIX);
+    for c in client_id.as_str().chars() {
+        match c {
+            '+' => topic.push_str("%2B"),
+            '#' => topic.push_str("%23"),
+            '%' => topic.push_str("%25"),
+            c => topic.push(c),
+        }
+    }
+    if !client_id.is_empty()
+        && let Ok(topic) = TopicName::new(topic)
+    {
+        return Ok(topic);
+    }
+    let random = rand::random::<u64>();
+    Ok(TopicName::new(format!("{PREFIX}{random:016x}"))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_client_identifier_has_a_response_topic_of_its_own() {
+        let topic = |id: &str| default_topic(&ByteStr::new(id).unwrap()).unwrap();
+        assert_eq!(topic("sensor-7").as_str(), "mq/responses/sensor-7");
+        assert_eq!(topic("a+b#c").as_str(), "mq/responses/a%2Bb%23c");
+        assert_ne!(topic("a+"), topic("a%2B"));
+        assert_ne!(topic(""), topic(""));
+        let long = "+".repeat(65_535);
+        assert_eq!(topic(&long).as_str().len(), "mq/responses/".len() + 16);
+    }
+}

@@ -1,0 +1,145 @@
+//! What to subscribe to.
+
+use mq_codec::{
+    ByteStr, QoS, RetainHandling, Subscription as Filter, SubscriptionOptions, TopicFilter,
+};
+
+use crate::Error;
+
+/// Messages that wait in a stream before the driver stops reading. Default of
+/// [`SubscribeOptions::capacity`].
+pub(crate) const DEFAULT_CAPACITY: usize = 1024;
+
+/// What to subscribe to, and how.
+///
+/// ```
+/// use mq_client::{QoS, SubscribeOptions};
+///
+/// let options = SubscribeOptions::to("plant/+/temperature", QoS::AtLeastOnce)?
+///     .and_to("plant/+/alarm", QoS::ExactlyOnce)?
+///     .no_local(true)
+///     .capacity(100);
+/// # Ok::<(), mq_client::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct SubscribeOptions {
+    pub(crate) filters: Vec<Filter>,
+    pub(crate) capacity: usize,
+    pub(crate) user_properties: Vec<(ByteStr, ByteStr)>,
+    pub(crate) early: bool,
+}
+
+impl SubscribeOptions {
+    /// One filter, with a QoS or all of MQTT 5.0's options.
+    #[must_use]
+    pub fn new(filter: TopicFilter, options: impl Into<SubscriptionOptions>) -> Self {
+        Self {
+            filters: Vec::with_capacity(1),
+            capacity: DEFAULT_CAPACITY,
+            user_properties: Vec::new(),
+            early: false,
+        }
+        .and(filter, options)
+    }
+
+    /// The same with a filter that is still to be checked.
+    ///
+    /// # Errors
+    /// [`Error::Topic`] if it is no topic filter.
+    pub fn to<T>(filter: T, options: impl Into<SubscriptionOptions>) -> Result<Self, Error>
+    where
+        T: TryInto<TopicFilter>,
+        Error: From<T::Error>,
+    {
+        Ok(Self::new(filter.try_into()?, options))
+    }
+
+    /// One filter more: its messages come in the same stream.
+    #[must_use]
+    pub fn and(mut self, filter: TopicFilter, options: impl Into<SubscriptionOptions>) -> Self {
+        let options = options.into();
+        self.filters.push(Filter { filter, options });
+        self
+    }
+
+    /// The same with a filter that is still to be checked.
+    ///
+    /// # Errors
+    /// [`Error::Topic`] if it is no topic filter.
+    pub fn and_to<T>(
+        self,
+        filter: T,
+        options: impl Into<SubscriptionOptions>,
+    ) -> Result<Self, Error>
+    where
+        T: TryInto<TopicFilter>,
+        Error: From<T::Error>,
+    {
+        Ok(self.and(filter.try_into()?, options))
+    }
+
+    /// Whether what this client publishes itself is left out, for the filter that was given last
+    /// (5.0). Default: no.
+    #[must_use]
+    pub fn no_local(mut self, no_local: bool) -> Self {
+        self.last().no_local = no_local;
+        self
+    }
+
+    /// Whether messages keep the RETAIN flag that they were published with, for the filter that was
+    /// given last (5.0). Default: no.
+    #[must_use]
+    pub fn retain_as_published(mut self, retain: bool) -> Self {
+        self.last().retain_as_published = retain;
+        self
+    }
+
+    /// When retained messages are wanted, for the filter that was given last (5.0). Default:
+    /// whenever SUBSCRIBE is sent, which a reconnect without a session does as well.
+    #[must_use]
+    pub fn retain_handling(mut self, handling: RetainHandling) -> Self {
+        self.last().retain_handling = handling;
+        self
+    }
+
+    fn last(&mut self) -> &mut SubscriptionOptions {
+        let last = self.filters.last_mut();
+        &mut last.expect("`new` begins with one filter").options
+    }
+
+    /// Messages that wait in the stream before the driver stops reading; at least 1, default
+    /// 1,024.
+    #[must_use]
+    pub fn capacity(mut self, capacity: usize) -> Self {
+        self.capacity = capacity.max(1);
+        self
+    }
+
+    /// A name and a value of SUBSCRIBE for the server's application (5.0). Each call adds one.
+    ///
+    /// # Errors
+    /// [`Error::Text`].
+    pub fn user_property<N, V>(mut self, name: N, value: V) -> Result<Self, Error>
+    where
+        N: TryInto<ByteStr>,
+        V: TryInto<ByteStr>,
+        Error: From<N::Error> + From<V::Error>,
+    {
+        let property = (name.try_into()?, value.try_into()?);
+        self.user_properties.push(property);
+        Ok(self)
+    }
+
+    /// Whether SUBSCRIBE may leave before the handshake of TLS or QUIC is complete, as early data;
+    /// see [`Outgoing::early`](crate::Outgoing::early) for what can happen to it then. Asked for
+    /// twice, retained messages come twice. Default: no.
+    #[must_use]
+    pub fn early(mut self, early: bool) -> Self {
+        self.early = early;
+        self
+    }
+
+    pub(crate) fn one(filter: TopicFilter, qos: QoS) -> Self {
+        Self::new(filter, qos)
+    }
+}
