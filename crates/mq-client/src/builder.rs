@@ -1,7 +1,7 @@
 //! Options of a client, checked where they are given.
 
 use core::num::{NonZeroU16, NonZeroU32};
-use std::{hash::BuildHasher, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use mq_codec::{
@@ -15,7 +15,7 @@ use crate::{
     AuthError, AuthMethod, Client, Error, Outgoing, QueueLimits, Receipt, Reconnect,
     SubscribeOptions, Subscription,
     client::HandleSettings,
-    driver::{Driver, Request, Settings, SubscribeRequest},
+    driver::{Driver, Settings},
     lock::lock,
     queue::Push,
     responses::{Responses, default_topic},
@@ -149,7 +149,7 @@ impl ClientBuilder {
             auth_method: None,
             probes: PROBES,
             early: 0,
-            seed: random(),
+            seed: rand::random(),
         }
     }
 
@@ -547,13 +547,11 @@ impl ClientBuilder {
     ) -> Result<Subscription, Error> {
         let id = SubscriptionId::new(self.first_id() + self.early).ok_or(Error::Closed)?;
         self.early += 1;
-        let (request, subscription) =
-            SubscribeRequest::new(self.shared.clone(), id, options.early(true), None);
-        self.shared.queue.control(|control| {
-            control
-                .requests
-                .push_back(Request::Subscribe(Box::new(request)));
-        })?;
+        let (subscription, request) =
+            Subscription::requested(self.shared.clone(), id, options.early(true), None);
+        self.shared
+            .queue
+            .control(|control| control.requests.push_back(request))?;
         Ok(subscription)
     }
 
@@ -696,12 +694,7 @@ impl ClientBuilder {
     }
 }
 
-/// From the standard library's random keys: all the randomness that is needed here.
-pub(crate) fn random() -> u64 {
-    std::hash::RandomState::new().hash_one(0x6d71)
-}
-
 fn random_client_id() -> Result<ByteStr, StringError> {
-    let random = random() & 0xFFFF_FFFF;
+    let random: u32 = rand::random();
     ByteStr::new(format!("mq-{random:08x}"))
 }

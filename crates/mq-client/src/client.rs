@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     ConnectTimes, Error, EventStream, Outgoing, Receipt, SubscribeOptions, Subscription,
-    driver::{Request, SubscribeRequest, UnsubscribeRequest},
+    control::{Request, UnsubscribeRequest},
     inbox::Inbox,
     lock::lock,
     queue::Push,
@@ -180,9 +180,8 @@ impl Client {
         let number = self.handle.next_id.fetch_add(1, Ordering::Relaxed);
         let id = SubscriptionId::new(number).ok_or(Error::Closed)?;
         let (reply, granted) = oneshot::channel();
-        let (request, mut subscription) =
-            SubscribeRequest::new(self.shared.clone(), id, options, Some(reply));
-        let request = Request::Subscribe(Box::new(request));
+        let (mut subscription, request) =
+            Subscription::requested(self.shared.clone(), id, options, Some(reply));
         self.shared.queue.request(request).await?;
         subscription.granted = granted.await.map_err(|_| self.ended())??;
         Ok(subscription)
@@ -300,7 +299,7 @@ impl Client {
     /// Ends the client: takes nothing more, sends what is queued, waits for acknowledgements,
     /// sends DISCONNECT and closes the link.
     ///
-    /// Sending and waiting take [`ClientBuilder::disconnect_timeout`](crate::ClientBuilder::disconnect_timeout) at most, the last bytes and
+    /// Sending and waiting take [`disconnect_timeout`](crate::ClientBuilder::disconnect_timeout) at most, the last bytes and
     /// the end of the link 2 s more. While the server cannot be reached it keeps trying for that
     /// long if there is something to deliver. Dropping the future does not take it back.
     ///

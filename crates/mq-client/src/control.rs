@@ -1,13 +1,13 @@
 //! What handles ask of the driver beside messages.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use mq_codec::{ReasonCode, SubscriptionId};
+use mq_codec::{ReasonCode, SubscriptionId, TopicFilter};
 use mq_proto::AckTicket;
 use mq_transport::LinkStats;
 use tokio::sync::oneshot;
 
-use crate::driver::Request;
+use crate::{Error, SubscribeOptions, inbox::Inbox, responses::Responses};
 
 /// A message of the application's that it has dealt with.
 #[derive(Debug)]
@@ -29,4 +29,37 @@ pub(crate) struct Control {
     pub(crate) stats: Vec<oneshot::Sender<LinkStats>>,
     /// Set once: end within this time.
     pub(crate) end: Option<Duration>,
+}
+
+pub(crate) type Reply<T> = Option<oneshot::Sender<Result<T, Error>>>;
+
+/// A subscription to make or to end.
+#[derive(Debug)]
+pub(crate) enum Request {
+    Subscribe(Box<SubscribeRequest>),
+    Unsubscribe(UnsubscribeRequest),
+}
+
+/// A new subscription.
+#[derive(Debug)]
+pub(crate) struct SubscribeRequest {
+    pub(crate) id: SubscriptionId,
+    pub(crate) options: SubscribeOptions,
+    pub(crate) outlet: Outlet,
+    pub(crate) reply: Reply<Vec<ReasonCode>>,
+}
+
+/// Where the messages of a subscription go.
+#[derive(Clone, Debug)]
+pub(crate) enum Outlet {
+    Stream(Arc<Inbox>),
+    /// To the requests that wait for them; there is always room.
+    Requests(Arc<Responses>),
+}
+
+/// Filters to end.
+#[derive(Debug)]
+pub(crate) struct UnsubscribeRequest {
+    pub(crate) filters: Vec<TopicFilter>,
+    pub(crate) reply: Reply<()>,
 }

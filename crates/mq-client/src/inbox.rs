@@ -8,7 +8,7 @@ use std::{
 
 use mq_codec::ReasonCode;
 
-use crate::{Incoming, lock::lock, shared::Shared};
+use crate::{Incoming, lock::lock};
 
 /// The stream was dropped.
 #[derive(Debug)]
@@ -86,14 +86,18 @@ impl Inbox {
         }
     }
 
-    pub(crate) fn pop(&self, shared: &Shared) -> Option<Incoming> {
+    pub(crate) fn pop(&self, wake_driver: impl FnOnce()) -> Option<Incoming> {
         let mut state = self.lock();
-        self.take(&mut state, shared)
+        self.take(&mut state, wake_driver)
     }
 
-    pub(crate) fn poll_pop(&self, shared: &Shared, cx: &mut Context<'_>) -> Poll<Option<Incoming>> {
+    pub(crate) fn poll_pop(
+        &self,
+        wake_driver: impl FnOnce(),
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Incoming>> {
         let mut state = self.lock();
-        if let Some(message) = self.take(&mut state, shared) {
+        if let Some(message) = self.take(&mut state, wake_driver) {
             return Poll::Ready(Some(message));
         }
         if state.ended {
@@ -103,12 +107,12 @@ impl Inbox {
         Poll::Pending
     }
 
-    fn take(&self, state: &mut State, shared: &Shared) -> Option<Incoming> {
+    fn take(&self, state: &mut State, wake_driver: impl FnOnce()) -> Option<Incoming> {
         let message = state.waiting.pop_front()?;
         // Half empty: the driver is not woken for each message.
         if state.wanted && state.waiting.len() <= self.capacity / 2 {
             state.wanted = false;
-            shared.queue.wake_driver();
+            wake_driver();
         }
         Some(message)
     }

@@ -3,15 +3,13 @@
 use std::{
     fmt,
     future::{Ready, ready},
-    sync::Arc,
     time::Instant,
 };
 
 use bytes::Bytes;
 use mq_codec::{PublishProperties, QoS, ReasonCode, Sparse, SubscriptionId, TopicName};
-use mq_proto::AckTicket;
 
-use crate::{Error, Outgoing, control::ManualAck, shared::Shared};
+use crate::{Error, Outgoing};
 
 /// A message that arrived for a subscription.
 ///
@@ -35,14 +33,12 @@ pub struct Incoming {
     pub subscription_ids: Vec<SubscriptionId>,
     /// When the read that brought it returned.
     pub received_at: Instant,
-    pub(crate) duty: Option<Box<Duty>>,
+    pub(crate) duty: Option<Box<dyn Duty>>,
 }
 
-/// The duty to acknowledge, with manual acknowledgement.
-pub(crate) struct Duty {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) ticket: AckTicket,
-    pub(crate) connection: u64,
+/// The duty to acknowledge a message, with manual acknowledgement.
+pub(crate) trait Duty: Send + Sync {
+    fn acknowledge(self: Box<Self>, reason: ReasonCode) -> Result<(), Error>;
 }
 
 impl Incoming {
@@ -69,21 +65,8 @@ impl Incoming {
     /// # Errors
     /// What ended the client.
     pub fn acknowledge(&mut self, reason: ReasonCode) -> Result<(), Error> {
-        let Some(duty) = self.duty.take() else {
-            return Ok(());
-        };
-        let Duty {
-            shared,
-            ticket,
-            connection,
-        } = *duty;
-        shared.queue.control(|control| {
-            control.acks.push(ManualAck {
-                ticket,
-                connection,
-                reason,
-            });
-        })
+        let duty = self.duty.take();
+        duty.map_or(Ok(()), |duty| duty.acknowledge(reason))
     }
 
     /// The payload as text.

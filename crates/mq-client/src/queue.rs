@@ -10,7 +10,12 @@ use mq_codec::QoS;
 use mq_proto::Delivery;
 use tokio::sync::Notify;
 
-use crate::{Error, Outgoing, ack::AckCell, control::Control, driver::Request, lock::lock};
+use crate::{
+    Error, Outgoing,
+    ack::AckCell,
+    control::{Control, Request},
+    lock::lock,
+};
 
 /// How many messages, and how many bytes of topics and payloads, may wait to be sent.
 ///

@@ -62,7 +62,7 @@ pub(crate) struct Backoff {
 
 impl Backoff {
     pub(crate) fn new(policy: Reconnect) -> Self {
-        Self::seeded(policy, crate::builder::random())
+        Self::seeded(policy, rand::random())
     }
 
     fn seeded(policy: Reconnect, rng: u64) -> Self {

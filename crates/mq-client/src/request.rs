@@ -10,7 +10,7 @@ use mq_codec::{QoS, ReasonCode, RetainHandling, SubscriptionId, TopicFilter, Top
 
 use crate::{
     Client, Error, Incoming, Outgoing, Receipt, SubscribeOptions,
-    driver::{Request, SubscribeRequest},
+    control::{Outlet, Request, SubscribeRequest},
 };
 
 impl Client {
@@ -115,13 +115,16 @@ impl Client {
         let options = SubscribeOptions::one(filter, QoS::AtLeastOnce)
             .retain_handling(RetainHandling::DoNotSend)
             .early(true);
-        let request = SubscribeRequest::for_responses(id, options, responses.clone());
+        let request = Request::Subscribe(Box::new(SubscribeRequest {
+            id,
+            options,
+            outlet: Outlet::Requests(responses.clone()),
+            reply: None,
+        }));
         // Beside the limit of requests, as there is one of it at most.
-        self.shared.queue.control(|control| {
-            control
-                .requests
-                .push_back(Request::Subscribe(Box::new(request)));
-        })
+        self.shared
+            .queue
+            .control(|control| control.requests.push_back(request))
     }
 
     /// Answers a request that arrived: queues [`Incoming::response`], and waits for room only.

@@ -11,7 +11,12 @@ use std::{
 use futures_core::Stream;
 use mq_codec::{ReasonCode, SubscriptionId};
 
-use crate::{Incoming, inbox::Inbox, shared::Shared};
+use crate::{
+    Incoming, SubscribeOptions,
+    control::{Outlet, Reply, Request, SubscribeRequest},
+    inbox::Inbox,
+    shared::Shared,
+};
 
 /// The messages of one subscription, as a stream; survives reconnects.
 ///
@@ -49,6 +54,23 @@ impl Subscription {
         }
     }
 
+    /// A new stream, and the request that has it filled.
+    pub(crate) fn requested(
+        shared: Arc<Shared>,
+        id: SubscriptionId,
+        options: SubscribeOptions,
+        reply: Reply<Vec<ReasonCode>>,
+    ) -> (Self, Request) {
+        let inbox = Arc::new(Inbox::new(options.capacity));
+        let request = Request::Subscribe(Box::new(SubscribeRequest {
+            id,
+            options,
+            outlet: Outlet::Stream(inbox.clone()),
+            reply,
+        }));
+        (Self::new(shared, inbox, Some(id)), request)
+    }
+
     /// The next message; `None` once the subscription has ended and all was read. Cancel-safe.
     pub async fn recv(&mut self) -> Option<Incoming> {
         poll_fn(|cx| self.poll_recv(cx)).await
@@ -56,12 +78,13 @@ impl Subscription {
 
     /// The next message if one is there.
     pub fn try_recv(&mut self) -> Option<Incoming> {
-        self.inbox.pop(&self.shared)
+        self.inbox.pop(|| self.shared.queue.wake_driver())
     }
 
     /// [`recv`](Self::recv) for those who poll.
     pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<Incoming>> {
-        self.inbox.poll_pop(&self.shared, cx)
+        let wake_driver = || self.shared.queue.wake_driver();
+        self.inbox.poll_pop(wake_driver, cx)
     }
 
     /// What the server granted, filter by filter in the order of the options: a granted QoS or a

@@ -10,8 +10,11 @@ use mq_codec::{ByteStr, ReasonCode, Subscription, SubscriptionId, TopicFilter, T
 use mq_proto::{AckTicket, Connection, Message, Received};
 
 use crate::{
-    Error, Incoming, SubscribeOptions, inbox::Inbox, incoming::Duty, lock::lock,
-    responses::Responses, shared::Shared,
+    Error, Incoming, SubscribeOptions,
+    control::{ManualAck, Outlet},
+    incoming::Duty,
+    lock::lock,
+    shared::Shared,
 };
 
 /// A subscription and its stream.
@@ -27,14 +30,6 @@ pub(super) struct Entry {
     way: Way,
 }
 
-/// Where the messages of a subscription go.
-#[derive(Clone, Debug)]
-pub(super) enum Outlet {
-    Stream(Arc<Inbox>),
-    /// To whoever waits for them; there is always room.
-    Requests(Arc<Responses>),
-}
-
 /// The way to it.
 #[derive(Debug)]
 struct Way {
@@ -48,6 +43,24 @@ struct Way {
 struct Staged {
     message: Incoming,
     ticket: Option<AckTicket>,
+}
+
+/// The duty to acknowledge a message of one connection, until the application has done so.
+struct Unacknowledged {
+    shared: Arc<Shared>,
+    ticket: AckTicket,
+    connection: u64,
+}
+
+impl Duty for Unacknowledged {
+    fn acknowledge(self: Box<Self>, reason: ReasonCode) -> Result<(), Error> {
+        let ack = ManualAck {
+            ticket: self.ticket,
+            connection: self.connection,
+            reason,
+        };
+        self.shared.queue.control(|control| control.acks.push(ack))
+    }
 }
 
 /// All streams, and what waits to be put into them.
@@ -370,7 +383,7 @@ impl Streams {
                  }| {
                     match ticket {
                         Some(ticket) if *manual_ack => {
-                            message.duty = Some(Box::new(Duty {
+                            message.duty = Some(Box::new(Unacknowledged {
                                 shared: shared.clone(),
                                 ticket,
                                 connection: number,

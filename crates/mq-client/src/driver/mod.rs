@@ -41,8 +41,6 @@ use networks::Networks;
 use race::{Race, Winner};
 use requests::Requests;
 
-pub(crate) use requests::{Request, SubscribeRequest, UnsubscribeRequest};
-
 /// Tokio's clock, so that tests can pause it.
 fn now() -> Instant {
     tokio::time::Instant::now().into_std()

@@ -1,70 +1,18 @@
 //! SUBSCRIBE and UNSUBSCRIBE: asked, answered, and asked again after a reconnect.
 
-use std::{collections::VecDeque, fmt, sync::Arc, time::Instant};
+use std::{collections::VecDeque, fmt, time::Instant};
 
 use mq_codec::{
-    PacketId, ReasonCode, SubAck, SubscribeProperties, SubscriptionId, TopicFilter, UnsubAck,
+    PacketId, ReasonCode, SubAck, SubscribeProperties, SubscriptionId, UnsubAck,
     UnsubscribeProperties,
 };
 use mq_proto::{CommandError, Connection};
-use tokio::sync::oneshot;
 
-use super::deliver::{Entry, Outlet, Streams};
+use super::deliver::{Entry, Streams};
 use crate::{
-    Error, SubscribeOptions, Subscription, inbox::Inbox, responses::Responses, shared::Shared,
+    Error,
+    control::{Reply, Request, SubscribeRequest, UnsubscribeRequest},
 };
-
-type Reply<T> = Option<oneshot::Sender<Result<T, Error>>>;
-
-/// What a handle asks for.
-#[derive(Debug)]
-pub(crate) enum Request {
-    Subscribe(Box<SubscribeRequest>),
-    Unsubscribe(UnsubscribeRequest),
-}
-
-/// A new subscription.
-#[derive(Debug)]
-pub(crate) struct SubscribeRequest {
-    entry: Entry,
-    reply: Reply<Vec<ReasonCode>>,
-}
-
-/// Filters to end.
-#[derive(Debug)]
-pub(crate) struct UnsubscribeRequest {
-    pub(crate) filters: Vec<TopicFilter>,
-    pub(crate) reply: Reply<()>,
-}
-
-impl SubscribeRequest {
-    /// The request and the stream that it is for.
-    pub(crate) fn new(
-        shared: Arc<Shared>,
-        id: SubscriptionId,
-        options: SubscribeOptions,
-        reply: Reply<Vec<ReasonCode>>,
-    ) -> (Self, Subscription) {
-        let inbox = Arc::new(Inbox::new(options.capacity));
-        let entry = Entry::new(id, options, Outlet::Stream(inbox.clone()));
-        (
-            Self { entry, reply },
-            Subscription::new(shared, inbox, Some(id)),
-        )
-    }
-
-    /// The subscription to the response topic, which lasts as long as the client.
-    pub(crate) fn for_responses(
-        id: SubscriptionId,
-        options: SubscribeOptions,
-        responses: Arc<Responses>,
-    ) -> Self {
-        Self {
-            entry: Entry::new(id, options, Outlet::Requests(responses)),
-            reply: None,
-        }
-    }
-}
 
 /// A request on its way; the subscription itself is in [`Streams`].
 enum Pending {
@@ -122,9 +70,14 @@ impl Requests {
         for request in requests {
             self.waiting.push_back(match request {
                 Request::Subscribe(request) => {
-                    let id = request.entry.id;
-                    streams.insert(request.entry);
-                    Pending::Subscribe(id, request.reply)
+                    let SubscribeRequest {
+                        id,
+                        options,
+                        outlet,
+                        reply,
+                    } = *request;
+                    streams.insert(Entry::new(id, options, outlet));
+                    Pending::Subscribe(id, reply)
                 }
                 Request::Unsubscribe(request) => Pending::Unsubscribe(request),
             });
