@@ -203,13 +203,13 @@ pub use mq_codec::{
 pub use mq_proto::{CloseReason, CommandError, LaneId, Message, Probes, ProtocolError};
 /// For programs that open links by a [`Connector`] themselves.
 pub use mq_transport;
-pub use mq_transport::{
-    AckFrequency, Address, AddressError, CipherSuite, ClientIdentity, CongestionControl,
-    ConnectOptions, Connector, CryptoOptions, EarlyData, Error as TransportError, HandshakeKind,
-    KeyExchangeGroup, LinkInfo, LinkStats, QuicOptions, Scheme, SocketOptions, TlsInfo, TlsVersion,
-    Trust,
-};
 #[cfg(feature = "tls")]
-pub use mq_transport::{CertificateDer, TicketCache};
+pub use mq_transport::TicketCache;
+pub use mq_transport::{
+    AckFrequency, Address, AddressError, Certificate, CipherSuite, ClientIdentity,
+    CongestionControl, ConnectOptions, Connector, CryptoOptions, EarlyData,
+    Error as TransportError, HandshakeKind, KeyExchangeGroup, LinkInfo, LinkStats, QuicOptions,
+    Scheme, SocketOptions, TlsInfo, TlsVersion, Trust,
+};
 #[cfg(feature = "quic")]
 pub use mq_transport::{Qlog, QlogLimits};

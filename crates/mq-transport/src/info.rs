@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use crate::{CertificateDer, Scheme, TlsVersion};
+use crate::{Certificate, Scheme, TlsVersion};
 
 /// How the handshake went.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -107,7 +107,7 @@ pub struct LinkInfo {
     /// is not negotiated yet.
     pub tls: Option<TlsInfo>,
     /// The peer's certificate and the chain above it; empty if it gave none.
-    pub peer_certificates: Vec<CertificateDer<'static>>,
+    pub peer_certificates: Vec<Certificate>,
 }
 
 /// What was negotiated for TLS, or for the TLS within QUIC.

@@ -76,6 +76,7 @@
 
 mod address;
 mod buffer;
+mod certificate;
 mod connector;
 mod crypto;
 mod error;
@@ -102,6 +103,7 @@ mod trust;
 mod ws;
 
 pub use address::{Address, AddressError, Scheme};
+pub use certificate::Certificate;
 pub use connector::{Connector, Dial};
 pub use crypto::{CipherSuite, CryptoOptions, KeyExchangeGroup, TlsVersion};
 pub use error::Error;
@@ -110,7 +112,7 @@ pub use link::{Link, Progress};
 pub use listener::{Incoming, Listener};
 pub use mq_lane::{LaneId, Outbox};
 #[cfg(not(feature = "tls"))]
-pub use no_tls::{CertificateDer, ServerIdentity};
+pub use no_tls::ServerIdentity;
 pub use options::{
     AckFrequency, ClientAuth, ClientIdentity, CongestionControl, ConnectOptions, EarlyDataPolicy,
     ListenOptions, QuicOptions, SocketOptions,
@@ -118,8 +120,6 @@ pub use options::{
 pub use origins::AllowedOrigins;
 #[cfg(feature = "quic")]
 pub use quic::{Qlog, QlogLimits};
-#[cfg(feature = "tls")]
-pub use rustls_pki_types::CertificateDer;
 #[cfg(feature = "tls")]
 pub use tls::{
     HandshakePool, PreparedReload, ReloadHandle, ServerIdentity, TicketCache, TicketStore,

@@ -1,21 +1,9 @@
-//! What stands for certificates in a build without TLS: types that have no values, so that options, links and
-//! log-ins have the same fields in all builds.
+//! What stands for a server's identity in a build without TLS: a type that has no values, so that
+//! options have the same fields in all builds.
 
-use std::{convert::Infallible, marker::PhantomData, ops::Deref, path::Path};
+use std::{convert::Infallible, path::Path};
 
 use crate::{Error, Scheme};
-
-/// A certificate; a build without TLS has none.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct CertificateDer<'a>(Infallible, PhantomData<&'a [u8]>);
-
-impl Deref for CertificateDer<'_> {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self.0 {}
-    }
-}
 
 /// A server's certificate chain and private key; a build without TLS has none.
 #[derive(Clone, Debug)]

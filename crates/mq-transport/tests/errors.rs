@@ -7,9 +7,9 @@ use std::{fs, io::Write as _, time::Duration};
 
 use common::{any_address, connect_options, listen, listen_options};
 use mq_transport::{
-    Address, ClientIdentity, CongestionControl, ConnectOptions, Connector, CryptoOptions, Error,
-    KeyExchangeGroup, ListenOptions, Listener, Qlog, QuicOptions, Scheme, ServerIdentity,
-    TlsVersion, Trust,
+    Address, Certificate, ClientIdentity, CongestionControl, ConnectOptions, Connector,
+    CryptoOptions, Error, KeyExchangeGroup, ListenOptions, Listener, Qlog, QuicOptions, Scheme,
+    ServerIdentity, TlsVersion, Trust,
 };
 
 fn assert_one_line(error: &Error, expected: &str) {
@@ -282,10 +282,8 @@ async fn a_ca_certificate_as_a_servers_is_named_with_its_cure(scheme: Scheme) {
     let certificate = params.self_signed(&key).unwrap();
     let mut trusted = tempfile::NamedTempFile::new().unwrap();
     write!(trusted, "{}", certificate.pem()).unwrap();
-    let identity = ServerIdentity::from_der(
-        vec![certificate.der().clone()],
-        rustls_pki_types::PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
-    );
+    let own = Certificate::from_der(certificate.der().to_vec());
+    let identity = ServerIdentity::from_der(vec![own], key.serialize_der()).unwrap();
     let options = ListenOptions {
         identity: Some(identity),
         ..listen_options()

@@ -1,7 +1,7 @@
 //! Who a client is by its certificate.
 
 use mq_codec::ByteStr;
-use mq_transport::CertificateDer;
+use mq_transport::Certificate;
 use x509_parser::{certificate::X509Certificate, extensions::GeneralName, prelude::FromDer as _};
 
 /// The part of a client's certificate that is its user name. As text: `cn`, `san-dns`, `san-uri`,
@@ -20,8 +20,8 @@ pub enum CertificateUser {
 }
 
 /// The user name in a certificate; `None` if it has none that is an MQTT string and not empty.
-pub(super) fn user(certificate: &CertificateDer<'_>, part: CertificateUser) -> Option<ByteStr> {
-    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+pub(super) fn user(certificate: &Certificate, part: CertificateUser) -> Option<ByteStr> {
+    let (_, certificate) = X509Certificate::from_der(certificate.der()).ok()?;
     if part == CertificateUser::Cn {
         let mut names = certificate.subject().iter_common_name();
         let (Some(name), None) = (names.next(), names.next()) else {
@@ -50,7 +50,7 @@ mod tests {
 
     use super::*;
 
-    fn certificate(names: &[&str], alternatives: Vec<SanType>) -> CertificateDer<'static> {
+    fn certificate(names: &[&str], alternatives: Vec<SanType>) -> Certificate {
         let mut params = CertificateParams::default();
         params.distinguished_name = rcgen::DistinguishedName::new();
         for name in names {
@@ -58,7 +58,8 @@ mod tests {
         }
         params.subject_alt_names = alternatives;
         let key = KeyPair::generate().unwrap();
-        params.self_signed(&key).unwrap().der().clone()
+        let signed = params.self_signed(&key).unwrap();
+        Certificate::from_der(signed.der().to_vec())
     }
 
     #[test]
@@ -93,7 +94,7 @@ mod tests {
             let odd = certificate(&[odd], Vec::new());
             assert_eq!(user(&odd, CertificateUser::Cn), None);
         }
-        let garbage = CertificateDer::from(vec![0x30, 3, 1, 2, 3]);
+        let garbage = Certificate::from_der(vec![0x30, 3, 1, 2, 3]);
         assert_eq!(user(&garbage, CertificateUser::Cn), None);
     }
 }

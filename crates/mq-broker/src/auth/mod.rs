@@ -99,7 +99,7 @@ use std::{any::Any, fmt, net::SocketAddr, pin::Pin, sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use mq_codec::{ByteStr, QoS, ReasonCode, TopicFilter, Version};
-use mq_transport::{CertificateDer, Link, Scheme};
+use mq_transport::{Certificate, Link, Scheme};
 
 use crate::store::User;
 
@@ -136,7 +136,7 @@ pub struct LogIn {
     pub scheme: Scheme,
     /// The client's certificate, which the listener has verified, and the chain above it. Empty if
     /// the client showed none.
-    pub peer_certificates: Vec<CertificateDer<'static>>,
+    pub peer_certificates: Vec<Certificate>,
     /// Whether CONNECT came as early data of a handshake that has not ended; see [the
     /// module](self).
     pub early: bool,

@@ -23,7 +23,7 @@ use tokio::sync::Semaphore;
 use super::{runtime::Leash, watched_tls::handshake_of};
 use crate::{
     EarlyData, Error, HandshakeKind, LinkInfo, LinkStats, Progress, Scheme, TlsInfo, TlsVersion,
-    tls::iana_name,
+    tls::{certificates_of, iana_name},
 };
 
 /// Chunks given to quinn, or taken from it, under one lock.
@@ -471,7 +471,7 @@ impl QuicLink {
         let certificates = self.connection.peer_identity();
         let certificates = certificates
             .and_then(|any| any.downcast::<Vec<CertificateDer<'static>>>().ok())
-            .map(|chain| *chain);
+            .map(|chain| certificates_of(&chain));
         LinkInfo {
             scheme: Scheme::Quic,
             peer_address: Some(self.connection.remote_address()),

@@ -103,7 +103,7 @@ pub(crate) fn server_config(scheme: Scheme, options: &ListenOptions) -> Result<S
         Some(files) => builder.with_client_cert_verifier(files.verifier(&provider)?),
     };
     let mut config = builder
-        .with_single_cert(identity.chain().to_vec(), identity.key())
+        .with_single_cert(identity.ders(), identity.key())
         .map_err(|error| key_error(identity, &error))?;
     let scope = options.scope(client_auth.as_ref());
     // Stateful sessions, and no `ticketer`: rustls takes early data only for tickets that it can

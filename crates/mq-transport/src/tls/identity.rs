@@ -9,7 +9,7 @@ use std::{
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, pem, pem::PemObject};
 
 use super::provider::sha256;
-use crate::Error;
+use crate::{Certificate, Error};
 
 /// A server's certificate chain and private key; cheap to clone.
 #[derive(Clone)]
@@ -18,7 +18,7 @@ pub struct ServerIdentity {
 }
 
 struct Inner {
-    chain: Vec<CertificateDer<'static>>,
+    chain: Vec<Certificate>,
     key: PrivateKeyDer<'static>,
     /// Those of the chain and of the key.
     files: Option<(PathBuf, PathBuf)>,
@@ -34,26 +34,34 @@ impl ServerIdentity {
         key: impl AsRef<Path>,
     ) -> Result<Self, Error> {
         let (certificates, key) = (certificates.as_ref(), key.as_ref());
-        Ok(Self {
-            inner: Arc::new(Inner {
-                chain: read_certificates("certificate", certificates)?,
-                key: read_key(key)?,
-                files: Some((certificates.to_owned(), key.to_owned())),
-            }),
-        })
+        Ok(Self::new(
+            certificates_of(&read_certificates("certificate", certificates)?),
+            read_key(key)?,
+            Some((certificates.to_owned(), key.to_owned())),
+        ))
     }
 
-    /// Takes a chain, the server's own certificate first, and a key that are in memory already.
-    /// Whether they fit each other is found out when a listener is bound.
-    #[must_use]
-    pub fn from_der(chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Self {
-        Self {
-            inner: Arc::new(Inner {
-                chain,
-                key,
-                files: None,
-            }),
-        }
+    /// Takes a chain, the server's own certificate first, and its private key in DER form: PKCS #8,
+    /// PKCS #1 or SEC 1. Binding a listener checks whether they fit each other.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] if the key has another form.
+    pub fn from_der(chain: Vec<Certificate>, key: Vec<u8>) -> Result<Self, Error> {
+        let key = PrivateKeyDer::try_from(key).map_err(|_| Error::InvalidOption {
+            option: "private key",
+            value: "read from these bytes".into(),
+            remedy: "give PKCS #8, PKCS #1 or SEC 1 in DER form".into(),
+        })?;
+        Ok(Self::new(chain, key, None))
+    }
+
+    fn new(
+        chain: Vec<Certificate>,
+        key: PrivateKeyDer<'static>,
+        files: Option<(PathBuf, PathBuf)>,
+    ) -> Self {
+        let inner = Arc::new(Inner { chain, key, files });
+        Self { inner }
     }
 
     /// The files of the chain and of the key, where it was
@@ -102,14 +110,15 @@ impl ServerIdentity {
             remedy: format!("{error}; give DNS names or IP addresses"),
         })?;
         let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
-        Ok(Self::from_der(vec![made.cert.der().clone()], key.into()))
+        let own = Certificate::from_der(made.cert.der().to_vec());
+        Ok(Self::new(vec![own], key.into(), None))
     }
 
     /// The SHA-256 of the server's own certificate (its DER form), as 64 lower-case hexadecimal
     /// digits: what [`Trust::Fingerprint`](crate::Trust::Fingerprint) takes.
     #[must_use]
     pub fn fingerprint(&self) -> String {
-        let digest = self.chain().first().map(|own| sha256(own));
+        let digest = self.chain().first().map(|own| sha256(own.der()));
         hex(&digest.unwrap_or_default())
     }
 
@@ -118,13 +127,19 @@ impl ServerIdentity {
     pub fn certificate_pem(&self) -> String {
         self.chain()
             .first()
-            .map_or_else(String::new, |own| to_pem(own))
+            .map_or_else(String::new, |own| to_pem(own.der()))
     }
 
     /// The certificate chain, the server's own certificate first.
     #[must_use]
-    pub fn chain(&self) -> &[CertificateDer<'static>] {
+    pub fn chain(&self) -> &[Certificate] {
         &self.inner.chain
+    }
+
+    /// The chain as rustls wants it.
+    pub(crate) fn ders(&self) -> Vec<CertificateDer<'static>> {
+        let ders = self.chain().iter().map(Certificate::der);
+        ders.map(|der| der.to_vec().into()).collect()
     }
 
     pub(crate) fn key(&self) -> PrivateKeyDer<'static> {
@@ -138,6 +153,12 @@ impl fmt::Debug for ServerIdentity {
             .field("fingerprint", &self.fingerprint())
             .finish_non_exhaustive()
     }
+}
+
+/// Certificates of rustls' as this crate's interface has them.
+pub(crate) fn certificates_of(chain: &[CertificateDer<'_>]) -> Vec<Certificate> {
+    let ders = chain.iter().map(|certificate| certificate.to_vec());
+    ders.map(Certificate::from_der).collect()
 }
 
 /// Reads all certificates of a PEM file; at least one must be there.

@@ -14,6 +14,7 @@ use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerCon
 use rustls_pki_types::ServerName;
 use tokio::{io::AsyncWrite as _, net::TcpStream};
 
+use super::identity::certificates_of;
 use crate::{
     EarlyData, Error, HandshakeKind, LinkInfo, LinkStats, Progress, Scheme, TlsInfo, TlsVersion,
     buffer::{ReadSize, poll_read},
@@ -438,7 +439,7 @@ impl TlsLink {
             peer_address: self.io.peer_addr().ok(),
             local_address: self.io.local_addr().ok(),
             tls,
-            peer_certificates: certificates.to_vec(),
+            peer_certificates: certificates_of(certificates),
         }
     }
 }

@@ -27,6 +27,7 @@ pub use ticket::{TicketCache, TicketStore};
 #[cfg(feature = "quic")]
 pub(crate) use {
     config::{ServerTls, server_config, with_held_tickets},
+    identity::certificates_of,
     link::iana_name,
     provider::with_sha256,
     ticket::Scope,

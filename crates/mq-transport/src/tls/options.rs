@@ -42,7 +42,7 @@ impl ListenOptions {
             text.extend_from_slice(part);
         };
         for certificate in self.identity.iter().flat_map(ServerIdentity::chain) {
-            add(certificate);
+            add(certificate.der());
         }
         match client_auth {
             None => add(&[0]),
