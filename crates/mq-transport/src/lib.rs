@@ -125,10 +125,3 @@ pub use tls::{
     HandshakePool, PreparedReload, ReloadHandle, ServerIdentity, TicketCache, TicketStore,
 };
 pub use trust::Trust;
-
-/// For the broker's program, which gives memory back in idle threads; no part of the interface.
-#[cfg(feature = "tls")]
-#[doc(hidden)]
-pub mod tuning {
-    pub use crate::tls::wake_workers;
-}

@@ -120,7 +120,7 @@ impl BrokerArgs {
 pub fn run(args: &BrokerArgs) -> anyhow::Result<()> {
     init_logging();
     give_back::refuse_huge_pages();
-    let mut settings = args.settings()?;
+    let settings = args.settings()?;
     descriptors::make_room(settings.max_connections);
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     if let Some(threads) = args.threads {
@@ -128,12 +128,9 @@ pub fn run(args: &BrokerArgs) -> anyhow::Result<()> {
     }
     let give_back = GiveBack::default();
     let idle = give_back.clone();
-    let on_idle = move || idle.on_idle();
-    let pool = &mut settings.listen.handshake_pool;
-    *pool = pool.with_on_idle(on_idle.clone());
     runtime
         .enable_all()
-        .on_thread_park(on_idle)
+        .on_thread_park(move || idle.on_idle())
         .build()?
         .block_on(serve(settings, args, &give_back))
 }

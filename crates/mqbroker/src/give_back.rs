@@ -11,15 +11,19 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    thread,
     time::Duration,
 };
 
 use mq_broker::Broker;
-use mq_transport::{HandshakePool, tuning::wake_workers};
+use mq_transport::HandshakePool;
 use tokio::runtime::Handle;
 
 /// How often connections are counted: a crowd that comes and goes between is not seen.
 const EVERY: Duration = Duration::from_secs(2);
+
+/// How long a worker is kept from its sleep so that the others wake up as well.
+const NUDGE: Duration = Duration::from_millis(1);
 
 /// Fewer that have left are not worth it.
 const CROWD: usize = 100;
@@ -60,10 +64,19 @@ impl GiveBack {
             if crowd.has_left(metrics.connections.get() + metrics.handshakes.get()) {
                 self.0.fetch_add(1, Ordering::Relaxed);
                 wake_workers(&Handle::current());
-                handshakes.wake();
+                let idle = self.clone();
+                handshakes.run_on_each_thread(move || idle.on_idle());
                 trim();
             }
         }
+    }
+}
+
+/// Has each worker of a runtime run and fall asleep again: as many tasks as there are workers, each of
+/// which takes a worker for itself.
+fn wake_workers(runtime: &Handle) {
+    for _ in 0..runtime.metrics().num_workers() {
+        runtime.spawn(async { thread::sleep(NUDGE) });
     }
 }
 

@@ -24,8 +24,8 @@ use tokio::{
 #[cfg(target_os = "linux")]
 const NICENESS: i32 = 10;
 
-/// How long a thread is kept from its sleep so that all others wake up as well.
-const NUDGE: Duration = Duration::from_millis(1);
+/// How long a thread is held after its job, so that the jobs of the other threads go to those.
+const HELD: Duration = Duration::from_millis(1);
 
 /// Threads on which the handshakes of a crowd compute, for all listeners that share it.
 ///
@@ -43,7 +43,6 @@ pub struct HandshakePool(Arc<Pool>);
 
 struct Pool {
     threads: usize,
-    on_idle: Box<dyn Fn() + Send + Sync>,
     under_way: AtomicUsize,
     /// `None` if the system gives no thread.
     runtime: OnceLock<Option<Runtime>>,
@@ -53,20 +52,8 @@ impl HandshakePool {
     /// A pool of that many threads, at least one.
     #[must_use]
     pub fn new(threads: usize) -> Self {
-        Self::with(threads.max(1), Box::new(|| {}))
-    }
-
-    /// Another pool of as many threads, each of which calls `on_idle` when it has nothing to do.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn with_on_idle(&self, on_idle: impl Fn() + Send + Sync + 'static) -> Self {
-        Self::with(self.0.threads, Box::new(on_idle))
-    }
-
-    fn with(threads: usize, on_idle: Box<dyn Fn() + Send + Sync>) -> Self {
         Self(Arc::new(Pool {
-            threads,
-            on_idle,
+            threads: threads.max(1),
             under_way: AtomicUsize::new(0),
             runtime: OnceLock::new(),
         }))
@@ -77,11 +64,19 @@ impl HandshakePool {
         self.0.threads
     }
 
-    /// Has each thread call `on_idle` once more, if there are threads.
-    #[doc(hidden)]
-    pub fn wake(&self) {
+    /// Runs `job` once on each thread, in the background; before the first crowd there is no thread.
+    ///
+    /// For what belongs to a thread, such as the memory that an allocator keeps for it. A thread that
+    /// is busy for more than 1 ms may leave its turn to another, which then runs the job twice.
+    pub fn run_on_each_thread(&self, job: impl Fn() + Clone + Send + 'static) {
         if let Some(runtime) = self.0.runtime.get().and_then(Option::as_ref) {
-            wake_workers(runtime.handle());
+            for _ in 0..self.0.threads {
+                let job = job.clone();
+                runtime.spawn(async move {
+                    job();
+                    thread::sleep(HELD);
+                });
+            }
         }
     }
 
@@ -121,16 +116,10 @@ impl HandshakePool {
     }
 
     fn start(&self) -> io::Result<Runtime> {
-        let pool = Arc::downgrade(&self.0);
         Builder::new_multi_thread()
             .thread_name("handshakes")
             .worker_threads(self.0.threads)
             .on_thread_start(step_back)
-            .on_thread_park(move || {
-                if let Some(pool) = pool.upgrade() {
-                    (pool.on_idle)();
-                }
-            })
             .build()
     }
 }
@@ -158,14 +147,6 @@ impl Drop for Pool {
         if let Some(Some(runtime)) = self.runtime.take() {
             runtime.shutdown_background();
         }
-    }
-}
-
-/// Has each worker of a runtime run and fall asleep again: as many tasks as there are workers, each of
-/// which takes a worker for itself.
-pub fn wake_workers(runtime: &Handle) {
-    for _ in 0..runtime.metrics().num_workers() {
-        runtime.spawn(async { thread::sleep(NUDGE) });
     }
 }
 
@@ -422,18 +403,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn threads_that_are_woken_say_that_they_are_idle() {
-        let (said, mut idle) = tokio::sync::mpsc::unbounded_channel();
-        let pool = HandshakePool::new(1).with_on_idle(move || said.send(name_of_thread()).unwrap());
-        pool.wake();
-        assert!(idle.try_recv().is_err(), "there is no thread yet");
-        let first = pool.clone();
-        let _in_place = tokio::spawn(async move { first.run(std::future::pending::<()>()).await });
-        tokio::task::yield_now().await;
+    async fn a_job_runs_on_each_thread_once_there_are_threads() {
+        let (said, mut names) = tokio::sync::mpsc::unbounded_channel();
+        let (pool, _end) = busy().await;
+        let job = move || said.send(name_of_thread()).unwrap();
+        pool.run_on_each_thread(job.clone());
+        assert!(names.try_recv().is_err(), "there is no thread yet");
         pool.run(async {}).await;
         for _ in 0..3 {
-            pool.wake();
-            assert_eq!(idle.recv().await.unwrap().as_deref(), Some("handshakes"));
+            pool.run_on_each_thread(job.clone());
+            assert_eq!(names.recv().await.unwrap().as_deref(), Some("handshakes"));
         }
     }
 }

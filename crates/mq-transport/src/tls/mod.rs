@@ -16,7 +16,7 @@ mod verifier;
 
 pub(crate) use config::{ClientConfigs, check_alpn};
 pub(crate) use connect::ClientTls;
-pub use handshakes::{HandshakePool, wake_workers};
+pub use handshakes::HandshakePool;
 pub use identity::ServerIdentity;
 pub(crate) use link::TlsLink;
 pub(crate) use reload::TlsDoor;
