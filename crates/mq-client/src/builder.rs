@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use mq_codec::{
     ByteStr, Connect, ConnectProperties, QoS, StringError, SubscriptionId, TopicFilter, TopicName,
-    Version, Will,
+    Version, Will, whole_seconds,
 };
 use mq_proto::{ClientConfig, Probes};
 use mq_transport::{Address, ConnectOptions, Connector, Scheme};
@@ -254,7 +254,7 @@ impl ClientBuilder {
     /// [`QuicOptions::idle_timeout`](mq_transport::QuicOptions::idle_timeout), QUIC sends a packet
     /// after half of that, unless its options say when, and the connection stays.
     pub fn keep_alive(mut self, keep_alive: Duration) -> Self {
-        let seconds = crate::outgoing::seconds(keep_alive);
+        let seconds = whole_seconds(keep_alive);
         self.config.connect.keep_alive = u16::try_from(seconds).unwrap_or(u16::MAX);
         self
     }

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use mq_codec::{ByteStr, PublishProperties, QoS, TopicName};
+use mq_codec::{ByteStr, PublishProperties, QoS, TopicName, whole_seconds};
 use mq_proto::Message;
 
 use crate::Error;
@@ -158,7 +158,7 @@ impl Outgoing {
     /// server. Default: for ever.
     #[must_use]
     pub fn message_expiry(mut self, expiry: Duration) -> Self {
-        self.edit().message_expiry_interval = Some(seconds(expiry));
+        self.edit().message_expiry_interval = Some(whole_seconds(expiry));
         self
     }
 
@@ -191,12 +191,4 @@ impl Outgoing {
     pub(crate) fn cost(&self) -> usize {
         self.message.payload.len() + self.message.topic.as_bytes().len()
     }
-}
-
-/// Whole seconds, rounded up; what four bytes cannot hold is the most that they can, 136 years.
-pub(crate) fn seconds(duration: Duration) -> u32 {
-    let seconds = duration
-        .as_secs()
-        .saturating_add(u64::from(duration.subsec_nanos() > 0));
-    u32::try_from(seconds).unwrap_or(u32::MAX)
 }

@@ -6,7 +6,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use mq_codec::{QoS, ReasonCode, RetainHandling, SubscriptionId, TopicFilter, TopicName, Version};
+use mq_codec::{
+    QoS, ReasonCode, RetainHandling, SubscriptionId, TopicFilter, TopicName, Version, whole_seconds,
+};
 
 use crate::{
     Client, Error, Incoming, Outgoing, Receipt, SubscribeOptions,
@@ -87,7 +89,7 @@ impl Client {
         properties.correlation_data = Some(slot.correlation_data());
         properties
             .message_expiry_interval
-            .get_or_insert_with(|| crate::outgoing::seconds(timeout));
+            .get_or_insert_with(|| whole_seconds(timeout));
         let mut receipt = self.send(request).await?;
         let not_taken = async {
             match receipt.acknowledged().await {

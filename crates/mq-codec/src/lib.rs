@@ -17,7 +17,7 @@
 //! | packets into bytes | [`Packet::encode`], [`PublishHead`], [`EncodeError`] |
 //! | each packet's fields and properties | [`packet`] |
 //! | topics and filters, checked once when they are made | [`TopicName`], [`TopicFilter`], [`SharedFilter`] |
-//! | texts and numbers | [`ByteStr`], [`PacketId`], [`SubscriptionId`], [`QoS`], [`ReasonCode`] |
+//! | texts and numbers | [`ByteStr`], [`PacketId`], [`SubscriptionId`], [`QoS`], [`ReasonCode`], [`whole_seconds`] |
 //!
 //! The crate has no cargo features. Clauses in these pages (`§3.3.2`, `[MQTT-3.3.2-2]`) are those of the OASIS standard of MQTT 5.0.
 //! "Before 5.0" means versions 3.1 and 3.1.1.
@@ -41,6 +41,7 @@ mod byte_str;
 mod decoder;
 mod error;
 mod ids;
+mod interval;
 pub mod packet;
 mod props;
 mod reason;
@@ -54,6 +55,7 @@ pub use byte_str::{ByteStr, StringError};
 pub use decoder::Decoder;
 pub use error::{DecodeError, EncodeError};
 pub use ids::{PacketId, QoS, SubscriptionId};
+pub use interval::whole_seconds;
 pub use packet::{
     Ack, AckProperties, Auth, AuthProperties, ConnAck, ConnAckProperties, Connect,
     ConnectProperties, Disconnect, DisconnectProperties, Packet, PacketType, Publish, PublishHead,

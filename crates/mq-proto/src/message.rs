@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
-use mq_codec::{PublishProperties, QoS, Sparse, SubscriptionId, TopicName};
+use mq_codec::{PublishProperties, QoS, Sparse, SubscriptionId, TopicName, whole_seconds};
 
 /// A message, immutable and the same for all its receivers.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -83,9 +83,7 @@ impl Delivery {
         let Some(at) = self.expires_at else {
             return whole;
         };
-        let left = at.saturating_duration_since(now);
-        let seconds = left.as_secs() + u64::from(left.subsec_nanos() > 0);
-        let seconds = u32::try_from(seconds).unwrap_or(u32::MAX);
+        let seconds = whole_seconds(at.saturating_duration_since(now));
         Some(whole.map_or(seconds, |whole| whole.min(seconds)))
     }
 }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use super::publish::check_response_topic;
 use crate::{
     ByteStr, DecodeError, QoS, TopicError, TopicName, Version,
+    interval::whole_seconds,
     props::{Properties, properties},
     wire::Reader,
 };
@@ -100,14 +101,14 @@ impl Will {
     /// up to seconds (5.0).
     #[must_use]
     pub fn delay(mut self, delay: Duration) -> Self {
-        self.properties.will_delay_interval = Some(seconds(delay));
+        self.properties.will_delay_interval = Some(whole_seconds(delay));
         self
     }
 
     /// How long the published will is worth delivering, rounded up to seconds (5.0).
     #[must_use]
     pub fn message_expiry(mut self, expiry: Duration) -> Self {
-        self.properties.message_expiry_interval = Some(seconds(expiry));
+        self.properties.message_expiry_interval = Some(whole_seconds(expiry));
         self
     }
 
@@ -184,12 +185,4 @@ impl Will {
             properties,
         })
     }
-}
-
-/// Whole seconds, rounded up; what four bytes cannot hold is the most that they can, 136 years.
-fn seconds(duration: Duration) -> u32 {
-    let seconds = duration
-        .as_secs()
-        .saturating_add(u64::from(duration.subsec_nanos() > 0));
-    u32::try_from(seconds).unwrap_or(u32::MAX)
 }
