@@ -3,7 +3,7 @@
 
 use std::{sync::mpsc::RecvTimeoutError, thread, time::Duration};
 
-use mq_client::{Error, Event, Outgoing, QoS, blocking};
+use mq_client::{Error, Event, Outgoing, QoS, TopicName, Will, blocking};
 use mq_testkit::{Scheme, TestBroker};
 
 const SOON: Duration = Duration::from_secs(30);
@@ -120,15 +120,29 @@ fn events_tell_of_a_lost_connection_and_end_with_the_client() {
 }
 
 #[test]
-fn a_client_can_be_dropped_within_an_async_task() {
+fn a_client_that_is_dropped_within_an_async_task_disconnects_in_order() {
     beside_a_broker(|broker| {
-        let client = client(broker, "dropped");
-        let messages = client.subscribe("a", QoS::AtMostOnce).unwrap();
+        let watcher = client(broker, "watcher");
+        let mut told = watcher.subscribe("#", QoS::AtLeastOnce).unwrap();
+        let will = Will::new(TopicName::new("will").unwrap(), "died");
+        let dropped = broker.client(Scheme::Quic, "dropped").will(will);
+        let dropped = dropped.build_blocking().unwrap();
+        let messages = dropped.subscribe("a", QoS::AtMostOnce).unwrap();
+        let last = Outgoing::to("last", "words").unwrap();
+        dropped.send(last.qos(QoS::AtLeastOnce)).unwrap();
         let runtime = tokio::runtime::Runtime::new().unwrap();
         runtime.block_on(async {
-            drop(client);
+            drop(dropped);
             drop(messages);
         });
+        assert_eq!(&*told.recv_timeout(SOON).unwrap().topic, "last");
+        // Cut off, it would leave its will once its connection is gone.
+        let connected = || broker.broker().metrics().connections.get();
+        while connected() > 1 {
+            thread::sleep(Duration::from_millis(5));
+        }
+        let nothing = told.recv_timeout(Duration::from_millis(100));
+        assert!(matches!(nothing, Err(RecvTimeoutError::Timeout)));
     });
 }
 

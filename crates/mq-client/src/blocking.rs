@@ -34,8 +34,9 @@ use crate::{ClientBuilder, Error, Event, Incoming, Outgoing, SubscribeOptions};
 
 /// A blocking handle to an MQTT client; clones are handles to the same one.
 ///
-/// It ends with [`disconnect`](Self::disconnect). When the last handle is dropped, that drop
-/// disconnects and waits as `disconnect` does: [`ClientBuilder::disconnect_timeout`] and 2 s at most.
+/// It ends with [`disconnect`](Self::disconnect). Dropping the last handle disconnects and waits
+/// as `disconnect` does: [`ClientBuilder::disconnect_timeout`] and 2 s at most. A drop within an
+/// async task does not wait: the client's own thread disconnects, unless the process ends before.
 #[derive(Clone)]
 pub struct Client(Arc<Running>);
 
@@ -52,12 +53,19 @@ struct Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // In an async task nobody may wait: the client ends with its runtime.
+        let crate::Client { shared, handle } = &self.client;
+        shared.queue.end(handle.settings.disconnect_timeout);
+        let (client, runtime) = (self.client.clone(), self.runtime.clone());
+        // A dropped client has no caller for the error.
+        let closed = async move { drop(client.closed().await) };
         if tokio::runtime::Handle::try_current().is_err() {
-            let crate::Client { shared, handle } = &self.client;
-            shared.queue.end(handle.settings.disconnect_timeout);
-            // Nobody is there to be told what was not delivered.
-            let _ = self.runtime.block_on(self.client.closed());
+            self.runtime.block_on(closed);
+        } else if let Some(own) = &self.runtime.0 {
+            // An async task may not wait. The runtime lives until its client has ended.
+            own.spawn(async move {
+                closed.await;
+                drop(runtime);
+            });
         }
     }
 }
