@@ -35,13 +35,17 @@ fn published() -> Vec<(PathBuf, Table)> {
 fn example(library: &str) -> Option<String> {
     let page = library.lines().map_while(|line| line.strip_prefix("//!"));
     let page = page.map(|line| line.strip_prefix(' ').unwrap_or(line));
-    let rust = |line: &&str| line.starts_with("```") && *line != "```text";
-    let mut from = page.skip_while(|line| !rust(line));
-    from.next()?;
-    let shown = from.take_while(|line| !line.starts_with("```"));
-    let shown = shown.filter(|line| *line != "#" && !line.starts_with("# "));
-    let lines: Vec<_> = shown.collect();
-    Some(lines.join("\n").trim_matches('\n').to_owned())
+    let is_fence = |line: &&str| line.starts_with("```");
+    let mut page = page.fuse();
+    loop {
+        let opens = page.find(is_fence)?;
+        let block = page.by_ref().take_while(|line| !is_fence(line));
+        let shown = block.filter(|line| *line != "#" && !line.starts_with("# "));
+        let lines: Vec<_> = shown.collect();
+        if opens != "```text" {
+            return Some(lines.join("\n").trim_matches('\n').to_owned());
+        }
+    }
 }
 
 /// Files of Rust below a folder, without modules of tests.
