@@ -56,16 +56,13 @@ impl Drop for Running {
         let crate::Client { shared, handle } = &self.client;
         shared.queue.end(handle.settings.disconnect_timeout);
         let (client, runtime) = (self.client.clone(), self.runtime.clone());
-        // A dropped client has no caller for the error.
-        let closed = async move { drop(client.closed().await) };
+        // The runtime lives until the client has ended, whose error no caller waits for.
+        let closed = async move { drop((client.closed().await, runtime)) };
         if tokio::runtime::Handle::try_current().is_err() {
             self.runtime.block_on(closed);
         } else if let Some(own) = &self.runtime.0 {
-            // An async task may not wait. The runtime lives until its client has ended.
-            own.spawn(async move {
-                closed.await;
-                drop(runtime);
-            });
+            // An async task may not wait.
+            own.spawn(closed);
         }
     }
 }

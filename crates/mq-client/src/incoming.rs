@@ -33,13 +33,11 @@ pub struct Incoming {
     pub subscription_ids: Vec<SubscriptionId>,
     /// When the read that brought it returned.
     pub received_at: Instant,
-    pub(crate) duty: Option<Box<dyn Duty>>,
+    pub(crate) duty: Option<Duty>,
 }
 
 /// The duty to acknowledge a message, with manual acknowledgement.
-pub(crate) trait Duty: Send + Sync {
-    fn acknowledge(self: Box<Self>, reason: ReasonCode) -> Result<(), Error>;
-}
+pub(crate) type Duty = Box<dyn FnOnce(ReasonCode) -> Result<(), Error> + Send + Sync>;
 
 impl Incoming {
     /// Acknowledges the message, with [`ClientBuilder::manual_ack`]; see
@@ -66,7 +64,7 @@ impl Incoming {
     /// What ended the client.
     pub fn acknowledge(&mut self, reason: ReasonCode) -> Result<(), Error> {
         let duty = self.duty.take();
-        duty.map_or(Ok(()), |duty| duty.acknowledge(reason))
+        duty.map_or(Ok(()), |acknowledge| acknowledge(reason))
     }
 
     /// The payload as text.

@@ -83,8 +83,7 @@ impl Subscription {
 
     /// [`recv`](Self::recv) for those who poll.
     pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<Incoming>> {
-        let wake_driver = || self.shared.queue.wake_driver();
-        self.inbox.poll_pop(wake_driver, cx)
+        self.inbox.poll_pop(|| self.shared.queue.wake_driver(), cx)
     }
 
     /// What the server granted, filter by filter in the order of the options: a granted QoS or a

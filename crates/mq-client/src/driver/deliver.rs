@@ -12,7 +12,6 @@ use mq_proto::{AckTicket, Connection, Message, Received};
 use crate::{
     Error, Incoming, SubscribeOptions,
     control::{ManualAck, Outlet},
-    incoming::Duty,
     lock::lock,
     shared::Shared,
 };
@@ -43,24 +42,6 @@ struct Way {
 struct Staged {
     message: Incoming,
     ticket: Option<AckTicket>,
-}
-
-/// The duty to acknowledge a message of one connection, until the application has done so.
-struct Unacknowledged {
-    shared: Arc<Shared>,
-    ticket: AckTicket,
-    connection: u64,
-}
-
-impl Duty for Unacknowledged {
-    fn acknowledge(self: Box<Self>, reason: ReasonCode) -> Result<(), Error> {
-        let ack = ManualAck {
-            ticket: self.ticket,
-            connection: self.connection,
-            reason,
-        };
-        self.shared.queue.control(|control| control.acks.push(ack))
-    }
 }
 
 /// All streams, and what waits to be put into them.
@@ -383,10 +364,14 @@ impl Streams {
                  }| {
                     match ticket {
                         Some(ticket) if *manual_ack => {
-                            message.duty = Some(Box::new(Unacknowledged {
-                                shared: shared.clone(),
-                                ticket,
-                                connection: number,
+                            let shared = shared.clone();
+                            message.duty = Some(Box::new(move |reason| {
+                                let ack = ManualAck {
+                                    ticket,
+                                    connection: number,
+                                    reason,
+                                };
+                                shared.queue.control(|control| control.acks.push(ack))
                             }));
                         }
                         ticket => acks.extend(ticket),

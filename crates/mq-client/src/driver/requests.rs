@@ -11,7 +11,7 @@ use mq_proto::{CommandError, Connection};
 use super::deliver::{Entry, Streams};
 use crate::{
     Error,
-    control::{Reply, Request, SubscribeRequest, UnsubscribeRequest},
+    control::{Reply, Request, UnsubscribeRequest},
 };
 
 /// A request on its way; the subscription itself is in [`Streams`].
@@ -70,14 +70,9 @@ impl Requests {
         for request in requests {
             self.waiting.push_back(match request {
                 Request::Subscribe(request) => {
-                    let SubscribeRequest {
-                        id,
-                        options,
-                        outlet,
-                        reply,
-                    } = *request;
-                    streams.insert(Entry::new(id, options, outlet));
-                    Pending::Subscribe(id, reply)
+                    let request = *request;
+                    streams.insert(Entry::new(request.id, request.options, request.outlet));
+                    Pending::Subscribe(request.id, request.reply)
                 }
                 Request::Unsubscribe(request) => Pending::Unsubscribe(request),
             });
