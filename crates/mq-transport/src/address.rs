@@ -20,10 +20,10 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    /// The port that is meant when an address names none; 0 for [`Scheme::Mem`], which has none.
+    /// The port of an address that names none; 0 for [`Scheme::Mem`], which has no ports.
     ///
-    /// 1883 and 8883 are registered with IANA; 14567 is what EMQX made usual for MQTT over QUIC, and
-    /// 8083 and 8084 for MQTT over WebSocket.
+    /// IANA has registered 1883 and 8883. EMQX made 14567 usual for MQTT over QUIC, and 8083 and 8084
+    /// for MQTT over WebSocket.
     #[must_use]
     pub fn default_port(self) -> u16 {
         match self {
@@ -36,13 +36,13 @@ impl Scheme {
         }
     }
 
-    /// Whether it is encrypted, so that a listener needs a certificate.
+    /// Whether the transport is encrypted, so that a listener needs a certificate.
     #[must_use]
     pub fn is_encrypted(self) -> bool {
         matches!(self, Self::Tls | Self::Quic | Self::Wss)
     }
 
-    /// Whether it is MQTT in the frames of WebSocket, and an address has a path.
+    /// Whether the transport carries MQTT in WebSocket frames, so that an address has a path.
     #[must_use]
     pub fn is_websocket(self) -> bool {
         matches!(self, Self::Ws | Self::Wss)
@@ -92,8 +92,8 @@ impl fmt::Display for Scheme {
 /// An address as written in a URL: `mqtts://broker.example:8883`, `quic://[::1]`,
 /// `wss://broker.example/mqtt`, `mem://name`.
 ///
-/// Parse one from text; without a port it gets [`Scheme::default_port`]. There is no user in it, and
-/// a path and query on WebSocket only.
+/// Parse an address from text; without a port it gets [`Scheme::default_port`]. An address has no
+/// user, and a path and query on WebSocket only.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Address {
     /// Which transport to use.
@@ -102,9 +102,9 @@ pub struct Address {
     pub host: String,
     /// The TCP or UDP port; 0 lets the system choose when listening.
     pub port: u16,
-    /// On WebSocket what is asked for there, from `/` on, with the query if there is one; it may be
-    /// any visible ASCII. `/mqtt` where an address names none: most brokers have it there. Empty on
-    /// other transports. Logs and errors that show the address show it.
+    /// WebSocket: the path from `/` on, with the query if there is one, in visible ASCII. `/mqtt`
+    /// where an address names none, as most brokers use it. Empty on other transports. Logs and
+    /// errors show the path with the address.
     pub path: String,
 }
 
@@ -152,7 +152,7 @@ pub enum AddressError {
         /// The text.
         input: String,
     },
-    /// The scheme is none that MQTT uses.
+    /// MQTT has no transport of this name.
     #[error("unknown transport `{scheme}` in `{input}`: use mqtt, mqtts, quic, ws, wss or mem")]
     UnknownScheme {
         /// The text.
@@ -160,7 +160,7 @@ pub enum AddressError {
         /// The scheme in it.
         scheme: String,
     },
-    /// The host is missing or cannot be one.
+    /// The host is missing, or no host has such a name.
     #[error(
         "`{host}` is not a host name or IP address in `{input}`: write SCHEME://HOST[:PORT], an IPv6 address in [brackets]"
     )]
@@ -178,8 +178,8 @@ pub enum AddressError {
         /// What stands where the port belongs.
         port: String,
     },
-    /// There is a user in the URL, a fragment, or on another transport than WebSocket a path or a
-    /// query.
+    /// The URL has a user or a fragment, or it has a path or a query on a transport other than
+    /// WebSocket.
     #[error(
         "`{extra}` has no place in `{input}`: write only SCHEME://HOST[:PORT], with /PATH on WebSocket"
     )]
@@ -189,7 +189,7 @@ pub enum AddressError {
         /// What has no place.
         extra: String,
     },
-    /// The path has something in it that a request cannot carry.
+    /// The path has a character that a request cannot carry.
     #[error("`{path}` is not a path in `{input}`: write what is not visible ASCII as %XX")]
     BadPath {
         /// The text.

@@ -12,10 +12,10 @@ use tokio::{io::AsyncReadExt, net::TcpStream};
 
 /// Room for the first read and for those after short ones.
 const MIN_READ: usize = 4 * 1024;
-/// Room for a read when the ones before filled theirs: a bulk transfer.
+/// Room for a read after reads that filled their room: a bulk transfer.
 const MAX_READ: usize = 64 * 1024;
 
-/// How much room to make for the next read; follows what the reads before brought.
+/// How much room to make for the next read; follows the size of the reads before.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadSize(usize);
 

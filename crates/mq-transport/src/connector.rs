@@ -43,15 +43,15 @@ pub(crate) struct Shared {
     pub(crate) endpoints: ClientEndpoints,
 }
 
-/// What is particular to one connection: see [`Connector::connect_with`].
+/// Options of one connection: see [`Connector::connect_with`].
 ///
 /// The default changes nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Dial {
     /// In the place of [`ConnectOptions::connect_timeout`].
     pub timeout: Option<Duration>,
-    /// Return only after the handshake, though early data would be possible: nothing that the caller
-    /// writes has left before.
+    /// Return only after the handshake, even where early data is possible: nothing that the caller
+    /// writes leaves before.
     pub without_early_data: bool,
     /// QUIC: send a packet after this much silence where
     /// [`QuicOptions::keep_alive_interval`](crate::QuicOptions::keep_alive_interval) says nothing.
@@ -83,9 +83,9 @@ impl Connector {
     /// Connects, and returns as soon as bytes can be written. Takes
     /// [`ConnectOptions::connect_timeout`] at most; dropping the future gives the attempt up.
     ///
-    /// With [`ConnectOptions::early_data`] and a ticket of this server that is before the
-    /// handshake ends: what is written goes as early data. A server that is not there is then
-    /// noticed by [`Link::progress`], on QUIC only after the idle timeout: bound the time until
+    /// With [`ConnectOptions::early_data`] and a ticket of this server it returns before the
+    /// handshake ends, and what is written goes as early data. [`Link::progress`] then notices a
+    /// missing server, on QUIC only after the idle timeout: bound the time until
     /// the first answer.
     ///
     /// # Errors
@@ -96,7 +96,7 @@ impl Connector {
         self.connect_with(address, Dial::default()).await
     }
 
-    /// [`connect`](Self::connect) with what holds for this one connection.
+    /// [`connect`](Self::connect) with options of this one connection.
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
@@ -133,15 +133,15 @@ impl Connector {
         }
     }
 
-    /// The options that it was made with.
+    /// The options that the connector was made with.
     #[must_use]
     pub fn options(&self) -> &ConnectOptions {
         &self.shared.options
     }
 
-    /// The addresses of this side that the system would use towards `address`, one for each address
-    /// of its host: they tell one network from another. Nothing is sent but what looking up the
-    /// host's name takes. Empty for mem, and where there is no way to the host.
+    /// The local addresses that the system would use towards `address`, one for each address
+    /// of its host: they tell one network from another. The call sends nothing but the look-up of the
+    /// host's name. Empty for mem, and where there is no route to the host.
     ///
     /// Cancel-safe.
     pub async fn local_addresses(&self, address: &Address) -> Vec<IpAddr> {
@@ -157,12 +157,12 @@ impl Connector {
         ways.collect()
     }
 
-    /// Resolves when the network says of each address of the host that there is no way to its UDP
-    /// port, or that nobody is there; where somebody is, or nobody answers, never.
+    /// Resolves when the network reports, for each address of the host, that its UDP port cannot be
+    /// reached. Never resolves where a server listens, or where no answer comes.
     ///
-    /// quinn does not hear of that (ICMP's answers reach connected sockets alone), so a datagram of
-    /// one byte, which QUIC ignores, is sent from a socket of its own. Anybody on the path can forge
-    /// the answer: take it for a hint to try elsewhere.
+    /// quinn does not hear of such reports (ICMP answers reach connected sockets alone), so this call
+    /// sends a datagram of one byte, which QUIC ignores, from a socket of its own. Anybody on the path
+    /// can forge the answer: take it as a hint to try elsewhere.
     ///
     /// Cancel-safe.
     pub async fn udp_refused(&self, address: &Address) -> io::Error {
@@ -172,7 +172,7 @@ impl Connector {
         }
         match refusal {
             Some(error) => error,
-            // The attempt to connect tells of a name that has no address.
+            // The attempt to connect reports a name without an address.
             None => std::future::pending().await,
         }
     }

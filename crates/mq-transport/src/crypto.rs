@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use crate::Error;
 
-/// A bulk cipher, for TLS 1.3 and for the suites of TLS 1.2 that have it.
+/// A bulk cipher, for TLS 1.3 and for those suites of TLS 1.2 that use it.
 ///
 /// As text: `aes128-gcm`, `aes256-gcm`, `chacha20-poly1305`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -13,12 +13,12 @@ pub enum CipherSuite {
     Aes128Gcm,
     /// AES-256-GCM.
     Aes256Gcm,
-    /// ChaCha20-Poly1305: the fast one where the CPU has no AES instructions.
+    /// ChaCha20-Poly1305: the fastest where the CPU has no AES instructions.
     ChaCha20Poly1305,
 }
 
 impl CipherSuite {
-    /// All suites, the one that suits this CPU first.
+    /// All suites, the fastest on this CPU first.
     ///
     /// The client's order decides. Without AES instructions (Cortex-A53 of a Raspberry Pi 3)
     /// ChaCha20-Poly1305 is several times faster than AES.
@@ -76,8 +76,8 @@ pub struct CryptoOptions {
     /// The newest TLS version over TCP. Default: 1.3.
     pub max_version: TlsVersion,
     /// Write session secrets to the file that `SSLKEYLOGFILE` names, for Wireshark. Default: no,
-    /// as a reader of that file can read the traffic. It is an error if none is named or the file
-    /// cannot be written.
+    /// as a reader of that file can read the traffic. It is an error if the variable names no file, or
+    /// if the file cannot be written.
     pub key_log: bool,
 }
 

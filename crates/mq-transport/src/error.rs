@@ -47,7 +47,7 @@ pub enum Error {
         /// The address.
         address: Address,
     },
-    /// The system does not let us listen there.
+    /// The system does not allow listening there.
     #[error("cannot listen on {address}: {source}")]
     Listen {
         /// The address.
@@ -93,7 +93,7 @@ pub enum Error {
         /// The transport.
         scheme: Scheme,
     },
-    /// The kernel does not have this congestion control for TCP, or keeps it for root.
+    /// The kernel has no such congestion control for TCP, or keeps it for root.
     #[error("this kernel has no TCP congestion control `{name}` for this user: it has {available}")]
     NoCongestionControl {
         /// What was asked for.
@@ -101,7 +101,7 @@ pub enum Error {
         /// What there is.
         available: String,
     },
-    /// The peer's certificate does not satisfy us.
+    /// The peer's certificate is not accepted.
     #[error("the peer's certificate is not accepted: {reason}; {remedy}")]
     CertificateRejected {
         /// What is wrong with it.
@@ -115,10 +115,10 @@ pub enum Error {
         /// What happened.
         reason: String,
     },
-    /// The HTTP request for a WebSocket was not granted, or cannot be.
+    /// The server did not grant the HTTP request for a WebSocket, or the request cannot be made.
     #[error("the WebSocket handshake failed: {reason}")]
     Upgrade {
-        /// The HTTP status that the server answered with; none if what it said is no HTTP.
+        /// The HTTP status of the server's answer; `None` if the answer is not HTTP.
         status: Option<u16>,
         /// What happened.
         reason: String,
@@ -126,11 +126,11 @@ pub enum Error {
     /// The peer broke the connection off.
     #[error("the peer reset the connection{}", detail(reason))]
     Reset {
-        /// What it said, if anything.
+        /// The peer's reason; empty if it gave none.
         reason: String,
     },
-    /// The peer has not been heard of for QUIC's idle timeout, or for as long as the kernel sends a
-    /// TCP segment again.
+    /// The peer was silent for QUIC's idle timeout, or for as long as the kernel retransmits a TCP
+    /// segment.
     #[error("the connection timed out: nothing was heard of the peer")]
     TimedOut,
     /// The listener or link was closed on this side.
@@ -142,7 +142,7 @@ pub enum Error {
         /// How.
         reason: String,
     },
-    /// The system failed us in another way.
+    /// Another failure of the system.
     #[error("input or output failed: {0}")]
     Io(io::Error),
 }

@@ -1,4 +1,4 @@
-//! What a link can tell about itself.
+//! What a link says about itself.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -7,9 +7,9 @@ use crate::{Certificate, Scheme, TlsVersion};
 /// How the handshake went.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum HandshakeKind {
-    /// There is none: plain TCP, WebSocket over it, and mem.
+    /// The link has no handshake: plain TCP, WebSocket over it, and mem.
     None,
-    /// It has not ended yet.
+    /// The handshake has not ended yet.
     Pending,
     /// With certificates: nothing of an earlier connection was used.
     Full,
@@ -28,7 +28,7 @@ pub enum HandshakeKind {
 /// [`EarlyData::NotOffered`] there.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum EarlyData {
-    /// None was offered.
+    /// The client offered none.
     NotOffered,
     /// Offered; the server has not answered yet.
     Pending,
@@ -40,8 +40,8 @@ pub enum EarlyData {
 
 /// Counters of one link, of the same shape for every transport.
 ///
-/// What a transport cannot know is `None`. Taking them costs a system call on TCP and what runs
-/// over it (`TCP_INFO`, Linux only) and a lock on QUIC: fine once a second, not once a packet.
+/// A counter that a transport does not have is `None`. Reading them costs a system call on TCP, TLS
+/// and WebSocket (`TCP_INFO`, Linux only) and a lock on QUIC: fine once a second, not once a packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LinkStats {
     /// Application bytes handed to the kernel or the QUIC stack; early data that is sent again
@@ -101,12 +101,12 @@ pub struct LinkInfo {
     pub scheme: Scheme,
     /// The peer's address; `None` on mem.
     pub peer_address: Option<SocketAddr>,
-    /// This side's address where the system tells it.
+    /// This side's address, where the system gives it.
     pub local_address: Option<SocketAddr>,
     /// How the link is secured; `None` where it is not (TCP, WebSocket over it, mem), and while it
     /// is not negotiated yet.
     pub tls: Option<TlsInfo>,
-    /// The peer's certificate and the chain above it; empty if it gave none.
+    /// The peer's certificate and the chain above it; empty if the peer showed none.
     pub peer_certificates: Vec<Certificate>,
 }
 

@@ -1,8 +1,8 @@
 //! Byte links for MQTT: TCP, TLS, QUIC, WebSocket and in-memory, with real 0-RTT.
 //!
 //! A *link* is one connection, whatever carries it. A [`Connector`] opens [`Link`]s; a [`Listener`]
-//! accepts clients as [`Incoming`], whose [`handshake`](Incoming::handshake) gives a [`Link`] once
-//! it is far enough to read and write. A link moves bytes and knows nothing of MQTT: its owner
+//! accepts clients as [`Incoming`]. [`Incoming::handshake`] gives a [`Link`] as soon as the link can
+//! read and write. A link moves bytes and knows nothing of MQTT: its owner
 //! drives [`Link::progress`], takes packets off the front of [`Link::received`] and puts packets
 //! into an [`Outbox`].
 //!
@@ -48,17 +48,19 @@
 //!
 //! Early data (0-RTT; RFC 8446 §2.3, RFC 9001 §4.6) works on both ends: the client's bytes leave
 //! with its first flight, and the server reads and answers them before the handshake ends, over TLS
-//! as over QUIC. It is off by default: see [`ConnectOptions::early_data`] and
-//! [`ListenOptions::early_data`]. It takes a *ticket* of an earlier connection, which a
+//! as over QUIC. Early data is off by default: see [`ConnectOptions::early_data`] and
+//! [`ListenOptions::early_data`]. It needs a *ticket* of an earlier connection, which a
 //! [`TicketCache`] keeps for the client and a [`TicketStore`] for the server. When a server rejects
 //! early data, the link sends it again by itself, once and in order.
 //!
-//! Over WebSocket, `ws` on TCP and `wss` on TLS, a link is still bytes: packets and frames need not
+//! Over WebSocket, `ws` on TCP and `wss` on TLS, a link still moves bytes: packets and frames need not
 //! begin or end together (`[MQTT-6.0.0-2]`). `wss` has all that `tls` has: trust, certificates,
 //! ciphers, resumption. Its early data is the HTTP request alone.
 //!
-//! A listener takes another certificate, other client authorities and revocation lists while it
-//! listens: [`Listener::reload_handle`].
+//! [`Listener::reload_handle`] gives a running listener another certificate, other client
+//! authorities and other revocation lists.
+//!
+//! A connection has one lane, the control lane, in this version.
 //!
 //! # Cargo features
 //!

@@ -27,7 +27,7 @@ use crate::{Error, HandshakeKind, LinkInfo, LinkStats, mem::MemLink, tcp::TcpLin
 #[derive(Debug)]
 pub struct Link {
     transport: Transport,
-    /// Handed out for lanes that the connection does not have; stays empty.
+    /// For lanes that the connection does not have; stays empty.
     no_lane: BytesMut,
     /// On a server that holds them back.
     #[cfg(feature = "tls")]
@@ -46,21 +46,21 @@ pub(crate) enum Transport {
     Mem(Box<MemLink>),
 }
 
-/// What [`Link::progress`] has to tell.
+/// The outcome of [`Link::progress`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
     /// Bytes came in on this lane and are in [`Link::received`].
     Received(LaneId),
-    /// All that the outbox had was handed to the kernel or the QUIC stack.
+    /// The kernel or the QUIC stack has taken all bytes of the outbox.
     Flushed,
-    /// The peer ended this lane, and the connection goes on. No link tells this in this version, in
+    /// The peer ended this lane, and the connection goes on. Not returned in this version, in
     /// which a connection has one lane.
     LaneClosed(LaneId),
     /// The peer ended the connection in order. What it sent before is in [`Link::received`].
     Closed,
 }
 
-/// Calls the same method of whichever transport it is.
+/// Calls the same method of each transport.
 macro_rules! each {
     ($transport:expr, $link:ident => $call:expr) => {
         match $transport {
@@ -76,7 +76,7 @@ macro_rules! each {
     };
 }
 
-/// Calls the same method of a transport with a handshake; of another it is what `else` says.
+/// Calls the same method of each transport with a handshake; others give the value of `else`.
 macro_rules! with_handshake {
     ($transport:expr, $link:ident => $call:expr, else $other:expr) => {
         match $transport {
@@ -106,8 +106,8 @@ impl Link {
         Self { tickets, ..self }
     }
 
-    /// Two links in memory that are each other's peer, for tests; what is not read yet is bounded
-    /// to 256 KiB in each direction.
+    /// Two links in memory that are each other's peer, for tests. Each direction holds at most
+    /// 256 KiB of unread bytes.
     #[must_use]
     pub fn pair() -> (Self, Self) {
         Self::pair_with_delay(Duration::ZERO)
@@ -122,21 +122,21 @@ impl Link {
         (link(one), link(other))
     }
 
-    /// Reads and writes until there is something to tell.
+    /// Reads and writes until there is some [`Progress`] to return.
     ///
-    /// Resolves when bytes came in (unless `want_read` is off, which leaves them to the peer:
-    /// back-pressure), when all of `outbox` was handed on, or when the peer ended the connection.
-    /// [`Progress::Flushed`] is told once for bytes that were taken, never for an outbox that had
-    /// none. Reads and writes take turns: neither starves the other.
+    /// Resolves when bytes came in, when all of `outbox` was taken, or when the peer ended the
+    /// connection. With `want_read` off it does not read, so that bytes stay with the peer
+    /// (back-pressure). It returns [`Progress::Flushed`] once for the bytes that were taken, and
+    /// never for an empty outbox. Reads and writes take turns: neither starves the other.
     ///
-    /// Cancel-safe: what was written has left `outbox`, what came in is in
-    /// [`received`](Self::received). TLS and WebSocket keep up to 64 KiB each of taken bytes that
+    /// Cancel-safe: written bytes have left `outbox`, and bytes that came in are in
+    /// [`received`](Self::received). TLS and WebSocket each keep up to 64 KiB of taken bytes that
     /// the kernel has no room for; the next call goes on with them, whatever its outbox holds.
     ///
     /// # Errors
     /// [`Error::Reset`] or [`Error::TimedOut`] when the peer is gone, [`Error::Handshake`] or
     /// [`Error::CertificateRejected`] where a handshake was still under way, [`Error::Protocol`].
-    /// The link is of no use after an error.
+    /// The link is unusable after an error.
     pub async fn progress(
         &mut self,
         outbox: &mut Outbox,
@@ -159,7 +159,7 @@ impl Link {
     }
 
     /// [`poll_progress`](Self::poll_progress) for an owner that also waits for the end of the
-    /// handshake: `None` says, once, that it has ended and nothing else is to be told.
+    /// handshake: `None` says, once, that the handshake has ended and there is no other progress.
     ///
     /// # Errors
     /// As [`progress`](Self::progress).
@@ -179,8 +179,8 @@ impl Link {
         }
     }
 
-    /// How many bytes came in on `lane` and were not consumed yet, for an owner that counts them: the
-    /// link still tells of those that it has not told of.
+    /// How many bytes came in on `lane` and were not consumed yet, for an owner that counts them.
+    /// Unlike [`received`](Self::received) it does not count as looking at them.
     #[must_use]
     pub fn received_len(&self, lane: LaneId) -> usize {
         if lane != LaneId::CONTROL {
@@ -190,15 +190,16 @@ impl Link {
     }
 
     /// The bytes that came in on `lane` and were not consumed yet, for the owner to consume from
-    /// the front. An owner that has looked at them is not told of them any more.
+    /// the front. [`progress`](Self::progress) does not return again for bytes that the owner has
+    /// looked at.
     ///
-    /// A connection that is silent while this is empty holds no read buffer. The owner bounds it:
+    /// A silent connection with an empty buffer holds no memory for it. The owner bounds the buffer
     /// by refusing packets above its limit, and by `want_read`.
     pub fn received(&mut self, lane: LaneId) -> &mut BytesMut {
         if lane == LaneId::CONTROL {
             #[cfg(feature = "tls")]
             if let Transport::Tls(link) = &mut self.transport {
-                // It need not tell of them any more.
+                // The owner looks at them now: no further `Received` for them.
                 link.received();
             }
             each!(&mut self.transport, link => &mut link.received)
@@ -211,10 +212,10 @@ impl Link {
     /// Ends the connection in order, after delivering what was written: TCP's FIN, TLS's
     /// `close_notify`, WebSocket's Close, QUIC's end of stream and `CONNECTION_CLOSE`.
     ///
-    /// Waits until the peer has ended its side as well, and at most for `deadline`. Over QUIC a
-    /// client waits only until the server has everything, and a server waits 1 s longer than that at
-    /// most: a peer whose connection is closed under it may drop what it has not read. What is
-    /// still in an outbox is not sent.
+    /// Waits until the peer has ended its side as well, for `deadline` at most. Over QUIC a
+    /// client waits only until the server has everything. A server waits up to 1 s longer, since some
+    /// peers drop unread bytes when their connection is closed. Bytes that are still in an outbox are
+    /// not sent.
     pub async fn close(self, deadline: Duration) {
         #[cfg(feature = "quic")]
         let quic = match &self.transport {
@@ -234,7 +235,10 @@ impl Link {
             }
         };
         if tokio::time::timeout(deadline, closing).await.is_err() {
-            tracing::debug!(?deadline, "the peer did not take everything in time");
+            tracing::debug!(
+                ?deadline,
+                "the peer did not take all bytes before the deadline"
+            );
         }
         #[cfg(feature = "quic")]
         if let Some(connection) = quic {
@@ -258,16 +262,17 @@ impl Link {
 
     /// On a server: whether what came in so far is early data of a handshake that has not ended.
     ///
-    /// Such bytes may be a copy that overtook the original. A single-use ticket lets one of the two be
-    /// taken as early data, whichever comes first; the client sends again what was refused (RFC 8446 §8,
-    /// RFC 9001 §9.2). The client has not proved yet that it is there. Always false on a client.
+    /// Such bytes may be a copy that overtook the original. A single-use ticket lets the server take one
+    /// of the two as early data, whichever comes first; the client sends the refused bytes again
+    /// (RFC 8446 §8, RFC 9001 §9.2). The bytes do not prove yet that the client is there. Always false
+    /// on a client.
     #[must_use]
     pub fn is_early(&self) -> bool {
         with_handshake!(&self.transport, link => link.is_early(), else false)
     }
 
-    /// On a server that [holds tickets back](crate::ListenOptions::hold_tickets): the client was let
-    /// in, and its tickets are good from now on. Elsewhere they are anyway.
+    /// Makes the client's tickets good from now on, as the application has let the client in. Does
+    /// nothing unless the server [holds tickets back](crate::ListenOptions::hold_tickets).
     pub fn release_tickets(&mut self) {
         #[cfg(feature = "tls")]
         if let Some(tickets) = self.tickets.take() {
@@ -283,8 +288,8 @@ impl Link {
 
     /// Waits for the end of the handshake; at once where there is none.
     ///
-    /// Cancel-safe, and loses nothing: bytes that come in meanwhile are told of by the next
-    /// [`progress`](Self::progress). An owner who is driving progress reads
+    /// Cancel-safe, and loses nothing: the next [`progress`](Self::progress) returns for bytes that
+    /// come in meanwhile. An owner that drives progress reads
     /// [`handshake`](Self::handshake) after each step instead.
     ///
     /// # Errors

@@ -45,7 +45,7 @@ enum Door {
     Mem(MemListener),
 }
 
-/// What a TCP connection carries: plain MQTT where there is neither.
+/// What runs over a TCP connection: plain MQTT where there is neither TLS nor WebSocket.
 #[derive(Clone, Debug)]
 struct OverTcp {
     #[cfg(feature = "tls")]
@@ -93,7 +93,7 @@ impl OverTcp {
     async fn link(self, stream: Stream) -> Result<Link, Error> {
         #[cfg(feature = "ws")]
         if let Some(gate) = self.gate {
-            // Boxed, so that the others need no room for it.
+            // Boxed, so that futures without WebSocket stay small.
             let link = Box::pin(WsLink::accept(stream, &gate)).await?;
             return Ok(Link::new(Transport::Ws(Box::new(link))));
         }
@@ -142,14 +142,14 @@ impl Listener {
         self.address.clone()
     }
 
-    /// Waits for a client and does nothing with it: no handshake, and no waiting for its bytes. Run
-    /// [`Incoming::handshake`] in the client's own task, so that a slow one holds up no other.
+    /// Waits for a client. Runs no handshake and does not wait for the client's bytes: run
+    /// [`Incoming::handshake`] in the client's own task, so that a slow client holds up no other.
     ///
     /// Cancel-safe.
     ///
     /// # Errors
     /// [`Error::Closed`] after [`close`](Self::close); [`Error::Io`] when the system lacks
-    /// something, mostly file descriptors: the caller waits a little and goes on.
+    /// something, mostly file descriptors: the caller should wait a little and go on.
     pub async fn accept(&mut self) -> Result<Incoming, Error> {
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
@@ -181,14 +181,13 @@ impl Listener {
         }
     }
 
-    /// What gives this listener another certificate, other client authorities and revocation lists
-    /// while it accepts; for code that does not have the listener itself.
+    /// A handle that gives this listener another certificate, other client authorities and revocation
+    /// lists while it accepts; for code that does not have the listener itself.
     ///
-    /// A QUIC listener keeps what makes its stateless resets (RFC 9000 §10.3) for as long as it is
-    /// bound: it follows from the private key that it was bound with, so connections from before a
-    /// reload can still be reset, and so can all by a next process *with that key*. A process that
-    /// starts with a new key resets only those that were made by one that started with it; others
-    /// find out by their keep-alive.
+    /// A QUIC listener derives the key of its stateless resets (RFC 9000 §10.3) from the private key
+    /// that it was bound with, and keeps it over reloads. The next process resets the connections of
+    /// this one only if it starts with *that* private key. Other connections notice the end by their
+    /// keep-alive.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn reload_handle(&self) -> ReloadHandle {
@@ -200,9 +199,9 @@ impl Listener {
         }
     }
 
-    /// Waits, after [`close`](Self::close), until the links of a QUIC listener have said their last
-    /// words: a connection that was closed answers stragglers for three probe timeouts more
-    /// (RFC 9000 §10.2), and ten seconds at most. Elsewhere the kernel does that, and this returns at once.
+    /// Waits, after [`close`](Self::close), until the connections of a QUIC listener have ended: a
+    /// closed connection answers late packets for three probe timeouts more (RFC 9000 §10.2), and for
+    /// 10 s at most. On other transports the kernel does that, and this returns at once.
     pub async fn drained(&self) {
         #[cfg(feature = "quic")]
         if let Door::Quic(arrivals) = &self.door {
@@ -235,7 +234,7 @@ async fn accept_tcp(listener: &TcpListener) -> Result<(TcpStream, SocketAddr), E
     loop {
         match listener.accept().await {
             Ok(accepted) => return Ok(accepted),
-            // The client has gone again; the next one may be there.
+            // The client has gone again; the next may be there.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -246,7 +245,7 @@ async fn accept_tcp(listener: &TcpListener) -> Result<(TcpStream, SocketAddr), E
     }
 }
 
-/// A client that has knocked: no handshake was made yet.
+/// A client that has connected and not begun its handshake.
 #[derive(Debug)]
 pub struct Incoming {
     visitor: Visitor,
@@ -272,8 +271,8 @@ impl Incoming {
         }
     }
 
-    /// Whether [`ask_for_its_address`](Self::ask_for_its_address) has a use: on QUIC, where the
-    /// client has not proved its address yet.
+    /// Whether [`ask_for_its_address`](Self::ask_for_its_address) is of use: on QUIC, while the
+    /// client has not proved its address.
     #[must_use]
     pub fn can_be_asked_for_its_address(&self) -> bool {
         match &self.visitor {
@@ -284,8 +283,8 @@ impl Incoming {
     }
 
     /// Answers with a Retry packet (RFC 9000 §8.1.2): the client comes again at once, with a proof
-    /// that it can be reached where it says it is. Costs it a round trip, and this side nothing that
-    /// it has to remember. Elsewhere the client is refused.
+    /// of its address. This costs the client a round trip, and the server no memory. On other
+    /// transports the client is refused.
     pub fn ask_for_its_address(self) {
         #[cfg(feature = "quic")]
         if let Visitor::Quic(knock) = self.visitor {
@@ -295,11 +294,10 @@ impl Incoming {
 
     /// Runs the handshake as far as reading and writing need it.
     ///
-    /// When early data is accepted that is before the handshake ends, see [`Link::is_early`]. On
-    /// QUIC it includes the client's first stream, which a client opens by sending something. How
-    /// long it takes is up to the client: put a timeout around it. Dropping the future cuts the
-    /// connection. On WebSocket it includes the HTTP request, and a refusal to one that is not
-    /// granted.
+    /// Returns before the handshake ends where early data is accepted, see [`Link::is_early`]. On
+    /// QUIC it also waits for the client's first stream, which a client opens by sending something.
+    /// On WebSocket it also answers the HTTP request, or refuses it. The client decides how long all
+    /// this takes: put a timeout around it. Dropping the future cuts the connection.
     ///
     /// # Errors
     /// [`Error::Handshake`], [`Error::CertificateRejected`], [`Error::Upgrade`], [`Error::Reset`].

@@ -210,7 +210,7 @@ impl Drop for MemLink {
     }
 }
 
-/// Those who listen in this process, by name.
+/// The listeners of this process, by name.
 static LISTENERS: LazyLock<Mutex<HashMap<String, mpsc::Sender<MemLink>>>> =
     LazyLock::new(Mutex::default);
 
@@ -261,7 +261,7 @@ impl Drop for MemListener {
     }
 }
 
-/// Connects to who listens under the address's name.
+/// Connects to the listener of the address's name.
 pub(crate) async fn connect(address: &Address) -> Result<MemLink, Error> {
     let unreachable = || Error::Unreachable {
         address: address.clone(),

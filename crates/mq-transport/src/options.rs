@@ -70,9 +70,9 @@ names!(
 /// ```
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
-    /// Bound on name look-up, connection and handshake together. Default: 20 s, in which a TCP
-    /// connection is asked for five times (after 1, 3, 7 and 15 s again), so that a network which
-    /// loses half of its packets is still got through. `mq-client` bounds the wait for CONNACK by
+    /// Bound on name look-up, connection and handshake together. Default: 20 s, in which the kernel
+    /// sends a TCP SYN five times (again after 1, 3, 7 and 15 s), so that connecting succeeds even where
+    /// half of the packets are lost. `mq-client` bounds the wait for CONNACK by
     /// it as well.
     pub connect_timeout: Duration,
     /// Whose certificates are believed. Default: the system's roots.
@@ -85,8 +85,8 @@ pub struct ConnectOptions {
     /// Ciphers, groups, versions. Default: see [`CryptoOptions`].
     pub crypto: CryptoOptions,
     /// Application protocols to offer (ALPN, RFC 7301), over TLS as over QUIC, the preferred one
-    /// first; names of 1 to 255 bytes. A TLS server that knows nothing of ALPN takes none of them,
-    /// and that is fine. Default: `mqtt`, the name that IANA has for it. Empty: none is offered,
+    /// first; names of 1 to 255 bytes. A TLS server without ALPN chooses none of them, which is
+    /// allowed. Default: `mqtt`, the name that IANA has for it. Empty: none is offered,
     /// which QUIC does not allow (RFC 9001 §8.1). WebSocket over TLS offers `http/1.1` in the place
     /// of these, as HTTP is what begins there.
     pub alpn: Vec<Vec<u8>>,
@@ -94,14 +94,14 @@ pub struct ConnectOptions {
     /// certificates each time.
     pub resumption: bool,
     /// Send what is written before the handshake ends as early data, where a ticket allows it.
-    /// Needs `resumption`. On WebSocket over TLS that is the HTTP request alone, and saves its
-    /// round trip: no packet may be sent before the answer (RFC 6455 §4.1). Default: no, as a
-    /// server can be made to take it twice, and one without single-use tickets any number of times
-    /// (RFC 8446 §8): write only what is safe to repeat before the handshake is complete.
+    /// Needs `resumption`. On WebSocket over TLS early data is the HTTP request alone, which saves its
+    /// round trip: no packet may leave before the answer (RFC 6455 §4.1). Default: no, as an attacker
+    /// can make a server take early data twice, and a server without single-use tickets any number of
+    /// times (RFC 8446 §8): before the handshake is complete, write only what is safe to repeat.
     pub early_data: bool,
     /// Bytes that are kept to be sent again should early data be rejected; beyond them writes wait
-    /// for the handshake. The server's own limit counts as well, and over TLS never more than
-    /// 8 KiB are sent (rustls cannot skip more when it rejects them). Default: 64 KiB, more than
+    /// for the handshake. The server's own limit counts as well, and over TLS the limit is 8 KiB
+    /// (a rustls server cannot skip more when it rejects early data). Default: 64 KiB, more than
     /// one round trip's worth of CONNECT, SUBSCRIBE and first PUBLISH packets.
     pub early_data_limit: usize,
     /// Where tickets are kept. Default: none, which is a cache of the connector's own.
@@ -140,8 +140,8 @@ impl Default for ConnectOptions {
     }
 }
 
-/// Each method sets the field of its name; the field's page says what it means, with its default and the
-/// reason for that.
+/// Each method sets the field of its name. The field's page says what it means, and its default with the
+/// reason.
 impl ConnectOptions {
     /// The defaults.
     #[must_use]
@@ -259,7 +259,7 @@ pub struct ClientIdentity {
 }
 
 impl ClientIdentity {
-    /// Those in these two files, which are read when a connector is made.
+    /// The certificates and the key in these two files, which are read when a connector is made.
     #[must_use]
     pub fn new(certificates: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
         Self {
@@ -279,14 +279,14 @@ pub struct ListenOptions {
     /// Files of certificate revocation lists (RFC 5280 §5) for clients' certificates: PEM with any
     /// number of lists, or one list in DER form. Default: none, and nothing counts as revoked.
     ///
-    /// With any, each certificate between the client's own and its CA in
-    /// [`client_auth`](Self::client_auth) must be on no list *and* have one: a client whose
-    /// certificate's issuer has no list here is refused, as OpenSSL does it, since its status is not
-    /// known. Delta and indirect lists are not understood, and refused when they are loaded.
+    /// With any list, each certificate from the client's own up to its CA in
+    /// [`client_auth`](Self::client_auth) must be on no list *and* its issuer must have one. A client
+    /// whose issuer has no list is refused, as OpenSSL does it, since its status is not
+    /// known. Delta and indirect lists are not supported, and refused when they are loaded.
     pub client_crls: Vec<PathBuf>,
-    /// Whether a revocation list that is past its `nextUpdate` refuses everybody whom it is about.
-    /// Default: no. A list that was not renewed in time still revokes all that it names; that its
-    /// delivery has failed must not lock a whole fleet out.
+    /// Whether a revocation list that is past its `nextUpdate` refuses every client of its issuer.
+    /// Default: no. An expired list still revokes the certificates on it, and a failed delivery of
+    /// the next list must not lock a whole fleet out.
     pub enforce_crl_expiry: bool,
     /// Ciphers, groups, versions.
     pub crypto: CryptoOptions,
@@ -295,20 +295,20 @@ pub struct ListenOptions {
     ///
     /// A TLS client that offers none gets in, as most MQTT clients offer none; a QUIC client has to
     /// (RFC 9001 §8.1). A client that offers only others is refused with the alert
-    /// `no_application_protocol` (RFC 7301 §3.2): it takes this server for one of another kind,
-    /// which is how one protocol is made to attack another. Default: `mqtt`, the name that IANA has
+    /// `no_application_protocol` (RFC 7301 §3.2): otherwise one protocol could be used to attack
+    /// another. Default: `mqtt`, the name that IANA has
     /// for it, and `x-amzn-mqtt-ca`, which devices made for AWS offer and which means MQTT as well.
     /// Empty: TLS takes every client whatever it offers, and QUIC cannot listen. WebSocket over TLS
     /// takes `http/1.1` in the place of these.
     pub alpn: Vec<Vec<u8>>,
-    /// WebSocket: which web pages are let in. Default: all, as MQTT's own authentication does not
-    /// rest on what a browser sends by itself; where clients need none, see
+    /// WebSocket: which web pages may connect. Default: all, as MQTT's own authentication does not
+    /// rest on what a browser sends by itself. Where clients need no authentication, see
     /// [`AllowedOrigins::SameHost`].
     pub allowed_origins: AllowedOrigins,
     /// Whether early data is taken. Default: off.
     pub early_data: EarlyDataPolicy,
     /// Bytes of early data that a TLS client may send before the handshake ends; QUIC bounds them
-    /// by its flow-control windows instead. Default: 64 KiB, eight times what a client of ours
+    /// by its flow-control windows instead. Default: 64 KiB, eight times what this crate's client
     /// sends: rejected early data counts several times, see [`ConnectOptions::early_data_limit`].
     pub early_data_limit: u32,
     /// Where tickets are kept; share one among listeners if a client may come back at another.
@@ -319,14 +319,14 @@ pub struct ListenOptions {
     /// does not cost the next its ticket.
     pub tickets_per_connection: usize,
     /// Whether tickets are good only once the application has let the client in, see
-    /// [`Link::release_tickets`](crate::Link::release_tickets). Otherwise any peer that shakes hands has a
-    /// place in the store, and a crowd of them pushes out all others. Default: no.
+    /// [`Link::release_tickets`](crate::Link::release_tickets). Otherwise any peer that completes a
+    /// handshake gets a place in the store, and a crowd of such peers pushes out all others. Default: no.
     pub hold_tickets: bool,
     /// Where the handshakes of a crowd compute; share one among listeners. Default: a thread for
     /// every two processors.
     #[cfg(feature = "tls")]
     pub handshake_pool: HandshakePool,
-    /// Connections that are waiting to be accepted; more are ignored until there is room. On QUIC a
+    /// Connections that may wait to be accepted; further ones are ignored until there is room. On QUIC a
     /// sixteenth of them may come from one address and port. Default: 1,024, a burst of reconnecting
     /// clients.
     pub backlog: u32,
@@ -367,12 +367,12 @@ impl Default for ListenOptions {
 /// Whether clients are asked for certificates; the file holds the CAs that sign them, in PEM form.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum ClientAuth {
-    /// They are not.
+    /// Clients are not asked.
     #[default]
     Off,
-    /// They are, and may have none.
+    /// Clients are asked, and may have none.
     Optional(PathBuf),
-    /// They are, and must have one.
+    /// Clients are asked, and must have one.
     Required(PathBuf),
 }
 
@@ -380,8 +380,8 @@ pub enum ClientAuth {
 #[derive(Clone, Debug)]
 pub struct QuicOptions {
     /// The round-trip time that is assumed until one is measured: the first packet is sent again
-    /// after three times it. Default: 100 ms instead of RFC 9002's 333 ms, so that a lost first
-    /// packet costs 0.3 s and not 1 s; still above what LTE, Wi-Fi and most wide-area paths take.
+    /// after three times this value. Default: 100 ms instead of RFC 9002's 333 ms, so that a lost first
+    /// packet costs 0.3 s and not 1 s; LTE, Wi-Fi and most wide-area paths are faster.
     pub initial_rtt: Duration,
     /// The connection is given up when nothing is heard for this long; the smaller of both ends'
     /// counts, `None` is never. Default: 5 min, well above 1.5 times MQTT's usual keep-alives
@@ -392,9 +392,9 @@ pub struct QuicOptions {
     pub keep_alive_interval: Option<Duration>,
     /// Ask the peer to acknowledge less often. Default: none, every other packet.
     pub ack_frequency: Option<AckFrequency>,
-    /// The largest UDP payload that path MTU discovery tries, in bytes: at once, if it is at most 253 above
-    /// that to start with, else by halves. On a path that does not take it, discovery ends up to 250 below
-    /// what that takes. Default: 1,452, which fits Ethernet with IPv6.
+    /// The largest UDP payload that path MTU discovery tries, in bytes. If it is at most 253 bytes above
+    /// `initial_udp_payload`, discovery tries it at once, else by halves. On a path with a smaller MTU,
+    /// discovery ends up to 250 bytes below that. Default: 1,452, which fits Ethernet with IPv6.
     pub max_udp_payload: u16,
     /// The UDP payload to start with, in bytes. Default: 1,200, which every QUIC path carries.
     pub initial_udp_payload: u16,
@@ -402,8 +402,8 @@ pub struct QuicOptions {
     /// are a third of their traffic (4.2 kB against 2.7 kB sent for one message).
     pub mtu_discovery: bool,
     /// Bytes that a peer may have under way on one stream before they are read. Default: 512 KiB,
-    /// 40 Mbit/s at 100 ms. Unread data is kept in memory: times the connections, this is what a
-    /// server can be made to hold.
+    /// 40 Mbit/s at 100 ms. Unread data stays in memory: clients can make a server hold this much for
+    /// each connection.
     pub stream_receive_window: u32,
     /// The same for all streams of one connection. Default: 1 MiB.
     pub receive_window: u32,
@@ -422,9 +422,9 @@ pub struct QuicOptions {
 }
 
 impl QuicOptions {
-    /// How often to send something so that the idle timeout does not end a connection on which
-    /// MQTT is silent: that is for MQTT's keep-alive to decide, be it off or longer (§3.1.2.10).
-    /// [`keep_alive_interval`](Self::keep_alive_interval), or else half of the idle timeout.
+    /// How often to send a packet so that the idle timeout does not end a connection on which
+    /// MQTT is silent: [`keep_alive_interval`](Self::keep_alive_interval), or else half of the idle
+    /// timeout. MQTT's keep-alive alone decides about silence, also where it is off (§3.1.2.10).
     #[must_use]
     pub fn keep_alive_below_idle(&self) -> Option<Duration> {
         let half = self.idle_timeout.map(|idle| idle / 2);
@@ -457,9 +457,9 @@ impl Default for QuicOptions {
 /// (draft-ietf-quic-ack-frequency-04).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AckFrequency {
-    /// Packets that it may receive without acknowledging at once.
+    /// Packets that the peer may receive without acknowledging at once.
     pub threshold: u32,
-    /// The longest that it may wait; none leaves its own choice (25 ms).
+    /// The longest that the peer may wait; `None` leaves its own choice (25 ms).
     pub max_delay: Option<Duration>,
 }
 
@@ -471,9 +471,9 @@ pub struct SocketOptions {
     /// Bytes of the kernel's receive buffer. Default: none, the kernel sizes it; a QUIC server's is
     /// 4 MiB, or what `net.core.rmem_max` allows.
     pub receive_buffer: Option<usize>,
-    /// Linux: the network namespace that sockets are made in, such as `/run/netns/blue` or
-    /// `/proc/1234/ns/net`, and which they stay in. Default: none, that of the calling thread.
-    /// Entering one takes `CAP_SYS_ADMIN` in it.
+    /// Linux: the network namespace in which sockets are made and stay, such as `/run/netns/blue` or
+    /// `/proc/1234/ns/net`. Default: none, the namespace of the calling thread.
+    /// Entering a namespace needs `CAP_SYS_ADMIN` in it.
     pub network_namespace: Option<PathBuf>,
 }
 

@@ -2,18 +2,18 @@
 
 /// Which web pages may connect over WebSocket (RFC 6455 §10.2).
 ///
-/// A browser says in the header `Origin` which page it acts for, and the page cannot change that. Other
-/// clients say nothing and get in, as they could say anything.
+/// A browser names the page that it acts for in the header `Origin`, which the page cannot change. Other
+/// clients send no such header and get in, since they could forge it anyway.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum AllowedOrigins {
     /// Every page.
     #[default]
     All,
     /// Pages of the host that the browser reaches the listener by: `https://app.example` at
-    /// `wss://app.example:8084`, whatever the ports. It keeps a page of somebody else's from using a broker
-    /// that only the browser can reach, such as one on loopback that asks for no password. It does not
-    /// help where the page's owner has its own name resolved to the broker's address (DNS rebinding): only
-    /// users do.
+    /// `wss://app.example:8084`, whatever the ports. It keeps a foreign page from using a broker that only
+    /// the browser can reach, such as a broker on loopback without passwords. It does not help where the
+    /// page's owner makes the page's name resolve to the broker's address (DNS rebinding): only passwords
+    /// or certificates do.
     SameHost,
     /// Pages of these origins, such as `https://app.example`, each written as browsers write it.
     Listed(Vec<String>),

@@ -2,7 +2,7 @@
 
 use crate::{Error, Scheme};
 
-/// Says no to a transport that was left out of this build.
+/// Refuses a transport that was left out of this build.
 pub(crate) fn check(scheme: Scheme) -> Result<(), Error> {
     let built_in = match scheme {
         Scheme::Tcp => cfg!(feature = "tcp"),

@@ -1,4 +1,4 @@
-//! Sockets with the options that were asked for, and host names.
+//! Sockets with their options, and host names.
 
 use std::{
     io,

@@ -13,7 +13,7 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// The link that it is where nothing is put on top of it.
+    /// The stream as a link of its own, without WebSocket above it.
     pub(crate) fn into_transport(self) -> Transport {
         match self {
             Self::Tcp(link) => Transport::Tcp(link),

@@ -28,8 +28,8 @@ pub(crate) struct TcpLink {
     stream: TcpStream,
     pub(crate) received: BytesMut,
     read_size: ReadSize,
-    /// The last call ended with a flush: reading comes first in the next one, so that an owner
-    /// who always has something to write reads as well.
+    /// The last call ended with a flush: the next call reads first, so that an owner that always has
+    /// something to write reads as well.
     read_turn: bool,
     bytes_sent: u64,
     bytes_received: u64,
@@ -67,7 +67,7 @@ impl TcpLink {
                     self.read_turn = true;
                     Ok(Progress::Flushed)
                 }
-                // What the peer said before it closed, a DISCONNECT, can still be read.
+                // Packets from before the close, such as a DISCONNECT, can still be read.
                 Err(error) => match self.poll_receive(cx) {
                     Poll::Ready(Ok(received @ Progress::Received(_))) if want_read => Ok(received),
                     _ => Err(error.into()),
@@ -141,8 +141,8 @@ impl TcpLink {
 
 /// Ends this side's stream and waits for the peer to end its own.
 ///
-/// A socket that is closed with unread bytes sends a reset, which can overtake what was written
-/// last: hence the reading.
+/// It reads because a socket that is closed with unread bytes sends a reset, which can overtake the
+/// last bytes written.
 pub(crate) async fn linger(stream: &mut TcpStream) {
     if stream.shutdown().await.is_err() {
         return;

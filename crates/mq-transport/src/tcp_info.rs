@@ -4,7 +4,7 @@ use std::{os::fd::AsRawFd, time::Duration};
 
 use crate::LinkStats;
 
-/// Adds to `stats` what the kernel counts; leaves it as it is where the kernel does not tell.
+/// Adds the kernel's counters to `stats`, where the kernel has them.
 pub(crate) fn add_to(stats: &mut LinkStats, stream: &impl AsRawFd) {
     let Some(info) = read(stream.as_raw_fd()) else {
         return;

@@ -1,19 +1,19 @@
-//! Whom a client believes.
+//! Which servers a client trusts.
 
 use std::path::PathBuf;
 
-/// Which servers a client believes to be who they say; by default [`System`](Self::System).
+/// Which server certificates a client accepts; by default [`System`](Self::System).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Trust {
-    /// Those with a certificate under one of the system's roots.
+    /// Certificates under one of the system's roots.
     #[default]
     System,
-    /// Those with a certificate under one of the certificates in this PEM file.
+    /// Certificates under one of the certificates in this PEM file.
     CaFile(PathBuf),
-    /// The one whose certificate (DER form) has this SHA-256, as 64 hexadecimal digits with or
-    /// without colons; its names and dates are not looked at.
+    /// The certificate whose DER form has this SHA-256, as 64 hexadecimal digits with or
+    /// without colons. Its names and dates are not checked.
     Fingerprint(String),
-    /// Anyone. Traffic is then secret from listeners, not from an active attacker.
+    /// Any certificate. Traffic is then secret from eavesdroppers, not from an active attacker.
     Insecure,
 }
 

@@ -27,7 +27,7 @@ fn list(names: &[&str]) -> Vec<Vec<u8>> {
     names.iter().map(|name| name.as_bytes().to_vec()).collect()
 }
 
-/// What both ends say was negotiated.
+/// The protocol that both ends report as negotiated.
 async fn negotiated(options: ConnectOptions, listener: &mut Listener) -> Option<String> {
     let connector = Connector::new(options).unwrap();
     let (client, server) = connect(&connector, listener).await;
@@ -77,7 +77,7 @@ async fn a_websocket_is_http_whatever_is_offered_elsewhere() {
 }
 
 #[tokio::test]
-async fn who_offers_mqtt_where_websocket_is_spoken_is_refused() {
+async fn a_client_that_offers_mqtt_to_wss_is_refused() {
     let mut listener = listen(Scheme::Wss).await;
     let mut address = Address::new(Scheme::Tls, "127.0.0.1", 0);
     address.port = listener.local_address().port;

@@ -1,4 +1,4 @@
-//! A user's mistakes: each is answered with one line that says what would be right.
+//! A user's mistakes: each gets one line that says what would be right.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod common;
@@ -31,8 +31,8 @@ async fn a_port_in_use_is_named(scheme: Scheme) {
     );
 }
 
-over!(an_address_where_nobody_listens_is_named: tcp, tls, ws, wss, mem);
-async fn an_address_where_nobody_listens_is_named(scheme: Scheme) {
+over!(an_address_without_a_listener_is_named: tcp, tls, ws, wss, mem);
+async fn an_address_without_a_listener_is_named(scheme: Scheme) {
     let address = listen(scheme).await.local_address();
     let connector = Connector::new(connect_options()).unwrap();
     let error = connector.connect(&address).await.unwrap_err();

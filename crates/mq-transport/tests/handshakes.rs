@@ -60,8 +60,8 @@ async fn the_second_handshake_is_resumed(scheme: Scheme) {
     );
 }
 
-over!(who_was_not_let_in_leaves_no_ticket_behind: tls, quic, wss);
-async fn who_was_not_let_in_leaves_no_ticket_behind(scheme: Scheme) {
+over!(a_client_that_was_not_let_in_leaves_no_ticket: tls, quic, wss);
+async fn a_client_that_was_not_let_in_leaves_no_ticket(scheme: Scheme) {
     let options = ListenOptions {
         hold_tickets: true,
         ..listen_options()
@@ -139,7 +139,7 @@ async fn early_data_is_answered_before_the_handshake_ends(scheme: Scheme) {
 over!(rejected_early_data_arrives_once_and_in_order: tls, quic);
 async fn rejected_early_data_arrives_once_and_in_order(scheme: Scheme) {
     let (mut listener, store, connector) = with_ticket(scheme).await;
-    // What a server that was restarted with the same certificate knows.
+    // As a server that was restarted with the same certificate: without its tickets.
     store.clear();
     let mut client = connector.connect(&listener.local_address()).await.unwrap();
     assert_eq!(client.stats().early_data, EarlyData::Pending);
@@ -235,7 +235,7 @@ async fn replayed_early_data_is_not_taken_again() {
 
     let mut listener = common::listen(Scheme::Tls).await;
     let target = ("127.0.0.1", listener.local_address().port);
-    // Someone on the path, who keeps the first flight of each client.
+    // An eavesdropper on the path that keeps the first flight of each client.
     let eavesdropper = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut address = listener.local_address();
     address.port = eavesdropper.local_addr().unwrap().port();

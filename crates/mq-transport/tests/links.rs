@@ -87,8 +87,8 @@ async fn a_link_that_does_not_want_to_read_leaves_bytes_alone(scheme: Scheme) {
     assert_eq!(receive(&mut server, 3).await, b"abc");
 }
 
-over!(bytes_that_were_counted_are_told_of_all_the_same: tcp, tls, quic, ws, wss, mem);
-async fn bytes_that_were_counted_are_told_of_all_the_same(scheme: Scheme) {
+over!(counted_bytes_are_still_reported: tcp, tls, quic, ws, wss, mem);
+async fn counted_bytes_are_still_reported(scheme: Scheme) {
     let mut listener = listen(scheme).await;
     let connector = Connector::new(connect_options()).unwrap();
     let address = listener.local_address();
@@ -217,8 +217,8 @@ async fn a_dropped_link_is_noticed(scheme: Scheme) {
     }
 }
 
-over!(who_has_bytes_left_for_a_peer_that_has_gone_ends_and_does_not_spin: tcp, tls, quic, ws, wss);
-async fn who_has_bytes_left_for_a_peer_that_has_gone_ends_and_does_not_spin(scheme: Scheme) {
+over!(a_link_with_bytes_left_for_a_peer_that_has_gone_ends_and_does_not_spin: tcp, tls, quic, ws, wss);
+async fn a_link_with_bytes_left_for_a_peer_that_has_gone_ends_and_does_not_spin(scheme: Scheme) {
     use std::task::Poll;
 
     for (client_stays, want_read) in [(true, true), (true, false), (false, true), (false, false)] {

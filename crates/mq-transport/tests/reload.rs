@@ -163,8 +163,8 @@ async fn a_reload_without_a_change_leaves_tickets_good(scheme: Scheme) {
     }
 }
 
-over!(who_is_revoked_cannot_come_back_with_a_ticket: tls, quic, wss);
-async fn who_is_revoked_cannot_come_back_with_a_ticket(scheme: Scheme) {
+over!(a_revoked_client_cannot_come_back_with_a_ticket: tls, quic, wss);
+async fn a_revoked_client_cannot_come_back_with_a_ticket(scheme: Scheme) {
     let authority = Authority::new("clients");
     authority.revoke(&[]);
     let options = authority.options();
@@ -243,8 +243,8 @@ async fn revocation_lists_decide(scheme: Scheme) {
     }
 }
 
-over!(what_is_broken_leaves_what_was_in_force: tls, quic, wss);
-async fn what_is_broken_leaves_what_was_in_force(scheme: Scheme) {
+over!(a_broken_file_leaves_the_configuration_in_force: tls, quic, wss);
+async fn a_broken_file_leaves_the_configuration_in_force(scheme: Scheme) {
     let authority = Authority::new("clients");
     authority.revoke(&[]);
     let options = authority.options();

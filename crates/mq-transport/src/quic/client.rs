@@ -1,4 +1,4 @@
-//! A client's side of QUIC: what its connections share.
+//! The client's side of QUIC: the sockets and tokens that its connections share.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -24,7 +24,7 @@ use crate::{
 pub(crate) struct ClientEndpoints {
     v4: Mutex<Option<Endpoint>>,
     v6: Mutex<Option<Endpoint>>,
-    /// Address validation tokens: they save the round trip of a Retry.
+    /// Address validation tokens, which save the round trip of a Retry.
     tokens: Arc<TokenMemoryCache>,
 }
 
@@ -67,12 +67,12 @@ impl ClientEndpoints {
             })
     }
 
-    /// Where connections to `peer` come from.
+    /// The local address for connections to `peer`.
     pub(crate) fn bound(&self, peer: SocketAddr) -> Option<SocketAddr> {
         self.slot(peer).as_ref()?.local_addr().ok()
     }
 
-    /// The place of the socket from which connections to `peer` come.
+    /// The slot of the endpoint for connections to `peer`.
     fn slot(&self, peer: SocketAddr) -> MutexGuard<'_, Option<Endpoint>> {
         lock(if peer.is_ipv4() { &self.v4 } else { &self.v6 })
     }

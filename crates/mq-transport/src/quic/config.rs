@@ -10,11 +10,11 @@ use quinn::{
 use super::{runtime::PooledRuntime, socket::disable_udp_gro};
 use crate::{CongestionControl, Error, QuicOptions};
 
-/// When two sizes are too near to each other for path MTU discovery to go on, in bytes.
+/// The difference of two sizes, in bytes, at which path MTU discovery stops.
 const MTU_STEP: u16 = 127;
 
-/// QUIC version 1 (RFC 9000) alone. Quinn would also offer the drafts before it, which nobody should
-/// agree on any more; it has no version 2 (RFC 9369).
+/// QUIC version 1 (RFC 9000) alone. Quinn would also offer the drafts before it, which are obsolete;
+/// it has no version 2 (RFC 9369).
 const VERSIONS: [u32; 1] = [1];
 
 pub(super) fn endpoint_config(quic: &QuicOptions) -> Result<EndpointConfig, Error> {
@@ -43,7 +43,7 @@ pub(super) fn socket(socket: UdpSocket, quic: &QuicOptions) -> io::Result<Arc<dy
     Ok(wrapped)
 }
 
-/// The cipher suite of Initial packets (RFC 9001 §5.2) is not among those of the TLS that was asked for.
+/// The error for TLS options without the cipher suite of Initial packets (RFC 9001 §5.2).
 #[expect(clippy::needless_pass_by_value, reason = "as `map_err` has it")]
 pub(super) fn no_initial_cipher_suite(error: NoInitialCipherSuite) -> Error {
     Error::InvalidOption {
@@ -84,8 +84,8 @@ pub(super) fn transport_config(
     }
     let discovery = quic.mtu_discovery.then(|| {
         let mut discovery = MtuDiscoveryConfig::default();
-        // By more than half of the range, quinn begins with the maximum, with which most paths are done
-        // in one step and not in four: each costs a device as much as its messages.
+        // With a minimum change of more than half the range, quinn begins with the maximum. Most paths then need
+        // one probe and not four; each probe costs a device as much as its messages.
         let range = quic.max_udp_payload - quic.initial_udp_payload;
         discovery.upper_bound(quic.max_udp_payload);
         discovery.minimum_change(MTU_STEP.min(range / 2 + 1));

@@ -1,4 +1,4 @@
-//! What a connector does over QUIC.
+//! A connector's part for QUIC.
 
 use super::QuicLink;
 use crate::{

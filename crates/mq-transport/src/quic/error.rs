@@ -1,9 +1,9 @@
-//! What quinn reports, by the decision that it calls for.
+//! Errors of quinn as errors of this crate.
 
 use crate::Error;
 
 impl Error {
-    /// What quinn says, in our words: its types are not this crate's interface.
+    /// Puts an error of quinn into words: quinn's types are not this crate's interface.
     pub(crate) fn quic(error: quinn::ConnectionError) -> Self {
         use quinn::ConnectionError as E;
         match error {

@@ -26,22 +26,22 @@ use crate::{
     tls::{certificates_of, iana_name},
 };
 
-/// Chunks given to quinn, or taken from it, under one lock.
+/// Chunks that quinn gets or gives under one lock.
 const CHUNKS: usize = 32;
 
 /// How long a server that has ended its stream leaves it to the peer to close the connection first.
 ///
-/// `CONNECTION_CLOSE` makes some peers (quic-go) drop what their application has not read yet, so that
+/// `CONNECTION_CLOSE` makes some peers (quic-go) drop bytes that their application has not read yet, so
 /// the last packet, such as a CONNACK that refuses, is lost although QUIC has acknowledged it. A
-/// peer that reads closes within a round trip; 1 s is enough for a satellite's. A connection that
-/// waits holds no packets.
+/// peer that reads closes within a round trip; 1 s is enough even over a satellite. A lingering
+/// connection holds no packets.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// How many connections of this process wait so at a time: quinn's part of each is some 50 KiB. Of a crowd
-/// that is refused the others are closed at once.
+/// How many connections of this process linger at a time, with about 50 KiB each in quinn. Of a refused
+/// crowd, the connections beyond this number are closed at once.
 static LINGERING: Semaphore = Semaphore::const_new(1024);
 
-/// What a peer may still send meanwhile; more is left to flow control.
+/// Bytes that a peer may still send while the connection lingers; flow control holds back more.
 const LINGER_BYTES: usize = 64 * 1024;
 
 type Streams = (SendStream, RecvStream);
@@ -56,11 +56,11 @@ type Opening = Pin<Box<dyn Future<Output = Result<Streams, ConnectionError>> + S
 /// ```
 pub(crate) struct QuicLink {
     connection: quinn::Connection,
-    /// A server's, who must not have to remember clients that have gone.
+    /// On a server: ends the connection soon after its link is dropped.
     _leash: Option<Leash>,
     send: SendStream,
     recv: RecvStream,
-    /// Resolves when the peer does not want to read `send` any more, or all of it was acknowledged.
+    /// Resolves when the peer stops reading `send`, or has acknowledged all of it.
     stopped: Stopped,
     side: Side,
     /// Where the endpoint is bound; the address in it may be the wildcard.
@@ -70,18 +70,18 @@ pub(crate) struct QuicLink {
     handshake_end: Option<ZeroRttAccepted>,
     handshake: HandshakeKind,
     early_data: EarlyData,
-    /// Early data that may have to be sent again; after a rejection, what still has to be.
+    /// Early data that may have to be sent again; after a rejection, the part that is not sent yet.
     replay: VecDeque<Bytes>,
     replay_len: usize,
     replay_limit: usize,
-    /// The stream that takes the place of one that was rejected with its early data.
+    /// The stream that replaces the rejected stream of early data.
     reopening: Option<Opening>,
     pub(crate) received: BytesMut,
     /// Bytes were taken from the outbox and [`Progress::Flushed`] was not returned since.
     flushing: bool,
     /// Reading comes first in the next call; see `TcpLink`.
     read_turn: bool,
-    /// Nothing can be written any more; reading will tell why.
+    /// Writing has failed; reading returns the reason.
     write_failed: bool,
     bytes_sent: u64,
     bytes_received: u64,
@@ -203,7 +203,7 @@ impl QuicLink {
         }
     }
 
-    /// Resolves when the handshake has ended; notes how.
+    /// Resolves when the handshake has ended, and records how.
     pub(crate) fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         let Some(end) = &mut self.handshake_end else {
             return Poll::Ready(Ok(()));
@@ -220,7 +220,7 @@ impl QuicLink {
             return Poll::Ready(Ok(()));
         }
         if let Some(error) = self.connection.close_reason() {
-            // The owner hears of it from reading, as of any other end.
+            // Reading reports it to the owner, like any other end.
             self.write_failed = true;
             self.handshake = HandshakeKind::Pending;
             return Poll::Ready(Err(Error::quic(error)));
@@ -246,7 +246,7 @@ impl QuicLink {
         Poll::Ready(Ok(()))
     }
 
-    /// Writes what has to be sent again, then the outbox; ready when there is no more of either.
+    /// Writes rejected early data again, then the outbox; ready when both are empty.
     fn poll_write(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) -> Poll<Result<(), Error>> {
         if self.early_data == EarlyData::Rejected {
             while !self.replay.is_empty() {
@@ -321,7 +321,7 @@ impl QuicLink {
     ) -> Poll<Result<(), Error>> {
         match error {
             WriteError::ZeroRttRejected => self.poll_rejection(cx),
-            // What the peer sent before it closed is still to be read.
+            // The bytes from before the close are still to be read.
             WriteError::ConnectionLost(_) | WriteError::Stopped(_) => {
                 self.write_failed = true;
                 Poll::Pending
@@ -371,15 +371,14 @@ impl QuicLink {
         }
     }
 
-    /// Resolves, each time, when the peer has said that it reads no more (`STOP_SENDING`, RFC 9000
-    /// §3.5). On the control lane that is the end of the connection, as a lost link is: nothing can
-    /// be answered any more.
+    /// Resolves, on each call, once the peer has stopped reading (`STOP_SENDING`, RFC 9000 §3.5). On the
+    /// control lane this ends the connection like a lost link: no answer can reach the peer.
     fn poll_stopped(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Ok(Some(code)) = ready!(self.stopped.as_mut().poll(cx)) {
             self.stopped = Box::pin(std::future::ready(Ok(Some(code))));
             return Poll::Ready(());
         }
-        // Reading tells of other ends.
+        // Reading reports other ends.
         self.stopped = Box::pin(std::future::pending());
         Poll::Pending
     }
@@ -427,8 +426,8 @@ impl QuicLink {
         let _ = delivered.await;
     }
 
-    /// Waits until the peer has closed the connection or ended its stream. What it still sends is
-    /// read and dropped, up to a limit.
+    /// Waits until the peer has closed the connection or ended its stream. Reads and drops further bytes
+    /// of the peer, up to a limit.
     async fn peer_leaves(&mut self) {
         let mut left = LINGER_BYTES;
         while left > 0 {

@@ -1,4 +1,4 @@
-//! QUIC: MQTT in the form of EMQX, the control lane on the client's first bidirectional stream.
+//! QUIC: MQTT in EMQX's form, with the control lane on the client's first bidirectional stream.
 
 mod client;
 mod config;

@@ -20,9 +20,10 @@ use crate::{Error, sync::lock};
 /// Where QUIC connections are traced, and which: a file each, `PROCESS-SIDE-NUMBER.sqlog`, as qlog
 /// 0.3 in JSON-SEQ (draft-ietf-quic-qlog-main-schema-02; RFC 7464), which qvis opens.
 ///
-/// Quinn's own stream is corrected on the way: round-trip times are in milliseconds, the vantage point
+/// Quinn's own records are corrected on the way: round-trip times are in milliseconds, the vantage point
 /// is named, times have a reference and an order, a packet's length stands where qlog has it, all
-/// events are of one group, and a slow-start threshold that was not reached yet is left out. Clones share their limits: give one to all listeners.
+/// events are of one group, and an unused slow-start threshold is left out. Clones share
+/// their limits: give one to all listeners.
 #[derive(Clone, Debug)]
 pub struct Qlog {
     directory: PathBuf,
@@ -33,14 +34,14 @@ pub struct Qlog {
 /// How much a [sample](Qlog::sample) may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QlogLimits {
-    /// Files that are written at a time, and complete ones that are kept: the oldest is removed.
+    /// Files that are written at a time, and also complete files that are kept; the oldest is removed.
     /// Default 50.
     pub files: usize,
     /// Bytes of a file; it ends with the last event that fits. Default 4 MiB, some 20,000 packets:
     /// with 50 files and 50 more complete ones that is 400 MiB at most.
     pub bytes: u64,
-    /// The time from the beginning of one trace to the next. Default 1 s, so that a crowd of
-    /// clients is not what the sample consists of.
+    /// The shortest time from the beginning of one trace to the next. Default 1 s, so that the sample
+    /// does not consist of one crowd of clients.
     pub interval: Duration,
 }
 
@@ -64,7 +65,7 @@ struct Traces {
 }
 
 impl Qlog {
-    /// Traces every connection into `directory`, which is made if it is not there; a connection whose
+    /// Traces every connection into `directory`, which is made if it is missing. A connection whose
     /// file cannot be made fails. For measurements.
     #[must_use]
     pub fn all(directory: impl Into<PathBuf>) -> Self {
@@ -75,8 +76,8 @@ impl Qlog {
         }
     }
 
-    /// Traces a sample of the connections within `limits`. Where a file cannot be made, the connection
-    /// goes on without, and the log says so once. For servers.
+    /// Traces a sample of the connections within `limits`. A connection whose file cannot be made
+    /// goes on without a trace, and the log says so once. For servers.
     #[must_use]
     pub fn sample(directory: impl Into<PathBuf>, limits: QlogLimits) -> Self {
         Self {
@@ -85,8 +86,7 @@ impl Qlog {
         }
     }
 
-    /// Begins a trace, if the connection that begins now is one to be traced; `side` is `client` or
-    /// `server`.
+    /// Begins a trace, if the new connection is to be traced; `side` is `client` or `server`.
     pub(crate) fn begin(&self, side: &'static str) -> Result<Option<QlogStream>, Error> {
         let Some(limits) = self.limits else {
             return self.open(side, u64::MAX);
@@ -161,7 +161,7 @@ impl Drop for Trace {
         if traces.complete.len() > limits.files
             && let Some(oldest) = traces.complete.pop_front()
         {
-            // Somebody may have moved it away.
+            // The file may have been moved away.
             let _ = fs::remove_file(oldest);
         }
     }
@@ -173,8 +173,8 @@ struct Corrector {
     side: &'static str,
     /// The record that is not complete yet; one is some hundred bytes long.
     record: Vec<u8>,
-    /// What quinn calls the connection in the first event. It changes its mind when the server has
-    /// chosen an identifier, and readers see two connections then.
+    /// Quinn's name of the connection in the first event. Quinn changes it when the server has chosen an
+    /// identifier, and readers would see two connections.
     group: Option<Value>,
     /// The last event's time: qvis wants them in order.
     time: f64,
@@ -209,7 +209,7 @@ impl Corrector {
         let record = std::mem::take(&mut self.record);
         let json = record.strip_prefix(&[RECORD_SEPARATOR]).unwrap_or(&record);
         let Ok(Value::Object(mut record)) = serde_json::from_slice(json) else {
-            // Of a newer quinn: better as it is than not at all.
+            // A record of a newer quinn is written as it is.
             return self.put(json);
         };
         if let Some(Value::Object(trace)) = record.get_mut("trace") {
@@ -223,7 +223,7 @@ impl Corrector {
     fn put(&mut self, json: &[u8]) -> io::Result<()> {
         let length = json.len() as u64 + 2;
         if length > self.room {
-            // Nor a smaller one behind it: there would be a gap.
+            // No smaller record behind it either, which would leave a gap.
             self.room = 0;
             return Ok(());
         }
@@ -262,7 +262,7 @@ impl Corrector {
     }
 }
 
-/// Whose trace it is, and what its times count from: they are milliseconds, as qlog has them.
+/// The side of the trace, and the reference of its times, which are in milliseconds as in qlog.
 fn correct_head(trace: &mut Map<String, Value>, side: &str) {
     trace.insert(
         "vantage_point".into(),

@@ -1,5 +1,5 @@
-//! Stateless resets (RFC 9000 §10.3): a server that has lost its connections says so at once, instead
-//! of leaving clients to their idle time-outs.
+//! Stateless resets (RFC 9000 §10.3): a server that has lost its connections tells its clients at once,
+//! so that they do not wait for their idle timeouts.
 
 use quinn::crypto::{self, CryptoError};
 
@@ -7,8 +7,8 @@ use rustls::crypto::tls13::OkmBlock;
 
 use crate::{ServerIdentity, tls::with_sha256};
 
-/// What makes the tokens. It follows from the server's private key (§10.3.2), so that the next
-/// process with the same key resets the connections of the last one, however that ended.
+/// The key of the tokens, derived from the server's private key (§10.3.2): the next process with the same
+/// private key resets the connections of this one, however this one ended.
 pub(crate) struct ResetKey(HmacKey);
 
 impl ResetKey {
@@ -17,8 +17,8 @@ impl ResetKey {
         Self(HmacKey::derive(key.secret_der(), b"mq stateless reset"))
     }
 
-    /// By what connection identifiers are told from noise, which gets no reset: the same for the next
-    /// process too.
+    /// The key that tells connection identifiers from noise, which gets no reset. The next process has
+    /// the same key.
     pub(crate) fn connection_ids(&self) -> u64 {
         let words = self.0.sign(b"connection identifiers");
         u64::from_le_bytes(words.as_chunks().0[0])
@@ -35,7 +35,7 @@ impl crypto::HmacKey for ResetKey {
     }
 
     fn verify(&self, data: &[u8], signature: &[u8]) -> Result<(), CryptoError> {
-        // Nothing is decided by it: peers compare tokens, and this side only makes them.
+        // Never called to decide anything: peers compare tokens, and this side only makes them.
         if self.0.sign(data) == signature {
             Ok(())
         } else {
@@ -48,7 +48,7 @@ impl crypto::HmacKey for ResetKey {
 struct HmacKey(OkmBlock);
 
 impl HmacKey {
-    /// Derives one from a secret, of its own for each `purpose` (HKDF, RFC 5869): it tells nothing of
+    /// Derives a key for one `purpose` from a secret (HKDF, RFC 5869); the key reveals nothing of
     /// the secret.
     fn derive(secret: &[u8], purpose: &[u8]) -> Self {
         let hkdf = with_sha256().hkdf_provider;

@@ -1,4 +1,4 @@
-//! What quinn runs on.
+//! The runtime that quinn runs on.
 
 use std::{
     convert::Infallible,
@@ -14,15 +14,15 @@ use tokio::{sync::oneshot, time::timeout};
 
 use crate::tls::handshakes::{self, Task};
 
-/// How long a connection that nobody holds any more may go on.
+/// How long a connection may go on after its holder has dropped it.
 ///
-/// RFC 9000 §10.2 wants three probe timeouts, of which each is some round trips: less than a second on
-/// most paths, but minutes after a client that was slow to answer, and a crowd of those would fill the
-/// memory for as long. Quinn (0.11) also keeps one whose first packet is a `CONNECTION_CLOSE` until its
-/// idle timeout. Who sends later still learns of the end by a stateless reset.
+/// RFC 9000 §10.2 wants three probe timeouts, each of some round trips: less than a second on
+/// most paths, but minutes with a client that was slow to answer, and a crowd of such clients would fill
+/// the memory for as long. Quinn (0.11) also keeps a connection whose first packet is a
+/// `CONNECTION_CLOSE` until its idle timeout. A client that sends later gets a stateless reset.
 const LONGEST_DRAINING: Duration = Duration::from_secs(10);
 
-/// Tokio, but that the connections of a crowd are driven where their handshakes are.
+/// Tokio, except that a crowd's connections are driven on the threads of their handshakes.
 #[derive(Debug)]
 pub(super) struct PooledRuntime;
 
@@ -44,14 +44,14 @@ impl Runtime for PooledRuntime {
     }
 }
 
-/// Belongs to the holder of a connection: when it is dropped, the connection has to
+/// Kept by the holder of a connection: once the leash is dropped, the connection has to
 /// [end soon](LONGEST_DRAINING).
 #[derive(Debug)]
 pub(crate) struct Leash(
     #[expect(dead_code, reason = "dropped, not used")] oneshot::Sender<Infallible>,
 );
 
-/// Begins a connection, whose driver quinn starts meanwhile.
+/// Begins a connection; quinn starts its driver within the call.
 pub(super) fn on_leash<T>(begin: impl FnOnce() -> T) -> (T, Leash) {
     let (leash, let_go) = oneshot::channel();
     let (connection, mut drivers) = handshakes::gather(begin);
@@ -67,7 +67,7 @@ async fn drive(mut driver: Task, let_go: oneshot::Receiver<Infallible>) {
         biased;
         () = &mut driver => {}
         _ = let_go => {
-            // Dropped with its driver, a connection tells the endpoint that it has gone.
+            // Dropping the driver drops the connection, which tells the endpoint that it has gone.
             let _ = timeout(LONGEST_DRAINING, driver).await;
         }
     }

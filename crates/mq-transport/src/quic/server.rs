@@ -1,4 +1,4 @@
-//! A listener's side of QUIC: its endpoints, and what new connections get.
+//! The listener's side of QUIC: its endpoints, and the configuration of new connections.
 
 use std::{
     fmt, io,
@@ -38,21 +38,21 @@ use crate::{
 /// How many [shards](super::shard) a listener has, where the kernel spreads clients over sockets.
 const SHARDS: usize = 16;
 
-/// How many clients of one shard at the same time are a crowd, after which its tables are too large to
-/// be kept.
+/// How many clients of one shard at the same time are a crowd. After a crowd, the tables of its endpoint
+/// are too large to be kept.
 const CROWD: usize = 64;
 
-/// How long nobody is there before a crowd counts as gone.
+/// How long a shard has no client before its crowd counts as gone.
 const GONE: Duration = Duration::from_secs(10);
 
-/// Bytes that all clients together may have sent before they are answered.
+/// Bytes that all unanswered clients together may have sent.
 const UNANSWERED: u64 = 100 << 20;
 
 /// A listener's endpoints.
 #[derive(Debug)]
 pub(crate) struct Server {
     shards: Box<[Mutex<Arc<Shard>>]>,
-    /// What all endpoints have in common.
+    /// What all endpoints share.
     endpoints: EndpointConfig,
     bound: SocketAddr,
     /// As bound.
@@ -69,13 +69,13 @@ struct Shard {
     socket: Arc<ShardSocket>,
     /// Held by the client that is [answered](Server::answer).
     answering: tokio::sync::Mutex<()>,
-    /// Shared by all that have knocked and wait for an answer.
+    /// Shared by all clients that wait for an answer.
     knocking: Arc<()>,
-    /// Many have been here.
+    /// A crowd has been here.
     crowded: SetOnce<()>,
 }
 
-/// What new connections get.
+/// The configuration of new connections.
 #[derive(Debug)]
 struct Current {
     config: Arc<ServerConfig>,
@@ -88,7 +88,7 @@ struct Current {
 /// TLS for a server, checked and not in force.
 pub(crate) struct PreparedQuic {
     crypto: Arc<WatchedServer>,
-    /// What `crypto` was made of.
+    /// The configuration from which `crypto` was made.
     tls: rustls::ServerConfig,
     scope: Scope,
 }
@@ -131,7 +131,7 @@ impl Server {
         let shards = sockets.len();
 
         let mut config = ServerConfig::with_crypto(crypto);
-        // Quinn passes over the others at once. Let in, they would wait here, and take from everybody else.
+        // Quinn ignores further clients at once. Let in, they would wait here, at the cost of all others.
         let backlog = usize::try_from(options.backlog).unwrap_or(usize::MAX);
         config.max_incoming(backlog.div_ceil(shards));
         config.incoming_buffer_size_total(UNANSWERED / shards as u64);
@@ -164,7 +164,7 @@ impl Server {
         self.bound
     }
 
-    /// Where connections are traced, a transport configuration with a file for one of them.
+    /// A transport configuration with a trace file for one connection, where connections are traced.
     fn traced(&self) -> Result<Option<Arc<TransportConfig>>, Error> {
         let ListenOptions {
             quic, congestion, ..
@@ -180,8 +180,7 @@ impl Server {
         Ok(Some(Arc::new(transport)))
     }
 
-    /// For a handshake that begins now, and the tickets that it will be given where they are held
-    /// back.
+    /// The configuration of a handshake that begins now, and its tickets where they are held back.
     fn config(
         &self,
         traced: Option<Arc<TransportConfig>>,
@@ -219,10 +218,10 @@ impl Server {
 
     /// Begins a connection.
     ///
-    /// Quinn computes the answer under the endpoint's lock: who waits for that waits here, and no thread
-    /// with him. Of a crowd so many are answered at a time as there are threads for it, who has waited
-    /// longest first, behind the next steps of all that have begun: before that, they take hardly any
-    /// memory.
+    /// Quinn computes the answer under the endpoint's lock. A client that waits for the lock waits here,
+    /// and blocks no thread. The pool's number of threads bounds how many clients of a crowd are answered
+    /// at a time: the longest waiting first, after the next steps of all handshakes under way. A waiting
+    /// client takes hardly any memory.
     async fn answer(
         &self,
         shard: &Shard,
@@ -232,7 +231,7 @@ impl Server {
         let _turn_at_shard = shard.answering.lock().await;
         let _turn = self.answering.acquire().await;
         let (connecting, leash) = on_leash(|| incoming.accept_with(config));
-        // To count them takes the lock again.
+        // Counting the connections takes the lock again.
         if !shard.crowded.initialized() && shard.endpoint.open_connections() >= CROWD {
             let _ = shard.crowded.set(());
         }
@@ -261,14 +260,14 @@ impl Server {
         }
     }
 
-    /// New clients get no answer from now on, whatever is installed later.
+    /// Leaves new clients without an answer from now on, whatever is installed later.
     pub(crate) fn close(&self) {
         let mut current = self.lock();
         current.closed = true;
         self.give(None);
     }
 
-    /// What new clients get from all endpoints; `None` is no answer.
+    /// Sets the configuration of new clients at all endpoints; `None` is no answer.
     fn give(&self, config: Option<&ServerConfig>) {
         for shard in self.shards() {
             shard.endpoint.set_server_config(config.cloned());
@@ -280,10 +279,10 @@ impl Server {
         idle(self.shards().collect()).await;
     }
 
-    /// Replaces an endpoint that no client uses by a new one; else returns the client that has come
-    /// meanwhile, if one has.
+    /// Replaces an endpoint that no client uses by a new one. Otherwise returns the client that has
+    /// come meanwhile, if there is one.
     fn renew(&self, number: usize) -> Option<quinn::Incoming> {
-        // Nothing is installed meanwhile, nor is it closed.
+        // Under this lock no configuration is installed, and the server is not closed.
         let current = self.lock();
         if current.closed {
             return None;
@@ -300,7 +299,7 @@ impl Server {
                     *place = fresh;
                     return None;
                 }
-                Err(error) => tracing::debug!(%error, "no new QUIC endpoint"),
+                Err(error) => tracing::debug!(%error, "no new endpoint after a crowd"),
             }
         }
         place.socket.resume();
@@ -321,8 +320,8 @@ impl Server {
 }
 
 impl Drop for Server {
-    /// The kernel goes on to spread datagrams over all sockets: each is read while there is a connection
-    /// with any.
+    /// The kernel goes on spreading datagrams over all sockets, so each is read while any endpoint has a
+    /// connection.
     fn drop(&mut self) {
         self.close();
         if let Ok(runtime) = Handle::try_current() {
@@ -331,7 +330,7 @@ impl Drop for Server {
     }
 }
 
-/// What a future has without waiting for it.
+/// The output of a future that is ready, without waiting.
 fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(done) => Some(done),
@@ -389,19 +388,19 @@ impl Shard {
     }
 }
 
-/// Those who come to a server.
+/// A server's new clients.
 #[derive(Debug)]
 pub(crate) struct Arrivals {
     server: Arc<Server>,
     knocks: mpsc::Receiver<Result<Knock, Error>>,
-    /// One for each shard; they end with this.
+    /// One task for each shard; they end with this.
     _doors: JoinSet<()>,
 }
 
 impl Arrivals {
     pub(crate) fn new(server: Server) -> Self {
         let server = Arc::new(server);
-        // One place for each. What nobody waits for stays with quinn, which knows its limits.
+        // One place for each shard. Further clients stay in quinn, which bounds them.
         let (knock, knocks) = mpsc::channel(server.shards.len());
         let doors = (0..server.shards.len())
             .map(|number| open(Arc::downgrade(&server), number, knock.clone()));
@@ -422,7 +421,7 @@ impl Arrivals {
     }
 }
 
-/// Hands on the clients that come to one shard, and replaces that when it is worth it.
+/// Hands on the clients that come to one shard, and replaces its endpoint after a crowd.
 async fn open(server: Weak<Server>, number: usize, knocks: mpsc::Sender<Result<Knock, Error>>) {
     while let Ok(place) = knocks.reserve().await
         && let Some(shard) = server.upgrade().map(|server| server.shard(number))
@@ -437,7 +436,7 @@ async fn open(server: Weak<Server>, number: usize, knocks: mpsc::Sender<Result<K
         let Some(came) = came.or_else(|| server.renew(number).map(Some)) else {
             continue;
         };
-        // Without its driver it is closed for good, and says so whenever it is asked.
+        // Without its driver the endpoint is closed for good, and every call says so.
         let knock = came.ok_or(Error::Closed);
         place.send(knock.and_then(|incoming| server.knock(incoming, shard)));
     }
@@ -465,16 +464,16 @@ impl Knock {
 
     pub(crate) fn ask_for_its_address(self) {
         if let Err(error) = self.incoming.retry() {
-            // It has a token already: refused by dropping it.
+            // A client with a token is refused by dropping it.
             drop(error);
         }
     }
 
-    /// The connection, and the tickets that the client is given when it is let in.
+    /// The connection, and the client's tickets where they are held back.
     pub(crate) async fn handshake(self) -> Result<(QuicLink, Option<Arc<HeldTickets>>), Error> {
         let pool = self.server.options.handshake_pool.clone();
         let handshake = async move {
-            // By itself it would take what was in force when its first packet came.
+            // Without this, the configuration would be that of its first packet's arrival.
             let (config, held) = self.server.config(self.traced)?;
             let bound = Some(self.server.bound);
             let answered = self.server.answer(&self.shard, self.incoming, config).await;

@@ -1,7 +1,7 @@
 //! The sockets of a listener.
 //!
-//! Quinn takes all that comes in at an endpoint under one lock, under which it also answers new clients;
-//! one processor at a time does either, and everybody waits for it. Its tables never shrink. So a
+//! A quinn endpoint receives datagrams and answers new clients under one lock, so one processor at a time
+//! does either, and all clients wait for it. Its tables never shrink. So a
 //! listener has several endpoints, *shards*, each with a socket of its own, all at one port. The kernel
 //! spreads clients over the sockets by their addresses.
 //!
@@ -12,9 +12,9 @@
 //!                  +-- passed on ----+
 //! ```
 //!
-//! A client whose address changes (RFC 9000 §9) reaches another socket than before, and of clients that
-//! share an address the kernel joins datagrams (GRO), whosever they are. So each connection identifier
-//! tells which shard chose it, and what arrives at the wrong socket is passed on.
+//! A client whose address changes (RFC 9000 §9) reaches another socket than before. The kernel also joins
+//! datagrams of different clients that share an address (GRO). So each connection identifier names the
+//! shard that chose it, and a shard passes on datagrams that belong to another.
 
 use std::{
     array,
@@ -44,23 +44,23 @@ use crate::sync::lock;
 /// Bytes of a connection identifier.
 const ID: usize = 8;
 
-/// How many datagrams that others have passed on may wait in an inbox; more are lost, as at a socket.
+/// How many datagrams from other shards may wait in an inbox; further ones are lost, as at a full socket.
 const INBOX: usize = 1024;
 
 /// How many datagrams, or as many joined ones, are read at once.
 const READ_AT_ONCE: usize = 32;
 
 thread_local! {
-    /// Where this thread reads them. Quinn has room for single ones only: joined, they would take 3 MB of
-    /// each endpoint.
+    /// The buffer into which this thread reads. Quinn has room for single datagrams only: room for joined
+    /// ones would take 3 MB for each endpoint.
     static READ: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Connection identifiers that tell which shard of how many has chosen them: four random bytes, of which the
-/// first tells the shard, and as many by which they are told from noise.
+/// Connection identifiers that name their shard: four random bytes, of which the first names the
+/// shard, and four bytes that tell them from noise.
 #[derive(Clone, Copy)]
 struct Ids {
-    /// What makes the latter.
+    /// The key of the latter four.
     key: u64,
     shards: u8,
 }
@@ -89,7 +89,7 @@ impl Ids {
             .expect("four of eight")
     }
 
-    /// Which other shard than this one a datagram is for.
+    /// The shard that a datagram belongs to, if it is another than this one.
     fn other(self, shard: u8, datagram: &[u8]) -> Option<u8> {
         // RFC 9000 §17.2, §17.3. A client begins with identifiers of its own.
         let long = datagram.first()? & 0x80 != 0;
@@ -103,7 +103,7 @@ impl Ids {
     }
 }
 
-/// What chooses the connection identifiers of one shard.
+/// Chooses the connection identifiers of one shard.
 struct IdsOfShard {
     ids: Ids,
     shard: u8,
@@ -133,16 +133,16 @@ type Datagrams = VecDeque<(RecvMeta, Box<[u8]>)>;
 /// Datagrams of a shard that are not read from its socket any more.
 #[derive(Default)]
 struct Inbox {
-    /// Of joined ones those for which there was no room. They come first.
+    /// Joined datagrams for which there was no room. They come first.
     left: Datagrams,
-    /// What others have got.
+    /// Datagrams that other shards have received.
     passed: Datagrams,
-    /// Who reads it.
+    /// Wakes the reader.
     reader: Option<Waker>,
 }
 
 impl Inbox {
-    /// Has the caller woken when something comes.
+    /// Wakes the caller when a datagram comes.
     fn wait(&mut self, cx: &Context<'_>) {
         match &mut self.reader {
             Some(reader) => reader.clone_from(cx.waker()),
@@ -188,12 +188,12 @@ pub(super) struct ShardSocket {
     /// Of all shards.
     inboxes: Arc<[Mutex<Inbox>]>,
     retired: AtomicBool,
-    /// Who would read it, had it not been retired.
+    /// The task that would read the socket, had it not been retired.
     resting: Mutex<Option<Waker>>,
 }
 
 impl ShardSocket {
-    /// A shard for each of these sockets, with connection identifiers that are told from noise by `key`.
+    /// A shard for each of these sockets; `key` tells their connection identifiers from noise.
     pub(super) fn each(sockets: Vec<Arc<dyn AsyncUdpSocket>>, key: u64) -> Vec<Arc<Self>> {
         let inboxes: Arc<[_]> = sockets.iter().map(|_| Mutex::default()).collect();
         let shards = u8::try_from(sockets.len()).unwrap_or(u8::MAX).max(1);
@@ -219,18 +219,18 @@ impl ShardSocket {
         })
     }
 
-    /// The same socket for the next to read it.
+    /// The same socket for a successor.
     pub(super) fn successor(&self) -> Arc<Self> {
         let (socket, inboxes) = (self.socket.clone(), self.inboxes.clone());
         Self::new(socket, self.ids, self.shard, inboxes)
     }
 
-    /// From now on nothing is received by this one: what comes is for its successor.
+    /// Receives nothing from now on: datagrams are for the successor.
     pub(super) fn retire(&self) {
         self.retired.store(true, Ordering::Release);
     }
 
-    /// As before it was retired.
+    /// Receives again, as before it was retired.
     pub(super) fn resume(&self) {
         self.retired.store(false, Ordering::Release);
         let reader = self.resting().take();
@@ -267,7 +267,7 @@ impl ShardSocket {
         }
     }
 
-    /// Reads what is there into the room, in which something fits.
+    /// Reads datagrams into the room, which is not full.
     fn poll_socket(&self, cx: &mut Context<'_>, room: &mut Room<'_, '_>) -> Poll<io::Result<()>> {
         let one = room.bufs[0].len();
         let joined = self.socket.max_receive_segments() * one;
@@ -316,7 +316,7 @@ impl AsyncUdpSocket for ShardSocket {
     ) -> Poll<io::Result<usize>> {
         if self.retired.load(Ordering::Acquire) {
             *self.resting() = Some(cx.waker().clone());
-            // Else it has resumed meanwhile.
+            // Otherwise it has resumed meanwhile.
             if self.retired.load(Ordering::Acquire) {
                 return Poll::Pending;
             }
@@ -336,10 +336,10 @@ impl AsyncUdpSocket for ShardSocket {
         drop(inbox);
         if !room.is_full() {
             let read = self.poll_socket(cx, &mut room);
-            // What is wrong with the socket is wrong the next time as well.
+            // An error of the socket comes again with the next read.
             if room.filled == 0 {
                 ready!(read)?;
-                // All of it was for others, but quinn counts what it has read.
+                // All datagrams were for others, but quinn counts its reads.
                 room.put(&RecvMeta::default(), &[]);
             }
         }
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn an_identifier_tells_whose_it_is() {
+    fn an_identifier_names_its_shard() {
         let (_, shards) = shards(16);
         for shard in &shards {
             let id = shard.connection_ids().generate_cid();
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn who_begins_and_noise_stay_where_they_came() {
+    fn first_packets_and_noise_stay_at_their_socket() {
         let seed = rand::random();
         println!("seed {seed}");
         let mut random = fastrand::Rng::with_seed(seed);
@@ -526,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_comes_next() {
+    fn datagrams_that_do_not_fit_come_next() {
         let (sockets, shards) = shards(2);
         let id = shards[0].connection_ids().generate_cid();
         let joined: Vec<_> = (0..10).map(|number| short(&id, number)).collect();
@@ -537,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn an_inbox_takes_so_much_and_no_more() {
+    fn an_inbox_is_bounded() {
         let (sockets, shards) = shards(2);
         let id = shards[1].connection_ids().generate_cid();
         for _ in 0..INBOX {

@@ -1,4 +1,4 @@
-//! What QUIC asks of its UDP sockets.
+//! UDP sockets for QUIC.
 
 use std::{io, net::SocketAddr};
 
@@ -9,8 +9,8 @@ use crate::{
     socket::{bind_udp, new_udp},
 };
 
-/// Sockets for as many endpoints at one address, among which the kernel shares out the clients; fewer where
-/// it does not or lacks something, at least one.
+/// Up to `count` sockets at one address, over which the kernel spreads the clients. At least one; no more
+/// where the kernel does not spread them, and fewer where the system lacks something.
 pub(crate) fn bind_udp_group(
     local: SocketAddr,
     options: &SocketOptions,
@@ -19,9 +19,9 @@ pub(crate) fn bind_udp_group(
     let first = bind_udp(local, options)?;
     let local = first.local_addr()?;
     let mut sockets = vec![first];
-    // Elsewhere all that comes would go to one of them.
+    // On other systems one socket would receive everything.
     #[cfg(target_os = "linux")]
-    // Only now that it is bound: a port that another process would share is in use all the same.
+    // Only after the bind: a port of another process that would share it is still in use.
     if SockRef::from(&sockets[0]).set_reuse_port(true).is_ok() {
         let more = || {
             let socket = new_udp(local, options)?;
@@ -39,12 +39,12 @@ pub(crate) fn bind_udp_group(
     Ok(sockets)
 }
 
-/// What a server's UDP socket is to hold until it is read.
+/// Bytes that a server's UDP socket should hold until they are read.
 const SERVER_RECEIVE_BUFFER: usize = 4 << 20;
 
-/// Has a server's UDP socket hold more than the kernel's default, some 90 datagrams: what a crowd of new
-/// clients sends would fill it, and what all others send would be lost. The kernel gives what it
-/// allows, `net.core.rmem_max` on Linux; less is no mistake.
+/// Enlarges the buffer of a server's UDP socket. The kernel's default holds some 90 datagrams: a crowd of
+/// new clients would fill it, and the datagrams of all others would be lost. The kernel gives as much as
+/// it allows (`net.core.rmem_max` on Linux); less is not an error.
 fn hold_more(socket: &std::net::UdpSocket) {
     let _ = SockRef::from(socket).set_recv_buffer_size(SERVER_RECEIVE_BUFFER);
 }

@@ -1,9 +1,8 @@
 //! A look at the TLS handshake inside QUIC.
 //!
-//! quinn keeps its rustls session to itself and tells neither whether a session was resumed nor
-//! which cipher suite and group were taken. All three stand in the `ServerHello`, which passes
-//! through quinn's session interface on both sides: these wrappers read it there and hand
-//! everything on unchanged.
+//! quinn does not show its rustls session: neither whether the session was resumed, nor its cipher suite
+//! and group. All three stand in the `ServerHello`, which passes through quinn's session interface on
+//! both sides. These wrappers read it there and hand everything on unchanged.
 
 use std::{any::Any, sync::Arc};
 
@@ -17,7 +16,7 @@ use quinn::{
 };
 use quinn_proto::{TransportError, transport_parameters::TransportParameters};
 
-/// What a connection's `handshake_data` gives.
+/// The content of a connection's `handshake_data`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Handshake {
     pub(crate) server_hello: Option<ServerHello>,
@@ -92,7 +91,7 @@ impl Watched {
     }
 
     fn watch(&mut self, from: Side, messages: &[u8]) {
-        /// Far more than a hello with a post-quantum key has.
+        /// Far more than a hello with a post-quantum key needs.
         const LIMIT: usize = 8 * 1024;
         let room = LIMIT.saturating_sub(self.prefix.len());
         if from != Side::Server || self.server_hello.is_some() || room == 0 {
@@ -196,7 +195,7 @@ fn find_server_hello(mut messages: &[u8]) -> Option<ServerHello> {
     }
 }
 
-/// `None` if it is malformed, or a `HelloRetryRequest`, which is known by its random.
+/// `None` if it is malformed, or a `HelloRetryRequest`, which has a random of its own.
 fn parse_server_hello(mut body: &[u8]) -> Option<ServerHello> {
     /// SHA-256 of "`HelloRetryRequest`" begins so.
     const RETRY: [u8; 8] = [0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11];
@@ -242,7 +241,7 @@ fn take_slice<'a>(from: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
     Some(taken)
 }
 
-/// What the connection's handshake has told so far.
+/// The data of the connection's handshake so far.
 pub(crate) fn handshake_of(connection: &quinn::Connection) -> Handshake {
     let data = connection.handshake_data();
     let data = data.and_then(|data| data.downcast::<Handshake>().ok());
@@ -277,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn any_cut_is_answered_with_nothing() {
+    fn a_truncated_message_gives_nothing() {
         let message = hello(7, &[0, 51, 0, 5, 0, 29, 0, 1, 9]);
         for end in 0..message.len() {
             assert_eq!(find_server_hello(&message[..end]), None);

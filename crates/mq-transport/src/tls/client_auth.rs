@@ -18,8 +18,8 @@ use crate::{ClientAuth, Error, ListenOptions};
 const CA: &str = "client CA";
 const CRL: &str = "certificate revocation list";
 
-/// The files that decide about clients' certificates, each read once: what the verifier uses is
-/// what the tickets' scope is made of.
+/// The files that decide about clients' certificates, each read once, so that the verifier and the
+/// tickets' scope rest on the same bytes.
 pub(crate) struct ClientAuthFiles {
     required: bool,
     authorities: (PathBuf, Vec<u8>),
@@ -52,7 +52,7 @@ impl ClientAuthFiles {
         }))
     }
 
-    /// What tickets rest on, part by part.
+    /// The bytes that tickets rest on, part by part.
     pub(crate) fn parts(&self) -> impl Iterator<Item = &[u8]> {
         let policy: &[u8] = match (self.required, self.enforce_expiry) {
             (false, false) => &[1],
@@ -64,11 +64,11 @@ impl ClientAuthFiles {
         [policy, &self.authorities.1].into_iter().chain(crls)
     }
 
-    /// Verifies what clients show.
+    /// The verifier of clients' certificates.
     ///
-    /// With revocation lists each certificate between the client's and its CA's must be on the
-    /// issuer's list as not revoked: a chain of which one link has no list is refused, as it is by
-    /// OpenSSL.
+    /// With revocation lists, each certificate from the client's up to its CA needs a list of its
+    /// issuer that does not revoke it. A chain with a certificate without a list is refused, as OpenSSL
+    /// does it.
     pub(crate) fn verifier(
         &self,
         provider: &Arc<CryptoProvider>,

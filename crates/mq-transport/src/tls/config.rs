@@ -14,8 +14,8 @@ use crate::{
     TicketCache,
 };
 
-/// A client's configurations, made once: rustls resumes a session only under the very same
-/// verifier and certificate resolver that it was made under.
+/// A client's configurations, made once: rustls resumes a session only under the same verifier and
+/// certificate resolver objects under which it was made.
 #[derive(Debug)]
 pub(crate) struct ClientConfigs {
     tls: ClientConfig,
@@ -79,7 +79,7 @@ impl ClientConfigs {
     }
 }
 
-/// A server's configuration, and what the tickets that it gives rest on.
+/// A server's configuration, and the scope of the tickets that it gives.
 #[derive(Debug)]
 pub(crate) struct ServerTls {
     pub(crate) config: ServerConfig,
@@ -139,7 +139,7 @@ pub(crate) fn with_held_tickets(
     (config, tickets)
 }
 
-/// The key does not fit the certificate, or is of a kind that nobody can use.
+/// The error for a key that does not fit the certificate, or of an unknown kind.
 fn key_error(identity: &ServerIdentity, error: &rustls::Error) -> Error {
     match identity.files() {
         Some((certificates, key)) => Error::InvalidFile {

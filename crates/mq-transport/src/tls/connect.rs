@@ -1,4 +1,4 @@
-//! What a connector does over TLS, and for the TLS within QUIC.
+//! A connector's part for TLS, alone and within QUIC.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,8 +9,8 @@ use crate::{
     Address, ConnectOptions, Connector, Dial, Error, Scheme, TicketCache, Trust, sync::lock,
 };
 
-/// The configurations of a connector: made when first needed where that means reading the system's
-/// roots, else at once.
+/// The configurations of a connector. With the system's roots they are made when first needed, else
+/// at once.
 #[derive(Debug)]
 pub(crate) struct ClientTls(Mutex<Option<Arc<ClientConfigs>>>);
 
@@ -39,10 +39,10 @@ impl ClientTls {
 }
 
 impl Connector {
-    /// The same connector with `tickets` in place of its own: one cache for each simulated device.
+    /// The same connector with `tickets` in place of its own: a cache for each simulated device.
     ///
-    /// Verifier, client certificate and QUIC sockets stay shared. rustls resumes a session only
-    /// under the very same verifier and client certificate.
+    /// Verifier, client certificate and QUIC sockets stay shared, as rustls resumes a session only
+    /// under the same verifier and client certificate objects.
     #[must_use]
     pub fn with_ticket_cache(&self, tickets: TicketCache) -> Self {
         Self {

@@ -1,11 +1,11 @@
-//! What rustls reports, by the decision that it calls for.
+//! Errors of rustls as errors of this crate.
 
 use crate::Error;
 
 impl Error {
-    /// In plain words where rustls has only the name of a variant; over QUIC that is all there is.
+    /// Puts a variant's name of rustls into plain words; over QUIC the name is all there is.
     pub(crate) fn certificate(reason: &str) -> Self {
-        // In front of it stands what kind of error it is, where it has no name in rustls itself.
+        // The kind of the error stands in front of the name where rustls has no variant for it.
         let name = reason.rsplit([' ', '(', ':']).next().unwrap_or(reason);
         let (known, remedy) = match name.trim_end_matches(')') {
             "UnknownIssuer" | "BadSignature" => (
@@ -35,7 +35,7 @@ impl Error {
         }
     }
 
-    /// What rustls says, in our words: its types are not this crate's interface.
+    /// Puts an error of rustls into words: rustls' types are not this crate's interface.
     pub(crate) fn tls(error: rustls::Error) -> Self {
         match error {
             rustls::Error::InvalidCertificate(reason) => Self::certificate(&reason.to_string()),

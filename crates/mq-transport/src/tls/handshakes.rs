@@ -1,4 +1,4 @@
-//! Where handshakes compute: out of the way of connected clients.
+//! The threads on which a crowd's handshakes compute, out of the way of connected clients.
 
 use std::{
     cell::RefCell,
@@ -19,8 +19,8 @@ use tokio::{
     task::JoinSet,
 };
 
-/// How much less a thread of the pool counts than others: the kernel lets each of those go first, and
-/// leaves the pool about a tenth of a processor that all of them want.
+/// The niceness of the pool's threads: where all threads want a processor, the kernel leaves the pool
+/// about a tenth of it.
 #[cfg(target_os = "linux")]
 const NICENESS: i32 = 10;
 
@@ -30,26 +30,26 @@ const HELD: Duration = Duration::from_millis(1);
 /// Threads on which the handshakes of a crowd compute, for all listeners that share it.
 ///
 /// A handshake's signature and key exchange take a processor for a good part of a millisecond, many
-/// times what a message takes. Clients that come in a crowd would fill the queues of all workers
-/// with them, and the messages of connected clients would wait behind. So while some handshakes
-/// are under way, further ones compute on threads of lower priority (nice 10 on Linux), which a
-/// worker that has something to do interrupts at once; on QUIC with all that the connection does until
-/// then. They belong to the caller's runtime all the same: its timers, its sockets, what they spawn.
-/// A client that comes alone is served in place.
+/// times as long as a message. The handshakes of a crowd would fill the queues of all workers, and the
+/// messages of connected clients would wait behind them. So while as many handshakes are under way as
+/// the pool has threads, further ones compute on those threads; on QUIC with all that the connection
+/// does until then. The threads have a lower priority (nice 10 on Linux), so a worker with something to
+/// do interrupts them at once. The handshakes still use the caller's runtime: its timers, its sockets,
+/// and the tasks that they spawn. A client that comes alone is served in place.
 ///
-/// The threads are started by the first crowd.
+/// The first crowd starts the threads.
 #[derive(Clone)]
 pub struct HandshakePool(Arc<Pool>);
 
 struct Pool {
     threads: usize,
     under_way: AtomicUsize,
-    /// `None` if the system gives no thread.
+    /// `None` if the system has no threads for it.
     runtime: OnceLock<Option<Runtime>>,
 }
 
 impl HandshakePool {
-    /// A pool of that many threads, at least one.
+    /// A pool of `threads` threads, at least one.
     #[must_use]
     pub fn new(threads: usize) -> Self {
         Self(Arc::new(Pool {
@@ -80,7 +80,7 @@ impl HandshakePool {
         }
     }
 
-    /// Runs `handshake`, each step of it where it is in nobody's way.
+    /// Runs `handshake` in place, or on the pool's threads while others are under way.
     pub(crate) async fn run<F>(&self, handshake: F) -> F::Output
     where
         F: Future<Output: Send> + Send + 'static,
@@ -92,7 +92,7 @@ impl HandshakePool {
         let (Ok(here), Some(runtime)) = (Handle::try_current(), self.runtime()) else {
             return handshake.await;
         };
-        // A set of one: dropped, it ends the task.
+        // A set of one task, which it ends when it is dropped.
         let mut task = JoinSet::new();
         task.spawn_on(Within::new(here, handshake), runtime.handle());
         match task.join_next().await {
@@ -108,7 +108,9 @@ impl HandshakePool {
             let runtime = catch_unwind(AssertUnwindSafe(|| self.start()));
             let runtime = runtime.ok().and_then(Result::ok);
             if runtime.is_none() {
-                tracing::warn!("no threads for handshakes: they compute among messages");
+                tracing::warn!(
+                    "no threads for handshakes: handshakes share the workers with messages"
+                );
             }
             runtime
         };
@@ -143,7 +145,7 @@ impl fmt::Debug for HandshakePool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // Waits for nothing: the last user may be a task of another runtime, or one of these threads.
+        // Does not wait: the last user may be a task of another runtime, or one of these threads.
         if let Some(Some(runtime)) = self.runtime.take() {
             runtime.shutdown_background();
         }
@@ -154,8 +156,8 @@ impl Drop for Pool {
 fn step_back() {
     #[cfg(target_os = "linux")]
     if let Err(error) = linux::step_back() {
-        // Still apart from the workers; the kernel shares alike then.
-        tracing::debug!(%error, "no lower priority for handshakes");
+        // The threads stay apart from the workers, with equal shares of the processor.
+        tracing::debug!(%error, "the threads for handshakes keep the normal priority");
     }
 }
 
@@ -169,8 +171,8 @@ mod linux {
 
     use super::NICENESS;
 
-    /// As long as the kernel takes. A thread that wakes up and wants the processor for less interrupts this
-    /// thread at once (since Linux 6.12); with as much it could wait until the clock ticks.
+    /// The longest time slice that the kernel takes, 100 ms. A waking thread with a shorter slice
+    /// interrupts this thread at once (since Linux 6.12); with an equal slice it could wait for a tick.
     const SLICE_NS: u64 = 100_000_000;
 
     pub(super) fn step_back() -> nix::Result<()> {
@@ -212,8 +214,8 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-/// A handshake that finds another runtime around itself than that which polls it, and what it has
-/// [started](spawn) beside itself.
+/// A handshake that the pool polls within the caller's runtime, and the tasks that it has
+/// [started](spawn).
 struct Within<F> {
     runtime: Handle,
     handshake: Pin<Box<F>>,
@@ -223,12 +225,12 @@ struct Within<F> {
 pub(crate) type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 thread_local! {
-    /// What the handshake that this thread polls has started since it was polled.
+    /// The tasks that the handshake on this thread has started during the current poll.
     static STARTED: RefCell<Option<Vec<Task>>> = const { RefCell::new(None) };
 }
 
-/// Runs a task in the background: as part of the handshake of which the caller is a step, until that
-/// ends, then as a task of the runtime; at once as that where no pool takes the steps.
+/// Runs a task in the background: as part of the handshake that calls it until that ends, then as a
+/// task of the runtime. Where no pool runs the handshake, it is a task of the runtime at once.
 #[cfg(feature = "quic")]
 pub(crate) fn spawn(task: Task) {
     let alone = STARTED.with_borrow_mut(|started| match started {
@@ -243,9 +245,9 @@ pub(crate) fn spawn(task: Task) {
     }
 }
 
-/// Takes a step; also returns what it has [started](spawn), which nobody runs yet.
+/// Runs a step. Also returns the tasks that it has [started](spawn), which do not run yet.
 pub(crate) fn gather<T>(step: impl FnOnce() -> T) -> (T, Vec<Task>) {
-    /// Whatever happens: what is started afterwards is not the step's.
+    /// Restores the outer list, also after a panic: later tasks are not the step's.
     struct Before(Option<Vec<Task>>);
     impl Drop for Before {
         fn drop(&mut self) {
@@ -284,7 +286,7 @@ impl<F: Future> Future for Within<F> {
 }
 
 impl<F> Drop for Within<F> {
-    /// The handshake has ended, or was given up, which what it has started has to tell the peer.
+    /// The handshake has ended or was given up; its tasks go on, to tell the peer.
     fn drop(&mut self) {
         for task in self.beside.drain(..) {
             self.runtime.spawn(task);
@@ -298,7 +300,7 @@ mod tests {
 
     use super::*;
 
-    /// A pool of one thread with a handshake under way, in place, until it is told to end.
+    /// A pool of one thread with a handshake under way in place, until the sender is used or dropped.
     async fn busy() -> (HandshakePool, oneshot::Sender<()>) {
         let pool = HandshakePool::new(1);
         let (end, ended) = oneshot::channel();
@@ -313,7 +315,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_comes_alone_is_served_in_place_and_a_crowd_apart() {
+    async fn a_single_handshake_runs_in_place_and_a_crowd_on_the_pool() {
         let (pool, end) = busy().await;
         let name = pool.run(async { name_of_thread() }).await;
         assert_eq!(name.as_deref(), Some("handshakes"));
@@ -359,7 +361,7 @@ mod tests {
 
     #[cfg(feature = "quic")]
     #[tokio::test]
-    async fn what_it_starts_is_part_of_it_until_it_ends_and_goes_on_afterwards() {
+    async fn a_handshakes_tasks_run_with_it_and_go_on_after_it() {
         for given_up in [false, true] {
             let (pool, _end) = busy().await;
             let (said, mut names) = tokio::sync::mpsc::unbounded_channel();
@@ -390,7 +392,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_is_given_up_ends() {
+    async fn a_handshake_that_is_given_up_ends() {
         let (pool, _end) = busy().await;
         let (held, let_go) = oneshot::channel::<()>();
         let waits = pool.run(async move {

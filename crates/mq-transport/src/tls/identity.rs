@@ -20,7 +20,7 @@ pub struct ServerIdentity {
 struct Inner {
     chain: Vec<Certificate>,
     key: PrivateKeyDer<'static>,
-    /// Those of the chain and of the key.
+    /// The files of the chain and of the key.
     files: Option<(PathBuf, PathBuf)>,
 }
 
@@ -64,7 +64,7 @@ impl ServerIdentity {
         Self { inner }
     }
 
-    /// The files of the chain and of the key, where it was
+    /// The files of the chain and of the key, if the identity was
     /// [loaded from files](Self::from_pem_files).
     #[must_use]
     pub fn files(&self) -> Option<(&Path, &Path)> {
@@ -72,7 +72,7 @@ impl ServerIdentity {
         Some((certificates, key))
     }
 
-    /// What its files hold now; the same identity where it did not come from files.
+    /// Reads the identity's files again; returns the same identity where it did not come from files.
     ///
     /// # Errors
     /// As [`from_pem_files`](Self::from_pem_files).
@@ -136,7 +136,7 @@ impl ServerIdentity {
         &self.inner.chain
     }
 
-    /// The chain as rustls wants it.
+    /// The chain in the type of rustls.
     pub(crate) fn ders(&self) -> Vec<CertificateDer<'static>> {
         let ders = self.chain().iter().map(Certificate::der);
         ders.map(|der| der.to_vec().into()).collect()
@@ -155,7 +155,7 @@ impl fmt::Debug for ServerIdentity {
     }
 }
 
-/// Certificates of rustls' as this crate's interface has them.
+/// Turns rustls' certificates into this crate's.
 pub(crate) fn certificates_of(chain: &[CertificateDer<'_>]) -> Vec<Certificate> {
     let ders = chain.iter().map(|certificate| certificate.to_vec());
     ders.map(Certificate::from_der).collect()

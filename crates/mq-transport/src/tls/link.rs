@@ -24,9 +24,9 @@ use crate::{
 
 /// The most early data that a client sends over TLS.
 ///
-/// A server that rejects early data skips it record by record. rustls 0.23 keeps what it skips in
-/// a buffer of 18 kB until the client's Finished comes, and counts it against its limit again with
-/// each read: more than this can fail the handshake where it should only cost a round trip.
+/// A server that rejects early data skips it record by record. rustls 0.23 keeps the skipped records in
+/// a buffer of 18 kB until the client's Finished comes, and counts them against its limit again with
+/// each read. More early data than this can fail the handshake, where it should only cost a round trip.
 const MAX_EARLY_DATA: usize = 8 * 1024;
 
 /// One TLS connection over TCP.
@@ -53,7 +53,7 @@ pub(crate) struct TlsLink {
     ciphertext: BytesMut,
     read_size: ReadSize,
     pub(crate) received: BytesMut,
-    /// `received` has bytes that the owner was not told of.
+    /// `received` has bytes for which `Received` was not returned yet.
     unreported: bool,
     /// Bytes were taken from the outbox and [`Progress::Flushed`] was not returned since.
     flushing: bool,
@@ -62,7 +62,7 @@ pub(crate) struct TlsLink {
     ended: bool,
     handshake: HandshakeKind,
     early_data: EarlyData,
-    /// Early data that may have to be sent again; after a rejection, what still has to be.
+    /// Early data that may have to be sent again; after a rejection, the part that is not sent yet.
     replay: BytesMut,
     replay_limit: usize,
     bytes_sent: u64,
@@ -149,8 +149,8 @@ impl TlsLink {
             let fed = self.feed(outbox)?;
             let written = match self.poll_write_tls(cx) {
                 Poll::Ready(Err(error)) => {
-                    // What the peer said before it closed, a DISCONNECT or an alert, can still be
-                    // read.
+                    // What the peer sent before it closed, such as a DISCONNECT or an alert, can still
+                    // be read.
                     if want_read && !self.unreported {
                         let _ = self.poll_read_tls(cx)?;
                     }
@@ -166,9 +166,8 @@ impl TlsLink {
                     self.read_turn = true;
                     return Poll::Ready(Ok(Progress::Flushed));
                 }
-                // All of rustls' buffer has gone, so it takes more: also where it was full before
-                // this call and took nothing. Not so before the handshake ends, when it may keep
-                // what it has.
+                // rustls' buffer is empty, so it takes more, also where it was full before this
+                // call and took nothing. Before the handshake ends, rustls may keep its buffer.
                 if !outbox.is_empty() && (fed || !self.tls.is_handshaking()) {
                     continue;
                 }
@@ -198,7 +197,7 @@ impl TlsLink {
         }
     }
 
-    /// Moves bytes from the outbox into rustls, as many as it takes; says whether it took any.
+    /// Moves as many bytes as rustls takes from the outbox; returns whether it took any.
     fn feed(&mut self, outbox: &mut Outbox) -> Result<bool, Error> {
         let mut fed = false;
         if self.early_data == EarlyData::Pending {
@@ -260,7 +259,7 @@ impl TlsLink {
         Poll::Ready(Ok(()))
     }
 
-    /// Does one read and decrypts all of it; ready does not say that there are application bytes.
+    /// Does one read and decrypts all of it. When ready, there may still be no application bytes.
     fn poll_read_tls(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         let size = &mut self.read_size;
         if ready!(poll_read(&mut self.io, &mut self.ciphertext, size, cx))? == 0 {
@@ -269,8 +268,8 @@ impl TlsLink {
                     reason: "it ended in the middle of the TLS handshake".into(),
                 }));
             }
-            // Without close_notify as well: MQTT packets carry their length, and a missing
-            // DISCONNECT means what a cut connection means.
+            // An end without close_notify is treated the same: MQTT packets carry their length, and a
+            // missing DISCONNECT means a cut connection.
             self.ended = true;
             return Poll::Ready(Ok(()));
         }
@@ -293,8 +292,8 @@ impl TlsLink {
 
     /// Gives rustls as much ciphertext as it has room for: a record and a bit more.
     ///
-    /// Its room is used up before it processes, because it looks again at all the early data that
-    /// it is skipping each time, and counts it again.
+    /// Its room is filled before it processes, because rustls looks at all the early data that it
+    /// skips each time, and counts it again.
     fn fill_tls(&mut self) -> io::Result<()> {
         let mut filled = 0;
         while !self.ciphertext.is_empty() {
@@ -371,7 +370,7 @@ impl TlsLink {
         }
     }
 
-    /// The received bytes; an owner who looks at them need not be told of them.
+    /// The received bytes; looking at them counts as `Received`.
     pub(crate) fn received(&mut self) -> &mut BytesMut {
         self.unreported = false;
         &mut self.received
@@ -387,7 +386,7 @@ impl TlsLink {
         self.handshake
     }
 
-    /// Lets the handshake end first: only then is it known whether early data arrived.
+    /// Waits for the end of the handshake first, which decides whether early data arrived.
     pub(crate) async fn close(mut self) {
         let closed = poll_fn(|cx| {
             ready!(self.poll_handshake(cx))?;
@@ -444,7 +443,7 @@ impl TlsLink {
     }
 }
 
-/// A socket as rustls wants it: blocking calls that say `WouldBlock`.
+/// A socket in the form that rustls takes: calls that return `WouldBlock`.
 struct Writer<'a, 'b> {
     io: &'a mut TcpStream,
     cx: &'a mut Context<'b>,
@@ -473,7 +472,7 @@ impl io::Write for Writer<'_, '_> {
     }
 }
 
-/// A name of rustls' as IANA has it: rustls says `TLS13_` where IANA says `TLS_`.
+/// IANA's name for a name of rustls, which writes `TLS13_` for `TLS_`.
 pub(crate) fn iana_name(name: Option<&str>) -> String {
     let name = name.unwrap_or("unknown");
     name.strip_prefix("TLS13_")

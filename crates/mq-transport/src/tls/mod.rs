@@ -1,5 +1,5 @@
-//! TLS over TCP, driven by hand so that early data and its answers really leave early; and what the
-//! TLS within QUIC shares with it: cryptography, certificates, tickets.
+//! TLS over TCP, and what the TLS within QUIC shares with it: cryptography, certificates, tickets. The
+//! link drives rustls by hand, so that early data and its answers leave before the handshake ends.
 
 mod client_auth;
 mod config;

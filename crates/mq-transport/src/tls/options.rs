@@ -1,15 +1,14 @@
-//! What an encrypted listener makes of its options.
+//! The options of an encrypted listener: checked, and as the scope of its tickets.
 
 use super::{client_auth::ClientAuthFiles, config::server_config, provider::sha256, ticket::Scope};
 use crate::{Error, ListenOptions, Scheme, ServerIdentity};
 
 impl ListenOptions {
-    /// Makes of the certificates, the key, the client authorities and the ciphers what an encrypted
-    /// listener makes of them, without listening.
+    /// Reads and checks the certificates, the key, the client authorities and the ciphers as an
+    /// encrypted listener does, without listening.
     ///
     /// # Errors
-    /// Those of [`Listener::bind`](crate::Listener::bind) for a TLS address, but that it cannot be
-    /// bound.
+    /// As [`Listener::bind`](crate::Listener::bind) for a TLS address, except errors of binding.
     pub fn check(&self) -> Result<(), Error> {
         server_config(Scheme::Tls, self).map(drop)
     }
@@ -19,13 +18,13 @@ impl ListenOptions {
         self.identity.as_ref().ok_or(Error::NoIdentity { scheme })
     }
 
-    /// SHA-256 of what the tickets of a listener rest on: a ticket that is kept beyond the listener
-    /// is good for another only where this is the same.
+    /// The SHA-256 of everything that the tickets of a listener rest on. A ticket that outlives its
+    /// listener is good for another listener only if both have the same value.
     ///
-    /// That is the server's certificates, as a client that resumes does not look at them again; the
-    /// authorities for client certificates and their revocation lists, as the server does not either
-    /// (RFC 8446 §4.6.1); and the limits that clients remember for early data: a server that has
-    /// lowered one would have to break the connection (RFC 9000 §7.4.1).
+    /// Tickets rest on the server's certificates, which a resuming client does not check again; on the
+    /// authorities for client certificates and their revocation lists, which a resuming server does
+    /// not check again (RFC 8446 §4.6.1); and on the limits that clients remember for early data, since
+    /// a server that lowers one has to break the connection (RFC 9000 §7.4.1).
     ///
     /// # Errors
     /// [`Error::File`] if a file of client authorities or revocation lists cannot be read;
@@ -60,7 +59,7 @@ impl ListenOptions {
         sha256(&text)
     }
 
-    /// These options with the certificates and lists of others: all that a reload changes.
+    /// These options with what a reload changes: the certificates and lists of `other`.
     pub(crate) fn with_certificates_of(&self, other: &Self) -> Self {
         Self {
             identity: other.identity.clone(),

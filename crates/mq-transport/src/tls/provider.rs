@@ -1,4 +1,4 @@
-//! The provider of cryptography, with what the options allow, and what else is computed by it.
+//! The provider of cryptography, with what the options allow; SHA-256 and the key log.
 
 use std::sync::Arc;
 
@@ -91,7 +91,7 @@ impl CryptoOptions {
         })?;
         let mut options = std::fs::OpenOptions::new();
         options.append(true).create(true);
-        // What it will hold is for the owner alone.
+        // The secrets in it are for the owner alone.
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         options.open(&path).map_err(|source| Error::InvalidOption {
@@ -126,7 +126,7 @@ impl CryptoOptions {
     }
 }
 
-/// SHA-256, from the provider that is there anyway.
+/// SHA-256, by the provider of TLS.
 pub(crate) fn sha256(data: &[u8]) -> [u8; 32] {
     let hash = with_sha256().common.hash_provider.hash(data);
     hash.as_ref().try_into().expect("SHA-256 has 32 bytes")

@@ -15,7 +15,7 @@ use crate::{Error, HandshakePool, ListenOptions, Scheme, sync::lock};
 /// Gives a listener another certificate, other client authorities and revocation lists; cheap to
 /// clone.
 ///
-/// Connections that are open, or in their handshake, go on as they are. It does not keep its
+/// Connections that are open, or in their handshake, go on as they are. The handle does not keep its
 /// listener alive. On TCP, WebSocket without TLS and mem there is nothing to change.
 #[derive(Clone, Debug)]
 pub struct ReloadHandle {
@@ -53,14 +53,14 @@ impl ReloadHandle {
     /// [Prepares](Self::prepare) and [applies](PreparedReload::apply) at once.
     ///
     /// # Errors
-    /// As [`prepare`](Self::prepare); what is in force stays in force.
+    /// As [`prepare`](Self::prepare); the listener then keeps its configuration.
     pub fn reload(&self, options: &ListenOptions) -> Result<(), Error> {
         self.prepare(options)?.apply();
         Ok(())
     }
 
-    /// Reads and checks all that `options` name, and changes nothing: with several listeners all can
-    /// be prepared before the first changes.
+    /// Reads and checks all files that `options` name, and changes nothing, so that all of several
+    /// listeners can be prepared before the first changes.
     ///
     /// Of `options` only `identity`, `client_auth`, `client_crls` and `enforce_crl_expiry` count;
     /// everything else stays as the listener was bound with. An identity that was
@@ -106,10 +106,10 @@ enum Prepared {
 }
 
 impl PreparedReload {
-    /// Puts it in force for handshakes from now on.
+    /// Applies the configuration to handshakes from now on.
     ///
-    /// Where the [scope](ListenOptions::ticket_scope) of the tickets has changed, those that the
-    /// listener has given are void: clients do a full handshake next time and are verified anew.
+    /// If the [scope](ListenOptions::ticket_scope) of the tickets has changed, all tickets of the
+    /// listener are void: clients do a full handshake next time and are verified anew.
     pub fn apply(self) {
         match self.prepared {
             Prepared::Plain => {}
@@ -139,8 +139,7 @@ impl TlsDoor {
         })
     }
 
-    /// For a handshake that begins now, and the tickets that it will be given where they are held
-    /// back.
+    /// The configuration of a handshake that begins now, and its tickets where they are held back.
     pub(crate) fn config(&self) -> (Arc<ServerConfig>, Option<Arc<HeldTickets>>) {
         let (current, scope) = self.lock().clone();
         if !self.options.hold_tickets {

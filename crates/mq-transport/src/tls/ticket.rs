@@ -18,22 +18,22 @@ pub(crate) type Scope = [u8; 32];
 
 /// A server's tickets: bounded, in memory, each of a TLS 1.3 session good for one use.
 ///
-/// Single use is what bounds the replay of early data (RFC 8446 §8.1): resuming takes the
-/// ticket out. Clones share one store, so TLS and QUIC listeners can have one between them: a ticket
-/// is good at each whose [scope](crate::ListenOptions::ticket_scope) is that of the listener that
-/// gave it, and at no other. When the store is full, the oldest ticket makes room: its client does a
+/// Resuming takes the ticket out of the store: single use bounds the replay of early data
+/// (RFC 8446 §8.1). Clones share one store, so several TLS and QUIC listeners can use one. A ticket is
+/// good at every listener with the same [scope](crate::ListenOptions::ticket_scope) as the listener that
+/// gave it, and at no other. When the store is full, it drops the oldest ticket, whose client does a
 /// full handshake next time.
 ///
-/// [`drain`](Self::drain) and [`restore`](Self::restore) carry it over a restart.
+/// [`drain`](Self::drain) and [`restore`](Self::restore) carry the tickets over a restart.
 #[derive(Clone)]
 pub struct TicketStore {
     inner: Arc<Mutex<Tickets>>,
 }
 
 struct Tickets {
-    /// Each session behind the scope that it was made under.
+    /// Each session, with the scope under which it was made in front of it.
     by_id: HashMap<Vec<u8>, Vec<u8>>,
-    /// Ids from oldest to newest; those that were used stay until they are swept.
+    /// Ids from oldest to newest; ids of used tickets stay until a sweep.
     order: VecDeque<Vec<u8>>,
     capacity: usize,
 }
@@ -72,8 +72,8 @@ impl TicketStore {
         });
     }
 
-    /// Takes all tickets out, oldest first, as opaque pairs: no ticket is in two places. They are
-    /// secrets: with them somebody can read the early data of the sessions that they resume.
+    /// Takes all tickets out, oldest first, as opaque pairs, so that no ticket is in two places. The
+    /// pairs are secrets: they let a reader decrypt the early data of the sessions that they resume.
     #[must_use]
     pub fn drain(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
         self.with(|tickets| {
@@ -90,7 +90,7 @@ impl TicketStore {
 
     /// Adds tickets that [`drain`](Self::drain) gave, oldest first.
     ///
-    /// They must be restored at most once, or its tickets are not single-use any more.
+    /// Restore them at most once, or tickets are no longer single-use.
     pub fn restore(&self, tickets: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) {
         for (id, session) in tickets {
             self.put(id, session);
@@ -158,8 +158,8 @@ impl fmt::Debug for TicketStore {
 
 /// A store's tickets of one scope.
 ///
-/// A handshake that began before a reload may end after it, and its tickets then rest on what was
-/// in force before: the scope, not the moment, says whom a ticket is good for.
+/// A handshake that began before a reload may end after it. Its tickets still rest on the old
+/// configuration, so the scope decides where a ticket is good, not the time.
 #[derive(Debug)]
 pub(crate) struct ScopedTickets {
     store: TicketStore,
@@ -197,14 +197,14 @@ impl StoresServerSessions for ScopedTickets {
 /// Tickets that were given: ids and sessions.
 type Given = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// A server's tickets as one connection sees them: those that it is given are no good before the
-/// connection was [released](Self::release), and never if it was not.
+/// The store of tickets for one connection whose tickets are held back until its
+/// [release](Self::release).
 ///
-/// A client that only shakes hands takes no place in the store then, and pushes no other out of it.
+/// A client that only completes a handshake takes no place in the store, and pushes no ticket out.
 #[derive(Debug)]
 pub(crate) struct HeldTickets {
     store: ScopedTickets,
-    /// What it was given meanwhile; `None` from its release on.
+    /// The tickets of the connection so far; `None` from its release on.
     held: Mutex<Option<Given>>,
 }
 
@@ -216,7 +216,7 @@ impl HeldTickets {
         }
     }
 
-    /// Makes the tickets good, those so far and those to come.
+    /// Makes the connection's tickets good, also those to come.
     pub(crate) fn release(&self) {
         let held = self.lock().take();
         for (id, session) in held.into_iter().flatten() {
@@ -256,16 +256,16 @@ impl StoresServerSessions for HeldTickets {
 /// A client's tickets, up to 8 for each of 256 servers; clones share one cache.
 ///
 /// Tickets live in memory only (rustls cannot write them out): a restarted process starts with a
-/// full handshake. Each simulated device wants a cache of its own, or the devices use up each
+/// full handshake. Give each simulated device a cache of its own, or the devices use up each
 /// other's tickets; see [`Connector::with_ticket_cache`](crate::Connector::with_ticket_cache).
 #[derive(Clone, Default)]
 pub struct TicketCache {
-    /// One store a server, because rustls' own key is the name alone: neither the port nor
-    /// whether a ticket is for TLS or for QUIC.
+    /// A store for each server, because rustls' own key is the name alone, without the port and
+    /// without TLS or QUIC.
     servers: Arc<Mutex<HashMap<Address, Arc<ClientSessionMemoryCache>>>>,
 }
 
-/// Servers that a client remembers; beyond that it forgets one of them.
+/// Servers that a client remembers; for one more it forgets one of them.
 const MAX_SERVERS: usize = 256;
 
 impl TicketCache {

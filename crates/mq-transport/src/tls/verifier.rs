@@ -77,8 +77,8 @@ impl Trust {
     }
 }
 
-/// Checks no chain: only that the server has the key of the certificate that it shows, and that
-/// the certificate is the expected one, where one is expected.
+/// Checks no chain. Checks that the server has the key of its certificate, and, with a fingerprint, that
+/// the certificate has it.
 #[derive(Debug)]
 struct Unchained {
     provider: Arc<CryptoProvider>,

@@ -1,4 +1,4 @@
-//! Frames: what they may be, and their bytes (RFC 6455 §5).
+//! Frames: their rules and their bytes (RFC 6455 §5).
 
 use std::io::Cursor;
 
@@ -14,14 +14,14 @@ use super::mask::Mask;
 /// The most that a control frame may carry (RFC 6455 §5.5).
 const MAX_CONTROL: usize = 125;
 
-/// Which end this is: what clients send is masked, what servers send is not (RFC 6455 §5.1).
+/// Which end this is: clients mask what they send, servers do not (RFC 6455 §5.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Role {
     Client,
     Server,
 }
 
-/// What the peer did that it must not, and the code to close with.
+/// A violation of the peer, and the code to close with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Violation {
     pub(super) code: CloseCode,
@@ -44,8 +44,8 @@ impl Violation {
 ///        -> whole control frame     -> header ...
 /// ```
 ///
-/// Payload is handed on as it arrives, whatever length its frame announces: of a frame that is not
-/// complete nothing is kept but the header, or a control frame's 125 bytes.
+/// Payload is handed on as it arrives, whatever length its frame announces. Of an incomplete frame only
+/// the header is kept, or up to 125 bytes of a control frame.
 #[derive(Debug)]
 pub(super) struct Decoder {
     role: Role,
@@ -53,9 +53,9 @@ pub(super) struct Decoder {
     left: u64,
     /// Their mask, where the peer is a client.
     mask: Option<Mask>,
-    /// A message has begun whose last frame has not.
+    /// A message is under way, and its last frame has not begun.
     fragmented: bool,
-    /// The last PING that was not answered; one answer is enough for all (RFC 6455 §5.5.3).
+    /// The last unanswered PING; one answer is enough for all (RFC 6455 §5.5.3).
     pub(super) ping: Option<Bytes>,
 }
 
@@ -66,7 +66,7 @@ pub(super) struct Closing {
 }
 
 impl Decoder {
-    /// The decoder of this end, for the frames of the other.
+    /// The decoder of this end, for the other end's frames.
     pub(super) fn new(role: Role) -> Self {
         Self {
             role,
@@ -78,7 +78,7 @@ impl Decoder {
     }
 
     /// Moves payload from `raw` to the end of `received`, and acts on all complete control frames,
-    /// up to a Close. What stays in `raw` is the beginning of a header or of a control frame.
+    /// up to a Close. The beginning of a header or of a control frame stays in `raw`.
     pub(super) fn decode(
         &mut self,
         raw: &mut BytesMut,
@@ -139,7 +139,7 @@ impl Decoder {
         }
     }
 
-    /// Refuses what no peer may send; `size` is that of the header.
+    /// Refuses frames that no peer may send; `size` is the length of the header.
     fn check(&self, header: &FrameHeader, length: u64, size: usize) -> Result<(), Violation> {
         if header.rsv1 || header.rsv2 || header.rsv3 {
             return Err(Violation::protocol("an extension that was not agreed on"));
@@ -166,7 +166,7 @@ impl Decoder {
             OpCode::Control(_) if length > MAX_CONTROL as u64 => Err(Violation::protocol(
                 "a control frame of more than 125 bytes",
             )),
-            // `[MQTT-6.0.0-1]`; a browser sends text where a program forgot to ask for bytes.
+            // `[MQTT-6.0.0-1]`; a browser sends text if its program did not ask for bytes.
             OpCode::Data(Data::Text) => Err(Violation {
                 code: CloseCode::Unsupported,
                 what: "a text frame, where MQTT has binary frames only",
@@ -204,12 +204,10 @@ fn close(payload: &[u8]) -> Result<Closing, Violation> {
     Ok(Closing { code: Some(code) })
 }
 
-/// Appends one binary message of up to `most` bytes from the front of `outbox`; returns of how
-/// many.
+/// Appends one binary message of up to `most` bytes from the front of `outbox`; returns its size.
 ///
 /// `[MQTT-6.0.0-2]` lets packets and frames begin and end where they like, so a batch of packets
-/// is one frame. A server's payload is shared as the outbox shares it; a client's is copied to be
-/// masked.
+/// is one frame. A server shares the payload with the outbox; a client copies it to mask it.
 pub(super) fn put_data(role: Role, outbox: &mut Outbox, framed: &mut Outbox, most: usize) -> usize {
     let length = outbox.len().min(most);
     let mut mask = put_header(role, framed, OpCode::Data(Data::Binary), length);
@@ -235,7 +233,7 @@ pub(super) fn put_control(role: Role, framed: &mut Outbox, control: Control, pay
     put_masked(framed, &mut mask.unwrap_or(Mask::from([0; 4])), payload);
 }
 
-/// Appends a Close frame; without a code it says none.
+/// Appends a Close frame, with a code or without.
 pub(super) fn put_close(role: Role, framed: &mut Outbox, code: Option<CloseCode>) {
     let code = code.map(|code| u16::from(code).to_be_bytes());
     let payload = code.as_ref().map_or(&[][..], |code| code);

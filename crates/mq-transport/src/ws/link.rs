@@ -19,11 +19,11 @@ use super::{
 };
 use crate::{Address, Error, HandshakeKind, LinkInfo, LinkStats, Progress, Scheme, stream::Stream};
 
-/// Framed bytes that wait for the stream before no more are framed; the longest frame as well. As
-/// much as rustls keeps, and enough for one large write.
+/// The most framed bytes that wait for the stream, and the longest frame: as much as rustls keeps, and
+/// enough for one large write.
 const FRAMED_LIMIT: usize = 64 * 1024;
 
-/// How long a client whose request was refused may take to read why.
+/// How long a client may take to read why its request was refused.
 const REFUSAL_DEADLINE: Duration = Duration::from_secs(1);
 
 /// One WebSocket connection over TCP or TLS.
@@ -35,7 +35,7 @@ const REFUSAL_DEADLINE: Duration = Duration::from_secs(1);
 ///                                      +-> close(): Close sent, the peer's awaited
 /// ```
 ///
-/// Pings are answered by whichever call comes next; it sends none, as MQTT has its own.
+/// The next call answers a ping. The link sends no pings, as MQTT has its own.
 #[derive(Debug)]
 pub(crate) struct WsLink {
     stream: Stream,
@@ -44,7 +44,7 @@ pub(crate) struct WsLink {
     /// Whole frames that the stream has not taken.
     framed: Outbox,
     pub(crate) received: BytesMut,
-    /// The stream has bytes that came right behind the handshake and were not looked at.
+    /// The stream has bytes from right behind the handshake that were not taken apart yet.
     unread: bool,
     /// Bytes were taken from the outbox and [`Progress::Flushed`] was not returned since.
     flushing: bool,
@@ -59,7 +59,7 @@ enum End {
     Open,
     /// The peer's Close has come, and was answered.
     PeerClosed,
-    /// The peer did this, which it must not, and was sent a Close.
+    /// The peer broke a rule, and was sent a Close.
     Failed(&'static str),
     /// This side has sent a Close and waits for the peer's.
     Closing,
@@ -68,8 +68,8 @@ enum End {
 impl WsLink {
     /// A client's side; returns when the server has agreed.
     ///
-    /// Nothing but the request is sent before that (RFC 6455 §4.1). Where TLS has early data, the
-    /// request is: a GET that is replayed opens a connection on which nothing follows.
+    /// Before that it sends nothing but the request (RFC 6455 §4.1). Where TLS has early data, the
+    /// request is early data: a replayed GET opens a connection on which nothing follows.
     pub(crate) async fn connect(stream: Stream, address: &Address) -> Result<Self, Error> {
         let mut link = Self::new(stream, Role::Client);
         let key = generate_key();
@@ -80,15 +80,15 @@ impl WsLink {
         Ok(link)
     }
 
-    /// A server's side; returns when a request was granted. Others are answered as HTTP has it,
-    /// and the connection is closed.
+    /// A server's side; returns when it has granted a request. Other requests get HTTP's answer, and
+    /// the connection is closed.
     pub(crate) async fn accept(stream: Stream, gate: &Gate) -> Result<Self, Error> {
         let mut link = Self::new(stream, Role::Server);
         let answer = gate.answer(link.read_head().await?);
         link.framed.put_body(LaneId::CONTROL, &answer.text.into());
         let answered = poll_fn(|cx| link.stream.poll_progress(cx, &mut link.framed, false)).await;
         if let Some(refusal) = answer.refusal {
-            // With unread bytes a careless close would overtake the answer.
+            // A close with unread bytes would send a reset, which overtakes the answer.
             let closing = link.stream.close();
             let _ = tokio::time::timeout(REFUSAL_DEADLINE, closing).await;
             return Err(refusal);
@@ -152,7 +152,7 @@ impl WsLink {
         }
         loop {
             if let Some(ended) = self.ended() {
-                // The Close leaves if there is room for it; the owner's `close` sees to the rest.
+                // The Close leaves if the stream has room; otherwise the owner's `close` sends it.
                 let _ = self.stream.poll_progress(cx, &mut self.framed, false);
                 return Poll::Ready(ended);
             }
@@ -179,7 +179,7 @@ impl WsLink {
         }
     }
 
-    /// Puts an answer to the last ping and as much of the outbox as there is room for into frames.
+    /// Frames an answer to the last ping, and as much of the outbox as fits.
     fn frame(&mut self, outbox: &mut Outbox) {
         if self.framed.len() < FRAMED_LIMIT
             && let Some(payload) = self.decoder.ping.take()
@@ -203,7 +203,7 @@ impl WsLink {
         }
     }
 
-    /// Takes apart what the stream has received; says whether there was payload.
+    /// Takes received frames apart; returns whether they had payload.
     fn decode(&mut self) -> bool {
         let before = self.received.len();
         let decoded = self
@@ -239,7 +239,7 @@ impl WsLink {
         }
     }
 
-    /// Sends what is framed and a Close, waits for the peer's, and ends the stream (RFC 6455 §7.1).
+    /// Sends framed bytes and a Close, waits for the peer's Close, and ends the stream (RFC 6455 §7.1).
     pub(crate) async fn close(mut self) {
         if std::mem::take(&mut self.unread) {
             self.decode();
@@ -257,7 +257,7 @@ impl WsLink {
                 match ready!(self.stream.poll_progress(cx, &mut self.framed, waiting)) {
                     Ok(Progress::Flushed) => {}
                     Ok(Progress::Received(_)) => {
-                        // Nobody wants it any more.
+                        // The payload has no reader any more.
                         self.decode();
                         self.received.clear();
                     }

@@ -1,16 +1,16 @@
-//! The mask on what clients send.
+//! The mask on the bytes of clients.
 
-/// The key of one frame (RFC 6455 §5.3), turned so that it begins at the byte that comes next.
+/// The key of one frame (RFC 6455 §5.3), rotated so that it begins at the next byte.
 ///
-/// It protects old proxies from chosen bytes, which is why it has to be unpredictable, and hides
-/// nothing.
+/// The mask keeps a program from sending chosen bytes through old proxies, so it has to be
+/// unpredictable. It hides nothing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mask {
     key: [u8; 4],
 }
 
 impl Mask {
-    /// One that nobody can foretell.
+    /// An unpredictable key.
     pub(super) fn random() -> Self {
         Self::from(rand::random::<[u8; 4]>())
     }
@@ -19,7 +19,7 @@ impl Mask {
         self.key
     }
 
-    /// Masks the next bytes of the frame, or takes their mask off.
+    /// Masks the next bytes of the frame, or unmasks them.
     pub(super) fn apply(&mut self, bytes: &mut [u8]) {
         let [a, b, c, d] = self.key;
         let word = u64::from_ne_bytes([a, b, c, d, a, b, c, d]);

@@ -1,9 +1,9 @@
 //! MQTT over WebSocket (MQTT 5.0 §6, MQTT 3.1.1 §6; RFC 6455), on TCP and on TLS.
 //!
-//! The bytes below the frames are moved by this crate's own TCP and TLS links, so that `wss` has
-//! all that `tls` has. Of tungstenite only the parts without I/O are used, HTTP heads and frame
-//! headers: its stream keeps a whole frame, and then a whole message, in memory before it hands out
-//! a byte of it, writes one message at a time, and cannot be told to stop reading.
+//! This crate's own TCP and TLS links move the bytes below the frames, so `wss` has
+//! all that `tls` has. Only the parts of tungstenite without I/O are used: HTTP heads and frame
+//! headers. Its stream keeps a whole frame, and then a whole message, in memory before it hands out
+//! a byte, writes one message at a time, and cannot stop reading.
 
 mod frame;
 mod link;

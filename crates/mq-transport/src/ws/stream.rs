@@ -1,4 +1,4 @@
-//! What is below the frames: TCP, or TLS over it.
+//! The stream below the frames: TCP, or TLS over it.
 
 use std::task::{Context, Poll};
 

@@ -14,31 +14,31 @@ use tungstenite::{
 
 use crate::{Address, AllowedOrigins, Error, ListenOptions, Scheme};
 
-/// The longest head that is read: browsers send their cookies along, and proxies add lines.
+/// The longest head that is read, in bytes: browsers add cookies, and proxies add lines.
 pub(super) const MAX_HEAD: usize = 16 * 1024;
 
 /// `[MQTT-6.0.0-4]`
 const MQTT: &str = "mqtt";
 
-/// The subprotocols that a client may ask for, the one that is taken first: `[MQTT-6.0.0-3]`, and
-/// the name that clients of MQTT 3.1 used before there was a standard.
+/// The subprotocols that a client may ask for, the preferred one first: the name of `[MQTT-6.0.0-3]`,
+/// and the name that clients of MQTT 3.1 used before there was a standard.
 const SUBPROTOCOLS: [&str; 2] = [MQTT, "mqttv3.1"];
 
 /// What is wrong with the head of a request or an answer.
 #[derive(Debug)]
 pub(super) enum HeadError {
-    /// It is no HTTP.
+    /// The head is not HTTP.
     Malformed(tungstenite::Error),
-    /// It is longer than [`MAX_HEAD`].
+    /// The head is longer than [`MAX_HEAD`].
     TooLong,
 }
 
-/// How much of the head of a request or an answer has come in.
+/// Finds the end of the head of a request or an answer.
 #[derive(Debug)]
 pub(super) struct HeadReader {
-    /// Up to here there is no end.
+    /// There is no end up to here.
     searched: usize,
-    /// Parse once there is as much as this, whether the end has come or not.
+    /// Parse at this length, whether the end has come or not.
     parse_at: usize,
 }
 
@@ -52,8 +52,8 @@ impl HeadReader {
 
     /// The head at the front of `bytes` and its length, once it is complete.
     ///
-    /// It is parsed when its end is there and each time that it has doubled: nonsense is noticed
-    /// early, and a head that comes byte by byte is not parsed a thousand times.
+    /// A head is parsed when it is complete and each time that its length has doubled: nonsense is
+    /// noticed early, and a head that comes byte by byte is not parsed a thousand times.
     pub(super) fn read<T: TryParse>(
         &mut self,
         bytes: &[u8],
@@ -76,14 +76,14 @@ impl HeadReader {
     }
 }
 
-/// What a listener asks of a handshake before it lets a client in.
+/// What a listener requires of a handshake before it lets a client in.
 #[derive(Debug)]
 pub(crate) struct Gate {
     path: String,
     origins: AllowedOrigins,
 }
 
-/// What is answered to a request, and why it is a refusal if it is.
+/// The answer to a request, with the reason if it is a refusal.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) text: String,
@@ -100,7 +100,7 @@ impl Gate {
     /// The gate of the listener at `address`.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`] if its path is none, or has a query.
+    /// [`Error::InvalidOption`] if its path is not valid, or has a query.
     pub(crate) fn new(address: &Address, options: &ListenOptions) -> Result<Self, Error> {
         check_path(&address.path)?;
         if address.path.contains('?') {
@@ -116,7 +116,7 @@ impl Gate {
         })
     }
 
-    /// What to answer to a request.
+    /// The answer to a request.
     pub(super) fn answer(&self, request: Result<Request, HeadError>) -> Answer {
         let granted = match request {
             Ok(request) => self.check(&request),
@@ -140,7 +140,7 @@ impl Gate {
         }
     }
 
-    /// The accept key and the subprotocol for a request that gets in (RFC 6455 §4.2).
+    /// The accept key and the subprotocol for a granted request (RFC 6455 §4.2).
     fn check(&self, request: &Request) -> Result<(String, &'static str), Refusal> {
         let headers = request.headers();
         if headers.get_all(HOST).iter().count() != 1 {
@@ -231,10 +231,10 @@ impl From<Refusal> for Answer {
     }
 }
 
-/// The request of a client.
+/// A client's request.
 ///
 /// # Errors
-/// [`Error::InvalidOption`] if the path would end the line or is none.
+/// [`Error::InvalidOption`] if the path is not valid.
 pub(super) fn request(address: &Address, key: &str) -> Result<String, Error> {
     check_path(&address.path)?;
     let Address {
@@ -248,7 +248,7 @@ pub(super) fn request(address: &Address, key: &str) -> Result<String, Error> {
     } else {
         host.clone()
     };
-    // RFC 6455 §4.1: the port is left out where it is the one that HTTP means without.
+    // RFC 6455 §4.1: the default port of HTTP is left out.
     let port = match (scheme, port) {
         (Scheme::Ws, 80) | (Scheme::Wss, 443) => String::new(),
         _ => format!(":{port}"),
@@ -260,7 +260,7 @@ pub(super) fn request(address: &Address, key: &str) -> Result<String, Error> {
     ))
 }
 
-/// Paths that were read from a URL are right; an [`Address`] may be made by hand as well.
+/// Checks the path: a path from a URL is valid, but an [`Address`] may also be made by hand.
 fn check_path(path: &str) -> Result<(), Error> {
     if path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Ok(());
@@ -322,14 +322,14 @@ pub(super) fn check(
     )
 }
 
-/// The value of a header that is there once.
+/// The value of a header that occurs once.
 fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     let mut values = headers.get_all(name).iter();
     let value = values.next()?.to_str().ok()?;
     values.next().is_none().then_some(value)
 }
 
-/// The members of a list, which may be in several headers.
+/// The members of a list, which several headers may share.
 fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
     let values = headers.get_all(name).iter();
     values

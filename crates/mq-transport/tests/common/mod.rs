@@ -1,4 +1,4 @@
-//! What the tests share: certificates made at run time, servers on loopback, sending, receiving.
+//! Helpers of the tests: certificates made at run time, servers on loopback, sending, receiving.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(unreachable_pub, reason = "a module of several test programs")]
 
@@ -204,8 +204,8 @@ pub(crate) async fn attempt(
     tokio::join!(client, server)
 }
 
-/// A way from clients to a QUIC listener on which datagrams are carried as by a NAT: the client's address
-/// is the way's. The process behind it may become another, as after a crash.
+/// Carries datagrams between clients and a QUIC listener as a NAT does: the listener sees the NAT's
+/// address. The process behind it may change, as after a crash.
 pub struct Way {
     pub address: Address,
     /// The port where datagrams go.

@@ -104,7 +104,7 @@ async fn a_ping_is_answered_between_the_fragments_of_a_message() {
 }
 
 #[tokio::test]
-async fn pings_without_end_from_who_does_not_read_the_answers_cost_no_memory() {
+async fn endless_pings_of_a_peer_that_does_not_read_cost_no_memory() {
     let (peer, mut link) = raw_client().await;
     let ping = peer.frame(FINAL | PING, &[1; 125]);
     let flood = ping.repeat(100_000);
@@ -138,7 +138,7 @@ async fn a_frame_that_announces_the_most_is_handed_on_as_it_comes() {
 }
 
 #[tokio::test]
-async fn what_must_not_be_sent_is_answered_with_its_code_and_ends_the_connection() {
+async fn a_violation_is_answered_with_its_code_and_ends_the_connection() {
     let mut huge = vec![FINAL | BINARY, 0xFF];
     huge.extend((1_u64 << 63).to_be_bytes());
     huge.extend([0; 4]);

@@ -117,7 +117,7 @@ async fn a_request_may_come_byte_by_byte() {
 }
 
 #[tokio::test]
-async fn who_breaks_off_in_the_middle_is_noticed() {
+async fn a_client_that_breaks_off_in_the_middle_is_noticed() {
     for length in [0, 1, 40, request().len() - 1] {
         let mut listener = listen(Scheme::Ws).await;
         let at = ("127.0.0.1", listener.local_address().port);

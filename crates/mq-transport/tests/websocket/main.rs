@@ -1,4 +1,4 @@
-//! WebSocket with peers that are close enough to the wire to do what they should not.
+//! WebSocket with hand-made peers, which can break its rules.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 #[path = "../common/mod.rs"]

@@ -52,7 +52,7 @@ fn decode_as(role: Role, bytes: &[u8]) -> (Vec<u8>, Result<Option<Closing>, Viol
 }
 
 #[test]
-fn what_one_end_frames_the_other_reads() {
+fn frames_of_one_end_are_read_by_the_other() {
     for (sender, receiver) in [(Role::Client, Role::Server), (Role::Server, Role::Client)] {
         for (length, most) in [
             (1, 10),
@@ -144,7 +144,7 @@ fn messages_may_be_cut_anywhere() {
 }
 
 #[test]
-fn payload_is_handed_on_as_it_arrives_and_none_is_kept_for_an_announcement() {
+fn payload_is_handed_on_as_it_arrives_whatever_length_is_announced() {
     let mut bytes = vec![FINAL | BINARY, 0xFF];
     bytes.extend(((1_u64 << 63) - 1).to_be_bytes());
     bytes.extend(KEY);
@@ -254,7 +254,7 @@ fn a_close_says_why_or_nothing() {
 }
 
 #[test]
-fn what_follows_a_close_is_not_looked_at() {
+fn bytes_behind_a_close_are_ignored() {
     let bytes = [
         frame(FINAL | BINARY, Some(KEY), b"data"),
         frame(FINAL | CLOSE, Some(KEY), b""),

@@ -55,7 +55,7 @@ fn a_host_is_named_with_its_port_unless_it_is_the_usual_one() {
 }
 
 #[test]
-fn the_example_of_the_rfc_is_answered_as_there() {
+fn the_example_of_the_rfc_gets_the_answer_of_the_rfc() {
     let answer = answer(&good(), &[]);
     // RFC 6455 §1.3.
     let accept = "\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n";
@@ -97,7 +97,7 @@ fn a_request_is_granted_in_whatever_form_it_comes() {
 }
 
 #[test]
-fn who_asks_for_the_old_subprotocol_alone_is_answered_with_it() {
+fn a_request_for_the_old_subprotocol_alone_is_answered_with_it() {
     let answer = answer(&good().replace("Protocol: mqtt", "Protocol: mqttv3.1"), &[]);
     assert!(answer.refusal.is_none(), "{answer:?}");
     assert!(
@@ -287,7 +287,7 @@ fn a_head_is_found_however_it_is_cut_and_bounded() {
 }
 
 #[test]
-fn a_path_that_is_none_is_refused_at_either_end() {
+fn an_invalid_path_is_refused_at_either_end() {
     let listen = ListenOptions::default();
     for path in [
         "",
