@@ -1,4 +1,4 @@
-//! UTF-8 strings, short ones in place, long ones in the buffer they were decoded from.
+//! UTF-8 strings: short ones in place, long ones in the buffer that they were decoded from.
 
 use core::{
     borrow::Borrow,
@@ -14,7 +14,7 @@ use bytes::{Bytes, BytesMut};
 /// most topic names and client identifiers fit.
 const IN_PLACE: usize = 31;
 
-/// By how much [`ByteStr::append_to`] may write too far for a moment.
+/// Bytes that [`ByteStr::append_to`] may write beyond the text, and cuts off again.
 pub(crate) const SLACK: usize = IN_PLACE;
 
 /// An MQTT string: UTF-8, at most 65,535 bytes, no U+0000 (§1.5.4).
@@ -23,8 +23,8 @@ pub(crate) const SLACK: usize = IN_PLACE;
 /// [refuse](crate::Decoder::refuse_disallowed_characters) them.
 ///
 /// A string of up to 31 bytes is kept in place: decoding, cloning and dropping it touches no
-/// reference count, which for a small PUBLISH is half of the cost. Cloning a longer one shares its
-/// bytes; decoded, it keeps the whole read buffer that it came from alive, and
+/// reference count, which for a small PUBLISH is half of the cost. Clones of a longer string share its
+/// bytes. A longer string that was decoded keeps its whole read buffer alive;
 /// [`detached`](Self::detached) makes a copy that does not.
 #[derive(Clone)]
 pub struct ByteStr(Repr);
@@ -38,7 +38,7 @@ enum Repr {
 /// Why bytes are not an MQTT string (`[MQTT-1.5.4-1]`, `[MQTT-1.5.4-2]`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum StringError {
-    /// Longer than the length prefix can say.
+    /// Longer than the 65,535 bytes that the length prefix can express.
     #[error("a string of {0} bytes is too long: MQTT allows 65535")]
     TooLong(usize),
     /// Not well-formed UTF-8, or an encoded surrogate.
@@ -47,8 +47,8 @@ pub enum StringError {
     /// Contains U+0000.
     #[error("contains the null character, which MQTT forbids in strings")]
     Nul,
-    /// Contains a control character or a Unicode noncharacter, the Disallowed Unicode code points
-    /// of §1.5.4, where these are refused.
+    /// Contains a control character or a Unicode noncharacter (the Disallowed Unicode code points of
+    /// §1.5.4), where these are refused.
     #[error("contains a control character or a noncharacter, which MQTT advises against")]
     Disallowed,
 }
@@ -67,7 +67,7 @@ impl ByteStr {
         Ok(Self::from_checked(bytes))
     }
 
-    /// A string from bytes that are checked here, and shared where they are more than 31.
+    /// A string from bytes, checked. More than 31 bytes are shared, not copied.
     ///
     /// # Errors
     /// [`StringError`], if they are not an MQTT string.
@@ -81,7 +81,7 @@ impl ByteStr {
         Self::in_place(&bytes).unwrap_or_else(|| Self::shared(bytes))
     }
 
-    /// A string of `text`, which was checked, where it is and with it what it belongs to.
+    /// A string that shares the buffer of `text`, which was checked.
     pub(crate) fn shared(text: Bytes) -> Self {
         debug_assert_eq!(check_text(&text, Characters::All), Ok(()));
         Self(Repr::Shared(text))
@@ -124,7 +124,7 @@ impl ByteStr {
         }
     }
 
-    /// How many bytes the text has; `str`'s own would check it first.
+    /// The number of bytes of the text. Unlike `str::len`, it does not check the text first.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
@@ -140,8 +140,8 @@ impl ByteStr {
 
     /// Appends the text to `out`, which should have room for [`SLACK`] bytes more.
     ///
-    /// A copy of a size that the compiler knows is two moves and no call, so the whole place is
-    /// copied and what is too much cut off again.
+    /// Copies the whole place and cuts the surplus off again: a copy of a fixed size is two moves and
+    /// no call.
     #[inline]
     pub(crate) fn append_to(&self, out: &mut BytesMut) {
         match &self.0 {
@@ -171,7 +171,7 @@ fn check_length(bytes: &Bytes) -> Result<(), StringError> {
     Ok(())
 }
 
-/// What a string may consist of.
+/// The characters that a string may have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Characters {
     /// All but U+0000.
@@ -182,7 +182,7 @@ pub(crate) enum Characters {
 
 /// Whether bytes that a length prefix bounds are an MQTT string.
 pub(crate) fn check_text(bytes: &[u8], characters: Characters) -> Result<(), StringError> {
-    // Most are of these, and no byte decides alone, so that many are looked at at once.
+    // Most strings pass this test, which looks at many bytes at once.
     let plain = |plain, byte: &u8| plain & matches!(byte, b' '..=b'~');
     if bytes.iter().fold(true, plain) {
         return Ok(());

@@ -10,8 +10,8 @@ use crate::{
 
 /// Takes packets off the front of a buffer as they become complete.
 ///
-/// A decoder belongs to one direction of one connection (or of one lane of it). It keeps the
-/// version and the size limit, no bytes: incomplete packets stay in the caller's buffer.
+/// A decoder belongs to one direction of one connection (or of one of its lanes). It keeps the
+/// version and the size limit, and no bytes: incomplete packets stay in the caller's buffer.
 #[derive(Clone, Debug)]
 pub struct Decoder {
     version: Option<Version>,
@@ -24,9 +24,9 @@ pub struct Decoder {
 impl Decoder {
     /// A decoder that refuses packets of more than `max_packet_size` bytes, fixed header included.
     ///
-    /// With `version: None` the first packet must be CONNECT, which sets the version
-    /// `[MQTT-3.1.0-1]`, and none may be of a type that only servers send: what a server wants. A
-    /// client gives the version that it asked for.
+    /// A server gives `version: None`. Then the first packet must be CONNECT, which sets the version
+    /// `[MQTT-3.1.0-1]`, and packets that only servers send are refused. A client gives the version
+    /// that it asked for.
     #[must_use]
     pub fn new(version: Option<Version>, max_packet_size: u32) -> Self {
         Self {
@@ -37,14 +37,14 @@ impl Decoder {
         }
     }
 
-    /// Refuses strings with the Disallowed Unicode code points, control characters and
-    /// noncharacters, from now on: a receiver may, and a client that does would be disconnected
-    /// by whoever publishes some to it (§1.5.4, §5.4.9).
+    /// Refuses strings with Disallowed Unicode code points (control characters and noncharacters)
+    /// from now on, which a receiver may do (§1.5.4). Use it in servers: a client that refuses them can
+    /// be disconnected by any publisher of such characters (§5.4.9).
     pub fn refuse_disallowed_characters(&mut self) {
         self.characters = Characters::Allowed;
     }
 
-    /// The version, once it is known; also where the rest of the CONNECT that named it was refused.
+    /// The version, once it is known, also if the rest of its CONNECT was refused.
     #[must_use]
     pub fn version(&self) -> Option<Version> {
         self.version
@@ -62,9 +62,9 @@ impl Decoder {
     /// lives on while any of them does. Call it again until it returns `None`.
     ///
     /// # Errors
-    /// If the bytes cannot become a valid packet. That is known as early as possible: a packet
-    /// over the size limit is refused by its fixed header, before its body has arrived. What
-    /// `buffer` holds after an error is unspecified.
+    /// If the bytes cannot become a valid packet. Errors come as early as possible: a packet
+    /// over the size limit is refused by its fixed header, before its body has arrived. The content
+    /// of `buffer` after an error is unspecified.
     #[inline]
     pub fn decode(&mut self, buffer: &mut BytesMut) -> Result<Option<Packet>, DecodeError> {
         let Some((first, rest)) = buffer.split_first() else {
@@ -110,8 +110,8 @@ impl Decoder {
         Packet::read(reader, version).map(Some)
     }
 
-    /// Reads the version of a CONNECT that is too large, so that the refusal can have its form; whether
-    /// enough of it is there. Nothing is read, or waited for, beyond the size limit.
+    /// Reads the version of a CONNECT that is too large, for the form of the refusal. Returns whether
+    /// enough bytes have arrived. Reads, and waits for, nothing beyond the size limit.
     fn read_version_of_large(
         &mut self,
         buffer: &mut BytesMut,
@@ -133,7 +133,7 @@ impl Decoder {
         Ok(true)
     }
 
-    /// CONNECT, whose fixed header could not be judged before it named its version.
+    /// Decodes CONNECT, whose fixed header can only be checked once its version is known.
     fn first_connect(
         &mut self,
         mut reader: Reader<'_>,
@@ -154,7 +154,7 @@ impl Decoder {
         Ok(Packet::from(connect))
     }
 
-    /// What can be refused by the first byte alone is: type, flags and direction.
+    /// Refuses what the first byte alone shows to be wrong: type, flags and direction.
     fn check_first_byte(&self, first: u8) -> Result<PacketType, DecodeError> {
         let packet = PacketType::from_bits(first >> 4)
             .filter(|packet| *packet != PacketType::Auth || self.version >= Some(Version::V5))
@@ -163,8 +163,8 @@ impl Decoder {
             return Err(DecodeError::NotConnect(packet));
         }
         let flags = first & 0x0F;
-        // MQTT 3.1 has DUP, QoS and RETAIN in every packet: the first marks a repetition, the
-        // second is 1 for these three, and the rest is "not used".
+        // MQTT 3.1 has DUP, QoS and RETAIN in every packet. DUP marks a repetition, QoS is 1 for these
+        // three packets, and other bits are "not used".
         let used = match self.version {
             Some(Version::V3_1) => 0b0110,
             _ => 0b1111,

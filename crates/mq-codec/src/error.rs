@@ -1,10 +1,10 @@
-//! Why bytes are no packet, and why a packet cannot be bytes.
+//! Errors of decoding and encoding.
 
 use crate::{PacketType, ReasonCode, StringError, TopicError, Version};
 
 /// Why received bytes were refused.
 ///
-/// After any of these the connection cannot go on: where the next packet begins is unknown or the
+/// The connection cannot go on after such an error: the start of the next packet is unknown, or the
 /// peer cannot be trusted. MQTT 5.0 tells the peer with [`reason_code`](Self::reason_code).
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -17,8 +17,8 @@ pub enum DecodeError {
     #[error("a variable byte integer is longer than it needs to be")]
     VarintNotMinimal,
     /// The whole packet, fixed header included, is larger than the
-    /// [`Decoder`](crate::Decoder)'s limit `[MQTT-3.1.2-24]`, `[MQTT-3.2.2-15]`. Known from its
-    /// first bytes; the rest is never buffered.
+    /// [`Decoder`](crate::Decoder)'s limit `[MQTT-3.1.2-24]`, `[MQTT-3.2.2-15]`. The first bytes show
+    /// it; the rest is never buffered.
     #[error("a packet of {size} bytes exceeds the limit of {limit}")]
     PacketTooLarge {
         /// What the fixed header announces, in bytes.
@@ -125,7 +125,7 @@ pub enum DecodeError {
     /// CONNECT names a protocol that is none of MQTT 3.1, 3.1.1 and 5.0 `[MQTT-3.1.2-2]`.
     #[error("the protocol level {level} of CONNECT is not supported")]
     UnsupportedProtocol {
-        /// The level byte; whatever stands there if the protocol name is wrong.
+        /// The level byte, also if the protocol name is wrong.
         level: u8,
     },
     /// Flags of CONNECT that contradict each other or are reserved `[MQTT-3.1.2-3]`.
@@ -151,7 +151,7 @@ pub enum DecodeError {
     #[error("the first packet is {0}, not CONNECT")]
     NotConnect(PacketType),
     /// CONNACK, SUBACK, UNSUBACK or PINGRESP, which only a server sends (§2.1.2), to a server.
-    /// Known from its first byte, whatever the rest is.
+    /// The first byte shows it, whatever the rest is.
     #[error("{0} came, which only a server sends")]
     FromServerOnly(PacketType),
 }
@@ -198,7 +198,7 @@ pub enum EncodeError {
         /// The remaining length that it would have, in bytes.
         size: usize,
     },
-    /// A binary field, such as a password, is longer than its length prefix can say.
+    /// A binary field, such as a password, is longer than 65,535 bytes.
     #[error("a binary field of {size} bytes in {packet} is too long: MQTT allows 65535")]
     BinaryTooLong {
         /// The packet that has it.

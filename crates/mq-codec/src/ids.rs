@@ -46,7 +46,7 @@ impl PacketId {
     /// The smallest identifier.
     pub const FIRST: Self = Self(NonZeroU16::MIN);
 
-    /// The identifier of that number; `None` for 0.
+    /// The identifier of the number `id`; `None` for 0.
     #[must_use]
     pub fn new(id: u16) -> Option<Self> {
         NonZeroU16::new(id).map(Self)

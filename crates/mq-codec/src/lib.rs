@@ -7,9 +7,8 @@
 //! everything but the payload, so that one payload serves any number of subscribers without being
 //! copied.
 //!
-//! Decoding is strict: whatever the specification calls malformed is refused with a
-//! [`DecodeError`], which names the reason code ([`DecodeError::reason_code`]) that MQTT 5.0
-//! gives for it.
+//! Decoding is strict: it refuses whatever the specification calls malformed, with a
+//! [`DecodeError`], whose [`reason_code`](DecodeError::reason_code) is the one that MQTT 5.0 gives.
 //!
 //! | for | see |
 //! |---|---|
@@ -18,9 +17,6 @@
 //! | each packet's fields and properties | [`packet`] |
 //! | topics and filters, checked once when they are made | [`TopicName`], [`TopicFilter`], [`SharedFilter`] |
 //! | texts and numbers | [`ByteStr`], [`PacketId`], [`SubscriptionId`], [`QoS`], [`ReasonCode`], [`whole_seconds`] |
-//!
-//! The crate has no cargo features. Clauses in these pages (`§3.3.2`, `[MQTT-3.3.2-2]`) are those of the OASIS standard of MQTT 5.0.
-//! "Before 5.0" means versions 3.1 and 3.1.1.
 //!
 //! ```
 //! use bytes::BytesMut;
@@ -36,6 +32,9 @@
 //! assert_eq!(decoder.decode(&mut wire)?, None);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! The crate has no cargo features. Clauses in these pages (`§3.3.2`, `[MQTT-3.3.2-2]`) are those of the
+//! OASIS standard of MQTT 5.0. "Before 5.0" means versions 3.1 and 3.1.1.
 
 mod byte_str;
 mod decoder;

@@ -39,7 +39,7 @@ pub(crate) mod id {
     pub(crate) const SUBSCRIPTION_IDENTIFIERS_AVAILABLE: u32 = 0x29;
     pub(crate) const SHARED_SUBSCRIPTION_AVAILABLE: u32 = 0x2A;
 
-    /// Whether the specification knows the identifier at all.
+    /// Whether the specification has the identifier.
     pub(super) fn is_known(id: u32) -> bool {
         matches!(id, 0x01..=0x03 | 0x08 | 0x09 | 0x0B | 0x11..=0x13 | 0x15..=0x1A | 0x1C | 0x1F
             | 0x21..=0x2A)
@@ -117,7 +117,7 @@ impl Value for u32 {
     }
 }
 
-/// Types that refuse some numbers of the field that they stand in.
+/// Types that allow only some numbers of their field.
 macro_rules! checked_numbers {
     ($($type:ty, $field:ident;)*) => {
         $(impl Value for $type {
@@ -331,8 +331,8 @@ macro_rules! properties {
 }
 pub(crate) use properties;
 
-/// A property length for the wire. One that is too long cannot be written anyway: the packet
-/// around it is longer still, and is refused when its remaining length is counted.
+/// A property length for the wire. A length that is too long is never written: the packet around it is
+/// longer still, and is refused when its remaining length is counted.
 pub(crate) fn clamped(length: usize) -> u32 {
     u32::try_from(length)
         .unwrap_or(u32::MAX)

@@ -55,9 +55,9 @@ reason_codes! {
     GrantedQos2 = 0x02, "granted QoS 2", [SubAck];
     /// The client leaves and wants its will published.
     DisconnectWithWill = 0x04, "disconnect with will message", [Disconnect];
-    /// Accepted, but nobody is subscribed.
+    /// Accepted, but the topic has no subscriber.
     NoMatchingSubscribers = 0x10, "no matching subscribers", [PubAck PubRec];
-    /// There was no such subscription to end.
+    /// There was no such subscription.
     NoSubscriptionExisted = 0x11, "no subscription existed", [UnsubAck];
     /// The authentication goes on with another step.
     ContinueAuthentication = 0x18, "continue authentication", [Auth];
@@ -152,8 +152,8 @@ impl ReasonCode {
         }
     }
 
-    /// The CONNACK return code of MQTT 3.1 and 3.1.1 that says the same (§3.2.2.3 there); `None` if
-    /// none does, and then no CONNACK is sent: `[MQTT-3.2.2-6]` of 3.1.1.
+    /// The CONNACK return code of the same meaning in MQTT 3.1 and 3.1.1 (§3.2.2.3 there). `None` if
+    /// there is none; then no CONNACK is sent (`[MQTT-3.2.2-6]` of 3.1.1).
     #[must_use]
     pub fn to_connect_return_code(self) -> Option<u8> {
         Some(match self {

@@ -8,9 +8,9 @@ use core::{
 /// A `T` behind a pointer that is null while the `T` is empty. It derefs to `T`, and `T` converts
 /// into it.
 ///
-/// Reading an empty one reads a constant; the first `&mut` access allocates. PUBLISH carries its
-/// properties this way: most have none, and moving and dropping two hundred bytes of `None` would
-/// be most of the cost of decoding it.
+/// Reading an empty `Sparse` reads a constant; the first `&mut` access allocates. PUBLISH carries its
+/// properties this way. Most messages have none, and moving and dropping two hundred bytes of `None`
+/// would be most of the cost of decoding one.
 ///
 /// ```
 /// use mq_codec::{PublishProperties, Sparse};
@@ -29,14 +29,14 @@ pub trait Empty: Default + Sized + 'static {
 }
 
 impl<T> Sparse<T> {
-    /// An empty one.
+    /// An empty value, not allocated.
     #[must_use]
     pub const fn empty() -> Self {
         Self(None)
     }
 
-    /// Whether it has not been allocated, which is the cheap way to know that it is empty. An empty
-    /// value that was accessed by `&mut` counts as touched.
+    /// Whether the value was never allocated, a cheap test for empty. An empty value that was
+    /// accessed by `&mut` counts as touched.
     #[must_use]
     pub fn is_untouched(&self) -> bool {
         self.0.is_none()

@@ -7,7 +7,7 @@ use crate::{DecodeError, QoS, TopicFilter, Version};
 pub struct Subscription {
     /// What to subscribe to.
     pub filter: TopicFilter,
-    /// How.
+    /// The options.
     pub options: SubscriptionOptions,
 }
 
@@ -18,7 +18,7 @@ pub struct Subscription {
 pub struct SubscriptionOptions {
     /// The highest QoS at which messages are wanted.
     pub qos: QoS,
-    /// Do not send back what this client published itself.
+    /// Do not deliver this client's own messages.
     pub no_local: bool,
     /// Keep the RETAIN flag as the publisher set it.
     pub retain_as_published: bool,
@@ -30,10 +30,10 @@ pub struct SubscriptionOptions {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
 pub enum RetainHandling {
-    /// Whenever it is made.
+    /// Whenever the subscription is made.
     #[default]
     Send = 0,
-    /// Only if it did not exist before.
+    /// Only if the subscription did not exist before.
     SendIfNew = 1,
     /// Never.
     DoNotSend = 2,
@@ -61,10 +61,10 @@ impl SubscriptionOptions {
             | (self.retain_handling as u8) << 4
     }
 
-    /// The options of such a byte.
+    /// The options of the byte.
     ///
     /// # Errors
-    /// [`DecodeError::ReservedSubscriptionOptions`] if there are none.
+    /// [`DecodeError::ReservedSubscriptionOptions`] for any other byte.
     pub fn from_bits(bits: u8, version: Version) -> Result<Self, DecodeError> {
         let invalid = DecodeError::ReservedSubscriptionOptions { bits };
         let Some(qos) = QoS::from_bits(bits & 0b11) else {

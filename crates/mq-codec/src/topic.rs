@@ -80,7 +80,7 @@ impl TopicName {
         Ok(Self(text))
     }
 
-    /// Checks a name from the wire. The empty one is allowed: a topic alias may stand in for it.
+    /// Checks a name from the wire. An empty name is allowed: a topic alias may stand in for it.
     #[inline]
     pub(crate) fn check_received(text: &[u8], characters: Characters) -> Result<(), TopicError> {
         if is_plain_ascii(text) {
@@ -99,7 +99,7 @@ impl TopicName {
         Self(text)
     }
 
-    /// The name of no characters, which stands for "see the topic alias" on the wire.
+    /// The empty name, which means "see the topic alias" on the wire.
     #[must_use]
     pub const fn empty() -> Self {
         Self(ByteStr::empty())
@@ -120,8 +120,8 @@ impl TopicName {
 
 /// Whether the bytes are printable ASCII without `+` and `#`: every topic name in practice.
 ///
-/// Looks at eight bytes at a time, the last eight perhaps for the second time; the general checks
-/// cost several times as much for a name of usual length.
+/// Looks at eight bytes at a time, and at some of the last eight twice. The general checks cost several
+/// times as much for a name of usual length.
 #[inline]
 fn is_plain_ascii(bytes: &[u8]) -> bool {
     let Some(last) = bytes.last_chunk::<8>() else {
@@ -160,8 +160,8 @@ impl TopicFilter {
 
     /// A topic filter of `text`, as a client of `version` may ask for it.
     ///
-    /// Before 5.0, which brought shared subscriptions, a text that begins like one and is none is
-    /// an ordinary filter. Those that are one share in every version.
+    /// 5.0 brought shared subscriptions. Before it, a text that begins with `$share` and is not a valid
+    /// shared subscription is an ordinary filter. A valid one shares in every version.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -177,7 +177,7 @@ impl TopicFilter {
         Ok(Self(text))
     }
 
-    /// [`in_version`](Self::in_version) for what came from the wire.
+    /// [`in_version`](Self::in_version) for text from the wire.
     pub(crate) fn received(text: ByteStr, version: Version) -> Result<Self, TopicError> {
         if version < Version::V5 && shared_parts(&text).is_err() {
             check_filter(&text)?;
@@ -207,7 +207,7 @@ impl TopicFilter {
 
     /// Whether a message published to `topic` matches (§4.7).
     ///
-    /// Cost: linear in the lengths. A broker that has many filters keeps them in a trie.
+    /// The cost is linear in the lengths. A broker with many filters keeps them in a trie.
     #[must_use]
     pub fn matches(&self, topic: &TopicName) -> bool {
         let (filter, topic) = (self.matching(), topic.as_str());
@@ -292,7 +292,7 @@ macro_rules! as_text {
                 self.0.len()
             }
 
-            /// Whether there is no text: of a topic name, that a PUBLISH has a topic alias instead.
+            /// Whether the text is empty: an empty topic name means that a PUBLISH has a topic alias.
             #[must_use]
             pub fn is_empty(&self) -> bool {
                 self.0.is_empty()
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_allowed_in_a_name_is_found_at_every_place() {
+    fn a_forbidden_character_is_found_at_every_place() {
         for length in 0..40 {
             for place in 0..length {
                 for odd in [0, b'+', b'#', 0x80, 0xFF] {
@@ -421,7 +421,7 @@ mod tests {
             let plain = is_plain_ascii(&[byte; 9]);
             let expected = matches!(byte, b' '..=b'~') && !matches!(byte, b'+' | b'#');
             assert_eq!(plain, expected, "{byte:#x}");
-            // Else it is not plain and perhaps allowed all the same.
+            // Otherwise it is not plain, and may still be allowed.
             let allowed = TopicName::check_received(&[byte; 9], Characters::Allowed);
             assert_eq!(allowed.is_ok(), plain, "{byte:#x}");
         }

@@ -13,22 +13,22 @@ pub const MAX_REMAINING_LENGTH: u32 = 268_435_455;
 
 /// Reads the fields of one packet off the front of a buffer.
 ///
-/// A short field is copied out. One that is worth sharing is split off the buffer, and all before
-/// it is dropped, so a small PUBLISH touches the buffer's reference count once, for its payload,
-/// and a packet of short fields not at all.
+/// A short field is copied out. A field worth sharing is split off the buffer, and everything before
+/// it is dropped. So a small PUBLISH touches the buffer's reference count once, for its payload,
+/// and a packet of short fields does not touch it.
 #[derive(Debug)]
 pub(crate) struct Reader<'a> {
     pub(crate) packet: PacketType,
-    /// What strings may consist of.
+    /// The characters that strings may have.
     characters: Characters,
     buffer: &'a mut BytesMut,
-    /// Where the next field begins.
+    /// The start of the next field.
     at: usize,
-    /// Where what may be read ends: that of the packet, or of a part of it.
+    /// The end of what may be read: of the packet, or of a part of it.
     end: usize,
 }
 
-/// What comes behind the part of a packet that is being read, in bytes.
+/// Bytes behind the part of a packet that is being read.
 #[must_use]
 #[derive(Clone, Copy)]
 pub(crate) struct Behind(usize);
@@ -59,7 +59,7 @@ impl<'a> Reader<'a> {
         self.at == self.end
     }
 
-    /// What was not read yet.
+    /// The bytes that were not read yet.
     #[inline]
     fn rest(&self) -> &[u8] {
         &self.buffer[self.at..self.end]
@@ -123,7 +123,7 @@ impl<'a> Reader<'a> {
         TopicFilter::received(self.string()?, version).map_err(DecodeError::TopicFilter)
     }
 
-    /// The list that ends a packet, of one entry at least; `none` makes the error for an empty one.
+    /// The list at the end of a packet, with at least one entry; `none` makes the error for an empty list.
     pub(crate) fn list<T>(
         &mut self,
         none: fn(PacketType) -> DecodeError,
@@ -155,7 +155,7 @@ impl<'a> Reader<'a> {
         zero
     }
 
-    /// Ends what may be read `length` bytes from here, until [`widen`](Self::widen).
+    /// Limits reading to the next `length` bytes, until [`widen`](Self::widen).
     pub(crate) fn narrow(&mut self, length: usize) -> Result<Behind, DecodeError> {
         let left = self.end - self.at;
         let behind = left.checked_sub(length).ok_or_else(|| self.truncated())?;
@@ -163,12 +163,12 @@ impl<'a> Reader<'a> {
         Ok(Behind(behind))
     }
 
-    /// Allows what comes behind the part again.
+    /// Ends the limit of [`narrow`](Self::narrow).
     pub(crate) fn widen(&mut self, behind: Behind) {
         self.end += behind.0;
     }
 
-    /// Takes the packet off the buffer; refuses one that was not read to its end.
+    /// Takes the packet off the buffer; refuses a packet that was not read to its end.
     pub(crate) fn finish(self) -> Result<(), DecodeError> {
         if !self.is_empty() {
             return Err(DecodeError::TrailingBytes(self.packet));
@@ -177,20 +177,20 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Takes the packet off the buffer; what was not read is its payload.
+    /// Takes the packet off the buffer; the unread rest is its payload.
     #[expect(clippy::inline_always, reason = "see `share`")]
     #[inline(always)]
     pub(crate) fn into_payload(mut self) -> Bytes {
         self.share(self.end - self.at)
     }
 
-    /// The next `length` bytes, which are not skipped.
+    /// The next `length` bytes, without skipping them.
     #[inline]
     fn peek(&self, length: usize) -> Result<&[u8], DecodeError> {
         self.rest().get(..length).ok_or_else(|| self.truncated())
     }
 
-    /// Takes the next `length` bytes, which are there and are text.
+    /// Takes the next `length` bytes, which are complete and are text.
     #[expect(clippy::inline_always, reason = "see `share`")]
     #[inline(always)]
     fn text(&mut self, length: usize) -> ByteStr {
@@ -205,9 +205,9 @@ impl<'a> Reader<'a> {
 
     /// Splits the next `length` bytes off, with all before them.
     ///
-    /// Inlined always: handed through a call, the parts of the handle are written one by one and
-    /// read in pairs right after, which a processor cannot forward. That was a third of the cost of
-    /// decoding a small PUBLISH.
+    /// Always inlined: a call would write the parts of the handle one by one and read them in pairs
+    /// right after, which a processor cannot forward. That was a third of the cost of decoding a small
+    /// PUBLISH.
     #[expect(clippy::inline_always, reason = "measured, see above")]
     #[inline(always)]
     fn share(&mut self, length: usize) -> Bytes {
@@ -258,7 +258,7 @@ fn long_varint(bytes: &[u8]) -> Result<Option<(u32, usize)>, DecodeError> {
     }
 }
 
-/// The same where more bytes than it needs are no error: a remaining length before MQTT 5.0.
+/// The same where needless bytes are no error: a remaining length before MQTT 5.0.
 pub(crate) fn padded_varint(bytes: &[u8]) -> Result<Option<(u32, usize)>, DecodeError> {
     let mut value = 0;
     for (index, byte) in bytes.iter().take(4).enumerate() {
@@ -273,8 +273,8 @@ pub(crate) fn padded_varint(bytes: &[u8]) -> Result<Option<(u32, usize)>, Decode
     Ok(None)
 }
 
-/// Where fields are written to. Every packet writes its fields once, for [`Length`] to count and
-/// for [`BytesMut`] to hold, so that the length in front can never differ from what follows.
+/// The sink of fields. One function of each packet writes them to [`Length`], which counts, and to
+/// [`BytesMut`], which holds, so the length in front can never differ from what follows.
 pub(crate) trait Sink {
     fn bytes(&mut self, bytes: &[u8]);
 
@@ -347,7 +347,7 @@ pub(crate) fn length_of(write: impl FnOnce(&mut Length)) -> usize {
     length.0
 }
 
-/// The remaining length as the wire has it.
+/// The remaining length for the wire.
 #[inline]
 pub(crate) fn remaining_length(size: usize) -> Result<u32, EncodeError> {
     u32::try_from(size)

@@ -56,7 +56,7 @@ fn written_by_v5(packet: &v5::Packet) -> BytesMut {
     wire
 }
 
-/// Any packet without what rumqttc cannot say in either direction.
+/// Any packet without the fields that rumqttc can neither read nor write.
 fn packet(version: Version) -> impl Strategy<Value = Packet> {
     let packets = strategies::packet(version).prop_filter("rumqttc has no AUTH", |packet| {
         // It refuses packet type 15 when it reads, and counts the length of AUTH without the

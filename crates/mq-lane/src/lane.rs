@@ -4,9 +4,9 @@ use core::fmt;
 
 /// Names one ordered byte stream of a connection.
 ///
-/// In this version every connection has exactly one, [`LaneId::CONTROL`]: over TCP and TLS the
-/// connection itself, over QUIC its first client-opened bidirectional stream. The parameter is
-/// there so that QUIC connections can get more without a change to this interface.
+/// In this version every connection has exactly one lane, [`LaneId::CONTROL`]: over TCP and TLS the
+/// connection itself, over QUIC its first client-opened bidirectional stream. The identifier lets
+/// later versions use more QUIC streams without a change to this interface.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct LaneId(pub u64);
 

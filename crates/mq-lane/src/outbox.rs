@@ -1,4 +1,4 @@
-//! Bytes that a connection has ready to write, in order, by lane.
+//! The queue of bytes that a connection has ready to write.
 
 use std::collections::VecDeque;
 
@@ -8,8 +8,8 @@ use crate::LaneId;
 
 /// Bodies up to this many bytes are copied behind their header, longer ones are shared.
 ///
-/// A short copy costs less than a reference count and an extra slice in a vectored write, and one
-/// contiguous chunk is what TLS and QUIC want (each of them copies anyway when it seals a record).
+/// A short copy costs less than a reference count and an extra slice in a vectored write. TLS and QUIC
+/// take one contiguous chunk best (both copy anyway when they seal a record).
 const COPY_LIMIT: usize = 1024;
 
 /// Room made at a time for headers and short bodies.
@@ -20,16 +20,15 @@ const CHUNK: usize = 16 * 1024;
 /// The state machine appends whole packets with [`put`](Self::put) and
 /// [`put_body`](Self::put_body); a link takes them off the front, either by reference
 /// ([`front`](Self::front) or [`slices`](Self::slices), then [`advance`](Self::advance)) or as
-/// shared chunks ([`take`](Self::take)). Packets of a lane stay in order; lanes are
-/// independent of each other, but this queue keeps the order of all of them. It has no bound of its
-/// own: whoever fills it looks at [`len`](Self::len).
+/// shared chunks ([`take`](Self::take)). The queue keeps the order of all packets, of one lane as of
+/// all. It has no bound of its own: its writer checks [`len`](Self::len).
 #[derive(Debug, Default)]
 pub struct Outbox {
     sealed: VecDeque<(LaneId, Bytes)>,
     open: BytesMut,
     open_lane: LaneId,
     len: usize,
-    /// Bytes that were ever put in.
+    /// The number of all bytes that were ever put in.
     put: u64,
 }
 
@@ -56,8 +55,8 @@ impl Outbox {
 
     /// Appends what `write` puts into the buffer that it is given, on `lane`.
     ///
-    /// `write` must only append. If it returns an error, what it appended is taken back and
-    /// the outbox is as before.
+    /// `write` must only append. If it returns an error, its bytes are taken back and the outbox is as
+    /// before.
     ///
     /// # Errors
     /// Whatever `write` returns.
@@ -102,14 +101,15 @@ impl Outbox {
         }
     }
 
-    /// Where the next bytes will be: [`cut`](Self::cut) at it takes them back.
+    /// The position of the next bytes: [`cut`](Self::cut) at it takes them back.
     #[inline]
     #[must_use]
     pub fn position(&self) -> u64 {
         self.put
     }
 
-    /// Drops what was put in since [`position`](Self::position) was that, as far as it is still here.
+    /// Drops the bytes that were put in since [`position`](Self::position) returned `position`, except
+    /// those that were taken already.
     pub fn cut(&mut self, position: u64) {
         let behind = usize::try_from(self.put.saturating_sub(position)).unwrap_or(usize::MAX);
         let mut count = behind.min(self.len);
@@ -150,7 +150,7 @@ impl Outbox {
         filled
     }
 
-    /// Drops `count` bytes from the front: they were written.
+    /// Drops `count` written bytes from the front.
     ///
     /// # Panics
     /// If fewer than `count` bytes are waiting.
@@ -181,7 +181,7 @@ impl Outbox {
         Some((lane, bytes))
     }
 
-    /// Puts back at the front what [`take`](Self::take) gave and could not be written.
+    /// Puts a chunk of [`take`](Self::take) that could not be written back at the front.
     pub fn put_back(&mut self, lane: LaneId, bytes: Bytes) {
         if !bytes.is_empty() {
             self.len += bytes.len();
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_behind_a_position_can_be_cut_off_as_far_as_it_is_still_there() {
+    fn bytes_behind_a_position_can_be_cut_off_unless_they_were_taken() {
         let long = Bytes::from(vec![7; COPY_LIMIT + 1]);
         for written in [0, 1, 3, 4, 1_000, 1_030] {
             let mut outbox = Outbox::new();

@@ -1,19 +1,19 @@
-//! Topic aliases (MQTT 5.0 §3.3.2.3.4), one direction each.
+//! Topic aliases (MQTT 5.0 §3.3.2.3.4), a type for each direction.
 
 use hashbrown::HashMap;
 use mq_codec::TopicName;
 
 use crate::ProtocolError;
 
-/// Aliases that this side may use for what it sends.
+/// Aliases that this side may use for its messages.
 ///
-/// The first topics get them and keep them: with more topics than aliases, replacing would send
-/// the full name as often as not.
+/// The first topics get an alias and keep it: with more topics than aliases, replacing aliases would
+/// send the full name about as often.
 #[derive(Debug, Default)]
 pub(crate) struct SendAliases {
     maximum: u16,
     by_topic: HashMap<TopicName, u16>,
-    /// Of the topics.
+    /// Bytes of the topics.
     bytes: usize,
 }
 
@@ -22,7 +22,7 @@ pub(crate) struct SendAliases {
 pub(crate) enum SendTopic {
     /// By name alone.
     Name,
-    /// By name, and from now on it has this alias.
+    /// By name, which gets this alias from now on.
     Introduce(u16),
     /// By this alias alone.
     Alias(u16),
@@ -56,18 +56,18 @@ impl SendAliases {
         self.by_topic.insert(topic.detached(), alias);
     }
 
-    /// What they take, about.
+    /// The approximate memory of the aliases, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 }
 
-/// Aliases that the peer has set for what it sends.
+/// Aliases that the peer has set for its messages.
 #[derive(Debug, Default)]
 pub(crate) struct ReceiveAliases {
     maximum: u16,
     topics: Vec<Option<TopicName>>,
-    /// Of the topics.
+    /// Bytes of the topics.
     bytes: usize,
 }
 
@@ -104,7 +104,7 @@ impl ReceiveAliases {
         Ok(topic)
     }
 
-    /// What they take, about.
+    /// The approximate memory of the aliases, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes + self.topics.len() * size_of::<Option<TopicName>>()
     }

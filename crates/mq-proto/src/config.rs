@@ -1,4 +1,4 @@
-//! What a connection is told when it is made.
+//! The configuration of a connection.
 
 use core::num::{NonZeroU16, NonZeroU32};
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub struct ClientConfig {
     pub max_packet_size: NonZeroU32,
     /// Topic aliases that the server may use (5.0, §3.3.2.3.4). Default 16.
     pub topic_alias_maximum: u16,
-    /// Whether to use the topic aliases that the server allows for what is sent (5.0), 64 at most.
+    /// Whether to use the topic aliases that the server allows (5.0), 64 at most.
     /// Default yes.
     pub use_topic_aliases: bool,
     /// How long CONNACK may take, counted from
@@ -53,7 +53,7 @@ impl ClientConfig {
     }
 }
 
-/// What a server allows a client.
+/// How a server treats a client.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
     /// How long CONNECT may take, counted from [`server`](crate::Connection::server). Default 10 s.
@@ -66,24 +66,24 @@ pub struct ServerConfig {
     pub max_inflight: NonZeroU16,
     /// The largest packet taken, in bytes, fixed header included. Default 1 MiB.
     pub max_packet_size: NonZeroU32,
-    /// The largest packet taken of a client that was not let in yet, in bytes, fixed header included:
+    /// The largest packet taken from a client before it is let in, in bytes, fixed header included:
     /// CONNECT with its will, and AUTH. A larger one is refused with 0x95. Default 64 KiB, far more
-    /// than a will and a token need: anybody may have it held.
+    /// than a will and a token need; any stranger can make the server hold this much.
     pub max_connect_size: NonZeroU32,
-    /// Topic aliases that the client may use, and at most as many are used towards it (5.0,
-    /// §3.3.2.3.4): each keeps a topic in memory. Default 64.
+    /// Topic aliases that the client may use, and that the server uses at most (5.0, §3.3.2.3.4): each
+    /// keeps a topic in memory. Default 64.
     pub topic_alias_maximum: u16,
-    /// Whether to use the topic aliases that the client allows for what is sent (5.0). Default yes.
+    /// Whether to use the topic aliases that the client allows (5.0). Default yes.
     pub use_topic_aliases: bool,
-    /// The highest QoS that a client may publish at; one that goes above it is disconnected
+    /// The highest QoS at which a client may publish; a client that goes above it is disconnected
     /// `[MQTT-3.2.2-11]`. Default 2.
     pub maximum_qos: QoS,
-    /// Whether clients may publish retained messages; one that does all the same is disconnected
+    /// Whether clients may publish retained messages. If not, a client that does is disconnected
     /// `[MQTT-3.2.2-14]`. Default yes.
     pub retain_available: bool,
-    /// Whether clients may use control characters and Unicode noncharacters in strings; one that
-    /// does all the same sends a malformed packet (§1.5.4). Default no: clients that refuse them
-    /// would be disconnected by whoever publishes some to them (§5.4.9).
+    /// Whether clients may use control characters and Unicode noncharacters in strings. If not, such a
+    /// packet is malformed (§1.5.4). Default no: otherwise any publisher could disconnect subscribers
+    /// that refuse such characters (§5.4.9).
     pub allow_control_characters: bool,
     /// Replaces the client's keep-alive where that is longer or 0 (5.0, §3.2.2.3.14); seconds.
     /// Default none.

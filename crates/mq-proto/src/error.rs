@@ -1,10 +1,10 @@
-//! What a peer did wrong, and what a command cannot do.
+//! Errors: of the peer, and of commands.
 
 use mq_codec::{DecodeError, EncodeError, PacketId, PacketType, ReasonCode};
 
 use crate::LaneId;
 
-/// What the peer did that MQTT forbids. The connection is over.
+/// A violation of MQTT by the peer, which ends the connection.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProtocolError {
@@ -15,12 +15,12 @@ pub enum ProtocolError {
     /// `[MQTT-3.1.0-2]`.
     #[error("{0} is not allowed here")]
     Unexpected(PacketType),
-    /// A SUBACK or UNSUBACK for something that was not asked.
+    /// A SUBACK or UNSUBACK without a request.
     #[error("{packet} answers packet identifier {id}, which nothing waits for")]
     UnknownRequest {
         /// The packet.
         packet: PacketType,
-        /// The identifier that it has.
+        /// Its packet identifier.
         id: PacketId,
     },
     /// A topic alias of 0 or above the announced maximum `[MQTT-3.3.2-8]`, `[MQTT-3.3.2-9]`.
@@ -29,19 +29,19 @@ pub enum ProtocolError {
     /// A topic alias without a topic that was never given one (§3.3.2.3.4).
     #[error("topic alias {0} stands for no topic")]
     UnknownTopicAlias(u16),
-    /// A message in flight is answered with what its QoS does not want next (§4.3).
+    /// The answer to a message in flight is not the next packet of its QoS (§4.3).
     #[error("{packet} is no answer to the message in flight under packet identifier {id}")]
     WrongAnswer {
         /// The packet.
         packet: PacketType,
-        /// The identifier that it has.
+        /// Its packet identifier.
         id: PacketId,
     },
-    /// A client's DISCONNECT wants a session kept that CONNECT did not (§3.14.2.2.2).
+    /// A client's DISCONNECT asks to keep a session, and its CONNECT did not (§3.14.2.2.2).
     #[error("DISCONNECT asks for a session expiry and CONNECT did not")]
     SessionExpiry,
-    /// More unacknowledged QoS 1 and 2 messages than the announced Receive Maximum, which is in the
-    /// variant `[MQTT-3.3.4-7]`, `[MQTT-3.3.4-9]`.
+    /// More unacknowledged QoS 1 and 2 messages than the announced Receive Maximum, which the variant
+    /// holds `[MQTT-3.3.4-7]`, `[MQTT-3.3.4-9]`.
     #[error("more than {0} messages were sent without waiting for an acknowledgement")]
     ReceiveMaximum(u16),
     /// A PUBLISH of a client with a subscription identifier `[MQTT-3.3.4-6]`.
@@ -50,10 +50,10 @@ pub enum ProtocolError {
     /// A QoS above the announced maximum `[MQTT-3.2.2-11]`.
     #[error("the QoS is above the announced maximum")]
     Qos,
-    /// A retained message although the server said that it takes none `[MQTT-3.2.2-14]`.
+    /// A retained message to a server that announced not to take any `[MQTT-3.2.2-14]`.
     #[error("retained messages are not available")]
     Retain,
-    /// AUTH or CONNACK with another authentication method than CONNECT `[MQTT-4.12.0-5]`,
+    /// AUTH or CONNACK with an authentication method other than CONNECT's `[MQTT-4.12.0-5]`,
     /// `[MQTT-4.12.1-1]`.
     #[error("the authentication method is not that of CONNECT")]
     AuthenticationMethod,
@@ -89,8 +89,8 @@ impl ProtocolError {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommandError {
-    /// The connection is not in a state for it: not connected yet, or over; or the command is the
-    /// other role's.
+    /// The state of the connection does not allow the command: not connected yet, or over. Or the
+    /// command belongs to the other role.
     #[error("the connection is not open")]
     NotConnected,
     /// The window is full; try again after the next [`Event::Acked`](crate::Event::Acked).

@@ -1,4 +1,4 @@
-//! What a connection tells its owner.
+//! The events of a connection.
 
 use mq_codec::{
     Auth, ConnAck, Connect, Disconnect, PacketId, QoS, ReasonCode, SubAck, Subscribe,
@@ -11,43 +11,41 @@ use crate::{Delivery, LaneId, Message, ProtocolError};
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// Server: a client wants in. Answer with [`accept`](crate::Connection::accept) or
+    /// Server: a client sent CONNECT. Answer with [`accept`](crate::Connection::accept) or
     /// [`refuse`](crate::Connection::refuse), or where CONNECT names a method, first with
-    /// [`auth`](crate::Connection::auth); what the client sent behind its CONNECT is only
-    /// decoded after that.
+    /// [`auth`](crate::Connection::auth). Packets behind CONNECT are decoded only after the answer.
     Connect(Box<Connect>),
     /// Client: the server accepted.
     Connected(Box<ConnAck>),
-    /// Client: the server lost the session that this client had messages in flight in, so these
-    /// were sent again as new messages. Comes right after [`Connected`](Self::Connected). A QoS 2
-    /// message among them may arrive twice: the server forgot whether it had it.
+    /// Client: the server lost the session, so the messages in flight were sent again as new messages.
+    /// Comes right after [`Connected`](Self::Connected). A QoS 2 message among them may arrive twice,
+    /// as the server forgot whether it had it.
     SessionLost {
-        /// How many messages are sent again. QoS 2 messages whose PUBREC had come are not: they
-        /// count as complete, without [`Acked`](Self::Acked).
+        /// How many messages are sent again. QoS 2 messages whose PUBREC had come are not sent again:
+        /// they count as complete, without [`Acked`](Self::Acked).
         resent: usize,
     },
     /// A message arrived.
     Publish(Received),
-    /// A QoS 1 or 2 message that was sent is complete, or was refused.
+    /// A QoS 1 or 2 message of this side is complete, or was refused.
     Acked {
-        /// What [`publish`](crate::Connection::publish) returned.
+        /// The packet identifier that [`publish`](crate::Connection::publish) returned.
         packet_id: PacketId,
         /// Success, or why the peer refused it.
         reason: ReasonCode,
-        /// What was sent; `None` for a QoS 2 message whose PUBREC had come, since it was not kept
-        /// any longer.
+        /// The message; `None` for a QoS 2 message whose PUBREC had come, which is no longer kept.
         delivery: Option<Delivery>,
     },
     /// PUBREC came for a QoS 2 message that was sent: the receiver has it, and PUBREL is in the
     /// outbox. [`Acked`](Self::Acked) follows.
     Released {
-        /// What [`publish`](crate::Connection::publish) returned.
+        /// The packet identifier that [`publish`](crate::Connection::publish) returned.
         packet_id: PacketId,
     },
     /// PUBREL came for a QoS 2 message that was received and acknowledged: its identifier is free
     /// again, and PUBCOMP is in the outbox.
     IncomingReleased {
-        /// That of [`AckTicket::packet_id`].
+        /// The same as [`AckTicket::packet_id`].
         packet_id: PacketId,
     },
     /// Server: answer with [`suback`](crate::Connection::suback).
@@ -58,11 +56,11 @@ pub enum Event {
     Unsubscribe(Unsubscribe),
     /// Client: the answer to [`unsubscribe`](crate::Connection::unsubscribe).
     UnsubAck(UnsubAck),
-    /// A step of an enhanced authentication (5.0, §4.12); answer with
-    /// [`auth`](crate::Connection::auth), or, a server, by letting the client in or not. For a
-    /// client one with [`ReasonCode::Success`] is the end of a re-authentication.
+    /// A step of an enhanced authentication (5.0, §4.12). Answer with
+    /// [`auth`](crate::Connection::auth); a server may also accept or refuse the client. To a client,
+    /// [`ReasonCode::Success`] is the end of a re-authentication.
     Auth(Auth),
-    /// The connection is over: the last event. Write what the outbox has, then close the link.
+    /// The connection is over: the last event. Write the rest of the outbox, then close the link.
     Closed(CloseReason),
 }
 
@@ -79,14 +77,14 @@ pub struct Received {
     pub dup: bool,
     /// Client: the subscriptions that it matched (5.0).
     pub subscription_ids: Vec<SubscriptionId>,
-    /// For QoS 1 and 2: what to acknowledge it with. `None` for QoS 0.
+    /// For QoS 1 and 2: the ticket that acknowledges the message. `None` for QoS 0.
     pub ticket: Option<AckTicket>,
 }
 
 /// The duty to acknowledge one received message.
 ///
 /// The connection sends PUBACK or PUBREC only when its owner gives the ticket back with
-/// [`Connection::ack`](crate::Connection::ack): once the message is wherever it must be to be safe.
+/// [`Connection::ack`](crate::Connection::ack), once the message is safely stored or delivered.
 /// Tickets may come back in any order; acknowledgements leave in the order of the messages
 /// `[MQTT-4.6.0-2]`. A ticket that is dropped leaves its message unacknowledged; the peer sends it
 /// again when the session is resumed.
@@ -106,7 +104,7 @@ impl AckTicket {
         self.packet_id
     }
 
-    /// The lane that it arrived on, where its acknowledgement will leave.
+    /// The lane of the message and of its acknowledgement.
     #[must_use]
     pub fn lane(&self) -> LaneId {
         self.lane

@@ -4,38 +4,37 @@ use std::time::{Duration, Instant};
 
 /// When a client that waits for messages asks for a sign of life sooner than its keep-alive says.
 ///
-/// A client whose address has changed without its knowledge, as behind a NAT that forgot it, hears
-/// nothing more over QUIC until it has sent something: only then the server learns where it is now
-/// (RFC 9000 §9). Any packet does, and PINGREQ is one that is answered.
+/// A NAT that forgets a client changes the client's address without its knowledge. Over QUIC the client
+/// then hears nothing until it sends a packet, by which the server learns the new address
+/// (RFC 9000 §9). PINGREQ is such a packet, and the server answers it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Probes {
-    /// After so long without a packet in either direction.
+    /// The probe comes after this time without a packet in either direction.
     pub quiet: Option<Duration>,
-    /// The same where packets came in quick succession before: four reads, each within this time of
-    /// the one before. One probe is sent for each such succession.
+    /// The same after a busy flow: four reads, each within this time of the one before. One probe is
+    /// sent for each such flow.
     pub busy: Option<Duration>,
 }
 
-/// How many reads have to follow each other quickly for the flow to count as busy. Fewer are an answer
-/// and what comes with it.
+/// How many reads in quick succession make a busy flow. Fewer may be one answer and what comes with it.
 const BUSY_READS: u8 = 3;
 
-/// When to ask for a sign of life, and when to stop waiting for one.
+/// When to send PINGREQ, and when to give the peer up.
 ///
-/// To a client any byte received counts as life. It asks (PINGREQ) when it has sent nothing *or* heard
-/// nothing for the keep-alive: the second finds a dead server even while QoS 0 messages go out into the
-/// void. To a server a packet counts `[MQTT-3.1.2-22]`, and of one that is not whole yet each
-/// [`PROGRESS`]: a client that is busy sending a large PUBLISH over a slow link can send nothing else
-/// meanwhile, whereas one that sends a byte now and then is as good as silent.
+/// To a client any received byte counts as life. The client sends PINGREQ when it has sent nothing *or*
+/// received nothing for the keep-alive. The second finds a dead server even while the client keeps
+/// sending QoS 0 messages. To a server a packet counts as life `[MQTT-3.1.2-22]`, and so does each
+/// [`PROGRESS`] of a packet that is not complete: a client that sends a large PUBLISH over a slow link can
+/// send nothing else meanwhile. A client that sends a byte now and then counts as silent.
 #[derive(Debug)]
 pub(crate) struct KeepAlive {
     interval: Option<Duration>,
     role: Watch,
     last_sent: Instant,
     last_received: Instant,
-    /// Of the packet under way, the bytes that were there at `last_received`.
+    /// Bytes of the incomplete packet at `last_received`.
     counted: usize,
-    /// Client: when to ask sooner.
+    /// Client: when to send PINGREQ sooner.
     probes: Probes,
     /// Reads that came within [`Probes::busy`] of the one before, in a row.
     quick_reads: u8,
@@ -52,12 +51,12 @@ enum Watch {
     Waits,
 }
 
-/// Bytes of a packet under way that count as life to a server. About what one segment of TCP or one
-/// datagram of QUIC carries: a link that is too slow for that within one and a half keep-alives (350
-/// bytes a second for a keep-alive of 2 s, 12 for one of a minute) wants a longer keep-alive.
+/// Bytes of an incomplete packet that count as life to a server: about one segment of TCP or one
+/// datagram of QUIC. A link that cannot carry this in one and a half keep-alives (350 bytes a second
+/// for a keep-alive of 2 s, 12 for one of 1 min) needs a longer keep-alive.
 const PROGRESS: usize = 1024;
 
-/// What is due.
+/// The action that is due.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Due {
     Nothing,
@@ -95,7 +94,7 @@ impl KeepAlive {
         }
     }
 
-    /// For a client: asks sooner from now on.
+    /// Client: sends PINGREQ sooner from now on.
     pub(crate) fn probe(&mut self, probes: Probes) {
         self.probes = probes;
     }
@@ -104,7 +103,7 @@ impl KeepAlive {
         self.last_sent = now;
     }
 
-    /// Something came: perhaps a packet, and this many bytes of the one after it.
+    /// Bytes came in: perhaps a packet, and this many bytes of the next.
     pub(crate) fn read(&mut self, now: Instant, packet: bool, under_way: usize) {
         let is_life = match self.role {
             Watch::Asks { .. } => true,
@@ -116,19 +115,19 @@ impl KeepAlive {
         }
     }
 
-    /// A sign of life, or what stands for one.
+    /// Notes a sign of life, or an excuse for none.
     pub(crate) fn received(&mut self, now: Instant) {
         let was_asked = matches!(self.role, Watch::Asks { asked: Some(_), .. });
         let gap = now.saturating_duration_since(self.last_received);
         self.quick_reads = match self.probes.busy {
-            // What answers a question says nothing about the flow.
+            // The answer to a ping says nothing about the flow.
             Some(busy) if !was_asked && gap <= busy => self.quick_reads.saturating_add(1),
             _ => 0,
         };
         self.excused(now);
     }
 
-    /// The owner has not listened, so silence says nothing.
+    /// The owner has not read the link, so silence says nothing.
     pub(crate) fn excused(&mut self, now: Instant) {
         self.last_received = now;
         if let Watch::Asks { asked, .. } = &mut self.role {
@@ -136,11 +135,11 @@ impl KeepAlive {
         }
     }
 
-    /// When [`due`](Self::due) has something to say next.
+    /// When [`due`](Self::due) will next return an action.
     pub(crate) fn next(&self) -> Option<Instant> {
         let interval = self.interval;
         match self.role {
-            // Without a keep-alive nobody has asked for a connection to be given up.
+            // Without a keep-alive the connection is never given up.
             Watch::Asks {
                 timeout,
                 asked: Some(asked),
@@ -157,13 +156,13 @@ impl KeepAlive {
     fn next_probe(&self) -> Option<Instant> {
         let Probes { quiet, busy } = self.probes;
         let busy = busy.filter(|_| self.quick_reads >= BUSY_READS);
-        // What was sent has told the server the address.
+        // The sent packet has shown the server the address.
         let silent_since = self.last_sent.max(self.last_received);
         let wait = quiet.into_iter().chain(busy).min()?;
         Some(silent_since + wait)
     }
 
-    /// What is due at `now`. After [`Due::Ping`] the caller has sent one.
+    /// The action that is due at `now`. After [`Due::Ping`] the caller sends PINGREQ.
     pub(crate) fn due(&mut self, now: Instant) -> Due {
         if self.next().is_none_or(|next| now < next) {
             return Due::Nothing;
@@ -234,7 +233,7 @@ mod tests {
         let mut keep_alive = KeepAlive::client(start, 60, 20 * SECOND);
         keep_alive.probe(PROBES);
         assert_eq!(keep_alive.next(), Some(start + 15 * SECOND));
-        // What it sends tells its address as well.
+        // A packet of its own shows its address as well.
         keep_alive.sent(start + 10 * SECOND);
         assert_eq!(keep_alive.due(start + 15 * SECOND), Due::Nothing);
         assert_eq!(keep_alive.due(start + 25 * SECOND), Due::Ping);

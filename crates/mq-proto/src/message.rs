@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Instant};
 use bytes::Bytes;
 use mq_codec::{PublishProperties, QoS, Sparse, SubscriptionId, TopicName, whole_seconds};
 
-/// A message, immutable and the same for all its receivers.
+/// A message, immutable and shared by all its receivers.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Message {
     /// Where it was published; never empty.
@@ -22,16 +22,16 @@ pub struct Message {
 pub struct Delivery {
     /// The message, shared.
     pub message: Arc<Message>,
-    /// At which QoS it is sent.
+    /// The QoS at which it is sent.
     pub qos: QoS,
     /// The RETAIN flag.
     pub retain: bool,
     /// The receiver's subscriptions that it matched; from server to client only.
     pub subscription_ids: Vec<SubscriptionId>,
-    /// When the message expires. What is left of it replaces the message's own Message Expiry
-    /// Interval when it is sent `[MQTT-3.3.2-6]`.
+    /// When the message expires. The remaining time replaces the Message Expiry Interval of the message
+    /// when it is sent `[MQTT-3.3.2-6]`.
     pub expires_at: Option<Instant>,
-    /// The owner's own mark: it is kept with the delivery, and neither sent nor looked at.
+    /// A mark of the owner's, kept with the delivery. The connection neither sends nor reads it.
     pub tag: u64,
 }
 
@@ -76,8 +76,8 @@ impl Delivery {
         }
     }
 
-    /// Seconds that are left of the message's life at `now`: rounded up, and never more than it
-    /// had, however the caller's instants lie.
+    /// The remaining seconds of the message's life at `now`: rounded up, and never more than its whole
+    /// life, whatever the order of the caller's instants.
     pub(crate) fn expiry_interval(&self, now: Instant) -> Option<u32> {
         let whole = self.message.properties.message_expiry_interval;
         let Some(at) = self.expires_at else {

@@ -1,4 +1,4 @@
-//! What outlives a connection: messages in flight, in both directions (§4.1).
+//! The session, which outlives a connection: messages in flight, in both directions (§4.1).
 
 use hashbrown::HashMap;
 use mq_codec::{PacketId, QoS};
@@ -7,9 +7,9 @@ use crate::Delivery;
 
 /// The part of an MQTT session that the protocol itself needs: QoS 1 and 2 messages on their way.
 ///
-/// It is given to a [`Connection`](crate::Connection) when that begins and taken back when it ends
-/// ([`into_session`](crate::Connection::into_session)). Subscriptions and messages that were not
-/// sent yet are kept by the owner, with the rest of the session state of §4.1.
+/// A [`Connection`](crate::Connection) gets the session when it begins and returns it when it ends
+/// ([`into_session`](crate::Connection::into_session)). The owner keeps subscriptions, unsent messages
+/// and the rest of the session state of §4.1.
 ///
 /// ```text
 /// outgoing            publish            PUBACK
@@ -26,8 +26,8 @@ pub struct Session {
     outgoing: HashMap<PacketId, Outgoing>,
     /// Payload bytes of `outgoing`.
     outgoing_bytes: usize,
-    /// Received QoS 2 messages whose PUBREL has not come. `true` once the owner took
-    /// responsibility, so that a repetition is answered and not delivered.
+    /// Received QoS 2 messages whose PUBREL has not come. `true` once the owner has acknowledged the
+    /// message, so that a repetition is answered and not delivered.
     incoming: HashMap<PacketId, bool>,
     last_id: Option<PacketId>,
     next_order: u64,
@@ -40,7 +40,7 @@ struct Outgoing {
     state: OutgoingState,
 }
 
-/// How far an outgoing message has come.
+/// The state of an outgoing message.
 #[derive(Clone, Debug)]
 pub(crate) enum OutgoingState {
     /// Sent; PUBACK or PUBREC is due.
@@ -49,7 +49,7 @@ pub(crate) enum OutgoingState {
     Released,
 }
 
-/// What a repeated or new QoS 2 PUBLISH means.
+/// The meaning of a received QoS 2 PUBLISH, new or repeated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Incoming {
     New,
@@ -66,11 +66,11 @@ impl Session {
         Self::default()
     }
 
-    /// A session as it was kept elsewhere, such as on disk.
+    /// A session restored from elsewhere, such as a disk.
     ///
-    /// `outgoing`: what is in flight, in the order in which it was first sent; `None` for a QoS 2
-    /// message whose PUBREC has come. `incoming`: the identifiers of QoS 2 messages that were
-    /// acknowledged and whose PUBREL has not come.
+    /// `outgoing` has the messages in flight, in the order in which they were first sent; `None` stands
+    /// for a QoS 2 message whose PUBREC has come. `incoming` has the identifiers of QoS 2 messages that
+    /// were acknowledged and whose PUBREL has not come.
     #[must_use]
     pub fn restore(
         outgoing: impl IntoIterator<Item = (PacketId, Option<Delivery>)>,
@@ -99,7 +99,7 @@ impl Session {
     }
 
     /// Takes out the outgoing messages that may not have arrived, in the order in which they were first
-    /// sent: for an owner that ends the session and gives them to somebody else.
+    /// sent, for an owner that ends the session and gives them to another receiver.
     pub fn take_unacknowledged(&mut self) -> Vec<Delivery> {
         let ids = self.in_order();
         let states = ids.into_iter().filter_map(|id| self.completed(id));
@@ -140,7 +140,7 @@ impl Session {
         self.outgoing.get(&id).map(|outgoing| &outgoing.state)
     }
 
-    /// PUBREC came: the message itself is not needed any more. Returns it.
+    /// PUBREC came. Returns the message, which is not needed any more.
     pub(crate) fn released(&mut self, id: PacketId) -> Option<Delivery> {
         let outgoing = self.outgoing.get_mut(&id)?;
         self.outgoing_bytes -= outgoing.state.bytes();
@@ -168,8 +168,7 @@ impl Session {
         ids.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// The peer has lost its side of the session: forget what only makes sense with it, keep the
-    /// messages that may not have arrived.
+    /// The peer has lost its side of the session: keeps only the messages that may not have arrived.
     pub(crate) fn peer_forgot(&mut self) {
         self.incoming.clear();
         self.outgoing
@@ -196,7 +195,7 @@ impl Session {
         }
     }
 
-    /// PUBREL came; whether it was known.
+    /// PUBREL came; returns whether its identifier was known.
     pub(crate) fn incoming_released(&mut self, id: PacketId) -> bool {
         self.incoming.remove(&id).is_some()
     }
@@ -205,7 +204,7 @@ impl Session {
         self.incoming.len()
     }
 
-    /// The connection is over: what was received and never acknowledged was not received.
+    /// The connection is over: received messages that were never acknowledged count as not received.
     pub(crate) fn forget_unacknowledged(&mut self) {
         self.incoming.retain(|_, kept| *kept);
     }

@@ -1,4 +1,4 @@
-//! What a server takes of early data, packet by packet.
+//! The packets of early data that a server takes.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -38,7 +38,7 @@ fn sent(connection: &mut Connection) -> Vec<Packet> {
     std::iter::from_fn(|| decoder.decode(&mut buffer).unwrap()).collect()
 }
 
-/// Hands the server what a client would never send.
+/// Gives the server bytes that a client would never send.
 fn inject(pair: &mut Pair, packet: &Packet) {
     packet.encode(Version::V5, &mut pair.server.inbox).unwrap();
     pair.server.take(pair.now);
@@ -327,7 +327,7 @@ fn trickle(pair: &mut Pair, packet: &Packet, piece: usize) -> usize {
 }
 
 #[test]
-fn bytes_of_a_packet_keep_a_client_alive_only_where_they_come_to_something() {
+fn bytes_of_a_packet_keep_a_client_alive_only_if_they_make_progress() {
     let open = || {
         let mut wish = connect(Version::V5);
         wish.keep_alive = 2;
@@ -701,7 +701,7 @@ fn an_answer_of_the_wrong_kind_is_a_protocol_error() {
         assert_eq!(error.reason_code(), ReasonCode::ProtocolError);
         assert_eq!(pair.server.closed, Some(CloseReason::Protocol(error)));
     }
-    // What answers nothing may be late.
+    // An answer to nothing may be late.
     let mut pair = Pair::open(Version::V5);
     let ack = Ack::new(PacketId::new(9).unwrap(), ReasonCode::Success);
     for answer in [Packet::PubAck(ack.clone()), Packet::PubComp(ack)] {

@@ -10,9 +10,9 @@ use crate::{
 /// The content of PUBACK, PUBREC, PUBREL and PUBCOMP.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ack {
-    /// The identifier of the PUBLISH that it is about.
+    /// The packet identifier of the PUBLISH.
     pub packet_id: PacketId,
-    /// Success, or why not; before MQTT 5.0 read as success and not written.
+    /// Success, or the reason of a failure; before MQTT 5.0 read as success and not written.
     pub reason: ReasonCode,
     /// MQTT 5.0 properties.
     pub properties: Sparse<AckProperties>,

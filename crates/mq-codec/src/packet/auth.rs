@@ -41,7 +41,7 @@ impl Auth {
         {
             return Err(DecodeError::AuthenticationDataAlone(PacketType::Auth));
         }
-        // Only a success that says nothing else may leave the method out (§3.15.2.1, §3.15.2.2.2).
+        // Only a success without properties may leave the method out (§3.15.2.1, §3.15.2.2.2).
         let plain = auth.reason == ReasonCode::Success && auth.properties.is_empty();
         if !plain && auth.properties.authentication_method.is_none() {
             return Err(DecodeError::NoAuthenticationMethod);

@@ -14,9 +14,9 @@ use crate::{
 /// A CONNACK packet: the server's answer to CONNECT.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConnAck {
-    /// The server goes on with a session that it had.
+    /// The server resumes an earlier session.
     pub session_present: bool,
-    /// Success, or why not.
+    /// Success, or the reason of the refusal.
     pub reason: ReasonCode,
     /// MQTT 5.0 properties.
     pub properties: ConnAckProperties,
@@ -114,7 +114,7 @@ impl Body for ConnAck {
             self.properties.write(version, sink);
         } else {
             let code = self.reason.to_connect_return_code();
-            // What has no code of its own is nearest to "server unavailable".
+            // A reason without a code of its own is nearest to "server unavailable".
             sink.u8(code.unwrap_or(3));
         }
     }

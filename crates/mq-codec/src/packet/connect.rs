@@ -24,16 +24,16 @@ pub struct Connect {
     pub version: Version,
     /// Names the session; empty asks the server for one (§3.1.3.1).
     pub client_id: ByteStr,
-    /// Begin with a new session (§3.1.2.4). Before 5.0 (Clean Session) it also ends with the
+    /// Begin with a new session (§3.1.2.4). Before 5.0 (Clean Session) the session also ends with the
     /// connection.
     pub clean_start: bool,
     /// Seconds within which the client promises to send something (§3.1.2.10); 0 for no promise.
     pub keep_alive: u16,
     /// Published by the server if the connection is lost.
     pub will: Option<Will>,
-    /// Who the client says it is.
+    /// The user name.
     pub user_name: Option<ByteStr>,
-    /// What proves it.
+    /// The password.
     pub password: Option<Bytes>,
     /// MQTT 5.0 properties.
     pub properties: ConnectProperties,
@@ -111,7 +111,7 @@ impl Connect {
         Version::from_wire(&name, level).ok_or(DecodeError::UnsupportedProtocol { level })
     }
 
-    /// What comes behind the protocol level.
+    /// The fields behind the protocol level.
     pub(crate) fn read_rest(
         reader: &mut Reader<'_>,
         version: Version,
@@ -189,7 +189,7 @@ impl Body for Connect {
         Ok(())
     }
 
-    /// In its own version.
+    /// Writes the packet in its own version.
     fn write(&self, _: Version, sink: &mut impl Sink) {
         sink.binary(self.version.protocol_name().as_bytes());
         sink.u8(self.version.level());

@@ -10,7 +10,7 @@ use crate::{
 /// A DISCONNECT packet: the last of a connection. Before MQTT 5.0 only clients send it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Disconnect {
-    /// Why; always success before MQTT 5.0.
+    /// The reason; always success before MQTT 5.0.
     pub reason: ReasonCode,
     /// MQTT 5.0 properties.
     pub properties: DisconnectProperties,
@@ -19,7 +19,7 @@ pub struct Disconnect {
 properties! {
     /// Properties of DISCONNECT (§3.14.2.2).
     DisconnectProperties {
-        /// From the client: seconds that the session lives on, instead of CONNECT's.
+        /// From the client: seconds that the session lives on, in place of CONNECT's value.
         session_expiry_interval: Option<u32> = SESSION_EXPIRY_INTERVAL,
         /// For humans and logs.
         reason_string: Option<ByteStr> = REASON_STRING,

@@ -1,4 +1,4 @@
-//! One module a packet type; [`Packet`] is any of them.
+//! A module for each packet type; [`Packet`] is any of them.
 
 use core::fmt;
 
@@ -83,7 +83,7 @@ packet_types! {
 }
 
 impl PacketType {
-    /// Whether no client sends it (§2.1.2).
+    /// Whether only servers send it (§2.1.2).
     pub(crate) fn is_from_server_only(self) -> bool {
         matches!(
             self,
@@ -103,8 +103,8 @@ impl PacketType {
 
 /// Any MQTT packet.
 ///
-/// The packets that are rare and large stand behind a pointer, so that moving the frequent ones
-/// costs no more than a PUBLISH.
+/// Rare and large packets stand behind a pointer, so that moving a packet costs no more than moving a
+/// PUBLISH.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Packet {
     /// The client asks for a connection.
@@ -129,7 +129,7 @@ pub enum Packet {
     Unsubscribe(Unsubscribe),
     /// Answers UNSUBSCRIBE.
     UnsubAck(Box<UnsubAck>),
-    /// "Are you there?"
+    /// Asks for a sign of life.
     PingReq,
     /// Answers PINGREQ.
     PingResp,
@@ -180,7 +180,7 @@ impl Packet {
 
     /// Appends the packet to `out` as `version` writes it, a PUBLISH with its payload.
     ///
-    /// What a version does not have (properties and most reason codes before 5.0) is left out.
+    /// Fields that a version does not have (properties and most reason codes before 5.0) are left out.
     /// CONNECT is written in [`Connect::version`], whatever `version` says.
     ///
     /// # Errors
@@ -251,14 +251,14 @@ impl From<ConnAck> for Packet {
     }
 }
 
-/// What a packet that is not PUBLISH has behind its fixed header.
+/// The body of a packet that is not PUBLISH, behind its fixed header.
 trait Body {
-    /// Refuses what the wire cannot carry.
+    /// Refuses fields that the wire cannot carry.
     fn check(&self, _: Version) -> Result<(), EncodeError> {
         Ok(())
     }
 
-    /// Writes it to any sink: once to count, once for real.
+    /// Writes the body to a sink: once to count, once to send.
     fn write(&self, version: Version, sink: &mut impl Sink);
 }
 
@@ -306,7 +306,7 @@ fn read_outcome<P: Properties>(
     Ok((reason, properties))
 }
 
-/// Writes the same, and leaves out what may be left out.
+/// Writes the same, and leaves out both, or the properties, where it may.
 fn write_outcome(
     reason: ReasonCode,
     properties: &impl Properties,

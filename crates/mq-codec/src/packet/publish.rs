@@ -16,7 +16,7 @@ const COPIED: usize = 1024;
 /// A PUBLISH packet: a message on its way.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Publish {
-    /// It may have been sent before (QoS 1 and 2 only).
+    /// The message may have been sent before (QoS 1 and 2 only).
     pub dup: bool,
     /// How often it may arrive.
     pub qos: QoS,
@@ -24,7 +24,7 @@ pub struct Publish {
     pub retain: bool,
     /// Where it goes. Empty only where a topic alias stands in for it.
     pub topic: TopicName,
-    /// Set for QoS 1 and 2, and only there.
+    /// Set for QoS 1 and 2 only.
     pub packet_id: Option<PacketId>,
     /// MQTT 5.0 properties.
     pub properties: Sparse<PublishProperties>,
@@ -40,11 +40,11 @@ properties! {
         /// Seconds until the server drops the message undelivered; never if absent.
         message_expiry_interval: Option<u32> = MESSAGE_EXPIRY_INTERVAL,
         /// Stands for the topic; together with a topic, gives it this alias (§3.3.2.3.4). The
-        /// decoder lets 0 through: whoever resolves aliases refuses it `[MQTT-3.3.2-8]`.
+        /// decoder lets 0 through: the session, which resolves aliases, refuses it `[MQTT-3.3.2-8]`.
         topic_alias: Option<u16> = TOPIC_ALIAS,
         /// Where an answer should be published.
         response_topic: Option<ByteStr> = RESPONSE_TOPIC,
-        /// Returned with the answer, so that the requester knows which it is.
+        /// Returned with the answer, so that the requester knows its request.
         correlation_data: Option<Bytes> = CORRELATION_DATA,
         /// Names and values for the application.
         user_properties: Vec<(ByteStr, ByteStr)> = USER_PROPERTY,
@@ -151,7 +151,7 @@ impl Publish {
 
 /// Writes the fixed header and the length of the topic.
 ///
-/// Each write costs a call, so they are put together first. Nearly all packets have a remaining
+/// Each write costs a call, so the bytes are put together first. Nearly all packets have a remaining
 /// length of one or two bytes.
 #[expect(
     clippy::cast_possible_truncation,
@@ -186,7 +186,7 @@ pub(super) fn check_response_topic(topic: Option<&ByteStr>) -> Result<(), Decode
     }
 }
 
-/// A PUBLISH without its payload: what differs from subscriber to subscriber, borrowed.
+/// A PUBLISH without its payload: the part that differs between subscribers, borrowed.
 ///
 /// A broker keeps one immutable message and encodes a head for each subscriber; the payload
 /// follows it on the wire by reference. The three fields that also stand in
@@ -289,7 +289,7 @@ impl PublishHead<'_> {
         self.fields_len()
     }
 
-    /// Takes a copy and is a call of its own, like what writes the fields, so that the head of a
+    /// Takes a copy and is a call of its own, like the writing of the fields, so that the head of a
     /// packet without properties stays in registers.
     #[inline(never)]
     fn fields_len(self) -> usize {

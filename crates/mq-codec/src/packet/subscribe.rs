@@ -11,9 +11,9 @@ use crate::{
 /// A SUBSCRIBE packet: asks for subscriptions, at least one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Subscribe {
-    /// Returns in SUBACK.
+    /// The packet identifier, which SUBACK returns.
     pub packet_id: PacketId,
-    /// What is asked for; SUBACK answers in the same order.
+    /// The subscriptions; SUBACK answers in the same order.
     pub subscriptions: Vec<Subscription>,
     /// MQTT 5.0 properties.
     pub properties: SubscribeProperties,

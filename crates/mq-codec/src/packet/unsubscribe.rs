@@ -10,9 +10,9 @@ use crate::{
 /// An UNSUBSCRIBE packet: ends subscriptions, at least one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unsubscribe {
-    /// Returns in UNSUBACK.
+    /// The packet identifier, which UNSUBACK returns.
     pub packet_id: PacketId,
-    /// The filters, letter by letter as they were subscribed to.
+    /// The filters, in exactly the form of the subscription.
     pub filters: Vec<TopicFilter>,
     /// MQTT 5.0 properties.
     pub properties: UnsubscribeProperties,

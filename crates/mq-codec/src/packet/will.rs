@@ -72,10 +72,10 @@ impl Will {
         }
     }
 
-    /// The same with a topic that is still to be checked.
+    /// The same with a topic as text.
     ///
     /// # Errors
-    /// If it is no topic name.
+    /// If the text is not a topic name.
     pub fn to<T>(topic: T, payload: impl Into<Bytes>) -> Result<Self, T::Error>
     where
         T: TryInto<TopicName>,
@@ -122,7 +122,7 @@ impl Will {
     /// What the payload is, such as a MIME type (5.0).
     ///
     /// # Errors
-    /// If it is no MQTT string.
+    /// If the text is not an MQTT string.
     pub fn content_type<T>(mut self, content_type: T) -> Result<Self, T::Error>
     where
         T: TryInto<ByteStr>,
@@ -144,7 +144,7 @@ impl Will {
         Ok(self)
     }
 
-    /// What an answer has to return (5.0).
+    /// The data that an answer has to return (5.0).
     #[must_use]
     pub fn correlation_data(mut self, data: impl Into<Bytes>) -> Self {
         self.properties.correlation_data = Some(data.into());

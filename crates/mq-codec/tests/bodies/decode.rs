@@ -40,7 +40,7 @@ pub(crate) fn in_chunks(
     whole
 }
 
-/// Who refuses some characters decodes the same as who does not, up to the first of these.
+/// A decoder that refuses some characters decodes the same as another, up to the first of these.
 fn check_strict(
     (packets, error): &(Vec<Packet>, Option<DecodeError>),
     (all, error_of_all): &(Vec<Packet>, Option<DecodeError>),

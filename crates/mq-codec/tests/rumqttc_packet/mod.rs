@@ -1,4 +1,4 @@
-//! A packet of ours as rumqttc has it, field by field.
+//! A packet of mq-codec as rumqttc's, field by field.
 
 pub(crate) mod v4;
 pub(crate) mod v5;

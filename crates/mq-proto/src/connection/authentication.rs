@@ -28,10 +28,10 @@ impl Connection {
     /// Sends a step of an enhanced authentication (5.0, §4.12). The method is that of CONNECT,
     /// whatever `auth` says `[MQTT-4.12.0-5]`.
     ///
-    /// A server continues with 0x18 where [`Event::Connect`] named a method or [`Event::Auth`]
-    /// came; then call [`handle_bytes`](Self::handle_bytes) again with what the client sent behind
-    /// it, as there must be nothing `[MQTT-3.1.2-30]`. It ends by [`accept`](Self::accept) or
-    /// [`refuse`](Self::refuse), and when the connection is open, by 0x00 or
+    /// A server continues with 0x18 after an [`Event::Connect`] with a method, or after [`Event::Auth`].
+    /// Then call [`handle_bytes`](Self::handle_bytes) again: bytes that the client sent meanwhile are a
+    /// violation `[MQTT-3.1.2-30]`. The server ends the authentication with [`accept`](Self::accept) or
+    /// [`refuse`](Self::refuse), and on an open connection with 0x00 or
     /// [`disconnect`](Self::disconnect). A client answers [`Event::Auth`] with 0x18, and begins
     /// anew with 0x19 while the connection is open.
     ///
@@ -67,7 +67,7 @@ impl Connection {
         self.try_send(now, LaneId::CONTROL, &packet)?;
         self.turn = next;
         if self.role == Role::Server && self.state == State::Connecting {
-            // The client's time runs on where CONNECT had stopped it.
+            // The client's deadline runs on from where CONNECT had stopped it.
             self.handshake_deadline = self.connect_deadline;
         }
         Ok(())
@@ -97,7 +97,7 @@ impl Connection {
             _ => return Err(ProtocolError::Unexpected(PacketType::Auth)),
         };
         let named = &auth.properties.authentication_method;
-        // A success that says nothing else may leave it out (§3.15.2.1).
+        // A success without properties may leave the method out (§3.15.2.1).
         let left_out = named.is_none() && auth.reason == ReasonCode::Success;
         if !left_out && *named != self.method {
             return Err(ProtocolError::AuthenticationMethod);
@@ -110,7 +110,7 @@ impl Connection {
         Ok(())
     }
 
-    /// CONNECT has left or come: whose turn it is.
+    /// CONNECT has left or come: sets whose turn it is.
     pub(super) fn agree_on_method(&mut self, method: Option<ByteStr>) {
         self.turn = match method {
             Some(_) => Turn::Server,

@@ -1,43 +1,43 @@
-//! What a server acts on before its link's handshake is complete.
+//! The packets on which a server acts before its link's handshake is complete.
 
 use super::{Connection, State};
 
-/// What a server takes of early data (0-RTT) before the handshake is complete.
+/// The packets of early data (0-RTT) that a server takes before the handshake is complete.
 ///
-/// Until then nobody has proved that the peer is there: the bytes may be a copy of a first flight
-/// that overtook the original, which the client will send again (RFC 8446 §8, RFC 9001 §9.2).
+/// Until then the bytes may be an attacker's copy of a first flight that overtook the original, which the
+/// client will send again (RFC 8446 §8, RFC 9001 §9.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EarlyPackets {
     /// CONNECT alone.
     Connect,
-    /// CONNECT and what its sender may have sent to be repeated: PUBLISH of QoS 0 and 1, SUBSCRIBE,
-    /// UNSUBSCRIBE. Not a PUBLISH of QoS 2, which is to be acted on once, nor an acknowledgement,
-    /// which a client that has received nothing yet has nothing to say by.
+    /// CONNECT and packets that may be repeated: PUBLISH of QoS 0 and 1, SUBSCRIBE, UNSUBSCRIBE. Not a
+    /// PUBLISH of QoS 2, which must be acted on once. Not an acknowledgement either: a client that has
+    /// received nothing yet has nothing to acknowledge.
     Repeatable,
 }
 
 impl Connection {
     /// Server: the link's bytes are early data. From now until
     /// [`handshake_complete`](Self::handshake_complete), [`handle_bytes`](Self::handle_bytes) takes
-    /// `packets` alone; the first other packet stays in the buffer, and all that is behind it.
+    /// `packets` alone; the first other packet stays in the buffer, with everything behind it.
     pub fn restrict_early(&mut self, packets: EarlyPackets) {
         self.early = Some(packets);
     }
 
-    /// Server: the link's handshake is complete, so the peer is there, and its packets are its own.
-    /// Then call [`handle_bytes`](Self::handle_bytes) again with what was left.
+    /// Server: the link's handshake is complete, which proves that the packets are the peer's own.
+    /// Then call [`handle_bytes`](Self::handle_bytes) again with the rest of the buffer.
     pub fn handshake_complete(&mut self) {
         self.early = None;
     }
 
-    /// Whether the packet at the front of `buffer` waits for the end of the handshake. An owner
-    /// reads no more while it does, as that would be kept as well.
+    /// Whether the packet at the front of `buffer` waits for the end of the handshake. The owner should
+    /// not read more meanwhile, as further bytes would be kept as well.
     #[must_use]
     pub fn is_too_early(&self, buffer: &[u8]) -> bool {
         let (Some(packets), Some(first)) = (self.early, buffer.first()) else {
             return false;
         };
-        // The fixed header's first byte says enough, also of a packet that is not complete (§2.1).
+        // The first byte decides, also for an incomplete packet (§2.1).
         let packet_type = first >> 4;
         let qos = first >> 1 & 0b11;
         match packets {

@@ -16,12 +16,12 @@ use crate::{
 impl Connection {
     /// Client: sends CONNECT.
     ///
-    /// What is published or subscribed to before CONNACK arrives goes right behind it, which §3.1.4
-    /// allows, so that it can travel as early data with a resumed TLS or QUIC handshake; see
+    /// Messages and subscriptions from before CONNACK go right behind CONNECT, which §3.1.4
+    /// allows, so that they can travel as early data with a resumed TLS or QUIC handshake; see
     /// [`publish`](Self::publish) for the limits.
     ///
     /// # Errors
-    /// [`CommandError::NotConnected`] if it was called before or this is a server;
+    /// [`CommandError::NotConnected`] on a second call, and on a server;
     /// [`CommandError::Encode`] if a field is too long.
     pub fn connect(&mut self, now: Instant) -> Result<(), CommandError> {
         let (State::Idle, Some(config)) = (self.state, &self.client_config) else {
@@ -40,11 +40,11 @@ impl Connection {
 
     /// Server: lets the client in, with `session` as its state and `ack` as the answer.
     ///
-    /// `ack.session_present` says whether `session` is an earlier one; what is in flight in it is
-    /// sent again. The receive maximum, maximum packet size, topic alias maximum, maximum QoS,
-    /// retain availability and server keep-alive of this connection's configuration are added to
-    /// `ack` (5.0), and the authentication method of CONNECT. Then call [`handle_bytes`](Self::handle_bytes) again with what the client sent
-    /// behind its CONNECT.
+    /// `ack.session_present` says whether `session` is an earlier one, whose messages in flight are then
+    /// sent again. This call adds to `ack` (5.0) the receive maximum, maximum packet size, topic alias
+    /// maximum, maximum QoS, retain availability and server keep-alive of the configuration, and the
+    /// authentication method of CONNECT. Then call [`handle_bytes`](Self::handle_bytes) again with the
+    /// bytes behind CONNECT.
     ///
     /// # Errors
     /// [`CommandError::NotConnected`] if there is no CONNECT to answer; [`CommandError::Encode`] or
@@ -77,22 +77,22 @@ impl Connection {
     }
 
     /// Server: refuses the client with `ack`, whose reason is an error, and ends the connection.
-    /// Does nothing if there is no CONNECT to answer. Where the version has no way to say the
-    /// reason, nothing is said.
+    /// Does nothing if there is no CONNECT to answer. Sends no CONNACK if the version has no code for
+    /// the reason.
     pub fn refuse(&mut self, ack: ConnAck) {
         if self.state == State::Connecting && self.role == Role::Server {
             if self.version >= Version::V5 || ack.reason.to_connect_return_code().is_some() {
-                // If it is more than the client takes, the link just ends.
+                // If the client does not take so large a packet, the link just ends.
                 let _ = self.write_last(&Packet::from(ack.clone()));
             }
             self.close(CloseReason::Refused(Box::new(ack)));
         }
     }
 
-    /// Server: CONNECT itself was wrong. Only some of the reasons have an answer before 5.0.
+    /// Server: refuses an invalid CONNECT. Before 5.0 only some reasons have an answer.
     pub(super) fn refuse_malformed_connect(&mut self, reason: ReasonCode) {
         self.version = match self.decoder.version() {
-            // It said as much before it went wrong (§4.13.1).
+            // The CONNECT named this version before its error (§4.13.1).
             Some(Version::V5) => Version::V5,
             // A client whose version is unknown or too new understands MQTT 3.1.1's answer best
             // `[MQTT-3.1.2-2]`; garbage gets none.
@@ -100,7 +100,7 @@ impl Connection {
             // 3.1.1's `[MQTT-3.1.4-1]`
             _ => return,
         };
-        // A few bytes, and no limit is known yet.
+        // A few bytes; no limit of the client is known yet.
         let _ = self.write_last(&Packet::from(ConnAck::new(reason)));
     }
 
@@ -147,7 +147,7 @@ impl Connection {
             return Err(ProtocolError::Unexpected(mq_codec::PacketType::ConnAck));
         };
         let properties = &ack.properties;
-        // `[MQTT-4.12.0-5]`, `[MQTT-4.12.0-6]`; one that is left out is put up with.
+        // `[MQTT-4.12.0-5]`, `[MQTT-4.12.0-6]`; a missing method is tolerated.
         if properties.authentication_method.is_some()
             && properties.authentication_method != self.method
         {
@@ -180,7 +180,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The handshake is over: what an earlier connection left in flight goes out again.
+    /// The handshake is over: messages in flight of an earlier connection go out again.
     fn open(&mut self, now: Instant) {
         self.state = State::Open;
         self.turn = Turn::Nobody;
@@ -194,7 +194,7 @@ impl Connection {
 /// memory.
 const MAX_SEND_ALIASES: u16 = 64;
 
-/// CONNECT with what this configuration announces.
+/// CONNECT with the values of this configuration.
 fn announced_by_client(config: &ClientConfig) -> Connect {
     let mut connect = config.connect.clone();
     if connect.version >= Version::V5 {
@@ -206,7 +206,7 @@ fn announced_by_client(config: &ClientConfig) -> Connect {
     connect
 }
 
-/// CONNACK with what this configuration announces.
+/// CONNACK with the values of this configuration.
 fn announce_by_server(config: &ServerConfig, ack: &mut ConnAck) {
     let properties = &mut ack.properties;
     properties.receive_maximum = Some(config.receive_maximum);

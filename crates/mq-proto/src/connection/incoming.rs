@@ -1,4 +1,4 @@
-//! Messages that arrive, and when they are acknowledged.
+//! Incoming messages and their acknowledgements.
 
 use core::num::NonZeroU16;
 use std::{collections::VecDeque, time::Instant};
@@ -16,7 +16,7 @@ pub(super) struct AckQueue {
     first_slot: u64,
     /// `None` until the owner has given its ticket back.
     waiting: VecDeque<Due>,
-    /// How many of `waiting` are of QoS 1; the others are counted by the session.
+    /// How many of `waiting` are of QoS 1; the session counts the others.
     waiting_at_qos1: usize,
 }
 
@@ -87,8 +87,8 @@ impl Connection {
     /// acknowledge).
     ///
     /// PUBACK or PUBREC is put into the outbox now, or once the messages before this one are
-    /// acknowledged too `[MQTT-4.6.0-2]`. Give tickets back to the connection that they came from,
-    /// also when it has ended: a QoS 2 message that the peer sends again is then known.
+    /// acknowledged too `[MQTT-4.6.0-2]`. Give tickets back to their own connection, also after it has
+    /// ended: then a QoS 2 message that the peer sends again is known.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "a ticket is used once, which taking it by value enforces"
@@ -98,8 +98,9 @@ impl Connection {
             return;
         }
         if ticket.qos == QoS::ExactlyOnce {
-            // What an old version cannot refuse counts as taken. So does what the owner took while
-            // the connection ended: its repetition must not be delivered `[MQTT-4.3.3-10]`.
+            // A message that an old version cannot refuse counts as taken. So does a message that the
+            // owner took while the connection ended: its repetition must not be delivered
+            // `[MQTT-4.3.3-10]`.
             let kept = !reason.is_error() || self.version < Version::V5;
             self.session.kept(ticket.packet_id, kept);
         }
@@ -149,7 +150,7 @@ impl Connection {
             }
         }
         let mut subscription_ids = Vec::new();
-        // Written to only where there is something, so that an empty set stays one word.
+        // Written only if there is something, so that an empty set stays one word.
         if !properties.is_untouched() {
             if let Some(alias) = properties.topic_alias.take() {
                 topic = self.receive_aliases.resolve(alias, topic)?;
@@ -178,7 +179,7 @@ impl Connection {
         Ok(())
     }
 
-    /// A ticket for a message that is to be delivered; `None` for one that was delivered before.
+    /// A ticket for a message to deliver; `None` for a message that was delivered before.
     fn take_responsibility(
         &mut self,
         now: Instant,

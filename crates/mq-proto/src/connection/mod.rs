@@ -68,14 +68,14 @@ pub struct Connection {
     session: Session,
     client_config: Option<Box<ClientConfig>>,
     server_config: Option<Box<ServerConfig>>,
-    /// When CONNECT or AUTH (server) or CONNACK (client) must have come.
+    /// The deadline of CONNECT or AUTH (server) or CONNACK (client).
     handshake_deadline: Option<Instant>,
-    /// Server: what `handshake_deadline` was when CONNECT came.
+    /// Server: the `handshake_deadline` at the arrival of CONNECT.
     connect_deadline: Option<Instant>,
     /// The authentication method that CONNECT named (5.0).
     method: Option<ByteStr>,
     turn: Turn,
-    /// Server: what may be acted on before the link's handshake is complete; `None` after it.
+    /// Server: the packets to act on before the link's handshake is complete; `None` after it.
     early: Option<EarlyPackets>,
     keep_alive: KeepAlive,
     /// Server: the keep-alive that replaces the client's, in seconds.
@@ -83,8 +83,8 @@ pub struct Connection {
     /// Server: CONNECT asked for a session that ends with the connection.
     ends_session: bool,
     events: VecDeque<Event>,
-    /// What the peer did wrong behind the packets that `events` is about: they count, and what
-    /// answers them leaves first.
+    /// An error of the peer behind the packets of `events`: those packets count, and their answers leave
+    /// first.
     failure: Option<ProtocolError>,
     outbox: Outbox,
     /// Incoming messages that wait for their acknowledgement.
@@ -92,7 +92,7 @@ pub struct Connection {
     /// QoS 2 messages of earlier connections whose PUBREL was still to come when this one opened;
     /// they do not count against this connection's Receive Maximum.
     carried_incoming: usize,
-    /// Outgoing messages: what may be sent.
+    /// The window of outgoing messages.
     window: SendWindow,
     send_aliases: SendAliases,
     receive_aliases: ReceiveAliases,
@@ -109,7 +109,7 @@ enum State {
     Closed,
 }
 
-/// What the peer said that it takes.
+/// The limits that the peer has announced.
 #[derive(Debug)]
 struct PeerLimits {
     maximum_packet_size: Option<u32>,
@@ -214,7 +214,7 @@ impl Connection {
         self.version
     }
 
-    /// Whether CONNACK has said yes and nothing has ended the connection since.
+    /// Whether CONNACK has accepted the connection and it has not ended since.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.state == State::Open
@@ -226,22 +226,22 @@ impl Connection {
         self.state == State::Closed
     }
 
-    /// Takes the complete packets off the front of `buffer`, which holds what `lane` received, and
-    /// turns them into events and answers. What the peer did wrong ends the connection and is told
-    /// by [`Event::Closed`]. `lane` must be [`LaneId::CONTROL`]: a packet on another one is such an
-    /// error in this version.
+    /// Takes the complete packets off the front of `buffer`, the receive buffer of `lane`, and
+    /// turns them into events and answers. An error of the peer ends the connection, with
+    /// [`Event::Closed`]. In this version every packet on a lane other than [`LaneId::CONTROL`] is such
+    /// an error.
     ///
-    /// An incomplete packet stays in `buffer` and is looked at again with the next bytes. A
-    /// server also leaves everything behind a CONNECT until that is answered: call again after
-    /// [`accept`](Self::accept). Where [`auth`](Self::auth) asks for more first, one packet is
-    /// taken for each time: AUTH or DISCONNECT. Of early data it leaves what
-    /// [`restrict_early`](Self::restrict_early) says.
+    /// An incomplete packet stays in `buffer` until more bytes have come. A
+    /// server also leaves everything behind a CONNECT until CONNECT is answered: call again after
+    /// [`accept`](Self::accept). Each [`auth`](Self::auth) before that lets it take one packet, AUTH or
+    /// DISCONNECT. Of early data it leaves the packets that
+    /// [`restrict_early`](Self::restrict_early) excludes.
     pub fn handle_bytes(&mut self, now: Instant, lane: LaneId, buffer: &mut BytesMut) {
         if self.state == State::Closed {
             buffer.clear();
             return;
         }
-        // An owner that looks again without having read anything has heard nothing.
+        // A call without new bytes is no sign of life.
         let has_read = !buffer.is_empty();
         let before = buffer.len();
         while !self.must_wait() && !self.is_too_early(buffer) {
@@ -267,7 +267,7 @@ impl Connection {
         }
     }
 
-    /// Whether what is in the receive buffer must stay there for now.
+    /// Whether the bytes in the receive buffer must stay there for now.
     fn must_wait(&self) -> bool {
         match self.state {
             State::Closed => true,
@@ -332,7 +332,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Does what is due at `now`: PINGREQ, or the end of a connection whose peer was silent for too
+    /// Sends PINGREQ if it is due at `now`, or ends a connection whose peer was silent for too
     /// long (§3.1.2.10). Calling it early or often does no harm.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.state == State::Closed {
@@ -361,7 +361,7 @@ impl Connection {
         self.keep_alive.excused(now);
     }
 
-    /// Client: has PINGREQ sent sooner than the keep-alive says, as from now on; may be called at any
+    /// Client: sends PINGREQ sooner than the keep-alive says, from now on. May be called at any
     /// time, and often.
     pub fn probe(&mut self, probes: Probes) {
         self.keep_alive.probe(probes);
@@ -377,12 +377,12 @@ impl Connection {
         }
     }
 
-    /// The link has ended, in whatever way; [`Event::Closed`] follows unless it was told already.
+    /// The link has ended, in whatever way; [`Event::Closed`] follows unless it came already.
     pub fn handle_link_lost(&mut self) {
         self.close(CloseReason::LinkLost);
     }
 
-    /// The next event, if there is one; what it asks for is done before the next call.
+    /// The next event, if there is one. Act on it before the next call.
     pub fn poll_event(&mut self) -> Option<Event> {
         if self.events.is_empty()
             && let Some(error) = self.failure.take()
@@ -392,21 +392,21 @@ impl Connection {
         self.events.pop_front()
     }
 
-    /// Whether [`poll_event`](Self::poll_event) has something.
+    /// Whether [`poll_event`](Self::poll_event) has an event.
     #[must_use]
     pub fn has_events(&self) -> bool {
         !self.events.is_empty() || self.failure.is_some()
     }
 
-    /// Bytes that the peer has made this connection remember, about: topics of aliases, and identifiers
-    /// of QoS 2 messages that it has not released.
+    /// The approximate number of bytes that the peer has made this connection remember: topics of
+    /// aliases, and identifiers of QoS 2 messages that it has not released.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         let identifiers = self.session.incoming_len() * 2 * size_of::<(PacketId, bool)>();
         self.receive_aliases.bytes() + self.send_aliases.bytes() + identifiers
     }
 
-    /// Messages that were sent at QoS 1 and 2 and are not complete.
+    /// The number of sent QoS 1 and 2 messages that are not complete.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.session.in_flight()
@@ -418,15 +418,15 @@ impl Connection {
         self.session.in_flight_bytes()
     }
 
-    /// Whether the peer has broken the protocol, and the next [`poll_event`](Self::poll_event) ends the
-    /// connection for it. Until then what came before can be answered.
+    /// Whether the peer has broken the protocol, so that [`poll_event`](Self::poll_event) will end the
+    /// connection. Until then the packets before the error can be answered.
     #[must_use]
     pub fn is_failing(&self) -> bool {
         self.events.is_empty() && self.failure.is_some()
     }
 
-    /// What is to be written, in order. The owner takes bytes off its front as the link takes
-    /// them, and stops giving commands while it is long: nothing here bounds it.
+    /// The bytes to write, in order. The owner takes bytes off its front as the link takes
+    /// them, and stops giving commands while it is long: the connection does not bound it.
     pub fn outbox(&mut self) -> &mut Outbox {
         &mut self.outbox
     }
@@ -445,25 +445,25 @@ impl Connection {
                 .write_last(&Packet::Disconnect(packet.clone()))
                 .is_err()
             {
-                // Rather less said than nothing `[MQTT-3.14.2-3]`, `[MQTT-3.14.2-4]`.
+                // A DISCONNECT without its texts is better than none `[MQTT-3.14.2-3]`, `[MQTT-3.14.2-4]`.
                 packet.properties.reason_string = None;
                 packet.properties.user_properties.clear();
-                // If that is too large as well, the link just ends.
+                // If it is still too large, the link just ends.
                 let _ = self.write_last(&Packet::Disconnect(packet));
             }
         }
         self.close(CloseReason::Local(reason));
     }
 
-    /// Ends the connection and returns what may go on with another one. Messages that were received
-    /// and not acknowledged are not part of it: the peer sends them again.
+    /// Ends the connection and returns the session for the next connection. The session does not hold
+    /// received messages that were not acknowledged: the peer sends them again.
     #[must_use]
     pub fn into_session(mut self) -> Session {
         self.session.forget_unacknowledged();
         self.session
     }
 
-    /// The peer broke the protocol: tell it why where the version can, and end.
+    /// The peer broke the protocol: sends the reason, if the version can, and ends.
     fn fail(&mut self, error: ProtocolError) {
         let reason = error.reason_code();
         match (self.role, self.state) {
@@ -481,7 +481,7 @@ impl Connection {
         } else {
             ReasonCode::ProtocolError
         };
-        // If it is more than the client takes, the link just ends.
+        // If the client does not take so large a packet, the link just ends.
         let _ = self.write_last(&Packet::from(ConnAck::new(reason)));
     }
 
@@ -494,7 +494,7 @@ impl Connection {
                 ReasonCode::ProtocolError
             };
             let goodbye = Packet::Disconnect(Box::new(Disconnect::new(reason)));
-            // If it is more than the peer takes, the link just ends.
+            // If the peer does not take so large a packet, the link just ends.
             let _ = self.write_last(&goodbye);
         }
     }
@@ -509,7 +509,7 @@ impl Connection {
         }
     }
 
-    /// Appends a packet that cannot fail to be encoded: it has no field of the user's.
+    /// Appends a packet without fields of the user's, so that encoding cannot fail.
     fn send(&mut self, now: Instant, packet: &Packet) {
         self.send_on(now, LaneId::CONTROL, packet);
     }

@@ -1,4 +1,4 @@
-//! Messages that are sent, and what becomes of them.
+//! Outgoing messages and their acknowledgements.
 
 use core::num::NonZeroU16;
 use std::{collections::VecDeque, time::Instant};
@@ -14,11 +14,11 @@ use crate::{
 };
 
 /// QoS 1 and 2 messages that a client sends before it knows the server's Receive Maximum. Ten is
-/// below what every common broker announces (mosquitto 20, EMQX 32), and more than a device has to
-/// say in its first round trip.
+/// less than common brokers announce (mosquitto 20, EMQX 32), and more than a device sends in its first
+/// round trip.
 const EARLY_WINDOW: u16 = 10;
 
-/// How many QoS 1 and 2 messages may be under way, and which wait to be sent again.
+/// The window of QoS 1 and 2 messages, and the messages that wait to be sent again.
 #[derive(Debug)]
 pub(super) struct SendWindow {
     maximum: u16,
@@ -47,8 +47,8 @@ impl SendWindow {
         session.in_flight().saturating_sub(self.sent)
     }
 
-    /// All that is in flight and was not sent on this connection goes out again, in order: the
-    /// first of them, since what this connection sent comes later.
+    /// Marks the messages in flight of earlier connections to be sent again, in order: they come first in
+    /// the session, before those of this connection.
     pub(super) fn resume(&mut self, session: &Session) {
         let mut ids = session.in_order();
         ids.truncate(self.carried_over(session));
@@ -75,7 +75,7 @@ impl Connection {
     pub fn window(&self) -> usize {
         match self.state {
             State::Open if self.window.again.is_empty() => self.window.free(false),
-            // Before CONNACK, what an earlier connection left has to go first.
+            // Before CONNACK, messages of an earlier connection have to go first.
             State::Connecting
                 if self.may_be_early() && self.window.carried_over(&self.session) == 0 =>
             {
@@ -89,7 +89,7 @@ impl Connection {
     /// [`Event::Acked`] will name; the message is kept until then. `None` for QoS 0.
     ///
     /// A client may call it before CONNACK, right after [`connect`](Self::connect): at any QoS,
-    /// with a window of ten for QoS 1 and 2. Not where CONNECT names an authentication method.
+    /// with a window of ten for QoS 1 and 2. Not if CONNECT names an authentication method.
     ///
     /// # Errors
     /// Any [`CommandError`]; the delivery comes back with it. [`CommandError::WindowFull`] and
@@ -180,7 +180,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends again what an earlier connection left in flight, as far as the window allows
+    /// Sends the messages in flight of an earlier connection again, as far as the window allows
     /// `[MQTT-4.4.0-1]`.
     pub(super) fn send_again(&mut self, now: Instant) {
         while self.window.free(false) > 0 {
@@ -190,7 +190,7 @@ impl Connection {
             match self.session.outgoing(id).cloned() {
                 Some(OutgoingState::Published(delivery)) => {
                     if let Err(error) = self.write_publish(now, &delivery, Some(id), true) {
-                        // This server takes less than the last one: it will never take it.
+                        // The message is too large for this server, which will never take it.
                         self.session.completed(id);
                         self.events.push_back(Event::Acked {
                             packet_id: id,
@@ -216,7 +216,7 @@ impl Connection {
                 self.complete(now, ack.packet_id, ack.reason);
             }
             Some(_) => return Err(wrong_answer(PacketType::PubAck, ack)),
-            // Late: what it answers may belong to a session that is gone.
+            // Late: it may answer a message of a session that is gone.
             None => {}
         }
         Ok(())
@@ -263,7 +263,7 @@ impl Connection {
     ) -> Result<(), ProtocolError> {
         match self.session.outgoing(ack.packet_id) {
             Some(OutgoingState::Released) => {
-                // "Not found" says that the receiver has finished with it, which is as good.
+                // "Not found" means that the receiver has finished with the message: as good as success.
                 self.complete(now, ack.packet_id, ReasonCode::Success);
             }
             Some(OutgoingState::Published(_)) => {

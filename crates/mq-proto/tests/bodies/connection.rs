@@ -1,8 +1,8 @@
 //! One end of a connection whose peer and owner do whatever the input says.
 //!
-//! Each step is an operation and its arguments, a few bytes. Packets are well formed, so that what
-//! they do is reached; what is not is the codec's own target. Held to: no panic, at most one
-//! `Closed` and nothing behind it, and an outbox that the other role can read.
+//! Each step is an operation and its arguments, a few bytes. Packets are well formed, so that they reach
+//! the session; malformed ones are for the codec's own target. The test demands no panic, at most one
+//! `Closed` with nothing behind it, and an outbox that the other role can read.
 
 use std::time::{Duration, Instant};
 
@@ -25,14 +25,14 @@ const REASONS: [ReasonCode; 5] = [
     ReasonCode::QuotaExceeded,
 ];
 
-/// What an owner answers with.
+/// The owner's answers.
 const ANSWERS: [ReasonCode; 3] = [
     ReasonCode::Success,
     ReasonCode::UnspecifiedError,
     ReasonCode::QuotaExceeded,
 ];
 
-/// What the input still has.
+/// The rest of the input.
 struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {
@@ -64,7 +64,7 @@ impl Input<'_> {
     }
 }
 
-/// The end that is looked at.
+/// The end under test.
 struct End {
     connection: Connection,
     now: Instant,
@@ -135,7 +135,7 @@ impl End {
         }
     }
 
-    /// What the peer sends.
+    /// A step of the peer.
     fn hear_something(&mut self, input: &mut Input<'_>) {
         match input.byte() % 11 {
             0 | 1 => {
@@ -195,7 +195,7 @@ impl End {
         }
     }
 
-    /// What the owner does.
+    /// A step of the owner.
     fn command(&mut self, input: &mut Input<'_>, is_server: bool) {
         match input.byte() % 9 {
             0 | 1 => {

@@ -35,7 +35,7 @@ impl Rng {
     }
 }
 
-/// One end: a connection, what it has received and not taken, what it was told.
+/// One end: a connection, its receive buffer, and its events.
 pub(crate) struct End {
     pub(crate) connection: Connection,
     pub(crate) inbox: BytesMut,
@@ -59,7 +59,7 @@ impl End {
         }
     }
 
-    /// Takes what has arrived and sorts the events.
+    /// Handles the received bytes and sorts the events.
     pub(crate) fn take(&mut self, now: Instant) {
         self.connection
             .handle_bytes(now, LaneId::CONTROL, &mut self.inbox);
