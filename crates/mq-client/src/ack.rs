@@ -1,4 +1,4 @@
-//! Acknowledgements on their way to receipts.
+//! The outcome of a QoS 1 or 2 message, shared by its receipt and the driver.
 
 use std::{
     sync::{Mutex, MutexGuard},

@@ -1,13 +1,13 @@
-//! Enhanced authentication (5.0, §4.12): what a method has to do.
+//! Enhanced authentication (5.0, §4.12): the interface of a method.
 
 use bytes::Bytes;
 
 /// A method of enhanced authentication, such as SCRAM
-/// ([`ClientBuilder::scram`](crate::ClientBuilder::scram)); give an own one to
+/// ([`ClientBuilder::scram`](crate::ClientBuilder::scram)). Give a method of your own to
 /// [`ClientBuilder::auth_method`](crate::ClientBuilder::auth_method).
 ///
-/// It is asked in the client's task, once more for each connection, and must not block. With a
-/// method nothing leaves before CONNACK but AUTH `[MQTT-3.1.2-30]`: early messages and
+/// The client's task calls the method for each connection, so it must not block. With a
+/// method, only CONNECT and AUTH leave before CONNACK `[MQTT-3.1.2-30]`: early messages and
 /// subscriptions wait, and 0-RTT carries CONNECT alone.
 ///
 /// ```
@@ -39,26 +39,26 @@ use bytes::Bytes;
 /// # let _ = mq_client::Client::builder("mqtt://localhost").unwrap().auth_method(Next);
 /// ```
 pub trait AuthMethod: std::fmt::Debug + Send + 'static {
-    /// Its name, which CONNECT has.
+    /// The name of the method, for CONNECT.
     fn name(&self) -> &str;
 
-    /// A new connection begins: what CONNECT says.
+    /// Begins a new connection; returns the authentication data of CONNECT.
     ///
     /// # Errors
-    /// If there is nothing to begin with; the client ends.
+    /// If the method cannot begin; the client ends.
     fn start(&mut self) -> Result<Option<Bytes>, AuthError>;
 
-    /// The answer to what the server has sent, which is empty if it sent nothing.
+    /// The answer to the server's `data`, which is empty if the server sent none.
     ///
     /// # Errors
-    /// If there is none; the client ends.
+    /// If there is no answer; the client ends.
     fn step(&mut self, data: &[u8]) -> Result<Bytes, AuthError>;
 
-    /// The server lets the client in, and says this last. Here the server can be held to account,
-    /// too.
+    /// Checks the last `data` of the server, which accepts the client: the method can verify the
+    /// server here.
     ///
     /// # Errors
-    /// If it is not the server that it should be; the client ends.
+    /// If the server is not the right one; the client ends.
     fn finish(&mut self, data: Option<&[u8]>) -> Result<(), AuthError>;
 }
 
@@ -68,7 +68,7 @@ pub trait AuthMethod: std::fmt::Debug + Send + 'static {
 pub struct AuthError(String);
 
 impl AuthError {
-    /// With what is wrong, in one line.
+    /// An error that says what is wrong, in one line.
     pub fn new(problem: impl Into<String>) -> Self {
         Self(problem.into())
     }

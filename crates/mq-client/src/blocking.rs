@@ -18,7 +18,7 @@
 //! something else; calls wait for that thread. Handles may be cloned and used by many threads.
 //!
 //! # Panics
-//! Within an async task, where waiting would stop others, every call that waits panics: use
+//! Every call that waits panics within an async task, where waiting would stop other tasks: use
 //! [`crate::Client`] there.
 
 use std::{
@@ -32,7 +32,7 @@ use mq_codec::{QoS, ReasonCode, TopicFilter, TopicName};
 
 use crate::{ClientBuilder, Error, Event, Incoming, Outgoing, SubscribeOptions};
 
-/// A blocking handle to an MQTT client; clones are handles to the same one.
+/// A blocking handle to an MQTT client; clones are handles to the same client.
 ///
 /// It ends with [`disconnect`](Self::disconnect). Dropping the last handle disconnects and waits
 /// as `disconnect` does: [`ClientBuilder::disconnect_timeout`] and 2 s at most. A drop within an
@@ -126,7 +126,7 @@ impl Client {
     /// acknowledgement.
     ///
     /// # Errors
-    /// As there.
+    /// As the async call.
     pub fn publish<T>(&self, topic: T, payload: impl Into<Bytes>, qos: QoS) -> Result<(), Error>
     where
         T: TryInto<TopicName>,
@@ -138,7 +138,7 @@ impl Client {
     /// Queues a message, waiting only for room in the queue, as [`crate::Client::send`].
     ///
     /// # Errors
-    /// As there.
+    /// As the async call.
     pub fn send(&self, message: Outgoing) -> Result<Receipt, Error> {
         let receipt = self.block_on(self.0.client.send(message))?;
         let runtime = self.0.runtime.clone();
@@ -148,7 +148,7 @@ impl Client {
     /// Subscribes, and waits until the server has granted it, as [`crate::Client::subscribe`].
     ///
     /// # Errors
-    /// As there.
+    /// As the async call.
     pub fn subscribe<T>(&self, filter: T, qos: QoS) -> Result<Subscription, Error>
     where
         T: TryInto<TopicFilter>,
@@ -173,7 +173,7 @@ impl Client {
     /// Sends a request and waits for its response, as [`crate::Client::request`].
     ///
     /// # Errors
-    /// As there.
+    /// As the async call.
     pub fn request<T>(&self, topic: T, payload: impl Into<Bytes>) -> Result<Incoming, Error>
     where
         T: TryInto<TopicName>,
@@ -193,7 +193,7 @@ impl Client {
     /// Answers a request, waiting only for room in the queue, as [`crate::Client::respond`].
     ///
     /// # Errors
-    /// As there.
+    /// As the async call.
     pub fn respond(&self, request: &Incoming, payload: impl Into<Bytes>) -> Result<Receipt, Error> {
         self.send(request.response(payload)?)
     }
@@ -207,7 +207,7 @@ impl Client {
         Events { events, runtime }
     }
 
-    /// The async client behind it, for what does not wait: its state, times and counts.
+    /// The async client behind this handle, for its state, times and counts.
     #[must_use]
     pub fn inner(&self) -> &crate::Client {
         &self.0.client
@@ -217,7 +217,7 @@ impl Client {
     /// [`crate::Client::disconnect`].
     ///
     /// # Errors
-    /// As there.
+    /// As the async call.
     pub fn disconnect(&self) -> Result<(), Error> {
         self.block_on(self.0.client.disconnect())
     }
@@ -229,8 +229,8 @@ impl Client {
 
 /// The messages of one subscription, as an iterator that waits for the next.
 ///
-/// As [`crate::Subscription`] it holds a bounded number of messages, is to be read or dropped, and
-/// does not keep the client from ending: then the iterator ends.
+/// Like [`crate::Subscription`] it holds a bounded number of messages: read it or drop it. It does not
+/// keep the client alive; the iterator ends with the client.
 pub struct Subscription {
     subscription: crate::Subscription,
     runtime: Arc<Runtime>,
@@ -248,7 +248,7 @@ impl Subscription {
         self.runtime.block_on(self.subscription.recv())
     }
 
-    /// The same, for that long at most.
+    /// The same, waiting for `timeout` at most.
     ///
     /// # Errors
     /// [`RecvTimeoutError::Timeout`] if nothing came, [`RecvTimeoutError::Disconnected`] once the
@@ -262,12 +262,12 @@ impl Subscription {
         }
     }
 
-    /// The next message if one is there.
+    /// The next message if one waits.
     pub fn try_recv(&mut self) -> Option<Incoming> {
         self.subscription.try_recv()
     }
 
-    /// What the server granted, filter by filter.
+    /// The server's answer to each filter.
     #[must_use]
     pub fn granted(&self) -> &[ReasonCode] {
         self.subscription.granted()
@@ -302,7 +302,7 @@ impl Iterator for Events {
     }
 }
 
-/// Tells what became of one message. Dropping it neither waits nor takes the message back.
+/// Follows one message. Dropping the receipt neither waits nor takes the message back.
 pub struct Receipt {
     receipt: crate::Receipt,
     runtime: Arc<Runtime>,
@@ -315,7 +315,7 @@ impl fmt::Debug for Receipt {
 }
 
 impl Receipt {
-    /// Waits until the message was handed to the kernel or the QUIC stack.
+    /// Waits until the kernel or the QUIC stack has taken the message.
     ///
     /// # Errors
     /// As [`crate::Receipt::written`].

@@ -27,16 +27,16 @@ use crate::{
 /// to change networks.
 const DEFAULT_SESSION_EXPIRY: Duration = Duration::from_mins(5);
 
-/// How long an address has before the next is tried as well.
+/// How long an address has before the client tries the next as well.
 ///
-/// QUIC sends a first packet that was lost again after three times
-/// [`QuicOptions::initial_rtt`](mq_transport::QuicOptions::initial_rtt), 300 ms, and its answer may
-/// take 200 ms: one lost packet does not cost a network its QUIC. RFC 8305 has 250 ms, between
-/// addresses that cost the same.
+/// QUIC sends a lost first packet again after three times
+/// [`QuicOptions::initial_rtt`](mq_transport::QuicOptions::initial_rtt), 300 ms, and the answer may
+/// take 200 ms: one lost packet does not make QUIC lose the race. RFC 8305 has 250 ms, for addresses
+/// of equal rank.
 const DEFAULT_HEAD_START: Duration = Duration::from_millis(500);
 
-/// How long the network is remembered on which the first address lost. Firewalls are not changed by
-/// the minute, and a lost race costs no more than the head start.
+/// How long the client remembers a network on which the first address lost. Firewalls rarely change
+/// within minutes, and a lost race costs no more than the head start.
 const DEFAULT_FALLBACK_MEMORY: Duration = Duration::from_mins(10);
 
 /// Default of [`ClientBuilder::request_timeout`](crate::ClientBuilder::request_timeout): a person's
@@ -55,7 +55,7 @@ const PROBES: Probes = Probes {
 /// Options of a [`Client`]; see [`Client::builder`].
 ///
 /// [`build`](Self::build) connects and waits for the server, [`start`](Self::start) does not wait.
-/// Versions in brackets, such as (5.0), say that earlier ones ignore the option.
+/// A version in brackets, such as (5.0), means that earlier versions ignore the option.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -82,18 +82,18 @@ pub struct ClientBuilder {
     fallback_memory: Duration,
     plaintext_fallback: bool,
     shared: Arc<Shared>,
-    /// `None` for one with the defaults.
+    /// `None` for a connector with the defaults.
     connector: Option<Connector>,
     config: ClientConfig,
     client_id: Option<ByteStr>,
     session_expiry: Option<Duration>,
     reconnect: Reconnect,
-    /// `None` for the transport's.
+    /// `None` for the connector's.
     connect_timeout: Option<Duration>,
     disconnect_timeout: Duration,
     request_timeout: Duration,
     max_requests: usize,
-    /// `None` for one that is made of the client identifier.
+    /// `None` for a topic made from the client identifier.
     response_topic: Option<TopicName>,
     manual_ack: bool,
     subscription_ids: bool,
@@ -153,11 +153,11 @@ impl ClientBuilder {
         }
     }
 
-    /// Another address of the same server, for networks on which those before it cannot be used:
-    /// `.fallback("mqtts://broker.example")` after a `quic://` one, where UDP is blocked. Each call
+    /// Another address of the same server, for networks where earlier addresses do not work:
+    /// `.fallback("mqtts://broker.example")` after a `quic://` address, where UDP is blocked. Each call
     /// adds one. Default: none.
     ///
-    /// Whenever the client connects it begins with the first address, and gives it a
+    /// Whenever the client connects, it begins with the first address and gives it a
     /// [head start](Self::head_start); see the [crate's documentation](crate#several-addresses).
     ///
     /// # Errors
@@ -167,32 +167,33 @@ impl ClientBuilder {
         Ok(self)
     }
 
-    /// Several of them, in this order.
+    /// Adds several [fallback](Self::fallback) addresses, in this order.
     pub fn fallbacks(mut self, addresses: impl IntoIterator<Item = Address>) -> Self {
         self.addresses.extend(addresses);
         self
     }
 
-    /// How long each address has to complete its handshake before the next one is tried as well. One
-    /// that fails does not hold up the next. Default: 500 ms, in which QUIC's first packet has been
-    /// sent twice.
+    /// How long each address has to complete its handshake before the client tries the next as well.
+    /// An address that fails does not hold up the next. Default: 500 ms, in which QUIC sends its first
+    /// packet twice.
     pub fn head_start(mut self, head_start: Duration) -> Self {
         self.head_start = head_start;
         self
     }
 
     /// How long the client remembers that the first address has lost on a network, and begins with
-    /// the one that won; zero for not at all. Default: 10 minutes, then the first is tried again.
+    /// the winner there; zero switches this off. Default: 10 minutes, then it tries the first again.
     ///
-    /// A network is told by the local address that is used on it. The memory is the client's own,
-    /// and ends with it. A connection that is there is not given up for a better one.
+    /// The client knows a network by the local address that it uses there. The memory is the client's
+    /// own, and ends with it. The client does not give up a working connection for a better address.
     pub fn fallback_memory(mut self, keep: Duration) -> Self {
         self.fallback_memory = keep;
         self
     }
 
-    /// Lets plaintext addresses stand in for encrypted ones: whoever blocks the encrypted ones then
-    /// reads and changes everything, the password too. Default: such a list is refused.
+    /// Lets plaintext addresses stand in for encrypted ones. An attacker who blocks the encrypted
+    /// addresses can then read and change everything, the password too. Default: such a list is an
+    /// error.
     pub fn allow_plaintext_fallback(mut self) -> Self {
         self.plaintext_fallback = true;
         self
@@ -204,8 +205,8 @@ impl ClientBuilder {
         self
     }
 
-    /// The client identifier: what the server knows the session by. Default: `mq-` and eight random
-    /// hexadecimal digits, so that a reconnect finds the session again.
+    /// The client identifier, by which the server knows the session. Default: `mq-` and eight random
+    /// hexadecimal digits, the same for all connections of the client.
     ///
     /// # Errors
     /// [`Error::Text`].
@@ -225,10 +226,10 @@ impl ClientBuilder {
     /// [session expiry](Self::session_expiry).
     ///
     /// MQTT 3.1 and 3.1.1 have one flag for both ends of a session. With yes, *every* connection is
-    /// clean: the server forgets the session with each lost connection; the client then subscribes
-    /// again and sends unacknowledged messages again by itself, but messages that came for it
-    /// meanwhile are lost, and a QoS 2 message in flight may arrive twice. With no, sessions are
-    /// resumed, by the first connection too, and the server keeps the session without limit, even
+    /// clean: the server forgets the session with each lost connection. The client then subscribes
+    /// again and sends unacknowledged messages again by itself. Messages that came for it
+    /// meanwhile are lost, and a QoS 2 message in flight may arrive twice. With no, every connection
+    /// resumes the session, the first too, and the server keeps the session without limit, even
     /// after [`Client::disconnect`]: give such a client an identifier of its own.
     pub fn clean_start(mut self, clean_start: bool) -> Self {
         self.config.connect.clean_start = clean_start;
@@ -239,48 +240,48 @@ impl ClientBuilder {
     /// rounded down to seconds; from `u32::MAX` seconds on for ever. Default: 5 minutes if the
     /// client reconnects (enough to restart a broker or to change networks), else 0.
     ///
-    /// With the default the session ends with [`Client::disconnect`]; with a value given here it
-    /// lives on after it as well.
+    /// With the default, the session ends with [`Client::disconnect`]. With a value given here, it also
+    /// outlives `disconnect`.
     pub fn session_expiry(mut self, expiry: Duration) -> Self {
         self.session_expiry = Some(expiry);
         self
     }
 
-    /// Silence after which the connection is tested with PINGREQ (§3.1.2.10): rounded up to
+    /// Silence after which the client tests the connection with PINGREQ (§3.1.2.10): rounded up to
     /// seconds, 65,535 at most, 0 is off. A 5.0 server may replace it. Default: 60 s, below the
     /// idle timeouts of common NATs.
     ///
-    /// It means the same over QUIC: where it is off, or longer than
-    /// [`QuicOptions::idle_timeout`](mq_transport::QuicOptions::idle_timeout), QUIC sends a packet
-    /// after half of that, unless its options say when, and the connection stays.
+    /// It means the same over QUIC. Where it is off, or longer than
+    /// [`QuicOptions::idle_timeout`](mq_transport::QuicOptions::idle_timeout), QUIC keeps the connection
+    /// by a packet after half of that timeout, or after its own keep-alive interval.
     pub fn keep_alive(mut self, keep_alive: Duration) -> Self {
         let seconds = whole_seconds(keep_alive);
         self.config.connect.keep_alive = u16::try_from(seconds).unwrap_or(u16::MAX);
         self
     }
 
-    /// When a subscriber over QUIC looks whether its path still works, by PINGREQ: after a silence of
-    /// `quiet`, and of `busy` where messages came in quick succession before. Default: 15 s and 1.5 s.
+    /// When a subscriber over QUIC tests its path by PINGREQ: after a silence of
+    /// `quiet`, and of `busy` if messages came in quick succession before. Default: 15 s and 1.5 s.
     ///
     /// A NAT that forgets a client gives it a new address with the next packet that the client
-    /// sends. Until then the server sends to the old one: a subscriber that only listens hears
-    /// nothing until its keep-alive. Many NATs forget UDP after 30 s, some after 20 (RFC 4787 asks
-    /// for 2 minutes), so 15 s also keeps the address; a NAT that was restarted is noticed by `busy`
-    /// within 2 s. It costs a quiet subscriber one exchange of 2 bytes in 15 s, and a busy one
-    /// nothing until its flow falls silent.
+    /// sends. Until then the server sends to the old address, and a subscriber that only listens hears
+    /// nothing until its keep-alive. Many NATs forget UDP after 30 s, some after 20 s (RFC 4787 asks
+    /// for 2 minutes), so 15 s also keeps the address. `busy` notices a restarted NAT within 2 s.
+    /// Probes cost a quiet subscriber one exchange of 2 bytes in 15 s, and a busy subscriber nothing
+    /// until its flow falls silent.
     ///
-    /// A client without a subscription does not probe, nor does any over TCP, where a new address
-    /// is a new connection. Where [`QuicOptions::keep_alive_interval`](mq_transport::QuicOptions::keep_alive_interval)
-    /// is set, that takes the place of `quiet`. [`Probes::default`] is for none. A probe that is not
-    /// answered within the [`ping_timeout`](Self::ping_timeout) ends the connection, as any PINGREQ
-    /// does, unless the keep-alive is off.
+    /// A client without a subscription does not probe, nor does a client over TCP, where a new address
+    /// is a new connection. [`QuicOptions::keep_alive_interval`](mq_transport::QuicOptions::keep_alive_interval)
+    /// takes the place of `quiet` where it is set. [`Probes::default`] switches probes off. A probe
+    /// without an answer within the [`ping_timeout`](Self::ping_timeout) ends the connection, as any
+    /// PINGREQ does, unless the keep-alive is off.
     pub fn probes(mut self, probes: Probes) -> Self {
         self.probes = probes;
         self
     }
 
     /// How long the answer to PINGREQ, or any other byte, may take before the connection counts as
-    /// lost. A link that is slow at taking a large message, and takes more of it, is not lost.
+    /// lost. A link that still takes parts of a large message, however slowly, is not lost.
     /// Default: 20 s.
     pub fn ping_timeout(mut self, timeout: Duration) -> Self {
         self.config.ping_timeout = timeout;
@@ -316,7 +317,7 @@ impl ClientBuilder {
         self
     }
 
-    /// What the server publishes when the connection is lost. Default: nothing.
+    /// The message that the server publishes when the connection is lost. Default: none.
     pub fn will(mut self, will: Will) -> Self {
         self.config.connect.will = Some(will);
         self
@@ -324,13 +325,13 @@ impl ClientBuilder {
 
     /// SCRAM-SHA-256 as [`auth_method`](Self::auth_method), with a user name and a password (5.0).
     ///
-    /// The password does not leave this side, and the server has to prove that it knows it. CONNECT
-    /// has no user name of its own with it. The first connection derives a key from the password,
-    /// in some milliseconds; later ones use it again.
+    /// The password does not leave this side, and the server has to prove that it knows the password.
+    /// CONNECT has no separate user name then. The first connection derives a key from the password,
+    /// in some milliseconds; later connections use the key again.
     ///
     /// # Errors
-    /// [`Error::Auth`] if either is empty or not printable ASCII: SCRAM would want other characters
-    /// prepared (RFC 4013), which this client does not.
+    /// [`Error::Auth`] if either is empty or not printable ASCII: SCRAM requires other characters to be
+    /// prepared (RFC 4013), which this client does not support.
     pub fn scram(self, user_name: &str, password: &str) -> Result<Self, Error> {
         let scram = crate::scram::Scram::new(user_name, password);
         let scram = scram.ok_or_else(|| {
@@ -364,26 +365,24 @@ impl ClientBuilder {
         Ok(self)
     }
 
-    /// Whether to ask the server for a prefix of response topics, which is in
-    /// [`Connected::properties`](crate::Connected) then if it has one (5.0, §3.1.2.11.6).
-    /// Default: no.
+    /// Whether to ask the server for a prefix of response topics (5.0, §3.1.2.11.6), which is then in
+    /// [`Connected::properties`](crate::Connected) if the server has one. Default: no.
     pub fn request_response_information(mut self, ask: bool) -> Self {
         self.config.connect.properties.request_response_information = Some(ask);
         self
     }
 
-    /// Whether the server may say more of failures than their reason code (5.0, §3.1.2.11.7).
+    /// Whether the server may describe failures beyond their reason code (5.0, §3.1.2.11.7).
     /// Default: yes.
     pub fn request_problem_information(mut self, ask: bool) -> Self {
         self.config.connect.properties.request_problem_information = Some(ask);
         self
     }
 
-    /// All properties of CONNECT at once (5.0), in the place of those that were given before.
-    /// Session expiry, Receive Maximum, maximum packet size and topic
-    /// alias maximum are set by their own options and replaced here, and so are authentication
-    /// method and data where there is an [`auth_method`](Self::auth_method); leave them out where
-    /// there is none.
+    /// All properties of CONNECT at once (5.0), in the place of earlier ones. The client overwrites
+    /// session expiry, Receive Maximum, maximum packet size and topic alias maximum by their own
+    /// options. It overwrites authentication method and data if there is an
+    /// [`auth_method`](Self::auth_method); leave them out if there is none.
     pub fn connect_properties(mut self, properties: ConnectProperties) -> Self {
         self.config.connect.properties = properties;
         self
@@ -397,7 +396,7 @@ impl ClientBuilder {
     }
 
     /// QoS 1 and 2 messages that may be unacknowledged at once; the server's Receive Maximum counts
-    /// as well. Messages beyond wait in the queue, QoS 0 behind them too: order is kept.
+    /// as well. Further messages wait in the queue, and so do QoS 0 messages behind them: order is kept.
     /// Default: 100.
     pub fn max_inflight(mut self, maximum: NonZeroU16) -> Self {
         self.config.max_inflight = maximum;
@@ -410,8 +409,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Topic aliases that the server may use (5.0), and whether to use those that it allows.
-    /// Default: 16, and yes.
+    /// Topic aliases that the server may use (5.0), and whether the client uses those that the server
+    /// allows. Default: 16, and yes.
     pub fn topic_aliases(mut self, maximum: u16, use_own: bool) -> Self {
         self.config.topic_alias_maximum = maximum;
         self.config.use_topic_aliases = use_own;
@@ -419,15 +418,15 @@ impl ClientBuilder {
     }
 
     /// Whether to give each subscription an identifier (5.0), so that messages find their stream
-    /// without matching filters. Default: yes, unless the server has said that it has none. Switch
-    /// it off where a subscription goes out before the first CONNACK to a server that has none.
+    /// without matching filters. Default: yes, unless the server has announced that it has none. Switch
+    /// them off for such a server if a subscription goes out before the first CONNACK.
     pub fn subscription_identifiers(mut self, use_ids: bool) -> Self {
         self.subscription_ids = use_ids;
         self
     }
 
     /// How to connect: trust, certificates, 0-RTT, QUIC and sockets, as a [`Connector`] made of
-    /// [`ConnectOptions`]. Default: one of its own with [`ConnectOptions::default`].
+    /// [`ConnectOptions`]. Default: a new connector with [`ConnectOptions::default`].
     ///
     /// Clones of a connector share its tickets, verifier, client certificate and QUIC sockets. A
     /// client that is to resume an earlier client's TLS session, with 0-RTT or without, gets a clone of
@@ -449,16 +448,16 @@ impl ClientBuilder {
         self
     }
 
-    /// How long an attempt to connect may take: the link, and then CONNACK, this long each. Default:
-    /// what the transport has, [`ConnectOptions::connect_timeout`], 20 s. With several addresses
-    /// each has it for its link.
+    /// How long an attempt to connect may take: the link and CONNACK this long each. Default:
+    /// the connector's [`ConnectOptions::connect_timeout`], 20 s. With several addresses, the link of
+    /// each has this long.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = Some(timeout);
         self
     }
 
-    /// How long [`Client::disconnect`], or the drop of the last handle, may take to deliver what is
-    /// queued. Default: 5 s.
+    /// How long [`Client::disconnect`], or the drop of the last handle, may take to deliver queued
+    /// messages. Default: 5 s.
     pub fn disconnect_timeout(mut self, timeout: Duration) -> Self {
         self.disconnect_timeout = timeout;
         self
@@ -471,7 +470,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Requests that may wait for their responses at a time; more wait for their turn. At least 1.
+    /// Requests that may wait for their responses at a time; further ones wait for their turn. At least 1.
     /// Default: 1,000.
     pub fn max_requests(mut self, maximum: usize) -> Self {
         self.max_requests = maximum;
@@ -481,8 +480,8 @@ impl ClientBuilder {
     /// Where responses to [`Client::request`] are published (5.0). Default: `mq/responses/` and the
     /// client identifier, so that a server's rules can keep other clients from it.
     ///
-    /// It has to be this client's alone. A server that gives a prefix for such topics (Response
-    /// Information, §3.2.2.3.15) tells it in [`Connected::properties`](crate::Connected), to a client
+    /// No other client may use the topic. A server with a prefix for such topics (Response
+    /// Information, §3.2.2.3.15) gives it in [`Connected::properties`](crate::Connected) to a client
     /// that [asks](Self::request_response_information).
     ///
     /// # Errors
@@ -497,20 +496,20 @@ impl ClientBuilder {
     }
 
     /// Whether the application acknowledges QoS 1 and 2 messages itself, with
-    /// [`Incoming::ack`](crate::Incoming::ack): what is not acknowledged comes again after a lost
+    /// [`Incoming::ack`](crate::Incoming::ack): unacknowledged messages come again after a lost
     /// connection. Default: no; a message is acknowledged when it is in its stream.
     pub fn manual_ack(mut self, manual: bool) -> Self {
         self.manual_ack = manual;
         self
     }
 
-    /// A message that is written right behind CONNECT, without waiting for the server's answer:
-    /// with a ticket and `early_data` in [`ConnectOptions`] it travels in the first flight (0-RTT).
-    /// This marks it as safe to repeat; see [`Outgoing::early`] for what that means.
+    /// Queues a message to leave right behind CONNECT, without waiting for the server's answer. With a
+    /// ticket and `early_data` in [`ConnectOptions`] the message travels in the first flight (0-RTT).
+    /// This call marks it as safe to repeat; see [`Outgoing::early`] for what that means.
     ///
-    /// If the attempt to connect fails, or another address wins the race, a QoS 0 message that was
-    /// written is lost; QoS 1 and 2 messages are kept and sent again. At most ten of those leave
-    /// before CONNACK; the rest waits. A QoS 2 message, and what is behind it, waits until the
+    /// If the attempt to connect fails, or another address wins the race, a written QoS 0 message
+    /// is lost; QoS 1 and 2 messages are kept and sent again. At most ten QoS 1 and 2 messages leave
+    /// before CONNACK; the rest waits. A QoS 2 message, and everything behind it, waits until the
     /// handshake is complete.
     ///
     /// # Errors
@@ -522,10 +521,10 @@ impl ClientBuilder {
         }
     }
 
-    /// A subscription that is asked for right behind CONNECT, as
-    /// [`publish_early`](Self::publish_early), and before any early message.
+    /// Subscribes right behind CONNECT, as [`publish_early`](Self::publish_early), and before any early
+    /// message.
     ///
-    /// Nobody waits for SUBACK: should the server refuse the subscription, the stream ends.
+    /// The call does not wait for SUBACK: if the server refuses the subscription, the stream ends.
     ///
     /// # Errors
     /// [`Error::Topic`] if the filter is not valid.
@@ -560,8 +559,8 @@ impl ClientBuilder {
     /// # Errors
     /// The first failure to connect: [`Error::Transport`], [`Error::NoAddress`],
     /// [`Error::Refused`], [`Error::ConnectTimeout`], or [`Error::Ended`] if the server broke the
-    /// connection off; and [`Error::PlaintextFallback`]. Only connections that are lost later are
-    /// made again. Dropping the future ends the client.
+    /// connection off; and [`Error::PlaintextFallback`]. The client connects again only after later
+    /// losses. Dropping the future ends the client.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -571,10 +570,10 @@ impl ClientBuilder {
         Ok(client)
     }
 
-    /// Starts the client without waiting: what is published and subscribed from now on goes right
-    /// behind CONNECT. Where CONNECT is early data, that is so only for what is marked as safe to
-    /// repeat ([`Outgoing::early`], [`SubscribeOptions::early`]); the rest leaves when the handshake
-    /// is complete. Failures to connect are tried again, as long as that may help; see
+    /// Starts the client without waiting: messages and subscriptions from now on go right
+    /// behind CONNECT. If CONNECT is early data, only those that are marked as safe to
+    /// repeat do ([`Outgoing::early`], [`SubscribeOptions::early`]); the rest leaves when the handshake
+    /// is complete. The client tries again after failures to connect, as long as that may help; see
     /// [`Client::connected`] and [`Client::events`].
     ///
     /// # Errors
@@ -664,9 +663,9 @@ impl ClientBuilder {
         ))
     }
 
-    /// Nobody gets less than what the list promises.
+    /// Refuses a list in which a plaintext address could stand in for an encrypted one.
     fn check_addresses(&self) -> Result<(), Error> {
-        // What goes through the memory of this process is not seen by others.
+        // Bytes within the memory of this process are not seen by others.
         let is_plaintext =
             |address: &&Address| !address.scheme.is_encrypted() && address.scheme != Scheme::Mem;
         let plaintext = self.addresses.iter().find(is_plaintext);
@@ -683,8 +682,8 @@ impl ClientBuilder {
         }
     }
 
-    /// The first subscription identifier. A session that an earlier process left behind may still
-    /// have its identifiers, which must not be mistaken for ours: 5.0 servers send them back.
+    /// The first subscription identifier. A session of an earlier process may still have identifiers,
+    /// which 5.0 servers send back and which must not be mistaken for new ones.
     fn first_id(&self) -> u32 {
         if self.config.connect.clean_start {
             return 1;

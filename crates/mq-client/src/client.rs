@@ -1,4 +1,4 @@
-//! The handle.
+//! The handle to a client.
 
 use std::{
     collections::VecDeque,
@@ -27,10 +27,10 @@ use crate::{
     subscribe::DEFAULT_CAPACITY,
 };
 
-/// A handle to an MQTT client; clones are handles to the same one.
+/// A handle to an MQTT client; clones are handles to the same client.
 ///
-/// The client itself is one task of the tokio runtime in which it was started: it owns the
-/// connection and connects again when it is lost. It ends, in an orderly way, with
+/// The client itself is one task of the tokio runtime in which it was started. The task owns the
+/// connection and connects again when the connection is lost. It ends in order with
 /// [`disconnect`](Self::disconnect), or in the background when the last handle is dropped;
 /// subscriptions and receipts do not keep it alive. See the [crate's documentation](crate).
 #[derive(Clone)]
@@ -39,7 +39,7 @@ pub struct Client {
     pub(crate) handle: Arc<Handle>,
 }
 
-/// What handles need to know.
+/// The settings that handles need.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HandleSettings {
     pub(crate) disconnect_timeout: Duration,
@@ -87,9 +87,9 @@ impl Client {
         }
     }
 
-    /// Publishes, and waits: at QoS 0 until the message was written, at QoS 1 and 2 until it was
-    /// acknowledged, through reconnects if need be. Dropping the future while it waits for that
-    /// does not take the message back.
+    /// Publishes, and waits: at QoS 0 until the message is written, at QoS 1 and 2 until it is
+    /// acknowledged, through reconnects if need be. Dropping the future after the message was queued
+    /// does not take it back.
     ///
     /// # Errors
     /// [`Error::Topic`], or as [`Receipt::acknowledged`].
@@ -107,7 +107,7 @@ impl Client {
         self.send(publish).await?.acknowledged().await.map(drop)
     }
 
-    /// Queues a message, waiting only for room in the queue; the receipt tells what becomes of it.
+    /// Queues a message, waiting only for room in the queue. The receipt follows the message.
     ///
     /// Messages are sent in the order in which they were queued, whether there is a connection now
     /// or later. Cancel-safe: if the future is dropped before it resolves, nothing was queued.
@@ -156,8 +156,8 @@ impl Client {
 
     /// Subscribes, and waits until the server has granted it.
     ///
-    /// While there is no connection that takes until there is one. A filter that another
-    /// [`Subscription`] of this client has is taken over from it, as MQTT has one subscription for
+    /// Without a connection the call waits for one. If another [`Subscription`] of this client has the
+    /// same filter, the new one takes the filter over, as MQTT has one subscription for
     /// each filter. Cancel-safe: dropping the future ends the subscription.
     ///
     /// # Errors
@@ -187,8 +187,8 @@ impl Client {
         Ok(subscription)
     }
 
-    /// Ends what is subscribed with this very filter, and waits until the server has confirmed. A
-    /// [`Subscription`] without any filter left ends. Once it was asked for, dropping the future
+    /// Unsubscribes from exactly this filter, and waits until the server has confirmed. A
+    /// [`Subscription`] without any filter left ends. Dropping the future after the request was queued
     /// does not take it back.
     ///
     /// # Errors
@@ -209,9 +209,9 @@ impl Client {
 
     /// The messages that match no subscription, such as those of a session that was resumed.
     ///
-    /// Holds up to 1,024 of them, and holds up the connection when full, as a [`Subscription`]
-    /// does. A second call takes over from the first. Without it such messages are acknowledged,
-    /// dropped and counted by [`unmatched`](Self::unmatched).
+    /// The stream holds up to 1,024 messages, and holds up the connection when it is full, as every
+    /// [`Subscription`] does. A second call takes over from the first. Without this call such messages
+    /// are acknowledged, dropped and counted by [`unmatched`](Self::unmatched).
     #[must_use]
     pub fn messages(&self) -> Subscription {
         let inbox = Arc::new(Inbox::new(DEFAULT_CAPACITY));
@@ -232,7 +232,7 @@ impl Client {
         self.shared.unmatched.load(Ordering::Relaxed)
     }
 
-    /// What happens to the connection from now on, as a stream of [`Event`](crate::Event)s.
+    /// The [`Event`](crate::Event)s of the connection from now on, as a stream.
     #[must_use]
     pub fn events(&self) -> EventStream {
         self.shared.events()
@@ -270,15 +270,15 @@ impl Client {
         self.last_connected().map(|connected| connected.times)
     }
 
-    /// All about the last connection that the server accepted; `None` before the first.
+    /// The last connection that the server accepted; `None` before the first.
     #[must_use]
     pub fn last_connected(&self) -> Option<Arc<crate::Connected>> {
         let last = lock(&self.shared.last);
         last.clone()
     }
 
-    /// The counters of the current link, read now by the client's task; see [`LinkStats`] for what
-    /// that costs. Cancel-safe.
+    /// The counters of the current link, which the client's task reads now; see [`LinkStats`] for the
+    /// cost. Cancel-safe.
     ///
     /// # Errors
     /// [`Error::NotConnected`] while there is no link, or what ended the client.
@@ -296,15 +296,15 @@ impl Client {
         self.shared.queue.len()
     }
 
-    /// Ends the client: takes nothing more, sends what is queued, waits for acknowledgements,
+    /// Ends the client: takes no more messages, sends the queued ones, waits for acknowledgements,
     /// sends DISCONNECT and closes the link.
     ///
     /// Sending and waiting take [`disconnect_timeout`](crate::ClientBuilder::disconnect_timeout) at most, the last bytes and
-    /// the end of the link 2 s more. While the server cannot be reached it keeps trying for that
-    /// long if there is something to deliver. Dropping the future does not take it back.
+    /// the end of the link 2 s more. If the server cannot be reached, the client keeps trying for as
+    /// long while there is something to deliver. Dropping the future does not stop the end.
     ///
     /// # Errors
-    /// [`Error::Undelivered`] if time ran out, or what had ended the client before.
+    /// [`Error::Undelivered`] if time ran out, or the error that had ended the client before.
     pub async fn disconnect(&self) -> Result<(), Error> {
         self.shared
             .queue

@@ -1,4 +1,4 @@
-//! What handles ask of the driver beside messages.
+//! Requests of handles to the driver, beside messages.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use crate::{Error, SubscribeOptions, inbox::Inbox, responses::Responses};
 
-/// A message of the application's that it has dealt with.
+/// The acknowledgement of a message by the application.
 #[derive(Debug)]
 pub(crate) struct ManualAck {
     pub(crate) ticket: AckTicket,
@@ -18,11 +18,11 @@ pub(crate) struct ManualAck {
     pub(crate) reason: ReasonCode,
 }
 
-/// All that is asked for beside messages; taken by the driver as a whole.
+/// All requests beside messages; the driver takes them as a whole.
 #[derive(Debug, Default)]
 pub(crate) struct Control {
     pub(crate) requests: VecDeque<Request>,
-    /// At most as many as the Receive Maximum (3.x: as many as the application keeps).
+    /// Bounded by the Receive Maximum (3.x: by the messages that the application keeps).
     pub(crate) acks: Vec<ManualAck>,
     /// Subscriptions whose streams were dropped.
     pub(crate) dropped: Vec<SubscriptionId>,

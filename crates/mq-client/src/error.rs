@@ -1,4 +1,4 @@
-//! What can go wrong, by the decision that it calls for.
+//! Errors of a client.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -8,7 +8,7 @@ use mq_transport::{Address, AddressError};
 
 /// What went wrong; its text is one line.
 ///
-/// It can be cloned, since the end of a connection is told to everybody who waits for something.
+/// It can be cloned, since the end of a connection reaches every waiting call.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -24,39 +24,39 @@ pub enum Error {
     /// The link could not be made, or broke. In an [`Arc`], as that error cannot be cloned.
     #[error(transparent)]
     Transport(Arc<mq_transport::Error>),
-    /// The server did not let the client in: its CONNACK said why.
+    /// The server refused the client in its CONNACK.
     #[error("the server refused the connection: {reason}")]
     Refused {
         /// Why.
         reason: ReasonCode,
     },
-    /// The connection ended: the server said so, was silent for too long, or broke the protocol.
+    /// The connection ended: the server disconnected, was silent for too long, or broke the protocol.
     #[error("the connection ended: {0}")]
     Ended(CloseReason),
     /// None of several addresses could be reached.
     #[error("no address can be reached: {}", list(failures))]
     NoAddress {
-        /// Each that was tried, and why not.
+        /// Each address that was tried, with its error.
         failures: Arc<[(Address, Error)]>,
     },
-    /// The addresses are encrypted and plaintext ones.
+    /// The list mixes encrypted and plaintext addresses.
     #[error(
         "{plaintext} is plaintext and would stand in for {encrypted}: leave it out, or ask for it with \
          `allow_plaintext_fallback`"
     )]
     PlaintextFallback {
-        /// The first that is plaintext.
+        /// The first plaintext address.
         plaintext: Address,
-        /// The first that is encrypted.
+        /// The first encrypted address.
         encrypted: Address,
     },
     /// The connection could not be made in time.
     #[error("the server did not accept the connection within {after:?}")]
     ConnectTimeout {
-        /// How long was waited.
+        /// How long the client waited.
         after: Duration,
     },
-    /// The enhanced authentication cannot begin or go on, or the server is not the right one.
+    /// The enhanced authentication cannot begin or go on, or the server failed to prove itself.
     #[error("the authentication failed: {0}")]
     Auth(#[from] crate::AuthError),
     /// The queue of messages to send is full; only [`Client::try_send`](crate::Client::try_send)
@@ -72,7 +72,7 @@ pub enum Error {
     /// The link was lost before a QoS 0 message was written; it is not sent again.
     #[error("the link was lost before the message was written")]
     LostUnsent,
-    /// The server received the message and did not take it.
+    /// The server received the message and refused it.
     #[error("the server did not take the message: {reason}")]
     PublishRefused {
         /// Why.
@@ -90,30 +90,30 @@ pub enum Error {
         /// Why.
         reason: ReasonCode,
     },
-    /// MQTT before 5.0 does not have it.
+    /// The call needs MQTT 5.0, and the connection has an earlier version.
     #[error("{what} needs MQTT 5.0")]
     NeedsVersion5 {
-        /// What was asked for.
+        /// What needs it.
         what: &'static str,
     },
     /// A request was not answered in time.
     #[error("no response came within {after:?}")]
     NoResponse {
-        /// How long was waited.
+        /// How long the client waited.
         after: Duration,
     },
-    /// The server said that nobody is subscribed to a request's topic.
+    /// The server reported that the topic of a request has no subscriber.
     #[error("nobody is there to answer: the topic has no subscriber")]
     NoResponder,
-    /// The message has no response topic: nobody waits for an answer to it.
+    /// The message has no response topic, so no answer is expected.
     #[error("the message asks for no response")]
     NotARequest,
-    /// The payload is not what it was taken for.
+    /// The payload has another form than the call expects.
     #[error("the payload is not {expected}: {reason}")]
     Payload {
-        /// What it was taken for.
+        /// The expected form.
         expected: &'static str,
-        /// What is wrong with it.
+        /// What is wrong.
         reason: String,
     },
     /// There is no connection now.
@@ -169,11 +169,10 @@ impl Error {
 
     /// Whether connecting again may help.
     ///
-    /// It does not where the server said that it will not have this client (credentials, client
-    /// identifier, version, a will that it does not take, a session that another client took
-    /// over), or that the client broke a rule; nor where its certificate is not believed, it
-    /// answered a request for a WebSocket as one that is wrong, or this side's options cannot be
-    /// used.
+    /// It does not help if the server refuses this client (credentials, client identifier, version,
+    /// will), if another client took the session over, or if the server says that the client broke a
+    /// rule. Nor does it help if the server's certificate is not trusted, if the server answers the
+    /// request for a WebSocket as wrong, or if this side's options cannot be used.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
         match self {
@@ -206,13 +205,13 @@ fn list(failures: &[(Address, Error)]) -> String {
     each.collect::<Vec<_>>().join("; ")
 }
 
-/// Whether an HTTP status other than 101 passes with time: of those that say that the request is
-/// wrong, 408, 425 and 429 say that it came at the wrong time.
+/// Whether an HTTP status other than 101 passes with time. Of the statuses for a wrong request, 408, 425
+/// and 429 mean a wrong time.
 fn upgrade_status_passes(status: u16) -> bool {
     !(300..500).contains(&status) || matches!(status, 408 | 425 | 429)
 }
 
-/// Whether what a server gave as its reason passes with time.
+/// Whether a server's reason passes with time.
 fn reason_passes(reason: ReasonCode) -> bool {
     matches!(
         reason,

@@ -1,4 +1,4 @@
-//! What a client tells about its connections.
+//! The events of a client.
 
 use std::{
     collections::VecDeque,
@@ -31,34 +31,34 @@ pub enum Event {
     },
     /// The client will connect again.
     Reconnecting {
-        /// Which attempt since the last connection, from 1.
+        /// The number of the attempt since the last connection, from 1.
         attempt: u32,
         /// How long it waits first.
         after: Duration,
     },
-    /// This stream was read too slowly: so many events are missing here.
+    /// The number of events that are missing here, since the stream was read too slowly.
     Missed(u64),
 }
 
 /// A connection that the server accepted.
 #[derive(Clone, Debug)]
 pub struct Connected {
-    /// Whether the server goes on with an earlier session.
+    /// Whether the server resumes an earlier session.
     pub session_present: bool,
     /// What the server announced (5.0).
     pub properties: ConnAckProperties,
-    /// Who is at the ends of the link and how it is secured.
+    /// The ends of the link, and how it is secured.
     pub link: LinkInfo,
-    /// When it happened.
+    /// The times of the attempt.
     pub times: ConnectTimes,
 }
 
 /// How long connecting took, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectTimes {
-    /// When this attempt to connect began: host name look-up, TCP or QUIC come after it.
+    /// When this attempt to connect began, before the look-up of the host name.
     pub dialled_at: Instant,
-    /// When bytes could be written: with 0-RTT before the handshake was over.
+    /// When bytes could be written; with 0-RTT this is before the end of the handshake.
     pub link_at: Instant,
     /// When CONNACK arrived.
     pub connack_at: Instant,
@@ -68,7 +68,7 @@ pub struct ConnectTimes {
     pub early_data: EarlyData,
 }
 
-/// The events of a client from when [`Client::events`](crate::Client::events) was called.
+/// The events of a client since the call of [`Client::events`](crate::Client::events).
 ///
 /// Up to 32 events wait; a stream that is read more slowly loses the oldest and gets
 /// [`Event::Missed`] in their place.
@@ -83,7 +83,7 @@ impl EventStream {
         poll_fn(|cx| self.poll_recv(cx)).await
     }
 
-    /// [`recv`](Self::recv) for those who poll.
+    /// The polling form of [`recv`](Self::recv).
     pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
         self.queue.poll_pop(cx)
     }
@@ -102,7 +102,7 @@ impl Stream for EventStream {
 pub(crate) struct EventStreams(Mutex<Vec<Weak<EventQueue>>>);
 
 impl EventStreams {
-    /// A new one; it has ended if `is_over` says, under the lock, that the client has.
+    /// A new stream. It has ended if `is_over`, called under the lock, says that the client has.
     pub(crate) fn add(&self, is_over: impl FnOnce() -> bool) -> EventStream {
         let queue = Arc::new(EventQueue::default());
         let mut streams = lock(&self.0);
@@ -128,7 +128,7 @@ impl EventStreams {
         }
     }
 
-    /// Nobody is woken under the lock.
+    /// The queues, so that none is woken under the lock.
     fn alive(&self) -> Vec<Arc<EventQueue>> {
         lock(&self.0).iter().filter_map(Weak::upgrade).collect()
     }
@@ -141,7 +141,7 @@ struct EventQueue(Mutex<Waiting>);
 #[derive(Debug, Default)]
 struct Waiting {
     events: VecDeque<Event>,
-    /// How many gave way in front of those.
+    /// How many older events gave way.
     missed: u64,
     ended: bool,
     waker: Option<Waker>,
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slow_stream_loses_the_oldest_and_is_told_how_many() {
+    fn a_slow_stream_loses_the_oldest_events_and_gets_their_number() {
         let streams = EventStreams::default();
         let mut slow = streams.add(|| false);
         let dropped = streams.add(|| false);

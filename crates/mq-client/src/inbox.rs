@@ -27,7 +27,7 @@ struct State {
     waker: Option<Waker>,
     /// The driver will put nothing more in.
     ended: bool,
-    /// Nobody will take anything out.
+    /// The stream was dropped: nothing is taken out any more.
     abandoned: bool,
     /// The driver waits for room.
     wanted: bool,
@@ -45,8 +45,8 @@ impl Inbox {
         lock(&self.state)
     }
 
-    /// Driver: puts in what `next` gives while there is room. If the stream is full, the driver is
-    /// woken once there is room again. Returns whether there was room for all.
+    /// Driver: moves `staged` into the stream while there is room. If the stream is full, it wakes the
+    /// driver once there is room again. Returns whether there was room for all.
     pub(crate) fn fill<T>(
         &self,
         staged: &mut VecDeque<T>,
@@ -109,7 +109,7 @@ impl Inbox {
 
     fn take(&self, state: &mut State, wake_driver: impl FnOnce()) -> Option<Incoming> {
         let message = state.waiting.pop_front()?;
-        // Half empty: the driver is not woken for each message.
+        // Woken when half empty, and not for each message.
         if state.wanted && state.waiting.len() <= self.capacity / 2 {
             state.wanted = false;
             wake_driver();
@@ -125,7 +125,7 @@ impl Inbox {
         let was_open = !state.ended;
         drop(state);
         for mut message in waiting {
-            // With manual acknowledgement these would hold up all later ones; a client that has
+            // With manual acknowledgement these messages would hold up all later ones. A client that has
             // ended has nothing to acknowledge.
             let _ = message.acknowledge(ReasonCode::Success);
         }

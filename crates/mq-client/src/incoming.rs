@@ -13,25 +13,25 @@ use crate::{Error, Outgoing};
 
 /// A message that arrived for a subscription.
 ///
-/// The payload, and a topic of more than 31 bytes, share the buffer that they were read into, of up
-/// to 64 KiB; whoever keeps small messages for long copies them, so as not to keep whole buffers.
+/// The payload, and a topic of more than 31 bytes, share their read buffer of up to 64 KiB. Copy small
+/// messages that are kept for long, or they keep whole buffers alive.
 pub struct Incoming {
     /// Where it was published.
     pub topic: TopicName,
     /// The application's bytes.
     pub payload: Bytes,
-    /// The QoS that it was sent at.
+    /// The QoS at which it was sent.
     pub qos: QoS,
-    /// Its RETAIN flag: the server had kept it (§3.3.1.3), or the subscription asked for the flag
-    /// as it was published.
+    /// Its RETAIN flag: the server had kept the message (§3.3.1.3), or the subscription asked for the
+    /// publisher's flag.
     pub retain: bool,
-    /// It may have arrived before (QoS 1).
+    /// The message may have arrived before (QoS 1).
     pub dup: bool,
     /// MQTT 5.0 properties; one word while there are none.
     pub properties: Sparse<PublishProperties>,
     /// The subscriptions that it matched, as [`Subscription::id`](crate::Subscription::id) (5.0).
     pub subscription_ids: Vec<SubscriptionId>,
-    /// When the read that brought it returned.
+    /// When the client read it from the link.
     pub received_at: Instant,
     pub(crate) duty: Option<Duty>,
 }
@@ -43,7 +43,7 @@ impl Incoming {
     /// Acknowledges the message, with [`ClientBuilder::manual_ack`]; see
     /// [`acknowledge`](Self::acknowledge).
     ///
-    /// Acts at once; the future only carries the result.
+    /// The call acts at once; the future only carries the result.
     ///
     /// [`ClientBuilder::manual_ack`]: crate::ClientBuilder::manual_ack
     pub fn ack(&mut self) -> Ready<Result<(), Error>> {
@@ -52,11 +52,11 @@ impl Incoming {
 
     /// Acknowledges the message, or refuses it (5.0), with [`ClientBuilder::manual_ack`].
     ///
-    /// Does nothing for QoS 0, without manual acknowledgement, and the second time. After the
-    /// connection that brought the message has been lost it does nothing either: the server sends
-    /// the message again. Acknowledgements leave in the order of the messages, so one that is
-    /// withheld holds up those after it `[MQTT-4.6.0-2]`. A refusal is a success to versions before
-    /// 5.0, which have no other answer.
+    /// Does nothing for QoS 0, without manual acknowledgement, and the second time. Once the
+    /// connection that brought the message is lost, it does nothing either: the server sends
+    /// the message again. Acknowledgements leave in the order of the messages, so a missing one
+    /// holds up those after it `[MQTT-4.6.0-2]`. Before 5.0 a refusal is sent as a success, for want of
+    /// another answer.
     ///
     /// [`ClientBuilder::manual_ack`]: crate::ClientBuilder::manual_ack
     ///
@@ -81,7 +81,7 @@ impl Incoming {
     /// The payload read as JSON, whatever its content type says.
     ///
     /// # Errors
-    /// [`Error::Payload`] if it is no JSON, or not what `T` wants.
+    /// [`Error::Payload`] if it is not JSON, or does not fit `T`.
     #[cfg(feature = "json")]
     pub fn json<T: serde::de::DeserializeOwned>(&self) -> Result<T, Error> {
         serde_json::from_slice(&self.payload).map_err(Error::json)
@@ -99,27 +99,27 @@ impl Incoming {
         self.properties.response_topic.as_deref()
     }
 
-    /// What an answer has to return, so that the requester knows which it is (5.0).
+    /// The data that an answer has to return, by which the requester knows its request (5.0).
     #[must_use]
     pub fn correlation_data(&self) -> Option<&Bytes> {
         self.properties.correlation_data.as_ref()
     }
 
-    /// Names and values of the publisher's, in its order; a name may come more than once (5.0).
+    /// The publisher's names and values, in its order; a name may occur more than once (5.0).
     pub fn user_properties(&self) -> impl Iterator<Item = (&str, &str)> {
         let properties = self.properties.user_properties.iter();
         properties.map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// The answer to this message, to the topic that it asks for, with its correlation data and at
-    /// its QoS (5.0, §4.10). [`Client::respond`](crate::Client::respond) sends one.
+    /// An answer to this message: to its response topic, with its correlation data and at
+    /// its QoS (5.0, §4.10). [`Client::respond`](crate::Client::respond) makes and sends one.
     ///
-    /// The requester chooses the topic: a responder that may publish where its requesters may not
-    /// compares [`response_topic`](Self::response_topic) with where it wants to answer.
+    /// The requester chooses the topic. A responder that may publish where its requesters may not has to
+    /// check [`response_topic`](Self::response_topic) first.
     ///
     /// # Errors
-    /// [`Error::NotARequest`] if it asks for none, [`Error::Topic`] if what it asks for is no topic
-    /// name.
+    /// [`Error::NotARequest`] if the message has no response topic, [`Error::Topic`] if that is not a
+    /// topic name.
     pub fn response(&self, payload: impl Into<Bytes>) -> Result<Outgoing, Error> {
         let topic = self.response_topic().ok_or(Error::NotARequest)?;
         let response = Outgoing::to(topic, payload)?.qos(self.qos);

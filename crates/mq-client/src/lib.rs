@@ -1,7 +1,7 @@
 //! An asynchronous MQTT client over QUIC, TLS, TCP and WebSocket.
 //!
 //! [`Client::connect`] returns a handle. One task of the current tokio runtime does the work: it
-//! owns the connection, and makes a new one when the connection is lost.
+//! owns the connection, and connects again when the connection is lost.
 //!
 //! ```no_run
 //! use mq_client::{Client, QoS};
@@ -17,8 +17,8 @@
 //! # }
 //! ```
 //!
-//! Programs without async use the module `blocking`, behind the cargo feature of that name; the
-//! feature `json` has [`Outgoing`] and [`Incoming`] read and write JSON.
+//! Programs without async use the module `blocking`, behind the cargo feature of that name. With the
+//! feature `json`, [`Outgoing`] writes JSON and [`Incoming`] reads it.
 //!
 //! # Publishing
 //!
@@ -29,16 +29,16 @@
 //! | [`Receipt::written`] | the write |
 //! | [`Receipt::acknowledged`], [`Client::publish`] | the acknowledgement (QoS 0: the write) |
 //!
-//! The calls of the first two rows return a [`Receipt`], which tells what becomes of the message.
+//! The calls of the first two rows return a [`Receipt`], which follows the message.
 //!
 //! Messages leave in the order in which they were queued, whether there is a connection or not. The
 //! queue is bounded, in messages and in bytes: [`QueueLimits`].
 //!
 //! # Subscribing
 //!
-//! Each [`Subscription`] is a bounded stream. While one is full the link is not read and nothing
-//! more is acknowledged, so that the server holds the rest. What arrived is acknowledged when it is
-//! in its stream, or by the application ([`ClientBuilder::manual_ack`]).
+//! Each [`Subscription`] is a bounded stream. While one stream is full, the client neither reads the
+//! link nor acknowledges more, so that the server holds the rest. A message is acknowledged when it
+//! is in its stream, or by the application ([`ClientBuilder::manual_ack`]).
 //!
 //! # Requests and responses
 //!
@@ -66,13 +66,14 @@
 //!
 //! # Lost connections
 //!
-//! A lost connection is made again after a wait that grows ([`Reconnect`]), unless that cannot help
+//! The client connects again after a wait that grows ([`Reconnect`]), unless that cannot help
 //! ([`Error::is_temporary`]): then everything ends with the error. The MQTT session goes on:
-//! messages in flight are sent again, once where QoS 2 was asked for, and subscriptions live on. If
-//! the server has lost the session the client subscribes again, and sends what was in flight anew.
-//! [`ClientBuilder::clean_start`] says what that means for versions before 5.0.
+//! messages in flight are sent again, and arrive once at QoS 2; subscriptions live on. If
+//! the server has lost the session, the client subscribes again, and sends messages in flight as new.
+//! [`ClientBuilder::clean_start`] says what versions before 5.0 do.
 //!
-//! QoS 0 messages that a lost link had not taken are not sent again: [`Error::LostUnsent`].
+//! QoS 0 messages that were not written when the link was lost are not sent again:
+//! [`Error::LostUnsent`].
 //!
 //! # Several addresses
 //!
@@ -86,18 +87,18 @@
 //! # }
 //! ```
 //!
-//! Each time that it connects, the client begins with the first address. If that has not completed
-//! its handshake within the [head start](ClientBuilder::head_start), 500 ms, or fails, the next is
-//! tried beside it; the first handshake that is complete wins (RFC 8305). Exactly one CONNECT leaves,
-//! over the winner; with early data see `docs/guide/fallback.md`. The MQTT session goes on whichever it
-//! is. What has won on a network is tried first there for [10 minutes](ClientBuilder::fallback_memory),
-//! and then QUIC is tried again. A list that mixes encrypted and plaintext addresses is refused
-//! unless [asked for](ClientBuilder::allow_plaintext_fallback).
+//! Each time that it connects, the client begins with the first address. If that address has not
+//! completed its handshake within the [head start](ClientBuilder::head_start), 500 ms, or fails, the
+//! client tries the next beside it; the first complete handshake wins (RFC 8305). Exactly one CONNECT
+//! leaves, over the winner; `docs/guide/fallback.md` has the rules for early data. The MQTT session goes
+//! on over whichever address wins. For [10 minutes](ClientBuilder::fallback_memory) the client tries
+//! the winner first on that network, and then QUIC again. A list that mixes encrypted and plaintext
+//! addresses is an error unless [allowed](ClientBuilder::allow_plaintext_fallback).
 //!
 //! # Certificates, QUIC and sockets
 //!
-//! A [`Connector`], made of [`ConnectOptions`], says how to connect. Here with a CA of one's own, a
-//! client certificate (mutual TLS) and another congestion control:
+//! A [`Connector`], made from [`ConnectOptions`], decides how to connect. This one has a CA of your
+//! own, a client certificate (mutual TLS) and another congestion control:
 //!
 //! ```no_run
 //! use mq_client::{Client, ClientIdentity, CongestionControl, ConnectOptions, Connector, Trust};
@@ -115,14 +116,14 @@
 //!
 //! # Without waiting for the server
 //!
-//! [`ClientBuilder::start`] returns at once, and what is sent goes right behind CONNECT, before the
+//! [`ClientBuilder::start`] returns at once, and messages leave right behind CONNECT, before the
 //! server has answered. With `early_data` in [`ConnectOptions`] and a ticket of an earlier
-//! connection through the same [`Connector`] CONNECT travels in the first flight of QUIC's or TLS's
-//! handshake (0-RTT, RFC 8446 §2.3). Somebody on the path can have such a flight acted on twice, so
+//! connection through the same [`Connector`], CONNECT travels in the first flight of QUIC's or TLS's
+//! handshake (0-RTT, RFC 8446 §2.3). An attacker on the path can replay such a flight, so
 //! only what is marked as safe to repeat travels with it: by [`ClientBuilder::publish_early`] and
 //! [`ClientBuilder::subscribe_early`], or by [`Outgoing::early`] and [`SubscribeOptions::early`].
 //! Everything else waits until the handshake is complete, and QoS 2 always does. `docs/guide/access.md`
-//! has a table of what can happen to what. Here the second connection's message is early data:
+//! has a table of the risks. Here the second connection's message is early data:
 //!
 //! ```no_run
 //! use mq_client::{Client, ConnectOptions, Connector, Outgoing, QoS};

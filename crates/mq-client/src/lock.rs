@@ -1,4 +1,4 @@
-//! Locks that a panic elsewhere does not shut: what is behind them is whole at each moment.
+//! Locks that stay usable after a panic: no code here leaves the locked value half changed.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -35,10 +35,10 @@ impl Outgoing {
         Self::shared(Arc::new(Message::new(topic, payload)))
     }
 
-    /// The same with a topic that is still to be checked.
+    /// The same with a topic as text.
     ///
     /// # Errors
-    /// [`Error::Topic`] if it is no topic name.
+    /// [`Error::Topic`] if the text is not a topic name.
     pub fn to<T>(topic: T, payload: impl Into<Bytes>) -> Result<Self, Error>
     where
         T: TryInto<TopicName>,
@@ -63,7 +63,7 @@ impl Outgoing {
         Ok(message)
     }
 
-    /// A message that exists already: sending it often costs no allocation.
+    /// A QoS 0 message that exists already: sending it often costs no allocation.
     #[must_use]
     pub fn shared(message: Arc<Message>) -> Self {
         Self {
@@ -92,18 +92,18 @@ impl Outgoing {
     /// (0-RTT), where the client [starts](crate::ClientBuilder::start) or reconnects with a ticket
     /// and `early_data` in [`ConnectOptions`](crate::ConnectOptions). Default: no.
     ///
-    /// Say yes only where it does no harm that the message arrives twice, or up to a minute late:
-    /// somebody on the path can have a copy of the first flight delivered before the original, which
-    /// the client then sends again (RFC 8446 §8, RFC 9001 §9.2). At QoS 2 a message waits for the
-    /// handshake whatever is said here. Order is kept: a message waits behind one that waits.
+    /// Say yes only if the message may arrive twice, or up to a minute late:
+    /// an attacker on the path can deliver a copy of the first flight before the original, which
+    /// the client then sends again (RFC 8446 §8, RFC 9001 §9.2). A QoS 2 message always waits for the
+    /// handshake. Order is kept: a message waits behind a waiting one.
     #[must_use]
     pub fn early(mut self, early: bool) -> Self {
         self.early = early;
         self
     }
 
-    /// What the payload is, such as `application/json` (5.0); earlier versions leave it out, as
-    /// every property.
+    /// What the payload is, such as `application/json` (5.0); earlier versions leave out every
+    /// property.
     ///
     /// # Errors
     /// [`Error::Text`].
@@ -116,8 +116,8 @@ impl Outgoing {
         Ok(self)
     }
 
-    /// Where an answer should be published (5.0). [`Client::request`](crate::Client::request) has
-    /// one of its own.
+    /// Where an answer should be published (5.0). [`Client::request`](crate::Client::request) sets a
+    /// topic of its own.
     ///
     /// # Errors
     /// [`Error::Topic`].
@@ -131,7 +131,7 @@ impl Outgoing {
         Ok(self)
     }
 
-    /// What an answer has to return, so that it can be told from others (5.0); at most 65,535 bytes.
+    /// The data that an answer has to return, which tells it from others (5.0); at most 65,535 bytes.
     #[must_use]
     pub fn correlation_data(mut self, data: impl Into<Bytes>) -> Self {
         self.edit().correlation_data = Some(data.into());
@@ -154,16 +154,16 @@ impl Outgoing {
     }
 
     /// How long the message is worth delivering, from when it is queued here (5.0), rounded up to
-    /// seconds. One that has waited for longer is not sent, [`Error::Expired`], or dropped by the
-    /// server. Default: for ever.
+    /// seconds. A message that has waited longer is not sent ([`Error::Expired`]), or the server drops
+    /// it. Default: for ever.
     #[must_use]
     pub fn message_expiry(mut self, expiry: Duration) -> Self {
         self.edit().message_expiry_interval = Some(whole_seconds(expiry));
         self
     }
 
-    /// Whether the payload is UTF-8 text, which a server may check (5.0, §3.3.2.3.2). Default: it
-    /// says nothing.
+    /// Whether the payload is UTF-8 text, which a server may check (5.0, §3.3.2.3.2). Default: not
+    /// stated.
     #[must_use]
     pub fn payload_is_utf8(mut self, is_utf8: bool) -> Self {
         self.edit().payload_is_utf8 = Some(is_utf8);
@@ -187,7 +187,7 @@ impl Outgoing {
         &self.message
     }
 
-    /// What it counts for in a queue that is bounded in bytes.
+    /// Its cost in bytes, for the bound of the queue.
     pub(crate) fn cost(&self) -> usize {
         self.message.payload.len() + self.message.topic.as_bytes().len()
     }

@@ -1,4 +1,4 @@
-//! What handles ask of the driver: bounded, in order, one lock for a whole batch.
+//! The queue from handles to the driver: bounded, in order, one lock for a whole batch.
 
 use std::{
     collections::VecDeque,
@@ -20,7 +20,7 @@ use crate::{
 /// How many messages, and how many bytes of topics and payloads, may wait to be sent.
 ///
 /// [`Client::send`](crate::Client::send) waits for room, [`Client::try_send`](crate::Client::try_send)
-/// fails with [`Error::QueueFull`]. A single message that is larger than `bytes` is taken when
+/// fails with [`Error::QueueFull`]. A message that is larger than `bytes` is taken when
 /// nothing else waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QueueLimits {
@@ -48,7 +48,7 @@ pub(crate) struct Queued {
     pub(crate) seq: u64,
     pub(crate) cost: usize,
     pub(crate) delivery: Delivery,
-    /// It may leave before the link's handshake is complete.
+    /// The message may leave before the link's handshake is complete.
     pub(crate) early: bool,
     pub(crate) cell: Option<Arc<AckCell>>,
 }
@@ -66,7 +66,8 @@ pub(crate) struct Queue {
 struct State {
     limits: QueueLimits,
     waiting: VecDeque<Queued>,
-    /// What counts against the limits: `waiting` and what the driver took and has not sent.
+    /// The messages that count against the limits: `waiting`, and those that the driver took and has not
+    /// sent.
     messages: usize,
     bytes: usize,
     last_seq: u64,
@@ -76,7 +77,7 @@ struct State {
     closed: Option<Error>,
 }
 
-/// What became of an attempt to queue.
+/// The outcome of an attempt to queue.
 pub(crate) enum Push<T> {
     Queued(u64, Option<Arc<AckCell>>),
     Full(T),
@@ -108,8 +109,8 @@ impl Queue {
         self.lock().limits = limits;
     }
 
-    /// Queues as many of `messages` as there is room for and tells `queued` about each, under one
-    /// lock; the rest stays.
+    /// Queues as many of `messages` as there is room for, under one lock, and calls `queued` for each;
+    /// the rest stays.
     pub(crate) fn push_all(
         &self,
         messages: &mut VecDeque<Outgoing>,
@@ -141,7 +142,7 @@ impl Queue {
 
     pub(crate) fn push(&self, message: Outgoing) -> Result<Push<Outgoing>, Error> {
         let mut state = self.lock();
-        // A driver that left something behind comes back for it by itself.
+        // A driver that left messages behind comes back by itself.
         let was_empty = state.waiting.is_empty();
         let pushed = state.push(message)?;
         drop(state);
@@ -151,7 +152,7 @@ impl Queue {
         Ok(pushed)
     }
 
-    /// Queues, waiting for room. Cancel-safe: what was not queued is dropped with the future.
+    /// Queues, waiting for room. Cancel-safe: an unqueued message is dropped with the future.
     pub(crate) async fn push_waiting(
         &self,
         mut message: Outgoing,
@@ -197,7 +198,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Changes what is asked of the driver and wakes it.
+    /// Changes the requests to the driver and wakes it.
     pub(crate) fn control(&self, change: impl FnOnce(&mut Control)) -> Result<(), Error> {
         let mut state = self.lock();
         if let Some(error) = &state.closed {
@@ -219,7 +220,7 @@ impl Queue {
         self.room.notify_waiters();
     }
 
-    /// Why nothing more can be asked for, once that is so.
+    /// The error of every call, once the client has ended.
     pub(crate) fn closed(&self) -> Option<Error> {
         self.lock().closed.clone()
     }
@@ -234,7 +235,7 @@ impl Queue {
         self.driver.notified().await;
     }
 
-    /// Driver: takes what was asked for.
+    /// Driver: takes the requests.
     pub(crate) fn take_control(&self) -> Control {
         let control = core::mem::take(&mut self.lock().control);
         if control.requests.len() >= REQUEST_LIMIT {
@@ -259,7 +260,7 @@ impl Queue {
         taken > 0
     }
 
-    /// Driver: so many messages and bytes do not wait any more.
+    /// Driver: this many messages and bytes do not wait any more.
     pub(crate) fn sent(&self, messages: usize, bytes: usize) {
         let mut state = self.lock();
         state.messages -= messages;
@@ -273,7 +274,7 @@ impl Queue {
         self.lock().messages
     }
 
-    /// Driver: nothing more is taken. Returns what was waiting.
+    /// Driver: closes the queue. Returns what was waiting.
     pub(crate) fn close(&self, error: Error) -> (VecDeque<Queued>, Control) {
         let mut state = self.lock();
         state.closed.get_or_insert(error);

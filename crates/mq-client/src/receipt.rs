@@ -1,4 +1,4 @@
-//! What became of a message that was sent.
+//! Receipts for queued messages.
 
 use std::{fmt, future::poll_fn, sync::Arc};
 
@@ -6,10 +6,10 @@ use mq_codec::ReasonCode;
 
 use crate::{Error, ack::AckCell, shared::Shared};
 
-/// Tells what became of one message. Dropping it neither waits nor takes the message back.
+/// Follows one message. Dropping the receipt neither waits nor takes the message back.
 ///
-/// A QoS 0 receipt is a number and a reference: it allocates nothing. The driver only looks for
-/// the receipt of a QoS 1 or 2 message while somebody holds it.
+/// A QoS 0 receipt is a number and a reference: it allocates nothing. The driver reports to the
+/// receipt of a QoS 1 or 2 message only while the receipt exists.
 pub struct Receipt {
     shared: Arc<Shared>,
     seq: u64,
@@ -30,16 +30,16 @@ impl Receipt {
         Self { shared, seq, cell }
     }
 
-    /// The number of the message: this client's messages are counted from 1, in the order in which
-    /// they were queued and will be written.
+    /// The number of the message: the client counts its messages from 1, in the order in which
+    /// they are queued and written.
     #[must_use]
     pub fn sequence(&self) -> u64 {
         self.seq
     }
 
-    /// Waits until the message was handed to the kernel or the QUIC stack.
+    /// Waits until the kernel or the QUIC stack has taken the message.
     ///
-    /// For QoS 1 and 2 the first time counts; should that link be lost, the message is sent again.
+    /// For QoS 1 and 2 the first write counts; if that link is lost, the message is sent again.
     /// Cancel-safe.
     ///
     /// # Errors
@@ -64,7 +64,7 @@ impl Receipt {
         }
     }
 
-    /// Waits for the acknowledgement: PUBACK or PUBCOMP. A QoS 0 message has none, it counts as
+    /// Waits for the acknowledgement: PUBACK or PUBCOMP. A QoS 0 message has none and counts as
     /// acknowledged once it is [`written`](Self::written). Cancel-safe.
     ///
     /// # Errors

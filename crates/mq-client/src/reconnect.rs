@@ -5,8 +5,8 @@ use std::time::Duration;
 /// When to connect again after a connection was lost or could not be made.
 ///
 /// The first wait is about `initial`, each further one `factor` times as long, up to `max`. A
-/// connection that lasted longer than the last wait, and than 5 s, starts the sequence anew; one that
-/// ends sooner does not, so that a server that accepts and drops is not hammered.
+/// connection that lasted longer than the last wait, and longer than 5 s, starts the sequence anew. A
+/// shorter connection does not, so that a server that accepts and drops is not hammered.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Reconnect {
     /// The first wait. Default: 250 ms, hardly noticed, and long enough for a broker to restart
@@ -47,8 +47,8 @@ impl Reconnect {
     }
 }
 
-/// A connection that has not lasted so long has not proved that the server can serve this client: one
-/// that drops each client after a second would see it come back each second.
+/// A connection has to last this long to prove that the server can serve this client. Otherwise a server
+/// that drops each client after 1 s would see it come back each second.
 const STABLE: Duration = Duration::from_secs(5);
 
 /// The waits of one client.
@@ -74,8 +74,7 @@ impl Backoff {
         }
     }
 
-    /// The number of the attempt that comes next and how long to wait before it; `None` when
-    /// there is to be none.
+    /// The number of the next attempt and the wait before it; `None` if there is to be none.
     pub(crate) fn next(&mut self) -> Option<(u32, Duration)> {
         let Reconnect {
             initial,
@@ -151,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_soon_drops_everybody_is_left_in_peace() {
+    fn a_server_that_soon_drops_its_clients_is_not_hammered() {
         let mut backoff = Backoff::seeded(fixed(), 1);
         let mut last = 0;
         for _ in 0..10 {

@@ -1,4 +1,4 @@
-//! Requests and their responses (§4.10), as a handle has them.
+//! Requests and their responses (§4.10): the calls of a handle.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -21,8 +21,8 @@ impl Client {
     ///
     /// The client subscribes to a response topic of its own with the first request, and keeps that
     /// subscription for its life, across reconnects. Each request has its own correlation data.
-    /// The responder answers with [`respond`](Self::respond) or its like. A response that comes
-    /// late, twice or unasked is dropped and counted: [`unmatched_responses`](Self::unmatched_responses).
+    /// The responder answers with [`respond`](Self::respond) or the like. The client drops and counts a
+    /// response that comes late, twice or unasked: [`unmatched_responses`](Self::unmatched_responses).
     ///
     /// ```no_run
     /// # async fn example(client: mq_client::Client) -> Result<(), mq_client::Error> {
@@ -32,12 +32,12 @@ impl Client {
     /// # }
     /// ```
     ///
-    /// At QoS 1 a responder may get a request twice, after a lost connection. Where that does harm,
-    /// [`request_with`](Self::request_with) takes a message of QoS 2.
+    /// At QoS 1 a responder may get a request twice, after a lost connection. Where that does harm, give
+    /// [`request_with`](Self::request_with) a message of QoS 2.
     ///
     /// At most [`max_requests`](crate::ClientBuilder::max_requests) wait for their responses at a
-    /// time; more wait for their turn first. Cancel-safe: dropping the future frees the place of the
-    /// request. What was queued by then is sent all the same.
+    /// time; further ones wait for their turn. Cancel-safe: dropping the future frees the place of the
+    /// request. A request that was queued by then is still sent.
     ///
     /// # Errors
     /// As [`request_with`](Self::request_with), and [`Error::Topic`].
@@ -51,17 +51,17 @@ impl Client {
         self.request_with(request, timeout).await
     }
 
-    /// [`request`](Self::request) with any message, and with how long to wait in all: for a place,
-    /// for a connection, and for the response.
+    /// [`request`](Self::request) with any message, and with a timeout for everything: the turn, the
+    /// connection, and the response.
     ///
-    /// Response topic and correlation data of `request` are replaced. Without a Message Expiry
-    /// Interval it gets the timeout, rounded up to seconds: a responder that comes back later is not
-    /// asked what nobody waits for.
+    /// The call replaces the response topic and the correlation data of `request`. Without a Message
+    /// Expiry Interval the message gets the timeout, rounded up to seconds, so that a responder that
+    /// comes back later does not get it.
     ///
     /// # Errors
     /// [`Error::NeedsVersion5`] before MQTT 5.0; [`Error::NoResponse`] when the time is over;
-    /// [`Error::NoResponder`] where the server says that nobody is subscribed to the topic (at QoS 1
-    /// and 2, and not every server does); [`Error::SubscribeRefused`] for the response topic;
+    /// [`Error::NoResponder`] if the server reports that the topic has no subscriber (at QoS 1
+    /// and 2; not every server does); [`Error::SubscribeRefused`] for the response topic;
     /// [`Error::PublishRefused`] and the like for the request; or what ended the client.
     pub async fn request_with(
         &self,
@@ -112,8 +112,8 @@ impl Client {
         let id = SubscriptionId::new(number).ok_or(Error::Closed)?;
         let responses = &self.handle.responses;
         let filter = TopicFilter::new(responses.topic.as_str())?;
-        // A response that comes twice at QoS 1 is known by its correlation data. Each reconnect asks for it
-        // again, which does no harm, as early data neither: there is nothing retained to come twice.
+        // A response that comes twice at QoS 1 is known by its correlation data. Subscribing again after
+        // each reconnect does no harm, nor does early data: no retained message can come twice.
         let options = SubscribeOptions::one(filter, QoS::AtLeastOnce)
             .retain_handling(RetainHandling::DoNotSend)
             .early(true);
@@ -123,7 +123,7 @@ impl Client {
             outlet: Outlet::Requests(responses.clone()),
             reply: None,
         }));
-        // Beside the limit of requests, as there is one of it at most.
+        // Not bounded by the limit of requests, as there is one such request at most.
         self.shared
             .queue
             .control(|control| control.requests.push_back(request))
@@ -142,8 +142,8 @@ impl Client {
         self.send(request.response(payload)?).await
     }
 
-    /// How many responses no request waited for, since the client began: late, sent twice, or not
-    /// responses at all. They were dropped.
+    /// How many responses without a waiting request were dropped since the client began: late ones,
+    /// repeated ones, or messages that are no responses.
     #[must_use]
     pub fn unmatched_responses(&self) -> u64 {
         self.handle.responses.unmatched.load(Ordering::Relaxed)

@@ -1,4 +1,4 @@
-//! Requests and their responses (§4.10): who waits for which.
+//! The requests that wait for their responses (§4.10).
 
 use std::{
     collections::HashMap,
@@ -15,22 +15,22 @@ use tokio::sync::{Semaphore, SemaphorePermit, oneshot, watch};
 
 use crate::{Error, Incoming, lock::lock};
 
-/// Requests that wait for their responses; the driver gives it what arrives on the response topic.
+/// Requests that wait for their responses. The driver passes in messages of the response topic.
 pub(crate) struct Responses {
     pub(crate) topic: TopicName,
     /// The first half of each correlation data. Another client that may publish to the topic cannot
-    /// guess it, and a response to an earlier process of the same client identifier has another.
+    /// guess it, and a response for an earlier process with the same client identifier lacks it.
     secret: [u8; 8],
     /// One permit for each request that may wait.
     slots: Semaphore,
     waiting: Mutex<HashMap<u64, oneshot::Sender<Incoming>>>,
     next: AtomicU64,
     subscription: watch::Sender<Stage>,
-    /// Responses that no request waited for.
+    /// Responses without a waiting request.
     pub(crate) unmatched: AtomicU64,
 }
 
-/// How the subscription to the response topic stands.
+/// The state of the subscription to the response topic.
 ///
 /// ```text
 /// Unasked --first request--> Asked --SUBACK--> Granted
@@ -38,7 +38,7 @@ pub(crate) struct Responses {
 ///    +--taken over-------------+------------------+--refused, client ended--> Refused
 /// ```
 ///
-/// The next request asks again where it is `Unasked` or `Refused`.
+/// The next request asks again in the states `Unasked` and `Refused`.
 #[derive(Debug)]
 enum Stage {
     Unasked,
@@ -56,7 +56,7 @@ impl fmt::Debug for Responses {
     }
 }
 
-/// One request that waits. Dropping it frees its place.
+/// The place of one waiting request, free again when it is dropped.
 pub(crate) struct Slot<'a> {
     responses: &'a Responses,
     number: u64,
@@ -88,8 +88,8 @@ impl Responses {
         self.subscription.send_replace(Stage::Granted);
     }
 
-    /// Driver: the subscription has ended. With an error no response will come any more; without,
-    /// another subscription has taken it over, and whoever waits does so until its time is over.
+    /// Driver: the subscription has ended. With an error, no response will come any more. Without one,
+    /// another subscription has taken it over, and waiting requests run into their timeouts.
     pub(crate) fn ended(&self, why: Option<&Error>) {
         let stage = why.cloned().map_or(Stage::Unasked, Stage::Refused);
         self.subscription.send_replace(stage);
@@ -98,7 +98,7 @@ impl Responses {
         }
     }
 
-    /// Driver: something arrived on the response topic.
+    /// Driver: a message arrived on the response topic.
     pub(crate) fn arrived(&self, message: Incoming) {
         let number = message
             .properties
@@ -110,12 +110,12 @@ impl Responses {
         let waiting = number.and_then(|number| lock(&self.waiting).remove(&number));
         let is_taken = waiting.is_some_and(|waiting| waiting.send(message).is_ok());
         if !is_taken {
-            tracing::debug!(topic = %self.topic, "nobody waits for a response");
+            tracing::debug!(topic = %self.topic, "a response without a waiting request");
             self.unmatched.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// A place for one request, once there is one. Cancel-safe.
+    /// Waits for a place for one request. Cancel-safe.
     pub(crate) async fn slot(&self) -> Result<Slot<'_>, Error> {
         // The semaphore is never closed.
         let permit = self.slots.acquire().await.map_err(|_| Error::Closed)?;
@@ -130,8 +130,8 @@ impl Responses {
         })
     }
 
-    /// Waits until the response topic is subscribed to; calls `ask` if nobody has asked for it.
-    /// Cancel-safe: what was asked for goes on without whoever asked.
+    /// Waits until the response topic is subscribed to; calls `ask` if no request has asked yet.
+    /// Cancel-safe: the subscription goes on without the request.
     pub(crate) async fn subscribed(
         &self,
         ask: impl Fn() -> Result<(), Error>,
@@ -160,7 +160,7 @@ impl Responses {
         }
     }
 
-    /// Why requests that waited were given up.
+    /// The error of requests that were given up.
     pub(crate) fn why_ended(&self) -> Error {
         match &*self.subscription.borrow() {
             Stage::Refused(error) => error.clone(),
@@ -177,10 +177,10 @@ impl Slot<'_> {
     }
 }
 
-/// The response topic of a client that was not given one: `mq/responses/` and its identifier, with
-/// what a topic name cannot have as `%` and two hexadecimal digits.
+/// The default response topic: `mq/responses/` and the client identifier, with characters that a topic
+/// name cannot have as `%` and two hexadecimal digits.
 ///
-/// A random one takes the place of an identifier that the server will choose, or that is too long.
+/// If the server will choose the identifier, or if it is too long, the topic ends in a random number.
 pub(crate) fn default_topic(client_id: &ByteStr) -> Result<TopicName, Error> {
     const PREFIX: &str = "mq/responses/";
     let mut topic = String::from(PREFIX);

@@ -10,8 +10,8 @@ use subtle::ConstantTimeEq as _;
 
 use crate::{AuthError, AuthMethod};
 
-/// What a server may ask for: no less than RFC 7677 wants, so that it cannot ask for something that
-/// is easily guessed from, and no more than some seconds of work.
+/// The iterations that a server may ask for: at least as many as RFC 7677 demands, against guessing, and
+/// at most some seconds of work.
 const ITERATIONS: std::ops::RangeInclusive<u32> = 4096..=1_000_000;
 
 /// Bytes of the client's part of the nonce, before base64.
@@ -19,7 +19,7 @@ const NONCE_LEN: usize = 18;
 
 type Key = [u8; 32];
 
-/// A user and its password, and how far an exchange has come.
+/// A user, its password, and the state of an exchange.
 pub(crate) struct Scram {
     /// Escaped.
     user: String,
@@ -27,9 +27,9 @@ pub(crate) struct Scram {
     nonce: String,
     /// `n=user,r=nonce`
     first: String,
-    /// What the server has to prove itself with in the end.
+    /// The signature by which the server has to prove itself.
     expected: Option<Key>,
-    /// What was derived from the password last: deriving is slow on purpose.
+    /// The last keys derived from the password: deriving is slow on purpose.
     derived: Option<Derived>,
 }
 
@@ -42,7 +42,7 @@ struct Derived {
 }
 
 impl Scram {
-    /// `None` if either is not printable ASCII, where both sides could understand something else.
+    /// `None` if either is not printable ASCII, which both sides could read differently.
     pub(crate) fn new(user: &str, password: &str) -> Option<Self> {
         let is_plain =
             |text: &str| !text.is_empty() && text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
@@ -97,7 +97,7 @@ impl AuthMethod for Scram {
     }
 
     fn step(&mut self, data: &[u8]) -> Result<Bytes, AuthError> {
-        let wrong = || AuthError::new("SCRAM: what the server sent is not what it should");
+        let wrong = || AuthError::new("SCRAM: the server's message is not valid");
         if self.expected.is_some() {
             return Err(wrong());
         }
@@ -110,7 +110,7 @@ impl AuthMethod for Scram {
         let iterations = rest.split(',').next().and_then(|text| text.parse().ok());
         let iterations: u32 = iterations.ok_or_else(wrong)?;
         let salt = STANDARD.decode(salt).map_err(|_| wrong())?;
-        // The server has to add to it, or an old exchange could be played back.
+        // The server has to extend the nonce, or an old exchange could be replayed.
         let is_fresh = nonce.len() > self.nonce.len() && nonce.starts_with(&self.nonce);
         if !is_fresh || salt.is_empty() {
             return Err(wrong());
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_should_not_ask_is_refused() {
+    fn an_invalid_or_unreasonable_challenge_is_refused() {
         for (from, to) in [
             ("rOpr", "x"),
             ("%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0", ""),

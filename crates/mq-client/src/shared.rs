@@ -1,4 +1,4 @@
-//! What handles, streams, receipts and the driver have in common.
+//! The state that handles, streams, receipts and the driver share.
 
 use std::sync::{Arc, Mutex, atomic::AtomicU64};
 
@@ -12,13 +12,13 @@ use crate::{
     written::Written,
 };
 
-/// How the connection stands.
+/// The state of the connection.
 #[derive(Clone, Debug)]
 pub(crate) enum Status {
     /// No CONNACK yet, or not any more.
     Connecting,
     Connected(Arc<Connected>),
-    /// The client has ended, and why.
+    /// The client has ended, with this error.
     Ended(Error),
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct Shared {
     /// The last connection that the server accepted.
     pub(crate) last: Mutex<Option<Arc<Connected>>>,
     events: EventStreams,
-    /// Where messages go that match no subscription.
+    /// The stream for messages that match no subscription.
     pub(crate) catch_all: Mutex<Option<Arc<Inbox>>>,
     /// Messages that matched no subscription and were dropped.
     pub(crate) unmatched: AtomicU64,

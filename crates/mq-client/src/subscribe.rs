@@ -1,4 +1,4 @@
-//! What to subscribe to.
+//! The options of a subscription.
 
 use mq_codec::{
     ByteStr, QoS, RetainHandling, Subscription as Filter, SubscriptionOptions, TopicFilter,
@@ -6,7 +6,7 @@ use mq_codec::{
 
 use crate::Error;
 
-/// Messages that wait in a stream before the driver stops reading. Default of
+/// Messages that wait in a stream before the driver stops reading: the default of
 /// [`SubscribeOptions::capacity`].
 pub(crate) const DEFAULT_CAPACITY: usize = 1024;
 
@@ -42,10 +42,10 @@ impl SubscribeOptions {
         .and(filter, options)
     }
 
-    /// The same with a filter that is still to be checked.
+    /// The same with a filter as text.
     ///
     /// # Errors
-    /// [`Error::Topic`] if it is no topic filter.
+    /// [`Error::Topic`] if the text is not a topic filter.
     pub fn to<T>(filter: T, options: impl Into<SubscriptionOptions>) -> Result<Self, Error>
     where
         T: TryInto<TopicFilter>,
@@ -62,10 +62,10 @@ impl SubscribeOptions {
         self
     }
 
-    /// The same with a filter that is still to be checked.
+    /// The same with a filter as text.
     ///
     /// # Errors
-    /// [`Error::Topic`] if it is no topic filter.
+    /// [`Error::Topic`] if the text is not a topic filter.
     pub fn and_to<T>(
         self,
         filter: T,
@@ -78,24 +78,24 @@ impl SubscribeOptions {
         Ok(self.and(filter.try_into()?, options))
     }
 
-    /// Whether what this client publishes itself is left out, for the filter that was given last
-    /// (5.0). Default: no.
+    /// Whether the client's own messages are left out, for the filter that was given last (5.0).
+    /// Default: no.
     #[must_use]
     pub fn no_local(mut self, no_local: bool) -> Self {
         self.last().no_local = no_local;
         self
     }
 
-    /// Whether messages keep the RETAIN flag that they were published with, for the filter that was
-    /// given last (5.0). Default: no.
+    /// Whether messages keep the publisher's RETAIN flag, for the filter that was given last (5.0).
+    /// Default: no.
     #[must_use]
     pub fn retain_as_published(mut self, retain: bool) -> Self {
         self.last().retain_as_published = retain;
         self
     }
 
-    /// When retained messages are wanted, for the filter that was given last (5.0). Default:
-    /// whenever SUBSCRIBE is sent, which a reconnect without a session does as well.
+    /// When the server sends retained messages, for the filter that was given last (5.0). Default:
+    /// after each SUBSCRIBE, which a reconnect without a session sends again.
     #[must_use]
     pub fn retain_handling(mut self, handling: RetainHandling) -> Self {
         self.last().retain_handling = handling;
@@ -131,8 +131,8 @@ impl SubscribeOptions {
     }
 
     /// Whether SUBSCRIBE may leave before the handshake of TLS or QUIC is complete, as early data;
-    /// see [`Outgoing::early`](crate::Outgoing::early) for what can happen to it then. Asked for
-    /// twice, retained messages come twice. Default: no.
+    /// see [`Outgoing::early`](crate::Outgoing::early) for the risk. If SUBSCRIBE arrives twice,
+    /// retained messages come twice. Default: no.
     #[must_use]
     pub fn early(mut self, early: bool) -> Self {
         self.early = early;

@@ -20,15 +20,15 @@ use crate::{
 
 /// The messages of one subscription, as a stream; survives reconnects.
 ///
-/// The stream holds a bounded number of messages. While it is full the driver stops reading from
-/// the link and acknowledges nothing more, so that the server holds the rest: that is the
-/// back-pressure, and it is the whole connection's, other subscriptions and acknowledgements of
-/// published messages included. Read each stream, or drop it.
+/// The stream holds a bounded number of messages. While it is full, the driver neither reads the
+/// link nor acknowledges more, so that the server holds the rest. This back-pressure stops the whole
+/// connection, with other subscriptions and acknowledgements of published messages. Read each
+/// stream, or drop it.
 ///
-/// Dropping it ends the subscription: the driver sends UNSUBSCRIBE. It ends by itself (`None`) when
-/// the client ends, when [`Client::unsubscribe`](crate::Client::unsubscribe) has removed its last
-/// filter, when another subscription of this client took its filters over, or when the server
-/// refuses to renew it after having lost the session.
+/// Dropping the stream ends the subscription: the driver sends UNSUBSCRIBE. The stream ends by itself
+/// (`None`) when the client ends, when [`Client::unsubscribe`](crate::Client::unsubscribe) has removed
+/// its last filter, when another subscription of this client took its filters over, or when the
+/// server has lost the session and refuses to renew the subscription.
 pub struct Subscription {
     shared: Arc<Shared>,
     inbox: Arc<Inbox>,
@@ -54,7 +54,7 @@ impl Subscription {
         }
     }
 
-    /// A new stream, and the request that has it filled.
+    /// A new stream, and the request to fill it.
     pub(crate) fn requested(
         shared: Arc<Shared>,
         id: SubscriptionId,
@@ -76,19 +76,19 @@ impl Subscription {
         poll_fn(|cx| self.poll_recv(cx)).await
     }
 
-    /// The next message if one is there.
+    /// The next message if one waits.
     pub fn try_recv(&mut self) -> Option<Incoming> {
         self.inbox.pop(|| self.shared.queue.wake_driver())
     }
 
-    /// [`recv`](Self::recv) for those who poll.
+    /// The polling form of [`recv`](Self::recv).
     pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<Incoming>> {
         self.inbox.poll_pop(|| self.shared.queue.wake_driver(), cx)
     }
 
-    /// What the server granted, filter by filter in the order of the options: a granted QoS or a
-    /// refusal. Empty where it was not waited for: early subscriptions and
-    /// [`Client::messages`](crate::Client::messages).
+    /// The server's answer to each filter, in the order of the options: a granted QoS or a
+    /// refusal. Empty for early subscriptions and [`Client::messages`](crate::Client::messages), which
+    /// do not wait for the answer.
     #[must_use]
     pub fn granted(&self) -> &[ReasonCode] {
         &self.granted

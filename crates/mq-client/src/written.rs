@@ -1,4 +1,4 @@
-//! Up to which message everything was written: one number instead of a flag for each message.
+//! The number of the last written message, instead of a flag for each message.
 
 use std::{
     collections::VecDeque,
@@ -12,10 +12,10 @@ use tokio::sync::Notify;
 
 use crate::{Error, lock::lock};
 
-/// Failures that are kept for receipts that may ask; beyond, the oldest two become one range.
+/// Failures that are kept for later receipts; for one more, the oldest two become one range.
 const KEPT_FAILURES: usize = 256;
 
-/// Messages are written in the order of their numbers, so a watermark says which were.
+/// The watermark of written messages, which are written in the order of their numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Written {
     up_to: AtomicU64,
@@ -33,7 +33,7 @@ struct Failure {
 }
 
 impl Written {
-    /// All up to `seq` were handed to the link.
+    /// The link has taken all messages up to `seq`.
     pub(crate) fn advance(&self, seq: u64) {
         if self.up_to.fetch_max(seq, Ordering::AcqRel) < seq {
             self.changed.notify_waiters();
@@ -48,8 +48,8 @@ impl Written {
             && let Some(oldest) = failures.pop_front()
             && let Some(next) = failures.front_mut()
         {
-            // Says of messages between the two that they failed: whoever asks so late learns the
-            // worse of the two possibilities.
+            // Messages between the two count as failed: a receipt that asks so late gets the worse of
+            // the two outcomes.
             next.first = oldest.first;
         }
     }
@@ -58,7 +58,7 @@ impl Written {
         self.up_to.load(Ordering::Acquire)
     }
 
-    /// What became of message `seq`; `None` while it waits.
+    /// The outcome of message `seq`; `None` while it waits.
     pub(crate) fn of(&self, seq: u64, qos_0: bool) -> Option<Result<(), Error>> {
         if self.up_to() < seq {
             return None;
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_below_the_watermark_are_told() {
+    fn failures_below_the_watermark_are_reported() {
         let written = Written::default();
         assert!(written.of(1, true).is_none());
         written.fail(2, 3, Error::LostUnsent);

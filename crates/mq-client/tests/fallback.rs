@@ -1,4 +1,4 @@
-//! Several addresses: races, what is remembered of them, and sessions that go on over the winner.
+//! Several addresses: races, their memory, and sessions that go on over the winner.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod util;
@@ -32,7 +32,7 @@ fn message(payload: &str, qos: QoS) -> Outgoing {
 
 // In memory, where time is virtual.
 
-/// Where connecting never comes to an end.
+/// An address at which connecting never ends.
 struct Hole {
     _listener: Listener,
     _filling: Link,
@@ -94,7 +94,7 @@ async fn the_next_address_is_tried_after_the_head_start() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_address_that_fails_holds_up_nobody() {
+async fn an_address_that_fails_does_not_hold_up_the_next() {
     let mut server = Server::bind("after_nobody").await;
     let start = Instant::now();
     let client = Client::builder("mem://nobody_1").unwrap();
@@ -106,7 +106,7 @@ async fn an_address_that_fails_holds_up_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_won_is_tried_first_for_ten_minutes() {
+async fn the_winner_is_tried_first_for_ten_minutes() {
     let hole = Hole::new("hole_remembered").await;
     let mut server = Server::bind("remembered").await;
     let builder = hole.client(&["mem://remembered"]);
@@ -155,7 +155,7 @@ async fn when_all_fail_each_is_named() {
 }
 
 #[tokio::test]
-async fn plaintext_stands_in_for_nothing_unless_it_is_asked_to() {
+async fn plaintext_does_not_stand_in_for_encryption_unless_allowed() {
     let list = |urls: &[&str]| {
         let first = Client::builder(urls[0])
             .unwrap()
@@ -289,7 +289,7 @@ async fn where_udp_is_refused_the_next_is_tried_at_once() {
     assert!(start.elapsed() < SOON, "{error}");
 }
 
-/// What is between the client and its server's UDP port.
+/// The path between the client and its server's UDP port.
 struct Path {
     port: u16,
     state: Arc<Mutex<State>>,

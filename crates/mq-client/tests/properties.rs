@@ -1,4 +1,4 @@
-//! Properties of MQTT 5.0: what the builders' methods say arrives, and what arrives can be read.
+//! Properties of MQTT 5.0: values of the builders' methods arrive and can be read.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod util;
@@ -79,7 +79,7 @@ async fn times_that_a_property_cannot_hold_are_the_most_that_it_can() {
 }
 
 #[test]
-fn what_is_no_topic_or_text_is_refused_where_it_is_given() {
+fn an_invalid_topic_or_text_is_refused_by_the_method_that_takes_it() {
     let message = || Outgoing::to("a", "").unwrap();
     assert!(message().response_topic("a/+").is_err());
     assert!(message().content_type("nul\0").is_err());

@@ -1,4 +1,4 @@
-//! What publishing waits for, and what becomes of messages.
+//! Publishing: its waits and the outcome of messages.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod util;
@@ -84,7 +84,7 @@ async fn a_refused_message_is_an_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_server_cannot_take_fails_alone() {
+async fn a_message_that_the_server_cannot_take_fails_alone() {
     let mut server = Server::bind("publish_limit").await;
     let builder = server.builder();
     let (client, mut peer) = tokio::join!(builder.build(), async {

@@ -245,14 +245,14 @@ async fn without_reconnect_the_first_loss_ends_the_client() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_there_is_an_error_at_once() {
+async fn a_missing_server_is_an_error_at_once() {
     let error = Client::connect("mem://nobody").await.unwrap_err();
     assert!(matches!(error, Error::Transport(_)), "{error}");
     assert!(matches!(Client::builder("nobody"), Err(Error::Address(_))));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_says_nothing_is_given_up() {
+async fn a_silent_server_is_given_up() {
     let mut server = Server::bind("silent").await;
     let (built, _link) = tokio::join!(
         server.builder().connect_timeout(3 * SECOND).build(),

@@ -1,4 +1,4 @@
-//! The modules have an order: each names modules below it, and none above.
+//! The modules have an order: a module names modules below it, and none above.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -31,7 +31,7 @@ const ORDER: [&str; 23] = [
     "lock",
 ];
 
-/// The type that `crate::Error` or the like names, and the module that it is of.
+/// Names such as `Error` of `crate::Error`, and the modules that they come from.
 type Exports = Vec<(String, String)>;
 
 fn level(module: &str) -> usize {
@@ -46,7 +46,7 @@ fn code(source: &str) -> String {
     lines.join("\n")
 }
 
-/// What a source says behind each `prefix`, such as `crate::`: the name, or all names of `{..}`.
+/// The names behind each `prefix`, such as `crate::`, in a source: one name, or all names of `{..}`.
 fn named(source: &str, prefix: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for (at, found) in source.match_indices(prefix) {
@@ -71,7 +71,7 @@ fn named(source: &str, prefix: &str) -> BTreeSet<String> {
     names
 }
 
-/// What `lib.rs` exports from its own modules.
+/// The names that `lib.rs` exports from its own modules.
 fn exports(lib: &str) -> Exports {
     let of = |module: &str| {
         let names = named(lib, &format!("pub use {module}::")).into_iter();

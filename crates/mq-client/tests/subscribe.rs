@@ -1,4 +1,4 @@
-//! Streams: who gets what, and what happens when they are slow or dropped.
+//! Streams: which messages they get, and what happens when they are slow or dropped.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod util;

@@ -1,4 +1,4 @@
-//! Messages that arrive, to the streams that want them.
+//! The way of incoming messages to their streams.
 
 use std::{
     collections::VecDeque,
@@ -29,12 +29,12 @@ pub(super) struct Entry {
     way: Way,
 }
 
-/// The way to it.
+/// The way to an outlet.
 #[derive(Debug)]
 struct Way {
     to: Outlet,
-    /// Messages that are not in the stream yet: those of one read, then those for which there was
-    /// no room. They are not acknowledged.
+    /// Unacknowledged messages that are not in the stream yet: first those of one read, then those for
+    /// which there was no room.
     staged: VecDeque<Staged>,
 }
 
@@ -44,7 +44,7 @@ struct Staged {
     ticket: Option<AckTicket>,
 }
 
-/// All streams, and what waits to be put into them.
+/// All streams, and the messages that wait for room in them.
 #[derive(Debug)]
 pub(super) struct Streams {
     shared: Arc<Shared>,
@@ -52,7 +52,7 @@ pub(super) struct Streams {
     /// In the order of their identifiers.
     entries: Vec<Entry>,
     catch_all: Option<Way>,
-    /// Subscriptions that have something staged.
+    /// Subscriptions with staged messages.
     dirty: Vec<SubscriptionId>,
     catch_all_dirty: bool,
     /// Reused.
@@ -78,7 +78,7 @@ impl Entry {
         }
     }
 
-    /// With why, unless another subscription has taken over all of its filters.
+    /// Ends the stream, with an error unless another subscription has taken over all of its filters.
     pub(super) fn end(&self, why: Option<&Error>) {
         match &self.way.to {
             Outlet::Stream(inbox) => inbox.end(),
@@ -120,7 +120,7 @@ impl Streams {
         self.entries.binary_search_by_key(&id, |entry| entry.id)
     }
 
-    /// Whether anybody waits for messages.
+    /// Whether there is any stream.
     pub(super) fn are_wanted(&self) -> bool {
         !self.entries.is_empty() || lock(&self.shared.catch_all).is_some()
     }
@@ -141,7 +141,7 @@ impl Streams {
         filters.any(|subscription| subscription.filter == *filter)
     }
 
-    /// Takes a subscription out. What was staged for it is acknowledged all the same.
+    /// Takes a subscription out and acknowledges its staged messages.
     pub(super) fn remove(&mut self, id: SubscriptionId) -> Option<Entry> {
         let mut entry = self.entries.remove(self.find(id).ok()?);
         self.dirty.retain(|other| *other != id);
@@ -150,8 +150,8 @@ impl Streams {
         Some(entry)
     }
 
-    /// SUBACK came. Filters that an older subscription has are this one's from now on; filters
-    /// that were refused are forgotten.
+    /// SUBACK came. The subscription takes its filters over from older subscriptions, and forgets refused
+    /// filters.
     pub(super) fn granted(&mut self, id: SubscriptionId, reasons: &[ReasonCode]) {
         let Ok(index) = self.find(id) else {
             return;
@@ -214,7 +214,7 @@ impl Streams {
         Some(entry.id)
     }
 
-    /// Returns those that were active.
+    /// Deactivates all subscriptions; returns those that were active.
     pub(super) fn deactivate_all(&mut self) -> Vec<SubscriptionId> {
         let active = self.entries.iter_mut().filter(|entry| entry.active);
         active
@@ -252,7 +252,7 @@ impl Streams {
             received_at,
             duty: None,
         };
-        // The ticket goes where it waits longest.
+        // The ticket goes to the stream with the longest wait.
         let entries = &self.entries;
         let last = self
             .targets
@@ -285,7 +285,7 @@ impl Streams {
         entry.way.staged.push_back(staged);
     }
 
-    /// By the server's word (5.0), else by our own filters.
+    /// Finds the streams by the server's identifiers (5.0), else by their filters.
     fn find_targets(&mut self, topic: &TopicName, ids: &[SubscriptionId]) {
         self.targets.clear();
         for id in ids {
@@ -331,8 +331,8 @@ impl Streams {
         self.acks.extend(staged.ticket);
     }
 
-    /// Puts staged messages into their streams and acknowledges them. Returns whether all of them
-    /// had room: if not, the link must not be read.
+    /// Puts staged messages into their streams and acknowledges them. Returns whether there was room
+    /// for all; if not, the link must not be read.
     pub(super) fn flush(&mut self, connection: &mut Connection, number: u64, now: Instant) -> bool {
         let Self {
             shared,
@@ -380,7 +380,7 @@ impl Streams {
                 },
             );
             room.unwrap_or_else(|crate::inbox::Abandoned| {
-                // Nobody is there to take them; the subscription is about to be ended.
+                // The stream was dropped; its subscription is about to end.
                 acks.extend(staged.drain(..).filter_map(|staged| staged.ticket));
                 true
             })
@@ -398,7 +398,7 @@ impl Streams {
         dirty.is_empty() && !*catch_all_dirty
     }
 
-    /// What was not acknowledged will be sent again: it must not be delivered from here.
+    /// The link is lost: unacknowledged messages come again and must not be delivered from here.
     pub(super) fn link_lost(&mut self) {
         self.acks.clear();
         let ways = self.entries.iter_mut().map(|entry| &mut entry.way);

@@ -18,32 +18,32 @@ use super::{
 };
 use crate::{ConnectTimes, Connected, Error, Event, lock::lock, queue::Queued, shared::Status};
 
-/// Bytes that are put together for one write.
+/// Bytes that are collected for one write.
 const BATCH: usize = 64 * 1024;
 
 /// How long the last bytes of a connection may take.
 const GOODBYE: Duration = Duration::from_secs(1);
 
-/// What belongs to one connection alone.
+/// The state of one connection.
 struct Current {
     connection: Connection,
     link: Link,
-    /// Which of the addresses it leads to.
+    /// The index of its address.
     index: usize,
     dialled_at: Instant,
     link_at: Instant,
     connected_at: Option<Instant>,
     /// Bytes that the link has taken.
     flushed: u64,
-    /// After how many bytes which message is written.
+    /// The position in bytes after which each message is written.
     marks: VecDeque<(u64, u64)>,
-    /// The link left something in the outbox when it was last asked: it is the slow part.
+    /// The link left bytes in the outbox at the last step: it is slower than the application.
     backlogged: bool,
-    /// What the link failed with.
+    /// The error of the link.
     failure: Option<Error>,
 }
 
-/// What came next.
+/// The outcome of one wait.
 enum Step {
     Link(Result<Progress, mq_transport::Error>),
     /// The link has completed its handshake.
@@ -53,7 +53,7 @@ enum Step {
 }
 
 impl Driver {
-    /// With a `race` the link leads it; `None` is left there once it is decided.
+    /// Drives a link to its end. With a `race` the link leads it; `race` is `None` once it is decided.
     pub(super) async fn drive(
         &mut self,
         winner: Winner,
@@ -118,7 +118,7 @@ impl Driver {
                 return Outcome::Finished;
             }
 
-            // The timer is left where it is while deadlines only move away from it.
+            // The timer stays where it is while deadlines only move away from it.
             let wanted = [current.connection.poll_timeout(), self.end_at];
             if let Some(wanted) = wanted.into_iter().flatten().min() {
                 let wanted = tokio::time::Instant::from_std(wanted);
@@ -186,9 +186,8 @@ impl Driver {
         } = current;
         let now = now();
         if *backlogged && taken > 0 {
-            // A slow link is at work on what it could not take before, and a PINGREQ stands behind
-            // that: the peer cannot answer yet what it has not got. A dead one takes nothing more
-            // once its buffers are full.
+            // A slow link is still taking earlier bytes. A PINGREQ stands behind them, so the peer cannot
+            // have answered it. A dead link takes nothing more once its buffers are full.
             connection.excuse_silence(now);
         }
         *backlogged = !connection.outbox().is_empty();
@@ -205,14 +204,14 @@ impl Driver {
         }
         if connection.poll_timeout().is_some_and(|at| at <= now) {
             if !may_read {
-                // The server's sign of life may be among what we do not read on purpose.
+                // The server's sign of life may be among the bytes that are left unread on purpose.
                 connection.excuse_silence(now);
             }
             connection.handle_timeout(now);
         }
     }
 
-    /// Acts on what happened. Returns why the connection has ended, if it has.
+    /// Acts on events. Returns the reason if the connection has ended.
     fn handle_events(&mut self, current: &mut Current, now: Instant) -> Option<CloseReason> {
         while let Some(event) = current.connection.poll_event() {
             match event {
@@ -238,7 +237,7 @@ impl Driver {
         None
     }
 
-    /// The server wants more of an enhanced authentication.
+    /// A step of an enhanced authentication came.
     fn auth(&mut self, current: &mut Current, auth: &Auth, now: Instant) {
         let data = auth.properties.authentication_data.as_deref();
         if auth.reason == ReasonCode::Success {
@@ -265,7 +264,7 @@ impl Driver {
         }
     }
 
-    /// Holds the server to account for what it said last.
+    /// Has the method check the server's last data.
     fn finish_auth(&mut self, data: Option<&[u8]>) -> Result<(), Error> {
         match &mut self.settings.auth_method {
             Some(method) => Ok(method.finish(data)?),
@@ -302,7 +301,7 @@ impl Driver {
         self.shared.tell(&Event::Connected(connected));
     }
 
-    /// Takes what handles ask for, and fills the outbox up to one batch.
+    /// Takes the requests of handles, and fills the outbox up to one batch.
     fn pump(&mut self, current: &mut Current, now: Instant) {
         let is_early = current.link.handshake() == HandshakeKind::Pending;
         let connection = &mut current.connection;
@@ -313,7 +312,7 @@ impl Driver {
             }
         }
         for reply in control.stats {
-            // Whoever asked may have left.
+            // The caller may have gone.
             let _ = reply.send(current.link.stats());
         }
         self.requests.add(control.requests, &mut self.streams);
@@ -325,7 +324,7 @@ impl Driver {
         let requests = &mut self.requests;
         requests.send(connection, now, &mut self.streams, is_early);
 
-        // SUBSCRIBE goes before messages, also when it waits for the end of the handshake.
+        // SUBSCRIBE goes before messages, also while it waits for the end of the handshake.
         let held_up = is_early && self.requests.is_waiting();
         let (mut messages, mut bytes) = (0, 0);
         while !held_up && connection.outbox().len() < BATCH {
@@ -353,7 +352,7 @@ impl Driver {
         }
     }
 
-    /// When to look for a path that has changed: over QUIC, and where messages are waited for.
+    /// When to probe for a changed path: only over QUIC, and only if there is a stream.
     fn probes(&self, index: usize) -> Probes {
         let Settings {
             addresses,
@@ -422,7 +421,7 @@ impl Driver {
         self.last_handed = seq;
         match (sent, cell) {
             (Ok(Some(id)), cell) => {
-                // A receipt that nobody holds needs no answer.
+                // A dropped receipt needs no answer.
                 let cell = cell.filter(|cell| Arc::strong_count(cell) > 1);
                 if let Some(Some(earlier)) = self.in_flight.insert(id, cell) {
                     earlier.resolve(Ok(ReasonCode::Success));
@@ -468,7 +467,7 @@ impl Driver {
         true
     }
 
-    /// What to tell about the end of a connection.
+    /// The error for the end of a connection.
     fn why(&self, current: &mut Current, reason: CloseReason) -> Error {
         match (current.failure.take(), reason) {
             (Some(failure), CloseReason::LinkLost | CloseReason::Local(_)) => failure,
@@ -479,7 +478,7 @@ impl Driver {
         }
     }
 
-    /// Says goodbye, and keeps what goes on with the next connection.
+    /// Writes the last packets, and keeps the session for the next connection.
     async fn after(&mut self, current: Current) {
         let Current {
             mut connection,
@@ -497,7 +496,7 @@ impl Driver {
                 }
                 link.close(GOODBYE).await;
             };
-            // What cannot be said in time stays unsaid.
+            // Packets that cannot be written in time are dropped.
             let _ = tokio::time::timeout(2 * GOODBYE, goodbye).await;
         }
         self.session = connection.into_session();
@@ -513,7 +512,7 @@ impl Driver {
     }
 }
 
-/// Ends the connection for a reason of this side's, which ends the client, too.
+/// Ends the connection, and with it the client, by an error of this side.
 fn give_up(current: &mut Current, error: Error) {
     current.failure = Some(error);
     let reason = ReasonCode::UnspecifiedError;

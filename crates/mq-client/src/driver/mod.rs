@@ -1,4 +1,4 @@
-//! The task behind the handles: connects, drives one connection after the other, and ends.
+//! The task behind the handles: it connects, drives one connection after the other, and ends.
 //!
 //! ```text
 //!              link              CONNACK
@@ -46,14 +46,14 @@ fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// What the driver is told when it starts.
+/// The settings of the driver.
 #[derive(Debug)]
 pub(crate) struct Settings {
-    /// Not empty; the first is the one to use where it can be.
+    /// Not empty; the first is preferred.
     pub(crate) addresses: Vec<Address>,
-    /// How long each address has before the next is tried as well.
+    /// How long each address has before the driver tries the next as well.
     pub(crate) head_start: Duration,
-    /// How long a network is remembered on which the first address lost.
+    /// How long the driver remembers a network on which the first address lost.
     pub(crate) fallback_memory: Duration,
     pub(crate) connector: Connector,
     pub(crate) config: ClientConfig,
@@ -71,20 +71,20 @@ pub(crate) struct Settings {
 pub(crate) struct Driver {
     shared: Arc<Shared>,
     settings: Settings,
-    /// What goes on with the next connection.
+    /// The session for the next connection.
     session: Session,
     /// The next connection must succeed.
     fail_fast: bool,
     /// The server has accepted this client before.
     connected_before: bool,
-    /// Counts connections, so that a ticket is never used on another one.
+    /// Counts connections, so that a ticket is used only on its own.
     connection: u64,
     networks: Networks,
-    /// Until then a CONNECT of ours that lost a race may arrive, and take the session over.
+    /// Until then a CONNECT of this client that lost a race may arrive, and take the session over.
     straggler_until: Option<Instant>,
     /// Taken from the queue and not sent yet: about one batch.
     pending: VecDeque<Queued>,
-    /// Sent at QoS 1 or 2, not complete; with a cell where somebody holds the receipt.
+    /// Incomplete QoS 1 and 2 messages, with a cell if their receipt exists.
     in_flight: HashMap<PacketId, Option<Arc<AckCell>>>,
     /// Since the server lost the session: see [`Driver::session_lost`].
     resent: Option<(usize, HashSet<PacketId>)>,
@@ -94,21 +94,21 @@ pub(crate) struct Driver {
     streams: Streams,
     /// When to stop draining, once the client is to end.
     end_at: Option<Instant>,
-    /// Why it ends.
+    /// The error with which the client ends.
     ended: Error,
 }
 
-/// How long a packet may be under way, and with it the early data of a link that was dropped: more
-/// than TCP's own assumption of a segment's life on real networks, 30 s.
+/// How long the early data of a dropped link may be under way: more than 30 s, which TCP assumes as the
+/// life of a segment on real networks.
 const STRAGGLER: Duration = Duration::from_mins(1);
 
-/// How a connection, or the attempt to make one, came to its end.
+/// The end of a connection, or of an attempt to connect.
 enum Outcome {
-    /// Its handshake was under way when another address' link was there.
+    /// Another address' link was ready while its handshake was under way.
     Overtaken(Winner),
-    /// By itself; when it was connected, for how long.
+    /// It was lost, with the time that it was connected, if it was.
     Lost(Error, Option<Duration>),
-    /// Because the client ends.
+    /// The client ends.
     Finished,
 }
 
@@ -179,15 +179,15 @@ impl Driver {
     /// Connects and drives one connection to its end.
     ///
     /// With several addresses and early data the first link *leads*: CONNECT, and what may be early
-    /// behind it, leaves as its early data while the race goes on, and the race is decided by the
-    /// first handshake that is complete. If that is another's, the leader is dropped and whatever the
-    /// server made of its early data does not count; CONNECT goes out again. Its packets may arrive
-    /// late all the same, even after the winner's: the server then takes the session over to a link
-    /// that is dead. Three rules keep that from doing harm:
+    /// behind it, leaves as its early data while the race goes on. The first complete handshake decides
+    /// the race. If another link wins, the driver drops the leader, ignores whatever the server made of
+    /// its early data, and sends CONNECT again. The leader's packets may still arrive late, even after
+    /// the winner's: the server then gives the session to a dead link. Three rules keep that from doing
+    /// harm:
     ///
-    /// - a CONNECT that would begin an empty session is never early data in a race;
-    /// - nor is a QoS 2 message ever, which the server could take for a new one;
-    /// - a take-over within [`STRAGGLER`] is answered by connecting again.
+    /// - a CONNECT that begins an empty session is never early data in a race;
+    /// - a QoS 2 message is never early data, as the server could take it for a new one;
+    /// - the driver answers a take-over within [`STRAGGLER`] by connecting again.
     async fn one_connection(&mut self) -> Outcome {
         let dialled_at = now();
         let mut race = match self.start_race().await {
@@ -248,7 +248,7 @@ impl Driver {
         };
         let remembered = self.networks.remembered(now());
         let order = networks::order(remembered, connector.clone(), addresses.clone());
-        // A name server that is slow must not cost more than a wrong guess does.
+        // A slow name server must not cost more than a wrong guess.
         let order = tokio::time::timeout(head_start, order);
         let order = self.wait_unless_ending(order).await?;
         let order = order.unwrap_or_else(|_| (0..addresses.len()).collect());
@@ -260,7 +260,7 @@ impl Driver {
     /// Whether the next CONNECT begins with an empty session.
     fn starts_clean(&self) -> bool {
         let connect = &self.settings.config.connect;
-        // An earlier connection of a 5.0 client made the session: it goes on with it.
+        // An earlier connection of a 5.0 client began the session, which goes on.
         connect.clean_start && !(self.connected_before && connect.version >= Version::V5)
     }
 
@@ -270,8 +270,8 @@ impl Driver {
         self.networks.won(index, local, now());
     }
 
-    /// Whether the server took the session over to what a link of ours had sent that lost its race, or
-    /// was given up before CONNACK came.
+    /// Whether the session was taken over by a CONNECT of this client: over a link that lost its race, or
+    /// that was given up before CONNACK.
     fn is_straggler(&self, error: &Error) -> bool {
         let taken_over = match error {
             Error::Ended(CloseReason::ByPeer(disconnect)) => {
@@ -308,7 +308,7 @@ impl Driver {
             self.requests.stream_dropped(id, &mut self.streams);
         }
         self.ask_to_end(control.end);
-        // Tickets are of an earlier connection, and there are no statistics to give.
+        // Tickets belong to an earlier connection, and there are no statistics.
     }
 
     fn ask_to_end(&mut self, within: Option<Duration>) {
@@ -317,12 +317,12 @@ impl Driver {
         }
     }
 
-    /// Whether all that was queued was sent and acknowledged.
+    /// Whether all queued messages were sent and acknowledged.
     fn is_drained(&self) -> bool {
         self.in_flight.is_empty() && self.pending.is_empty() && self.shared.queue.len() == 0
     }
 
-    /// What an orderly end says.
+    /// The error of an orderly end.
     fn farewell(&self) -> Error {
         let unsent = self.shared.queue.len();
         let unacknowledged = self.in_flight.len();
@@ -350,11 +350,14 @@ impl Driver {
         }
     }
 
-    /// The server lost the session, and `resent` messages were sent again. The others in flight
-    /// were QoS 2 messages that the server had already taken; they are complete, but nobody says
-    /// which they are until the resent ones are acknowledged.
+    /// The server lost the session, and `resent` messages were sent again. The other messages in flight
+    /// were QoS 2 messages that the server had already taken. They are complete, but only the
+    /// acknowledgements of the resent ones show which they are.
     fn session_lost(&mut self, resent: usize) {
-        tracing::info!(resent, "the server lost the session");
+        tracing::info!(
+            resent,
+            "the server lost the session; messages in flight are sent again"
+        );
         self.resent = Some((resent, self.in_flight.keys().copied().collect()));
         if resent == 0 {
             self.released_are_complete();
@@ -373,7 +376,7 @@ impl Driver {
     }
 }
 
-/// However the task ends, nobody waits for it any longer.
+/// Ends every wait for the task, however the task ends.
 impl Drop for Driver {
     fn drop(&mut self) {
         let error = self.ended.clone();

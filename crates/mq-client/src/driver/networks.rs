@@ -1,4 +1,4 @@
-//! Which address has won on which network, for a while.
+//! The memory of which address has won on which network.
 
 use std::{
     collections::VecDeque,
@@ -8,14 +8,14 @@ use std::{
 
 use mq_transport::{Address, Connector};
 
-/// Networks that are remembered; beyond that the oldest is forgotten. A device moves among few.
+/// Networks that are remembered; for one more, the oldest is forgotten. A device moves among few.
 const MAX_NETWORKS: usize = 16;
 
-/// On which network the first address is not the one to begin with.
+/// The networks on which the client does not begin with the first address.
 ///
-/// A network is told by the address that this side has on it: what a system knows without asking
-/// anybody. Two networks that give the same private address are taken for one, which costs a
-/// connection that begins with the second best transport there, until the memory fades.
+/// A network is known by this side's local address, which costs no packet to find out. Two networks that
+/// give the same private address count as one: the client then begins with the second best transport
+/// on the wrong network, until the memory ends.
 #[derive(Debug)]
 pub(super) struct Networks {
     entries: VecDeque<Entry>,
@@ -42,17 +42,17 @@ impl Networks {
         self.entries.retain(|entry| entry.until > now);
     }
 
-    /// What [`order`] needs to know; empty where nothing is remembered.
+    /// The input of [`order`]; empty if nothing is remembered.
     pub(super) fn remembered(&mut self, now: Instant) -> Remembered {
         self.forget_old(now);
         let entries = self.entries.iter();
         entries.map(|entry| (entry.index, entry.local)).collect()
     }
 
-    /// The address with this number has won from this side's address `local`.
+    /// The address with the number `index` has won, from the local address `local`.
     ///
-    /// The time runs from when the first address lost: that it is not tried while the memory lasts
-    /// is no news.
+    /// The time runs from the defeat of the first address. Later wins do not prolong it, as the first
+    /// address was not tried.
     pub(super) fn won(&mut self, index: usize, local: Option<IpAddr>, now: Instant) {
         self.forget_old(now);
         let known = self.entries.iter().position(|entry| entry.local == local);
@@ -82,10 +82,10 @@ impl Networks {
 /// Which address has won, and where.
 pub(super) type Remembered = Vec<(usize, Option<IpAddr>)>;
 
-/// In which order to try `addresses` now: as they are given, but for one that has won on this
-/// network.
+/// The order in which to try `addresses` now: as they are given, with an address that has won on this
+/// network in front.
 ///
-/// Which network this is takes a name look-up; where nothing is remembered nothing is looked up.
+/// Finding the network takes a name look-up, which is left out if nothing is remembered.
 pub(super) async fn order(
     remembered: Remembered,
     connector: Connector,

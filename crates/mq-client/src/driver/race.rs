@@ -26,7 +26,7 @@ use crate::Error;
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// A link, and which of the addresses it leads to.
+/// A link, and the index of its address.
 #[derive(Debug)]
 pub(super) struct Winner {
     pub(super) link: Link,
@@ -38,13 +38,13 @@ pub(super) struct Race {
     addresses: Vec<Address>,
     dial: Dial,
     head_start: Duration,
-    /// Those that have not started, in order.
+    /// Addresses that have not started, in order.
     waiting: VecDeque<usize>,
     running: Vec<Running>,
-    /// The link of the first address was handed out and sends early data; until it fails it counts
-    /// as running.
+    /// The link of the first address, which was handed out and sends early data. It counts as running
+    /// until it fails.
     leader: Option<Leader>,
-    /// When the next one starts.
+    /// When the next address starts.
     next_start: Pin<Box<Sleep>>,
     failures: Vec<(Address, Error)>,
 }
@@ -52,7 +52,7 @@ pub(super) struct Race {
 struct Running {
     index: usize,
     connecting: Boxed<Result<Link, mq_transport::Error>>,
-    /// QUIC: resolves when the network says that there is no way.
+    /// QUIC: resolves when the network reports that UDP does not get through.
     refused: Option<Boxed<mq_transport::Error>>,
 }
 
@@ -62,8 +62,8 @@ struct Leader {
 }
 
 impl Race {
-    /// At `addresses` in the order of `order`, which is not empty. Only the first of them may use
-    /// early data, and only if `early_data` says so.
+    /// A race of `addresses` in the order of `order`, which is not empty. Only the first may use
+    /// early data, and only with `early_data`.
     pub(super) fn new(
         connector: Connector,
         addresses: &[Address],
@@ -91,14 +91,14 @@ impl Race {
         race
     }
 
-    /// The next link that is there, or why there will be none. Cancel-safe.
+    /// The next link that is ready, or the error if there will be none. Cancel-safe.
     ///
-    /// One whose handshake is under way can only be the first; it is the leader from then on.
+    /// Only the first link may have its handshake under way; it is the leader from then on.
     pub(super) async fn next(&mut self) -> Result<Winner, Error> {
         poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    /// [`next`](Self::next) for those who poll. While there is a leader it does not fail.
+    /// The polling form of [`next`](Self::next). It does not fail while there is a leader.
     pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Winner, Error>> {
         loop {
             let mut failed = false;
@@ -124,7 +124,7 @@ impl Race {
                 && let Some(refused) = &mut leader.refused
                 && let Poll::Ready(error) = refused.as_mut().poll(cx)
             {
-                // A forged answer must not end what may still succeed; it only brings on the next.
+                // A forged answer must not end an attempt that may still succeed. It only starts the next.
                 tracing::debug!(address = %self.addresses[leader.index], %error, "UDP is refused");
                 leader.refused = None;
                 failed = true;
@@ -180,11 +180,11 @@ impl Race {
 
     fn note_failure(&mut self, index: usize, error: Error) {
         let address = self.addresses[index].clone();
-        tracing::debug!(%address, %error, "no connection");
+        tracing::debug!(%address, %error, "an attempt to connect failed");
         self.failures.push((address, error));
     }
 
-    /// What to tell once all have failed.
+    /// The error once all have failed.
     fn failure(&mut self) -> Error {
         let mut failures = std::mem::take(&mut self.failures);
         match failures.pop() {

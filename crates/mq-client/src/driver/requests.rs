@@ -1,4 +1,4 @@
-//! SUBSCRIBE and UNSUBSCRIBE: asked, answered, and asked again after a reconnect.
+//! SUBSCRIBE and UNSUBSCRIBE: sent, answered, and sent again after a reconnect.
 
 use std::{collections::VecDeque, fmt, time::Instant};
 
@@ -23,7 +23,7 @@ enum Pending {
 impl Pending {
     fn may_be_early(&self, streams: &Streams) -> bool {
         match self {
-            // One that has ended is not asked for.
+            // A subscription that has ended is not sent.
             Self::Subscribe(id, _) => streams.get(*id).is_none_or(|entry| entry.early),
             Self::Unsubscribe(_) => false,
         }
@@ -39,7 +39,7 @@ impl fmt::Debug for Pending {
     }
 }
 
-/// All requests that were not answered yet; bounded by the queue that they come from.
+/// All unanswered requests; the queue that they come from bounds them.
 #[derive(Debug)]
 pub(super) struct Requests {
     waiting: VecDeque<Pending>,
@@ -88,14 +88,14 @@ impl Requests {
         self.waiting
             .retain(|pending| !matches!(pending, Pending::Subscribe(other, _) if *other == id));
         if self.waiting.len() < before && !entry.active {
-            // The server never heard of it.
+            // Its SUBSCRIBE was never sent.
             return;
         }
         let filters: Vec<_> = entry
             .filters
             .into_iter()
             .map(|subscription| subscription.filter)
-            // Another one has asked for it since.
+            // Another subscription has the filter by now.
             .filter(|filter| !streams.want(filter))
             .collect();
         if !filters.is_empty() {
@@ -105,20 +105,20 @@ impl Requests {
         }
     }
 
-    /// The server has no session: everything that it had granted is asked for again.
+    /// The server has no session: all granted subscriptions are sent again.
     pub(super) fn subscribe_again(&mut self, streams: &mut Streams) {
         for id in streams.deactivate_all() {
             self.waiting.push_back(Pending::Subscribe(id, None));
         }
     }
 
-    /// Whether something waits that goes before every message.
+    /// Whether a request waits, which goes before every message.
     pub(super) fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Sends what waits; while the link's handshake is not complete, `early`, only what may leave
-    /// as early data, and nothing that is behind anything else.
+    /// Sends the waiting requests. While the link's handshake is not complete (`early`), sends them only up
+    /// to the first that may not be early data.
     pub(super) fn send(
         &mut self,
         connection: &mut Connection,
@@ -173,7 +173,7 @@ impl Requests {
         }
         streams.granted(id, &ack.reasons);
         if let Some(reply) = reply {
-            // Whoever asked and left has dropped the stream as well.
+            // A caller that has gone has dropped the stream as well.
             let _ = reply.send(Ok(ack.reasons));
         }
     }
@@ -197,11 +197,11 @@ impl Requests {
         self.asked.remove(index).map(|(_, pending)| pending)
     }
 
-    /// What was not answered is asked again on the next connection, in order.
+    /// Keeps unanswered requests, in order, for the next connection.
     ///
-    /// So is the response topic, before anything else. A request may leave behind CONNECT, before
-    /// CONNACK says whether the server has kept the session; one in flight is sent again right
-    /// behind CONNACK. Where the session is lost, a response would find no subscription.
+    /// The subscription to the response topic goes first. A message with a request may leave behind
+    /// CONNECT, before CONNACK says whether the server has kept the session, and a message in flight is
+    /// sent again right behind CONNACK. If the session is lost, a response would find no subscription.
     pub(super) fn link_lost(&mut self, streams: &mut Streams) {
         while let Some((_, pending)) = self.asked.pop_back() {
             self.waiting.push_front(pending);
@@ -224,7 +224,7 @@ impl Requests {
     }
 }
 
-/// The request will not succeed; a subscription ends.
+/// Fails a request; ends its subscription if it has one.
 fn fail(pending: Pending, error: &Error, streams: &mut Streams) {
     match pending {
         Pending::Subscribe(id, reply) => {

@@ -1,4 +1,4 @@
-//! A scripted server over a link in memory: each test says what it answers, and when.
+//! A scripted server over a link in memory: each test decides its answers and their times.
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
