@@ -1,4 +1,4 @@
-//! Who comes in and what they may do, over each transport and in each version.
+//! Log-ins and rules: which clients get in and what they may do, over each transport and in each version.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -27,23 +27,23 @@ use mq_transport::{Address, ClientAuth, ClientIdentity};
 
 over_each_transport!(
     only_the_right_password_gets_in,
-    who_says_nothing_gets_in_only_where_that_is_allowed,
+    a_client_without_a_user_gets_in_only_where_that_is_allowed,
     a_publish_that_is_not_allowed_reaches_nobody,
-    a_subscription_is_refused_where_nothing_of_it_may_be_received,
-    of_a_partly_allowed_subscription_only_what_is_allowed_arrives,
-    a_will_that_may_not_be_published_is_not_let_in,
-    a_will_that_may_not_be_published_any_more_is_not,
-    names_are_no_way_to_the_topics_of_others,
+    a_subscription_is_refused_if_none_of_its_topics_may_be_received,
+    a_partly_allowed_subscription_gets_only_allowed_topics,
+    a_client_whose_will_may_not_be_published_is_refused,
+    a_will_that_was_forbidden_meanwhile_is_not_published,
+    wildcards_in_names_give_no_access_to_topics_of_others,
     a_certificate_is_a_user,
     too_many_failures_shut_an_address_out,
     a_session_is_its_users_own_over_restarts,
-    where_any_user_may_take_over_another_ones_session_ends,
+    where_any_user_may_take_over_the_other_users_session_ends,
     clients_without_a_user_share_their_sessions,
-    what_waits_is_not_delivered_once_it_is_forbidden,
+    a_waiting_message_is_not_delivered_once_it_is_forbidden,
     rules_change_under_connections,
-    what_is_known_of_the_last_topic_does_not_outlive_the_rules,
+    the_remembered_rule_of_the_last_topic_does_not_outlive_the_rules,
     scram_proves_both_sides,
-    a_shared_subscription_passes_over_who_may_not_receive,
+    a_shared_subscription_skips_members_that_may_not_receive,
     each_client_may_read_its_own_responses_alone,
 );
 
@@ -71,7 +71,7 @@ struct Guarded {
 }
 
 impl Guarded {
-    /// With these rules; nobody is shut out.
+    /// With these rules; no address is shut out.
     async fn start(rules: &str) -> Self {
         Self::start_with(rules, |_| {}).await
     }
@@ -171,7 +171,7 @@ async fn only_the_right_password_gets_in(scheme: Scheme) {
     guarded.broker.shutdown().await;
 }
 
-async fn who_says_nothing_gets_in_only_where_that_is_allowed(scheme: Scheme) {
+async fn a_client_without_a_user_gets_in_only_where_that_is_allowed(scheme: Scheme) {
     let rules = "topic read news\nuser ann\ntopic secret\n";
     let guarded = Guarded::start(rules).await;
     for version in VERSIONS {
@@ -229,7 +229,7 @@ async fn a_publish_that_is_not_allowed_reaches_nobody(scheme: Scheme) {
     guarded.broker.shutdown().await;
 }
 
-async fn a_subscription_is_refused_where_nothing_of_it_may_be_received(scheme: Scheme) {
+async fn a_subscription_is_refused_if_none_of_its_topics_may_be_received(scheme: Scheme) {
     let guarded =
         Guarded::start("user ann\ntopic read may/#\ntopic deny may/not/#\ntopic write w\n").await;
     for (version, code) in [
@@ -251,7 +251,7 @@ async fn a_subscription_is_refused_where_nothing_of_it_may_be_received(scheme: S
     }
 }
 
-async fn of_a_partly_allowed_subscription_only_what_is_allowed_arrives(scheme: Scheme) {
+async fn a_partly_allowed_subscription_gets_only_allowed_topics(scheme: Scheme) {
     let guarded =
         Guarded::start("user ann\ntopic read a/#\ntopic deny a/secret\nuser bob\ntopic #\n").await;
     let bob = guarded.client(scheme, "bob").await;
@@ -281,7 +281,7 @@ async fn of_a_partly_allowed_subscription_only_what_is_allowed_arrives(scheme: S
     }
 }
 
-async fn a_will_that_may_not_be_published_is_not_let_in(scheme: Scheme) {
+async fn a_client_whose_will_may_not_be_published_is_refused(scheme: Scheme) {
     let guarded = Guarded::start("user ann\ntopic write will/ann\n").await;
     for version in VERSIONS {
         let with = |topic| {
@@ -296,7 +296,7 @@ async fn a_will_that_may_not_be_published_is_not_let_in(scheme: Scheme) {
     }
 }
 
-async fn a_will_that_may_not_be_published_any_more_is_not(scheme: Scheme) {
+async fn a_will_that_was_forbidden_meanwhile_is_not_published(scheme: Scheme) {
     let bobs = "user bob\ntopic #\n";
     let guarded = Guarded::start(&format!("user ann\ntopic write will\n{bobs}")).await;
     let bob = guarded.client(scheme, "bob").await;
@@ -319,7 +319,7 @@ async fn a_will_that_may_not_be_published_any_more_is_not(scheme: Scheme) {
     }
 }
 
-async fn names_are_no_way_to_the_topics_of_others(scheme: Scheme) {
+async fn wildcards_in_names_give_no_access_to_topics_of_others(scheme: Scheme) {
     let rules = "user ann\ntopic read open\npattern readwrite dev/%c/#\npattern read home/%u\n";
     let guarded = Guarded::start_with(rules, |settings| {
         settings.access.files_mut().unwrap().allow_anonymous = true;
@@ -433,7 +433,7 @@ async fn too_many_failures_shut_an_address_out(scheme: Scheme) {
         for _ in 0..3 {
             let wrong = ann().password("x");
             assert_eq!(refused(wrong).await, ReasonCode::BadUserNameOrPassword);
-            // Who gets in does not count.
+            // A log-in that succeeds does not count.
         }
         // Nor does the right password help now, and who is inside stays.
         for _ in 0..3 {
@@ -452,7 +452,7 @@ fn is_present(client: &Client) -> bool {
     client.last_connected().unwrap().session_present
 }
 
-/// One whose session outlives it.
+/// A client whose session outlives it.
 fn kept(client: ClientBuilder) -> ClientBuilder {
     client
         .clean_start(false)
@@ -483,7 +483,7 @@ async fn a_session_is_its_users_own_over_restarts(scheme: Scheme) {
                 assert_eq!(reason, ReasonCode::ClientIdentifierNotValid, "{version}");
             }
         }
-        // Nothing of it has gone, and nobody ends a connection that is there either.
+        // The session is complete, and an open connection is not ended either.
         let mut builder = kept(same("ann"));
         let mut messages = builder.subscribe_early("t", QoS::AtLeastOnce).unwrap();
         let ann = builder.build().await.unwrap();
@@ -499,7 +499,7 @@ async fn a_session_is_its_users_own_over_restarts(scheme: Scheme) {
     }
 }
 
-async fn where_any_user_may_take_over_another_ones_session_ends(scheme: Scheme) {
+async fn where_any_user_may_take_over_the_other_users_session_ends(scheme: Scheme) {
     let any_user = |settings: &mut Settings| settings.take_over = TakeOver::AnyUser;
     let guarded = Guarded::start_with(BOTH, any_user).await;
     let same = |user| kept(guarded.user(scheme, user).client_id("same").unwrap());
@@ -533,7 +533,7 @@ async fn clients_without_a_user_share_their_sessions(scheme: Scheme) {
         nobody.disconnect().await.unwrap();
         guarded = guarded.restart_with(with_store).await;
     }
-    // Without users everybody is nobody.
+    // Without users, all clients are the same user.
     let open = guarded
         .broker
         .restart_with(|settings| with_store_alone(settings, &store));
@@ -546,7 +546,7 @@ fn with_store_alone(settings: &mut Settings, store: &Arc<MemoryStore>) {
     settings.store = Some(store.clone().into());
 }
 
-async fn what_waits_is_not_delivered_once_it_is_forbidden(scheme: Scheme) {
+async fn a_waiting_message_is_not_delivered_once_it_is_forbidden(scheme: Scheme) {
     let rules = |anns: &str| format!("user ann\ntopic read {anns}/#\nuser bob\ntopic #\n");
     let guarded = Guarded::start(&rules("a")).await;
     let kept = |clean| {
@@ -621,7 +621,7 @@ async fn rules_change_under_connections(scheme: Scheme) {
     assert!(is_end, "{event:?} before the end");
 }
 
-async fn what_is_known_of_the_last_topic_does_not_outlive_the_rules(scheme: Scheme) {
+async fn the_remembered_rule_of_the_last_topic_does_not_outlive_the_rules(scheme: Scheme) {
     let rules = |ann: &str, bob: &str| {
         format!("user ann\ntopic fence\n{ann}\nuser bob\ntopic fence\n{bob}\n")
     };
@@ -672,7 +672,7 @@ async fn scram_proves_both_sides(scheme: Scheme) {
         let reason = refused(scram(user, password)).await;
         assert_eq!(reason, ReasonCode::BadUserNameOrPassword, "{user}");
     }
-    // A server that lets everybody in is not believed.
+    // The client does not trust a server that accepts any password.
     let broker = TestBroker::start_with(|settings| {
         settings.access = Access::authenticated(Impostor);
     })
@@ -682,7 +682,7 @@ async fn scram_proves_both_sides(scheme: Scheme) {
     assert!(matches!(error, Error::Auth(_)), "{error:?}");
 }
 
-/// Says yes to everything.
+/// Lets every client in.
 #[derive(Debug)]
 struct Impostor;
 
@@ -712,7 +712,7 @@ impl Authenticator for Impostor {
     }
 }
 
-async fn a_shared_subscription_passes_over_who_may_not_receive(scheme: Scheme) {
+async fn a_shared_subscription_skips_members_that_may_not_receive(scheme: Scheme) {
     let guarded =
         Guarded::start("user ann\ntopic read a/#\nuser cid\ntopic read b/#\nuser bob\ntopic #\n")
             .await;
@@ -735,7 +735,7 @@ async fn a_shared_subscription_passes_over_who_may_not_receive(scheme: Scheme) {
     }
 }
 
-/// Asks [`FileAccess`], and has log-ins wait for their handshake.
+/// Asks [`FileAccess`], and lets log-ins wait for their handshake.
 #[derive(Debug)]
 struct Patient(FileAccess);
 
@@ -753,8 +753,8 @@ impl Authenticator for Patient {
 /// One way, large against what a busy machine adds.
 const DELAY: Duration = Duration::from_millis(250);
 
-/// A proxy that delays before the broker, and the URL of it: what is sent as early data comes there
-/// long before the end of its handshake.
+/// A delaying proxy in front of the broker, and its URL: early data arrives long before the end of its
+/// handshake.
 async fn delayed(guarded: &Guarded) -> (UdpProxy, String) {
     let at = guarded.broker.address(Scheme::Quic);
     let target = format!("{}:{}", at.host, at.port).parse().unwrap();
@@ -764,8 +764,8 @@ async fn delayed(guarded: &Guarded) -> (UdpProxy, String) {
     (proxy, url)
 }
 
-/// Connects twice through a proxy that delays; what became of the second's early data, and how
-/// long its CONNACK took.
+/// Connects twice through a delaying proxy; returns the outcome of the second connection's early data, and
+/// the time until its CONNACK.
 async fn resume(guarded: &Guarded) -> (EarlyData, Duration) {
     let (_proxy, url) = delayed(guarded).await;
     let connector = guarded.broker.connector(true);
@@ -816,7 +816,7 @@ async fn failures_in_early_data_make_the_others_wait_and_shut_nobody_out() {
         settings.failures_per_minute = NonZeroU32::new(2);
     })
     .await;
-    // What an attacker would do from the addresses of others.
+    // As an attacker would from the addresses of others.
     let (_proxy, url) = delayed(&guarded).await;
     let connector = guarded.broker.connector(true);
     let client = |password: &'static str| {
@@ -865,7 +865,7 @@ async fn each_client_may_read_its_own_responses_alone(scheme: Scheme) {
     ));
     ann.disconnect().await.unwrap();
 
-    // Without the first rule nobody is answered, and a requester is told.
+    // Without the first rule no request is answered, and the requester gets an error.
     guarded.rules("pattern write square\nuser bob\ntopic read square\n");
     guarded.reload().unwrap();
     let ann = guarded.client(scheme, "ann").await;

@@ -21,7 +21,7 @@ fn client(broker: &TestBroker, id: &str) -> blocking::Client {
 }
 
 #[test]
-fn what_is_published_is_iterated_over() {
+fn published_messages_are_iterated_over() {
     beside_a_broker(|broker| {
         let (publisher, subscriber) = (client(broker, "publisher"), client(broker, "subscriber"));
         let mut messages = subscriber.subscribe("a/+", QoS::AtLeastOnce).unwrap();
@@ -69,7 +69,7 @@ fn a_request_is_answered_by_another_thread() {
         assert_eq!(answer.text().unwrap(), "HELLO");
         responder.disconnect().unwrap();
         answering.join().unwrap();
-        // Nobody is subscribed any more, which this broker tells.
+        // The topic has no subscriber any more, which this broker reports.
         let error = requester.request("upper", "hello").unwrap_err();
         assert!(matches!(error, Error::NoResponder), "{error:?}");
     });
@@ -115,7 +115,7 @@ fn events_tell_of_a_lost_connection_and_end_with_the_client() {
         "{second:?}"
     );
     client.disconnect().unwrap();
-    // Attempts that failed meanwhile may be told of; then they end.
+    // Events of failed attempts may come first; then the events end.
     assert!(events.all(|event| !matches!(event, Event::Connected(_))));
 }
 
@@ -136,7 +136,7 @@ fn a_client_that_is_dropped_within_an_async_task_disconnects_in_order() {
             drop(messages);
         });
         assert_eq!(&*told.recv_timeout(SOON).unwrap().topic, "last");
-        // Cut off, it would leave its will once its connection is gone.
+        // A client that is cut off leaves its will once its connection is gone.
         let connected = || broker.broker().metrics().connections.get();
         while connected() > 1 {
             thread::sleep(Duration::from_millis(5));
@@ -147,8 +147,8 @@ fn a_client_that_is_dropped_within_an_async_task_disconnects_in_order() {
 }
 
 #[test]
-fn nobody_there_is_an_error() {
-    // Port 1 is nobody's.
+fn a_missing_broker_is_an_error() {
+    // No program listens at port 1.
     let error = blocking::Client::connect("mqtt://127.0.0.1:1").unwrap_err();
     assert!(matches!(error, Error::Transport(_)), "{error:?}");
 }

@@ -1,4 +1,4 @@
-//! Client and broker together, over each transport: what a session promises.
+//! Client and broker together, over each transport: the promises of a session.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,7 +18,7 @@ over_each_transport!(
     large_payloads_arrive_whole,
     retained_messages_are_kept_replaced_and_removed,
     a_will_is_published_when_the_link_is_lost_and_not_after_a_goodbye,
-    a_kept_session_gets_what_came_while_it_was_away,
+    a_kept_session_gets_messages_that_came_while_it_was_away,
     the_same_client_identifier_takes_the_session_over,
     a_shared_subscription_shares,
     no_local_and_retain_handling_are_kept,
@@ -42,8 +42,8 @@ async fn silent(messages: &mut Subscription) {
     assert!(more.is_err(), "{more:?}");
 }
 
-/// Waits until the broker has seen the last client leave: what it had begun to deliver to it would
-/// else be sent again, expired or not.
+/// Waits until the broker has seen the last client leave. Otherwise messages whose delivery had begun
+/// would be sent again, expired or not.
 async fn nobody_connected(broker: &TestBroker) {
     let metrics = broker.broker().metrics();
     timeout(Duration::from_secs(10), async {
@@ -99,7 +99,7 @@ async fn large_payloads_arrive_whole(scheme: Scheme) {
             .unwrap();
         assert_eq!(next(&mut messages).await.payload, payload);
     }
-    // One byte over the broker's limit of 1 MiB: refused here, and the connection goes on.
+    // One byte over the broker's limit of 1 MiB: the client refuses it, and the connection goes on.
     let too_large = Bytes::from(vec![0; 1 << 20]);
     assert!(
         client
@@ -167,7 +167,7 @@ async fn a_will_is_published_when_the_link_is_lost_and_not_after_a_goodbye(schem
     broker.shutdown().await;
 }
 
-async fn a_kept_session_gets_what_came_while_it_was_away(scheme: Scheme) {
+async fn a_kept_session_gets_messages_that_came_while_it_was_away(scheme: Scheme) {
     let broker = TestBroker::start().await;
     let kept = |clean| {
         broker
@@ -223,7 +223,7 @@ async fn the_same_client_identifier_takes_the_session_over(scheme: Scheme) {
 /// As a program does that is run again and again under one name. Over QUIC, what one connection has
 /// sent can still be behind what the next one sends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_sent_before_a_take_over_arrives() {
+async fn messages_from_before_a_take_over_arrive() {
     for scheme in [Scheme::Tcp, Scheme::Tls, Scheme::Ws, Scheme::Wss] {
         sent_before_a_take_over(scheme).await;
     }
@@ -398,7 +398,7 @@ async fn a_publisher_that_leaves_while_it_waits_blocks_nobody(scheme: Scheme) {
     let options = SubscribeOptions::new(filter("t"), QoS::AtLeastOnce).capacity(1);
     for qos in [QoS::AtMostOnce, QoS::AtLeastOnce] {
         let reader = connect(&broker, scheme, "reader").await;
-        // A stream that nobody reads: its client stops reading the link.
+        // A stream without a reader: its client stops reading the link.
         let _stalled = reader.subscribe_with(options.clone()).await.unwrap();
         let writers = [0, 1, 2].map(|number| broker.client(scheme, &format!("w{number}")));
         for writer in writers {
@@ -424,7 +424,7 @@ async fn a_publisher_that_leaves_while_it_waits_blocks_nobody(scheme: Scheme) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_shutdown_does_not_wait_for_who_has_not_ended_its_handshake() {
+async fn a_shutdown_does_not_wait_for_unfinished_handshakes() {
     let broker = TestBroker::start().await;
     let mut silent = Vec::new();
     for scheme in [Scheme::Tls, Scheme::Ws, Scheme::Wss] {

@@ -1,4 +1,4 @@
-//! Meters against instruments and sensors that are not there.
+//! Meters against simulated instruments and sensors.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -17,10 +17,10 @@ use mq_energy::{
 };
 use mq_testkit::{FakeSys, Multimeter, MultimeterModel};
 
-/// What a Raspberry Pi draws.
+/// The current of a Raspberry Pi.
 const AMPERE: f64 = 0.28;
 
-/// That at 5 V.
+/// The power of that current at 5 V.
 const POWER_UW: f64 = 1.4e6;
 
 /// A meter of this instrument that keeps its journal in that folder.
@@ -33,7 +33,7 @@ fn settings(instrument: &Multimeter, folder: &Path) -> Settings {
     }
 }
 
-/// What the meter finds in so long, and from when to when that was.
+/// The findings of the meter in this time, with its start and end.
 fn measure(meter: &mut dyn Meter, time: Duration) -> (Recording, Window) {
     let origin = Instant::now();
     meter.start(origin).unwrap();
@@ -212,7 +212,7 @@ fn a_question_that_is_lost_loses_no_reading() {
 }
 
 #[test]
-fn an_answer_of_which_nothing_came_is_known_to_be_lost() {
+fn an_answer_that_is_lost_as_a_whole_is_known_to_be_lost() {
     let folder = tempfile::tempdir().unwrap();
     let instrument = Multimeter::start(MultimeterModel::K34465A, |_| AMPERE);
     instrument.break_off(0);
@@ -229,7 +229,7 @@ fn an_answer_of_which_nothing_came_is_known_to_be_lost() {
 }
 
 #[test]
-fn a_memory_that_was_full_is_told_and_its_readings_are_a_gap() {
+fn a_full_memory_is_reported_and_its_readings_are_a_gap() {
     let folder = tempfile::tempdir().unwrap();
     let instrument = Multimeter::start(MultimeterModel::K34465A, |_| AMPERE);
     instrument.set_memory(100);
@@ -276,7 +276,7 @@ fn readings_beyond_the_range_are_left_out() {
 }
 
 #[test]
-fn what_a_program_had_read_before_it_ended_is_in_the_journal() {
+fn readings_from_before_the_end_of_a_program_are_in_the_journal() {
     let folder = tempfile::tempdir().unwrap();
     let instrument = Multimeter::start(MultimeterModel::K34465A, |_| AMPERE);
     let settings = settings(&instrument, folder.path());
@@ -299,7 +299,7 @@ fn what_a_program_had_read_before_it_ended_is_in_the_journal() {
 }
 
 #[test]
-fn what_the_instrument_refuses_is_one_line_with_its_own_words() {
+fn a_refusal_of_the_instrument_is_one_line_with_its_own_words() {
     let folder = tempfile::tempdir().unwrap();
     let instrument = Multimeter::start(MultimeterModel::K34465A, |_| AMPERE);
     instrument.refuse("SAMP:TIM", "-222,\"Data out of range\"");
@@ -335,7 +335,7 @@ fn an_instrument_that_does_not_answer_is_not_waited_for() {
 }
 
 #[test]
-fn an_instrument_that_goes_away_leaves_what_came() {
+fn an_instrument_that_goes_away_leaves_its_readings() {
     let folder = tempfile::tempdir().unwrap();
     let instrument = Multimeter::start(MultimeterModel::K34465A, |_| AMPERE);
     let mut meter = Dmm::new(settings(&instrument, folder.path()));

@@ -1,4 +1,4 @@
-//! The crates' example programs, run as a user runs them, and what they print.
+//! The crates' example programs, run as a user runs them, and their output.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -51,7 +51,7 @@ fn example(program: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// The broker's URL, `args`, and the CA's file: what each example of the client wants.
+/// The arguments of each example of the client: the broker's URL, `args`, and the CA's file.
 fn with_broker<'a>(url: &'a str, args: &[&'a str], broker: &'a TestBroker) -> Vec<&'a str> {
     let mut all = vec![url];
     all.extend(args);
@@ -59,7 +59,7 @@ fn with_broker<'a>(url: &'a str, args: &[&'a str], broker: &'a TestBroker) -> Ve
     all
 }
 
-/// What an example prints that succeeds; `None` if it is not built.
+/// The output of an example, which has to succeed; `None` if it is not built.
 async fn printed(package: &str, name: &str, args: &[&str]) -> Option<String> {
     let output = example(&built(package, name)?, args).output();
     let Output {
@@ -72,7 +72,7 @@ async fn printed(package: &str, name: &str, args: &[&str]) -> Option<String> {
     Some(String::from_utf8(stdout).unwrap())
 }
 
-/// What an example of the client prints against this broker.
+/// The output of an example of the client against this broker.
 async fn printed_by_client(name: &str, args: &[&str], broker: &TestBroker) -> Option<String> {
     let url = broker.address(Scheme::Quic).to_string();
     printed("mq-client", name, &with_broker(&url, args, broker)).await

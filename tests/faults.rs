@@ -1,4 +1,4 @@
-//! Clients and a broker over links and with a store that fail at points by chance.
+//! Clients and a broker over links, and with a store, that fail at random points.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -163,7 +163,7 @@ async fn one_seed(seed: u64) -> (usize, usize, usize) {
         }
     }
     drop(everything);
-    // Whatever is still under way comes now.
+    // Messages that are still under way come now.
     relay.set_harmful(false);
     let rest = timeout(Duration::from_mins(1), async {
         loop {

@@ -32,7 +32,7 @@ async fn wait_for_port(port: u16) {
     .expect("the peer should listen");
 }
 
-/// TLS as rumqttc wants it: a client configuration that trusts our certificate.
+/// TLS for rumqttc: a client configuration that trusts the broker's certificate.
 fn tls(broker: &TestBroker) -> Arc<rustls::ClientConfig> {
     use rustls::pki_types::{CertificateDer, pem::PemObject};
 
@@ -212,7 +212,7 @@ async fn responder_and_requester(url: &str) -> (Client, Client) {
     (responder, requester)
 }
 
-/// Asks until somebody is there to answer.
+/// Asks until a responder is there to answer.
 async fn ask(requester: &Client) -> String {
     let answer = async {
         loop {
@@ -362,8 +362,8 @@ const TOPICS: [&str; 17] = [
     "x//y",
 ];
 
-/// What a user may publish to, and what it gets of what itself and somebody with all rights have
-/// published.
+/// The topics to which a user may publish, and the messages that it gets of its own and of a publisher
+/// with all rights.
 async fn rights(url: &str, user: &str) -> (Vec<bool>, Vec<String>) {
     let client = |name: &str, id| {
         let builder = Client::builder(url).unwrap().client_id(id).unwrap();
@@ -393,7 +393,7 @@ async fn rights(url: &str, user: &str) -> (Vec<bool>, Vec<String>) {
     }
 }
 
-/// Names with `/`, `+` and `#` apart, which mosquitto treats otherwise; see `docs/guide/access.md`.
+/// Except names with `/`, `+` and `#`, which mosquitto treats otherwise; see `docs/guide/access.md`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn access_files_mean_what_they_mean_to_mosquitto() {
     const HASH: &str = "$7$101$FZZ0UNgSFP8t2lxC$HnZt7dEpxtgrXAUGYtFCa+ZgSH3DaGu9eqP+6sRF1GFeIOcND243Nblmv4oxdSdxNUG+InsvCCeZY658jWztvw==";

@@ -1,7 +1,7 @@
 //! Tokens as log-ins, over each transport and in each version.
 //!
-//! The tokens are made here from nothing but keys and base64url, so that the broker is not held
-//! against the library that it checks them by.
+//! The tests make tokens from keys and base64url alone, so that the broker is not tested by the library
+//! with which it checks tokens.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -32,7 +32,7 @@ use tokio::time::timeout;
 
 over_each_transport!(
     a_token_of_each_algorithm_gets_in,
-    what_is_wrong_with_a_token_keeps_it_out,
+    a_token_with_any_fault_is_refused,
     passwords_and_tokens_get_in_side_by_side,
     keys_change_under_connections,
     the_rules_of_a_token_are_its_own,
@@ -48,7 +48,7 @@ const AUDIENCE: &str = "mqtt";
 /// Made by `mosquitto_passwd`: ann's is `pencil`.
 const PASSWORDS: &str = "ann:$7$101$FZZ0UNgSFP8t2lxC$HnZt7dEpxtgrXAUGYtFCa+ZgSH3DaGu9eqP+6sRF1GFeIOcND243Nblmv4oxdSdxNUG+InsvCCeZY658jWztvw==\n";
 
-/// Who makes tokens by one key.
+/// Makes tokens by one key.
 struct Issuer {
     key: KeyPair,
     algorithm: &'static str,
@@ -126,10 +126,10 @@ fn unsigned(header: &Value, claims: &Value) -> String {
     format!("{}.{}", encode(header), encode(claims))
 }
 
-/// What a DER sequence of two integers has, without zeros in front: an RSA public key, or an ECDSA
+/// The two integers of a DER sequence, without zeros in front: of an RSA public key, or an ECDSA
 /// signature.
 fn two_integers(der: &[u8]) -> [&[u8]; 2] {
-    /// A value and what comes behind it.
+    /// A value and the rest behind it.
     fn value(der: &[u8]) -> (&[u8], &[u8]) {
         let long = usize::from(der[1] & 0x7f);
         let (length, at) = if der[1] < 0x80 {
@@ -157,7 +157,7 @@ fn from_now(seconds: f64) -> f64 {
     now.as_secs_f64() + seconds
 }
 
-/// What gets somebody in for a minute.
+/// Claims that let a client in for one minute.
 fn claims(user: &str) -> Value {
     json!({"sub": user, "iss": ISSUER, "aud": AUDIENCE, "exp": from_now(60.0)})
 }
@@ -262,7 +262,7 @@ async fn a_token_of_each_algorithm_gets_in(scheme: Scheme) {
     guarded.broker.shutdown().await;
 }
 
-async fn what_is_wrong_with_a_token_keeps_it_out(scheme: Scheme) {
+async fn a_token_with_any_fault_is_refused(scheme: Scheme) {
     let guarded = Guarded::start_with(&[&RSA, &EC, &ED], |files| {
         files.jwt.as_mut().unwrap().client_id_claim = Some("device".to_owned());
     })
@@ -278,7 +278,7 @@ async fn what_is_wrong_with_a_token_keeps_it_out(scheme: Scheme) {
     };
     let under = |header: Value| ED.token_under(&header, &right());
     let none = unsigned(&json!({"alg": "none"}), &right()) + ".";
-    // The public key, which everybody has, as if it were a secret between two.
+    // The public key, which is no secret, used as a shared secret.
     let confused = {
         let signed = unsigned(&json!({"alg": "HS256", "kid": "rsa"}), &right());
         let mut mac = Hmac::<Sha256>::new_from_slice(RSA.key.der_bytes()).unwrap();
@@ -510,7 +510,7 @@ async fn a_connection_ends_with_its_token(scheme: Scheme) {
     clock.store(EXPIRY * 1000, Ordering::Relaxed);
     let late = client(&ending, Version::V5);
     assert_eq!(refused(late).await, ReasonCode::BadUserNameOrPassword);
-    // Who came in with one that still holds, or where it does not matter, is still there.
+    // Clients whose token still holds, or does not matter, are still there.
     bob.publish("x", "", QoS::AtLeastOnce).await.unwrap();
     stays.publish("x", "", QoS::AtLeastOnce).await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! What clients may use, and what happens where they want more.
+//! Limits on what clients may use.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -28,7 +28,7 @@ async fn connect(broker: &TestBroker, scheme: Scheme, id: &str) -> Client {
     broker.client(scheme, id).build().await.unwrap()
 }
 
-/// A client whose subscription to `t` nobody reads, so that it stops reading its link.
+/// A client that does not read its subscription to `t`, so that it stops reading its link.
 async fn stalled(broker: &TestBroker, scheme: Scheme, qos: QoS) -> (Client, Subscription) {
     let builder = broker.client(scheme, "stalled");
     let client = builder.reconnect(Reconnect::never()).build().await.unwrap();
@@ -91,7 +91,7 @@ async fn memory_stays_below_its_ceiling_while_others_get_everything(scheme: Sche
     let mut messages = reader.subscribe("t", QoS::AtLeastOnce).await.unwrap();
     let writer = connect(&broker, scheme, "writer").await;
     let mut most = 0;
-    // In step, so that the one who reads never lags.
+    // In step, so that the reader never lags.
     for _ in 0..COUNT {
         writer.send(message(QoS::AtLeastOnce)).await.unwrap();
         messages.recv().await.unwrap();
@@ -125,7 +125,7 @@ async fn at_the_ceiling_a_message_that_only_absent_sessions_want_is_refused(sche
         Error::PublishRefused { reason, .. } if reason == ReasonCode::QuotaExceeded
     );
     assert!(is_quota, "{refused}");
-    // An older client cannot be told.
+    // Before 5.0 there is no reason code for the client.
     let old = broker.client(scheme, "old").version(Version::V3_1_1);
     let old = old.build().await.unwrap();
     let dropped = broker.broker().metrics().dropped.get();

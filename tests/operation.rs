@@ -1,4 +1,4 @@
-//! What operators ask a running broker.
+//! Requests of operators to a running broker.
 
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -43,7 +43,7 @@ fn value(metrics: &str, name: &str, labels: &str) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn metrics_tell_what_each_listener_sees() {
+async fn metrics_count_for_each_listener() {
     let broker = TestBroker::start_with(|settings| {
         settings.admin.http = Some("127.0.0.1:0".parse().unwrap());
     })
@@ -88,7 +88,7 @@ async fn metrics_tell_what_each_listener_sees() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn only_what_is_asked_for_rightly_is_answered() {
+async fn only_valid_requests_are_answered() {
     let broker = TestBroker::start_with(|settings| {
         settings.admin.http = Some("127.0.0.1:0".parse().unwrap());
     })
@@ -104,7 +104,7 @@ async fn only_what_is_asked_for_rightly_is_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_that_say_nothing_hold_up_no_operator() {
+async fn silent_connections_hold_up_no_operator() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name);
     let store = DiskStore::open(&file("store"), Durability::Always).unwrap();
@@ -174,7 +174,7 @@ async fn a_broker_whose_store_has_failed_is_neither_ready_nor_healthy() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backup_of_a_running_broker_is_what_another_goes_on_from() {
+async fn another_broker_goes_on_from_a_backup_of_a_running_one() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name);
     let store = DiskStore::open(&file("store"), Durability::Always).unwrap();
@@ -226,7 +226,7 @@ async fn a_backup_of_a_running_broker_is_what_another_goes_on_from() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_broker_tells_of_itself_and_nobody_else_does_in_its_name() {
+async fn only_the_broker_publishes_to_its_own_topics() {
     let broker = TestBroker::start_with(|settings| {
         settings.sys_interval = Some(Duration::from_millis(50));
     })

@@ -1,4 +1,4 @@
-//! What goes to a registry: each package has its own files, a README that is true, and versions.
+//! The packages for a registry: each has its own files, a README that is true, and versions.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -127,7 +127,7 @@ fn the_oldest_rust_is_the_one_that_builds_it_here() {
 }
 
 #[test]
-fn what_is_published_depends_on_what_is_published() {
+fn published_packages_depend_on_published_packages() {
     let workspace = toml(&root().join("Cargo.toml"));
     let version = &workspace["workspace"]["package"]["version"];
     let known = workspace["workspace"]["dependencies"].as_table().unwrap();

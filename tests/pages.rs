@@ -1,4 +1,4 @@
-//! The project's pages: what they link to is there, and the index has all of them.
+//! The project's pages: their links lead somewhere, and the index has all of them.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -23,7 +23,7 @@ fn pages(folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Where a page's links lead, without those to other sites; text between backticks has none.
+/// The targets of a page's links, without other sites; text between backticks has no links.
 fn links(text: &str) -> Vec<&str> {
     let prose = text.split("```").step_by(2);
     let outside = prose.flat_map(|prose| prose.split('`').step_by(2));

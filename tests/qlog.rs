@@ -17,7 +17,7 @@ fn records(file: &Path) -> Option<Vec<Value>> {
         .collect()
 }
 
-/// What the name of a file says, which is `PROCESS-SIDE-NUMBER.sqlog`.
+/// The parts of a file's name, `PROCESS-SIDE-NUMBER.sqlog`.
 fn side(file: &Path) -> String {
     assert_eq!(file.extension().unwrap(), "sqlog");
     let name = file.file_stem().unwrap().to_str().unwrap();

@@ -1,4 +1,4 @@
-//! How QUIC connections end, as a client sees it that is not ours: raw quinn.
+//! How QUIC connections end for a foreign client: raw quinn.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,7 +15,7 @@ use quinn::{ConnectionError, RecvStream, SendStream, VarInt, crypto::rustls::Qui
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 use tokio::time::{Instant, timeout};
 
-/// The longest wait for what happens at once.
+/// The longest wait for an immediate event.
 const SOON: Duration = Duration::from_secs(10);
 
 /// A connection with its control stream, on which nothing was sent.
@@ -94,7 +94,7 @@ fn connect_with_will() -> Connect {
     connect
 }
 
-/// One that the broker refuses.
+/// A CONNECT that the broker refuses.
 fn refused() -> Connect {
     let mut connect = connect("refused");
     connect.properties.authentication_method = Some(ByteStr::new("none such").unwrap());
@@ -110,7 +110,7 @@ async fn a_client_that_stops_reading_the_control_stream_is_gone() {
     let mut raw = Raw::open(&broker).await;
     raw.send(connect_with_will()).await;
     assert!(matches!(raw.receive().await, Packet::ConnAck(ack) if !ack.session_present));
-    // It says nothing more, and the broker has nothing to say to it.
+    // Neither side sends anything more.
     raw.recv.stop(VarInt::from_u32(0)).unwrap();
     assert_eq!(&next(&mut wills).await.payload[..], b"gone");
     let end = timeout(SOON, raw.connection.closed()).await.unwrap();
@@ -145,7 +145,7 @@ async fn a_client_that_disconnects_and_stops_reading_has_left_in_order() {
     assert_eq!(&next(&mut wills).await.payload[..], b"none");
 }
 
-/// Some clients drop what they have not read when `CONNECTION_CLOSE` arrives.
+/// Some clients drop unread bytes when `CONNECTION_CLOSE` arrives.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refused_client_may_close_first() {
     let broker = TestBroker::start().await;
@@ -160,7 +160,7 @@ async fn a_refused_client_may_close_first() {
     assert!(end.unwrap().is_none());
     let closed = timeout(Duration::from_millis(300), raw.connection.closed()).await;
     assert!(closed.is_err(), "the broker closed first: {closed:?}");
-    // It does not wait for ever.
+    // The broker does not wait for ever.
     timeout(SOON, raw.connection.closed()).await.unwrap();
 }
 

@@ -1,4 +1,4 @@
-//! A subscriber over QUIC whose address changes without its knowledge: behind a NAT that forgot it.
+//! A subscriber over QUIC behind a NAT that forgets it: its address changes without its knowledge.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "a run says what it saw")]
@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 /// Short, for a test to be short.
 const QUIET: Duration = Duration::from_secs(3);
 
-/// A broker, somebody who publishes on the spot, and a subscriber of `t` behind a NAT.
+/// A broker, a publisher without a NAT, and a subscriber of `t` behind a NAT.
 struct Scene {
     _broker: TestBroker,
     publisher: Client,
@@ -55,7 +55,7 @@ impl Scene {
     }
 }
 
-/// Another address of the same machine each time.
+/// The next address of the same machine.
 fn outside(number: u8) -> IpAddr {
     Ipv4Addr::new(127, 0, 1, number).into()
 }
@@ -86,18 +86,18 @@ async fn a_busy_subscriber_hears_again_soon_and_loses_nothing() {
     tokio::join!(busy(QoS::AtMostOnce), busy(QoS::AtLeastOnce));
 }
 
-/// At QoS 0 nothing of the subscriber's is under way that QUIC would send again: it is deaf until it
-/// probes. What was sent meanwhile is QUIC's to deliver.
+/// At QoS 0 the subscriber has nothing under way that QUIC would send again, so it hears nothing until it
+/// probes. QUIC delivers the messages of the meantime.
 async fn busy(qos: QoS) {
     const REBINDS: u8 = 4;
     /// Longer than what is under way at the change.
     const OUTAGE: Duration = Duration::from_millis(300);
     const END: &str = "end";
-    /// What one that does not probe while it is busy would wait for.
+    /// The wait of a subscriber without probes for a busy flow.
     const DEAF: Duration = Duration::from_secs(15);
     let mut scene = Scene::new(DEAF, qos).await;
     let publisher = scene.publisher.clone();
-    // 200 a second, from before the first change until after the last.
+    // 200 messages a second, from before the first change until after the last.
     let publishing = tokio::spawn(async move {
         let began = Instant::now();
         let mut count = 0_u32;

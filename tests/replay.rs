@@ -1,4 +1,4 @@
-//! A copy of a client's first flight overtakes the original: what early data may be made to do
+//! A copy of a client's first flight overtakes the original: the harm that early data can do
 //! (RFC 8446 §8, RFC 9001 §9.2; the table in `docs/guide/access.md`).
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -20,10 +20,10 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// No flight, and nothing that a broker makes of one, is under way for as long on loopback.
+/// Longer than any flight, and any message of a broker, is under way on loopback.
 const QUIET: Duration = Duration::from_millis(400);
-/// The longest wait for anything: a QUIC client whose datagrams meet the copy's connection gets
-/// through once the broker has given that up.
+/// The longest wait. A QUIC client whose datagrams meet the copy's connection gets through only once the
+/// broker has given that connection up.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Both transports whose first flight can hold packets.
@@ -44,8 +44,8 @@ macro_rules! over_tls_and_quic {
 }
 
 over_tls_and_quic!(
-    a_copy_that_overtakes_repeats_only_what_was_marked,
-    what_is_marked_waits_behind_what_is_not,
+    a_copy_that_overtakes_repeats_only_marked_messages,
+    a_marked_message_waits_behind_an_unmarked_one,
     a_copy_never_has_qos_2_acted_on,
     early_qos_2_is_acted_on_when_the_handshake_is_complete,
     with_connect_alone_a_copy_has_nothing_else_acted_on,
@@ -58,9 +58,9 @@ async fn broker(policy: EarlyDataPolicy) -> TestBroker {
     TestBroker::start_with(change).await
 }
 
-/// A broker that gives an unfinished handshake up soon. Where the copy comes to the socket that the
-/// original comes to, one in sixteen, QUIC has both for one connection, and the client gets through
-/// only then.
+/// A broker that soon gives an unfinished handshake up. In one of sixteen cases copy and original come to
+/// the same socket. QUIC then takes both for one connection, and the client gets through only when the
+/// broker gives it up.
 async fn impatient() -> TestBroker {
     let change = |settings: &mut Settings| settings.handshake_timeout = Duration::from_secs(2);
     TestBroker::start_with(change).await
@@ -72,7 +72,7 @@ enum Path {
     Tcp(TcpProxy, SocketAddr),
 }
 
-/// What delivered a copy; the broker's answers to it are not read.
+/// The connection that delivered a copy; the broker's answers to it are not read.
 enum Copied {
     Udp(#[expect(dead_code, reason = "stays open")] UdpSocket),
     Tcp(#[expect(dead_code, reason = "stays open")] TcpStream),
@@ -181,7 +181,7 @@ async fn primed(broker: &TestBroker, scheme: Scheme) -> (Path, Connector) {
     (path, connector)
 }
 
-/// Somebody who gets everything of `t`.
+/// A subscriber of `t`.
 async fn subscriber(broker: &TestBroker) -> (Client, Subscription) {
     let client = broker.client(Scheme::Tcp, "subscriber");
     let client = client.build().await.unwrap();
@@ -197,7 +197,7 @@ fn message(payload: &'static str, qos: QoS) -> Outgoing {
 async fn assert_come(messages: &mut Subscription, expected: &[&str]) {
     let mut payloads = Vec::new();
     loop {
-        // What is to come may take its time on a busy machine.
+        // Messages may take their time on a busy machine.
         let missing = payloads.len() < expected.len();
         let patience = if missing { PATIENCE } else { QUIET };
         match timeout(patience, messages.recv()).await {
@@ -211,7 +211,7 @@ async fn assert_come(messages: &mut Subscription, expected: &[&str]) {
     assert_eq!(payloads, expected);
 }
 
-async fn a_copy_that_overtakes_repeats_only_what_was_marked(scheme: Scheme) {
+async fn a_copy_that_overtakes_repeats_only_marked_messages(scheme: Scheme) {
     let broker = impatient().await;
     let (_subscriber, mut messages) = subscriber(&broker).await;
     let (path, connector) = primed(&broker, scheme).await;
@@ -243,7 +243,7 @@ async fn a_copy_that_overtakes_repeats_only_what_was_marked(scheme: Scheme) {
             .unwrap()
             .unwrap();
     }
-    // The original's early data was refused and sent again: that is what tickets cannot prevent.
+    // The original's early data was refused and sent again, which tickets cannot prevent.
     let stats = client.stats().await.unwrap();
     assert_eq!(stats.early_data, EarlyData::Rejected);
     assert_come(
@@ -254,7 +254,7 @@ async fn a_copy_that_overtakes_repeats_only_what_was_marked(scheme: Scheme) {
     client.disconnect().await.unwrap();
 }
 
-async fn what_is_marked_waits_behind_what_is_not(scheme: Scheme) {
+async fn a_marked_message_waits_behind_an_unmarked_one(scheme: Scheme) {
     let broker = impatient().await;
     let (_subscriber, mut messages) = subscriber(&broker).await;
     let (path, connector) = primed(&broker, scheme).await;
@@ -292,7 +292,7 @@ async fn what_is_marked_waits_behind_what_is_not(scheme: Scheme) {
     }
 }
 
-/// A client that says in its first flight whatever it likes, in a clean session.
+/// A client with arbitrary packets in its first flight, in a clean session.
 struct Raw {
     link: Link,
     outbox: Outbox,
@@ -391,7 +391,7 @@ async fn with_connect_alone_a_copy_has_nothing_else_acted_on(scheme: Scheme) {
     let _raw = Raw::start(&path, &connector, &before_at_and_behind_qos_2()).await;
     let _copied = path.copy(before).await;
     assert_come(&mut messages, &[]).await;
-    // It was acted on as far as CONNECT.
+    // The broker acted on CONNECT alone.
     let connections = || broker.broker().metrics().connections.get();
     let came = async {
         while connections() < 2 {
@@ -408,11 +408,11 @@ async fn an_unfinished_handshake_gives_its_session_up_at_once(scheme: Scheme) {
         let before = path.hold();
         let lost = path.client(&connector).start().unwrap();
         lost.send(message("2", QoS::ExactlyOnce)).await.unwrap();
-        // The broker gets the flight, and nobody gets the answer.
+        // The broker gets the flight, and its answer is lost.
         let _copied = path.copy(before).await;
         sleep(QUIET).await;
         let again = broker.client(scheme, "publisher").build();
-        // Half of what a session is waited for, after which CONNACK says no.
+        // Half of the wait for a session, after which CONNACK refuses.
         let again = timeout(Duration::from_millis(2_500), again).await;
         let again = again.unwrap_or_else(|_| panic!("{policy}: locked out"));
         again.unwrap().disconnect().await.unwrap();

@@ -17,13 +17,13 @@ use mq_testkit::{ManualClient, Scheme, TestBroker, over_each_transport};
 use std::time::Instant;
 
 over_each_transport!(
-    all_of_them_arrive_whatever_the_reader_has_room_for,
-    a_topic_that_changes_meanwhile_is_sent_once_and_nothing_older_follows,
-    unsubscribing_ends_them,
+    all_retained_messages_arrive_whatever_room_the_reader_has,
+    a_topic_that_changes_meanwhile_is_sent_once_without_older_messages,
+    unsubscribing_ends_retained_messages,
     a_kept_session_gets_the_rest_when_it_is_back,
 );
 
-/// More than a mailbox has room for, and than anybody reads at once.
+/// More than a mailbox holds, and more than a reader takes at once.
 const TOPICS: usize = 3_000;
 
 fn few_places(settings: &mut Settings) {
@@ -59,7 +59,7 @@ async fn reader(broker: &TestBroker, scheme: Scheme) -> ManualClient {
     .await
 }
 
-async fn all_of_them_arrive_whatever_the_reader_has_room_for(scheme: Scheme) {
+async fn all_retained_messages_arrive_whatever_room_the_reader_has(scheme: Scheme) {
     let broker = TestBroker::start_with(few_places).await;
     let _writer = retain_all(&broker, scheme).await;
     for qos in [QoS::AtMostOnce, QoS::AtLeastOnce] {
@@ -79,7 +79,7 @@ async fn all_of_them_arrive_whatever_the_reader_has_room_for(scheme: Scheme) {
     broker.shutdown().await;
 }
 
-async fn a_topic_that_changes_meanwhile_is_sent_once_and_nothing_older_follows(scheme: Scheme) {
+async fn a_topic_that_changes_meanwhile_is_sent_once_without_older_messages(scheme: Scheme) {
     let broker = TestBroker::start_with(few_places).await;
     let writer = retain_all(&broker, scheme).await;
     let mut reader = reader(&broker, scheme).await;
@@ -110,7 +110,7 @@ fn retained_topic(number: usize) -> String {
     format!("site/{}/{number}", number % 7)
 }
 
-async fn unsubscribing_ends_them(scheme: Scheme) {
+async fn unsubscribing_ends_retained_messages(scheme: Scheme) {
     let broker = TestBroker::start_with(few_places).await;
     let _writer = retain_all(&broker, scheme).await;
     let mut reader = reader(&broker, scheme).await;
@@ -162,7 +162,7 @@ async fn a_kept_session_gets_the_rest_when_it_is_back(scheme: Scheme) {
         }
         before.flush().await;
     }
-    // One that is not sent yet changes while nobody has the session.
+    // An unsent message changes while no client has the session.
     let last = (0..TOPICS).rev().map(retained_topic);
     let last = last.max().unwrap();
     let message = Outgoing::to(last.clone(), "new").unwrap();
@@ -184,7 +184,7 @@ async fn a_kept_session_gets_the_rest_when_it_is_back(scheme: Scheme) {
 
 /// 30 subscriptions in one packet, as often as the client likes: one after the other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn others_have_their_turn_while_many_are_sent() {
+async fn other_clients_are_served_while_many_retained_messages_are_sent() {
     let broker = TestBroker::start().await;
     let _writer = retain_all(&broker, Scheme::Tcp).await;
     let mut greedy = reader(&broker, Scheme::Tcp).await;
@@ -198,7 +198,7 @@ async fn others_have_their_turn_while_many_are_sent() {
     let asked = connection.subscribe(Instant::now(), all.to_vec(), properties);
     asked.unwrap();
     greedy.flush().await;
-    // It reads nothing, and everybody else is served.
+    // The client reads nothing, and all others are served.
     let other = broker.client(Scheme::Tcp, "other").build().await.unwrap();
     let mut messages = other.subscribe("t", QoS::AtLeastOnce).await.unwrap();
     for _ in 0..100 {

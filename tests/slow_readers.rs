@@ -1,4 +1,4 @@
-//! A reader that is slow, or has stopped, costs itself and nobody else.
+//! A slow or stopped reader harms only itself.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -31,18 +31,18 @@ over_each_transport!(
     clients_that_publish_to_each_other_all_get_everything,
     a_reader_that_acknowledges_now_and_then_leaves_publishers_their_rate,
     a_kept_session_that_was_too_slow_keeps_what_it_has,
-    the_oldest_messages_go_where_that_is_the_policy,
+    the_policy_drop_oldest_drops_the_oldest_messages,
     where_publishers_wait_a_reader_without_progress_is_disconnected,
-    what_has_no_room_in_memory_goes_to_the_store_and_comes_back_in_order,
+    messages_without_room_in_memory_go_to_the_store_and_come_back_in_order,
     all_messages_of_a_member_that_ends_reach_the_others,
-    a_message_that_waits_for_two_readers_is_done_once_both_have_room,
+    a_message_that_waits_for_two_readers_is_delivered_once_both_have_room,
     publishers_that_begin_a_queue_in_the_store_at_once_lose_nothing,
-    what_a_member_leaves_is_looked_up_once_nothing_more_comes,
-    what_a_member_leaves_reaches_others_that_have_no_room,
+    messages_that_a_member_leaves_are_looked_up_once_no_more_come,
+    messages_that_a_member_leaves_reach_others_without_room,
     a_will_for_a_reader_without_room_goes_to_the_store,
 );
 
-/// Room for few messages, and that policy for more.
+/// A mailbox for few messages, and the policy for more.
 fn small(settings: &mut Settings, messages: usize, overflow: Overflow) {
     settings.quotas.mailbox = MailboxLimits {
         messages,
@@ -59,7 +59,7 @@ async fn reader(broker: &TestBroker, scheme: Scheme, id: &str, maximum: u16) -> 
     .await
 }
 
-/// The same with a session that outlives its connections, an earlier one if there is one.
+/// The same with a session that outlives its connections; an earlier session goes on.
 async fn kept(broker: &TestBroker, scheme: Scheme, id: &str, maximum: u16) -> ManualClient {
     ManualClient::connect(broker, scheme, id, |config| {
         config.receive_maximum = NonZeroU16::new(maximum).unwrap();
@@ -92,7 +92,7 @@ async fn publish(writer: &Client, numbers: std::ops::Range<u32>) {
     }
     for mut receipt in receipts {
         let answer = timeout(Duration::from_secs(20), receipt.acknowledged()).await;
-        // Refused or not: it was not held up.
+        // Refused or not, the publisher was not held up.
         let _ = answer.expect("an acknowledgement");
     }
 }
@@ -118,8 +118,8 @@ fn reason_of(end: &CloseReason) -> ReasonCode {
     }
 }
 
-/// The mailbox is full of what the client has not acknowledged, and a message of its own finds no
-/// room in it: the acknowledgements behind that message make the room.
+/// The mailbox is full of unacknowledged messages, and has no room for a message of the client's own: the
+/// acknowledgements behind that message make the room.
 async fn acknowledgements_are_read_while_the_clients_own_message_waits(scheme: Scheme) {
     let broker = TestBroker::start_with(|settings| small(settings, 10, Overflow::Wait)).await;
     let mut backend = reader(&broker, scheme, "backend", 4).await;
@@ -130,7 +130,7 @@ async fn acknowledgements_are_read_while_the_clients_own_message_waits(scheme: S
     for _ in 0..4 {
         unacknowledged.push(backend.message().await);
     }
-    // By now whatever the writer has is stuck.
+    // By now the writer is stuck.
     sleep(Duration::from_millis(300)).await;
     backend.publish("own", "x", QoS::AtLeastOnce).await;
     let mut seen = unacknowledged.len();
@@ -159,8 +159,8 @@ async fn acknowledgements_are_read_while_the_clients_own_message_waits(scheme: S
     broker.shutdown().await;
 }
 
-/// As above, and the client publishes at QoS 0 meanwhile: some of that is dropped, as readers whose
-/// mailbox is full for long have it dropped.
+/// As above, and the client publishes at QoS 0 meanwhile. Some of these messages are dropped, as for any
+/// reader whose mailbox stays full.
 async fn acknowledgements_are_read_behind_more_qos_0_than_is_held(scheme: Scheme) {
     const FILLING: u32 = 100;
     const QOS_0: usize = 5_000;
@@ -226,8 +226,8 @@ async fn clients_that_publish_to_each_other_all_get_everything(scheme: Scheme) {
     broker.shutdown().await;
 }
 
-/// One that takes a message at a time and acknowledges it late: without a store it is disconnected,
-/// and those who publish hardly notice.
+/// A reader that takes one message at a time and acknowledges it late: without a store it is
+/// disconnected, and publishers hardly notice.
 async fn a_reader_that_acknowledges_now_and_then_leaves_publishers_their_rate(scheme: Scheme) {
     const ROOM: u32 = 100;
     let broker = TestBroker::start_with(|settings| {
@@ -241,7 +241,7 @@ async fn a_reader_that_acknowledges_now_and_then_leaves_publishers_their_rate(sc
     let mut messages = prompt.subscribe("t", QoS::AtLeastOnce).await.unwrap();
     let writer = writer(&broker, scheme).await;
     let reading = async {
-        // As much at a time as there is room for: however busy the machine, this reader keeps up.
+        // As many at a time as the mailbox holds: this reader keeps up on a busy machine too.
         for first in (0..3_000).step_by(ROOM as usize) {
             let numbers = first..first + ROOM;
             publish(&writer, numbers.clone()).await;
@@ -273,7 +273,7 @@ async fn a_kept_session_that_was_too_slow_keeps_what_it_has(scheme: Scheme) {
     let writer = writer(&broker, scheme).await;
     publish(&writer, 0..2_000).await;
     assert_eq!(reason_of(&end(&mut slow).await), ReasonCode::QuotaExceeded);
-    // Nobody else wants it, and it can be told so.
+    // No other subscriber wants it, and the publisher gets the reason.
     let message = Outgoing::to("t", "x").unwrap().qos(QoS::AtLeastOnce);
     let mut receipt = writer.send(message).await.unwrap();
     let refused = receipt.acknowledged().await.unwrap_err();
@@ -283,7 +283,7 @@ async fn a_kept_session_that_was_too_slow_keeps_what_it_has(scheme: Scheme) {
     broker.shutdown().await;
 }
 
-async fn the_oldest_messages_go_where_that_is_the_policy(scheme: Scheme) {
+async fn the_policy_drop_oldest_drops_the_oldest_messages(scheme: Scheme) {
     const ROOM: u32 = 50;
     let broker = TestBroker::start_with(|settings| {
         small(
@@ -315,7 +315,7 @@ async fn the_oldest_messages_go_where_that_is_the_policy(scheme: Scheme) {
 }
 
 /// The reader that it waited for first has read all that there is when the other begins to read.
-async fn a_message_that_waits_for_two_readers_is_done_once_both_have_room(scheme: Scheme) {
+async fn a_message_that_waits_for_two_readers_is_delivered_once_both_have_room(scheme: Scheme) {
     const COUNT: u32 = 30;
     let broker = TestBroker::start_with(|settings| small(settings, 4, Overflow::Wait)).await;
     let mut one = reader(&broker, scheme, "one", 1).await;
@@ -324,7 +324,7 @@ async fn a_message_that_waits_for_two_readers_is_done_once_both_have_room(scheme
     other.subscribe("t", QoS::AtLeastOnce).await;
     let writer = writer(&broker, scheme).await;
     let publishing = tokio::spawn(async move { publish(&writer, 0..COUNT).await });
-    // Nobody has any patience left by then.
+    // By then the patience with both readers is over.
     sleep(Duration::from_millis(300)).await;
     let pause = Duration::from_millis(300);
     let mut read = [0, 0];
@@ -376,7 +376,7 @@ async fn where_publishers_wait_a_reader_without_progress_is_disconnected(scheme:
     broker.shutdown().await;
 }
 
-async fn what_has_no_room_in_memory_goes_to_the_store_and_comes_back_in_order(scheme: Scheme) {
+async fn messages_without_room_in_memory_go_to_the_store_and_come_back_in_order(scheme: Scheme) {
     const COUNT: u32 = 3_000;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store");
@@ -463,8 +463,8 @@ impl Store for Hesitant {
     }
 }
 
-/// What comes while the broker reads what the member has left is not for that member any more.
-async fn what_a_member_leaves_is_looked_up_once_nothing_more_comes(scheme: Scheme) {
+/// Messages that come while the broker reads the leavings of a member are not for that member.
+async fn messages_that_a_member_leaves_are_looked_up_once_no_more_come(scheme: Scheme) {
     let store = Arc::new(Hesitant::default());
     let broker = TestBroker::start_with(|settings| {
         small(settings, 20, Overflow::Spill);
@@ -487,8 +487,8 @@ async fn what_a_member_leaves_is_looked_up_once_nothing_more_comes(scheme: Schem
     broker.shutdown().await;
 }
 
-/// The other member has room for few, and nobody waits for it.
-async fn what_a_member_leaves_reaches_others_that_have_no_room(scheme: Scheme) {
+/// The other member has room for few messages, and publishers do not wait for it.
+async fn messages_that_a_member_leaves_reach_others_without_room(scheme: Scheme) {
     let broker = TestBroker::start_with(|settings| {
         small(settings, 20, Overflow::Spill);
         settings.store = Some(Arc::new(MemoryStore::new()).into());
@@ -537,7 +537,7 @@ async fn a_will_for_a_reader_without_room_goes_to_the_store(scheme: Scheme) {
     broker.shutdown().await;
 }
 
-/// So many numbers, in their own order.
+/// Reads `count` numbers and sorts them.
 async fn read_all(client: &mut ManualClient, count: usize) -> Vec<u32> {
     let mut numbers = Vec::new();
     for _ in 0..count {
@@ -550,7 +550,7 @@ async fn read_all(client: &mut ManualClient, count: usize) -> Vec<u32> {
     numbers
 }
 
-/// The session is in the store before any of its messages, whoever brings the first.
+/// The session is in the store before any of its messages, whichever publisher brings the first.
 async fn publishers_that_begin_a_queue_in_the_store_at_once_lose_nothing(scheme: Scheme) {
     const EACH: u32 = 30;
     let store = Arc::new(Hesitant::default());

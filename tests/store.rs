@@ -1,5 +1,5 @@
-//! What outlives the broker, by way of a store: nothing that was promised is lost or repeated,
-//! wherever it is cut off.
+//! The store outlives the broker: wherever the broker is cut off, nothing that it promised is lost or
+//! repeated.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -57,7 +57,7 @@ async fn next(messages: &mut Subscription) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_broker_goes_on_with_what_an_earlier_one_kept() {
+async fn a_broker_goes_on_with_the_store_of_an_earlier_one() {
     let store = Arc::new(MemoryStore::new());
     let broker = start("restart", &store).await;
     let away = kept("restart", "away").build().await.unwrap();
@@ -146,7 +146,7 @@ async fn a_store_that_has_failed_ends_the_connections_that_need_it() {
         let reason = refused(kept.version(version)).await;
         assert_eq!(reason, ReasonCode::ServerUnavailable, "{version}");
     }
-    // A client that asks for nothing to be kept is served, until something has to be.
+    // A client whose messages need no store is served, until one does.
     let client = Client::builder(&url("failed"))
         .unwrap()
         .session_expiry(Duration::ZERO)
@@ -165,7 +165,7 @@ async fn a_store_that_has_failed_ends_the_connections_that_need_it() {
     broker.shutdown().await;
 }
 
-/// Takes changes and never settles any.
+/// A store that takes changes and never settles any.
 #[derive(Debug)]
 struct FailedStore;
 
@@ -183,8 +183,8 @@ impl Store for FailedStore {
     }
 }
 
-/// The broker is cut off at arbitrary points, with the last changes not settled, and started again
-/// from what was. `MQ_SEED=n` runs one seed.
+/// Cuts the broker off at arbitrary points, with the last changes unsettled, and starts it again from the
+/// settled ones. `MQ_SEED=n` runs one seed.
 #[test]
 fn brokers_that_are_cut_off_lose_nothing_and_repeat_no_qos2() {
     let seeds = match std::env::var("MQ_SEED") {
@@ -264,7 +264,7 @@ async fn cut_off_again_and_again(seed: u64) {
         }
     }
     assert!(cuts > 2, "the broker was hardly cut off");
-    // Whatever is still under way comes now.
+    // Messages that are still under way come now.
     let rest = timeout(Duration::from_secs(1), async {
         loop {
             tokio::select! {

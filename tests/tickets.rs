@@ -1,4 +1,4 @@
-//! Tickets across a broker's restart: who comes back resumes, and nothing can be replayed.
+//! Tickets across a broker's restart: returning clients resume, and nothing can be replayed.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -63,7 +63,7 @@ async fn nothing_more(messages: &mut Subscription) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_comes_back_after_a_restart_resumes_with_early_data() {
+async fn a_client_that_comes_back_after_a_restart_resumes_with_early_data() {
     for scheme in [Scheme::Quic, Scheme::Tls] {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("tickets");
@@ -74,7 +74,7 @@ async fn who_comes_back_after_a_restart_resumes_with_early_data() {
         let fresh = handshake(&client).await;
         assert_eq!(fresh, (HandshakeKind::Full, EarlyData::NotOffered));
         client.disconnect().await.unwrap();
-        // Twice, as the tickets that the second broker makes have to last as well.
+        // Twice, as the tickets of the second broker have to last as well.
         for _ in 0..2 {
             broker = broker.restart_with(keeping(&file)).await;
             assert!(!file.exists(), "it could be read twice");
@@ -115,9 +115,9 @@ async fn a_broker_that_cannot_start_leaves_the_tickets_where_they_are() {
     assert_eq!(std::fs::read(&file).unwrap(), kept);
 }
 
-/// What protects is that a ticket leaves the file before anybody can use it, and is in the next
-/// file only if nobody has. What nothing protects from is somebody who can write the broker's
-/// files: the last part, which shows as well that the replay is a real one.
+/// The protection: a ticket leaves the file before a client can use it, and is in the next file only if no
+/// client has used it. There is no protection from an attacker who can write the broker's files: the last
+/// part shows this, and also that the replay is a real one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_first_flight_that_was_taken_cannot_be_replayed_across_restarts() {
     let folder = tempfile::tempdir().unwrap();
@@ -136,7 +136,7 @@ async fn a_first_flight_that_was_taken_cannot_be_replayed_across_restarts() {
     let client = publish(&url, &connector, "first").await;
     client.disconnect().await.unwrap();
 
-    // Somebody copies the file while no broker runs.
+    // An attacker copies the file while no broker runs.
     let mut copy = Vec::new();
     let read = || copy = std::fs::read(&file).unwrap();
     let broker = broker.restart_after(read, keeping(&file)).await;
@@ -148,7 +148,7 @@ async fn a_first_flight_that_was_taken_cannot_be_replayed_across_restarts() {
     client.disconnect().await.unwrap();
     let captured = proxy.recorded().split_off(before);
     let replay = async || {
-        // From an address that the broker has not seen.
+        // From an address that is new to the broker.
         let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
         for (_, datagram) in &captured {
             socket.send_to(datagram, target).await.unwrap();
@@ -157,7 +157,7 @@ async fn a_first_flight_that_was_taken_cannot_be_replayed_across_restarts() {
     replay().await;
     nothing_more(&mut messages).await;
 
-    // A copy that is put back beside a running broker is not read by it, and is gone when it ends.
+    // A running broker does not read a copy that is put back, and replaces it when it ends.
     std::fs::write(&file, &copy).unwrap();
     replay().await;
     nothing_more(&mut messages).await;
@@ -167,7 +167,7 @@ async fn a_first_flight_that_was_taken_cannot_be_replayed_across_restarts() {
     replay().await;
     nothing_more(&mut messages).await;
 
-    // The limit: one that is put where the next broker will look is taken for its own.
+    // The limit: the next broker takes a copy in the place of its file for its own.
     listener.disconnect().await.unwrap();
     let put_back = || std::fs::write(&file, &copy).unwrap();
     let broker = broker.restart_after(put_back, keeping(&file)).await;

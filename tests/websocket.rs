@@ -12,7 +12,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-/// Connects three times and tells over MQTT how each connection ended.
+/// Connects three times and publishes how each connection ended.
 const PAGE: &str = r"<!doctype html><script>
 const bytes = (...parts) => new Uint8Array(parts.flatMap(part =>
     typeof part === 'string' ? [...new TextEncoder().encode(part)] : [part]));

@@ -1,7 +1,7 @@
 //! How much of Rust's heap is in use.
 //!
-//! Resident memory does not tell: an allocator's own pools are tens of megabytes, in which 10 MB
-//! that nobody frees find room unseen.
+//! Resident memory does not show it: an allocator's own pools are tens of megabytes, in which a leak of
+//! 10 MB goes unseen.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},

@@ -24,7 +24,7 @@ const PEERS: usize = 10_000;
 const AT_ONCE: usize = 400;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_thousand_bad_peers_slow_nobody_and_leave_nothing() {
+async fn ten_thousand_bad_peers_slow_no_client_and_leave_nothing() {
     let seed = std::env::var("ABUSE_SEED").map_or(1, |seed| seed.parse().unwrap());
     println!("seed {seed} (ABUSE_SEED sets another)");
     let broker = TestBroker::start_with(|settings| {
@@ -95,14 +95,14 @@ async fn ten_thousand_bad_peers_slow_nobody_and_leave_nothing() {
     // a hundred a file descriptor, would show.
     assert!(after.heap_bytes < before.heap_bytes + 100 * PEERS);
     assert!(after.files < before.files + PEERS / 100);
-    // What is not on Rust's heap; the allocator takes its share once and for reasons of its own.
+    // Memory outside Rust's heap; the allocator takes its share once, for reasons of its own.
     assert!(after.resident_kib < before.resident_kib + 50 * 1024);
     let began = Instant::now();
     broker.shutdown().await;
     println!("shutdown took {:?}", began.elapsed());
 }
 
-/// What the good clients saw.
+/// The observations of the good clients.
 #[derive(Default, Debug)]
 struct GoodRounds {
     count: usize,
@@ -118,7 +118,7 @@ impl GoodRounds {
     }
 }
 
-/// Sends the peers with these numbers; says how many of each kind did not do all they meant to.
+/// Sends the peers with these numbers; returns how many of each kind were stopped before their end.
 async fn attack(
     seed: u64,
     numbers: std::ops::Range<usize>,
@@ -157,7 +157,7 @@ async fn settle(broker: &TestBroker) {
     sleep(Duration::from_secs(4)).await;
 }
 
-/// What this process, broker and peers, has of the system.
+/// The resources of this process, which is broker and peers.
 #[derive(Debug)]
 struct Held {
     heap_bytes: usize,

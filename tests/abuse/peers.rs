@@ -1,4 +1,4 @@
-//! What bad peers do, one function a kind.
+//! The kinds of bad peers, a function each.
 
 use std::{io, time::Duration};
 
@@ -11,10 +11,10 @@ use tokio::{
 
 use crate::wire::{Leave, REQUEST, Target, Wire, frame, reset};
 
-/// Longer than the broker bears a peer that says nothing.
+/// Longer than the broker tolerates a silent peer.
 const STAY: Duration = Duration::from_millis(2500);
 
-/// What a bad peer does; most leave by themselves, the patient ones are thrown out.
+/// The kinds of bad peers. Most leave by themselves; the broker throws the patient ones out.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Kind {
     SilentTcp,
@@ -72,9 +72,9 @@ const KINDS: [Kind; 25] = [
     Kind::CutSessionWs,
 ];
 
-/// One bad peer: its number says its kind, and with the seed what it leaves to chance.
+/// Runs one bad peer. Its number decides its kind, and with the seed its random choices.
 ///
-/// An error is the broker's way to say that it has had enough.
+/// An error means that the broker has ended the connection.
 pub(crate) async fn misbehave(seed: u64, number: usize, target: Target) -> (Kind, io::Result<()>) {
     let mut peer = Peer {
         target,
@@ -372,7 +372,7 @@ impl Chance {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number from 0 to `end`, which it is not.
+    /// A number from 0 up to but not including `end`.
     fn below(&mut self, end: usize) -> usize {
         usize::try_from(self.next() % end as u64).unwrap()
     }

@@ -15,10 +15,10 @@ use tokio::{
     time::timeout,
 };
 
-/// The longest that a bad peer waits for an answer that it may not get.
+/// The longest wait of a bad peer for an answer that may not come.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// What is attacked, and with what.
+/// The target of an attack, and its means.
 #[derive(Clone)]
 pub(crate) struct Target {
     pub(crate) tcp: SocketAddr,
@@ -73,7 +73,7 @@ impl Target {
         (client, hello)
     }
 
-    /// Starts a QUIC handshake with whoever is at `at`.
+    /// Starts a QUIC handshake with the peer at `at`.
     pub(crate) fn knock(&self, at: SocketAddr) -> quinn::Connecting {
         self.endpoint
             .connect_with(self.quic_config.clone(), at, "localhost")
@@ -135,7 +135,7 @@ impl Wire {
             }
             Scheme::Quic => {
                 let path = UdpProxy::start(target.quic, Duration::ZERO).await?;
-                // The broker may have given it up while its last word was lost.
+                // The broker may have given up, and its last packet may be lost.
                 let connection = timeout(PATIENCE * 20, target.knock(path.address())).await??;
                 let (send, recv) = connection.open_bi().await?;
                 Ok(Self::Quic(Box::new(Quic {

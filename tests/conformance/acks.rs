@@ -14,7 +14,7 @@ cases! {
 
 const ANSWERS: [u8; 4] = [PUBACK, PUBREC, PUBREL, PUBCOMP];
 
-/// What PUBACK and PUBREC may have, or PUBREL and PUBCOMP.
+/// The reason codes of PUBACK and PUBREC, or of PUBREL and PUBCOMP.
 fn codes(first: u8) -> &'static [u8] {
     match first {
         PUBACK | PUBREC => &[0, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99],
@@ -24,7 +24,7 @@ fn codes(first: u8) -> &'static [u8] {
 
 async fn reason_codes_that_an_answer_does_not_have_are_refused(lab: Lab) {
     for first in ANSWERS {
-        // What is a code elsewhere, and what is none at all.
+        // Codes of other packets, and bytes that are no code.
         for code in [
             0x01, 0x02, 0x04, 0x11, 0x18, 0x19, 0x7F, 0x80, 0x81, 0x82, 0x84, 0x8E, 0x92, 0x93,
             0x95, 0x9A, 0xA2, 0xA3, 0xFF,
@@ -39,7 +39,7 @@ async fn reason_codes_that_an_answer_does_not_have_are_refused(lab: Lab) {
     }
 }
 
-/// Each completes a message, so that the next one may come.
+/// Each completes a message, so that the next may come.
 async fn every_reason_code_of_an_answer_is_taken(lab: Lab) {
     let topic = lab.topic("t");
     let one = property::two(property::RECEIVE_MAXIMUM, 1);

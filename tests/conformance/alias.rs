@@ -23,7 +23,7 @@ fn alias(alias: u16) -> Vec<u8> {
     property::two(property::TOPIC_ALIAS, alias)
 }
 
-/// A publisher, and how many aliases it may use.
+/// A publisher, and the number of aliases that it may use.
 async fn publisher(lab: &Lab) -> (Wire, u16) {
     let (wire, ack) = lab.connected(&lab.hello("c")).await;
     let maximum = ack.properties.number(property::TOPIC_ALIAS_MAXIMUM);

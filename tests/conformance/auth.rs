@@ -53,7 +53,7 @@ fn hello(lab: &Lab, data: &str) -> Connect {
     lab.hello("c").property(count(data))
 }
 
-/// An AUTH comes, with that reason, the method, that data and nothing else.
+/// Expects an AUTH with this reason, the method, this data and nothing else.
 async fn auth_comes(wire: &mut Wire, code: u8, data: &str) {
     let packet = wire.next().await.expect("AUTH should come");
     assert_eq!(packet.first, 0xF0, "AUTH should come, not {packet:?}");
@@ -76,7 +76,7 @@ async fn asked(lab: &Lab) -> Wire {
     wire
 }
 
-/// The broker refuses a client that is not let in yet.
+/// Expects the broker to refuse a client that is not accepted yet.
 async fn refused(mut wire: Wire, code: u8) {
     let ack: ConnAck = wire.connack().await;
     assert_eq!(ack.code, code);
@@ -273,7 +273,7 @@ async fn the_server_sends_no_auth_that_was_not_asked_for(lab: Lab) {
     ] {
         assert_eq!(ack.properties.get(id), None);
     }
-    // Anything else than PINGRESP would be noticed.
+    // Any packet but PINGRESP would fail here.
     wire.alive().await;
 }
 

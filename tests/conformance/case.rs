@@ -1,4 +1,4 @@
-//! A case: what it is called, what it shows, and what it does.
+//! A case: its name, the statements that it shows, and its conversation.
 
 use std::pin::Pin;
 
@@ -21,7 +21,7 @@ pub(crate) type Run = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Which broker a case talks to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum BrokerKind {
-    /// One with its defaults, or the one that was named.
+    /// A broker with its defaults, or the broker that was named.
     Any,
     /// This project's, with limits: QoS 1 at most, no retained messages, a longest keep-alive of
     /// [`LIMITED_KEEP_ALIVE`].

@@ -1,4 +1,4 @@
-//! CONNACK (§3.2): the first word of the server, and what it says of the session.
+//! CONNACK (§3.2): the first packet of the server, and its Session Present flag.
 
 use crate::{
     case::cases,
@@ -16,7 +16,7 @@ cases! {
     no_response_information_that_was_not_asked_for: ONLY_5, [], ["3.1.2-28"];
 }
 
-/// Even where messages have waited for the client.
+/// Also if messages have waited for the client.
 async fn connack_comes_first(lab: Lab) {
     let topic = lab.topic("t");
     let (mut wire, _) = lab.connected(&lab.kept("c")).await;
@@ -62,16 +62,16 @@ async fn a_refusal_finds_no_session(lab: Lab) {
     lab.connected(&lab.kept("c")).await.0.leave().await;
     let method = property::string(property::AUTHENTICATION_METHOD, "no such method");
     let refused = lab.kept("c").property(method);
-    // That the connection is closed, too, is seen to where the answer is read.
+    // Reading the answer also checks that the connection is closed.
     let ack = lab.answer(refused.bytes()).await.expect("a CONNACK");
     assert!([0x8C, 0x87].contains(&ack.code), "{ack:?}");
     assert!(!ack.session_present);
-    // And the session was not touched.
+    // The session was not touched.
     let (_, ack) = lab.connected(&lab.kept("c")).await;
     assert!(ack.session_present);
 }
 
-/// Looked at wherever a CONNACK is read; here once more by itself.
+/// Checked wherever a CONNACK is read; here once more by itself.
 async fn the_bits_of_connack_that_are_reserved_are_0(lab: Lab) {
     let mut wire = lab.open().await;
     wire.send(lab.hello("c").bytes()).await;
@@ -79,7 +79,7 @@ async fn the_bits_of_connack_that_are_reserved_are_0(lab: Lab) {
     assert_eq!((packet.first, packet.body[0] & 0xFE), (0x20, 0));
 }
 
-/// Whether the broker comes to terms with such a client at all is its own affair.
+/// The broker may decide whether to serve such a client at all.
 async fn connack_fits_the_clients_maximum_packet_size(lab: Lab) {
     for limit in [1, 2, 4, 8, 12, 16, 24] {
         let limited =

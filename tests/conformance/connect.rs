@@ -36,7 +36,7 @@ cases! {
 }
 
 async fn unknown_levels_are_answered_and_closed(lab: Lab) {
-    // What the highest bit means to bridges is not in any standard.
+    // No standard has the highest bit, which bridges use.
     for level in [0, 1, 2, 3, 6, 7, 0x7F, 0x83, 0x84, 0x85, 0xFF] {
         let mut wire = lab.open().await;
         wire.send(lab.hello("bad").with_protocol(b"MQTT", level))
@@ -211,7 +211,7 @@ async fn client_identifiers_of_up_to_23_letters_and_digits_are_taken(lab: Lab) {
     lab.connected(&short).await.0.leave().await;
 }
 
-/// Longer ones and other characters are the server's choice: this one takes them.
+/// A server may refuse longer identifiers and other characters; this broker takes them.
 async fn other_client_identifiers_are_taken(lab: Lab) {
     if !lab.is_own() {
         return;
@@ -248,7 +248,7 @@ async fn a_client_without_an_identifier_gets_one(lab: Lab) {
         wire.alive().await;
         wires.push(wire);
     }
-    // Had they the same one, only the last would be here still.
+    // With the same identifier, only the last client would still be connected.
     for wire in &mut wires {
         wire.alive().await;
     }
@@ -256,7 +256,7 @@ async fn a_client_without_an_identifier_gets_one(lab: Lab) {
     if lab.version < V5 {
         return;
     }
-    // MQTT 5.0 may keep the session, and finds it under the identifier that it was told.
+    // A 5.0 server may keep the session, and finds it by the identifier that it assigned.
     let keeping = Connect::kept(V5, "");
     let (wire, ack) = lab.connected(&keeping).await;
     let id = ack.properties.get(property::ASSIGNED_CLIENT_ID).unwrap();

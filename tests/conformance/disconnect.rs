@@ -29,7 +29,7 @@ async fn after_its_disconnect_the_server_sends_nothing_and_closes(lab: Lab) {
     let mut wire = lab.client("c").await;
     wire.subscribe(&topic, 0).await;
     let mut other = lab.client("other").await;
-    // QoS 3 first, then what would have been answered; and messages for it meanwhile.
+    // QoS 3 first, then packets that would be answered; and messages for the client meanwhile.
     let wrong = [0x36, 0x05, 0, 1, b'a', 0, 1];
     wire.send([&wrong[..], &[0xC0, 0]].concat()).await;
     for _ in 0..3 {
@@ -75,13 +75,13 @@ async fn an_expiry_for_a_session_without_one_is_refused(lab: Lab) {
         let expiry = property::four(property::SESSION_EXPIRY, expiry);
         lab.refuses(disconnect(0, &expiry), &[0x82]).await;
     }
-    // Asked for 0 is the same as not asked.
+    // An expiry of 0 in CONNECT is the same as none.
     let zero = property::four(property::SESSION_EXPIRY, 0);
     let (mut wire, _) = lab.connected(&lab.hello("c").property(zero.clone())).await;
     let one = property::four(property::SESSION_EXPIRY, 1);
     wire.send(disconnect(0, &one)).await;
     wire.refused(&[0x82]).await;
-    // And 0 may always be said.
+    // An expiry of 0 is always allowed.
     let mut wire = lab.client("c").await;
     wire.send(disconnect(0, &zero)).await;
     wire.closed().await;

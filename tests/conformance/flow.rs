@@ -127,7 +127,7 @@ async fn publisher(lab: &Lab) -> (Wire, u16) {
     (wire, u16::try_from(maximum.unwrap_or(65_535)).unwrap())
 }
 
-/// At `QoS` 2, where the server cannot make room by being fast.
+/// At `QoS` 2, where a fast server cannot make room.
 fn messages(lab: &Lab, count: u16) -> Vec<u8> {
     let topic = lab.topic("t");
     let publish = |id| Publish::new(V5, &topic, "x").qos(2, id).bytes();
@@ -146,7 +146,7 @@ async fn more_than_the_servers_receive_maximum_is_refused(lab: Lab) {
             Some(packet) if packet.first == PUBREC => {
                 assert_eq!(packet.ack(V5).id, id);
             }
-            // It may be faster to refuse than to answer.
+            // The broker may refuse before it answers.
             Some(packet) => {
                 assert_eq!((packet.first, packet.disconnect().0), (0xE0, 0x93));
                 return wire.closed().await;

@@ -78,7 +78,7 @@ async fn disconnect_with_reserved_flags_is_refused(lab: Lab) {
 }
 
 /// MQTT 3.1 says of these packets that DUP, `QoS` and RETAIN are not used, and of requests that DUP
-/// is set when they are repeated; so nothing of it is an error.
+/// is set when they are repeated; so no flag of theirs is an error.
 async fn mqtt_3_1_does_not_use_the_flags_of_most_packets(lab: Lab) {
     let mut connect = lab.hello("odd").bytes();
     connect[0] |= 0x0B;
@@ -142,7 +142,7 @@ async fn a_length_with_needless_bytes_is_refused(lab: Lab) {
     lab.not_let_in(padded(&lab.hello("bad")), &[0x81]).await;
 }
 
-/// Only 5.0 says that the length has to be as short as it can.
+/// Only 5.0 requires the shortest form of the length.
 async fn a_length_with_needless_bytes_is_taken(lab: Lab) {
     let mut wire = lab.open().await;
     wire.send(padded(&lab.hello("odd"))).await;
@@ -201,7 +201,7 @@ async fn a_packet_may_come_in_pieces_and_packets_together(lab: Lab) {
     assert_eq!(firsts, [0x30, 0x40]);
 }
 
-/// It is not an error, and holds nobody else up.
+/// An incomplete packet is no error, and holds up no other client.
 async fn an_unfinished_packet_is_waited_for(lab: Lab) {
     let mut slow = lab.client("slow").await;
     let mut other = lab.client("other").await;
@@ -260,7 +260,7 @@ async fn packets_that_end_inside_a_field_are_refused(lab: Lab) {
     let mut hello = lab.hello("bad");
     hello.user_name = Some(b"user".to_vec());
     let connect = hello.bytes();
-    // What MQTT 3.1 allows to be missing is another case's.
+    // Another case shows what may be missing in MQTT 3.1.
     let longest = connect.len()
         - if version == V31 {
             text("user").len()

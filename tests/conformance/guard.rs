@@ -1,4 +1,4 @@
-//! Who decides about clients on the broker that is guarded.
+//! The authenticator of the guarded broker.
 
 use bytes::Bytes;
 use mq_broker::auth::{
@@ -6,14 +6,14 @@ use mq_broker::auth::{
 };
 use mq_codec::{QoS, TopicFilter};
 
-/// The one method of enhanced authentication: both sides count in turn. CONNECT says nothing and
-/// the server 1, or CONNECT says 2 already; who has said 4 is let in, and told 5.
+/// The one method of enhanced authentication: both sides count in turn. CONNECT is empty and the server
+/// begins with 1, or CONNECT begins with 2. The server lets a client in that has sent 4, and sends 5.
 pub(crate) const METHOD: &str = "count";
 
-/// What is in the topics that nobody may publish to.
+/// A part of the topics to which no client may publish.
 pub(crate) const FORBIDDEN: &str = "forbidden";
 
-/// Lets everybody in who brings no method.
+/// Lets every client in that names no method.
 #[derive(Debug)]
 pub(crate) struct Guard;
 

@@ -37,7 +37,7 @@ async fn a_silent_client_is_dropped_after_one_and_a_half_keep_alives(lab: Lab) {
     wire.refused(&[0x8D]).await;
     let waited = began.elapsed();
     assert!(waited >= Duration::from_millis(2_900), "{waited:?}");
-    // Where cases run side by side everything takes a while.
+    // Cases run side by side, so everything takes a while.
     assert!(waited <= Duration::from_secs(8), "{waited:?}");
 }
 
@@ -111,7 +111,7 @@ async fn the_servers_keep_alive_replaces_the_clients(lab: Lab) {
             wire.refused(&[0x8D]).await;
         }
     }
-    // A shorter one holds.
+    // A shorter keep-alive is kept.
     let (_, ack) = lab.connected(&lab.hello("d").keep_alive(1)).await;
     assert_eq!(ack.properties.get(property::SERVER_KEEP_ALIVE), None);
 }

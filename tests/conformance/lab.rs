@@ -1,4 +1,4 @@
-//! What a case is given: a broker to talk to, a version to speak, and names of its own.
+//! The means of a case: a broker, a version, and names of its own.
 
 use std::sync::{
     Arc,
@@ -18,7 +18,7 @@ use crate::{
 pub(crate) struct Target {
     pub(crate) address: Address,
     pub(crate) connector: Connector,
-    /// It is this project's broker, of which more is asked than the standards do.
+    /// Whether it is this project's broker, which has to do more than the standards require.
     pub(crate) own: bool,
     /// Tells runs apart on a broker that outlives them.
     pub(crate) seed: u32,
@@ -27,7 +27,7 @@ pub(crate) struct Target {
 /// Makes names different; all transports lead to the same broker.
 static NAMES: AtomicU32 = AtomicU32::new(0);
 
-/// What one run of a case has.
+/// The means of one run of a case.
 #[derive(Clone, Debug)]
 pub(crate) struct Lab {
     target: Arc<Target>,
@@ -61,14 +61,14 @@ impl Lab {
         fastrand::Rng::with_seed(own)
     }
 
-    /// A client identifier that nobody else has; `who` in up to ten characters.
+    /// A client identifier of this run's own; `who` has up to ten characters.
     pub(crate) fn id(&self, who: &str) -> String {
         let id = format!("{}{who}", self.prefix);
         assert!(id.len() <= 23, "{id} is too long for MQTT 3.1");
         id
     }
 
-    /// A topic, or a filter, under a level that nobody else uses.
+    /// A topic, or a filter, under a level of this run's own.
     pub(crate) fn topic(&self, rest: &str) -> String {
         format!("{}/{rest}", self.prefix)
     }
@@ -134,8 +134,8 @@ impl Lab {
         }
     }
 
-    /// A client that sends these bytes is refused with one of these reason codes, and nobody else
-    /// is.
+    /// Sends these bytes, and expects the broker to refuse this client, and no other, with one of these
+    /// reason codes.
     pub(crate) async fn refuses(&self, bytes: impl AsRef<[u8]>, codes: &[u8]) {
         let mut wire = self.client("bad").await;
         let bytes = bytes.as_ref();
@@ -143,7 +143,7 @@ impl Lab {
         wire.refused_for(bytes, codes).await;
     }
 
-    /// Takes a retained message away, as somebody who is not subscribed to it.
+    /// Removes a retained message, as a client without a subscription to it.
     pub(crate) async fn forget(&self, topic: &str) {
         self.client("forget").await.retain(topic, "", 1).await;
     }

@@ -1,5 +1,5 @@
-//! Sizes and limits: Maximum Packet Size (§3.1.2.11.4), and a server that does less than it could
-//! (§3.2.2.3.4, §3.2.2.3.5).
+//! Sizes and limits: Maximum Packet Size (§3.1.2.11.4), and a server with limits (§3.2.2.3.4,
+//! §3.2.2.3.5).
 
 use crate::{
     case::cases,
@@ -53,7 +53,7 @@ async fn what_is_too_large_for_a_client_counts_as_delivered(lab: Lab) {
     other.publish(&topic, [b'y'; 200], 1).await;
     wire.quiet().await;
     wire.leave().await;
-    // It is not waiting for a connection that takes more.
+    // It does not wait for a connection with a larger limit.
     let (mut wire, _) = lab.connected(&lab.kept("c")).await;
     wire.quiet().await;
 }
@@ -70,7 +70,7 @@ async fn what_is_too_large_for_the_server_is_refused(lab: Lab) {
     } else {
         1 << 20
     };
-    // Known by the length alone.
+    // The length alone shows it.
     let mut wire = lab.client("c").await;
     let length = varint(limit);
     wire.send([&[0x30][..], &length].concat()).await;
@@ -80,7 +80,7 @@ async fn what_is_too_large_for_the_server_is_refused(lab: Lab) {
     wire.refused(&[0x95]).await;
 }
 
-/// Nothing is sent that could be left out; so whatever is sent is as short as it can be.
+/// The broker leaves out whatever it can, so packets are as short as possible.
 async fn answers_fit_the_clients_maximum_packet_size(lab: Lab) {
     let topic = lab.topic("t");
     let mut wire = lab.open().await;
@@ -138,7 +138,7 @@ async fn a_will_above_the_maximum_qos_is_refused(lab: Lab) {
     if lab.version == V5 {
         assert_eq!(answer.unwrap().code, 0x9B);
     } else {
-        // There is no return code for it.
+        // 3.1.1 has no return code for it.
         assert!(answer.is_none(), "{answer:?}");
     }
 }

@@ -48,7 +48,7 @@ async fn whatever_comes_before_connect_is_refused(lab: Lab) {
     }
     for bytes in packets {
         let mut wire = lab.open().await;
-        // It does not come too late for a CONNECT, either.
+        // A CONNECT does not make up for it.
         wire.send([bytes, lab.hello("bad").bytes()].concat()).await;
         wire.closed().await;
     }
@@ -60,7 +60,7 @@ async fn whatever_comes_before_connect_is_refused(lab: Lab) {
 async fn a_second_connect_is_refused(lab: Lab) {
     let hello = lab.hello("bad").bytes();
     lab.refuses(&hello, &[0x82]).await;
-    // Another client's, or one of another version, is no better.
+    // Nor is a CONNECT of another client, or of another version, allowed.
     let other = lab.hello("other").bytes();
     lab.refuses(&other, &[0x82]).await;
     for version in ALL {
@@ -92,7 +92,7 @@ async fn packets_that_only_servers_send_are_refused(lab: Lab) {
     for first in [0x20, 0x90, 0xB0, 0xD0] {
         lab.refuses(packet(first, [0xFF]), &[0x81, 0x82]).await;
         if lab.is_own() {
-            // The first byte is enough.
+            // The first byte alone is refused.
             lab.refuses([first], &[0x82]).await;
         }
     }
@@ -115,7 +115,7 @@ async fn what_is_wrong_closes_that_connection_only(lab: Lab) {
     let topic = lab.topic("t");
     good.subscribe(&topic, 1).await;
     let mut bad = lab.client("bad").await;
-    // What came before the error counts, what comes after does not.
+    // Packets before the error count, packets after it do not.
     let publish = |payload| Publish::new(lab.version, &topic, payload).qos(1, 1).bytes();
     bad.send(
         [
@@ -158,7 +158,7 @@ async fn answers_to_what_was_not_sent_are_put_up_with(lab: Lab) {
     wire.alive().await;
 }
 
-/// But what answers a message that is in flight has to be what its `QoS` wants next.
+/// But an answer to a message in flight has to be the next packet of its `QoS`.
 async fn answers_of_the_wrong_kind_are_refused(lab: Lab) {
     let topic = lab.topic("t");
     let mut other = lab.client("other").await;

@@ -11,7 +11,7 @@ usage: cargo test -p mq-tests --test conformance -- [OPTIONS] [PART OF A CASE'S 
   --seed NUMBER    the names of clients and topics follow from it
   --list           print the names of the cases";
 
-/// What was asked for.
+/// The options of a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Options {
     pub(crate) broker: Option<Address>,

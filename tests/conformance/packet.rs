@@ -1,6 +1,6 @@
 //! Packets to send, put together by hand, well formed or not.
 //!
-//! Nothing here is the codec's: an error that it makes both ways would cancel out.
+//! Nothing here uses the codec: an error that the codec makes both ways would cancel out.
 
 /// A version of MQTT, as the suite speaks it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -176,7 +176,7 @@ impl Will {
         }
     }
 
-    /// Seconds that it is held back for.
+    /// The will delay interval, in seconds.
     pub(crate) fn delayed(mut self, seconds: u32) -> Self {
         self.properties
             .extend(property::four(property::WILL_DELAY, seconds));

@@ -1,5 +1,5 @@
-//! Properties of MQTT 5.0 (§2.2.2): where each belongs, how often, with which values, and which of
-//! them a message keeps on its way.
+//! Properties of MQTT 5.0 (§2.2.2): the packets, number and values of each, and the properties that a
+//! message keeps on its way.
 
 use crate::{
     case::cases,
@@ -74,7 +74,7 @@ fn all_properties() -> Vec<(Vec<u8>, &'static [&'static str])> {
     ]
 }
 
-/// Has a packet of that kind with these properties refused, with one of these codes.
+/// Expects the broker to refuse a packet of that kind with these properties, with one of these codes.
 async fn refused_in(lab: &Lab, kind: &str, properties: &[u8], codes: &[u8]) {
     let topic = lab.topic("t");
     match kind {
@@ -109,7 +109,7 @@ async fn properties_of_other_packets_are_refused(lab: Lab) {
     for (property, allowed) in all_properties() {
         for kind in PACKETS.iter().filter(|kind| !allowed.contains(kind)) {
             let of_server = (*kind, property[0]) == ("PUBLISH", 0x0B);
-            // The one that belongs there, from the other side, is out of place and not malformed.
+            // A property that a server may send here is out of place and not malformed.
             let codes: &[u8] = if of_server { &[0x82] } else { &[0x81, 0x82] };
             refused_in(&lab, kind, &property, codes).await;
         }
@@ -134,7 +134,7 @@ async fn properties_that_come_twice_are_refused(lab: Lab) {
                 continue;
             }
             let data = property[0] == property::AUTHENTICATION_DATA;
-            // With the method that it needs, which is refused as well, but later.
+            // With the method that it needs, which the broker refuses as well, but later.
             let method = if data {
                 property::string(property::AUTHENTICATION_METHOD, "method")
             } else {

@@ -1,4 +1,4 @@
-//! PUBLISH (§3.3): flags, topic names, delivery to whoever subscribed.
+//! PUBLISH (§3.3): flags, topic names, delivery to subscribers.
 
 use std::time::Duration;
 

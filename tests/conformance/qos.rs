@@ -43,7 +43,7 @@ async fn each_qos_is_answered_as_it_has_to_be(lab: Lab) {
     let topic = lab.topic("t");
     let mut watcher = lab.client("watcher").await;
     let mut wire = lab.client("c").await;
-    // With nobody there, and with somebody, who may make a difference to the reason code.
+    // Without a subscriber and with one, which may change the reason code.
     for subscribed in [false, true] {
         if subscribed {
             watcher.subscribe(&topic, 0).await;
@@ -174,7 +174,7 @@ async fn the_server_releases_what_was_received(lab: Lab) {
     watcher.send(ack(PUBREC, message.id)).await;
     let release = watcher.ack(PUBREL).await;
     assert_eq!((release.id, &*release.codes), (message.id, &[0][..]));
-    // Asked once more, it says so once more.
+    // A repeated PUBREC gets the same answer.
     watcher.send(ack(PUBREC, message.id)).await;
     assert_eq!(watcher.ack(PUBREL).await.id, message.id);
     watcher.send(ack(PUBCOMP, message.id)).await;
@@ -280,7 +280,7 @@ async fn messages_keep_their_order(lab: Lab) {
     for qos in 0..3 {
         let mut watcher = lab.client("watcher").await;
         watcher.subscribe(&topic, qos).await;
-        // Ten at a time: any server takes so many.
+        // Ten at a time, which any server takes.
         for first in (0..100).step_by(10) {
             let publish = |number: u8| {
                 let publish = Publish::new(lab.version, &topic, [number]);

@@ -1,5 +1,5 @@
-//! Conversations that were changed at random places: whatever they have become, only their own
-//! connection ends, and the broker goes on.
+//! Conversations with changes at random places: at most their own connection ends, and the broker goes
+//! on.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ async fn changed_packets_close_only_their_connection(lab: Lab) {
         let mut wire = lab.open().await;
         let mut packets = conversation(&lab, &mut random);
         let first = if random.bool() {
-            // So that it gets further than its CONNECT.
+            // CONNECT stays valid, so that the conversation gets further.
             packets.remove(0)
         } else {
             Vec::new()
@@ -40,7 +40,7 @@ async fn changed_packets_close_only_their_connection(lab: Lab) {
             change(&mut rest, &mut random);
         }
         wire.send([first, rest].concat()).await;
-        // It may be waiting for more, and nobody knows for how much.
+        // The broker may be waiting for more bytes.
         wire.drain(Duration::from_millis(20)).await;
         bystander.alive().await;
     }
@@ -94,7 +94,7 @@ fn conversation(lab: &Lab, random: &mut Rng) -> Vec<Vec<u8>> {
     others
 }
 
-/// Flips, sets, removes, repeats or cuts something.
+/// Flips, sets, removes, repeats or cuts bytes.
 fn change(bytes: &mut Vec<u8>, random: &mut Rng) {
     if bytes.is_empty() {
         return;

@@ -1,10 +1,10 @@
-//! What a broker sends, taken apart by hand; see [`packet`](crate::packet).
+//! Packets of a broker, taken apart by hand; see [`packet`](crate::packet).
 
 use bytes::BytesMut;
 
 use crate::packet::{V5, Version};
 
-/// A packet as it came: its first byte and what is behind its length.
+/// A received packet: its first byte and the bytes behind its length.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Packet {
     pub(crate) first: u8,
@@ -89,7 +89,7 @@ pub(crate) struct Message {
     pub(crate) payload: Vec<u8>,
 }
 
-/// What has an identifier and reason codes: PUBACK and its kin, SUBACK, UNSUBACK.
+/// A packet with an identifier and reason codes: PUBACK and the like, SUBACK, UNSUBACK.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Answer {
     pub(crate) id: u16,

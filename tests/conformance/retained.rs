@@ -54,7 +54,7 @@ async fn the_last_retained_message_counts(lab: Lab) {
         publisher.retain(&topic, payload, qos).await;
     }
     subscriber.subscribe(&topic, 2).await;
-    // 3.1.1 leaves it to the server whether one of QoS 0 is kept; the older ones have to go.
+    // 3.1.1 lets the server decide whether it keeps a message of QoS 0; older ones have to go.
     assert_eq!(subscriber.payload("zero").await.qos, 0);
     subscriber.quiet().await;
     publisher.retain(&topic, "", 0).await;
@@ -68,7 +68,7 @@ async fn an_empty_message_removes_the_retained_one(lab: Lab) {
         publisher.retain(&topic, "kept", 1).await;
         watcher.payload("kept").await;
         publisher.retain(&topic, "", qos).await;
-        // It is a message all the same.
+        // It is still delivered as a message.
         assert!(!watcher.payload("").await.retain);
         subscriber.subscribe(&topic, 2).await;
         subscriber.quiet().await;
@@ -117,7 +117,7 @@ async fn a_repeated_subscription_gets_it_again(lab: Lab) {
         assert_eq!(subscriber.subscribe(&topic, qos).await, qos);
         assert!(subscriber.payload("kept").await.retain);
     }
-    // It is one subscription.
+    // It counts as one subscription.
     publisher.publish(&topic, "passing", 0).await;
     subscriber.payload("passing").await;
     subscriber.quiet().await;

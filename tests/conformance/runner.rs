@@ -1,4 +1,4 @@
-//! Runs the cases side by side, on every transport, and says how it went.
+//! Runs the cases side by side, on every transport, and prints the results.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -26,7 +26,7 @@ use crate::{
 /// Cases at once: most of their time is waiting.
 const AT_ONCE: usize = 32;
 
-/// No case takes nearly as long.
+/// The time limit of a case, which no case comes near.
 const LONGEST: Duration = Duration::from_secs(90);
 
 /// One run of a case.
@@ -40,11 +40,11 @@ struct Job {
 /// The names of cases, each once.
 pub(crate) struct Outcome {
     pub(crate) run: BTreeSet<&'static str>,
-    /// On whatever transport and in whatever version.
+    /// On any transport and in any version.
     pub(crate) failed: BTreeSet<&'static str>,
 }
 
-/// Runs what was asked for and prints how it went.
+/// Runs the chosen cases and prints the results.
 pub(crate) fn run(options: &Options, cases: &[Case]) -> Outcome {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -164,10 +164,10 @@ fn limits(settings: &mut Settings) {
     settings.protocol.max_keep_alive = Some(LIMITED_KEEP_ALIVE);
 }
 
-/// Where a case failed and what it said, by the task that it ran in.
+/// The place and message of each failure, by the task of the case.
 static PANICS: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
 
-/// Keeps what a panicking task says, in place of printing it between all the others.
+/// Keeps the message of a panicking task, in place of printing it among all others.
 fn keep_panics() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -190,7 +190,7 @@ fn take_panics() -> Vec<String> {
     core::mem::take(&mut *panics).into_values().collect()
 }
 
-/// What became of each run; `Err` says why it failed.
+/// The outcome of each run; `Err` has the reason of a failure.
 async fn run_jobs(jobs: Vec<Job>) -> Vec<(Job, Result<(), String>)> {
     keep_panics();
     let places = Arc::new(Semaphore::new(AT_ONCE));

@@ -1,4 +1,4 @@
-//! Sessions (§3.1.2.4, §4.1): what is kept, for how long, and for whom.
+//! Sessions (§3.1.2.4, §4.1): their content, their life and their owner.
 
 use std::time::{Duration, Instant};
 
@@ -71,7 +71,7 @@ async fn a_clean_start_forgets_the_session(lab: Lab) {
     other.publish(&topic, "not subscribed to", 1).await;
     wire.quiet().await;
     wire.leave().await;
-    // Nor is anything of it found by who does not ask for a clean start.
+    // Nor does a client without a clean start find anything of it.
     let (mut wire, ack) = lab.connected(&lab.kept("c")).await;
     assert!(!ack.session_present);
     other.publish(&topic, "not subscribed to", 1).await;
@@ -110,7 +110,7 @@ async fn the_same_client_identifier_takes_the_session_over(lab: Lab) {
     old.refused(&[0x8E]).await;
     new.alive().await;
     bystander.alive().await;
-    // A session that is kept moves on with what is in flight.
+    // A kept session moves on with its messages in flight.
     let topic = lab.topic("t");
     let (mut old, _) = lab.connected(&lab.kept("k")).await;
     old.subscribe(&topic, 1).await;
@@ -199,7 +199,7 @@ async fn an_unfinished_exchange_of_qos_2_goes_on(lab: Lab) {
     assert_eq!(wire.ack(PUBREC).await.id, 7);
     wire.cut();
     let (mut wire, _) = lab.connected(&lab.kept("c")).await;
-    // It is known already, so it is answered and not delivered once more.
+    // The message is known already, so it is answered and not delivered again.
     wire.send(publish.dup().bytes()).await;
     assert_eq!(wire.ack(PUBREC).await.id, 7);
     wire.send(ack(PUBREL, 7)).await;

@@ -130,7 +130,7 @@ async fn mqtt_3_knows_no_shared_subscriptions(lab: Lab) {
         wire.unsubscribe(filter).await;
     }
     wire.alive().await;
-    // It has to be a filter all the same.
+    // It still has to be a valid filter.
     for filter in ["$share/#/t", "$share/g+/t", "$share/g/t#"] {
         lab.refuses(subscribe(lab.version, 1, &[(filter, 0)]), &[])
             .await;
@@ -159,7 +159,7 @@ async fn a_shared_subscription_can_be_ended(lab: Lab) {
     let filter = format!("$share/g/{topic}");
     let mut one = member(&lab, "one", &filter, 0).await;
     let mut two = member(&lab, "two", &filter, 0).await;
-    // Neither the filter without its share nor another share's is this subscription.
+    // The filter without its share, or with another share, is another subscription.
     one.unsubscribe(&topic).await;
     one.unsubscribe(&format!("$share/h/{topic}")).await;
     one.unsubscribe(&filter).await;

@@ -1,4 +1,4 @@
-//! `docs/spec/conformance.toml`: the statements, and what shows each of them.
+//! `docs/spec/conformance.toml`: the statements, and the tests that show them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,7 +24,7 @@ pub(crate) struct Statements {
 struct Statement {
     /// As the standard has it, with `MQTT-` in front.
     id: String,
-    /// What it says, in short.
+    /// The statement, in short.
     #[serde(rename = "says")]
     _says: String,
     /// Cases of this suite, and tests elsewhere as `crate::file::function`.
@@ -47,7 +47,7 @@ pub(crate) fn read() -> Result<Statements, String> {
     toml::from_str(&text).map_err(|error| format!("{FILE}: {}", error.message()))
 }
 
-/// What is wrong with the file, with the cases, or between them; one line each.
+/// The errors of the file, of the cases, or between them; one line each.
 pub(crate) fn check(statements: &Statements, cases: &[Case]) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut known = BTreeSet::new();
@@ -163,7 +163,7 @@ fn has_test(path: &Path, function: &str) -> bool {
     attributes.any(|line| line.contains("test")) || lines.contains(&&*format!("{function},"))
 }
 
-/// Prints how many statements the run has shown, and what is to be said of the others.
+/// Prints how many statements the run has shown, and the reasons for the others.
 pub(crate) fn summarize(statements: &Statements, outcome: &Outcome) {
     println!(
         "{} cases\n\n{:<8} {:>10} {:>7} {:>7} {:>8} {:>10} {:>9}",

@@ -117,7 +117,7 @@ async fn ill_formed_strings_of_properties_are_refused(lab: Lab) {
     lab.not_let_in(hello.bytes(), &[0x81]).await;
 }
 
-/// The Disallowed Unicode code points of §1.5.4. To refuse them is the server's choice: this one does.
+/// The Disallowed Unicode code points of §1.5.4. A server may refuse them; this broker does.
 async fn control_characters_and_noncharacters_are_refused(lab: Lab) {
     if !lab.is_own() {
         return;
@@ -154,7 +154,7 @@ async fn control_characters_and_noncharacters_are_refused(lab: Lab) {
             lab.refuses(publish.bytes(), &[0x81]).await;
         }
     }
-    // Payloads are no text.
+    // Payloads need not be text.
     let topic = lab.topic("t");
     let mut wire = lab.client("c").await;
     wire.subscribe(&topic, 0).await;
@@ -162,7 +162,7 @@ async fn control_characters_and_noncharacters_are_refused(lab: Lab) {
     wire.payload("a\n\0\u{FFFF}").await;
 }
 
-/// It is neither dropped nor taken for a mark: a topic with it is another topic.
+/// The broker neither drops it nor takes it for a byte order mark: a topic with it is another topic.
 async fn a_byte_order_mark_is_an_ordinary_character(lab: Lab) {
     let mut wire = lab.client("c").await;
     let marked = lab.topic("\u{FEFF}t");

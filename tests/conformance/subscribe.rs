@@ -68,7 +68,7 @@ async fn reserved_bits_of_the_options_are_refused(lab: Lab) {
             let request = subscribe(lab.version, 1, &[(&topic, bits | qos)]);
             lab.refuses(request, &[0x81]).await;
         }
-        // Also in a filter behind a good one, which then does not count either.
+        // Also behind a valid filter, which then does not count either.
         let request = subscribe(lab.version, 1, &[(&topic, 0), (&topic, *bits)]);
         lab.refuses(request, &[0x81]).await;
     }
@@ -217,7 +217,7 @@ async fn subscription_identifiers_come_with_the_messages(lab: Lab) {
     }
     found.sort();
     assert_eq!(found, [vec![7], vec![0xAC, 0x02]]);
-    // Retained messages have them, too.
+    // Retained messages have them as well.
     other.retain(&lab.topic("r"), "kept", 0).await;
     wire.send(subscribe_with(V5, 9, &id(9), &[(&lab.topic("r"), 0)]))
         .await;

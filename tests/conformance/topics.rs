@@ -70,7 +70,7 @@ async fn filters_match_what_they_should(lab: Lab) {
     }
 }
 
-/// Somebody may publish to `$SYS` by himself, so only messages of our own are looked for.
+/// A broker may publish to `$SYS` itself, so the case looks only for its own messages.
 async fn leading_wildcards_do_not_match_dollar(lab: Lab) {
     let name = lab.topic(&lab.id("x"));
     let topic = format!("${name}");
@@ -153,7 +153,7 @@ async fn odd_filters_are_taken(lab: Lab) {
     wire.quiet().await;
 }
 
-/// Far more than anybody uses; whoever goes beyond is told so.
+/// Far more levels than any client uses; a client that goes beyond gets a reason.
 async fn levels_are_limited_and_the_limit_is_told(lab: Lab) {
     if !lab.is_own() {
         return;
@@ -182,7 +182,7 @@ async fn levels_are_limited_and_the_limit_is_told(lab: Lab) {
     wire.refused(&[0x90]).await;
 }
 
-/// A server may have its limits; whoever goes beyond them is the only one to notice.
+/// A server may have limits; only a client that goes beyond them notices.
 async fn topics_of_very_many_levels_do_no_harm(lab: Lab) {
     let mut bystander = lab.client("other").await;
     let deep = lab.topic(&"/".repeat(65_000));
@@ -204,7 +204,7 @@ async fn topics_of_very_many_levels_do_no_harm(lab: Lab) {
             while wire.next().await.is_some() {}
             bystander.alive().await;
         }
-        // Whether it was retained or refused, it is not to stay.
+        // Removed again, whether it was retained or refused.
         let mut wire = lab.client("c").await;
         let nothing = Publish::new(lab.version, topic, "").retain().bytes();
         wire.send([&nothing[..], &DISCONNECT].concat()).await;

@@ -32,7 +32,7 @@ cases! {
     a_will_has_its_properties: ONLY_5, [], ["3.1.3-10"];
 }
 
-/// Somebody who sees the will.
+/// A subscriber of the will.
 async fn watcher(lab: &Lab) -> (String, Wire) {
     let topic = lab.topic("will");
     let mut watcher = lab.client("watcher").await;
@@ -53,7 +53,7 @@ async fn a_will_is_published_when_the_connection_is_lost(lab: Lab) {
     );
     // Once.
     watcher.quiet().await;
-    // It went with that connection: the next one has none.
+    // The will belonged to that connection: the next has none.
     lab.client("c").await.cut();
     lab.client("c").await.leave().await;
     watcher.quiet().await;
@@ -98,7 +98,7 @@ async fn without_a_will_nothing_is_published(lab: Lab) {
     let mut watcher = lab.client("watcher").await;
     watcher.subscribe(&lab.topic("#"), 2).await;
     lab.client("c").await.cut();
-    // Known to have been seen by the time that its successor is let in.
+    // The broker has dealt with it by the time that it accepts the successor.
     lab.client("c").await.leave().await;
     watcher.quiet().await;
 }
@@ -165,7 +165,7 @@ async fn any_other_disconnect_publishes_the_will(lab: Lab) {
     }
 }
 
-/// It is no goodbye.
+/// It is not a normal disconnection.
 async fn an_invalid_goodbye_publishes_the_will(lab: Lab) {
     let (topic, mut watcher) = watcher(&lab).await;
     let hello = lab.hello("c").will(Will::new(&topic, "gone"));

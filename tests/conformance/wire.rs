@@ -1,4 +1,4 @@
-//! A scripted client: it sends bytes as it is told and looks at each packet that comes.
+//! A scripted client: its case decides the bytes that it sends, and checks each packet that comes.
 
 use std::{fmt::Debug, time::Duration};
 
@@ -15,14 +15,14 @@ use crate::{
     reply::{self, Answer, ConnAck, Message, Packet},
 };
 
-/// How long a broker may take for what it has to do at once: far more than it needs, since many
-/// cases run side by side.
+/// How long a broker may take for an immediate answer: far more than it needs, since many cases run side
+/// by side.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// One connection to the broker.
 ///
-/// What comes is read only when something is asked for, and every packet has to be asked for: one
-/// that a case does not expect fails it at the next question.
+/// The client reads only when the case asks for a packet, and the case has to ask for every packet: an
+/// unexpected one fails the case at the next question.
 #[derive(Debug)]
 pub(crate) struct Wire {
     link: Link,
@@ -38,7 +38,7 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// `fence`: a topic that nobody else uses.
+    /// `fence`: a topic of this client's own.
     pub(crate) fn new(link: Link, version: Version, says_why: bool, fence: String) -> Self {
         Self {
             link,
@@ -58,7 +58,7 @@ impl Wire {
         self.last_id
     }
 
-    /// Sends bytes. A broker that has closed is told of by the next question.
+    /// Sends bytes. The next question shows whether the broker has closed.
     pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
         let bytes = Bytes::copy_from_slice(bytes.as_ref());
         self.outbox.put_body(LaneId::CONTROL, &bytes);
@@ -134,7 +134,7 @@ impl Wire {
         self.expect(0xF0, 0x30, "PUBLISH").await.message(version)
     }
 
-    /// Looks at messages, which nobody acknowledges, up to one to that topic.
+    /// Reads messages, without acknowledging them, up to one to that topic.
     pub(crate) async fn until(&mut self, topic: &str, mut look: impl FnMut(&Message)) {
         loop {
             let message = self.message().await;
@@ -179,9 +179,9 @@ impl Wire {
         }
     }
 
-    /// Sees that no message waits for this client: one that is published now comes first.
+    /// Checks that no message waits for this client: a message that is published now comes first.
     ///
-    /// A PINGREQ would not do: its answer may pass messages that wait.
+    /// A PINGREQ would not do, as its answer may overtake waiting messages.
     pub(crate) async fn quiet(&mut self) {
         let fence = self.fence.clone();
         if !self.fence_is_up {

@@ -13,18 +13,18 @@ pub struct TestBroker {
 }
 
 impl TestBroker {
-    /// Starts one with the default settings, early data in full.
+    /// Starts a broker with the default settings, and early data in full.
     ///
     /// # Panics
-    /// If it cannot start.
+    /// If the broker cannot start.
     pub async fn start() -> Self {
         Self::start_with(|_| {}).await
     }
 
-    /// Starts one whose settings `change` has changed.
+    /// Starts a broker with settings that `change` has changed.
     ///
     /// # Panics
-    /// If it cannot start.
+    /// If the broker cannot start.
     pub async fn start_with(change: impl FnOnce(&mut Settings)) -> Self {
         let identity = ServerIdentity::self_signed().expect("a certificate can be made");
         let listeners = crate::SCHEMES
@@ -55,24 +55,23 @@ impl TestBroker {
     /// messages and tickets are gone.
     ///
     /// # Panics
-    /// If it cannot start again.
+    /// If the broker cannot start again.
     pub async fn restart(self) -> Self {
         self.restart_with(|_| {}).await
     }
 
-    /// The same with settings that `change` has changed; what was changed in the last one's is not
-    /// kept.
+    /// The same with settings that `change` has changed; earlier changes are not kept.
     ///
     /// # Panics
-    /// If it cannot start again.
+    /// If the broker cannot start again.
     pub async fn restart_with(self, change: impl Fn(&mut Settings)) -> Self {
         self.restart_after(|| {}, change).await
     }
 
-    /// The same, with something that happens while no broker runs.
+    /// The same, calling `meanwhile` while no broker runs.
     ///
     /// # Panics
-    /// If it cannot start again.
+    /// If the broker cannot start again.
     pub async fn restart_after(
         self,
         meanwhile: impl FnOnce(),
@@ -84,7 +83,7 @@ impl TestBroker {
         let listeners = broker.addresses().to_vec();
         broker.shutdown().await;
         meanwhile();
-        // A socket is free a moment after the last that used it is gone.
+        // A port is free a moment after its last user has gone.
         for _ in 0..50 {
             let started = Self::start_at(listeners.clone(), identity.clone(), &change).await;
             if let Ok(started) = started {
@@ -95,10 +94,10 @@ impl TestBroker {
         panic!("its ports were not free again within 5 s");
     }
 
-    /// Where it listens with that transport.
+    /// The address at which the broker listens with that transport.
     ///
     /// # Panics
-    /// If it does not.
+    /// If it does not listen with it.
     #[must_use]
     pub fn address(&self, scheme: Scheme) -> Address {
         let found = self
@@ -121,7 +120,7 @@ impl TestBroker {
         self.certificate.path()
     }
 
-    /// Options that trust its certificate.
+    /// Options that trust the broker's certificate.
     #[must_use]
     pub fn connect_options(&self) -> ConnectOptions {
         ConnectOptions {
@@ -130,10 +129,10 @@ impl TestBroker {
         }
     }
 
-    /// A connector that trusts its certificate, with early data or without.
+    /// A connector that trusts the broker's certificate, with early data or without.
     ///
     /// # Panics
-    /// If one cannot be made.
+    /// If the connector cannot be made.
     #[must_use]
     pub fn connector(&self, early_data: bool) -> Connector {
         let options = ConnectOptions {
@@ -143,7 +142,7 @@ impl TestBroker {
         Connector::new(options).expect("valid options")
     }
 
-    /// A client's builder for one of its addresses.
+    /// A client's builder for one of the broker's addresses.
     ///
     /// # Panics
     /// If the identifier is not valid.
@@ -155,7 +154,7 @@ impl TestBroker {
             .expect("a valid client identifier")
     }
 
-    /// Ends it.
+    /// Shuts the broker down.
     pub async fn shutdown(self) {
         self.broker.shutdown().await;
     }

@@ -1,4 +1,4 @@
-//! What tests expect of a client, and fail without.
+//! Expectations of a client, which fail the test if they are not met.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use mq_client::{ClientBuilder, Error, Incoming, ReasonCode, Subscription};
 /// The next message.
 ///
 /// # Panics
-/// If none comes within 20 s, or the subscription has ended.
+/// If no message comes within 20 s, or the subscription has ended.
 pub async fn next(messages: &mut Subscription) -> Incoming {
     tokio::time::timeout(Duration::from_secs(20), messages.recv())
         .await
@@ -15,10 +15,10 @@ pub async fn next(messages: &mut Subscription) -> Incoming {
         .expect("the client is connected")
 }
 
-/// Why the broker does not let it in.
+/// The reason with which the broker refuses the client.
 ///
 /// # Panics
-/// If it does, or is not there.
+/// If the broker lets the client in, or does not answer.
 pub async fn refused(builder: ClientBuilder) -> ReasonCode {
     match builder.build().await {
         Err(Error::Refused { reason }) => reason,
@@ -26,10 +26,10 @@ pub async fn refused(builder: ClientBuilder) -> ReasonCode {
     }
 }
 
-/// Gets in and leaves again.
+/// Connects and disconnects again.
 ///
 /// # Panics
-/// If the broker does not let it.
+/// If the broker refuses the client.
 pub async fn comes_and_goes(builder: ClientBuilder) {
     let client = builder.build().await.expect("it should be let in");
     client.disconnect().await.expect("it should leave in order");

@@ -1,8 +1,8 @@
 //! Test support: a broker on loopback with a certificate of its own, proxies that delay, links and a
-//! store that fail, a multimeter and sensors that are not there.
+//! store that fail, a simulated multimeter and simulated sensors.
 //!
-//! Its `tests/` hold what needs more than one crate: client against broker on every transport,
-//! 0-RTT, peers that misbehave, and other implementations of MQTT.
+//! The package `mq-tests`, in the folder `tests/` of the workspace, uses it to test several crates
+//! together. No crate depends on it but for tests.
 
 mod broker;
 mod client;
@@ -52,7 +52,7 @@ macro_rules! over_each_transport {
 
 pub use mq_transport::Scheme;
 
-/// Every transport that is a network's.
+/// Every transport over a network.
 pub const SCHEMES: [Scheme; 5] = [
     Scheme::Tcp,
     Scheme::Tls,

@@ -1,4 +1,4 @@
-//! A client whose every acknowledgement is its test's decision.
+//! A client whose test decides about each acknowledgement.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use crate::{Scheme, TestBroker};
 
-/// How long things may take that take no time.
+/// The longest wait for an immediate event.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A client that reads and acknowledges when the test says so: a slow reader, or a reader that has
@@ -23,10 +23,10 @@ pub struct ManualClient {
 }
 
 impl ManualClient {
-    /// Connects with that identifier; `change` changes what the client says of itself and takes.
+    /// Connects with that identifier; `change` changes the client's configuration.
     ///
     /// # Panics
-    /// If the broker does not let it in.
+    /// If the broker refuses the client.
     pub async fn connect(
         broker: &TestBroker,
         scheme: Scheme,
@@ -46,10 +46,10 @@ impl ManualClient {
         client
     }
 
-    /// The next event. What answers the broker has leaves as well.
+    /// The next event. Answers to the broker leave as well.
     ///
     /// # Panics
-    /// If none comes within 20 s.
+    /// If no event comes within 20 s.
     pub async fn next(&mut self) -> Event {
         self.next_within(PATIENCE).await.expect("an event")
     }
@@ -70,7 +70,7 @@ impl ManualClient {
     /// The next message.
     ///
     /// # Panics
-    /// If something else comes, or nothing within 20 s.
+    /// If another event comes first, or none within 20 s.
     pub async fn message(&mut self) -> Received {
         match self.next().await {
             Event::Publish(received) => received,
@@ -78,7 +78,7 @@ impl ManualClient {
         }
     }
 
-    /// Acknowledges a message that came.
+    /// Acknowledges a received message.
     pub fn acknowledge(&mut self, received: Received) {
         if let Some(ticket) = received.ticket {
             let success = mq_codec::ReasonCode::Success;
@@ -86,10 +86,10 @@ impl ManualClient {
         }
     }
 
-    /// Subscribes; what comes before SUBACK is an error.
+    /// Subscribes; any event before SUBACK is an error.
     ///
     /// # Panics
-    /// If it is not granted.
+    /// If the subscription is not granted.
     pub async fn subscribe(&mut self, filter: &str, qos: QoS) {
         let subscription = Subscription {
             filter: TopicFilter::new(filter).expect("a valid filter"),
@@ -106,10 +106,10 @@ impl ManualClient {
         }
     }
 
-    /// Publishes, and waits for nothing but room for the bytes.
+    /// Publishes, and waits only for room for the bytes.
     ///
     /// # Panics
-    /// If it cannot.
+    /// If the message cannot be sent.
     pub async fn publish(&mut self, topic: &str, payload: impl Into<bytes::Bytes>, qos: QoS) {
         let topic = TopicName::new(topic).expect("a valid topic");
         let delivery = Delivery::new(Message::new(topic, payload), qos);
@@ -118,10 +118,10 @@ impl ManualClient {
         self.flush().await;
     }
 
-    /// Writes what is ready.
+    /// Writes the ready bytes.
     ///
     /// # Panics
-    /// If the broker does not take it within 20 s.
+    /// If the broker does not take them within 20 s.
     pub async fn flush(&mut self) {
         let written = async {
             while !self.connection.outbox().is_empty() && !self.connection.is_closed() {
@@ -132,7 +132,7 @@ impl ManualClient {
         written.expect("the broker should read");
     }
 
-    /// Reads for that long and says what came.
+    /// Reads for that long and returns the events.
     pub async fn read_for(&mut self, time: Duration) -> Vec<Event> {
         let mut events = Vec::new();
         let until = Instant::now() + time;
@@ -145,7 +145,7 @@ impl ManualClient {
         events
     }
 
-    /// The state machine, for what has no method here.
+    /// The state machine, for calls without a method here.
     pub fn connection(&mut self) -> &mut Connection {
         &mut self.connection
     }

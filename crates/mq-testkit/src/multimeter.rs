@@ -1,4 +1,4 @@
-//! A multimeter that is not there: SCPI on TCP as Keysight's 34461A and 34465A speak it.
+//! A simulated multimeter: SCPI on TCP as Keysight's 34461A and 34465A speak it.
 
 use std::{
     collections::VecDeque,
@@ -12,10 +12,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a connection's thread waits before it looks whether it is to end.
+/// How often a connection's thread checks whether it has to end.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Which multimeter it is.
+/// The model of a multimeter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MultimeterModel {
     /// Without timer and aperture; holds 10 000 readings.
@@ -46,9 +46,9 @@ impl MultimeterModel {
 
 /// A simulated multimeter on loopback.
 ///
-/// Takes a reading whenever its settings say so, in real time, of a current that is a function of
-/// the time since the trigger. Readings are in its memory until they are asked for with `R?`; what
-/// is more than the memory holds takes the oldest's place. It goes on when a connection is lost.
+/// Takes readings in real time, as its settings say, of a current that is a function of the time since
+/// the trigger. Readings stay in its memory until `R?` fetches them. In a full memory a new reading
+/// replaces the oldest. The multimeter goes on when a connection is lost.
 #[derive(Debug)]
 pub struct Multimeter {
     address: SocketAddr,
@@ -69,9 +69,9 @@ struct State {
     /// After INIT, before the trigger.
     armed: bool,
     triggered: Option<Instant>,
-    /// How many had been taken when it was stopped.
+    /// How many readings had been taken at the stop.
     stopped_at: Option<u64>,
-    /// How many have left the memory.
+    /// How many readings have left the memory.
     removed: u64,
     overflowed: bool,
     heard: Vec<String>,
@@ -89,19 +89,18 @@ impl std::fmt::Debug for State {
     }
 }
 
-/// What comes back.
+/// The answer to a command.
 enum Reply {
     Nothing,
     Line(String),
-    /// A block, and after how many bytes of it the connection is closed.
+    /// A block, and the number of its bytes after which the connection is closed.
     Block(String, Option<usize>),
     /// The connection is closed.
     Close,
 }
 
 impl Multimeter {
-    /// Starts one that measures the current, in ampere, that there is so many seconds after the
-    /// trigger.
+    /// Starts a multimeter of the current, in ampere, at a time in seconds after the trigger.
     ///
     /// # Panics
     /// If loopback cannot be listened on.
@@ -110,10 +109,10 @@ impl Multimeter {
         Self::start_at((Ipv4Addr::LOCALHOST, 0).into(), model, current_a)
     }
 
-    /// The same at an address that is known before: one that was there can be there again.
+    /// The same at a given address, so that a multimeter can come back.
     ///
     /// # Panics
-    /// If that cannot be listened at.
+    /// If it cannot listen there.
     #[must_use]
     pub fn start_at(
         address: SocketAddr,
@@ -134,7 +133,7 @@ impl Multimeter {
         }
     }
 
-    /// Where it listens.
+    /// The address at which it listens.
     #[must_use]
     pub fn address(&self) -> String {
         self.address.to_string()
@@ -151,12 +150,12 @@ impl Multimeter {
         self.lock().break_off.push_back(after);
     }
 
-    /// Does not hear the next command that begins so, and closes the connection.
+    /// Ignores the next command with this beginning, and closes the connection.
     pub fn lose(&self, command: &str) {
         self.lock().unheard.push_back(command.to_owned());
     }
 
-    /// Refuses commands that begin so, with an error such as `-222,"Data out of range"`.
+    /// Refuses commands with this beginning, with an error such as `-222,"Data out of range"`.
     pub fn refuse(&self, command: &str, error: &str) {
         self.lock().refused = Some((command.to_owned(), error.to_owned()));
     }
@@ -173,7 +172,7 @@ impl Multimeter {
         self.lock().taken()
     }
 
-    /// All commands that it has heard.
+    /// All commands that it has received.
     #[must_use]
     pub fn heard(&self) -> Vec<String> {
         self.lock().heard.clone()
@@ -434,7 +433,7 @@ fn seconds(value: &str, least: f64, most: f64) -> Result<Duration, &'static str>
     range(value, least, most).map(Duration::from_secs_f64)
 }
 
-/// As the instrument writes it: `+2.80000000E-01`.
+/// A number in the form of the instrument: `+2.80000000E-01`.
 fn scientific(value: f64) -> String {
     let text = format!("{value:+.8E}");
     let (digits, exponent) = text.split_once('E').unwrap_or((&text, "0"));

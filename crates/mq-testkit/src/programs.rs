@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// Says that a test is skipped, with the reason.
+/// Reports that a test is skipped, with the reason.
 ///
 /// # Panics
 /// Where `MQ_NO_SKIPS` is in the environment: `.ci/run` has installed everything.
@@ -13,7 +13,7 @@ pub fn skipped(reason: &str) {
     println!("{line}");
 }
 
-/// The first of these programs that is on the PATH; says that a test is skipped if none is.
+/// The first of these programs on the PATH; reports a skipped test if there is none.
 ///
 /// # Panics
 /// As [`skipped`].
@@ -29,7 +29,7 @@ pub fn program(names: &[&str]) -> Option<PathBuf> {
     found
 }
 
-/// A Chromium, under any of its names; says so if there is none.
+/// A Chromium, under any of its names; reports a skipped test if there is none.
 ///
 /// # Panics
 /// As [`skipped`].

@@ -22,20 +22,20 @@ const UNDER_WAY: usize = 4096;
 /// Datagrams with the address of the client that sent them.
 type Recorded = Arc<Mutex<Vec<(SocketAddr, Vec<u8>)>>>;
 
-/// Forwards UDP datagrams after a delay, the same each way, in order, and remembers what clients
-/// sent.
+/// Forwards UDP datagrams after a delay, the same each way, in order, and records the datagrams of
+/// clients.
 #[derive(Debug)]
 pub struct UdpProxy {
     address: SocketAddr,
     recorded: Recorded,
     gate: Gate,
-    /// Where the target sees clients come from.
+    /// The address from which the target sees clients.
     outside: watch::Sender<(IpAddr, Duration)>,
     _tasks: JoinSet<()>,
 }
 
 impl UdpProxy {
-    /// Starts one in front of `target`.
+    /// Starts a proxy in front of `target`.
     ///
     /// # Errors
     /// If a socket cannot be opened.
@@ -64,7 +64,7 @@ impl UdpProxy {
                         if changed.is_err() {
                             return;
                         }
-                        // What the target sends to the old addresses goes nowhere.
+                        // Datagrams of the target to the old addresses are lost.
                         clients.clear();
                         inner.abort_all();
                         let until = Instant::now() + mapping.borrow_and_update().1;
@@ -115,30 +115,30 @@ impl UdpProxy {
         })
     }
 
-    /// Forgets its clients, as a NAT that is restarted does, and forwards nothing during `outage`. Each
-    /// client then has another port at `outside`, an address of loopback, from the next datagram on
-    /// that it sends. Until then it hears nothing.
+    /// Forgets its clients, as a restarted NAT does, and forwards nothing during `outage`. With its next
+    /// datagram, each client then gets another port at `outside`, an address of loopback. Until then the
+    /// client hears nothing.
     pub fn rebind(&self, outside: IpAddr, outage: Duration) {
         self.outside.send_replace((outside, outage));
     }
 
-    /// Where clients send to.
+    /// The address for clients.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Keeps back what clients send from now on, until [`release`](Self::release); it is recorded.
+    /// Holds back the data of clients from now on, until [`release`](Self::release); it is recorded.
     pub fn hold(&self) {
         self.gate.set_held(true);
     }
 
-    /// Lets go what was kept back, in order.
+    /// Forwards the held data, in order.
     pub fn release(&self) {
         self.gate.set_held(false);
     }
 
-    /// What clients have sent so far, with their addresses, in order.
+    /// The datagrams of clients so far, with their addresses, in order.
     #[must_use]
     pub fn recorded(&self) -> Vec<(SocketAddr, Vec<u8>)> {
         self.recorded
@@ -174,7 +174,7 @@ async fn forward(
         if let Some(passage) = &mut passage {
             passage.open().await;
         }
-        // A datagram that cannot be sent is a datagram that is lost.
+        // A datagram that cannot be sent is lost.
         let _ = match to {
             Some(to) => socket.send_to(&bytes, to).await,
             None => socket.send(&bytes).await,
@@ -196,12 +196,12 @@ impl Gate {
     }
 }
 
-/// What passes a [`Gate`].
+/// The data that passes a [`Gate`].
 #[derive(Clone, Debug)]
 struct Passage(watch::Receiver<bool>);
 
 impl Passage {
-    /// Waits until the gate is open; for ever once the proxy has gone.
+    /// Waits until the gate is open; for ever once the proxy is dropped.
     async fn open(&mut self) {
         if self.0.wait_for(|held| !held).await.is_err() {
             std::future::pending::<()>().await;
@@ -222,7 +222,7 @@ pub struct TcpProxy {
 }
 
 impl TcpProxy {
-    /// Starts one in front of `target`.
+    /// Starts a proxy in front of `target`.
     ///
     /// # Errors
     /// If a socket cannot be opened.
@@ -269,13 +269,13 @@ impl TcpProxy {
         })
     }
 
-    /// Where clients connect to.
+    /// The address for clients.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What clients have sent so far, a connection each, in the order in which they came.
+    /// The bytes of clients so far, for each connection, in the order of the connections.
     #[must_use]
     pub fn recorded(&self) -> Vec<Vec<u8>> {
         self.recorded
@@ -284,12 +284,12 @@ impl TcpProxy {
             .clone()
     }
 
-    /// Keeps back what clients send from now on, until [`release`](Self::release); it is recorded.
+    /// Holds back the data of clients from now on, until [`release`](Self::release); it is recorded.
     pub fn hold(&self) {
         self.gate.set_held(true);
     }
 
-    /// Lets go what was kept back, in order.
+    /// Forwards the held data, in order.
     pub fn release(&self) {
         self.gate.set_held(false);
     }

@@ -1,4 +1,4 @@
-//! A relay in memory whose links are bad in every way that a link can be.
+//! A relay in memory whose links fail in every way that a link can fail.
 
 use std::{
     sync::{
@@ -18,15 +18,15 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// How long what was sent before an end may take to be delivered.
+/// How long bytes from before an end may take to be delivered.
 const LAST_BYTES: Duration = Duration::from_secs(1);
 
-/// Relays connections between two names in memory, by tokio's clock, and harms them at points that a
+/// Relays connections between two names in memory, by tokio's clock, and disturbs them at points that a
 /// seed chooses.
 ///
 /// Bytes go on in pieces of any size: the reader sees short reads, and a writer of more than a link
-/// holds a partial write. Between pieces there may be a delay, or a stall that may be longer than the
-/// peers' patience, or the end of both connections, with what was read and not sent on.
+/// holds sees partial writes. Between pieces there may be a delay, a stall that may be longer than the
+/// peers' timeouts, or the end of both connections, which loses the bytes in the relay.
 #[derive(Debug)]
 pub struct FaultyRelay {
     address: Address,
@@ -42,7 +42,7 @@ struct State {
 }
 
 impl FaultyRelay {
-    /// Starts one at `address` in front of `target`; it does no harm yet.
+    /// Starts a relay at `address` in front of `target`, without disturbances at first.
     ///
     /// # Errors
     /// If the address cannot be listened on.
@@ -74,24 +74,24 @@ impl FaultyRelay {
         })
     }
 
-    /// Where clients connect to.
+    /// The address for clients.
     #[must_use]
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Whether it does harm from now on.
+    /// Switches disturbances on or off.
     pub fn set_harmful(&self, harmful: bool) {
         self.state.harmful.store(harmful, Ordering::Relaxed);
     }
 
-    /// Connections that it has cut off.
+    /// The number of connections that it has cut off.
     #[must_use]
     pub fn cuts(&self) -> usize {
         self.state.cuts.load(Ordering::Relaxed)
     }
 
-    /// How often it stood still.
+    /// The number of stalls.
     #[must_use]
     pub fn stalls(&self) -> usize {
         self.state.stalls.load(Ordering::Relaxed)
@@ -138,7 +138,7 @@ async fn relay(mut ends: [Link; 2], mut random: Rng, state: Arc<State>) {
                     let (link, outbox) = (&mut ends[1 - from], &mut out[1 - from]);
                     while !outbox.is_empty() && link.progress(outbox, false).await.is_ok() {}
                 };
-                // Who does not read does not get it.
+                // A peer that does not read loses the bytes.
                 let _ = timeout(LAST_BYTES, flush).await;
                 return;
             }
@@ -148,7 +148,7 @@ async fn relay(mut ends: [Link; 2], mut random: Rng, state: Arc<State>) {
     }
 }
 
-/// Waits, or tells to cut off.
+/// Waits; returns whether to cut the connection off.
 async fn harm(random: &mut Rng, state: &State) -> bool {
     match random.u16(..1000) {
         0..8 => {

@@ -1,4 +1,4 @@
-//! A store that settles when it is told to, fails when it is told to, and forgets the rest.
+//! A store that settles and fails on demand, and forgets everything unsettled.
 
 use std::{
     collections::VecDeque,
@@ -11,7 +11,7 @@ use mq_broker::{
 };
 use tokio::sync::watch;
 
-/// Keeps what was settled; the rest is gone with the broker that recorded it.
+/// Keeps settled changes; the rest is gone with the broker that recorded it.
 #[derive(Debug)]
 pub struct SlowStore {
     kept: Mutex<Kept>,
@@ -53,7 +53,7 @@ impl SlowStore {
     /// Checks that no message waits or is under way in any session.
     ///
     /// # Panics
-    /// If one does or is.
+    /// If a message waits or is under way.
     pub fn assert_nothing_is_under_way(&self) {
         for (client, session) in &self.lock().snapshot.sessions {
             assert!(session.queued.is_empty(), "{client}: {session:?}");
@@ -62,8 +62,8 @@ impl SlowStore {
         }
     }
 
-    /// Fails for good at this call of `record`, counted from 1: neither it nor what is pending
-    /// then is ever settled.
+    /// Fails for good at this call of `record`, counted from 1: neither this call nor pending ones are
+    /// ever settled.
     #[must_use]
     pub fn failing_at(self, call: u64) -> Self {
         self.lock().fails_at = Some(call);
@@ -75,7 +75,7 @@ impl SlowStore {
         self.lock().sender.is_none()
     }
 
-    /// Settles the first `count` of what is pending.
+    /// Settles the first `count` pending calls.
     pub fn settle(&self, count: usize) {
         let mut kept = self.lock();
         let count = count.min(kept.pending.len());
@@ -90,12 +90,12 @@ impl SlowStore {
         }
     }
 
-    /// How many calls of `record` are not settled.
+    /// The number of unsettled calls of `record`.
     pub fn pending(&self) -> usize {
         self.lock().pending.len()
     }
 
-    /// Power fails: what is left is a store with what was settled.
+    /// Simulates a power failure: returns a store with the settled changes.
     #[must_use]
     pub fn cut_off(&self) -> Self {
         Self::of(self.lock().snapshot.clone())

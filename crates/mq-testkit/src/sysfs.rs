@@ -1,4 +1,4 @@
-//! Trees of files as the kernel shows sensors and counters of energy in `/sys`.
+//! Trees of files like the kernel's sensors and energy counters in `/sys`.
 
 use std::{
     fs, io,
@@ -7,14 +7,14 @@ use std::{
 
 use tempfile::TempDir;
 
-/// A folder that looks like `/sys`, with the sensors that a test puts there.
+/// A folder that looks like `/sys`, with the sensors of a test.
 #[derive(Debug)]
 pub struct FakeSys {
     root: TempDir,
 }
 
 impl FakeSys {
-    /// One without any sensor.
+    /// A folder without any sensor.
     ///
     /// # Errors
     /// If no folder can be made.
@@ -24,7 +24,7 @@ impl FakeSys {
         })
     }
 
-    /// What stands for `/sys`.
+    /// The folder in place of `/sys`.
     #[must_use]
     pub fn root(&self) -> &Path {
         self.root.path()
@@ -33,7 +33,7 @@ impl FakeSys {
     /// Adds `class/hwmon/DEVICE` with a name and files, as the driver `ina2xx` makes them.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If a file cannot be written.
     pub fn hwmon(&self, device: &str, chip: &str, files: &[(&str, &str)]) -> io::Result<PathBuf> {
         self.device(&format!("class/hwmon/{device}"), chip, files)
     }
@@ -41,7 +41,7 @@ impl FakeSys {
     /// Adds `bus/iio/devices/DEVICE`, as the driver `ina2xx-adc` makes it.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If a file cannot be written.
     pub fn iio(&self, device: &str, chip: &str, files: &[(&str, &str)]) -> io::Result<PathBuf> {
         self.device(&format!("bus/iio/devices/{device}"), chip, files)
     }
@@ -49,7 +49,7 @@ impl FakeSys {
     /// Adds `class/powercap/ZONE` with a counter of that range.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If a file cannot be written.
     pub fn zone(
         &self,
         zone: &str,
@@ -74,10 +74,10 @@ impl FakeSys {
         Ok(folder)
     }
 
-    /// Makes a file say something else, at once: whoever reads it sees the one or the other.
+    /// Replaces the content of a file at once: a reader sees the old or the new content.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If a file cannot be written.
     pub fn set(file: &Path, value: &str) -> io::Result<()> {
         let new = file.with_extension("new");
         fs::write(&new, format!("{value}\n"))?;
