@@ -198,7 +198,7 @@ impl Client {
         self.send(request.response(payload)?)
     }
 
-    /// What happens to the connection from now on, as an iterator that waits for the next event and
+    /// The events of the connection from now on, as an iterator that waits for the next event and
     /// ends with the client. Up to 32 events wait for it, as for [`crate::EventStream`].
     #[must_use]
     pub fn events(&self) -> Events {

@@ -113,7 +113,7 @@ impl Client {
     /// or later. Cancel-safe: if the future is dropped before it resolves, nothing was queued.
     ///
     /// # Errors
-    /// What ended the client.
+    /// The error that ended the client.
     pub async fn send(&self, publish: Outgoing) -> Result<Receipt, Error> {
         let (seq, cell) = self.shared.queue.push_waiting(publish).await?;
         Ok(Receipt::new(self.shared.clone(), seq, cell))
@@ -122,7 +122,7 @@ impl Client {
     /// [`send`](Self::send) without waiting.
     ///
     /// # Errors
-    /// [`Error::QueueFull`], or what ended the client.
+    /// [`Error::QueueFull`], or the error that ended the client.
     pub fn try_send(&self, publish: Outgoing) -> Result<Receipt, Error> {
         match self.shared.queue.push(publish)? {
             Push::Queued(seq, cell) => Ok(Receipt::new(self.shared.clone(), seq, cell)),
@@ -136,7 +136,7 @@ impl Client {
     /// Returns a receipt for each. Not cancel-safe: some may have been queued.
     ///
     /// # Errors
-    /// What ended the client; some messages may have been queued.
+    /// The error that ended the client; some messages may have been queued.
     pub async fn send_batch(&self, publishes: Vec<Outgoing>) -> Result<Vec<Receipt>, Error> {
         let mut receipts = Vec::with_capacity(publishes.len());
         let mut rest = VecDeque::from(publishes);
@@ -161,7 +161,7 @@ impl Client {
     /// each filter. Cancel-safe: dropping the future ends the subscription.
     ///
     /// # Errors
-    /// [`Error::Topic`], [`Error::SubscribeRefused`], or what ended the client.
+    /// [`Error::Topic`], [`Error::SubscribeRefused`], or the error that ended the client.
     pub async fn subscribe<T>(&self, filter: T, qos: QoS) -> Result<Subscription, Error>
     where
         T: TryInto<TopicFilter>,
@@ -192,7 +192,7 @@ impl Client {
     /// does not take it back.
     ///
     /// # Errors
-    /// [`Error::Topic`], [`Error::UnsubscribeRefused`], or what ended the client.
+    /// [`Error::Topic`], [`Error::UnsubscribeRefused`], or the error that ended the client.
     pub async fn unsubscribe<T>(&self, filter: T) -> Result<(), Error>
     where
         T: TryInto<TopicFilter>,
@@ -243,7 +243,7 @@ impl Client {
     /// For clients that were [started](crate::ClientBuilder::start) without waiting. Cancel-safe.
     ///
     /// # Errors
-    /// What ended the client.
+    /// The error that ended the client.
     pub async fn connected(&self) -> Result<ConnectTimes, Error> {
         let mut status = self.shared.status.subscribe();
         loop {
@@ -281,7 +281,7 @@ impl Client {
     /// cost. Cancel-safe.
     ///
     /// # Errors
-    /// [`Error::NotConnected`] while there is no link, or what ended the client.
+    /// [`Error::NotConnected`] while there is no link, or the error that ended the client.
     pub async fn stats(&self) -> Result<LinkStats, Error> {
         let (reply, stats) = oneshot::channel();
         self.shared

@@ -45,7 +45,7 @@ pub enum Event {
 pub struct Connected {
     /// Whether the server resumes an earlier session.
     pub session_present: bool,
-    /// What the server announced (5.0).
+    /// The server's announcements (5.0).
     pub properties: ConnAckProperties,
     /// The ends of the link, and how it is secured.
     pub link: LinkInfo,
@@ -64,7 +64,7 @@ pub struct ConnectTimes {
     pub connack_at: Instant,
     /// How the handshake went, as known at CONNACK.
     pub handshake: HandshakeKind,
-    /// What became of early data, as known at CONNACK.
+    /// The outcome of early data, as known at CONNACK.
     pub early_data: EarlyData,
 }
 

@@ -61,7 +61,7 @@ impl Incoming {
     /// [`ClientBuilder::manual_ack`]: crate::ClientBuilder::manual_ack
     ///
     /// # Errors
-    /// What ended the client.
+    /// The error that ended the client.
     pub fn acknowledge(&mut self, reason: ReasonCode) -> Result<(), Error> {
         let duty = self.duty.take();
         duty.map_or(Ok(()), |acknowledge| acknowledge(reason))

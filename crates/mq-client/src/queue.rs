@@ -253,7 +253,7 @@ impl Queue {
             let Some(next) = state.waiting.pop_front() else {
                 break;
             };
-            // What a packet costs beside topic and payload.
+            // About 8 bytes of a packet beside topic and payload.
             taken += next.cost + 8;
             batch.push_back(next);
         }

@@ -43,7 +43,7 @@ impl Receipt {
     /// Cancel-safe.
     ///
     /// # Errors
-    /// [`Error::LostUnsent`], [`Error::NotSent`], [`Error::Expired`], or what ended the client.
+    /// [`Error::LostUnsent`], [`Error::NotSent`], [`Error::Expired`], or the error that ended the client.
     pub async fn written(&mut self) -> Result<(), Error> {
         loop {
             let changed = self.shared.written.changed.notified();

@@ -62,7 +62,7 @@ impl Client {
     /// [`Error::NeedsVersion5`] before MQTT 5.0; [`Error::NoResponse`] when the time is over;
     /// [`Error::NoResponder`] if the server reports that the topic has no subscriber (at QoS 1
     /// and 2; not every server does); [`Error::SubscribeRefused`] for the response topic;
-    /// [`Error::PublishRefused`] and the like for the request; or what ended the client.
+    /// [`Error::PublishRefused`] and the like for the request; or the error that ended the client.
     pub async fn request_with(
         &self,
         request: Outgoing,
@@ -133,7 +133,7 @@ impl Client {
     /// Cancel-safe, as [`send`](Self::send).
     ///
     /// # Errors
-    /// [`Error::NotARequest`], [`Error::Topic`], or what ended the client.
+    /// [`Error::NotARequest`], [`Error::Topic`], or the error that ended the client.
     pub async fn respond(
         &self,
         request: &Incoming,

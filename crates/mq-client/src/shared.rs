@@ -15,7 +15,7 @@ use crate::{
 /// The state of the connection.
 #[derive(Clone, Debug)]
 pub(crate) enum Status {
-    /// No CONNACK yet, or not any more.
+    /// Before CONNACK, or after the connection was lost.
     Connecting,
     Connected(Arc<Connected>),
     /// The client has ended, with this error.

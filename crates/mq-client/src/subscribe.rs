@@ -10,7 +10,7 @@ use crate::Error;
 /// [`SubscribeOptions::capacity`].
 pub(crate) const DEFAULT_CAPACITY: usize = 1024;
 
-/// What to subscribe to, and how.
+/// The filters and options of a subscription.
 ///
 /// ```
 /// use mq_client::{QoS, SubscribeOptions};

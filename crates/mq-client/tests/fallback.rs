@@ -261,7 +261,7 @@ async fn quic_wins_where_both_are_there() {
     assert_eq!(scheme(&client), Scheme::Quic);
 }
 
-/// One that nobody has now.
+/// A port that no program uses now.
 fn free_udp_port() -> u16 {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.local_addr().unwrap().port()

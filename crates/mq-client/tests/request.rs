@@ -164,8 +164,8 @@ async fn a_request_outlives_its_connection_and_the_servers_session() {
     peer.grant().await;
     let before = peer.publish().await;
     assert_eq!(text(&before), "1");
-    // Not acknowledged: it comes again. One more is asked while nobody knows what became of the
-    // session.
+    // Not acknowledged, so it comes again. One more request leaves before CONNACK says whether the server
+    // has kept the session.
     drop(peer);
     let second = request(&client, "2");
     let mut peer = server.link().await;

@@ -45,9 +45,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! What the machine does: the order of packets, QoS 1 and 2 with retransmission when a session is
-//! resumed, packet identifiers, flow control by Receive Maximum, topic aliases, packet size limits,
-//! keep-alive. What it leaves to its owner: who may connect, what a subscription matches, where
+//! The machine does the order of packets, QoS 1 and 2 with retransmission when a session is
+//! resumed, packet identifiers, flow control by Receive Maximum, topic aliases, packet size limits and
+//! keep-alive. Its owner decides which clients may connect, what a subscription matches, where
 //! messages are kept, and when a received message is safe enough to be acknowledged (see
 //! [`AckTicket`]). `mq-client` and `mq-broker` are two such owners.
 //!

@@ -167,7 +167,7 @@ pub enum AddressError {
     BadHost {
         /// The text.
         input: String,
-        /// What stands where the host belongs.
+        /// The text in the place of the host.
         host: String,
     },
     /// The port is not a number that fits.
@@ -175,7 +175,7 @@ pub enum AddressError {
     BadPort {
         /// The text.
         input: String,
-        /// What stands where the port belongs.
+        /// The text in the place of the port.
         port: String,
     },
     /// The URL has a user or a fragment, or it has a path or a query on a transport other than
@@ -186,7 +186,7 @@ pub enum AddressError {
     Extra {
         /// The text.
         input: String,
-        /// What has no place.
+        /// The part that does not belong.
         extra: String,
     },
     /// The path has a character that a request cannot carry.
@@ -194,7 +194,7 @@ pub enum AddressError {
     BadPath {
         /// The text.
         input: String,
-        /// What stands where the path belongs.
+        /// The text in the place of the path.
         path: String,
     },
 }

@@ -62,7 +62,7 @@ pub enum TlsVersion {
     Tls13,
 }
 
-/// What is offered in handshakes; the same options on client and server.
+/// The offers of a handshake; the same options on client and server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CryptoOptions {
     /// Cipher suites in order of preference; the client's order decides. Default:

@@ -1,4 +1,4 @@
-//! What can go wrong on a link, by the decision that it calls for.
+//! Errors of links.
 
 use std::{io, path::PathBuf, time::Duration};
 
@@ -25,12 +25,12 @@ pub enum Error {
         /// The resolver's answer.
         source: io::Error,
     },
-    /// Nobody answers at the address.
+    /// The address does not answer.
     #[error("cannot reach {address}: {source}; is a broker listening there?")]
     Unreachable {
         /// The address.
         address: Address,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The connection was not made in time.
@@ -38,7 +38,7 @@ pub enum Error {
     ConnectTimeout {
         /// The address.
         address: Address,
-        /// How long was waited.
+        /// How long the connector waited.
         after: Duration,
     },
     /// Another program listens there.
@@ -52,27 +52,27 @@ pub enum Error {
     Listen {
         /// The address.
         address: Address,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A file cannot be read.
     #[error("cannot read the {what} file `{}`: {source}", path.display())]
     File {
-        /// What the file should hold.
+        /// The kind of file.
         what: &'static str,
-        /// Where it should be.
+        /// The path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A file was read and does not hold what it should.
     #[error("the {what} file `{}` is not valid: {reason}", path.display())]
     InvalidFile {
-        /// What the file should hold.
+        /// The kind of file.
         what: &'static str,
-        /// Where it is.
+        /// The path of the file.
         path: PathBuf,
-        /// What is wrong, and what would be right.
+        /// What is wrong, and the right form.
         reason: String,
     },
     /// An option's value cannot be used.
@@ -82,7 +82,7 @@ pub enum Error {
         option: &'static str,
         /// Its value.
         value: String,
-        /// What would be right.
+        /// The remedy.
         remedy: String,
     },
     /// A listener for TLS, QUIC or WebSocket over TLS has no certificate.
@@ -96,17 +96,17 @@ pub enum Error {
     /// The kernel has no such congestion control for TCP, or keeps it for root.
     #[error("this kernel has no TCP congestion control `{name}` for this user: it has {available}")]
     NoCongestionControl {
-        /// What was asked for.
+        /// The requested congestion control.
         name: CongestionControl,
-        /// What there is.
+        /// The available ones.
         available: String,
     },
     /// The peer's certificate is not accepted.
     #[error("the peer's certificate is not accepted: {reason}; {remedy}")]
     CertificateRejected {
-        /// What is wrong with it.
+        /// What is wrong with the certificate.
         reason: String,
-        /// What would be right.
+        /// The remedy.
         remedy: &'static str,
     },
     /// The TLS handshake failed for another reason.

@@ -17,7 +17,7 @@ pub enum HandshakeKind {
     Resumed,
 }
 
-/// What became of early data (0-RTT).
+/// The outcome of early data (0-RTT).
 ///
 /// ```text
 /// client: NotOffered | Pending -> Accepted | Rejected
@@ -70,7 +70,7 @@ pub struct LinkStats {
     pub congestion_window: Option<u64>,
     /// How the handshake went.
     pub handshake: HandshakeKind,
-    /// What became of early data.
+    /// The outcome of early data.
     pub early_data: EarlyData,
 }
 
@@ -103,14 +103,14 @@ pub struct LinkInfo {
     pub peer_address: Option<SocketAddr>,
     /// This side's address, where the system gives it.
     pub local_address: Option<SocketAddr>,
-    /// How the link is secured; `None` where it is not (TCP, WebSocket over it, mem), and while it
-    /// is not negotiated yet.
+    /// How the link is secured; `None` without encryption (TCP, WebSocket over it, mem), and before the
+    /// negotiation.
     pub tls: Option<TlsInfo>,
     /// The peer's certificate and the chain above it; empty if the peer showed none.
     pub peer_certificates: Vec<Certificate>,
 }
 
-/// What was negotiated for TLS, or for the TLS within QUIC.
+/// The negotiated parameters of TLS, or of the TLS within QUIC.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TlsInfo {
     /// The protocol version.

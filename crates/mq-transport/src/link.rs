@@ -145,7 +145,7 @@ impl Link {
         poll_fn(|cx| self.poll_progress(cx, outbox, want_read)).await
     }
 
-    /// [`progress`](Self::progress) for those who poll.
+    /// The polling form of [`progress`](Self::progress).
     ///
     /// # Errors
     /// As [`progress`](Self::progress).

@@ -42,7 +42,7 @@ struct Pipe(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// What was written, and when it arrives; `None` is the end of the stream.
+    /// Written bytes, and when they arrive; `None` is the end of the stream.
     chunks: VecDeque<(Instant, Option<Bytes>)>,
     len: usize,
     reader: Option<Waker>,

@@ -1,5 +1,5 @@
-//! What stands for a server's identity in a build without TLS: a type that has no values, so that
-//! options have the same fields in all builds.
+//! The server's identity in a build without TLS: a type without values, so that options have the same
+//! fields in all builds.
 
 use std::{convert::Infallible, path::Path};
 

@@ -88,7 +88,7 @@ pub struct ConnectOptions {
     /// first; names of 1 to 255 bytes. A TLS server without ALPN chooses none of them, which is
     /// allowed. Default: `mqtt`, the name that IANA has for it. Empty: none is offered,
     /// which QUIC does not allow (RFC 9001 §8.1). WebSocket over TLS offers `http/1.1` in the place
-    /// of these, as HTTP is what begins there.
+    /// of these, as a WebSocket begins with HTTP.
     pub alpn: Vec<Vec<u8>>,
     /// Resume earlier TLS sessions by their tickets (RFC 8446 §2.2). Default: yes, it saves
     /// certificates each time.
@@ -453,7 +453,7 @@ impl Default for QuicOptions {
     }
 }
 
-/// What a peer is asked to do by QUIC's acknowledgement frequency extension
+/// A request to the peer by QUIC's acknowledgement frequency extension
 /// (draft-ietf-quic-ack-frequency-04).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AckFrequency {

@@ -195,7 +195,7 @@ fn set_congestion(socket: &Socket, name: CongestionControl) -> Result<(), Error>
     socket
         .set_tcp_congestion(name.to_string().as_bytes())
         .map_err(|error| {
-            // One that the kernel has may still be reserved for root.
+            // The kernel may have the congestion control and reserve it for root.
             let which = match error.raw_os_error() {
                 Some(libc::ENOENT) => "available",
                 Some(libc::EPERM) => "allowed",

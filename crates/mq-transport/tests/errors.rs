@@ -317,7 +317,7 @@ async fn version_negotiation_offers_no_drafts() {
     let address = listener.local_address();
     let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let target = format!("{}:{}", address.host, address.port);
-    // A long header of a version that nobody has, with connection identifiers of 8 bytes.
+    // A long header of an unknown version, with connection identifiers of 8 bytes.
     let mut datagram = vec![0xc0, 0x1a, 0x2a, 0x3a, 0x4a, 8];
     datagram.extend([1; 8]);
     datagram.push(8);

@@ -178,8 +178,8 @@ fn secrets_are_written_only_where_the_option_says_so() {
     }
 }
 
-/// One handshake over TLS and one over QUIC, each with the secrets that Wireshark needs, for nobody
-/// but the file's owner to read.
+/// One handshake over TLS and one over QUIC, each with the secrets that Wireshark needs, which only the
+/// file's owner may read.
 fn assert_key_log(file: &Path) {
     let text = std::fs::read_to_string(file).unwrap();
     for label in [

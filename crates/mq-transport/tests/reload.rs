@@ -183,7 +183,7 @@ async fn a_revoked_client_cannot_come_back_with_a_ticket(scheme: Scheme) {
     assert_eq!(kind, HandshakeKind::Full);
     let kind = collect_ticket(&good, &mut listener).await;
     assert_eq!(kind, HandshakeKind::Resumed);
-    // What was open is left to whoever serves it.
+    // Open connections are left to the application.
     send(&mut open, b"!").await;
     assert_eq!(receive(&mut served, 1).await, b"!");
 }
@@ -304,8 +304,8 @@ async fn a_broken_file_leaves_the_configuration_in_force(scheme: Scheme) {
     }
 }
 
-over!(a_hundred_reloads_disturb_nobody: tls, quic, wss);
-async fn a_hundred_reloads_disturb_nobody(scheme: Scheme) {
+over!(a_hundred_reloads_disturb_no_client: tls, quic, wss);
+async fn a_hundred_reloads_disturb_no_client(scheme: Scheme) {
     const COUNT: usize = 100;
     let mut options = listen_options();
     let mut listener = bind(scheme, &options).await;
@@ -362,7 +362,7 @@ async fn a_closed_listener_stays_closed(scheme: Scheme) {
     let mut listener = bind(scheme, &listen_options()).await;
     let handle = listener.reload_handle();
     listener.close();
-    // Prepared or not, it lets nobody in again.
+    // Prepared or not, a reload lets no client in again.
     handle.reload(&listen_options()).unwrap();
     assert!(matches!(listener.accept().await, Err(Error::Closed)));
     if scheme == Scheme::Quic {
@@ -393,7 +393,7 @@ async fn connections_from_before_and_after_a_reload_are_reset_by_the_key_that_wa
     for _ in 0..2 {
         let connecting = common::connect_at(&client, &way.address, &mut listener);
         let (mut link, mut served) = connecting.await;
-        // Nobody resets a handshake that is not confirmed yet.
+        // An unconfirmed handshake is never reset.
         for _ in 0..3 {
             send(&mut served, b"welcome").await;
             receive(&mut link, 7).await;

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_that_cannot_be_written_bars_nobody() {
+    fn a_sample_that_cannot_be_written_refuses_no_connection() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let nowhere = file.path().join("folder");
         let sample = Qlog::sample(&nowhere, QlogLimits::default());

@@ -1,4 +1,4 @@
-//! Clients' certificates: who signs them, and which are revoked.
+//! Clients' certificates: their authorities and their revocation lists.
 
 use std::{
     path::{Path, PathBuf},

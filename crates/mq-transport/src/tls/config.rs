@@ -116,7 +116,7 @@ pub(crate) fn server_config(scheme: Scheme, options: &ListenOptions) -> Result<S
             Scheme::Quic => u32::MAX,
             _ => options.early_data_limit,
         };
-        // What answers early data need not wait for the client's Finished.
+        // Answers to early data need not wait for the client's Finished.
         config.send_half_rtt_data = true;
     }
     check_alpn(scheme, &options.alpn)?;
@@ -158,8 +158,8 @@ fn key_error(identity: &ServerIdentity, error: &rustls::Error) -> Error {
     }
 }
 
-/// The names for a transport where these are for MQTT: WebSocket begins with HTTP, and `http/1.1` is
-/// what browsers offer.
+/// The ALPN names of a transport, given those for MQTT: WebSocket begins with HTTP, for which browsers
+/// offer `http/1.1`.
 fn alpn(scheme: Scheme, names: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     if scheme == Scheme::Wss && !names.is_empty() {
         vec![b"http/1.1".to_vec()]

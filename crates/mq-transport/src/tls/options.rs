@@ -13,7 +13,7 @@ impl ListenOptions {
         server_config(Scheme::Tls, self).map(drop)
     }
 
-    /// What a listener of `scheme`, which is encrypted, cannot do without.
+    /// The identity, which a listener of an encrypted `scheme` needs.
     pub(crate) fn identity_for(&self, scheme: Scheme) -> Result<&ServerIdentity, Error> {
         self.identity.as_ref().ok_or(Error::NoIdentity { scheme })
     }

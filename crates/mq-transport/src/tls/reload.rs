@@ -63,8 +63,8 @@ impl ReloadHandle {
     /// listeners can be prepared before the first changes.
     ///
     /// Of `options` only `identity`, `client_auth`, `client_crls` and `enforce_crl_expiry` count;
-    /// everything else stays as the listener was bound with. An identity that was
-    /// [loaded from files](crate::ServerIdentity::from_pem_files) is taken as it is: see
+    /// everything else stays as it was at the bind. An identity that was
+    /// [loaded from files](crate::ServerIdentity::from_pem_files) is not read again: see
     /// [`ServerIdentity::read_again`](crate::ServerIdentity::read_again).
     ///
     /// # Errors

@@ -13,7 +13,7 @@ use rustls::{
 
 use crate::{Address, sync::lock};
 
-/// What a ticket rests on: see [`ListenOptions::ticket_scope`](crate::ListenOptions::ticket_scope).
+/// The scope of a ticket: see [`ListenOptions::ticket_scope`](crate::ListenOptions::ticket_scope).
 pub(crate) type Scope = [u8; 32];
 
 /// A server's tickets: bounded, in memory, each of a TLS 1.3 session good for one use.

@@ -182,7 +182,7 @@ impl Decoder {
     }
 }
 
-/// What a Close frame says (RFC 6455 §5.5.1).
+/// The code of a Close frame (RFC 6455 §5.5.1).
 fn close(payload: &[u8]) -> Result<Closing, Violation> {
     let Some((code, reason)) = payload.split_first_chunk::<2>() else {
         return if payload.is_empty() {

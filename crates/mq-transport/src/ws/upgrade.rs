@@ -24,7 +24,7 @@ const MQTT: &str = "mqtt";
 /// and the name that clients of MQTT 3.1 used before there was a standard.
 const SUBPROTOCOLS: [&str; 2] = [MQTT, "mqttv3.1"];
 
-/// What is wrong with the head of a request or an answer.
+/// An error in the head of a request or an answer.
 #[derive(Debug)]
 pub(super) enum HeadError {
     /// The head is not HTTP.
@@ -342,7 +342,7 @@ fn has_token(headers: &HeaderMap, name: &HeaderName, wanted: &str) -> bool {
     tokens(headers, name).any(|token| token.eq_ignore_ascii_case(wanted))
 }
 
-/// Whether it is 16 bytes in base64 (RFC 6455 §4.2.1).
+/// Whether the key is 16 bytes in base64 (RFC 6455 §4.2.1).
 fn is_key(key: &str) -> bool {
     let base64 = |byte: u8| byte.is_ascii_alphanumeric() || b"+/".contains(&byte);
     key.len() == 24 && key.ends_with("==") && key.bytes().take(22).all(base64)

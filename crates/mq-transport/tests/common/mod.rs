@@ -82,7 +82,7 @@ pub fn connect_options() -> ConnectOptions {
     }
 }
 
-/// An address where the system chooses the port, or a name that nobody has.
+/// An address for which the system chooses the port, or an unused name.
 pub fn any_address(scheme: Scheme) -> Address {
     use std::sync::atomic::{AtomicU32, Ordering};
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -127,7 +127,7 @@ pub async fn connect_at(
         // The handshake may want both ends to be driven.
         client.handshake_complete().await.unwrap();
         if client.stats().early_data == EarlyData::Rejected {
-            // It is sent again by whoever drives the link.
+            // Driving the link sends it again.
             let mut empty = Outbox::new();
             let more = client.progress(&mut empty, false);
             let _ = tokio::time::timeout(Duration::from_millis(20), more).await;
