@@ -354,10 +354,7 @@ impl Driver {
     /// were QoS 2 messages that the server had already taken. They are complete, but only the
     /// acknowledgements of the resent ones show which they are.
     fn session_lost(&mut self, resent: usize) {
-        tracing::info!(
-            resent,
-            "the server lost the session; messages in flight are sent again"
-        );
+        tracing::info!(resent, "the server lost the session");
         self.resent = Some((resent, self.in_flight.keys().copied().collect()));
         if resent == 0 {
             self.released_are_complete();
