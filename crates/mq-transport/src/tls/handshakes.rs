@@ -108,9 +108,7 @@ impl HandshakePool {
             let runtime = catch_unwind(AssertUnwindSafe(|| self.start()));
             let runtime = runtime.ok().and_then(Result::ok);
             if runtime.is_none() {
-                tracing::warn!(
-                    "no threads for handshakes: handshakes share the workers with messages"
-                );
+                tracing::warn!("no threads for handshakes: they compute among messages");
             }
             runtime
         };
