@@ -1,9 +1,16 @@
 //! The command `mqbench`: what MQTT costs over TCP, TLS, QUIC and WebSocket, measured side by side.
+//! | folder | what it holds |
+//! |---|---|
+//! | `cmd` | one module a command: its options, and how its result is printed |
+//! | `report` | tables, charts and pages |
+//! | `campaign` | many runs, from campaign files |
+//! | `hosts` | the machines of a testbed |
+//! | `meter` | the energy of runs |
+//! | `workload` | the traffic patterns: functions that return values |
+//! | `testbed` | emulated networks on this machine |
 //!
-//! `cmd` has one module a command, `report` all that is printed, `campaign` many runs, `hosts` real
-//! machines, `meter` their energy, `workload` the traffic patterns (functions that return values),
-//! `testbed` emulated networks; each names those behind it alone. The rest is for all: `args` has the
-//! options that commands share. The way of a run: docs/architecture.md.
+//! Each folder names only folders below it in this table; the other modules are for all. The way of a run:
+//! docs/architecture.md.
 
 #![expect(
     clippy::doc_markdown,
@@ -14,7 +21,6 @@
     reason = "reports are small, and this reads better than write! with errors that cannot be"
 )]
 
-mod args;
 mod broker_under_test;
 mod campaign;
 mod clock;
@@ -22,6 +28,7 @@ mod cmd;
 mod hosts;
 mod input;
 mod meter;
+mod mqtt;
 mod payload;
 mod report;
 mod testbed;
@@ -44,7 +51,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 struct Cli {
     /// End as SIGTERM would end it when standard input does, or nothing comes by it for so long: with the
     /// program that started this one, however that ends
-    #[arg(long, value_name = "TIME", value_parser = args::duration, hide = true)]
+    #[arg(long, value_name = "TIME", value_parser = units::duration, hide = true)]
     lease: Option<Duration>,
     #[command(subcommand)]
     command: Command,

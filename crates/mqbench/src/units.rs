@@ -1,4 +1,6 @@
-//! Numbers for people.
+//! Numbers as people write and read them.
+
+use std::time::Duration;
 
 /// A time in nanoseconds with three or four digits and a unit.
 #[expect(clippy::cast_precision_loss, reason = "four digits are shown")]
@@ -60,6 +62,24 @@ pub(crate) fn bytes(count: u64) -> String {
     }
 }
 
+/// A time such as `250us`, `10ms`, `1.5s`; a bare number is milliseconds.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.');
+    let (number, unit) = text.split_at(digits.unwrap_or(text.len()));
+    let scale = match unit {
+        "us" | "µs" => 1e-6,
+        "ms" | "" => 1e-3,
+        "s" => 1.0,
+        "min" => 60.0,
+        _ => return Err("a time is a number with us, ms, s or min, such as 10ms".to_owned()),
+    };
+    number
+        .parse::<f64>()
+        .ok()
+        .and_then(|number| Duration::try_from_secs_f64(number * scale).ok())
+        .ok_or_else(|| "a time is a number with us, ms, s or min, such as 10ms".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,5 +101,15 @@ mod tests {
         assert_eq!(energy(14_200_000.0), "14.2 J");
         assert_eq!(power(-575_000.0), "-575 mW");
         assert_eq!(power(1.9e9), "1.90 kW");
+    }
+
+    #[test]
+    fn times_have_units() {
+        assert_eq!(duration("10"), Ok(Duration::from_millis(10)));
+        assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
+        assert_eq!(duration("250us"), Ok(Duration::from_micros(250)));
+        assert!(duration("10 parsecs").is_err());
+        assert!(duration("").is_err());
+        assert!(duration("-1s").is_err());
     }
 }

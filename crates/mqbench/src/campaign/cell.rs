@@ -8,8 +8,9 @@ use mq_transport::{CongestionControl, Scheme};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    args::{MqttVersion, duration, qos},
-    testbed::{LinkArgs, Topology},
+    mqtt::{MqttVersion, qos},
+    testbed::{Network, Topology},
+    units::duration,
     workload::reconnect::Resumption,
 };
 
@@ -164,6 +165,10 @@ impl Cell {
         if self.topology == Topology::Shared && self.sub_link.is_some() {
             return Some(("sub_link", "the topology `shared` has one link".into()));
         }
+        if self.topology != Topology::Publisher && self.medium.is_some() {
+            let why = "the subscriber of a medium has a host and a sub_link";
+            return Some(("topology", why.into()));
+        }
         let resumes = matches!(self.pattern, Pattern::Reconnect | Pattern::Connect);
         if self.resumption != Resumption::Full && !resumes {
             let why = "this pattern connects once: connect and reconnect resume";
@@ -193,21 +198,29 @@ impl Cell {
         })
     }
 
-    /// The network that it runs in.
-    pub(crate) fn network(&self) -> LinkArgs {
-        let loss = |key: &str| self.loss.as_ref().map(|loss| format!("{key}={loss}"));
+    /// The network that the cell runs in.
+    pub(crate) fn network(&self) -> Result<Network, mq_netem::Error> {
+        let [publisher, subscriber] = self.links();
+        let Some(medium) = &self.medium else {
+            return Network::links(self.topology, publisher.as_deref(), subscriber.as_deref());
+        };
         let retries = self.retries.map(|retries| format!("retries={retries}"));
+        let medium = with_changes(medium, [self.lossy("frame_error_rate"), retries]);
+        Network::channel(&medium, self.stations, self.sub_link.as_deref())
+    }
+
+    /// The names of the publisher's link and the subscriber's, with their changes.
+    pub(crate) fn links(&self) -> [Option<String>; 2] {
         let link = self.link.as_ref();
-        let medium = self.medium.as_ref();
-        LinkArgs {
-            link: link.map(|name| with_changes(name, [loss("loss"), None])),
-            pub_link: None,
-            sub_link: self.sub_link.clone(),
-            topology: self.topology,
-            medium: medium.map(|name| with_changes(name, [loss("frame_error_rate"), retries])),
-            stations: medium.map(|_| self.stations),
-            pcap: None,
-        }
+        let link = link.map(|name| with_changes(name, [self.lossy("loss"), None]));
+        let own = self.sub_link.as_deref();
+        let subscriber = self.topology.subscriber_link(link.as_deref(), own);
+        let subscriber = subscriber.map(str::to_owned);
+        [link, subscriber]
+    }
+
+    fn lossy(&self, key: &str) -> Option<String> {
+        self.loss.as_ref().map(|loss| format!("{key}={loss}"))
     }
 
     pub(crate) fn scheme(&self) -> Scheme {

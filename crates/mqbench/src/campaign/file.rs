@@ -356,7 +356,7 @@ series = "transport"
         assert_eq!(campaign.repetitions, 3);
         let cell = &campaign.cells[3].cell;
         assert_eq!((cell.messages, cell.interval_ns), (1000, 1_000_000_000));
-        assert_eq!(cell.network().link.unwrap(), "s22/wifi@loss=5%");
+        assert_eq!(cell.links()[0].as_deref(), Some("s22/wifi@loss=5%"));
     }
 
     #[test]

@@ -17,7 +17,6 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use clap::ValueEnum;
 use mq_energy::Window;
 use mq_measure::{
     Counts, LastSendEstimator, Samples,
@@ -28,6 +27,7 @@ use mq_measure::{
     validity,
 };
 use mq_transport::Address;
+use serde::Serialize;
 use tokio::time::{sleep, timeout};
 
 use super::{
@@ -358,7 +358,7 @@ impl<'a> Crew<'a> {
             role.to_owned(),
             address.to_owned(),
             format!("--qos={}", cell.qos),
-            format!("--mqtt={}", word(&cell.mqtt)),
+            format!("--mqtt={}", word(cell.mqtt)),
             self.option(host, "--ca", CHAIN)?,
             format!("--congestion={}", cell.congestion()?),
             time("--connect-timeout", nanoseconds(PATIENCE)),
@@ -396,7 +396,7 @@ impl<'a> Crew<'a> {
                 let mut sending = self.client(publisher, "pub", address)?;
                 sending.extend([count(cell.messages), size]);
                 sending.push(match cell.pattern {
-                    Pattern::Reconnect => format!("--reconnect={}", word(&cell.resumption)),
+                    Pattern::Reconnect => format!("--reconnect={}", word(cell.resumption)),
                     _ => "--wait".to_owned(),
                 });
                 sending.push(self.option(publisher, "--log", SENT)?);
@@ -419,7 +419,7 @@ impl<'a> Crew<'a> {
             Pattern::Connect => {
                 let mut connect = self.client(publisher, "connect", address)?;
                 connect.extend([count(cell.messages), out]);
-                connect.push(format!("--resumption={}", word(&cell.resumption)));
+                connect.push(format!("--resumption={}", word(cell.resumption)));
                 let connect = self.ssh.start(publisher, &connect, false)?;
                 self.finish(connect, patience(cell)).await?;
                 self.samples().await
@@ -635,10 +635,10 @@ fn time(option: &str, ns: u64) -> String {
     format!("{option}={}us", ns / 1e3)
 }
 
-/// As the command line has it.
-fn word(value: &impl ValueEnum) -> String {
-    let value = value.to_possible_value();
-    value.map_or_else(String::new, |value| value.get_name().to_owned())
+/// As the command line and a campaign file have it.
+fn word(value: impl Serialize) -> String {
+    let value = serde_json::json!(value);
+    value.as_str().unwrap_or_default().to_owned()
 }
 
 /// Makes a cell's metrics of what its run left, the send log's times on the subscriber's clock.

@@ -5,9 +5,10 @@ use std::fmt;
 use anyhow::bail;
 use mq_netem::{Direction, Link};
 
+use serde::{Deserialize, Serialize};
+
 use super::cell::Cell;
 use crate::{
-    args::Way,
     hosts::{Hosts, Machine, Role},
     testbed::Topology,
 };
@@ -48,20 +49,11 @@ impl Hosts {
             Topology::Shared => publisher,
             Topology::Publisher | Topology::Both => self.doing(Role::Subscriber)?,
         };
-        let network = cell.network();
-        let of_subscriber = match cell.topology {
-            Topology::Both => network.sub_link.as_ref().or(network.link.as_ref()),
-            Topology::Publisher => network.sub_link.as_ref(),
-            Topology::Shared => None,
-        };
         let mut shaped = Vec::new();
-        for (client, link) in [
-            (publisher, network.link.as_ref()),
-            (subscriber, of_subscriber),
-        ] {
+        for (client, link) in [publisher, subscriber].into_iter().zip(cell.links()) {
             if let Some(link) = link {
-                shape(&mut shaped, client, link, Way::Up)?;
-                shape(&mut shaped, broker, link, Way::Down)?;
+                shape(&mut shaped, client, &link, Way::Up)?;
+                shape(&mut shaped, broker, &link, Way::Down)?;
             }
         }
         Ok(Placement {
@@ -70,6 +62,34 @@ impl Hosts {
             subscriber,
             shaped,
         })
+    }
+}
+
+/// A direction of a link, as [`Link`] has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Way {
+    /// From the clients to the broker
+    Up,
+    /// From the broker to the clients
+    Down,
+}
+
+impl Way {
+    /// As the command line and the link's file have it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Down => "down",
+        }
+    }
+
+    /// What that direction of the link does.
+    pub(crate) fn of(self, link: Link) -> Direction {
+        match self {
+            Self::Up => link.up,
+            Self::Down => link.down,
+        }
     }
 }
 

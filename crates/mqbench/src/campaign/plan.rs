@@ -85,7 +85,8 @@ fn round_trip(cell: &Cell) -> Duration {
         name.and_then(|name| Link::load(&name).ok())
             .unwrap_or_default()
     };
-    let (publisher, subscriber) = (link(cell.network().link), link(cell.sub_link.clone()));
+    let [publisher, _] = cell.links();
+    let (publisher, subscriber) = (link(publisher), link(cell.sub_link.clone()));
     let ways = [
         &publisher.up,
         &publisher.down,

@@ -21,9 +21,9 @@ use super::{
     record::Outcome,
 };
 use crate::{
-    args::{MqttArgs, ProbeArgs},
     broker_under_test::{BrokerProcess, TestCertificate},
     clock::nanoseconds,
+    mqtt::Mqtt,
     testbed::{Access, Testbed},
     workload::{
         Clock,
@@ -41,7 +41,7 @@ pub(super) const PATIENCE: Duration = Duration::from_mins(2);
 
 /// The network that a cell runs in. Before there are threads.
 pub(crate) fn testbed(cell: &Cell, seed: u64) -> anyhow::Result<Testbed> {
-    Testbed::build(&cell.network(), seed)
+    Testbed::build(cell.network()?, None, seed)
 }
 
 /// Runs the cell in its network, and computes its energy by a profile, if there is one.
@@ -80,12 +80,12 @@ pub(crate) async fn run(
             .context("the broker has no address")?
             .clone(),
         options,
-        mqtt: MqttArgs {
+        mqtt: Mqtt {
             qos: cell.qos(),
-            mqtt: cell.mqtt,
-            keep_alive: 60,
-            probes: ProbeArgs::default(),
-            username: None,
+            version: cell.mqtt.into(),
+            keep_alive: Duration::from_mins(1),
+            probes: Mqtt::NO_PROBES,
+            user_name: None,
             password: None,
             connect_timeout: PATIENCE,
         },
@@ -238,7 +238,7 @@ struct Bench<'a> {
     /// Of the broker, but for its host: that is another for each link.
     address: Address,
     options: ConnectOptions,
-    mqtt: MqttArgs,
+    mqtt: Mqtt,
 }
 
 impl Bench<'_> {

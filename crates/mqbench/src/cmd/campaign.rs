@@ -15,7 +15,6 @@ use mq_measure::manifest::Manifest;
 #[cfg(target_os = "linux")]
 use crate::campaign::on_hosts::Testbed;
 use crate::{
-    args::ProbeArgs,
     campaign::{
         file::{Campaign, Extent},
         here::Energy,
@@ -27,6 +26,7 @@ use crate::{
     },
     hosts::Hosts,
     meter::{self, Instrument, Probe, Spec},
+    mqtt::{Mqtt, probe_parameters},
     report,
     this_program::this_software,
 };
@@ -147,7 +147,7 @@ fn manifest(files: &[PathBuf]) -> Manifest {
     let (program, broker) = (this_software("mqbench"), this_software("mqbroker"));
     let files = files.iter().map(|file| file.display().to_string());
     let files: Vec<_> = files.collect();
-    let probes = ProbeArgs::default().parameters();
+    let probes = probe_parameters(Mqtt::NO_PROBES);
     let parameters = serde_json::json!({ "campaigns": files, "probes": probes });
     Manifest::now(program, broker, parameters)
 }
@@ -183,7 +183,11 @@ impl OnHosts {
             }
             spec => Energy::Measured(Probe {
                 spec,
-                instrument: Instrument::at(self.volts, self.amps),
+                instrument: Instrument {
+                    volts: self.volts,
+                    amps: self.amps,
+                    ..Instrument::default()
+                },
             }),
         };
         runner::run(set, Place::Here(energy), tell).await

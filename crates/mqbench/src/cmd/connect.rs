@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use mq_measure::{Sample, Samples, result::ConnectKind};
 use mq_transport::Address;
 
+use super::args::{ClientArgs, resumption};
 use crate::{
-    args::{MqttArgs, TransportArgs},
     report::{self, compare::kind_name},
     units::time,
     workload::{
@@ -25,20 +25,19 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 100)]
     count: u32,
     /// Of this kind alone
-    #[arg(long, value_enum)]
+    #[arg(long, value_parser = resumption())]
     resumption: Option<Resumption>,
     /// File for the raw times (CSV), of the last kind: sent is when bytes could be written, received is
     /// CONNACK, both since the dial; nothing was received where it is another kind
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     #[command(flatten)]
-    mqtt: MqttArgs,
-    #[command(flatten)]
-    transport: TransportArgs,
+    client: ClientArgs,
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
-    let options = args.transport.options();
+    let mqtt = args.client.mqtt.get();
+    let options = args.client.transport.options();
     let only = args.resumption;
     let only = only.map(|resumption| [connect::kind(args.broker.scheme, resumption)]);
     let kinds = only
@@ -49,7 +48,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         let mut attempts = Vec::new();
         let mut last_error = None;
         for _ in 0..args.count {
-            match dialler.dial(&args.mqtt).await {
+            match dialler.dial(&mqtt).await {
                 Ok(connected) => attempts.push(Some(connected)),
                 Err(error) => {
                     attempts.push(None);

@@ -5,11 +5,11 @@ use std::{path::PathBuf, time::Duration};
 use mq_measure::{LatencyRecorder, Summary};
 use mq_transport::Address;
 
+use super::args::ClientArgs;
 use crate::{
-    args::{MqttArgs, TransportArgs, duration},
     clock::nanoseconds,
     report,
-    units::{time, time_f64},
+    units::{duration, time, time_f64},
     workload::e2e,
 };
 
@@ -38,13 +38,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     #[command(flatten)]
-    mqtt: MqttArgs,
-    #[command(flatten)]
-    transport: TransportArgs,
+    client: ClientArgs,
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
-    let connector = args.transport.connector()?;
+    let (mqtt, connector) = args.client.get()?;
     let plan = e2e::Plan::new(
         "mqbench/e2e",
         args.count,
@@ -55,7 +53,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let subscribe_at = args.subscribe_at.as_ref().unwrap_or(&args.broker);
     let outcome = e2e::run(
         &plan,
-        &args.mqtt,
+        &mqtt,
         (&args.broker, &connector),
         (subscribe_at, &connector),
         |_| {},

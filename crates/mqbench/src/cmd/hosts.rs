@@ -4,8 +4,8 @@ use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, bail};
 
+use super::args::duration;
 use crate::{
-    args::duration,
     hosts::{
         Hosts, Ssh,
         check::{ask, in_the_way, line},

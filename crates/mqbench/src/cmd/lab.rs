@@ -9,10 +9,8 @@ use std::{
 use anyhow::{Context, bail};
 use mq_netem::Host;
 
-use crate::{
-    report,
-    testbed::{LinkArgs, Testbed},
-};
+use super::args::LinkArgs;
+use crate::report;
 
 /// Where programs in the lab find its hosts: `role=path` for each, with commas.
 const HOSTS: &str = "MQBENCH_LAB";
@@ -67,7 +65,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn shell(args: &ShellArgs) -> anyhow::Result<ExitCode> {
-    let mut testbed = Testbed::build(&args.links, args.seed)?;
+    let mut testbed = args.links.build(args.seed)?;
     let mut inner = Command::new(std::env::current_exe().context("cannot find this program")?);
     inner.args(["lab", "init"]);
     if args.command.is_empty() {

@@ -6,10 +6,11 @@ use anyhow::Context;
 use mq_measure::process::{ProcessMeter, Usage};
 use mq_transport::Address;
 
+use super::args::ClientArgs;
 use crate::{
-    args::{ClientIds, MqttArgs, TransportArgs, duration},
+    mqtt::ClientIds,
     report,
-    units::time,
+    units::{duration, time},
     workload::load,
 };
 
@@ -51,9 +52,7 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    mqtt: MqttArgs,
-    #[command(flatten)]
-    transport: TransportArgs,
+    client: ClientArgs,
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
@@ -69,7 +68,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
              disconnect all but one: put %r and %i into it"
         );
     }
-    let connector = args.transport.connector()?;
+    let (mqtt, connector) = args.client.get()?;
     let plan = load::Plan {
         publishers: args.publishers,
         subscribers: args.subscribers,
@@ -82,7 +81,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     };
     let meter = RefCell::new(None);
     let usage: RefCell<Option<Usage>> = RefCell::new(None);
-    let outcome = load::run(&plan, &args.mqtt, &args.broker, &connector, || {
+    let outcome = load::run(&plan, &mqtt, &args.broker, &connector, || {
         let Some(pid) = args.broker_pid else {
             return Ok(());
         };
@@ -111,7 +110,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         let json = serde_json::json!({
             "schema": "mq-load/1",
             "broker": args.broker.to_string(),
-            "qos": args.mqtt.qos as u8,
+            "qos": mqtt.qos as u8,
             "payload_bytes": args.size,
             "publishers": args.publishers,
             "subscribers": args.subscribers,

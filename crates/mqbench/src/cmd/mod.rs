@@ -1,5 +1,6 @@
 //! One module a command: its options, and what it does with a workload's result.
 
+mod args;
 pub(crate) mod broker;
 pub(crate) mod campaign;
 pub(crate) mod cell;

@@ -15,8 +15,8 @@ use mq_measure::{
 use mq_transport::Address;
 use tokio::sync::mpsc::channel;
 
+use super::args::{ClientArgs, duration, resumption};
 use crate::{
-    args::{MqttArgs, TransportArgs, duration},
     clock::{WallClock, host, nanoseconds, system_ns},
     input::Input,
     payload::Payloads,
@@ -54,7 +54,7 @@ pub(crate) struct Args {
     wait: bool,
     /// The same, with a new connection for each message after the first: the log has its dial as the
     /// intended time
-    #[arg(long, value_enum, value_name = "HOW", conflicts_with_all = ["interval", "wait"])]
+    #[arg(long, value_parser = resumption(), value_name = "HOW", conflicts_with_all = ["interval", "wait"])]
     reconnect: Option<Resumption>,
     /// How long one message may take that is waited for
     #[arg(long, default_value = "2min", value_parser = duration)]
@@ -66,9 +66,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", default_value = "send.csv")]
     log: PathBuf,
     #[command(flatten)]
-    mqtt: MqttArgs,
-    #[command(flatten)]
-    transport: TransportArgs,
+    client: ClientArgs,
 }
 
 impl Args {
@@ -97,9 +95,8 @@ async fn on_schedule(
     mut log: LogWriter<SendRecord>,
 ) -> anyhow::Result<u64> {
     let clock = WallClock::from_env()?;
-    let connector = args.transport.connector()?;
-    let client = args
-        .mqtt
+    let (mqtt, connector) = args.client.get()?;
+    let client = mqtt
         .builder(&args.broker, &connector, &client_id())?
         .build()
         .await?;
@@ -110,7 +107,7 @@ async fn on_schedule(
         let start = Instant::now();
         let origin_ns = system_ns();
         for seq in 0..args.count {
-            let message = Outgoing::new(topic.clone(), payloads.make(seq)).qos(args.mqtt.qos);
+            let message = Outgoing::new(topic.clone(), payloads.make(seq)).qos(mqtt.qos);
             let offset = args.interval * u32::try_from(seq).unwrap_or(u32::MAX);
             wait_until(start + offset);
             let sent_ns = clock.now_ns();
@@ -153,18 +150,18 @@ async fn one_by_one(
         }
     })?;
     let (clock, arrivals) = (Clock::start(), Arrivals::Told(numbers));
+    let (mqtt, connector) = args.client.get()?;
     let samples: Vec<Sample> = match args.reconnect {
         None => {
-            let connector = args.transport.connector()?;
             let publisher = (&args.broker, &connector);
-            stopwait::run(&plan, clock, &args.mqtt, publisher, arrivals)
+            stopwait::run(&plan, clock, &mqtt, publisher, arrivals)
                 .await?
                 .0
         }
         Some(how) => {
-            let options = args.transport.options();
+            let options = args.client.transport.options();
             let publisher = (&args.broker, &options);
-            let attempts = reconnect::run(&plan, clock, how, &args.mqtt, publisher, arrivals);
+            let attempts = reconnect::run(&plan, clock, how, &mqtt, publisher, arrivals);
             attempts
                 .await?
                 .iter()

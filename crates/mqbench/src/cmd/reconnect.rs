@@ -7,10 +7,10 @@ use mq_codec::TopicName;
 use mq_measure::Summary;
 use mq_transport::{Address, EarlyData};
 
+use super::args::{ClientArgs, resumption};
 use crate::{
-    args::{MqttArgs, TransportArgs, duration},
     report,
-    units::time,
+    units::{duration, time},
     workload::{
         Clock,
         arrivals::Arrivals,
@@ -32,20 +32,18 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 100)]
     size: usize,
     /// How the publisher comes back
-    #[arg(long, value_enum, default_value_t = Resumption::ZeroRtt)]
+    #[arg(long, default_value = "0-rtt", value_parser = resumption())]
     resumption: Resumption,
     /// How long one message may take
     #[arg(long, default_value = "30s", value_parser = duration)]
     patience: Duration,
     #[command(flatten)]
-    mqtt: MqttArgs,
-    #[command(flatten)]
-    transport: TransportArgs,
+    client: ClientArgs,
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
-    let options = args.transport.options();
-    let connector = args.transport.connector()?;
+    let options = args.client.transport.options();
+    let (mqtt, connector) = args.client.get()?;
     let plan = Plan {
         topic: TopicName::new(reconnect::TOPIC)?,
         count: args.count,
@@ -54,12 +52,12 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     };
     // The subscriber stays, on tickets of its own.
     let subscriber = (&args.broker, &connector);
-    let arrivals = Arrivals::here(reconnect::TOPIC, &args.mqtt, subscriber).await?;
+    let arrivals = Arrivals::here(reconnect::TOPIC, &mqtt, subscriber).await?;
     let attempts = reconnect::run(
         &plan,
         Clock::start(),
         args.resumption,
-        &args.mqtt,
+        &mqtt,
         (&args.broker, &options),
         arrivals,
     )

@@ -5,12 +5,8 @@ use std::{path::PathBuf, time::Duration};
 use mq_measure::Summary;
 use mq_transport::Address;
 
-use crate::{
-    args::{MqttArgs, TransportArgs, duration},
-    clock::nanoseconds,
-    report,
-    workload::rtt,
-};
+use super::args::ClientArgs;
+use crate::{clock::nanoseconds, report, units::duration, workload::rtt};
 
 /// Options of `rtt`.
 #[derive(clap::Args, Clone, Debug)]
@@ -37,17 +33,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     #[command(flatten)]
-    mqtt: MqttArgs,
-    #[command(flatten)]
-    transport: TransportArgs,
+    client: ClientArgs,
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
-    let connector = args.transport.connector()?;
+    let (mqtt, connector) = args.client.get()?;
     let worker = if args.with_worker {
         Some(
-            args.mqtt
-                .builder(&args.broker, &connector, "mqbench-worker")?
+            mqtt.builder(&args.broker, &connector, "mqbench-worker")?
                 .build()
                 .await?,
         )
@@ -56,7 +49,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     };
     let work = async {
         match &worker {
-            Some(worker) => rtt::worker(worker, args.mqtt.qos, Duration::ZERO, || Ok(())).await,
+            Some(worker) => rtt::worker(worker, mqtt.qos, Duration::ZERO, || Ok(())).await,
             None => std::future::pending().await,
         }
     };
@@ -65,7 +58,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         args.interval,
         args.size,
         args.grace,
-        &args.mqtt,
+        &mqtt,
         &args.broker,
         &connector,
     );

@@ -7,11 +7,11 @@ use mq_codec::TopicName;
 use mq_measure::Summary;
 use mq_transport::Address;
 
+use super::args::ClientArgs;
 use crate::{
-    args::{MqttArgs, TransportArgs, duration},
     clock::nanoseconds,
     report,
-    units::time,
+    units::{duration, time},
     workload::{
         Clock,
         arrivals::Arrivals,
@@ -38,13 +38,11 @@ pub(crate) struct Args {
     #[arg(long, default_value = "30s", value_parser = duration)]
     patience: Duration,
     #[command(flatten)]
-    mqtt: MqttArgs,
-    #[command(flatten)]
-    transport: TransportArgs,
+    client: ClientArgs,
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
-    let connector = args.transport.connector()?;
+    let (mqtt, connector) = args.client.get()?;
     let publisher = (&args.broker, &connector);
     let plan = Plan {
         topic: TopicName::new(stopwait::TOPIC)?,
@@ -53,8 +51,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         patience: args.patience,
     };
     for run in 1..=args.runs {
-        let arrivals = Arrivals::here(stopwait::TOPIC, &args.mqtt, publisher).await?;
-        let samples = stopwait::run(&plan, Clock::start(), &args.mqtt, publisher, arrivals).await?;
+        let arrivals = Arrivals::here(stopwait::TOPIC, &mqtt, publisher).await?;
+        let samples = stopwait::run(&plan, Clock::start(), &mqtt, publisher, arrivals).await?;
         let Some(delta) = stopwait::delta(&samples) else {
             bail!("nothing to send: --count is 0");
         };

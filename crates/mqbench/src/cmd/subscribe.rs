@@ -5,8 +5,8 @@ use std::{path::PathBuf, time::Duration};
 use mq_measure::log::{LogMeta, LogWriter, ReceiveRecord};
 use mq_transport::Address;
 
+use super::args::{ClientArgs, duration};
 use crate::{
-    args::{MqttArgs, TransportArgs, duration},
     clock::{WallClock, host, nanoseconds, system_ns},
     payload::sequence,
     report,
@@ -41,17 +41,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", default_value = "receive.csv")]
     log: PathBuf,
     #[command(flatten)]
-    mqtt: MqttArgs,
-    #[command(flatten)]
-    transport: TransportArgs,
+    client: ClientArgs,
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let clock = WallClock::from_env()?;
     let mut log = LogWriter::<ReceiveRecord>::create(&args.log, &LogMeta::new(&args.run, &host()))?;
-    let connector = args.transport.connector()?;
-    let client = args
-        .mqtt
+    let (mqtt, connector) = args.client.get()?;
+    let client = mqtt
         .builder(
             &args.broker,
             &connector,
@@ -59,7 +56,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         )?
         .build()
         .await?;
-    let mut messages = client.subscribe(args.topic.as_str(), args.mqtt.qos).await?;
+    let mut messages = client.subscribe(args.topic.as_str(), mqtt.qos).await?;
     eprintln!("{}: subscribed", args.topic);
     if args.announce {
         report::announce()?;

@@ -4,11 +4,8 @@ use std::time::Duration;
 
 use mq_transport::Address;
 
-use crate::{
-    args::{MqttArgs, TransportArgs, duration},
-    report,
-    workload::rtt,
-};
+use super::args::ClientArgs;
+use crate::{report, units::duration, workload::rtt};
 
 /// Options of `worker`.
 #[derive(clap::Args, Clone, Debug)]
@@ -23,15 +20,12 @@ pub(crate) struct Args {
     #[arg(long)]
     announce: bool,
     #[command(flatten)]
-    mqtt: MqttArgs,
-    #[command(flatten)]
-    transport: TransportArgs,
+    client: ClientArgs,
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
-    let connector = args.transport.connector()?;
-    let client = args
-        .mqtt
+    let (mqtt, connector) = args.client.get()?;
+    let client = mqtt
         .builder(&args.broker, &connector, "mqbench-worker")?
         .build()
         .await?;
@@ -42,5 +36,5 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
             Ok(())
         }
     };
-    rtt::worker(&client, args.mqtt.qos, args.compute, ready).await
+    rtt::worker(&client, mqtt.qos, args.compute, ready).await
 }

@@ -78,7 +78,11 @@ impl Machine {
     pub(crate) fn probe(&self) -> Option<Probe> {
         Some(Probe {
             spec: self.meter.clone()?,
-            instrument: Instrument::at(self.volts, self.amps),
+            instrument: Instrument {
+                volts: self.volts,
+                amps: self.amps,
+                ..Instrument::default()
+            },
         })
     }
 }

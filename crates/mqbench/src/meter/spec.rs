@@ -14,7 +14,7 @@ use mq_energy::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::{args::duration, clock::system_ns};
+use crate::clock::system_ns;
 
 /// Where sensors are looked for in place of /sys, for tests.
 const SYS: &str = "MQBENCH_SYS";
@@ -103,46 +103,29 @@ pub(crate) fn sys() -> PathBuf {
 }
 
 /// How instruments are set.
-#[derive(clap::Args, Clone, Debug)]
-#[command(next_help_heading = "Instrument")]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Instrument {
-    /// Between two readings: of a sensor 10ms, of a multimeter 1ms
-    #[arg(long, value_name = "TIME", value_parser = duration)]
-    interval: Option<Duration>,
-    /// For how long of each interval a multimeter looks; half of it
-    #[arg(long, value_name = "TIME", value_parser = duration)]
-    aperture: Option<Duration>,
-    /// The current that has to fit into a multimeter's range
-    #[arg(long, value_name = "AMPERE", default_value_t = Self::AMPS)]
-    amps: f64,
-    /// The supply's voltage, for a multimeter or a file that has the current alone
-    #[arg(long, value_name = "VOLT")]
+    /// Between two readings; `None` for what is usual.
+    pub(crate) interval: Option<Duration>,
+    /// For how long of each interval a multimeter looks; `None` for half of it.
+    pub(crate) aperture: Option<Duration>,
+    /// The current that has to fit into a multimeter's range; `None` for the largest.
+    pub(crate) amps: Option<f64>,
+    /// The supply's voltage, for a multimeter or a file that has the current alone.
     pub(crate) volts: Option<f64>,
-    /// Where a multimeter's readings are kept; a new file by default
-    #[arg(long, value_name = "FILE")]
-    journal: Option<PathBuf>,
+    /// Where a multimeter's readings are kept; `None` for a new file.
+    pub(crate) journal: Option<PathBuf>,
 }
 
 impl Instrument {
     /// What fits into a multimeter's range unless it is told otherwise: its largest.
-    const AMPS: f64 = 3.0;
+    pub(crate) const AMPS: f64 = 3.0;
 
     /// The supply of a Raspberry Pi by its name; 5.1 V is what Raspberry Pi's own gives.
     const SUPPLY_V: f64 = 5.0;
 
     /// More readings of one run say no more of its energy, and fill the disk.
     const ENOUGH: u32 = 100_000;
-
-    /// At this supply, as usual otherwise.
-    pub(crate) fn at(volts: Option<f64>, amps: Option<f64>) -> Self {
-        Self {
-            interval: None,
-            aperture: None,
-            amps: amps.unwrap_or(Self::AMPS),
-            volts,
-            journal: None,
-        }
-    }
 
     /// The same for a run that takes about so long, with a multimeter's readings kept in `journal`.
     pub(crate) fn of_run(&self, spec: &Spec, expected: Duration, journal: PathBuf) -> Self {
@@ -187,10 +170,10 @@ impl Instrument {
     }
 
     fn multimeter(&self, address: &str, longest: Duration) -> anyhow::Result<Settings> {
+        let amps = self.amps.unwrap_or(Self::AMPS);
         anyhow::ensure!(
-            self.amps.is_finite() && self.amps > 0.0,
-            "--amps {}: a current above 0",
-            self.amps
+            amps.is_finite() && amps > 0.0,
+            "--amps {amps}: a current above 0"
         );
         let journal = self
             .journal
@@ -199,7 +182,7 @@ impl Instrument {
         let usual = Settings::new(address, journal);
         let interval = self.interval.unwrap_or(usual.interval);
         let settings = Settings {
-            range_a: self.amps,
+            range_a: amps,
             supply_v: self.volts.unwrap_or(Self::SUPPLY_V),
             interval,
             aperture: self.aperture.unwrap_or(interval / 2),

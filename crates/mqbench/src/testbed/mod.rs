@@ -1,6 +1,6 @@
 //! The network of a comparison: hosts on this machine, with emulated links between them.
 
-mod args;
+mod network;
 mod radio;
 mod report;
 
@@ -17,12 +17,11 @@ use mq_netem::{Addresses, Capture, Host, Lab, Link, Medium};
 use mq_transport::{Address, ConnectOptions};
 
 use crate::this_program::output_directory;
-use args::Network;
-pub(crate) use args::{LinkArgs, Topology};
+pub(crate) use network::{Network, Topology};
 
 /// A profile, and the name that it was asked for by.
 #[derive(Debug)]
-struct Named<T> {
+pub(crate) struct Named<T> {
     name: String,
     profile: T,
 }
@@ -95,15 +94,14 @@ fn perfect() -> Named<Link> {
 }
 
 impl Testbed {
-    /// Builds what is asked for; links that are not are perfect. Before any thread is started.
-    pub(crate) fn build(args: &LinkArgs, seed: u64) -> anyhow::Result<Self> {
-        // Mistakes first: nothing is built for a link that does not exist.
-        let network = args.network()?;
-        if let Some(folder) = &args.pcap {
+    /// Builds a network, and captures what its hosts send and receive in `pcap`, one file a host. Call it
+    /// before any thread is started.
+    pub(crate) fn build(network: Network, pcap: Option<&Path>, seed: u64) -> anyhow::Result<Self> {
+        if let Some(folder) = pcap {
             output_directory(folder)?;
         }
         let mut testbed = Self::connect(network, seed)?;
-        if let Some(folder) = &args.pcap {
+        if let Some(folder) = pcap {
             testbed.capture(folder)?;
         }
         Ok(testbed)

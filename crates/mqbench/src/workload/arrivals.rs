@@ -7,7 +7,7 @@ use mq_client::{Client, Subscription};
 use mq_transport::{Address, Connector};
 use tokio::{sync::mpsc::Receiver, time::timeout};
 
-use crate::{args::MqttArgs, payload::sequence};
+use crate::{mqtt::Mqtt, payload::sequence};
 
 /// What has reached the subscriber.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ impl Arrivals {
     /// Subscribes in this process.
     pub(crate) async fn here(
         topic: &str,
-        mqtt: &MqttArgs,
+        mqtt: &Mqtt,
         (address, connector): (&Address, &Connector),
     ) -> anyhow::Result<Self> {
         let client = mqtt.builder(address, connector, "mqbench-sub")?;

@@ -9,7 +9,7 @@ use mq_measure::{Summary, result::ConnectKind, result::ConnectTimes};
 use mq_transport::{Address, ConnectOptions, Connector, EarlyData, HandshakeKind, Scheme};
 
 use super::reconnect::Resumption;
-use crate::{args::MqttArgs, clock::nanoseconds};
+use crate::{clock::nanoseconds, mqtt::Mqtt};
 
 /// One connection.
 #[derive(Clone, Copy, Debug)]
@@ -78,7 +78,7 @@ impl Dialler {
 
     /// Makes a connection and measures it; for resumed kinds the first call makes one more before
     /// it, which gets the tickets and is not measured.
-    pub(crate) async fn dial(&mut self, mqtt: &MqttArgs) -> anyhow::Result<Connected> {
+    pub(crate) async fn dial(&mut self, mqtt: &Mqtt) -> anyhow::Result<Connected> {
         if !self.primed {
             self.dial_once(mqtt).await?;
             self.primed = true;
@@ -86,7 +86,7 @@ impl Dialler {
         self.dial_once(mqtt).await
     }
 
-    async fn dial_once(&mut self, mqtt: &MqttArgs) -> anyhow::Result<Connected> {
+    async fn dial_once(&mut self, mqtt: &Mqtt) -> anyhow::Result<Connected> {
         self.count += 1;
         let id = format!("mqbench-dial-{}-{}", self.address.scheme, self.count);
         let client = mqtt

@@ -25,7 +25,7 @@ use super::{
     wire_use,
 };
 use crate::{
-    args::MqttArgs,
+    mqtt::Mqtt,
     payload::{Payloads, sequence},
 };
 
@@ -82,7 +82,7 @@ pub(crate) struct Outcome {
 /// `progress` gets the number of messages sent.
 pub(crate) async fn run(
     plan: &Plan,
-    mqtt: &MqttArgs,
+    mqtt: &Mqtt,
     publisher: (&Address, &Connector),
     subscriber: (&Address, &Connector),
     progress: impl Fn(u64) + Send + 'static,
@@ -105,7 +105,7 @@ pub(crate) struct Pair<'a> {
 impl<'a> Pair<'a> {
     pub(crate) async fn connect(
         plan: &'a Plan,
-        mqtt: &MqttArgs,
+        mqtt: &Mqtt,
         publisher: (&Address, &Connector),
         subscriber: (&Address, &Connector),
     ) -> anyhow::Result<Self> {

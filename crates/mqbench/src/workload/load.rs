@@ -15,7 +15,7 @@ use mq_transport::{Address, Connector};
 use tokio::task::JoinSet;
 
 use crate::{
-    args::{ClientIds, MqttArgs, Role},
+    mqtt::{ClientIds, Mqtt, Role},
     payload::Payloads,
 };
 
@@ -57,7 +57,7 @@ struct Shared {
 /// read meters.
 pub(crate) async fn run(
     plan: &Plan,
-    mqtt: &MqttArgs,
+    mqtt: &Mqtt,
     address: &Address,
     connector: &Connector,
     mut steady: impl FnMut() -> anyhow::Result<()>,

@@ -18,7 +18,7 @@ use super::{
     e2e::{LEAD, Plan},
     pace::Sending,
 };
-use crate::{args::MqttArgs, clock::nanoseconds, payload::Payloads};
+use crate::{clock::nanoseconds, mqtt::Mqtt, payload::Payloads};
 
 /// Clients that are connected, and silent so far.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(crate) struct Neighbours {
 impl Neighbours {
     /// Connects one client from each end, all at the same time.
     pub(crate) async fn connect(
-        mqtt: &MqttArgs,
+        mqtt: &Mqtt,
         ends: &[(Address, Connector)],
     ) -> anyhow::Result<Self> {
         let mut connecting = JoinSet::new();

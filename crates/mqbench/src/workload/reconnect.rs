@@ -6,7 +6,6 @@
 
 use anyhow::Context;
 use bytes::Bytes;
-use clap::ValueEnum;
 use mq_client::Outgoing;
 use mq_codec::QoS;
 use mq_measure::Sample;
@@ -14,7 +13,7 @@ use mq_transport::{Address, ConnectOptions, Connector, EarlyData, HandshakeKind}
 use serde::{Deserialize, Serialize};
 
 use super::{Clock, arrivals::Arrivals, stopwait::Plan};
-use crate::{args::MqttArgs, payload::Payloads};
+use crate::{mqtt::Mqtt, payload::Payloads};
 
 /// What is published, unless it is said otherwise.
 pub(crate) const TOPIC: &str = "mqbench/reconnect";
@@ -43,7 +42,7 @@ impl Attempt {
 }
 
 /// How the publisher comes back.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Resumption {
     /// A full handshake each time
     #[serde(rename = "full")]
@@ -52,7 +51,6 @@ pub(crate) enum Resumption {
     #[serde(rename = "resumed")]
     Resumed,
     /// With a ticket, CONNECT and PUBLISH as early data
-    #[value(name = "0-rtt")]
     #[serde(rename = "0-rtt")]
     ZeroRtt,
 }
@@ -63,7 +61,7 @@ pub(crate) async fn run(
     plan: &Plan,
     clock: Clock,
     resumption: Resumption,
-    mqtt: &MqttArgs,
+    mqtt: &Mqtt,
     (address, options): (&Address, &ConnectOptions),
     mut arrivals: Arrivals,
 ) -> anyhow::Result<Vec<Attempt>> {

@@ -19,8 +19,8 @@ use mq_transport::{Address, Connector};
 
 use super::{Clock, pace::wait_until};
 use crate::{
-    args::MqttArgs,
     clock::nanoseconds,
+    mqtt::Mqtt,
     payload::{Payloads, sequence},
 };
 
@@ -48,7 +48,7 @@ pub(crate) async fn run(
     interval: Duration,
     size: usize,
     grace: Duration,
-    mqtt: &MqttArgs,
+    mqtt: &Mqtt,
     address: &Address,
     connector: &Connector,
 ) -> anyhow::Result<Outcome> {

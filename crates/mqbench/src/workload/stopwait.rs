@@ -12,7 +12,7 @@ use mq_measure::{Sample, Samples};
 use mq_transport::{Address, Connector};
 
 use super::{Clock, arrivals::Arrivals};
-use crate::{args::MqttArgs, payload::Payloads};
+use crate::{mqtt::Mqtt, payload::Payloads};
 
 /// What is published, unless it is said otherwise.
 pub(crate) const TOPIC: &str = "mqbench/stopwait";
@@ -40,7 +40,7 @@ pub(crate) fn delta(samples: &Samples) -> Option<Duration> {
 pub(crate) async fn run(
     plan: &Plan,
     clock: Clock,
-    mqtt: &MqttArgs,
+    mqtt: &Mqtt,
     (address, connector): (&Address, &Connector),
     mut arrivals: Arrivals,
 ) -> anyhow::Result<Samples> {

@@ -21,10 +21,9 @@ use super::{PORT, socket::Stamped};
 use crate::{
     clock::nanoseconds,
     {
-        args::duration,
         clock::{WallClock, chrony, host},
         report,
-        units::time,
+        units::{duration, time},
     },
 };
 

@@ -11,8 +11,8 @@ use mq_transport::{Address, ConnectOptions, Connector};
 
 use super::Args;
 use crate::{
-    args::MqttArgs,
     clock::nanoseconds,
+    mqtt::Mqtt,
     testbed::{Access, Testbed},
     workload::{
         Clock,
@@ -113,8 +113,8 @@ impl Lane {
         let emulator = testbed.map(Testbed::cpu_time);
         let packets = testbed.map(Testbed::publisher_packets);
         let bar = progress.clone();
-        let (outcome, neighbours_sent) =
-            self.publish(&plan, &args.mqtt, move |_| bar.inc(1)).await?;
+        let mqtt = args.client.mqtt.get();
+        let (outcome, neighbours_sent) = self.publish(&plan, &mqtt, move |_| bar.inc(1)).await?;
         let used =
             |role, meter: &ProcessMeter| meter.read().map(|usage| ProcessUse::new(role, &usage));
         let mut clients = used("clients", &clients)?;
@@ -152,7 +152,7 @@ impl Lane {
     async fn publish(
         &self,
         plan: &e2e::Plan,
-        mqtt: &MqttArgs,
+        mqtt: &Mqtt,
         progress: impl Fn(u64) + Send + 'static,
     ) -> anyhow::Result<(e2e::Outcome, u64)> {
         let neighbours = Neighbours::connect(mqtt, &self.neighbours).await?;
@@ -166,15 +166,16 @@ impl Lane {
     }
 
     pub(super) async fn dial(&mut self, args: &Args) -> anyhow::Result<()> {
+        let mqtt = args.client.mqtt.get();
         for (dialler, dialled) in &mut self.diallers {
             for _ in 0..args.connections_per_round() {
                 // A connection that fails is a result; the run goes on.
-                dialled.push(dialler.dial(&args.mqtt).await.ok());
+                dialled.push(dialler.dial(&mqtt).await.ok());
                 tokio::time::sleep(connect::PAUSE).await;
             }
             if dialled.iter().all(Option::is_none) && !dialled.is_empty() {
                 dialler
-                    .dial(&args.mqtt)
+                    .dial(&mqtt)
                     .await
                     .with_context(|| format!("no {:?} connection worked", dialler.kind()))?;
             }

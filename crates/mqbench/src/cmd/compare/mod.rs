@@ -10,11 +10,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 use mq_measure::result::RunResult;
 use mq_transport::{Address, CongestionControl, Scheme, Trust};
 
+use super::args::{ClientArgs, LinkArgs, duration};
 use crate::{
-    args::{MqttArgs, TransportArgs, duration},
     broker_under_test::{BrokerProcess, TestCertificate},
     report,
-    testbed::{LinkArgs, Testbed},
+    testbed::Testbed,
     this_program::output_directory,
 };
 use lane::Lane;
@@ -65,9 +65,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     #[command(flatten)]
-    mqtt: MqttArgs,
-    #[command(flatten)]
-    transport: TransportArgs,
+    client: ClientArgs,
     #[command(flatten)]
     links: LinkArgs,
 }
@@ -94,7 +92,7 @@ impl Args {
             );
         }
         if self.links.any() {
-            return Testbed::build(&self.links, self.seed).map(Some);
+            return self.links.build(self.seed).map(Some);
         }
         if self.links.pcap.is_some() {
             bail!("--pcap needs a --link or a --medium: hosts of its own");
@@ -123,9 +121,8 @@ impl Args {
 pub(crate) async fn run(mut args: Args, mut testbed: Option<Testbed>) -> anyhow::Result<()> {
     if args.broker.is_empty() {
         // Our own broker takes part in being fair: the same on both ends of each transport.
-        args.transport
-            .congestion
-            .get_or_insert(CongestionControl::Cubic);
+        let congestion = &mut args.client.transport.congestion;
+        congestion.get_or_insert(CongestionControl::Cubic);
     }
     if args.size < crate::payload::MIN_SIZE {
         bail!(
@@ -137,15 +134,16 @@ pub(crate) async fn run(mut args: Args, mut testbed: Option<Testbed>) -> anyhow:
         // Before the work, so that a directory that cannot be made costs nothing.
         output_directory(out)?;
     }
-    let mut options = args.transport.options();
+    let transport = &args.client.transport;
+    let mut options = transport.options();
     let (own, certificate) = if args.broker.is_empty() {
         let addresses = testbed.iter().flat_map(Testbed::broker_addresses);
         let certificate = TestCertificate::make(addresses.map(Into::into))?;
-        if !args.transport.insecure && args.transport.ca.is_none() {
+        if !transport.insecure && transport.ca.is_none() {
             options.trust = Trust::CaFile(certificate.certificate());
         }
         let host = testbed.as_ref().map(Testbed::broker);
-        let congestion = args.transport.congestion;
+        let congestion = args.client.transport.congestion;
         let broker = BrokerProcess::start(&args.transports, &certificate, congestion, host).await?;
         (Some(broker), Some(certificate))
     } else {
@@ -227,16 +225,18 @@ async fn measure(
 }
 
 fn text(args: &Args, lanes: &[Lane], result: &RunResult, testbed: Option<&Testbed>) -> String {
+    let mqtt = args.client.mqtt.get();
     let mut text = format!(
         "MQTT {} · QoS {} · {} B every {:?} · {} messages over each transport in {} rounds · \
          congestion control {}\n",
-        mq_codec::Version::from(args.mqtt.mqtt),
-        args.mqtt.qos,
+        mqtt.version,
+        mqtt.qos,
         args.size,
         args.interval,
         args.messages_per_round() * u64::from(args.rounds),
         args.rounds,
-        args.transport
+        args.client
+            .transport
             .congestion
             .map_or("as each has it".to_owned(), |name| name.to_string()),
     );

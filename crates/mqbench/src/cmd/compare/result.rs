@@ -17,6 +17,7 @@ use mq_measure::{
 use super::{Args, lane::Lane};
 use crate::{
     clock::nanoseconds,
+    mqtt::probe_parameters,
     testbed::Testbed,
     this_program::this_software,
     workload::{add_wire, connect},
@@ -38,19 +39,20 @@ pub(super) fn result(
             revision: None,
         }
     };
+    let mqtt = args.client.mqtt.get();
     let parameters = serde_json::json!({
         "messages_per_transport": args.messages_per_round() * u64::from(args.rounds),
         "rounds": args.rounds,
         "payload_bytes": args.size,
         "interval_ns": nanoseconds(args.interval),
-        "qos": args.mqtt.qos as u8,
-        "mqtt": mq_codec::Version::from(args.mqtt.mqtt).to_string(),
-        "keep_alive_s": args.mqtt.keep_alive,
-        "probes": args.mqtt.probes.parameters(),
-        "quic_keep_alive_ns": args.transport.quic_keep_alive.map(nanoseconds),
+        "qos": mqtt.qos as u8,
+        "mqtt": mqtt.version.to_string(),
+        "keep_alive_s": mqtt.keep_alive.as_secs(),
+        "probes": probe_parameters(mqtt.probes),
+        "quic_keep_alive_ns": args.client.transport.quic_keep_alive.map(nanoseconds),
         "connections_per_kind": args.connections_per_round() * args.rounds,
-        "congestion": args.transport.congestion.map(|name| name.to_string()),
-        "segmentation_offload": !args.transport.no_gso,
+        "congestion": args.client.transport.congestion.map(|name| name.to_string()),
+        "segmentation_offload": !args.client.transport.no_gso,
         "tcp_nodelay": true,
         "stations": testbed.and_then(Testbed::stations_on_channel),
     });
@@ -68,7 +70,7 @@ pub(super) fn result(
     if cfg!(debug_assertions) {
         validity.note(mq_measure::Warning::DebugBuild);
     }
-    if args.transport.congestion.is_none() {
+    if args.client.transport.congestion.is_none() {
         let kernel = manifest.host.tcp_congestion_control.as_deref();
         validity.note(kernel.and_then(|tcp| validity::congestion_control(tcp, "cubic")));
     }

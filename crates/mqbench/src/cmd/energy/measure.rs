@@ -14,10 +14,10 @@ use mq_energy::{
     model::{self, Counters},
 };
 
+use super::super::args::duration;
 use crate::{
     clock::nanoseconds,
     {
-        args::duration,
         meter::{Instrument, Spec},
         report::{self, energy::Measured},
     },
@@ -49,7 +49,40 @@ pub(super) struct Args {
     #[arg(last = true)]
     command: Vec<String>,
     #[command(flatten)]
-    instrument: Instrument,
+    instrument: InstrumentArgs,
+}
+
+/// How instruments are set.
+#[derive(clap::Args, Clone, Debug)]
+#[command(next_help_heading = "Instrument")]
+struct InstrumentArgs {
+    /// Between two readings: of a sensor 10ms, of a multimeter 1ms
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    interval: Option<Duration>,
+    /// For how long of each interval a multimeter looks; half of it
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    aperture: Option<Duration>,
+    /// The current that has to fit into a multimeter's range
+    #[arg(long, value_name = "AMPERE", default_value_t = Instrument::AMPS)]
+    amps: f64,
+    /// The supply's voltage, for a multimeter or a file that has the current alone
+    #[arg(long, value_name = "VOLT")]
+    volts: Option<f64>,
+    /// Where a multimeter's readings are kept; a new file by default
+    #[arg(long, value_name = "FILE")]
+    journal: Option<PathBuf>,
+}
+
+impl InstrumentArgs {
+    fn get(&self) -> Instrument {
+        Instrument {
+            interval: self.interval,
+            aperture: self.aperture,
+            amps: Some(self.amps),
+            volts: self.volts,
+            journal: self.journal.clone(),
+        }
+    }
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -68,7 +101,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Work::Wait(time) => time + Duration::from_mins(1),
         Work::Command(..) => LONGEST_COMMAND,
     };
-    let mut meter = args.instrument.meter(&args.meter, longest)?;
+    let instrument = args.instrument.get();
+    let mut meter = instrument.meter(&args.meter, longest)?;
     ensure!(
         args.runs.is_none() || meter.basis() == Basis::Measured,
         "--runs is for energy that was measured: {} computes it",
@@ -76,7 +110,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     );
     let origin = Instant::now();
     meter.start(origin)?;
-    args.instrument.tell(&args.meter, meter.as_ref());
+    instrument.tell(&args.meter, meter.as_ref());
     let before = counters(args)?;
     let began = origin.elapsed();
     let done = work.run();
@@ -138,7 +172,7 @@ fn counters(args: &Args) -> anyhow::Result<Option<Counters>> {
 
 /// All of a file, by its own clock.
 fn whole_file(file: &Path, args: &Args) -> anyhow::Result<()> {
-    let log = csv::read(file, args.instrument.volts)?;
+    let log = csv::read(file, args.instrument.get().volts)?;
     let Some(window) = log.trace.span() else {
         bail!("{}: fewer than two readings have no energy", file.display());
     };

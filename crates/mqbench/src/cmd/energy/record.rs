@@ -34,8 +34,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 
 async fn record(args: &Args) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
-    let instrument = Instrument::at(None, None);
-    let running = Running::start(instrument.meter(&args.meter, LONGEST)?)?;
+    let running = Running::start(Instrument::default().meter(&args.meter, LONGEST)?)?;
     if args.announce {
         report::announce()?;
     }

@@ -8,10 +8,8 @@ use std::{ffi::OsString, net::IpAddr, path::PathBuf, process::ExitCode, time::Du
 use anyhow::bail;
 use mq_netem::{Controller, Direction, Link, Shape, Standing};
 
-use crate::{
-    args::{Way, duration},
-    report,
-};
+use super::args::{duration, way};
+use crate::{campaign::placement::Way, report};
 
 /// Options of `net`.
 #[derive(clap::Args, Clone, Debug)]
@@ -54,7 +52,7 @@ struct Target {
     #[arg(value_name = "LINK")]
     link: String,
     /// Which of the link's directions: up on the clients' machine, down on the broker's
-    #[arg(long, value_enum, default_value_t = Way::Up)]
+    #[arg(long, default_value = "up", value_parser = way())]
     direction: Way,
 }
 

@@ -1,0 +1,77 @@
+//! Emulated links by their names.
+
+use std::path::PathBuf;
+
+use anyhow::bail;
+
+use super::values::topology;
+use crate::testbed::{Network, Testbed, Topology};
+
+/// Stations on a channel unless `--stations` says how many: the fewest that S21 has.
+const STATIONS: u8 = 3;
+
+/// Options of emulated links.
+#[derive(clap::Args, Clone, Debug)]
+#[command(next_help_heading = "Emulated links")]
+pub(crate) struct LinkArgs {
+    /// Emulate this link: a shipped one such as s22/wifi@loss=5%, or a file that ends in .toml
+    #[arg(long, value_name = "LINK")]
+    link: Option<String>,
+    /// The link between publisher and broker, if it is another
+    #[arg(long, value_name = "LINK")]
+    pub_link: Option<String>,
+    /// The link between broker and subscriber, if it is another
+    #[arg(long, value_name = "LINK")]
+    sub_link: Option<String>,
+    /// Which hosts are behind the link
+    #[arg(long, default_value = "publisher", value_parser = topology())]
+    topology: Topology,
+    /// Emulate a radio channel that the publisher shares with other stations, the broker its access
+    /// point: s21/medium@frame_error_rate=5%,retries=0, or a file that ends in .toml
+    #[arg(long, value_name = "MEDIUM", conflicts_with_all = ["link", "pub_link"])]
+    pub(crate) medium: Option<String>,
+    /// Stations on that channel, the publisher among them: 1 to 64, 3 unless given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
+    stations: Option<u8>,
+    /// Directory for what each host sends and receives, one pcap file a host
+    #[arg(long, value_name = "DIR")]
+    pub(crate) pcap: Option<PathBuf>,
+}
+
+impl LinkArgs {
+    /// Whether anything is to be emulated.
+    pub(crate) fn any(&self) -> bool {
+        let names = [&self.link, &self.pub_link, &self.sub_link, &self.medium];
+        names.into_iter().any(Option::is_some) || self.stations.is_some()
+    }
+
+    /// Builds what is asked for. Before any thread is started.
+    pub(crate) fn build(&self, seed: u64) -> anyhow::Result<Testbed> {
+        Testbed::build(self.network()?, self.pcap.as_deref(), seed)
+    }
+
+    fn network(&self) -> anyhow::Result<Network> {
+        let (topology, sub_link) = (self.topology, self.sub_link.as_deref());
+        if let Some(medium) = &self.medium {
+            if topology != Topology::Publisher {
+                bail!(
+                    "--topology has no place beside --medium: the subscriber has a host and a --sub-link"
+                );
+            }
+            let stations = self.stations.unwrap_or(STATIONS);
+            return Ok(Network::channel(medium, stations, sub_link)?);
+        }
+        if self.stations.is_some() {
+            bail!("--stations needs a --medium: the channel that they share")
+        }
+        if topology == Topology::Shared && (self.pub_link.is_some() || sub_link.is_some()) {
+            bail!(
+                "--pub-link and --sub-link have no place in --topology shared: there is one link"
+            );
+        }
+        let link = self.link.as_deref();
+        let publisher = self.pub_link.as_deref().or(link);
+        let subscriber = topology.subscriber_link(link, sub_link);
+        Ok(Network::links(topology, publisher, subscriber)?)
+    }
+}

@@ -1,0 +1,83 @@
+//! The options of clients.
+
+use std::time::Duration;
+
+use mq_client::Probes;
+use mq_codec::QoS;
+use mq_transport::Connector;
+
+use super::{TransportArgs, values::mqtt_version};
+use crate::{
+    mqtt::{Mqtt, MqttVersion, qos},
+    units::duration,
+};
+
+/// What clients say.
+#[derive(clap::Args, Clone, Debug)]
+#[command(next_help_heading = "MQTT")]
+pub(crate) struct MqttArgs {
+    /// Quality of service: 0, 1 or 2
+    #[arg(long, default_value = "0", value_parser = qos)]
+    qos: QoS,
+    /// MQTT version
+    #[arg(long, default_value = "5", value_parser = mqtt_version())]
+    mqtt: MqttVersion,
+    /// Keep-alive in seconds, 0 for none
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    keep_alive: u16,
+    /// QUIC subscribers send PINGREQ after this long without a packet, 0 for not at all
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration)]
+    probe_quiet: Duration,
+    /// The same after a busy flow has fallen silent
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration)]
+    probe_busy: Duration,
+    /// User name
+    #[arg(long, value_name = "NAME")]
+    username: Option<String>,
+    /// Password
+    #[arg(
+        long,
+        value_name = "TEXT",
+        env = "MQBENCH_PASSWORD",
+        hide_env_values = true
+    )]
+    password: Option<String>,
+    /// How long a connection may take, until CONNACK; lossy links want more
+    #[arg(long, value_name = "TIME", default_value = "20s", value_parser = duration)]
+    connect_timeout: Duration,
+}
+
+impl MqttArgs {
+    pub(crate) fn get(&self) -> Mqtt {
+        let some = |time: Duration| (!time.is_zero()).then_some(time);
+        Mqtt {
+            qos: self.qos,
+            version: self.mqtt.into(),
+            keep_alive: Duration::from_secs(self.keep_alive.into()),
+            probes: Probes {
+                quiet: some(self.probe_quiet),
+                busy: some(self.probe_busy),
+            },
+            user_name: self.username.clone(),
+            password: self.password.clone(),
+            connect_timeout: self.connect_timeout,
+        }
+    }
+}
+
+/// How clients connect, and what they say.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct ClientArgs {
+    #[command(flatten)]
+    pub(crate) mqtt: MqttArgs,
+    #[command(flatten)]
+    pub(crate) transport: TransportArgs,
+}
+
+impl ClientArgs {
+    /// What clients say, and what they connect with.
+    pub(crate) fn get(&self) -> anyhow::Result<(Mqtt, Connector)> {
+        let options = self.transport.options();
+        Ok((self.mqtt.get(), Connector::new(options)?))
+    }
+}

@@ -1,0 +1,188 @@
+//! How the clients of a workload speak MQTT.
+
+use std::time::Duration;
+
+use mq_client::{Client, ClientBuilder, Probes};
+use mq_codec::{QoS, Version};
+use mq_transport::{Address, Connector};
+use serde::{Deserialize, Serialize};
+
+/// What all clients of a workload say alike.
+#[derive(Clone, Debug)]
+pub(crate) struct Mqtt {
+    pub(crate) qos: QoS,
+    pub(crate) version: Version,
+    /// Zero for none; in whole seconds.
+    pub(crate) keep_alive: Duration,
+    /// When a subscriber over QUIC looks whether its address has changed.
+    pub(crate) probes: Probes,
+    pub(crate) user_name: Option<String>,
+    pub(crate) password: Option<String>,
+    /// How long a connection may take, until CONNACK.
+    pub(crate) connect_timeout: Duration,
+}
+
+impl Mqtt {
+    /// Unlike the library's default: the transports that QUIC is compared with send nothing of the kind.
+    pub(crate) const NO_PROBES: Probes = Probes {
+        quiet: None,
+        busy: None,
+    };
+
+    /// A builder for a client at `address` that connects with `connector` and does not reconnect:
+    /// a lost connection is a result, not something to hide.
+    pub(crate) fn builder(
+        &self,
+        address: &Address,
+        connector: &Connector,
+        client_id: &str,
+    ) -> anyhow::Result<ClientBuilder> {
+        let mut builder = Client::builder(&address.to_string())?
+            .connector(connector.clone())
+            .version(self.version)
+            .client_id(client_id)?
+            .keep_alive(self.keep_alive)
+            .connect_timeout(self.connect_timeout)
+            .probes(self.probes)
+            .reconnect(mq_client::Reconnect::never());
+        if let Some(name) = &self.user_name {
+            builder = builder.user_name(name)?;
+        }
+        if let Some(password) = &self.password {
+            builder = builder.password(password.clone());
+        }
+        Ok(builder)
+    }
+}
+
+/// Probes as a manifest tells them; `null` is for none.
+pub(crate) fn probe_parameters(Probes { quiet, busy }: Probes) -> serde_json::Value {
+    let nanoseconds = |time: Option<Duration>| time.map(crate::clock::nanoseconds);
+    serde_json::json!({ "quiet_ns": nanoseconds(quiet), "busy_ns": nanoseconds(busy) })
+}
+
+/// A pattern for the identifiers of many clients, such as `mqbench-%r-%i`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct ClientIds(Vec<Piece>);
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Piece {
+    Text(String),
+    Role,
+    Number,
+}
+
+/// What a client is there for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Role {
+    Publisher,
+    Subscriber,
+}
+
+impl std::str::FromStr for ClientIds {
+    type Err = String;
+
+    fn from_str(pattern: &str) -> Result<Self, String> {
+        let mut pieces = Vec::new();
+        let mut text = String::new();
+        let mut rest = pattern.chars();
+        while let Some(c) = rest.next() {
+            let piece = match (c, (c == '%').then(|| rest.next()).flatten()) {
+                ('%', Some('r')) => Piece::Role,
+                ('%', Some('i')) => Piece::Number,
+                ('%', Some('%')) => {
+                    text.push('%');
+                    continue;
+                }
+                ('%', other) => {
+                    return Err(format!(
+                        "`%{}` is unknown: there are %r (pub or sub), %i (number) and %%",
+                        other.map_or_else(String::new, String::from)
+                    ));
+                }
+                (c, _) => {
+                    text.push(c);
+                    continue;
+                }
+            };
+            pieces.extend([Piece::Text(std::mem::take(&mut text)), piece]);
+        }
+        pieces.push(Piece::Text(text));
+        Ok(Self(pieces))
+    }
+}
+
+impl ClientIds {
+    /// The identifier of one client.
+    pub(crate) fn id(&self, role: Role, number: usize) -> String {
+        let show = |piece: &Piece| match piece {
+            Piece::Text(text) => text.clone(),
+            Piece::Role if role == Role::Publisher => "pub".to_owned(),
+            Piece::Role => "sub".to_owned(),
+            Piece::Number => number.to_string(),
+        };
+        self.0.iter().map(show).collect()
+    }
+
+    /// An identifier that more than one of so many clients would have.
+    pub(crate) fn clash(&self, publishers: usize, subscribers: usize) -> Option<String> {
+        let publisher = (0..publishers).map(|number| self.id(Role::Publisher, number));
+        let subscriber = (0..subscribers).map(|number| self.id(Role::Subscriber, number));
+        let mut seen = std::collections::HashSet::new();
+        let mut all = publisher.chain(subscriber);
+        // An empty identifier asks the broker for one.
+        all.find(|id| !id.is_empty() && !seen.insert(id.clone()))
+    }
+}
+
+/// MQTT versions as the command line and a campaign file name them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum MqttVersion {
+    /// MQTT 3.1
+    #[serde(rename = "3.1")]
+    V3_1,
+    /// MQTT 3.1.1
+    #[serde(rename = "3.1.1")]
+    V3_1_1,
+    /// MQTT 5.0
+    #[serde(rename = "5")]
+    V5,
+}
+
+impl From<MqttVersion> for Version {
+    fn from(version: MqttVersion) -> Self {
+        match version {
+            MqttVersion::V3_1 => Self::V3_1,
+            MqttVersion::V3_1_1 => Self::V3_1_1,
+            MqttVersion::V5 => Self::V5,
+        }
+    }
+}
+
+/// `0`, `1` or `2`.
+pub(crate) fn qos(text: &str) -> Result<QoS, String> {
+    text.parse()
+        .ok()
+        .and_then(QoS::from_bits)
+        .ok_or_else(|| "a QoS is 0, 1 or 2".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn client_identifiers_are_made_from_a_pattern() {
+        let ids: ClientIds = "100%%-%r/%i%i".parse().unwrap();
+        assert_eq!(ids.id(Role::Publisher, 7), "100%-pub/77");
+        assert_eq!(ids.id(Role::Subscriber, 0), "100%-sub/00");
+        let clash = |pattern: &str| pattern.parse::<ClientIds>().unwrap().clash(2, 2);
+        assert_eq!(clash("%r%i"), None);
+        assert_eq!(clash("a%i"), Some("a0".into()));
+        assert_eq!(clash("%r"), Some("pub".into()));
+        assert_eq!(clash(""), None);
+        for wrong in ["%", "a%n", "%r%"] {
+            assert!(wrong.parse::<ClientIds>().is_err(), "{wrong}");
+        }
+    }
+}
