@@ -1,10 +1,11 @@
-//! The order of the program's folders is that of its calls: each names those below it, and none above.
+//! The order of the program's folders is that of its calls: a folder names folders below it, and none above.
+//! The command line is read in `cmd` and `main.rs` alone.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-/// From the top down; modules that are not named here are at the bottom, for all.
+/// From the top down. A module that is not named here is at the bottom, and every other may name it.
 const ORDER: [&[&str]; 7] = [
     &["main"],
     &["cmd"],
@@ -52,11 +53,21 @@ fn identifier(text: &str) -> String {
     text.chars().take_while(is_part).collect()
 }
 
-/// What names a module above its own.
+/// The modules above `module` that a source file of it names.
 fn upward(source: &str, module: &str) -> Vec<String> {
     let mut named = named(source);
     named.retain(|name| level(name) < level(module));
     named.into_iter().collect()
+}
+
+/// Whether code, not a comment, names the crate that reads the command line.
+fn names_clap(source: &str) -> bool {
+    let code = source
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"));
+    let is_part = |character: char| character.is_alphanumeric() || character == '_';
+    code.flat_map(|line| line.split(|character| !is_part(character)))
+        .any(|word| word == "clap")
 }
 
 fn look_into(folder: &Path, module: Option<&str>, wrong: &mut Vec<String>) {
@@ -68,6 +79,9 @@ fn look_into(folder: &Path, module: Option<&str>, wrong: &mut Vec<String>) {
             look_into(&path, Some(module), wrong);
         } else {
             let source = fs::read_to_string(&path).unwrap();
+            if !["main", "cmd"].contains(&module) && names_clap(&source) {
+                wrong.push(format!("{}: clap", path.display()));
+            }
             let names = upward(&source, module);
             wrong.extend(
                 names
@@ -79,7 +93,7 @@ fn look_into(folder: &Path, module: Option<&str>, wrong: &mut Vec<String>) {
 }
 
 #[test]
-fn no_folder_names_one_above_it() {
+fn no_folder_names_one_above_it_and_only_cmd_names_clap() {
     let mut wrong = Vec::new();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     look_into(&source, None, &mut wrong);
@@ -87,8 +101,20 @@ fn no_folder_names_one_above_it() {
 }
 
 #[test]
-fn what_names_one_above_is_found() {
-    let source = "use crate::{\n    args::{Way, cmd},\n    report::{self, units},\n};\nlet x = crate::cmd::net::run();";
+fn a_file_that_names_clap_is_found() {
+    assert!(names_clap(
+        "use anyhow::bail;\nuse clap::{Args, ValueEnum};"
+    ));
+    assert!(names_clap("#[derive(clap::Args, Clone)]\nstruct Link;"));
+    assert!(names_clap("pub(crate) use clap as options;"));
+    assert!(!names_clap(
+        "//! As clap::Args would have it.\nlet thunder_clap = 1;"
+    ));
+}
+
+#[test]
+fn a_name_of_a_folder_above_is_found() {
+    let source = "use crate::{\n    units::{time, cmd},\n    report::{self, units},\n};\nlet x = crate::cmd::net::run();";
     assert_eq!(upward(source, "campaign"), ["cmd", "report"]);
     assert_eq!(upward(source, "report"), ["cmd"]);
     assert!(upward(source, "cmd").is_empty());
