@@ -1,7 +1,7 @@
 use super::*;
 use crate::{Counts, LatencyRecorder};
 
-/// Of 1000 messages, so many that were late.
+/// The lateness of 1000 messages, `late` of which are late.
 fn lateness(late: usize, by_ns: u64) -> LatencyRecorder {
     let mut recorder = LatencyRecorder::new();
     recorder.extend((0..1000).map(|number| if number < late { by_ns } else { 0 }));
@@ -15,7 +15,7 @@ fn generator_is_late_above_a_tenth_of_the_interval_or_a_millisecond() {
         (1_000_000_000, 1_000_000),
         (0, 1_000_000),
     ] {
-        // As far as the histogram tells apart.
+        // To the resolution of the histogram.
         assert_eq!(generator_late(&lateness(100, limit), interval), None);
         assert!(generator_late(&lateness(100, limit * 101 / 100), interval).is_some());
     }
@@ -121,9 +121,9 @@ fn other_rules_have_their_limits() {
     assert_eq!(histogram_saturated(0), None);
 }
 
-#[test]
-fn each_warning_is_one_line_with_a_remedy_and_round_trips() {
-    let all = [
+/// A warning of each kind.
+fn one_of_each() -> Vec<Warning> {
+    vec![
         Warning::GeneratorLate {
             p99_late_ns: 2_500_000,
             interval_ns: 10_000_000,
@@ -194,7 +194,64 @@ fn each_warning_is_one_line_with_a_remedy_and_round_trips() {
         Warning::CpuGovernor {
             governor: "powersave".into(),
         },
-    ];
+    ]
+}
+
+fn kind(warning: &Warning) -> String {
+    let json = serde_json::to_value(warning).unwrap();
+    json["kind"].as_str().unwrap().to_owned()
+}
+
+/// Every kind that there is, as the error for an unknown one lists them.
+fn kinds() -> Vec<String> {
+    let unknown = serde_json::json!({ "kind": "no-such-kind" });
+    let error = serde_json::from_value::<Warning>(unknown).unwrap_err();
+    let error = error.to_string();
+    let (_, expected) = error.split_once("expected one of ").unwrap();
+    let expected = expected.split('`').skip(1).step_by(2);
+    expected.map(str::to_owned).collect()
+}
+
+/// Whether `line` has the words of `pattern`, with a value in the place of each A, B and C.
+fn fits(pattern: &str, line: &str) -> bool {
+    let mut rest = Some(line);
+    for words in pattern.split(['A', 'B', 'C']) {
+        rest = rest.and_then(|rest| Some(rest.split_once(words)?.1));
+    }
+    rest.is_some()
+}
+
+#[test]
+fn the_reference_has_every_warning_as_it_is_shown() {
+    let page = include_str!("../../../../docs/reference/measurement.md");
+    let (_, section) = page.split_once("\n## Warnings\n").unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
+    let rows: Vec<Vec<_>> = rows
+        .map(|row| row.trim_end_matches(" |").split(" | ").collect())
+        .collect();
+    let documented: Vec<_> = rows
+        .iter()
+        .map(|row| row[0].trim_end_matches('`'))
+        .collect();
+    assert_eq!(documented, kinds());
+    for warning in one_of_each() {
+        let row = documented.iter().position(|name| *name == kind(&warning));
+        let [_, shown, _, remedy] = rows[row.unwrap()][..] else {
+            panic!("{warning}: its row has four columns");
+        };
+        let line = warning.to_string();
+        let (what, to_do) = line.split_once("; ").unwrap();
+        assert!(fits(shown, what), "{shown}: {what}");
+        assert!(fits(remedy, to_do), "{remedy}: {to_do}");
+    }
+}
+
+#[test]
+fn each_warning_is_one_line_with_a_remedy_and_round_trips() {
+    let all = one_of_each();
+    let covered: std::collections::BTreeSet<_> = all.iter().map(kind).collect();
+    assert_eq!(covered, kinds().into_iter().collect());
     for warning in all {
         let line = warning.to_string();
         assert!(!line.contains('\n') && line.contains("; "), "{line}");
