@@ -69,7 +69,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let counts = tracker.counts();
     println!("lost {}, duplicates {}", counts.lost, counts.duplicates);
-    // What stands in the way of believing these figures.
+    // Why these figures may not be trusted.
     let warnings = lateness.warning(schedule.interval_ns());
     for warning in warnings
         .into_iter()

@@ -20,8 +20,8 @@ pub struct Bucket {
 /// Up to `n` buckets from the least to the greatest latency, each upper bound in one ratio to the
 /// lower, `(max / min)^(1 / n)`.
 ///
-/// Neighbours that whole nanoseconds do not tell apart are one bucket, so there can be fewer than
-/// `n`; none if nothing was recorded or `n` is 0. The counts add up to the recorder's. A latency
+/// Bounds are whole nanoseconds; buckets with equal bounds are merged, so there can be fewer than `n`.
+/// There is none if nothing was recorded or `n` is 0. The counts add up to the recorder's. A latency
 /// within 0.1 % of a bound may be counted on its other side.
 #[must_use]
 pub fn buckets(recorder: &LatencyRecorder, n: usize) -> Vec<Bucket> {

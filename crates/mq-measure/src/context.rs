@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::emulated::emulated;
 
-/// What a run's manifest tells of the machine; `None` where the system does not say.
+/// The machine, as a run's manifest has it; a field is `None` where the system does not say.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostContext {
     /// The operating system's kernel release, such as `6.8.0-45-generic`.
     pub kernel: Option<String>,
-    /// The CPU's model, or the board's where the CPU has no name.
+    /// The CPU's model, or the board's model where the CPU has no name.
     pub cpu: Option<String>,
     /// Cores that this process may use.
     pub cores: u32,
@@ -21,18 +21,18 @@ pub struct HostContext {
     pub governor: Option<String>,
     /// The machine's memory.
     pub memory_bytes: Option<u64>,
-    /// Load averages of the last 1, 5 and 15 minutes, in processes, when this was read.
+    /// Load averages of the last 1, 5 and 15 minutes, in processes.
     pub load_average: Option<[f64; 3]>,
     /// The congestion control that the kernel gives a TCP connection by default.
     pub tcp_congestion_control: Option<String>,
-    /// What gives away that an emulator runs the machine: its times are the emulator's.
-    /// Results from before this was looked at do not have it.
+    /// What shows that an emulator runs the machine, whose times are then the emulator's. Older results do
+    /// not have this field.
     #[serde(default)]
     pub emulated: Option<String>,
 }
 
 impl HostContext {
-    /// Reads it from `/proc` and `/sys`; elsewhere than on Linux only `cores` is known.
+    /// Reads `/proc` and `/sys`; on other systems than Linux only `cores` is known.
     #[must_use]
     pub fn read() -> Self {
         let cores = std::thread::available_parallelism()
@@ -56,14 +56,14 @@ fn text(path: impl AsRef<Path>) -> Option<String> {
     fs::read_to_string(path).ok()
 }
 
-/// A file's text without what surrounds it; the device tree ends its strings with a zero.
+/// A file's text without surrounding blanks and zeros; the device tree ends its strings with a zero.
 fn line(path: impl AsRef<Path>) -> Option<String> {
     let text = text(path)?;
     let line = text.trim_matches(|c: char| c.is_whitespace() || c == '\0');
     (!line.is_empty()).then(|| line.to_owned())
 }
 
-/// `model name` on x86, else `Model`, with which a Raspberry Pi names the board.
+/// `model name` on x86, else `Model`: a Raspberry Pi names its board there.
 fn parse_cpu(cpuinfo: &str) -> Option<String> {
     let value = |wanted: &str| {
         let mut pairs = cpuinfo.lines().filter_map(|line| line.split_once(':'));

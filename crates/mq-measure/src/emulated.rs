@@ -1,4 +1,4 @@
-//! Whether a machine is what it says it is.
+//! Whether an emulator runs this machine.
 
 use std::fs;
 use std::path::Path;
@@ -12,20 +12,20 @@ const WITHOUT_AES: [&str; 5] = [
     "brcm,bcm2711",
 ];
 
-/// What gives away that an emulator does the instructions of this machine; `None` where nothing does.
+/// What shows that an emulator executes the instructions of this machine; `None` where nothing does.
 ///
-/// A virtual machine whose instructions the processor does itself is none. The device tree of a board says
-/// the same in an emulator, so it is what does not fit it that counts.
+/// A virtual machine whose instructions the processor executes is not emulated. An emulated board has the
+/// device tree of the real one, so what counts is hardware that does not fit that board.
 #[must_use]
 pub fn emulated() -> Option<String> {
     look(Path::new("/"), std::env::consts::ARCH)
 }
 
-/// As a program for `arch` finds it in the file system below `root`.
+/// The same, for a program for `arch` and the file system below `root`.
 fn look(root: &Path, arch: &str) -> Option<String> {
     let read = |name: &str| fs::read(root.join(name)).ok();
     let text = |name: &str| Some(String::from_utf8_lossy(&read(name)?).into_owned());
-    // An emulator of programs lets this file through, which the kernel has since 6.1.
+    // The kernel has this file since 6.1, and an emulator of programs shows the real one.
     if let Some(kernel) = text("proc/sys/kernel/arch") {
         let kernel = kernel.trim();
         if family(kernel) != family(arch) {
@@ -54,7 +54,7 @@ fn look(root: &Path, arch: &str) -> Option<String> {
     found.then(|| "its USB devices are QEMU's".to_owned())
 }
 
-/// 32 and 64 bits of one family run on the same processors.
+/// Whether both are of one family: 32 and 64 bits run on the same processors.
 fn family(arch: &str) -> &str {
     match arch {
         "i386" | "i486" | "i586" | "i686" | "x86" | "x86_64" => "x86",
@@ -97,7 +97,7 @@ mod tests {
             (usb, "Standard Microsystems\n"),
         ];
         assert_eq!(found("aarch64", &real), None);
-        // A Pi 5 has them.
+        // A Pi 5 has AES instructions.
         let five = (
             "proc/device-tree/compatible",
             "raspberrypi,5-model-b\0brcm,bcm2712\0",

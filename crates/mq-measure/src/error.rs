@@ -34,7 +34,7 @@ pub enum Error {
         path: PathBuf,
         /// The format that was asked for.
         expected: String,
-        /// What is there instead.
+        /// What the file has instead.
         found: String,
     },
     /// A result in JSON does not fit its schema.
@@ -45,7 +45,7 @@ pub enum Error {
         /// Where and why.
         source: serde_json::Error,
     },
-    /// A histogram cannot be tagged so in a log.
+    /// A log cannot have this histogram tag.
     #[error("histogram tag {tag:?}: a tag has no comma, space or line break")]
     Tag {
         /// The tag.
@@ -59,7 +59,7 @@ pub enum Error {
         /// Why.
         problem: String,
     },
-    /// The process is not there, or no longer.
+    /// The process does not exist, or has ended.
     #[error("process {pid} does not exist or has ended")]
     NoProcess {
         /// The process.
@@ -71,9 +71,9 @@ pub enum Error {
          longer, or look whether the path loses UDP"
     )]
     TooFewExchanges {
-        /// How many did.
+        /// Exchanges that came to an end.
         have: usize,
-        /// How many it takes, not all at the same time.
+        /// Exchanges that are needed, not all at the same time.
         needed: usize,
     },
     /// The local clock was set back while it was compared.
@@ -85,13 +85,13 @@ pub enum Error {
         /// How far one question seems to have been asked before the one before it.
         by_ns: u64,
     },
-    /// The path is said to take longer than it did.
+    /// The assumed least delays are longer than a measured round trip.
     #[error(
         "a question was answered within {round_trip_ns} ns, so the path cannot take {assumed_ns} ns \
          at least; give smaller least delays"
     )]
     DelaysTooLong {
-        /// Both ways together, as assumed.
+        /// The assumed least delays of both ways together.
         assumed_ns: u64,
         /// The least round trip.
         round_trip_ns: u64,

@@ -1,4 +1,4 @@
-//! Results as JSON files that say which schema they are of.
+//! Results as JSON files, each with the name of its schema.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::Error;
 
-/// Writes it indented, with a line break at the end.
+/// Writes a value indented, with a line break at the end.
 pub(crate) fn save(value: &impl Serialize, path: &Path) -> Result<(), Error> {
     let json = serde_json::to_string_pretty(value).map_err(|source| Error::Json {
         path: path.to_owned(),
@@ -18,7 +18,7 @@ pub(crate) fn save(value: &impl Serialize, path: &Path) -> Result<(), Error> {
     fs::write(path, json + "\n").map_err(Error::io(path))
 }
 
-/// Reads a file whose `schema` is the one that is given.
+/// Reads a file whose `schema` has to be the given one.
 pub(crate) fn load<T: DeserializeOwned>(path: &Path, schema: &str) -> Result<T, Error> {
     let text = fs::read_to_string(path).map_err(Error::io(path))?;
     parse(&text, path, schema)
@@ -45,6 +45,6 @@ pub(crate) fn parse<T: DeserializeOwned>(
             });
         }
     }
-    // From the text again, for its errors then tell line and column.
+    // Parse the text again: the error then has line and column.
     serde_json::from_str(text).map_err(json)
 }

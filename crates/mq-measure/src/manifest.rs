@@ -14,7 +14,7 @@ use crate::context::HostContext;
 pub struct Software {
     /// Its name, such as `mqbench` or `mosquitto`.
     pub name: String,
-    /// Its version, as it tells it; `None` if it does not.
+    /// The program's version, as it says itself; `None` if it does not.
     pub version: Option<String>,
     /// The revision of its source, if known.
     pub revision: Option<String>,
@@ -24,9 +24,9 @@ pub struct Software {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkContext {
-    /// As it was to be; `None` if nothing was configured.
+    /// The link as configured; `None` if nothing was configured.
     pub configured: Option<Value>,
-    /// As it was measured after that.
+    /// The link as measured after it was set up.
     pub measured: Option<Value>,
 }
 
@@ -38,7 +38,7 @@ pub struct Manifest {
     pub program: Software,
     /// `release` or `debug`.
     pub profile: String,
-    /// What it was built for: architecture, system and C library.
+    /// The target of the build: architecture, system and C library.
     pub target: String,
     /// When the run began, RFC 3339 in UTC.
     pub started_at: String,
@@ -55,7 +55,7 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// A manifest of a run that begins now on this machine, without seeds and link.
+    /// The manifest of a run that begins now on this machine, without seeds and link.
     #[must_use]
     pub fn now(program: Software, broker: Software, configuration: Value) -> Self {
         Self {
@@ -82,7 +82,7 @@ pub fn build_profile() -> &'static str {
     }
 }
 
-/// Architecture, system and C library that this was built for, such as `aarch64-linux-musl`.
+/// The target of this build: architecture, system and C library, such as `aarch64-linux-musl`.
 #[must_use]
 pub fn build_target() -> String {
     let (arch, os) = (std::env::consts::ARCH, std::env::consts::OS);
@@ -98,7 +98,7 @@ pub fn build_target() -> String {
 
 /// `time` as RFC 3339 in UTC with milliseconds: `2024-05-01T10:40:00.123Z`.
 ///
-/// Times before 1970 are given as its beginning.
+/// A time before 1970 becomes the beginning of 1970.
 #[must_use]
 pub fn rfc3339(time: SystemTime) -> String {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn civil_days_follow_each_other() {
-        // The last is what `date` says, too.
+        // `date` prints the last one, too.
         let mut last = civil(0);
         for day in 1..200_000 {
             let now = civil(day);

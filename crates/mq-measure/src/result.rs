@@ -29,7 +29,7 @@ pub struct RunResult {
     pub transports: Vec<TransportResult>,
     /// Differences between the transports, with their confidence intervals.
     pub comparisons: Vec<Comparison>,
-    /// What is to be said of the whole.
+    /// The warnings about the whole comparison.
     pub validity: Validity,
 }
 
@@ -52,17 +52,17 @@ pub struct TransportResult {
     pub counts: Counts,
     /// What crossed the wire; `None` if that was not counted.
     pub wire: Option<WireUse>,
-    /// What the publisher's host sent and received on its link; `None` without an emulated one.
+    /// Packets of the publisher's host on its link; `None` without an emulated link.
     pub publisher_host: Option<HostPackets>,
-    /// Messages that the other stations of a shared channel sent meanwhile; `None` without one.
+    /// Messages that the other stations sent meanwhile; `None` without a shared channel.
     pub neighbours_sent: Option<u64>,
     /// What the processes used.
     pub processes: Vec<ProcessUse>,
     /// How long connecting took.
     pub connect: Vec<ConnectTimes>,
-    /// The rounds that this is made of, in order.
+    /// The transport's rounds, in order.
     pub rounds: Vec<Round>,
-    /// What is to be said of this transport.
+    /// The warnings about this transport.
     pub warnings: Vec<Warning>,
 }
 
@@ -81,14 +81,14 @@ pub struct WireUse {
     pub packets_received: Option<u64>,
 }
 
-/// Packets of a host while a transport had its turn, connecting and acknowledgements included,
-/// before the link loses any: what S22 §5.2 counts in the publisher's capture.
+/// Packets of a host while a transport had its turn, with those for connecting and for acknowledgements.
+/// They are counted before the link loses any, as S22 §5.2 counts in the publisher's capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostPackets {
     /// Packets sent.
     pub sent: u64,
-    /// Packets sent to it; `None` on a shared channel, which counts by the sender.
+    /// Packets sent to the host; `None` on a shared channel, which counts by the sender.
     pub received: Option<u64>,
     /// The time over which they were counted.
     pub elapsed_ns: u64,
@@ -98,7 +98,7 @@ pub struct HostPackets {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProcessUse {
-    /// Its part: `broker`, or `clients` for the measuring process.
+    /// The process's part: `broker`, or `clients` for the measuring process.
     pub role: String,
     /// CPU time, user and system, to the nanosecond.
     pub cpu_ns: u64,
@@ -113,7 +113,7 @@ pub struct ProcessUse {
 }
 
 impl ProcessUse {
-    /// What `usage` says of the process that plays `role`.
+    /// The `usage` of the process that has `role`.
     #[must_use]
     pub fn new(role: &str, usage: &Usage) -> Self {
         Self {
@@ -152,7 +152,7 @@ pub struct ConnectTimes {
     pub kind: ConnectKind,
     /// How many.
     pub count: u64,
-    /// Of these, how many failed, and are in neither summary.
+    /// How many of these failed; they are in neither summary.
     pub failed: u64,
     /// From the start until data can be sent.
     pub usable: Option<Summary>,
@@ -184,7 +184,7 @@ pub struct Comparison {
     pub quantity: String,
     /// The transport.
     pub transport: String,
-    /// The one that it is compared with.
+    /// The transport that it is compared with.
     pub baseline: String,
     /// mean(transport) / mean(baseline), W20's ξ with QUIC and TCP; below 1 is better. `None` if
     /// there are too few rounds.
@@ -192,7 +192,7 @@ pub struct Comparison {
 }
 
 impl RunResult {
-    /// Writes it as JSON, indented, with a line break at the end.
+    /// Writes the result as JSON, indented, with a line break at the end.
     ///
     /// # Errors
     /// [`Error::Io`]; [`Error::Json`].
@@ -208,7 +208,7 @@ impl RunResult {
         json::load(path, SCHEMA)
     }
 
-    /// Reads it from JSON; `name` is for messages.
+    /// Reads a result from JSON; `name` is for messages.
     ///
     /// # Errors
     /// As [`load`](Self::load).

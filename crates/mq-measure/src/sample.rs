@@ -19,17 +19,17 @@ pub struct Sample {
     pub seq: u64,
     /// When the schedule wanted it sent; equal to `sent_ns` where there is no schedule.
     pub intended_ns: u64,
-    /// When it was handed to the transport.
+    /// When the message was handed to the transport.
     pub sent_ns: u64,
-    /// When it first arrived; `None` if it never did.
+    /// When the message first arrived; `None` if it never did.
     pub received_ns: Option<u64>,
 }
 
 impl Sample {
     /// From the intended send time to the arrival, so that a sender's delay counts too.
     ///
-    /// `None` if the message was lost, or if it seems to have arrived before it was due, which
-    /// only two different clocks can do.
+    /// `None` if the message was lost, or seems to have arrived before it was due, which happens only between
+    /// two clocks.
     #[must_use]
     pub fn latency_intended_ns(&self) -> Option<u64> {
         self.received_ns?.checked_sub(self.intended_ns)
@@ -43,7 +43,7 @@ impl Sample {
         self.received_ns?.checked_sub(self.sent_ns)
     }
 
-    /// Whether it seems to have arrived before it was sent.
+    /// Whether the message seems to have arrived before it was sent.
     #[must_use]
     pub fn is_negative(&self) -> bool {
         self.received_ns.is_some_and(|at| at < self.sent_ns)
@@ -71,8 +71,8 @@ impl Samples {
         self.0.iter().filter_map(Sample::latency_sent_ns).collect()
     }
 
-    /// Writes `seq,intended_ns,sent_ns,received_ns`, one line a sample; lost ones end in an empty
-    /// cell.
+    /// Writes `seq,intended_ns,sent_ns,received_ns`, one line a sample; the last cell of a lost message is
+    /// empty.
     ///
     /// # Errors
     /// Those of `output`.

@@ -8,10 +8,10 @@ use crate::{LatencyRecorder, Summary};
 /// Picoseconds in a nanosecond.
 const PS: u64 = 1000;
 
-/// An open loop: message i is due at `start + i * interval`, whatever became of those before it.
+/// An open loop: message i is due at `start + i * interval`, whatever became of earlier messages.
 ///
-/// Reads no clock. Kept in picoseconds, so that 300 000 messages a second drift by less than one
-/// part in ten million; good for 200 days.
+/// The schedule reads no clock. It counts in picoseconds, so that 300 000 messages a second drift by less
+/// than one part in ten million; it lasts for 200 days.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenLoop {
     start_ns: u64,
@@ -19,7 +19,7 @@ pub struct OpenLoop {
 }
 
 impl OpenLoop {
-    /// A message every `interval` from `start_ns` on; an interval of 0 makes all due at once.
+    /// A message every `interval` from `start_ns` on; with an interval of 0 all messages are due at once.
     #[must_use]
     pub fn new(start_ns: u64, interval: Duration) -> Self {
         let interval_ps = u64::try_from(interval.as_nanos() * u128::from(PS)).unwrap_or(u64::MAX);
@@ -70,7 +70,7 @@ impl OpenLoop {
     }
 }
 
-/// How late messages were sent: actual minus intended send time; early counts as 0.
+/// How late messages were sent: actual minus intended send time. An early message counts as 0.
 #[derive(Clone, Debug, Default)]
 pub struct Lateness {
     recorder: LatencyRecorder,
@@ -88,7 +88,7 @@ impl Lateness {
         self.recorder.record(sent_ns.saturating_sub(intended_ns));
     }
 
-    /// Adds what another noted.
+    /// Adds the messages that another has noted.
     pub fn merge(&mut self, other: &Self) {
         self.recorder.merge(&other.recorder);
     }
@@ -99,7 +99,7 @@ impl Lateness {
         self.recorder.summary()
     }
 
-    /// The warning, if more were later than [`validity::generator_late`] allows.
+    /// The warning, if more messages were late than [`validity::generator_late`] allows.
     #[must_use]
     pub fn warning(&self, interval_ns: u64) -> Option<Warning> {
         validity::generator_late(&self.recorder, interval_ns)

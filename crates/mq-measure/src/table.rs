@@ -1,4 +1,4 @@
-//! The small CSV that samples and logs are kept in: comment lines, a line of names, whole numbers.
+//! The CSV of samples and logs: comment lines, a line of column names, whole numbers.
 
 use std::io::BufRead;
 use std::path::Path;
@@ -8,13 +8,13 @@ use crate::Error;
 /// A row of `N` columns; `None` is an empty cell.
 pub type Row<const N: usize> = [Option<u64>; N];
 
-/// What a file holds.
+/// A table that was read.
 pub struct Table<const N: usize> {
-    /// The lines that began with `#`, without it.
+    /// The lines that began with `#`, without the `#`.
     pub comments: Vec<String>,
-    /// The rows with the line that each was on.
+    /// The rows, each with its line in the file.
     pub rows: Vec<(u64, Row<N>)>,
-    /// Whether the last line had no line break and was left out for that: its writer was cut off.
+    /// Whether the last line had no line break because its writer was aborted; the line is left out.
     pub truncated: bool,
 }
 

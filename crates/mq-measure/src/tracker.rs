@@ -1,10 +1,10 @@
-//! Matching arrivals with what was sent, by sequence number.
+//! Matching arrivals with sent messages, by sequence number.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Sample, Samples};
 
-/// The time stamp of what has not happened (yet).
+/// The time stamp of an event that has not happened (yet).
 const NEVER: u64 = u64::MAX;
 
 /// What became of the messages of a run.
@@ -19,14 +19,14 @@ pub struct Counts {
     pub lost: u64,
     /// Arrivals of messages that had arrived before.
     pub duplicates: u64,
-    /// First arrivals whose number is smaller than the greatest that had arrived, RFC 4737 §3.
+    /// First arrivals whose number is smaller than the greatest that has arrived, RFC 4737 §3.
     pub reordered: u64,
     /// Arrivals of numbers that were not sent, or are out of the tracker's range.
     pub unknown: u64,
 }
 
 impl Counts {
-    /// The counts of two runs, or of two parts of one, together.
+    /// The sum of the counts of two runs, or of two parts of a run.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -56,13 +56,13 @@ pub enum Arrival {
     Unknown,
 }
 
-/// Matches arrivals with what was sent, by sequence number.
+/// Matches arrivals with sent messages, by sequence number.
 ///
 /// All times are nanoseconds of one monotonic clock; a latency that would be negative is 0.
-/// Call [`sent`](Self::sent) before the message is handed to the transport, otherwise a fast reply
-/// finds its number not sent. Memory is 24 bytes for each expected message, taken once in
-/// [`new`](Self::new); after that nothing is allocated. Where sender and receiver are in two
-/// processes, use [`log::join`](crate::log::join).
+/// Call [`sent`](Self::sent) before the message is handed to the transport: otherwise a fast reply
+/// arrives before its number is known. [`new`](Self::new) takes 24 bytes for each expected message; nothing
+/// is allocated after that. Where sender and receiver are in two processes, use
+/// [`log::join`](crate::log::join).
 #[derive(Clone, Debug)]
 pub struct Tracker {
     slots: Vec<Slot>,
@@ -99,7 +99,7 @@ impl Tracker {
         }
     }
 
-    /// Notes that `seq` is sent; `false`, and no change, if it is out of range or was sent before.
+    /// Notes that `seq` is sent. Returns `false` and changes nothing if `seq` is out of range or was sent before.
     pub fn sent(&mut self, seq: u64, intended_ns: u64, sent_ns: u64) -> bool {
         match slot(&mut self.slots, seq) {
             Some(slot) if slot.sent == NEVER => {
@@ -115,7 +115,7 @@ impl Tracker {
         }
     }
 
-    /// Notes that `seq` arrived at `at_ns`, and says what that arrival is.
+    /// Notes that `seq` arrived at `at_ns`, and returns what kind of arrival it is.
     pub fn received(&mut self, seq: u64, at_ns: u64) -> Arrival {
         let slot = match slot(&mut self.slots, seq) {
             Some(slot) if slot.sent != NEVER => slot,
@@ -140,7 +140,7 @@ impl Tracker {
         }
     }
 
-    /// The counts so far; what is still under way counts as lost.
+    /// The counts so far. A message that is still under way counts as lost.
     #[must_use]
     pub fn counts(&self) -> Counts {
         Counts {
@@ -178,9 +178,9 @@ fn slot(slots: &mut [Slot], seq: u64) -> Option<&mut Slot> {
 /// DL's estimator of the round trip: one start time, which each new publish overwrites.
 ///
 /// DL's job/result publisher (eq. 2, `RTT = T_Received - T_Send`) keeps its send time in one
-/// global variable. A result that comes after the next publish is timed from that later one, so
-/// that no delay longer than the interval is ever seen: under loss it is far too small. Reported
-/// as `rtt_last` beside the round trip matched by number, only to compare with DL's figures.
+/// global variable. A result that comes after the next publish is timed from that publish. So no delay is
+/// ever longer than the interval, and under loss the estimate is far too small. It is reported as `rtt_last`
+/// beside the round trip matched by number, only to compare with DL's figures.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LastSendEstimator {
     last_sent_ns: Option<u64>,
@@ -193,7 +193,7 @@ impl LastSendEstimator {
         Self::default()
     }
 
-    /// Notes a publish, which forgets the one before.
+    /// Notes a publish, and forgets the one before.
     pub fn sent(&mut self, sent_ns: u64) {
         self.last_sent_ns = Some(sent_ns);
     }

@@ -1,6 +1,6 @@
-//! Two simulated clocks, a simulated path, and whether what is said of them is true.
+//! Two simulated clocks and a simulated path: whether the stated uncertainty holds.
 //!
-//! Nothing here takes time: true time is a number. Each run is a pure function of its seed.
+//! The tests do not wait: true time is a number. Each run is a pure function of its seed.
 
 #![expect(
     clippy::unwrap_used,
@@ -38,7 +38,7 @@ impl Random {
         low + (high - low) * self.unit()
     }
 
-    /// Any order of magnitude alike.
+    /// A number whose order of magnitude is uniformly distributed.
     fn magnitude(&mut self, low: f64, high: f64) -> f64 {
         self.between(low.ln(), high.ln()).exp()
     }
@@ -60,7 +60,7 @@ impl Random {
 /// A clock with an offset, a rate that wanders, and a time at which it is set.
 struct Clock {
     offset: i128,
-    /// How far it has gone wrong by each second.
+    /// The clock's error at each second.
     phase: Vec<f64>,
     step: Option<(f64, f64)>,
 }
@@ -97,7 +97,7 @@ struct Path {
     back: f64,
     waiting: f64,
     loss: f64,
-    /// While a run fills the queue there, it takes up to so much more.
+    /// The most that a run's queue on the way there adds.
     load: f64,
     busy: std::ops::Range<f64>,
 }
@@ -105,7 +105,7 @@ struct Path {
 impl Path {
     fn new(random: &mut Random, seconds: f64) -> Self {
         let both = random.magnitude(100.0 * US, 600.0 * MS);
-        // From all on the way there to all on the way back, one in five as unequal as can be.
+        // From all delay on the way there to all on the way back; one path in five is as unequal as can be.
         let share = if random.happens(0.2) {
             f64::from(u8::from(random.happens(0.5)))
         } else {
@@ -125,7 +125,7 @@ impl Path {
         }
     }
 
-    /// Exponential, and one in twenty waits with a heavy tail.
+    /// Exponential waiting; one wait in twenty has a heavy tail.
     fn wait(&self, random: &mut Random) -> f64 {
         if random.happens(0.05) {
             self.waiting * (1.0 - random.unit()).powf(-1.0 / 1.5).min(100.0)
@@ -173,7 +173,7 @@ impl World {
         }
     }
 
-    /// A question each 100 ms while `asks`, which is told the share of the time that has passed.
+    /// A question each 100 ms while `asks` says so; its argument is the share of the time that has passed.
     fn exchanges(&mut self, asks: impl Fn(f64) -> bool) -> Vec<Exchange> {
         let count = (self.seconds * 10.0) as u32;
         (0..count)
@@ -260,9 +260,9 @@ fn quantile(values: &[f64], percent: f64) -> f64 {
     interpolated(&sorted, percent).unwrap()
 }
 
-/// Runs 200 seeds, and asserts that at least 95 % of them are inside. Returns, sorted, how many times
-/// larger the uncertainty was than half of the time that the path takes without any waiting, which is
-/// the best that anybody can say who does not know how that time is divided.
+/// Runs 200 seeds, and asserts that at least 95 % of them are inside. Returns, sorted, the uncertainties as
+/// multiples of half of the time that the path takes without waiting. Less is not possible without knowing
+/// how that time is divided between the two ways.
 fn count(what: &str, mut one: impl FnMut(&mut World) -> Verdict) -> Vec<f64> {
     let mut outside = Vec::new();
     let mut widths = Vec::new();
@@ -358,7 +358,7 @@ fn a_step_between_runs_is_seen() {
         let steps = fit(&exchanges).steps();
         assert_eq!(steps.len(), 1, "seed {seed}: {steps:?}, should be {by}");
         let off = (steps[0].by_ns as f64 - by).abs();
-        // Drift over a pause of a minute is in it, and what the least waiting left.
+        // The step contains the drift over a pause of a minute, and the least waiting.
         assert!(
             off < 0.2 * by.abs() + 100.0 * US,
             "seed {seed}: {steps:?}, should be {by}"
@@ -367,7 +367,7 @@ fn a_step_between_runs_is_seen() {
 }
 
 #[test]
-fn clocks_that_nobody_sets_are_not_said_to_be_set() {
+fn clocks_that_are_not_set_have_no_steps() {
     let mut wrong = Vec::new();
     for seed in 0..200 {
         let mut world = World::new(seed);

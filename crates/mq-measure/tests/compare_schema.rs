@@ -139,7 +139,7 @@ fn empty() -> RunResult {
     result
 }
 
-/// The part of JSON Schema that our schema uses; each problem is a line with its place.
+/// Checks the part of JSON Schema that our schema uses; each problem is a line with its place.
 struct Checker {
     root: Value,
     problems: Vec<String>,
@@ -278,7 +278,7 @@ fn everything_in_the_schema_is_in_a_full_result() {
 }
 
 #[test]
-fn whatever_is_taken_away_or_put_in_is_noticed() {
+fn a_missing_or_added_field_is_noticed() {
     let whole = serde_json::to_value(full()).unwrap();
     for pointer in [
         "",
@@ -310,7 +310,7 @@ fn whatever_is_taken_away_or_put_in_is_noticed() {
 
 #[test]
 fn every_warning_kind_is_in_the_schema() {
-    // serde lists all kinds when it is given one that it does not know.
+    // serde's error for an unknown kind lists all kinds.
     let error = serde_json::from_value::<Warning>(json!({"kind": "?"}))
         .unwrap_err()
         .to_string();

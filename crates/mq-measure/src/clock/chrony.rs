@@ -10,7 +10,7 @@ use crate::{Error, convert};
 pub struct Tracking {
     /// The address or name of what the clock follows; empty if it is not known.
     pub reference: String,
-    /// How many hops that is from a reference clock; 0 if the clock follows nothing.
+    /// Hops from that server to a reference clock; 0 if the clock follows nothing.
     pub stratum: u32,
     /// How far the system's clock is from the time that chrony knows, in either direction.
     pub system_offset_ns: u64,
@@ -20,7 +20,7 @@ pub struct Tracking {
     pub frequency_ppb: f64,
     /// The round trip to the reference clock, all hops together.
     pub root_delay_ns: u64,
-    /// What has been lost in accuracy on the way from it.
+    /// The accuracy lost between the reference clock and this one.
     pub root_dispersion_ns: u64,
     /// `Normal`, `Insert second`, `Delete second` or `Not synchronised`.
     pub leap: String,
@@ -30,14 +30,14 @@ pub struct Tracking {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "verdict", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum CrossCheck {
-    /// On one side at least there is no chrony, or it follows nothing.
+    /// At least one of the machines has no chrony, or its chrony follows nothing.
     NotPossible,
     /// The offset is no larger than both clocks' bounds and its own uncertainty allow.
     Agrees {
         /// How far both clocks are from UTC at most, added up.
         bound_ns: u64,
     },
-    /// It is larger: one of the two is wrong, or the clocks follow different references.
+    /// The offset is larger: chrony or the measurement is wrong, or the clocks follow different references.
     Disagrees {
         /// How far both clocks are from UTC at most, added up.
         bound_ns: u64,
@@ -86,14 +86,14 @@ impl Tracking {
         })
     }
 
-    /// Whether the clock follows something.
+    /// Whether the clock follows a server or a reference clock.
     #[must_use]
     pub fn is_synchronised(&self) -> bool {
         self.stratum > 0 && self.leap != "Not synchronised"
     }
 
     /// How far the clock is from UTC at most, if the reference clock is right: chrony's own bound,
-    /// `|system offset| + root delay / 2 + root dispersion`. `None` if it follows nothing.
+    /// `|system offset| + root delay / 2 + root dispersion`. `None` if the clock follows nothing.
     #[must_use]
     pub fn error_bound_ns(&self) -> Option<u64> {
         self.is_synchronised().then(|| {
@@ -106,7 +106,7 @@ impl Tracking {
 
 /// Holds a measured offset against the error bounds of both clocks.
 ///
-/// Two clocks that are within their bounds of UTC are no further apart than the sum of these.
+/// Two clocks within their bounds of UTC are no further apart than the sum of the bounds.
 #[must_use]
 pub fn cross_check(
     offset_ns: i64,

@@ -1,4 +1,4 @@
-//! One question and its answer between two clocks, and what it proves.
+//! One question and its answer between two machines, and what they prove of the clocks.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,20 +12,19 @@ use serde::{Deserialize, Serialize};
 ///   remote        t2 ----------------------- t3        the machine that answers
 /// ```
 ///
-/// A stamp of leaving is taken before the datagram is handed over, one of arrival after it has come.
-/// So whatever the programs and the kernels need on the way counts as delay of the path, and the offset
-/// is between `t3 - t4` and `t2 - t1` whatever the path does. In JSON it is the array
-/// `[t1, t2, t3, t4]`.
+/// `t1` and `t3` are taken before a datagram is handed to the kernel, `t2` and `t4` after it has come. So the
+/// time that programs and kernels need counts as delay of the path, and the offset is between `t3 - t4` and
+/// `t2 - t1` whatever the path does. In JSON an exchange is the array `[t1, t2, t3, t4]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "[u64; 4]", into = "[u64; 4]")]
 pub struct Exchange {
     /// When the question left, by the local clock.
     pub t1_ns: u64,
-    /// When it arrived, by the remote clock.
+    /// When the question arrived, by the remote clock.
     pub t2_ns: u64,
     /// When the answer left, by the remote clock.
     pub t3_ns: u64,
-    /// When it arrived, by the local clock.
+    /// When the answer arrived, by the local clock.
     pub t4_ns: u64,
 }
 
@@ -53,8 +52,8 @@ impl From<Exchange> for [u64; 4] {
 
 /// What the path between two machines is known to take at least, from its construction.
 ///
-/// An emulated link with 25 ms one way is such knowledge: without it the clocks could differ by up to
-/// 12.5 ms more than the exchanges tell, for they do not show which way the time was spent.
+/// An emulated link with 25 ms one way is such knowledge. Exchanges do not show which way the time was
+/// spent, so without it the clocks could differ by up to 12.5 ms more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeastDelays {
@@ -72,7 +71,7 @@ pub(super) struct Bounds {
     pub(super) at_ns: u64,
     /// The least that the offset can be.
     pub(super) low_ns: i128,
-    /// The most that it can be.
+    /// The most that the offset can be.
     pub(super) high_ns: i128,
     /// How long the exchange took, by the local clock.
     pub(super) took_ns: u64,
@@ -81,7 +80,7 @@ pub(super) struct Bounds {
 impl Exchange {
     /// The offset, remote minus local clock, if both ways took equally long: RFC 5905 §8.
     ///
-    /// Half of [`round_trip_ns`](Self::round_trip_ns) is the most that it is wrong by.
+    /// The estimate is wrong by half of [`round_trip_ns`](Self::round_trip_ns) at most.
     #[must_use]
     pub fn offset_ns(&self) -> i64 {
         let twice = self.most_ns() + self.least_ns();
@@ -90,8 +89,8 @@ impl Exchange {
 
     /// The time that question and answer were on the way: RFC 5905 §8.
     ///
-    /// `None` if it would be negative or if time went backwards on one side: a clock was set in the
-    /// middle of the exchange.
+    /// `None` if a clock was set during the exchange: the round trip would be negative, or time went
+    /// backwards on one side.
     #[must_use]
     pub fn round_trip_ns(&self) -> Option<u64> {
         let took = self.t4_ns.checked_sub(self.t1_ns)?;
@@ -99,8 +98,8 @@ impl Exchange {
         took.checked_sub(held)
     }
 
-    /// What it proves; `None` as for [`round_trip_ns`](Self::round_trip_ns), or if the round trip is
-    /// shorter than the least delays.
+    /// The offsets that the exchange allows; `None` as for [`round_trip_ns`](Self::round_trip_ns), or if the
+    /// round trip is shorter than the least delays.
     ///
     /// The question arrived after it left: `t2 - offset >= t1 + there`. So did the answer:
     /// `t4 >= t3 - offset + back`.

@@ -14,16 +14,15 @@ pub const SCHEMA: &str = "mq-clock/1";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Side {
-    /// Its name, as it is in the first line of its logs.
+    /// The machine's name, as in the first line of its logs.
     pub host: String,
-    /// How far its clock is from UTC at most, by chrony; `None` if that is not known.
+    /// How far the machine's clock is from UTC at most, by chrony; `None` if chrony does not say.
     pub error_bound_ns: Option<u64>,
 }
 
-/// What two clocks told each other.
+/// A comparison of two machines' clocks.
 ///
-/// The exchanges are what counts: a reader of the file relates the clocks by them anew. The summary
-/// is there to be read by people.
+/// A reader of the file relates the clocks anew, by the exchanges. The summary is for people.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClockFile {
@@ -31,15 +30,15 @@ pub struct ClockFile {
     pub schema: String,
     /// The machine that asked.
     pub local: Side,
-    /// The one that answered.
+    /// The machine that answered.
     pub remote: Side,
     /// What is assumed of clocks and path.
     pub assumptions: Assumptions,
-    /// What came of it.
+    /// Offset, skew and their uncertainty, for people.
     pub summary: FitSummary,
     /// Whether chrony agrees.
     pub cross_check: CrossCheck,
-    /// What is to be said of it.
+    /// The warnings about the comparison.
     pub validity: Validity,
     /// Questions asked; those without an answer were lost on the way there or back.
     pub asked: u64,
@@ -90,7 +89,7 @@ impl ClockFile {
         ClockFit::new(&self.exchanges, &self.assumptions)
     }
 
-    /// The host that `host` was compared with; `None` if it is neither of the two.
+    /// The host that `host` was compared with; `None` if `host` is neither of the two.
     #[must_use]
     pub fn other(&self, host: &str) -> Option<&str> {
         if self.local.host == host {
@@ -102,7 +101,7 @@ impl ClockFile {
         }
     }
 
-    /// Writes it as JSON.
+    /// Writes the file as JSON.
     ///
     /// # Errors
     /// [`Error::Io`]; [`Error::Json`].

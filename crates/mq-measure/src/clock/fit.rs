@@ -1,4 +1,4 @@
-//! How two clocks are related, with the uncertainty of every time that is carried over.
+//! How two clocks are related, with the uncertainty of every time that is converted.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,8 +22,8 @@ pub struct Assumptions {
 impl Default for Assumptions {
     /// Nothing is known of the path, and clocks wander by 1 part in a million at most.
     ///
-    /// The quartz of a small board changes its rate by some 0.1 ppm a degree, and by some degrees when
-    /// a run heats it; chrony's corrections are of the same order once it is in step.
+    /// The quartz of a small board changes its rate by some 0.1 ppm a degree, and a run heats it by some
+    /// degrees. Chrony's corrections are of the same order once the clock is in step.
     fn default() -> Self {
         Self {
             least: LeastDelays::default(),
@@ -36,13 +36,13 @@ impl Default for Assumptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
-    /// When, by the local clock; known to two windows of exchanges.
+    /// When, by the local clock, to within two windows of exchanges.
     pub at_ns: u64,
     /// By how much the offset changed.
     pub by_ns: i64,
 }
 
-/// What a [`ClockFit`] says of the time that was measured.
+/// A [`ClockFit`] in a few numbers, for the time over which the clocks were compared.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FitSummary {
@@ -52,9 +52,9 @@ pub struct FitSummary {
     pub offset_ns: i64,
     /// How much faster the remote clock runs then, in parts per billion.
     pub skew_ppb: f64,
-    /// The most that any offset is wrong by while exchanges lasted.
+    /// The most that any offset is wrong by between the first exchange and the last.
     pub uncertainty_ns: u64,
-    /// The least round trip, the least delays that are known not taken off.
+    /// The least round trip; the known least delays are part of it.
     pub least_round_trip_ns: u64,
     /// Exchanges that were used.
     pub exchanges: u64,
@@ -70,9 +70,9 @@ pub struct FitSummary {
 
 /// A straight relation of a remote clock to the local one, or several where a clock was set.
 ///
-/// Of each few exchanges the one with the least round trip is kept. Through these goes a
-/// line, each weighted by what its round trip exceeds the least one. See `docs/reference/clock.md` for how the
-/// uncertainty comes about.
+/// Of every few exchanges the one with the least round trip is kept. A line goes through these; an exchange
+/// weighs less the more its round trip exceeds the least one. `docs/reference/clock.md` derives the
+/// uncertainty.
 #[derive(Clone, Debug)]
 pub struct ClockFit {
     origin: Origin,
@@ -90,7 +90,7 @@ impl ClockFit {
     ///
     /// # Errors
     /// [`Error::TooFewExchanges`]; [`Error::ClockWentBack`] if the local clock was set back between
-    /// two of them; [`Error::DelaysTooLong`] if a round trip was shorter than the least delays.
+    /// two exchanges; [`Error::DelaysTooLong`] if a round trip was shorter than the least delays.
     pub fn new(exchanges: &[Exchange], assumptions: &Assumptions) -> Result<Self, Error> {
         if let Some(pair) = exchanges
             .windows(2)
@@ -136,7 +136,7 @@ impl ClockFit {
         })
     }
 
-    /// The remote clock's time at a time of the local one.
+    /// What the remote clock shows at a time of the local clock.
     #[must_use]
     pub fn to_remote(&self, local_ns: u64) -> Mapped {
         let x = self.origin.local(local_ns);
@@ -149,9 +149,9 @@ impl ClockFit {
         }
     }
 
-    /// The local clock's time at a time of the remote one.
+    /// What the local clock shows at a time of the remote clock.
     ///
-    /// Where a clock was set back, a remote time came twice; the middle of the two is given, with an
+    /// Where a clock was set back, a remote time occurs twice: the result is the middle of the two, with an
     /// uncertainty that covers both.
     #[must_use]
     pub fn to_local(&self, remote_ns: u64) -> Mapped {
@@ -163,7 +163,7 @@ impl ClockFit {
             let outside = (from - x).max(x - until).max(0.0);
             (outside, (x, stretch.uncertainty(x)))
         });
-        // Those of the stretches that hold there; if none does, of the nearest.
+        // Of the stretches that hold at that time; if none does, of the nearest.
         let least = all.clone().map(|(outside, _)| outside);
         let least = least.fold(f64::INFINITY, f64::min);
         let candidates: Vec<(f64, f64)> = all
@@ -211,7 +211,7 @@ impl ClockFit {
             .collect()
     }
 
-    /// What it says of the time that was measured.
+    /// The fit in a few numbers.
     #[must_use]
     pub fn summary(&self) -> FitSummary {
         let at_ns = self.local_ns(f64::midpoint(self.first, self.last));
@@ -248,7 +248,8 @@ impl ClockFit {
 
     /// When a stretch may hold: from the last point but one before it to the second after it.
     ///
-    /// A step is known to lie between two points. Should it be found one point off, it is inside.
+    /// A step lies between two points. The range has one point more at each end, so that it still covers the
+    /// step if that is found one point off.
     fn validity(&self, index: usize) -> (f64, f64) {
         let before = index.checked_sub(1).map(|before| &self.stretches[before]);
         let after = self.stretches.get(index + 1);
@@ -280,7 +281,7 @@ fn stretches(points: &[Point], drift: f64) -> Vec<Stretch> {
         .collect()
 }
 
-/// One value for several of which each may be right: the middle of all that they allow.
+/// One value in place of several that may each be right: the middle of all that they allow.
 fn cover(candidates: &[(f64, f64)]) -> (f64, f64) {
     let low = candidates.iter().map(|(value, u)| value - u);
     let high = candidates.iter().map(|(value, u)| value + u);
@@ -300,8 +301,8 @@ mod tests {
 
     const START: u64 = 1_800_000_000_000_000_000;
 
-    /// An exchange each 100 ms of a path with 100 µs each way and a remote clock that is 1.5 s ahead
-    /// and 50 ppm fast; `step` is added from the middle on.
+    /// An exchange each 100 ms over a path with 100 µs each way. The remote clock is 1.5 s ahead and 50 ppm
+    /// fast, and `step` further ahead from the middle on.
     fn exchanges(count: u64, step: i64) -> Vec<Exchange> {
         let remote = |local: u64| {
             let drift = i64::try_from((local - START) / 20_000).unwrap();
@@ -375,7 +376,7 @@ mod tests {
                 assert!(offset.abs_diff(truth) <= uncertainty, "{step} at {at}");
                 assert!(uncertainty < 115_000, "{step}: {uncertainty}");
             }
-            // In the middle nobody knows, and the uncertainty says so.
+            // At the step the uncertainty covers both sides.
             let (offset, uncertainty) = fit.offset_at(middle);
             let truth = 1_500_000_000 + 750_000;
             assert!(offset.abs_diff(truth) <= uncertainty, "{step}");

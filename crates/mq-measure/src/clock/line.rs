@@ -3,14 +3,14 @@
 use super::window::Point;
 use crate::{convert, stats};
 
-/// Below this the stamps themselves are not good, whatever the round trips say.
+/// The error of the stamps themselves: no point is better than this, whatever its round trip.
 const FLOOR_NS: f64 = 1_000.0;
 
-/// How much each point is worth: what it may be wrong by beyond what all have in common.
+/// How much each point is worth: the error that it may have beyond the error that all have in common.
 ///
-/// What the path always takes is in every point alike and bends no line. What a point's round trip is
-/// longer than the least one was waiting, on one way or on both, and moves the point by up to half of
-/// that. That half is called its excess.
+/// The time that the path always takes is in every point alike and does not bend the line. What a round trip
+/// takes beyond the least one was waiting, on one way or on both, and moves the point by up to half of that
+/// time. This half is the point's excess.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Worth {
     least_half: f64,
@@ -23,8 +23,8 @@ impl Worth {
         let least_half = halves.clone().fold(f64::INFINITY, f64::min);
         let mut excess: Vec<f64> = halves.map(|half| half - least_half).collect();
         excess.sort_by(f64::total_cmp);
-        // What is usual says how far the least one is from a path without any waiting. The lower
-        // quartile, for a run may load the path half of the time.
+        // The usual excess says how far the least round trip is from a path without any waiting. It is the
+        // lower quartile, since a run may load the path half of the time.
         let usual = stats::interpolated(&excess, 25.0).unwrap_or(0.0);
         Self {
             least_half,
@@ -32,7 +32,7 @@ impl Worth {
         }
     }
 
-    /// What is usual.
+    /// The usual excess.
     pub(super) fn floor(&self) -> f64 {
         self.floor
     }
@@ -54,8 +54,8 @@ pub(super) struct Line {
     value: f64,
     /// Nanoseconds a nanosecond.
     pub(super) slope: f64,
-    /// The standard error of the slope; larger if the points lie further from the line than their
-    /// worth has it.
+    /// The standard error of the slope, enlarged if the points lie further from the line than their worth
+    /// allows.
     pub(super) slope_error: f64,
 }
 
@@ -97,7 +97,7 @@ impl Line {
         self.value + self.slope * (x - self.middle)
     }
 
-    /// The local time at which the remote clock shows `y`, counted from the same origin.
+    /// The local time at which the remote clock shows `y`; both count from the same origin.
     pub(super) fn local(&self, y: f64) -> f64 {
         // y = x + at(x), from the middle on so that nothing is rounded away.
         self.middle + (y - self.middle - self.value) / (1.0 + self.slope)
@@ -135,7 +135,7 @@ mod tests {
         let mut points: Vec<_> = (0..20_u32)
             .map(|i| point(f64::from(i) * 1e9, 0.0, 50_000.0))
             .collect();
-        // 10 ms in a queue on one way, so wrong by 5 ms.
+        // The point waited 10 ms in a queue on one way, so it is wrong by 5 ms.
         points[17] = point(17e9, 5e6, 50_000.0 + 5e6);
         let line = Line::fit(&points, &Worth::of(&points));
         assert!(line.at(19e9).abs() < 10.0, "{line:?}");

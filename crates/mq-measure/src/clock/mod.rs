@@ -1,10 +1,16 @@
 //! The clocks of two machines: how they are related, and how well that is known.
 //!
-//! A delay from one machine to another is the difference of two clocks, and only as good as what is
-//! known of them. The machines ask each other for the time ([`Exchange`], carried by [`Probe`]), before,
-//! during and after a run; [`ClockFit`] makes of that a relation with an uncertainty for every time,
-//! and a [`Relation`] carries a log's time stamps over. [`Tracking`] reads what chrony says of a clock,
-//! to hold it against that. Nothing here reads a clock.
+//! A delay from one machine to another is the difference of two clocks, so it is only as good as what is
+//! known of them.
+//!
+//! | step | type |
+//! |---|---|
+//! | one machine asks the other for the time, before, during and after a run | [`Exchange`], in [`Probe`]s |
+//! | the exchanges give a relation, with an uncertainty for every time | [`ClockFit`] |
+//! | a log's time stamps become times of the other clock | [`Relation`] |
+//! | chrony's report checks the measured offset | [`Tracking`] |
+//!
+//! Nothing here reads a clock.
 //!
 //! ```
 //! use mq_measure::clock::{Assumptions, ClockFit, Exchange};
@@ -39,13 +45,13 @@ pub use fit::{Assumptions, ClockFit, FitSummary, Step};
 pub use relation::Relation;
 pub use wire::{DATAGRAM, HOST_NAME, Kind, Probe};
 
-/// A time of one clock as another one shows it.
+/// A time of one clock, as another clock shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapped {
     /// The time, by the other clock.
     pub at_ns: u64,
-    /// The most that it is wrong by.
+    /// The most that `at_ns` is wrong by.
     pub uncertainty_ns: u64,
-    /// Whether the clocks were compared only before it, or only after.
+    /// Whether the clocks were compared only before this time, or only after it.
     pub extrapolated: bool,
 }

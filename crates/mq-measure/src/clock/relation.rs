@@ -1,12 +1,12 @@
-//! From one machine's clock to another's, by way of others if need be.
+//! From one machine's clock to another's, if need be by way of a third.
 
 use super::{ClockFile, ClockFit, Mapped};
 use crate::Error;
 
 /// How times of one clock become times of another.
 ///
-/// S22 §4 takes the broker's clock as the reference: publisher and subscriber each compare theirs with
-/// it, and the relation from one to the other has two legs, whose uncertainties add up.
+/// S22 §4 takes the broker's clock as the reference: publisher and subscriber each compare their clock with
+/// the broker's. The relation from publisher to subscriber then has two legs, whose uncertainties add up.
 #[derive(Clone, Debug)]
 pub struct Relation {
     legs: Vec<Leg>,
@@ -35,7 +35,7 @@ impl Relation {
         }
     }
 
-    /// This one, and from there on another.
+    /// This relation, followed by another.
     #[must_use]
     pub fn then(mut self, other: Self) -> Self {
         self.legs.extend(other.legs);
@@ -44,8 +44,8 @@ impl Relation {
 
     /// From the clock of host `from` to that of host `to`, by the comparisons that were made.
     ///
-    /// Directly if they were compared with each other, else by way of a third that both were compared
-    /// with.
+    /// The relation is direct if the two were compared with each other; else it goes by way of a third host
+    /// that both were compared with.
     ///
     /// # Errors
     /// [`Error::SameHost`]; [`Error::NoRelation`]; those of [`ClockFile::fit`].
@@ -99,7 +99,7 @@ impl Relation {
     }
 }
 
-/// The comparison as a leg from one host to the other, if it is between these two.
+/// A comparison as a leg from one host to the other, if it is between these two.
 fn leg(file: &ClockFile, from: &str, to: &str) -> Option<Result<Relation, Error>> {
     let (local, remote) = (file.local.host.as_str(), file.remote.host.as_str());
     if (from, to) == (remote, local) {

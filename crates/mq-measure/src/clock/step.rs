@@ -6,23 +6,24 @@ use super::line::Worth;
 use super::window::Point;
 use crate::stats;
 
-/// Points on each side of a jump at least: before fewer, a jump cannot be told from a crowded path.
+/// The fewest points on each side of a jump: with fewer, a jump cannot be told from a crowded path.
 const SIDE: usize = 3;
 
-/// Points on each side that are looked at: near enough for clocks to run straight.
+/// Points on each side that are compared: near enough for clocks to run straight.
 const REACH: usize = 4;
 
-/// A jump is larger than so many times what is usual between points.
+/// A jump is larger than so many times the usual excess.
 const FACTOR: f64 = 6.0;
 
 /// The points at which a new straight stretch begins, in ascending order, without the first.
 ///
 /// `drift` is by how much the clocks' rate may change, in nanoseconds a nanosecond.
 ///
-/// A point's waiting moves it by its excess at most (see [`Worth`]), and so two points by the sum of
-/// theirs. The best points on either side of a jump are compared after the clocks' usual rate is taken
-/// off; what is left beyond their excesses and what that rate may be wrong by, and is larger than
-/// `FACTOR` times the usual excess, is a jump. The largest comes first, and each side is then looked at by itself.
+/// Waiting moves a point by its excess at most (see [`Worth`]), and the distance of two points by the sum of
+/// their excesses. The best points on either side of a place are compared after the clocks' usual rate is
+/// taken off. The remainder is a jump if it is more than their excesses and the error of that rate explain,
+/// and more than `FACTOR` times the usual excess. The largest jump is taken first; each side is then searched
+/// by itself.
 pub(super) fn find(points: &[Point], drift: f64) -> Vec<usize> {
     let worth = Worth::of(points);
     let mut starts = Vec::new();
@@ -59,7 +60,7 @@ fn largest(points: &[Point], worth: &Worth, drift: f64) -> Option<usize> {
     (surplus > FACTOR * worth.floor()).then(|| sharpen(points, at, slope, worth))
 }
 
-/// The points that met least waiting, on either side.
+/// The points that waited least, on either side.
 fn beside(points: &[Point], at: usize) -> Option<(&Point, &Point)> {
     let best = |range: Range<usize>| {
         let points = points[range].iter();
@@ -72,12 +73,12 @@ fn beside(points: &[Point], at: usize) -> Option<(&Point, &Point)> {
 
 /// How fast the offset usually changes.
 struct Usual {
-    /// The median slope between points that lie a quarter of all apart: one jump is in a third of
-    /// these pairs, which does not move their median far.
+    /// The median slope of pairs of points that lie a quarter of all points apart. One jump is inside a
+    /// third of these pairs, which does not move their median far.
     slope: f64,
-    /// The most that waiting makes it wrong by. A pair's slope is wrong by both excesses over the time
-    /// between them at most. For half of the pairs that is no more than its median, and so the median
-    /// slope is wrong by no more than that either.
+    /// The most that waiting makes the rate wrong by. A pair's slope is wrong by at most both excesses over
+    /// the time between the points. For half of the pairs this error is no more than its median, so the
+    /// median slope is wrong by no more than that median.
     error: f64,
 }
 
@@ -100,7 +101,7 @@ impl Usual {
     }
 }
 
-/// Among the places next to `near`, the one at which each point is on its own side's level.
+/// Of the places next to `near`, the place at which each point is on the level of its own side.
 fn sharpen(points: &[Point], near: usize, slope: f64, worth: &Worth) -> usize {
     let Some((left, right)) = beside(points, near) else {
         return near;
@@ -180,7 +181,7 @@ mod tests {
     fn waiting_on_one_way_is_no_step() {
         for seed in 0..100 {
             let mut points = points(40, seed, &[]);
-            // While a run fills a queue on the way there, its 10 ms move the points by half of that.
+            // A run fills a queue on the way there: 10 ms of waiting move the points by 5 ms.
             for point in &mut points[15..25] {
                 point.offset += 5e6;
                 point.half += 5e6;

@@ -1,20 +1,20 @@
-//! A stretch of time over which two clocks run straight, and how far they are from that.
+//! A stretch of time over which two clocks run straight, and how far they deviate from that.
 
 use super::line::{Line, Worth};
 use super::window::Point;
 
-/// How many standard errors of the slope are allowed for.
+/// How many standard errors the slope may be wrong by.
 const SLOPE_ERRORS: f64 = 3.0;
 
-/// Points of which a third is enough for a slope of its own.
+/// The fewest points whose thirds are judged: a third is then enough for a slope of its own.
 const POINTS_FOR_THIRDS: usize = 12;
 
 /// A line, and the points that hold it.
 ///
-/// At a point the line is wrong by at most the point's distance from it and what the point itself may
-/// be wrong by. Away from the point that grows by `drift` with time. At any time the best point before
-/// and the best point after decide, and the worse of the two is taken: if the clocks did something
-/// between them that nobody has noticed, one of the two still holds.
+/// At a point the line is wrong by at most the point's distance from it plus the point's own error. Away from
+/// the point this bound grows by `drift` with time. At any time the best point before gives one bound and the
+/// best point after another, and the larger one is taken: if the clocks jumped unnoticed between the two
+/// points, one of the bounds still holds.
 #[derive(Clone, Debug)]
 pub(super) struct Stretch {
     pub(super) line: Line,
@@ -23,18 +23,19 @@ pub(super) struct Stretch {
     anchors: Vec<Anchor>,
 }
 
-/// What is known of the line at one time.
+/// The line and its bounds at one time.
 #[derive(Clone, Copy, Debug)]
 struct Anchor {
     at: f64,
-    /// How far wrong the line can be, by this and all points before.
+    /// How far wrong the line can be, by this point and all before it.
     before: f64,
-    /// By this and all points after.
+    /// The same, by this point and all after it.
     after: f64,
 }
 
 impl Stretch {
-    /// `points` are in the order of time and not none; `drift` is assumed, and more if they show more.
+    /// `points` are in the order of time, and at least one. `drift` is assumed; it becomes larger if the points
+    /// show more.
     pub(super) fn new(points: &[Point], worth: &Worth, drift: f64) -> Self {
         let line = Line::fit(points, worth);
         let bent = bend(points, &line, worth);
@@ -42,7 +43,7 @@ impl Stretch {
             .iter()
             .map(|point| {
                 let residual = (point.offset - line.at(point.at)).abs();
-                // While it was under way the clocks moved on.
+                // The clocks moved on while the exchange lasted.
                 let moved = line.slope.abs() * point.took / 2.0;
                 let wrong = point.half + residual + moved;
                 Anchor {
@@ -112,9 +113,9 @@ impl Stretch {
 
 /// By how much the line's slope may differ from that of clocks that run straight.
 ///
-/// By chance it is some standard errors. These are far too many where few points are good, for what
-/// is usual is then taken from the others. But at any two points the line is proven right within what
-/// each may be wrong by, and so its slope within the sum of both over the time between them.
+/// Chance explains some standard errors. They are far too large where few points are good, because the usual
+/// excess is then that of the others. But at any two points the line is right within each point's error, so
+/// the slope is right within the sum of both errors over the time between the points.
 fn slope_error(anchors: &[Anchor], line: &Line) -> f64 {
     let by_chance = SLOPE_ERRORS * line.slope_error;
     // Each pair: there are at most some hundred points.
@@ -125,7 +126,7 @@ fn slope_error(anchors: &[Anchor], line: &Line) -> f64 {
     pairs.fold(by_chance, f64::min)
 }
 
-/// By how much the slope of a third of the points differs from that of all, beyond what chance does.
+/// By how much the slope of a third of the points differs from the slope of all, beyond chance.
 fn bend(points: &[Point], line: &Line, worth: &Worth) -> f64 {
     if points.len() < POINTS_FOR_THIRDS {
         return 0.0;
@@ -175,11 +176,11 @@ mod tests {
         points[7].half = 1e5;
         let stretch = stretch(&points);
         let uncertainty = stretch.uncertainty(4.5e9);
-        // 2.5 s from either. Each may be wrong by 0.1 ms, one up and one down: that is 40 ppm of the
-        // slope over the 5 s between them, and 1 ppm may be drift.
+        // The time is 2.5 s from either point. Each may be wrong by 0.1 ms, one up and one down: 40 ppm of
+        // the slope over the 5 s between them. 1 ppm more may be drift.
         let most = 1e5 + 2.5e9 * 41e-6;
         assert!((1e5..=most + 1.0).contains(&uncertainty), "{uncertainty}");
-        // None after this is good, and so none tells of a jump after the last good one.
+        // No later point is good, so none shows a jump after the last good point.
         assert!(stretch.uncertainty(8.5e9) > 4e6);
     }
 
@@ -192,7 +193,7 @@ mod tests {
         for i in 0..10_i32 {
             let x = f64::from(i) * 1e9;
             let truth = if i < 5 { 0.0 } else { 4e4 };
-            // If the path is as asymmetric as it can be.
+            // The path is as asymmetric as it can be.
             let worst = (stretch.line.at(x) - truth).abs() + 1e5;
             assert!(stretch.uncertainty(x) >= worst - 1e4, "at {i} s");
         }

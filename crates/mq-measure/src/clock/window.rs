@@ -1,4 +1,4 @@
-//! The minimum filter: of several exchanges, the one that proves most.
+//! The minimum filter: it keeps the one of several exchanges that proves most.
 
 use super::exchange::Bounds;
 use crate::{Error, convert};
@@ -6,16 +6,16 @@ use crate::{Error, convert};
 /// The fewest exchanges that say anything.
 pub(super) const LEAST_EXCHANGES: usize = 8;
 
-/// Exchanges one after the other of which one is kept; of so many one mostly met little waiting.
+/// Successive exchanges of which one is kept: of so many, one mostly met little waiting.
 const WINDOW: usize = 8;
 
-/// Windows that there are at least, smaller ones where there are few exchanges.
+/// The fewest windows; with few exchanges each window is smaller.
 const LEAST_WINDOWS: usize = 4;
 
-/// Windows that there are at most; so many give an hour one every seven seconds.
+/// The most windows: in an hour, one every seven seconds.
 const MOST_WINDOWS: usize = 512;
 
-/// Where times and offsets are counted from, so that what is left fits a float without rounding.
+/// The zero of times and offsets, near enough for floats to hold the differences without rounding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Origin {
     /// A local time.
@@ -34,7 +34,7 @@ impl Origin {
 /// The best exchange of a window, in nanoseconds from the [`Origin`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Point {
-    /// Its middle, by the local clock.
+    /// The middle of the exchange, by the local clock.
     pub(super) at: f64,
     /// The middle of what the offset can be.
     pub(super) offset: f64,
@@ -59,9 +59,9 @@ impl Point {
 
 /// The points of the windows, in the order of time.
 ///
-/// A datagram that met a queue proves less than one that met none, and of several one mostly met none:
-/// the one with the least round trip is as good as all of them. A window is a number of exchanges and
-/// not a time, so that what was measured before and after a pause counts alike.
+/// A datagram that waited in a queue proves less than one that did not. Of several, the one with the least
+/// round trip mostly met no queue, and is as good as all of them. A window is a number of exchanges and not a
+/// time, so that exchanges before and after a pause count alike.
 pub(super) fn minima(bounds: &[Bounds], origin: Origin) -> Result<Vec<Point>, Error> {
     let mut points: Vec<Point> = bounds.iter().map(|b| Point::new(b, origin)).collect();
     points.sort_by(|a, b| a.at.total_cmp(&b.at));

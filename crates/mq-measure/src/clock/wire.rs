@@ -1,25 +1,26 @@
-//! The datagram that asks for the time, and the one that tells it.
+//! The datagrams that ask for the time and answer.
 
 use super::Exchange;
 
-/// Bytes of a question and of its answer: both alike, so that nobody is made to send much for little.
+/// Bytes of a question and of its answer. Both are equally long, so a server cannot be abused to amplify
+/// traffic.
 pub const DATAGRAM: usize = 120;
 
-/// Bytes that a host's name has room in.
+/// Bytes for a host's name.
 pub const HOST_NAME: usize = 64;
 
 const MAGIC: [u8; 4] = *b"mqck";
 const VERSION: u8 = 1;
 
-/// Instead of an error bound that is not known.
+/// Stands for an error bound that is not known.
 const UNKNOWN: u64 = u64::MAX;
 
-/// Whether a [`Probe`] asks or tells.
+/// Whether a [`Probe`] is a question or an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It asks.
+    /// A question.
     Question,
-    /// It tells.
+    /// An answer.
     Answer,
 }
 
@@ -38,25 +39,25 @@ pub enum Kind {
 /// | 24..32 | t1, returned |
 /// | 32..40 | t2; 0 in a question |
 /// | 40..48 | t3; 0 in a question |
-/// | 48..56 | how far the sender's clock is from UTC at most, all ones if it does not know |
+/// | 48..56 | how far the sender's clock is from UTC at most, all ones if that is not known |
 /// | 56..120 | the sender's name in UTF-8, filled up with 0 |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// Whether it asks or tells.
+    /// Whether this is a question or an answer.
     pub kind: Kind,
-    /// Tells this program's answers from those to another.
+    /// Tells answers to this program from answers to another.
     pub session: u64,
     /// The question's number.
     pub number: u64,
-    /// When the question left, by the clock of the one who asked.
+    /// When the question left, by the clock of the machine that asks.
     pub t1_ns: u64,
-    /// When it arrived, by the clock of the one who answers.
+    /// When the question arrived, by the clock of the machine that answers.
     pub t2_ns: u64,
-    /// When the answer left, by that clock.
+    /// When the answer left, by the same clock.
     pub t3_ns: u64,
-    /// How far the sender's clock is from UTC at most, by chrony; `None` if it does not know.
+    /// How far the sender's clock is from UTC at most, by chrony; `None` if that is not known.
     pub error_bound_ns: Option<u64>,
-    /// The sender's name; what is longer than [`HOST_NAME`] bytes is cut off.
+    /// The sender's name; it is cut after [`HOST_NAME`] bytes.
     pub host: String,
 }
 
@@ -87,7 +88,7 @@ impl Probe {
         bytes
     }
 
-    /// Reads the bytes; `None` if they are no such datagram.
+    /// Reads the bytes; `None` if they are not such a datagram.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; DATAGRAM] = bytes.try_into().ok()?;
@@ -116,9 +117,10 @@ impl Probe {
         })
     }
 
-    /// The answer to this question, from a host called `host`, at `t2_ns` of whose clock it arrived.
+    /// The answer to this question, from the host called `host`. By that host's clock, the question arrived at
+    /// `t2_ns` and the answer leaves at `t3_ns`.
     ///
-    /// It leaves at `t3_ns`: read the clock for that last.
+    /// Read the clock for `t3_ns` last.
     #[must_use]
     pub fn answer(&self, t2_ns: u64, t3_ns: u64, error_bound_ns: Option<u64>, host: &str) -> Self {
         Self {
@@ -131,7 +133,7 @@ impl Probe {
         }
     }
 
-    /// The exchange that this answer ends, when it arrived at `t4_ns`.
+    /// The exchange that this answer ends; the answer arrived at `t4_ns`.
     #[must_use]
     pub fn exchange(&self, t4_ns: u64) -> Exchange {
         Exchange {

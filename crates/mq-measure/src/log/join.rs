@@ -1,4 +1,4 @@
-//! Putting what was sent and what was received together.
+//! Matching a send log with a receive log.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -12,28 +12,28 @@ use crate::{Counts, Sample, Samples};
 /// A send log and a receive log, matched by sequence number.
 #[derive(Clone, Debug, Default)]
 pub struct Joined {
-    /// A sample for each message sent, in the send log's order, with its first arrival; all times by
-    /// the receiver's clock if the clocks are related.
+    /// A sample for each message sent, in the send log's order, with its first arrival. All times are of the
+    /// receiver's clock if the clocks are related.
     pub samples: Samples,
     /// What became of the messages.
     pub counts: Counts,
-    /// The most that the latency of any message is wrong by for want of knowledge of the clocks;
-    /// `None` if they are not related, be it that there is only one.
+    /// The most that the latency of any message is wrong by because of the clocks; `None` if the clocks are
+    /// not related, as where there is only one.
     pub uncertainty_ns: Option<u64>,
     /// Messages that seem to have arrived before they were sent: the clocks differ by more than
     /// the delay.
     pub negative: u64,
     /// Lines of the send log that repeat a number, and were left out.
     pub repeated_sends: u64,
-    /// What is to be said of it.
+    /// The warnings about the joined run.
     pub warnings: Vec<Warning>,
 }
 
 /// Matches `sends` with `receives` by sequence number.
 ///
-/// `receives` are in the order of arrival; the first of a number counts, later ones are
-/// duplicates. Serves two tasks of one process as well as two machines, with `clocks` as the relation
-/// from the sender's clock to the receiver's. Without it the times are taken as of one clock.
+/// `receives` are in the order of arrival. The first arrival of a number counts, later ones are duplicates.
+/// `clocks` relates the sender's clock to the receiver's. Without it all times are taken as of one clock, as
+/// between two tasks of one process.
 #[must_use]
 pub fn join(sends: &[SendRecord], receives: &[ReceiveRecord], clocks: Option<&Relation>) -> Joined {
     let mut joined = Joined::default();
@@ -93,7 +93,7 @@ pub fn join(sends: &[SendRecord], receives: &[ReceiveRecord], clocks: Option<&Re
     joined
 }
 
-/// The sender's times, carried over to the receiver's clock.
+/// The sender's times as the receiver's clock shows them.
 struct Carried<'a> {
     clocks: &'a Relation,
     uncertainty_ns: u64,
@@ -113,7 +113,7 @@ impl<'a> Carried<'a> {
         let actual = self.clocks.map(send.sent_ns);
         self.uncertainty_ns = self.uncertainty_ns.max(actual.uncertainty_ns);
         self.extrapolated += u64::from(actual.extrapolated);
-        // The sender was late by its own clock, whose rate differs by next to nothing in that time.
+        // Lateness is measured by the sender's own clock; the rates differ by next to nothing in that time.
         let late_ns = i128::from(send.sent_ns) - i128::from(send.intended_ns);
         let intended_ns = i128::from(actual.at_ns) - late_ns;
         SendRecord {
@@ -205,7 +205,7 @@ mod tests {
 
     const START: u64 = 1_800_000_000_000_000_000;
 
-    /// To the clock of a receiver that is `behind` the sender's, over a path of 50 µs each way.
+    /// The relation to a receiver's clock that is `behind` the sender's, over a path of 50 µs each way.
     fn clocks(behind: u64) -> Relation {
         let exchanges: Vec<_> = (0..50)
             .map(|i| START + i * 100_000_000)
@@ -215,7 +215,7 @@ mod tests {
         Relation::remote_to_local(fit)
     }
 
-    /// A message each 100 ms by the sender's clock, 1 ms late, and 3 ms under way.
+    /// A message each 100 ms by the sender's clock; each is sent 1 ms late and takes 3 ms.
     fn run(behind: u64) -> (Vec<SendRecord>, Vec<ReceiveRecord>) {
         (1..20)
             .map(|seq| (seq, START + seq * 100_000_000))

@@ -1,7 +1,7 @@
 //! The logs of a testbed with two machines, as the papers keep them: what the publisher sent, what
 //! the subscriber received (S22 §4), and how the two are joined.
 //!
-//! A log is CSV. Its first line tells what it is:
+//! A log is CSV. Its first line names the kind of log and the run:
 //!
 //! ```text
 //! # mq send-log v1 run=20240501-wifi-0 clock=realtime host=pub
@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Times are nanoseconds since the Unix epoch on the machine's own clock. The receive log has the
-//! columns `seq,received_ns`, a line for every arrival, duplicates too. How one machine's clock becomes
-//! the other's is in [`clock`](crate::clock).
+//! columns `seq,received_ns`, and a line for every arrival, duplicates too. [`clock`](crate::clock) relates
+//! the clocks of the two machines.
 
 mod join;
 mod outcome;
@@ -35,7 +35,7 @@ pub struct SendRecord {
     pub seq: u64,
     /// When the schedule wanted it sent.
     pub intended_ns: u64,
-    /// When it was handed to the transport.
+    /// When the message was handed to the transport.
     pub sent_ns: u64,
 }
 
@@ -44,11 +44,11 @@ pub struct SendRecord {
 pub struct ReceiveRecord {
     /// The message's number in the run.
     pub seq: u64,
-    /// When it arrived.
+    /// When the message arrived.
     pub received_ns: u64,
 }
 
-/// What a log's records are.
+/// A kind of record, and of the log that holds it.
 pub trait Record: fmt::Display + sealed::Sealed {
     /// The log's name in its first line.
     const KIND: &'static str;
@@ -84,10 +84,10 @@ impl fmt::Display for ReceiveRecord {
     }
 }
 
-/// What the first line of a log tells.
+/// The first line of a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogMeta {
-    /// The run that it belongs to; the logs of one run have the same.
+    /// The name of the run; both logs of a run have the same.
     pub run: String,
     /// The clock of its times, such as `realtime`.
     pub clock: String,
@@ -126,7 +126,7 @@ impl LogMeta {
         line
     }
 
-    /// Reads the first line, without its `#`; `None` if it is not of such a log.
+    /// Reads the first line, without its `#`; `None` if the line is not that of such a log.
     fn parse(line: &str, kind: &str) -> Option<Self> {
         let rest = line
             .strip_prefix("mq ")?

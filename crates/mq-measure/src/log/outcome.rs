@@ -22,12 +22,12 @@ pub struct Outcome {
     pub latency: Option<Summary>,
     /// Latency from the actual send time: the one-way delay, S22 §5.1.
     pub latency_from_send: Option<Summary>,
-    /// The most that any of these is wrong by for want of knowledge of the clocks; `None` if the
-    /// clocks are not related, be it that there is only one.
+    /// The most that any latency is wrong by because of the clocks; `None` if the clocks are not related, as
+    /// where there is only one.
     pub uncertainty_ns: Option<u64>,
     /// What became of the messages.
     pub counts: Counts,
-    /// What is to be said of it.
+    /// The warnings about the run.
     pub validity: Validity,
 }
 
@@ -36,10 +36,10 @@ pub struct Outcome {
 pub struct Difference {
     /// One median minus the other.
     pub median_ns: i64,
-    /// The most that it is wrong by for want of knowledge of the clocks.
+    /// The most that the difference is wrong by because of the clocks.
     ///
-    /// The sum of both runs'. What is wrong with two runs in the same way would cancel out, but
-    /// nothing shows how much of it that is.
+    /// The sum of both runs' uncertainties. An error that both runs share would cancel out, but nothing
+    /// shows how much of the error they share.
     pub uncertainty_ns: u64,
 }
 
@@ -55,7 +55,7 @@ impl Difference {
 }
 
 impl Outcome {
-    /// What was found of the run called `run`.
+    /// The outcome of the run called `run`.
     #[must_use]
     pub fn new(run: &str, joined: &Joined) -> Self {
         let mut validity = Validity::default();
@@ -90,7 +90,7 @@ impl Outcome {
         })
     }
 
-    /// Writes it as JSON.
+    /// Writes the outcome as JSON.
     ///
     /// # Errors
     /// [`Error::Io`]; [`Error::Json`].

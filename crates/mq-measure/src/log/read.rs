@@ -7,14 +7,14 @@ use std::path::Path;
 use super::{LogMeta, ReceiveRecord, Record, SendRecord};
 use crate::{Error, table};
 
-/// What a log held.
+/// A log that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadLog<R> {
     /// Its first line.
     pub meta: LogMeta,
     /// Its records, in the order of the file.
     pub records: Vec<R>,
-    /// Whether its last line was cut off, and left out: the writer was aborted.
+    /// Whether the last line was cut off because the writer was aborted; the line is left out.
     pub truncated: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Writing a log so that what was measured outlives an abort.
+//! Writing a log whose records outlive an abort of the program.
 
 use std::fs::File;
 use std::io::Write;
@@ -14,15 +14,15 @@ use crate::Error;
 /// So an abort costs at most the records of one second.
 pub const FLUSH_EVERY: Duration = Duration::from_secs(1);
 
-/// A log is written out when this many bytes wait.
+/// A log is written out when so many bytes wait.
 const BUFFER: usize = 64 * 1024;
 
 /// A writer of a send or receive log, of [`SendRecord`](super::SendRecord)s or
 /// [`ReceiveRecord`](super::ReceiveRecord)s.
 ///
-/// Buffers whole lines and hands them to the operating system after [`FLUSH_EVERY`], or when 64 KiB
-/// wait. That is looked at in [`append`](Self::append); call [`flush`](Self::flush) before a long
-/// silence. Dropping it flushes too, but cannot tell of errors: end with [`finish`](Self::finish).
+/// The writer buffers whole lines and hands them to the operating system after [`FLUSH_EVERY`], or when 64 KiB
+/// wait. Only [`append`](Self::append) looks whether it is time; call [`flush`](Self::flush) before a long
+/// silence. A drop flushes too, but cannot report errors: end with [`finish`](Self::finish).
 #[derive(Debug)]
 pub struct LogWriter<R: Record> {
     file: File,
@@ -33,7 +33,7 @@ pub struct LogWriter<R: Record> {
 }
 
 impl<R: Record> LogWriter<R> {
-    /// Creates the file, in place of one that is there, and writes its first two lines.
+    /// Creates the file, or replaces an existing one, and writes its first two lines.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -56,7 +56,7 @@ impl<R: Record> LogWriter<R> {
     /// Appends a record.
     ///
     /// # Errors
-    /// [`Error::Io`], if it was time to write and that failed.
+    /// [`Error::Io`] if it was time to write and the write failed.
     pub fn append(&mut self, record: &R) -> Result<(), Error> {
         writeln!(self.buffer, "{record}").map_err(Error::io(&self.path))?;
         if self.buffer.len() >= BUFFER || self.flushed.elapsed() >= FLUSH_EVERY {
@@ -65,7 +65,7 @@ impl<R: Record> LogWriter<R> {
         Ok(())
     }
 
-    /// Hands everything to the operating system, where an abort of this program cannot undo it.
+    /// Hands everything to the operating system, so that an abort of this program loses nothing.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -90,7 +90,7 @@ impl<R: Record> LogWriter<R> {
 
 impl<R: Record> Drop for LogWriter<R> {
     fn drop(&mut self) {
-        // An error has nowhere to go from here; `finish` is there to see it.
+        // A drop cannot return an error; `finish` does.
         let _ = self.flush();
     }
 }

@@ -19,7 +19,7 @@ pub(super) fn cpu_times(pid: u32) -> Result<(CpuTimes, u64), Error> {
         expected: "the fields of proc(5)".to_owned(),
         found: format!("`{}`", text.trim_end()),
     })?;
-    // 100 on every architecture that Linux still runs on; asked for all the same.
+    // 100 on every architecture that Linux still runs on; the call does not rely on that.
     let hertz = sysconf(SysconfVar::CLK_TCK)
         .ok()
         .flatten()

@@ -1,4 +1,4 @@
-//! What a process uses: CPU time and memory, of any process by its id.
+//! CPU time and memory of any process, by its id.
 
 #[cfg(target_os = "linux")]
 #[path = "linux.rs"]
@@ -22,12 +22,12 @@ pub struct CpuTimes {
     pub total_ns: u64,
     /// In user mode; `/proc/PID/stat` counts in ticks, mostly of 10 ms.
     pub user_ns: u64,
-    /// In the kernel, which is where much of TCP and UDP is; in ticks too.
+    /// In the kernel, where much of TCP and UDP is done; in ticks too.
     pub system_ns: u64,
 }
 
 impl CpuTimes {
-    /// What was used between `earlier` and now.
+    /// The CPU time between `earlier` and this reading.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -97,11 +97,11 @@ impl Usage {
 
 /// Measures what a process uses from [`start`](Self::start) to [`read`](Self::read).
 ///
-/// Read before the process is ended and waited for, for then its numbers are gone.
+/// Call `read` before the process is waited for: its numbers are gone after that.
 #[derive(Clone, Debug)]
 pub struct ProcessMeter {
     pid: u32,
-    /// When the process began, in ticks since boot: tells a later process of the same id apart.
+    /// When the process began, in ticks since boot: a later process with the same id has another value.
     began: u64,
     at_start: CpuTimes,
     started: Instant,
@@ -136,10 +136,10 @@ impl ProcessMeter {
         self.pid
     }
 
-    /// What was used since the start.
+    /// The use since the start.
     ///
     /// # Errors
-    /// As [`memory`]; also if the id is now that of another process.
+    /// As [`memory`]; also if the id now belongs to another process.
     pub fn read(&self) -> Result<Usage, Error> {
         let (now, began) = system::cpu_times(self.pid)?;
         let elapsed = self.started.elapsed();

@@ -1,4 +1,4 @@
-//! Elsewhere than on Linux: nothing is measured, and that is said.
+//! Other systems than Linux: nothing is measured, and each function returns an error that says so.
 
 use super::{CpuTimes, Memory};
 use crate::Error;

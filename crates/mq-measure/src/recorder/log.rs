@@ -20,7 +20,7 @@ use crate::Error;
 /// A recorder and what to call it in a log.
 #[derive(Clone, Copy, Debug)]
 pub struct TaggedHistogram<'a> {
-    /// Its name, such as the transport's: no commas, spaces or line breaks.
+    /// The histogram's name, such as the transport's, without commas, spaces or line breaks.
     pub tag: &'a str,
     /// When its interval began.
     pub start: SystemTime,
@@ -30,7 +30,7 @@ pub struct TaggedHistogram<'a> {
     pub recorder: &'a LatencyRecorder,
 }
 
-/// A histogram that a log held.
+/// A histogram that was read from a log.
 #[derive(Clone, Debug)]
 pub struct LoggedHistogram {
     /// Its name, if it has one.
@@ -47,8 +47,7 @@ pub struct LoggedHistogram {
 /// Writes an interval log; `name` is for messages. Maxima in the text are in milliseconds.
 ///
 /// # Errors
-/// [`Error::Io`]; [`Error::Tag`] if a tag is not allowed, before anything is written;
-/// [`Error::Encode`].
+/// [`Error::Io`]; [`Error::Encode`]; [`Error::Tag`] if a tag is not allowed: nothing is written then.
 pub fn write_log(
     mut output: impl Write,
     name: &Path,
@@ -141,7 +140,7 @@ pub fn encode(recorder: &LatencyRecorder) -> Result<String, Error> {
     Ok(BASE64.encode(bytes))
 }
 
-/// Reads what [`encode`] gave; `None` if it is no such text.
+/// Reads what [`encode`] returned; `None` for any other text.
 #[must_use]
 pub fn decode(text: &str) -> Option<Histogram<u64>> {
     let bytes = BASE64.decode(text).ok()?;

@@ -1,4 +1,4 @@
-//! Recording many latencies in little memory, and summing them up.
+//! Recording and summarising many latencies in little memory.
 
 mod log;
 mod summary;
@@ -10,18 +10,17 @@ use hdrhistogram::Histogram;
 
 use crate::stats::Moments;
 
-/// The greatest latency that the histogram tells apart: one hour, in nanoseconds.
+/// The greatest latency that the histogram holds: one hour, in nanoseconds.
 pub const MAX_NS: u64 = 3_600_000_000_000;
 
-/// Significant decimal digits of the histogram: each of its percentiles is within 0.1 %.
+/// Significant decimal digits of the histogram: a percentile is within 0.1 %.
 pub const DIGITS: u8 = 3;
 
 /// A recorder of latencies in nanoseconds: constant memory (about 270 kB), constant time, no
 /// allocation.
 ///
-/// Mean, standard deviation, minimum and maximum are exact, percentiles within 0.1 %. What is
-/// longer than [`MAX_NS`] is counted in the last bucket; [`saturated`](Self::saturated) says how
-/// often that was.
+/// Mean, standard deviation, minimum and maximum are exact, percentiles within 0.1 %. A latency above
+/// [`MAX_NS`] counts in the last bucket; [`saturated`](Self::saturated) is the number of such latencies.
 #[derive(Clone, Debug)]
 pub struct LatencyRecorder {
     histogram: Histogram<u64>,
@@ -93,8 +92,8 @@ impl LatencyRecorder {
 
     /// The percentile by nearest rank, within 0.1 %; `None` if nothing was recorded.
     ///
-    /// The greatest value of the bucket in which the nearest rank falls, held within the exact
-    /// minimum and maximum.
+    /// The greatest value of the bucket that holds the nearest rank, kept within the exact minimum and
+    /// maximum.
     #[must_use]
     pub fn percentile_ns(&self, percent: f64) -> Option<u64> {
         let (min, max) = (self.moments.min()?, self.moments.max()?);

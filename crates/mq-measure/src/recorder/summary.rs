@@ -14,7 +14,7 @@ pub enum PercentileSource {
     Histogram,
 }
 
-/// The summary of many latencies; never of none, so that every field has a value.
+/// The summary of at least one latency, so that every field has a value.
 ///
 /// Percentiles are by nearest rank: the smallest latency that at least so many percent of all do
 /// not exceed. S22 §5.1 draws its boxes with the quartiles, the median and the 5th and 95th
@@ -28,8 +28,8 @@ pub struct Summary {
     pub mean_ns: f64,
     /// The sample standard deviation (n - 1); 0 for a single latency.
     pub stddev_ns: f64,
-    /// Relative standard deviation, S22's jitter: standard deviation / mean, S22 §5.1; 0 if the
-    /// mean is 0, for then all latencies are.
+    /// Relative standard deviation, S22's jitter: standard deviation / mean, S22 §5.1; 0 if all latencies
+    /// are 0.
     pub rsd: f64,
     /// The least.
     pub min_ns: u64,

@@ -53,7 +53,7 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Whether `value` is inside; a ratio whose interval contains 1 shows no difference.
+    /// Whether `value` is inside. A ratio whose interval contains 1 shows no difference.
     #[must_use]
     pub fn contains(&self, value: f64) -> bool {
         (self.low..=self.high).contains(&value)
@@ -62,12 +62,12 @@ impl Interval {
 
 /// The percentile bootstrap: resamples with replacement and takes the middle of the outcomes.
 ///
-/// Efron and Tibshirani, *An Introduction to the Bootstrap*, 1993, chapter 13. It takes the
-/// values as independent: give it one value a run, not the messages of one run, which are not.
-/// With fewer than about 10 values a group the interval is too narrow.
+/// Efron and Tibshirani, *An Introduction to the Bootstrap*, 1993, chapter 13. The bootstrap takes the
+/// values as independent: give it one value a run. Messages of one run are not independent. With fewer than
+/// about 10 values a group the interval is too narrow.
 #[derive(Clone, Copy, Debug)]
 pub struct Bootstrap {
-    /// How often to resample; 2000 moves the ends of a 95 % interval by a few percent of its width.
+    /// How often to resample. With 2000, chance moves the ends of a 95 % interval by a few percent of its width.
     pub resamples: u32,
     /// The confidence, 0 to 1.
     pub confidence: f64,
@@ -86,7 +86,7 @@ impl Bootstrap {
         }
     }
 
-    /// The interval of `mean(a) - mean(b)`; `None` if one of them is empty.
+    /// The interval of `mean(a) - mean(b)`; `None` if `a` or `b` is empty.
     #[must_use]
     pub fn mean_difference(&self, a: &[f64], b: &[f64]) -> Option<Interval> {
         self.interval(a, b, |a, b| a - b)
@@ -94,7 +94,7 @@ impl Bootstrap {
 
     /// The interval of `mean(a) / mean(b)`: that of W20's ξ, with QUIC as `a` and TCP as `b`.
     ///
-    /// `None` if one of them is empty, or if a mean of `b` is 0.
+    /// `None` if `a` or `b` is empty, or if a mean of `b` is 0.
     #[must_use]
     pub fn mean_ratio(&self, a: &[f64], b: &[f64]) -> Option<Interval> {
         self.interval(a, b, |a, b| a / b)

@@ -2,7 +2,7 @@
 
 use super::interpolated;
 
-/// A box with its whiskers, and what is drawn beyond them.
+/// A box with its whiskers, and the outliers beyond them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BoxPlot {
     /// The first quartile, the lower edge of the box.
@@ -20,7 +20,7 @@ pub struct BoxPlot {
 }
 
 impl BoxPlot {
-    /// Whiskers to the last values within 1.5 times the box's height of it: Tukey's, and S21's
+    /// Whiskers to the last values within 1.5 times the box's height from the box: Tukey's, and S21's
     /// (§6.1).
     ///
     /// `None` if there is no value. As Matplotlib draws it, a whisker is never inside the box.

@@ -1,6 +1,6 @@
 //! Statistics as pure functions: moments, percentiles, ratios, confidence intervals.
 //!
-//! `None` means that the value is not defined, mostly for want of values.
+//! `None` means that the value is not defined, mostly because there are too few values.
 
 mod bootstrap;
 mod box_plot;
@@ -43,8 +43,8 @@ pub fn rsd(values: &[f64]) -> Option<f64> {
 /// The percentile by nearest rank: the smallest value that at least `percent` % of all values do
 /// not exceed.
 ///
-/// With n values in ascending order it is number `max(1, ceil(percent / 100 * n))`; always one of
-/// the values, never between two. `sorted` must be ascending, `percent` is held within 0..=100.
+/// Of n values in ascending order it is number `max(1, ceil(percent / 100 * n))`: always one of the values,
+/// never between two. `sorted` must be ascending; `percent` is limited to 0..=100.
 #[must_use]
 pub fn nearest_rank<T: Copy>(sorted: &[T], percent: f64) -> Option<T> {
     sorted
@@ -56,7 +56,7 @@ pub fn nearest_rank<T: Copy>(sorted: &[T], percent: f64) -> Option<T> {
 fn nearest_rank_index(len: usize, percent: f64) -> usize {
     // Multiply first: 99.9 / 100 * 1000 is a little more than 999 in binary and would ceil to 1000.
     let exact = percent.clamp(0.0, 100.0) * convert::float_len(len) / 100.0;
-    // What is an integer but for the rounding of the decimal `percent` is that integer.
+    // A product that is an integer but for the rounding of the decimal `percent` is that integer.
     let rank = if (exact - exact.round()).abs() < 1e-9 * exact.max(1.0) {
         convert::round(exact)
     } else {
@@ -70,7 +70,7 @@ fn nearest_rank_index(len: usize, percent: f64) -> usize {
 
 /// The percentile by linear interpolation between order statistics, Hyndman and Fan's type 7.
 ///
-/// What `NumPy`, R and matplotlib draw box plots with (S21 §6.1): with n ascending values x and
+/// `NumPy`, R and matplotlib draw box plots with it (S21 §6.1). With n ascending values x and
 /// `h = (n - 1) * percent / 100`, it is `x[floor h] + (h - floor h) * (x[floor h + 1] - x[floor h])`.
 /// `sorted` must be ascending, `percent` is held within 0..=100.
 #[must_use]
@@ -96,7 +96,7 @@ pub fn xi(quic: f64, tcp: f64) -> Option<f64> {
     (tcp != 0.0).then(|| quic / tcp)
 }
 
-/// S21's ξ of each QUIC run: `T_QUIC,i / mean(T_TCP)`, S21 eq. 1, so that the spread is QUIC's only.
+/// S21's ξ of each QUIC run: `T_QUIC,i / mean(T_TCP)`, S21 eq. 1. Its spread is that of QUIC alone.
 #[must_use]
 pub fn xi_each(quic: &[f64], tcp: &[f64]) -> Option<Vec<f64>> {
     let tcp = mean(tcp).filter(|mean| *mean != 0.0)?;

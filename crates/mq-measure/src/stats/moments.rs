@@ -4,8 +4,8 @@ use crate::convert;
 
 /// Count, mean, standard deviation, minimum and maximum of integers, kept in one pass.
 ///
-/// Welford's method (Technometrics 4, 1962), which does not lose the small differences of large
-/// values; merged by the formula of Chan, Golub and `LeVeque` (1979).
+/// Welford's method (Technometrics 4, 1962) keeps the small differences of large values. Two are merged by
+/// the formula of Chan, Golub and `LeVeque` (1979).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Moments {
     count: u64,

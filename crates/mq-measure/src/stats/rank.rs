@@ -1,7 +1,7 @@
-//! Tests by ranks, which ask nothing of a distribution's shape: what DL §V compares its protocols
-//! with, and how large a difference is.
+//! Tests by ranks, as DL §V compares its protocols, and the size of a difference. They assume nothing of a
+//! distribution's shape.
 //!
-//! With many samples any difference is significant: look at its size first, [`cliffs_delta`].
+//! With many samples any difference is significant: look at its size first, by [`cliffs_delta`].
 
 use statrs::distribution::{ChiSquared, ContinuousCDF as _, Normal};
 
@@ -45,7 +45,7 @@ pub fn kruskal_wallis(groups: &[&[f64]]) -> Option<KruskalWallis> {
 /// Two groups in Dunn's test.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dunn {
-    /// The groups, by their places.
+    /// The indices of the two groups.
     pub pair: (usize, usize),
     /// By how many standard deviations their mean ranks differ; positive if the first group's is
     /// higher.
@@ -56,8 +56,8 @@ pub struct Dunn {
     pub holm_p: f64,
 }
 
-/// Which groups differ, after [`kruskal_wallis`] found that some do: Dunn's test of each pair (Dunn,
-/// Technometrics 6, 1964), with Holm's adjustment.
+/// Dunn's test of each pair of groups (Technometrics 6, 1964), with Holm's adjustment: which groups differ,
+/// after [`kruskal_wallis`] found that some do.
 ///
 /// The standard deviation of a pair's difference is
 /// `sqrt((N (N + 1) / 12 - sum(t^3 - t) / (12 (N - 1))) (1 / n_a + 1 / n_b))`.
@@ -84,8 +84,8 @@ pub fn dunn(groups: &[&[f64]]) -> Option<Vec<Dunn>> {
     Some(tests)
 }
 
-/// The smallest p counts as many times as there are pairs, the next one less, and so on; never less
-/// than the one before it (Holm, Scand. J. Statist. 6, 1979).
+/// With m pairs the smallest p is multiplied by m, the next by m - 1, and so on; none becomes less than the one
+/// before it (Holm, Scand. J. Statist. 6, 1979).
 fn holm(tests: &mut [Dunn]) {
     let mut by_p: Vec<&mut Dunn> = tests.iter_mut().collect();
     by_p.sort_by(|a, b| a.p.total_cmp(&b.p));
@@ -111,7 +111,7 @@ pub struct MannWhitney {
 /// Tests whether two groups come from one distribution (Mann and Whitney, Ann. Math. Statist. 18,
 /// 1947).
 ///
-/// `None` if one is empty or all values are equal.
+/// `None` if a group is empty or all values are equal.
 #[must_use]
 pub fn mann_whitney(a: &[f64], b: &[f64]) -> Option<MannWhitney> {
     let ranks = Ranks::new(&[a, b])?;
@@ -126,17 +126,17 @@ pub fn mann_whitney(a: &[f64], b: &[f64]) -> Option<MannWhitney> {
     })
 }
 
-/// How far two groups are apart, from -1 to 1: in what share of all pairs the first group's value is
+/// How far two groups are apart, from -1 to 1: the share of pairs in which the first group's value is
 /// larger, less the share in which it is smaller (Cliff, Psychol. Bull. 114, 1993).
 ///
-/// By Romano's usual words, below 0.147 is negligible, 0.33 small, 0.474 medium, and more is large.
+/// Romano's words for its size: negligible below 0.147, small below 0.33, medium below 0.474, else large.
 /// `None` if a group is empty.
 #[must_use]
 pub fn cliffs_delta(a: &[f64], b: &[f64]) -> Option<f64> {
     if a.is_empty() || b.is_empty() {
         return None;
     }
-    // Without a U, all are equal.
+    // There is no U if all values are equal.
     let all = convert::float_len(a.len()) * convert::float_len(b.len());
     Some(mann_whitney(a, b).map_or(0.0, |test| 2.0 * test.u / all - 1.0))
 }
@@ -179,7 +179,7 @@ impl Ranks {
         (ranks.correction() > 0.0).then_some(ranks)
     }
 
-    /// By how much ties make the variance of ranks smaller: a factor up to 1.
+    /// The factor, up to 1, by which ties reduce the variance of ranks.
     fn correction(&self) -> f64 {
         1.0 - self.ties / (self.n.powi(3) - self.n)
     }

@@ -41,7 +41,7 @@ pub enum Warning {
         percentile: f64,
         /// The samples there are.
         count: u64,
-        /// The samples it needs.
+        /// The samples that the percentile needs.
         needed: u64,
     },
     /// The clock's step is not small against the latencies.
@@ -55,12 +55,12 @@ pub enum Warning {
     ClockUncertain {
         /// Half the width of the offset's interval.
         uncertainty_ns: u64,
-        /// What is to be told apart: a latency, or a difference of two.
+        /// What was measured: a latency, or a difference of two.
         effect_ns: u64,
     },
-    /// The clocks were compared, but not while these messages were under way.
+    /// The clocks were compared, but not while some messages were under way.
     ClockExtrapolated {
-        /// How many.
+        /// These messages.
         messages: u64,
     },
     /// A clock was set while clocks were compared.
@@ -121,9 +121,9 @@ pub enum Warning {
     },
     /// TCP and QUIC ran with different congestion controls.
     KernelCongestionControl {
-        /// What the kernel does for TCP.
+        /// TCP's, by the kernel.
         tcp: String,
-        /// What QUIC does.
+        /// QUIC's.
         quic: String,
     },
     /// Latencies count from the actual send time only: the loop was closed.
@@ -142,25 +142,25 @@ pub enum Warning {
         /// As measured.
         measured: f64,
     },
-    /// The meter was not there all the time, so that there is no energy.
+    /// The meter has no readings for a part of the run, so there is no energy.
     EnergyGaps {
-        /// How long it was not.
+        /// How much of the time has no readings.
         missing_ns: u64,
-        /// Of how long.
+        /// The time in which messages were sent.
         window_ns: u64,
     },
     /// The program was built without optimisation.
     DebugBuild,
-    /// The CPU changes its frequency while it is measured.
+    /// The CPU may change its frequency during the run.
     CpuGovernor {
         /// The governor.
         governor: String,
     },
-    /// An emulator did the instructions, and its times are not those of a real machine.
+    /// An emulator executed the instructions; its times are not those of a real machine.
     Emulated {
         /// The host's name in a testbed; `None` for the machine that measured.
         host: Option<String>,
-        /// What gave it away.
+        /// What shows it.
         found: String,
     },
 }

@@ -8,8 +8,8 @@ use crate::clock::{CrossCheck, FitSummary, Step};
 use crate::convert;
 use crate::tracker::Counts;
 
-/// Of `all` cases of which each is so with probability `share`: the most that chance explains in 99
-/// of 100 runs (the binomial distribution's quantile).
+/// The most of `all` cases that chance explains in 99 of 100 runs, if each case occurs with probability
+/// `share` (the quantile of the binomial distribution).
 ///
 /// # Panics
 /// If `share` is not within 0 and 1.
@@ -25,7 +25,7 @@ pub fn most_by_chance(share: f64, all: u64) -> u64 {
 /// Warns if more than 1 % of the messages were later than 10 % of the interval or than 1 ms, by more
 /// than chance explains.
 ///
-/// An interval of 0 has no schedule to keep, so only the millisecond counts.
+/// With an interval of 0 there is no schedule, and only the millisecond counts.
 #[must_use]
 pub fn generator_late(lateness: &LatencyRecorder, interval_ns: u64) -> Option<Warning> {
     let limit = if interval_ns == 0 {
@@ -43,7 +43,7 @@ pub fn generator_late(lateness: &LatencyRecorder, interval_ns: u64) -> Option<Wa
 
 /// Warns if `cpu_ns` of CPU time is above 90 % of what `cores` give in `elapsed_ns`.
 ///
-/// `cores` is what the process can use: 1 for one thread, however many the machine has.
+/// `cores` is how many the process can use: 1 for one thread, however many the machine has.
 #[must_use]
 pub fn cpu_saturated(process: &str, cpu_ns: u64, elapsed_ns: u64, cores: u32) -> Option<Warning> {
     let share = convert::float(cpu_ns) / (convert::float(elapsed_ns) * f64::from(cores));
@@ -57,7 +57,7 @@ pub fn cpu_saturated(process: &str, cpu_ns: u64, elapsed_ns: u64, cores: u32) ->
 #[must_use]
 pub fn too_few_samples(percentile: f64, count: u64) -> Option<Warning> {
     let beyond = 100.0 - percentile;
-    // Rounded to a ten-thousandth, for 100 - 99.9 is not 0.1 in binary.
+    // Rounded to a ten-thousandth, because 100 - 99.9 is not 0.1 in binary.
     let needed = if beyond > 0.0 {
         convert::round((100.0 / beyond * 1e4).round() / 1e4)
     } else {
@@ -81,8 +81,8 @@ pub fn clock_resolution(resolution_ns: u64, median_ns: u64) -> Option<Warning> {
 
 /// Warns if the clocks' offset is less certain than the effect is large.
 ///
-/// The effect is a latency from one machine to another, or the difference of two of them; the
-/// uncertainty of a difference is the sum of theirs, see [`log::Difference`](crate::log::Difference).
+/// The effect is a latency from one machine to another, or the difference of two latencies. The uncertainty
+/// of a difference is the sum of both, see [`log::Difference`](crate::log::Difference).
 #[must_use]
 pub fn clock_uncertain(uncertainty_ns: u64, effect_ns: u64) -> Option<Warning> {
     (uncertainty_ns >= effect_ns).then_some(Warning::ClockUncertain {
@@ -91,7 +91,7 @@ pub fn clock_uncertain(uncertainty_ns: u64, effect_ns: u64) -> Option<Warning> {
     })
 }
 
-/// Warns of messages that were under way while nobody compared the clocks.
+/// Warns of messages that were under way while the clocks were not compared.
 #[must_use]
 pub fn clock_extrapolated(messages: u64) -> Option<Warning> {
     (messages > 0).then_some(Warning::ClockExtrapolated { messages })
@@ -117,7 +117,7 @@ pub fn clocks_disagree(measured: &FitSummary, check: CrossCheck) -> Option<Warni
     }
 }
 
-/// Warns if sender and receiver are two machines whose clocks nobody compared.
+/// Warns if sender and receiver are two machines. For logs whose clocks were not compared.
 #[must_use]
 pub fn clocks_not_compared(sender: &str, receiver: &str) -> Option<Warning> {
     (sender != receiver).then_some(Warning::ClocksNotCompared)
@@ -191,7 +191,7 @@ pub fn cpu_governor(governor: Option<&str>) -> Option<Warning> {
         })
 }
 
-/// Warns if something gave away that a machine is emulated.
+/// Warns if `found` shows that a machine is emulated.
 #[must_use]
 pub fn emulated(host: Option<&str>, found: Option<&str>) -> Option<Warning> {
     found.map(|found| Warning::Emulated {
