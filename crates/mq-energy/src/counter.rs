@@ -1,18 +1,18 @@
-//! Energy that a counter adds up, and that begins anew when the counter is full.
+//! Energy from a counter, which wraps to 0 when it is full.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Energy, Window, trace};
 use mq_measure::convert;
 
-/// No part of a machine draws more: what tells whether a counter may have begun anew twice.
+/// No part of a machine draws more. The limit tells whether a counter may have wrapped twice.
 const MOST_POWER_UW: f64 = 1e9;
 
-/// Turns what a counter shows into what it has counted since the first time it was looked at.
+/// Turns a counter's values into the energy since the first reading.
 ///
-/// Powercap's `energy_uj` goes back to 0 when it has reached `max_energy_range_uj`, after some
-/// minutes to hours. A counter that was looked at less often than it begins anew cannot be told
-/// from one that was not: [`longest_step_ns`](Self::longest_step_ns).
+/// Powercap's `energy_uj` wraps to 0 when it has reached `max_energy_range_uj`, after some minutes to hours.
+/// A second wrap between two readings cannot be seen, so readings must not be further apart than
+/// [`longest_step_ns`](Self::longest_step_ns).
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_field_names, reason = "their unit")]
 pub struct Unwrap {
@@ -22,7 +22,7 @@ pub struct Unwrap {
 }
 
 impl Unwrap {
-    /// For a counter that begins anew at `range_uj`.
+    /// For a counter that wraps at `range_uj`.
     #[must_use]
     pub fn new(range_uj: u64) -> Self {
         Self {
@@ -32,11 +32,11 @@ impl Unwrap {
         }
     }
 
-    /// Takes what the counter shows now; gives what it has counted since the first time.
+    /// Takes the counter's value, and returns the energy since the first reading.
     pub fn push(&mut self, shown_uj: u64) -> u64 {
         if let Some(last_uj) = self.last_uj {
             self.total_uj += shown_uj.checked_sub(last_uj).unwrap_or_else(|| {
-                // The rest of the last round, and what there is of this one.
+                // The rest up to the wrap, and the energy since.
                 self.range_uj.saturating_sub(last_uj) + shown_uj
             });
         }
@@ -44,14 +44,14 @@ impl Unwrap {
         self.total_uj
     }
 
-    /// The longest time between two looks in which it cannot begin anew twice, at 1 kW.
+    /// The longest time in which the counter cannot wrap twice, at 1 kW.
     #[must_use]
     pub fn longest_step_ns(&self) -> u64 {
         convert::round(convert::float(self.range_uj) / MOST_POWER_UW * 1e9)
     }
 }
 
-/// Energy since the first look, over time.
+/// Energy since the first reading, over time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Counted {
@@ -60,7 +60,7 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// An empty one; between points further apart than `longest_step_ns` the energy is not known.
+    /// An empty series; between points further apart than `longest_step_ns` the energy is not known.
     #[must_use]
     pub fn new(longest_step_ns: u64) -> Self {
         Self {
@@ -69,8 +69,8 @@ impl Counted {
         }
     }
 
-    /// Adds what was counted until `t_ns`. What is not after the last point is left out, and the
-    /// answer is no.
+    /// Adds the energy that was counted until `t_ns`. Leaves the point out and returns `false` if it is not
+    /// after the last point.
     pub fn push(&mut self, t_ns: u64, total_uj: f64) -> bool {
         let after = self
             .points
@@ -83,13 +83,13 @@ impl Counted {
         good
     }
 
-    /// From its first point to its last; `None` if it has fewer than two.
+    /// From the first point to the last; `None` with fewer than two.
     #[must_use]
     pub fn span(&self) -> Option<Window> {
         trace::span(&self.points, |(t_ns, _)| *t_ns)
     }
 
-    /// The energy of a part of it; at both ends a step's energy is spread evenly over the step.
+    /// The energy of a part of the series; at both ends a step's energy is spread evenly over the step.
     #[must_use]
     pub fn energy(&self, window: Window) -> Energy {
         let time = |point: &(u64, f64)| point.0;
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_counter_that_begins_anew_goes_on() {
+    fn a_counter_that_wraps_goes_on() {
         let mut counter = Unwrap::new(1_000);
         let shown = [900, 950, 30, 30, 980, 10];
         let totals = shown.map(|shown| counter.push(shown));
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_range_says_how_often_one_has_to_look() {
+    fn the_range_says_how_often_a_counter_has_to_be_read() {
         // Intel's usual range: 262 kJ; at 1 kW 262 s.
         let counter = Unwrap::new(262_143_328_850);
         assert_eq!(counter.longest_step_ns(), 262_143_328_850);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_in_which_it_may_have_begun_anew_twice_is_a_gap() {
+    fn a_step_in_which_a_counter_may_have_wrapped_twice_is_a_gap() {
         let mut counted = Counted::new(150);
         for (t_ns, total_uj) in [(0, 0.0), (100, 10.0), (400, 20.0), (500, 30.0)] {
             counted.push(t_ns, total_uj);

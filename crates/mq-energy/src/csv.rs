@@ -7,16 +7,16 @@
 //! 1714560000.010,283.0,5.08
 //! ```
 //!
-//! | column | is |
+//! | column | what it is |
 //! |---|---|
-//! | `unix_s` `_ms` `_us` `_ns` | the time since 1970, UTC: can be put beside a run |
+//! | `unix_s` `_ms` `_us` `_ns` | the time since 1970, UTC: a run can be cut out by it |
 //! | `t_s` `_ms` `_us` `_ns` | the time on the instrument's own clock |
-//! | `power_w` `_mw` `_uw` | the power; or else both of these |
+//! | `power_w` `_mw` `_uw` | the power; or instead the next two |
 //! | `current_a` `_ma` `_ua` | the current |
 //! | `voltage_v` `_mv` `_uv` | the voltage; may be missing if an option gives it |
 //!
-//! Columns are parted by a comma, a semicolon or a tab; those by other names are left out, and so
-//! are rows with an empty cell. Where readings are missing is a gap.
+//! A comma, a semicolon or a tab parts columns. Columns with other names are ignored, and so are rows with an
+//! empty cell. Missing readings are a gap.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,25 +30,25 @@ use super::{Error, Meter, Note, Recording, Series, not_started};
 pub enum Clock {
     /// Since 1970, UTC.
     Unix,
-    /// Anything: the instrument's own.
+    /// An arbitrary zero: the instrument's own clock.
     Own,
 }
 
-/// What a file holds.
+/// A file that was read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Log {
-    /// What its times count from.
+    /// What the times count from.
     pub clock: Clock,
-    /// Its power over time, with gaps where a step is more than four times the usual one.
+    /// Power over time, with a gap where a step is more than four times the median step.
     pub trace: Trace,
-    /// Whether its last line had no end, and was left out: who wrote it was cut off.
+    /// Whether the last line has no end because its writer was cut off; the line is left out.
     pub truncated: bool,
 }
 
-/// Reads a file; `supply_v` is the voltage, in volt, where it has no column for it.
+/// Reads a file; `supply_v` is the voltage, in volt, if the file has no column for it.
 ///
 /// # Errors
-/// [`Error::File`], as where a column is missing.
+/// [`Error::File`], for example if a column is missing.
 pub fn read(path: &Path, supply_v: Option<f64>) -> Result<Log, Error> {
     let text = fs::read_to_string(path).map_err(Error::io(path))?;
     parse(&text, path, supply_v)
@@ -158,7 +158,7 @@ impl Columns {
         })
     }
 
-    /// What a line says; `None` if a cell of it is empty.
+    /// The values of a line; `None` if a cell is empty.
     fn point(&self, line: &str) -> Result<Option<Point>, String> {
         let cells: Vec<_> = line
             .split(self.separator)
@@ -201,8 +201,8 @@ impl Columns {
     }
 }
 
-/// A decimal number of a unit that is `digits` digits larger than a nanosecond, exactly: a float
-/// has 300 ns as its step in times since 1970.
+/// Nanoseconds from a decimal number whose unit is `digits` digits larger, exactly: a float steps by 300 ns
+/// in times since 1970.
 fn nanoseconds(text: &str, digits: u32) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
@@ -224,17 +224,17 @@ fn nanoseconds(text: &str, digits: u32) -> Option<u64> {
         };
         return whole.checked_mul(10_u64.pow(digits))?.checked_add(fraction);
     }
-    // With an exponent: a short time on a clock of its own.
+    // With an exponent: a short time on the instrument's own clock.
     let number: f64 = text.parse().ok()?;
     let ns = number * 10_f64.powi(i32::try_from(digits).ok()?);
     (ns >= 0.0 && ns.is_finite()).then(|| mq_measure::convert::round(ns))
 }
 
-/// Such a file as a [`Meter`]: it is read when the meter is stopped, by when the instrument must
-/// have written it.
+/// Such a file as a [`Meter`]. The file is read when the meter is stopped; the instrument must have written it
+/// by then.
 ///
-/// Its times have to be since 1970, by a clock that agrees with this machine's: how well the two
-/// agree is not known here, and is not part of the recording's uncertainty.
+/// The file's times have to be since 1970, by a clock that agrees with this machine's. How well the two clocks
+/// agree is not known, and is not part of the recording's uncertainty.
 #[derive(Debug)]
 pub struct CsvMeter {
     path: PathBuf,
@@ -245,7 +245,7 @@ pub struct CsvMeter {
 }
 
 impl CsvMeter {
-    /// For this file; `supply_v` as for [`read`].
+    /// A meter for `file`; `supply_v` as for [`read`].
     #[must_use]
     pub fn new(path: &Path, supply_v: Option<f64>) -> Self {
         Self {
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_voltage_may_be_told() {
+    fn a_voltage_may_be_given() {
         let text = "t_s,current_a\n0,0.4\n1,0.4\n";
         let told = parse(text, Path::new("p.csv"), Some(5.0)).unwrap();
         near(energy_uj(&told), 2e6);
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_last_line_that_was_cut_off_is_left_out_and_told() {
+    fn a_last_line_that_was_cut_off_is_left_out_and_reported() {
         let log = log("t_s,power_w\n0,1\n1,1\n2,1").unwrap();
         assert!(log.truncated);
         assert_eq!(log.trace.points().len(), 2);
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_of_its_own_cannot_be_put_beside_a_run() {
+    fn a_run_cannot_be_cut_out_by_an_instruments_own_clock() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("p.csv");
         fs::write(&path, "t_s,power_w\n0,1\n1,1\n").unwrap();

@@ -15,9 +15,9 @@ pub enum Error {
     /// There is no such meter here, or it cannot be used.
     #[error("meter {meter}: {problem}")]
     NoMeter {
-        /// As it was asked for.
+        /// The meter as the user named it.
         meter: String,
-        /// What is not there, and what is.
+        /// What is missing, and what there is.
         problem: String,
     },
     /// An instrument did not take a command, or answered with something else.
@@ -27,11 +27,11 @@ pub enum Error {
         instrument: String,
         /// The command.
         command: String,
-        /// What it said.
+        /// The instrument's answer.
         problem: String,
     },
-    /// The connection to an instrument is lost, or it does not answer in time: it can be tried
-    /// again.
+    /// The connection to an instrument is lost, or the instrument does not answer in time. Another attempt may
+    /// succeed.
     #[error("{instrument}: {problem}")]
     Lost {
         /// Its address.
@@ -45,10 +45,10 @@ pub enum Error {
         /// The point, counted from 0.
         at: usize,
     },
-    /// An energy profile is not there, or says something that cannot be.
+    /// An energy profile does not exist, or holds an impossible value.
     #[error("energy profile {name}: {problem}")]
     Profile {
-        /// Its name or file.
+        /// The profile's name or file.
         name: String,
         /// What is wrong, and what would be right.
         problem: String,
@@ -78,7 +78,7 @@ impl Error {
         })
     }
 
-    /// `path` is something else than `expected`.
+    /// `path` is not what was `expected`.
     pub(crate) fn format(path: &Path, expected: &str, found: &str) -> Self {
         Self::File(FileError::Format {
             path: path.to_owned(),

@@ -1,13 +1,13 @@
-//! Coefficients from measured runs, by least squares that allow no negative one.
+//! Coefficients from measured runs, by least squares without negative coefficients.
 //!
-//! What is fitted is each run's mean power: the energy over its length, as a sum of rates (CPU
-//! time a second, packets a second, ...) times coefficients. So a long run counts as much as a
-//! short one, and R² says how much of the differences between the runs' powers the terms explain,
-//! not that longer runs need more energy.
+//! The fitted quantity is each run's mean power: its energy over its length. It is modelled as a sum of
+//! rates (CPU time a second, packets a second, ...) times coefficients. So a long run counts as much as a
+//! short one. R² is the share of the differences between the runs' powers that the terms explain; that
+//! longer runs need more energy does not raise it.
 //!
-//! The non-negative solution is Lawson and Hanson's (*Solving Least Squares Problems*, 1974,
-//! chapter 23). Where no coefficient is at its bound it is the ordinary one. Standard errors are
-//! the ordinary ones of the terms that are not at the bound, given that the others are 0.
+//! The non-negative solution is Lawson and Hanson's (*Solving Least Squares Problems*, 1974, chapter 23). If
+//! no coefficient is at its bound of 0, it is the ordinary least squares solution. Standard errors are the
+//! ordinary ones of the terms that are not at the bound, given that the others are 0.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufReader, Write as _};
@@ -17,7 +17,7 @@ use super::Error;
 use super::profile::{Activity, Coefficient, Origin, Profile, Term};
 use mq_measure::{convert, table};
 
-/// Below this share of its own length a rate is a combination of the others.
+/// A rate is a combination of the others if less than this share of its length is not explained by them.
 const COLLINEAR: f64 = 1e-10;
 
 /// The columns of a file of runs.
@@ -27,9 +27,9 @@ const COLUMNS: &str =
 /// A run whose energy was measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Run {
-    /// What the meter found.
+    /// The energy that the meter found.
     pub energy_uj: f64,
-    /// What the machine did.
+    /// The machine's activity in the run.
     pub activity: Activity,
 }
 
@@ -67,7 +67,7 @@ impl Run {
         runs.collect()
     }
 
-    /// Adds it to such a file, which is made if it is not there.
+    /// Adds the run to such a file, and creates the file if need be.
     ///
     /// # Errors
     /// [`Error::File`].
@@ -108,7 +108,7 @@ impl Run {
 /// A coefficient that was fitted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fitted {
-    /// Of what.
+    /// The term.
     pub term: Term,
     /// The coefficient, in the unit of the term's name.
     pub value: f64,
@@ -119,31 +119,31 @@ pub struct Fitted {
 /// Coefficients, and how well they fit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fit {
-    /// The coefficients that were asked for.
+    /// The fitted coefficients.
     pub terms: Vec<Fitted>,
-    /// How many runs they are from.
+    /// The number of runs.
     pub runs: usize,
-    /// The share of the variance of the runs' mean powers that they explain; `None` if all runs
+    /// The share of the variance of the runs' mean powers that the coefficients explain; `None` if all runs
     /// have the same power.
     pub r_squared: Option<f64>,
     /// The residual standard error; `None` with as many terms as runs.
     pub residual_uw: Option<f64>,
-    /// The largest difference between a run's mean power and what the fit makes of it.
+    /// The largest difference between a run's mean power and its fitted power.
     pub worst_uw: f64,
 }
 
-/// Which coefficients may be.
+/// Which values coefficients may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sign {
     /// 0 or more: work gains no energy.
     NonNegative,
-    /// Any: to see what the runs say by themselves. A negative one says that the terms or the
+    /// Any value, to see what the runs say by themselves. A negative coefficient shows that the terms or the
     /// runs are not the right ones.
     Any,
 }
 
 impl Fit {
-    /// The terms of which the runs have anything.
+    /// The terms that are not 0 in all runs.
     #[must_use]
     pub fn terms_in(runs: &[Run]) -> Vec<Term> {
         let some = |term: &Term| runs.iter().any(|run| term.amount(&run.activity) > 0.0);
@@ -200,7 +200,7 @@ impl Fit {
         })
     }
 
-    /// A profile of what was fitted; a term that was not has 0 as an assumption.
+    /// A profile of the fit; a term that was not fitted has the assumption 0.
     #[must_use]
     pub fn profile(&self, name: &str, description: &str, source: &str) -> Profile {
         let coefficients = Term::ALL.map(|term| {
@@ -224,16 +224,16 @@ impl Fit {
     }
 }
 
-/// The normal equations of rates that have been brought to the length 1, so that those of bytes
-/// and of seconds are of one size.
+/// The normal equations of rates that are scaled to the length 1, so that rates of bytes and of seconds are
+/// of one size.
 struct System {
     /// A row a run, a column a term, each column of length 1.
     rates: Vec<Vec<f64>>,
-    /// By what each column was divided.
+    /// The divisor of each column.
     lengths: Vec<f64>,
     /// The columns' products with each other.
     gram: Vec<Vec<f64>>,
-    /// Their products with the powers.
+    /// The columns' products with the powers.
     powers: Vec<f64>,
 }
 
@@ -304,7 +304,7 @@ impl System {
         })
     }
 
-    /// The coefficients with those of `free` as they come out, and all others 0.
+    /// The coefficients if those of `free` are fitted and all others are 0.
     fn solve(&self, free: &[usize]) -> Option<Vec<f64>> {
         let wanted: Vec<_> = free.iter().map(|i| self.powers[*i]).collect();
         let found = substitute(&cholesky(&self.gram, free)?, &wanted);
@@ -343,7 +343,7 @@ impl System {
             loop {
                 let next = self.solve(&free)?;
                 let leaves = free.iter().filter(|i| next[**i] <= 0.0);
-                // How far one can go until the first of them is 0.
+                // How far to go until the first coefficient is 0.
                 let step = leaves
                     .map(|i| now[*i] / (now[*i] - next[*i]))
                     .fold(1.0, f64::min);
@@ -376,7 +376,7 @@ impl System {
 }
 
 /// The lower triangle L with L Lᵀ = the rows and columns `chosen` of a symmetric matrix with 1s on
-/// its diagonal; `None` if one of them is, but for rounding, a combination of those before it.
+/// its diagonal; `None` if a chosen column is, but for rounding, a combination of those before it.
 fn cholesky(matrix: &[Vec<f64>], chosen: &[usize]) -> Option<Vec<Vec<f64>>> {
     let mut lower: Vec<Vec<f64>> = Vec::with_capacity(chosen.len());
     for (i, row) in chosen.iter().enumerate() {

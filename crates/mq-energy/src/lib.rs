@@ -57,25 +57,25 @@ pub use error::Error;
 use mq_measure::convert;
 use trace::Trace;
 
-/// Something that tells what a machine, or a part of it, uses.
+/// Measures or computes the energy of a machine, or of a part of it.
 ///
-/// [`start`](Self::start), then the work, then [`stop`](Self::stop). Its times count from `origin`,
-/// the run's own, so that what it found can be cut to any part of the run. A meter that has
-/// stopped can be started again.
+/// Call [`start`](Self::start), do the work, call [`stop`](Self::stop). The recording's times count from
+/// `origin`, that of the run, so that any part of the run can be cut out. A stopped meter can be started
+/// again.
 pub trait Meter: Send {
-    /// Which it is, in the form that the command line takes, such as `iio:ina226`.
+    /// The meter's name, in the form that the command line takes, such as `iio:ina226`.
     fn name(&self) -> &str;
 
-    /// What its energy is of, such as `what flows through the sensor`.
+    /// What the energy covers, such as `what flows through the sensor`.
     fn scope(&self) -> &str;
 
-    /// Whether it measures or computes.
+    /// Whether the meter measures or computes.
     fn basis(&self) -> Basis {
         Basis::Measured
     }
 
-    /// The file that its readings are kept in as they come, once it was started; `None` if whatever it
-    /// has read can be read again.
+    /// The file that keeps the readings as they come, after the start; `None` if the readings can be read
+    /// again.
     fn journal(&self) -> Option<&Path> {
         None
     }
@@ -83,18 +83,18 @@ pub trait Meter: Send {
     /// Starts.
     ///
     /// # Errors
-    /// If nothing can be read from it; all settings have been made and checked when it returns.
+    /// If nothing can be read from the meter. On success all settings have been made and checked.
     fn start(&mut self, origin: Instant) -> Result<(), Error>;
 
-    /// Stops, and tells what it found since it was started.
+    /// Stops, and returns the recording since the start.
     ///
     /// # Errors
-    /// If it was not started, or nothing that it found can be used. What failed in between is
-    /// among the [notes](Recording::notes).
+    /// If the meter was not started, or has no reading that can be used. Failures in between are among the
+    /// [notes](Recording::notes).
     fn stop(&mut self) -> Result<Recording, Error>;
 }
 
-/// Where an energy is from.
+/// Whether an energy is measured or modelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Basis {
@@ -117,14 +117,14 @@ impl fmt::Display for Basis {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Window {
-    /// Its beginning.
+    /// The beginning.
     pub from_ns: u64,
-    /// Its end, not before the beginning.
+    /// The end, not before the beginning.
     pub to_ns: u64,
 }
 
 impl Window {
-    /// From one time to another; empty if they are in the wrong order.
+    /// From one time to another; empty if the times are in the wrong order.
     #[must_use]
     pub fn new(from_ns: u64, to_ns: u64) -> Self {
         Self {
@@ -133,13 +133,13 @@ impl Window {
         }
     }
 
-    /// How long it is.
+    /// The length.
     #[must_use]
     pub fn duration_ns(&self) -> u64 {
         self.to_ns - self.from_ns
     }
 
-    /// What it has in common with another, if that is more than a point.
+    /// The overlap with another window, if it is more than a point.
     #[must_use]
     pub fn overlap(&self, other: &Self) -> Option<Self> {
         let (from_ns, to_ns) = (self.from_ns.max(other.from_ns), self.to_ns.min(other.to_ns));
@@ -155,15 +155,15 @@ pub struct Energy {
     pub energy_uj: f64,
     /// The part of the run that was asked for.
     pub window_ns: u64,
-    /// How much of it is not a gap.
+    /// How much of the window is not a gap.
     pub covered_ns: u64,
-    /// Where nothing was measured, in order, each as long as it can be. Their energy is not known,
-    /// and is not in `energy_uj`.
+    /// Where nothing was measured, in order; neighbouring gaps are one. Their energy is not known, and not in
+    /// `energy_uj`.
     pub gaps: Vec<Window>,
 }
 
 impl Energy {
-    /// The mean power of what was covered; `None` if nothing was.
+    /// The mean power outside gaps; `None` if all is a gap.
     #[must_use]
     pub fn mean_power_uw(&self) -> Option<f64> {
         average_power_uw(self.energy_uj, self.covered_ns)
@@ -183,20 +183,20 @@ pub fn average_power_uw(energy_uj: f64, sending_ns: u64) -> Option<f64> {
     (sending_ns > 0).then(|| energy_uj / (convert::float(sending_ns) / 1e9))
 }
 
-/// What a meter found between its start and its stop.
+/// What a meter recorded between its start and its stop.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recording {
     /// Power or energy over time.
     pub series: Series,
-    /// How far its times may be off the run's clock, to either side.
+    /// How far the recording's times may be off the run's clock, to either side.
     pub uncertainty_ns: u64,
-    /// What is to be said of it.
+    /// Remarks on the recording.
     pub notes: Vec<Note>,
 }
 
 impl Recording {
-    /// From its first value to its last; `None` if it has fewer than two.
+    /// From the first value to the last; `None` with fewer than two.
     #[must_use]
     pub fn span(&self) -> Option<Window> {
         match &self.series {
@@ -221,11 +221,11 @@ impl Recording {
 pub enum Series {
     /// Power, which has to be integrated.
     Power(Trace),
-    /// Energy since the start, which has not.
+    /// Energy since the start, which is a sum already.
     Energy(Counted),
 }
 
-/// What is to be said of a recording. Its `Display` is one line.
+/// A remark on a recording. Its `Display` is one line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -234,7 +234,7 @@ pub enum Note {
     FailedReadings {
         /// How many.
         count: u64,
-        /// What the last of them said.
+        /// The error of the last one.
         last: String,
     },
     /// Readings were beyond the instrument's range, and were left out.
@@ -242,9 +242,9 @@ pub enum Note {
         /// How many.
         count: u64,
     },
-    /// The instrument took readings that never came here.
+    /// The instrument took readings that did not arrive.
     LostReadings {
-        /// How many, by their numbers and the instrument's timer.
+        /// How many, by the readings' numbers and the instrument's timer.
         count: u64,
     },
     /// The instrument's memory was full, and the oldest readings in it were overwritten.
@@ -256,12 +256,12 @@ pub enum Note {
     },
     /// The instrument reported an error.
     InstrumentError {
-        /// In its words.
+        /// The instrument's words.
         message: String,
     },
-    /// The instrument has no timer: its readings' times follow from their number.
+    /// The instrument has no timer: the times of readings are computed from their number.
     NoTimer {
-        /// The interval that they were found to have.
+        /// The mean interval of the readings.
         interval_ns: u64,
     },
     /// Reading from the instrument had to end early.
@@ -271,7 +271,7 @@ pub enum Note {
     },
     /// The file's last line was cut off, and left out.
     Truncated,
-    /// No instrument: a profile's coefficients.
+    /// There is no instrument: the energy is computed with a profile's coefficients.
     Modelled {
         /// The profile.
         profile: String,
@@ -317,13 +317,13 @@ impl fmt::Display for Note {
     }
 }
 
-/// A time of a run; 0 for one before it.
+/// A time of a run; 0 for a time before the run.
 fn since(origin: Instant, at: Instant) -> u64 {
     let since = at.saturating_duration_since(origin);
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// For a meter that is told to stop before it was started.
+/// The error of a meter that is stopped before it was started.
 fn not_started(meter: &str) -> Error {
     Error::NoMeter {
         meter: meter.to_owned(),

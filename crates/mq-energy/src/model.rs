@@ -1,8 +1,7 @@
-//! A meter that needs no instrument: what the machine does, times a profile's coefficients.
+//! A meter that needs no instrument: CPU time, packets and bytes, each times a profile's coefficient.
 //!
-//! What it did is from `/proc/stat` (CPU time, in ticks of 10 ms) and `/proc/net/dev` (packets and
-//! bytes of all interfaces but the loopback). Both are of the whole machine, as a meter in its
-//! supply is.
+//! CPU time is from `/proc/stat`, in ticks of 10 ms. Packets and bytes are from `/proc/net/dev`, of all
+//! interfaces but the loopback. Both cover the whole machine, as a meter in its supply does.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,13 +11,13 @@ use super::counter::Counted;
 use super::profile::{Activity, Profile};
 use super::{Basis, Error, Meter, Note, Recording, Series, not_started, since};
 
-/// Where the kernel tells what it does.
+/// Where the kernel shows its counters.
 pub const ROOT: &str = "/proc";
 
 /// A tick of `/proc/stat`: `USER_HZ` is 100 on every architecture.
 const TICK_NS: u64 = 10_000_000;
 
-/// What a machine has done since it was switched on.
+/// A machine's counters since it was switched on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     cpu_ns: u64,
@@ -29,7 +28,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Of this machine; `root` is [`ROOT`] but for tests.
+    /// The counters of this machine; `root` is [`ROOT`] except in tests.
     ///
     /// # Errors
     /// [`Error::File`].
@@ -48,7 +47,7 @@ impl Counters {
         Ok(Self { cpu_ns, ..counters })
     }
 
-    /// What was done since `earlier`, which is `elapsed_ns` ago.
+    /// The activity since `earlier`, which was read `elapsed_ns` ago.
     #[must_use]
     pub fn since(&self, earlier: &Self, elapsed_ns: u64) -> Activity {
         Activity {
@@ -64,8 +63,8 @@ impl Counters {
     }
 }
 
-/// The CPU time of processes: the columns user, nice and system of the first line. Interrupts,
-/// which follow, belong to packets.
+/// The CPU time of processes: the columns user, nice and system of the first line. The columns of
+/// interrupts, which follow, belong to packets.
 fn parse_stat(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let mut ticks = line.split_ascii_whitespace().map(str::parse::<u64>);
@@ -79,7 +78,7 @@ fn parse_stat(text: &str) -> Option<u64> {
 /// All interfaces but the loopback: `name: bytes packets 6 more  bytes packets 6 more`.
 fn parse_devices(text: &str) -> Option<Counters> {
     let mut sum = Counters::default();
-    // Two lines of names.
+    // Two lines of column names.
     for line in text.lines().skip(2) {
         let (name, numbers) = line.split_once(':')?;
         if name.trim() == "lo" {
@@ -97,8 +96,8 @@ fn parse_devices(text: &str) -> Option<Counters> {
     Some(sum)
 }
 
-/// The model as a [`Meter`]: the energy of what this machine did between start and stop. Within
-/// that time it is spread evenly.
+/// The model as a [`Meter`]: the energy of this machine's activity between start and stop, spread evenly over
+/// that time.
 #[derive(Debug)]
 pub struct ModelMeter {
     profile: Profile,
@@ -108,7 +107,7 @@ pub struct ModelMeter {
 }
 
 impl ModelMeter {
-    /// Of this machine, with that profile; `root` is [`ROOT`] but for tests.
+    /// A meter of this machine with a profile; `root` is [`ROOT`] except in tests.
     #[must_use]
     pub fn new(profile: Profile, root: &Path) -> Self {
         Self {

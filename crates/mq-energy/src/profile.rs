@@ -1,4 +1,4 @@
-//! What a machine's work costs in energy: coefficients, and where each is from.
+//! The energy of a machine's work: coefficients, and where each is from.
 //!
 //! ```text
 //! energy = idle power * time
@@ -7,8 +7,8 @@
 //!        + bytes sent, received * energy of each
 //! ```
 //!
-//! CPU time is that of processes, in user mode and in the kernel, summed over the cores; what
-//! interrupts cost is part of the packets' coefficients.
+//! CPU time is that of processes, in user mode and in the kernel, summed over the cores. The cost of
+//! interrupts is part of the packets' coefficients.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -29,15 +29,15 @@ pub struct Activity {
     pub cpu_ns: u64,
     /// Packets that its network interfaces sent.
     pub packets_sent: u64,
-    /// Packets that they received.
+    /// Packets that the interfaces received.
     pub packets_received: u64,
-    /// Bytes that they sent.
+    /// Bytes that the interfaces sent.
     pub bytes_sent: u64,
-    /// Bytes that they received.
+    /// Bytes that the interfaces received.
     pub bytes_received: u64,
 }
 
-/// A term of the sum: what has a coefficient.
+/// A term of the sum; each has a coefficient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Term {
@@ -56,7 +56,7 @@ pub enum Term {
 }
 
 impl Term {
-    /// All of them.
+    /// All terms.
     pub const ALL: [Self; 6] = [
         Self::IdlePowerUw,
         Self::CpuPowerUw,
@@ -66,7 +66,7 @@ impl Term {
         Self::ReceivedByteNj,
     ];
 
-    /// Its name in a profile, with its unit.
+    /// The coefficient's name in a profile, with its unit.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -79,8 +79,8 @@ impl Term {
         }
     }
 
-    /// How much of it there was, so that this times the coefficient is in microjoule: seconds, or
-    /// thousands.
+    /// The quantity in `activity`, in seconds or in thousands, so that it times the coefficient is in
+    /// microjoule.
     #[must_use]
     pub fn amount(self, activity: &Activity) -> f64 {
         match self {
@@ -100,14 +100,14 @@ impl Term {
 pub enum Origin {
     /// Fitted from runs with a meter.
     Measured,
-    /// Others have published it, or what it follows from.
+    /// Computed from published figures.
     Published,
-    /// Nobody has measured it.
+    /// An assumption that nobody has measured.
     Assumed,
 }
 
 impl Origin {
-    /// As a profile has it.
+    /// The word that a profile has for it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -124,9 +124,9 @@ impl Origin {
 pub struct Coefficient {
     /// The number, in the unit of its name.
     pub value: f64,
-    /// Where it is from.
+    /// Where the number is from.
     pub origin: Origin,
-    /// Who says so and where, or what the assumption is.
+    /// The publication or measurement, or the assumption.
     pub source: String,
     /// Its standard error, where it was fitted.
     #[serde(default)]
@@ -140,8 +140,8 @@ pub struct Profile {
     pub name: String,
     /// Which machine it is.
     pub description: String,
-    /// How many seconds of the machine's CPU stand for one of the machine that ran the work in
-    /// its place; `None` if nobody has said.
+    /// How many seconds of this machine's CPU stand for one second of the machine that ran the work in its
+    /// place; `None` if the profile does not say.
     pub elsewhere_cpu_factor: Option<Coefficient>,
     coefficients: [Coefficient; 6],
 }
@@ -175,7 +175,7 @@ impl Profile {
     /// A shipped profile by its name, or a file that ends in `.toml`.
     ///
     /// # Errors
-    /// [`Error::Profile`] if there is none, or something in it is wrong; [`Error::File`].
+    /// [`Error::Profile`] if there is no such profile, or something in it is wrong; [`Error::File`].
     pub fn load(name: &str) -> Result<Self, Error> {
         let file = Path::new(name);
         if file.extension().is_some_and(|ending| ending == "toml") {
@@ -262,7 +262,7 @@ impl Profile {
         &self.coefficients[term as usize]
     }
 
-    /// What some work costs by this profile.
+    /// The energy of some work by this profile.
     #[must_use]
     pub fn energy_uj(&self, activity: &Activity) -> f64 {
         let parts = Term::ALL
@@ -271,13 +271,13 @@ impl Profile {
         parts.sum()
     }
 
-    /// Always that it is a model.
+    /// The remark that the energy is modelled.
     #[must_use]
     pub fn basis(&self) -> Basis {
         Basis::Modelled
     }
 
-    /// It as a file that [`load`](Self::load) reads.
+    /// The profile as a file that [`load`](Self::load) reads.
     #[must_use]
     pub fn to_toml(&self) -> String {
         let mut text = format!("description = {}\n", quoted(&self.description));

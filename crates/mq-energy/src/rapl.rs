@@ -1,11 +1,11 @@
 //! The processor's own counters of energy: Intel's and AMD's RAPL, through powercap.
 //!
-//! `/sys/class/powercap/intel-rapl:0` is a package with `energy_uj`, which goes back to 0 at
-//! `max_energy_range_uj`; AMD's have the same names. A package contains its cores; the memory
-//! (`dram`) is beside it. So packages and memories are added up, and what is a part of a package
-//! (`core`, `uncore`) or has all of them in it (`psys`) is not.
+//! `/sys/class/powercap/intel-rapl:0` is a package with `energy_uj`, which wraps to 0 at
+//! `max_energy_range_uj`; AMD's zones have the same names. A package contains its cores; the memory
+//! (`dram`) is a zone of its own. So packages and memories are added up. Parts of a package (`core`, `uncore`)
+//! and the sum of all (`psys`) are not.
 //!
-//! It is the energy of processor and memory, not of the machine. A Raspberry Pi has none.
+//! The result is the energy of processor and memory, not of the machine. A Raspberry Pi has no such counters.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -17,22 +17,22 @@ use super::sampler::Sampler;
 use super::{Error, Meter, Note, Recording, Series, not_started, since};
 use mq_measure::{Error as FileError, convert};
 
-/// Between two looks: often enough for any range, and seldom enough to cost nothing.
+/// The interval between two readings: short enough for any range, and long enough to cost nothing.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// A part of the machine with a counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Zone {
-    /// What it is: `package-0`, `dram`.
+    /// The zone's name: `package-0`, `dram`.
     pub name: String,
     folder: PathBuf,
     range_uj: u64,
 }
 
 impl Zone {
-    /// Those that are added up, in the order of their names; none where there is no RAPL.
+    /// The zones that are added up, in the order of their names; none without RAPL.
     ///
-    /// `root` is [`ROOT`](super::sysfs::ROOT) but for tests.
+    /// `root` is [`ROOT`](super::sysfs::ROOT) except in tests.
     #[must_use]
     pub fn list(root: &Path) -> Vec<Self> {
         let entries = fs::read_dir(root.join("class/powercap"))
@@ -59,10 +59,10 @@ impl Zone {
         zones.collect()
     }
 
-    /// What its counter shows.
+    /// The counter's value.
     ///
     /// # Errors
-    /// [`Error::File`]: only root may read it unless it was allowed.
+    /// [`Error::File`]: only root may read the counter unless others were given the right.
     pub fn energy_uj(&self) -> Result<u64, Error> {
         number(&self.folder.join("energy_uj"))
     }
@@ -87,7 +87,7 @@ pub struct RaplMeter {
     running: Option<Sampler<Looks>>,
 }
 
-/// What has been counted.
+/// The energy so far.
 #[derive(Debug)]
 struct Looks {
     zones: Vec<(Zone, Unwrap)>,
@@ -98,10 +98,10 @@ struct Looks {
 }
 
 impl RaplMeter {
-    /// Of this machine; `root` as for [`Zone::list`].
+    /// A meter of this machine; `root` as for [`Zone::list`].
     ///
     /// # Errors
-    /// [`Error::NoMeter`] if it has none, or this user may not read it.
+    /// [`Error::NoMeter`] if the machine has no such counter, or this user may not read it.
     pub fn new(root: &Path) -> Result<Self, Error> {
         let none = |problem: String| Error::NoMeter {
             meter: "rapl".to_owned(),
@@ -188,7 +188,7 @@ impl Meter for RaplMeter {
 }
 
 impl Looks {
-    /// All zones, or none.
+    /// The values of all zones, or of none.
     fn look(&mut self) -> Result<(), Error> {
         let shown = self.zones.iter().map(|(zone, _)| zone.energy_uj());
         let shown: Vec<_> = shown.collect::<Result<_, _>>()?;

@@ -1,4 +1,4 @@
-//! A thread that reads something at an interval until it is told to stop.
+//! A thread that reads at an interval until it is stopped.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
@@ -15,9 +15,8 @@ pub(super) struct Sampler<S> {
 }
 
 impl<S: Send + 'static> Sampler<S> {
-    /// Starts to `read` into `state`, the first time after one interval and the last time when it
-    /// is stopped. A read that takes longer than the interval makes the next one late, and none
-    /// is made up for.
+    /// Starts a thread that `read`s into `state`: first after one interval, last when it is stopped. A read
+    /// that takes longer than the interval delays the next one; missed reads are not made up for.
     pub(super) fn start(
         meter: &str,
         mut state: S,
@@ -49,7 +48,7 @@ impl<S: Send + 'static> Sampler<S> {
         Ok(Self { stop, thread })
     }
 
-    /// Has it read once more, and gives what it gathered.
+    /// Has the thread read once more, and returns the state.
     pub(super) fn stop(self, meter: &str) -> Result<S, Error> {
         drop(self.stop);
         self.thread.join().map_err(|_| Error::NoMeter {
@@ -78,7 +77,7 @@ mod tests {
         let sampler = Sampler::start("test", (), interval, read).unwrap();
         let times: Vec<_> = receiver.iter().take(5).collect();
         sampler.stop("test").unwrap();
-        // Late it may be, early it may not.
+        // A read may be late, but not early.
         for (at, due) in times.into_iter().zip(1..) {
             assert!(at >= began + interval * due, "{due}");
         }

@@ -1,9 +1,8 @@
 //! SCPI over TCP: lines, answers and blocks, each with a deadline.
 //!
-//! An instrument answers questions only: whether it took a command is asked for with
-//! `SYST:ERR?`. Its answers are lines, or blocks with their length in front
-//! (IEEE 488.2, definite length arbitrary block: `#`, the number of digits, so many digits, so
-//! many bytes).
+//! An instrument answers questions only. The question `SYST:ERR?` shows whether it took a command. An answer
+//! is a line, or a block with its length in front (IEEE 488.2, definite length arbitrary block: `#`, the number
+//! of digits, so many digits, so many bytes).
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -14,7 +13,7 @@ use super::Error;
 /// Where instruments listen for SCPI (Keysight, and most others).
 pub const PORT: u16 = 5025;
 
-/// An answer that is longer has no end.
+/// A longer answer is taken as one without an end.
 const LONGEST_LINE: usize = 64 * 1024;
 
 /// More errors than an instrument's queue holds (20 in a Truevolt).
@@ -22,19 +21,18 @@ const MOST_ERRORS: usize = 32;
 
 /// A connection to an instrument.
 ///
-/// After [`Error::Lost`] question and answer may be out of step: connect again.
+/// After [`Error::Lost`] answers may belong to earlier questions: connect again.
 #[derive(Debug)]
 pub struct Scpi {
     stream: TcpStream,
     instrument: String,
     deadline: Duration,
-    /// What has come and was not asked for yet.
+    /// Bytes that have come and were not read yet.
     received: Vec<u8>,
 }
 
 impl Scpi {
-    /// Connects to `HOST` or `HOST:PORT`, 5025 unless it says otherwise; each answer may take as
-    /// long as `deadline`.
+    /// Connects to `HOST:PORT`, or to `HOST` at port 5025. Each answer may take as long as `deadline`.
     ///
     /// # Errors
     /// [`Error::Lost`] if nothing listens there.
@@ -48,7 +46,7 @@ impl Scpi {
         for address in instrument.to_socket_addrs().map_err(lost)? {
             match TcpStream::connect_timeout(&address, deadline) {
                 Ok(stream) => {
-                    // A question is one small packet, and waits for its answer.
+                    // A question is one small packet, and its sender waits for the answer.
                     stream.set_nodelay(true).map_err(lost)?;
                     stream.set_write_timeout(Some(deadline)).map_err(lost)?;
                     return Ok(Self {
@@ -80,7 +78,7 @@ impl Scpi {
         sent.map_err(|error| self.lost(&format!("{command} cannot be sent: {error}")))
     }
 
-    /// Sends a command, and asks whether it was taken.
+    /// Sends a command, and asks whether the instrument took it.
     ///
     /// # Errors
     /// [`Error::Lost`]; [`Error::Instrument`] with the instrument's own words.
@@ -115,20 +113,20 @@ impl Scpi {
     /// Asks a question that has a whole number as its answer, such as `+215`.
     ///
     /// # Errors
-    /// [`Error::Lost`]; [`Error::Instrument`] if the answer is none.
+    /// [`Error::Lost`]; [`Error::Instrument`] if the answer is not a whole number.
     pub fn query_number(&mut self, question: &str) -> Result<u64, Error> {
         let answer = self.query(question)?;
         let number = answer.trim_start_matches('+').parse();
         number.map_err(|_| self.refused(question, format!("`{answer}` is no whole number")))
     }
 
-    /// Asks a question that has a block as its answer, and hands over each piece of the block as
-    /// soon as it has come, so that what has come outlives the connection.
+    /// Asks a question that has a block as its answer, and hands each piece to `piece` as soon as it has come,
+    /// so that a lost connection loses no piece.
     ///
-    /// The deadline is for each piece.
+    /// The deadline holds for each piece.
     ///
     /// # Errors
-    /// [`Error::Lost`]; [`Error::Instrument`] if the answer is no block; what `piece` fails with.
+    /// [`Error::Lost`]; [`Error::Instrument`] if the answer is not a block; the error of `piece`.
     pub fn query_block(
         &mut self,
         question: &str,
@@ -145,7 +143,7 @@ impl Scpi {
             self.received.drain(..count);
             left -= count;
         }
-        // The line ends behind the block.
+        // A line end follows the block.
         let until = Instant::now() + self.deadline;
         while self.received.is_empty() {
             self.receive(question, until)?;
@@ -156,7 +154,7 @@ impl Scpi {
         }
     }
 
-    /// What is in the instrument's queue of errors, oldest first.
+    /// The errors in the instrument's queue, oldest first.
     ///
     /// # Errors
     /// [`Error::Lost`].
@@ -174,7 +172,7 @@ impl Scpi {
         Ok(errors)
     }
 
-    /// The length of the block that comes next, whose beginning is taken.
+    /// Takes the beginning of the next block, and returns the block's length.
     fn block_length(&mut self, question: &str) -> Result<usize, Error> {
         let until = Instant::now() + self.deadline;
         loop {
@@ -185,7 +183,7 @@ impl Scpi {
                 }
                 Head::Incomplete => self.receive(question, until)?,
                 Head::Other => {
-                    // The rest of the line, if it has come, tells more.
+                    // The rest of the line, if it has come, says more.
                     let answer = String::from_utf8_lossy(&self.received);
                     let answer = answer.lines().next().unwrap_or_default().to_owned();
                     return Err(self.refused(question, format!("`{answer}` is no block")));
@@ -194,7 +192,7 @@ impl Scpi {
         }
     }
 
-    /// Waits until `until` for anything to come.
+    /// Waits for more bytes, until `until` at most.
     fn receive(&mut self, question: &str, until: Instant) -> Result<(), Error> {
         let mut buffer = [0; 16 * 1024];
         loop {
@@ -255,9 +253,9 @@ fn with_port(address: &str) -> String {
 /// How an answer begins.
 #[derive(Debug, PartialEq)]
 enum Head {
-    /// With a block of this length, which begins there.
+    /// With a block of this length, which begins at this place.
     Block { begins: usize, length: usize },
-    /// It cannot be said yet.
+    /// Too little has come to tell.
     Incomplete,
     /// With something else.
     Other,
@@ -322,8 +320,8 @@ mod tests {
     }
 
     #[test]
-    fn nobody_there_is_one_line() {
-        // Bound and closed again: nobody listens.
+    fn a_refused_connection_is_one_line() {
+        // Bound and closed again: no program listens.
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         drop(listener);

@@ -9,10 +9,9 @@
 //!
 //! The kernel's `Documentation/hwmon/sysfs-interface.rst` and
 //! `Documentation/ABI/testing/sysfs-bus-iio` have the units. Debian's kernel for arm64 has the IIO
-//! driver only; Raspberry Pi OS has both, and gives the chip to the one that the overlay names.
+//! driver only. Raspberry Pi OS has both, and gives the chip to the driver that the overlay names.
 //!
-//! The chip averages by itself. A reading over I2C takes 0.3 to 1 ms, and its time is the middle
-//! of that.
+//! The chip averages by itself. A reading over I2C takes 0.3 to 1 ms; its time stamp is the middle of that.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,7 +24,7 @@ use super::{Error, Meter, Note, Recording, Series, not_started, since};
 /// Where the kernel shows its devices.
 pub const ROOT: &str = "/sys";
 
-/// Which of the kernel's two ways leads to a sensor.
+/// The kernel's interface to a sensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// Hardware monitoring.
@@ -42,7 +41,7 @@ impl Class {
         })
     }
 
-    /// As the command line has it.
+    /// The word that the command line has for it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -52,10 +51,10 @@ impl Class {
     }
 }
 
-/// A sensor that tells a power.
+/// A sensor that measures a power.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sensor {
-    /// Which way it was found.
+    /// The interface that the sensor has.
     pub class: Class,
     /// The device, such as `hwmon2` or `iio:device0`.
     pub device: String,
@@ -64,7 +63,7 @@ pub struct Sensor {
     quantity: Quantity,
 }
 
-/// What a sensor's files say.
+/// The quantities that a sensor's files hold.
 #[derive(Clone, Debug, PartialEq)]
 enum Quantity {
     /// In microwatt.
@@ -82,13 +81,13 @@ struct Channel {
 }
 
 impl Sensor {
-    /// All sensors of a class that tell a power, in the order of their devices; `root` is
-    /// [`ROOT`] but for tests.
+    /// All sensors of a class that measure a power, in the order of their devices; `root` is [`ROOT`] except
+    /// in tests.
     #[must_use]
     pub fn list(class: Class, root: &Path) -> Vec<Self> {
         let entries = fs::read_dir(class.folder(root)).into_iter().flatten();
         let mut folders: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
-        // hwmon10 is behind hwmon9.
+        // hwmon10 comes after hwmon9.
         folders.sort_by_key(|folder| (folder.as_os_str().len(), folder.clone()));
         let sensors = folders.iter().filter_map(|folder| {
             let device = folder.file_name()?.to_str()?.to_owned();
@@ -106,10 +105,10 @@ impl Sensor {
         sensors.collect()
     }
 
-    /// The sensor of that device or chip; without a name the only one there is.
+    /// The sensor with the name of its device or chip; without a name the only sensor.
     ///
     /// # Errors
-    /// [`Error::NoMeter`] if there is none, or more than one.
+    /// [`Error::NoMeter`] if there is no such sensor, or more than one.
     pub fn find(class: Class, root: &Path, name: Option<&str>) -> Result<Self, Error> {
         let all = Self::list(class, root);
         let known: Vec<_> = all.iter().map(Self::to_string).collect();
@@ -131,10 +130,10 @@ impl Sensor {
         })
     }
 
-    /// What it shows now.
+    /// The power now.
     ///
     /// # Errors
-    /// [`Error::File`], as where a file has no number.
+    /// [`Error::File`], for example if a file holds no number.
     pub fn power_uw(&self) -> Result<f64, Error> {
         match &self.quantity {
             Quantity::Power(power) => power.read(),
@@ -181,7 +180,7 @@ fn iio(folder: &Path) -> Option<Quantity> {
     })
 }
 
-/// The channel of a kind: the one wanted, or else the first.
+/// The channel of a kind: the wanted one if the device has it, else the first.
 fn iio_channel(folder: &Path, kind: &str, wanted: Option<&str>) -> Option<Channel> {
     let entries = fs::read_dir(folder).ok()?.flatten();
     let files = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -196,7 +195,7 @@ fn iio_channel(folder: &Path, kind: &str, wanted: Option<&str>) -> Option<Channe
         .collect();
     names.sort();
     let name = names.first()?;
-    // Shared by all channels of a kind where a channel has none of its own.
+    // A channel without its own file uses the file that all channels of its kind share.
     let number = |what: &str| {
         let own = folder.join(format!("{name}_{what}"));
         let shared = folder.join(format!("{kind}_{what}"));
@@ -244,24 +243,24 @@ pub struct SensorMeter {
     running: Option<Sampler<Readings>>,
 }
 
-/// What has been read.
+/// The readings so far.
 #[derive(Debug)]
 struct Readings {
     sensor: Sensor,
     origin: Instant,
     trace: Trace,
-    /// The longest that a reading took.
+    /// The longest time that a reading took.
     longest: Duration,
     failed: u64,
     last_failure: String,
 }
 
 impl SensorMeter {
-    /// Between two readings unless told otherwise: as the kernel sets them, an INA226 has a new
-    /// value every 9 ms (IIO) or 35 ms (hwmon), an INA219 every 1 ms.
+    /// The default interval between two readings. As the kernel sets the chips, an INA226 has a new value
+    /// every 9 ms (IIO) or 35 ms (hwmon), an INA219 every 1 ms.
     pub const INTERVAL: Duration = Duration::from_millis(10);
 
-    /// Reads that sensor at that interval.
+    /// A meter that reads `sensor` at `interval`.
     #[must_use]
     pub fn new(sensor: Sensor, interval: Duration) -> Self {
         Self {

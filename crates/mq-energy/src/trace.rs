@@ -8,17 +8,16 @@ use mq_measure::convert;
 /// The power at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {
-    /// When.
+    /// The time.
     pub t_ns: u64,
-    /// How much.
+    /// The power.
     pub power_uw: f64,
 }
 
 /// Power over time: points in ascending order.
 ///
-/// Between two points power changes in a straight line, so that energy is the sum of trapezoids.
-/// Two points that are further apart than the longest step say nothing of what was between them:
-/// that is a gap.
+/// Between two points power changes in a straight line, so energy is a sum of trapezoids. Between two points
+/// that are further apart than the longest step, the power is not known: that is a gap.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Trace {
@@ -27,7 +26,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// An empty one; points further apart than `longest_step_ns` have a gap between them.
+    /// An empty trace; points further apart than `longest_step_ns` have a gap between them.
     #[must_use]
     pub fn new(longest_step_ns: u64) -> Self {
         Self {
@@ -36,12 +35,12 @@ impl Trace {
         }
     }
 
-    /// One with gaps where a step is more than four times as long as the middle one.
+    /// A trace of `points`, with a gap where a step is more than four times as long as the median step.
     ///
-    /// For points of which nobody told the interval.
+    /// For points whose interval is not known.
     ///
     /// # Errors
-    /// [`Error::Points`] if the points are not in ascending order, or one is no number.
+    /// [`Error::Points`] if the points are not in ascending order, or one is not a number.
     pub fn with_usual_step(points: impl IntoIterator<Item = Point>) -> Result<Self, Error> {
         let mut trace = Self::new(u64::MAX);
         for (at, point) in points.into_iter().enumerate() {
@@ -61,8 +60,8 @@ impl Trace {
         Ok(trace)
     }
 
-    /// Adds a point. One that is not after the last, or whose power is no finite number, is left
-    /// out, and the answer is no.
+    /// Adds a point. Leaves it out and returns `false` if it is not after the last point, or its power is not
+    /// finite.
     pub fn push(&mut self, t_ns: u64, power_uw: f64) -> bool {
         let after = self.points.last().is_none_or(|last| last.t_ns < t_ns);
         let good = after && power_uw.is_finite();
@@ -78,17 +77,17 @@ impl Trace {
         &self.points
     }
 
-    /// From its first point to its last; `None` if it has fewer than two.
+    /// From the first point to the last; `None` with fewer than two.
     #[must_use]
     pub fn span(&self) -> Option<Window> {
         span(&self.points, |point| point.t_ns)
     }
 
-    /// The same on a clock that is `offset_ns` ahead of this one.
+    /// The same trace on a clock that is `offset_ns` ahead.
     ///
-    /// For an instrument with a clock of its own: its offset is what the run's clock shows when
-    /// the instrument's shows 0. Points that would be before the run's origin are left out; if power
-    /// is known on both sides of the origin, it has a point there.
+    /// For an instrument with its own clock: `offset_ns` is what the run's clock shows when the instrument's
+    /// clock shows 0. Points before the run's origin are left out. If power is known on both sides of the
+    /// origin, the trace gets a point there.
     #[must_use]
     pub fn shifted(&self, offset_ns: i64) -> Self {
         let before = |point: &Point| point.t_ns.checked_add_signed(offset_ns).is_none();
@@ -114,7 +113,7 @@ impl Trace {
         }
     }
 
-    /// The energy of a part of it, interpolated at both ends.
+    /// The energy of a part of the trace, interpolated at both ends.
     #[must_use]
     pub fn energy(&self, window: Window) -> Energy {
         let time = |point: &Point| point.t_ns;
@@ -122,8 +121,7 @@ impl Trace {
     }
 }
 
-/// The energy between two points, from `part.from_ns` to `part.to_ns`, both of them between the
-/// points.
+/// The energy from `part.from_ns` to `part.to_ns`, which are both between the two points.
 fn trapezoid(a: &Point, b: &Point, part: Window) -> f64 {
     let (from, to) = (
         power_between(a, b, part.from_ns),
@@ -144,8 +142,8 @@ pub(super) fn span<T>(points: &[T], time: impl Fn(&T) -> u64) -> Option<Window> 
     (first < last).then_some(Window::new(first, last))
 }
 
-/// Adds up what `between` says of each step, as far as it is in the window; whatever part of the
-/// window no step covers is a gap.
+/// Adds up the energy `between` the points of each step, as far as the step is in the window. A part of the
+/// window that no step covers is a gap.
 pub(super) fn integrate<T>(
     points: &[T],
     time: impl Fn(&T) -> u64,
@@ -157,7 +155,7 @@ pub(super) fn integrate<T>(
         window_ns: window.duration_ns(),
         ..Energy::default()
     };
-    // How far the window is accounted for.
+    // The window is accounted for up to here.
     let mut known_ns = window.from_ns;
     let first = points.partition_point(|point| time(point) <= window.from_ns);
     for pair in points[first.saturating_sub(1)..].windows(2) {
@@ -235,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_is_told_and_not_filled() {
+    fn a_gap_is_reported_and_not_filled() {
         let mut trace = Trace::new(40 * MS);
         for i in (0..=100).filter(|i| !(30..50).contains(i)) {
             trace.push(i * 10 * MS, 2e6);
@@ -245,7 +243,7 @@ mod tests {
         assert_eq!(energy.covered_ns, 790 * MS);
         near(energy.energy_uj, 2e6 * 0.79);
         near(energy.mean_power_uw().unwrap(), 2e6);
-        // A part that begins in it.
+        // A part that begins in the gap.
         let energy = trace.energy(Window::new(400 * MS, 600 * MS));
         assert_eq!(energy.gaps, [Window::new(400 * MS, 500 * MS)]);
         near(energy.energy_uj, 2e6 * 0.1);
@@ -269,7 +267,7 @@ mod tests {
         let energy = ramp.energy(Window::new(0, 1_000 * MS));
         near(energy.energy_uj, (1.55 * 1.55 - 0.55 * 0.55) / 2.0 * 1e6);
         assert_eq!(energy.gaps, []);
-        // At a point; and in a gap, where nothing is known.
+        // The run begins at a point; and in a gap, where the power is not known.
         let at_point = trace(100 * MS, 3, |_| 1e6).shifted(-100_000_000);
         assert_eq!(at_point.points().len(), 2);
         let mut broken = Trace::new(20 * MS);

@@ -12,7 +12,7 @@ use crate::trace::Trace;
 use crate::{Error, Note, Recording, Series, since};
 use mq_measure::convert;
 
-/// Readings asked for at once: 32 kB, so that little is under way when a connection is lost.
+/// Readings in one question: 32 kB, so that little is under way when a connection is lost.
 const AT_ONCE: u64 = 2_000;
 
 /// Bit 14 of the questionable data register: the memory is full, and the oldest readings are lost.
@@ -22,7 +22,7 @@ const MEMORY_OVERFLOW: u64 = 1 << 14;
 const ATTEMPTS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// The readings of one measurement, as far as they have been fetched.
+/// The readings of one measurement that have been fetched so far.
 #[derive(Debug)]
 pub(super) struct Drain {
     /// `None` while the connection is lost.
@@ -36,7 +36,7 @@ pub(super) struct Drain {
     reconnected: u32,
     /// Why nothing more is fetched.
     ended: Option<String>,
-    /// What was in the instrument's queue of errors at the end.
+    /// The errors in the instrument's queue at the end.
     errors: Vec<String>,
 }
 
@@ -44,19 +44,19 @@ pub(super) struct Drain {
 #[derive(Debug)]
 struct Timing {
     triggered: Instant,
-    /// On the run's clock, the middle of the first reading.
+    /// The middle of the first reading, on the run's clock.
     first_ns: u64,
     uncertainty_ns: u64,
     spacing: Duration,
     timer: bool,
-    /// It stops by itself after so many.
+    /// The instrument stops by itself after so many readings.
     count: u64,
-    /// When it was stopped.
+    /// When the instrument was stopped.
     stopped: Option<Instant>,
 }
 
 impl Drain {
-    /// The instrument was triggered with what was sent at `sent`.
+    /// The instrument was triggered by the command sent at `sent`.
     pub(super) fn begin(
         link: Scpi,
         settings: &Settings,
@@ -66,7 +66,7 @@ impl Drain {
         sent: Instant,
         round_trip: Duration,
     ) -> Result<Self, Error> {
-        // The trigger takes one way of the two.
+        // The trigger takes half of the round trip.
         let triggered = sent + round_trip / 2;
         let first = triggered + setup.aperture / 2;
         journal.begins(Instant::now().saturating_duration_since(first));
@@ -93,7 +93,7 @@ impl Drain {
         })
     }
 
-    /// Whether the instrument runs: what it says of the trigger.
+    /// Whether the instrument takes readings, by the state of its trigger.
     pub(super) fn check(&mut self) -> Result<(), Error> {
         let Some(link) = &mut self.link else {
             return Ok(());
@@ -109,7 +109,7 @@ impl Drain {
         })
     }
 
-    /// Fetches what there is; makes the connection again if it is lost.
+    /// Fetches all waiting readings; connects again if the connection is lost.
     pub(super) fn poll(&mut self) {
         self.persist(Self::fetch);
     }
@@ -120,10 +120,10 @@ impl Drain {
             let link = drain.link()?;
             link.send("ABOR")?;
             let stopped = Instant::now();
-            // Its answer tells that the command has arrived.
+            // The answer shows that the command has arrived.
             let errors = link.errors()?;
             drain.errors.extend(errors);
-            // Only the first time: later it is stopped already.
+            // Only the first time: later the instrument is stopped already.
             drain.timing.stopped.get_or_insert(stopped);
             Ok(())
         });
@@ -136,7 +136,7 @@ impl Drain {
         self.recording()
     }
 
-    /// Does `work` until it succeeds, over as many connections as it needs.
+    /// Does `work`; repeats it over a new connection each time that the connection is lost.
     fn persist(&mut self, work: impl Fn(&mut Self) -> Result<(), Error>) {
         let mut attempts = 0;
         while self.ended.is_none() {
@@ -250,7 +250,7 @@ impl Drain {
 }
 
 impl Timing {
-    /// How many readings the timer should have taken by now; `None` without one.
+    /// How many readings should have been taken by now; `None` without a timer.
     fn due(&self) -> Option<u64> {
         let end = self.stopped.unwrap_or_else(Instant::now);
         let since = end.saturating_duration_since(self.triggered);
@@ -258,7 +258,7 @@ impl Timing {
         self.timer.then(|| taken.min(self.count))
     }
 
-    /// Between two readings: the timer's, or what `count` of them have taken.
+    /// The interval between two readings: the timer's, or the mean of `count` readings.
     fn spacing_ns(&self, count: u64) -> f64 {
         let nominal = self.spacing.as_secs_f64() * 1e9;
         match self.stopped {

@@ -1,4 +1,4 @@
-//! The file that readings are in before anything else is done with them.
+//! The file that keeps each reading before it is used.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -18,12 +18,12 @@ pub(super) struct Journal {
     /// Nanoseconds since 1970 of the first reading.
     begins_ns: u64,
     spacing_ns: f64,
-    /// Whole lines that are not written yet.
+    /// Whole lines that are not yet written.
     lines: String,
 }
 
 impl Journal {
-    /// Creates it; one that is there holds another run's readings, and stays.
+    /// Creates the file. A file of this name holds another run's readings: it stays, and that is an error.
     pub(super) fn create(
         settings: &Settings,
         identity: &str,
@@ -61,14 +61,14 @@ impl Journal {
         self.lines.push_str(&line);
     }
 
-    /// Hands what was added to the operating system, where an abort cannot undo it.
+    /// Hands the added lines to the operating system, so that an abort of this program loses none.
     pub(super) fn write(&mut self) -> Result<(), Error> {
         let written = self.file.write_all(self.lines.as_bytes());
         self.lines.clear();
         written.map_err(Error::io(&self.path))
     }
 
-    /// Has it on the disk, where losing power cannot undo it either.
+    /// Writes the file to the disk, so that a loss of power loses nothing.
     pub(super) fn sync(&mut self) -> Result<(), Error> {
         self.file.sync_data().map_err(Error::io(&self.path))
     }
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_run_has_read_is_not_overwritten() {
+    fn readings_of_another_run_are_not_overwritten() {
         let folder = tempfile::tempdir().unwrap();
         let settings = Settings::new("dmm", folder.path().join("journal.csv"));
         std::fs::write(&settings.journal, "precious").unwrap();

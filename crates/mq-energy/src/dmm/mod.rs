@@ -1,10 +1,9 @@
 //! A multimeter that measures the current: Keysight's 34465A and its relatives, over TCP.
 //!
 //! The instrument takes readings by its own timer into its own memory (34465A: 50 000 readings,
-//! 34461A: 10 000), from where they are fetched while the run goes on. `R?` removes what it sends,
-//! so that a reading which was sent and not kept is gone. Therefore each piece of an answer is in
-//! a file, the journal, before anything else is done with it; and after a lost connection reading
-//! goes on, with what was under way told as lost. The journal can be read as
+//! 34461A: 10 000). A thread fetches them while the run goes on. `R?` removes the readings that it sends, so
+//! each piece of an answer is written to a file, the journal, before it is used. After a lost connection
+//! the thread connects again; readings that were under way are reported as lost. The journal can be read as
 //! [any other instrument's file](super::csv).
 //!
 //! ```text
@@ -13,7 +12,7 @@
 //! stop    ABOR  DATA:POIN?  R? n  ...  SYST:ERR?
 //! ```
 //!
-//! It measures a current alone: the user gives the supply's voltage, which is taken as constant.
+//! The instrument measures only a current. The user gives the supply's voltage, which is taken as constant.
 //!
 //! Commands and limits are from Keysight, *Truevolt Series Operating and Service Guide*.
 
@@ -33,37 +32,37 @@ use drain::Drain;
 use journal::Journal;
 use setup::Model;
 
-/// Questions by which the way to the instrument and back is measured.
+/// How many questions measure the round trip to the instrument.
 const ROUND_TRIPS: u32 = 5;
 
-/// How the multimeter is set, and where it is.
+/// The multimeter's address and settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// `HOST` or `HOST:PORT`.
     pub address: String,
-    /// The current that has to fit, in ampere: it chooses the range, which does not change.
+    /// The current, in ampere, that has to fit into the range. The range is fixed.
     pub range_a: f64,
     /// The supply's voltage, in volt.
     pub supply_v: f64,
-    /// Between two readings.
+    /// The interval between two readings.
     pub interval: Duration,
-    /// For how long of each interval the current is seen; shorter than the interval.
+    /// For how long of each interval the instrument integrates; shorter than the interval.
     pub aperture: Duration,
-    /// After this the instrument stops by itself.
+    /// The time after which the instrument stops by itself.
     pub longest: Duration,
-    /// The file that readings are kept in; it must not be there yet.
+    /// The file that keeps the readings; it must not exist yet.
     pub journal: PathBuf,
     /// How long an answer may take.
     pub deadline: Duration,
-    /// Between two looks into the instrument's memory.
+    /// The interval at which the instrument's memory is fetched.
     pub poll: Duration,
 }
 
 impl Settings {
-    /// The usual ones: 1000 readings a second of up to 3 A at 5 V, for up to ten minutes.
+    /// The usual settings: 1000 readings a second of up to 3 A at 5 V, for up to ten minutes.
     ///
-    /// A Raspberry Pi 3 draws up to 1 A and more at times; 34461A and 34465A have 3 A as the
-    /// largest range of their ordinary terminals. The memory of a 34465A holds 50 s of that.
+    /// A Raspberry Pi 3 draws up to 1 A, at times more. 3 A is the largest range of the ordinary terminals of
+    /// 34461A and 34465A. The memory of a 34465A holds 50 s of such readings.
     #[must_use]
     pub fn new(address: &str, journal: PathBuf) -> Self {
         Self {
@@ -89,7 +88,7 @@ pub struct Dmm {
 }
 
 impl Dmm {
-    /// One with these settings; it is not connected to before it is started.
+    /// A multimeter with these settings. The start connects to it.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self {
@@ -99,7 +98,7 @@ impl Dmm {
         }
     }
 
-    /// What answers at an address: the four fields of `*IDN?`.
+    /// The instrument at an address, by the four fields of its `*IDN?`.
     ///
     /// # Errors
     /// [`Error::Lost`].
@@ -107,7 +106,7 @@ impl Dmm {
         Scpi::connect(address, deadline)?.query("*IDN?")
     }
 
-    /// A moment in which it takes a reading at least.
+    /// A time in which the instrument takes at least one reading.
     fn wait_for_reading(&self) {
         thread::sleep(self.settings.interval + self.settings.aperture);
     }
@@ -157,7 +156,7 @@ impl Meter for Dmm {
     }
 }
 
-/// The shortest of some questions and answers.
+/// The shortest of some round trips.
 fn round_trip(link: &mut Scpi) -> Result<Duration, Error> {
     let mut shortest = Duration::MAX;
     for _ in 0..ROUND_TRIPS {

@@ -1,11 +1,11 @@
-//! Which reading is which, also when some were lost on the way.
+//! The number of each reading, also when some were lost on the way.
 
 use crate::{Error, Note};
 
-/// From this on a value is no reading: 9.9E37 is an overload, 9.91E37 no number.
+/// Values from here on are not readings: 9.9E37 is an overload, 9.91E37 is not a number.
 const NO_READING: f64 = 9.0e37;
 
-/// Readings by their numbers, from 0 at the trigger.
+/// Readings with their numbers, which count from 0 at the trigger.
 #[derive(Debug, Default)]
 pub(super) struct Readings {
     /// Number and ampere.
@@ -14,7 +14,7 @@ pub(super) struct Readings {
     next: u64,
     /// The beginning of a number whose end has not come.
     tail: String,
-    /// What was asked for and has not come in full.
+    /// The question whose answer has not come in full.
     asked: Option<Asked>,
     lost: u64,
     overload: u64,
@@ -25,16 +25,16 @@ pub(super) struct Readings {
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     count: u64,
-    /// How many were in the memory before.
+    /// Readings in the memory before the question.
     waiting: u64,
-    /// How many should have been taken by then; `None` without a timer.
+    /// Readings that should have been taken by then; `None` without a timer.
     due: Option<u64>,
-    /// How many of them have come.
+    /// Readings of the answer that have come.
     taken: u64,
 }
 
 impl Readings {
-    /// The next `count` of `waiting` readings are asked for, when `due` should have been taken.
+    /// Notes a question for the next `count` of `waiting` readings, when `due` should have been taken.
     pub(super) fn ask(&mut self, count: u64, waiting: u64, due: Option<u64>) {
         self.tail.clear();
         self.asked = Some(Asked {
@@ -45,8 +45,8 @@ impl Readings {
         });
     }
 
-    /// A piece of the answer has come; `keep` gets each reading that is whole, as the
-    /// instrument wrote it, before it is counted.
+    /// Takes a piece of the answer. `keep` gets each whole reading, as the instrument wrote it, before the
+    /// reading is counted.
     pub(super) fn take(
         &mut self,
         piece: &[u8],
@@ -61,7 +61,7 @@ impl Readings {
         Ok(())
     }
 
-    /// The answer has come to its end.
+    /// Notes the end of the answer.
     pub(super) fn end(
         &mut self,
         mut keep: impl FnMut(u64, &str) -> Result<(), Error>,
@@ -69,7 +69,7 @@ impl Readings {
         if !self.tail.trim().is_empty() {
             self.reading(&mut keep)?;
         }
-        // Fewer than were asked for is no error: that is all that there was.
+        // Fewer readings than asked for are no error: the memory had no more.
         self.asked = None;
         Ok(())
     }
@@ -99,11 +99,11 @@ impl Readings {
         Ok(())
     }
 
-    /// `waiting` readings are in the memory, and `due` should have been taken: what became of a
-    /// question whose answer broke off?
+    /// Finds out what became of a question whose answer broke off, when `waiting` readings are in the memory
+    /// and `due` should have been taken.
     ///
-    /// If any of the answer came, the instrument had removed all that were asked for. If none
-    /// came, the memory tells by how much it holds.
+    /// If any of the answer came, the instrument had removed all readings that were asked for. If none came,
+    /// the number of readings in the memory shows whether it had.
     pub(super) fn settle(&mut self, waiting: u64, due: Option<u64>) {
         let Some(asked) = self.asked.take() else {
             return;
@@ -114,7 +114,7 @@ impl Readings {
                 .due
                 .zip(due)
                 .map_or(0, |(before, now)| now.saturating_sub(before));
-            // Either asked.waiting + since are there, or asked.count fewer: which is nearer?
+            // The memory holds asked.waiting + since readings, or asked.count fewer: which is nearer?
             waiting + asked.count.div_ceil(2) <= asked.waiting + since
         };
         if removed {
@@ -122,8 +122,7 @@ impl Readings {
         }
     }
 
-    /// The memory was full, and its oldest readings are gone: those that should be there, and are
-    /// not.
+    /// Counts the oldest readings as lost after the memory was full: those that should be in it and are not.
     pub(super) fn overflow(&mut self, waiting: u64, due: Option<u64>) {
         self.overflowed = true;
         if let Some(due) = due {
@@ -141,17 +140,17 @@ impl Readings {
         self.next += count;
     }
 
-    /// How many readings were taken, lost ones too, of those that are no longer in the instrument.
+    /// How many readings have left the instrument, lost ones included.
     pub(super) fn count(&self) -> u64 {
         self.next
     }
 
-    /// Number and ampere of each that came.
+    /// Number and ampere of each reading that came.
     pub(super) fn values(&self) -> &[(u64, f64)] {
         &self.values
     }
 
-    /// What is to be said of them.
+    /// Remarks on the readings.
     pub(super) fn notes(&self) -> impl Iterator<Item = Note> {
         let notes = [
             (self.overload > 0).then_some(Note::Overload {
@@ -240,7 +239,7 @@ mod tests {
         let mut readings = begun();
         readings.ask(10, 10, Some(20));
         readings.take(b"+1.0E-01,+1.0E-01,+1.0E-0", keep).unwrap();
-        // Connected again: five more have been taken.
+        // After the new connection: five more have been taken.
         readings.settle(5, Some(25));
         readings.ask(5, 5, Some(25));
         readings.take(b"1,2,3,4,5", keep).unwrap();
@@ -279,13 +278,13 @@ mod tests {
             notes,
             [Note::LostReadings { count: 20_000 }, Note::MemoryOverflow]
         );
-        // What is within the clocks' difference is none.
+        // A difference within that of the clocks is no overflow.
         readings.overflow(10_000, Some(30_012));
         assert_eq!(readings.count(), 20_010);
     }
 
     #[test]
-    fn what_is_no_reading_is_an_error() {
+    fn a_word_that_is_no_reading_is_an_error() {
         let mut readings = Readings::default();
         readings.ask(1, 1, None);
         let error = readings.take(b"ERROR,", keep).unwrap_err();

@@ -1,4 +1,4 @@
-//! What is sent to which multimeter.
+//! The commands for each model of multimeter.
 
 use std::time::Duration;
 
@@ -12,16 +12,16 @@ const NPLC: [f64; 5] = [0.02, 0.2, 1.0, 10.0, 100.0];
 /// A cycle of the mains at 50 Hz; at 60 Hz they integrate a sixth less.
 const CYCLE: Duration = Duration::from_millis(20);
 
-/// What `SAMP:COUN` takes at most.
+/// The most that `SAMP:COUN` takes.
 const MOST_READINGS: u64 = 1_000_000;
 
-/// A model, as far as it matters here.
+/// What differs between models.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Model {
     instrument: String,
-    /// Readings that it holds without its memory option.
+    /// Readings that the memory holds, without the memory option.
     memory: u32,
-    /// Whether it has a timer and an aperture: 34465A and 34470A.
+    /// Whether the model has a timer and an aperture: 34465A and 34470A.
     timer: bool,
 }
 
@@ -29,17 +29,17 @@ pub(super) struct Model {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Setup {
     pub(super) commands: Vec<String>,
-    /// How many readings it takes at most.
+    /// The most readings that the instrument takes.
     pub(super) count: u64,
-    /// Between two readings: exact by a timer, else what it should be.
+    /// The interval between two readings: exact with a timer, else approximate.
     pub(super) spacing: Duration,
-    /// How long one reading looks.
+    /// How long one reading integrates.
     pub(super) aperture: Duration,
     pub(super) timer: bool,
 }
 
 impl Model {
-    /// Which one answers so to `*IDN?`.
+    /// The model that answers so to `*IDN?`.
     pub(super) fn of(identity: &str, instrument: &str) -> Result<Self, Error> {
         let name = identity.split(',').nth(1).unwrap_or_default().trim();
         let (memory, timer) = match name {
@@ -64,7 +64,7 @@ impl Model {
         })
     }
 
-    /// What it is sent, in order.
+    /// The commands, in order.
     pub(super) fn setup(&self, settings: &Settings) -> Result<Setup, Error> {
         let wrong = |problem: String| Error::NoMeter {
             meter: format!("dmm:{}", self.instrument),
@@ -107,12 +107,12 @@ impl Model {
                 self.memory, settings.poll
             )));
         }
-        // Otherwise a second reading of zero follows each.
+        // Otherwise the instrument takes a second reading, of zero, after each.
         commands.push("CURR:DC:ZERO:AUTO OFF".to_owned());
         let delay = if self.timer {
             Duration::ZERO
         } else {
-            // The delay stands between readings.
+            // The delay is that between readings.
             spacing.saturating_sub(aperture)
         };
         let count = convert::round((longest.as_secs_f64() / spacing.as_secs_f64()).ceil()) + 1;
