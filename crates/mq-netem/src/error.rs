@@ -2,16 +2,16 @@
 
 use std::{io, path::PathBuf};
 
-/// Why a link cannot be emulated. Each is one line that says what is wrong and what would be right.
+/// Why a link cannot be emulated. Each message is one line that says what is wrong and what would be right.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// No shipped profile has that name.
     #[error("there is no profile `{name}`: there are {known}, and files whose name ends in .toml")]
     NoProfile {
-        /// What was asked for.
+        /// The name that was asked for.
         name: String,
-        /// What there is.
+        /// The names that there are.
         known: String,
     },
     /// A profile's file cannot be read.
@@ -22,15 +22,15 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
-    /// A profile says something that cannot be.
+    /// A profile has a wrong key or value.
     #[error("the profile {name}: {problem}")]
     Profile {
-        /// Its name.
+        /// The profile's name.
         name: String,
         /// The key, the value and what is allowed.
         problem: String,
     },
-    /// The system does not let this user make namespaces, or has none.
+    /// The system has no namespaces, or does not let this user make them.
     #[error("{problem}")]
     Namespaces {
         /// Which setting forbids it.
@@ -66,7 +66,7 @@ pub enum Error {
         /// What there is.
         known: String,
     },
-    /// A queueing discipline stands there that could not be put back as it is.
+    /// The interface has a queueing discipline that could not be restored as it is.
     #[error(
         "{interface} has {qdisc}, which could not be put back as it is: nothing was changed; take \
          it away yourself first (tc qdisc del dev {interface} root)"
@@ -77,7 +77,7 @@ pub enum Error {
         /// Its kind and handle.
         qdisc: String,
     },
-    /// Somebody has replaced what this program had set.
+    /// Another program has replaced the link that this program had set.
     #[error(
         "{interface} has {qdisc}, which somebody set after this program: nothing was changed; {} \
          knows what stood there before ({before}): remove it to leave all as it is, or \
@@ -88,9 +88,9 @@ pub enum Error {
         interface: String,
         /// Its kind and handle.
         qdisc: String,
-        /// What stood there before this program.
+        /// What the interface had before this program changed it.
         before: String,
-        /// Where that is remembered.
+        /// The file that remembers it.
         file: PathBuf,
     },
     /// The SSH session that this program was started from goes through the interface.
@@ -99,7 +99,7 @@ pub enum Error {
         /// Which.
         interface: String,
     },
-    /// Another process of this program has the interface.
+    /// Another process of this program holds the interface.
     #[error("process {process} of this program has {interface}: end it first")]
     InUse {
         /// Which.
@@ -107,7 +107,7 @@ pub enum Error {
         /// Its number.
         process: String,
     },
-    /// Not the right user.
+    /// The user has no right to change interfaces.
     #[error("changing an interface needs root (CAP_NET_ADMIN)")]
     NotPermitted,
     /// The kernel does not have a queueing discipline.
@@ -119,7 +119,7 @@ pub enum Error {
         /// Which.
         kind: &'static str,
     },
-    /// The kernel does not do what it is asked to.
+    /// The kernel refused a request.
     #[error("cannot {step}: {says}")]
     Kernel {
         /// What was tried.
@@ -127,15 +127,15 @@ pub enum Error {
         /// The kernel's words.
         says: String,
     },
-    /// What the kernel says it does is not what it was told.
+    /// The settings read back from the kernel differ from those that were made.
     #[error("{interface} is not as it was set: {differences}")]
     Differs {
         /// Which.
         interface: String,
-        /// Each of them.
+        /// Each difference.
         differences: String,
     },
-    /// What stood on an interface could not be put back.
+    /// What an interface had before could not be restored.
     #[error(
         "cannot put {before} back on {interface}: {says}; what is known of it is in {}",
         file.display()
@@ -145,12 +145,12 @@ pub enum Error {
         interface: String,
         /// What stood there.
         before: String,
-        /// Why, and what stands there now.
+        /// Why, and what the interface has now.
         says: String,
-        /// Where it is remembered.
+        /// The file that remembers it.
         file: PathBuf,
     },
-    /// What stood on an interface was put back, and is not told as before.
+    /// What an interface had before was restored, but reads back differently.
     #[error(
         "{before} is back on {interface}, but the kernel does not say the same of it as before: \
          compare `tc -d qdisc show dev {interface}`"
@@ -161,7 +161,7 @@ pub enum Error {
         /// What stood there.
         before: String,
     },
-    /// The file that remembers what stood on an interface cannot be used.
+    /// The file that remembers what an interface had before cannot be used.
     #[error("cannot use {}: {source}", path.display())]
     Memory {
         /// Which.

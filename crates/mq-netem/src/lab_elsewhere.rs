@@ -1,4 +1,4 @@
-//! Where there are no network namespaces: the same types, of which there can be none.
+//! Systems without network namespaces: the same types, which have no values.
 
 use std::{
     convert::Infallible,
@@ -10,19 +10,19 @@ use std::{
 
 use crate::{Addresses, CaptureReport, Error, Link, LinkReport, Medium, MediumReport};
 
-/// Hosts and the links between them: on Linux alone.
+/// Hosts and the links between them: only on Linux.
 #[derive(Debug)]
 pub struct Lab(Infallible);
 
-/// A host: on Linux alone.
+/// A host: only on Linux.
 #[derive(Debug)]
 pub struct Host(Infallible);
 
-/// A capture: on Linux alone.
+/// A capture: only on Linux.
 #[derive(Debug)]
 pub struct Capture(Infallible);
 
-/// On Linux alone: `false`.
+/// Always `false`: only Linux has it.
 #[must_use]
 pub fn run_early(_: u32) -> bool {
     false

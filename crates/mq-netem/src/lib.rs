@@ -29,7 +29,7 @@
 //! # Ok::<(), mq_netem::Error>(())
 //! ```
 //!
-//! The crate has no cargo features. It builds on every system; a [`Lab`] can be made on Linux alone.
+//! The crate has no cargo features. It builds on every system; a [`Lab`] can only be made on Linux.
 
 mod error;
 #[cfg(target_os = "linux")]

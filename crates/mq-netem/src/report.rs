@@ -1,4 +1,4 @@
-//! What a lab tells of its links.
+//! What a lab reports of its links.
 
 use std::{net::Ipv4Addr, time::Duration};
 
@@ -7,13 +7,13 @@ use crate::{Counts, StationCounts};
 /// A link's address at each end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Addresses {
-    /// Of the end that [`Link::up`](crate::Link::up) leads away from.
+    /// The address at the end that [`Link::up`](crate::Link::up) leads away from.
     pub near: Ipv4Addr,
-    /// Of the other.
+    /// The address at the other end.
     pub far: Ipv4Addr,
 }
 
-/// What became of the packets of one direction, and how well its times were kept.
+/// What became of the packets of one direction, and how late they left.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct DirectionReport {
     /// What became of packets.
@@ -22,17 +22,17 @@ pub struct DirectionReport {
     pub timing: Timing,
 }
 
-/// How well the emulator did its work.
+/// How well the emulator kept time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Timing {
     /// `None` before the first packet.
     pub lateness: Option<Lateness>,
-    /// Packets that came faster than the emulator took them, and are lost without having been on the
-    /// link: in no other count.
+    /// Packets that came faster than the emulator took them. They were never on the link, and are in no other
+    /// count.
     pub missed: u64,
 }
 
-/// How much later than the model says packets left, all packets so far.
+/// How much later packets left than the model says; of all packets so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lateness {
     /// The median.
@@ -48,7 +48,7 @@ pub struct Lateness {
 }
 
 impl Lateness {
-    /// Up to here a packet is on time.
+    /// A packet that is no later than this is on time.
     pub const LIMIT: Duration = Duration::from_micros(500);
 }
 
@@ -61,16 +61,16 @@ pub struct LinkReport {
     pub down: DirectionReport,
 }
 
-/// What became of the frames on a shared medium, and how well its times were kept.
+/// What became of the frames on a shared medium, and how late they left.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct MediumReport {
-    /// Of each station, in the order in which they were connected, the access point last.
+    /// The counts of each station, in the order of connection; the access point is the last.
     pub stations: Vec<StationCounts>,
     /// How well times were kept.
     pub timing: Timing,
 }
 
-/// What a capture has in its file.
+/// What a capture has written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CaptureReport {
     /// Packets in the file.

@@ -22,7 +22,7 @@ impl Rate {
         self.0
     }
 
-    /// How long `bytes` take, in nanoseconds, rounded up.
+    /// The time that `bytes` take, in nanoseconds, rounded up.
     #[must_use]
     pub fn nanoseconds_for(self, bytes: u64) -> u64 {
         let bits = u128::from(bytes) * 8;
@@ -30,7 +30,7 @@ impl Rate {
         u64::try_from(ns).unwrap_or(u64::MAX)
     }
 
-    /// How many bytes pass in that time, rounded down.
+    /// The bytes that pass in a time, rounded down.
     #[must_use]
     pub fn bytes_in(self, time: Duration) -> u64 {
         let bits = time.as_nanos() * u128::from(self.0) / 1_000_000_000;
@@ -87,7 +87,7 @@ impl Probability {
     /// Never.
     pub const ZERO: Self = Self(0.0);
 
-    /// `share` of all, from 0 to 1.
+    /// The probability `share`, from 0 to 1.
     #[must_use]
     pub fn new(share: f64) -> Option<Self> {
         (0.0..=1.0).contains(&share).then_some(Self(share))
@@ -99,10 +99,10 @@ impl Probability {
         self.0
     }
 
-    /// Whether it happens this time.
+    /// Draws whether the event happens this time.
     pub(crate) fn happens(self, random: &mut fastrand::Rng) -> bool {
-        // No number is drawn for what never happens, so that switching one thing off leaves the
-        // rest of a seeded run as it was.
+        // An impossible event draws no number, so that switching off one kind of event leaves the rest of
+        // a seeded run as it was.
         self.0 > 0.0 && random.f64() < self.0
     }
 }
@@ -159,7 +159,7 @@ impl FromStr for Time {
     }
 }
 
-/// Whole nanoseconds; there are 584 years of them.
+/// Whole nanoseconds; 64 bits hold 584 years.
 pub(crate) fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! Sets a link on an interface, and puts back what stood there.
+//! Sets a link on an interface, and restores what the interface had before.
 
 use std::{fmt, path::Path};
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{Direction, Error};
 
-/// One packet is one packet: a bundle of TCP segments would be delayed, and lost, as one.
+/// TCP hands over single packets: netem would delay and lose a bundle of segments as one.
 const NO_BUNDLES: u32 = 1;
 
 /// Sets links on the interfaces of the network namespace that it was opened in.
@@ -22,50 +22,50 @@ const NO_BUNDLES: u32 = 1;
 ///                                   killed, or kept --------- clear, by another process
 /// ```
 ///
-/// The file is there before the first change and until the last is taken back, so that a program
-/// that is killed in between leaves what the next [`Controller::clear`] needs. What stands at the
-/// root is replaced in one step: if the kernel refuses, it still stands.
+/// The file exists from before the first change until the last one is undone. So a killed program leaves what
+/// the next [`Controller::clear`] needs. The root discipline is replaced in one step: if the kernel refuses,
+/// the old one stays.
 pub struct Controller {
     netlink: Netlink,
     memories: Memories,
 }
 
-/// A link that is set on an interface. Dropping it puts back what stood there.
+/// A link that is set on an interface. Its drop restores what the interface had before.
 pub struct Applied<'a> {
     controller: &'a Controller,
     memory: Memory,
-    /// No more, once all is done.
+    /// `None` once the interface is restored.
     lock: Option<Lock>,
 }
 
-/// What stands on an interface.
+/// The state of an interface.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Standing {
-    /// Its name.
+    /// The interface's name.
     pub interface: String,
-    /// The root's parameters as `tc` would take them, where it is netem or tbf; else kind and handle.
+    /// The root discipline: its parameters as `tc` takes them if it is netem or tbf, else kind and handle.
     pub root: String,
-    /// The same for what hangs on it.
+    /// The same for the disciplines below it.
     pub others: Vec<String>,
     /// The link that this program has set.
     pub link: Option<String>,
-    /// What this program will put back.
+    /// What this program will restore.
     pub before: Option<String>,
-    /// The process that will do it when it ends.
+    /// The process that will restore it when it ends.
     pub process: Option<String>,
 }
 
 /// What became of an interface.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Cleared {
-    /// What stood there stands there again.
+    /// The interface is restored.
     Restored {
         /// Its name.
         interface: String,
         /// What stands there.
         before: String,
     },
-    /// There was nothing of this program.
+    /// The interface had nothing of this program.
     Untouched {
         /// Its name.
         interface: String,
@@ -90,8 +90,8 @@ impl fmt::Display for Cleared {
 }
 
 impl Controller {
-    /// Where what stood before is remembered unless something else is asked for: writable for root,
-    /// and empty after a restart, as interfaces are then.
+    /// The default directory of the memories: root may write there, and it is empty after a restart, when
+    /// interfaces are not shaped either.
     pub const DIRECTORY: &str = "/run/mqbench/net";
 
     /// A controller for the calling thread's network namespace.
@@ -107,11 +107,11 @@ impl Controller {
         Ok(Self { netlink, memories })
     }
 
-    /// Sets `direction` on what leaves by `interface`, replacing what this program had set there.
-    /// `link` names it for people. `even_ssh`: though the caller's own SSH session goes through it.
+    /// Sets `direction` for packets that leave by `interface`, in place of a link that this program had set.
+    /// `link` is the name for people. With `even_ssh` the interface may carry the caller's own SSH session.
     ///
     /// # Errors
-    /// If it cannot be done; then all is as it was before, or the error says what is not.
+    /// If the direction cannot be set. Then all is as before, or the error says what is not.
     pub fn apply(
         &self,
         interface: &str,
@@ -154,7 +154,7 @@ impl Controller {
         };
         match self.set(interface, &shape, &qdiscs) {
             Ok(()) => Ok(applied),
-            // It was the first change already that was not permitted.
+            // The first change was not permitted, so nothing has changed.
             Err(Error::NotPermitted) => {
                 applied.keep();
                 if unknown {
@@ -162,7 +162,7 @@ impl Controller {
                 }
                 Err(Error::NotPermitted)
             }
-            // That it could not be restored is the worse news.
+            // A failed restore is the worse error.
             Err(error) => applied.restore().and(Err(error)),
         }
     }
@@ -171,7 +171,7 @@ impl Controller {
         let index = interface.index;
         let step = |what| format!("{what} {}", interface.name);
         if owner(qdiscs) == Owner::Program {
-            // Replacing a netem by another one would keep what the new one does not name.
+            // A netem that replaces another keeps the old settings that it does not name.
             let deleted = self.netlink.delete_root(index);
             deleted.map_err(|refused| kernel(&step("take the old link away from"), &refused))?;
         }
@@ -206,7 +206,7 @@ impl Controller {
         })
     }
 
-    /// In what `interface` is not as `direction` says, read from the kernel. Anybody may ask.
+    /// The differences between `direction` and `interface` as read from the kernel. Any user may ask.
     ///
     /// # Errors
     /// If there is no such interface, or the kernel has no form of the direction.
@@ -248,7 +248,7 @@ impl Controller {
         Ok(differences)
     }
 
-    /// What stands on one interface, or on all. Anybody may ask.
+    /// The state of one interface, or of all. Any user may ask.
     ///
     /// # Errors
     /// If there is no such interface.
@@ -277,10 +277,10 @@ impl Controller {
         })
     }
 
-    /// Puts back what stood on an interface, or on all that this program has changed and left so.
+    /// Restores an interface, or all interfaces that this program has left shaped.
     ///
     /// # Errors
-    /// If there is no such interface, or somebody else has changed it since.
+    /// If there is no such interface, or another program has changed it since.
     pub fn clear(&self, interface: Option<&str>) -> Result<Vec<Cleared>, Error> {
         let interfaces = self.interfaces()?;
         let known = self.memories.all()?;
@@ -302,7 +302,7 @@ impl Controller {
             }
         }
         for memory in self.memories.all()? {
-            // Of interfaces that do not exist any more.
+            // Memories of interfaces that no longer exist.
             cleared.push(self.restore(&memory)?);
         }
         Ok(cleared)
@@ -317,7 +317,7 @@ impl Controller {
         }
         let _lock = self.memories.lock(interface)?;
         let memory = self.memories.read(interface)?.unwrap_or_else(|| {
-            // A link whose file has gone: it can only have replaced a default, as far as is known.
+            // A link without a memory: nothing shows that it replaced more than the kernel's default.
             let mut memory = self.memories.of(interface, "", Before::default());
             memory.gso_max_segs = None;
             memory
@@ -325,7 +325,7 @@ impl Controller {
         self.restore(&memory)
     }
 
-    /// Puts back what `memory` says, wherever its interface is between nobody's and set.
+    /// Restores what `memory` says, whatever step of the change the interface is in.
     fn restore(&self, memory: &Memory) -> Result<Cleared, Error> {
         let interfaces = self.interfaces()?;
         let fits = |interface: &&Interface| {
@@ -367,7 +367,7 @@ impl Controller {
         })
     }
 
-    /// Rather an interface as the kernel sets it up than one that stays slow. The file stays.
+    /// Sets the kernel's default, which is better than an interface that stays slow. The file stays.
     fn not_restored(&self, memory: &Memory, interface: &Interface, refused: &Refused) -> Error {
         if [libc::EPERM, libc::EACCES].contains(&refused.code) {
             return Error::NotPermitted;
@@ -384,8 +384,8 @@ impl Controller {
         }
     }
 
-    /// What stands there is this program's, or what stood before, or what the kernel sets in
-    /// between; nothing that somebody has set meanwhile.
+    /// Makes sure that the interface has this program's link, what it had before, or the kernel's default, and
+    /// nothing that another program has set meanwhile.
     fn check_not_replaced(
         &self,
         memory: &Memory,
@@ -420,10 +420,10 @@ impl Controller {
 }
 
 impl Applied<'_> {
-    /// Puts back what stood there.
+    /// Restores what the interface had before.
     ///
     /// # Errors
-    /// If that cannot be done; the error says what stands there now.
+    /// If the interface cannot be restored; the error says what it has now.
     pub fn restore(mut self) -> Result<(), Error> {
         let restored = self.controller.restore(&self.memory);
         self.lock = None;

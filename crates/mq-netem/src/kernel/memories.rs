@@ -1,5 +1,5 @@
-//! Files by which what stood on an interface is known after the program that changed it has been
-//! killed: one an interface, there before the first change and gone after the last.
+//! Files that remember what an interface had before a program changed it, in case the program is killed. There
+//! is one file an interface, from before the first change until after the last one is undone.
 
 use std::{
     fs::{self, File},
@@ -14,15 +14,15 @@ use serde::{Deserialize, Serialize};
 use super::{netlink::Interface, saved::Before};
 use crate::Error;
 
-/// What is known of one interface.
+/// The memory of one interface.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Memory {
-    /// Of the run of this machine, whose namespaces and interfaces the numbers name.
+    /// The id of the machine's boot: the numbers of namespaces and interfaces hold for one boot.
     pub(super) boot: String,
     pub(super) interface: String,
     pub(super) index: u32,
-    /// Its hardware address.
+    /// The interface's hardware address.
     pub(super) address: Vec<u8>,
     /// The link that was set, for people.
     pub(super) link: String,
@@ -38,14 +38,14 @@ pub(super) struct Memories {
     boot: String,
 }
 
-/// Keeps other processes from changing the same interface.
+/// A lock that keeps other processes from changing the same interface.
 #[derive(Debug)]
 pub(super) struct Lock {
     _file: File,
 }
 
 impl Memories {
-    /// Of the calling thread's network namespace.
+    /// The directory of the calling thread's network namespace.
     pub(super) fn open(directory: &Path) -> io::Result<Self> {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
         Ok(Self {
@@ -55,7 +55,7 @@ impl Memories {
         })
     }
 
-    /// A memory of `interface` as it is.
+    /// A memory of `interface` as it is now.
     pub(super) fn of(&self, interface: &Interface, link: &str, before: Before) -> Memory {
         Memory {
             boot: self.boot.clone(),
@@ -73,7 +73,7 @@ impl Memories {
         self.directory.join(name)
     }
 
-    /// Takes the lock of an interface. The error of a lock that another process has names it.
+    /// Takes the lock of an interface. If another process has it, the error names that process.
     pub(super) fn lock(&self, interface: &Interface) -> Result<Lock, Error> {
         let path = self.file(interface.index).with_extension("lock");
         let memory = |source| error(&path, source);
@@ -81,7 +81,7 @@ impl Memories {
         let mut options = File::options();
         let open = options.read(true).write(true).create(true).truncate(false);
         let mut file = open.open(&path).map_err(memory)?;
-        // `locked_by` has it for a moment.
+        // `locked_by` takes the lock for a moment.
         let mut taken = file.try_lock();
         for _ in 0..5 {
             if taken.is_ok() {
@@ -120,7 +120,7 @@ impl Memories {
         Some(process.trim().to_owned())
     }
 
-    /// Writes a memory so that it is there whole, or not at all.
+    /// Writes a memory either whole or not at all.
     pub(super) fn write(&self, memory: &Memory) -> Result<(), Error> {
         let path = self.file(memory.index);
         let draft = path.with_extension("new");
@@ -135,8 +135,8 @@ impl Memories {
         write().map_err(|source| error(&path, source))
     }
 
-    /// What is known of an interface; `None` if nothing is. A file from before the machine was
-    /// started is not about this interface, nor is one that neither name nor hardware address fit.
+    /// The memory of an interface, if there is one. A file from an earlier boot is not about this interface, nor
+    /// is a file whose name and hardware address both differ.
     pub(super) fn read(&self, interface: &Interface) -> Result<Option<Memory>, Error> {
         let memory = self.at(&self.file(interface.index))?;
         Ok(memory.filter(|memory| {
@@ -144,7 +144,7 @@ impl Memories {
         }))
     }
 
-    /// All of this namespace.
+    /// All memories of this namespace.
     pub(super) fn all(&self) -> Result<Vec<Memory>, Error> {
         let entries = match fs::read_dir(&self.directory) {
             Ok(entries) => entries,
@@ -219,7 +219,7 @@ mod tests {
         memories.write(&memory).unwrap();
         assert_eq!(memories.read(&eth0).unwrap(), Some(memory.clone()));
         assert_eq!(memories.all().unwrap(), [memory]);
-        // Renamed, or with another address: still the same. With both: another card.
+        // A new name, or a new address: still the same card. With both new it is another card.
         assert!(memories.read(&interface(3, "lan", 1)).unwrap().is_some());
         assert!(memories.read(&interface(3, "eth0", 2)).unwrap().is_some());
         assert_eq!(memories.read(&interface(3, "lan", 2)).unwrap(), None);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn another_run_of_the_machine_is_another_matter() {
+    fn a_memory_of_an_earlier_boot_does_not_count() {
         let directory = tempfile::tempdir().unwrap();
         let memories = Memories::open(directory.path()).unwrap();
         let eth0 = interface(3, "eth0", 1);

@@ -1,9 +1,14 @@
-//! The kernel's own emulation, on a real interface: netem and tbf, set over rtnetlink, and what
-//! stood there before put back.
+//! The kernel's own emulation on a real interface: netem and tbf, set over rtnetlink. What the interface had
+//! before is restored.
 //!
-//! `qdisc` has the messages to the kernel, and needs none; `netlink` the socket; `saved` what stood on an
-//! interface; `memories` the files by which that outlives the program that changed it; `ssh` the way of an
-//! SSH session, which nobody wants to lose.
+//! | module | what it has |
+//! |---|---|
+//! | `controller` | sets a link, and restores the interface |
+//! | `qdisc` | the messages to the kernel, as bytes |
+//! | `netlink` | the socket |
+//! | `saved` | what an interface had before |
+//! | `memories` | the files that keep that if the program is killed |
+//! | `ssh` | the interface of the user's SSH session |
 
 mod controller;
 mod memories;

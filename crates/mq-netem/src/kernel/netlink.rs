@@ -1,7 +1,7 @@
 //! rtnetlink, one request at a time.
 //!
-//! Synchronous, so that what was changed can be put back while a value is dropped, and with
-//! queueing disciplines' options as the bytes that the kernel gave, so that they can be given back.
+//! Requests are synchronous, so that a drop can restore an interface. The options of a queueing discipline stay
+//! the bytes that the kernel gave, so that they can be given back.
 
 use std::{fmt, io, net::IpAddr};
 
@@ -42,14 +42,14 @@ const LINK: usize = 16;
 const ADDRESS: usize = 8;
 const ROUTE: usize = 12;
 
-/// The parent of what is at the root.
+/// The parent of the discipline at the root.
 pub(super) const ROOT: u32 = 0xFFFF_FFFF;
 
-/// The kernel's no.
+/// The kernel's refusal.
 #[derive(Debug)]
 pub(super) struct Refused {
     pub(super) code: i32,
-    /// What it says besides, if it does.
+    /// The kernel's explanation, if it gave one.
     says: Option<String>,
 }
 
@@ -80,30 +80,30 @@ pub(super) struct Interface {
     pub(super) index: u32,
     pub(super) name: String,
     pub(super) mtu: u32,
-    /// Its hardware address.
+    /// The hardware address.
     pub(super) address: Vec<u8>,
-    /// Packets that TCP hands over as one; `None` where the kernel does not say.
+    /// Packets that TCP hands over in one bundle; `None` if the kernel does not say.
     pub(super) gso_max_segs: Option<u32>,
-    /// The bridge or bond that it is a part of.
+    /// The bridge or bond that the interface is a part of.
     pub(super) master: Option<u32>,
-    /// What it stands on, as a VLAN does, in the same namespace.
+    /// The interface below, in the same namespace: a VLAN has one.
     pub(super) lower: Option<u32>,
 }
 
-/// A queueing discipline as it stands.
+/// A queueing discipline of an interface.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Qdisc {
     pub(super) kind: String,
     pub(super) handle: u32,
     pub(super) parent: u32,
-    /// `TCA_OPTIONS` as the kernel gave it; empty where there is none.
+    /// `TCA_OPTIONS` as the kernel gave them; empty without options.
     pub(super) options: Vec<u8>,
-    /// Size tables and blocks shared with others hang on it.
+    /// Whether it has a size table or a shared block of filters.
     pub(super) entangled: bool,
 }
 
 impl Qdisc {
-    /// The major number of the handle; 0 for one that the kernel has set by itself.
+    /// The major number of the handle; 0 for a discipline that the kernel has set by itself.
     pub(super) fn major(&self) -> u16 {
         major(self.handle)
     }
@@ -131,7 +131,7 @@ impl Netlink {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
-        // Explanations in words; older kernels give none.
+        // Ask for explanations in words; older kernels give none.
         let _ = socket.set_ext_ack(true);
         Ok(Self { socket })
     }
@@ -146,7 +146,7 @@ impl Netlink {
         let found = self.dump(message::GET_ADDRESS, &[0; ADDRESS])?;
         let address = |message: &Vec<u8>| {
             let (structure, attributes) = message.split_at_checked(ADDRESS)?;
-            // The own one where there are two ends: IFA_LOCAL rather than IFA_ADDRESS.
+            // On a point-to-point interface IFA_LOCAL is its own address, IFA_ADDRESS the peer's.
             let mut own = nla::attributes(attributes).filter(|(kind, _)| [1, 2].contains(kind));
             let first = own.next()?;
             let (_, value) = own.find(|(kind, _)| *kind == 2).unwrap_or(first);
@@ -175,7 +175,7 @@ impl Netlink {
         Some(nla::word(out, 0))
     }
 
-    /// All of an interface's queueing disciplines but the one for what arrives.
+    /// All queueing disciplines of an interface, except that for arriving packets.
     pub(super) fn qdiscs(&self, index: u32) -> Result<Vec<Qdisc>, Refused> {
         let found = self.dump(message::GET_QDISC, &tc(index, 0, 0))?;
         let all = found.iter().filter_map(|message| qdisc(message, index));
@@ -184,13 +184,13 @@ impl Netlink {
             .collect())
     }
 
-    /// Whether filters sort packets at this discipline.
+    /// Whether this discipline has filters.
     pub(super) fn has_filters(&self, index: u32, handle: u32) -> Result<bool, Refused> {
         let found = self.dump(message::GET_FILTER, &tc(index, 0, handle))?;
         Ok(!found.is_empty())
     }
 
-    /// Makes a discipline in the place of what is there, which stays if this one cannot be made.
+    /// Makes a discipline in the place of another, which stays if the new one cannot be made.
     pub(super) fn put(
         &self,
         index: u32,
@@ -209,8 +209,8 @@ impl Netlink {
         Ok(())
     }
 
-    /// The same at the root. Where the kernel has old and new together for a moment and cannot, as
-    /// with two netems of which one duplicates, the old one goes first.
+    /// The same at the root. The kernel has old and new discipline together for a moment. Where it refuses
+    /// that, as for two netems of which one duplicates, the old one is deleted first.
     pub(super) fn put_root(
         &self,
         index: u32,
@@ -227,13 +227,13 @@ impl Netlink {
         }
     }
 
-    /// Takes the root away; the kernel sets its default in its place.
+    /// Deletes the root discipline; the kernel sets its default in its place.
     pub(super) fn delete_root(&self, index: u32) -> Result<(), Refused> {
         self.request(message::DEL_QDISC, flag::ACK, &tc(index, 0, ROOT))?;
         Ok(())
     }
 
-    /// How many packets TCP hands over as one from now on.
+    /// Sets how many packets TCP hands over in one bundle from now on.
     pub(super) fn set_gso_max_segs(&self, index: u32, segments: u32) -> Result<(), Refused> {
         let mut request = nla::Writer::behind(nla::bytes(&[0, index, 0, 0]));
         request.put_words(40, &[segments]);
@@ -241,7 +241,7 @@ impl Netlink {
         Ok(())
     }
 
-    /// All of something. A list that changed while it was told is asked for again.
+    /// A list of all objects of a kind. The request is repeated if the list changed meanwhile.
     fn dump(&self, kind: u16, payload: &[u8]) -> Result<Vec<Vec<u8>>, Refused> {
         for _ in 0..10 {
             match self.request(kind, flag::DUMP, payload) {
@@ -283,7 +283,7 @@ impl Netlink {
                     _ => found.push(payload.to_vec()),
                 }
             }
-            // A single answer that nothing confirms.
+            // A single answer, which no acknowledgement follows.
             if flags & (flag::DUMP | flag::ACK) == 0 && !found.is_empty() {
                 return Ok(found);
             }
@@ -291,13 +291,13 @@ impl Netlink {
     }
 }
 
-/// What an error message says; 0 is success.
+/// The content of an error message; code 0 is success.
 fn verdict(payload: &[u8], flags: u16) -> Result<(), Refused> {
     let code = nla::word(payload, 0).cast_signed();
     if code == 0 {
         return Ok(());
     }
-    // Behind the code the request's header, all of it unless capped, then attributes.
+    // The code is followed by the request, or its header alone if capped, and then by attributes.
     let request = if flags & flag::CAPPED == 0 {
         usize::try_from(nla::word(payload, 1)).unwrap_or(usize::MAX)
     } else {
@@ -370,7 +370,7 @@ fn qdisc(message: &[u8], index: u32) -> Option<Qdisc> {
     Some(qdisc)
 }
 
-/// Up to the zero that ends it.
+/// A string, up to its final zero.
 fn text(bytes: &[u8]) -> String {
     let bytes = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(bytes).into_owned()

@@ -1,4 +1,4 @@
-//! What stood on an interface, as far as it can be put back.
+//! What an interface had before, as far as it can be restored.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use super::{
     qdisc::{self, NETEM_MAJOR, Netem, TBF_MAJOR},
 };
 
-/// Disciplines without children that are the same again from the options that the kernel tells.
+/// Disciplines without children that the options returned by the kernel make again.
 const SIMPLE: &[&str] = &[
     "bfifo",
     "cake",
@@ -19,17 +19,17 @@ const SIMPLE: &[&str] = &[
     "sfq",
 ];
 
-/// What stood at the root: what somebody had set, or nothing but the kernel's default.
+/// The root discipline before: one that somebody had set, or the kernel's default.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Before {
-    /// `None`: the kernel's default, which it sets by itself when what is there is deleted.
+    /// `None` for the kernel's default, which comes back by itself when the root is deleted.
     root: Option<Saved>,
     /// A tbf behind a netem.
     child: Option<Saved>,
 }
 
-/// A queueing discipline as the kernel told it.
+/// A queueing discipline as the kernel returned it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Saved {
@@ -41,7 +41,7 @@ struct Saved {
     options: Vec<u8>,
 }
 
-/// Who set what stands at the root now.
+/// The owner of the discipline that is at the root now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Owner {
     /// The kernel, by itself.
@@ -57,7 +57,8 @@ pub(super) fn root(qdiscs: &[Qdisc]) -> Option<&Qdisc> {
     qdiscs.iter().find(|qdisc| qdisc.parent == ROOT)
 }
 
-/// An interface that is down may have nothing at all, which is the kernel's work too.
+/// The owner of the root discipline. An interface that is down may have none: that is the kernel's default,
+/// too.
 pub(super) fn owner(qdiscs: &[Qdisc]) -> Owner {
     match root(qdiscs).map(|root| (root.major(), root.kind.as_str())) {
         None | Some((0, _)) => Owner::Kernel,
@@ -67,16 +68,16 @@ pub(super) fn owner(qdiscs: &[Qdisc]) -> Owner {
 }
 
 impl Before {
-    /// Remembers what stands there. The error is what could not be put back, and why.
+    /// Remembers the root discipline. The error says what could not be restored, and why.
     pub(super) fn of(index: u32, qdiscs: &[Qdisc], netlink: &Netlink) -> Result<Self, String> {
         let mut others = qdiscs.iter().filter(|qdisc| qdisc.parent != ROOT);
         match (owner(qdiscs), root(qdiscs)) {
-            // The default of a card with many queues has children; so may others have set.
+            // The default of a card with many queues has children, and so may a discipline that somebody set.
             (Owner::Kernel, _) => match others.find(|qdisc| qdisc.major() != 0) {
                 Some(set) => Err(format!("{set} on one of its queues")),
                 None => Ok(Self::default()),
             },
-            // Without anything remembered it can only have replaced a default.
+            // Without a memory, this program's link can only have replaced a default.
             (Owner::Program, _) | (_, None) => Ok(Self::default()),
             (Owner::Somebody, Some(root)) => {
                 let others: Vec<_> = others.collect();
@@ -91,7 +92,7 @@ impl Before {
         }
     }
 
-    /// A root that somebody has set, and what hangs on it.
+    /// A root that somebody has set, and the discipline below it.
     fn somebodys(root: &Qdisc, others: &[&Qdisc]) -> Result<Self, String> {
         if let Some(entangled) = others.iter().chain([&root]).find(|qdisc| qdisc.entangled) {
             return Err(format!("{entangled} with a size table or shared filters"));
@@ -126,7 +127,7 @@ impl Before {
         })
     }
 
-    /// Whether this is what stands there.
+    /// Whether the interface has this now.
     pub(super) fn stands(&self, qdiscs: &[Qdisc]) -> bool {
         let children = qdiscs.iter().filter(|qdisc| qdisc.parent != ROOT);
         match &self.root {
@@ -138,7 +139,7 @@ impl Before {
         }
     }
 
-    /// Whether its root is back and its child is not yet.
+    /// Whether the root is restored and its child is not yet.
     pub(super) fn half_stands(&self, qdiscs: &[Qdisc]) -> bool {
         let half = Self {
             child: None,
@@ -147,7 +148,7 @@ impl Before {
         self.root.is_some() && half.stands(qdiscs)
     }
 
-    /// Puts it back in the place of what stands there.
+    /// Restores it in the place of the present root.
     pub(super) fn put_back(&self, index: u32, netlink: &Netlink) -> Result<(), Refused> {
         let Some(root) = &self.root else {
             let now = netlink.qdiscs(index)?;
@@ -169,7 +170,7 @@ impl Before {
     }
 }
 
-/// As a person knows it.
+/// The name for people.
 impl std::fmt::Display for Before {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (&self.root, &self.child) {
@@ -256,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_put_back_is_named() {
+    fn a_discipline_that_cannot_be_restored_is_named() {
         let tree = qdisc("htb", 0x1_0000, ROOT);
         let leaf = qdisc("fq", 0x2_0000, 0x1_0001);
         let fq = qdisc("fq", 0x1_0000, ROOT);
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn it_comes_back_from_a_file() {
+    fn a_saved_discipline_is_read_back_from_a_file() {
         let before = Before::somebodys(&with_jitter(0), &[]).unwrap();
         let text = serde_json::to_string(&before).unwrap();
         assert_eq!(serde_json::from_str::<Before>(&text).unwrap(), before);

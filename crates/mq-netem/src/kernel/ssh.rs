@@ -1,4 +1,4 @@
-//! The way by which somebody is logged in: an interface that they had better not slow down.
+//! The interface that the user's SSH session goes through: slowing it down would lock the user out.
 
 use std::{collections::BTreeSet, fs, net::IpAddr};
 
@@ -31,7 +31,7 @@ pub(super) fn goes_through(
     Ok(underneath(ways, all).contains(&interface.index))
 }
 
-/// These interfaces and those that they stand on: the ports of a bridge, what a VLAN is on.
+/// These interfaces and those below them: the ports of a bridge, the interface of a VLAN.
 fn underneath(mut found: BTreeSet<u32>, all: &[Interface]) -> BTreeSet<u32> {
     loop {
         let lower = all.iter().flat_map(|interface| {
@@ -50,8 +50,8 @@ fn underneath(mut found: BTreeSet<u32>, all: &[Interface]) -> BTreeSet<u32> {
     }
 }
 
-/// Sessions of this process and of those that it comes from: `sudo` takes the variable away, but not
-/// from the shell that it was typed into.
+/// The SSH sessions of this process and of its ancestors: `sudo` removes the variable, but the shell that ran
+/// it still has it.
 fn sessions() -> Vec<Session> {
     let own = std::env::var("SSH_CONNECTION");
     let mut sessions: Vec<_> = own
@@ -82,7 +82,7 @@ fn session(text: &str) -> Option<Session> {
     let mut address = || {
         let word = words.next()?;
         words.next()?;
-        // Behind a `%` the interface of a link-local address.
+        // A `%` is followed by the interface of a link-local address.
         let address: IpAddr = word.split('%').next()?.parse().ok()?;
         Some(address.to_canonical())
     };
@@ -92,7 +92,7 @@ fn session(text: &str) -> Option<Session> {
     })
 }
 
-/// From /proc/ID/stat: behind the name, which may contain anything, state and parent.
+/// The parent from /proc/ID/stat: state and parent follow the name, which may contain anything.
 fn parent(stat: &str) -> Option<u32> {
     let (_, behind) = stat.rsplit_once(')')?;
     behind.split_whitespace().nth(1)?.parse().ok()
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_bridge_and_a_vlan_stand_on_carries_the_session_too() {
+    fn interfaces_below_a_bridge_and_a_vlan_carry_the_session_too() {
         let interface = |index, master, lower| Interface {
             index,
             master,

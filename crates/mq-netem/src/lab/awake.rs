@@ -9,11 +9,11 @@ use std::{
 /// (PM QoS, `/dev/cpu_dma_latency`).
 const LATENCY: &str = "/dev/cpu_dma_latency";
 
-/// Keeps the processors out of their idle states until the value is dropped: one that sleeps wakes
-/// late, and in a virtual machine not before the host has a processor for it.
+/// Keeps the processors out of their idle states until the value is dropped. A sleeping processor wakes late,
+/// and in a virtual machine only when the host has a processor for it.
 ///
-/// `None` where that is not permitted, and nothing is changed; the file is root's, as a rule. Idle
-/// processors use more energy meanwhile.
+/// Returns `None` and changes nothing if that is not permitted; the file is usually root's. Idle processors use
+/// more energy meanwhile.
 pub(super) fn stay_awake() -> Option<File> {
     let mut file = OpenOptions::new().write(true).open(LATENCY).ok()?;
     file.write_all(&0_i32.to_ne_bytes()).ok()?;

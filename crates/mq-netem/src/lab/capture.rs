@@ -1,4 +1,4 @@
-//! What a host sends and receives, in a file that Wireshark opens: pcap with nanoseconds.
+//! The packets that a host sends and receives, in a pcap file with nanoseconds, as Wireshark opens it.
 
 use std::{
     fs::File,
@@ -18,8 +18,8 @@ use crate::{CaptureReport, Error};
 /// A capture that is going on: every packet of every interface of a host, loopback too, in both
 /// directions.
 ///
-/// Checksums that the kernel leaves to the network card are filled in, so that none looks wrong.
-/// Dropped, it ends like [`finish`](Self::finish), and an error is lost.
+/// Checksums that the kernel leaves to the network card are filled in, so that none looks wrong. A drop ends
+/// the capture as [`finish`](Self::finish) does, but loses an error.
 #[derive(Debug)]
 pub struct Capture {
     stop: Stop,
@@ -27,7 +27,7 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Begins a file with what `host` sends and receives from now on.
+    /// Begins a file with the packets that `host` sends and receives from now on.
     pub(super) fn start(host: &Host, path: &Path) -> Result<Self, Error> {
         let setup = |source| Error::Capture {
             file: path.to_owned(),
@@ -47,7 +47,7 @@ impl Capture {
         })
     }
 
-    /// Ends it, with what has happened until now.
+    /// Ends the capture, with all packets until now.
     ///
     /// # Errors
     /// If the file could not be written.
@@ -75,7 +75,7 @@ fn run(socket: &PacketSocket, mut file: BufWriter<File>, stop: &Stop) -> io::Res
     let mut report = CaptureReport::default();
     file.write_all(&file_header())?;
     loop {
-        // Looked at before the last frames are taken, so that none is left behind.
+        // Read the signal before the last frames are taken, so that none is left behind.
         let stopped = stop.is_told();
         while let Some((at, mut frame)) = socket.receive_stamped()? {
             complete(&mut frame);

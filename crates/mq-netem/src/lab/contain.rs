@@ -1,4 +1,4 @@
-//! Programs that leave nothing behind.
+//! Running a program so that no process of it is left.
 
 #![expect(
     unsafe_code,
@@ -19,16 +19,15 @@ use nix::{
     },
 };
 
-/// Runs a command to its end in a process namespace of its own: whatever it starts ends with it, and
-/// it ends with this process, however that ends.
+/// Runs a command to its end in a process namespace of its own. All that it starts ends with it, and it ends
+/// with this process, however this process ends.
 ///
-/// The command is the namespace's first process, which the system protects from signals that it does
-/// not handle: let it start the program that is wanted. Ctrl-C is for that program, and this process
-/// takes no notice of it meanwhile.
+/// The command is the namespace's first process, which the system protects from signals that it does not
+/// handle: let it start the wanted program. Ctrl-C is for that program; this process ignores it meanwhile.
 pub(super) fn run(mut command: Command) -> io::Result<ExitStatus> {
     let _interrupts = Unnoticed::new(Signal::SIGINT)?;
-    // In a thread of its own, which then starts no other: its children alone are in the namespace,
-    // and it waits for them as long as they live, which ends with it.
+    // A thread of its own starts the command and nothing else: only its children are in the namespace.
+    // They end with the thread, so it waits for them.
     super::namespace::in_thread(|| {
         unshare(CloneFlags::CLONE_NEWPID)?;
         // SAFETY: one system call, which allocates nothing and takes no lock.
@@ -39,8 +38,8 @@ pub(super) fn run(mut command: Command) -> io::Result<ExitStatus> {
     })
 }
 
-/// While this lives, a signal does nothing to this process. What it starts has the default again,
-/// which it would not have if the signal were ignored.
+/// While this lives, a signal does nothing to this process. A handler does that, and not `SIG_IGN`, which
+/// programs that are started would inherit.
 struct Unnoticed {
     signal: Signal,
     before: SigAction,
@@ -60,7 +59,7 @@ impl Unnoticed {
 
 impl Drop for Unnoticed {
     fn drop(&mut self) {
-        // SAFETY: what stood there before.
+        // SAFETY: the action is the one that was set before.
         let _ = unsafe { sigaction(self.signal, &self.before) };
     }
 }

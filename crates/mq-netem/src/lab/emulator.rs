@@ -1,11 +1,10 @@
-//! What moves packets: one plain thread for each direction of a link or for each shared medium, which
-//! waits for the kernel and spins at the end.
+//! The threads that move packets: one for each direction of a link or for each shared medium. A thread waits in
+//! the kernel until shortly before a departure, and spins from there.
 //!
-//! An async timer is most of a millisecond late, and a plain wait a tenth; spinning through the last
-//! stretch keeps the lateness to tens of microseconds for a few percent of a core. How long that
-//! stretch has to be is learned: on busy processors the kernel wakes sooner than on sleeping ones. Where
-//! the threads go before all others, those that spin let each other pass, so that dozens of links on two
-//! processors do not wait for one another.
+//! An async timer is up to a millisecond late, a plain wait a tenth of that. Spinning keeps the lateness to
+//! tens of microseconds, for a few percent of a core. A thread learns how long it has to spin: the kernel wakes
+//! it sooner on busy processors than on sleeping ones. Threads with real-time priority let each other pass while
+//! they spin, so that dozens of links on two processors do not wait for one another.
 
 use std::{
     io,
@@ -23,13 +22,13 @@ use nix::time::{ClockId, clock_gettime};
 use super::{packet::PacketSocket, priority::run_first, signal::Stop};
 use crate::{Error, Lateness, Timing, units::nanoseconds};
 
-/// Before a departure a thread spins for so long, at least and at most.
+/// The shortest and the longest time that a thread spins before a departure.
 const SPIN: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(200));
 
-/// How often a busy thread looks what it has missed.
+/// How often a busy thread asks for the packets that it has missed.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The largest lateness that the histogram tells apart, in nanoseconds.
+/// The largest lateness that the histogram holds, in nanoseconds.
 const LATEST: u64 = 60_000_000_000;
 
 /// What a thread emulates. Times are nanoseconds since the emulator began.
@@ -40,13 +39,13 @@ pub(super) trait Emulation: Send + 'static {
     /// Takes every packet that has come.
     fn receive(&mut self, clock: &Clock) -> io::Result<()>;
 
-    /// Sends every packet that is due; tells how late each of them was.
+    /// Sends every packet that is due, and reports how late each was.
     fn send(&mut self, clock: &Clock, late: impl FnMut(u64)) -> io::Result<()>;
 
-    /// When there is something to do next, if nothing comes before.
+    /// When the next packet is due.
     fn next(&self) -> Option<u64>;
 
-    /// Where packets come from.
+    /// The sockets that packets come from.
     fn inputs(&self) -> impl Iterator<Item = &PacketSocket>;
 
     fn counts(&self) -> Self::Counts;
@@ -62,7 +61,7 @@ impl Clock {
     }
 }
 
-/// A thread that emulates something, until this is dropped.
+/// A thread that emulates until this value is dropped.
 #[derive(Debug)]
 pub(super) struct Emulator<C> {
     stop: Stop,
@@ -70,7 +69,7 @@ pub(super) struct Emulator<C> {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread tells.
+/// What the thread reports.
 #[derive(Debug)]
 struct Shared<C> {
     report: Mutex<(C, Histogram<u64>)>,
@@ -119,7 +118,7 @@ impl<C: Clone + Send + 'static> Emulator<C> {
         })
     }
 
-    /// What became of packets, and how well their times were kept.
+    /// What became of packets, and how late they left.
     pub(super) fn report(&self) -> (C, Timing) {
         let report = self.shared.report.lock();
         let report = report.unwrap_or_else(PoisonError::into_inner);
@@ -146,29 +145,29 @@ impl<C> Drop for Emulator<C> {
     fn drop(&mut self) {
         self.stop.tell();
         if let Some(thread) = self.thread.take() {
-            // It has said why it ended, if it ended badly.
+            // A thread that failed has said why.
             let _ = thread.join();
         }
     }
 }
 
-/// The thread's own.
+/// The thread's own state.
 struct Worker<E: Emulation> {
     emulation: E,
     clock: Clock,
-    /// Whether the thread goes before all ordinary ones.
+    /// Whether the thread has real-time priority.
     first: bool,
     spin: Spin,
-    /// When it last looked what it has missed.
+    /// When the thread last asked for missed packets.
     looked: Instant,
-    /// Not in the shared histogram yet.
+    /// Lateness that is not in the shared histogram yet.
     late_ns: Vec<u64>,
     shared: Arc<Shared<E::Counts>>,
     stop: Stop,
 }
 
 impl<E: Emulation> Worker<E> {
-    /// Takes what has come, sends what is due, and waits for either.
+    /// Takes packets that have come, sends packets that are due, and waits for either.
     fn turn(&mut self) -> io::Result<()> {
         self.emulation.receive(&self.clock)?;
         let late_ns = &mut self.late_ns;
@@ -179,7 +178,7 @@ impl<E: Emulation> Worker<E> {
         match left.map(|left| left.checked_sub(self.spin.time())) {
             Some(Some(left)) => self.wait(Some(left)),
             Some(None) if self.first => {
-                // Only to others that go first, so that none of them waits for this one's end.
+                // Yield only among real-time threads, so that none of them waits until this one stops spinning.
                 std::thread::yield_now();
                 Ok(())
             }
@@ -202,7 +201,7 @@ impl<E: Emulation> Worker<E> {
         Ok(())
     }
 
-    /// Makes known what happened since the last time, while there is nothing to do.
+    /// Publishes the counts since the last time, while there is nothing to do.
     fn tell(&mut self) {
         let report = self.shared.report.lock();
         let mut report = report.unwrap_or_else(PoisonError::into_inner);
@@ -227,16 +226,16 @@ impl<E: Emulation> Worker<E> {
     }
 }
 
-/// How long to spin: twice what the kernel is usually late. What it is now and then, on busy
-/// processors, would keep them busy.
+/// How long to spin: twice the usual lateness of the kernel. Spinning for its occasional longer lateness would
+/// keep busy processors busier.
 #[derive(Clone, Copy, Debug)]
 struct Spin {
-    /// About the median of how late it was.
+    /// About the median of the kernel's lateness.
     usual: Duration,
 }
 
 impl Spin {
-    /// By which the median moves at each waking, up or down.
+    /// The step by which the median moves at each waking, up or down.
     const STEP: Duration = Duration::from_micros(1);
 
     fn new() -> Self {

@@ -7,8 +7,8 @@
 //!                                 <-[ Pipe down ]--
 //! ```
 //!
-//! Nothing of it has a name in the file system, so there is nothing to clean up: a namespace is gone
-//! with the last process, socket and handle in it.
+//! A lab has no names in the file system, so there is nothing to clean up: a namespace is gone with the last
+//! process, socket and handle in it.
 
 mod awake;
 mod capture;
@@ -45,11 +45,11 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Moves this process into a network of its own, where it may make others; as an ordinary user
-    /// with a user namespace of its own.
+    /// Moves this process into a network of its own, where it may make others. An ordinary user gets a user
+    /// namespace, too.
     ///
-    /// Call it first in `main`: the system refuses it to a process that has threads. Processors stay
-    /// awake as long as the lab lives, where this is permitted.
+    /// Call it first in `main`: the system refuses a process that has threads. Where it is permitted,
+    /// processors stay awake as long as the lab lives.
     ///
     /// # Errors
     /// If the system forbids it; the error says which setting does.
@@ -120,14 +120,14 @@ impl Lab {
             .map_err(|_| too_many("make more than 256 links"))
     }
 
-    /// Runs a command to its end, in this lab's own network, where the links' inner ends are: it is
-    /// root there. Whatever it starts ends with it, and it ends with this process, however that ends.
+    /// Runs a command to its end in this lab's own network, where the links' inner ends are. The command is root
+    /// there. All that it starts ends with it, and it ends with this process, however this process ends.
     ///
-    /// The command is the first process of a process namespace, which the system protects from
-    /// signals that it does not handle: let it start the program that is wanted.
+    /// The command is the first process of a process namespace, which the system protects from signals that it
+    /// does not handle: let it start the wanted program.
     ///
     /// # Errors
-    /// If it cannot be started.
+    /// If the command cannot be started.
     pub fn run(&self, command: Command) -> io::Result<ExitStatus> {
         contain::run(command)
     }
@@ -144,7 +144,7 @@ impl Lab {
         self.airs.iter().map(Radio::report).collect()
     }
 
-    /// CPU time that the emulator's own threads have used so far: not the work's under test.
+    /// CPU time of the emulator's own threads so far, without the work under test.
     #[must_use]
     pub fn cpu_time(&self) -> Duration {
         let wires = self.wires.iter().map(Wire::cpu_time);

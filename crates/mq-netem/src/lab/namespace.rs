@@ -19,7 +19,7 @@ use crate::Error;
 
 const MTU: u32 = 1500;
 
-/// A host: a network namespace that ends when this value and all processes and sockets in it have.
+/// A host: a network namespace that ends with this value and with all processes and sockets in it.
 #[derive(Debug)]
 pub struct Host {
     namespace: File,
@@ -43,11 +43,11 @@ impl Host {
         Ok(Self { namespace })
     }
 
-    /// Runs `work` in a thread that stands in this host's network: sockets that it makes and
-    /// processes that it starts belong there.
+    /// Runs `work` in a thread in this host's network: sockets that `work` makes and processes that it starts
+    /// belong to the host.
     ///
     /// # Errors
-    /// If the thread cannot enter it; else what `work` returns.
+    /// If the thread cannot enter the network; else the error of `work`.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         in_thread(|| {
             setns(&self.namespace, CloneFlags::CLONE_NEWNET)?;
@@ -63,10 +63,10 @@ impl Host {
         Capture::start(self, file)
     }
 
-    /// Moves this process to the host whose [`path`](Self::path) that is; the process is part of
-    /// the host's [`Lab`](super::Lab), which may be another process.
+    /// Moves this process to the host with this [`path`](Self::path). The [`Lab`](super::Lab) of the host may be
+    /// in another process.
     ///
-    /// Call it before there are threads: only the calling one moves.
+    /// Call it before there are threads: only the calling thread moves.
     ///
     /// # Errors
     /// If the system refuses, or there is no such host any more.
@@ -101,8 +101,8 @@ pub(super) fn enter() -> Result<(), Error> {
     } else {
         unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNET)
             .map_err(|error| forbidden(&error.into()))?;
-        // Root of this namespace and of nothing else, so that programs that are started here may do
-        // with its network what root may; files that they write belong to the user as before.
+        // Root in this namespace alone: programs that are started here may do with its network what root
+        // may, and files that they write belong to the user as before.
         let map = |file: &str, text: String| {
             std::fs::write(format!("/proc/self/{file}"), text).map_err(|error| forbidden(&error))
         };
@@ -116,7 +116,7 @@ pub(super) fn enter() -> Result<(), Error> {
     })
 }
 
-/// Which setting of the system stands in the way.
+/// The setting of the system that forbids it.
 fn forbidden(error: &io::Error) -> Error {
     let is = |setting: &str, value: &str| {
         let path = format!("/proc/sys/{}", setting.replace('.', "/"));
@@ -140,9 +140,9 @@ fn forbidden(error: &io::Error) -> Error {
     Error::Namespaces { problem }
 }
 
-/// Loopback up, and no IPv6: its neighbour discovery would be packets that nobody sent.
+/// Sets the loopback up and switches IPv6 off: its neighbour discovery would add packets of its own.
 fn prepare() -> io::Result<()> {
-    // Where IPv6 is not there at all, there is nothing to switch off.
+    // A kernel without IPv6 has nothing to switch off.
     let _ = std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1");
     let _ = std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
     netlink(async |handle| {
@@ -175,8 +175,8 @@ impl Interface {
     }
 }
 
-/// Makes the pair of interfaces that leads from the host at `own` to the emulator, here; returns the
-/// index of this end.
+/// Makes the pair of interfaces between the host at `own` and the emulator in this namespace; returns the
+/// index of the emulator's end.
 pub(super) fn make_veth(ends: &[(&Host, Interface)], own: usize) -> Result<u32, Error> {
     let (host, end) = &ends[own];
     let setup = |step| move |source| Error::Setup { step, source };
@@ -189,7 +189,7 @@ pub(super) fn make_veth(ends: &[(&Host, Interface)], own: usize) -> Result<u32, 
             let up = LinkUnspec::new_with_index(wire).mtu(MTU).up().build();
             handle.link().set(up).execute().await?;
             let peer = index_of(&handle, &moved).await?;
-            // One packet is one packet: nothing is put together for a network card to take apart.
+            // No bundles: the kernel would build large ones for a network card to split.
             let peer = LinkUnspec::new_with_index(peer)
                 .name(&end.name)
                 .mtu(MTU)
@@ -212,7 +212,7 @@ pub(super) fn make_veth(ends: &[(&Host, Interface)], own: usize) -> Result<u32, 
                 .add(own, IpAddr::V4(end.address), 24)
                 .execute()
                 .await?;
-            // Known from the start: a lost ARP packet would cost a second.
+            // The neighbour is known from the start: a lost ARP packet would cost a second.
             for (_, other) in ends.iter().filter(|(_, other)| other.mac != end.mac) {
                 handle
                     .neighbours()

@@ -14,8 +14,8 @@ use std::{
 use nix::poll::{PollFd, PollFlags};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, SetSockOpt as _, recvmsg, sockopt};
 
-/// The header that goes before each frame: whether its checksum is still to be computed, and where
-/// (`struct virtio_net_hdr`).
+/// The header before each frame (`struct virtio_net_hdr`): whether the checksum is still to be computed, and
+/// where it is.
 pub(super) const HEADER: usize = 10;
 
 /// More than any frame of the MTU, header included.
@@ -34,8 +34,8 @@ pub(super) struct PacketSocket(OwnedFd);
 pub(super) type Frame = Box<[u8]>;
 
 impl PacketSocket {
-    /// Opens one for the emulator on the interface with this index: what arrives there, and a way
-    /// out without a queue.
+    /// Opens a socket for the emulator on the interface with this index. It reads arriving frames, and sends
+    /// without a queue.
     pub(super) fn open(interface: u32) -> io::Result<Self> {
         let socket = Self::on(interface)?;
         socket.set(libc::PACKET_IGNORE_OUTGOING, 1)?;
@@ -44,7 +44,7 @@ impl PacketSocket {
         Ok(socket)
     }
 
-    /// Opens one that hears what goes in and out of all interfaces of this namespace.
+    /// Opens a socket that reads all frames in and out of all interfaces of this namespace.
     pub(super) fn listen() -> io::Result<Self> {
         let socket = Self::on(ALL)?;
         sockopt::ReceiveTimestampns.set(&socket.0, &true)?;
@@ -52,8 +52,8 @@ impl PacketSocket {
         Ok(socket)
     }
 
-    /// Room for what comes while nobody reads. Root gets half a second of a fast link, others as much
-    /// as the system allows (`net.core.rmem_max`); what does not fit is counted, see
+    /// Sets the size of the receive buffer. Root gets half a second of a fast link, other users as much as the
+    /// system allows (`net.core.rmem_max`). Frames that do not fit are counted, see
     /// [`dropped`](Self::dropped).
     fn ask_for_room(&self) {
         const ROOM: usize = 64 << 20;
@@ -66,7 +66,7 @@ impl PacketSocket {
         let protocol = u16::try_from(libc::ETH_P_ALL)
             .map_err(io::Error::other)?
             .to_be();
-        // SAFETY: no pointer is passed, and the descriptor is owned by nobody else.
+        // SAFETY: no pointer is passed, and the descriptor has no other owner.
         let socket = unsafe {
             let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
             let fd = libc::socket(libc::AF_PACKET, kind, 0);
@@ -137,7 +137,7 @@ impl PacketSocket {
         Ok(Some((stamp, buffer[..bytes].into())))
     }
 
-    /// How many frames were not received since the last call because they came too fast.
+    /// The frames that came too fast and were not received, since the last call.
     pub(super) fn dropped(&self) -> io::Result<u32> {
         // SAFETY: all zeros is a valid `tpacket_stats`.
         let mut statistics: libc::tpacket_stats = unsafe { mem::zeroed() };
@@ -156,7 +156,7 @@ impl PacketSocket {
         Ok(statistics.tp_drops)
     }
 
-    /// Sends a frame. One that there is no room for is lost, as on any interface.
+    /// Sends a frame. It is lost if there is no room for it, as on any interface.
     pub(super) fn send(&self, frame: &Frame) -> io::Result<()> {
         match nix::unistd::write(&self.0, frame) {
             Ok(_) | Err(nix::errno::Errno::ENOBUFS | nix::errno::Errno::EAGAIN) => Ok(()),
@@ -164,13 +164,13 @@ impl PacketSocket {
         }
     }
 
-    /// To wait until there is a frame.
+    /// The descriptor to wait on for a frame.
     pub(super) fn readable(&self) -> PollFd<'_> {
         PollFd::new(self.0.as_fd(), PollFlags::POLLIN)
     }
 }
 
-/// Inverts one bit of the frame, in a way that its receiver can notice.
+/// Inverts one bit of the frame so that its receiver can notice it.
 pub(super) fn corrupt(frame: &mut Frame, bit: u64) {
     complete(frame);
     let byte = usize::try_from(bit / 8).unwrap_or(0);
@@ -196,7 +196,7 @@ pub(super) fn complete(frame: &mut Frame) {
     }
 }
 
-/// The Internet checksum (RFC 1071); never 0, which UDP has for "none".
+/// The Internet checksum (RFC 1071); never 0, which means "none" in UDP.
 fn checksum(bytes: &[u8]) -> u16 {
     let (words, rest) = bytes.as_chunks::<2>();
     let last = rest.first().map_or(0, |byte| u32::from(*byte) << 8);

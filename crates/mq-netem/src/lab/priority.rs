@@ -1,26 +1,26 @@
-//! Who goes first on the processors: sched(7).
+//! The real-time priority of threads: sched(7).
 
 #![expect(unsafe_code, reason = "scheduling policies are not in nix")]
 
 use std::{fs, mem};
 
-/// Of the emulator's threads: before all ordinary ones, and before programs under test.
+/// The priority of the emulator's threads: above ordinary ones and above programs under test.
 const EMULATOR: i32 = 10;
 
-/// Of programs under test, where they ask for it.
+/// The priority of programs under test.
 const EARLY: i32 = 1;
 
-/// Asks for the emulator's place for this thread; `false` where that is not permitted.
+/// Gives this thread the emulator's priority; `false` if that is not permitted.
 pub(super) fn run_first() -> bool {
     set(0, EMULATOR)
 }
 
-/// Asks that all threads of a process go before ordinary ones, though after the emulator's: so that
-/// they answer a packet when it comes, whatever else begins or ends on this machine. Threads that they
-/// start later do as well.
+/// Gives all threads of a process a priority above ordinary threads and below the emulator's. So they answer a
+/// packet when it comes, whatever else begins or ends on this machine. Threads that they start later inherit
+/// the priority.
 ///
-/// `false` where that is not permitted, and nothing is changed; it needs `CAP_SYS_NICE` or
-/// `RLIMIT_RTPRIO`. A process that computes without end keeps ordinary ones from 95 % of the processors.
+/// Returns `false` and changes nothing if that is not permitted: it needs `CAP_SYS_NICE` or `RLIMIT_RTPRIO`. A
+/// process that computes without end leaves ordinary threads 5 % of the processors.
 #[must_use]
 pub fn run_early(process: u32) -> bool {
     let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else {
@@ -32,7 +32,7 @@ pub fn run_early(process: u32) -> bool {
     });
     let mut permitted = true;
     for thread in threads {
-        // Those that have a place keep it.
+        // A thread with a real-time priority keeps it.
         if policy(thread) == libc::SCHED_OTHER {
             permitted &= set(thread, EARLY);
         }
@@ -41,11 +41,11 @@ pub fn run_early(process: u32) -> bool {
 }
 
 fn policy(thread: libc::pid_t) -> i32 {
-    // SAFETY: it takes a number, and no memory.
+    // SAFETY: the call takes a number and no memory.
     unsafe { libc::sched_getscheduler(thread) }
 }
 
-/// Of a thread; 0 is this one.
+/// Sets the priority of a thread; 0 is this one.
 fn set(thread: libc::pid_t, priority: i32) -> bool {
     // SAFETY: the pointer is to a `sched_param` that outlives the call.
     unsafe {

@@ -13,8 +13,8 @@ use crate::{Channel, Error, Medium, MediumReport, StationCounts};
 pub(super) struct Radio(Emulator<Vec<StationCounts>>);
 
 impl Radio {
-    /// Moves frames between these interfaces of this namespace, each with the hardware address that
-    /// its host has, as the medium says.
+    /// Moves frames between these interfaces of this namespace as the medium says. Each interface comes with its
+    /// host's hardware address.
     pub(super) fn start(
         stations: &[(u32, [u8; 6])],
         medium: &Medium,
@@ -42,7 +42,7 @@ impl Radio {
 }
 
 struct Shared {
-    /// Frames with the station that each is for.
+    /// Frames, each with the station that it is for.
     channel: Channel<(usize, Frame)>,
     antennas: Vec<Antenna>,
 }
@@ -64,7 +64,7 @@ impl Emulation for Shared {
                         .iter()
                         .position(|antenna| antenna.address == receiver)
                 });
-                // Hosts know one another's addresses: nothing is broadcast that has to arrive.
+                // Hosts know one another's addresses: no broadcast has to arrive.
                 if let Some(to) = to {
                     let bytes = (frame.len() - HEADER) as u64;
                     self.channel.arrive(clock.now(), from, bytes, (to, frame));

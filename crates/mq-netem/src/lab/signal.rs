@@ -1,4 +1,4 @@
-//! Threads that wait for packets, and end when they are told to.
+//! A signal that ends threads which wait for packets.
 
 use std::{
     io,
@@ -21,14 +21,14 @@ use nix::{
 
 use super::packet::PacketSocket;
 
-/// Tells a thread to end, also while it waits; clones are of the same one.
+/// Tells a thread to end, also while it waits. Clones are the same signal.
 #[derive(Clone, Debug)]
 pub(super) struct Stop(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     told: AtomicBool,
-    /// Readable once it was told.
+    /// The descriptor is readable once the signal was given.
     wake: EventFd,
 }
 
@@ -43,7 +43,7 @@ impl Stop {
 
     pub(super) fn tell(&self) {
         self.0.told.store(true, Ordering::Relaxed);
-        // It can only fail when it was told very often, and is readable then.
+        // The write fails only if the signal was given very often, and the descriptor is readable then.
         let _ = self.0.wake.write(1);
     }
 
@@ -51,8 +51,8 @@ impl Stop {
         self.0.told.load(Ordering::Relaxed)
     }
 
-    /// Waits until there is a packet, or this was told, or for so long; `None` is for ever. How late
-    /// the kernel woke the thread, if it waited to the end.
+    /// Waits for a packet or for the signal, at most for the given time; `None` is for ever. Returns how late the
+    /// kernel woke the thread, if the whole time passed.
     pub(super) fn wait<'a>(
         &'a self,
         inputs: impl Iterator<Item = &'a PacketSocket>,

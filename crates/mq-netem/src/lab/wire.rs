@@ -105,7 +105,7 @@ impl Mover {
             wrong_bit,
         } = fate
         {
-            // At the end, but for a packet that overtakes.
+            // The place is at the end, unless the packet overtakes.
             let place = self.leaving.partition_point(|(other, _)| *other <= at);
             if twice {
                 self.leaving.insert(place, (at, frame.clone()));

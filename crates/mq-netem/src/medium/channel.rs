@@ -1,4 +1,4 @@
-//! The channel at work.
+//! A shared channel, as arithmetic.
 
 use std::collections::VecDeque;
 
@@ -6,7 +6,7 @@ use crate::{Medium, units::nanoseconds};
 
 /// A half-duplex channel that stations share by 802.11's distributed coordination function (DCF).
 ///
-/// Stations are numbered from 0; the access point is one of them. Each sends its frames in order,
+/// Stations are numbered from 0, and the access point is one of them. A station sends its frames in order,
 /// one at a time:
 ///
 /// ```text
@@ -26,11 +26,11 @@ use crate::{Medium, units::nanoseconds};
 ///  B ==DIFS==|5|4|3                   |==DIFS==|3|2|1|0 data  kept 3
 /// ```
 ///
-/// A back-off is drawn from 0 to the contention window, which is `cw_min` and becomes 2 cw + 1, up
-/// to `cw_max`, with each failure of a frame. A frame fails if another begins in the same slot (a
+/// A back-off is drawn from 0 to the contention window cw. The window begins with `cw_min` and becomes 2 cw + 1
+/// with each failure of a frame, up to `cw_max`. A frame fails if another begins in the same slot (a
 /// collision), else with the frame error rate. It is sent again up to `retries` times and then lost.
-/// A failure takes as long as a success: the sender waits for an acknowledgement that does not come,
-/// the others wait as long (EIFS at the basic rate). With n slots counted down, one exchange takes
+/// A failure takes as long as a success: the sender waits for an acknowledgement that does not come, and
+/// other stations wait as long (EIFS at the basic rate). With n slots counted down, one exchange takes
 ///
 /// ```text
 /// DIFS + n slot + preamble + 8 (bytes + header) / rate + SIFS + preamble + 8 ack / basic rate
@@ -40,12 +40,12 @@ use crate::{Medium, units::nanoseconds};
 ///
 /// Left out: hidden stations, capture, changes of rate, RTS/CTS, fragments, aggregation, priorities
 /// (EDCA), beacons, broadcast, lost acknowledgements, propagation and the time it takes to sense the
-/// channel, padding to whole OFDM symbols, and 802.11g's signal extension of 6 us. A frame that
-/// reaches an idle channel at the very instant that another does waits for it; in the air, frames
-/// that begin a microsecond apart may collide.
+/// channel, padding to whole OFDM symbols, and 802.11g's signal extension of 6 us. Of two frames that reach an
+/// idle channel at the same instant, the second waits; in the air, frames that begin a microsecond apart may
+/// collide.
 ///
-/// [`arrive`](Self::arrive) a frame, then [`advance`](Self::advance) at [`next`](Self::next), and so
-/// on. Being late with that changes nothing: what happens has the time at which it was due.
+/// Call [`arrive`](Self::arrive) for each frame, and [`advance`](Self::advance) when [`next`](Self::next) says
+/// so. A late call changes nothing: each event has the time at which it was due.
 #[derive(Debug)]
 pub struct Channel<T> {
     medium: Medium,
@@ -54,14 +54,14 @@ pub struct Channel<T> {
     random: fastrand::Rng,
     state: State,
     stations: Vec<Station<T>>,
-    /// What is delivered and not handed out, oldest first.
+    /// Delivered frames that are not handed out yet, oldest first.
     delivered: VecDeque<(u64, T)>,
 }
 
 /// What the channel is doing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// Nobody sends data: acknowledgement and DIFS are over at `slots_from`, and counters run since.
+    /// No station sends data. Acknowledgement and DIFS are over at `slots_from`; counters run from there.
     Free { slots_from: u64 },
     /// Some station sends, or several collide, until then.
     Busy { until: u64 },
@@ -69,11 +69,10 @@ enum State {
 
 #[derive(Debug)]
 struct Station<T> {
-    /// What it holds, with the bytes of each, oldest first. A frame stays until it is delivered or
-    /// lost.
+    /// The station's frames with their bytes, oldest first. A frame stays until it is delivered or lost.
     queue: VecDeque<(u64, T)>,
-    /// Slots left when counters last stood still; `None` if it had counted down. With a frame in the
-    /// queue it is `Some`, or the station sends.
+    /// Slots left when counters last stood still; `None` if the station had counted down. A station with a
+    /// frame in its queue has `Some`, or sends.
     back_off: Option<u64>,
     cw: u64,
     /// How often the oldest frame failed.
@@ -96,7 +95,7 @@ pub struct StationCounts {
     /// Attempts to send a frame that have ended: as many as were delivered, collided or were
     /// damaged.
     pub transmissions: u64,
-    /// Transmissions that met another.
+    /// Transmissions that collided with another.
     pub collisions: u64,
     /// Transmissions that were not the first of their frame.
     pub retries: u64,
@@ -115,7 +114,7 @@ impl<T> Channel<T> {
             counts: StationCounts::default(),
         };
         Self {
-            // Of a file, it is never 0.
+            // It is never 0 in a profile from a file.
             slot: nanoseconds(medium.slot).max(1),
             random: fastrand::Rng::with_seed(seed),
             state: State::Free { slots_from: 0 },
@@ -125,8 +124,8 @@ impl<T> Channel<T> {
         }
     }
 
-    /// Station `from` gets a frame to send, of `bytes` as an Ethernet frame, at `now`, nanoseconds,
-    /// which never goes back.
+    /// Gives station `from` an Ethernet frame of `bytes` to send, at `now` in nanoseconds, which never goes
+    /// back.
     ///
     /// If the station's queue is full, the frame is dropped and counted.
     pub fn arrive(&mut self, now: u64, from: usize, bytes: u64, frame: T) {
@@ -159,16 +158,16 @@ impl<T> Channel<T> {
         }
     }
 
-    /// When the channel next changes or has something to hand out; `None` if not before a frame
+    /// When the channel next changes or has a frame to hand out; `None` if nothing happens before a frame
     /// arrives.
     #[must_use]
     pub fn next(&self) -> Option<u64> {
-        // What waits to be handed out was due before anything that is to come.
+        // A frame that waits to be handed out was due before any coming event.
         let delivered = self.delivered.front().map(|(at, _)| *at);
         delivered.or_else(|| self.next_change())
     }
 
-    /// Hands out what was delivered up to `now`, with the time at which it was, in order.
+    /// Hands out the frames that were delivered up to `now`, each with its time, in order.
     pub fn advance(&mut self, now: u64, mut deliver: impl FnMut(u64, T)) {
         self.run(now);
         for (at, frame) in self.delivered.drain(..) {
@@ -182,7 +181,7 @@ impl<T> Channel<T> {
         self.stations[station].counts
     }
 
-    /// Lets everything happen that was due by `now`, in order.
+    /// Processes every event that was due by `now`, in order.
     fn run(&mut self, now: u64) {
         while let Some(at) = self.next_change()
             && at <= now
@@ -224,7 +223,7 @@ impl<T> Channel<T> {
         self.state = State::Busy { until };
     }
 
-    /// What was sent is delivered or has failed.
+    /// Ends the transmissions: each frame is delivered or has failed.
     fn end(&mut self, at: u64) {
         let collided = self.stations.iter().filter(|s| s.sends).count() > 1;
         for station in self.stations.iter_mut().filter(|s| s.sends) {

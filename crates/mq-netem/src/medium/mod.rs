@@ -1,5 +1,5 @@
-//! A radio channel that several stations share: what it is like ([`Medium`]), and how it works
-//! ([`Channel`]), as arithmetic on nanoseconds: no clock, no sockets.
+//! A radio channel that several stations share: its properties ([`Medium`]) and its work ([`Channel`]), as
+//! arithmetic on nanoseconds, without a clock or sockets.
 
 mod channel;
 mod profile;

@@ -1,4 +1,4 @@
-//! What a shared channel is like, as a file says it.
+//! A shared channel's properties, as a file describes them.
 
 use std::{ops::RangeInclusive, str::FromStr, time::Duration};
 
@@ -31,7 +31,7 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 /// ```
 #[derive(Clone, PartialEq, Debug)]
 pub struct Medium {
-    /// What it stands for, and where its figures are from.
+    /// What the channel stands for, and the source of its figures.
     pub description: String,
     /// How fast data frames are sent, without their preamble.
     pub rate: Rate,
@@ -43,7 +43,7 @@ pub struct Medium {
     pub sifs: Duration,
     /// How long the channel is idle before counters run.
     pub difs: Duration,
-    /// What precedes a frame of either kind.
+    /// The time before a frame of either kind.
     pub preamble: Duration,
     /// By how many bytes a frame on the air is longer than the Ethernet frame that it carries.
     pub header: u64,
@@ -51,9 +51,9 @@ pub struct Medium {
     pub ack: u64,
     /// The contention window of a frame's first attempt: a back-off is 0 to this many slots.
     pub cw_min: u64,
-    /// The contention window grows no further than this.
+    /// The largest contention window.
     pub cw_max: u64,
-    /// How many of the frames that did not collide are damaged, whatever their size.
+    /// The share of damaged frames among those that did not collide, whatever their size.
     pub frame_error_rate: Probability,
     /// How often a frame that failed is sent again; with 0 it is lost at once.
     pub retries: u8,
@@ -93,8 +93,8 @@ fn megabits(rate: u64) -> Rate {
 }
 
 impl Medium {
-    /// A shipped medium by its name, `s21/medium`, or one from a file, whose name ends in `.toml`;
-    /// behind an `@`, changes such as `frame_error_rate=5%,retries=0`.
+    /// Loads a shipped medium by its name, `s21/medium`, or a medium from a file whose name ends in `.toml`.
+    /// Changes such as `frame_error_rate=5%,retries=0` may follow an `@`.
     ///
     /// # Errors
     /// If there is no such medium, or something in it is wrong.
@@ -110,7 +110,7 @@ impl Medium {
         Self::from_table(table).map_err(|problem| source.wrong(problem))
     }
 
-    /// Numbers may be strings, as they are behind an `@`.
+    /// Numbers may be strings, as in changes behind an `@`.
     fn from_table(table: toml::Table) -> Result<Self, String> {
         let raw: RawFile = table
             .try_into()
@@ -118,7 +118,7 @@ impl Medium {
         raw.medium.checked(raw.description)
     }
 
-    /// How long a station sends a frame that carries `bytes` of Ethernet frame, in nanoseconds.
+    /// The time on the air of a frame that carries an Ethernet frame of `bytes`, in nanoseconds.
     pub(super) fn sending(&self, bytes: u64) -> u64 {
         nanoseconds(self.preamble) + self.rate.nanoseconds_for(bytes + self.header)
     }
@@ -174,10 +174,10 @@ impl RawMedium {
             description,
             rate: self.rate.unwrap_or(standard.rate),
             basic_rate: self.basic_rate.unwrap_or(standard.basic_rate),
-            // Without slots, all stations that wait would send at the same instant.
+            // Without slots, all waiting stations would send at the same instant.
             slot: time("slot", self.slot, standard.slot, MICROSECOND)?,
             sifs,
-            // A shorter one would let others in before the acknowledgement.
+            // A shorter DIFS would let other stations send before the acknowledgement.
             difs: time("difs", self.difs, standard.difs, sifs)?,
             preamble: time("preamble", self.preamble, standard.preamble, Duration::ZERO)?,
             header: number("header", self.header, standard.header, 0..=256)?,
@@ -262,7 +262,7 @@ impl TryFrom<toml::Value> for Number {
     }
 }
 
-/// How many frames a queue holds, such as `100p`, as a link's queue has it.
+/// How many frames a queue holds, such as `100p`, in the form of a link's queue.
 #[derive(Deserialize)]
 #[serde(try_from = "String")]
 struct Frames(u64);

@@ -2,7 +2,7 @@
 
 use crate::{Loss, Probability};
 
-/// A way to lose packets, with what it remembers.
+/// A way to lose packets, with its state.
 #[derive(Debug)]
 pub(super) struct LossState {
     loss: Loss,
@@ -31,7 +31,7 @@ impl LossState {
                 in_bad,
                 in_good,
             } => {
-                // The packet meets the state that the one before it left, as in netem.
+                // The packet meets the state that its predecessor left, as in netem.
                 let (lost, moves) = if self.bad {
                     (in_bad, to_good)
                 } else {
@@ -49,7 +49,7 @@ impl LossState {
             } => {
                 let [p13, p31, p32, p23, p14] = [p13, p31, p32, p23, p14].map(Probability::share);
                 let chance = random.f64();
-                // As netem's loss_4state: the state moves, and the one it has come to decides.
+                // As netem's loss_4state: the state changes first, and the new state decides.
                 (self.bad, self.lost) = match (self.bad, self.lost) {
                     (false, false) if chance < p14 => (false, true),
                     (false, false) => {

@@ -9,18 +9,18 @@ use loss::LossState;
 
 /// One direction of a link, at work.
 ///
-/// A packet that is not lost takes the delay, then waits for those before it, then is sent at the
-/// link's rate:
+/// A packet that is not lost takes the delay, waits for the packets before it, and is sent at the link's
+/// rate:
 ///
 /// ```text
 /// reaches the rate = max(arrival + delay ± jitter, when the one before it did)
 /// departure        = max(reaches the rate, departure of the one before it) + size / rate
 /// ```
 ///
-/// This is netem. A queue in packets is netem's `limit`: it counts from arrival to departure. One in
-/// bytes is that of a `tbf` behind netem: it counts what has reached the rate and waits for it. With
-/// a trace, a packet is sent at the trace's opportunities instead of at a rate. A packet that is
-/// reordered leaves at once.
+/// This is netem. A queue in packets is netem's `limit`: it counts packets from arrival to departure. A queue
+/// in bytes is that of a `tbf` behind netem: it counts packets that have reached the rate and wait for it.
+/// With a trace, a packet is sent at the trace's opportunities instead of at a rate. A reordered packet leaves
+/// at once.
 #[derive(Debug)]
 pub struct Pipe {
     direction: Direction,
@@ -30,10 +30,10 @@ pub struct Pipe {
     loss: LossState,
     /// Quantiles of the jitter; empty where it is uniform.
     jitter: Vec<i16>,
-    /// When the last packet reached the rate, and when it departs.
+    /// When the last packet reached the rate, and its departure.
     reached: u64,
     departs: u64,
-    /// The trace's first opportunity of which bytes are left, and how many.
+    /// The trace's first opportunity with bytes left, and their number.
     opportunity: (u64, u64),
     /// Departures of packets that are under way, in order.
     held: VecDeque<u64>,
@@ -101,7 +101,7 @@ impl Pipe {
         }
     }
 
-    /// A packet of `bytes` enters the link at `now`, nanoseconds, which never goes back.
+    /// Lets a packet of `bytes` enter the link at `now`, in nanoseconds, which never goes back.
     pub fn arrive(&mut self, now: u64, bytes: u64) -> Fate {
         self.counts.arrived += 1;
         if self.loss.is_lost(&mut self.random) {
@@ -149,7 +149,7 @@ impl Pipe {
         Some(self.departs)
     }
 
-    /// Less than nothing where a wide distribution says so: such a packet does not wait.
+    /// The delay of a packet. A wide distribution may give a negative one: such a packet does not wait.
     fn delay(&mut self) -> i64 {
         let signed = |time| i64::try_from(nanoseconds(time)).expect("a minute at most");
         let delay = signed(self.direction.delay);
@@ -169,7 +169,7 @@ impl Pipe {
         }
     }
 
-    /// Whether there is room for a packet that will wait; it waits, if so.
+    /// Queues a packet if there is room for it, and returns whether there was.
     fn fits(&mut self, reached: u64, begins: u64, bytes: u64) -> bool {
         let Some(limit) = self.queue_bytes else {
             return true;
@@ -242,7 +242,7 @@ mod tests {
     fn a_packet_takes_the_delay_and_its_own_length() {
         let mut pipe = limited(Queue::default());
         assert_eq!(at(pipe.arrive(0, 1000)), Some(11 * MS));
-        // Right behind it: it waits for the first.
+        // The second comes right behind the first, and waits for it.
         assert_eq!(at(pipe.arrive(MS / 2, 1000)), Some(12 * MS));
         // The link was idle meanwhile.
         assert_eq!(at(pipe.arrive(100 * MS, 1000)), Some(111 * MS));
@@ -264,8 +264,8 @@ mod tests {
                 .collect();
             assert_eq!(fates, expected, "{queue:?}");
             assert_eq!(pipe.counts.overflowed, 20 - delivered);
-            // There is room again as soon as one has gone: for packets when it has left, for bytes
-            // when it begins to be sent, which is a millisecond earlier.
+            // There is room again as soon as a packet has gone. A queue in packets has room when the packet has
+            // left, a queue in bytes when its sending begins, a millisecond earlier.
             let gone = match queue {
                 Queue::Packets(_) => 11 * MS,
                 _ => MS,
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_is_used_where_packets_wait_and_else_is_gone() {
+    fn an_opportunity_that_no_packet_waits_for_is_gone() {
         let direction = Direction {
             // Two opportunities in each ten milliseconds.
             trace: Some("4\n10\n".parse().unwrap()),
@@ -310,7 +310,7 @@ mod tests {
             ..Direction::default()
         };
         let mut pipe = Pipe::new(direction, 1);
-        // Three share the first one, the fourth needs a part of the second.
+        // Three packets share the first opportunity, the fourth needs a part of the second.
         for n in 0..3 {
             assert_eq!(at(pipe.arrive(n, 500)), Some(4 * MS));
         }
@@ -337,7 +337,7 @@ mod tests {
                 ..Direction::default()
             };
             let mut pipe = Pipe::new(direction, 9);
-            // Far enough apart to have nothing to do with one another.
+            // The packets are too far apart to affect one another.
             let taken =
                 (0..20_000_u64).map(|n| at(pipe.arrive(n * 100 * MS, 1)).unwrap() - n * 100 * MS);
             #[expect(clippy::cast_precision_loss, reason = "milliseconds")]
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn loss_is_as_often_as_it_says_and_comes_in_its_bursts() {
+    fn loss_has_its_share_and_its_bursts() {
         const PACKETS: u32 = 200_000;
         let share = |share| Probability::new(share).unwrap();
         let bursts = Loss::GilbertElliott {
@@ -397,7 +397,7 @@ mod tests {
             p23: share(0.5),
             p14: share(0.002),
         };
-        // What begins a run of losses: a burst, a return within it, and each single one.
+        // A run of losses begins with a burst, with a return into its lossy state, or with a single loss.
         let runs = (0.01 + 0.01 / 0.15 * 0.1 + 0.002) / (0.01 / 0.15 + 0.002);
         for (loss, burst) in [
             (single, 1.0 / 0.95),

@@ -8,10 +8,10 @@ use serde::Deserialize;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Distribution {
-    /// Evenly, up to the jitter more or less.
+    /// Evenly between the delay minus the jitter and the delay plus the jitter.
     #[default]
     Uniform,
-    /// The jitter is the standard deviation.
+    /// Normal; the jitter is the standard deviation.
     Normal,
     /// A long tail of late packets: Pareto of shape 3, centred; about half of all packets come
     /// earlier than the delay by up to two thirds of the jitter.
@@ -21,11 +21,10 @@ pub enum Distribution {
 }
 
 impl Distribution {
-    /// The jitter is this many entries' unit.
+    /// The value of an entry that stands for the jitter.
     pub(crate) const SCALE: i64 = 8192;
 
-    /// Quantiles in `1 / SCALE` of the jitter, each as likely as any other; `None` for uniform,
-    /// which needs no table.
+    /// Equally likely quantiles, in `1 / SCALE` of the jitter; `None` for uniform, which needs no table.
     pub(crate) fn table(self) -> Option<Vec<i16>> {
         let values: Vec<f64> = match self {
             Self::Uniform => return None,
@@ -46,15 +45,15 @@ impl Distribution {
     }
 }
 
-/// As many entries as the tables of iproute2 have.
+/// The number of entries in a table, as in iproute2's.
 const ENTRIES: u16 = 4096;
 
-/// An entry is an `i16`: no further than four times the jitter.
+/// The limit of an entry, which is an `i16`: four times the jitter.
 fn clipped(value: f64) -> f64 {
     value.clamp(-4.0, 32767.0 / 8192.0)
 }
 
-/// Where the middle of each entry's share of the probability is.
+/// The probability in the middle of each entry's share.
 fn shares() -> impl Iterator<Item = f64> {
     (0..ENTRIES).map(|entry| (f64::from(entry) + 0.5) / f64::from(ENTRIES))
 }

@@ -1,4 +1,4 @@
-//! What a link is like, as a file says it.
+//! A link's properties, as a file describes them.
 //!
 //! ```
 //! let link: mq_netem::Link = r#"
@@ -28,40 +28,40 @@ use crate::{Probability, Rate};
 pub use distribution::Distribution;
 pub use trace::Trace;
 
-/// A link between two hosts: what it is like in each direction.
+/// A link between two hosts, with the properties of each direction.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Link {
-    /// What it stands for, and where its figures are from.
+    /// What the link stands for, and the source of its figures.
     pub description: String,
     /// From the clients' side to the broker's.
     pub up: Direction,
-    /// From the broker's side to the clients'. What a profile does not name is not shaped.
+    /// From the broker's side to the clients'. A direction that a profile does not name is not shaped.
     pub down: Direction,
 }
 
 /// One direction of a link. The default delivers everything at once.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Direction {
-    /// What every packet takes, before the rate.
+    /// The time that every packet takes before it reaches the rate.
     pub delay: Duration,
-    /// By how much the delay varies. Packets keep their order all the same.
+    /// By how much the delay varies. Packets still keep their order.
     pub jitter: Duration,
     /// How the jitter is distributed.
     pub distribution: Distribution,
-    /// How many packets take no delay and no rate, and so overtake those that do. The only way to
-    /// change their order.
+    /// The share of packets that take neither delay nor rate, and so overtake others. Nothing else changes the
+    /// order of packets.
     pub reorder: Probability,
     /// How fast packets leave; `None` for no limit.
     pub rate: Option<Rate>,
     /// When packets may leave, instead of a rate.
     pub trace: Option<Trace>,
-    /// How much waits; what comes on top is dropped (tail drop).
+    /// How much may wait; further packets are dropped (tail drop).
     pub queue: Queue,
     /// Which packets are lost, whatever their size.
     pub loss: Loss,
-    /// How many packets arrive twice.
+    /// The share of packets that arrive twice.
     pub duplicate: Probability,
-    /// In how many packets one bit is wrong.
+    /// The share of packets in which one bit is wrong.
     pub corrupt: Probability,
 }
 
@@ -69,13 +69,11 @@ pub struct Direction {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Queue {
-    /// So many packets of any size, those on their way through the delay among them: netem's
-    /// `limit`.
+    /// So many packets of any size, with those on their way through the delay: netem's `limit`.
     Packets(u64),
-    /// So many bytes of whole frames that have the delay behind them and wait to be sent: `tbf`'s
-    /// `limit`.
+    /// So many bytes of whole frames that have taken the delay and wait to be sent: `tbf`'s `limit`.
     Bytes(u64),
-    /// As [`Queue::Bytes`]: the bandwidth-delay product for this round-trip time.
+    /// As [`Queue::Bytes`], with the bandwidth-delay product for this round-trip time.
     Bdp(Duration),
 }
 
@@ -91,8 +89,7 @@ impl Default for Queue {
 pub enum Loss {
     /// Each by itself, with this probability.
     Bernoulli(Probability),
-    /// Gilbert–Elliott, as netem's `loss gemodel` has it: a good and a bad state, with losses in
-    /// each.
+    /// Gilbert–Elliott, as in netem's `loss gemodel`: a good and a bad state, each with its losses.
     GilbertElliott {
         /// From good to bad, for each packet.
         to_bad: Probability,
@@ -103,8 +100,8 @@ pub enum Loss {
         /// Lost in the good state.
         in_good: Probability,
     },
-    /// Four states, as netem's `loss state` has them: a gap with packets that arrive (1) and with
-    /// single losses (4), a burst with packets that are lost (3) and with some that arrive (2).
+    /// Four states, as in netem's `loss state`. In a gap packets arrive (1), with single losses (4). In a burst
+    /// packets are lost (3), and some arrive (2).
     ///
     /// ```text
     ///   lost 4 <--p14-- 1 arrives --p13--> 3 lost --p32--> 2 arrives
@@ -114,11 +111,11 @@ pub enum Loss {
     Markov {
         /// From the gap into a burst.
         p13: Probability,
-        /// From the burst back.
+        /// From the burst back into the gap.
         p31: Probability,
         /// Within a burst, to packets that arrive.
         p32: Probability,
-        /// And back to those that are lost.
+        /// Within a burst, back to packets that are lost.
         p23: Probability,
         /// To a single loss within the gap.
         p14: Probability,
@@ -157,14 +154,14 @@ impl Loss {
                 p23,
                 p14,
             } => {
-                // How often each state is met between two visits of state 1, of which a share p13
+                // How often each state occurs between two visits of state 1. A share p13 of these visits
                 // leads into a burst.
                 let [p13, p31, p32, p23, p14] = [p13, p31, p32, p23, p14].map(Probability::share);
                 if p13 == 0.0 {
                     return p14 / (1.0 + p14);
                 }
                 if p31 == 0.0 || (p32 > 0.0 && p23 == 0.0) {
-                    // A burst that is never left.
+                    // A burst that never ends.
                     return if p32 > 0.0 { p23 / (p23 + p32) } else { 1.0 };
                 }
                 let lost_in_burst = p13 / p31;
@@ -298,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_are_lost_in_one_way_that_is_possible() {
+    fn a_profile_has_one_way_of_loss_with_possible_values() {
         for (loss, says) in [
             ("loss = \"1%\"\nmarkov = { p13 = \"1%\" }", "one way"),
             (

@@ -1,4 +1,4 @@
-//! Profiles from text: what a file may say, and what is wrong with one.
+//! Profiles from text: the keys of a file, and the errors.
 
 use std::str::FromStr;
 
@@ -11,10 +11,10 @@ use super::{
 use crate::{Error, Probability, Rate, presets, units::Time};
 
 impl Link {
-    /// A shipped link by its name, such as `s22/wifi`, or one from a file, whose name ends in
-    /// `.toml`; behind an `@`, changes such as `loss=5%` or `up.delay=10ms,down.loss=1%`.
+    /// Loads a shipped link by its name, such as `s22/wifi`, or a link from a file whose name ends in `.toml`.
+    /// Changes such as `loss=5%` or `up.delay=10ms,down.loss=1%` may follow an `@`.
     ///
-    /// A change without `up.` or `down.` is made in each direction that the profile shapes.
+    /// A change without `up.` or `down.` applies to each direction that the profile shapes.
     ///
     /// # Errors
     /// If there is no such link, or something in it is wrong.
@@ -116,7 +116,7 @@ impl TryFrom<toml::Value> for Burst {
         let text = match value {
             toml::Value::Integer(number) => number.to_string(),
             toml::Value::Float(number) => number.to_string(),
-            // As a change behind a name has it.
+            // A number in quotes, as in a change behind an `@`.
             toml::Value::String(text) => text,
             other => format!("this {}", other.type_str()),
         };
@@ -140,12 +140,12 @@ struct RawGilbertElliott {
     in_good: Probability,
 }
 
-/// Loss in bursts of its own kind; see [`Loss::Markov`]. What is not given is netem's default.
+/// Loss by four states; see [`Loss::Markov`]. A missing value has netem's default.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawMarkov {
     p13: Probability,
-    /// What `p13` leaves.
+    /// The default is 1 - `p13`.
     p31: Option<Probability>,
     #[serde(default)]
     p32: Probability,
@@ -262,8 +262,8 @@ fn loss(
     Ok(loss)
 }
 
-/// The same share, in runs of that mean length, with those that arrive between them as Gilbert has
-/// it: a packet is lost in the bad state alone.
+/// The same share of losses, in runs of the given mean length, by Gilbert's model: packets are lost only in
+/// the bad state.
 fn in_bursts(share: Probability, Burst(burst): Burst) -> Result<Loss, String> {
     let to_bad = share.share() / (1.0 - share.share()) / burst;
     let states = Probability::new(to_bad).zip(Probability::new(1.0 / burst));

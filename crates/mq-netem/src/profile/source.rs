@@ -1,4 +1,4 @@
-//! Where a profile comes from: shipped or a file, and what the user changed in it.
+//! The source of a profile: a shipped text or a file, with the user's changes.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use crate::{
     presets::{self, Presets},
 };
 
-/// A profile's text and what belongs to it.
+/// A profile's text, with its name and its changes.
 #[derive(Debug)]
 pub(crate) struct Source<'a> {
     name: &'a str,
@@ -20,7 +20,7 @@ pub(crate) struct Source<'a> {
 type Apply = fn(&mut toml::Table, key: &str, value: &str) -> Result<(), String>;
 
 impl<'a> Source<'a> {
-    /// What `name` names: one of those shipped, or a file that ends in `.toml`; changes behind an
+    /// The profile that `name` stands for: a shipped one, or a file that ends in `.toml`. Changes follow an
     /// `@`.
     pub(crate) fn find(name: &'a str, shipped: Presets) -> Result<Self, Error> {
         let (name, changes) = name.split_once('@').unwrap_or((name, ""));
@@ -44,7 +44,7 @@ impl<'a> Source<'a> {
         })
     }
 
-    /// A text that nobody named.
+    /// A text without a name.
     pub(crate) fn text(text: &str) -> Self {
         Self {
             name: "in a text",
@@ -53,7 +53,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// It as a table, changes made.
+    /// The profile as a table, with the changes made.
     pub(crate) fn table(&self, apply: Apply) -> Result<toml::Table, Error> {
         let table = toml::from_str(&self.text);
         let mut table = table.map_err(|error| self.wrong(one_line(&error)))?;
@@ -68,7 +68,7 @@ impl<'a> Source<'a> {
         Ok(table)
     }
 
-    /// Another file that the profile names, from its own folder on.
+    /// The path of another file that the profile names, relative to the profile's folder.
     pub(crate) fn read_beside(&self, name: &str) -> Result<String, Error> {
         let folder = Path::new(self.name).parent().unwrap_or(Path::new(""));
         read(name, &folder.join(name))
@@ -89,7 +89,7 @@ fn read(name: &str, file: &Path) -> Result<String, Error> {
     })
 }
 
-/// Puts a value into a table of the table, which is made if it is not there.
+/// Puts a value into an inner table, which is created if need be.
 pub(crate) fn set(table: &mut toml::Table, section: &str, key: &str, value: &str) {
     let section = table
         .entry(section)
@@ -99,12 +99,12 @@ pub(crate) fn set(table: &mut toml::Table, section: &str, key: &str, value: &str
     }
 }
 
-/// What is wrong in a text, without the picture of the line that a terminal would show.
+/// The error of a text on one line, without the picture of the line in question.
 fn one_line(error: &toml::de::Error) -> String {
     error.message().replace('\n', " ")
 }
 
-/// What is wrong with a value of a table, behind its key.
+/// The error of a table's value, with its key in front.
 pub(crate) fn with_key(error: &toml::de::Error) -> String {
     let problem = one_line(error);
     let text = error.to_string();

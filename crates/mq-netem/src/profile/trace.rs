@@ -1,11 +1,11 @@
-//! Links whose rate was recorded.
+//! Links with a recorded rate.
 
 use std::{str::FromStr, sync::Arc};
 
-/// Opportunities to send, as Mahimahi records them: a line each, the millisecond in which a packet
-/// of 1500 bytes may leave. After the last one the trace begins again.
+/// Opportunities to send, as Mahimahi records them. Each line is a millisecond in which a packet of 1500 bytes
+/// may leave. After the last line the trace begins again.
 ///
-/// Small packets share an opportunity, a large one takes several, and what nobody used is gone.
+/// Small packets share an opportunity, a large packet takes several, and an unused opportunity is gone.
 ///
 /// ```
 /// // One packet of 1500 bytes each millisecond: 12 Mbit/s of packets, a little more of frames.
@@ -15,7 +15,7 @@ use std::{str::FromStr, sync::Arc};
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Trace {
-    /// In order; the last one is the length of the trace and more than 0.
+    /// Milliseconds in order; the last one is the length of the trace, and more than 0.
     milliseconds: Arc<[u64]>,
 }
 
@@ -23,7 +23,7 @@ impl Trace {
     /// Bytes that may leave at one opportunity: a packet of 1500 bytes and its Ethernet header.
     pub const OPPORTUNITY: u64 = 1514;
 
-    /// What it carries if every opportunity is used, bits a second of whole frames.
+    /// The rate if every opportunity is used, in bits a second of whole frames.
     #[must_use]
     pub fn mean_rate(&self) -> crate::Rate {
         let bits = self.milliseconds.len() as u128 * u128::from(Self::OPPORTUNITY) * 8 * 1000;
@@ -34,7 +34,7 @@ impl Trace {
             .expect("an opportunity in at most 2^64 ms, and as many as fit into memory")
     }
 
-    /// When the opportunity with this number is, counted on through the repetitions, nanoseconds.
+    /// The time of an opportunity, in nanoseconds. Its number counts on through the repetitions.
     pub(crate) fn time_of(&self, opportunity: u64) -> u64 {
         let count = self.milliseconds.len() as u64;
         let within = usize::try_from(opportunity % count).expect("less than a length");
@@ -47,7 +47,7 @@ impl Trace {
     /// The first opportunity at that time or later.
     pub(crate) fn first_from(&self, ns: u64) -> u64 {
         let ms = ns.div_ceil(1_000_000);
-        // One at the very end of a repetition counts to it.
+        // An opportunity at the very end of a repetition belongs to that repetition.
         let repetition = ms.saturating_sub(1) / self.length();
         let within = ms - repetition * self.length();
         let before = self.milliseconds.partition_point(|at| *at < within) as u64;

@@ -1,4 +1,4 @@
-//! What links, media and captures do, seen by probes.
+//! The behaviour of links, media and captures, measured by probes.
 
 use std::{
     net::UdpSocket,
@@ -45,7 +45,7 @@ fn packets_take_the_delay(lab: &mut Lab) {
         "  a delay of 21 ms: {:?} at the median, {:?} at p99",
         times[100], times[198]
     );
-    // On a machine that has other things to do as well; the figures above are the finding.
+    // The limit is wide, because the machine may be busy; the figures above are the finding.
     assert!(times[100] < Duration::from_millis(24), "{:?}", times[100]);
 }
 
@@ -66,11 +66,11 @@ fn loss_is_as_often_as_it_says(lab: &mut Lab) {
 fn a_burst_loses_what_overflows(lab: &mut Lab) {
     let link = "[up]\ndelay = \"50ms\"\nrate = \"8mbit\"\nqueue = \"10p\"";
     let pair = pair(lab, link);
-    // All of them have left long before the first is through the delay.
+    // All packets have entered the link long before the first has taken the delay.
     let arrived = pair.probe(30, 1000 - HEADERS, Duration::ZERO);
     let numbers: Vec<_> = arrived.iter().map(|(number, _)| *number).collect();
     assert_eq!(numbers[..10], (0..10).collect::<Vec<_>>());
-    // And no other: there is no room until the first has left.
+    // No further packet arrives: there is no room until the first has left.
     assert_eq!(numbers.len(), 10, "{numbers:?}");
 }
 
@@ -94,7 +94,7 @@ fn a_capture_has_every_packet(lab: &mut Lab) {
         covered.extend([0, 17, 0, 208]);
         assert_eq!(internet_sum(&covered), 0xFFFF, "packet {number}");
     }
-    // Each that arrived is the same, at least the delay later.
+    // Each packet that arrived is unchanged, and at least the delay later.
     for (at, packet) in packets_of(&far) {
         let (sent_at, _) = sent.iter().find(|(_, sent)| *sent == packet).unwrap();
         let took = at - *sent_at;
@@ -127,7 +127,7 @@ fn internet_sum(bytes: &[u8]) -> u32 {
     (sum & 0xFFFF) + (sum >> 16)
 }
 
-/// What many links at once cost each of them: 64 with 50 packets a second.
+/// The lateness of 64 links at once, each with 50 packets a second.
 fn many_links_keep_their_time(lab: &mut Lab) {
     const LINKS: u32 = 64;
     const PACKETS: u32 = 100 * LINKS;
@@ -172,7 +172,7 @@ fn stations_share_a_channel(lab: &mut Lab) {
     let hosts: [Host; 4] = std::array::from_fn(|_| Host::new().unwrap());
     let [a, b, c, access_point] = &hosts;
     let addresses = lab.share(&[a, b, c], access_point, &medium, 5).unwrap();
-    // Before the emulator had anything to tell.
+    // Before the emulator has reported anything.
     assert_eq!(lab.medium_reports().pop().unwrap().stations.len(), 4);
     let bind = |host: &Host, address| host.run(|| UdpSocket::bind((address, 5000))).unwrap();
     let stations = [a, b, c].into_iter().zip(&addresses);
@@ -206,16 +206,16 @@ fn stations_share_a_channel(lab: &mut Lab) {
         assert_eq!(station.arrived, u64::from(PACKETS));
         assert_eq!(station.delivered, u64::from(arrived));
         assert_eq!(station.delivered + station.lost, u64::from(PACKETS));
-        // Both attempts fail: one in twenty-five, and such as collide.
+        // Both attempts of one frame in twenty-five fail, and those of some that collide.
         assert!((50..150).contains(&station.lost), "{station:?}");
         assert!(station.collisions > 0, "{station:?}");
     }
 }
 
 fn shipped_queues_hold_what_they_say(lab: &mut Lab) {
-    // A packet of 1000 bytes takes 5.3 ms there: all of a burst have left before the first is sent.
+    // A packet of 1000 bytes takes 5.3 ms on this link: the whole burst has entered it before the first is sent.
     for (name, fits) in [
-        // One is sent, 112 of the 112,500 bytes' worth wait.
+        // One packet is sent, and 112 wait: they fill the queue of 112,500 bytes.
         ("w20/satellite", 113),
         ("s22/satellite", 1000),
     ] {
@@ -228,11 +228,11 @@ fn shipped_queues_hold_what_they_say(lab: &mut Lab) {
             let numbers: Vec<_> = arrived.iter().map(|(number, _)| *number).collect();
             let missed = lab.reports()[before].up.timing.missed;
             if missed > 0 {
-                // As an ordinary user it has little room.
+                // An ordinary user's emulator has a small receive buffer.
                 println!("  SKIPPED: the emulator missed {missed} of {burst} packets to {name}");
                 break;
             }
-            // A machine that stops for longer than a packet takes lets a later one find room.
+            // If the machine stops for longer than a packet takes, a later packet finds room.
             let is_held_up = numbers.len() > expected.len() && attempt < 5;
             if is_held_up && numbers.starts_with(&expected) {
                 println!("  {name}: the burst was held up; again");
@@ -251,7 +251,7 @@ fn corruption_is_noticed(lab: &mut Lab) {
     let corrupted = lab.reports()[before].up.counts.corrupted;
     println!("  corrupted {corrupted} of 400, {} arrived", arrived.len());
     assert!(corrupted > 100);
-    // A wrong bit in the few bytes that no checksum covers may pass.
+    // No checksum covers a few of the bytes; a wrong bit there may pass.
     let whole = 400 - usize::try_from(corrupted).unwrap();
     assert!(arrived.len() < whole + 20, "{}", arrived.len());
 }

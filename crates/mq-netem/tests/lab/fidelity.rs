@@ -1,8 +1,8 @@
-//! Whether every shipped link is what its profile says: by UDP probes, ping and iperf3.
+//! Whether every shipped link does what its profile says, by UDP probes, ping and iperf3.
 //!
-//! How close times must be depends on what else the machine does: half a millisecond of the delay
-//! here, and with `MQ_IDLE_MACHINE=1` what docs/reference/emulation.md promises for an idle one. Without ping
-//! or iperf3 their part is skipped, and says so.
+//! How close times can be depends on the machine's other work. They must be within half a millisecond of the
+//! delay; with `MQ_IDLE_MACHINE=1` within what docs/reference/emulation.md promises for an idle machine. Without
+//! ping or iperf3 their part is skipped, and says so.
 
 use std::{
     io,
@@ -38,7 +38,7 @@ fn pairs(lab: &mut Lab, changes: &str) -> Vec<(&'static str, Link, Pair)> {
     Link::shipped().zip(SEED..).map(pair).collect()
 }
 
-/// What a packet takes on an idle link, milliseconds.
+/// The time of a packet on an idle link, in milliseconds.
 fn expected_ms(direction: &Direction, frame: usize) -> f64 {
     let sending = direction
         .rate
@@ -50,7 +50,7 @@ fn idle() -> bool {
     std::env::var_os("MQ_IDLE_MACHINE").is_some()
 }
 
-/// The least that Ethernet carries: as the same probe has it in the kernel's test.
+/// The smallest frame of Ethernet, as in the same probe of the kernel's test.
 const SIZE: usize = 60;
 
 fn one_way_delays_are_kept(lab: &mut Lab) {
@@ -69,7 +69,7 @@ fn one_way_delays_are_kept(lab: &mut Lab) {
                     "  {name:<15} {side:<4} {expected:>7.3} {:>7.3} {:>7.3} {:>7.3} {:>7.3}",
                     times.mean, times.p50, times.p99, times.max
                 );
-                // Nothing comes early, but for the clock's own grain.
+                // No packet comes early, except by the clock's own grain.
                 assert!(times.min > expected - 0.01, "{name} {side}: {}", times.min);
             });
             assert!(
@@ -141,7 +141,7 @@ fn ping_sees_both_directions(lab: &mut Lab) {
         // 56 bytes, an ICMP header of 8, IPv4 and Ethernet.
         let expected = expected_ms(&link.up, 98) + expected_ms(&link.down, 98);
         println!("  {name:<15} {expected:>8.3} {:>8.3}", ms[50]);
-        // It shows three digits.
+        // ping shows three digits.
         let grain = if expected < 100.0 { 0.1 } else { 1.0 };
         assert!(ms[0] > expected - grain, "{name}: {}", ms[0]);
         assert!(ms[50] < expected + 1.0, "{name}: {}", ms[50]);
@@ -150,7 +150,7 @@ fn ping_sees_both_directions(lab: &mut Lab) {
 
 const PACKETS: u32 = 20_000;
 
-/// Outside what chance explains in 99 of 100 runs.
+/// Whether a count is outside what chance explains in 99 of 100 runs.
 fn is_off(lost: u32, of: u32, share: f64) -> bool {
     let of = f64::from(of);
     let likely = 2.58 * (share * (1.0 - share) / of).sqrt();
@@ -160,7 +160,7 @@ fn is_off(lost: u32, of: u32, share: f64) -> bool {
 fn loss_is_what_it_says(lab: &mut Lab) {
     let before = lab.reports().len();
     let pairs = pairs(lab, "@loss=5%");
-    // All at once: it is chance that is measured, not time.
+    // All packets at once: the test measures chance, not time.
     let lost: Vec<_> = std::thread::scope(|scope| {
         let interval = Duration::from_millis(1);
         let probe = |pair| scope.spawn(move || Pair::probe(pair, PACKETS, 40, interval).len());
@@ -195,8 +195,7 @@ fn loss_knows_no_sizes(lab: &mut Lab) {
     }
 }
 
-/// The fastest rate that the emulator is asked to keep on any machine; one of 10 Gbit/s is
-/// beyond it.
+/// The fastest rate that the test requires of the emulator on any machine; 10 Gbit/s is too much.
 const REACHED: u64 = 100_000_000;
 
 fn iperf3_gets_the_rate(lab: &mut Lab) {
@@ -234,7 +233,7 @@ fn iperf3_gets_the_rate(lab: &mut Lab) {
             .iter()
             .map(|interval| interval["sum"]["bits_per_second"].as_f64().unwrap())
             .collect();
-        // Without those in which the first packet is on its way, and the last.
+        // Without the intervals in which the first packet and the last are on their way.
         let steady = &rates[2..rates.len() - 2];
         #[expect(clippy::cast_precision_loss, reason = "a few intervals, and megabits")]
         let (got, rate) = (
@@ -246,7 +245,7 @@ fn iperf3_gets_the_rate(lab: &mut Lab) {
     }
 }
 
-/// Of an iperf3 datagram, and its whole frame.
+/// The bytes of an iperf3 datagram, and of its whole frame.
 const PAYLOAD: f64 = 1000.0;
 const FRAME: f64 = 1042.0;
 

@@ -1,8 +1,8 @@
 //! Emulated links, measured from outside: by probes between two hosts, and by programs of others.
 //!
-//! A program of its own instead of the usual harness, which has threads: a network is made before
-//! there are any. Where the system lets nobody make namespaces, it says so and passes. Arguments
-//! choose tests whose names contain one.
+//! The tests are a program of its own: a network is made before there are threads, and the usual harness has
+//! threads. If the system does not permit namespaces, the program says so and passes. With arguments, only
+//! tests run whose names contain one of them.
 
 #![expect(clippy::print_stdout, reason = "it stands in for the test harness")]
 #![cfg_attr(
@@ -22,7 +22,7 @@ fn main() {
     println!("SKIPPED: emulated links need Linux");
 }
 
-/// A name, and what it runs.
+/// A test: its name and its function.
 #[cfg(target_os = "linux")]
 type Test = (&'static str, fn(&mut mq_netem::Lab));
 

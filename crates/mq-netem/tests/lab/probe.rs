@@ -17,7 +17,7 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, SetSockOpt as _, recvmsg, 
 /// Ethernet, IPv4 and UDP headers.
 pub(crate) const HEADERS: usize = 14 + 20 + 8;
 
-/// Two hosts, and a socket in each that talks to the other's.
+/// Two hosts, each with a socket that is connected to the other's.
 pub(crate) struct Pair {
     pub(crate) near: UdpSocket,
     pub(crate) far: UdpSocket,
@@ -46,8 +46,8 @@ impl Pair {
         }
     }
 
-    /// Sends `count` packets of `size` bytes from near to far, `interval` apart; returns how long
-    /// each took that arrived, by its number.
+    /// Sends `count` packets of `size` bytes from near to far, `interval` apart. Returns the time of each packet
+    /// that arrived, by its number.
     pub(crate) fn probe(
         &self,
         count: u32,

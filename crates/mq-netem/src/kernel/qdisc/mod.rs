@@ -1,5 +1,5 @@
-//! netem and tbf as the kernel's messages have them, without the kernel: from a [`Direction`],
-//! into bytes and back, as lines for `tc`, and what differs between two.
+//! netem and tbf in the form of the kernel's messages, without a kernel: from a [`Direction`], into bytes and
+//! back, as lines for `tc`, and the differences between two.
 
 mod netem;
 pub(super) mod nla;
@@ -14,7 +14,7 @@ use crate::{Direction, Error, units::nanoseconds};
 pub use netem::{Netem, NetemLoss};
 pub use tbf::Tbf;
 
-/// What the kernel counts time in, in the older fields of its messages.
+/// The unit of time in the older fields of the kernel's messages.
 const TICK_NS: u64 = 64;
 
 /// Major number of the handle of a netem that this program has set; it spells MQ.
@@ -38,7 +38,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// What does `direction`'s work on an interface with this MTU.
+    /// The disciplines for `direction` on an interface with this MTU.
     ///
     /// # Errors
     /// If the kernel has no form of it.
@@ -61,7 +61,7 @@ impl Shape {
         Ok(Self { netem, tbf })
     }
 
-    /// The same by hand: lines for a shell.
+    /// The lines for a shell that do the same.
     #[must_use]
     pub fn commands(&self, interface: &str) -> Vec<String> {
         let mut lines = vec![
@@ -79,8 +79,7 @@ impl Shape {
         lines
     }
 
-    /// What half of all frames of so many bytes take at most, where nothing else is under way. A tbf
-    /// that is idle takes no time.
+    /// The median time of frames of so many bytes while nothing else is under way. An idle tbf takes no time.
     #[must_use]
     pub fn median_delay(&self, bytes: u64) -> Duration {
         let netem = &self.netem;
@@ -96,8 +95,8 @@ impl Shape {
         Duration::from_secs_f64(delay) + sending
     }
 
-    /// In what `found` is not this. What the kernel does not tell, the distribution of the jitter,
-    /// is not compared.
+    /// The differences of `found` from this shape. The distribution of the jitter is not compared, because the
+    /// kernel does not return it.
     #[must_use]
     pub fn differences(&self, found: &Self) -> Vec<Difference> {
         let mut differences = self.netem.differences(&found.netem);
@@ -118,14 +117,14 @@ impl Shape {
     }
 }
 
-/// One thing that is not as it was to be.
+/// One quantity that differs from what was set.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Difference {
     /// Which quantity.
     pub what: &'static str,
-    /// As it was to be.
+    /// The value that was set.
     pub configured: String,
-    /// As it is.
+    /// The value that was read.
     pub found: String,
 }
 
@@ -156,7 +155,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Ticks of that time, rounded down as `tc` does.
+/// A time in ticks, rounded down as `tc` does.
 fn ticks(time: Duration) -> u64 {
     nanoseconds(time) / TICK_NS
 }
@@ -244,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_and_what_the_kernel_cannot_count_have_no_form() {
+    fn a_trace_and_too_large_values_have_no_kernel_form() {
         let link: Link = "description = \"\"\n[up]\ndelay = \"5s\"\njitter = \"3s\""
             .parse()
             .unwrap();
@@ -269,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn the_median_has_the_frame_on_it_where_netem_has_the_rate() {
+    fn the_median_has_the_frames_own_time_where_netem_has_the_rate() {
         let median = |link| shape(link).median_delay(98);
         assert_eq!(median("s22/wifi"), Duration::from_nanos(25_039_200));
         assert_eq!(median("w20/wifi"), Duration::from_micros(12_500));

@@ -29,26 +29,26 @@ const STRUCTURE: usize = 24;
 /// netem keeps the jitter in 31 bits of nanoseconds.
 pub(super) const LONGEST_JITTER: Duration = Duration::from_nanos(i32::MAX as u64);
 
-/// Bytes a second that stand for no rate where there is jitter: 1 Tbit/s, at which a full frame
-/// takes 12 ns. Without a rate, netem sends a packet before another that it drew a longer delay
-/// for; with one, none before its predecessor.
+/// The rate, in bytes a second, of a link with jitter and without a rate: 1 Tbit/s, at which a full frame
+/// takes 12 ns. Without a rate netem sends a packet before an earlier one with a longer delay; with a rate it
+/// keeps the order.
 const KEEPS_ORDER: u64 = 125_000_000_000;
 
-/// Packets a second that the delay line holds where the queue is in bytes: more than a gigabit a
-/// second carries of packets above 60 bytes of payload, and more than a board like the Pi sends.
-/// netem has no way to say "no limit", and a limit is not memory that is set aside.
+/// Packets a second that the delay holds if the queue is in bytes. It is more than 1 Gbit/s carries of packets
+/// above 60 bytes of payload, and more than a board like the Pi sends. netem cannot be without a limit; a high
+/// limit reserves no memory.
 const PACKETS_PER_SECOND: u64 = 1_000_000;
 
 /// The parameters of a netem.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Netem {
-    /// Packets that it holds, those in its children too on most kernels.
+    /// Packets that it holds; on most kernels those in its children too.
     pub limit: u32,
-    /// What every packet takes.
+    /// The delay of every packet.
     pub delay: Duration,
-    /// By how much that varies.
+    /// By how much the delay varies.
     pub jitter: Duration,
-    /// How it does. The kernel does not tell: uniform in one that was read.
+    /// The distribution of the jitter. The kernel does not return it: a netem that was read has uniform.
     pub distribution: Distribution,
     /// How many packets overtake, of 2^32 - 1.
     pub reorder: u32,
@@ -60,7 +60,7 @@ pub struct Netem {
     pub corrupt: u32,
     /// Bytes a second, 0 for no rate.
     pub rate: u64,
-    /// What else it does that no link asks for, such as `slots`.
+    /// Settings that no link makes, such as `slots`.
     pub others: Vec<&'static str>,
 }
 
@@ -124,7 +124,8 @@ impl From<Loss> for NetemLoss {
 }
 
 impl Netem {
-    /// `with_tbf`: the rate and the queue are another's work. The error is what cannot be.
+    /// A netem for `direction`. With `with_tbf` a tbf does the rate and the queue. The error says what netem
+    /// cannot do.
     pub(super) fn new(direction: &Direction, with_tbf: bool) -> Result<Self, &'static str> {
         let rate = match direction.rate {
             Some(rate) if !with_tbf => match rate.bits_per_second() / 8 {
@@ -152,7 +153,7 @@ impl Netem {
         })
     }
 
-    /// As `TCA_OPTIONS`.
+    /// The parameters as `TCA_OPTIONS`.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let random = match self.loss {
@@ -213,7 +214,7 @@ impl Netem {
         writer.finish()
     }
 
-    /// From `TCA_OPTIONS`; `None` if they are too short. What it does not know is passed over.
+    /// The parameters from `TCA_OPTIONS`; `None` if they are too short. Unknown attributes are ignored.
     #[must_use]
     pub fn decode(options: &[u8]) -> Option<Self> {
         let (structure, attributes) = options.split_at_checked(STRUCTURE)?;
@@ -332,7 +333,8 @@ impl fmt::Display for Netem {
     }
 }
 
-/// As behind the word `loss` of `tc`, which takes what is lost in the bad state, and turns it.
+/// As behind the word `loss` of `tc`, which takes the share lost in the bad state; the kernel keeps the share
+/// *not* lost.
 impl fmt::Display for NetemLoss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut list = |name: &str, shares: &[u32]| {
@@ -382,12 +384,12 @@ fn model(value: &[u8]) -> Option<NetemLoss> {
     }
 }
 
-/// How many packets are in the delay at most, and in the tbf behind it: frames have 60 bytes at
-/// least, and most kernels count what a child holds.
+/// The most packets in the delay and in the tbf behind it. Frames have at least 60 bytes, and most kernels
+/// count the packets of a child.
 fn delay_line(direction: &Direction) -> u64 {
     let widest = match direction.distribution {
         Distribution::Uniform => 1,
-        // An entry of a table is no further out.
+        // The entries of a table go no further.
         _ => 4,
     };
     let longest = nanoseconds(direction.delay + direction.jitter * widest);
@@ -451,7 +453,7 @@ mod tests {
         let NetemLoss::GilbertElliott { h, .. } = bursts.loss else {
             panic!("{bursts:?}");
         };
-        // What is not lost in the bad state.
+        // The share that is not lost in the bad state.
         assert_eq!(percent(h), "25%");
         assert_eq!(bursts.loss.to_string(), "gemodel 1% 20% 75% 1%");
         let markov = netem(

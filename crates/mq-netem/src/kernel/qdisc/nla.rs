@@ -6,12 +6,12 @@ const HEADER: usize = 4;
 /// The bits of a kind that are not flags.
 const KIND: u16 = 0x3FFF;
 
-/// Options of a queueing discipline as they are put together.
+/// Builds the options of a queueing discipline.
 #[derive(Default)]
 pub(in crate::kernel) struct Writer(Vec<u8>);
 
 impl Writer {
-    /// Behind a structure of fixed size, as many disciplines have it.
+    /// Attributes behind a structure of fixed size, which many disciplines have.
     pub(in crate::kernel) fn behind(structure: Vec<u8>) -> Self {
         Self(structure)
     }
@@ -39,7 +39,7 @@ pub(in crate::kernel) fn bytes(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
-/// Kinds and values; ends where the bytes make no sense any more.
+/// Kinds and values, up to the first bytes that make no sense.
 pub(in crate::kernel) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16::from_ne_bytes(*bytes.first_chunk()?));
@@ -50,13 +50,13 @@ pub(in crate::kernel) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u
     })
 }
 
-/// The number at `index`, counted in numbers; 0 beyond the end, as where an older kernel says less.
+/// The number at `index`, counted in numbers; 0 beyond the end, as an older kernel returns fewer.
 pub(in crate::kernel) fn word(bytes: &[u8], index: usize) -> u32 {
     let found = bytes.get(index * 4..).and_then(<[u8]>::first_chunk);
     found.map_or(0, |chunk| u32::from_ne_bytes(*chunk))
 }
 
-/// A number of 64 bits that is all of a value.
+/// A value that is one number of 64 bits.
 pub(in crate::kernel) fn long(bytes: &[u8]) -> u64 {
     bytes
         .first_chunk()

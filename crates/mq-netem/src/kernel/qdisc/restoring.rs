@@ -1,14 +1,14 @@
 //! Options that make a queueing discipline the same again.
 //!
-//! The kernel tells some quantities rounded down from its own unit. Given back as they are, they
-//! would shrink each time.
+//! The kernel returns some quantities rounded down from its own unit. Given back unchanged, they would shrink
+//! each time.
 
 use super::{nla, nla::Writer, tbf};
 
 /// `TCA_FQ_CODEL_TARGET`, `_INTERVAL` and `_CE_THRESHOLD` of `linux/pkt_sched.h`: microseconds.
 const CODEL_TIMES: [u16; 3] = [1, 3, 7];
 
-/// What to give the kernel so that it tells `told` again; `None` where that cannot be done.
+/// The options after which the kernel returns `told` again; `None` if there are none.
 pub(in crate::kernel) fn restoring(kind: &str, told: &[u8]) -> Option<Vec<u8>> {
     match kind {
         "tbf" => tbf::restoring(told),
@@ -17,8 +17,8 @@ pub(in crate::kernel) fn restoring(kind: &str, told: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// `CoDel` keeps times in units of 1.024 us: one of 5000 us is told as 4999 us, which would become
-/// 4998 us. One microsecond more comes to the same unit as before, whatever the time.
+/// `CoDel` keeps times in units of 1.024 us: it returns 5000 us as 4999 us, which would become 4998 us. One
+/// microsecond more gives the same number of units as before, whatever the time.
 fn fq_codel(told: &[u8]) -> Vec<u8> {
     let mut writer = Writer::default();
     for (kind, value) in nla::attributes(told) {
@@ -37,7 +37,7 @@ mod tests {
 
     #[test]
     fn codel_times_stay_what_they_are() {
-        // As the kernel keeps and tells them.
+        // As the kernel keeps and returns them.
         let keeps = |us: u32| (u64::from(us) * 1000) >> 10;
         let tells = |kept: u64| u32::try_from((kept << 10) / 1000).unwrap();
         for us in (1..20_000).chain([100_000, 1_000_000, 123_457]) {

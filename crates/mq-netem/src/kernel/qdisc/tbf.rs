@@ -16,7 +16,7 @@ mod attribute {
 /// `tc_tbf_qopt`: two `tc_ratespec` of 12 bytes, limit, buffer, mtu.
 const STRUCTURE: usize = 36;
 
-/// Where in it, counted in numbers of four bytes.
+/// Positions in it, in numbers of four bytes.
 mod at {
     pub(super) const RATE: usize = 2;
     pub(super) const PEAK_RATE: usize = 5;
@@ -30,7 +30,7 @@ const ETHERNET: u8 = 1;
 /// An Ethernet header.
 const HEADER: u32 = 14;
 
-/// What a burst may take: less would need more timers than a small board has time for.
+/// The time that a burst may take. A shorter one would need more timers than a small board has time for.
 const BURST: Duration = Duration::from_micros(200);
 
 /// The parameters of a tbf.
@@ -38,12 +38,12 @@ const BURST: Duration = Duration::from_micros(200);
 pub struct Tbf {
     /// Bytes a second.
     pub rate: u64,
-    /// Bytes that may go at once after a pause, and so the largest frame. In one that was read,
-    /// the most that the kernel's figure, a time, may have been.
+    /// Bytes that may go at once after a pause, and so the largest frame. The kernel returns a time; a tbf that
+    /// was read has the most bytes that fit that time.
     pub burst: u32,
     /// Bytes that wait.
     pub limit: u32,
-    /// What else it does that no link asks for, such as a peak rate.
+    /// Settings that no link makes, such as a peak rate.
     pub others: Vec<&'static str>,
 }
 
@@ -71,7 +71,7 @@ impl Tbf {
         ))
     }
 
-    /// As `TCA_OPTIONS`.
+    /// The parameters as `TCA_OPTIONS`.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let short = u32::try_from(self.rate).unwrap_or(u32::MAX);
@@ -87,7 +87,7 @@ impl Tbf {
         writer.finish()
     }
 
-    /// From `TCA_OPTIONS`; `None` if they are none of a tbf.
+    /// The parameters from `TCA_OPTIONS`; `None` if these are not a tbf's.
     #[must_use]
     pub fn decode(options: &[u8]) -> Option<Self> {
         let structure = structure(options)?;
@@ -110,7 +110,7 @@ impl Tbf {
     pub(super) fn differences(&self, found: &Self) -> Vec<Difference> {
         let bytes = |bytes: &u32| format!("{bytes} bytes");
         let burst = Difference::between("burst", &self.burst, &found.burst, bytes);
-        // What two ticks send, and what the kernel's own arithmetic leaves out.
+        // The bytes that two ticks send, and the rounding of the kernel's arithmetic.
         let tolerance = self.rate / (1_000_000_000 / TICK_NS / 2) + u64::from(self.burst) / 500_000;
         let apart = u64::from(self.burst.abs_diff(found.burst));
         [
@@ -143,14 +143,14 @@ impl fmt::Display for Tbf {
     }
 }
 
-/// The options of a tbf as the kernel told them, to make the same one again.
+/// The options that make a tbf again, from those that the kernel returned; `None` if that is not possible.
 ///
-/// The kernel tells the burst as a time in ticks, rounded down; given back as it is, the burst would
-/// be a little smaller and could drop full frames. `None` if it cannot be made again.
+/// The kernel returns the burst as a time in ticks, rounded down. Given back unchanged, the burst would be a
+/// little smaller, and the tbf could drop full frames.
 pub(super) fn restoring(told: &[u8]) -> Option<Vec<u8>> {
     let structure = structure(told)?;
     let tbf = Tbf::decode(told)?;
-    // Cells of ATM make sizes of times a matter of tables, and a peak rate has a burst of its own.
+    // With ATM cells times depend on tables, and a peak rate has a burst of its own.
     let plain = structure.get(1).is_some_and(|layer| *layer <= ETHERNET);
     if !plain || !tbf.others.is_empty() || tbf.rate == 0 {
         return None;
@@ -189,8 +189,8 @@ fn largest(buffer: u32, rate: u64) -> u32 {
     low
 }
 
-/// By what the kernel multiplies bytes, and how far it shifts the product, for nanoseconds:
-/// `psched_ratecfg_precompute` of `sch_generic.c`, whose rounding decides about one byte.
+/// The factor and the shift by which the kernel computes nanoseconds from bytes: `psched_ratecfg_precompute` of
+/// `sch_generic.c`. Its rounding decides about one byte.
 fn precomputed(rate: u64) -> (u64, u32) {
     let (mut factor, mut shift) = (1_000_000_000_u64, 0);
     loop {
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn it_comes_back() {
+    fn a_tbf_is_read_back_from_its_bytes() {
         for (rate, burst) in [
             ("1.5mbit", 1514),
             ("20mbit", 1514),
@@ -229,8 +229,8 @@ mod tests {
     }
 
     #[test]
-    fn one_that_stood_before_comes_again_with_room_for_a_full_frame() {
-        // As the kernel tells it: without the burst in bytes.
+    fn a_restored_tbf_has_room_for_a_full_frame() {
+        // As the kernel returns it: without the burst in bytes.
         let told = |linklayer: u8, peak: u32| {
             let linklayer = u32::from_ne_bytes([0, linklayer, 0, 0]);
             let words = [linklayer, 0, 2_500_000, 0, 0, peak, 62_500, 9_462, 0];

@@ -1,4 +1,4 @@
-//! What 802.11 says, by hand and in closed form, against what the channel does.
+//! The channel against 802.11, computed by hand and in closed form.
 
 use proptest::prelude::*;
 
@@ -52,7 +52,7 @@ fn sum(channel: &Channel<()>, count: impl Fn(StationCounts) -> u64) -> u64 {
     channel.stations.iter().map(|s| count(s.counts)).sum()
 }
 
-/// Whether so many of `n` are what chance allows (five standard deviations) at that probability.
+/// Whether chance allows so many of `n` at that probability (within five standard deviations).
 fn is_likely(count: u64, n: u64, probability: f64) -> bool {
     let n = float(n);
     let deviation = (n * probability * (1.0 - probability)).sqrt();
@@ -87,7 +87,7 @@ fn the_next_frame_waits_for_the_acknowledgement_the_difs_and_a_back_off() {
     for seed in 0..200 {
         let mut channel = Channel::new(Medium::default(), 2, seed);
         channel.arrive(0, 0, 1514, 0);
-        // While the other sends: this one must draw as well.
+        // The frame comes while the other station sends, so its station must draw as well.
         channel.arrive(100 * US, 1, 1514, 1);
         let mut delivered = Vec::new();
         channel.advance(SECOND, |at, _| delivered.push(at));
@@ -176,7 +176,7 @@ fn retries_leave_the_loss_that_the_exponent_says() {
 }
 
 #[test]
-fn the_frame_error_rate_is_exact_whoever_sends_and_however_much() {
+fn the_frame_error_rate_is_exact_for_every_sender_and_size() {
     for stations in [1, 3, 8] {
         for bytes in [60, 1514] {
             let channel = saturated(
@@ -220,14 +220,15 @@ fn bianchi(stations: i32, window: f64, doublings: i32) -> f64 {
 #[test]
 fn saturated_stations_collide_as_often_as_bianchi_says() {
     for stations in [5, 10] {
-        // He retries for ever.
+        // Bianchi's stations retry for ever.
         let medium = medium(0.0, u8::MAX);
         let channel = saturated(medium, stations, 60 * SECOND, |_| 500, |_, _| {});
         let sent = float(sum(&channel, |counts| counts.transmissions));
         let share = float(sum(&channel, |counts| counts.collisions)) / sent;
         let expected = bianchi(i32::try_from(stations).unwrap(), 16.0, 6);
-        // A little less: his counters step while others send, 802.11's stand still, so who has just
-        // sent and draws 0 meets nobody. With his counters it is within 1 %.
+        // Stations collide a little less than Bianchi says. His counters step while others send, 802.11's
+        // stand still, so a station that has just sent and draws 0 meets nobody. With his counters the
+        // difference is below 1 %.
         let told = format!("{stations}: {share} of {sent}, {expected}");
         assert!((0.95..1.0).contains(&(share / expected)), "{told}");
     }
@@ -301,7 +302,7 @@ fn frames_that_collide_take_as_long_as_the_longest() {
     assert!(collisions > 50, "{collisions}");
 }
 
-/// A frame that arrives: how long after the one before, at which station, how long.
+/// An arriving frame: the time since the one before, its station, its bytes.
 type Arrival = (u64, usize, u64);
 
 fn arrivals() -> impl Strategy<Value = Vec<Arrival>> {
@@ -318,14 +319,14 @@ fn media() -> impl Strategy<Value = Medium> {
 
 #[derive(PartialEq, Debug, Default)]
 struct Run {
-    /// What was delivered: when, from which station, which arrival.
+    /// Deliveries: when, from which station, which arrival.
     delivered: Vec<(u64, usize, usize)>,
     counts: Vec<StationCounts>,
-    /// From when to when somebody sent, if the channel was watched.
+    /// The times in which a station sent, if the channel was watched.
     sent: Vec<(u64, u64)>,
 }
 
-/// Sends it all, and looks at each change of the channel when it is due or only at the end.
+/// Sends all frames, and advances the channel at each change or only at the end.
 fn run(medium: Medium, arrivals: &[Arrival], seed: u64, in_time: bool) -> Run {
     let mut channel = Channel::new(medium, 5, seed);
     let mut run = Run::default();
@@ -409,7 +410,7 @@ proptest! {
         }
         let mut ends = run.sent.iter().map(|(_, until)| *until);
         for (at, ..) in run.delivered {
-            // Each has a transmission of its own.
+            // Each frame has a transmission of its own.
             prop_assert!(ends.any(|end| end == at), "{}", at);
         }
     }
