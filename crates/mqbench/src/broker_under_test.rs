@@ -1,4 +1,5 @@
-//! The broker under test: always a process of its own, so that ours and a peer's are measured alike.
+//! The broker under test. It is always a process of its own, so that our broker and another one are measured
+//! alike.
 
 use std::{net::IpAddr, path::PathBuf, process::Stdio, time::Duration};
 
@@ -13,20 +14,20 @@ use tokio::{
 /// How long a broker may take to say that it is ready.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What a broker under test gets beside its options: a handshake takes as long as it takes, since on
-/// lossy links that is part of what is measured.
+/// The configuration of a broker under test: it does not bound handshakes, since a slow handshake on a lossy
+/// link is part of the measurement.
 pub(crate) const BROKER_CONFIGURATION: &str = "[limits]\nhandshake_timeout_s = 120\n";
 
 /// A certificate for this machine's own names, made for one run and trusted by it.
 #[derive(Debug)]
 pub(crate) struct Certificate {
-    /// PEM, as the key is.
+    /// In PEM, like the key.
     pub(crate) chain: String,
     pub(crate) key: String,
 }
 
 impl Certificate {
-    /// For this machine's own names, and for the addresses of another network.
+    /// Makes a certificate for this machine's own names, and for the addresses of another network.
     pub(crate) fn make(addresses: impl Iterator<Item = IpAddr>) -> anyhow::Result<Self> {
         let own = ["localhost", "127.0.0.1", "::1"].map(String::from);
         let names: Vec<_> = own
@@ -42,7 +43,7 @@ impl Certificate {
     }
 }
 
-/// A certificate in files that end with the value, and the broker's configuration beside it.
+/// A certificate in files, with the broker's configuration beside it. A drop removes the files.
 #[derive(Debug)]
 pub(crate) struct TestCertificate {
     directory: tempfile::TempDir,
@@ -53,7 +54,7 @@ impl TestCertificate {
     pub(crate) fn make(addresses: impl Iterator<Item = IpAddr>) -> anyhow::Result<Self> {
         let made = Certificate::make(addresses)?;
         let mut folder = tempfile::Builder::new();
-        // The key is nobody else's.
+        // Only this user may read the key.
         #[cfg(unix)]
         folder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700));
         let directory = folder.tempdir();
@@ -77,7 +78,7 @@ impl TestCertificate {
     }
 }
 
-/// A broker that was started for the run; it ends with this value.
+/// A broker that was started for the run. It ends when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct BrokerProcess {
     child: Child,
@@ -96,7 +97,7 @@ impl BrokerProcess {
         let program = std::env::current_exe().context("cannot find this program's own file")?;
         let mut command = Command::new(&program);
         command.args(["broker", "--announce", "--until-stdin-ends"]);
-        // Clients of the measurement are let in, from the emulated hosts as well.
+        // The broker accepts the clients of the measurement, also from the emulated hosts.
         command.arg("--allow-anonymous");
         let listen = if host.is_some() {
             "0.0.0.0"
@@ -168,7 +169,7 @@ impl BrokerProcess {
     }
 }
 
-/// The addresses that a program prints which is starting, up to the line `ready`.
+/// The addresses that a starting program prints, up to the line `ready`.
 pub(crate) async fn announced(
     lines: &mut Lines<BufReader<ChildStdout>>,
 ) -> anyhow::Result<Vec<Address>> {

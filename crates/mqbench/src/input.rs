@@ -1,4 +1,4 @@
-//! Standard input as what another program says: this one lives as long as that is heard.
+//! Standard input as a channel from another program. This program may end when that program is gone.
 
 use std::{
     io::{BufRead as _, stdin},
@@ -15,7 +15,7 @@ use nix::{
 
 use crate::clock::WallClock;
 
-/// Lines that wait until they are taken; the sender of more waits.
+/// Lines that may wait to be taken; reading pauses when so many wait.
 const WAITING: usize = 64;
 
 /// The lines of standard input.
@@ -25,7 +25,7 @@ pub(crate) struct Input {
     lease: Option<Duration>,
 }
 
-/// One of them.
+/// A line of standard input.
 #[derive(Debug)]
 pub(crate) struct Line {
     pub(crate) text: String,
@@ -34,7 +34,7 @@ pub(crate) struct Line {
 }
 
 impl Input {
-    /// Reads standard input from now on. With a `lease` nothing for that long is its end.
+    /// Reads standard input from now on. With a `lease`, silence for that long counts as its end.
     pub(crate) fn open(lease: Option<Duration>) -> anyhow::Result<Self> {
         let clock = WallClock::from_env()?;
         let (send, lines) = sync_channel(WAITING);
@@ -57,8 +57,8 @@ impl Input {
         Ok(Self { lines, lease })
     }
 
-    /// The next line that is not empty; `None` once nobody is heard any more. An empty line says nothing
-    /// but that somebody is there.
+    /// The next line that is not empty; `None` once the input has ended. An empty line only shows that the
+    /// other program is alive.
     fn next(&self) -> Option<Line> {
         loop {
             let line = match self.lease {
@@ -77,10 +77,10 @@ impl Input {
         self.listen(take, || {})
     }
 
-    /// Hands each line on, and ends this process as SIGTERM would once nobody is heard any more.
+    /// Hands each line on, and ends this process as SIGTERM would once the input has ended.
     pub(crate) fn hold(self, take: impl FnMut(Line) + Send + 'static) -> anyhow::Result<()> {
         self.listen(take, || {
-            // To the process, not to this thread alone: the thread that waits for the signal gets it.
+            // The signal is for the process: the thread that waits for it gets it.
             let _ = kill(Pid::this(), Signal::SIGTERM);
         })
     }

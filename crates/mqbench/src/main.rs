@@ -116,7 +116,7 @@ enum Command {
 }
 
 impl Command {
-    /// Whether it reads lines of standard input itself.
+    /// Whether the command reads lines of standard input itself.
     fn takes_lines(&self) -> bool {
         match self {
             Self::Pub(args) => args.waits(),
@@ -143,22 +143,22 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         input.hold(|_| {})?;
     }
     match cli.command {
-        // What they start may have an exit code of its own.
+        // Programs that these commands start may have an exit code of their own.
         #[cfg(unix)]
         Command::Lab(args) => return cmd::lab::run(&args),
         Command::Energy(args) => return cmd::energy::run(&args),
-        // It has its own answer to signals: whatever comes, an interface is put back.
+        // `net` handles signals itself, so that it always restores the interface.
         #[cfg(target_os = "linux")]
         Command::Net(args) => return cmd::net::run(&args),
-        // It has its own answer to Ctrl-C: what was measured until then counts.
+        // `clock` handles Ctrl-C itself: the measurement until then counts.
         Command::Clock(args) => cmd::clock::run(&args),
         // The broker chooses its own threads.
         Command::Broker(args) => cmd::broker::run(&args),
-        // There is nothing to wait for.
+        // These commands wait for nothing.
         Command::Join(args) => cmd::join::run(&args),
         Command::Report(args) => cmd::report::run(&args),
         Command::Manual { folder } => write_manual(Cli::command(), &folder),
-        // Networks are made before there are threads.
+        // Networks have to be made before there are threads.
         Command::Cell => {
             let (order, testbed) = cmd::cell::prepare()?;
             block_on(cmd::cell::run(&order, &testbed))
@@ -192,7 +192,7 @@ fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()
     runtime.block_on(async {
         tokio::select! {
             result = work => result,
-            // What was written stays: files are flushed as they grow.
+            // Written results stay: files are flushed as they grow.
             _ = tokio::signal::ctrl_c() => anyhow::bail!("interrupted"),
         }
     })

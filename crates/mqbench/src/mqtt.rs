@@ -7,14 +7,14 @@ use mq_codec::{QoS, Version};
 use mq_transport::{Address, Connector};
 use serde::{Deserialize, Serialize};
 
-/// What all clients of a workload say alike.
+/// The MQTT options that all clients of a workload share.
 #[derive(Clone, Debug)]
 pub(crate) struct Mqtt {
     pub(crate) qos: QoS,
     pub(crate) version: Version,
-    /// Zero for none; in whole seconds.
+    /// In whole seconds; zero for none.
     pub(crate) keep_alive: Duration,
-    /// When a subscriber over QUIC looks whether its address has changed.
+    /// When a subscriber over QUIC sends PINGREQ, to find out whether its address has changed.
     pub(crate) probes: Probes,
     pub(crate) user_name: Option<String>,
     pub(crate) password: Option<String>,
@@ -23,7 +23,7 @@ pub(crate) struct Mqtt {
 }
 
 impl Mqtt {
-    /// Unlike the library's default: the transports that QUIC is compared with send nothing of the kind.
+    /// No probes, unlike the library's default: the transports that QUIC is compared with send none.
     pub(crate) const NO_PROBES: Probes = Probes {
         quiet: None,
         busy: None,
@@ -72,7 +72,7 @@ enum Piece {
     Number,
 }
 
-/// What a client is there for.
+/// The part of a client in a workload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
     Publisher,
@@ -124,7 +124,7 @@ impl ClientIds {
         self.0.iter().map(show).collect()
     }
 
-    /// An identifier that more than one of so many clients would have.
+    /// An identifier that two of these clients would share, if there is one.
     pub(crate) fn clash(&self, publishers: usize, subscribers: usize) -> Option<String> {
         let publisher = (0..publishers).map(|number| self.id(Role::Publisher, number));
         let subscriber = (0..subscribers).map(|number| self.id(Role::Subscriber, number));

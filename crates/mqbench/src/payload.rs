@@ -1,4 +1,4 @@
-//! What a measured message carries: its sequence number, then bytes that do not compress.
+//! The payload of a measured message: its sequence number, then bytes that do not compress.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use mq_measure::stats::SplitMix64;

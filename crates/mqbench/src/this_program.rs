@@ -1,4 +1,4 @@
-//! What this program says of itself, and where it puts what it makes.
+//! This program's version and signal mask, and the folder of its results.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ pub(crate) fn this_software(name: &str) -> Software {
     }
 }
 
-/// Where results go: made if it is not there.
+/// The folder for results; it is created if need be.
 pub(crate) fn output_directory(path: &Path) -> anyhow::Result<&Path> {
     std::fs::create_dir_all(path)
         .with_context(|| format!("cannot make the directory {}", path.display()))?;

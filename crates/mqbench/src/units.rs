@@ -8,7 +8,7 @@ pub(crate) fn time(ns: u64) -> String {
     time_f64(ns as f64)
 }
 
-/// The same for a mean.
+/// The same for a mean, which may have a fraction.
 pub(crate) fn time_f64(ns: f64) -> String {
     let (value, unit) = if ns < 1e3 {
         (ns, "ns")

@@ -89,7 +89,7 @@ fn interrupted_and_resumed_runs_have_every_cell_once() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // Later ones come later, so that some find nothing left to do.
+        // Later interrupts come later, so that some find nothing left to do.
         let patience = Duration::from_millis(random.u64(300..900 + 100 * interruption));
         let deadline = Instant::now() + patience;
         while Instant::now() < deadline && running.try_wait().unwrap().is_none() {

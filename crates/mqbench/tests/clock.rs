@@ -1,4 +1,4 @@
-//! Clocks of two processes that differ as we make them, measured over a real socket.
+//! Clocks of two processes with a known difference, measured over a real socket.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -41,13 +41,13 @@ impl Shift {
         format!("{}:{}:{}", Self::SHIFT_NS, Self::DRIFT_PPB, self.since_ns)
     }
 
-    /// How far it is ahead of a system's clock that shows `system_ns`.
+    /// How far the shifted clock is ahead of a system's clock that shows `system_ns`.
     fn ahead_ns(self, system_ns: u64) -> i64 {
         let since = i64::try_from(system_ns).unwrap() - i64::try_from(self.since_ns).unwrap();
         Self::SHIFT_NS + since * Self::DRIFT_PPB / 1_000_000_000
     }
 
-    /// What the system's clock shows when it shows `shown_ns`.
+    /// What the system's clock shows when the shifted clock shows `shown_ns`.
     fn system_ns(self, shown_ns: u64) -> u64 {
         let mut system = shown_ns.checked_add_signed(-Self::SHIFT_NS).unwrap();
         for _ in 0..3 {
@@ -76,7 +76,7 @@ impl Running {
         Self { child, lines }
     }
 
-    /// A machine called `name` that tells its time, and where.
+    /// Starts a machine called `name` that serves its time; returns its address as well.
     fn clock(name: &str, shift: Option<Shift>) -> (Self, String) {
         let mut command = mqbench(name, shift);
         command.args(["clock", "serve", "--listen", "127.0.0.1:0"]);
@@ -185,7 +185,7 @@ fn one_way_delays_between_shifted_clocks_are_true_within_their_uncertainty() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    // Until it has subscribed; what is sent before is lost and counted.
+    // Wait until it has subscribed; earlier messages would be lost and counted.
     std::thread::sleep(Duration::from_secs(1));
     succeed(
         mqbench("pub", Some(shift))
@@ -219,7 +219,7 @@ fn one_way_delays_between_shifted_clocks_are_true_within_their_uncertainty() {
     assert_eq!(samples.0.len(), sends.records.len());
     let mut arrived = 0;
     for (sample, send) in samples.0.iter().zip(&sends.records) {
-        // What the subscriber's clock showed when the publisher's log says that it sent.
+        // What the subscriber's clock showed at the send time in the publisher's log.
         let truth = shift.system_ns(send.sent_ns);
         assert!(
             sample.sent_ns.abs_diff(truth) <= uncertainty,
@@ -235,7 +235,7 @@ fn one_way_delays_between_shifted_clocks_are_true_within_their_uncertainty() {
         text.contains("! the clocks' offset is uncertain by"),
         "{text}"
     );
-    // Without the clocks nobody can know.
+    // Without the comparison the difference is not known.
     let text = succeed(
         mqbench("sub", None)
             .arg("join")
@@ -245,7 +245,7 @@ fn one_way_delays_between_shifted_clocks_are_true_within_their_uncertainty() {
     assert!(text.contains("seem to have arrived before"), "{text}");
 }
 
-/// A folder with a `chronyc` that says what it is told to.
+/// A folder with a `chronyc` that prints a given report.
 fn chronyc(directory: &Path, offset_s: &str) {
     use std::os::unix::fs::PermissionsExt as _;
 
@@ -356,7 +356,7 @@ fn a_link_that_delays_one_way_is_within_the_uncertainty() {
 }
 
 #[test]
-fn mistakes_are_told_in_one_line() {
+fn mistakes_are_reported_in_one_line() {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let nobody = socket.local_addr().unwrap().to_string();
     drop(socket);

@@ -1,4 +1,4 @@
-//! The command as a user meets it: the main job, and what a mistake says.
+//! The command as a user meets it: the main job, and the messages for mistakes.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -10,7 +10,7 @@ use mq_measure::result::RunResult;
 use program::{mqbench, usage_mistake as mistake};
 
 #[test]
-fn compare_measures_websocket_beside_what_carries_it() {
+fn compare_measures_websocket_beside_tcp_and_tls() {
     use mq_measure::result::ConnectKind::{Full, Resumed, Tcp, ZeroRtt};
 
     let output = mqbench(&[
@@ -46,7 +46,7 @@ fn compare_measures_websocket_beside_what_carries_it() {
 }
 
 #[test]
-fn compare_measures_three_transports_and_writes_what_it_measured() {
+fn compare_measures_three_transports_and_writes_its_results() {
     for (qos, mqtt) in [("0", "3.1.1"), ("1", "5"), ("2", "5")] {
         let out = tempfile::tempdir().unwrap();
         let directory = out.path().to_str().unwrap();
@@ -125,7 +125,7 @@ fn compare_measures_over_an_emulated_link() {
         assert!(links[link]["up"]["packets"].as_u64().unwrap() > 40);
     }
     for transport in &result.transports {
-        // Each message was a packet at least, and was acknowledged.
+        // Each message was at least one packet, and was acknowledged.
         let host = transport.publisher_host.unwrap();
         assert!(host.sent >= 40 && host.received > Some(5), "{host:?}");
     }
@@ -163,10 +163,10 @@ fn compare_measures_on_a_channel_that_stations_share() {
     for transport in &result.transports {
         let counts = transport.counts;
         assert_eq!((counts.sent, counts.lost, counts.unknown), (60, 0, 0));
-        // The wired link, one way; the channel takes a tenth of a millisecond.
+        // The wired link takes this one way; the channel takes a tenth of a millisecond.
         let fastest = transport.latency.unwrap().min_ns;
         assert!(fastest > 12_500_000, "{}: {fastest}", transport.transport);
-        // Two others in the same interval, with room for a busy machine.
+        // Two other stations send in the same interval; the limit has room for a busy machine.
         let neighbours = transport.neighbours_sent.unwrap();
         assert!(neighbours >= 60, "{neighbours}");
         // The channel does not count by the receiver.
@@ -207,13 +207,13 @@ fn a_broker_for_a_run_ends_with_the_program_that_started_it() {
     let announced = BufReader::new(broker.stdout.take().unwrap()).lines();
     assert!(announced.map_while(Result::ok).any(|line| line == "ready"));
     assert_eq!(broker.try_wait().unwrap(), None);
-    // What happens to the pipe when that program is killed.
+    // The pipe closes, as when that program is killed.
     drop(broker.stdin.take());
     assert!(broker.wait().unwrap().success());
 }
 
 #[test]
-fn a_wrong_url_says_what_a_right_one_is() {
+fn a_wrong_url_is_answered_with_a_right_one() {
     let text = mistake(&["connect", "http://localhost"]);
     assert!(text.contains("http") && text.contains("quic"), "{text}");
 }
@@ -267,7 +267,7 @@ fn a_missing_file_is_named() {
 }
 
 #[test]
-fn an_unknown_value_says_which_are_known() {
+fn an_unknown_value_is_answered_with_the_known_ones() {
     for (args, known) in [
         (&["connect", "mqtt://h", "--qos", "3"][..], "0, 1 or 2"),
         (&["connect", "mqtt://h", "--congestion", "vegas"], "cubic"),
@@ -368,7 +368,7 @@ impl Broker {
         Self { child, url }
     }
 
-    /// What it has logged.
+    /// The broker's log so far.
     fn end(&mut self) -> String {
         let mut log = String::new();
         self.child.kill().unwrap();
@@ -411,18 +411,18 @@ fn a_key_log_that_cannot_be_written_is_a_mistake() {
 }
 
 #[test]
-fn a_broker_that_would_let_other_machines_in_is_told_about_the_option() {
+fn a_broker_that_other_machines_could_reach_needs_an_option() {
     let text = mistake(&["broker", "--listen", "tcp://192.0.2.1:1883"]);
     assert!(text.contains("--allow-anonymous"), "{text}");
 }
 
-/// Of `mqbench net`, what needs no privilege; the rest is in `kernel.rs`.
+/// The parts of `mqbench net` that need no privilege; `tests/kernel` has the others.
 #[cfg(target_os = "linux")]
 mod net {
     use super::{mistake, mqbench};
 
     #[test]
-    fn print_says_what_tc_would_be_told() {
+    fn print_gives_the_lines_for_tc() {
         let text = |args: &[&str]| {
             let output = mqbench(&[&["net", "apply", "--print", "eth-none"], args].concat());
             assert!(output.status.success(), "{output:?}");
@@ -443,7 +443,7 @@ mod net {
     }
 
     #[test]
-    fn mistakes_are_told_before_anything_is_done() {
+    fn mistakes_are_reported_before_anything_is_done() {
         for (args, says) in [
             (&["apply", "eth-none", "s22/wifi"][..], "there are lo"),
             (&["show", "eth-none"], "no interface `eth-none`"),

@@ -51,7 +51,7 @@ fn mistakes_are_one_line() {
             &["calibrate", runs, "--terms", "watt"],
             "there is no `watt`: there are idle_power_uw",
         ),
-        // Port 1 is nobody's: no journal is named that will never be there.
+        // Nothing listens at port 1: the message names no journal, since there will be none.
         (
             &["measure", "--meter", "dmm:127.0.0.1:1", "--for", "1s"],
             "127.0.0.1:1: ",
@@ -67,7 +67,7 @@ fn mistakes_are_one_line() {
 }
 
 #[test]
-fn what_there_is_is_listed() {
+fn the_meters_of_this_machine_are_listed() {
     let output = energy(&["list"]);
     assert!(output.status.success());
     let text = told(&output);

@@ -1,5 +1,5 @@
-//! A testbed as a user sets it up: three hosts that are reached by ssh, which are this machine's own addresses
-//! here; then campaigns over them.
+//! A testbed as a user sets it up: three hosts that are reached by ssh, and campaigns over them. The hosts are
+//! addresses of this machine.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
@@ -22,7 +22,7 @@ use serde_json::Value;
 use sshd::{Keys, SSHD};
 use tempfile::TempDir;
 
-/// One run of each transport: short messages, nothing shaped. Reno is what every kernel lets every user have.
+/// One run of each transport: short messages, nothing shaped. Every kernel permits Reno to every user.
 const CAMPAIGN: &str = r#"
 title = "a test's"
 source = "none"
@@ -54,14 +54,14 @@ fn good(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A server that is killed with the value; its sessions end with their clients.
+/// An ssh server. A drop kills it; its sessions end with their clients.
 struct Server(Child);
 
 impl Server {
     /// Starts one, and returns when it listens.
     fn start(mut command: Command, ip: &str, port: u16) -> Self {
         if nix::unistd::geteuid().is_root() {
-            // It wants this to be there.
+            // The ssh server needs this folder.
             fs::create_dir_all("/run/sshd").unwrap();
         }
         let server = Self(command.spawn().unwrap());
@@ -98,7 +98,7 @@ impl Testbed {
         ("subscriber", "127.0.0.3"),
     ];
 
-    /// `None`, and it is said, where there is no OpenSSH.
+    /// `None`, with a message, without OpenSSH.
     fn new() -> Option<Self> {
         Self::with_meter("", Path::new("/nothing"))
     }
@@ -150,20 +150,20 @@ impl Testbed {
         self.folder.path().join(name).to_str().unwrap().to_owned()
     }
 
-    /// The arguments that every command has which reaches hosts.
+    /// The arguments of every command that reaches hosts.
     fn ssh(&self) -> [String; 2] {
         let file = self.keys.configuration();
         ["--ssh-config".to_owned(), file.to_str().unwrap().to_owned()]
     }
 
-    /// What `hosts` does with these.
+    /// Runs `hosts` with these arguments.
     fn hosts(&self, action: &str, more: &[&str]) -> std::process::Output {
         let (hosts, ssh) = (self.path("hosts.toml"), self.ssh());
         let ssh = ssh.each_ref().map(|word| &word[..]);
         mqbench(&[&["hosts", action, &hosts], &ssh[..], more].concat())
     }
 
-    /// Whatever is where the hosts work.
+    /// The content of the hosts' folder for temporary files.
     fn left(&self) -> Vec<PathBuf> {
         let folders = Self::HOSTS.iter();
         let folders =
@@ -172,7 +172,7 @@ impl Testbed {
         files.map(|file| file.unwrap().path()).collect()
     }
 
-    /// What the campaign says, when it is run as `run` does.
+    /// The messages of the campaign, if it is run as by `run`.
     fn campaign(&self, run: fn(&[&str]) -> String) -> String {
         let [file, out, hosts] = ["some.toml", "out", "hosts.toml"].map(|name| self.path(name));
         let (file, out) = (["campaign", "run", &file], ["--out", &out]);
@@ -230,7 +230,7 @@ fn hosts_are_checked() {
     for (role, _) in Testbed::HOSTS {
         assert!(said.contains(&format!("the {role}: ")), "{said}");
     }
-    // One whose key is not known, one that is not there, and one without the program.
+    // A host whose key is not known, one that does not exist, and one without the program.
     fs::write(bed.path("known_hosts"), "").unwrap();
     let output = bed.hosts("check", &[]);
     let said = String::from_utf8(output.stdout).unwrap();
@@ -281,7 +281,7 @@ fn a_campaign_runs_over_three_hosts() {
         let uncertainty = outcome["metrics"]["clock_uncertainty"].as_f64().unwrap();
         assert!(uncertainty > 0.0 && uncertainty < 1000.0, "{uncertainty}");
     }
-    // Nothing is left where they worked.
+    // The hosts' folder is empty.
     assert_eq!(bed.left(), [""; 0].map(PathBuf::from));
 }
 
@@ -317,7 +317,7 @@ fn measured(bed: &Testbed, meter: &str, watts: f64) {
     let report = good(&["report", &bed.path("out"), "--markdown"]);
     let says = format!("by {meter} (measured)");
     assert!(report.contains(&says), "{report}");
-    // Roles of a meter are gone as well.
+    // The roles that read meters are gone as well.
     assert_eq!(bed.left(), [""; 0].map(PathBuf::from));
 }
 
@@ -378,7 +378,7 @@ fn a_meter_that_is_not_there_is_said_before_anything_begins() {
     }
 }
 
-/// What is wrong, in the last line: what makes figures doubtful may stand before it.
+/// The error, in the last line; lines before it may say what makes figures doubtful.
 fn mistake_at_last(arguments: &[&str]) -> String {
     let output = mqbench(arguments);
     assert!(!output.status.success(), "{arguments:?}");

@@ -24,11 +24,11 @@ type End = fn(&Run);
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_mqbench");
 
-/// A run in a process group of its own, and a variable by which all that it starts is known.
+/// A run in a process group of its own. A variable marks every process that it starts.
 struct Run {
     child: Child,
     mark: String,
-    /// Network namespaces that were seen in it.
+    /// Network namespaces that the run's processes were seen in.
     namespaces: BTreeSet<String>,
     interfaces: BTreeSet<String>,
 }
@@ -118,7 +118,7 @@ impl Run {
         }
     }
 
-    /// Remembers which namespaces its processes are in, or hold.
+    /// Remembers the namespaces that the run's processes are in, or hold.
     fn look(&mut self) {
         let own = namespaces(Path::new("/proc/self"));
         let found: Vec<_> = self.processes();
@@ -127,7 +127,7 @@ impl Run {
             .extend(found.filter(|namespace| !own.contains(namespace)));
     }
 
-    /// How it has ended; fails if it does not within 30 s.
+    /// The exit status; fails if the run does not end within 30 s.
     fn ended(&mut self) -> ExitStatus {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
@@ -205,7 +205,7 @@ fn interfaces() -> BTreeSet<String> {
 
 #[test]
 fn a_lab_ends_with_its_command() {
-    // What the command leaves running ends as well.
+    // A process that the command leaves running ends as well.
     for (name, command, code) in [
         ("success", "sleep 1000 & exit 0", 0),
         ("failure", "sleep 1000 & exit 3", 3),
@@ -230,7 +230,7 @@ fn an_interrupted_lab_leaves_nothing() {
         };
         // A shell that has nothing in the foreground yet may take the signal for its own affair.
         run.process("1001");
-        // What a terminal does: all of the group are told.
+        // As a terminal does, signal the whole group.
         killpg(run.pid(), signal).unwrap();
         run.nothing_remains();
     }

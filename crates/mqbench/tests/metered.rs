@@ -1,4 +1,4 @@
-//! S22's figures of energy and of packets in the lab: by the model, and with a multimeter that is not there.
+//! S22's figures of energy and of packets in the lab, by the model and with a simulated multimeter.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -18,16 +18,16 @@ use program::{command, mqbench, skipped};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// The supply of the board that is not there either, as the campaign is told.
+/// The voltage of the simulated board, which the campaign gets as an option.
 const VOLT: f64 = 5.08;
 
-/// What the board draws so many seconds after a run's trigger: more and more, so that energy of the wrong
-/// part of a run is a wrong one.
+/// The current of the board so many seconds after a run's trigger. It rises, so that a wrong part of a run has a
+/// wrong energy.
 fn ampere(after_s: f64) -> f64 {
     0.2 + 0.05 * after_s
 }
 
-/// The energy of a part of that, in joules.
+/// The energy of a part of that time, in joules.
 fn joules(from_s: f64, to_s: f64) -> f64 {
     VOLT * (0.2 * (to_s - from_s) + 0.025 * (to_s.powi(2) - from_s.powi(2)))
 }
@@ -112,7 +112,7 @@ fn metric(record: &Value, name: &str) -> f64 {
     value.unwrap_or_else(|| panic!("{name}: {record}"))
 }
 
-/// Every record of the place has the energy that the multimeter saw, and the report says whose it is.
+/// Asserts that every record has the energy that the multimeter measured, and that the report names the meter.
 fn measured_by(place: &Place, spec: &str) {
     let records = place.records();
     let mut windows = Vec::new();
@@ -128,7 +128,7 @@ fn measured_by(place: &Place, spec: &str) {
         let [from, to] = ["from_ns", "to_ns"].map(|end| window[end].as_u64().unwrap());
         assert_eq!(outcome["sending"], *window, "one clock");
         windows.push((from, to));
-        // The trace is known: what flowed in that window, counted from the first reading.
+        // The current is known: the energy of the window, counted from the first reading.
         let journal = reading["journal"].as_str().unwrap();
         let log = csv::read(&place.out().join("meters").join(journal), None).unwrap();
         let triggered = log.trace.span().unwrap().from_ns;
@@ -209,14 +209,14 @@ fn a_multimeter_measures_the_energy_of_every_run() {
     };
     running.kill().unwrap();
     running.wait().unwrap();
-    // What was read stays, and is read as any other instrument's file.
+    // The readings stay, and can be read as any other instrument's file.
     let kept = format!("csv:{}", journal.display());
     assert!(told(&mqbench(&["energy", "measure", "--meter", &kept])).contains("energy  "));
     let before = std::fs::read(&journal).unwrap();
     let resume = [&["campaign", "resume", out], &with[..]].concat();
     told(&mqbench(&resume));
     assert_eq!(std::fs::read(&journal).unwrap(), before);
-    // What is measured and what is not do not mix.
+    // Measured and modelled energy do not mix.
     let said = program::mistake(&["campaign", "resume", out]);
     assert!(
         said.contains(&format!("go on with --meter {spec}")),

@@ -12,7 +12,7 @@ use mq_measure::result::RunResult;
 
 const NOBODY: u32 = 65_534;
 
-/// A program of its own; `None` where nobody may not run it, or nobody may make namespaces.
+/// Runs the program as an ordinary user. `None` if that user cannot run it, or may not make namespaces.
 fn as_nobody(args: &[&str]) -> Option<std::process::Output> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mqbench"));
     command.args(args).current_dir("/").stdin(Stdio::null());

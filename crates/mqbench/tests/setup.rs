@@ -5,7 +5,7 @@
 
 use std::{fs, path::Path, process::Command};
 
-/// What it says on standard output and standard error, and whether it went well.
+/// The script's standard output, its standard error, and whether it succeeded.
 fn setup(arguments: &[&str]) -> (String, String, bool) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/pi/setup");
     let output = Command::new("sh")

@@ -14,7 +14,7 @@ use crate::{
     workload::reconnect::Resumption,
 };
 
-/// What a cell does, in the words of a campaign file; every default is filled in.
+/// The work of a cell, in the words of a campaign file, with every default filled in.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Cell {
@@ -22,7 +22,7 @@ pub(crate) struct Cell {
     pub(crate) transport: Transport,
     /// The link of the topology; a perfect one if there is none.
     pub(crate) link: Option<String>,
-    /// The subscriber's link, if it is another.
+    /// The subscriber's link, if it differs.
     pub(crate) sub_link: Option<String>,
     pub(crate) topology: Topology,
     /// A shared medium instead of the publisher's link.
@@ -42,7 +42,7 @@ pub(crate) struct Cell {
     pub(crate) mqtt: MqttVersion,
     pub(crate) tcp_congestion: String,
     pub(crate) quic_congestion: String,
-    /// QUIC's assumption before it has measured; `None` for the transport's 100 ms.
+    /// The round trip that QUIC assumes before it has measured one; `None` for the transport's 100 ms.
     pub(crate) initial_rtt_ns: Option<u64>,
     pub(crate) resumption: Resumption,
 }
@@ -51,9 +51,9 @@ pub(crate) struct Cell {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Pattern {
-    /// A message every interval, whatever became of the one before (S22).
+    /// A message every interval, whatever became of its predecessor (S22).
     Periodic,
-    /// A message as soon as the one before has arrived (W20, S21 pattern A).
+    /// A message as soon as its predecessor has arrived (W20, S21 pattern A).
     StopAndWait,
     /// A new connection for every message (W20, S21 pattern B).
     Reconnect,
@@ -63,7 +63,7 @@ pub(crate) enum Pattern {
     Connect,
 }
 
-/// What carries MQTT.
+/// The transport that carries MQTT.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Transport {
@@ -89,9 +89,9 @@ impl Default for Cell {
             size: 100,
             interval_ns: 1_000_000_000,
             qos: 0,
-            // What all four papers' clients spoke.
+            // The version of all four papers' clients.
             mqtt: MqttVersion::V3_1_1,
-            // The kernel's own default nearly everywhere, and the same for QUIC.
+            // The default of nearly every kernel, and the same for QUIC.
             tcp_congestion: "cubic".to_owned(),
             quic_congestion: "cubic".to_owned(),
             initial_rtt_ns: None,
@@ -101,10 +101,10 @@ impl Default for Cell {
 }
 
 impl Cell {
-    /// Sets what a campaign file calls `key`.
+    /// Sets the field that a campaign file calls `key`.
     ///
     /// # Errors
-    /// What is wrong with the value, without key and place; or that there is no such key.
+    /// The mistake in the value, without key and line; or that there is no such key.
     pub(crate) fn set(&mut self, key: &str, value: &toml::Value) -> Result<(), String> {
         match key {
             "pattern" => self.pattern = named(value)?,
@@ -142,7 +142,7 @@ impl Cell {
         Ok(())
     }
 
-    /// What cannot be, with the key that is to blame.
+    /// A contradiction between keys, with the key that is to blame.
     pub(crate) fn contradiction(&self) -> Option<(&'static str, String)> {
         if self.medium.is_some() && self.link.is_some() {
             return Some((
@@ -180,7 +180,7 @@ impl Cell {
         self.overload().map(|problem| ("interval", problem))
     }
 
-    /// Whether the publisher sends more than its link carries.
+    /// The problem of a publisher that sends more than its link carries.
     fn overload(&self) -> Option<String> {
         if !matches!(self.pattern, Pattern::Periodic | Pattern::JobResult) {
             return None;
@@ -190,7 +190,7 @@ impl Cell {
             .up
             .rate?
             .bits_per_second();
-        // What stands around a small message: Ethernet, IP, TCP or UDP, TLS or QUIC, MQTT.
+        // The headers of a small message: Ethernet, IP, TCP or UDP, TLS or QUIC, MQTT.
         let bits = (self.size as u128 + 120) * 8 * 1_000_000_000;
         let offered = bits / u128::from(self.interval_ns.max(1));
         (offered > rate.into()).then(|| {
@@ -231,7 +231,7 @@ impl Cell {
         }
     }
 
-    /// That of its transport.
+    /// The congestion control of the cell's transport.
     pub(crate) fn congestion(&self) -> anyhow::Result<CongestionControl> {
         let name = match self.transport {
             Transport::Tcp | Transport::Tls => &self.tcp_congestion,
@@ -278,7 +278,7 @@ fn text(value: &toml::Value) -> Result<&str, String> {
     text.ok_or_else(|| format!("{} is no text: write it in quotes", shown(value)))
 }
 
-/// One of the names that a type has.
+/// A value of a type that has names for its values.
 fn named<T: serde::de::DeserializeOwned>(value: &toml::Value) -> Result<T, String> {
     let named: Result<T, toml::de::Error> = value.clone().try_into();
     named.map_err(|error| error.message().replace('\n', " "))

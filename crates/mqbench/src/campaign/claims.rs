@@ -1,4 +1,4 @@
-//! Claims: what a paper printed, and the rule by which our figures are held against it.
+//! Claims: sentences of papers, and the rule by which our figures are judged against them.
 
 use std::collections::BTreeMap;
 
@@ -6,15 +6,15 @@ use anyhow::Context as _;
 use mq_measure::stats::Interval;
 use serde::{Deserialize, Serialize};
 
-/// One sentence of a paper, as something that can be measured.
+/// A sentence of a paper, in a form that can be measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Claim {
-    /// Its name, of its own among all claims.
+    /// The claim's name, which no other claim has.
     pub(crate) id: String,
     /// The campaign that measures it.
     pub(crate) campaign: String,
-    /// Where it stands, such as `S22 §5.1`.
+    /// Its place in the papers, such as `S22 §5.1`.
     pub(crate) source: String,
     /// The sentence, in our words.
     pub(crate) says: String,
@@ -23,12 +23,12 @@ pub(crate) struct Claim {
     /// Levels held fixed; runs of all others are pooled.
     #[serde(default)]
     pub(crate) at: BTreeMap<String, String>,
-    /// What is held against what, for `relative`, `ratio` and `order`.
+    /// The two levels that are compared, for `relative`, `ratio` and `order`.
     pub(crate) compare: Option<Compare>,
     pub(crate) form: Form,
     /// The printed figure, for `relative`, `ratio` and `value`.
     pub(crate) figure: Option<f64>,
-    /// What `of` is beside `with`, for `order`; beside a figure, on which side of it: a bound.
+    /// For `order`: how `of` compares with `with`. With a figure: the side of a bound.
     pub(crate) expected: Option<Expected>,
     /// The factor that a `trend` runs along.
     pub(crate) along: Option<String>,
@@ -37,7 +37,7 @@ pub(crate) struct Claim {
     /// The unit of a `value`; empty otherwise.
     #[serde(default)]
     pub(crate) unit: String,
-    /// What else is to be known of it.
+    /// A remark on the claim.
     pub(crate) note: Option<String>,
 }
 
@@ -48,11 +48,11 @@ pub(crate) struct Compare {
     pub(crate) factor: String,
     /// The level that the claim is about.
     pub(crate) of: String,
-    /// The level that it is held against.
+    /// The level that it is compared with.
     pub(crate) with: String,
 }
 
-/// What a figure is.
+/// The form of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Form {
@@ -62,9 +62,9 @@ pub(crate) enum Form {
     Ratio,
     /// `of` itself.
     Value,
-    /// Which of both is smaller.
+    /// Which of the two is smaller.
     Order,
-    /// Whether it grows along the factor, from its first level to its last.
+    /// Whether the quantity grows along the factor, from its first level to its last.
     Trend,
 }
 
@@ -86,7 +86,7 @@ pub(crate) enum Direction {
     Flat,
 }
 
-/// What our runs say of a claim.
+/// The verdict of our runs on a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Verdict {
@@ -109,7 +109,7 @@ impl Verdict {
 }
 
 impl Claim {
-    /// The rule: the verdict on what was measured, and why.
+    /// The rule: the verdict on the measured value, with the reason.
     ///
     /// `measured` is in the claim's own form: a relative difference for `relative`, a ratio for
     /// `ratio`, `order` and `trend` (there the last level's mean over the first's), a mean for
@@ -124,9 +124,9 @@ impl Claim {
     /// | `less`, `more`, `grows`, `shrinks` | the whole interval is on the claimed side of 1 | the whole interval is on the other side |
     ///
     /// The tolerance is a quarter of the printed effect and at least 0.05 for `relative` and
-    /// `ratio`, a tenth of the figure for `value`, 0.1 for `alike`, and 0.25 for `flat`: papers print
-    /// neither their spread nor their stacks' settings, so that a figure can be held to no more than
-    /// that. All else that was measured is `not reproduced`.
+    /// `ratio`, a tenth of the figure for `value`, 0.1 for `alike`, and 0.25 for `flat`. Papers print neither
+    /// their spread nor their stacks' settings, so a stricter rule would mean nothing. Any other measured value
+    /// is `not reproduced`.
     pub(crate) fn judge(&self, measured: Option<&Interval>) -> (Verdict, String) {
         let Some(measured) = measured else {
             return (Verdict::NotMeasured, "no run measured it".to_owned());
@@ -134,7 +134,7 @@ impl Claim {
         let Some(neutral) = self.neutral() else {
             return self.judge_value(measured);
         };
-        // Which side is claimed, the printed figure, and how far off it may be.
+        // The claimed side, the printed figure, and its tolerance.
         let (wanted, figure, tolerance) =
             match (self.form, self.expected, self.direction) {
                 (Form::Order, Some(Expected::Less), _)
@@ -178,7 +178,7 @@ impl Claim {
         }
     }
 
-    /// No difference, in the claim's form; a value has none.
+    /// The value that means no difference, in the claim's form; a `value` has none.
     fn neutral(&self) -> Option<f64> {
         match self.form {
             Form::Relative => Some(0.0),
@@ -187,13 +187,13 @@ impl Claim {
         }
     }
 
-    /// On which side of no difference all of it is: 1 above, -1 below, 0 on neither. `None` for a
-    /// value, which has no sides.
+    /// The side of no difference that has the whole interval: 1 above, -1 below, 0 neither. `None` for a
+    /// `value`, which has no sides.
     pub(crate) fn side_of(&self, measured: &Interval) -> Option<i8> {
         Some(side(measured.low, measured.high, self.neutral()?))
     }
 
-    /// For a bound: whether all of it is on the claimed side.
+    /// For a bound: whether the whole interval is on the claimed side.
     fn is_beyond(&self, measured: &Interval) -> Option<bool> {
         let (figure, wanted) = match (self.figure?, self.expected?) {
             (_, Expected::Alike) => return None,
@@ -224,7 +224,7 @@ impl Claim {
         }
     }
 
-    /// What is missing, or cannot be.
+    /// The problem of a claim with missing or impossible fields.
     fn mistake(&self) -> Option<&'static str> {
         match self.form {
             Form::Relative | Form::Ratio | Form::Value if self.figure.is_none() => {
@@ -245,7 +245,7 @@ impl Claim {
     }
 }
 
-/// On which side of `neutral` all of it is: 1 above, -1 below, 0 on neither.
+/// The side of `neutral` that has the whole interval: 1 above, -1 below, 0 neither.
 fn side(low: f64, high: f64, neutral: f64) -> i8 {
     i8::from(low > neutral) - i8::from(high < neutral)
 }

@@ -1,9 +1,9 @@
-//! What a run would have cost the publisher's board, by a model: no board is there to be measured.
+//! The energy that a run would have cost a publisher's board, by a model.
 //!
-//! Packets are those of the publisher's emulated link, bytes those of its client. CPU time is half of
-//! what publisher and subscriber used together in their one process, without the emulator's threads
-//! and without the thread that keeps the schedule, which spins. On a machine that is no ARM board it is
-//! multiplied by the profile's factor, an assumption.
+//! Packets are those of the publisher's emulated link, bytes those of its client. Publisher and subscriber share
+//! one process; CPU time is half of that process's, without the emulator's threads and without the thread that
+//! keeps the schedule, which spins. On a machine that is not an ARM board it is multiplied by the profile's
+//! factor, an assumption.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use mq_measure::process::ProcessMeter;
 
 use crate::{clock::nanoseconds, testbed::Testbed, workload::e2e};
 
-/// From the start of the schedule.
+/// The model at work, from the start of the schedule.
 pub(super) struct Modelled<'a> {
     testbed: &'a Testbed,
     profile: Profile,
@@ -24,7 +24,7 @@ pub(super) struct Modelled<'a> {
     before: Emulated,
 }
 
-/// What the emulator has counted so far.
+/// The emulator's counts at the start.
 #[derive(Clone, Copy, Debug)]
 struct Emulated {
     cpu_ns: u64,
@@ -32,19 +32,19 @@ struct Emulated {
     received: u64,
 }
 
-/// What the model says.
+/// The result of the model.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Energy {
     pub(super) joules: f64,
     pub(super) power_w: f64,
-    /// `None` if none arrived.
+    /// `None` if no message arrived.
     pub(super) per_message_uj: Option<f64>,
-    /// As `mqbench energy` names it.
+    /// The meter's name, as in `mqbench energy`.
     pub(super) meter: String,
 }
 
 impl Emulated {
-    /// `None` on a shared channel, which does not know whom its packets are for.
+    /// `None` on a shared channel, which does not count by the receiver.
     fn of(testbed: &Testbed) -> Option<Self> {
         let (sent, received) = testbed.publisher_packets();
         Some(Self {
@@ -56,7 +56,7 @@ impl Emulated {
 }
 
 impl<'a> Modelled<'a> {
-    /// Starts; `None` where packets or CPU time are not known.
+    /// Starts the model; `None` if packets or CPU time are not known.
     pub(super) fn start(testbed: &'a Testbed, profile: &str) -> Option<Self> {
         Some(Self {
             testbed,
@@ -67,7 +67,7 @@ impl<'a> Modelled<'a> {
         })
     }
 
-    /// The energy until now; `None` where something is not known.
+    /// The energy until now; `None` if a count is not known.
     pub(super) fn end(self, outcome: &e2e::Outcome) -> Option<Energy> {
         let elapsed_ns = nanoseconds(self.began.elapsed());
         let after = Emulated::of(self.testbed)?;
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_publishers_cpu_time_is_half_of_what_no_one_else_used() {
+    fn a_publishers_cpu_time_is_half_of_the_clients() {
         let used = Used {
             process: 1_000,
             emulator: 300,

@@ -1,4 +1,4 @@
-//! Campaign files: factors and levels, and what is drawn of them.
+//! Campaign files: factors, levels and the plot.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -9,24 +9,24 @@ use toml::{Spanned, Value};
 use super::cell::{Cell, shown};
 use crate::hosts::file::line;
 
-/// A campaign: the cells that it has, how often each is run, and what its report shows.
+/// A campaign: its cells, how often each is run, and the plot of its report.
 #[derive(Clone, Debug)]
 pub(crate) struct Campaign {
     /// The file's name without its ending: `s22-fig4`.
     pub(crate) name: String,
     pub(crate) title: String,
-    /// Where it is from, such as `S22 Fig. 4`.
+    /// The paper's figure, such as `S22 Fig. 4`.
     pub(crate) source: String,
     /// Every combination of levels, with the levels that make it, in the order of the file.
     pub(crate) cells: Vec<Combination>,
     pub(crate) repetitions: u32,
     pub(crate) seed: u64,
     pub(crate) plot: Plot,
-    /// The claims that it is held against, by their names in `profiles/claims`.
+    /// The files of `profiles/claims` that the campaign is judged against.
     pub(crate) claims: Vec<String>,
 }
 
-/// A cell, and which levels make it.
+/// A cell with its levels.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Combination {
     /// Factor and level, as the file writes them.
@@ -38,13 +38,13 @@ pub(crate) struct Combination {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Extent {
-    /// As the file's `[quick]` makes it: a look.
+    /// The file with its `[quick]` changes: a look.
     Quick,
     /// The papers' own numbers.
     Full,
 }
 
-/// What is drawn.
+/// The plot of a campaign.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Plot {
@@ -114,7 +114,7 @@ impl Excluded {
     }
 }
 
-/// What a quick run does instead.
+/// The changes for a quick run.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
 struct RawQuick {
@@ -184,14 +184,14 @@ impl Campaign {
     }
 }
 
-/// What is wrong in a file, and at which byte.
+/// The mistake in a file, and its byte.
 #[derive(Debug)]
 struct Wrong {
     at: Option<usize>,
     problem: String,
 }
 
-/// Keys are compared by their text, wherever they stand.
+/// Keys are equal if their texts are, at any place.
 fn replace<V>(all: &mut BTreeMap<Spanned<String>, V>, by: BTreeMap<Spanned<String>, V>) {
     for (key, value) in by {
         all.retain(|known, _| known.get_ref() != key.get_ref());
@@ -199,8 +199,8 @@ fn replace<V>(all: &mut BTreeMap<Spanned<String>, V>, by: BTreeMap<Spanned<Strin
     }
 }
 
-/// A misspelt exclusion would exclude nothing: each names factors, and levels that they have in one
-/// of the extents.
+/// Checks that exclusions name factors and levels that the file has in one of the extents: a misspelt exclusion
+/// would exclude nothing.
 fn check_exclusions(
     exclusions: &[Spanned<Exclusion>],
     factors: &BTreeMap<Spanned<String>, Vec<Spanned<Value>>>,
@@ -251,7 +251,7 @@ fn is_excluded(exclusions: &[Spanned<Exclusion>], names: &BTreeMap<String, Strin
     })
 }
 
-/// Every combination of one level a factor that is not excluded, the last factor changing first.
+/// Every combination of levels that is not excluded. The last factor changes fastest.
 fn combinations(
     work: &BTreeMap<Spanned<String>, Spanned<Value>>,
     factors: &BTreeMap<Spanned<String>, Vec<Spanned<Value>>>,
@@ -360,7 +360,7 @@ series = "transport"
     }
 
     #[test]
-    fn a_quick_run_is_another_file_in_what_it_says() {
+    fn a_quick_run_changes_only_what_quick_names() {
         let campaign = Campaign::parse("s22-fig4", FILE, Extent::Quick).unwrap();
         assert_eq!((campaign.repetitions, campaign.cells.len()), (1, 4));
         let cell = &campaign.cells[0].cell;
@@ -386,7 +386,7 @@ series = "transport"
         }
         let two = "[[exclude]]\ntransport = \"tls\"\n[[exclude]]\nloss = [\"5%\"]";
         assert_eq!(levels(with(two, Extent::Full).unwrap()), ["0% quic"]);
-        // What contradicts itself may stand there if it is left out.
+        // A contradiction is allowed if it is excluded.
         let resumed = FILE
             .replace("pattern = \"periodic\"", "pattern = \"connect\"")
             .replace(

@@ -1,4 +1,4 @@
-//! Runs on this machine: each a process `mqbench cell` with a network of its own.
+//! Runs on this machine: each is a process `mqbench cell` with a network of its own.
 
 use std::process::Stdio;
 
@@ -8,12 +8,12 @@ use tokio::{io::AsyncWriteExt as _, process::Command};
 use super::{Order, cell::Pattern, metered::Sending, place::Work, record::Outcome};
 use crate::meter::Probe;
 
-/// Where the energy of runs is from.
+/// The source of runs' energy.
 #[derive(Debug)]
 pub(crate) enum Energy {
-    /// Computed by this profile.
+    /// A model with this profile.
     Modelled(String),
-    /// Whatever this meter is connected to.
+    /// A meter, of whatever it is connected to.
     Measured(Probe),
 }
 
@@ -26,7 +26,7 @@ pub(super) async fn run(energy: &Energy, work: &Work) -> anyhow::Result<Outcome>
     };
     match energy {
         Energy::Modelled(profile) => run_process(&order(Some(profile.clone()))).await,
-        // Only on a schedule there is a time to send all packets.
+        // Only a schedule has a time to send all packets.
         Energy::Measured(probe) if work.cell.pattern == Pattern::Periodic => {
             measured(&order(None), probe, work).await
         }
@@ -37,17 +37,17 @@ pub(super) async fn run(energy: &Energy, work: &Work) -> anyhow::Result<Outcome>
 /// Runs one cell with a meter beside it.
 ///
 /// # Errors
-/// If the meter is not there until the end: no other run would be measured either.
+/// If the meter is lost before the end: no other run would be measured either.
 async fn measured(order: &Order, probe: &Probe, work: &Work) -> anyhow::Result<Outcome> {
     let running = probe
         .start(work.expected, &work.journals, &work.name)
         .await?;
     let outcome = run_process(order).await;
-    // Even after a run that failed: it is put back.
+    // Stop the meter even after a failed run, so that the instrument is reset.
     let taken = running.stopped().await?;
     let mut outcome = outcome?;
     if let Some(window) = outcome.sending {
-        // Read by this machine's own clock.
+        // This machine's own clock reads the meter.
         let uncertainty_ns = 0;
         let sending = Sending {
             window,
@@ -71,7 +71,7 @@ async fn run_process(order: &Order) -> anyhow::Result<Outcome> {
         .with_context(|| format!("cannot start {}", program.display()))?;
     let mut order = serde_json::to_vec(order).context("cannot write JSON")?;
     order.push(b'\n');
-    // Open until the answer is here: when this program is gone, the cell ends too.
+    // The input stays open until the answer is here: when this program is gone, the cell ends too.
     let mut input = child.stdin.take().context("the cell has no input")?;
     let told = input.write_all(&order).await;
     let output = child
@@ -86,7 +86,7 @@ async fn run_process(order: &Order) -> anyhow::Result<Outcome> {
     let said = String::from_utf8_lossy(&output.stderr);
     let said = said.trim().trim_start_matches("mqbench: ");
     if said.contains("namespaces") {
-        // It would be the same for all others.
+        // All other runs would fail in the same way.
         bail!("{said}");
     }
     Ok(Outcome {

@@ -1,13 +1,13 @@
-//! Whether this machine has something left to give.
+//! How busy this machine is.
 
 use std::time::{Duration, Instant};
 
-/// Looks at the processors, `/proc/stat`; where there is none, it never finds them busy.
+/// Watches the processors by `/proc/stat`. Without that file they never count as busy.
 #[derive(Debug)]
 pub(super) struct Machine {
     last: Option<Seen>,
     busy: bool,
-    /// Since when [`is_robbed`](Self::is_robbed) reckons.
+    /// The counts at the last call of [`is_robbed`](Self::is_robbed).
     marked: Option<Times>,
 }
 
@@ -21,17 +21,17 @@ struct Seen {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Times {
     all: u64,
-    /// With those of processes that were started with nice(1): they step aside.
+    /// Idle ticks, with those of processes that were started with nice(1), which give way.
     free: u64,
-    /// Those that the host of a virtual machine gave to others.
+    /// Ticks that the host of a virtual machine gave to others.
     stolen: u64,
 }
 
 impl Machine {
-    /// Over which it looks: shorter, and a single start of a program would be everything.
+    /// The time over which the use is measured. In a shorter time the start of one program would dominate.
     const SPAN: Duration = Duration::from_millis(500);
 
-    /// More than this share in use is busy: sending on time needs a processor that is free.
+    /// The machine is busy above this share: sending on time needs a free processor.
     const BUSY: f64 = 0.75;
 
     pub(super) fn new() -> Self {
@@ -42,8 +42,8 @@ impl Machine {
         }
     }
 
-    /// Whether the host of this virtual machine has withheld processors noticeably since this was
-    /// asked last: then things are late however little is going on here.
+    /// Whether the host of this virtual machine has noticeably withheld processors since the last call. Then
+    /// runs are late even if few run here.
     pub(super) fn is_robbed(&mut self) -> bool {
         const NOTICEABLE: f64 = 0.003;
         let now = read();
@@ -52,7 +52,7 @@ impl Machine {
             .is_some_and(|(now, before)| now.stolen_since(before) > NOTICEABLE)
     }
 
-    /// Whether the processors were nearly used up lately.
+    /// Whether the processors were nearly all in use lately.
     pub(super) fn is_busy(&mut self) -> bool {
         let Some(times) = read() else {
             return false;
@@ -107,12 +107,12 @@ fn share(part: u64, all: u64) -> Option<f64> {
     (all > 0).then(|| part as f64 / all as f64)
 }
 
-/// That there are, for this program.
+/// The processors that this program may use.
 pub(super) fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// So many cells at once leave half of the free memory: each is two processes of some 30 MB.
+/// How many cells at once leave half of the free memory. A cell is two processes of some 30 MB.
 pub(super) fn processes() -> usize {
     const CELL: u64 = 64 << 20;
     const RANGE: (u64, u64) = (1, 256);

@@ -1,4 +1,4 @@
-//! The energy of a run by a meter: that of the time in which it sent.
+//! The energy of a run by a meter, over the time in which the run sent.
 
 use mq_energy::{Window, average_power_uw};
 use mq_measure::{Samples, Warning};
@@ -6,7 +6,7 @@ use mq_measure::{Samples, Warning};
 use super::record::{Outcome, Reading};
 use crate::meter::Taken;
 
-/// Metrics that energy gives; none is left where it is not known.
+/// The metrics of energy; a run without energy has none of them.
 pub(crate) const METRICS: [&str; 3] = ["energy_j", "power_w", "energy_per_message_uj"];
 
 /// When messages were sent, by the clock of the machine that read the meter.
@@ -18,8 +18,8 @@ pub(crate) struct Sending {
     pub(crate) uncertainty_ns: u64,
 }
 
-/// From the first message's turn to the last that arrived, or was sent: S22's time to send all packets
-/// (§5.2), with what was sent again. `None` if nothing was sent.
+/// The time from the first message's turn until the last message arrived, or was sent. This is S22's time to
+/// send all packets (§5.2), with retransmissions. `None` if nothing was sent.
 pub(crate) fn sending(samples: &Samples) -> Option<Window> {
     let first = samples.0.iter().map(|sample| sample.intended_ns).min()?;
     let last = samples.0.iter();
@@ -28,7 +28,7 @@ pub(crate) fn sending(samples: &Samples) -> Option<Window> {
 }
 
 impl Taken {
-    /// Gives a run the energy of the time in which it sent, instead of any other.
+    /// Sets a run's energy to that of the time in which it sent.
     pub(crate) fn give(&self, outcome: &mut Outcome, sending: Sending) {
         for metric in METRICS {
             outcome.metrics.remove(metric);
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn a_run_has_the_energy_of_the_time_in_which_it_sent() {
         let mut outcome = modelled();
-        // Through the form in which another host hands it over.
+        // Through the JSON in which another host hands it over.
         let text = serde_json::to_string(&taken(false)).unwrap();
         let taken: Taken = serde_json::from_str(&text).unwrap();
         taken.give(&mut outcome, sending());

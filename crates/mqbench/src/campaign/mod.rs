@@ -1,10 +1,18 @@
-//! Campaigns: many runs from a file of factors and levels, and what is made of them.
+//! Campaigns: many runs from a file of factors and levels, and their records.
 //!
-//! `file` reads a campaign, `plan` puts its runs in order, `queue` knows which of them a set lacks,
-//! `cell` is one combination of levels, `runner` runs many of them in a `place`: `here`, in processes that
-//! `run_cell` while the `machine` keeps its timing, or `on_hosts`, by the `placement` of each cell's parts.
-//! `record` is what a run leaves, `energy` what it would have cost a board, by a model, `metered` what it
-//! did cost, by an instrument, `store` the result set on disk. `claims` is what papers printed.
+//! | module | what it has |
+//! |---|---|
+//! | `file` | a campaign, from its file |
+//! | `cell` | one combination of levels |
+//! | `plan` | the order of runs, and how long they take |
+//! | `queue` | the runs that a result set lacks |
+//! | `runner` | runs many of them in a `place` |
+//! | `here`, `run_cell` | a run on this machine, in a process of its own |
+//! | `machine` | how busy this machine is |
+//! | `on_hosts`, `placement` | a run on real machines, and which machine does what |
+//! | `record`, `store` | the record of a run, and the result set on disk |
+//! | `energy`, `metered` | the energy of a run, by a model or by a meter |
+//! | `claims` | sentences of papers, and the rule that judges them |
 
 pub(crate) mod cell;
 pub(crate) mod claims;
@@ -30,12 +38,12 @@ use serde::{Deserialize, Serialize};
 
 use cell::Cell;
 
-/// One run, as its process (`mqbench cell`) gets it.
+/// The order for one run, which its process (`mqbench cell`) gets.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Order {
     pub(crate) cell: Cell,
     pub(crate) seed: u64,
-    /// By which its energy is computed; `None` where a meter measures it, from outside.
+    /// The profile that computes the energy; `None` if a meter measures it from outside.
     pub(crate) energy_profile: Option<String>,
 }

@@ -6,9 +6,9 @@
 //!                                  the publisher's meter read
 //! ```
 //!
-//! Each is a role on its host, see [`ssh`](crate::hosts::ssh). A run ends all of them, also one that failed
-//! in the middle. One that failed because a host or its meter has gone tells nothing of its cell: it leaves
-//! no record, and the campaign ends, to be gone on with when that is back.
+//! Each part is a role on its host, see [`ssh`](crate::hosts::ssh). Every run ends all of its roles, also a run
+//! that failed. A run that failed because a host or its meter has gone says nothing about its cell: it leaves no
+//! record, and the campaign ends. The user resumes it when the host or meter is back.
 
 use std::{
     collections::BTreeMap,
@@ -48,28 +48,28 @@ use crate::{
     meter::{self, Taken},
 };
 
-/// Between looks at a role, and at the clocks meanwhile.
+/// The interval at which a role is checked, and the clocks are compared meanwhile.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// How often clocks are compared before a run, and after it.
 const COMPARISONS: usize = 40;
 
-/// Between these.
+/// The pause between comparisons.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// The longest time between comparisons of clocks during a run.
 const SELDOM: Duration = Duration::from_millis(500);
 
-/// How long a host may take to say what its clock shows.
+/// How long a host may take to answer what time it is.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// How long the last messages are waited for.
+/// How long the subscriber waits for the last messages.
 const IDLE: Duration = Duration::from_secs(10);
 
 /// How much longer a run may take than its schedule.
 const LONGER: Duration = Duration::from_mins(3);
 
-/// This machine, beside the hosts' names: none of them is so called.
+/// The name of this machine among the hosts; no host has this name.
 const OWN: &str = "";
 
 /// Files of a run, in its folder on a host.
@@ -80,7 +80,7 @@ const SENT: &str = "send.csv";
 const RECEIVED: &str = "receive.csv";
 const SAMPLES: &str = "samples.csv";
 
-/// Hosts, and the way to them.
+/// Hosts, and how they are reached.
 #[derive(Debug)]
 pub(crate) struct Testbed {
     hosts: Hosts,
@@ -92,7 +92,7 @@ impl Testbed {
         Self { hosts, ssh }
     }
 
-    /// Makes sure that these hosts can do it, which is said before anything begins.
+    /// Makes sure, before anything begins, that the hosts can run these cells.
     pub(super) async fn prepare(&self, cells: impl Iterator<Item = &Cell>) -> anyhow::Result<()> {
         for cell in cells {
             self.hosts.place(cell)?;
@@ -115,7 +115,7 @@ impl Testbed {
         };
         let mut outcome = findings.outcome(went, link, began);
         if outcome.error.is_some() {
-            // If anything has gone, that is the reason, and all others would fail as well.
+            // A lost host is the reason, and all other runs would fail as well.
             let there = reachable(&self.ssh, &self.hosts).await;
             there.context("a run was cut off, `mqbench campaign resume` goes on")?;
         }
@@ -145,24 +145,24 @@ impl Testbed {
     }
 }
 
-/// The hosts of a run, and what goes on there.
+/// The hosts of a run and their roles.
 struct Crew<'a> {
     ssh: &'a Ssh,
     work: &'a Work,
     place: &'a Placement<'a>,
-    /// By their names.
+    /// The hosts that take part, by their names.
     present: BTreeMap<String, Presence>,
-    /// This machine's.
+    /// This machine's clock.
     clock: WallClock,
-    /// Each host's clock with this machine's.
+    /// Comparisons of each host's clock with this machine's.
     comparisons: BTreeMap<String, Vec<Exchange>>,
-    /// How far from UTC chrony says that this machine's clock is at most.
+    /// How far this machine's clock is from UTC at most, by chrony.
     own_bound_ns: Option<u64>,
-    /// What is to last as long as the run does.
+    /// The roles that have to last as long as the run.
     lasting: Vec<Lasting<'a>>,
 }
 
-/// A broker or a link.
+/// The role of a broker or a link.
 struct Lasting<'a> {
     host: &'a Machine,
     is_link: bool,
@@ -184,7 +184,7 @@ enum ReadBy {
     Controller,
 }
 
-/// What a run leaves, to be evaluated when the clocks are known.
+/// The logs of a run. They are evaluated when the clocks have been compared again.
 enum Logs {
     /// A send log and a receive log.
     Pair(Vec<u8>, Vec<u8>),
@@ -214,13 +214,13 @@ impl<'a> Crew<'a> {
         })
     }
 
-    /// Lets all go; returns once they have cleaned up.
+    /// Ends all roles; returns once they have cleaned up.
     async fn dismiss(self) -> anyhow::Result<()> {
         let mut ended = Ok(());
         for lasting in self.lasting {
             let stopped = lasting.remote.stop().await.map(drop);
             ended = ended.and(match stopped {
-                // A link that was killed has left its interface as it was.
+                // A link that was killed has left its interface shaped.
                 Err(_) if lasting.is_link => {
                     let present = self.present.get(&lasting.host.name);
                     let by_sudo = present.is_some_and(|present| !present.report.may_shape);
@@ -240,12 +240,12 @@ impl<'a> Crew<'a> {
         present.with_context(|| format!("host {} takes no part", host.name))
     }
 
-    /// Where a file of the run is on a host.
+    /// The path of a file of the run on a host.
     fn file(&self, host: &Machine, name: &str) -> anyhow::Result<PathBuf> {
         Ok(self.at(host)?.report.folder.join(name))
     }
 
-    /// The option of a role that names a file.
+    /// A role's option with the path of a file.
     fn option(&self, host: &Machine, option: &str, name: &str) -> anyhow::Result<String> {
         Ok(format!("{option}={}", self.file(host, name)?.display()))
     }
@@ -260,7 +260,7 @@ impl<'a> Crew<'a> {
         self.compare_clocks(COMPARISONS).await?;
         let metering = self.start_meter().await?;
         let sent = self.send(&address).await;
-        // Even after a run that failed: a multimeter is put back.
+        // Stop the meter even after a failed run, so that the instrument is reset.
         let taken = stop_meter(metering, publisher).await;
         let logs = sent?;
         let taken = taken?;
@@ -281,13 +281,13 @@ impl<'a> Crew<'a> {
         Ok(Some((taken, sending)))
     }
 
-    /// Starts the broker; returns where clients find it.
+    /// Starts the broker; returns its address.
     async fn start_broker(&mut self) -> anyhow::Result<String> {
         let host = self.place.broker;
         let certificate = Certificate::make([host.address].into_iter())?;
         for (name, content) in [
             (KEY, &certificate.key[..]),
-            // As in the emulated networks, so that they compare.
+            // As in the emulated networks, so that results compare.
             (CONFIGURATION, BROKER_CONFIGURATION),
         ] {
             let file = self.file(host, name)?;
@@ -299,12 +299,12 @@ impl<'a> Crew<'a> {
             self.ssh.put(host, &file, chain).await?;
         }
         let cell = &self.work.cell;
-        // Nowhere but on the network that is measured.
+        // The broker listens only on the measured network.
         let listen = Address::new(cell.scheme(), host.address.to_string(), 0);
         let arguments = [
             "broker".to_owned(),
             "--announce".to_owned(),
-            // The testbed's hosts are let in: it has no users.
+            // The testbed has no users, so the broker accepts its hosts without a login.
             "--allow-anonymous".to_owned(),
             format!("--listen={listen}"),
             self.option(host, "--cert", CHAIN)?,
@@ -331,7 +331,7 @@ impl<'a> Crew<'a> {
                 "net",
                 "apply",
                 "--announce",
-                // It is taken back in time, whatever goes through that interface.
+                // The lease restores the interface in time, even if ssh goes through it.
                 "--even-ssh",
                 &format!("--direction={}", shaped.way.name()),
                 &shaped.host.interface,
@@ -351,7 +351,7 @@ impl<'a> Crew<'a> {
         Ok(())
     }
 
-    /// A role of a client.
+    /// The arguments of a client's role.
     fn client(&self, host: &Machine, role: &str, address: &str) -> anyhow::Result<Vec<String>> {
         let cell = &self.work.cell;
         let mut arguments = vec![
@@ -368,7 +368,7 @@ impl<'a> Crew<'a> {
         Ok(arguments)
     }
 
-    /// Has the messages of a cell sent.
+    /// Runs the roles that send the messages of a cell.
     async fn send(&mut self, address: &str) -> anyhow::Result<Logs> {
         let cell = &self.work.cell;
         let (publisher, subscriber) = (self.place.publisher, self.place.subscriber);
@@ -389,7 +389,7 @@ impl<'a> Crew<'a> {
                 self.pair().await
             }
             Pattern::StopAndWait | Pattern::Reconnect => {
-                // Before those that the connection is made for again there is a first one.
+                // `reconnect` sends one message more, on its first connection.
                 let first = u64::from(cell.pattern == Pattern::Reconnect);
                 let messages = cell.messages + first;
                 let receiving = self.receive(address, messages, PATIENCE, true).await?;
@@ -427,7 +427,7 @@ impl<'a> Crew<'a> {
         }
     }
 
-    /// Starts the subscriber; returns when messages reach it.
+    /// Starts the subscriber; returns when it has subscribed.
     async fn receive(
         &self,
         address: &str,
@@ -446,17 +446,17 @@ impl<'a> Crew<'a> {
         Ok(remote)
     }
 
-    /// Tells the publisher what has reached the subscriber, until both have ended.
+    /// Tells the publisher which messages have reached the subscriber, until both have ended.
     async fn relay(&mut self, mut receiving: Remote, mut sending: Remote) -> anyhow::Result<()> {
         let began = Instant::now();
         let mut compared = began;
         while !sending.has_ended().await? {
             let line = timeout(LOOK, receiving.line()).await;
             if let Some(line) = line.unwrap_or(Ok(None))? {
-                // If it has ended, it is seen above why.
+                // If the publisher has ended, the loop's condition finds out why.
                 let _ = sending.tell(line).await;
             } else {
-                // Nothing has come for a while, or all.
+                // No message has come for a while, or all have.
                 sleep(PAUSE).await;
                 compared = began;
             }
@@ -493,8 +493,7 @@ impl<'a> Crew<'a> {
         )?))
     }
 
-    /// Has the publisher's meter read from now on, if it has one. Only on a schedule there is a time to
-    /// send all packets.
+    /// Starts the publisher's meter, if it has one. Only a schedule has a time to send all packets.
     async fn start_meter(&self) -> anyhow::Result<Metering> {
         let host = self.place.publisher;
         let probe = host.probe();
@@ -518,7 +517,7 @@ impl<'a> Crew<'a> {
         Ok(Metering::There(Box::new(remote)))
     }
 
-    /// A time of a host's clock by this machine's.
+    /// Converts a window of a host's clock to this machine's clock.
     fn seen_here(&self, host: &Machine, window: Window) -> anyhow::Result<Sending> {
         let relation = Relation::between(&[self.compared(host)?], &host.name, OWN)?;
         let (from, to) = (relation.map(window.from_ns), relation.map(window.to_ns));
@@ -528,7 +527,7 @@ impl<'a> Crew<'a> {
         })
     }
 
-    /// Asks the publisher's host and the subscriber's for the time, so many times.
+    /// Asks the publisher's host and the subscriber's host for the time, `times` times each.
     async fn compare_clocks(&mut self, times: usize) -> anyhow::Result<()> {
         for _ in 0..times {
             for host in [self.place.publisher, self.place.subscriber] {
@@ -544,7 +543,8 @@ impl<'a> Crew<'a> {
         self.look_at_lasting().await
     }
 
-    /// From one host's clock to another's, by way of this machine's; `None` where they are one.
+    /// The relation from one host's clock to another's, by way of this machine's clock; `None` if both are one
+    /// host.
     fn relation(
         &self,
         [from, to]: [&Machine; 2],
@@ -560,7 +560,7 @@ impl<'a> Crew<'a> {
         Ok(Some(Relation::between(&files, &from.name, &to.name)?))
     }
 
-    /// What is known of a host's clock.
+    /// The comparison of a host's clock with this machine's.
     fn compared(&self, host: &Machine) -> anyhow::Result<ClockFile> {
         let exchanges = self.comparisons.get(&host.name);
         let exchanges = exchanges.cloned().unwrap_or_default();
@@ -575,8 +575,7 @@ impl<'a> Crew<'a> {
             .with_context(|| format!("host {}: its clock", host.name))
     }
 
-    /// Makes sure that what has to last as long as the run does is still there: a run without its broker
-    /// or its links is none.
+    /// Makes sure that the broker and the links still run: a run without them does not count.
     async fn look_at_lasting(&mut self) -> anyhow::Result<()> {
         for lasting in &mut self.lasting {
             if lasting.remote.has_ended().await? {
@@ -590,7 +589,7 @@ impl<'a> Crew<'a> {
         Ok(())
     }
 
-    /// Waits for a role that has to end well, while clocks are compared.
+    /// Waits until a role has ended well, and compares clocks meanwhile.
     async fn finish(&mut self, mut role: Remote, patience: Duration) -> anyhow::Result<()> {
         let began = Instant::now();
         while !role.has_ended().await? {
@@ -604,7 +603,7 @@ impl<'a> Crew<'a> {
     }
 }
 
-/// What it found, and who read it.
+/// Stops the meter; returns its recording, and who read it.
 async fn stop_meter(metering: Metering, host: &Machine) -> anyhow::Result<Option<(Taken, ReadBy)>> {
     match metering {
         Metering::None => Ok(None),
@@ -622,26 +621,26 @@ fn patience(cell: &Cell) -> Duration {
     let messages = u32::try_from(cell.messages).unwrap_or(u32::MAX);
     let each = match cell.pattern {
         Pattern::Periodic | Pattern::JobResult => cell.interval(),
-        // As long as one may take.
+        // Each message may take that long.
         Pattern::StopAndWait | Pattern::Reconnect | Pattern::Connect => PATIENCE,
     };
     each.saturating_mul(messages) + LONGER
 }
 
-/// As the command line reads it.
+/// An option with a time.
 fn time(option: &str, ns: u64) -> String {
     #[expect(clippy::cast_precision_loss, reason = "below 2^53 ns, 104 days")]
     let ns = ns as f64;
     format!("{option}={}us", ns / 1e3)
 }
 
-/// As the command line and a campaign file have it.
+/// The word that the command line and a campaign file have for a value.
 fn word(value: impl Serialize) -> String {
     let value = serde_json::json!(value);
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// Makes a cell's metrics of what its run left, the send log's times on the subscriber's clock.
+/// Computes a cell's metrics from its logs. The send log's times are converted to the subscriber's clock.
 fn evaluate(
     cell: &Cell,
     logs: &Logs,
@@ -665,7 +664,7 @@ fn evaluate(
     }
     match cell.pattern {
         Pattern::StopAndWait => {
-            // Without the time that it takes to tell the publisher of each.
+            // Without the time in which the publisher learns of each arrival.
             let delta = joined.samples.latencies_sent_ns().iter().sum();
             findings.stop_and_wait(Duration::from_nanos(delta), &joined.samples)?;
         }
@@ -677,8 +676,8 @@ fn evaluate(
                 lateness.note(record.intended_ns, record.sent_ns);
             }
             findings.sent(joined.counts, &lateness, cell.interval_ns);
-            // As long as on the subscriber's clock, which all samples are on; from when it began on the
-            // publisher's.
+            // Samples are on the subscriber's clock and give the length of the window; its beginning is on the
+            // publisher's clock.
             let lasted = metered::sending(&joined.samples).map(|window| window.duration_ns());
             let began = sent.iter().map(|record| record.intended_ns).min();
             findings.sending = began
@@ -690,7 +689,7 @@ fn evaluate(
     Ok(())
 }
 
-/// Of jobs by one clock.
+/// The metrics of jobs, by one clock.
 fn job_result(cell: &Cell, samples: &Samples, findings: &mut Findings) -> anyhow::Result<()> {
     let mut lateness = Lateness::new();
     let mut events = Vec::new();

@@ -13,7 +13,7 @@ use crate::meter::Journals;
 /// Where runs take place.
 #[derive(Debug)]
 pub(crate) enum Place {
-    /// In a network of its own each.
+    /// On this machine, each in a network of its own.
     Here(Energy),
     /// On real machines.
     #[cfg(target_os = "linux")]
@@ -25,7 +25,7 @@ pub(crate) enum Place {
 pub(super) struct Work {
     pub(super) cell: Cell,
     pub(super) seed: u64,
-    /// What its files are called.
+    /// The name of its files.
     pub(super) name: String,
     /// About how long it takes.
     pub(super) expected: Duration,
@@ -33,10 +33,10 @@ pub(super) struct Work {
 }
 
 impl Place {
-    /// Makes sure, before anything begins, that it can run all of these.
+    /// Makes sure, before anything begins, that the place can run all of these.
     ///
     /// # Errors
-    /// Why it cannot.
+    /// The reason if it cannot.
     pub(super) async fn prepare(&self, cells: impl Iterator<Item = &Cell>) -> anyhow::Result<()> {
         match self {
             Self::Here(_) => Ok(()),
@@ -45,7 +45,7 @@ impl Place {
         }
     }
 
-    /// How many runs at once, whatever they do.
+    /// The most runs at once, whatever their load.
     pub(super) fn at_once(&self) -> usize {
         match self {
             Self::Here(Energy::Modelled(_)) => machine::processes(),
@@ -56,10 +56,10 @@ impl Place {
         }
     }
 
-    /// Does a run. What goes wrong in it is its outcome.
+    /// Does a run. A failure within the run is part of its outcome.
     ///
     /// # Errors
-    /// If it tells nothing of its cell, and all others would go the same way: the campaign ends.
+    /// If the run says nothing about its cell, and all others would fail in the same way: the campaign ends.
     pub(super) async fn run(&self, work: &Work) -> anyhow::Result<Outcome> {
         match self {
             Self::Here(energy) => here::run(energy, work).await,

@@ -1,4 +1,4 @@
-//! What each cell would have real machines do.
+//! Which real machine does what in a cell.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ pub(crate) struct Placement<'a> {
     pub(crate) broker: &'a Machine,
     pub(crate) publisher: &'a Machine,
     pub(crate) subscriber: &'a Machine,
-    /// What is to be set on interfaces: a kernel shapes what leaves a host.
+    /// The interfaces to be shaped. A kernel shapes packets that leave a host.
     pub(crate) shaped: Vec<Shaped<'a>>,
 }
 
@@ -35,17 +35,17 @@ pub(crate) struct Shaped<'a> {
 }
 
 impl Hosts {
-    /// Where the parts of a cell run, and which interfaces are shaped how.
+    /// Places the parts of a cell on hosts, and the links on interfaces.
     ///
     /// # Errors
-    /// Why these hosts cannot do it.
+    /// The reason if these hosts cannot run the cell.
     pub(crate) fn place(&self, cell: &Cell) -> anyhow::Result<Placement<'_>> {
         if cell.medium.is_some() {
             bail!("a shared channel is emulated on one machine only");
         }
         let (broker, publisher) = (self.doing(Role::Broker)?, self.doing(Role::Publisher)?);
         let subscriber = match cell.topology {
-            // There they are one host.
+            // Publisher and subscriber are one host.
             Topology::Shared => publisher,
             Topology::Publisher | Topology::Both => self.doing(Role::Subscriber)?,
         };
@@ -84,7 +84,7 @@ impl Way {
         }
     }
 
-    /// What that direction of the link does.
+    /// This direction of a link.
     pub(crate) fn of(self, link: Link) -> Direction {
         match self {
             Self::Up => link.up,
@@ -93,7 +93,7 @@ impl Way {
     }
 }
 
-/// Adds what leaves a host, which has one interface.
+/// Adds the shape of packets that leave a host, which has one interface.
 fn shape<'a>(
     shaped: &mut Vec<Shaped<'a>>,
     host: &'a Machine,
@@ -194,7 +194,7 @@ mod tests {
             let shaped = placement.shaped.iter();
             shaped.map(|one| one.host.name.clone()).collect()
         };
-        // S22's stands on the publisher's way out alone.
+        // S22's link shapes only what leaves the publisher.
         assert_eq!(
             shaped(&cell(Topology::Publisher, "s22/wifi", None)),
             ["pi-1"]
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_these_hosts_cannot_do_is_said() {
+    fn a_cell_that_these_hosts_cannot_run_has_a_reason() {
         let hosts = Hosts::parse(THREE).unwrap();
         let channel = Cell {
             medium: Some("s21/medium".to_owned()),

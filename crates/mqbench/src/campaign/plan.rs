@@ -1,4 +1,4 @@
-//! In which order cells are run, and how long that takes.
+//! The order of runs, and how long they take.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use super::{
 /// One run of one cell.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct Turn {
-    /// Which of the campaign's cells.
+    /// The index of the campaign's cell.
     pub(crate) cell: usize,
     pub(crate) repetition: u32,
 }
 
-/// All runs of a campaign: each repetition is a block of all cells in an order of its own, so that
-/// drift of the machine hits all levels alike.
+/// All runs of a campaign. Each repetition is a block of all cells in a random order of its own, so that drift
+/// of the machine affects all levels alike.
 pub(crate) fn turns(campaign: &Campaign) -> Vec<Turn> {
     let mut random = SplitMix64::new(campaign.seed);
     let mut all = Vec::new();
@@ -34,8 +34,8 @@ pub(crate) fn turns(campaign: &Campaign) -> Vec<Turn> {
     all
 }
 
-/// The seed of a run: of its own for each, and the same whenever and in whichever campaign of this seed
-/// it is run.
+/// The seed of a run. Each run has a seed of its own, which is the same in every campaign with this campaign
+/// seed.
 pub(crate) fn seed(campaign: &Campaign, turn: Turn) -> u64 {
     let cell = &campaign.cells[turn.cell].cell;
     let words = serde_json::to_vec(cell).expect("a cell is text and numbers");
@@ -55,7 +55,7 @@ pub(crate) fn durations(campaign: &Campaign) -> Vec<Duration> {
     cells.map(|one| expected(&one.cell)).collect()
 }
 
-/// About how long a run takes: what the work lasts, with losses, connections and start-up.
+/// About how long a run takes: its work with losses, connections and start-up.
 pub(crate) fn expected(cell: &Cell) -> Duration {
     const START: Duration = Duration::from_secs(2);
     let messages = u32::try_from(cell.messages).unwrap_or(u32::MAX);
@@ -68,9 +68,8 @@ pub(crate) fn expected(cell: &Cell) -> Duration {
     START + round_trip * 8 + one.saturating_mul(messages)
 }
 
-/// The share of a processor that a cell uses which takes so long. Measured on one of 2.5 GHz: a
-/// beginning 110 to 220 ms and the kernel's own work, a message 0.7 (TLS) to 1.6 ms (QUIC), emulator
-/// included.
+/// The share of a processor that a cell uses if it takes `expected`. Measured on a processor of 2.5 GHz: a start
+/// takes 110 to 220 ms and the kernel's own work, a message 0.7 (TLS) to 1.6 ms (QUIC), emulator included.
 pub(crate) fn load(cell: &Cell, expected: Duration) -> f64 {
     const BEGINNING: f64 = 0.3;
     const MESSAGE: f64 = 0.0013;
@@ -79,7 +78,7 @@ pub(crate) fn load(cell: &Cell, expected: Duration) -> f64 {
     (BEGINNING + messages * MESSAGE) / expected.as_secs_f64()
 }
 
-/// From the publisher to the broker and back, with what losses add.
+/// The round trip from the publisher to the broker, with the time that losses add.
 fn round_trip(cell: &Cell) -> Duration {
     let link = |name: Option<String>| {
         name.and_then(|name| Link::load(&name).ok())
@@ -95,7 +94,7 @@ fn round_trip(cell: &Cell) -> Duration {
     ];
     let delay: Duration = ways.iter().map(|way| way.delay).sum();
     let arrive: f64 = ways.iter().map(|way| 1.0 - way.loss.mean()).product();
-    // What is seldom lost on a medium is sent again there.
+    // On a medium a damaged frame is sent again, and is seldom lost.
     let frames = cell.medium.as_ref().and(cell.loss.as_ref());
     let frames = frames.and_then(|loss| loss.parse().ok());
     let damaged = frames.map_or(0.0, mq_netem::Probability::share);
@@ -104,8 +103,8 @@ fn round_trip(cell: &Cell) -> Duration {
     delay + (first_timeout(cell) + delay * 2).mul_f64(lost)
 }
 
-/// What a lost packet costs beside two round trips: TCP's least time-out and its answer's delay, or,
-/// for connections, the time-out of the first packet (RFC 6298 §2).
+/// The time that a lost packet costs beside two round trips: TCP's least timeout and the answer's delay. For
+/// connections it is the timeout of the first packet (RFC 6298 §2).
 fn first_timeout(cell: &Cell) -> Duration {
     match cell.pattern {
         Pattern::Reconnect | Pattern::Connect => Duration::from_secs(1),
@@ -173,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_are_part_of_the_time_wherever_they_are_said() {
+    fn losses_are_part_of_the_time_wherever_they_are_given() {
         let cell = |link: &str, loss: Option<&str>| Cell {
             pattern: Pattern::StopAndWait,
             link: Some(link.to_owned()),

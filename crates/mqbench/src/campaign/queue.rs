@@ -1,8 +1,8 @@
-//! What a result set still lacks, and in which order it is run.
+//! The runs that a result set still lacks, in their order.
 //!
-//! Figures of a paper are often views of the same runs: S22's mean delay, jitter and packets a second
-//! are. A run that several campaigns want (the same cell, seed and repetition) is done once, and each
-//! of them gets its record.
+//! Figures of a paper are often views of the same runs, as S22's mean delay, jitter and packets a second. A run
+//! that several campaigns want (the same cell, seed and repetition) is done once, and each of these campaigns
+//! gets its record.
 
 use std::{
     cmp::Reverse,
@@ -17,7 +17,7 @@ use super::{
     record::{Outcome, Record},
 };
 
-/// How often a run is tried until it is kept, disturbed or not.
+/// How often a disturbed run is tried; the last attempt is kept as it is.
 const ATTEMPTS: u32 = 3;
 
 /// A run that is to be done.
@@ -25,18 +25,18 @@ const ATTEMPTS: u32 = 3;
 pub(crate) struct Job {
     /// The campaigns that want it; at least one.
     wanted_by: Vec<Place>,
-    /// From 1.
+    /// The attempt, from 1.
     attempt: u32,
-    /// That of the first attempt.
+    /// The seed of the first attempt.
     seed: u64,
     expected: Duration,
     load: f64,
 }
 
-/// Whose a run is.
+/// The place of a run in a campaign.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Place {
-    /// Which of the set's campaigns.
+    /// The index of the set's campaign.
     campaign: usize,
     turn: Turn,
 }
@@ -52,14 +52,14 @@ impl Job {
         self.expected
     }
 
-    /// See [`plan::load`]. What was disturbed has more room the next time: some runs need more calm
-    /// than others.
+    /// The run's load, see [`plan::load`]. A disturbed run gets more room the next time: some runs are more
+    /// sensitive than others.
     pub(super) fn load(&self) -> f64 {
         const MORE: i32 = 2;
         self.load * f64::from(MORE.pow(self.attempt - 1))
     }
 
-    /// What files of this run are called.
+    /// The name of this run's files.
     pub(super) fn name(&self, campaigns: &[Campaign]) -> String {
         let campaign = &campaigns[self.wanted_by[0].campaign].name;
         format!("{campaign}-{:016x}", self.seed())
@@ -70,18 +70,18 @@ impl Job {
         self.wanted_by.len() > 1
     }
 
-    /// A repetition has other chances, else it would fail as before.
+    /// The seed of this attempt. Each attempt has another seed, or it would fail as before.
     pub(super) fn seed(&self) -> u64 {
         self.seed.wrapping_add(u64::from(self.attempt - 1))
     }
 
-    /// The same once more, if it has not been tried often enough.
+    /// The next attempt of the same run, unless it was tried often enough.
     pub(super) fn again(mut self) -> Option<Self> {
         self.attempt += 1;
         (self.attempt <= ATTEMPTS).then_some(self)
     }
 
-    /// What it found, for each campaign that wants it.
+    /// The record of its outcome, for each campaign that wants it.
     pub(super) fn records(&self, campaigns: &[Campaign], outcome: &Outcome) -> Vec<Record> {
         let record = |place: &Place| place.record(campaigns, self.attempt, self.seed(), outcome);
         self.wanted_by.iter().map(record).collect()
@@ -104,20 +104,20 @@ impl Place {
     }
 }
 
-/// What a set lacks.
+/// The runs and records that a set lacks.
 #[derive(Debug)]
 pub(crate) struct Lacking {
-    /// To be run, the campaigns with the longest cells first, so that short ones fill what is left at
-    /// the end.
+    /// Runs to be done. Campaigns with the longest cells come first, so that short cells fill the gaps at the
+    /// end.
     pub(crate) jobs: VecDeque<Job>,
     /// Records that one campaign has, and another lacks.
     pub(crate) copies: Vec<Record>,
-    /// Runs that these campaigns have together.
+    /// The number of runs of these campaigns.
     pub(crate) all: usize,
 }
 
 impl Lacking {
-    /// Of these campaigns, with these records.
+    /// What these campaigns lack, given these records.
     pub(crate) fn of(campaigns: &[Campaign], records: &[Record]) -> Self {
         let mut finished = HashMap::new();
         let mut attempts: HashMap<_, u32> = HashMap::new();
@@ -130,7 +130,7 @@ impl Lacking {
             }
         }
         let mut runs: Vec<(Job, Option<&Record>)> = Vec::new();
-        // Which of them are to be handed on.
+        // Records that other campaigns lack.
         let mut without = Vec::new();
         let mut known = HashMap::new();
         let expected: Vec<Vec<_>> = campaigns.iter().map(plan::durations).collect();

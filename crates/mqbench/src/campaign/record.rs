@@ -1,4 +1,4 @@
-//! What a result set has: a record for each run of a cell.
+//! The record of a run.
 
 use std::collections::BTreeMap;
 
@@ -14,67 +14,67 @@ use super::cell::Cell;
 pub(crate) struct Record {
     /// The campaign's name.
     pub(crate) campaign: String,
-    /// Factor and level, as its file writes them.
+    /// Factor and level, as the campaign's file writes them.
     pub(crate) levels: BTreeMap<String, String>,
-    /// From 0.
+    /// The repetition, from 0.
     pub(crate) repetition: u32,
-    /// From 1: a run that was disturbed is repeated.
+    /// The attempt, from 1: a disturbed run is repeated.
     pub(crate) attempt: u32,
     pub(crate) seed: u64,
     pub(crate) cell: Cell,
     pub(crate) outcome: Outcome,
 }
 
-/// What a run found.
+/// The result of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Outcome {
-    /// Figures of the whole run by their names, see [`METRICS`].
+    /// Figures of the whole run, by their names in [`METRICS`].
     pub(crate) metrics: BTreeMap<String, f64>,
-    /// Distributions within the run, by what they are of: HdrHistograms of nanoseconds with three
-    /// digits, in the V2 format, deflated, base64.
+    /// Distributions within the run, by their names: HdrHistograms of nanoseconds with three digits, in the V2
+    /// format, deflated, base64.
     pub(crate) histograms: BTreeMap<String, String>,
     pub(crate) counts: Counts,
     pub(crate) link: LinkContext,
-    /// What is to be said of it.
+    /// The warnings about the run.
     pub(crate) warnings: Vec<Warning>,
-    /// Why it ended early, if it did.
+    /// Why the run ended early, if it did.
     pub(crate) error: Option<String>,
     pub(crate) elapsed_ns: u64,
-    /// What the energy among the metrics is from, such as `model:pi-3b`; `None` without energy.
+    /// The meter of the energy among the metrics, such as `model:pi-3b`; `None` without energy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) energy_meter: Option<String>,
-    /// How a meter came by it; `None` where it was computed.
+    /// The meter's reading; `None` if the energy was computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) energy_reading: Option<Reading>,
-    /// From the start of the schedule to the last message that arrived, since 1970, by the clock of
-    /// whoever sent; `None` where there is no schedule.
+    /// From the start of the schedule to the last arrival, since 1970, by the sender's clock; `None` without a
+    /// schedule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) sending: Option<Window>,
 }
 
-/// How a meter came by an energy.
+/// A meter's reading of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Reading {
-    /// What it is of, such as what flows through the sensor.
+    /// What the energy covers, such as what flows through the sensor.
     pub(crate) scope: String,
-    /// The time that it is of, since 1970, by the clock of the machine that read the meter.
+    /// The time that the energy covers, since 1970, by the clock of the machine that read the meter.
     pub(crate) window: Window,
     /// How far the window may be off the readings.
     pub(crate) uncertainty_ns: u64,
     /// The file with the readings, in the folder `meters` of the results, if they are kept.
     pub(crate) journal: Option<String>,
-    /// What is to be said of it.
+    /// Remarks on the recording.
     pub(crate) notes: Vec<Note>,
 }
 
 impl Outcome {
-    /// Whether the machine had too much else to do, or the meter was not there: such a run is repeated.
-    /// Chance and losses are findings, and no reason.
+    /// Whether the run failed, the machine was too busy, or the meter has gaps: such a run is repeated. Losses
+    /// and slow messages are findings, and no reason to repeat.
     pub(crate) fn is_disturbed(&self) -> bool {
         let of_emulated = |warning: &Warning| matches!(warning, Warning::Emulated { .. });
-        // An emulator is always late, and says so: once more would be the same.
+        // An emulated machine is always late: a repetition would be late as well.
         let is_emulated = self.warnings.iter().any(of_emulated);
         let by_machine = |warning: &Warning| match warning {
             Warning::GeneratorLate { .. } => !is_emulated,
@@ -85,7 +85,7 @@ impl Outcome {
     }
 }
 
-/// A line for each.
+/// The list of metrics, one a line.
 macro_rules! metrics {
     ($($name:literal [$unit:literal] $what:literal;)*) => { &[$(($name, $unit, $what)),*] };
 }

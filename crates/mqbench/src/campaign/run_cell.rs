@@ -1,4 +1,4 @@
-//! One run of one cell: its network, its broker, its pattern, and what that found.
+//! One run of one cell: its network, its broker, its pattern, and its outcome.
 
 use std::{
     collections::BTreeMap,
@@ -35,11 +35,11 @@ use crate::{
     },
 };
 
-/// How long a message or a connection that is waited for may take: longer than any transport tries, so
-/// that what is slow counts as slow and not as failed.
+/// How long a message or a connection may take. It is longer than any transport tries, so that a slow one counts
+/// as slow and not as failed.
 pub(super) const PATIENCE: Duration = Duration::from_mins(2);
 
-/// The network that a cell runs in. Before there are threads.
+/// Builds the network of a cell. Call it before there are threads.
 pub(crate) fn testbed(cell: &Cell, seed: u64) -> anyhow::Result<Testbed> {
     Testbed::build(cell.network()?, None, seed)
 }
@@ -47,7 +47,7 @@ pub(crate) fn testbed(cell: &Cell, seed: u64) -> anyhow::Result<Testbed> {
 /// Runs the cell in its network, and computes its energy by a profile, if there is one.
 ///
 /// # Errors
-/// If nothing can be measured at all. What ends a pattern early is in the outcome.
+/// If nothing can be measured at all. An error that ends the pattern early is in the outcome.
 pub(crate) async fn run(
     cell: &Cell,
     seed: u64,
@@ -90,9 +90,9 @@ pub(crate) async fn run(
             connect_timeout: PATIENCE,
         },
     };
-    // Others begin and end beside it, which is work without a deadline.
+    // Other runs begin and end beside this one; their work has no deadline, so this one gets priority.
     for process in broker.pid().into_iter().chain([std::process::id()]) {
-        // Where it is not permitted, it takes its turn.
+        // Without the permission the process keeps its ordinary priority.
         let _ = mq_netem::run_early(process);
     }
     let mut findings = Findings::default();
@@ -108,7 +108,7 @@ pub(crate) async fn run(
     Ok(findings.outcome(went, link, began))
 }
 
-/// What is found little by little.
+/// The results of a run, collected step by step.
 #[derive(Default)]
 pub(super) struct Findings {
     metrics: BTreeMap<String, f64>,
@@ -120,7 +120,7 @@ pub(super) struct Findings {
 }
 
 impl Findings {
-    /// All of them, of a run that began then and went so.
+    /// The outcome of a run that began at `began` and ended as `went` says.
     pub(super) fn outcome(
         self,
         went: anyhow::Result<()>,
@@ -145,7 +145,7 @@ impl Findings {
         self.metrics.insert(metric.to_owned(), value);
     }
 
-    /// What became of messages on a schedule, and how well it was kept.
+    /// Adds the counts of messages on a schedule, and their lateness.
     pub(super) fn sent(&mut self, counts: Counts, lateness: &Lateness, interval_ns: u64) {
         self.counts = counts;
         self.set("lost", count(counts.lost));
@@ -153,7 +153,7 @@ impl Findings {
         self.validity.note(lateness.warning(interval_ns));
     }
 
-    /// Messages one after the other, each when the last had arrived.
+    /// Adds the results of messages that were each sent when its predecessor had arrived.
     pub(super) fn stop_and_wait(
         &mut self,
         delta: Duration,
@@ -169,8 +169,8 @@ impl Findings {
         Ok(())
     }
 
-    /// Messages that had a connection each, dialled when they were intended; the first with a full
-    /// handshake.
+    /// Adds the results of messages with a connection each, which was dialled at the intended time. The first
+    /// connection had a full handshake.
     pub(super) fn reconnect(&mut self, samples: &Samples) -> anyhow::Result<()> {
         let again = samples.0.iter().skip(1);
         let again: Vec<_> = again.filter_map(Sample::latency_intended_ns).collect();
@@ -183,14 +183,14 @@ impl Findings {
         self.mean("dial_to_sent", &sent)
     }
 
-    /// Connections that succeeded, by how long each took until CONNACK, and how many did not.
+    /// Adds the times until CONNACK of connections, and the number of failed ones.
     pub(super) fn connections(&mut self, connack_ns: &[u64], failed: u64) -> anyhow::Result<()> {
         self.distribution("connack", connack_ns)?;
         self.set("failed", count(failed));
         Ok(())
     }
 
-    /// A distribution, with its mean under its own name.
+    /// Adds a distribution, with its mean under the distribution's own name.
     fn mean(&mut self, name: &str, values_ns: &[u64]) -> anyhow::Result<()> {
         self.distribution(name, values_ns)?;
         if let Some(mean) = self.metrics.remove(&format!("{name}_mean")) {
@@ -199,7 +199,7 @@ impl Findings {
         Ok(())
     }
 
-    /// A distribution, with the metrics that its name is the beginning of.
+    /// Adds a distribution, with the metrics whose names begin with its name.
     pub(super) fn distribution(&mut self, name: &str, values_ns: &[u64]) -> anyhow::Result<()> {
         let mut recorder = LatencyRecorder::new();
         recorder.extend(values_ns.iter().copied());
@@ -235,7 +235,7 @@ struct Bench<'a> {
     seed: u64,
     energy_profile: Option<&'a str>,
     testbed: &'a Testbed,
-    /// Of the broker, but for its host: that is another for each link.
+    /// The broker's address, except for the host, which differs for each link.
     address: Address,
     options: ConnectOptions,
     mqtt: Mqtt,
@@ -303,7 +303,7 @@ impl Bench<'_> {
         let (publisher, subscriber) = self.ends();
         let neighbours = self.neighbours().await?;
         let plan = self.one_by_one(reconnect::TOPIC)?;
-        // The subscriber stays, on tickets of its own.
+        // The subscriber stays connected, and has tickets of its own.
         let subscriber = connector(subscriber)?;
         let arrivals = Arrivals::here(reconnect::TOPIC, &self.mqtt, by(&subscriber)).await?;
         let (clock, publisher) = (Clock::start(), (&publisher.0, &publisher.1));
@@ -366,7 +366,7 @@ impl Bench<'_> {
         )
     }
 
-    /// Messages one after the other.
+    /// The plan for messages one after the other.
     fn one_by_one(&self, topic: &str) -> anyhow::Result<stopwait::Plan> {
         Ok(stopwait::Plan {
             topic: TopicName::new(topic)?,
@@ -391,7 +391,7 @@ impl Bench<'_> {
         Ok((connector(publisher)?, connector(subscriber)?))
     }
 
-    /// The other stations of the publisher's channel, connected.
+    /// Connects the other stations of the publisher's channel.
     async fn neighbours(&self) -> anyhow::Result<Neighbours> {
         let ends = self
             .testbed

@@ -1,4 +1,4 @@
-//! Runs what a result set still lacks, as many cells side by side as their place bears.
+//! Runs the cells that a result set lacks, as many side by side as their place bears.
 //!
 //! ```text
 //!   queue --(room in the budget)--> Place::run --> record on the disk
@@ -6,14 +6,14 @@
 //!     +---- disturbed, and tried less than three times-+
 //! ```
 //!
-//! Here each cell has a process and a network of its own. The papers' traffic is light, so that dozens run
-//! at once; how much of the processors they may use together is learned: when the machine has disturbed
-//! more than a few of the last runs (packets or messages sent late), the budget is lowered, else raised.
-//! It stays as it is where the host of a virtual machine withheld processors meanwhile: fewer runs at
-//! once would be disturbed just as often. A disturbed run is repeated.
-//! None is started while the processors are nearly used up.
+//! On this machine each cell has a process and a network of its own. The papers' traffic is light, so dozens run
+//! at once. The runner learns how much of the processors they may use together, the budget. It lowers the budget
+//! when the machine has disturbed more than a few of the last runs (packets or messages sent late), else it
+//! raises it. The budget stays as it is if the host of a virtual machine withheld processors meanwhile: fewer
+//! runs at once would be disturbed just as often. A disturbed run is repeated. No run is started while the
+//! processors are nearly all in use.
 //!
-//! Where a meter measures the energy, and on real machines, runs go one at a time.
+//! With a meter, and on real machines, runs go one at a time.
 
 use std::{
     collections::VecDeque,
@@ -33,10 +33,10 @@ use super::{
 };
 use crate::meter::Journals;
 
-/// Between the starts of two processes: a beginning is the most that a light cell costs.
+/// The pause between the starts of two processes: the start is most of a light cell's work.
 const STAGGER: Duration = Duration::from_millis(80);
 
-/// How far a campaign is.
+/// The progress of a campaign.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Progress {
     pub(crate) done: usize,
@@ -47,10 +47,10 @@ pub(crate) struct Progress {
     pub(crate) left: Duration,
 }
 
-/// What all cells use of the processors together, in processors.
+/// How much of the processors all cells may use together, in processors.
 ///
-/// Runs are judged by the window, as many as there are at once: one moment of trouble hits many, and
-/// some are hit by chance however few there are.
+/// The budget changes by windows of as many runs as there are at once. One moment of trouble disturbs many runs,
+/// and chance disturbs some however few there are.
 #[derive(Debug)]
 struct Budget {
     most: f64,
@@ -62,12 +62,14 @@ struct Budget {
 }
 
 impl Budget {
-    /// Of each processor. Beyond the greatest, messages wait for one another, whatever they cost.
+    /// The first budget for each processor.
     const FIRST: f64 = 0.6;
+    /// The least and the greatest budget for each processor. Beyond the greatest, messages wait for one another,
+    /// whatever they cost.
     const RANGE: (f64, f64) = (0.01, 0.8);
     /// The least window.
     const WINDOW: usize = 8;
-    /// Less than one in so many is well.
+    /// Fewer disturbed runs than one in so many are accepted.
     const WELL: usize = 20;
 
     fn new(processors: usize) -> Self {
@@ -84,7 +86,7 @@ impl Budget {
     }
 
     fn has_room(&self, load: f64) -> bool {
-        // One may always run.
+        // One run is always allowed.
         self.used == 0.0 || self.used + load <= self.most
     }
 
@@ -92,8 +94,8 @@ impl Budget {
         self.used += load;
     }
 
-    /// A run with this load has ended, of `running`. `is_robbed` tells whether the trouble of a window
-    /// came from outside.
+    /// Notes the end of a run with this load, of `running` runs. `is_robbed` says whether the host of a virtual
+    /// machine caused the trouble of a window.
     fn give_back(
         &mut self,
         load: f64,
@@ -101,7 +103,7 @@ impl Budget {
         running: usize,
         is_robbed: impl FnOnce() -> bool,
     ) {
-        // Sums of fractions leave crumbs.
+        // Sums of fractions leave rounding errors.
         self.used = if (self.used - load).abs() < 1e-6 {
             0.0
         } else {
@@ -123,7 +125,7 @@ impl Budget {
     }
 }
 
-/// How long these take side by side if the machine disturbs none of them.
+/// How long these runs take side by side if the machine disturbs none of them.
 pub(crate) fn at_best(jobs: &VecDeque<Job>) -> Duration {
     let work: f64 = jobs
         .iter()
@@ -134,10 +136,10 @@ pub(crate) fn at_best(jobs: &VecDeque<Job>) -> Duration {
     longest.max(Duration::from_secs_f64(work / most))
 }
 
-/// Runs what is missing in the set, and tells how far it is.
+/// Runs the cells that the set lacks, and reports progress to `tell`.
 ///
 /// # Errors
-/// If the place cannot do it, or a result cannot be written. What went wrong in a run is its outcome.
+/// If the place cannot run them, or a result cannot be written. A failure within a run is part of its outcome.
 pub(crate) async fn run(
     set: &mut ResultSet,
     place: Place,
@@ -174,14 +176,14 @@ pub(crate) async fn run(
     Ok(())
 }
 
-/// A run that has ended: its job, what it had of the budget, and what it found.
+/// A run that has ended: its job, its share of the budget, and its outcome.
 type Ended = (Job, f64, anyhow::Result<Outcome>);
 
 struct Runner {
     all: usize,
     queue: VecDeque<Job>,
     budget: Budget,
-    /// How many at once, whatever they do.
+    /// The most runs at once, whatever their load.
     at_once: usize,
     place: Arc<Place>,
     journals: Journals,
@@ -249,7 +251,7 @@ impl Runner {
     }
 }
 
-/// How fast expected time goes by: that of cells that run side by side.
+/// How fast expected time passes: the sum over cells that run side by side.
 struct Pace {
     began: Instant,
     expected: Duration,
@@ -267,7 +269,7 @@ impl Pace {
         self.expected += expected;
     }
 
-    /// How long the rest takes, at the speed so far; at that of what runs now before there is any.
+    /// How long the rest takes at the speed so far; at first, at the speed of the present runs.
     fn left(&self, rest: Duration, running: usize) -> Duration {
         let speed = self.expected.as_secs_f64() / self.began.elapsed().as_secs_f64().max(0.001);
         let running = u32::try_from(running.max(1)).unwrap_or(1);

@@ -4,11 +4,11 @@
 //! DIR/set.json               which program ran it, where, and how much of it: `SetHead`
 //! DIR/campaigns/NAME.toml    the campaign files, as they were
 //! DIR/records/NAME.jsonl     a line for each finished run: `Record`
-//! DIR/records/NAME.jsonl.gz  such lines, from before, where somebody has compressed them
+//! DIR/records/NAME.jsonl.gz  earlier lines, if the user has compressed them
 //! ```
 //!
-//! A record is on the disk before its run counts as done, so that a kill at any moment costs the
-//! runs that were going on and no other. A line that was being written then is left out on reading.
+//! A record is on the disk before its run counts as done, so a kill at any moment costs only the runs that were
+//! going on. An unfinished last line is ignored on reading.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -29,14 +29,14 @@ use super::{
 /// The `schema` that this version writes and reads.
 pub(crate) const SCHEMA: &str = "mq-results/1";
 
-/// What the whole set has in common.
+/// The head of a result set.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SetHead {
     pub(crate) schema: String,
     pub(crate) extent: Extent,
     pub(crate) manifest: Manifest,
-    /// One for each time that it was gone on with: perhaps by another program, on another machine.
+    /// One manifest for each time that the set was resumed, perhaps by another program or on another machine.
     #[serde(default)]
     pub(crate) continued: Vec<Manifest>,
 }
@@ -52,10 +52,10 @@ pub(crate) struct ResultSet {
 }
 
 impl ResultSet {
-    /// Begins one with these campaign files.
+    /// Creates a result set with these campaign files.
     ///
     /// # Errors
-    /// If there is one already in the directory, or it cannot be written.
+    /// If the directory has a result set already, or the new one cannot be written.
     pub(crate) fn create(
         directory: &Path,
         extent: Extent,
@@ -87,7 +87,7 @@ impl ResultSet {
             manifest,
             continued: Vec::new(),
         };
-        // Last: without it there is no set.
+        // The head comes last: without it there is no set.
         write_head(directory, &head)?;
         Ok(Self {
             directory: directory.to_owned(),
@@ -97,10 +97,10 @@ impl ResultSet {
         })
     }
 
-    /// Reads one.
+    /// Reads a result set.
     ///
     /// # Errors
-    /// If there is none, or it is of another version or damaged, with the file and the line.
+    /// If there is none, or it is of another version or damaged; the error has the file and the line.
     pub(crate) fn load(directory: &Path) -> anyhow::Result<Self> {
         let head_file = directory.join("set.json");
         let head = fs::read_to_string(&head_file)
@@ -134,7 +134,7 @@ impl ResultSet {
         })
     }
 
-    /// Reads one to go on with it, as `manifest` says.
+    /// Reads a result set to resume it with the program and machine of `manifest`.
     ///
     /// # Errors
     /// As [`load`](Self::load), or if it cannot be written.
@@ -148,10 +148,10 @@ impl ResultSet {
         Ok(set)
     }
 
-    /// Adds a record, on the disk before this returns.
+    /// Adds a record. It is on the disk when this returns.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the record cannot be written.
     pub(crate) fn add(&mut self, record: Record) -> anyhow::Result<()> {
         let path = records_file(&self.directory, &record.campaign);
         let mut line = serde_json::to_vec(&record).context("cannot write JSON")?;
@@ -175,7 +175,7 @@ fn records_file(directory: &Path, campaign: &str) -> PathBuf {
     directory.join(format!("records/{campaign}.jsonl"))
 }
 
-/// None if there is no file yet. A last line without its end was cut off, and is left out.
+/// Reads the records of a file; none if there is no file yet. A last line without its end is ignored.
 fn read_records(path: &Path) -> anyhow::Result<Vec<Record>> {
     let packed = path.with_extension("jsonl.gz");
     let mut records = Vec::new();
@@ -203,7 +203,7 @@ fn parse(path: &Path, text: &str) -> anyhow::Result<Vec<Record>> {
         .collect()
 }
 
-/// Removes what was cut off, so that the next record begins a line.
+/// Removes an unfinished last line, so that the next record begins a line.
 fn mend(path: &Path) -> anyhow::Result<()> {
     let Ok(text) = fs::read(path) else {
         return Ok(());
@@ -218,7 +218,7 @@ fn mend(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The old one, if there is one, stands until the new one does.
+/// Writes the head; an old one stays until the new one is complete.
 fn write_head(directory: &Path, head: &SetHead) -> anyhow::Result<()> {
     let json = serde_json::to_vec_pretty(head).context("cannot write JSON")?;
     let (path, new) = (directory.join("set.json"), directory.join("set.json.new"));
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_there_again_wherever_writing_was_cut_off() {
+    fn records_survive_a_write_that_was_cut_off_anywhere() {
         let folder = tempfile::tempdir().unwrap();
         let mut first = set(folder.path());
         first.add(record(0)).unwrap();

@@ -14,7 +14,7 @@ use super::{
     record::METRICS,
 };
 
-/// How many cells a quick run has going at the same time.
+/// How many cells a quick run has at once.
 const SIDE_BY_SIDE: u32 = 16;
 
 fn files(folder: &str) -> Vec<PathBuf> {
@@ -112,7 +112,7 @@ fn campaigns_load_in_both_extents_and_name_what_there_is() {
                 let known = files("claims");
                 assert!(known.iter().any(|path| path.ends_with(&file)), "{name}");
             }
-            // A mark in a plot is of one cell; a ratio takes both transports from one.
+            // A mark in a plot is one cell; a ratio takes the cells of both transports.
             let drawn = [Some(&plot.x), Some(&plot.series), plot.facet.as_ref()];
             let mut drawn: Vec<_> = drawn.into_iter().flatten().collect();
             let transport = "transport".to_owned();
@@ -153,7 +153,7 @@ fn the_documented_file_loads() {
     }
 }
 
-/// Wall time, and that of one run after the other.
+/// The wall time, and the time of one run after the other.
 fn estimate(campaign: &Campaign) -> (Duration, Duration) {
     let runs = turns(campaign).into_iter();
     let runs: Vec<_> = runs
@@ -188,7 +188,7 @@ fn a_quick_run_of_one_takes_two_minutes_and_of_all_fifteen() {
     assert!(walls[0] < Duration::from_mins(15), "{walls:?}");
 }
 
-/// Each form has fields of its own, and no other's.
+/// Checks that a claim has the fields of its form and no others.
 fn check_form(claim: &Claim) {
     let has = [
         ("compare", claim.compare.is_some()),
@@ -226,7 +226,7 @@ fn check_form(claim: &Claim) {
     }
 }
 
-/// What it names is there, and it says of which cells it is.
+/// Checks that a claim names existing levels, and that they determine its cells.
 fn check_levels(claim: &Claim, campaign: &Campaign) {
     assert!(is_metric(&claim.metric), "{}: {}", claim.id, claim.metric);
     let mut places = vec![claim.at.clone()];
@@ -246,7 +246,7 @@ fn check_levels(claim: &Claim, campaign: &Campaign) {
     }
     for place in &places {
         assert!(has_cells(campaign, place), "{}: {place:?}", claim.id);
-        // One cell, but for what a trend runs along and a ratio of transports takes.
+        // One cell, except for the factor of a trend and the transports of a ratio.
         let matching = campaign.cells.iter().filter(|one| {
             let mut place = place.iter();
             place.all(|(factor, level)| one.levels.get(factor) == Some(level))

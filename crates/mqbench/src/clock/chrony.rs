@@ -1,14 +1,14 @@
-//! What chrony on this machine says of its clock.
+//! Chrony's report on this machine's clock.
 
 use std::{process::Stdio, time::Duration};
 
 use mq_measure::clock::Tracking;
 use tokio::process::Command;
 
-/// It asks a daemon on the same machine.
+/// How long `chronyc` may take: it asks a daemon on the same machine.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What `chronyc -c tracking` says; `None` where there is no chrony, or where it does not answer.
+/// The report of `chronyc -c tracking`; `None` if there is no chrony, or it does not answer.
 async fn tracking() -> Option<Tracking> {
     let mut command = Command::new("chronyc");
     command
@@ -24,7 +24,7 @@ async fn tracking() -> Option<Tracking> {
     match Tracking::parse(&String::from_utf8_lossy(&output.stdout)) {
         Ok(tracking) => Some(tracking),
         Err(error) => {
-            // Clocks are measured all the same.
+            // Clocks are measured without chrony's report, too.
             eprintln!("mqbench: {error}");
             None
         }

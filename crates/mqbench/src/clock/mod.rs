@@ -1,4 +1,4 @@
-//! The clock that machines can share, and this machine's name; a test can change both.
+//! The time of day for logs, and this machine's name. A test can change both.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,11 +8,11 @@ pub(crate) mod chrony;
 
 /// Shifts the clock of this process, for tests: `SHIFT_NS`, or `SHIFT_NS:DRIFT_PPB:SINCE_NS`.
 ///
-/// It shows `SHIFT_NS` more than the system's clock, and `DRIFT_PPB` nanoseconds more for each second
-/// since `SINCE_NS`, a time of the system's clock. Processes with the same value have the same clock.
+/// The shifted clock is `SHIFT_NS` ahead of the system's clock, and gains `DRIFT_PPB` nanoseconds a second since
+/// `SINCE_NS`, a time of the system's clock. Processes with the same value have the same clock.
 pub(crate) const SHIFT: &str = "MQBENCH_CLOCK_SHIFT";
 
-/// The name of this machine in logs, in place of the system's: network namespaces share that.
+/// The name of this machine in logs, in place of the system's name, which network namespaces share.
 pub(crate) const HOST: &str = "MQBENCH_HOST";
 
 /// The time of day in nanoseconds since the Unix epoch, as all logs of this process have it.
@@ -50,12 +50,12 @@ impl WallClock {
         }
     }
 
-    /// What it shows now.
+    /// The clock's time now.
     pub(crate) fn now_ns(&self) -> u64 {
         self.at(system_ns())
     }
 
-    /// What it shows at a time of the system's clock.
+    /// The clock's time at a time of the system's clock.
     pub(crate) fn at(&self, system_ns: u64) -> u64 {
         let since = i128::from(system_ns) - i128::from(self.since_ns);
         let drift = since * i128::from(self.drift_ppb) / 1_000_000_000;

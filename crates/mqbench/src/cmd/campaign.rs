@@ -142,7 +142,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     }
 }
 
-/// What runs where, and from which files; none when a set has them already.
+/// The manifest of this program on this machine, with the campaign files; none if the set has them already.
 fn manifest(files: &[PathBuf]) -> Manifest {
     let (program, broker) = (this_software("mqbench"), this_software("mqbroker"));
     let files = files.iter().map(|file| file.display().to_string());
@@ -178,7 +178,7 @@ impl OnHosts {
         }
         let energy = match self.meter {
             Spec::Model(profile) => {
-                // A mistake in its name is reported before anything begins.
+                // A mistake in the profile's name is reported before anything begins.
                 Energy::Modelled(Profile::load(&profile).map(|_| profile)?)
             }
             spec => Energy::Measured(Probe {
@@ -261,7 +261,7 @@ fn plan_of(campaign: &Campaign) -> String {
     )
 }
 
-/// What hosts would do: a line for each way in which they share the work, or cannot do it.
+/// A line for each placement of cells on the hosts, or for each reason why the hosts cannot run them.
 fn on_hosts(campaign: &Campaign, hosts: &Hosts) -> String {
     let mut ways: BTreeMap<String, usize> = BTreeMap::new();
     for one in &campaign.cells {
@@ -294,7 +294,7 @@ struct Shown {
 }
 
 impl Shown {
-    /// Between lines of a log.
+    /// The time between lines of a log.
     const PAUSE: Duration = Duration::from_secs(15);
 
     fn new() -> Self {

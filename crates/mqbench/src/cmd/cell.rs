@@ -1,6 +1,6 @@
-//! `mqbench cell`: one run of a campaign, in a process of its own: it has a network of its own.
+//! `mqbench cell`: one run of a campaign, in a process of its own, because it has a network of its own.
 //!
-//! Its standard input is a line of JSON, and stays open as long as somebody wants the answer.
+//! Its standard input is a line of JSON, and stays open as long as the campaign wants the answer.
 
 use std::io::BufRead as _;
 
@@ -12,7 +12,7 @@ use crate::{
 };
 use anyhow::Context as _;
 
-/// Reads what is to be run, and builds its network. Before there are threads.
+/// Reads the order, and builds its network. Call it before there are threads.
 pub(crate) fn prepare() -> anyhow::Result<(Order, Testbed)> {
     let mut text = String::new();
     let mut input = std::io::stdin().lock();
@@ -24,9 +24,9 @@ pub(crate) fn prepare() -> anyhow::Result<(Order, Testbed)> {
     Ok((order, testbed))
 }
 
-/// Runs it, and prints what it found as JSON.
+/// Runs the cell, and prints its outcome as JSON.
 pub(crate) async fn run(order: &Order, testbed: &Testbed) -> anyhow::Result<()> {
-    // The one that started it is gone, and nobody is left to tell the result.
+    // If the input ends, the campaign is gone, and no program reads the result.
     Input::open(None)?.hold(|_| {})?;
     let profile = order.energy_profile.as_deref();
     let outcome = run_cell::run(&order.cell, order.seed, profile, testbed).await?;

@@ -69,7 +69,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Each counts from its dial.
+/// The attempts as samples; times count from each dial.
 fn samples(kind: ConnectKind, attempts: &[Option<Connected>]) -> Samples {
     let sample = |(seq, attempt): (u64, &Option<Connected>)| {
         let found = attempt.filter(|connected| connected.kind == kind);

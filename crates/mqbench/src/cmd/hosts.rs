@@ -1,4 +1,4 @@
-//! `mqbench hosts`: the machines of a testbed; and `mqbench host`, one of them.
+//! `mqbench hosts`: the machines of a testbed. `mqbench host`: the role of one of them.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -86,7 +86,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     }
 }
 
-/// One of them, as the role of this program there.
+/// The role of this program on a host.
 pub(crate) async fn present(input: Option<Input>) -> anyhow::Result<()> {
     let input = input.context("it has no standard input")?;
     serve(input, report::print).await

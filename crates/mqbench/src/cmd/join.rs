@@ -1,4 +1,4 @@
-//! `mqbench join`: puts a send log and a receive log together by sequence number.
+//! `mqbench join`: matches a send log with a receive log by sequence number.
 
 use std::path::PathBuf;
 
@@ -99,7 +99,7 @@ fn describe(joined: &Joined) -> String {
     text
 }
 
-/// This run's median against another's.
+/// This run's median compared with another's.
 fn compare(outcome: &Outcome, other: &Outcome) -> String {
     let Some(difference) = outcome.minus(other) else {
         return format!(

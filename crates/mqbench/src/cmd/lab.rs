@@ -12,7 +12,7 @@ use mq_netem::Host;
 use super::args::LinkArgs;
 use crate::report;
 
-/// Where programs in the lab find its hosts: `role=path` for each, with commas.
+/// The variable by which programs in the lab find its hosts: `role=path` for each, with commas.
 const HOSTS: &str = "MQBENCH_LAB";
 
 /// Options of `lab`.
@@ -55,7 +55,7 @@ struct ShellArgs {
     command: Vec<String>,
 }
 
-/// Before there are threads.
+/// Runs the command. Call it before there are threads.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.action {
         Action::Shell(args) => shell(args),
@@ -89,7 +89,7 @@ fn shell(args: &ShellArgs) -> anyhow::Result<ExitCode> {
     Ok(code(status))
 }
 
-/// Becomes the program, on that host.
+/// Becomes the program, on the host of `role`.
 fn exec(role: &str, command: &[String]) -> anyhow::Result<ExitCode> {
     let hosts = std::env::var(HOSTS).map_err(|_| {
         anyhow::anyhow!("there is no lab around: this works in `mqbench lab shell`")
@@ -122,7 +122,7 @@ fn start(command: &[String]) -> anyhow::Result<ExitStatus> {
     status.with_context(|| format!("cannot run {program}"))
 }
 
-/// As a shell has it: 128 and the signal for what a signal ended.
+/// The exit code as a shell has it: 128 plus the signal if a signal ended the program.
 fn code(status: ExitStatus) -> ExitCode {
     let signal = status.signal().unwrap_or(0);
     let code = status.code().unwrap_or(128 + signal);

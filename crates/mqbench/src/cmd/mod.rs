@@ -1,4 +1,4 @@
-//! One module a command: its options, and what it does with a workload's result.
+//! One module a command: its options, and how it prints a workload's result.
 
 mod args;
 pub(crate) mod broker;

@@ -70,13 +70,13 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// Whether standard input tells what has arrived.
+    /// Whether standard input reports arrivals.
     pub(crate) fn waits(&self) -> bool {
         self.wait || self.reconnect.is_some()
     }
 }
 
-/// Publishes; `input` is there if it [waits](Args::waits).
+/// Publishes. `input` is `Some` if the options [wait](Args::waits) for arrivals.
 pub(crate) async fn run(args: Args, input: Option<Input>) -> anyhow::Result<()> {
     let topic = TopicName::new(args.topic.as_str())
         .with_context(|| format!("--topic {} is not valid", args.topic))?;
@@ -145,7 +145,7 @@ async fn one_by_one(
     let (tell, numbers) = channel(1);
     input.each(move |line| {
         if let Ok(number) = line.text.parse() {
-            // If nobody waits any more, the run is over.
+            // If the receiver is gone, the run is over.
             let _ = tell.blocking_send(number);
         }
     })?;

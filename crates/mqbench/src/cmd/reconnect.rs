@@ -50,7 +50,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         size: args.size,
         patience: args.patience,
     };
-    // The subscriber stays, on tickets of its own.
+    // The subscriber stays connected, and has tickets of its own.
     let subscriber = (&args.broker, &connector);
     let arrivals = Arrivals::here(reconnect::TOPIC, &mqtt, subscriber).await?;
     let attempts = reconnect::run(

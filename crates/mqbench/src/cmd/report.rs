@@ -1,4 +1,4 @@
-//! `mqbench report`: what a result set says, as a page, a table, or data.
+//! `mqbench report`: a result set as a page, tables, or data.
 
 use std::path::{Path, PathBuf};
 
@@ -71,7 +71,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
 }
 
-/// A file for each figure; prints their names.
+/// Writes a file for each figure, and prints their names.
 fn figures(folder: &Path, report: &campaign::Report) -> anyhow::Result<()> {
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     for one in &report.campaigns {
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_in_one_line() {
+    fn mistakes_are_reported_in_one_line() {
         let folder = tempfile::tempdir().unwrap();
         let error = run_with(&[folder.path().to_str().unwrap()]).unwrap_err();
         assert!(

@@ -74,7 +74,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
             }
         };
         let Some(incoming) = incoming else { break };
-        // The driver stamped it on the monotonic clock; the log wants the shared one.
+        // The client stamped the message on the monotonic clock; the log has the time of day.
         let received_ns = clock.at(system_ns() - nanoseconds(incoming.received_at.elapsed()));
         match sequence(&incoming.payload) {
             Some(seq) => {
@@ -88,7 +88,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         received += 1;
     }
     log.finish()?;
-    // The log is complete whatever becomes of the goodbye.
+    // The log is complete even if the DISCONNECT fails.
     let _ = client.disconnect().await;
     let mut text = format!("received {received}\n");
     if foreign > 0 {

@@ -1,4 +1,4 @@
-//! What is in the way of measuring on a host.
+//! Problems that bar or spoil a measurement on a host.
 
 use anyhow::bail;
 
@@ -8,17 +8,17 @@ use crate::{
     this_program::this_software,
 };
 
-/// Of this program.
+/// The version of this program.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// For the logs of a run, and some to spare.
+/// The disk space that a host needs for the logs of a run, with some to spare.
 const LEAST_FREE: u64 = 100 << 20;
 
-/// Makes sure, before a campaign begins, that every host can do its part; says what makes figures
-/// doubtful on standard error, and goes on.
+/// Makes sure, before a campaign begins, that every host can do its part. Problems that only make figures
+/// doubtful are printed on standard error.
 ///
 /// # Errors
-/// The first thing that bars the campaign.
+/// The first problem that bars the campaign.
 pub(crate) async fn ready(ssh: &Ssh, hosts: &Hosts) -> anyhow::Result<()> {
     for host in hosts.machines() {
         let found = ask(ssh, host).await?;
@@ -32,10 +32,10 @@ pub(crate) async fn ready(ssh: &Ssh, hosts: &Hosts) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes sure that every host answers, and its multimeter.
+/// Makes sure that every host and every multimeter answers.
 ///
 /// # Errors
-/// The first that does not.
+/// The first that does not answer.
 pub(crate) async fn reachable(ssh: &Ssh, hosts: &Hosts) -> anyhow::Result<()> {
     for host in hosts.machines() {
         ask(ssh, host).await?;
@@ -53,7 +53,7 @@ pub(crate) async fn ask(ssh: &Ssh, host: &Machine) -> anyhow::Result<Report> {
     Ok(found)
 }
 
-/// All that is to be said of a host.
+/// All problems of a host.
 pub(crate) async fn in_the_way(ssh: &Ssh, found: &Report, host: &Machine) -> Vec<Problem> {
     let mut problems = problems(found, host);
     problems.extend(cannot_shape(ssh, found, host).await);
@@ -74,13 +74,13 @@ pub(crate) fn line(found: &Report) -> String {
     )
 }
 
-/// Which mqbench it has.
+/// The mqbench that the host has.
 fn build(found: &Report) -> String {
     let revision = found.revision.as_deref().unwrap_or("?");
     format!("mqbench {} ({revision})", found.version)
 }
 
-/// What would make figures of a host doubtful, or bars a campaign there.
+/// Problems that make a host's figures doubtful, or bar a campaign on it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Problem {
     pub(crate) text: String,
@@ -97,7 +97,7 @@ impl Problem {
     }
 }
 
-/// A program that may not shape an interface, and no way to let it.
+/// The problem of a program that may not shape the interface, also not by sudo.
 async fn cannot_shape(ssh: &Ssh, found: &Report, host: &Machine) -> Option<Problem> {
     if found.may_shape {
         return None;
@@ -111,7 +111,7 @@ async fn cannot_shape(ssh: &Ssh, found: &Report, host: &Machine) -> Option<Probl
     )))
 }
 
-/// A multimeter that does not say who it is.
+/// The problem of a multimeter that does not identify itself.
 async fn unanswered(host: &Machine) -> Option<Problem> {
     let probe = host.probe()?;
     let error = probe.answers().await.err()?;
@@ -178,7 +178,7 @@ fn problems(found: &Report, host: &Machine) -> Vec<Problem> {
 mod tests {
     use super::*;
 
-    /// Of a host with which nothing is wrong.
+    /// The report of a host without problems.
     fn fine() -> Report {
         Report {
             version: VERSION.to_owned(),
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_the_way_is_said() {
+    fn each_problem_of_a_host_is_reported() {
         let fine = fine();
         let host = |interface: &str, meter: &str| {
             Machine::at("10.0.0.1".parse().unwrap(), interface, meter)
@@ -218,7 +218,7 @@ mod tests {
         let mut other = fine.clone();
         other.revision = Some("another".to_owned());
         let found = problems(&other, &host("eth0", "iio:ina226"));
-        // Built from an archive, this one does not know its own.
+        // A program built from an archive does not know its revision.
         let expected = this_software("mqbench").revision.is_some();
         assert_eq!(found.len(), usize::from(expected), "{found:?}");
         assert!(found.iter().all(|problem| !problem.bars), "{found:?}");

@@ -1,4 +1,4 @@
-//! Programs for hosts, by their architecture, and how they get there.
+//! Copying a program to a host, by the host's architecture.
 
 use std::path::{Path, PathBuf};
 
@@ -6,9 +6,9 @@ use anyhow::{Context as _, bail};
 
 use super::{Machine, Ssh, ssh::quoted};
 
-/// Puts a program in the place of the one that a host has, or where it looks for one, with the
-/// capabilities that it had: all of it, or nothing changes. It is the one of `programs` for the host's
-/// architecture, or else this one. Returns what it says of itself.
+/// Puts the program of `programs` for the host's architecture, or else this program, on a host. It replaces the
+/// host's old program and keeps its capabilities; without an old one it goes to `/usr/local/bin`. On an
+/// error nothing has changed. Returns the version that the new program prints.
 pub(crate) async fn upgrade(
     ssh: &Ssh,
     host: &Machine,
@@ -23,7 +23,7 @@ pub(crate) async fn upgrade(
     Ok(String::from_utf8_lossy(&said).trim().to_owned())
 }
 
-/// Reads the program on standard input. What cannot be run there does not get into its place.
+/// Reads the program on standard input. A program that does not run on the host does not replace the old one.
 const SCRIPT: &str = r#"set -eu
 program=$(command -v "$program" || echo "$program")
 case $program in */*) ;; *) program=/usr/local/bin/$program ;; esac
@@ -41,9 +41,9 @@ $sudo mv "$program.new" "$program"
 echo "$says"
 "#;
 
-/// Of this folder, or else this one.
+/// The program of this folder for the architecture, or else this program.
 fn program(folder: Option<&Path>, machine: &str) -> anyhow::Result<PathBuf> {
-    // As uname(1) has it, and as this program ships.
+    // The names of uname(1), and of the programs that ship.
     let name = match machine {
         "armv7l" | "armv6l" => "armv7",
         "arm64" => "aarch64",

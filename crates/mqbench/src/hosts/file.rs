@@ -4,12 +4,12 @@
 //! [[host]]
 //! name = "pi-1"
 //! roles = ["publisher"]           # broker, publisher, subscriber: each on one host
-//! ssh = "pi@192.168.1.11"         # how ssh reaches it: by another way than the one below
-//! program = "/usr/bin/mqbench"    # mqbench there; found in the PATH unless it is said
-//! address = "10.0.0.11"           # where the others reach it
-//! interface = "wlan0"             # what carries that, and is shaped
-//! meter = "dmm:192.168.1.9"       # of the publisher's host, if there is one: as in `energy measure`
-//! volts = 5.08                    # what a multimeter has to be told
+//! ssh = "pi@192.168.1.11"         # how ssh reaches it, by another network than `address`
+//! program = "/usr/bin/mqbench"    # mqbench on the host; from the PATH unless given
+//! address = "10.0.0.11"           # where the other hosts reach it
+//! interface = "wlan0"             # has that address, and is shaped
+//! meter = "dmm:192.168.1.9"       # of the publisher's host alone, as in `energy measure`; may be missing
+//! volts = 5.08                    # the supply's voltage, for a multimeter
 //! ```
 
 use std::{collections::BTreeSet, net::IpAddr, path::Path};
@@ -29,23 +29,23 @@ pub(crate) struct Hosts {
     hosts: Vec<Machine>,
 }
 
-/// One of them.
+/// A machine of a testbed.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Machine {
     pub(crate) name: String,
     roles: BTreeSet<Role>,
-    /// What OpenSSH calls it: `user@host`, `ssh://user@host:port`, or a name of its configuration.
+    /// The machine's name for OpenSSH: `user@host`, `ssh://user@host:port`, or a name of its configuration.
     pub(crate) ssh: String,
     /// Where mqbench is on it.
     program: Option<String>,
-    /// What the others reach it by.
+    /// Where the other machines reach it.
     pub(crate) address: IpAddr,
     /// The interface that has this address.
     pub(crate) interface: String,
-    /// What tells its energy, if anything does.
+    /// The machine's meter, if it has one.
     meter: Option<Spec>,
-    /// The voltage of its supply, for a multimeter.
+    /// The supply's voltage, for a multimeter.
     volts: Option<f64>,
     /// The current that has to fit into a multimeter's range.
     amps: Option<f64>,
@@ -53,7 +53,7 @@ pub(crate) struct Machine {
 
 #[cfg(target_os = "linux")]
 impl Machine {
-    /// One that does nothing, for tests.
+    /// A machine without a role, for tests.
     #[cfg(test)]
     pub(crate) fn at(address: IpAddr, interface: &str, meter: &str) -> Self {
         Self {
@@ -74,7 +74,7 @@ impl Machine {
         self.program.as_deref().unwrap_or("mqbench")
     }
 
-    /// What tells its energy, if anything does.
+    /// The machine's meter, if it has one.
     pub(crate) fn probe(&self) -> Option<Probe> {
         Some(Probe {
             spec: self.meter.clone()?,
@@ -87,7 +87,7 @@ impl Machine {
     }
 }
 
-/// What a host does in a cell.
+/// The role of a host in a cell.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Role {
@@ -144,13 +144,13 @@ impl Hosts {
         Ok(hosts)
     }
 
-    /// All of them.
+    /// All machines.
     #[cfg(target_os = "linux")]
     pub(crate) fn machines(&self) -> impl Iterator<Item = &Machine> {
         self.hosts.iter()
     }
 
-    /// The one host with this role.
+    /// The host with this role; each role has one host.
     pub(crate) fn doing(&self, role: Role) -> anyhow::Result<&Machine> {
         let mut doing = self.hosts.iter().filter(|host| host.roles.contains(&role));
         let role = format!("{role:?}").to_lowercase();
@@ -167,7 +167,7 @@ impl Hosts {
     }
 }
 
-/// Which line of a file a byte stands in, from 1.
+/// The line, counted from 1, that has the byte at `at`.
 pub(crate) fn line(text: &str, at: usize) -> usize {
     text[..at.min(text.len())].matches('\n').count() + 1
 }

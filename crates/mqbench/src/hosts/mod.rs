@@ -1,5 +1,12 @@
-//! The machines of a testbed: their file, what is in the way of measuring there, what a host says of itself,
-//! and how roles are started on it.
+//! The machines of a testbed.
+//!
+//! | module | what it has |
+//! |---|---|
+//! | `file` | `hosts.toml` |
+//! | `check` | problems that bar or spoil a measurement on a host |
+//! | `deploy` | copying a program to a host |
+//! | `report` | the report of a host on itself, and its clock |
+//! | `ssh` | roles and files on a host, by OpenSSH |
 
 #[cfg(target_os = "linux")]
 pub(crate) mod check;

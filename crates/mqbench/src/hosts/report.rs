@@ -1,4 +1,4 @@
-//! What a host says of itself and of its clock: the role `mqbench host`, one for each run.
+//! The report of a host on itself, and its clock: the role `mqbench host`, once in each run.
 //!
 //! ```text
 //!   host:       {"version":...,"folder":"/tmp/mqbench-x"}      a line of JSON, a report
@@ -6,7 +6,7 @@
 //!   host:       {"received_ns":...,"sent_ns":...}              as often as it is asked
 //! ```
 //!
-//! Its folder holds the files of the run, and is removed when it ends.
+//! The role's folder holds the files of the run, and is removed when the role ends.
 
 use std::path::{Path, PathBuf};
 
@@ -26,40 +26,40 @@ use crate::{
     this_program::{mask, this_software},
 };
 
-/// Asks for the time.
+/// The question for the time.
 const CLOCK: &str = "clock";
 
-/// What a host says of itself. One with a newer program may say more, which is let pass: so it can be told
-/// what is wrong.
+/// A host's report on itself. Unknown fields are ignored: a host with a newer program may have more of them, and
+/// its version is to be reported as the problem.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct Report {
-    /// Of its program.
+    /// The version of the host's program.
     pub(crate) version: String,
-    /// The git revision that it was built from.
+    /// The git revision of the program.
     pub(crate) revision: Option<String>,
     /// The machine's name.
     pub(crate) host: String,
-    /// Its architecture, such as `aarch64`.
+    /// The machine's architecture, such as `aarch64`.
     pub(crate) machine: String,
     #[serde(deserialize_with = "what_is_known")]
     pub(crate) context: HostContext,
-    /// How far its clock is from UTC at most, if chrony knows.
+    /// How far the machine's clock is from UTC at most, if chrony knows.
     pub(crate) clock_bound_ns: Option<u64>,
     /// Network interfaces.
     pub(crate) interfaces: Vec<String>,
-    /// Whether the program may shape them by itself, without sudo.
+    /// Whether the program may shape interfaces without sudo.
     pub(crate) may_shape: bool,
-    /// For the files of a run.
+    /// The folder for the files of a run.
     pub(crate) folder: PathBuf,
-    /// Free bytes there.
+    /// Free bytes in that folder.
     pub(crate) free_bytes: Option<u64>,
-    /// A Raspberry Pi's word for under-voltage and throttling, `0` if there was none since its start.
+    /// A Raspberry Pi's flags of under-voltage and throttling; `0` if there was none since its start.
     pub(crate) throttled: Option<String>,
-    /// Meters that hang on it, such as `iio:ina226`, by every name that they have.
+    /// The machine's own meters, such as `iio:ina226`, by all of their names.
     pub(crate) meters: Vec<String>,
 }
 
-/// Without what only a newer program says: results are read strictly, and this is none.
+/// Removes fields that only a newer program knows: results are read strictly, and a report is not a result.
 fn what_is_known<'de, D: Deserializer<'de>>(from: D) -> Result<HostContext, D::Error> {
     let mut said = serde_json::Map::deserialize(from)?;
     let known = serde_json::to_value(HostContext::default()).map_err(Error::custom)?;
@@ -76,8 +76,7 @@ struct Time {
     sent_ns: u64,
 }
 
-/// Says what this host is, then the time whenever it is asked, until nobody is heard any more. Lines go to
-/// `say`.
+/// Prints this host's report, then the time for each question, until the input ends. Lines go to `say`.
 pub(crate) async fn serve(input: Input, say: fn(&str) -> anyhow::Result<()>) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let folder = tempfile::Builder::new().prefix("mqbench-").tempdir();
@@ -92,7 +91,7 @@ pub(crate) async fn serve(input: Input, say: fn(&str) -> anyhow::Result<()>) -> 
         if line.text == CLOCK
             && let Ok(time) = json(&time)
         {
-            // Where nobody hears it, the input ends as well.
+            // If the controller no longer reads, the input ends as well.
             let _ = say(&time);
         }
     })?;
@@ -122,7 +121,7 @@ async fn report(folder: &Path) -> Report {
     }
 }
 
-/// Not from /sys, which shows those of the network namespace that it was mounted in.
+/// The network interfaces. /sys is no source: it shows those of the network namespace that it was mounted in.
 fn interfaces() -> Vec<String> {
     let found = nix::net::if_::if_nameindex();
     let names = found.iter().flatten();
@@ -133,7 +132,7 @@ fn interfaces() -> Vec<String> {
     names
 }
 
-/// A Raspberry Pi's firmware says it there.
+/// The flags of a Raspberry Pi's firmware.
 fn throttled() -> Option<String> {
     let file = "/sys/devices/platform/soc/soc:firmware/get_throttled";
     let text = std::fs::read_to_string(file).ok()?;
@@ -142,12 +141,12 @@ fn throttled() -> Option<String> {
 
 fn free_bytes(path: &Path) -> Option<u64> {
     let space = nix::sys::statvfs::statvfs(path).ok()?;
-    // Their types are as wide as the machine's words.
+    // The types of these fields depend on the machine.
     let free = u128::from(space.blocks_available()) * u128::from(space.fragment_size());
     u64::try_from(free).ok()
 }
 
-/// By `CAP_NET_ADMIN`, as root has it or a file by setcap(8).
+/// Whether this process has `CAP_NET_ADMIN`, as root does, or a file after setcap(8).
 fn may_shape() -> bool {
     const CAP_NET_ADMIN: u64 = 12;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -162,7 +161,7 @@ pub(crate) struct Presence {
 }
 
 impl Presence {
-    /// Has a host say what it is.
+    /// Starts the role on a host, and reads its report.
     pub(crate) async fn of(ssh: &Ssh, host: &Machine) -> anyhow::Result<Self> {
         let mut remote = ssh.start(host, &["host".to_owned()], false)?;
         let line = remote.first_line().await?;
@@ -176,7 +175,7 @@ impl Presence {
         Ok(Self { remote, report })
     }
 
-    /// What its clock says, between two looks at this side's.
+    /// Reads the host's clock between two readings of this machine's clock.
     pub(crate) async fn clock(&mut self, own: &WallClock) -> anyhow::Result<Exchange> {
         let t1_ns = own.now_ns();
         self.remote.tell(CLOCK.to_owned()).await?;
@@ -192,7 +191,7 @@ impl Presence {
         })
     }
 
-    /// Lets it go, once it has removed the files of the run.
+    /// Ends the role; returns when it has removed the files of the run.
     pub(crate) async fn leave(self) -> anyhow::Result<()> {
         self.remote.stop().await.map(drop)
     }

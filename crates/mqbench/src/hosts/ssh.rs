@@ -1,9 +1,9 @@
 //! Commands on other machines, by OpenSSH.
 //!
 //! A role of a run is this program with another command (`broker`, `pub`, `net apply`), started by
-//! `ssh HOST mqbench --lease 30s ROLE`. It ends as SIGTERM would end it when its standard input does, and
-//! when nothing came by it for as long as the lease: so a host frees its link and its processes when the
-//! controller is gone, or the way to it.
+//! `ssh HOST mqbench --lease 30s ROLE`. A role ends as SIGTERM would end it when its standard input ends, or is
+//! silent for as long as the lease. So a host frees its link and its processes when the controller or the
+//! connection to it is gone.
 
 use std::{
     path::{Path, PathBuf},
@@ -23,37 +23,37 @@ use tokio::{
 use super::Machine;
 use crate::broker_under_test::announced;
 
-/// How long a role waits for a word of its controller.
+/// How long a role goes on without a line from its controller.
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
 
-/// How often each role hears that somebody is there: several times in the shortest lease.
+/// The interval of the lines that keep a role alive: several fit into the shortest lease.
 const ALIVE: Duration = Duration::from_millis(300);
 
-/// How long a role may take until it is ready; its connection is made meanwhile.
+/// How long a role may take until it is ready, its ssh connection included.
 const START: Duration = Duration::from_secs(30);
 
 /// How long a role may take to end in order.
 const GRACE: Duration = Duration::from_secs(20);
 
-/// What is kept of what a role says on standard error: its last lines are what matters.
+/// How many bytes of a role's standard error are kept: its last lines matter.
 const SAID: usize = 2000;
 
-/// What OpenSSH ends with when it has no connection, or has lost it.
+/// OpenSSH's exit code if it has no connection, or has lost it.
 const NO_CONNECTION: i32 = 255;
 
 /// How other machines are reached.
 #[derive(Debug)]
 pub(crate) struct Ssh {
-    /// In place of the user's own.
+    /// A configuration in place of the user's own.
     config: Option<PathBuf>,
     lease: Duration,
-    /// What the paths begin with at which sessions with one host meet to share a connection: nobody else
-    /// can guess it, and nothing is left of it when they have ended.
+    /// The beginning of the paths of the sockets by which sessions with one host share a connection. Other
+    /// users cannot guess it, and the sockets are gone when the sessions have ended.
     sockets: String,
 }
 
 impl Ssh {
-    /// By the user's configuration of OpenSSH, or by another file.
+    /// Uses the user's configuration of OpenSSH, or another file.
     pub(crate) fn new(config: Option<PathBuf>, lease: Duration) -> Self {
         let name = format!("mqbench-{:016x}", rand::random::<u64>());
         let sockets = std::env::temp_dir().join(name).display().to_string();
@@ -64,13 +64,13 @@ impl Ssh {
         }
     }
 
-    /// Runs this on a host, by its shell.
+    /// Starts ssh with a script for the shell of a host.
     fn shell(&self, host: &Machine, script: &str) -> anyhow::Result<Shell> {
         let mut command = Command::new("ssh");
         if let Some(config) = &self.config {
             command.arg("-F").arg(config);
         }
-        // Nothing is asked of a person, and an unknown host key is an error.
+        // ssh asks the user nothing, and an unknown host key is an error.
         command.args(["-T", "-a", "-x", "-oBatchMode=yes", "-oLogLevel=ERROR"]);
         command.args(["-oConnectTimeout=10", "-oServerAliveInterval=5"]);
         command.args(["-oControlMaster=auto", "-oControlPersist=no"]);
@@ -91,7 +91,7 @@ impl Ssh {
         })
     }
 
-    /// Starts this program there with these arguments, `by_sudo` or as the user that it is.
+    /// Starts this program on a host with these arguments, with sudo if `by_sudo`.
     pub(crate) fn start(
         &self,
         host: &Machine,
@@ -119,7 +119,7 @@ impl Ssh {
         })
     }
 
-    /// Puts a file there, which nobody else can read.
+    /// Writes a file on a host that no other user there can read.
     pub(crate) async fn put(
         &self,
         host: &Machine,
@@ -131,23 +131,23 @@ impl Ssh {
         self.run(host, &script, bytes).await.map(drop)
     }
 
-    /// A file from there.
+    /// Reads a file of a host.
     pub(crate) async fn get(&self, host: &Machine, path: &Path) -> anyhow::Result<Vec<u8>> {
         let path = quoted(&path.display().to_string());
         self.run(host, &format!("cat {path}"), b"").await
     }
 
-    /// Puts a host's interface back that this program may have left shaped.
+    /// Restores a host's interface, which a killed role may have left shaped.
     pub(crate) async fn clear(&self, host: &Machine, by_sudo: bool) -> anyhow::Result<()> {
         let clear = ["net", "clear", "--", &host.interface];
         let script = mqbench(host, by_sudo, clear.into_iter());
         self.run(host, &script, b"").await.map(drop)
     }
 
-    /// Runs a script there, and returns what it printed.
+    /// Runs a script on a host, and returns what it printed.
     ///
     /// # Errors
-    /// What it said if it failed.
+    /// The script's own message if it failed.
     pub(crate) async fn run(
         &self,
         host: &Machine,
@@ -159,7 +159,7 @@ impl Ssh {
         let mut bytes = Vec::new();
         let ((), read, said) = tokio::join!(
             async move {
-                // If it does not want all of it, its exit code tells why.
+                // If the script does not read all of it, its exit code tells why.
                 let _ = to.write_all(input).await;
             },
             from.read_to_end(&mut bytes),
@@ -174,7 +174,7 @@ impl Ssh {
     }
 }
 
-/// An ssh on its way, and the ends of its pipes. Dropped, it is killed.
+/// A running ssh with the ends of its pipes. A drop kills it.
 struct Shell {
     child: Child,
     input: ChildStdin,
@@ -182,22 +182,22 @@ struct Shell {
     errors: ChildStderr,
 }
 
-/// A role at work on a host. Dropped, it ends.
+/// A running role on a host. A drop ends it.
 #[derive(Debug)]
 pub(crate) struct Remote {
-    /// For messages: its host, and what it is.
+    /// The host and the role, for messages.
     name: String,
     child: Child,
-    /// Lines for its standard input, which is open as long as this is there.
+    /// Lines for the role's standard input, which stays open as long as this sender exists.
     tell: Option<Sender<String>>,
     output: Lines<BufReader<ChildStdout>>,
     _feeding: JoinSet<()>,
-    /// The end of what it says on standard error.
+    /// The last lines of the role's standard error.
     said: JoinSet<String>,
 }
 
 impl Remote {
-    /// Waits until it announces that it is ready; returns the addresses that it listens at.
+    /// Waits until the role announces that it is ready; returns the addresses that it listens at.
     pub(crate) async fn ready(&mut self) -> anyhow::Result<Vec<String>> {
         let found = timeout(START, announced(&mut self.output)).await;
         let found = found.context("it was not ready in time").flatten();
@@ -207,7 +207,7 @@ impl Remote {
         }
     }
 
-    /// The first line that it prints, within a bounded time.
+    /// The first line that the role prints, within a bounded time.
     pub(crate) async fn first_line(&mut self) -> anyhow::Result<String> {
         let line = timeout(START, self.line()).await;
         match line.unwrap_or_else(|_| bail!("no answer within {START:?}")) {
@@ -217,20 +217,20 @@ impl Remote {
         }
     }
 
-    /// The next line that it prints; `None` when there are to be no more. Cancel-safe.
+    /// The next line that the role prints; `None` at the end. Cancel-safe.
     pub(crate) async fn line(&mut self) -> anyhow::Result<Option<String>> {
         let line = self.output.next_line().await;
         line.with_context(|| format!("{}: it is not heard", self.name))
     }
 
-    /// Writes a line to its standard input.
+    /// Writes a line to the role's standard input.
     pub(crate) async fn tell(&self, line: String) -> anyhow::Result<()> {
         let tell = self.tell.as_ref().context("it is ending")?;
         let told = tell.send(line).await;
         told.map_err(|_| anyhow::anyhow!("{}: it is gone", self.name))
     }
 
-    /// Whether it has ended; why, if it did not end well.
+    /// Whether the role has ended. The error says why it failed.
     pub(crate) async fn has_ended(&mut self) -> anyhow::Result<bool> {
         match self.child.try_wait().context("cannot look at ssh")? {
             None => Ok(false),
@@ -239,7 +239,7 @@ impl Remote {
         }
     }
 
-    /// Ends it in order, and returns what else it printed.
+    /// Ends the role in order, and returns the rest of its output.
     pub(crate) async fn stop(mut self) -> anyhow::Result<String> {
         self.tell = None;
         let mut printed = String::new();
@@ -260,7 +260,7 @@ impl Remote {
         Ok(printed)
     }
 
-    /// What is wrong, with what it said.
+    /// An error with the role's last words.
     async fn failed(&mut self, error: anyhow::Error) -> anyhow::Error {
         self.tell = None;
         match timeout(GRACE, self.child.wait()).await {
@@ -278,7 +278,7 @@ impl Remote {
     }
 }
 
-/// Writes lines, and an empty one now and then, until there are to be none any more.
+/// Writes lines, and an empty one now and then, until the sender is dropped.
 async fn feed(mut input: ChildStdin, mut lines: Receiver<String>) {
     let mut alive = interval(ALIVE);
     alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -292,13 +292,13 @@ async fn feed(mut input: ChildStdin, mut lines: Receiver<String>) {
         };
         line.push('\n');
         if input.write_all(line.as_bytes()).await.is_err() {
-            // It has ended, which its owner will see.
+            // The role has ended, which its owner will see.
             return;
         }
     }
 }
 
-/// The end of what it says.
+/// Collects the last lines of standard error.
 async fn last(mut errors: ChildStderr) -> String {
     let mut said = Vec::new();
     let mut piece = [0; 512];
@@ -311,7 +311,7 @@ async fn last(mut errors: ChildStderr) -> String {
 
 /// Why a command on a host failed.
 fn why(status: ExitStatus, said: &str) -> String {
-    // This program says it in its last line, a wrong command line in its first.
+    // This program's last line has the reason; for a wrong command line it is the first.
     let wrong = said.lines().find_map(|line| line.strip_prefix("error: "));
     let last = wrong.or(said.lines().last()).unwrap_or_default();
     let last = last.trim_start_matches("mqbench: ");
@@ -324,7 +324,7 @@ fn why(status: ExitStatus, said: &str) -> String {
     }
 }
 
-/// The command of a shell that runs this program there.
+/// The shell command that runs this program on a host.
 pub(super) fn mqbench<'a>(
     host: &'a Machine,
     by_sudo: bool,
@@ -336,7 +336,7 @@ pub(super) fn mqbench<'a>(
     words.join(" ")
 }
 
-/// As one word of a shell.
+/// A text quoted as one word for a shell.
 pub(super) fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:@%+,".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -351,7 +351,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_a_word_has_the_shell_takes_it_as_one() {
+    fn a_shell_takes_any_quoted_text_as_one_word() {
         for word in [
             "--topic=a b",
             "$(reboot)",

@@ -1,5 +1,4 @@
-//! Meters: which there are and how an instrument is set (`spec`: what `--meter` takes), and one that is
-//! read while a run lasts (`probe`).
+//! Meters: their names and settings (`spec`), and a meter that is read while a run lasts (`probe`).
 
 mod probe;
 mod spec;
@@ -13,7 +12,7 @@ use mq_energy::{
     sysfs::{Class, Sensor},
 };
 
-/// The meters that measure this machine and that it reads itself, by every name that `--meter` takes.
+/// The meters that this machine reads of itself, by all names that `--meter` takes.
 #[cfg(target_os = "linux")]
 pub(crate) fn on_this_host() -> Vec<String> {
     let root = sys();

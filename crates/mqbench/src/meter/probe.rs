@@ -1,9 +1,8 @@
-//! Meters that are read while runs last: by the controller of the campaign, or on the host that they hang
-//! on.
+//! Meters that are read while runs last, by the controller of the campaign or by the host that has the meter.
 //!
-//! A multimeter has one probe, so that runs with a meter go one at a time. Its readings leave its memory
-//! as they are read, and are kept in a file of their own for each run, the journal, from the moment they
-//! come; docs/reference/energy.md says how that is read.
+//! A multimeter has one probe, so runs with a meter go one at a time. Reading removes readings from the
+//! instrument's memory, so each is written to a file of the run, the journal, as soon as it comes.
+//! docs/reference/energy.md says how to read a journal.
 
 use std::{
     path::{Path, PathBuf},
@@ -17,51 +16,51 @@ use serde::{Deserialize, Serialize};
 use super::{Instrument, Spec};
 use crate::clock::WallClock;
 
-/// How long a multimeter may take to say who it is.
+/// How long a multimeter may take to identify itself.
 #[cfg(target_os = "linux")]
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// How long a multimeter goes on by itself after the time that a run is expected to take.
+/// How long a multimeter measures beyond the expected time of a run before it stops by itself.
 const SPARE: Duration = Duration::from_mins(10);
 
-/// A meter, and how it is set.
+/// A meter with its settings.
 #[derive(Clone, Debug)]
 pub(crate) struct Probe {
     pub(crate) spec: Spec,
     pub(crate) instrument: Instrument,
 }
 
-/// Where journals are, in the directory of the results.
+/// The folder of journals, in the directory of the results.
 #[derive(Clone, Debug)]
 pub(crate) struct Journals(PathBuf);
 
-/// A meter that runs.
+/// A running meter.
 pub(crate) struct Running {
     meter: Box<dyn Meter>,
-    /// What its times count from, since 1970.
+    /// The zero of the recording's times, since 1970.
     origin_ns: u64,
 }
 
-/// What a meter found while a run lasted.
+/// The recording of a meter while a run lasted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Taken {
-    /// As the command line names it.
+    /// The meter's name, as the command line takes it.
     pub(crate) meter: String,
     pub(crate) scope: String,
     pub(crate) journal: Option<String>,
-    /// What the recording's times count from, since 1970.
+    /// The zero of the recording's times, since 1970.
     pub(crate) origin_ns: u64,
     pub(crate) recording: Recording,
 }
 
 impl Journals {
-    /// Of a result set.
+    /// The journals of a result set.
     pub(crate) fn of(directory: &Path) -> Self {
         Self(directory.join("meters"))
     }
 
-    /// A new one for this run: what an attempt has read that was cut off stays.
+    /// A new journal for this run; journals of attempts that were cut off stay.
     fn next(&self, run: &str) -> anyhow::Result<PathBuf> {
         let cannot = || format!("cannot make {}", self.0.display());
         std::fs::create_dir_all(&self.0).with_context(cannot)?;
@@ -71,7 +70,7 @@ impl Journals {
 }
 
 impl Probe {
-    /// Whether a multimeter is there and says who it is; of others it is not known.
+    /// Makes sure that a multimeter answers; other meters are not asked.
     #[cfg(target_os = "linux")]
     pub(crate) async fn answers(&self) -> anyhow::Result<()> {
         if let Spec::Dmm(address) = self.spec.clone() {
@@ -82,7 +81,7 @@ impl Probe {
         Ok(())
     }
 
-    /// Starts it for a run that takes about so long.
+    /// Starts the meter for a run that takes about `expected`.
     pub(crate) async fn start(
         &self,
         expected: Duration,
@@ -101,7 +100,7 @@ impl Probe {
 }
 
 impl Running {
-    /// Starts it.
+    /// Starts a meter.
     pub(crate) fn start(mut meter: Box<dyn Meter>) -> anyhow::Result<Self> {
         let clock = WallClock::from_env()?;
         let (origin, origin_ns) = (Instant::now(), clock.now_ns());
@@ -109,10 +108,10 @@ impl Running {
         Ok(Self { meter, origin_ns })
     }
 
-    /// Stops it.
+    /// Stops the meter.
     ///
     /// # Errors
-    /// If it was not there until now.
+    /// If the meter was lost before.
     pub(crate) fn stop(mut self) -> anyhow::Result<Taken> {
         let recording = self.meter.stop()?;
         for note in &recording.notes {
@@ -130,7 +129,7 @@ impl Running {
         })
     }
 
-    /// As [`stop`](Self::stop), without holding up anything else.
+    /// As [`stop`](Self::stop), without blocking other tasks.
     pub(crate) async fn stopped(self) -> anyhow::Result<Taken> {
         let name = self.meter.name().to_owned();
         let stopped = tokio::task::spawn_blocking(move || self.stop()).await;

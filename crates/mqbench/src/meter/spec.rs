@@ -1,4 +1,4 @@
-//! Which meter: what `--meter` takes.
+//! The names and settings of meters: what `--meter` takes.
 
 use std::{fmt, path::PathBuf, str::FromStr, time::Duration};
 
@@ -16,18 +16,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::system_ns;
 
-/// Where sensors are looked for in place of /sys, for tests.
+/// The variable with a folder in place of /sys, for tests.
 const SYS: &str = "MQBENCH_SYS";
 
 /// A meter by its name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) enum Spec {
-    /// With a profile.
+    /// The model, with a profile.
     Model(String),
     Rapl,
     Sensor(Class, Option<String>),
-    /// At an address.
+    /// A multimeter at an address.
     Dmm(String),
     Csv(PathBuf),
 }
@@ -90,14 +90,14 @@ impl Spec {
     pub(crate) const HELP: &str =
         "model[:PROFILE], rapl, hwmon[:NAME], iio[:NAME], dmm:HOST[:PORT]";
 
-    /// Whether it is read from where a campaign is started, and not on the machine that it is of.
+    /// Whether the controller reads the meter, and not the machine that it measures.
     #[cfg(target_os = "linux")]
     pub(crate) fn is_apart(&self) -> bool {
         matches!(self, Self::Dmm(_) | Self::Csv(_))
     }
 }
 
-/// What stands for `/sys`.
+/// `/sys`, or the folder in its place.
 pub(crate) fn sys() -> PathBuf {
     std::env::var_os(SYS).map_or_else(|| sysfs::ROOT.into(), PathBuf::from)
 }
@@ -105,7 +105,7 @@ pub(crate) fn sys() -> PathBuf {
 /// How instruments are set.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Instrument {
-    /// Between two readings; `None` for what is usual.
+    /// The time between two readings; `None` for the default.
     pub(crate) interval: Option<Duration>,
     /// For how long of each interval a multimeter looks; `None` for half of it.
     pub(crate) aperture: Option<Duration>,
@@ -118,16 +118,16 @@ pub(crate) struct Instrument {
 }
 
 impl Instrument {
-    /// What fits into a multimeter's range unless it is told otherwise: its largest.
+    /// The default of the current that has to fit into a multimeter's range: the largest range.
     pub(crate) const AMPS: f64 = 3.0;
 
-    /// The supply of a Raspberry Pi by its name; 5.1 V is what Raspberry Pi's own gives.
+    /// The nominal supply of a Raspberry Pi; Raspberry Pi's own supply gives 5.1 V.
     const SUPPLY_V: f64 = 5.0;
 
-    /// More readings of one run say no more of its energy, and fill the disk.
+    /// The most readings of a run: more add nothing to its energy, and fill the disk.
     const ENOUGH: u32 = 100_000;
 
-    /// The same for a run that takes about so long, with a multimeter's readings kept in `journal`.
+    /// The settings for a run that takes about `expected`, with a multimeter's readings kept in `journal`.
     pub(crate) fn of_run(&self, spec: &Spec, expected: Duration, journal: PathBuf) -> Self {
         let interval = (expected / Self::ENOUGH).max(Duration::from_millis(1));
         Self {
@@ -137,7 +137,7 @@ impl Instrument {
         }
     }
 
-    /// What is to be known of the readings of a meter that has been started.
+    /// Prints what the user should know of a started meter's readings.
     pub(crate) fn tell(&self, spec: &Spec, meter: &dyn Meter) {
         if let Some(journal) = meter.journal() {
             eprintln!("readings are kept in {}", journal.display());
@@ -150,7 +150,7 @@ impl Instrument {
         }
     }
 
-    /// The meter of that name, set so; it may run for `longest`.
+    /// The meter `spec` with these settings; it may run for `longest`.
     pub(crate) fn meter(&self, spec: &Spec, longest: Duration) -> anyhow::Result<Box<dyn Meter>> {
         Ok(match spec {
             Spec::Model(profile) => {
@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_meter_is_a_kind_and_what_tells_it_from_others() {
+    fn a_meter_is_a_kind_and_its_name() {
         let sensor = |class, name: &str| Spec::Sensor(class, Some(name.to_owned()));
         for (text, right) in [
             ("model", Spec::Model("pi-3b".to_owned())),

@@ -4,25 +4,25 @@ use mq_energy::{Basis, Energy, Note, fit::Fit};
 
 use crate::units::{energy, power, time};
 
-/// Gaps that are shown one by one.
+/// How many gaps are shown one by one.
 const GAPS_SHOWN: usize = 5;
 
-/// What was measured, and how.
+/// A measured energy, with its meter.
 pub(crate) struct Measured<'a> {
     pub(crate) meter: &'a str,
     pub(crate) basis: Basis,
     pub(crate) scope: &'a str,
     pub(crate) energy: &'a Energy,
-    /// What the gaps' times count from.
+    /// The zero of the gaps' times.
     pub(crate) begins_ns: u64,
-    /// How well the meter's clock and the run's agree, if that is known.
+    /// How far the meter's clock may be off the run's, if that is known.
     pub(crate) uncertainty_ns: Option<u64>,
     pub(crate) notes: &'a [Note],
-    /// Messages that were delivered, if anybody said.
+    /// Messages that were delivered, if the user gave their number.
     pub(crate) messages: Option<u64>,
 }
 
-/// A few lines, and what is to be said of it.
+/// The energy in a few lines, with its remarks.
 pub(crate) fn measured(of: &Measured<'_>) -> String {
     let found = of.energy;
     let mut text = format!(
@@ -69,7 +69,7 @@ fn gaps(of: &Measured<'_>) -> String {
     )
 }
 
-/// How well coefficients fit, as comments of a profile.
+/// The quality of a fit, as comments of a profile.
 pub(crate) fn fit(fit: &Fit) -> String {
     let mut text = format!("# {} runs", fit.runs);
     if let Some(r_squared) = fit.r_squared {
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gaps_are_told_beside_what_is_known() {
+    fn gaps_are_shown_beside_the_energy() {
         let gap = |from: u64, to: u64| Window::new(from * 1_000_000_000, to * 1_000_000_000);
         let found = Energy {
             energy_uj: 11.2e6,
@@ -142,7 +142,7 @@ times      to 500 µs
     }
 
     #[test]
-    fn a_model_says_that_it_is_one() {
+    fn a_modelled_energy_is_called_modelled() {
         let found = Energy {
             energy_uj: 14e6,
             window_ns: 10_000_000_000,

@@ -1,4 +1,4 @@
-//! What a person reads: tables and histograms as text. All printing of results is here.
+//! Tables, histograms and reports for people. All results are printed here.
 
 pub(crate) mod campaign;
 pub(crate) mod compare;
@@ -7,7 +7,7 @@ pub(crate) mod histogram;
 
 use std::io::Write;
 
-/// What became of the messages, on one line.
+/// The counts of messages on one line.
 pub(crate) fn counts_line(counts: &mq_measure::Counts) -> String {
     format!(
         "sent {}  received {}  lost {}  duplicates {}  reordered {}\n",
@@ -15,8 +15,8 @@ pub(crate) fn counts_line(counts: &mq_measure::Counts) -> String {
     )
 }
 
-/// Tells the program that started this one that it is ready: a line of standard output, behind those of
-/// the addresses that it has. What is said to people is on standard error.
+/// Tells the program that started this one that it is ready: a line on standard output, after the lines of its
+/// addresses. Messages to people are on standard error.
 pub(crate) fn announce() -> anyhow::Result<()> {
     print("ready\n")
 }

@@ -19,24 +19,24 @@ use mq_transport::{Address, ConnectOptions};
 use crate::this_program::output_directory;
 pub(crate) use network::{Network, Topology};
 
-/// A profile, and the name that it was asked for by.
+/// A profile with the name that the user gave.
 #[derive(Debug)]
 pub(crate) struct Named<T> {
     name: String,
     profile: T,
 }
 
-/// Hosts and what connects them, while they last.
+/// Hosts and their links, as long as this value lives.
 #[derive(Debug)]
 pub(crate) struct Testbed {
     lab: Lab,
     broker: Host,
     publisher: Station,
-    /// Who shares the channel with the publisher; nobody without one.
+    /// The stations that share the channel with the publisher; none without a channel.
     neighbours: Vec<Station>,
-    /// `None` where it is on the publisher's host.
+    /// `None` if the subscriber is on the publisher's host.
     subscriber: Option<Station>,
-    /// What stations without a link share with the broker.
+    /// The channel that stations without a link share with the broker.
     channel: Option<Named<Medium>>,
     captures: Vec<(PathBuf, Capture)>,
 }
@@ -46,7 +46,7 @@ pub(crate) struct Testbed {
 struct Station {
     role: String,
     host: Host,
-    /// `None` where it is the channel.
+    /// `None` if the host is on the channel.
     link: Option<Named<Link>>,
     addresses: Addresses,
 }
@@ -54,14 +54,15 @@ struct Station {
 /// How one role reaches the broker.
 #[derive(Clone, Debug)]
 pub(crate) struct Access {
-    /// Where its sockets belong.
+    /// The namespace of its sockets.
     pub(crate) namespace: PathBuf,
     /// The broker's address on its link.
     pub(crate) broker: Ipv4Addr,
 }
 
 impl Access {
-    /// Where and how a client there dials a broker that is elsewhere at `address`.
+    /// The address and options by which a client of this role dials the broker, made from those of another
+    /// network.
     pub(crate) fn end(
         self,
         address: &Address,
@@ -176,8 +177,8 @@ impl Testbed {
         self.lab.run(command)
     }
 
-    /// Packets that the publisher's host has sent so far, and such that were sent to it: a channel
-    /// does not know whom its packets are for.
+    /// Packets that the publisher's host has sent so far, and packets sent to it. The second is `None` on a
+    /// channel, which does not count by the receiver.
     pub(crate) fn publisher_packets(&self) -> (u64, Option<u64>) {
         if let Some(report) = self.lab.medium_reports().first() {
             return (report.stations[0].arrived, None);
@@ -203,12 +204,12 @@ impl Testbed {
         self.publisher.access()
     }
 
-    /// How each of the other stations on its channel does.
+    /// How each other station on the channel reaches the broker.
     pub(crate) fn neighbours(&self) -> impl Iterator<Item = Access> {
         self.neighbours.iter().map(Station::access)
     }
 
-    /// How the subscriber does.
+    /// How the subscriber reaches the broker.
     pub(crate) fn subscriber(&self) -> Access {
         self.subscriber.as_ref().unwrap_or(&self.publisher).access()
     }
@@ -218,7 +219,7 @@ impl Testbed {
         self.channel.as_ref().map(|_| 1 + self.neighbours.len())
     }
 
-    /// CPU time of the emulator, which is part of this process and none of the clients' work.
+    /// CPU time of the emulator. Its threads are in this process, but are not the clients' work.
     pub(crate) fn cpu_time(&self) -> Duration {
         self.lab.cpu_time()
     }
@@ -277,7 +278,7 @@ impl Station {
     }
 }
 
-/// Of the publisher that is measured, and of the second and further stations of a channel.
+/// The role of the measured publisher, and of the second and further stations of a channel.
 fn publisher_role(number: usize) -> String {
     match number {
         1 => "publisher".to_owned(),

@@ -1,4 +1,4 @@
-//! Which network a testbed is to have.
+//! The network that a testbed is built from.
 
 use mq_netem::{Error, Link, Medium};
 use serde::{Deserialize, Serialize};

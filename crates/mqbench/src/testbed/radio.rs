@@ -1,4 +1,4 @@
-//! What a testbed says of its shared channel: as it was to be, and as it was.
+//! The report of a testbed on its shared channel: as configured, and as measured.
 
 use mq_measure::Validity;
 use mq_netem::{Medium, MediumReport, StationCounts, Timing};
@@ -90,7 +90,7 @@ impl Channel<'_> {
 
     pub(super) fn check(&self, validity: &mut Validity) {
         let sum = |part: fn(&StationCounts) -> u64| self.report.stations.iter().map(part).sum();
-        // What did not collide was delivered or damaged.
+        // A transmission that did not collide was delivered or damaged.
         let alone = sum(|counts| counts.transmissions - counts.collisions);
         let damaged = alone - sum(|counts| counts.delivered);
         let rate = self.medium.profile.frame_error_rate.share();
@@ -135,7 +135,7 @@ mod tests {
 
     use super::*;
 
-    /// What a channel with a frame error rate of 10 % says of 1000 transmissions that did not
+    /// The warnings of a channel with a frame error rate of 10 %, after 1000 transmissions that did not
     /// collide.
     fn warnings(delivered: u64, late: u64) -> Vec<String> {
         let medium = Named::load("s21/medium@frame_error_rate=10%", Medium::load).unwrap();

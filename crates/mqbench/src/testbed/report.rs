@@ -1,4 +1,4 @@
-//! What a testbed says of its links: as they were to be, and as they were.
+//! The report of a testbed on its links: as configured, and as measured.
 
 use mq_measure::{Validity, Warning, validity};
 use mq_netem::{Addresses, Direction, DirectionReport, Lateness, Link, LinkReport};
@@ -8,7 +8,7 @@ use super::{Named, Station, Testbed};
 use crate::{clock::nanoseconds, units::time};
 
 impl Testbed {
-    /// Each link with whose it is and what became of it.
+    /// Each link with its station and its counts.
     fn links(&self) -> impl Iterator<Item = (&Station, &Named<Link>, LinkReport)> {
         let linked = self
             .stations()
@@ -19,7 +19,7 @@ impl Testbed {
             .map(|((station, link), report)| (station, link, report))
     }
 
-    /// The channel and the links as they were to be.
+    /// The channel and the links as configured.
     pub(crate) fn configured(&self) -> Value {
         let direction = |direction: &Direction| {
             json!({
@@ -49,7 +49,7 @@ impl Testbed {
         channel.into_iter().chain(links).collect()
     }
 
-    /// The channel and the links as they were.
+    /// The channel and the links as measured.
     pub(crate) fn measured(&self) -> Value {
         let direction = |report: &DirectionReport| {
             let (counts, lateness) = (&report.counts, report.timing.lateness);
@@ -78,7 +78,7 @@ impl Testbed {
         channel.into_iter().chain(links).collect()
     }
 
-    /// Warns of what was not as it was to be.
+    /// Warns of links that measured differently from their configuration.
     pub(crate) fn check(&self, validity: &mut Validity) {
         if let Some(channel) = self.channel() {
             channel.check(validity);
@@ -100,13 +100,13 @@ impl Testbed {
         }
     }
 
-    /// Whether the emulator kept time everywhere, and missed nothing.
+    /// Warns if the emulator was late, or missed packets.
     pub(crate) fn check_timing(&self, validity: &mut Validity) {
         let links = self.links();
         let links = links.flat_map(|(_, _, report)| [report.up.timing, report.down.timing]);
         let channel = self.channel().map(|channel| channel.timing());
         let all: Vec<_> = links.chain(channel).collect();
-        // One warning, of all packets.
+        // One warning for the packets of all links.
         let lateness = all.iter().filter_map(|timing| timing.lateness);
         validity.note(late("of the links", lateness));
         let missing = all.iter().map(|timing| timing.missed).sum();
@@ -126,14 +126,14 @@ impl Testbed {
         self.stations().map(line).collect()
     }
 
-    /// What the station reaches the broker by.
+    /// The link or channel by which the station reaches the broker.
     fn way(&self, station: &Station) -> String {
         let link = station.link.as_ref().map(Named::<Link>::title);
         let channel = || self.channel().map(|channel| channel.title());
         link.or_else(channel).unwrap_or_default()
     }
 
-    /// A paragraph for the channel and for each link: what it was to be, and what it was.
+    /// A paragraph for the channel and for each link: its configuration and its counts.
     pub(crate) fn describe(&self) -> String {
         let channel = self.channel().map(|channel| channel.describe());
         let mut text = channel.unwrap_or_default();
@@ -180,13 +180,13 @@ fn describe(report: &DirectionReport) -> String {
     text
 }
 
-/// How well the emulator kept its times.
+/// How late packets left the emulator, for people.
 pub(super) fn emulated(late: Lateness) -> String {
     let (median, p99) = (time(nanoseconds(late.p50)), time(nanoseconds(late.p99)));
     format!("emulated {median} late (p50), {p99} (p99)")
 }
 
-/// Whether it kept them badly: more than one packet in a hundred was late, and not by chance.
+/// Warns if more than one packet in a hundred left late, and not by chance.
 pub(super) fn late(of: &str, lateness: impl IntoIterator<Item = Lateness>) -> Option<Warning> {
     const ALLOWED: f64 = 0.01;
     let (mut late, mut packets) = (0, 0);
@@ -207,7 +207,7 @@ fn share(part: u64, all: u64) -> f64 {
     part as f64 / all as f64
 }
 
-/// Whether packets were lost that no profile loses.
+/// Warns if the emulator missed packets, which no profile asks for.
 pub(super) fn missed(of: &str, packets: u64) -> Option<Warning> {
     #[expect(clippy::cast_precision_loss, reason = "a count of packets")]
     let measured = packets as f64;
@@ -218,7 +218,7 @@ pub(super) fn missed(of: &str, packets: u64) -> Option<Warning> {
     })
 }
 
-/// Whether a share is outside what chance explains in 99 of 100 runs.
+/// Warns if a share is outside what chance explains in 99 of 100 runs.
 pub(super) fn share_off(quantity: &str, configured: f64, part: u64, all: u64) -> Option<Warning> {
     if all == 0 {
         return None;

@@ -1,4 +1,4 @@
-//! How a publisher that waits for each message hears that it has reached the subscriber.
+//! How a publisher that waits for each message learns that it has reached the subscriber.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use tokio::{sync::mpsc::Receiver, time::timeout};
 
 use crate::{mqtt::Mqtt, payload::sequence};
 
-/// What has reached the subscriber.
+/// The messages that have reached the subscriber.
 #[derive(Debug)]
 pub(crate) enum Arrivals {
     /// A subscriber in this process.
@@ -17,7 +17,7 @@ pub(crate) enum Arrivals {
         client: Client,
         messages: Subscription,
     },
-    /// One elsewhere: the numbers of the messages that have reached it.
+    /// A subscriber elsewhere, which reports the numbers of its messages.
     Told(Receiver<u64>),
 }
 
@@ -35,7 +35,7 @@ impl Arrivals {
         Ok(Self::Here { client, messages })
     }
 
-    /// Waits for a message; tells when it arrived, if that was here.
+    /// Waits for a message. Returns when it arrived, if the subscriber is in this process.
     pub(super) async fn wait(
         &mut self,
         seq: u64,
@@ -44,7 +44,7 @@ impl Arrivals {
         let arrived = async {
             loop {
                 let (number, at) = self.next().await?;
-                // A repetition of an earlier one (QoS 1) is not what is waited for.
+                // This may be a repetition of an earlier message (QoS 1).
                 if number == Some(seq) {
                     return anyhow::Ok(at);
                 }
@@ -68,7 +68,7 @@ impl Arrivals {
         }
     }
 
-    /// Ends the subscriber, if it is here.
+    /// Ends the subscriber if it is in this process.
     pub(super) async fn end(self) -> anyhow::Result<()> {
         if let Self::Here { client, .. } = self {
             client.disconnect().await.context("cannot disconnect")?;

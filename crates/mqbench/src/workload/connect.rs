@@ -1,4 +1,4 @@
-//! Connections alone: how long until one is usable, and until CONNACK.
+//! Connections without messages: the time until one is usable, and until CONNACK.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub(crate) struct Connected {
     pub(crate) usable_ns: u64,
     /// From the dial until CONNACK.
     pub(crate) connack_ns: u64,
-    /// What the handshake really was.
+    /// The kind that the handshake turned out to be.
     pub(crate) kind: ConnectKind,
 }
 
@@ -30,13 +30,13 @@ pub(crate) fn kinds(scheme: Scheme) -> &'static [ConnectKind] {
             ConnectKind::Resumed,
             ConnectKind::ZeroRtt,
         ],
-        // Its early data is a request for a WebSocket and never a packet: no 0-RTT for MQTT.
+        // Early data on WebSocket is its HTTP request and never a packet: no 0-RTT for MQTT.
         Scheme::Wss => &[ConnectKind::Full, ConnectKind::Resumed],
         _ => &[ConnectKind::Tcp],
     }
 }
 
-/// The kind that a transport has for this.
+/// The kind of connection that a transport makes with `resumption`.
 pub(crate) fn kind(scheme: Scheme, resumption: Resumption) -> ConnectKind {
     match (kinds(scheme), resumption) {
         ([ConnectKind::Tcp], _) => ConnectKind::Tcp,
@@ -76,8 +76,8 @@ impl Dialler {
         })
     }
 
-    /// Makes a connection and measures it; for resumed kinds the first call makes one more before
-    /// it, which gets the tickets and is not measured.
+    /// Makes a connection and measures it. For resumed kinds the first call makes one more connection before,
+    /// which gets the tickets and is not measured.
     pub(crate) async fn dial(&mut self, mqtt: &Mqtt) -> anyhow::Result<Connected> {
         if !self.primed {
             self.dial_once(mqtt).await?;
@@ -95,8 +95,8 @@ impl Dialler {
             .await
             .context("cannot connect")?;
         let times = client.connect_times().context("not connected")?;
-        // One more round trip, not timed: the server gives its tickets after the handshake, and the
-        // next connection wants one.
+        // One more round trip, which is not timed: the server sends its tickets after the handshake, and the
+        // next connection needs one.
         client
             .publish("mqbench/dial", Bytes::new(), QoS::AtLeastOnce)
             .await
@@ -125,8 +125,8 @@ impl Dialler {
     }
 }
 
-/// All connections of one kind, put together; those that turned out to be of another kind, and
-/// those that failed, are counted apart.
+/// Sums up the connections of one kind. Connections that failed, or turned out to be of another kind, are
+/// counted as failed.
 pub(crate) fn summarise(kind: ConnectKind, dialled: &[Option<Connected>]) -> ConnectTimes {
     let good: Vec<_> = dialled
         .iter()
@@ -144,5 +144,5 @@ pub(crate) fn summarise(kind: ConnectKind, dialled: &[Option<Connected>]) -> Con
     }
 }
 
-/// Pause between connections, so that the last one's end does not meet the next one's beginning.
+/// Pause between connections, so that the end of one does not overlap with the beginning of the next.
 pub(crate) const PAUSE: Duration = Duration::from_millis(2);

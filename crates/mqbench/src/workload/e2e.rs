@@ -29,13 +29,13 @@ use crate::{
     payload::{Payloads, sequence},
 };
 
-/// How long after the last message the stragglers are waited for.
+/// How long the subscriber waits for stragglers after the last message.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Time between the start of the clock and the first message.
 pub(super) const LEAD: Duration = Duration::from_millis(20);
 
-/// What is sent.
+/// The plan of a run: topic, messages and schedule.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) topic: String,
@@ -59,18 +59,18 @@ impl Plan {
     }
 }
 
-/// What was measured.
+/// The outcome of a run.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) samples: Samples,
     pub(crate) counts: Counts,
     pub(crate) lateness: Lateness,
-    /// Of both clients' links; `None` if one of them was lost.
+    /// Traffic of both clients' links; `None` if a link was lost.
     pub(crate) wire: Option<WireUse>,
-    /// Of the publisher's alone.
+    /// Traffic of the publisher's link alone.
     pub(crate) publisher_wire: Option<WireUse>,
-    /// CPU time of the thread that keeps the schedule, most of it spent waiting for the moment to
-    /// send; `None` where it is not known.
+    /// CPU time of the thread that keeps the schedule, which mostly spins until the moment to send; `None` if
+    /// it is not known.
     pub(crate) pacing_cpu_ns: Option<u64>,
     pub(crate) elapsed: Duration,
     /// Not all messages had come when the wait for stragglers ended.
@@ -135,8 +135,7 @@ impl<'a> Pair<'a> {
         })
     }
 
-    /// Sends what the plan says, from [`LEAD`] after the clock's start on, and waits for it to
-    /// arrive.
+    /// Sends the plan's messages, from [`LEAD`] after the clock's start on, and waits for their arrival.
     pub(crate) async fn run(
         mut self,
         clock: Clock,
@@ -173,7 +172,7 @@ impl<'a> Pair<'a> {
         })
     }
 
-    /// Until all has come; tells whether time ran out before.
+    /// Receives until all messages have come; returns whether time ran out before.
     async fn receive(&mut self, clock: Clock, tracker: &Mutex<Tracker>) -> bool {
         let plan = self.plan;
         let schedule_end = LEAD + plan.interval * u32::try_from(plan.count).unwrap_or(u32::MAX);
@@ -186,7 +185,7 @@ impl<'a> Pair<'a> {
             };
             let at = clock.at_ns(incoming.received_at);
             let mut tracker = lock(tracker);
-            // A payload that is not one of ours counts as unknown.
+            // A payload without a sequence number counts as unknown.
             tracker.received(sequence(&incoming.payload).unwrap_or(u64::MAX), at);
             if tracker.is_complete() {
                 return false;
@@ -204,10 +203,10 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// Disconnects both; tells what the link of the publisher and that of the subscriber carried.
+    /// Disconnects both clients; returns the traffic of the publisher's link and of the subscriber's.
     async fn goodbye(&self) -> Option<(WireUse, WireUse)> {
         let stats = (self.sender.stats().await, self.receiver.stats().await);
-        // Their links may be broken, which the counts have told already.
+        // A link may be broken, which the counts show already.
         let _ = self.sender.disconnect().await;
         let _ = self.receiver.disconnect().await;
         let (sender, receiver) = (stats.0.ok()?, stats.1.ok()?);
@@ -227,7 +226,7 @@ struct Sender {
 }
 
 impl Sender {
-    /// How well it kept its schedule, and the CPU time that this took.
+    /// Sends on the schedule; returns how late messages were, and the CPU time that it took.
     fn run(
         self,
         stop: &AtomicBool,
@@ -247,8 +246,8 @@ impl Sender {
             let sent = self.clock.now_ns();
             lock(&self.tracker).sent(seq, intended, sent);
             lateness.note(intended, sent);
-            // Never waits: an open loop does not slow down for the reply. What the client cannot
-            // take is lost, and counted as that.
+            // This never waits: an open loop does not slow down for the reply. A message that the client
+            // cannot take counts as lost.
             if let Err(error) = self.client.try_send(message)
                 && !matches!(error, mq_client::Error::QueueFull)
             {
@@ -265,7 +264,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Samples of several rounds as one list, numbered on.
+/// Samples of several rounds as one list, with numbers that go on from round to round.
 pub(crate) fn concatenate(rounds: &[Samples]) -> Samples {
     let mut all: Vec<Sample> = Vec::new();
     for round in rounds {

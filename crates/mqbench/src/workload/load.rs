@@ -19,25 +19,25 @@ use crate::{
     payload::Payloads,
 };
 
-/// Messages given to a client at a time when there is no rate to keep.
+/// Messages that a client gets at a time without a rate.
 const BATCH: u64 = 64;
 
-/// What is sent.
+/// The plan of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) publishers: usize,
     pub(crate) subscribers: usize,
     pub(crate) topics: usize,
     pub(crate) size: usize,
-    /// Messages a second, of all publishers together; `None` for as many as they can.
+    /// Messages a second of all publishers together; `None` for as many as they can send.
     pub(crate) rate: Option<f64>,
     pub(crate) duration: Duration,
-    /// Within which the publishers begin, one after the other.
+    /// The time over which the publishers begin, one after the other.
     pub(crate) ramp_up: Duration,
     pub(crate) client_ids: ClientIds,
 }
 
-/// What was measured, over the time after the ramp-up.
+/// The outcome of a run, over the time after the ramp-up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outcome {
     pub(crate) sent: u64,
@@ -53,8 +53,8 @@ struct Shared {
     received: AtomicU64,
 }
 
-/// Runs the plan. `steady` is called when the ramp-up is over and when the measured time is, to
-/// read meters.
+/// Runs the plan. `steady` is called at the end of the ramp-up and at the end of the measured time, to read
+/// meters.
 pub(crate) async fn run(
     plan: &Plan,
     mqtt: &Mqtt,
@@ -155,7 +155,7 @@ impl Publisher {
         let mut seq = 0;
         while !shared.stop.load(Ordering::Relaxed) {
             let due = match self.interval {
-                // Timers tick in milliseconds; what became due meanwhile goes out together.
+                // Timers tick in milliseconds; messages that became due in one tick are sent together.
                 Some(interval) => {
                     let next = start + interval.mul_f64(seq as f64);
                     tokio::time::sleep_until(next).await;

@@ -19,7 +19,7 @@ use mq_transport::LinkStats;
 
 use crate::clock::{nanoseconds, system_ns};
 
-/// The run's own clock: nanoseconds since it began.
+/// The run's own clock: nanoseconds since the run began.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     start: Instant,
@@ -40,7 +40,7 @@ impl Clock {
         nanoseconds(at.saturating_duration_since(self.start))
     }
 
-    /// What it counts from, in nanoseconds since the Unix epoch by the system's clock.
+    /// The clock's zero, in nanoseconds since the Unix epoch by the system's clock.
     pub(crate) fn origin_ns(&self) -> u64 {
         system_ns() - self.now_ns()
     }
@@ -50,8 +50,8 @@ impl Clock {
     }
 }
 
-/// What a client's link carried, seen from the client: bytes of UDP or TCP payload where the
-/// transport counts them, else bytes of the application.
+/// The traffic of a client's link, seen from the client: bytes of UDP or TCP payload if the transport counts
+/// them, else bytes of the application.
 pub(crate) fn wire_use(stats: &LinkStats) -> WireUse {
     WireUse {
         bytes_sent: stats.wire_bytes_sent.unwrap_or(stats.bytes_sent),
@@ -61,7 +61,7 @@ pub(crate) fn wire_use(stats: &LinkStats) -> WireUse {
     }
 }
 
-/// The sum of two links' use; packets only where both count them.
+/// The sum of two links' traffic; with packets only if both count them.
 pub(crate) fn add_wire(a: &WireUse, b: &WireUse) -> WireUse {
     WireUse {
         bytes_sent: a.bytes_sent + b.bytes_sent,

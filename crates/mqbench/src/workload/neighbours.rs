@@ -1,5 +1,5 @@
-//! The other stations of a shared channel: each publishes as the measured publisher does, to a topic
-//! of its own that nobody takes.
+//! The other stations of a shared channel. Each publishes as the measured publisher does, to a topic of its own
+//! without subscribers.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -20,10 +20,10 @@ use super::{
 };
 use crate::{clock::nanoseconds, mqtt::Mqtt, payload::Payloads};
 
-/// Clients that are connected, and silent so far.
+/// Connected clients that have not published yet.
 #[derive(Debug)]
 pub(crate) struct Neighbours {
-    /// With their numbers among the stations: the measured publisher has 1.
+    /// Each client with its number among the stations; the measured publisher has 1.
     clients: Vec<(usize, Client)>,
     qos: QoS,
 }
@@ -54,11 +54,11 @@ impl Neighbours {
         })
     }
 
-    /// Lets them publish while `work` lasts, with the plan's size and interval; returns what it does
-    /// and the number of messages that they sent.
+    /// Lets the stations publish while `work` lasts, with the plan's size and interval. Returns the result of
+    /// `work` and the number of messages that the stations sent.
     ///
     /// # Errors
-    /// The work's, or that of a client that cannot go on: the work is then cancelled.
+    /// The error of `work`, or of a client that cannot go on: `work` is then cancelled.
     pub(crate) async fn beside<T>(
         self,
         plan: &Plan,
@@ -103,15 +103,15 @@ impl Neighbours {
 
     async fn disconnect(self) {
         let goodbyes = self.clients.into_iter().map(|(_, client)| async move {
-            // On a channel that is overloaded it may not get through; the turn is over.
+            // On an overloaded channel the DISCONNECT may not get through; the turn is over.
             let _ = client.disconnect().await;
         });
         goodbyes.collect::<JoinSet<_>>().join_all().await;
     }
 }
 
-/// One thread for all of them: its schedule has a slot for each station, the first of which is the
-/// measured publisher's own.
+/// One thread for all stations. Its schedule has a slot for each station; the first slot is the measured
+/// publisher's.
 struct Publisher {
     stations: Vec<Station>,
     qos: QoS,
@@ -127,7 +127,7 @@ struct Station {
 }
 
 impl Publisher {
-    /// Publishes until it is told to stop; returns how many messages the clients took.
+    /// Publishes until the thread is stopped; returns how many messages the clients took.
     fn run(self, stop: &AtomicBool) -> anyhow::Result<u64> {
         let slots = self.stations.len() as u64 + 1;
         let mut sent = 0;
@@ -140,7 +140,7 @@ impl Publisher {
                 let message = Outgoing::new(station.topic.clone(), self.payloads.make(seq));
                 match station.client.try_send(message.qos(self.qos)) {
                     Ok(_) => sent += 1,
-                    // An open loop: what the client cannot take is lost.
+                    // An open loop: a message that the client cannot take is lost.
                     Err(mq_client::Error::QueueFull) => {}
                     Err(error) => {
                         let number = station.number;
@@ -153,8 +153,8 @@ impl Publisher {
         Ok(sent)
     }
 
-    /// Sleeps without spinning, unlike the measured publisher: nobody asks how late these are, and
-    /// the processors have enough to do.
+    /// Sleeps without spinning, unlike the measured publisher: the lateness of these messages is not measured,
+    /// and the processors are busy enough.
     fn wait_for(&self, slot: u64) {
         let at = self.clock.instant(self.schedule.intended_ns(slot));
         std::thread::sleep(at.saturating_duration_since(Instant::now()));

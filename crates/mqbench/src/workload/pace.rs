@@ -1,4 +1,4 @@
-//! Sending on time: a plain thread that sleeps, then spins the last stretch.
+//! Sending on time: a plain thread that sleeps, and spins at the end.
 
 use std::{
     sync::{
@@ -25,7 +25,7 @@ pub(crate) fn wait_until(at: Instant) {
     }
 }
 
-/// A thread that publishes; told to stop when this is dropped.
+/// A thread that publishes. A drop stops it.
 #[derive(Debug)]
 pub(super) struct Sending<T> {
     stop: Arc<AtomicBool>,
@@ -33,7 +33,7 @@ pub(super) struct Sending<T> {
 }
 
 impl<T: Send + 'static> Sending<T> {
-    /// Starts `work`, which looks whether it is to stop.
+    /// Starts `work`, which asks whether it is to stop.
     pub(super) fn start(
         work: impl FnOnce(&AtomicBool) -> anyhow::Result<T> + Send + 'static,
     ) -> Self {

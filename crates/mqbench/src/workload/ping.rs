@@ -1,4 +1,4 @@
-//! Pings at a steady pace, whose answers are counted and timed.
+//! Pings at a steady pace, with counted and timed answers.
 
 use std::{
     io::{ErrorKind, Read as _},
@@ -9,25 +9,25 @@ use std::{
 use anyhow::{Context, bail};
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// Bytes of a ping on an Ethernet: its header, that of IPv4, that of ICMP and 56 more.
+/// Bytes of a ping on an Ethernet: the headers of Ethernet, IPv4 and ICMP, and 56 more.
 pub(crate) const FRAME: u64 = 14 + 20 + 8 + 56;
 
-/// Far enough apart for any link that this program ships, and for the reply of a busy board.
+/// The interval of pings: long enough for any shipped link and for a busy board.
 const INTERVAL: Duration = Duration::from_millis(20);
 
-/// How often an answer is tried for before the first ping that counts.
+/// How many pings may stay unanswered before the first ping that counts.
 const GREETINGS: u16 = 6;
 
-/// ICMP's header, and behind it a token that no other program's pings have.
+/// ICMP's header, followed by a token that tells these pings from other programs'.
 const HEADER: usize = 8;
 const TOKEN: usize = 8;
 const SIZE: usize = HEADER + 56;
 
-/// What came back.
+/// The answers.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Echoes {
     pub(crate) sent: u32,
-    /// One an answered ping, however often it was answered.
+    /// One round trip for each answered ping, however often it was answered.
     pub(crate) round_trips: Vec<Duration>,
 }
 
@@ -44,8 +44,8 @@ impl Echoes {
     }
 }
 
-/// Pings `peer` through `interface`, and waits `linger` for the last answers. Before it counts, it
-/// pings until there is an answer, so that neighbour discovery is over.
+/// Pings `peer` through `interface`, and waits `linger` for the last answers. The first pings do not count:
+/// they go on until there is an answer, so that neighbour discovery is over.
 pub(crate) fn ping(
     peer: IpAddr,
     interface: &str,
@@ -53,7 +53,7 @@ pub(crate) fn ping(
     linger: Duration,
 ) -> anyhow::Result<Echoes> {
     let mut pinger = Pinger::new(peer, interface)?;
-    // Numbers of greetings are those that no ping has.
+    // The first pings have numbers that no counted ping has.
     let greeted = (0..GREETINGS).map(|number| u16::MAX - number);
     let mut refusal = None;
     let mut answered = false;
@@ -87,7 +87,7 @@ pub(crate) fn ping(
             }
         }
         sent.push(Instant::now());
-        // One that the network does not take is lost, as one that it drops later.
+        // A ping that the network does not take counts as lost, like one that is dropped later.
         let _ = pinger.send(number);
     }
     let end = Instant::now() + linger;
@@ -116,7 +116,7 @@ impl Pinger {
             IpAddr::V4(_) => (Domain::IPV4, Protocol::ICMPV4),
             IpAddr::V6(_) => (Domain::IPV6, Protocol::ICMPV6),
         };
-        // Without a privilege where net.ipv4.ping_group_range allows it, else with one.
+        // No privilege is needed if net.ipv4.ping_group_range allows it.
         let socket = Socket::new(domain, Type::DGRAM, Some(protocol))
             .or_else(|_| Socket::new(domain, Type::RAW, Some(protocol)))
             .context("pings need root, or a net.ipv4.ping_group_range with this user's group")?;
@@ -142,7 +142,7 @@ impl Pinger {
     fn request(&self, number: u16) -> [u8; SIZE] {
         let mut request = [0; SIZE];
         request[0] = if self.v6 { 128 } else { 8 };
-        // A token's part as identifier; the kernel writes its own where it checks it.
+        // The identifier is a part of the token; the kernel writes its own for unprivileged sockets.
         request[4..6].copy_from_slice(&self.token[2..4]);
         request[6..8].copy_from_slice(&number.to_be_bytes());
         request[HEADER..HEADER + TOKEN].copy_from_slice(&self.token);
@@ -153,13 +153,13 @@ impl Pinger {
         request
     }
 
-    /// The next answer within that time: its number, and when it came.
+    /// The next answer within the time limit: its number, and when it came.
     fn answer(&mut self, within: Duration) -> Option<(u16, Instant)> {
         let end = Instant::now() + within;
         let mut buffer = [0; 256];
         loop {
             let left = end.checked_duration_since(Instant::now())?;
-            // None at all would be no time-out.
+            // A timeout of 0 would mean none.
             let left = left.max(Duration::from_micros(50));
             self.socket.set_read_timeout(Some(left)).ok()?;
             match self.socket.read(&mut buffer) {
@@ -174,7 +174,7 @@ impl Pinger {
                 {
                     return None;
                 }
-                // Such as a router's answer that there is no such host.
+                // For example a router's answer that the host does not exist.
                 Err(_) => {}
             }
         }
@@ -182,7 +182,7 @@ impl Pinger {
 
     /// The number of the ping that this answers; `None` for anything else.
     fn number(&self, message: &[u8]) -> Option<u16> {
-        // A raw socket for IPv4 has the IP header too, whose first byte no ICMP answer begins with.
+        // A raw socket for IPv4 has the IP header too; its first byte differs from that of any ICMP answer.
         let header = match message.first()? {
             first if !self.v6 && first >> 4 == 4 => usize::from(first & 15) * 4,
             _ => 0,

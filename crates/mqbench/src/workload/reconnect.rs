@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::{Clock, arrivals::Arrivals, stopwait::Plan};
 use crate::{mqtt::Mqtt, payload::Payloads};
 
-/// What is published, unless it is said otherwise.
+/// The default topic.
 pub(crate) const TOPIC: &str = "mqbench/reconnect";
 
 /// One connection with one message.
@@ -23,7 +23,7 @@ pub(crate) const TOPIC: &str = "mqbench/reconnect";
 pub(crate) struct Attempt {
     /// Intended at the dial, sent when the PUBLISH was handed to the transport.
     pub(crate) sample: Sample,
-    /// What the handshake was.
+    /// The kind of handshake.
     pub(crate) handshake: HandshakeKind,
     /// What became of early data.
     pub(crate) early_data: EarlyData,
@@ -35,7 +35,7 @@ impl Attempt {
         self.sample.sent_ns - self.sample.intended_ns
     }
 
-    /// Δ†: the dial until the message was received; `None` if that is not known here.
+    /// Δ†: the dial until the message was received; `None` if the subscriber is elsewhere.
     pub(crate) fn delta_ns(&self) -> Option<u64> {
         self.sample.latency_intended_ns()
     }
@@ -55,8 +55,8 @@ pub(crate) enum Resumption {
     ZeroRtt,
 }
 
-/// Connects as often as the plan counts after a first time with a full handshake, publishing one message
-/// each time.
+/// Connects once with a full handshake, then as often as the plan's count, and publishes one message on each
+/// connection.
 pub(crate) async fn run(
     plan: &Plan,
     clock: Clock,
@@ -78,7 +78,7 @@ pub(crate) async fn run(
             .qos(mqtt.qos)
             .early(true);
         let dialled_ns = clock.now_ns();
-        // PUBLISH goes right behind CONNECT, without waiting for CONNACK.
+        // PUBLISH follows CONNECT at once, without waiting for CONNACK.
         let client = mqtt
             .builder(address, &connector, "mqbench-pub")?
             .start()
@@ -87,7 +87,7 @@ pub(crate) async fn run(
         receipt.written().await.context("cannot publish")?;
         let sent_ns = clock.now_ns();
         let arrived = arrivals.wait(seq, plan.patience).await?;
-        // Not timed: one more round trip, so that the next ticket is here.
+        // One more round trip, which is not timed, brings the next ticket.
         client
             .publish("mqbench/dial", Bytes::new(), QoS::AtLeastOnce)
             .await

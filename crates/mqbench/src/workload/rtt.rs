@@ -1,7 +1,7 @@
 //! Job and result (DL): a job is published on a schedule, a worker answers, the publisher matches.
 //!
-//! `rtt` is matched by sequence number. `rtt_last` is DL's own estimator beside it: one start time
-//! that each new job overwrites, so that a result later than the next job is timed from the next job.
+//! `rtt` is matched by sequence number. `rtt_last` is DL's own estimator: each new job overwrites the one start
+//! time, so a result that comes after the next job is timed from that job.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -27,7 +27,7 @@ use crate::{
 pub(crate) const JOBS: &str = "mqbench/job";
 pub(crate) const RESULTS: &str = "mqbench/result";
 
-/// What was measured.
+/// The outcome of a run.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) samples: Samples,
@@ -42,7 +42,7 @@ struct Shared {
     last: LastSendEstimator,
 }
 
-/// Publishes `count` jobs, one each `interval`, and collects the results that a [`worker`] gives.
+/// Publishes `count` jobs, one each `interval`, and collects the results of a [`worker`].
 pub(crate) async fn run(
     count: u64,
     interval: Duration,
@@ -111,8 +111,8 @@ pub(crate) async fn run(
     })
 }
 
-/// Answers jobs with results until the connection ends, and says when it is `ready`; `compute` is how long
-/// each takes.
+/// Answers jobs with results until the connection ends. Calls `ready` when it has subscribed; each job takes
+/// `compute`.
 pub(crate) async fn worker(
     client: &Client,
     qos: QoS,

@@ -1,7 +1,7 @@
 //! Stop and wait (W20, S21 pattern A): message i + 1 is sent when i has reached the subscriber.
 //!
-//! A closed loop, and honest about it: the figure is Δ, the time from the first PUBLISH until the
-//! last message has arrived (S21 Fig. 6a), beside the latency of each message.
+//! This is a closed loop. Its figure is Δ, the time from the first PUBLISH until the last message has arrived
+//! (S21 Fig. 6a), beside the latency of each message.
 
 use std::time::Duration;
 
@@ -14,21 +14,21 @@ use mq_transport::{Address, Connector};
 use super::{Clock, arrivals::Arrivals};
 use crate::{mqtt::Mqtt, payload::Payloads};
 
-/// What is published, unless it is said otherwise.
+/// The default topic.
 pub(crate) const TOPIC: &str = "mqbench/stopwait";
 
-/// What is sent, one at a time.
+/// The plan of a run: messages that are sent one at a time.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) topic: TopicName,
     pub(crate) count: u64,
-    /// Of the payload, in bytes.
+    /// The payload's size in bytes.
     pub(crate) size: usize,
     /// A message that takes longer ends the run.
     pub(crate) patience: Duration,
 }
 
-/// Δ: first PUBLISH sent until last message received; `None` if that is not known.
+/// Δ: first PUBLISH sent until last message received; `None` if an arrival time is not known.
 pub(crate) fn delta(samples: &Samples) -> Option<Duration> {
     let (first, last) = (samples.0.first()?, samples.0.last()?);
     Some(Duration::from_nanos(
@@ -36,7 +36,7 @@ pub(crate) fn delta(samples: &Samples) -> Option<Duration> {
     ))
 }
 
-/// Sends what the plan says. Times are the clock's; arrivals have one where they are here.
+/// Sends the plan's messages. Times are the clock's; an arrival has one if the subscriber is in this process.
 pub(crate) async fn run(
     plan: &Plan,
     clock: Clock,

@@ -18,7 +18,7 @@ use crate::{BOOTED, ONLY, PASSED, kills, refuse, restore, shape, testbed, verdic
 
 pub(crate) type Test = (&'static str, fn());
 
-/// What the tests need and Debian's kernel has as modules.
+/// The modules of Debian's kernel that the tests need.
 pub(crate) const MODULES: &[&str] = &[
     "drivers/net/veth",
     "drivers/net/dummy",
@@ -49,7 +49,7 @@ pub(crate) fn main(modules: &str) {
     let _ = reboot(RebootMode::RB_POWER_OFF);
 }
 
-/// How many failed.
+/// The number of failed tests.
 fn run() -> usize {
     let only = std::env::var(ONLY).unwrap_or_default();
     let tests = [
@@ -89,7 +89,7 @@ fn prepare() {
     for (kind, at) in [("proc", "/proc"), ("sysfs", "/sys"), ("tmpfs", "/run")] {
         mount(Some(kind), at, Some(kind), MsFlags::empty(), None::<&str>).unwrap();
     }
-    // Where the kernel has mounted it already, it is busy.
+    // EBUSY: the kernel has mounted it already.
     let _ = mount(
         Some("dev"),
         "/dev",
@@ -97,7 +97,7 @@ fn prepare() {
         MsFlags::empty(),
         None::<&str>,
     );
-    // Whether root's account is locked, the host does not tell everybody; its ssh server asks.
+    // The ssh server asks whether root's account is locked; an ordinary user cannot read that on the host.
     std::fs::write("/run/shadow", "root:*:19000:0:99999:7:::\n").unwrap();
     let bind = MsFlags::MS_BIND;
     mount(
@@ -119,7 +119,7 @@ fn directory(modules: &str) -> PathBuf {
 fn load(directory: &Path) {
     for module in MODULES {
         let file = directory.join(module).with_extension("ko");
-        // One that is built in has no file.
+        // A built-in module has no file.
         let Ok(open) = File::open(&file) else {
             continue;
         };
@@ -128,7 +128,7 @@ fn load(directory: &Path) {
     }
 }
 
-/// Runs `work` in a kernel without the module, which comes back.
+/// Runs `work` in a kernel without the module, and loads the module again.
 pub(crate) fn without_module(name: &str, work: impl FnOnce()) {
     let text = std::ffi::CString::new(name).unwrap();
     delete_module(&text, DeleteModuleFlags::O_NONBLOCK).unwrap();

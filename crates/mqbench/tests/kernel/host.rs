@@ -1,4 +1,4 @@
-//! Starts the kernel, and hears what comes of it.
+//! Starts the kernel, and reads the results of its tests.
 
 use std::{
     io::{BufRead as _, BufReader},
@@ -15,10 +15,10 @@ use nix::{
 
 use crate::{BOOTED, GUEST, KILLS, MQBENCH, ONLY, PASSED, guest::MODULES};
 
-/// Twice what it takes on a busy machine.
+/// The time limit: twice the time on a busy machine.
 const TIMEOUT: Duration = Duration::from_mins(9);
 
-/// The same for each kill that is asked for.
+/// The same for each kill.
 const OF_A_KILL: Duration = Duration::from_mins(1);
 
 /// The user nobody: as root, the guest could write the host's files.
@@ -38,7 +38,7 @@ pub(crate) fn main() {
     let modules = modules.expect("its modules beside it, as in Debian's package");
     let scratch = tempfile::tempdir().unwrap();
     let staged = |file: &Path| {
-        // Others may not look where the build is, and the guest is one of them.
+        // The guest's user may not read the build's folder.
         let copy = scratch.path().join(file.file_name().unwrap());
         std::fs::copy(file, &copy).unwrap();
         copy
@@ -73,7 +73,7 @@ pub(crate) fn main() {
         .arg(format!("{MQBENCH}={}", mqbench.display()))
         .arg(format!("{ONLY}={}", only.unwrap_or_default()))
         .arg(format!("{KILLS}={kills}"))
-        // Where its memory and its socket are.
+        // The folder of its memory and its socket.
         .env("TMPDIR", scratch.path())
         .env("HOME", scratch.path())
         .current_dir("/")
@@ -90,7 +90,7 @@ pub(crate) fn main() {
         if late {
             println!("the guest took more than {timeout:?} and is ended");
         }
-        // It has processes of its own, which outlive it if it is killed.
+        // The kernel has processes of its own, which would outlive it if it were killed.
         let _ = killpg(group, Signal::SIGKILL);
     });
     let (mut boot, mut booted, mut passed) = (String::new(), false, false);
@@ -111,7 +111,7 @@ pub(crate) fn main() {
     let _ = ended.send(());
     watch.join().unwrap();
     child.wait().unwrap();
-    // It would not be cleaned up at the exit.
+    // An exit would not remove the folder.
     drop(scratch);
     exit(i32::from(!passed));
 }
@@ -129,7 +129,7 @@ fn kernel(own: &Path) -> Option<PathBuf> {
         .find(|kernel| kernel.exists())
 }
 
-/// Those that the tests need, of whatever version there is.
+/// The modules that the tests need, of the version that is installed.
 fn stage_modules(modules: &Path, to: &Path) {
     for version in modules.read_dir().unwrap() {
         let version = version.unwrap();
@@ -137,7 +137,7 @@ fn stage_modules(modules: &Path, to: &Path) {
             let name = Path::new("kernel").join(module).with_extension("ko");
             let copy = to.join(version.file_name()).join(&name);
             std::fs::create_dir_all(copy.parent().unwrap()).unwrap();
-            // One that is built in has no file.
+            // A built-in module has no file.
             let _ = std::fs::copy(version.path().join(&name), copy);
         }
     }

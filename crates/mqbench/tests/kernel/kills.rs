@@ -1,7 +1,6 @@
-//! Whatever is killed while a campaign runs over three hosts, nothing of it remains, and what is missing
-//! can be done.
+//! A campaign over three hosts, in which something is killed: no trace of it remains, and the missing runs can be done.
 //!
-//! | killed | the campaign | nothing is left |
+//! | killed | the campaign | no trace is left |
 //! |---|---|---|
 //! | the controller | has ended | at once: each role's input has ended |
 //! | a host's ssh server | ends, or tries the run again if the server is back | as soon as the campaign has ended |
@@ -35,13 +34,13 @@ pub(crate) const TESTS: &[Test] = &[(
     whatever_is_killed_nothing_remains_and_a_campaign_goes_on,
 )];
 
-/// What every role is started with, and a slow kernel's time on top.
+/// The lease of every role, plus time for a slow kernel.
 const LEASE: Duration = Duration::from_secs(5 + 10);
 
-/// What is to be there at once, in a slow kernel.
+/// The time limit for an immediate effect, in a slow kernel.
 const AT_ONCE: Duration = Duration::from_secs(3);
 
-/// A campaign of one run that is tried three times, in a slow kernel.
+/// The time limit for a campaign of one run that is tried three times, in a slow kernel.
 const CAMPAIGN_ENDS: Duration = Duration::from_mins(2);
 
 const CAMPAIGN: &str = r#"
@@ -64,7 +63,7 @@ x = "size"
 series = "transport"
 "#;
 
-/// What is killed.
+/// The victim of a kill.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Victim {
     Controller,
@@ -102,7 +101,7 @@ impl fmt::Display for Victim {
 
 fn whatever_is_killed_nothing_remains_and_a_campaign_goes_on() {
     let times = std::env::var(KILLS).unwrap_or_default();
-    // Each takes some 20 s of this slow kernel.
+    // Each kill takes some 20 s in this slow kernel.
     let times = times.parse().unwrap_or(2);
     let seed = 11;
     println!("seed {seed}");
@@ -121,7 +120,7 @@ fn whatever_is_killed_nothing_remains_and_a_campaign_goes_on() {
     }
 }
 
-/// One campaign, in the midst of which something is killed.
+/// One campaign, with one kill.
 struct Round {
     out: PathBuf,
     victim: Victim,
@@ -154,7 +153,7 @@ impl Round {
         if let Some(status) = status
             && !status.success()
         {
-            // Before the first run there is nothing to go on with.
+            // Before the first run there is nothing to resume.
             let last = said.lines().last().unwrap();
             let (server, meter) = ("10.1.0.", "its meter dmm:127.0.0.1:5025");
             assert!(last.starts_with("mqbench: "), "{said}");
@@ -164,7 +163,7 @@ impl Round {
             let goes_on = matches!(self.victim, Victim::Broker | Victim::Link);
             assert!(back || goes_on || !hit, "{}: {said}", self.victim);
         }
-        // Nothing is half written.
+        // No record is half written.
         for journal in files(&self.out.join("meters")) {
             let text = std::fs::read_to_string(&journal).unwrap();
             assert!(
@@ -241,7 +240,7 @@ impl Round {
                 let Some(process) = found.last() else {
                     return false;
                 };
-                // It may just have ended by itself.
+                // The victim may just have ended by itself.
                 let _ = kill(*process, Signal::SIGKILL);
             }
         }
@@ -260,7 +259,7 @@ impl Campaign {
         self.0.0.try_wait().unwrap().is_none()
     }
 
-    /// Waits for its end, but no longer than this.
+    /// Waits for the controller's end, within a time limit.
     fn ended(&mut self, patience: Duration) -> Option<ExitStatus> {
         let end = Instant::now() + patience;
         loop {
@@ -272,7 +271,7 @@ impl Campaign {
         }
     }
 
-    /// How it ended, and what it said.
+    /// The controller's exit status and messages.
     fn end(&mut self) -> (Option<ExitStatus>, String) {
         let ended = self.ended(CAMPAIGN_ENDS);
         assert!(
@@ -286,7 +285,7 @@ impl Campaign {
     }
 }
 
-/// Asserts that every cell is there once, good and measured; how often one was tried in all.
+/// Asserts that every cell has one good, measured record; returns the number of attempts.
 fn every_cell_once(out: &Path) -> usize {
     let text = std::fs::read_to_string(out.join("records/some.jsonl")).unwrap();
     assert!(text.ends_with('\n'));
@@ -304,8 +303,8 @@ fn every_cell_once(out: &Path) -> usize {
         for (number, record) in (1_u64..).zip(attempts) {
             assert_eq!(record["attempt"], number, "{text}");
         }
-        // This kernel's timers are late, so that it may be tried three times without that, and the last
-        // of these may be the one that was hit.
+        // This kernel's timers are late, so a run may be tried three times even without a kill, and the kill may
+        // hit the last attempt.
         let good = attempts
             .iter()
             .rfind(|record| record["outcome"]["error"].is_null());

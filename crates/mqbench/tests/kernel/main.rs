@@ -1,8 +1,8 @@
 //! `mqbench net` against a real netem: in a kernel of its own, that of User-Mode Linux.
 //!
-//! A program of its own instead of the usual harness, because it plays two parts. On the host it
-//! starts the kernel as an ordinary user, with the host's files to read. There it is the first
-//! process, root of that kernel, makes networks, runs the tests and says what came of them.
+//! The test is a program of its own instead of the usual harness, because it has two parts. On the host it
+//! starts the kernel as an ordinary user, with the host's files to read. In that kernel it is the first
+//! process and root: it makes networks, runs the tests and reports their results.
 //!
 //! The kernel is Debian's package user-mode-linux, unpacked into `target/uml`; `MQ_UML` names
 //! another one. Without one, the test says so and passes. A word behind `--` runs the tests that
@@ -44,14 +44,14 @@ mod three;
 #[cfg(target_os = "linux")]
 mod verdicts;
 
-/// Tells the guest who it is, and where its modules are: the host sets it on the kernel's command
+/// Tells the program that it is the guest, and where its modules are. The host sets it on the kernel's command
 /// line, which hands it to the first process.
 const GUEST: &str = "MQ_UML_MODULES";
 
 /// Where the command under test is.
 const MQBENCH: &str = "MQ_UML_MQBENCH";
 
-/// Which tests are wanted.
+/// The tests to run.
 const ONLY: &str = "MQ_UML_ONLY";
 
 /// How many times something is killed, if not once each: see `kills`.
@@ -60,10 +60,10 @@ const KILLS: &str = "MQ_KILLS";
 /// Tells a process of the guest that it is a multimeter, and where.
 const METER: &str = "MQ_UML_METER";
 
-/// What the guest says first; before it, the kernel talks.
+/// The guest's first line; lines before it are the kernel's.
 const BOOTED: &str = "running tests in User-Mode Linux";
 
-/// What the guest says last.
+/// The guest's last line.
 const PASSED: &str = "test result: ok.";
 
 #[cfg(not(target_os = "linux"))]

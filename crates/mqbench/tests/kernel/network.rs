@@ -1,4 +1,4 @@
-//! Two hosts with a cable between them, and commands that run on one.
+//! Two hosts with a cable between them, and commands on the near host.
 
 use std::{
     io::Write as _,
@@ -15,7 +15,7 @@ use nix::{
 
 use crate::MQBENCH;
 
-/// Where the commands of one network remember what stood on its interfaces.
+/// Where the commands of one network remember the state of its interfaces.
 pub(crate) const STATE: &str = "/run/mqbench/net";
 
 /// Programs of the system, never Busybox's.
@@ -30,7 +30,7 @@ pub(crate) struct Network {
 
 impl Network {
     pub(crate) fn new() -> Self {
-        // Namespaces that have ended leave their numbers to others.
+        // The kernel gives the number of an ended namespace to a new one.
         let _ = std::fs::remove_dir_all(STATE);
         let network = Self {
             near: Host::new().unwrap(),
@@ -65,14 +65,14 @@ impl Network {
         self.run(command)
     }
 
-    /// As above, and it succeeds; what it printed.
+    /// As above; asserts that the command succeeds, and returns its output.
     pub(crate) fn net_ok(&self, arguments: &[&str]) -> String {
         let output = self.net(arguments);
         assert!(output.status.success(), "{arguments:?}: {output:?}");
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// As above, and it fails with one line, which this returns.
+    /// As above; asserts that the command fails with one line, and returns the line.
     pub(crate) fn refused(&self, arguments: &[&str]) -> String {
         one_line(&self.net(arguments))
     }
@@ -86,7 +86,7 @@ impl Network {
         self.near.run(|| command.output()).unwrap()
     }
 
-    /// A command that goes on in the foreground, once its link is set.
+    /// Starts a command in the foreground; returns when its link is set.
     pub(crate) fn hold(&self, arguments: &[&str]) -> Held {
         let mut command = mqbench();
         command.args(arguments).stderr(Stdio::piped());
@@ -100,7 +100,7 @@ impl Network {
         held
     }
 
-    /// What iproute2 says stands on the near host's eth0, with `-d` and the like in front.
+    /// The disciplines of the near host's eth0 by iproute2, with options such as `-d`.
     pub(crate) fn tc(&self, options: &str) -> String {
         let mut command = Command::new(TC);
         command.args(options.split_whitespace());
@@ -118,7 +118,7 @@ impl Network {
         let mut words = link.split_whitespace();
         let bundles = words.find(|word| *word == "gso_max_segs").and(words.next());
         let disciplines = self.tc("-d");
-        // How many hold a reference is no setting.
+        // The number of references is not a setting.
         let disciplines: Vec<_> = disciplines
             .split_whitespace()
             .filter(|word| !["refcnt", "1", "2", "3", "4", "5"].contains(word))
@@ -130,7 +130,7 @@ impl Network {
         )
     }
 
-    /// Lines for `tc`.
+    /// Runs lines of `tc` on the near host.
     pub(crate) fn set(&self, lines: &str) {
         for line in lines.lines() {
             let mut command = Command::new(TC);
@@ -140,7 +140,7 @@ impl Network {
         }
     }
 
-    /// Lines for `ip` on the near host.
+    /// Runs lines of `ip` on the near host.
     pub(crate) fn ip(&self, lines: &str) {
         batch(&self.near, lines);
     }
@@ -158,7 +158,7 @@ pub(crate) fn mqbench_in(state: &str) -> Command {
     command
 }
 
-/// A failure's only line.
+/// The only line of a failure.
 pub(crate) fn one_line(output: &Output) -> String {
     let text = String::from_utf8(output.stderr.clone()).unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -173,8 +173,8 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Ends it with a signal; its exit code, or 128 and the signal that killed it, and what it
-    /// wrote to standard error.
+    /// Ends the command with a signal. Returns its exit code, or 128 plus the signal that killed it, and its
+    /// standard error.
     pub(crate) fn end(&mut self, signal: Signal) -> (i32, String) {
         let id = i32::try_from(self.child.id()).unwrap();
         kill(Pid::from_raw(id), signal).unwrap();

@@ -1,4 +1,4 @@
-//! UDP packets from the near host to the far one: when they left, and when they came.
+//! UDP packets from the near host to the far one, with the times of leaving and arriving.
 
 use std::{
     net::UdpSocket,
@@ -12,7 +12,7 @@ use crate::network::Network;
 /// Ends the receiver; no probe is as short.
 const END: &[u8] = b"end";
 
-/// What came of a run of packets.
+/// The result of a run of packets.
 pub(crate) struct Probe {
     sent: Vec<Duration>,
     /// Numbers and times in the order of arrival.
@@ -49,7 +49,7 @@ impl Probe {
                 let mut packet = vec![0; payload];
                 packet[..8].copy_from_slice(&u64::try_from(number).unwrap().to_be_bytes());
                 sent.push(begin.elapsed());
-                // What the queue does not take, it may say.
+                // A full queue may return an error.
                 let _ = near.send(&packet);
             }
             std::thread::sleep(linger);
@@ -61,7 +61,7 @@ impl Probe {
         })
     }
 
-    /// How long each packet took that came, the first time that it came.
+    /// The time of each packet that came, until its first arrival.
     fn delays(&self) -> Vec<Duration> {
         let mut delays = vec![None; self.sent.len()];
         for (number, at) in &self.arrived {
@@ -76,7 +76,7 @@ impl Probe {
         delays[delays.len() / 2]
     }
 
-    /// The deviation from `delay` of which as many packets have more as have less.
+    /// The median deviation from `delay`.
     pub(crate) fn spread(&self, delay: Duration) -> Duration {
         let delays = self.delays();
         let mut apart: Vec<_> = delays.iter().map(|taken| taken.abs_diff(delay)).collect();

@@ -1,4 +1,4 @@
-//! What is not done: one line says why, and nothing has changed.
+//! Refusals: one line gives the reason, and nothing has changed.
 
 use std::{os::unix::fs::chown, process::Command};
 
@@ -9,19 +9,22 @@ use crate::{
 
 pub(crate) const TESTS: &[Test] = &[
     (
-        "what_cannot_be_put_back_stays",
-        what_cannot_be_put_back_stays,
+        "a_discipline_that_cannot_be_restored_stays",
+        a_discipline_that_cannot_be_restored_stays,
     ),
     ("an_ssh_session_is_left_alone", an_ssh_session_is_left_alone),
     ("a_missing_module_is_named", a_missing_module_is_named),
-    ("an_ordinary_user_may_look", an_ordinary_user_may_look),
     (
-        "what_somebody_set_later_stays",
-        what_somebody_set_later_stays,
+        "an_ordinary_user_may_show_and_check",
+        an_ordinary_user_may_show_and_check,
+    ),
+    (
+        "a_discipline_that_was_set_later_stays",
+        a_discipline_that_was_set_later_stays,
     ),
 ];
 
-fn what_cannot_be_put_back_stays() {
+fn a_discipline_that_cannot_be_restored_stays() {
     for (lines, names) in [
         (
             "qdisc add dev eth0 root handle 1: htb default 1\n\
@@ -94,7 +97,7 @@ fn an_ssh_session_is_left_alone() {
         assert!(text.contains("SSH session goes through eth0"), "{text}");
         assert_eq!(network.state(), before);
     }
-    // Another interface stands on it, and has the address now.
+    // A VLAN or bridge on top of the interface has the address now.
     network.ip(
         "address del 10.0.0.1/24 dev eth0\nlink add up0 link eth0 type macvlan\n\
          link set up0 up\naddress add 10.0.0.1/24 dev up0",
@@ -135,7 +138,7 @@ fn a_missing_module_is_named() {
     }
 }
 
-fn an_ordinary_user_may_look() {
+fn an_ordinary_user_may_show_and_check() {
     let network = Network::new();
     network.net_ok(&["apply", "eth0", "s22/wifi", "--keep"]);
     let set = network.state();
@@ -156,7 +159,7 @@ fn an_ordinary_user_may_look() {
         let text = one_line(&run(change));
         assert!(text.contains("needs root (CAP_NET_ADMIN)"), "{text}");
     }
-    // Where it may write files, the kernel says no.
+    // Even if the user may write files, the kernel refuses.
     let own = "/run/nobodys";
     std::fs::create_dir_all(own).unwrap();
     chown(own, Some(65_534), None).unwrap();
@@ -168,7 +171,7 @@ fn an_ordinary_user_may_look() {
     }
 }
 
-fn what_somebody_set_later_stays() {
+fn a_discipline_that_was_set_later_stays() {
     let network = Network::new();
     network.set("qdisc add dev eth0 root handle 9: fq_codel limit 123");
     let before = network.state();
@@ -184,7 +187,7 @@ fn what_somebody_set_later_stays() {
         assert!(text.contains("/run/mqbench/net/"), "{text}");
         assert_eq!(network.state(), set);
     }
-    // What the line says brings it back.
+    // The command that the line names restores the interface.
     network.set("qdisc del dev eth0 root");
     network.net_ok(&["clear"]);
     assert_eq!(network.state(), before);

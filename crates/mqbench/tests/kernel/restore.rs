@@ -1,4 +1,4 @@
-//! What stood on an interface stands there again, however a program ends.
+//! An interface is restored, however a program ends.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ use crate::{
 };
 
 pub(crate) const TESTS: &[Test] = &[
-    ("what_stood_there_comes_back", what_stood_there_comes_back),
+    ("a_discipline_comes_back", a_discipline_comes_back),
     ("defaults_come_back", defaults_come_back),
     ("signals_restore", signals_restore),
     (
@@ -33,7 +33,7 @@ pub(crate) const TESTS: &[Test] = &[
     ),
 ];
 
-/// Nothing, and what somebody may have set, by iproute2.
+/// Roots before the change: none, and disciplines that iproute2 sets.
 const BEFORE: &[&str] = &[
     "",
     "qdisc add dev eth0 root pfifo limit 50",
@@ -52,7 +52,7 @@ const BEFORE: &[&str] = &[
      qdisc add dev eth0 parent 5:1 handle 6: tbf rate 8mbit burst 2000 limit 9999",
 ];
 
-fn what_stood_there_comes_back() {
+fn a_discipline_comes_back() {
     let network = Network::new();
     for lines in BEFORE {
         network.set(lines);
@@ -99,7 +99,7 @@ fn defaults_come_back() {
         network.net_ok(&["apply", "eth0", "w20/wifi", "--keep"]);
         network.net_ok(&["clear"]);
         assert_eq!(network.state(), before);
-        // Down, it may have nothing until it is up again.
+        // An interface that is down may have no discipline until it is up again.
         network.ip("link set eth0 down");
         network.net_ok(&["apply", "eth0", "w20/wifi", "--keep"]);
         network.net_ok(&["clear"]);
@@ -136,7 +136,7 @@ fn a_command_keeps_its_exit_code() {
         let apply = ["apply", "eth0", "s22/wifi", "--"];
         network.net(&[&apply[..], command].concat())
     };
-    // It runs with the link set.
+    // The command runs with the link set.
     let output = run(&["sh", "-c", "/usr/sbin/tc qdisc show dev eth0; exit 7"]);
     assert_eq!(output.status.code(), Some(7));
     let said = String::from_utf8(output.stdout).unwrap();
@@ -164,7 +164,7 @@ fn a_killed_program_is_cleaned_up() {
         said.contains("w20/wifi up, until `mqbench net clear eth0`; then tbf 8"),
         "{said}"
     );
-    // The next apply knows what stood there as well.
+    // The next apply restores the same discipline.
     let output = network.net(&["apply", "eth0", "s22/wifi", "--", "true"]);
     assert!(output.status.success(), "{output:?}");
     assert_eq!(network.state(), before);
@@ -180,8 +180,7 @@ fn a_killed_program_is_cleaned_up() {
     nothing_is_remembered();
 }
 
-/// Wherever it was killed: before anything was set, between netem and tbf, between what it took
-/// away and what it put back.
+/// The program may be killed before anything was set, between netem and tbf, or in the middle of the restore.
 fn half_a_restore_is_finished() {
     let meanwhile = [
         "qdisc del dev eth0 root",
@@ -203,7 +202,7 @@ fn half_a_restore_is_finished() {
             nothing_is_remembered();
         }
     }
-    // A link whose file has gone.
+    // A link without its file.
     let network = Network::new();
     network.net_ok(&["apply", "eth0", "w20/wifi", "--keep"]);
     std::fs::remove_dir_all(STATE).unwrap();
@@ -257,7 +256,7 @@ fn an_interface_that_goes_is_forgotten() {
     let said = network.net_ok(&["clear"]);
     assert_eq!(said, "eth0 has gone: nothing to restore\n");
     nothing_is_remembered();
-    // Its environment may be gone, too: standard output and error closed.
+    // Standard output and error may be closed as well.
     let network = Network::new();
     let mut command = Command::new("sh");
     let program = mqbench();

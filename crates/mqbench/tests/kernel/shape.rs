@@ -1,4 +1,4 @@
-//! What is set is what was asked for: by iproute2's word, and by packets.
+//! A link does what was asked for, by iproute2 and by packets.
 
 use std::{process::Command, time::Duration};
 
@@ -92,7 +92,7 @@ fn each_link() {
                 probe.lost()
             );
             assert!(probe.median().abs_diff(expected) < MS, "{name}");
-            // Four and a half deviations either way: there are many links.
+            // Four and a half standard deviations either way, because there are many links.
             let likely = if direction == "up" { 56..=144 } else { 19..=81 };
             assert!(likely.contains(&probe.lost()), "{name}");
             assert_eq!((probe.overtaken(), probe.twice()), (0, 0), "{name}");
@@ -100,8 +100,7 @@ fn each_link() {
     }
 }
 
-/// On a machine that does other work as well, the guest may have to wait for its turn: the first
-/// good run of six, or the last.
+/// The first good run of six, or the last: on a busy machine the guest may have to wait for its turn.
 fn settled(run: impl Fn() -> Probe, good: impl Fn(&Probe) -> bool) -> Probe {
     for pause in 1..6 {
         let probe = run();
@@ -113,7 +112,7 @@ fn settled(run: impl Fn() -> Probe, good: impl Fn(&Probe) -> bool) -> Probe {
     run()
 }
 
-/// Small packets, that many microseconds apart.
+/// Small packets, so many microseconds apart.
 fn packets(network: &Network, count: usize, gap_us: u64, delay_ms: f64) -> Probe {
     let linger = Duration::from_secs_f64(delay_ms / 1e3 * 1.5) + 100 * MS;
     Probe::run(network, count, 18, Duration::from_micros(gap_us), linger)
@@ -183,7 +182,7 @@ fn every_setting() {
     assert_eq!(share(&found["duplicate"]["duplicate"]), "0.0200");
     assert_eq!(share(&found["corrupt"]["corrupt"]), "0.0050");
     assert_eq!(found["limit"], 77);
-    // One that was set before leaves nothing behind.
+    // An earlier link leaves nothing behind.
     let found = set("queue=78p");
     for gone in ["reorder", "duplicate", "corrupt", "loss-random"] {
         assert!(found[gone].is_null(), "{found}");
@@ -225,7 +224,7 @@ fn losses() {
         settled(|| packets(&network, 2_000, 400, 5.0), good)
     };
     for (model, mean) in [
-        // Lost by how much is *not* lost in bad, it would be a quarter of this.
+        // If the share in the bad state were taken as *not* lost, losses would be a quarter of this.
         (
             "gilbert_elliott = { to_bad = \"20%\", to_good = \"60%\", in_bad = \"80%\" }",
             400,
@@ -282,7 +281,7 @@ fn jitter_has_its_distribution() {
             "delay = \"50ms\"\njitter = \"10ms\"\ndistribution = \"{distribution}\""
         ));
         network.net_ok(&["apply", "eth0", &file, "--keep"]);
-        // Far enough apart to have nothing to do with one another.
+        // The packets are too far apart to affect one another.
         let far =
             |probe: &Probe| probe.further(Duration::from_millis(50), Duration::from_millis(11));
         let probe = settled(
@@ -339,7 +338,7 @@ fn ping_and_check() {
     let check = ["check", "eth0", "s22/wifi@loss=5%", "--count", "60"];
     let with_peer = [&check[..], &["--peer", "10.0.0.2"]].concat();
     println!("{}", network.net_ok(&with_peer));
-    // Another link: what differs, a line each, and the exit code.
+    // Another link: a line for each difference, and the exit code.
     let output = network.net(&["check", "eth0", "s22/cellular"]);
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(
@@ -362,7 +361,7 @@ fn ping_and_check() {
     let said = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("OFF"), "{said}");
-    // Nobody there.
+    // A peer that does not answer.
     let text = network.refused(&["check", "eth0", "s22/wifi@loss=5%", "--peer", "10.0.0.3"]);
     assert!(text.contains("10.0.0.3 does not answer pings"), "{text}");
 }

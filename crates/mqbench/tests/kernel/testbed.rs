@@ -1,4 +1,4 @@
-//! Two hosts that are reached by ssh: a campaign shapes an interface, which is as it was however that ends.
+//! Two hosts that are reached by ssh: a campaign shapes an interface, and however it ends the interface is restored.
 
 use std::{
     fs,
@@ -35,21 +35,21 @@ pub(crate) const TESTS: &[Test] = &[
         a_link_is_put_back_when_its_ssh_server_is_killed,
     ),
     (
-        "a_host_that_nobody_reaches_any_more_puts_its_link_back",
-        a_host_that_nobody_reaches_any_more_puts_its_link_back,
+        "a_host_that_cannot_be_reached_removes_its_link",
+        a_host_that_cannot_be_reached_removes_its_link,
     ),
 ];
 
-/// All that can be written to in this kernel.
+/// The only folder that can be written to in this kernel.
 pub(crate) const FOLDER: &str = "/run/testbed";
 
-/// Shorter than by default, so that a test need not wait for half a minute.
+/// A lease that is shorter than the default, so that a test need not wait for half a minute.
 pub(crate) const LEASE: &str = "5s";
 
 /// Where each host's server listens.
 pub(crate) const PORT: u16 = 2222;
 
-/// Bound on what is put back: the lease, and a slow kernel.
+/// The time limit for a restored interface: the lease, and time for a slow kernel.
 const SOON: Duration = Duration::from_secs(30);
 
 /// A publisher's host, and another with broker and subscriber. PROGRAM is the command under test.
@@ -94,7 +94,7 @@ struct Testbed {
     network: Network,
     _near: Server,
     _far: Server,
-    /// What stands on the near host's interface before anything is done.
+    /// The state of the near host's interface before anything is done.
     before: String,
 }
 
@@ -116,12 +116,12 @@ impl Testbed {
         }
     }
 
-    /// A campaign of one run that has begun.
+    /// Starts a campaign of one run.
     fn campaign(&self, messages: u32) -> Running {
         Self::campaign_on(&self.network.near, messages)
     }
 
-    /// With its controller on this host.
+    /// The same, with the controller on this host.
     fn campaign_on(controller: &Host, messages: u32) -> Running {
         let campaign = CAMPAIGN.replace("MESSAGES", &messages.to_string());
         std::fs::write(path("some.toml"), campaign).unwrap();
@@ -137,7 +137,7 @@ impl Testbed {
         until("the interface is shaped", is_shaped);
     }
 
-    /// Waits until it is as it was.
+    /// Waits until the near host's interface is restored.
     fn put_back(&self) {
         until("the interface is as it was", || {
             self.network.state() == self.before
@@ -156,8 +156,8 @@ fn a_campaign_measures_the_link_that_it_sets() {
     let outcome = &record["outcome"];
     assert_eq!(outcome["error"], Value::Null, "{record}");
     assert_eq!(outcome["counts"]["received"], 50, "{record}");
-    // 25 ms one way and nothing back, which the clocks' comparison crosses as well: one half of it
-    // nobody can tell from clocks that differ, and the uncertainty says so.
+    // The comparison of clocks crosses the link as well, with 25 ms one way and nothing back. Half of that looks
+    // like clocks that differ, so it is part of the uncertainty.
     let metric = |name: &str| outcome["metrics"][name].as_f64().unwrap();
     let (mean, uncertainty) = (metric("latency_mean"), metric("clock_uncertainty"));
     assert!(uncertainty > 12.0, "{record}");
@@ -169,7 +169,7 @@ fn a_killed_controllers_link_is_put_back() {
     let bed = Testbed::new();
     let campaign = bed.campaign(100_000);
     bed.shaped();
-    // Killed, without a word to the hosts.
+    // The controller is killed and tells the hosts nothing.
     drop(campaign);
     bed.put_back();
 }
@@ -182,10 +182,10 @@ fn a_link_is_put_back_when_its_ssh_server_is_killed() {
     bed.put_back();
 }
 
-/// As on a network that falls apart: nobody says that the connection has ended.
-fn a_host_that_nobody_reaches_any_more_puts_its_link_back() {
+/// As on a network that falls apart: neither end learns that the connection has ended.
+fn a_host_that_cannot_be_reached_removes_its_link() {
     let bed = Testbed::new();
-    // From the far host, so that all that is said to the near one passes the cable.
+    // The controller is on the far host, so all its messages to the near one pass the cable.
     let far = Testbed::campaign_on(&bed.network.far, 100_000);
     bed.shaped();
     bed.network.cut();
@@ -220,7 +220,7 @@ pub(crate) fn keys(hosts: &str) -> Keys {
     fs::create_dir_all(FOLDER).unwrap();
     let program = std::env::var(MQBENCH).unwrap();
     fs::write(path("hosts.toml"), hosts.replace("PROGRAM", &program)).unwrap();
-    // Its server wants this to be there.
+    // The ssh server needs this folder.
     fs::create_dir_all("/run/sshd").unwrap();
     Keys::make(Path::new(FOLDER))
 }
@@ -240,7 +240,7 @@ pub(crate) fn on_hosts() -> [String; 6] {
     .map(str::to_owned)
 }
 
-/// A host's ssh server. Dropped, it is killed with all of its sessions.
+/// A host's ssh server. A drop kills it with all of its sessions.
 pub(crate) struct Server {
     process: Child,
     network: u64,

@@ -1,6 +1,6 @@
 //! Three hosts that are reached by ssh, and a fourth with their controller and a multimeter.
 //!
-//! They have a network for what is measured, which is shaped, and another one for the controller.
+//! They have a measured network, which is shaped, and another one for the controller.
 
 use std::{
     io::Read as _,
@@ -19,7 +19,7 @@ use crate::{
     testbed::{PORT, Running, Server, keys, mqbench, on_hosts, path},
 };
 
-/// Where the multimeter is, as the controller reaches it.
+/// The multimeter's address for the controller.
 pub(crate) const METER_AT: &str = "127.0.0.1:5025";
 
 /// What it sees.
@@ -65,7 +65,7 @@ pub(crate) struct Three {
     /// `None` where one was killed.
     pub(crate) servers: [Option<Server>; 3],
     pub(crate) meter: Option<Running>,
-    /// What stands on the hosts' interfaces before anything is done.
+    /// The state of the hosts' interfaces before anything is done.
     before: [String; 3],
 }
 
@@ -145,7 +145,7 @@ impl Three {
         }
     }
 
-    /// The campaign, begun or gone on with. What it says is at its standard error.
+    /// Starts or resumes the campaign; its messages are on its standard error.
     pub(crate) fn campaign(&self, out: &Path) -> Running {
         let mut command = mqbench();
         command.arg("campaign");
@@ -170,7 +170,7 @@ impl Three {
         found.map(|(process, _)| process).collect()
     }
 
-    /// What there is of a campaign: shaped interfaces, processes, files where they are not kept.
+    /// All traces of a campaign: shaped interfaces, processes, temporary files.
     pub(crate) fn left(&self) -> Vec<String> {
         let mut left = Vec::new();
         for (which, host) in self.hosts.iter().enumerate() {
@@ -189,7 +189,7 @@ impl Three {
     }
 }
 
-/// Every process of the program and of ssh, and its command; no servers.
+/// Every process of the program and of ssh clients, with its command.
 fn processes() -> Vec<(Pid, Vec<String>)> {
     let program = std::env::var(MQBENCH).unwrap();
     let mut found = Vec::new();
@@ -210,12 +210,12 @@ fn ip(which: usize) -> String {
     format!("10.1.0.{}", which + 1)
 }
 
-/// For the controller's own temporary files.
+/// The folder of the controller's own temporary files.
 fn temporary() -> String {
     path("tmp")
 }
 
-/// Whatever is in a folder; nothing if it is not there.
+/// The content of a folder; nothing if there is no such folder.
 pub(crate) fn files(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.path().display().to_string());
@@ -245,7 +245,7 @@ fn disciplines(host: &Host) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What a process of the guest does that is a multimeter.
+/// The work of a guest's process that is a multimeter.
 pub(crate) fn meter(address: &str) {
     let model = MultimeterModel::K34465A;
     let _meter = Multimeter::start_at(address.parse().unwrap(), model, |_| AMPERE);

@@ -1,4 +1,4 @@
-//! A campaign over three hosts, two of whose clocks are wrong, says the same as on one machine.
+//! A campaign over three hosts, two of which have wrong clocks, has the verdicts of one machine.
 
 use std::{
     collections::BTreeMap,
@@ -39,7 +39,7 @@ x = "transport"
 series = "link"
 "#;
 
-/// What a comparison says: whether there is a difference, how large it is in words, and of which sign.
+/// The result of a comparison: whether there is a difference, its size in words, and its sign.
 type Verdict = (bool, String, bool);
 
 fn three_hosts_and_one_machine_come_to_the_same_verdicts() {

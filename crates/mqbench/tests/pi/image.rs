@@ -8,11 +8,10 @@ use std::{
 
 use crate::page;
 
-/// The USB controller and the network card on it, and what a link is made of. What they need comes with
-/// them.
+/// Modules for the USB controller, for the network card on it, and for links. Modules that these need are added.
 const MODULES: &[&str] = &["phy_generic", "dwc2", "cdc_ether", "sch_netem", "sch_tbf"];
 
-/// Programs that are only called: what with is noted.
+/// Stand-ins that only note their arguments.
 const RECORDED: &[&str] = &[
     "apt-get",
     "cargo",
@@ -24,7 +23,7 @@ const RECORDED: &[&str] = &[
     "systemd-tmpfiles",
 ];
 
-/// Those in `guest/` that do something.
+/// Stand-ins in `guest/` that do something.
 const STAND_INS: &[&str] = &["chronyc", "scp", "ssh", "sudo"];
 
 /// Where the checkout is in the machine.
@@ -88,7 +87,7 @@ fn modules(root: &Path) -> Vec<PathBuf> {
     find(&root.join("lib/modules"), &mut all);
     let mut order = Vec::new();
     for name in MODULES {
-        // One that is built in has no file.
+        // A built-in module has no file.
         need(name, &all, &mut order);
     }
     assert!(order.len() >= MODULES.len(), "{order:?}");
@@ -144,7 +143,7 @@ struct Archive {
 }
 
 impl Archive {
-    /// With those that it is in.
+    /// Adds a file or folder, with the folders that contain it.
     fn folder(&mut self, name: &str) {
         if name.is_empty() || !self.folders.insert(name.to_owned()) {
             return;

@@ -1,4 +1,4 @@
-//! QEMU's Raspberry Pi 3B, and what it says on its serial console.
+//! QEMU's Raspberry Pi 3B, and its serial console.
 
 use std::{
     collections::BTreeMap,
@@ -12,11 +12,11 @@ use std::{
 
 use tempfile::TempDir;
 
-/// Twice what it takes on a busy machine.
+/// The time limit: twice the time on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(8);
 
-/// The emulator's networks, one a network card: they end at sockets of this namespace. What goes to
-/// addresses outside them leaves as if the emulator had sent it.
+/// The emulator's networks, one for each network card. They end at sockets of this namespace: a packet to another
+/// address leaves as if the emulator had sent it.
 const NETWORKS: [(&str, &str); 2] = [("eth0", "192.168.7"), ("wlan0", "192.168.8")];
 
 /// A machine that has been switched on.
@@ -27,10 +27,10 @@ pub(crate) struct Machine {
     _image: TempDir,
 }
 
-/// What a machine said, by the names of the sections.
+/// The console output of a machine, by the names of the sections.
 pub(crate) struct Said {
     sections: BTreeMap<String, String>,
-    /// From its start to the first process.
+    /// The time from the start to the first process.
     pub(crate) booted: Duration,
     pub(crate) took: Duration,
 }
@@ -86,7 +86,7 @@ impl Machine {
         }
     }
 
-    /// Hears it to the end.
+    /// Reads the console until the machine ends.
     pub(crate) fn run(self) -> Said {
         let mut sections = BTreeMap::<String, String>::new();
         let mut section = "kernel".to_owned();
@@ -127,7 +127,7 @@ impl Drop for Machine {
 }
 
 impl Said {
-    /// What it said in a section.
+    /// The output in a section.
     pub(crate) fn of(&self, section: &str) -> &str {
         self.sections.get(section).map_or("", String::as_str)
     }

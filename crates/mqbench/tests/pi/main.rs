@@ -1,5 +1,5 @@
-//! `docs/guide/testbed.md` on an emulated Raspberry Pi 3B, with the program that ships: every command of the page, in
-//! its order, and what is true of the machine while a campaign runs and afterwards.
+//! `docs/guide/testbed.md` on an emulated Raspberry Pi 3B, with the program that ships. The test runs every command of the
+//! page, in order, and checks the machine while a campaign runs and afterwards.
 //!
 //! ```text
 //!   namespace of the test                        QEMU, raspi3b
@@ -7,7 +7,7 @@
 //!          pi-3 (subscriber) <── wlan0: control ─── controller, which does what the page says
 //! ```
 //!
-//! What a page's command asks of machines and programs that are not there is done by stand-ins, in `guest/`.
+//! Stand-ins in `guest/` replace machines and programs that do not exist here.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
@@ -28,10 +28,10 @@ use serde_json::Value;
 
 use machine::{Machine, Said};
 
-/// Set where the test runs in its namespaces.
+/// The variable that is set when the test runs in its namespaces.
 const INSIDE: &str = "MQ_PI_INSIDE";
 
-/// Of which packages they are, where a command needs no such place as `usr/sbin` in the path.
+/// The packages of the needed programs, with their paths: a search path may lack `usr/sbin`.
 const PROGRAMS: &[(&str, &str)] = &[
     ("qemu-system-aarch64", "qemu-system-arm"),
     ("apt-get", "apt"),
@@ -46,7 +46,7 @@ fn from_three_pis_to_a_figure() {
     if std::env::var_os(INSIDE).is_none() {
         let parts = target().join("pi");
         prepare(&parts);
-        // A network of its own, and nothing of it is left when it ends, however it does.
+        // The test has a network of its own, which is gone when it ends, for whatever reason.
         let inside = Command::new("unshare")
             .args(["--user", "--map-root-user", "--net", "--pid", "--fork"])
             .args(["--kill-child", "--mount-proc", "--"])
@@ -76,7 +76,7 @@ fn from_three_pis_to_a_figure() {
     nothing_is_left(&said);
 }
 
-/// What the page says that a reader will see.
+/// Checks that the commands print what the page announces.
 fn the_page_says_what_comes(guide: &str, said: &Said) {
     for seen in [
         "wrote /usr/local/bin/mqbench",
@@ -89,7 +89,7 @@ fn the_page_says_what_comes(guide: &str, said: &Said) {
     ] {
         assert!(guide.contains(seen), "`{seen}` is not in:\n{guide}");
     }
-    // Set up three times, and written only once: it is one machine.
+    // The script ran three times and wrote once: all three hosts are one machine.
     let written = guide.matches("wrote /usr/local/bin/mqbench").count();
     assert_eq!(written, 1, "{guide}");
     let asked = said.of("asked");
@@ -134,11 +134,11 @@ fn runs_are_good_and_marked(said: &Said) {
             let shaped = &outcome["link"]["configured"][0];
             assert_eq!(shaped["host"], "pi-2", "{record}");
             assert_eq!(shaped["interface"], "eth0", "{record}");
-            // The link's 25 ms, as far as the clocks tell.
+            // The link's 25 ms, within the clocks' uncertainty.
             let metric = |name: &str| outcome["metrics"][name].as_f64().unwrap();
             let (mean, uncertainty) = (metric("latency_mean"), metric("clock_uncertainty"));
             assert!(mean + uncertainty > 25.0, "{record}");
-            // Nobody takes it for a Pi's.
+            // The figure is marked as an emulator's.
             let warnings = outcome["warnings"].as_array().unwrap();
             let marked = |warning: &&Value| warning["kind"] == "emulated";
             let marked: Vec<_> = warnings.iter().filter(marked).collect();
@@ -164,7 +164,7 @@ fn the_link_was_there_and_is_gone(said: &Said) {
             _ => free.push(ms),
         }
     }
-    // Medians: it may come or go between a look and a ping, and an emulator is late at times.
+    // Medians: the link may be set or removed between a look and a ping, and an emulator is late at times.
     let median = |of: &mut Vec<f64>| {
         of.sort_by(f64::total_cmp);
         of[of.len() / 2]
@@ -183,7 +183,7 @@ fn nothing_is_left(said: &Said) {
     assert_eq!(left, [""; 0]);
 }
 
-/// Makes sure that all is here that it takes, or says in one line what is not.
+/// Makes sure that all requirements are met, or says in one line which is not.
 fn prepare(parts: &Path) {
     let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
     let is_missing = |program: &str| {

@@ -1,4 +1,4 @@
-//! The testbed's other two hosts: what they are asked to do is done in the test's own network namespace.
+//! The testbed's other two hosts: their commands run in the test's own network namespace.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _, copy},
@@ -13,9 +13,9 @@ const HOSTS: [u8; 2] = [10, 12];
 /// Where a server of ssh would listen.
 const PORT: u16 = 22;
 
-/// Makes their addresses, and has them do what `guest/ssh` brings.
+/// Makes the hosts' addresses, and runs the commands that `guest/ssh` sends.
 pub(crate) fn start() {
-    // The interface is to be there, though what is for this machine's own addresses passes lo.
+    // The interface has to exist, though packets to this machine's own addresses pass lo.
     for words in [
         "link set lo up",
         "link add eth0 type veth peer name nobody",
@@ -23,7 +23,7 @@ pub(crate) fn start() {
     ] {
         ip(words);
     }
-    // The emulator passes pings on where its user may send them.
+    // The emulator forwards pings if its user may send them.
     std::fs::write("/proc/sys/net/ipv4/ping_group_range", "0 0").unwrap();
     for host in HOSTS {
         for network in ["10.0.0", "192.168.1"] {
@@ -38,7 +38,8 @@ pub(crate) fn start() {
     }
 }
 
-/// A command, lines up to a mark, then its standard input; what it prints, then its exit code.
+/// Runs one command. The input has the command, as lines up to a mark, then its standard input; the answer is its
+/// output and then its exit code.
 fn serve(stream: &TcpStream) {
     let mut input = BufReader::new(stream.try_clone().unwrap());
     let mut command = String::new();
@@ -57,7 +58,7 @@ fn serve(stream: &TcpStream) {
         .unwrap();
     let (mut to, mut from) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
     std::thread::spawn(move || {
-        // Either of them may go first.
+        // Either side may end first.
         let _ = copy(&mut input, &mut to);
     });
     let mut stream = stream;

@@ -1,4 +1,4 @@
-//! The page, and what it takes for granted.
+//! The commands of the page, and the shortened campaign.
 
 use std::path::{Path, PathBuf};
 

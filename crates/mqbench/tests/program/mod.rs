@@ -4,19 +4,19 @@
 
 use std::process::{Command, Output, Stdio};
 
-/// It with these arguments, and nothing on its standard input.
+/// The program with these arguments and an empty standard input.
 pub(crate) fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mqbench"));
     command.args(arguments).stdin(Stdio::null());
     command
 }
 
-/// What came of it.
+/// The result of a command.
 pub(crate) fn mqbench(arguments: &[&str]) -> Output {
     command(arguments).output().unwrap()
 }
 
-/// What is wrong, in one line.
+/// The error, in one line.
 pub(crate) fn mistake(arguments: &[&str]) -> String {
     let output = mqbench(arguments);
     assert!(!output.status.success(), "{arguments:?}");
@@ -25,8 +25,8 @@ pub(crate) fn mistake(arguments: &[&str]) -> String {
     text
 }
 
-/// What a mistake in the arguments says: one line on standard error, below which clap may hint at the
-/// usage, nothing on standard output, and a failure.
+/// The line for a mistake in the arguments. The program fails, prints nothing on standard output and this line on
+/// standard error; clap may add a hint below.
 pub(crate) fn usage_mistake(arguments: &[&str]) -> String {
     let output = mqbench(arguments);
     assert!(!output.status.success(), "{arguments:?}");
@@ -41,7 +41,7 @@ pub(crate) fn usage_mistake(arguments: &[&str]) -> String {
     first
 }
 
-/// Whether a program could not run because the machine has no namespaces; says so.
+/// Whether a program could not run because the machine has no namespaces; prints that if so.
 #[expect(clippy::print_stdout, reason = "a skipped test says so")]
 pub(crate) fn skipped(stderr: &[u8]) -> bool {
     let said = String::from_utf8_lossy(stderr);

@@ -7,10 +7,10 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// It wants to be started by this.
+/// The path of the ssh server, which requires an absolute one.
 pub(crate) const SSHD: &str = "/usr/sbin/sshd";
 
-/// Keys of one testbed, and what a client of its hosts has to know.
+/// The keys of one testbed, and the configuration of a client of its hosts.
 pub(crate) struct Keys {
     folder: PathBuf,
 }
@@ -34,12 +34,12 @@ impl Keys {
         }
     }
 
-    /// What `--ssh-config` takes.
+    /// The file for `--ssh-config`.
     pub(crate) fn configuration(&self) -> PathBuf {
         self.folder.join("ssh_config")
     }
 
-    /// Has a client know a host by this name.
+    /// Adds a host to the client's configuration.
     pub(crate) fn introduce(&self, name: &str, ip: &str, port: u16) {
         let at = |file: &str| self.folder.join(file).display().to_string();
         let mut text = fs::read_to_string(self.configuration()).unwrap();

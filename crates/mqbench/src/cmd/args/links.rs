@@ -45,7 +45,7 @@ impl LinkArgs {
         names.into_iter().any(Option::is_some) || self.stations.is_some()
     }
 
-    /// Builds what is asked for. Before any thread is started.
+    /// Builds the network that the options ask for. Call it before any thread is started.
     pub(crate) fn build(&self, seed: u64) -> anyhow::Result<Testbed> {
         Testbed::build(self.network()?, self.pcap.as_deref(), seed)
     }

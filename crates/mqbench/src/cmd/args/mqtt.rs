@@ -75,7 +75,7 @@ pub(crate) struct ClientArgs {
 }
 
 impl ClientArgs {
-    /// What clients say, and what they connect with.
+    /// The MQTT options, and a connector with the transport options.
     pub(crate) fn get(&self) -> anyhow::Result<(Mqtt, Connector)> {
         let options = self.transport.options();
         Ok((self.mqtt.get(), Connector::new(options)?))

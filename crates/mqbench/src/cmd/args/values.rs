@@ -47,7 +47,7 @@ pub(crate) fn way() -> impl TypedValueParser<Value = Way> {
     ])
 }
 
-/// Takes the words that a campaign file has for a value.
+/// A parser of the words that a campaign file has for the values of a type.
 fn one_of<T: DeserializeOwned + Clone + Send + Sync + 'static, const N: usize>(
     words: [(&'static str, &'static str); N],
 ) -> impl TypedValueParser<Value = T> {

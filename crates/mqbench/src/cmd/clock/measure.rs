@@ -27,8 +27,8 @@ use crate::{
     },
 };
 
-/// How long after the last question its answer is waited for; no path of this planet takes longer
-/// without a queue that makes it useless here.
+/// How long to wait for answers after the last question. An answer that takes longer has met a queue, and proves
+/// nothing.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// Options of `clock measure`.
@@ -92,11 +92,11 @@ struct Asking {
     socket: Stamped,
     host: String,
     session: u64,
-    /// Of each question, by its number, when it left and what came of it.
+    /// For each question, by its number, when it left, and its exchange.
     asked: Vec<(u64, Option<Exchange>)>,
-    /// What the other side says of itself.
+    /// The other side's name and error bound.
     remote: Option<Side>,
-    /// Why nothing comes back, as far as the system knows.
+    /// The system's reason why no answer comes.
     refusal: Option<io::Error>,
 }
 
@@ -115,7 +115,7 @@ impl Asking {
     /// Asks until the time is over or the user interrupts, and waits for the last answers.
     async fn run(&mut self, interval: Duration, lasts: Duration) -> anyhow::Result<()> {
         let mut questions = tokio::time::interval(interval);
-        // A burst after a delay would only stand in its own queue.
+        // Questions in a burst would only wait behind one another.
         questions.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let end = Instant::now() + lasts;
         let interrupted = tokio::signal::ctrl_c();
@@ -191,7 +191,7 @@ impl Asking {
         }
     }
 
-    /// What came of it.
+    /// The clock file of the answers.
     async fn finish(self, args: &Args, remote: SocketAddr) -> anyhow::Result<ClockFile> {
         let Some(side) = self.remote else {
             let why = self
@@ -243,7 +243,7 @@ async fn resolve(host: &str) -> anyhow::Result<SocketAddr> {
         .with_context(|| format!("{name} has no address"))
 }
 
-/// A time that is long enough for a question and its answer to be worth it.
+/// The interval between questions, at least 1 ms.
 fn interval(text: &str) -> Result<Duration, String> {
     duration(text).and_then(|interval| match interval {
         interval if interval < Duration::from_millis(1) => {
@@ -260,7 +260,7 @@ fn ppm(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "parts per million are a number from 0 to 100000".to_owned())
 }
 
-/// What a person wants to know.
+/// The result for people.
 fn describe(file: &ClockFile) -> String {
     let summary = &file.summary;
     let offset = time(summary.offset_ns.unsigned_abs());

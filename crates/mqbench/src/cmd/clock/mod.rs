@@ -1,7 +1,7 @@
 //! `mqbench clock`: how the clocks of two machines differ.
 //!
-//! One machine serves, the other asks it for the time, before, during and after a run, over UDP: out
-//! of the run's own band, and next to nothing beside it.
+//! One machine serves the time, and the other asks for it over UDP before, during and after a run. The datagrams
+//! are not part of the run, and are few beside it.
 
 mod measure;
 mod serve;
@@ -9,7 +9,7 @@ mod socket;
 
 use anyhow::Context as _;
 
-/// The port unless another is given: the next to that of MQTT over QUIC.
+/// The default port: the one after that of MQTT over QUIC.
 const PORT: u16 = 14568;
 
 /// Options of `clock`.
@@ -28,7 +28,7 @@ enum Action {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    // One thread: a second one to wake would only come between a datagram and its stamp.
+    // One thread: waking a second one would delay the stamp of a datagram.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

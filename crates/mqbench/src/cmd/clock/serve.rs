@@ -18,7 +18,7 @@ use crate::{
     report,
 };
 
-/// How often chrony is asked how good this clock is; its own view changes no faster.
+/// How often chrony is asked for this clock's error bound, which changes no faster.
 const BOUND_EVERY: Duration = Duration::from_secs(30);
 
 /// Options of `clock serve`.
@@ -52,12 +52,12 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
 /// Answers each question.
 async fn answer(socket: &Stamped, bound: &Cell<Option<u64>>) -> anyhow::Result<Infallible> {
     let host = host();
-    // One more than a question has, so that what is longer is seen to be none.
+    // One byte more than a question has, so that a longer datagram is recognised as none.
     let mut buffer = [0; DATAGRAM + 1];
     loop {
         let arrival = match socket.receive(&mut buffer).await {
             Ok(arrival) => arrival,
-            // Word that somebody who has asked is gone.
+            // An ICMP error: a machine that has asked is gone.
             Err(error) if matches!(error.kind(), ConnectionRefused | ConnectionReset) => continue,
             Err(error) => return Err(error).context("cannot receive"),
         };
@@ -66,7 +66,7 @@ async fn answer(socket: &Stamped, bound: &Cell<Option<u64>>) -> anyhow::Result<I
             continue;
         };
         let answer = question.answer(arrival.at_ns, socket.now_ns(), bound.get(), &host);
-        // One that cannot be sent is lost, as one that the path loses.
+        // An answer that cannot be sent counts as lost, like one that the path loses.
         let _ = socket
             .socket()
             .send_to(&answer.encode(), arrival.from)
@@ -74,7 +74,7 @@ async fn answer(socket: &Stamped, bound: &Cell<Option<u64>>) -> anyhow::Result<I
     }
 }
 
-/// Keeps in mind how good this clock is.
+/// Keeps this clock's error bound up to date.
 async fn keep(bound: &Cell<Option<u64>>) -> Infallible {
     loop {
         bound.set(chrony::error_bound_ns().await);

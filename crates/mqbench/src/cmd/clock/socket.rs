@@ -1,4 +1,4 @@
-//! Datagrams with the time at which they arrived.
+//! Datagrams with their times of arrival.
 
 use std::{io, net::SocketAddr};
 
@@ -6,8 +6,8 @@ use tokio::{io::Interest, net::UdpSocket};
 
 use crate::clock::WallClock;
 
-/// A socket that stamps what arrives: on Linux with the kernel's time (`SO_TIMESTAMPNS`), which does
-/// not wait until this program is woken, elsewhere with the time at which it is read.
+/// A socket that stamps arriving datagrams. On Linux the stamp is the kernel's (`SO_TIMESTAMPNS`), which does not
+/// wait until this program is woken; elsewhere it is the time of reading.
 pub(super) struct Stamped {
     socket: UdpSocket,
     clock: WallClock,
@@ -80,7 +80,7 @@ fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<(usize, SocketAd
         v4.or_else(|| address.as_sockaddr_in6().map(|v6| SocketAddr::from(*v6)))
     });
     let from = from.ok_or_else(|| io::Error::other("a datagram has no sender"))?;
-    // The kernel stamps what came after it was asked to; what was there before is read now.
+    // The kernel stamps only datagrams that come after the request; an earlier one has the time of reading.
     Ok((message.bytes, from, stamp.unwrap_or_else(system_ns)))
 }
 

@@ -1,4 +1,4 @@
-//! One transport in a comparison: what connects over it, and what it did in its turns.
+//! One transport in a comparison: its clients and its results.
 
 use anyhow::Context as _;
 use indicatif::ProgressBar;
@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-/// One transport: what connects over it, and what was measured so far.
+/// One transport: its clients, and its results so far.
 pub(super) struct Lane {
     pub(super) name: String,
     pub(super) publisher: (Address, Connector),
@@ -119,7 +119,7 @@ impl Lane {
             |role, meter: &ProcessMeter| meter.read().map(|usage| ProcessUse::new(role, &usage));
         let mut clients = used("clients", &clients)?;
         if let (Some(testbed), Some(before)) = (testbed, emulator) {
-            // Its threads are in this process, and spin: user time.
+            // The emulator's threads are in this process; they spin, which is user time.
             let emulator = nanoseconds(testbed.cpu_time().saturating_sub(before));
             clients.cpu_ns = clients.cpu_ns.saturating_sub(emulator);
             clients.user_ns = clients.user_ns.saturating_sub(emulator);
@@ -148,7 +148,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Publisher and subscriber, and the stations beside them; returns how much those sent.
+    /// Runs publisher, subscriber and the other stations; returns how many messages the other stations sent.
     async fn publish(
         &self,
         plan: &e2e::Plan,

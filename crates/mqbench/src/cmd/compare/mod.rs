@@ -120,7 +120,7 @@ impl Args {
 
 pub(crate) async fn run(mut args: Args, mut testbed: Option<Testbed>) -> anyhow::Result<()> {
     if args.broker.is_empty() {
-        // Our own broker takes part in being fair: the same on both ends of each transport.
+        // For a fair comparison our own broker has the same congestion control on each transport.
         let congestion = &mut args.client.transport.congestion;
         congestion.get_or_insert(CongestionControl::Cubic);
     }
@@ -131,7 +131,7 @@ pub(crate) async fn run(mut args: Args, mut testbed: Option<Testbed>) -> anyhow:
         );
     }
     if let Some(out) = &args.out {
-        // Before the work, so that a directory that cannot be made costs nothing.
+        // Create the directory before the work, so that a failure costs nothing.
         output_directory(out)?;
     }
     let transport = &args.client.transport;
@@ -195,8 +195,8 @@ fn progress_bar(args: &Args, lanes: usize) -> ProgressBar {
     }
 }
 
-/// Takes turns: in each round every transport sends its share, in an order that moves on by one
-/// each round, so that drift of the machine hits all alike.
+/// Lets the transports take turns. In each round every transport sends its share. The order moves on by one each
+/// round, so that drift of the machine affects all alike.
 async fn measure(
     args: &Args,
     lanes: &mut [Lane],

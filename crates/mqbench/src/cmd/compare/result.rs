@@ -1,4 +1,4 @@
-//! What was measured, as the result that is printed and written.
+//! The measurements as a result, which is printed and written.
 
 use std::collections::BTreeMap;
 
@@ -97,7 +97,7 @@ fn transport_result(args: &Args, lane: &Lane) -> TransportResult {
     let latency = Summary::from_samples(&samples.latencies_intended_ns());
     let mut validity = Validity::default();
     validity.extend(validity::counts(&counts));
-    // Of all messages that the figures are made of, as those are.
+    // The lateness of all messages of all rounds, as the figures are over all rounds.
     let mut lateness = Lateness::new();
     for round in &lane.rounds {
         lateness.merge(&round.outcome.lateness);
@@ -175,7 +175,7 @@ fn connect_times(lane: &Lane) -> Vec<ConnectTimes> {
         .collect()
 }
 
-/// What one process used in all rounds together.
+/// The use of one process in all rounds together.
 fn total<'a>(uses: impl Iterator<Item = &'a ProcessUse>) -> Option<ProcessUse> {
     uses.cloned().reduce(|mut sum, next| {
         sum.cpu_ns += next.cpu_ns;

@@ -58,7 +58,7 @@ fn calibrated(args: &Args) -> anyhow::Result<String> {
         args.runs.display()
     );
     let profile = fit.profile("fitted", &args.description, &source);
-    // What is said of the fit is a comment, so that all of it is a profile.
+    // The quality of the fit is a comment, so that the whole output is a profile.
     Ok(report::energy::fit(&fit) + &profile.to_toml())
 }
 
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_is_a_profile() {
+    fn the_output_is_a_profile() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("runs.csv");
         for seconds in [10, 20] {

@@ -23,7 +23,7 @@ use crate::{
     },
 };
 
-/// A multimeter stops by itself after this if a command has not ended by then.
+/// The time after which a multimeter stops by itself even if the command has not ended.
 const LONGEST_COMMAND: Duration = Duration::from_hours(1);
 
 /// Options of `energy measure`.
@@ -116,7 +116,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let done = work.run();
     let ended = origin.elapsed();
     let after = counters(args)?;
-    // Even if the command could not be run: it is put back.
+    // Stop the meter even if the command could not be run, so that the instrument is reset.
     let recording = meter.stop();
     let status = done?;
     let recording = recording?;
@@ -140,7 +140,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(status.map_or(ExitCode::SUCCESS, code))
 }
 
-/// What is measured.
+/// The work whose energy is measured.
 enum Work<'a> {
     Wait(Duration),
     Command(&'a str, &'a [String]),
@@ -162,7 +162,7 @@ impl Work<'_> {
     }
 }
 
-/// What this machine has done so far, if that is asked for.
+/// This machine's counters, if `--runs` needs them.
 fn counters(args: &Args) -> anyhow::Result<Option<Counters>> {
     let wanted = args.runs.is_some();
     Ok(wanted
@@ -170,7 +170,7 @@ fn counters(args: &Args) -> anyhow::Result<Option<Counters>> {
         .transpose()?)
 }
 
-/// All of a file, by its own clock.
+/// Prints the energy of a whole file, by the file's own clock.
 fn whole_file(file: &Path, args: &Args) -> anyhow::Result<()> {
     let log = csv::read(file, args.instrument.get().volts)?;
     let Some(window) = log.trace.span() else {
@@ -219,7 +219,7 @@ fn show(
     report::print(&report::energy::measured(&measured))
 }
 
-/// The command's own.
+/// The command's own exit code.
 fn code(status: ExitStatus) -> ExitCode {
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     code.map_or(ExitCode::FAILURE, ExitCode::from)

@@ -46,7 +46,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// A line for each meter: what `--meter` takes, and what it is.
+/// A line for each meter: its name for `--meter`, and a description.
 fn list(root: &Path) -> String {
     let mut text = String::new();
     let mut line = |spec: &str, what: &str| text.push_str(&format!("{spec:<24} {what}\n"));
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_without_sensors_has_the_model_and_says_what_is_not_there() {
+    fn a_machine_without_sensors_has_the_model_and_names_missing_meters() {
         let folder = tempfile::tempdir().unwrap();
         let text = list(folder.path());
         assert!(text.contains("model:pi-3b "), "{text}");
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn each_sensor_is_listed_as_it_is_asked_for() {
+    fn each_sensor_is_listed_by_the_name_that_meter_takes() {
         let folder = tempfile::tempdir().unwrap();
         let device = folder.path().join("bus/iio/devices/iio:device0");
         std::fs::create_dir_all(&device).unwrap();

@@ -1,5 +1,5 @@
-//! `mqbench energy record`: a meter of this host, read for as long as a campaign's controller wants it;
-//! what it found is printed as JSON then.
+//! `mqbench energy record`: reads a meter of this host until the campaign's controller ends it, and prints the
+//! recording as JSON.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::{
     report,
 };
 
-/// Only a multimeter would stop by itself after this, and none is read here.
+/// The time after which a multimeter would stop by itself; this role reads no multimeter.
 const LONGEST: Duration = Duration::from_hours(24);
 
 /// Options of `energy record`.

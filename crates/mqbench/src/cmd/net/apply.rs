@@ -1,4 +1,4 @@
-//! `mqbench net apply`: a link on an interface for as long as it is wanted.
+//! `mqbench net apply`: a link on an interface until the user or a command ends it.
 
 use std::{
     ffi::OsString,
@@ -23,10 +23,10 @@ use tokio::{
 use super::ApplyArgs;
 use crate::{report, this_program::mask};
 
-/// How long a command may take after Ctrl-C, which a terminal sends to it as well.
+/// How long a command may take to end after Ctrl-C, which a terminal sends to it as well.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long it may take after SIGTERM.
+/// How long it may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(5);
 
 pub(super) fn run(args: &ApplyArgs, state: &Path) -> anyhow::Result<ExitCode> {
@@ -46,13 +46,13 @@ pub(super) fn run(args: &ApplyArgs, state: &Path) -> anyhow::Result<ExitCode> {
     runtime.block_on(hold(args, &controller, &direction))
 }
 
-/// Whatever happens in here after `apply`, an error and a panic among it, `applied` restores.
+/// After `apply`, the drop of `applied` restores the interface, also on an error or a panic.
 async fn hold(
     args: &ApplyArgs,
     controller: &Controller,
     direction: &Direction,
 ) -> anyhow::Result<ExitCode> {
-    // From here on a signal waits until it is asked for; none ends the program halfway.
+    // From here on a signal waits until the program asks for it; none ends the program halfway.
     let mut signals = Signals::catch()?;
     let target = &args.target;
     let applied = controller.apply(&target.interface, direction, &target.name(), args.even_ssh)?;
@@ -84,7 +84,7 @@ async fn hold(
     code
 }
 
-/// The command's own exit code, as a shell would say it.
+/// The command's own exit code, as a shell has it.
 async fn while_it_runs(
     program: &OsString,
     arguments: &[OsString],
@@ -108,7 +108,7 @@ fn exit_code(status: ExitStatus) -> ExitCode {
     ExitCode::from(u8::try_from(code).unwrap_or(1))
 }
 
-/// Ends the command as this program is to end, within seven seconds.
+/// Ends the command within seven seconds, by the signal that ends this program.
 async fn end(child: &mut Child, signal: Signal) -> std::io::Result<ExitStatus> {
     if signal == Signal::SIGINT
         && let Ok(status) = timeout(PATIENCE, child.wait()).await
@@ -116,7 +116,7 @@ async fn end(child: &mut Child, signal: Signal) -> std::io::Result<ExitStatus> {
         return status;
     }
     if let Some(id) = child.id().and_then(|id| i32::try_from(id).ok()) {
-        // One that has just ended is no error.
+        // A command that has just ended is no error.
         let _ = kill(Pid::from_raw(id), Signal::SIGTERM);
     }
     if let Ok(status) = timeout(GRACE, child.wait()).await {
@@ -130,7 +130,7 @@ async fn end(child: &mut Child, signal: Signal) -> std::io::Result<ExitStatus> {
 struct Signals(Vec<(Signal, unix::Signal)>);
 
 impl Signals {
-    /// All but those that the program which started this one has it ignore, as `nohup` does.
+    /// All of them, except those that this process was started to ignore, as by `nohup`.
     fn catch() -> anyhow::Result<Self> {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let ignored = mask(&status, "SigIgn:");

@@ -1,4 +1,4 @@
-//! `mqbench net check`: an interface against a link.
+//! `mqbench net check`: compares an interface with a link.
 
 use std::{path::Path, process::ExitCode, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::{
     workload::ping::{self, Echoes},
 };
 
-/// How much shorter than configured a round trip may be: ticks, and clocks.
+/// How much shorter than configured a round trip may be: timer ticks and clocks are inexact.
 const SHORTER: Duration = Duration::from_millis(1);
 
 pub(super) fn run(args: &CheckArgs, state: &Path) -> anyhow::Result<ExitCode> {
@@ -49,18 +49,18 @@ pub(super) fn run(args: &CheckArgs, state: &Path) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// What pings are to find.
+/// The expected result of pings.
 struct Expected {
     round_trip: Duration,
-    /// The share that is not answered.
+    /// The share of pings that is not answered.
     lost: f64,
-    /// Whether losses have nothing to do with one another.
+    /// Whether losses are independent.
     single: bool,
 }
 
 impl Expected {
     fn new(direction: &Direction, shape: &Shape) -> Self {
-        // What is corrupted, the other host throws away.
+        // The other host discards a corrupted ping.
         let arrives = (1.0 - direction.loss.mean()) * (1.0 - direction.corrupt.share());
         Self {
             round_trip: shape.median_delay(ping::FRAME),
@@ -70,7 +70,7 @@ impl Expected {
     }
 }
 
-/// Configured beside measured, and whether they agree.
+/// A line with configured and measured value, and whether they agree.
 fn compare(expected: &Expected, echoes: &Echoes, tolerance: Duration) -> (String, bool) {
     let mut agrees = true;
     let mut table = format!("{:24}{:>12}  {}\n", "", "configured", "measured");
@@ -107,8 +107,7 @@ fn compare(expected: &Expected, echoes: &Echoes, tolerance: Duration) -> (String
     (table, agrees)
 }
 
-/// How many of so many are lost in 99 of 100 cases: the binomial distribution without half a
-/// hundredth at each end.
+/// The range of losses in 99 of 100 cases: the binomial distribution without half a percent at each end.
 fn likely(all: u32, share: f64) -> (u32, u32) {
     if share <= 0.0 {
         return (0, 0);
@@ -118,7 +117,7 @@ fn likely(all: u32, share: f64) -> (u32, u32) {
     }
     let mut below = 0.0;
     let mut least = None;
-    // In logarithms: the first of many is too small for a number.
+    // In logarithms: the probability of the first term may be too small for a float.
     let mut chance = f64::from(all) * (1.0 - share).ln();
     for lost in 0..=all {
         below += chance.exp();
@@ -148,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_off_is_marked() {
+    fn a_quantity_that_is_off_is_marked() {
         let ms = Duration::from_millis;
         let expected = Expected {
             round_trip: ms(25),

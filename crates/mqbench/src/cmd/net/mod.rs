@@ -115,7 +115,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 impl Target {
-    /// What the interface is to do.
+    /// The direction of the link, loaded and checked.
     fn load(&self) -> anyhow::Result<Direction> {
         let direction = self.direction.of(Link::load(&self.link)?);
         if direction == Direction::default() {
@@ -135,7 +135,8 @@ impl Target {
         format!("{} {}", self.link, self.direction.name())
     }
 
-    /// The kernel's form of it; for an interface that is not here, of Ethernet's MTU.
+    /// The kernel's form of the direction. An interface that does not exist here counts as one with Ethernet's
+    /// MTU.
     fn shape(&self, direction: &Direction) -> anyhow::Result<Shape> {
         let mtu = std::fs::read_to_string(format!("/sys/class/net/{}/mtu", self.interface));
         let mtu = mtu.ok().and_then(|mtu| mtu.trim().parse().ok());
@@ -143,7 +144,7 @@ impl Target {
     }
 }
 
-/// A line an interface, and under it what hangs there and who set it.
+/// A line for the interface, followed by further disciplines and by the link and its owner.
 fn describe(standing: &Standing) -> String {
     let mut text = format!("{}: {}\n", standing.interface, standing.root);
     for other in &standing.others {

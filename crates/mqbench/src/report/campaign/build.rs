@@ -1,4 +1,4 @@
-//! From records to the report: a pure function.
+//! The report from the records, as a pure function.
 
 use std::collections::BTreeMap;
 
@@ -29,12 +29,12 @@ use crate::{
     testbed::Topology,
 };
 
-/// So many repetitions make a box or a test of their own; with fewer, messages do.
+/// From so many repetitions on, boxes and tests are over repetitions; with fewer, over messages.
 const ENOUGH: usize = 5;
-/// Outliers of one box that are drawn.
+/// The most outliers of one box that are drawn.
 const OUTLIERS: usize = 200;
 
-/// The report of these campaigns. Claims of campaigns that are not among them are not measured.
+/// The report of these campaigns. Claims about other campaigns are not measured.
 pub(crate) fn report(
     head: &SetHead,
     campaigns: &[Campaign],
@@ -115,7 +115,7 @@ fn campaign(finished: &Finished, claims: &[ClaimReport]) -> CampaignReport {
     }
 }
 
-/// What the metric is; of an energy also whether it was measured.
+/// The meaning of the metric; for an energy also whether it was measured.
 fn meaning(finished: &Finished, metric: &Metric) -> String {
     let meaning = metric.meaning.clone();
     match finished.energy_basis(metric) {
@@ -124,7 +124,7 @@ fn meaning(finished: &Finished, metric: &Metric) -> String {
     }
 }
 
-/// What all cells have in common.
+/// The keys that all cells have in common.
 fn fixed(campaign: &Campaign) -> BTreeMap<String, Value> {
     let cells = campaign
         .cells
@@ -143,8 +143,8 @@ fn fixed(campaign: &Campaign) -> BTreeMap<String, Value> {
         .collect()
 }
 
-/// The levels of each figure: of all factors but the abscissa and the series, those that follow from
-/// others, and the transport of ξ. Nothing is pooled that the plot does not name.
+/// The levels of each figure: a figure for each combination of all factors except the abscissa, the series,
+/// factors that follow from others, and the transport of ξ. So no level is pooled unless the plot names it.
 fn facets(finished: &Finished, metric: &Metric) -> Vec<Levels> {
     let plot = &finished.campaign.plot;
     let mut all: Vec<Levels> = Vec::new();
@@ -213,7 +213,7 @@ fn panel(finished: &Finished, metric: &Metric, facet: &Levels) -> Panel {
     }
 }
 
-/// The series of distributions: of ξ both sides, each by its name.
+/// The series of distributions; for ξ those of both sides.
 fn lines(finished: &Finished, metric: &Metric, facet: &Levels) -> Vec<(String, Levels)> {
     let plot = &finished.campaign.plot;
     let mut all = Vec::new();
@@ -233,7 +233,7 @@ fn lines(finished: &Finished, metric: &Metric, facet: &Levels) -> Vec<(String, L
     all
 }
 
-/// The histograms that the metric is of; those of something else if no run has any of them.
+/// The histograms that the metric belongs to; other histograms if no run has these.
 fn recorded(finished: &Finished, metric: &Metric) -> String {
     let wanted = metric.histogram();
     let mut names = finished
@@ -247,8 +247,8 @@ fn recorded(finished: &Finished, metric: &Metric) -> String {
     }
 }
 
-/// The delay one way from publisher to subscriber, if the metric is a time of that way and it is
-/// the same in all cells of the figure.
+/// The links' delay from publisher to subscriber, if the metric is a time of that way and the delay is the same
+/// in all cells of the figure.
 fn baseline_of(finished: &Finished, metric: &Metric, facet: &Levels) -> Option<f64> {
     if metric.unit != "ms" || !metric.name.starts_with("latency") {
         return None;
@@ -276,11 +276,11 @@ fn one_way(cell: &Cell) -> Option<f64> {
 
 /// The runs of one cell.
 struct Group {
-    /// A value a repetition.
+    /// One value for each repetition.
     values: Vec<f64>,
-    /// What was recorded within them, in ms, ascending.
+    /// The values recorded within the runs, in ms, ascending.
     messages: Vec<f64>,
-    /// What the metric is of messages.
+    /// The statistic of messages that the metric is, if it is one.
     statistic: Option<Statistic>,
 }
 
@@ -330,8 +330,8 @@ impl Group {
         })
     }
 
-    /// What boxes and tests are over: repetitions if they are enough, or else messages, if the
-    /// metric has their unit.
+    /// What boxes and tests are over: repetitions if there are enough, else messages if the metric has their
+    /// unit.
     fn basis(&self, metric: &Metric) -> (Basis, &[f64]) {
         if self.values.len() >= ENOUGH {
             (Basis::Repetitions, &self.values)
@@ -362,7 +362,7 @@ fn quartiles(of: Basis, values: &[f64], kind: PlotKind) -> Option<BoxReport> {
     })
 }
 
-/// Evenly by rank, with the first and the last.
+/// Thins values out evenly by rank; the first and the last stay.
 fn thinned(values: Vec<f64>) -> Vec<f64> {
     if values.len() <= OUTLIERS {
         return values;
@@ -373,7 +373,7 @@ fn thinned(values: Vec<f64>) -> Vec<f64> {
         .collect()
 }
 
-/// All series at one level of the abscissa; `None` with fewer than two.
+/// The tests of all series at one level of the abscissa; `None` with fewer than two series.
 fn test(x: &str, names: &[String], groups: &[Group], seed: u64) -> Option<Test> {
     let some = names
         .iter()
@@ -384,7 +384,7 @@ fn test(x: &str, names: &[String], groups: &[Group], seed: u64) -> Option<Test> 
         return None;
     }
     let enough = groups.iter().all(|group| group.values.len() >= ENOUGH);
-    // Of a jitter there is one value a run, and messages say nothing of it.
+    // A jitter has one value a run; messages have none.
     let of_messages = groups.iter().all(|group| {
         group.statistic.is_some_and(|s| s != Statistic::Rsd) && !group.messages.is_empty()
     });
@@ -430,7 +430,7 @@ fn test(x: &str, names: &[String], groups: &[Group], seed: u64) -> Option<Test> 
     })
 }
 
-/// Romano's words.
+/// Romano's word for a size of Cliff's δ.
 fn size(cliffs_delta: f64) -> &'static str {
     match cliffs_delta.abs() {
         delta if delta < 0.147 => "negligible",

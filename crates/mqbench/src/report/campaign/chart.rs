@@ -1,5 +1,5 @@
-//! The charts' options for ECharts, as JSON. What JSON cannot hold (functions, colours of a theme)
-//! `assets/report.js` puts in: a series' `renderItem` is a name here.
+//! The charts' options for ECharts, as JSON. `assets/report.js` adds what JSON cannot hold, functions and colours
+//! of a theme: a series' `renderItem` is a name here.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::campaign::file::PlotKind;
 
-/// What the page needs to draw one figure.
+/// The data from which the page draws one figure.
 pub(super) fn figure(campaign: &CampaignReport, panel: &Panel, id: &str) -> Value {
     let plot = &campaign.plot;
     let mut series = Vec::new();
@@ -41,7 +41,7 @@ pub(super) fn figure(campaign: &CampaignReport, panel: &Panel, id: &str) -> Valu
         "csv": table(campaign, panel),
         "option": {
             "xAxis": { "type": "category", "data": panel.x, "name": plot.x },
-            // Bars without a baseline stand on 0; all else has its own range.
+            // Bars without a baseline stand on 0; other plots have their own range.
             "yAxis": {
                 "type": "value",
                 "name": format!("{}{unit}", plot.metric),
@@ -52,7 +52,7 @@ pub(super) fn figure(campaign: &CampaignReport, panel: &Panel, id: &str) -> Valu
     })
 }
 
-/// What the page needs to draw the distributions of one figure's cells; `None` without any.
+/// The data from which the page draws the distributions of one figure's cells; `None` without any.
 pub(super) fn distributions(campaign: &CampaignReport, panel: &Panel, id: &str) -> Option<Value> {
     let of = &panel.distributions.first()?.of;
     let cells: Vec<Value> = panel
@@ -105,7 +105,7 @@ pub(super) fn distributions(campaign: &CampaignReport, panel: &Panel, id: &str) 
     }))
 }
 
-/// What is drawn as a dashed line: the link's delay; for ξ, where both are alike.
+/// The dashed line: the link's delay, or for ξ the value 1.
 pub(super) fn mark(campaign: &CampaignReport, panel: &Panel) -> Option<f64> {
     let xi = Metric::parse(&campaign.plot.metric).xi;
     panel.baseline.or(xi.map(|_| 1.0))
@@ -127,7 +127,7 @@ pub(super) fn starts_logarithmic(campaign: &CampaignReport, panel: &Panel) -> bo
     least > 0.0 && most > 4.0 * least
 }
 
-/// The same of distributions.
+/// The same for distributions.
 pub(super) fn is_wide(panel: &Panel) -> bool {
     let ends = panel.distributions.iter();
     let mut ends = ends.filter_map(|one| Some((one.bounds_ms.first()?, one.bounds_ms.last()?)));
@@ -181,7 +181,7 @@ pub(super) fn high(point: &Point) -> f64 {
     point.high.unwrap_or(point.mean)
 }
 
-/// Where the axis of bars with a baseline begins: there, or below if a bar is.
+/// The beginning of the axis of bars with a baseline: the baseline, or a lower value if a bar is below it.
 fn floor(panel: &Panel) -> Option<f64> {
     let baseline = panel.baseline?;
     let points = panel
@@ -192,7 +192,7 @@ fn floor(panel: &Panel) -> Option<f64> {
     Some(points.map(low).fold(baseline, f64::min))
 }
 
-/// What a tooltip says of each point.
+/// The tooltip of each point.
 fn points(series: &Series) -> Value {
     let point = |point: &Option<Point>| {
         point.as_ref().map(|p| {
@@ -213,7 +213,7 @@ fn points(series: &Series) -> Value {
     })
 }
 
-/// The data shown, as the page's button saves it.
+/// The shown data, as the page's button saves it.
 fn table(campaign: &CampaignReport, panel: &Panel) -> String {
     let mut text = csv::row([
         &campaign.plot.x[..],
@@ -273,7 +273,7 @@ fn table(campaign: &CampaignReport, panel: &Panel) -> String {
     text
 }
 
-/// Without an ending.
+/// The name of a figure's file, without an ending.
 pub(super) fn file_name(campaign: &CampaignReport, panel: &Panel) -> String {
     let levels = panel.levels.values().map(|level| format!("-{level}"));
     let name = campaign.name.clone() + &levels.collect::<String>();

@@ -1,4 +1,4 @@
-//! What stood around the runs: links, warnings, and attempts that were repeated.
+//! The context of the runs: links, meters, warnings, and repeated attempts.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,7 @@ use super::model::{
 };
 use crate::{campaign::record::Record, meter};
 
-/// Every direction of every link, once for each way in which it was configured, with what its runs
-/// measured together.
+/// Every direction of every link, once for each configuration, with the sum of its runs' measurements.
 pub(crate) fn links(runs: &[&Record]) -> Vec<LinkReport> {
     let mut all: Vec<LinkReport> = Vec::new();
     for run in runs {
@@ -34,7 +33,7 @@ pub(crate) fn links(runs: &[&Record]) -> Vec<LinkReport> {
     all
 }
 
-/// To the one that was configured alike, or as another.
+/// Adds a direction to the one with the same configuration, or as a new one.
 fn add(all: &mut Vec<LinkReport>, new: LinkReport) {
     let alike = |old: &&mut LinkReport| {
         (&old.of, &old.name, &old.direction, &old.configured)
@@ -76,7 +75,7 @@ fn of_direction(configured: &Value, measured: &Value, direction: &str) -> LinkRe
     }
 }
 
-/// All stations of a medium together: what was lost is damaged transmissions.
+/// All stations of a medium together; damaged transmissions count as lost.
 fn channel(configured: &Value, measured: &Value) -> LinkReport {
     let stations = measured["stations"].as_array();
     let sum = |key: &str| {
@@ -133,7 +132,7 @@ pub(crate) fn energy(runs: &[&Record]) -> Vec<EnergyReport> {
     all.into_values().collect()
 }
 
-/// All of them, by their kinds, the most frequent first.
+/// All warnings by their kinds, the most frequent first.
 pub(crate) fn warnings(runs: &[&Record]) -> Vec<WarningReport> {
     let mut kinds: BTreeMap<String, WarningReport> = BTreeMap::new();
     for run in runs {

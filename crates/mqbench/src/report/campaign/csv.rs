@@ -1,11 +1,11 @@
-//! The values in long form: a line for each metric of each run that counts.
+//! The values as CSV in long form: a line for each metric of each run that counts.
 
 use std::collections::BTreeSet;
 
 use super::values::Finished;
 use crate::campaign::{file::Campaign, record::Record};
 
-/// `campaign`, a column for each factor, `repetition`, `metric`, `value`.
+/// Columns: `campaign`, one for each factor, `repetition`, `metric`, `value`.
 pub(crate) fn long(campaigns: &[Campaign], records: &[Record]) -> String {
     let cells = || campaigns.iter().flat_map(|campaign| &campaign.cells);
     let factors: BTreeSet<&String> = cells().flat_map(|cell| cell.levels.keys()).collect();
@@ -27,7 +27,7 @@ pub(crate) fn long(campaigns: &[Campaign], records: &[Record]) -> String {
     text
 }
 
-/// RFC 4180, with a plain line end.
+/// A line by RFC 4180, with a plain line end.
 pub(super) fn row<'a>(cells: impl IntoIterator<Item = &'a str>) -> String {
     let quoted = |cell: &str| {
         if cell.contains([',', '"', '\n', '\r']) {

@@ -1,4 +1,4 @@
-//! Two result sets side by side: what the second has more of than the first, cell by cell.
+//! The differences of a second result set from a first one, cell by cell.
 
 use mq_measure::stats::{self, Bootstrap, Interval};
 
@@ -14,11 +14,11 @@ struct Row {
     levels: Levels,
     runs: (usize, usize),
     means: (f64, f64),
-    /// Of the second mean less the first; `None` with fewer than two runs on a side.
+    /// The interval of the second mean less the first; `None` with fewer than two runs on a side.
     difference: Option<Interval>,
 }
 
-/// As Markdown: a table for each campaign that both sets have, by name.
+/// The differences as Markdown: a table for each campaign that both sets have.
 pub(crate) fn render(first: &ResultSet, second: &ResultSet) -> String {
     let mut text = format!(
         "# {} beside {}\n\nDifferences are of the second less the first. Intervals are of 95 %, by \

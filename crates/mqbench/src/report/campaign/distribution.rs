@@ -1,4 +1,4 @@
-//! How values within runs are distributed: shares on a logarithmic axis, and percentiles.
+//! The distribution of values within runs: shares on a logarithmic axis, and percentiles.
 
 use mq_measure::LatencyRecorder;
 
@@ -7,16 +7,16 @@ use super::{
     values::{Finished, Levels, ms},
 };
 
-/// Parts of the axis.
+/// The number of parts of the axis.
 const PARTS: u32 = 48;
-/// Percentiles that a curve goes through; closer towards the end, which is of interest.
+/// Percentiles that a curve goes through; they are denser towards the tail.
 const PERCENTILES: [f64; 25] = [
     0.0, 1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0, 50.0, 60.0, 70.0, 75.0, 80.0, 85.0,
     90.0, 92.5, 95.0, 97.0, 98.0, 99.0, 99.5, 99.9, 100.0,
 ];
 
-/// Those of all cells of a figure which have recorded any. All series of an x have the same bounds,
-/// so that their heights can be held against each other.
+/// The distributions of all cells of a figure that have recorded values. All series of an x have the same
+/// bounds, so that their heights can be compared.
 pub(crate) fn distributions(
     finished: &Finished,
     of: &str,
@@ -54,7 +54,7 @@ pub(crate) fn distributions(
     all
 }
 
-/// In equal ratios, a little beyond both ends.
+/// Bounds in equal ratios, from a little below the least value to a little above the greatest.
 fn bounds(least: f64, most: f64) -> Vec<f64> {
     let low = least.max(1e-6) * 0.999;
     let high = most.max(low) * 1.001;

@@ -1,8 +1,8 @@
-//! DL's two estimators of a job's time, and what the difference between them does to its conclusions.
+//! Two estimators of a job's time, and what their difference does to DL's conclusions.
 //!
-//! DL starts its clock at the last job that was sent: a result that takes longer than the interval
-//! between jobs is put down to a later one, and no time can be much longer than the interval. Its
-//! claims are there once by that estimator and once with each result matched with its own job.
+//! DL starts its clock at the last job that was sent. A result that takes longer than the interval between jobs
+//! is timed from a later job, so no time can be much longer than the interval. Each of DL's claims is judged
+//! twice: by that estimator, and with each result matched with its own job.
 
 use super::{
     model::{ClaimReport, EstimatorPair, Estimators},
@@ -10,10 +10,10 @@ use super::{
 };
 use crate::campaign::claims::{Form, Verdict};
 
-/// DL's own, and the one by number.
+/// The metrics of DL's own estimator and of the one by number.
 const METRICS: [&str; 2] = ["rtt_last_mean", "rtt_mean"];
 
-/// What these claims of one campaign say of it; `None` if none was measured by both.
+/// The comparison for these claims of one campaign; `None` if no claim was measured by both estimators.
 pub(super) fn compare(claims: &[&ClaimReport]) -> Option<Estimators> {
     let by = |metric: &'static str| {
         let measured = |report: &&&ClaimReport| report.verdict != Verdict::NotMeasured;
@@ -86,7 +86,7 @@ fn conclusion(pairs: &[(&ClaimReport, &ClaimReport)]) -> String {
     text
 }
 
-/// Whether both show a difference, and not the same one.
+/// Whether both estimators show a difference, in opposite directions.
 fn is_turned(one: &ClaimReport, other: &ClaimReport) -> bool {
     let side = |report: &ClaimReport| {
         let measured = report.measured.as_ref()?;
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn each_verdict_that_changes_is_told_with_both_figures() {
+    fn each_verdict_that_changes_is_shown_with_both_figures() {
         use Verdict::{NotReproduced, Opposite, Reproduced};
         let reports = [
             report("dl-50ms-tcp-0-last", Reproduced, 3.9, 4.1),
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn one_estimator_alone_has_nothing_to_say() {
+    fn one_estimator_alone_makes_no_comparison() {
         let alone = report("dl-50ms-tcp-0-last", Verdict::Reproduced, 3.9, 4.1);
         assert_eq!(compare(&[&alone]), None);
         let unmeasured = report("dl-50ms-tcp-0-seq", Verdict::NotMeasured, 0.0, 0.0);

@@ -1,7 +1,6 @@
 //! The report of a result set.
 //!
-//! `build` makes the `model` of records, a pure function; `html`, `markdown`, `svg` and `csv` write
-//! it.
+//! `build` is a pure function from records to the `model`. `html`, `markdown`, `svg` and `csv` write the report.
 //!
 //! ```text
 //! records ─ values ─ resample ─┬─ build ── model ─┬─ html ─ chart

@@ -1,6 +1,6 @@
-//! The report as a value: what `--json` writes, and what every other form is made of.
+//! The report as a value. `--json` writes it, and every other form is made from it.
 //!
-//! `docs/spec/report.schema.json` says the same of the JSON; a test holds both together.
+//! `docs/spec/report.schema.json` is the schema of the JSON; a test holds both together.
 
 use std::collections::BTreeMap;
 
@@ -13,29 +13,29 @@ use crate::campaign::{
     file::{Extent, PlotKind},
 };
 
-/// The `schema` of this version.
+/// The `schema` of a report that this version writes.
 pub(crate) const SCHEMA: &str = "mq-report/1";
 
-/// All campaigns of a result set.
+/// The report of all campaigns of a result set.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Report {
     pub(crate) schema: &'static str,
     pub(crate) extent: Extent,
     pub(crate) manifest: Manifest,
-    /// One for each time that the set was gone on with.
+    /// One manifest for each time that the set was resumed.
     pub(crate) continued: Vec<Manifest>,
     pub(crate) claims: Vec<ClaimReport>,
     pub(crate) campaigns: Vec<CampaignReport>,
 }
 
-/// A claim, and what the runs say of it.
+/// A claim with its verdict.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct ClaimReport {
     pub(crate) claim: Claim,
     pub(crate) verdict: Verdict,
     /// Why, in a few words.
     pub(crate) why: String,
-    /// What was measured, in the claim's own form.
+    /// The measured value, in the claim's own form.
     pub(crate) measured: Option<Interval>,
     /// What the interval is over.
     pub(crate) of: Basis,
@@ -47,10 +47,10 @@ pub(crate) struct ClaimReport {
 pub(crate) enum Basis {
     /// One value a repetition: independent values.
     Repetitions,
-    /// The messages of the runs, pooled. Those of one run are not independent, so that intervals
-    /// are too narrow and probabilities too small.
+    /// The messages of the runs, pooled. Messages of one run are not independent, so intervals are too narrow
+    /// and probabilities too small.
     Messages,
-    /// There is too little.
+    /// There are too few values.
     None,
 }
 
@@ -62,51 +62,51 @@ pub(crate) struct CampaignReport {
     pub(crate) source: String,
     pub(crate) plot: PlotReport,
     pub(crate) runs: Runs,
-    /// What the energy of its runs is from; none where they have no energy.
+    /// The meters of its runs; none if the runs have no energy.
     pub(crate) energy: Vec<EnergyReport>,
-    /// What is the same in every cell, by the names of campaign files.
+    /// The keys that are the same in every cell, with the names of campaign files.
     pub(crate) fixed: BTreeMap<String, Value>,
-    /// One for each level of the facet, and of every factor that the plot does not name.
+    /// One figure for each level of the facet, and of every factor that the plot does not name.
     pub(crate) panels: Vec<Panel>,
     pub(crate) links: Vec<LinkReport>,
     pub(crate) warnings: Vec<WarningReport>,
-    /// Attempts that were disturbed and repeated; nothing else here counts them.
+    /// Attempts that were disturbed and repeated; no other number counts them.
     pub(crate) repeated: Vec<Repeated>,
-    /// The ids of its claims, in the order of the report's.
+    /// The ids of its claims, in the order of the report.
     pub(crate) claims: Vec<String>,
-    /// For those of DL that are held against both of its estimators.
+    /// The comparison of DL's two estimators, for its campaigns.
     pub(crate) estimators: Option<Estimators>,
 }
 
 /// The same claims by two estimators of a time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Estimators {
-    /// What the difference does to the conclusion, in whole sentences.
+    /// The effect of the difference on the conclusion, in whole sentences.
     pub(crate) conclusion: String,
     pub(crate) pairs: Vec<EstimatorPair>,
 }
 
-/// One sentence by both.
+/// One claim by both estimators.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct EstimatorPair {
     pub(crate) says: String,
-    /// The claim's id by DL's own, which times from the last job sent.
+    /// The id of the claim by DL's own estimator, which times from the last job sent.
     pub(crate) last: String,
-    /// Its id with each result matched with its own job.
+    /// The id of the claim with each result matched with its own job.
     pub(crate) matched: String,
-    /// Whether both show a difference, and not the same one.
+    /// Whether both estimators show a difference, in opposite directions.
     pub(crate) turned: bool,
 }
 
-/// What its figures draw.
+/// The plot of its figures.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct PlotReport {
     #[serde(serialize_with = "kind_name")]
     pub(crate) kind: PlotKind,
     pub(crate) metric: String,
-    /// What the metric is.
+    /// The meaning of the metric.
     pub(crate) meaning: String,
-    /// Empty for a ratio or a number.
+    /// The unit; empty for a ratio or a number.
     pub(crate) unit: String,
     pub(crate) x: String,
     pub(crate) series: String,
@@ -137,22 +137,22 @@ pub(crate) struct Runs {
 /// A meter that runs have their energy from.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct EnergyReport {
-    /// As the command line names it.
+    /// The meter's name, as the command line takes it.
     pub(crate) meter: String,
-    /// Whether it measures or computes.
+    /// Whether the meter measures or computes.
     pub(crate) basis: mq_energy::Basis,
-    /// What its energy is of, if it measures.
+    /// What the energy covers, if the meter measures.
     pub(crate) scope: Option<String>,
-    /// How many have it from there.
+    /// How many runs have this meter.
     pub(crate) runs: usize,
 }
 
 /// One figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Panel {
-    /// The levels that it is of; none if it is the only one.
+    /// The levels of the figure; none if it is the only one.
     pub(crate) levels: BTreeMap<String, String>,
-    /// What a message needs at least over the link, in the metric's unit: its delay one way.
+    /// The least time of a message, in the metric's unit: the links' delay one way.
     pub(crate) baseline: Option<f64>,
     /// The levels along the abscissa.
     pub(crate) x: Vec<String>,
@@ -165,7 +165,7 @@ pub(crate) struct Panel {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Series {
     pub(crate) name: String,
-    /// For each level along the abscissa; null where there is no run.
+    /// A cell for each level along the abscissa; null without a run.
     pub(crate) points: Vec<Option<Point>>,
 }
 
@@ -174,7 +174,7 @@ pub(crate) struct Series {
 pub(crate) struct Point {
     /// Repetitions.
     pub(crate) n: usize,
-    /// Each repetition's value, in their order.
+    /// The value of each repetition, in their order.
     pub(crate) values: Vec<f64>,
     pub(crate) mean: f64,
     pub(crate) median: f64,
@@ -201,7 +201,7 @@ pub(crate) struct BoxReport {
     pub(crate) high: f64,
     /// How many values are beyond the whiskers.
     pub(crate) outlier_count: usize,
-    /// Those values, thinned out evenly where they are too many to draw; first and last are kept.
+    /// These values, thinned out evenly if they are too many to draw; the first and the last stay.
     pub(crate) outliers: Vec<f64>,
 }
 
@@ -230,34 +230,34 @@ pub(crate) struct Pair {
     pub(crate) b: String,
     /// By Dunn's test, adjusted by Holm for the pairs of this level.
     pub(crate) p: Option<f64>,
-    /// In what share of all pairs a's value is the larger, less the share where b's is.
+    /// The share of all pairs in which a's value is larger, less the share in which b's is.
     pub(crate) cliffs_delta: f64,
     /// Romano's word for it.
     pub(crate) size: &'static str,
-    /// The mean of a over that of b.
+    /// The mean of a over the mean of b.
     pub(crate) ratio: Option<Interval>,
 }
 
-/// How the values within the runs of one cell are distributed.
+/// The distribution of the values within the runs of one cell.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Distribution {
     pub(crate) x: String,
     pub(crate) series: String,
-    /// What of, such as `latency`.
+    /// The name of the values, such as `latency`.
     pub(crate) of: String,
     pub(crate) count: u64,
     /// Bounds in ms, one more than shares; the same for all series of an x.
     pub(crate) bounds_ms: Vec<f64>,
-    /// The share of all values within each two bounds.
+    /// The share of all values between each two bounds.
     pub(crate) shares: Vec<f64>,
-    /// Percent, and the value in ms that so many do not exceed.
+    /// A percentage, and the value in ms that so many percent do not exceed.
     pub(crate) percentiles_ms: Vec<(f64, f64)>,
 }
 
 /// One direction of a link of some runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct LinkReport {
-    /// Whose, such as `publisher`.
+    /// The role whose link it is, such as `publisher`.
     pub(crate) of: String,
     pub(crate) name: String,
     /// `up` or `down`; `all` for a shared channel.
@@ -267,7 +267,7 @@ pub(crate) struct LinkReport {
     pub(crate) measured: LinkMeasured,
 }
 
-/// As it was to be.
+/// A direction as configured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct LinkConfigured {
     pub(crate) delay_ns: Option<u64>,
@@ -276,24 +276,24 @@ pub(crate) struct LinkConfigured {
     pub(crate) loss: Option<f64>,
 }
 
-/// As it was, over all its runs.
+/// A direction as measured, over all of its runs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct LinkMeasured {
     pub(crate) packets: u64,
     pub(crate) lost: u64,
     pub(crate) overflowed: u64,
-    /// The worst run's: how much later than due packets left the emulator.
+    /// How much later than due packets left the emulator, of the worst run.
     pub(crate) lateness_p99_ns: Option<u64>,
 }
 
 /// A kind of warning of finished runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct WarningReport {
-    /// Its name in a record.
+    /// The warning's name in a record.
     pub(crate) kind: String,
     /// Runs that have it.
     pub(crate) runs: usize,
-    /// Each of them: where, and what.
+    /// Each warning: its run and its text.
     pub(crate) found: Vec<WarningFound>,
 }
 

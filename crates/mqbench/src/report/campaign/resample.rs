@@ -1,4 +1,4 @@
-//! Bootstrap intervals within bounds of work.
+//! Bootstrap intervals with a bounded amount of work.
 
 use mq_measure::stats::{self, Bootstrap, Interval, SplitMix64};
 
@@ -6,7 +6,8 @@ use super::values::Statistic;
 
 /// Values drawn for one interval; 1000 messages are drawn 2000 times.
 const DRAWS: usize = 2_000_000;
-/// More values than that say nothing new of a mean, and take long: the normal approximation.
+/// With more values than this, a mean's interval is the normal approximation: resampling would take long and
+/// show nothing new.
 const MANY: usize = 20_000;
 
 /// The percentile bootstrap at 95 % of any statistic.
@@ -19,7 +20,8 @@ impl Resample {
         Self { seed }
     }
 
-    /// The ends; `None` with fewer than two values, or more than it is worth for what is no mean.
+    /// The ends of the interval; `None` with fewer than two values, or with too many for a statistic that is not
+    /// a mean.
     pub(crate) fn interval(&self, values: &[f64], statistic: Statistic) -> Option<(f64, f64)> {
         if values.len() < 2 {
             return None;
@@ -44,7 +46,7 @@ impl Resample {
         Some((end(2.5)?, end(97.5)?))
     }
 
-    /// That of the statistic of a over that of b, by drawing from both.
+    /// The interval of the statistic of a over that of b, by drawing from both.
     pub(crate) fn ratio_of(&self, a: &[f64], b: &[f64], statistic: Statistic) -> Option<Interval> {
         if statistic == Statistic::Mean {
             return self.ratio(a, b);
@@ -71,7 +73,7 @@ impl Resample {
         (interval.low.is_finite() && interval.high.is_finite()).then_some(interval)
     }
 
-    /// That of mean(a) / mean(b).
+    /// The interval of mean(a) / mean(b).
     pub(crate) fn ratio(&self, a: &[f64], b: &[f64]) -> Option<Interval> {
         let most = a.len().max(b.len());
         if a.len().min(b.len()) < 2 {
@@ -85,7 +87,7 @@ impl Resample {
             };
             return bootstrap.mean_ratio(a, b);
         }
-        // Errors of a quotient add up as squares of relative ones.
+        // The squares of relative errors add up in a quotient.
         let (mean_a, mean_b) = (stats::mean(a)?, stats::mean(b)?);
         let relative = |values, mean: f64| Some((standard_error(values)? / mean).powi(2));
         let estimate = mean_a / mean_b;

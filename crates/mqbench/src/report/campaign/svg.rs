@@ -1,4 +1,4 @@
-//! A figure as an SVG file, for papers and slides: what the page draws, without a browser.
+//! A figure as an SVG file, for papers and slides, as the page draws it in a browser.
 
 use super::{
     chart,
@@ -245,7 +245,7 @@ fn float(n: usize) -> f64 {
 struct Axis {
     low: f64,
     high: f64,
-    /// Between ticks of a linear axis; `None` of a logarithmic one.
+    /// The distance between ticks of a linear axis; `None` for a logarithmic one.
     step: Option<f64>,
 }
 
@@ -312,7 +312,7 @@ impl Axis {
     }
 }
 
-/// 1-2-5 in the decade of a value and its neighbours.
+/// The values 1, 2 and 5 in the decade of a value and in its neighbours.
 fn decades(value: f64) -> Vec<f64> {
     let power = value.log10().floor();
     let powers = [-2.0, -1.0, 0.0, 1.0, 2.0].map(|by| 10_f64.powf(power + by));

@@ -1,4 +1,4 @@
-//! From records to values: which runs count, what a metric is of them, and their distributions.
+//! From records to values: which runs count, the values of a metric, and their distributions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,9 +23,9 @@ pub(crate) type Levels = BTreeMap<String, String>;
 pub(crate) struct Finished<'a> {
     pub(crate) campaign: &'a Campaign,
     pub(crate) runs: Vec<&'a Record>,
-    /// The attempts before them.
+    /// The earlier attempts.
     pub(crate) repeated: Vec<&'a Record>,
-    /// Factors whose level follows from all others, and which the plot does not name.
+    /// Factors that the plot does not name and whose level follows from all others.
     pub(crate) follows: Vec<String>,
 }
 
@@ -47,7 +47,7 @@ impl<'a> Finished<'a> {
         }
     }
 
-    /// Those with all of these levels. What is no factor of the campaign is looked up in its work.
+    /// The runs with all of these levels. A key that is not a factor is looked up in the campaign's work.
     pub(crate) fn with(&self, levels: &Levels) -> impl Iterator<Item = &'a Record> {
         let has = |run: &Record, factor: &str, level: &str| match run.levels.get(factor) {
             Some(own) => own == level,
@@ -59,7 +59,7 @@ impl<'a> Finished<'a> {
             .filter(move |run| levels.iter().all(|(factor, level)| has(run, factor, level)))
     }
 
-    /// Of a metric of energy whether its runs were measured, in words.
+    /// For a metric of energy, whether its runs were measured, in words.
     pub(crate) fn energy_basis(&self, metric: &Metric) -> Option<String> {
         if !metered::METRICS.contains(&&metric.name[..]) {
             return None;
@@ -73,7 +73,7 @@ impl<'a> Finished<'a> {
         (!bases.is_empty()).then(|| bases.join(" or "))
     }
 
-    /// Whether the campaign names the claim's paper: claims are called after their files.
+    /// Whether the campaign names the claim's file: a claim's name begins with that of its file.
     pub(crate) fn is_held_against(&self, claim: &Claim) -> bool {
         let campaign = self.campaign;
         let paper = |paper: &String| {
@@ -96,8 +96,8 @@ impl<'a> Finished<'a> {
         levels
     }
 
-    /// The value of a metric of every run with these levels, by repetition. Of ξ those of QUIC, if
-    /// the levels say nothing of the transport.
+    /// The value of a metric for every run with these levels, by repetition. For ξ the runs are QUIC's if the
+    /// levels do not name a transport.
     pub(crate) fn values(&self, metric: &Metric, levels: &Levels) -> Vec<f64> {
         let Metric { name, xi, .. } = metric;
         let Some(xi) = xi else {
@@ -116,7 +116,7 @@ impl<'a> Finished<'a> {
         for run in self.with(&levels) {
             let mut beside = run.levels.clone();
             beside.insert(TRANSPORT.to_owned(), baseline.clone());
-            // What follows from the transport is another for the baseline.
+            // A level that follows from the transport differs for the baseline.
             beside.retain(|factor, _| !self.follows.contains(factor));
             let tcp = match xi {
                 Xi::W20 => self
@@ -145,8 +145,7 @@ impl<'a> Finished<'a> {
         named("tls").or_else(|| named("tcp"))
     }
 
-    /// Everything that was recorded within the runs with these levels, as one recorder; `None` if
-    /// there is nothing.
+    /// All values recorded within the runs with these levels, as one recorder; `None` if there are none.
     pub(crate) fn pooled(&self, of: &str, levels: &Levels) -> Option<LatencyRecorder> {
         let mut all = LatencyRecorder::new();
         for run in self.with(levels) {
@@ -158,7 +157,8 @@ impl<'a> Finished<'a> {
     }
 }
 
-/// Without these factors, too, no two cells have the same levels. The transport is none of them.
+/// The factors that follow from others: without them, too, no two cells have the same levels. The transport is
+/// never one of them.
 fn follows(campaign: &Campaign) -> Vec<String> {
     let plot = &campaign.plot;
     let named = [&plot.x, &plot.series].into_iter().chain(&plot.facet);
@@ -199,7 +199,7 @@ fn value(run: &Record, metric: &str) -> Option<f64> {
         .filter(|value| value.is_finite())
 }
 
-/// A recorded histogram; one that cannot be read is none.
+/// A recorded histogram; `None` if it cannot be read.
 fn decode(text: &str, into: &mut LatencyRecorder) {
     let Some(histogram) = recorder::decode(text) else {
         return;
@@ -229,16 +229,16 @@ pub(crate) fn ms(ns: u64) -> f64 {
 /// A quantity that a plot or a claim asks for.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Metric {
-    /// As it is asked for.
+    /// The name by which it is asked for.
     pub(crate) asked: String,
-    /// That of the records.
+    /// The metric's name in the records.
     pub(crate) name: String,
     pub(crate) xi: Option<Xi>,
     pub(crate) unit: String,
     pub(crate) meaning: String,
 }
 
-/// A ratio to the series that is the baseline.
+/// How runs are divided by those of the baseline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Xi {
     /// Each run over the baseline's run of the same repetition (W20 eq. 1).
@@ -271,7 +271,7 @@ impl Metric {
         }
     }
 
-    /// The statistic of messages that it is, and what of; `None` if it is not one of messages.
+    /// The statistic of messages that it is, with the histogram; `None` if it is not a statistic of messages.
     pub(crate) fn of_messages(&self) -> Option<(String, Statistic)> {
         let statistics = [
             ("_mean", Statistic::Mean),
@@ -288,12 +288,12 @@ impl Metric {
                 return Some((of.to_owned(), statistic));
             }
         }
-        // Means by another name.
+        // These metrics are means.
         matches!(&self.name[..], "delta_dagger" | "dial_to_sent")
             .then(|| (self.name.clone(), Statistic::Mean))
     }
 
-    /// The histogram of a run that its metric is of, such as `latency` of `latency_max`.
+    /// The histogram that the metric belongs to, such as `latency` for `latency_max`.
     pub(crate) fn histogram(&self) -> String {
         let ends = ["_mean", "_p50", "_p95", "_p99", "_max", "_rsd"];
         let end = ends.iter().find_map(|end| self.name.strip_suffix(end));

@@ -1,4 +1,4 @@
-//! A claim held against the runs of its campaign.
+//! The verdict on a claim, from the runs of its campaign.
 
 use mq_measure::stats::{self, Interval};
 
@@ -38,7 +38,7 @@ pub(crate) fn of(claim: &Claim, all: &[Finished]) -> ClaimReport {
     }
 }
 
-/// What was measured in the claim's form, and over what.
+/// The measured value in the claim's form, and what its interval is over.
 fn evidence(claim: &Claim, finished: &Finished, metric: &Metric) -> Option<(Interval, Basis)> {
     let (of, with) = sides(claim, finished);
     let of = Side::of(finished, metric, &of);
@@ -81,7 +81,7 @@ fn interval(estimate: f64, low: f64, high: f64) -> Interval {
     }
 }
 
-/// The levels of both sides; a trend's are the last level of its factor and the first.
+/// The levels of both sides. For a trend these are the last level of its factor and the first.
 fn sides(claim: &Claim, finished: &Finished) -> (Levels, Option<Levels>) {
     let at = |factor: &str, level: &str| {
         let mut levels = claim.at.clone();
@@ -104,7 +104,7 @@ fn sides(claim: &Claim, finished: &Finished) -> (Levels, Option<Levels>) {
         })
 }
 
-/// How many steps of a trend go against it, if more than half of them do.
+/// How many steps go against a trend, if more than half of them do.
 fn against(claim: &Claim, finished: &Finished, metric: &Metric) -> Option<String> {
     if claim.direction == Some(Direction::Flat) {
         return None;

@@ -1,4 +1,4 @@
-//! Numbers and names as all forms of the report write them.
+//! Numbers and names, in the form that all reports share.
 
 use super::{
     model::{Basis, ClaimReport, EnergyReport, LinkConfigured, LinkMeasured, Point, Report},
@@ -6,7 +6,7 @@ use super::{
 };
 use crate::campaign::claims::{Direction, Expected, Form};
 
-/// With four digits.
+/// A number with four digits.
 pub(super) fn number(value: f64) -> String {
     let digits = match value.abs() {
         0.0 => 0,
@@ -16,11 +16,11 @@ pub(super) fn number(value: f64) -> String {
         size if size >= 1.0 => 3,
         _ => 4,
     };
-    // A true minus sign would not be read back from a table.
+    // Programs that read a table do not know a typographic minus sign.
     format!("{value:.digits$}")
 }
 
-/// As an axis has it: without zeros at the end.
+/// A number for an axis, without zeros at the end.
 pub(super) fn tick(value: f64) -> String {
     let text = format!("{value:.3}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
@@ -60,7 +60,7 @@ pub(super) fn levels(levels: &Levels) -> String {
     each.collect::<Vec<_>>().join(", ")
 }
 
-/// What a claim says was printed.
+/// The claimed value, in words.
 pub(super) fn printed(claim: &ClaimReport) -> String {
     let claim = &claim.claim;
     let figure = claim.figure.unwrap_or_default();
@@ -92,7 +92,7 @@ pub(super) fn printed(claim: &ClaimReport) -> String {
     }
 }
 
-/// What the energy of runs is from: measured, or modelled.
+/// Whether the energy of runs is measured or modelled, in words.
 pub(super) fn energy(of: &EnergyReport) -> String {
     let scope = of.scope.as_ref();
     let scope = scope.map_or_else(String::new, |scope| format!(": {scope}"));
@@ -102,7 +102,7 @@ pub(super) fn energy(of: &EnergyReport) -> String {
     )
 }
 
-/// Why a claim has its verdict, and what is to be known of it beside.
+/// The reason of a verdict, with the remark on the claim.
 pub(super) fn why_and_note(claim: &ClaimReport) -> String {
     match &claim.claim.note {
         Some(note) => format!("{}; {note}", claim.why),
@@ -110,7 +110,7 @@ pub(super) fn why_and_note(claim: &ClaimReport) -> String {
     }
 }
 
-/// What was measured of a claim, with its interval.
+/// The measured value of a claim, with its interval.
 pub(super) fn measured(claim: &ClaimReport) -> String {
     let Some(found) = &claim.measured else {
         return "–".to_owned();
@@ -147,7 +147,7 @@ pub(super) fn configured(link: &LinkConfigured) -> String {
     parts.join(", ")
 }
 
-/// `Packets(1000)` is how a manifest writes it.
+/// A queue in words; a manifest writes `Packets(1000)`.
 fn queue(text: &str) -> String {
     let parts = text.strip_suffix(')').and_then(|text| text.split_once('('));
     parts.map_or_else(
@@ -178,7 +178,7 @@ fn rate(bps: u64) -> String {
     }
 }
 
-/// Which programs went on with a set, but for those of the revision that began it.
+/// The programs that resumed a set, without those of the revision that began it.
 pub(super) fn continued(report: &Report) -> Option<String> {
     let began = &report.manifest.program;
     let others = report.continued.iter().filter(|one| one.program != *began);

@@ -1,4 +1,4 @@
-//! What a campaign's section has below its figures: tests, links, warnings, repeated attempts.
+//! The part of a campaign's section below its figures: tests, links, warnings, repeated attempts.
 
 use super::{escape, more, table};
 use crate::{

@@ -83,7 +83,7 @@ fn capital(text: &str) -> String {
     })
 }
 
-/// The figure in words, for who does not see it.
+/// The figure in words, for readers who cannot see it.
 fn alternative(campaign: &CampaignReport, panel: &Panel) -> String {
     let plot = &campaign.plot;
     let mut text = format!(
@@ -150,7 +150,7 @@ fn data_table(campaign: &CampaignReport, panel: &Panel) -> String {
 fn cells(point: &Point) -> Vec<String> {
     let dash = || "–".to_owned();
     let one = point.quartiles.as_ref();
-    // Quartiles of messages stand beside the median of messages.
+    // Quartiles of messages are shown beside the median of messages.
     let median = one.map_or(point.median, |one| one.median);
     vec![
         point.n.to_string(),

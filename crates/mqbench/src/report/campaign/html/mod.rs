@@ -23,12 +23,12 @@ use crate::{
     units::time,
 };
 
-/// Packed, since it is a tenth of a small machine's program otherwise.
+/// The chart library, compressed: unpacked it would be a tenth of the program on a small machine.
 const ECHARTS: &[u8] = include_bytes!("../../../../assets/echarts.min.js.gz");
 const SCRIPT: &str = include_str!("../../../../assets/report.js");
 const STYLE: &str = include_str!("../../../../assets/report.css");
 
-/// What draws the charts.
+/// The script that draws the charts.
 pub(super) fn charts_library() -> String {
     let mut text = String::new();
     let read = GzDecoder::new(ECHARTS).read_to_string(&mut text);
@@ -36,7 +36,7 @@ pub(super) fn charts_library() -> String {
     text
 }
 
-/// The page.
+/// The report as a page.
 pub(crate) fn page(report: &Report) -> String {
     let mut charts = Vec::new();
     let mut sections = String::new();
@@ -44,7 +44,7 @@ pub(crate) fn page(report: &Report) -> String {
         sections.push_str(&section(report, campaign, number, &mut charts));
     }
     let data = json!({ "charts": charts }).to_string();
-    // Neither the end of a script nor a comment can begin in it.
+    // The data cannot contain the end of a script or the beginning of a comment.
     let data = data.replace('<', "\\u003c");
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -138,7 +138,7 @@ fn header(report: &Report) -> String {
 }
 
 fn claims(report: &Report) -> String {
-    // A set of a few campaigns says nothing of the claims of others.
+    // A set of a few campaigns does not list the claims about other campaigns.
     let run = |claim: &&ClaimReport| {
         report
             .campaigns
@@ -310,7 +310,7 @@ fn runs(campaign: &CampaignReport) -> String {
     text
 }
 
-/// What of the energy is measured, and what is modelled.
+/// Which energy is measured, and which is modelled.
 fn energy(campaign: &CampaignReport) -> String {
     let each = campaign.energy.iter();
     let each = each.map(|of| format!("<p class=\"quiet\">{}</p>\n", escape(&words::energy(of))));
@@ -330,7 +330,7 @@ fn missing(campaign: &CampaignReport) -> String {
     )
 }
 
-/// What all cells have in common, in short.
+/// The keys that all cells have in common, in short.
 fn fixed(campaign: &CampaignReport) -> String {
     let fixed = &campaign.fixed;
     let mut parts = Vec::new();
@@ -375,7 +375,7 @@ fn table(
     table_of(caption, &columns, rows, texts)
 }
 
-/// The same, with columns' names that are HTML already.
+/// The same, with column names that are HTML already.
 fn table_of(
     caption: &str,
     columns: &[&str],

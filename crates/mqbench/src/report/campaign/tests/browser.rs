@@ -1,5 +1,5 @@
-//! The page in a real browser, headless, over its `DevTools` protocol: every figure is drawn, the
-//! controls work, and nothing is asked of any network. Skipped where there is no Chromium.
+//! The page in a real headless browser, over its `DevTools` protocol: every figure is drawn, the controls work,
+//! and the page makes no request. The tests are skipped without Chromium.
 
 use std::{
     collections::VecDeque,
@@ -18,7 +18,7 @@ use crate::{
     report::campaign::{build::report, html},
 };
 
-/// One page of one browser, which ends with it.
+/// One page of one browser. A drop ends the browser.
 struct Page {
     browser: Child,
     to: ChildStdin,
@@ -29,7 +29,7 @@ struct Page {
 }
 
 impl Page {
-    /// Opens a file in it.
+    /// Opens a file in a new browser.
     fn open(chromium: &Path, profile: &Path, file: &Path) -> Self {
         // The protocol is on descriptors 3 and 4, messages end with a zero.
         let script = "exec \"$0\" --headless --no-sandbox --disable-gpu --disable-quic \
@@ -69,7 +69,7 @@ impl Page {
         page
     }
 
-    /// Asks, and waits for the answer; events that come before it are kept.
+    /// Sends a request, and waits for the answer; earlier events are kept.
     fn call(&mut self, method: &str, params: &Value) -> Value {
         self.next += 1;
         let mut message = json!({ "id": self.next, "method": method, "params": params });
@@ -131,7 +131,7 @@ impl Page {
         ));
     }
 
-    /// What a figure shows, as text that changes with it.
+    /// The content of a figure, as text that changes with it.
     fn drawing(&mut self, figure: &str) -> String {
         let drawing = self.eval(&format!(
             "document.querySelector('#{figure} svg').innerHTML"
@@ -139,8 +139,8 @@ impl Page {
         drawing.as_str().unwrap().to_owned()
     }
 
-    /// From now on what a button saves is to be had by [`saved`](Self::saved): a browser asks before
-    /// it writes dozens of files.
+    /// Lets [`saved`](Self::saved) have the files that buttons save from now on: a browser asks before it writes
+    /// dozens of files.
     fn keep_what_is_saved(&mut self) {
         self.eval(
             "URL.createObjectURL = blob => { blob.text().then(text => { window.saved = text }); return 'blob:' };\
@@ -148,19 +148,19 @@ impl Page {
         );
     }
 
-    /// What the last button saved.
+    /// The file that the last button saved.
     fn saved(&mut self) -> String {
         self.until("typeof window.saved === 'string'");
         let text = self.eval("(text => { delete window.saved; return text })(window.saved)");
         text.as_str().unwrap().to_owned()
     }
 
-    /// Writes what the page looks like (`base64 -d`), if `MQ_SCREENSHOTS` names a folder for it.
+    /// Writes a screenshot (`base64 -d`), if `MQ_SCREENSHOTS` names a folder.
     fn screenshot(&mut self, name: &str) {
         let Some(folder) = std::env::var_os("MQ_SCREENSHOTS") else {
             return;
         };
-        // Whatever was set in motion has come to rest.
+        // All animations have ended.
         std::thread::sleep(Duration::from_millis(400));
         let params = json!({ "format": "png", "captureBeyondViewport": true });
         let shot = self.call("Page.captureScreenshot", &params);
@@ -350,7 +350,7 @@ fn all_figures_of_a_quick_run_are_drawn_switched_zoomed_and_saved() {
     nothing_went_wrong(&mut page);
 }
 
-/// What is under the pointer is told.
+/// The tooltip shows what is under the pointer.
 fn told_under_the_pointer(page: &mut Page) {
     page.eval(
         "document.querySelector('#c0p0').scrollIntoView({ block: 'center', behavior: 'instant' })",

@@ -77,7 +77,7 @@ x = "loss"
 series = "link"
 "#;
 
-/// Writes it and reads it back.
+/// Writes the set and reads it back.
 pub(crate) fn set(directory: &Path) -> ResultSet {
     let sources = directory.join("sources");
     std::fs::create_dir_all(&sources).unwrap();
@@ -109,7 +109,7 @@ pub(crate) fn set(directory: &Path) -> ResultSet {
     ResultSet::load(&results).unwrap()
 }
 
-/// One, or two where the first was disturbed.
+/// The record of a run, or two records if the first attempt was disturbed.
 fn runs(campaign: &Campaign, cell: usize, repetition: u32, random: &mut SplitMix64) -> Vec<Record> {
     let combination = &campaign.cells[cell];
     let levels = &combination.levels;
@@ -119,7 +119,7 @@ fn runs(campaign: &Campaign, cell: usize, repetition: u32, random: &mut SplitMix
         Some(link) if link.ends_with("satellite") => 600.0,
         _ => 25.0,
     };
-    // What a loss costs: a round trip and a timer, less over QUIC.
+    // The time that a loss costs: a round trip and a timer, less over QUIC.
     let cost = if quic { 90.0 } else { 330.0 };
     let mut recorder = LatencyRecorder::new();
     let mut uniform = || f64::from(u32::try_from(random.index(1_000_000)).unwrap()) / 1e6;

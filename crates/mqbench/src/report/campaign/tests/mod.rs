@@ -1,4 +1,4 @@
-//! What a report says of records made by hand.
+//! The report of records made by hand.
 
 #[cfg(unix)]
 mod browser;
@@ -24,7 +24,7 @@ use crate::campaign::{
     store::ResultSet,
 };
 
-/// Made once: a set is written and read, each record of it synced.
+/// The report, made once: writing a set syncs each of its records.
 fn make() -> &'static (ResultSet, Report) {
     static MADE: LazyLock<(ResultSet, Report)> = LazyLock::new(|| {
         let folder = tempfile::tempdir().unwrap();
@@ -37,7 +37,7 @@ fn make() -> &'static (ResultSet, Report) {
 }
 
 #[test]
-fn what_an_emulator_did_is_said_above_all() {
+fn emulated_runs_are_named_at_the_top() {
     let (set, report_without) = make();
     let notice = "<strong>Emulated.</strong>";
     assert!(!page(report_without).contains(notice));
@@ -157,7 +157,7 @@ fn xi_divides_by_the_run_beside_or_by_the_mean() {
 }
 
 #[test]
-fn claims_are_held_against_the_runs() {
+fn claims_are_judged_by_the_runs() {
     let (_, report) = make();
     let verdict = |id: &str| report.claims.iter().find(|c| c.claim.id == id).unwrap();
     let wifi = verdict("s22-wifi-5-mean");
@@ -216,11 +216,11 @@ fn markdown_has_verdicts_and_means() {
 }
 
 #[test]
-fn the_page_names_no_other_place() {
+fn the_page_loads_nothing_from_elsewhere() {
     let (_, report) = make();
     let page = page(report);
     assert!(page.contains("default-src 'none'"));
-    // ECharts names addresses in comments and of XML namespaces; nothing that a page loads.
+    // ECharts has addresses in comments and XML namespaces, which a page does not load.
     let ours = page.replace(&charts_library(), "");
     assert!(ours.len() < page.len(), "the page has its charts");
     for loads in ["<link", "src=\"", "@import", "url(http", "<img", "<iframe"] {

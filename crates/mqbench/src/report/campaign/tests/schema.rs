@@ -11,7 +11,7 @@ use crate::{
     },
 };
 
-/// The part of JSON Schema that our schema uses; each problem is a line with its place.
+/// Checks the part of JSON Schema that our schema uses; each problem is a line with its place.
 struct Checker {
     root: Value,
     problems: Vec<String>,
@@ -137,7 +137,7 @@ fn reports_fit_the_schema() {
 }
 
 #[test]
-fn whatever_is_taken_away_or_put_in_is_noticed() {
+fn a_missing_or_added_field_is_noticed() {
     let whole = whole();
     for pointer in [
         "",
