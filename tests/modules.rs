@@ -1,11 +1,15 @@
-//! The modules have an order: a module names modules below it, and none above.
+//! The modules of a library have an order: a module names modules below it, and none above.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
 
-/// All modules, from the top down. A folder counts as one module.
-const ORDER: [&str; 23] = [
+/// All modules of mq-client, from the top down. A folder counts as one module.
+const CLIENT: &[&str] = &[
     "blocking",
     "builder",
     "request",
@@ -31,11 +35,41 @@ const ORDER: [&str; 23] = [
     "lock",
 ];
 
+/// All modules of mq-broker, from the top down.
+const BROKER: &[&str] = &[
+    "config",
+    "broker",
+    "conn",
+    "certificates",
+    "ticket_file",
+    "reload",
+    "settings",
+    "admin",
+    "hub",
+    "notice",
+    "metrics",
+    "journal",
+    "session",
+    "auth",
+    "shown",
+    "router",
+    "quota",
+    "mailbox",
+    "ceiling",
+    "error",
+    "store",
+    "sync",
+    "lock",
+    "files",
+    "delivery",
+    "clock",
+];
+
 /// Names such as `Error` of `crate::Error`, and the modules that they come from.
 type Exports = Vec<(String, String)>;
 
-fn level(module: &str) -> usize {
-    let level = ORDER.iter().position(|other| *other == module);
+fn level(module: &str, order: &[&str]) -> usize {
+    let level = order.iter().position(|other| *other == module);
     level.unwrap_or_else(|| panic!("give `{module}` a place in the order"))
 }
 
@@ -72,60 +106,79 @@ fn named(source: &str, prefix: &str) -> BTreeSet<String> {
 }
 
 /// The names that `lib.rs` exports from its own modules.
-fn exports(lib: &str) -> Exports {
+fn exports(lib: &str, order: &[&str]) -> Exports {
     let of = |module: &str| {
         let names = named(lib, &format!("pub use {module}::")).into_iter();
         names
             .map(|name| (name, module.to_owned()))
             .collect::<Vec<_>>()
     };
-    ORDER.iter().flat_map(|module| of(module)).collect()
+    order.iter().flat_map(|module| of(module)).collect()
 }
 
 /// The modules above its own that a source names.
-fn upward(source: &str, module: &str, exports: &Exports) -> BTreeSet<String> {
-    let own = level(module);
+fn upward(source: &str, module: &str, exports: &Exports, order: &[&str]) -> BTreeSet<String> {
+    let own = level(module, order);
     let names = named(&code(source), "crate::").into_iter();
     let modules = names.map(|name| {
         let export = exports.iter().find(|(exported, _)| *exported == name);
         export.map_or(name, |(_, module)| module.clone())
     });
-    modules.filter(|name| level(name) < own).collect()
+    modules.filter(|name| level(name, order) < own).collect()
 }
 
-fn look_into(folder: &Path, module: Option<&str>, exports: &Exports, wrong: &mut Vec<String>) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
+/// The Rust files below a folder, each with its module; `lib.rs` is above all modules.
+fn sources(folder: &Path, module: Option<&str>) -> Vec<(PathBuf, String)> {
+    let entries = fs::read_dir(folder).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let each = paths.flat_map(|path| {
         let name = path.file_stem().unwrap().to_str().unwrap();
-        let module = module.unwrap_or(name);
+        let module = module.unwrap_or(name).to_owned();
         if path.is_dir() {
-            look_into(&path, Some(module), exports, wrong);
-        } else if module != "lib" {
-            let names = upward(&fs::read_to_string(&path).unwrap(), module, exports);
-            wrong.extend(
-                names
-                    .iter()
-                    .map(|name| format!("{}: {name}", path.display())),
-            );
+            sources(&path, Some(&module))
+        } else if module == "lib" || path.extension().is_none_or(|ending| ending != "rs") {
+            Vec::new()
+        } else {
+            vec![(path, module)]
         }
-    }
+    });
+    each.collect()
 }
 
-#[test]
-fn no_module_names_one_above_it() {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let exports = exports(&fs::read_to_string(source.join("lib.rs")).unwrap());
+fn no_module_names_one_above_it(name: &str, order: &[&str]) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../crates/{name}/src"));
+    let exports = exports(&fs::read_to_string(source.join("lib.rs")).unwrap(), order);
     let mut wrong = Vec::new();
-    look_into(&source, None, &exports, &mut wrong);
+    for (path, module) in sources(&source, None) {
+        let names = upward(
+            &fs::read_to_string(&path).unwrap(),
+            &module,
+            &exports,
+            order,
+        );
+        let names = names.iter();
+        wrong.extend(names.map(|name| format!("{}: {name}", path.display())));
+    }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
+fn no_module_of_the_client_names_one_above_it() {
+    no_module_names_one_above_it("mq-client", CLIENT);
+}
+
+#[test]
+fn no_module_of_the_broker_names_one_above_it() {
+    no_module_names_one_above_it("mq-broker", BROKER);
+}
+
+#[test]
 fn an_upward_name_is_found() {
-    let exports = exports("pub use client::Client;\npub use event::{Event, EventStream};\n");
+    let lib = "pub use client::Client;\npub use event::{Event, EventStream};\n";
+    let exports = exports(lib, CLIENT);
     let source = "use crate::{\n    EventStream, driver::{Driver, client},\n    lock::lock,\n};\n\
                   // crate::blocking\nfn f(_: crate::Client) {}\nmod tests {\n    use crate::builder;";
-    let upward = |module| Vec::from_iter(upward(source, module, &exports));
+    let upward = |module| Vec::from_iter(upward(source, module, &exports, CLIENT));
     assert_eq!(upward("lock"), ["client", "driver", "event"]);
     assert_eq!(upward("shared"), ["client", "driver"]);
     assert_eq!(upward("driver"), ["client"]);
