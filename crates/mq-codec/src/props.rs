@@ -81,11 +81,8 @@ impl Value for bool {
 /// Maximum QoS: 0 or 1; a server of QoS 2 leaves the property out (§3.2.2.3.4).
 impl Value for QoS {
     fn read(reader: &mut Reader<'_>, id: u32) -> Result<Self, DecodeError> {
-        match reader.u8()? {
-            0 => Ok(Self::AtMostOnce),
-            1 => Ok(Self::AtLeastOnce),
-            _ => Err(out_of_range(reader, id)),
-        }
+        let qos = Self::from_bits(reader.u8()?).filter(Self::can_be_sent);
+        qos.ok_or_else(|| out_of_range(reader, id))
     }
 
     fn write(&self, sink: &mut impl Sink) {

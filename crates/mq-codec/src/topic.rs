@@ -104,18 +104,6 @@ impl TopicName {
     pub const fn empty() -> Self {
         Self(ByteStr::empty())
     }
-
-    /// The string.
-    #[must_use]
-    pub fn as_byte_str(&self) -> &ByteStr {
-        &self.0
-    }
-
-    /// The same name in memory of its own.
-    #[must_use]
-    pub fn detached(&self) -> Self {
-        Self(self.0.detached())
-    }
 }
 
 /// Whether the bytes are printable ASCII without `+` and `#`: every topic name in practice.
@@ -227,18 +215,6 @@ impl TopicFilter {
         }
         levels.next().is_none()
     }
-
-    /// The string.
-    #[must_use]
-    pub fn as_byte_str(&self) -> &ByteStr {
-        &self.0
-    }
-
-    /// The same filter in memory of its own.
-    #[must_use]
-    pub fn detached(&self) -> Self {
-        Self(self.0.detached())
-    }
 }
 
 fn shared_parts(text: &str) -> Result<Option<SharedFilter<'_>>, TopicError> {
@@ -274,6 +250,18 @@ fn check_filter(filter: &str) -> Result<(), TopicError> {
 macro_rules! as_text {
     ($type:ty) => {
         impl $type {
+            /// The string.
+            #[must_use]
+            pub fn as_byte_str(&self) -> &ByteStr {
+                &self.0
+            }
+
+            /// The same in memory of its own.
+            #[must_use]
+            pub fn detached(&self) -> Self {
+                Self(self.0.detached())
+            }
+
             /// The text.
             #[must_use]
             pub fn as_str(&self) -> &str {

@@ -34,12 +34,8 @@ impl Version {
     }
 
     pub(crate) fn from_wire(name: &[u8], level: u8) -> Option<Self> {
-        match (name, level) {
-            (b"MQIsdp", 3) => Some(Self::V3_1),
-            (b"MQTT", 4) => Some(Self::V3_1_1),
-            (b"MQTT", 5) => Some(Self::V5),
-            _ => None,
-        }
+        let mut all = [Self::V3_1, Self::V3_1_1, Self::V5].into_iter();
+        all.find(|one| one.protocol_name().as_bytes() == name && one.level() == level)
     }
 }
 

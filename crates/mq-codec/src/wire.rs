@@ -80,13 +80,10 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn varint(&mut self) -> Result<u32, DecodeError> {
-        match varint(self.rest())? {
-            Some((value, length)) => {
-                self.at += length;
-                Ok(value)
-            }
-            None => Err(self.truncated()),
-        }
+        let read = varint(self.rest())?;
+        let (value, length) = read.ok_or_else(|| self.truncated())?;
+        self.at += length;
+        Ok(value)
     }
 
     #[inline]

@@ -80,23 +80,14 @@ impl Connect {
     }
 
     fn flags(&self) -> u8 {
-        let mut flags = 0;
-        if self.clean_start {
-            flags |= CLEAN_START;
-        }
-        if let Some(will) = &self.will {
-            flags |= WILL | (will.qos as u8) << 3;
-            if will.retain {
-                flags |= WILL_RETAIN;
-            }
-        }
-        if self.user_name.is_some() {
-            flags |= USER_NAME;
-        }
-        if self.password.is_some() {
-            flags |= PASSWORD;
-        }
-        flags
+        let bit = |is_set, flag| if is_set { flag } else { 0 };
+        let will = self.will.as_ref().map_or(0, |will| {
+            WILL | (will.qos as u8) << 3 | bit(will.retain, WILL_RETAIN)
+        });
+        bit(self.clean_start, CLEAN_START)
+            | will
+            | bit(self.password.is_some(), PASSWORD)
+            | bit(self.user_name.is_some(), USER_NAME)
     }
 
     pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {

@@ -53,6 +53,16 @@ macro_rules! packet_types {
             }
         }
 
+        impl Packet {
+            /// The type.
+            #[must_use]
+            pub fn packet_type(&self) -> PacketType {
+                match self {
+                    $(Self::$name { .. } => PacketType::$name,)*
+                }
+            }
+        }
+
         /// The specification's name, such as `PUBLISH`.
         impl fmt::Display for PacketType {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -140,28 +150,6 @@ pub enum Packet {
 }
 
 impl Packet {
-    /// The type.
-    #[must_use]
-    pub fn packet_type(&self) -> PacketType {
-        match self {
-            Self::Connect(_) => PacketType::Connect,
-            Self::ConnAck(_) => PacketType::ConnAck,
-            Self::Publish(_) => PacketType::Publish,
-            Self::PubAck(_) => PacketType::PubAck,
-            Self::PubRec(_) => PacketType::PubRec,
-            Self::PubRel(_) => PacketType::PubRel,
-            Self::PubComp(_) => PacketType::PubComp,
-            Self::Subscribe(_) => PacketType::Subscribe,
-            Self::SubAck(_) => PacketType::SubAck,
-            Self::Unsubscribe(_) => PacketType::Unsubscribe,
-            Self::UnsubAck(_) => PacketType::UnsubAck,
-            Self::PingReq => PacketType::PingReq,
-            Self::PingResp => PacketType::PingResp,
-            Self::Disconnect(_) => PacketType::Disconnect,
-            Self::Auth(_) => PacketType::Auth,
-        }
-    }
-
     /// The packet identifier, for packets that have one.
     #[must_use]
     pub fn packet_id(&self) -> Option<PacketId> {
