@@ -54,7 +54,7 @@ struct Running {
 impl Drop for Running {
     fn drop(&mut self) {
         let crate::Client { shared, handle } = &self.client;
-        shared.queue.end(handle.settings.disconnect_timeout);
+        shared.queue.end(handle.disconnect_timeout);
         let (client, runtime) = (self.client.clone(), self.runtime.clone());
         // The runtime lives until the client has ended, whose error no caller waits for.
         let closed = async move { drop((client.closed().await, runtime)) };
@@ -154,7 +154,7 @@ impl Client {
         T: TryInto<TopicFilter>,
         Error: From<T::Error>,
     {
-        self.subscribe_with(SubscribeOptions::one(filter.try_into()?, qos))
+        self.subscribe_with(SubscribeOptions::new(filter.try_into()?, qos))
     }
 
     /// [`subscribe`](Self::subscribe) with several filters and all options.

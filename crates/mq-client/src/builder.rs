@@ -14,7 +14,7 @@ use mq_transport::{Address, ConnectOptions, Connector, Scheme};
 use crate::{
     AuthError, AuthMethod, Client, Error, Outgoing, QueueLimits, Receipt, Reconnect,
     SubscribeOptions, Subscription,
-    client::HandleSettings,
+    client::Handle,
     driver::{Driver, Settings},
     lock::lock,
     queue::Push,
@@ -133,7 +133,7 @@ impl ClientBuilder {
             head_start: DEFAULT_HEAD_START,
             fallback_memory: DEFAULT_FALLBACK_MEMORY,
             plaintext_fallback: false,
-            shared: Arc::new(Shared::new()),
+            shared: Arc::new(Shared::default()),
             connector: None,
             config: ClientConfig::new(Connect::new(Version::V5, ByteStr::empty())),
             client_id: None,
@@ -533,7 +533,7 @@ impl ClientBuilder {
         T: TryInto<TopicFilter>,
         Error: From<T::Error>,
     {
-        self.subscribe_early_with(SubscribeOptions::one(filter.try_into()?, qos))
+        self.subscribe_early_with(SubscribeOptions::new(filter.try_into()?, qos))
     }
 
     /// [`subscribe_early`](Self::subscribe_early) with all options.
@@ -588,79 +588,61 @@ impl ClientBuilder {
     fn spawn(self, fail_fast: bool) -> Result<Client, Error> {
         let next_id = self.first_id() + self.early;
         self.check_addresses()?;
-        let Self {
-            addresses,
-            head_start,
-            fallback_memory,
-            plaintext_fallback: _,
-            shared,
-            connector,
-            mut config,
-            client_id,
-            session_expiry,
-            reconnect,
-            connect_timeout,
-            disconnect_timeout,
-            request_timeout,
-            max_requests,
-            response_topic,
-            manual_ack,
-            subscription_ids,
-            auth_method,
-            probes,
-            early: _,
-            seed: _,
-        } = self;
-        let connector = match connector {
+        let connector = match self.connector {
             Some(connector) => connector,
             None => Connector::new(ConnectOptions::default())?,
         };
-        let connect_timeout = connect_timeout.unwrap_or(connector.options().connect_timeout);
+        let connect_timeout = self
+            .connect_timeout
+            .unwrap_or(connector.options().connect_timeout);
+        let mut config = self.config;
         config.connack_timeout = connect_timeout;
         let connect = &mut config.connect;
         let version = connect.version;
-        connect.client_id = match client_id {
+        connect.client_id = match self.client_id {
             Some(client_id) => client_id,
             None => random_client_id()?,
         };
-        let response_topic = match response_topic {
+        let response_topic = match self.response_topic {
             Some(topic) => topic,
             None => default_topic(&connect.client_id)?,
         };
-        let reconnects = reconnect.attempts != Some(0);
-        let expiry = session_expiry.or(reconnects.then_some(DEFAULT_SESSION_EXPIRY));
-        if connect.version >= Version::V5 {
+        let reconnects = self.reconnect.attempts != Some(0);
+        let expiry = self
+            .session_expiry
+            .or(reconnects.then_some(DEFAULT_SESSION_EXPIRY));
+        if version >= Version::V5 {
             connect.properties.session_expiry_interval = expiry
                 .map(|expiry| u32::try_from(expiry.as_secs()).unwrap_or(u32::MAX))
                 .filter(|seconds| *seconds > 0);
         }
         let settings = Settings {
-            addresses,
-            head_start,
-            fallback_memory,
+            addresses: self.addresses,
+            head_start: self.head_start,
+            fallback_memory: self.fallback_memory,
             connector,
-            expire_on_disconnect: session_expiry.is_none()
+            expire_on_disconnect: self.session_expiry.is_none()
                 && connect.properties.session_expiry_interval.is_some(),
             config,
-            reconnect,
+            reconnect: self.reconnect,
             connect_timeout,
-            manual_ack,
-            subscription_ids,
-            auth_method: auth_method.filter(|_| version >= Version::V5),
-            probes,
+            manual_ack: self.manual_ack,
+            subscription_ids: self.subscription_ids,
+            auth_method: self.auth_method.filter(|_| version >= Version::V5),
+            probes: self.probes,
         };
+        let shared = self.shared;
         let task = tokio::spawn(Driver::new(shared.clone(), settings, fail_fast).run());
         *lock(&shared.task) = Some(task);
-        Ok(Client::new(
-            shared,
-            HandleSettings {
-                disconnect_timeout,
-                request_timeout,
-                version,
-            },
-            next_id,
-            Responses::new(response_topic, max_requests),
-        ))
+        let handle = Arc::new(Handle {
+            shared: shared.clone(),
+            disconnect_timeout: self.disconnect_timeout,
+            request_timeout: self.request_timeout,
+            version,
+            next_id: next_id.into(),
+            responses: Arc::new(Responses::new(response_topic, self.max_requests)),
+        });
+        Ok(Client { shared, handle })
     }
 
     /// Refuses a list in which a plaintext address could stand in for an encrypted one.

@@ -39,25 +39,19 @@ pub struct Client {
     pub(crate) handle: Arc<Handle>,
 }
 
-/// The settings that handles need.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct HandleSettings {
+/// Common to all handles; dropped with the last.
+pub(crate) struct Handle {
+    pub(crate) shared: Arc<Shared>,
     pub(crate) disconnect_timeout: Duration,
     pub(crate) request_timeout: Duration,
     pub(crate) version: Version,
-}
-
-/// Common to all handles; dropped with the last.
-pub(crate) struct Handle {
-    shared: Arc<Shared>,
-    pub(crate) settings: HandleSettings,
     pub(crate) next_id: AtomicU32,
     pub(crate) responses: Arc<Responses>,
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.shared.queue.end(self.settings.disconnect_timeout);
+        self.shared.queue.end(self.disconnect_timeout);
     }
 }
 
@@ -70,23 +64,6 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    pub(crate) fn new(
-        shared: Arc<Shared>,
-        settings: HandleSettings,
-        next_id: u32,
-        responses: Responses,
-    ) -> Self {
-        Self {
-            handle: Arc::new(Handle {
-                shared: shared.clone(),
-                settings,
-                next_id: AtomicU32::new(next_id),
-                responses: Arc::new(responses),
-            }),
-            shared,
-        }
-    }
-
     /// Publishes, and waits: at QoS 0 until the message is written, at QoS 1 and 2 until it is
     /// acknowledged, through reconnects if need be. Dropping the future after the message was queued
     /// does not take it back.
@@ -167,7 +144,7 @@ impl Client {
         T: TryInto<TopicFilter>,
         Error: From<T::Error>,
     {
-        let options = SubscribeOptions::one(filter.try_into()?, qos);
+        let options = SubscribeOptions::new(filter.try_into()?, qos);
         self.subscribe_with(options).await
     }
 
@@ -306,9 +283,7 @@ impl Client {
     /// # Errors
     /// [`Error::Undelivered`] if time ran out, or the error that had ended the client before.
     pub async fn disconnect(&self) -> Result<(), Error> {
-        self.shared
-            .queue
-            .end(self.handle.settings.disconnect_timeout);
+        self.shared.queue.end(self.handle.disconnect_timeout);
         let error = self.closed().await;
         let task = lock(&self.shared.task).take();
         if let Some(task) = task

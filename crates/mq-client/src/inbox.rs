@@ -2,7 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Mutex, MutexGuard},
+    sync::Mutex,
     task::{Context, Poll, Waker},
 };
 
@@ -41,10 +41,6 @@ impl Inbox {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
-    }
-
     /// Driver: moves `staged` into the stream while there is room. If the stream is full, it wakes the
     /// driver once there is room again. Returns whether there was room for all.
     pub(crate) fn fill<T>(
@@ -52,7 +48,7 @@ impl Inbox {
         staged: &mut VecDeque<T>,
         mut convert: impl FnMut(T) -> Incoming,
     ) -> Result<bool, Abandoned> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if state.abandoned {
             return Err(Abandoned);
         }
@@ -77,7 +73,7 @@ impl Inbox {
 
     /// Driver: nothing more comes.
     pub(crate) fn end(&self) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.ended = true;
         let waker = state.waker.take();
         drop(state);
@@ -87,7 +83,7 @@ impl Inbox {
     }
 
     pub(crate) fn pop(&self, wake_driver: impl FnOnce()) -> Option<Incoming> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         self.take(&mut state, wake_driver)
     }
 
@@ -96,7 +92,7 @@ impl Inbox {
         wake_driver: impl FnOnce(),
         cx: &mut Context<'_>,
     ) -> Poll<Option<Incoming>> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if let Some(message) = self.take(&mut state, wake_driver) {
             return Poll::Ready(Some(message));
         }
@@ -119,7 +115,7 @@ impl Inbox {
 
     /// The stream is gone. Returns whether the driver still served it.
     pub(crate) fn abandon(&self) -> bool {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.abandoned = true;
         let waiting = core::mem::take(&mut state.waiting);
         let was_open = !state.ended;

@@ -2,7 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
@@ -53,7 +53,7 @@ pub(crate) struct Queued {
     pub(crate) cell: Option<Arc<AckCell>>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Queue {
     state: Mutex<State>,
     /// Notified when there is room again, or never will be.
@@ -62,7 +62,7 @@ pub(crate) struct Queue {
     driver: Notify,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     limits: QueueLimits,
     waiting: VecDeque<Queued>,
@@ -84,29 +84,8 @@ pub(crate) enum Push<T> {
 }
 
 impl Queue {
-    pub(crate) fn new(limits: QueueLimits) -> Self {
-        Self {
-            state: Mutex::new(State {
-                limits,
-                waiting: VecDeque::new(),
-                messages: 0,
-                bytes: 0,
-                last_seq: 0,
-                control: Control::default(),
-                ending: false,
-                closed: None,
-            }),
-            room: Notify::new(),
-            driver: Notify::new(),
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
-    }
-
     pub(crate) fn set_limits(&self, limits: QueueLimits) {
-        self.lock().limits = limits;
+        lock(&self.state).limits = limits;
     }
 
     /// Queues as many of `messages` as there is room for, under one lock, and calls `queued` for each;
@@ -116,7 +95,7 @@ impl Queue {
         messages: &mut VecDeque<Outgoing>,
         mut queued: impl FnMut(u64, Option<Arc<AckCell>>),
     ) -> Result<(), Error> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let was_empty = state.waiting.is_empty();
         let mut result = Ok(());
         while let Some(next) = messages.pop_front() {
@@ -141,7 +120,7 @@ impl Queue {
     }
 
     pub(crate) fn push(&self, message: Outgoing) -> Result<Push<Outgoing>, Error> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         // A driver that left messages behind comes back by itself.
         let was_empty = state.waiting.is_empty();
         let pushed = state.push(message)?;
@@ -185,7 +164,7 @@ impl Queue {
             tokio::pin!(room);
             room.as_mut().enable();
             {
-                let mut state = self.lock();
+                let mut state = lock(&self.state);
                 state.check_open()?;
                 if state.control.requests.len() < REQUEST_LIMIT {
                     state.control.requests.push_back(request);
@@ -200,7 +179,7 @@ impl Queue {
 
     /// Changes the requests to the driver and wakes it.
     pub(crate) fn control(&self, change: impl FnOnce(&mut Control)) -> Result<(), Error> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if let Some(error) = &state.closed {
             return Err(error.clone());
         }
@@ -212,7 +191,7 @@ impl Queue {
 
     /// Takes no more messages; the driver ends within `deadline`.
     pub(crate) fn end(&self, deadline: Duration) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.ending = true;
         state.control.end.get_or_insert(deadline);
         drop(state);
@@ -222,7 +201,7 @@ impl Queue {
 
     /// The error of every call, once the client has ended.
     pub(crate) fn closed(&self) -> Option<Error> {
-        self.lock().closed.clone()
+        lock(&self.state).closed.clone()
     }
 
     /// Wakes the driver.
@@ -237,7 +216,7 @@ impl Queue {
 
     /// Driver: takes the requests.
     pub(crate) fn take_control(&self) -> Control {
-        let control = core::mem::take(&mut self.lock().control);
+        let control = core::mem::take(&mut lock(&self.state).control);
         if control.requests.len() >= REQUEST_LIMIT {
             self.room.notify_waiters();
         }
@@ -247,7 +226,7 @@ impl Queue {
     /// Driver: moves messages of up to `bytes` to `batch`. They count until they are
     /// [`sent`](Self::sent). Returns whether there were any.
     pub(crate) fn take(&self, batch: &mut VecDeque<Queued>, bytes: usize) -> bool {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let mut taken = 0;
         while taken < bytes {
             let Some(next) = state.waiting.pop_front() else {
@@ -262,7 +241,7 @@ impl Queue {
 
     /// Driver: this many messages and bytes do not wait any more.
     pub(crate) fn sent(&self, messages: usize, bytes: usize) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.messages -= messages;
         state.bytes -= bytes;
         drop(state);
@@ -271,12 +250,12 @@ impl Queue {
 
     /// Messages that wait, those that the driver holds included.
     pub(crate) fn len(&self) -> usize {
-        self.lock().messages
+        lock(&self.state).messages
     }
 
     /// Driver: closes the queue. Returns what was waiting.
     pub(crate) fn close(&self, error: Error) -> (VecDeque<Queued>, Control) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.closed.get_or_insert(error);
         let waiting = core::mem::take(&mut state.waiting);
         let control = core::mem::take(&mut state.control);

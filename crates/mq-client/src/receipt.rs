@@ -1,6 +1,6 @@
 //! Receipts for queued messages.
 
-use std::{fmt, future::poll_fn, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use mq_codec::ReasonCode;
 
@@ -50,9 +50,9 @@ impl Receipt {
             tokio::pin!(changed);
             changed.as_mut().enable();
             if let Some(cell) = &self.cell
-                && let Some(Err(error)) = cell.peek()
+                && let Some(Err(error)) = cell.get()
             {
-                return Err(error);
+                return Err(error.clone());
             }
             if let Some(result) = self.shared.written.of(self.seq, self.cell.is_none()) {
                 return result;
@@ -73,7 +73,7 @@ impl Receipt {
         let Some(cell) = &self.cell else {
             return self.written().await.map(|()| ReasonCode::Success);
         };
-        let reason = poll_fn(|cx| cell.poll(cx)).await?;
+        let reason = cell.wait().await.clone()?;
         if reason.is_error() {
             return Err(Error::PublishRefused { reason });
         }

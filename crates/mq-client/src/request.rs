@@ -47,7 +47,7 @@ impl Client {
         Error: From<T::Error>,
     {
         let request = Outgoing::to(topic, payload)?.qos(QoS::AtLeastOnce);
-        let timeout = self.handle.settings.request_timeout;
+        let timeout = self.handle.request_timeout;
         self.request_with(request, timeout).await
     }
 
@@ -68,7 +68,7 @@ impl Client {
         request: Outgoing,
         timeout: Duration,
     ) -> Result<Incoming, Error> {
-        if self.handle.settings.version < Version::V5 {
+        if self.handle.version < Version::V5 {
             return Err(Error::NeedsVersion5 {
                 what: "a request with a response topic",
             });
@@ -114,7 +114,7 @@ impl Client {
         let filter = TopicFilter::new(responses.topic.as_str())?;
         // A response that comes twice at QoS 1 is known by its correlation data. Subscribing again after
         // each reconnect does no harm, nor does early data: no retained message can come twice.
-        let options = SubscribeOptions::one(filter, QoS::AtLeastOnce)
+        let options = SubscribeOptions::new(filter, QoS::AtLeastOnce)
             .retain_handling(RetainHandling::DoNotSend)
             .early(true);
         let request = Request::Subscribe(Box::new(SubscribeRequest {

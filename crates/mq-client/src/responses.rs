@@ -183,17 +183,13 @@ impl Slot<'_> {
 /// If the server will choose the identifier, or if it is too long, the topic ends in a random number.
 pub(crate) fn default_topic(client_id: &ByteStr) -> Result<TopicName, Error> {
     const PREFIX: &str = "mq/responses/";
-    let mut topic = String::from(PREFIX);
-    for c in client_id.as_str().chars() {
-        match c {
-            '+' => topic.push_str("%2B"),
-            '#' => topic.push_str("%23"),
-            '%' => topic.push_str("%25"),
-            c => topic.push(c),
-        }
-    }
+    // `%` first, which the others bring in.
+    let escaped = client_id
+        .replace('%', "%25")
+        .replace('+', "%2B")
+        .replace('#', "%23");
     if !client_id.is_empty()
-        && let Ok(topic) = TopicName::new(topic)
+        && let Ok(topic) = TopicName::new(format!("{PREFIX}{escaped}"))
     {
         return Ok(topic);
     }

@@ -8,21 +8,22 @@ use crate::{
     Error, EventStream,
     event::{Connected, Event, EventStreams},
     inbox::Inbox,
-    queue::{Queue, QueueLimits},
+    queue::Queue,
     written::Written,
 };
 
 /// The state of the connection.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) enum Status {
     /// Before CONNACK, or after the connection was lost.
+    #[default]
     Connecting,
     Connected(Arc<Connected>),
     /// The client has ended, with this error.
     Ended(Error),
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Shared {
     pub(crate) queue: Queue,
     pub(crate) written: Written,
@@ -39,19 +40,6 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new() -> Self {
-        Self {
-            queue: Queue::new(QueueLimits::default()),
-            written: Written::default(),
-            status: watch::Sender::new(Status::Connecting),
-            last: Mutex::new(None),
-            events: EventStreams::default(),
-            catch_all: Mutex::new(None),
-            unmatched: AtomicU64::new(0),
-            task: Mutex::new(None),
-        }
-    }
-
     pub(crate) fn events(&self) -> EventStream {
         self.events.add(|| self.queue.closed().is_some())
     }

@@ -1,8 +1,6 @@
 //! The options of a subscription.
 
-use mq_codec::{
-    ByteStr, QoS, RetainHandling, Subscription as Filter, SubscriptionOptions, TopicFilter,
-};
+use mq_codec::{ByteStr, RetainHandling, Subscription as Filter, SubscriptionOptions, TopicFilter};
 
 use crate::Error;
 
@@ -137,9 +135,5 @@ impl SubscribeOptions {
     pub fn early(mut self, early: bool) -> Self {
         self.early = early;
         self
-    }
-
-    pub(crate) fn one(filter: TopicFilter, qos: QoS) -> Self {
-        Self::new(filter, qos)
     }
 }

@@ -62,17 +62,11 @@ pub(super) struct Streams {
 
 impl Entry {
     pub(super) fn new(id: SubscriptionId, options: SubscribeOptions, outlet: Outlet) -> Self {
-        let SubscribeOptions {
-            filters,
-            capacity: _,
-            user_properties,
-            early,
-        } = options;
         Self {
             id,
-            filters,
-            user_properties,
-            early,
+            filters: options.filters,
+            user_properties: options.user_properties,
+            early: options.early,
             active: false,
             way: Way::new(outlet),
         }
@@ -156,8 +150,7 @@ impl Streams {
         let Ok(index) = self.find(id) else {
             return;
         };
-        let (older, rest) = self.entries.split_at_mut(index);
-        let Some(entry) = rest.first_mut() else {
+        let (older, [entry, ..]) = self.entries.split_at_mut(index) else {
             return;
         };
         entry.active = true;
@@ -227,28 +220,21 @@ impl Streams {
 
     /// Stages a message for the streams that want it.
     pub(super) fn deliver(&mut self, received: Received, received_at: Instant) {
-        let Received {
-            message:
-                Message {
-                    topic,
-                    payload,
-                    properties,
-                },
-            qos,
-            retain,
-            dup,
-            subscription_ids,
-            ticket,
-        } = received;
-        self.find_targets(&topic, &subscription_ids);
+        let Message {
+            topic,
+            payload,
+            properties,
+        } = received.message;
+        self.find_targets(&topic, &received.subscription_ids);
+        let ticket = received.ticket;
         let message = Incoming {
             topic,
             payload,
-            qos,
-            retain,
-            dup,
+            qos: received.qos,
+            retain: received.retain,
+            dup: received.dup,
             properties,
-            subscription_ids,
+            subscription_ids: received.subscription_ids,
             received_at,
             duty: None,
         };
@@ -265,13 +251,8 @@ impl Streams {
         };
         let mut targets = core::mem::take(&mut self.targets);
         for index in targets.drain(..).filter(|index| *index != last) {
-            self.stage(
-                index,
-                Staged {
-                    message: message.copy(),
-                    ticket: None,
-                },
-            );
+            let (message, ticket) = (message.copy(), None);
+            self.stage(index, Staged { message, ticket });
         }
         self.targets = targets;
         self.stage(last, Staged { message, ticket });
@@ -303,32 +284,19 @@ impl Streams {
     fn unmatched(&mut self, staged: Staged) {
         let wanted = lock(&self.shared.catch_all).clone();
         let Some(inbox) = wanted else {
-            self.drop_unmatched(staged);
+            tracing::debug!(topic = %staged.message.topic, "a message matches no subscription");
+            self.shared.unmatched.fetch_add(1, Ordering::Relaxed);
+            self.acks.extend(staged.ticket);
             return;
         };
-        if let Some(Way {
-            to: Outlet::Stream(current),
-            ..
-        }) = &self.catch_all
-            && Arc::ptr_eq(current, &inbox)
-        {
-        } else {
-            let mut way = Way::new(Outlet::Stream(inbox));
-            if let Some(earlier) = self.catch_all.take() {
-                way.staged = earlier.staged;
-            }
-            self.catch_all = Some(way);
-        }
-        if let Some(way) = &mut self.catch_all {
-            way.staged.push_back(staged);
-            self.catch_all_dirty = true;
-        }
-    }
-
-    fn drop_unmatched(&mut self, staged: Staged) {
-        tracing::debug!(topic = %staged.message.topic, "a message matches no subscription");
-        self.shared.unmatched.fetch_add(1, Ordering::Relaxed);
-        self.acks.extend(staged.ticket);
+        let outlet = Outlet::Stream(inbox);
+        let way = self
+            .catch_all
+            .get_or_insert_with(|| Way::new(outlet.clone()));
+        // The current stream also gets what waits for an earlier one.
+        way.to = outlet;
+        way.staged.push_back(staged);
+        self.catch_all_dirty = true;
     }
 
     /// Puts staged messages into their streams and acknowledges them. Returns whether there was room
@@ -356,29 +324,23 @@ impl Streams {
                     return true;
                 }
             };
-            let room = inbox.fill(
-                staged,
-                |Staged {
-                     mut message,
-                     ticket,
-                 }| {
-                    match ticket {
-                        Some(ticket) if *manual_ack => {
-                            let shared = shared.clone();
-                            message.duty = Some(Box::new(move |reason| {
-                                let ack = ManualAck {
-                                    ticket,
-                                    connection: number,
-                                    reason,
-                                };
-                                shared.queue.control(|control| control.acks.push(ack))
-                            }));
-                        }
-                        ticket => acks.extend(ticket),
+            let room = inbox.fill(staged, |mut next| {
+                match next.ticket {
+                    Some(ticket) if *manual_ack => {
+                        let shared = shared.clone();
+                        next.message.duty = Some(Box::new(move |reason| {
+                            let ack = ManualAck {
+                                ticket,
+                                connection: number,
+                                reason,
+                            };
+                            shared.queue.control(|control| control.acks.push(ack))
+                        }));
                     }
-                    message
-                },
-            );
+                    ticket => acks.extend(ticket),
+                }
+                next.message
+            });
             room.unwrap_or_else(|crate::inbox::Abandoned| {
                 // The stream was dropped; its subscription is about to end.
                 acks.extend(staged.drain(..).filter_map(|staged| staged.ticket));

@@ -305,21 +305,16 @@ impl Driver {
     fn pump(&mut self, current: &mut Current, now: Instant) {
         let is_early = current.link.handshake() == HandshakeKind::Pending;
         let connection = &mut current.connection;
-        let control = self.shared.queue.take_control();
-        for ack in control.acks {
+        let (acks, stats) = self.take_control();
+        for ack in acks {
             if ack.connection == self.connection {
                 connection.ack(now, ack.ticket, ack.reason);
             }
         }
-        for reply in control.stats {
+        for reply in stats {
             // The caller may have gone.
             let _ = reply.send(current.link.stats());
         }
-        self.requests.add(control.requests, &mut self.streams);
-        for id in control.dropped {
-            self.requests.stream_dropped(id, &mut self.streams);
-        }
-        self.ask_to_end(control.end);
         connection.probe(self.probes(current.index));
         let requests = &mut self.requests;
         requests.send(connection, now, &mut self.streams, is_early);
@@ -335,12 +330,9 @@ impl Driver {
                 break;
             };
             let cost = next.cost;
-            match self.hand_over(connection, next, now, is_early) {
-                Ok(()) => {}
-                Err(blocked) => {
-                    self.pending.push_front(blocked);
-                    break;
-                }
+            if let Err(blocked) = self.hand_over(connection, next, now, is_early) {
+                self.pending.push_front(blocked);
+                break;
             }
             messages += 1;
             bytes += cost;
@@ -355,12 +347,10 @@ impl Driver {
     /// When to probe for a changed path: only over QUIC, and only if there is a stream.
     fn probes(&self, index: usize) -> Probes {
         let Settings {
-            addresses,
-            connector,
-            probes,
-            ..
+            connector, probes, ..
         } = &self.settings;
-        if addresses[index].scheme != Scheme::Quic || !self.streams.are_wanted() {
+        let scheme = self.settings.addresses[index].scheme;
+        if scheme != Scheme::Quic || !self.streams.are_wanted() {
             return Probes::default();
         }
         let has_own = connector.options().quic.keep_alive_interval.is_some();
@@ -378,58 +368,37 @@ impl Driver {
         now: Instant,
         is_early: bool,
     ) -> Result<(), Queued> {
-        let Queued {
-            seq,
-            cost,
-            delivery,
-            early,
-            cell,
-        } = queued;
-        let has_window = delivery.qos == QoS::AtMostOnce || connection.window() > 0;
-        if !has_window || (is_early && !early) {
-            return Err(Queued {
-                seq,
-                cost,
-                delivery,
-                early,
-                cell,
-            });
+        let has_window = queued.delivery.qos == QoS::AtMostOnce || connection.window() > 0;
+        if !has_window || (is_early && !queued.early) {
+            return Err(queued);
         }
-        let expired = delivery.expires_at.is_some_and(|at| at <= now);
+        let expired = queued.delivery.expires_at.is_some_and(|at| at <= now);
         let sent = if expired {
             Err(Error::Expired)
         } else {
-            match connection.publish(now, delivery) {
+            match connection.publish(now, queued.delivery) {
                 Ok(id) => Ok(id),
                 Err((
                     CommandError::WindowFull
                     | CommandError::NotConnected
                     | CommandError::NoPacketId,
                     delivery,
-                )) => {
-                    return Err(Queued {
-                        seq,
-                        cost,
-                        delivery,
-                        early,
-                        cell,
-                    });
-                }
+                )) => return Err(Queued { delivery, ..queued }),
                 Err((error, _)) => Err(Error::NotSent(error)),
             }
         };
-        self.last_handed = seq;
-        match (sent, cell) {
+        self.last_handed = queued.seq;
+        match (sent, queued.cell) {
             (Ok(Some(id)), cell) => {
                 // A dropped receipt needs no answer.
                 let cell = cell.filter(|cell| Arc::strong_count(cell) > 1);
                 if let Some(Some(earlier)) = self.in_flight.insert(id, cell) {
-                    earlier.resolve(Ok(ReasonCode::Success));
+                    let _ = earlier.set(Ok(ReasonCode::Success));
                 }
             }
             (Ok(None), _) => {}
-            (Err(error), Some(cell)) => cell.resolve(Err(error)),
-            (Err(error), None) => self.shared.written.fail(seq, seq, error),
+            (Err(error), Some(cell)) => drop(cell.set(Err(error))),
+            (Err(error), None) => self.shared.written.fail(queued.seq, queued.seq, error),
         }
         Ok(())
     }

@@ -26,11 +26,13 @@ use std::{
 
 use mq_codec::{PacketId, ReasonCode, Version};
 use mq_proto::{ClientConfig, CloseReason, Probes, Session};
-use mq_transport::{Address, Connector, Dial, HandshakeKind, LinkInfo};
+use mq_transport::{Address, Connector, Dial, HandshakeKind, LinkInfo, LinkStats};
+use tokio::sync::oneshot;
 
 use crate::{
     AuthMethod, Error, Event, Reconnect,
     ack::AckCell,
+    control::ManualAck,
     lock::lock,
     queue::Queued,
     reconnect::Backoff,
@@ -190,10 +192,10 @@ impl Driver {
     /// - the driver answers a take-over within [`STRAGGLER`] by connecting again.
     async fn one_connection(&mut self) -> Outcome {
         let dialled_at = now();
-        let mut race = match self.start_race().await {
-            Some(race) => Some(race),
-            None => return Outcome::Finished,
-        };
+        let mut race = self.start_race().await;
+        if race.is_none() {
+            return Outcome::Finished;
+        }
         let mut next = None;
         loop {
             let winner = match (next.take(), &mut race) {
@@ -232,19 +234,13 @@ impl Driver {
 
     /// `None` if the client is to end first.
     async fn start_race(&mut self) -> Option<Race> {
-        let Settings {
-            addresses,
-            head_start,
-            connector,
-            connect_timeout,
-            ..
-        } = &self.settings;
-        let (addresses, head_start) = (addresses.clone(), *head_start);
-        let connector = connector.clone();
+        let settings = &self.settings;
+        let (addresses, connector) = (settings.addresses.clone(), settings.connector.clone());
+        let head_start = settings.head_start;
         let dial = Dial {
-            timeout: Some(*connect_timeout),
+            timeout: Some(settings.connect_timeout),
+            without_early_data: addresses.len() > 1 && self.starts_clean(),
             quic_keep_alive: connector.options().quic.keep_alive_below_idle(),
-            ..Dial::default()
         };
         let remembered = self.networks.remembered(now());
         let order = networks::order(remembered, connector.clone(), addresses.clone());
@@ -252,9 +248,7 @@ impl Driver {
         let order = tokio::time::timeout(head_start, order);
         let order = self.wait_unless_ending(order).await?;
         let order = order.unwrap_or_else(|_| (0..addresses.len()).collect());
-        let early_data = addresses.len() == 1 || !self.starts_clean();
-        let race = Race::new(connector, &addresses, order, head_start, dial, early_data);
-        Some(race)
+        Some(Race::new(connector, addresses, order, head_start, dial))
     }
 
     /// Whether the next CONNECT begins with an empty session.
@@ -273,12 +267,8 @@ impl Driver {
     /// Whether the session was taken over by a CONNECT of this client: over a link that lost its race, or
     /// that was given up before CONNACK.
     fn is_straggler(&self, error: &Error) -> bool {
-        let taken_over = match error {
-            Error::Ended(CloseReason::ByPeer(disconnect)) => {
-                disconnect.reason == ReasonCode::SessionTakenOver
-            }
-            _ => false,
-        };
+        let taken_over = matches!(error, Error::Ended(CloseReason::ByPeer(disconnect))
+            if disconnect.reason == ReasonCode::SessionTakenOver);
         taken_over && self.straggler_until.is_some_and(|until| now() < until)
     }
 
@@ -286,7 +276,8 @@ impl Driver {
     async fn wait_unless_ending<T>(&mut self, future: impl Future<Output = T>) -> Option<T> {
         tokio::pin!(future);
         loop {
-            self.take_control_offline();
+            // Tickets belong to an earlier connection, and there are no statistics.
+            drop(self.take_control());
             let end_at = self.end_at;
             if end_at.is_some_and(|at| at <= now() || self.is_drained()) {
                 return None;
@@ -301,20 +292,17 @@ impl Driver {
         }
     }
 
-    fn take_control_offline(&mut self) {
+    /// Takes what handles ask for; returns what needs a connection.
+    fn take_control(&mut self) -> (Vec<ManualAck>, Vec<oneshot::Sender<LinkStats>>) {
         let control = self.shared.queue.take_control();
         self.requests.add(control.requests, &mut self.streams);
         for id in control.dropped {
             self.requests.stream_dropped(id, &mut self.streams);
         }
-        self.ask_to_end(control.end);
-        // Tickets belong to an earlier connection, and there are no statistics.
-    }
-
-    fn ask_to_end(&mut self, within: Option<Duration>) {
-        if let Some(within) = within {
+        if let Some(within) = control.end {
             self.end_at.get_or_insert(now() + within);
         }
+        (control.acks, control.stats)
     }
 
     /// Whether all queued messages were sent and acknowledged.
@@ -338,7 +326,7 @@ impl Driver {
     /// A QoS 1 or 2 message is complete.
     fn acked(&mut self, id: PacketId, reason: ReasonCode) {
         if let Some(Some(cell)) = self.in_flight.remove(&id) {
-            cell.resolve(Ok(reason));
+            let _ = cell.set(Ok(reason));
         }
         if let Some((left, carried)) = &mut self.resent
             && carried.remove(&id)
@@ -367,7 +355,7 @@ impl Driver {
         };
         for id in released {
             if let Some(Some(cell)) = self.in_flight.remove(&id) {
-                cell.resolve(Ok(ReasonCode::Success));
+                let _ = cell.set(Ok(ReasonCode::Success));
             }
         }
     }
@@ -385,7 +373,7 @@ impl Drop for Driver {
             .filter_map(|queued| queued.cell);
         let in_flight = self.in_flight.drain().filter_map(|(_, cell)| cell);
         for cell in cells.chain(in_flight) {
-            cell.resolve(Err(error.clone()));
+            let _ = cell.set(Err(error.clone()));
         }
         self.requests.add(control.requests, &mut self.streams);
         self.requests.fail_all(&error);

@@ -92,11 +92,10 @@ pub(super) async fn order(
     addresses: Vec<Address>,
 ) -> VecDeque<usize> {
     let mut order: VecDeque<usize> = (0..addresses.len()).collect();
-    let mut index = 0;
-    while index < addresses.len() {
+    for (index, address) in addresses.iter().enumerate() {
         // Several families and interfaces: the winner may have come from any of them.
         if remembered.iter().any(|(won, _)| *won == index) {
-            let here = connector.local_addresses(&addresses[index]).await;
+            let here = connector.local_addresses(address).await;
             let won_here = |(won, local): &(usize, Option<IpAddr>)| {
                 *won == index && local.map_or(here.is_empty(), |local| here.contains(&local))
             };
@@ -106,7 +105,6 @@ pub(super) async fn order(
                 break;
             }
         }
-        index += 1;
     }
     order
 }

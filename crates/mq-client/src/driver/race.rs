@@ -63,22 +63,18 @@ struct Leader {
 
 impl Race {
     /// A race of `addresses` in the order of `order`, which is not empty. Only the first may use
-    /// early data, and only with `early_data`.
+    /// early data, and only where `dial` allows it.
     pub(super) fn new(
         connector: Connector,
-        addresses: &[Address],
+        addresses: Vec<Address>,
         order: VecDeque<usize>,
         head_start: Duration,
         dial: Dial,
-        early_data: bool,
     ) -> Self {
         let mut race = Self {
             connector,
-            addresses: addresses.to_vec(),
-            dial: Dial {
-                without_early_data: !early_data,
-                ..dial
-            },
+            addresses,
+            dial,
             head_start,
             waiting: order,
             running: Vec::new(),

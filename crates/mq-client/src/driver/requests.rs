@@ -1,6 +1,6 @@
 //! SUBSCRIBE and UNSUBSCRIBE: sent, answered, and sent again after a reconnect.
 
-use std::{collections::VecDeque, fmt, time::Instant};
+use std::{collections::VecDeque, time::Instant};
 
 use mq_codec::{
     PacketId, ReasonCode, SubAck, SubscribeProperties, SubscriptionId, UnsubAck,
@@ -15,6 +15,7 @@ use crate::{
 };
 
 /// A request on its way; the subscription itself is in [`Streams`].
+#[derive(Debug)]
 enum Pending {
     Subscribe(SubscriptionId, Reply<Vec<ReasonCode>>),
     Unsubscribe(UnsubscribeRequest),
@@ -26,15 +27,6 @@ impl Pending {
             // A subscription that has ended is not sent.
             Self::Subscribe(id, _) => streams.get(*id).is_none_or(|entry| entry.early),
             Self::Unsubscribe(_) => false,
-        }
-    }
-}
-
-impl fmt::Debug for Pending {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Subscribe(id, _) => f.debug_tuple("Subscribe").field(id).finish(),
-            Self::Unsubscribe(request) => f.debug_tuple("Unsubscribe").field(request).finish(),
         }
     }
 }
