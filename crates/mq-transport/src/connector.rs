@@ -11,6 +11,8 @@ use tokio::net::UdpSocket;
 
 #[cfg(feature = "quic")]
 use crate::quic::ClientEndpoints;
+#[cfg(feature = "ws")]
+use crate::ws::WsLink;
 use crate::{
     Address, ConnectOptions, Error, Link, Scheme,
     link::Transport,
@@ -20,8 +22,6 @@ use crate::{
 };
 #[cfg(feature = "tls")]
 use crate::{TicketCache, tls::ClientTls};
-#[cfg(feature = "ws")]
-use crate::{stream::Stream, ws::WsLink};
 
 /// Opens links; cheap to clone.
 ///
@@ -113,12 +113,12 @@ impl Connector {
                 Scheme::Quic => self.quic(address, dial).await,
                 #[cfg(feature = "ws")]
                 Scheme::Ws => {
-                    let stream = Stream::Tcp(TcpLink::new(self.tcp(address).await?));
+                    let stream = Transport::Tcp(TcpLink::new(self.tcp(address).await?));
                     websocket(stream, address).await
                 }
                 #[cfg(all(feature = "tls", feature = "ws"))]
                 Scheme::Wss => {
-                    websocket(Stream::Tls(self.tls(address, dial).await?), address).await
+                    websocket(Transport::Tls(self.tls(address, dial).await?), address).await
                 }
                 #[cfg(not(all(feature = "quic", feature = "ws")))]
                 scheme => Err(Error::NotBuiltIn { scheme }),
@@ -204,7 +204,7 @@ impl Connector {
 }
 
 #[cfg(feature = "ws")]
-async fn websocket(stream: Stream, address: &Address) -> Result<Transport, Error> {
-    let link = WsLink::connect(stream, address).await?;
+async fn websocket(stream: Transport, address: &Address) -> Result<Transport, Error> {
+    let link = WsLink::connect(Link::new(stream), address).await?;
     Ok(Transport::Ws(Box::new(link)))
 }

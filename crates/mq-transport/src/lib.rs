@@ -94,7 +94,6 @@ mod origins;
 mod quic;
 mod registry;
 mod socket;
-mod stream;
 mod sync;
 mod tcp;
 mod tcp_info;

@@ -230,7 +230,7 @@ impl Link {
                 #[cfg(feature = "quic")]
                 Transport::Quic(link) => link.close().await,
                 #[cfg(feature = "ws")]
-                Transport::Ws(link) => link.close().await,
+                Transport::Ws(link) => Box::pin(link.close(deadline)).await,
                 Transport::Mem(link) => drop(link),
             }
         };
@@ -295,11 +295,19 @@ impl Link {
     /// # Errors
     /// As [`progress`](Self::progress).
     pub async fn handshake_complete(&mut self) -> Result<HandshakeKind, Error> {
+        poll_fn(|cx| self.poll_handshake(cx)).await?;
+        Ok(self.handshake())
+    }
+
+    #[cfg_attr(
+        not(any(feature = "tls", feature = "ws")),
+        expect(unused_variables, reason = "there is none to wait for")
+    )]
+    pub(crate) fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         with_handshake!(
             &mut self.transport,
-            link => poll_fn(|cx| link.poll_handshake(cx)).await?,
-            else ()
-        );
-        Ok(self.handshake())
+            link => link.poll_handshake(cx),
+            else Poll::Ready(Ok(()))
+        )
     }
 }

@@ -20,7 +20,6 @@ use crate::{
     mem::{MemLink, MemListener},
     registry,
     socket::{listen_error, listen_tcp, resolve},
-    stream::Stream,
     tcp::TcpLink,
 };
 #[cfg(feature = "tls")]
@@ -84,20 +83,21 @@ impl OverTcp {
             drop(door);
             let link = pool.run(TlsLink::accept(stream, config)).await?;
             let above = Self { tls: None, ..self };
-            let link = above.link(Stream::Tls(Box::new(link))).await?;
+            let link = above.link(Transport::Tls(Box::new(link))).await?;
             return Ok(link.with_held_tickets(held));
         }
-        self.link(Stream::Tcp(TcpLink::new(stream))).await
+        self.link(Transport::Tcp(TcpLink::new(stream))).await
     }
 
-    async fn link(self, stream: Stream) -> Result<Link, Error> {
+    async fn link(self, stream: Transport) -> Result<Link, Error> {
+        let stream = Link::new(stream);
         #[cfg(feature = "ws")]
         if let Some(gate) = self.gate {
             // Boxed, so that futures without WebSocket stay small.
             let link = Box::pin(WsLink::accept(stream, &gate)).await?;
             return Ok(Link::new(Transport::Ws(Box::new(link))));
         }
-        Ok(Link::new(stream.into_transport()))
+        Ok(stream)
     }
 }
 

@@ -17,7 +17,7 @@ use super::{
     frame::{Decoder, Role, put_close, put_control, put_data},
     upgrade::{self, Gate, HeadError, HeadReader},
 };
-use crate::{Address, Error, HandshakeKind, LinkInfo, LinkStats, Progress, Scheme, stream::Stream};
+use crate::{Address, Error, HandshakeKind, Link, LinkInfo, LinkStats, Progress, Scheme};
 
 /// The most framed bytes that wait for the stream, and the longest frame: as much as rustls keeps, and
 /// enough for one large write.
@@ -38,7 +38,8 @@ const REFUSAL_DEADLINE: Duration = Duration::from_secs(1);
 /// The next call answers a ping. The link sends no pings, as MQTT has its own.
 #[derive(Debug)]
 pub(crate) struct WsLink {
-    stream: Stream,
+    /// TCP, or TLS over it.
+    stream: Link,
     role: Role,
     decoder: Decoder,
     /// Whole frames that the stream has not taken.
@@ -70,7 +71,7 @@ impl WsLink {
     ///
     /// Before that it sends nothing but the request (RFC 6455 §4.1). Where TLS has early data, the
     /// request is early data: a replayed GET opens a connection on which nothing follows.
-    pub(crate) async fn connect(stream: Stream, address: &Address) -> Result<Self, Error> {
+    pub(crate) async fn connect(stream: Link, address: &Address) -> Result<Self, Error> {
         let mut link = Self::new(stream, Role::Client);
         let key = generate_key();
         let request = upgrade::request(address, &key)?;
@@ -82,22 +83,21 @@ impl WsLink {
 
     /// A server's side; returns when it has granted a request. Other requests get HTTP's answer, and
     /// the connection is closed.
-    pub(crate) async fn accept(stream: Stream, gate: &Gate) -> Result<Self, Error> {
+    pub(crate) async fn accept(stream: Link, gate: &Gate) -> Result<Self, Error> {
         let mut link = Self::new(stream, Role::Server);
         let answer = gate.answer(link.read_head().await?);
         link.framed.put_body(LaneId::CONTROL, &answer.text.into());
         let answered = poll_fn(|cx| link.stream.poll_progress(cx, &mut link.framed, false)).await;
         if let Some(refusal) = answer.refusal {
             // A close with unread bytes would send a reset, which overtakes the answer.
-            let closing = link.stream.close();
-            let _ = tokio::time::timeout(REFUSAL_DEADLINE, closing).await;
+            link.stream.close(REFUSAL_DEADLINE).await;
             return Err(refusal);
         }
         answered?;
         Ok(link)
     }
 
-    fn new(stream: Stream, role: Role) -> Self {
+    fn new(stream: Link, role: Role) -> Self {
         Self {
             stream,
             role,
@@ -126,7 +126,7 @@ impl WsLink {
                         }));
                     }
                 }
-                let bytes = self.stream.received();
+                let bytes = self.stream.received(LaneId::CONTROL);
                 match reader.read(bytes) {
                     Ok(None) => {}
                     Ok(Some((length, head))) => {
@@ -208,7 +208,7 @@ impl WsLink {
         let before = self.received.len();
         let decoded = self
             .decoder
-            .decode(self.stream.received(), &mut self.received);
+            .decode(self.stream.received(LaneId::CONTROL), &mut self.received);
         match decoded {
             Ok(None) => {}
             Ok(Some(closing)) => {
@@ -240,7 +240,7 @@ impl WsLink {
     }
 
     /// Sends framed bytes and a Close, waits for the peer's Close, and ends the stream (RFC 6455 §7.1).
-    pub(crate) async fn close(mut self) {
+    pub(crate) async fn close(mut self, deadline: Duration) {
         if std::mem::take(&mut self.unread) {
             self.decode();
         }
@@ -268,7 +268,7 @@ impl WsLink {
             }
         })
         .await;
-        self.stream.close().await;
+        self.stream.close(deadline).await;
     }
 
     pub(crate) fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
@@ -292,14 +292,11 @@ impl WsLink {
     }
 
     pub(crate) fn info(&self) -> LinkInfo {
-        let scheme = match &self.stream {
-            Stream::Tcp(_) => Scheme::Ws,
-            #[cfg(feature = "tls")]
-            Stream::Tls(_) => Scheme::Wss,
+        let below = self.stream.info();
+        let scheme = match below.scheme {
+            Scheme::Tls => Scheme::Wss,
+            _ => Scheme::Ws,
         };
-        LinkInfo {
-            scheme,
-            ..self.stream.info()
-        }
+        LinkInfo { scheme, ..below }
     }
 }

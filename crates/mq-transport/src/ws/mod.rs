@@ -8,7 +8,6 @@
 mod frame;
 mod link;
 mod mask;
-mod stream;
 mod upgrade;
 
 pub(crate) use link::WsLink;
