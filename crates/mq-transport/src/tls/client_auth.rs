@@ -6,13 +6,12 @@ use std::{
 };
 
 use rustls::{
-    RootCertStore,
     crypto::CryptoProvider,
     server::{WebPkiClientVerifier, danger::ClientCertVerifier},
 };
-use rustls_pki_types::{CertificateDer, CertificateRevocationListDer};
+use rustls_pki_types::CertificateRevocationListDer;
 
-use super::identity::{parse_pem, read_file};
+use super::identity::{invalid_file, parse_authorities, parse_pem, read_file};
 use crate::{ClientAuth, Error, ListenOptions};
 
 const CA: &str = "client CA";
@@ -74,19 +73,14 @@ impl ClientAuthFiles {
         provider: &Arc<CryptoProvider>,
     ) -> Result<Arc<dyn ClientCertVerifier>, Error> {
         let (path, text) = &self.authorities;
-        let mut roots = RootCertStore::empty();
-        for certificate in parse_pem::<CertificateDer<'static>>(CA, path, text)? {
-            let added = roots.add(certificate);
-            added.map_err(|error| invalid(CA, path, &error))?;
-        }
-        let roots = Arc::new(roots);
+        let roots = Arc::new(parse_authorities(CA, path, text)?);
         let new = || WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone());
         let mut lists = Vec::new();
         for (path, bytes) in &self.crls {
             let of_file = parse_crls(path, bytes)?;
             // By itself first, so that the error can name the file.
             let alone = new().with_crls(of_file.clone()).build();
-            alone.map_err(|error| invalid(CRL, path, &error))?;
+            alone.map_err(|error| invalid_file(CRL, path, &error))?;
             lists.extend(of_file);
         }
         let mut verifier = new().with_crls(lists);
@@ -96,7 +90,9 @@ impl ClientAuthFiles {
         if !self.required {
             verifier = verifier.allow_unauthenticated();
         }
-        verifier.build().map_err(|error| invalid(CA, path, &error))
+        verifier
+            .build()
+            .map_err(|error| invalid_file(CA, path, &error))
     }
 }
 
@@ -113,13 +109,5 @@ fn parse_crls(
             Ok(vec![CertificateRevocationListDer::from(bytes.to_vec())])
         }
         _ => parse_pem(CRL, path, bytes),
-    }
-}
-
-fn invalid(what: &'static str, path: &Path, error: &dyn std::fmt::Display) -> Error {
-    Error::InvalidFile {
-        what,
-        path: path.to_owned(),
-        reason: error.to_string(),
     }
 }

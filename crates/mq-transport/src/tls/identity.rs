@@ -6,6 +6,7 @@ use std::{
     sync::Arc,
 };
 
+use rustls::RootCertStore;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, pem, pem::PemObject};
 
 use super::provider::sha256;
@@ -192,25 +193,42 @@ pub(crate) fn parse_pem<T: PemObject>(
     Ok(objects)
 }
 
+/// The certificates of a PEM file as authorities.
+pub(crate) fn parse_authorities(
+    what: &'static str,
+    path: &Path,
+    text: &[u8],
+) -> Result<RootCertStore, Error> {
+    let mut roots = RootCertStore::empty();
+    for certificate in parse_pem(what, path, text)? {
+        let added = roots.add(certificate);
+        added.map_err(|error| invalid_file(what, path, &error))?;
+    }
+    Ok(roots)
+}
+
 /// Reads the first private key of a PEM file.
 pub(crate) fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, Error> {
     PrivateKeyDer::from_pem_file(path).map_err(|error| pem_error("private key", path, error))
 }
 
 fn pem_error(what: &'static str, path: &Path, error: pem::Error) -> Error {
-    let path = path.to_owned();
-    match error {
-        pem::Error::Io(source) => Error::File { what, path, source },
-        pem::Error::NoItemsFound => Error::InvalidFile {
-            what,
-            path,
-            reason: format!("it holds no {what} in PEM form (-----BEGIN ...)"),
-        },
-        other => Error::InvalidFile {
-            what,
-            path,
-            reason: format!("{other}; it should be PEM (-----BEGIN ...)"),
-        },
+    let reason = match error {
+        pem::Error::Io(source) => {
+            let path = path.to_owned();
+            return Error::File { what, path, source };
+        }
+        pem::Error::NoItemsFound => format!("it holds no {what} in PEM form (-----BEGIN ...)"),
+        other => format!("{other}; it should be PEM (-----BEGIN ...)"),
+    };
+    invalid_file(what, path, &reason)
+}
+
+pub(crate) fn invalid_file(what: &'static str, path: &Path, reason: &dyn fmt::Display) -> Error {
+    Error::InvalidFile {
+        what,
+        path: path.to_owned(),
+        reason: reason.to_string(),
     }
 }
 

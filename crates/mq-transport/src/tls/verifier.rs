@@ -13,7 +13,7 @@ use rustls::{
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use super::{
-    identity::{hex, read_certificates},
+    identity::{hex, parse_authorities, read_file},
     provider::sha256,
 };
 use crate::{Error, Trust};
@@ -23,9 +23,15 @@ impl Trust {
         &self,
         provider: &Arc<CryptoProvider>,
     ) -> Result<Arc<dyn ServerCertVerifier>, Error> {
-        let mut roots = RootCertStore::empty();
-        match self {
+        let unchained = |fingerprint| {
+            Arc::new(Unchained {
+                provider: provider.clone(),
+                fingerprint,
+            })
+        };
+        let roots = match self {
             Self::System => {
+                let mut roots = RootCertStore::empty();
                 let loaded = rustls_native_certs::load_native_certs();
                 roots.add_parsable_certificates(loaded.certs);
                 if roots.is_empty() {
@@ -35,16 +41,9 @@ impl Trust {
                         remedy: "this system has none; give a CA file".into(),
                     });
                 }
+                roots
             }
-            Self::CaFile(path) => {
-                for certificate in read_certificates("CA", path)? {
-                    roots.add(certificate).map_err(|error| Error::InvalidFile {
-                        what: "CA",
-                        path: path.clone(),
-                        reason: error.to_string(),
-                    })?;
-                }
-            }
+            Self::CaFile(path) => parse_authorities("CA", path, &read_file("CA", path)?)?,
             Self::Fingerprint(text) => {
                 let wanted: String = text.chars().filter(|c| *c != ':').collect();
                 if wanted.len() != 64 || !wanted.bytes().all(|b| b.is_ascii_hexdigit()) {
@@ -54,19 +53,13 @@ impl Trust {
                         remedy: "give a SHA-256 as 64 hexadecimal digits".into(),
                     });
                 }
-                return Ok(Arc::new(Unchained {
-                    provider: provider.clone(),
-                    fingerprint: Some(wanted.to_ascii_lowercase()),
-                }));
+                return Ok(unchained(Some(wanted.to_ascii_lowercase())));
             }
             Self::Insecure => {
                 tracing::warn!("server certificates are not verified");
-                return Ok(Arc::new(Unchained {
-                    provider: provider.clone(),
-                    fingerprint: None,
-                }));
+                return Ok(unchained(None));
             }
-        }
+        };
         let built = WebPkiServerVerifier::builder_with_provider(roots.into(), provider.clone());
         let verifier = built.build().map_err(|error| Error::InvalidOption {
             option: "trust",
