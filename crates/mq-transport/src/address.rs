@@ -51,12 +51,8 @@ impl Scheme {
     /// The cargo features that build it in.
     pub(crate) fn features(self) -> &'static str {
         match self {
-            Self::Tcp => "tcp",
-            Self::Tls => "tls",
-            Self::Quic => "quic",
-            Self::Ws => "ws",
             Self::Wss => "tls,ws",
-            Self::Mem => "mem",
+            _ => self.name(),
         }
     }
 
@@ -68,6 +64,14 @@ impl Scheme {
         match self {
             Self::Tcp => "mqtt",
             Self::Tls => "mqtts",
+            _ => self.name(),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Tls => "tls",
             Self::Quic => "quic",
             Self::Ws => "ws",
             Self::Wss => "wss",
@@ -78,14 +82,7 @@ impl Scheme {
 
 impl fmt::Display for Scheme {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Tcp => "tcp",
-            Self::Tls => "tls",
-            Self::Quic => "quic",
-            Self::Ws => "ws",
-            Self::Wss => "wss",
-            Self::Mem => "mem",
-        })
+        f.write_str(self.name())
     }
 }
 
@@ -204,6 +201,10 @@ impl FromStr for Address {
 
     fn from_str(input: &str) -> Result<Self, AddressError> {
         let owned = || input.to_owned();
+        let extra = |extra: &str| {
+            let (input, extra) = (owned(), extra.to_owned());
+            AddressError::Extra { input, extra }
+        };
         let Some((scheme_name, rest)) = input.split_once("://") else {
             return Err(AddressError::NoScheme { input: owned() });
         };
@@ -227,18 +228,10 @@ impl FromStr for Address {
             "" => scheme.default_path().to_owned(),
             _ if scheme.is_websocket() => read_path(input, path)?,
             "/" => String::new(),
-            extra => {
-                return Err(AddressError::Extra {
-                    input: owned(),
-                    extra: extra.to_owned(),
-                });
-            }
+            path => return Err(extra(path)),
         };
         if let Some((user, _)) = rest.rsplit_once('@') {
-            return Err(AddressError::Extra {
-                input: owned(),
-                extra: format!("{user}@"),
-            });
+            return Err(extra(&format!("{user}@")));
         }
         let (host, port) = split_host(rest).ok_or_else(|| AddressError::BadHost {
             input: owned(),
@@ -246,18 +239,13 @@ impl FromStr for Address {
         })?;
         let port = match port {
             None => scheme.default_port(),
-            Some(port) if scheme != Scheme::Mem && is_number(port) => {
-                port.parse().map_err(|_| AddressError::BadPort {
+            Some(port) => Some(port)
+                .filter(|port| scheme != Scheme::Mem && is_number(port))
+                .and_then(|port| port.parse().ok())
+                .ok_or_else(|| AddressError::BadPort {
                     input: owned(),
                     port: port.to_owned(),
-                })?
-            }
-            Some(port) => {
-                return Err(AddressError::BadPort {
-                    input: owned(),
-                    port: port.to_owned(),
-                });
-            }
+                })?,
         };
         Ok(Self {
             path,
