@@ -74,7 +74,7 @@ impl Connector {
                 #[cfg(feature = "tls")]
                 tls: ClientTls::new(&options)?,
                 #[cfg(feature = "quic")]
-                endpoints: ClientEndpoints::new(),
+                endpoints: ClientEndpoints::default(),
                 options,
             }),
         })

@@ -97,19 +97,20 @@ pub(crate) fn connect_udp(
     local: Option<IpAddr>,
     options: &SocketOptions,
 ) -> io::Result<std::net::UdpSocket> {
-    let local = local.filter(|local| local.is_ipv4() == peer.is_ipv4());
-    let local = local.map_or_else(|| unspecified(peer), |ip| SocketAddr::new(ip, 0));
-    let socket = bind_udp(local, options)?;
+    let socket = bind_udp(local_for(peer, local), options)?;
     socket.connect(peer)?;
     Ok(socket)
 }
 
-/// The wildcard address, with port 0, of the same IP version as `peer`.
-pub(crate) fn unspecified(peer: SocketAddr) -> SocketAddr {
-    match peer {
-        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-    }
+/// Where to bind a socket for `peer`, with port 0: `local`, or the wildcard address if `local` is of the
+/// other IP version.
+pub(crate) fn local_for(peer: SocketAddr, local: Option<IpAddr>) -> SocketAddr {
+    let wildcard = match peer {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let local = local.filter(|local| local.is_ipv4() == peer.is_ipv4());
+    SocketAddr::new(local.unwrap_or(wildcard), 0)
 }
 
 pub(crate) fn listen_error(address: &Address, source: io::Error) -> Error {

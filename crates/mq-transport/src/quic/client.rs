@@ -1,7 +1,7 @@
 //! The client's side of QUIC: the sockets and tokens that its connections share.
 
 use std::{
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
@@ -15,12 +15,12 @@ use super::{
 };
 use crate::{
     Address, ConnectOptions, Error,
-    socket::{bind_udp, unspecified},
+    socket::{bind_udp, local_for},
     sync::lock,
 };
 
 /// The sockets that a client's connections share, one for each IP version, bound when needed.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ClientEndpoints {
     v4: Mutex<Option<Endpoint>>,
     v6: Mutex<Option<Endpoint>>,
@@ -29,14 +29,6 @@ pub(crate) struct ClientEndpoints {
 }
 
 impl ClientEndpoints {
-    pub(crate) fn new() -> Self {
-        Self {
-            v4: Mutex::new(None),
-            v6: Mutex::new(None),
-            tokens: Arc::default(),
-        }
-    }
-
     /// Starts connecting; sends the first packet.
     pub(crate) fn connect(
         &self,
@@ -82,11 +74,7 @@ impl ClientEndpoints {
         if let Some(endpoint) = &*slot {
             return Ok(endpoint.clone());
         }
-        let local = match options.local_address {
-            Some(IpAddr::V4(ip)) if peer.is_ipv4() => SocketAddr::new(ip.into(), 0),
-            Some(IpAddr::V6(ip)) if peer.is_ipv6() => SocketAddr::new(ip.into(), 0),
-            _ => unspecified(peer),
-        };
+        let local = local_for(peer, options.local_address);
         let made = Endpoint::new_with_abstract_socket(
             endpoint_config(&options.quic)?,
             None,

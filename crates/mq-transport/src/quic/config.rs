@@ -58,17 +58,13 @@ pub(super) fn transport_config(
     congestion: Option<CongestionControl>,
 ) -> Result<TransportConfig, Error> {
     let mut config = TransportConfig::default();
-    match congestion.unwrap_or(CongestionControl::Cubic) {
-        CongestionControl::Reno => {
-            config.congestion_controller_factory(Arc::new(congestion::NewRenoConfig::default()));
-        }
-        CongestionControl::Cubic => {
-            config.congestion_controller_factory(Arc::new(congestion::CubicConfig::default()));
-        }
-        CongestionControl::Bbr => {
-            config.congestion_controller_factory(Arc::new(congestion::BbrConfig::default()));
-        }
-    }
+    let controller: Arc<dyn congestion::ControllerFactory + Send + Sync> =
+        match congestion.unwrap_or(CongestionControl::Cubic) {
+            CongestionControl::Reno => Arc::new(congestion::NewRenoConfig::default()),
+            CongestionControl::Cubic => Arc::new(congestion::CubicConfig::default()),
+            CongestionControl::Bbr => Arc::new(congestion::BbrConfig::default()),
+        };
+    config.congestion_controller_factory(controller);
     let idle_timeout = quic.idle_timeout.map(IdleTimeout::try_from).transpose();
     config.max_idle_timeout(idle_timeout.map_err(|_| Error::InvalidOption {
         option: "QUIC idle timeout",

@@ -33,21 +33,17 @@ pub(crate) fn bind_udp_group(
     }
     if options.receive_buffer.is_none() {
         for socket in &sockets {
-            hold_more(socket);
+            // The kernel gives as much as it allows; less is not an error.
+            let _ = SockRef::from(socket).set_recv_buffer_size(SERVER_RECEIVE_BUFFER);
         }
     }
     Ok(sockets)
 }
 
-/// Bytes that a server's UDP socket should hold until they are read.
+/// Bytes that a server's UDP socket should hold until they are read. The kernel's default holds some 90
+/// datagrams: a crowd of new clients would fill it, and the datagrams of all others would be lost. Linux
+/// allows up to `net.core.rmem_max`.
 const SERVER_RECEIVE_BUFFER: usize = 4 << 20;
-
-/// Enlarges the buffer of a server's UDP socket. The kernel's default holds some 90 datagrams: a crowd of
-/// new clients would fill it, and the datagrams of all others would be lost. The kernel gives as much as
-/// it allows (`net.core.rmem_max` on Linux); less is not an error.
-fn hold_more(socket: &std::net::UdpSocket) {
-    let _ = SockRef::from(socket).set_recv_buffer_size(SERVER_RECEIVE_BUFFER);
-}
 
 /// Turns off receive offload on a socket that quinn has turned it on for.
 #[cfg(target_os = "linux")]
