@@ -155,14 +155,19 @@ fn detail(reason: &str) -> String {
     }
 }
 
+impl Error {
+    pub(crate) fn reset(reason: impl Into<String>) -> Self {
+        let reason = reason.into();
+        Self::Reset { reason }
+    }
+}
+
 impl From<io::Error> for Error {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::ConnectionReset
             | io::ErrorKind::ConnectionAborted
-            | io::ErrorKind::BrokenPipe => Self::Reset {
-                reason: String::new(),
-            },
+            | io::ErrorKind::BrokenPipe => Self::reset(""),
             io::ErrorKind::TimedOut => Self::TimedOut,
             _ => Self::Io(error),
         }

@@ -5,9 +5,10 @@ use std::{net::SocketAddr, time::Duration};
 use crate::{Certificate, Scheme, TlsVersion};
 
 /// How the handshake went.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum HandshakeKind {
     /// The link has no handshake: plain TCP, WebSocket over it, and mem.
+    #[default]
     None,
     /// The handshake has not ended yet.
     Pending,
@@ -26,9 +27,10 @@ pub enum HandshakeKind {
 ///
 /// A server's TLS stack does not say that early data was offered and refused: that is
 /// [`EarlyData::NotOffered`] there.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum EarlyData {
     /// The client offered none.
+    #[default]
     NotOffered,
     /// Offered; the server has not answered yet.
     Pending,
@@ -42,7 +44,7 @@ pub enum EarlyData {
 ///
 /// A counter that a transport does not have is `None`. Reading them costs a system call on TCP, TLS
 /// and WebSocket (`TCP_INFO`, Linux only) and a lock on QUIC: fine once a second, not once a packet.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LinkStats {
     /// Application bytes handed to the kernel or the QUIC stack; early data that is sent again
     /// counts once.
@@ -72,26 +74,6 @@ pub struct LinkStats {
     pub handshake: HandshakeKind,
     /// The outcome of early data.
     pub early_data: EarlyData,
-}
-
-impl LinkStats {
-    pub(crate) fn new(handshake: HandshakeKind, early_data: EarlyData) -> Self {
-        Self {
-            bytes_sent: 0,
-            bytes_received: 0,
-            wire_bytes_sent: None,
-            wire_bytes_received: None,
-            packets_sent: None,
-            send_calls: None,
-            packets_received: None,
-            packets_lost: None,
-            packets_retransmitted: None,
-            rtt: None,
-            congestion_window: None,
-            handshake,
-            early_data,
-        }
-    }
 }
 
 /// The two ends of a link, and how it is secured.

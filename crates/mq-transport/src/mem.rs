@@ -4,7 +4,7 @@ use std::{
     collections::{HashMap, VecDeque},
     future::Future as _,
     pin::Pin,
-    sync::{Arc, LazyLock, Mutex, MutexGuard},
+    sync::{Arc, LazyLock, Mutex},
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -17,8 +17,9 @@ use tokio::{
 };
 
 use crate::{
-    Address, EarlyData, Error, HandshakeKind, LinkInfo, LinkStats, Progress, Scheme,
-    socket::listen_error, sync::lock,
+    Address, Error, LinkInfo, LinkStats, Progress, Scheme,
+    socket::listen_error,
+    sync::{lock, wake},
 };
 
 /// Bytes under way in one direction; then the writer waits.
@@ -48,12 +49,6 @@ struct State {
     reader: Option<Waker>,
     writer: Option<Waker>,
     reader_gone: bool,
-}
-
-impl Pipe {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        lock(&self.0)
-    }
 }
 
 impl MemLink {
@@ -98,12 +93,10 @@ impl MemLink {
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) -> Poll<Result<(), Error>> {
-        let mut pipe = self.outgoing.lock();
+        let mut pipe = lock(&self.outgoing.0);
         while let Some((lane, mut bytes)) = outbox.take() {
             if pipe.reader_gone {
-                return Poll::Ready(Err(Error::Reset {
-                    reason: String::new(),
-                }));
+                return Poll::Ready(Err(Error::reset("")));
             }
             let room = CAPACITY - pipe.len;
             if bytes.len() > room {
@@ -114,9 +107,7 @@ impl MemLink {
                 pipe.len += bytes.len();
                 let arrival = Instant::now() + self.delay;
                 pipe.chunks.push_back((arrival, Some(bytes)));
-                if let Some(reader) = pipe.reader.take() {
-                    reader.wake();
-                }
+                wake(pipe.reader.take());
             }
             if pipe.len == CAPACITY && !outbox.is_empty() {
                 pipe.writer = Some(cx.waker().clone());
@@ -127,7 +118,7 @@ impl MemLink {
     }
 
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Progress> {
-        let mut pipe = self.incoming.lock();
+        let mut pipe = lock(&self.incoming.0);
         let before = self.received.len();
         let mut ended = false;
         let now = Instant::now();
@@ -146,9 +137,7 @@ impl MemLink {
         let count = self.received.len() - before;
         if count > 0 {
             self.bytes_received += count as u64;
-            if let Some(writer) = pipe.writer.take() {
-                writer.wake();
-            }
+            wake(pipe.writer.take());
             return Poll::Ready(Progress::Received(LaneId::CONTROL));
         }
         if ended {
@@ -173,10 +162,11 @@ impl MemLink {
     }
 
     pub(crate) fn stats(&self) -> LinkStats {
-        let mut stats = LinkStats::new(HandshakeKind::None, EarlyData::NotOffered);
-        stats.bytes_sent = self.bytes_sent;
-        stats.bytes_received = self.bytes_received;
-        stats
+        LinkStats {
+            bytes_sent: self.bytes_sent,
+            bytes_received: self.bytes_received,
+            ..LinkStats::default()
+        }
     }
 
     #[expect(clippy::unused_self, reason = "the same form as the other transports")]
@@ -194,29 +184,21 @@ impl MemLink {
 impl Drop for MemLink {
     /// The peer reads what is under way and then the end.
     fn drop(&mut self) {
-        let mut outgoing = self.outgoing.lock();
+        let mut outgoing = lock(&self.outgoing.0);
         outgoing
             .chunks
             .push_back((Instant::now() + self.delay, None));
-        if let Some(reader) = outgoing.reader.take() {
-            reader.wake();
-        }
+        wake(outgoing.reader.take());
         drop(outgoing);
-        let mut incoming = self.incoming.lock();
+        let mut incoming = lock(&self.incoming.0);
         incoming.reader_gone = true;
-        if let Some(writer) = incoming.writer.take() {
-            writer.wake();
-        }
+        wake(incoming.writer.take());
     }
 }
 
 /// The listeners of this process, by name.
 static LISTENERS: LazyLock<Mutex<HashMap<String, mpsc::Sender<MemLink>>>> =
     LazyLock::new(Mutex::default);
-
-fn listeners() -> MutexGuard<'static, HashMap<String, mpsc::Sender<MemLink>>> {
-    lock(&LISTENERS)
-}
 
 /// A name in this process that can be connected to.
 #[derive(Debug)]
@@ -229,7 +211,7 @@ pub(crate) struct MemListener {
 impl MemListener {
     /// Takes the name; connections beyond `backlog` wait to be accepted.
     pub(crate) fn bind(address: &Address, backlog: u32) -> Result<Self, Error> {
-        let mut listeners = listeners();
+        let mut listeners = lock(&LISTENERS);
         let taken = listeners
             .get(&address.host)
             .is_some_and(|other| !other.is_closed());
@@ -247,7 +229,7 @@ impl MemListener {
     }
 
     pub(crate) fn close(&self) {
-        let mut listeners = listeners();
+        let mut listeners = lock(&LISTENERS);
         let registered = listeners.get(&self.name);
         if registered.is_some_and(|sender| sender.same_channel(&self.sender)) {
             listeners.remove(&self.name);
@@ -267,7 +249,7 @@ pub(crate) async fn connect(address: &Address) -> Result<MemLink, Error> {
         address: address.clone(),
         source: std::io::ErrorKind::ConnectionRefused.into(),
     };
-    let listener = listeners().get(&address.host).cloned();
+    let listener = lock(&LISTENERS).get(&address.host).cloned();
     let (ours, theirs) = MemLink::pair(Duration::ZERO);
     let listener = listener.ok_or_else(unreachable)?;
     listener.send(theirs).await.map_err(|_| unreachable())?;

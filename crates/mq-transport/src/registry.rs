@@ -12,11 +12,7 @@ pub(crate) fn check(scheme: Scheme) -> Result<(), Error> {
         Scheme::Wss => cfg!(all(feature = "tls", feature = "ws")),
         Scheme::Mem => true,
     };
-    if built_in {
-        Ok(())
-    } else {
-        Err(Error::NotBuiltIn { scheme })
-    }
+    built_in.then_some(()).ok_or(Error::NotBuiltIn { scheme })
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use tokio::{
 };
 
 use crate::{
-    EarlyData, Error, HandshakeKind, LinkInfo, LinkStats, Progress, Scheme,
+    Error, LinkInfo, LinkStats, Progress, Scheme,
     buffer::{ReadSize, poll_read},
     tcp_info,
 };
@@ -121,11 +121,11 @@ impl TcpLink {
     }
 
     pub(crate) fn stats(&self) -> LinkStats {
-        let mut stats = LinkStats::new(HandshakeKind::None, EarlyData::NotOffered);
-        stats.bytes_sent = self.bytes_sent;
-        stats.bytes_received = self.bytes_received;
-        tcp_info::add_to(&mut stats, &self.stream);
-        stats
+        LinkStats {
+            bytes_sent: self.bytes_sent,
+            bytes_received: self.bytes_received,
+            ..tcp_info::of(&self.stream)
+        }
     }
 
     pub(crate) fn info(&self) -> LinkInfo {

@@ -4,25 +4,24 @@ use std::{os::fd::AsRawFd, time::Duration};
 
 use crate::LinkStats;
 
-/// Adds the kernel's counters to `stats`, where the kernel has them.
-pub(crate) fn add_to(stats: &mut LinkStats, stream: &impl AsRawFd) {
+/// The kernel's counters, where the kernel has them; the others are at their defaults.
+pub(crate) fn of(stream: &impl AsRawFd) -> LinkStats {
     let Some(info) = read(stream.as_raw_fd()) else {
-        return;
+        return LinkStats::default();
     };
     // Offsets in `struct tcp_info` of linux/tcp.h; a kernel only ever appends to it.
-    stats.rtt = info
-        .u32(68)
-        .map(|micros| Duration::from_micros(micros.into()));
-    let segment = info.u32(16);
-    stats.congestion_window = info
-        .u32(80)
-        .zip(segment)
-        .map(|(segments, size)| u64::from(segments) * u64::from(size));
-    stats.packets_retransmitted = info.u32(100).map(u64::from);
-    stats.wire_bytes_received = info.u64(128);
-    stats.packets_sent = info.u32(136).map(u64::from);
-    stats.packets_received = info.u32(140).map(u64::from);
-    stats.wire_bytes_sent = info.u64(200);
+    let rtt = info.u32(68);
+    let window = info.u32(80).zip(info.u32(16));
+    LinkStats {
+        rtt: rtt.map(|micros| Duration::from_micros(micros.into())),
+        congestion_window: window.map(|(segments, size)| u64::from(segments) * u64::from(size)),
+        packets_retransmitted: info.u32(100).map(u64::from),
+        wire_bytes_received: info.u64(128),
+        packets_sent: info.u32(136).map(u64::from),
+        packets_received: info.u32(140).map(u64::from),
+        wire_bytes_sent: info.u64(200),
+        ..LinkStats::default()
+    }
 }
 
 /// The bytes of a `struct tcp_info`, as many as this kernel gives.
@@ -79,7 +78,6 @@ mod tests {
     };
 
     use super::*;
-    use crate::{EarlyData, HandshakeKind};
 
     #[test]
     fn the_kernel_counts_what_was_sent() {
@@ -89,16 +87,14 @@ mod tests {
         client.write_all(&[7; 1000]).unwrap();
         server.read_exact(&mut [0; 1000]).unwrap();
 
-        let mut stats = LinkStats::new(HandshakeKind::None, EarlyData::NotOffered);
-        add_to(&mut stats, &client);
+        let stats = of(&client);
         assert_eq!(stats.wire_bytes_sent, Some(1000));
         assert!(stats.packets_sent >= Some(2), "{stats:?}");
         assert!(
             stats.rtt.is_some() && stats.congestion_window > Some(1000),
             "{stats:?}"
         );
-        add_to(&mut stats, &server);
-        assert_eq!(stats.wire_bytes_received, Some(1000));
+        assert_eq!(of(&server).wire_bytes_received, Some(1000));
     }
 
     #[test]

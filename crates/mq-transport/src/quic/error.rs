@@ -27,15 +27,9 @@ impl Error {
                     reason: format!("the peer refused it: {close}"),
                 }
             }
-            E::ConnectionClosed(close) => Self::Reset {
-                reason: close.to_string(),
-            },
-            E::ApplicationClosed(close) => Self::Reset {
-                reason: close.to_string(),
-            },
-            E::Reset => Self::Reset {
-                reason: "it has lost the connection's state".into(),
-            },
+            E::ConnectionClosed(close) => Self::reset(close.to_string()),
+            E::ApplicationClosed(close) => Self::reset(close.to_string()),
+            E::Reset => Self::reset("it has lost the connection's state"),
             E::TimedOut => Self::TimedOut,
             E::LocallyClosed => Self::Closed,
             other @ (E::VersionMismatch | E::CidsExhausted) => Self::Protocol {

@@ -94,10 +94,7 @@ impl QuicLink {
         server_name: String,
         replay_limit: usize,
     ) -> Result<Self, Error> {
-        let (connection, handshake_end) = match connecting.into_0rtt() {
-            Ok((connection, accepted)) => (connection, Some(accepted)),
-            Err(connecting) => (connecting.await.map_err(Error::quic)?, None),
-        };
+        let (connection, handshake_end) = begin(connecting).await?;
         let streams = connection.open_bi().await.map_err(Error::quic)?;
         let mut link = Self::new(connection, None, streams, Side::Client, handshake_end);
         link.server_name = Some(server_name);
@@ -112,11 +109,7 @@ impl QuicLink {
 
     /// A server's side; waits for the client's first stream, not for the end of the handshake.
     pub(crate) async fn accept(connecting: quinn::Connecting, leash: Leash) -> Result<Self, Error> {
-        // Awaiting `connecting` would wait for the client's Finished, one round trip more.
-        let (connection, handshake_end) = match connecting.into_0rtt() {
-            Ok((connection, accepted)) => (connection, Some(accepted)),
-            Err(connecting) => (connecting.await.map_err(Error::quic)?, None),
-        };
+        let (connection, handshake_end) = begin(connecting).await?;
         let streams = connection.accept_bi().await.map_err(Error::quic)?;
         let early = streams.1.is_0rtt();
         let leash = Some(leash);
@@ -362,9 +355,9 @@ impl QuicLink {
                 self.poll_rejection(cx).map_ok(|()| Progress::Closed)
             }
             Err(ReadError::ConnectionLost(error)) => Poll::Ready(end_of_connection(error)),
-            Err(ReadError::Reset(code)) => Poll::Ready(Err(Error::Reset {
-                reason: format!("the stream was reset with code {code}"),
-            })),
+            Err(ReadError::Reset(code)) => Poll::Ready(Err(Error::reset(format!(
+                "the stream was reset with code {code}"
+            )))),
             Err(ReadError::ClosedStream | ReadError::IllegalOrderedRead) => {
                 Poll::Ready(Err(Error::Closed))
             }
@@ -451,18 +444,21 @@ impl QuicLink {
 
     pub(crate) fn stats(&self) -> LinkStats {
         let counted = self.connection.stats();
-        let mut stats = LinkStats::new(self.handshake, self.early_data);
-        stats.bytes_sent = self.bytes_sent;
-        stats.bytes_received = self.bytes_received;
-        stats.wire_bytes_sent = Some(counted.udp_tx.bytes);
-        stats.wire_bytes_received = Some(counted.udp_rx.bytes);
-        stats.packets_sent = Some(counted.udp_tx.datagrams);
-        stats.send_calls = Some(counted.udp_tx.ios);
-        stats.packets_received = Some(counted.udp_rx.datagrams);
-        stats.packets_lost = Some(counted.path.lost_packets);
-        stats.rtt = Some(counted.path.rtt);
-        stats.congestion_window = Some(counted.path.cwnd);
-        stats
+        LinkStats {
+            bytes_sent: self.bytes_sent,
+            bytes_received: self.bytes_received,
+            wire_bytes_sent: Some(counted.udp_tx.bytes),
+            wire_bytes_received: Some(counted.udp_rx.bytes),
+            packets_sent: Some(counted.udp_tx.datagrams),
+            send_calls: Some(counted.udp_tx.ios),
+            packets_received: Some(counted.udp_rx.datagrams),
+            packets_lost: Some(counted.path.lost_packets),
+            rtt: Some(counted.path.rtt),
+            congestion_window: Some(counted.path.cwnd),
+            handshake: self.handshake,
+            early_data: self.early_data,
+            ..LinkStats::default()
+        }
     }
 
     pub(crate) fn info(&self) -> LinkInfo {
@@ -502,6 +498,17 @@ impl fmt::Debug for QuicLink {
     }
 }
 
+/// The connection as soon as it can send, and the end of its handshake if that is still to come.
+async fn begin(
+    connecting: quinn::Connecting,
+) -> Result<(quinn::Connection, Option<ZeroRttAccepted>), Error> {
+    // Awaiting `connecting` would make a server wait for the client's Finished, one round trip more.
+    match connecting.into_0rtt() {
+        Ok((connection, accepted)) => Ok((connection, Some(accepted))),
+        Err(connecting) => Ok((connecting.await.map_err(Error::quic)?, None)),
+    }
+}
+
 /// One attempt to write; on pending or error the chunks are as before.
 fn poll_write_chunks(
     send: &mut SendStream,
@@ -513,9 +520,7 @@ fn poll_write_chunks(
 }
 
 fn stopped_reading() -> Error {
-    Error::Reset {
-        reason: "the peer reads the control stream no more (STOP_SENDING)".into(),
-    }
+    Error::reset("the peer reads the control stream no more (STOP_SENDING)")
 }
 
 /// A peer that closes with code 0 has ended the connection as agreed.

@@ -4,7 +4,7 @@ use std::{
     fmt, io,
     net::SocketAddr,
     pin::pin,
-    sync::{Arc, Mutex, MutexGuard, Weak},
+    sync::{Arc, Mutex, Weak},
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -185,7 +185,7 @@ impl Server {
         &self,
         traced: Option<Arc<TransportConfig>>,
     ) -> Result<(Arc<ServerConfig>, Option<Arc<HeldTickets>>), Error> {
-        let current = self.lock();
+        let current = lock(&self.current);
         let held = self
             .options
             .hold_tickets
@@ -245,7 +245,7 @@ impl Server {
     /// Changes the TLS of new connections and nothing else: the key of the address validation
     /// tokens (RFC 9000 §8.1.3) stays, as does that of stateless resets, which is the endpoint's.
     pub(crate) fn install(&self, PreparedQuic { crypto, tls, scope }: PreparedQuic) {
-        let mut current = self.lock();
+        let mut current = lock(&self.current);
         let mut config = (*current.config).clone();
         config.crypto = crypto;
         if !current.closed {
@@ -262,7 +262,7 @@ impl Server {
 
     /// Leaves new clients without an answer from now on, whatever is installed later.
     pub(crate) fn close(&self) {
-        let mut current = self.lock();
+        let mut current = lock(&self.current);
         current.closed = true;
         self.give(None);
     }
@@ -283,7 +283,7 @@ impl Server {
     /// come meanwhile, if there is one.
     fn renew(&self, number: usize) -> Option<quinn::Incoming> {
         // Under this lock no configuration is installed, and the server is not closed.
-        let current = self.lock();
+        let current = lock(&self.current);
         if current.closed {
             return None;
         }
@@ -312,10 +312,6 @@ impl Server {
 
     fn shards(&self) -> impl Iterator<Item = Arc<Shard>> {
         (0..self.shards.len()).map(|number| self.shard(number))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Current> {
-        lock(&self.current)
     }
 }
 

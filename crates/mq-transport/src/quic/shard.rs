@@ -39,7 +39,7 @@ use quinn::{
 };
 use quinn_proto::InvalidCid;
 
-use crate::sync::lock;
+use crate::sync::{lock, wake};
 
 /// Bytes of a connection identifier.
 const ID: usize = 8;
@@ -233,10 +233,8 @@ impl ShardSocket {
     /// Receives again, as before it was retired.
     pub(super) fn resume(&self) {
         self.retired.store(false, Ordering::Release);
-        let reader = self.resting().take();
-        if let Some(reader) = reader {
-            reader.wake();
-        }
+        let reader = lock(&self.resting).take();
+        wake(reader);
     }
 
     /// What chooses the shard's connection identifiers.
@@ -245,10 +243,6 @@ impl ShardSocket {
             ids: self.ids,
             shard: self.shard,
         })
-    }
-
-    fn resting(&self) -> MutexGuard<'_, Option<Waker>> {
-        lock(&self.resting)
     }
 
     fn inbox(&self, shard: u8) -> MutexGuard<'_, Inbox> {
@@ -262,9 +256,7 @@ impl ShardSocket {
         }
         let reader = inbox.reader.take();
         drop(inbox);
-        if let Some(reader) = reader {
-            reader.wake();
-        }
+        wake(reader);
     }
 
     /// Reads datagrams into the room, which is not full.
@@ -315,7 +307,7 @@ impl AsyncUdpSocket for ShardSocket {
         meta: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
         if self.retired.load(Ordering::Acquire) {
-            *self.resting() = Some(cx.waker().clone());
+            *lock(&self.resting) = Some(cx.waker().clone());
             // Otherwise it has resumed meanwhile.
             if self.retired.load(Ordering::Acquire) {
                 return Poll::Pending;

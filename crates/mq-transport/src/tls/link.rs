@@ -264,9 +264,8 @@ impl TlsLink {
         let size = &mut self.read_size;
         if ready!(poll_read(&mut self.io, &mut self.ciphertext, size, cx))? == 0 {
             if self.tls.is_handshaking() {
-                return Poll::Ready(Err(Error::Reset {
-                    reason: "it ended in the middle of the TLS handshake".into(),
-                }));
+                let reason = "it ended in the middle of the TLS handshake";
+                return Poll::Ready(Err(Error::reset(reason)));
             }
             // An end without close_notify is treated the same: MQTT packets carry their length, and a
             // missing DISCONNECT means a cut connection.
@@ -404,11 +403,13 @@ impl TlsLink {
     }
 
     pub(crate) fn stats(&self) -> LinkStats {
-        let mut stats = LinkStats::new(self.handshake, self.early_data);
-        stats.bytes_sent = self.bytes_sent;
-        stats.bytes_received = self.bytes_received;
-        tcp_info::add_to(&mut stats, &self.io);
-        stats
+        LinkStats {
+            bytes_sent: self.bytes_sent,
+            bytes_received: self.bytes_received,
+            handshake: self.handshake,
+            early_data: self.early_data,
+            ..tcp_info::of(&self.io)
+        }
     }
 
     pub(crate) fn info(&self) -> LinkInfo {

@@ -1,6 +1,6 @@
 //! New certificates for a listener that goes on listening.
 
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use rustls::ServerConfig;
 
@@ -18,9 +18,7 @@ use crate::{Error, HandshakePool, ListenOptions, Scheme, sync::lock};
 /// Connections that are open, or in their handshake, go on as they are. The handle does not keep its
 /// listener alive. On TCP, WebSocket without TLS and mem there is nothing to change.
 #[derive(Clone, Debug)]
-pub struct ReloadHandle {
-    door: WeakDoor,
-}
+pub struct ReloadHandle(WeakDoor);
 
 #[derive(Clone, Debug)]
 enum WeakDoor {
@@ -32,22 +30,16 @@ enum WeakDoor {
 
 impl ReloadHandle {
     pub(crate) fn plain() -> Self {
-        Self {
-            door: WeakDoor::Plain,
-        }
+        Self(WeakDoor::Plain)
     }
 
     pub(crate) fn tls(door: &Arc<TlsDoor>) -> Self {
-        Self {
-            door: WeakDoor::Tls(Arc::downgrade(door)),
-        }
+        Self(WeakDoor::Tls(Arc::downgrade(door)))
     }
 
     #[cfg(feature = "quic")]
     pub(crate) fn quic(server: &Arc<Server>) -> Self {
-        Self {
-            door: WeakDoor::Quic(Arc::downgrade(server)),
-        }
+        Self(WeakDoor::Quic(Arc::downgrade(server)))
     }
 
     /// [Prepares](Self::prepare) and [applies](PreparedReload::apply) at once.
@@ -71,7 +63,7 @@ impl ReloadHandle {
     /// [`Error::File`] or [`Error::InvalidFile`], which name the file; [`Error::NoIdentity`],
     /// [`Error::InvalidOption`]; [`Error::Closed`] if the listener is gone.
     pub fn prepare(&self, options: &ListenOptions) -> Result<PreparedReload, Error> {
-        let prepared = match &self.door {
+        let prepared = match &self.0 {
             WeakDoor::Plain => Prepared::Plain,
             WeakDoor::Tls(door) => {
                 let door = door.upgrade().ok_or(Error::Closed)?;
@@ -82,20 +74,17 @@ impl ReloadHandle {
             WeakDoor::Quic(server) => {
                 let server = server.upgrade().ok_or(Error::Closed)?;
                 let tls = server.prepare(options)?;
-                #[cfg(feature = "quic")]
                 Prepared::Quic(server, Box::new(tls))
             }
         };
-        Ok(PreparedReload { prepared })
+        Ok(PreparedReload(prepared))
     }
 }
 
 /// A listener's new configuration, checked and not yet in force.
 #[derive(Debug)]
 #[must_use = "nothing changes until it is applied"]
-pub struct PreparedReload {
-    prepared: Prepared,
-}
+pub struct PreparedReload(Prepared);
 
 #[derive(Debug)]
 enum Prepared {
@@ -111,7 +100,7 @@ impl PreparedReload {
     /// If the [scope](ListenOptions::ticket_scope) of the tickets has changed, all tickets of the
     /// listener are void: clients do a full handshake next time and are verified anew.
     pub fn apply(self) {
-        match self.prepared {
+        match self.0 {
             Prepared::Plain => {}
             Prepared::Tls(door, tls) => door.install(*tls),
             #[cfg(feature = "quic")]
@@ -141,7 +130,7 @@ impl TlsDoor {
 
     /// The configuration of a handshake that begins now, and its tickets where they are held back.
     pub(crate) fn config(&self) -> (Arc<ServerConfig>, Option<Arc<HeldTickets>>) {
-        let (current, scope) = self.lock().clone();
+        let (current, scope) = lock(&self.current).clone();
         if !self.options.hold_tickets {
             return (current, None);
         }
@@ -158,13 +147,10 @@ impl TlsDoor {
     }
 
     fn install(&self, tls: ServerTls) {
-        let (_, before) = std::mem::replace(&mut *self.lock(), (Arc::new(tls.config), tls.scope));
+        let (_, before) =
+            std::mem::replace(&mut *lock(&self.current), (Arc::new(tls.config), tls.scope));
         if before != tls.scope {
             self.options.ticket_store.forget(&before);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, (Arc<ServerConfig>, Scope)> {
-        lock(&self.current)
     }
 }

@@ -3,7 +3,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     fmt,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex},
 };
 
 use rustls::{
@@ -218,20 +218,16 @@ impl HeldTickets {
 
     /// Makes the connection's tickets good, also those to come.
     pub(crate) fn release(&self) {
-        let held = self.lock().take();
+        let held = lock(&self.held).take();
         for (id, session) in held.into_iter().flatten() {
             self.store.put(id, session);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Given>> {
-        lock(&self.held)
     }
 }
 
 impl StoresServerSessions for HeldTickets {
     fn put(&self, id: Vec<u8>, session: Vec<u8>) -> bool {
-        match &mut *self.lock() {
+        match &mut *lock(&self.held) {
             Some(held) => {
                 held.push((id, session));
                 true

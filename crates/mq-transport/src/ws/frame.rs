@@ -1,6 +1,6 @@
 //! Frames: their rules and their bytes (RFC 6455 §5).
 
-use std::io::Cursor;
+use std::{convert::Infallible, io::Cursor};
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use mq_lane::{LaneId, Outbox};
@@ -256,15 +256,12 @@ fn put_header(role: Role, framed: &mut Outbox, opcode: OpCode, length: usize) ->
 }
 
 fn put_masked(framed: &mut Outbox, mask: &mut Mask, payload: &[u8]) {
-    let put: Result<(), std::convert::Infallible> = framed.put(LaneId::CONTROL, |open| {
+    let Ok(()) = framed.put(LaneId::CONTROL, |open| {
         let start = open.len();
         open.extend_from_slice(payload);
         mask.apply(&mut open[start..]);
-        Ok(())
+        Ok::<_, Infallible>(())
     });
-    match put {
-        Ok(()) => {}
-    }
 }
 
 #[cfg(test)]

@@ -121,9 +121,8 @@ impl WsLink {
                     Progress::Received(_) => {}
                     Progress::Flushed => continue,
                     Progress::LaneClosed(_) | Progress::Closed => {
-                        return Poll::Ready(Err(Error::Reset {
-                            reason: "it ended in the middle of the WebSocket handshake".into(),
-                        }));
+                        let reason = "it ended in the middle of the WebSocket handshake";
+                        return Poll::Ready(Err(Error::reset(reason)));
                     }
                 }
                 let bytes = self.stream.received(LaneId::CONTROL);
