@@ -293,13 +293,11 @@ impl ClientBuilder {
     /// # Errors
     /// [`Error::Text`] if the user name is no MQTT string.
     pub fn credentials(
-        mut self,
+        self,
         user_name: impl Into<String>,
         password: impl Into<Bytes>,
     ) -> Result<Self, Error> {
-        self = self.user_name(user_name)?;
-        self.config.connect.password = Some(password.into());
-        Ok(self)
+        Ok(self.user_name(user_name)?.password(password))
     }
 
     /// The user name alone.

@@ -164,10 +164,8 @@ impl Requests {
             return;
         }
         streams.granted(id, &ack.reasons);
-        if let Some(reply) = reply {
-            // A caller that has gone has dropped the stream as well.
-            let _ = reply.send(Ok(ack.reasons));
-        }
+        // A caller that has gone has dropped the stream as well.
+        answer(reply, Ok(ack.reasons));
     }
 
     pub(super) fn unsuback(&mut self, ack: &UnsubAck, streams: &mut Streams) {
@@ -176,12 +174,11 @@ impl Requests {
         };
         streams.remove_without_filters();
         let refused = ack.reasons.iter().find(|reason| reason.is_error());
-        if let Some(reply) = request.reply {
-            let _ = reply.send(match refused {
-                Some(reason) => Err(Error::UnsubscribeRefused { reason: *reason }),
-                None => Ok(()),
-            });
-        }
+        let outcome = match refused {
+            Some(reason) => Err(Error::UnsubscribeRefused { reason: *reason }),
+            None => Ok(()),
+        };
+        answer(request.reply, outcome);
     }
 
     fn answered(&mut self, id: PacketId) -> Option<Pending> {
@@ -207,10 +204,8 @@ impl Requests {
         let asked = self.asked.drain(..).map(|(_, pending)| pending);
         for pending in asked.chain(self.waiting.drain(..)) {
             match pending {
-                Pending::Subscribe(_, reply) => reply.map(|to| to.send(Err(error.clone())).is_ok()),
-                Pending::Unsubscribe(request) => {
-                    request.reply.map(|to| to.send(Err(error.clone())).is_ok())
-                }
+                Pending::Subscribe(_, reply) => answer(reply, Err(error.clone())),
+                Pending::Unsubscribe(request) => answer(request.reply, Err(error.clone())),
             };
         }
     }
@@ -223,17 +218,17 @@ fn fail(pending: Pending, error: &Error, streams: &mut Streams) {
             if let Some(entry) = streams.remove(id) {
                 entry.end(Some(error));
             }
-            if reply
-                .and_then(|reply| reply.send(Err(error.clone())).ok())
-                .is_none()
-            {
+            if !answer(reply, Err(error.clone())) {
                 tracing::warn!(%error, "a subscription was refused and has ended");
             }
         }
         Pending::Unsubscribe(request) => {
-            if let Some(reply) = request.reply {
-                let _ = reply.send(Err(error.clone()));
-            }
+            answer(request.reply, Err(error.clone()));
         }
     }
+}
+
+/// Tells the caller of a request how it went; false if no caller waits.
+fn answer<T>(reply: Reply<T>, outcome: Result<T, Error>) -> bool {
+    reply.is_some_and(|reply| reply.send(outcome).is_ok())
 }
