@@ -28,8 +28,8 @@ const CAPACITY: usize = 256 * 1024;
 /// One end of a pair of pipes.
 #[derive(Debug)]
 pub(crate) struct MemLink {
-    incoming: Arc<Pipe>,
-    outgoing: Arc<Pipe>,
+    incoming: Arc<Mutex<Pipe>>,
+    outgoing: Arc<Mutex<Pipe>>,
     delay: Duration,
     timer: Option<Pin<Box<Sleep>>>,
     pub(crate) received: BytesMut,
@@ -38,11 +38,9 @@ pub(crate) struct MemLink {
     bytes_received: u64,
 }
 
+/// One direction.
 #[derive(Debug, Default)]
-struct Pipe(Mutex<State>);
-
-#[derive(Debug, Default)]
-struct State {
+struct Pipe {
     /// Written bytes, and when they arrive; `None` is the end of the stream.
     chunks: VecDeque<(Instant, Option<Bytes>)>,
     len: usize,
@@ -54,9 +52,9 @@ struct State {
 impl MemLink {
     /// Two links that are each other's peer; bytes take `delay` from one to the other.
     pub(crate) fn pair(delay: Duration) -> (Self, Self) {
-        let there = Arc::new(Pipe::default());
-        let back = Arc::new(Pipe::default());
-        let end = |incoming: &Arc<Pipe>, outgoing: &Arc<Pipe>| Self {
+        let there = Arc::<Mutex<Pipe>>::default();
+        let back = Arc::<Mutex<Pipe>>::default();
+        let end = |incoming: &Arc<Mutex<Pipe>>, outgoing: &Arc<Mutex<Pipe>>| Self {
             incoming: incoming.clone(),
             outgoing: outgoing.clone(),
             delay,
@@ -93,7 +91,7 @@ impl MemLink {
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) -> Poll<Result<(), Error>> {
-        let mut pipe = lock(&self.outgoing.0);
+        let mut pipe = lock(&self.outgoing);
         while let Some((lane, mut bytes)) = outbox.take() {
             if pipe.reader_gone {
                 return Poll::Ready(Err(Error::reset("")));
@@ -118,7 +116,7 @@ impl MemLink {
     }
 
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Progress> {
-        let mut pipe = lock(&self.incoming.0);
+        let mut pipe = lock(&self.incoming);
         let before = self.received.len();
         let mut ended = false;
         let now = Instant::now();
@@ -184,13 +182,13 @@ impl MemLink {
 impl Drop for MemLink {
     /// The peer reads what is under way and then the end.
     fn drop(&mut self) {
-        let mut outgoing = lock(&self.outgoing.0);
+        let mut outgoing = lock(&self.outgoing);
         outgoing
             .chunks
             .push_back((Instant::now() + self.delay, None));
         wake(outgoing.reader.take());
         drop(outgoing);
-        let mut incoming = lock(&self.incoming.0);
+        let mut incoming = lock(&self.incoming);
         incoming.reader_gone = true;
         wake(incoming.writer.take());
     }
