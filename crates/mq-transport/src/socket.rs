@@ -191,6 +191,16 @@ fn prepare(socket: &Socket, address: SocketAddr, options: &SocketOptions) -> io:
     Ok(())
 }
 
+impl CongestionControl {
+    /// Whether this process may use it over TCP. Linux has a list for users without `CAP_NET_ADMIN`,
+    /// `net.ipv4.tcp_allowed_congestion_control`, on which is the kernel's default and `reno`.
+    #[must_use]
+    pub fn is_allowed(self) -> bool {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None);
+        socket.is_ok_and(|socket| set_congestion(&socket, self).is_ok())
+    }
+}
+
 #[cfg(target_os = "linux")]
 fn set_congestion(socket: &Socket, name: CongestionControl) -> Result<(), Error> {
     socket

@@ -32,7 +32,8 @@ pub(crate) struct TransportArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) server_name: Option<String>,
     /// Congestion control of all transports: reno, cubic or bbr; `compare` with its own broker
-    /// takes cubic, else TCP has the kernel's default and QUIC cubic
+    /// takes cubic, or reno where the kernel keeps cubic from this user; else TCP has the kernel's
+    /// default and QUIC cubic
     #[arg(long, value_name = "NAME")]
     pub(crate) congestion: Option<CongestionControl>,
     /// Cipher suites in order of preference, such as aes128-gcm,chacha20-poly1305

@@ -118,11 +118,23 @@ impl Args {
     }
 }
 
+/// The congestion control of a comparison that names none: cubic, or reno where this kernel keeps cubic
+/// from this user. A testbed's hosts have their own user, who may use it.
+fn default_congestion(on_testbed: bool) -> CongestionControl {
+    if on_testbed || CongestionControl::Cubic.is_allowed() {
+        CongestionControl::Cubic
+    } else {
+        CongestionControl::Reno
+    }
+}
+
 pub(crate) async fn run(mut args: Args, mut testbed: Option<Testbed>) -> anyhow::Result<()> {
+    let mut is_reno_by_default = false;
     if args.broker.is_empty() {
         // For a fair comparison our own broker has the same congestion control on each transport.
         let congestion = &mut args.client.transport.congestion;
-        congestion.get_or_insert(CongestionControl::Cubic);
+        is_reno_by_default = congestion.is_none()
+            && *congestion.insert(default_congestion(testbed.is_some())) == CongestionControl::Reno;
     }
     if args.size < crate::payload::MIN_SIZE {
         bail!(
@@ -157,6 +169,12 @@ pub(crate) async fn run(mut args: Args, mut testbed: Option<Testbed>) -> anyhow:
         .iter()
         .map(|address| Lane::new(address, &options, testbed.as_ref()))
         .collect::<anyhow::Result<Vec<_>>>()?;
+    if is_reno_by_default {
+        eprintln!(
+            "reno on all transports: this kernel keeps cubic from this user \
+             (net.ipv4.tcp_allowed_congestion_control)"
+        );
+    }
     let pid = own.as_ref().and_then(BrokerProcess::pid);
     let progress = progress_bar(&args, lanes.len());
     let measured = measure(&args, &mut lanes, pid, testbed.as_ref(), &progress).await;
