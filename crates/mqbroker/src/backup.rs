@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use mq_broker::{Config, DiskStore, Durability, Store as _};
 
-/// Has the running broker of that configuration write all that it keeps to a file.
+/// Asks the running broker of a configuration to write its whole store to a file.
 ///
 /// # Errors
 /// If the configuration has no `admin.socket`, no broker answers there, or the file cannot be written.
@@ -28,10 +28,11 @@ pub(crate) fn back_up(configuration: &Path, to: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes a store of a backup, once it was found to be whole; no broker may use the store meanwhile.
+/// Makes a store from a backup after a check that the backup is whole. No broker may use the store
+/// meanwhile.
 ///
 /// # Errors
-/// If the backup cannot be read, or there is a store already.
+/// If the backup cannot be read, or the store exists already.
 pub(crate) fn restore(backup: &Path, store: &Path) -> anyhow::Result<()> {
     if !backup.is_file() {
         bail!("{}: there is no such file", backup.display());
@@ -42,10 +43,10 @@ pub(crate) fn restore(backup: &Path, store: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Asks the broker at `socket`; its answer, without the end of the line.
+/// Asks the broker at `socket`, and returns its answer without the end of the line.
 ///
 /// # Errors
-/// If nobody answers there, or what the broker said where it refused.
+/// If no broker answers there. If the broker refuses, the error is the broker's answer.
 #[cfg(unix)]
 async fn ask(socket: &Path, method: &str, page: &str, body: &str) -> anyhow::Result<String> {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

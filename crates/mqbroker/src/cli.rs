@@ -15,62 +15,60 @@ use crate::{
     give_back::{self, GiveBack},
 };
 
-/// What a log filter leaves out: quinn warns of address validation tokens that are used in another
-/// order than they were given in, which clients may do as they like; the address is then validated
-/// anew.
+/// Part of the log filter: leaves out quinn's warning about a client that uses address validation tokens in
+/// another order than it got them. Clients may do that; quinn then validates the address anew.
 pub const QUIET: &str = "quinn_proto::bloom_token_log=error";
 
 /// Options of the broker.
 #[derive(Args, Clone, Debug, Default)]
 pub struct BrokerArgs {
-    /// Configuration file (TOML); options given here come before it
+    /// Configuration file (TOML); options on the command line override it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Where to listen, repeated: tcp://HOST:PORT, tls://HOST:PORT, quic://HOST:PORT,
-    /// ws://HOST:PORT/PATH, wss://HOST:PORT/PATH; without it on loopback, TCP at 1883 and QUIC at 14567
+    /// ws://HOST:PORT/PATH, wss://HOST:PORT/PATH; default: loopback, TCP at 1883 and QUIC at 14567
     #[arg(long, value_name = "URL")]
     pub listen: Vec<Address>,
-    /// Let clients without a user in, from other machines as well: as `auth.allow_anonymous`
+    /// Let clients in without a user, from other machines as well, like `auth.allow_anonymous`
     #[arg(long)]
     pub allow_anonymous: bool,
-    /// Certificate chain (PEM) for TLS, QUIC and wss; a development certificate is made without it
+    /// Certificate chain (PEM) for TLS, QUIC and wss; without it the broker makes a development certificate
     #[arg(long, value_name = "FILE", requires = "key")]
     pub cert: Option<PathBuf>,
     /// Private key (PEM) of the certificate
     #[arg(long, value_name = "FILE", requires = "cert")]
     pub key: Option<PathBuf>,
-    /// What 0-RTT data may do: off, connect or full
+    /// What the broker acts on in 0-RTT data: off (nothing), connect (CONNECT) or full (all but QoS 2)
     #[arg(long, value_name = "POLICY")]
     pub early_data: Option<EarlyDataPolicy>,
-    /// Keep tickets in this file while the broker is down, so that clients resume after a restart;
-    /// removed at start, written at a graceful end; needs --cert and a folder of the broker's own
+    /// Keep tickets in this file while the broker is down, so that clients resume after a restart; the
+    /// broker removes it at start and writes it at a graceful end; needs --cert and a folder of its own
     #[arg(long, value_name = "FILE")]
     pub ticket_file: Option<PathBuf>,
-    /// Keep sessions, subscriptions, queued and retained messages in this file; made if it is not there
+    /// Keep sessions, subscriptions, queued and retained messages in this file; made if it is missing
     #[arg(long, value_name = "FILE")]
     pub store: Option<PathBuf>,
     /// Congestion control of all transports: reno, cubic or bbr
     #[arg(long, value_name = "NAME")]
     pub congestion: Option<CongestionControl>,
     /// Trace a sample of the QUIC connections into this directory, for qvis: one a second, 50 at a time,
-    /// 4 MiB each, and the last 50 are kept
+    /// 4 MiB each; the last 50 files stay
     #[arg(long, value_name = "DIR")]
     pub qlog: Option<PathBuf>,
-    /// Print each address that is listened at on standard output, one a line, then `ready`
+    /// Print each listener's address to standard output, one a line, then `ready`
     #[arg(long)]
     pub announce: bool,
-    /// Shut down when standard input ends as well: with the program that started this one, however
-    /// that ends
+    /// Shut down also when standard input ends: when the program that started the broker ends, in any way
     #[arg(long, hide = true)]
     pub until_stdin_ends: bool,
-    /// Worker threads; the default is one for each processor
+    /// Worker threads; default: one for each processor
     #[arg(long, value_name = "COUNT")]
     pub threads: Option<std::num::NonZeroUsize>,
 }
 
 impl BrokerArgs {
-    /// What the options and the configuration file say together; options win. Without `cert` there
-    /// is no certificate yet: [`run`] makes one.
+    /// Merges the options with the configuration file; options win. Without `cert` the settings have no
+    /// certificate yet: [`run`] makes one.
     ///
     /// # Errors
     /// If a file cannot be read or a value is not allowed.
@@ -112,11 +110,11 @@ impl BrokerArgs {
 }
 
 /// Runs a broker on a tokio runtime of its own until SIGINT or SIGTERM, then shuts it down. Blocks
-/// until then; logs to standard error. On SIGHUP, and when files of certificates were replaced, it
-/// takes what is new; see [`Reload`].
+/// until the broker has ended, and logs to standard error. On SIGHUP, and when watched files are
+/// replaced, it reads the files again; see [`Reload`].
 ///
 /// # Errors
-/// If it cannot start.
+/// If the broker cannot start.
 pub fn run(args: &BrokerArgs) -> anyhow::Result<()> {
     init_logging();
     give_back::refuse_huge_pages();
@@ -154,7 +152,7 @@ async fn serve(
     let watch = settings.watch_files;
     let handshakes = settings.listen.handshake_pool.clone();
     let broker = Broker::start(settings).await?;
-    // From before anybody knows that it is there: until then these signals would end it at once.
+    // Before the broker announces itself: until here these signals would end the process at once.
     let stop = stop_signal()?;
     let keeping_up = keep_up(broker.reload_handle(), watch, args)?;
     notify(&[NotifyState::Ready]);
@@ -186,14 +184,14 @@ async fn serve(
     Ok(())
 }
 
-/// Tells systemd how far the service is, where it started this.
+/// Tells systemd the service's state, if systemd started this process.
 fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         warn!(%error, "systemd could not be told");
     }
 }
 
-/// Tells systemd that a reload has begun, which it wants with the time.
+/// Tells systemd that a reload has begun; systemd requires the time with it.
 fn notify_reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => notify(&[NotifyState::Reloading, now]),
@@ -201,7 +199,7 @@ fn notify_reloading() {
     }
 }
 
-/// Takes what is new on SIGHUP and, with `watch`, when files were replaced. Never resolves.
+/// Reloads on SIGHUP and, with `watch`, when files are replaced. Never resolves.
 fn keep_up(
     reload: Reload,
     mut watch: bool,
@@ -242,17 +240,17 @@ fn keep_up(
 /// Resolves when standard input has ended.
 async fn stdin_ended() -> std::io::Result<()> {
     let (ended, input) = tokio::sync::oneshot::channel::<()>();
-    // A thread, since such a read cannot be cancelled: the program's end ends it.
+    // A thread, since a read of standard input cannot be cancelled: the thread ends with the program.
     std::thread::Builder::new().spawn(move || {
         let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
         drop(ended);
     })?;
-    // The thread sends nothing; it lets go.
+    // The thread sends nothing: it drops its sender.
     let _ = input.await;
     Ok(())
 }
 
-/// Resolves at SIGTERM or Ctrl-C; from the call on neither ends the program by itself.
+/// Resolves at SIGTERM or Ctrl-C. From this call on neither signal ends the program by itself.
 #[cfg(unix)]
 fn stop_signal() -> std::io::Result<impl Future<Output = std::io::Result<()>>> {
     use tokio::signal::unix::{SignalKind, signal};
@@ -282,7 +280,7 @@ fn init_logging() {
 
     let default = format!("info,{QUIET}");
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
-    // Fails only if there is a subscriber already, which then is the one to use.
+    // Fails only if the program has a subscriber already; that one then gets the lines.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

@@ -1,4 +1,4 @@
-//! What `mqbroker` does beside running a broker.
+//! The commands of `mqbroker`: everything but running a broker.
 
 use std::{
     io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _},
@@ -15,39 +15,39 @@ use mq_transport::ClientAuth;
 
 use crate::backup;
 
-/// What `mqbroker` does in place of running a broker.
+/// A command of `mqbroker`; without one it runs a broker.
 #[derive(Subcommand, Clone, Debug)]
 pub enum Command {
     /// Set, add or remove a user's password in a password file
     ///
-    /// Asks for the password, or takes the first line of standard input where that is no terminal.
+    /// Asks for the password on a terminal; otherwise reads the first line of standard input.
     Passwd {
-        /// The file; made if it is not there, readable for its owner alone
+        /// The file; made if it is missing, readable only by its owner
         file: PathBuf,
         /// The user
         user: String,
         /// Remove the user
         #[arg(long, conflicts_with = "scram")]
         delete: bool,
-        /// Keep keys for SCRAM-SHA-256, by which the password need not be sent
+        /// Keep keys for SCRAM-SHA-256, so that a client need not send the password
         #[arg(long)]
         scram: bool,
     },
-    /// Have the running broker write all that it keeps to a file, and go on
+    /// Write a running broker's whole store to a file, while the broker goes on
     Backup {
-        /// Its configuration file, with `admin.socket`
+        /// The broker's configuration file, with `admin.socket`
         config: PathBuf,
-        /// The file, which must not be there yet; the broker's user has to be able to make it
+        /// The file, which must not exist yet; the broker's user has to be able to make it
         file: PathBuf,
     },
-    /// Make a store of a backup, for a broker that does not run yet
+    /// Make a store from a backup, for a broker that does not run yet
     Restore {
         /// The backup
         backup: PathBuf,
-        /// The store, `store.path` of the configuration, which must not be there yet
+        /// The store, `store.path` of the configuration, which must not exist yet
         store: PathBuf,
     },
-    /// Read all that a start with a configuration file would read, and say what is wrong with it
+    /// Read every file that a start with a configuration file would read, and print each mistake
     CheckConfig {
         /// Configuration file (TOML)
         file: PathBuf,
@@ -55,11 +55,11 @@ pub enum Command {
 }
 
 impl Command {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
-    /// If it cannot be done, in one line; all that is wrong with a configuration is on standard
-    /// output by then.
+    /// If the command fails, in one line. `check-config` has printed each mistake to standard output by
+    /// then.
     pub fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Backup { config, file } => backup::back_up(&config, &file),
@@ -98,7 +98,7 @@ impl Command {
     }
 }
 
-/// Asks twice on a terminal, else takes the first line.
+/// Reads a password: asks twice on a terminal, otherwise takes the first line of standard input.
 fn read_password(user: &str) -> anyhow::Result<String> {
     let input = io::stdin();
     let password = if input.is_terminal() {
@@ -121,12 +121,12 @@ fn read_password(user: &str) -> anyhow::Result<String> {
     Ok(password)
 }
 
-/// A line from the terminal that is not shown there.
+/// Reads a line from the terminal without showing it.
 #[cfg(unix)]
 fn ask(prompt: &str) -> anyhow::Result<String> {
     use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
 
-    /// Puts the terminal back however this ends, an interrupt apart.
+    /// Restores the terminal however the read ends, except by an interrupt.
     struct Restore(Termios);
 
     impl Drop for Restore {
@@ -155,7 +155,7 @@ fn ask(_: &str) -> anyhow::Result<String> {
     bail!("the terminal would show it: give the password on standard input")
 }
 
-/// What is wrong with a configuration, one line for each mistake.
+/// The mistakes in a configuration, one line each.
 fn check(path: &Path) -> Vec<String> {
     let settings = match Config::read(path).and_then(|config| config.into_settings(path)) {
         Ok(settings) => settings,
@@ -175,14 +175,14 @@ fn check(path: &Path) -> Vec<String> {
     wrong
 }
 
-/// Whether listeners could be made of the certificates, the key and the authorities.
+/// Checks that listeners can use the certificates, the key and the authorities.
 fn check_certificates(settings: &Settings) -> Result<(), String> {
     let mut options = settings.listen.clone();
     if options.identity.is_none() {
         if options.client_auth == ClientAuth::Off {
             return Ok(());
         }
-        // Without one the broker makes one.
+        // Without a certificate the broker makes one.
         let made = mq_transport::ServerIdentity::self_signed();
         options.identity = Some(made.map_err(|error| error.to_string())?);
     }

@@ -1,15 +1,15 @@
 //! File descriptors: each connection over TCP is one.
 
-/// The most that there is room made for: 8 MiB of the kernel's memory.
+/// The largest table that [`make_room`] asks for, in descriptors: 8 MiB of the kernel's memory.
 #[cfg(unix)]
 const MOST: u64 = 1 << 20;
 
-/// Lets this process open as many as it may, and makes room for `connections` of them in the kernel's
-/// table. To be called while there is one thread.
+/// Raises the limit of descriptors to the most that this process may have, and makes room for
+/// `connections` of them in the kernel's table. Call it while the process has one thread.
 ///
-/// The table doubles whenever it is full. With several threads the one that needed it then waits until
-/// no processor reads the old one any more, tens of milliseconds with all tasks of its worker, and so
-/// a crowd that comes would hold up connected clients.
+/// The kernel doubles the table whenever it is full. With several threads, the thread that needs a larger
+/// table then waits until no processor reads the old one, tens of milliseconds. All tasks of its worker
+/// wait with it, so that a crowd would hold up connected clients.
 #[cfg(unix)]
 pub(crate) fn make_room(connections: usize) {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -30,7 +30,7 @@ pub(crate) fn make_room(connections: usize) {
     }
 }
 
-/// Opens `file` once more under the first free number from `number` on; the table is that large then.
+/// Duplicates `file` at the first free number from `number` on, which makes the table that large.
 #[cfg(unix)]
 fn occupy(file: &std::fs::File, number: i32) -> nix::Result<std::os::fd::OwnedFd> {
     use nix::fcntl::{FcntlArg, fcntl};
@@ -38,18 +38,18 @@ fn occupy(file: &std::fs::File, number: i32) -> nix::Result<std::os::fd::OwnedFd
 
     let copy = fcntl(file, FcntlArg::F_DUPFD_CLOEXEC(number))?;
     #[expect(unsafe_code, reason = "nix gives a number, which has to be closed")]
-    // SAFETY: it was made here, and nobody else has it.
+    // SAFETY: fcntl made this descriptor above, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
-/// There is no such table.
+/// Does nothing: only Unix has such a table.
 #[cfg(not(unix))]
 pub(crate) fn make_room(_connections: usize) {}
 
 #[cfg(test)]
 #[cfg(target_os = "linux")]
 mod tests {
-    /// What the kernel says of this process's table.
+    /// The size of this process's table, from the kernel.
     fn size() -> usize {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let size = status
@@ -59,7 +59,7 @@ mod tests {
         size.trim().parse().unwrap()
     }
 
-    /// Whether one is open under such a number. Other tests of this process open some too, and far fewer.
+    /// Whether any descriptor from `number` on is open. Other tests of this process use lower ones.
     fn any_from(number: u64) -> bool {
         let open = std::fs::read_dir("/proc/self/fd").unwrap();
         let mut names = open.map(|entry| entry.unwrap().file_name());
@@ -78,7 +78,7 @@ mod tests {
         drop(occupied);
         assert!(!any_from(1_000));
 
-        // More than may be had is no mistake.
+        // More than the process may have is no mistake.
         super::make_room(usize::MAX);
     }
 }

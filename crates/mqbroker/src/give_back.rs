@@ -1,9 +1,9 @@
 //! Gives memory back to the system after a crowd has left.
 //!
-//! The allocator frees what a thread had handed out when that thread comes to it again, and a worker
-//! with nothing to do does not. So each is sent there once, when it is idle, after the number of
-//! connections has fallen by much. Cryptography, which is C, has the allocator of the C library, and glibc's
-//! keeps what it is not asked for. Huge pages are not used: one byte that stays keeps 2 MiB.
+//! mimalloc frees a thread's memory when that thread calls it again, and an idle worker does not. So
+//! after the number of connections has fallen by half, each idle worker calls it once. Cryptography is C
+//! and uses the C library's allocator; glibc's keeps free memory until `malloc_trim`. The process runs
+//! without huge pages: one byte in use would keep 2 MiB.
 
 use std::{
     cell::Cell,
@@ -19,17 +19,17 @@ use mq_broker::Broker;
 use mq_transport::HandshakePool;
 use tokio::runtime::Handle;
 
-/// How often connections are counted: a crowd that comes and goes between is not seen.
+/// How often connections are counted. A crowd that comes and goes within that time is not seen.
 const EVERY: Duration = Duration::from_secs(2);
 
-/// How long a worker is kept from its sleep so that the others wake up as well.
+/// How long a task keeps its worker busy so that the other workers wake up as well.
 const NUDGE: Duration = Duration::from_millis(1);
 
-/// Fewer that have left are not worth it.
+/// The fewest connections that count as a crowd: for fewer the work is not worth it.
 const CROWD: usize = 100;
 
-/// How many times more it is tidied up after a crowd: for a minute. Handshakes that were left have
-/// their timeout, and connections over QUIC stay for up to 10 s more.
+/// How many times more workers tidy up after a crowd: for a minute. Abandoned handshakes end by their
+/// timeout, and connections over QUIC stay for up to 10 s more.
 const ONCE_MORE: u64 = 60 / EVERY.as_secs();
 
 thread_local! {
@@ -41,20 +41,20 @@ thread_local! {
 pub(crate) struct GiveBack(Arc<AtomicUsize>);
 
 impl GiveBack {
-    /// For a worker that is about to sleep: frees what others have given back, if it was asked to
-    /// since it did last.
+    /// Called by a worker before it sleeps: frees memory that other threads have given back, if
+    /// [`watch`](Self::watch) has asked for it since the worker's last time.
     pub(crate) fn on_idle(&self) {
         let asked = self.0.load(Ordering::Relaxed);
         if DONE.replace(asked) != asked {
             #[expect(unsafe_code, reason = "the allocator is C")]
-            // SAFETY: it may be called by any thread at any time.
+            // SAFETY: any thread may call it at any time.
             unsafe {
                 libmimalloc_sys::mi_collect(true);
             }
         }
     }
 
-    /// Asks the workers whenever many connections have gone. Never returns.
+    /// Asks the workers to tidy up whenever many connections have gone. Never returns.
     pub(crate) async fn watch(&self, broker: &Broker, handshakes: &HandshakePool) {
         let mut crowd = Crowd::default();
         let mut ticks = tokio::time::interval(EVERY);
@@ -72,41 +72,41 @@ impl GiveBack {
     }
 }
 
-/// Has each worker of a runtime run and fall asleep again: as many tasks as there are workers, each of
-/// which takes a worker for itself.
+/// Makes each worker of a runtime run and fall asleep again: spawns as many tasks as there are workers,
+/// and each task blocks one worker.
 fn wake_workers(runtime: &Handle) {
     for _ in 0..runtime.metrics().num_workers() {
         runtime.spawn(async { thread::sleep(NUDGE) });
     }
 }
 
-/// Frees what the C library's allocator keeps.
+/// Gives the free memory of the C library's allocator back to the system.
 fn trim() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     #[expect(unsafe_code, reason = "the C library's")]
-    // SAFETY: it takes a number only, and may be called by any thread at any time.
+    // SAFETY: it takes only a number, and any thread may call it at any time.
     unsafe {
         nix::libc::malloc_trim(0);
     }
 }
 
-/// Makes the process one without transparent huge pages.
+/// Turns transparent huge pages off for this process.
 pub(crate) fn refuse_huge_pages() {
     #[cfg(target_os = "linux")]
-    // A kernel without them says so; there is nothing to refuse then.
+    // A kernel without huge pages returns an error, which needs no handling.
     let _ = nix::sys::prctl::set_thp_disable(true);
 }
 
-/// The most connections that there were since it was tidied last.
+/// The largest number of connections since the last time that workers tidied up.
 #[derive(Debug, Default)]
 struct Crowd {
     most: usize,
-    /// How often it is to be tidied up still.
+    /// How many more times workers are to tidy up.
     once_more: u64,
 }
 
 impl Crowd {
-    /// Whether half of it has gone, or had within the last minute.
+    /// Whether half of the crowd has gone, now or within the last minute.
     fn has_left(&mut self, now: usize) -> bool {
         self.most = self.most.max(now);
         if self.most >= CROWD && now <= self.most / 2 {

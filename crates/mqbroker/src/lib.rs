@@ -1,14 +1,14 @@
-//! The program `mqbroker` as a library: all of it but `main`.
+//! The program `mqbroker` as a library: everything but `main`.
 //!
-//! Another program runs the same broker, with the same options, by [`cli::run`].
+//! Another program runs the same broker with the same options by [`cli::run`].
 //!
 //! | what | module |
 //! |---|---|
-//! | options, and a run from start to shutdown, with signals and word to systemd | [`cli`] |
+//! | options, and a run from start to shutdown, with signals and messages to systemd | [`cli`] |
 //! | `passwd`, `check-config`, `backup`, `restore` | [`cli::Command`] |
 //! | manual pages and completions | [`cli::write_manual`] |
-//! | room for file descriptors, before a crowd comes | `descriptors` |
-//! | memory given back, after a crowd has left | `give_back` |
+//! | room for file descriptors before a crowd comes | `descriptors` |
+//! | memory given back after a crowd has left | `give_back` |
 //!
 //! The broker itself is the library [`mq_broker`].
 

@@ -22,7 +22,7 @@ struct Args {
 enum Command {
     #[command(flatten)]
     Other(cli::Command),
-    /// Write manual pages and completions below a folder, as below /usr/share
+    /// Write manual pages and completions into a folder, in the places that they have in /usr/share
     #[command(hide = true)]
     Manual {
         /// The folder

@@ -6,7 +6,7 @@ use anyhow::anyhow;
 use clap_complete::{Shell, generate_to};
 
 /// Writes the manual pages of a program and of each of its commands, and completions for bash, fish
-/// and zsh, below a folder: in the places that they have below `/usr/share`.
+/// and zsh, into a folder: in the places that they have in `/usr/share`.
 ///
 /// # Errors
 /// If a file or folder cannot be made, in one line.
