@@ -226,11 +226,12 @@ pub enum Series {
 }
 
 /// A remark on a recording. Its `Display` is one line.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, thiserror::Error)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Note {
     /// Readings could not be taken.
+    #[error("{count} readings failed, the last one so: {last}")]
     FailedReadings {
         /// How many.
         count: u64,
@@ -238,83 +239,60 @@ pub enum Note {
         last: String,
     },
     /// Readings were beyond the instrument's range, and were left out.
+    #[error("{count} readings were beyond the range and are left out; choose a larger range")]
     Overload {
         /// How many.
         count: u64,
     },
     /// The instrument took readings that did not arrive.
+    #[error("{count} readings were taken and lost on the way; they are gaps")]
     LostReadings {
         /// How many, by the readings' numbers and the instrument's timer.
         count: u64,
     },
     /// The instrument's memory was full, and the oldest readings in it were overwritten.
+    #[error(
+        "the instrument's memory was full and its oldest readings are gone; measure at a longer \
+         interval"
+    )]
     MemoryOverflow,
     /// The connection to the instrument was lost and made again.
+    #[error("the connection was lost and made again, {times} times")]
     Reconnected {
         /// How often.
         times: u32,
     },
     /// The instrument reported an error.
+    #[error("the instrument says {message}")]
     InstrumentError {
         /// The instrument's words.
         message: String,
     },
     /// The instrument has no timer: the times of readings are computed from their number.
+    #[error(
+        "the instrument has no timer: its readings count as evenly spaced, {interval_ns} ns apart"
+    )]
     NoTimer {
         /// The mean interval of the readings.
         interval_ns: u64,
     },
     /// Reading from the instrument had to end early.
+    #[error("reading ended early: {reason}")]
     EndedEarly {
         /// Why.
         reason: String,
     },
     /// The file's last line was cut off, and left out.
+    #[error("the last line is cut off, and was left out")]
     Truncated,
     /// There is no instrument: the energy is computed with a profile's coefficients.
+    #[error(
+        "computed from packets, bytes and CPU time by profile {profile}: nothing measured this"
+    )]
     Modelled {
         /// The profile.
         profile: String,
     },
-}
-
-impl fmt::Display for Note {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::FailedReadings { count, last } => {
-                write!(f, "{count} readings failed, the last one so: {last}")
-            }
-            Self::Overload { count } => write!(
-                f,
-                "{count} readings were beyond the range and are left out; choose a larger range"
-            ),
-            Self::LostReadings { count } => write!(
-                f,
-                "{count} readings were taken and lost on the way; they are gaps"
-            ),
-            Self::MemoryOverflow => write!(
-                f,
-                "the instrument's memory was full and its oldest readings are gone; measure at a \
-                 longer interval"
-            ),
-            Self::Reconnected { times } => {
-                write!(f, "the connection was lost and made again, {times} times")
-            }
-            Self::InstrumentError { message } => write!(f, "the instrument says {message}"),
-            Self::NoTimer { interval_ns } => write!(
-                f,
-                "the instrument has no timer: its readings count as evenly spaced, {interval_ns} \
-                 ns apart"
-            ),
-            Self::EndedEarly { reason } => write!(f, "reading ended early: {reason}"),
-            Self::Truncated => write!(f, "the last line is cut off, and was left out"),
-            Self::Modelled { profile } => write!(
-                f,
-                "computed from packets, bytes and CPU time by profile {profile}: nothing measured \
-                 this"
-            ),
-        }
-    }
 }
 
 /// A time of a run; 0 for a time before the run.

@@ -16,12 +16,20 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use display::{machine, time};
+
 /// A reason not to trust a run. Its `Display` is one line: what is wrong, then the remedy.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, thiserror::Error)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum Warning {
     /// The generator did not keep to its schedule.
+    #[error(
+        "the generator was late: 1 % of the messages by {} or more, at an interval of {}; lower \
+         the rate, or give the generator a core of its own",
+        time(*p99_late_ns),
+        time(*interval_ns)
+    )]
     GeneratorLate {
         /// 99th percentile of actual minus intended send time.
         p99_late_ns: u64,
@@ -29,6 +37,11 @@ pub enum Warning {
         interval_ns: u64,
     },
     /// A process used nearly all the CPU it could get, so that its limit was measured.
+    #[error(
+        "{process} used {:.0} % of its CPU, so its limit was measured; lower the rate, or read \
+         the result as the greatest throughput",
+        share * 100.0
+    )]
     CpuSaturated {
         /// The process's part, such as `broker`.
         process: String,
@@ -36,6 +49,10 @@ pub enum Warning {
         share: f64,
     },
     /// A percentile rests on less than one sample beyond it.
+    #[error(
+        "p{percentile} of {count} samples is nearly their maximum; send at least {needed} \
+         messages, or do not use it"
+    )]
     TooFewSamples {
         /// The percentile, 0 to 100.
         percentile: f64,
@@ -45,6 +62,11 @@ pub enum Warning {
         needed: u64,
     },
     /// The clock's step is not small against the latencies.
+    #[error(
+        "the clock steps by {}, the median latency is {}; use a finer clock",
+        time(*resolution_ns),
+        time(*median_ns)
+    )]
     ClockResolution {
         /// The clock's step.
         resolution_ns: u64,
@@ -52,6 +74,12 @@ pub enum Warning {
         median_ns: u64,
     },
     /// The offset between two machines' clocks is not known well enough for the effect.
+    #[error(
+        "the clocks' offset is uncertain by {}, the effect is {}; synchronise the clocks better, \
+         or measure the round trip on one clock",
+        time(*uncertainty_ns),
+        time(*effect_ns)
+    )]
     ClockUncertain {
         /// Half the width of the offset's interval.
         uncertainty_ns: u64,
@@ -59,11 +87,23 @@ pub enum Warning {
         effect_ns: u64,
     },
     /// The clocks were compared, but not while some messages were under way.
+    #[error(
+        "the clocks were not compared while {messages} messages were under way; compare them from \
+         before a run until after it"
+    )]
     ClockExtrapolated {
         /// These messages.
         messages: u64,
     },
     /// A clock was set while clocks were compared.
+    #[error(
+        "a clock was set by {}{} at {}.{:03} s since 1970, and what was measured around that time \
+         is uncertain by as much; let the clocks come into step before a run",
+        if *by_ns < 0 { "-" } else { "" },
+        time(by_ns.unsigned_abs()),
+        at_ns / 1_000_000_000,
+        at_ns / 1_000_000 % 1_000
+    )]
     ClockStepped {
         /// When, by the clock of the machine that compared, in nanoseconds since the Unix epoch.
         at_ns: u64,
@@ -71,6 +111,13 @@ pub enum Warning {
         by_ns: i64,
     },
     /// The clocks' measured offset is larger than chrony's bounds allow.
+    #[error(
+        "the clocks differ by {} ± {}, but chrony has both within {} of UTC; look whether they \
+         follow the same server",
+        time(offset_ns.unsigned_abs()),
+        time(*uncertainty_ns),
+        time(*bound_ns)
+    )]
     ClocksDisagree {
         /// The offset as measured.
         offset_ns: i64,
@@ -80,13 +127,25 @@ pub enum Warning {
         bound_ns: u64,
     },
     /// The logs are of two machines, whose clocks were not compared.
+    #[error(
+        "the logs are of two machines, and how their clocks differ is not known; measure it with \
+         mqbench clock, and give the file to join"
+    )]
     ClocksNotCompared,
     /// Messages seem to have arrived before they were sent.
+    #[error(
+        "{count} messages seem to have arrived before they were sent; synchronise the clocks of \
+         sender and receiver"
+    )]
     NegativeLatencies {
         /// How many.
         count: u64,
     },
     /// Messages were sent and did not arrive.
+    #[error(
+        "{lost} of {sent} messages were lost, and latencies are of the others only; use QoS 1, \
+         wait longer at the end, or report the loss with the latency"
+    )]
     LostMessages {
         /// How many.
         lost: u64,
@@ -94,6 +153,10 @@ pub enum Warning {
         sent: u64,
     },
     /// Messages arrived more than once.
+    #[error(
+        "{duplicates} duplicates of {received} messages arrived, and the first of each counts; \
+         check for reconnections, or use QoS 2"
+    )]
     DuplicateMessages {
         /// Arrivals beyond the first.
         duplicates: u64,
@@ -101,6 +164,10 @@ pub enum Warning {
         received: u64,
     },
     /// Messages arrived out of order.
+    #[error(
+        "{reordered} of {received} messages arrived out of order; use one lane a topic if order \
+         matters"
+    )]
     ReorderedMessages {
         /// How many, as RFC 4737 counts.
         reordered: u64,
@@ -108,11 +175,18 @@ pub enum Warning {
         received: u64,
     },
     /// Messages arrived that this run did not send.
+    #[error(
+        "{count} messages arrived that this run did not send; use a topic of its own for each run"
+    )]
     UnknownMessages {
         /// How many.
         count: u64,
     },
     /// A part of the run did not end in time.
+    #[error(
+        "{phase} did not end within {}; allow more time, or look at the broker's log",
+        time(*after_ns)
+    )]
     TimedOut {
         /// The part, such as `connect`.
         phase: String,
@@ -120,6 +194,7 @@ pub enum Warning {
         after_ns: u64,
     },
     /// TCP and QUIC ran with different congestion controls.
+    #[error("TCP used {tcp} and QUIC {quic} as congestion control; choose the same for both")]
     KernelCongestionControl {
         /// TCP's, by the kernel.
         tcp: String,
@@ -127,13 +202,25 @@ pub enum Warning {
         quic: String,
     },
     /// Latencies count from the actual send time only: the loop was closed.
+    #[error(
+        "latencies count from the actual send time, which hides waiting; use a schedule (open \
+         loop) to count from the intended one"
+    )]
     NoIntendedTimes,
     /// Latencies were longer than the histogram holds.
+    #[error(
+        "{count} latencies were longer than one hour and count as that in percentiles; check the \
+         clocks"
+    )]
     HistogramSaturated {
         /// How many.
         count: u64,
     },
     /// The emulated link measured differently from its configuration.
+    #[error(
+        "the link's {quantity} is {measured} instead of {configured}; check for offloads and for \
+         other traffic"
+    )]
     LinkOffProfile {
         /// The quantity with its unit, such as `delay_ns`.
         quantity: String,
@@ -143,6 +230,11 @@ pub enum Warning {
         measured: f64,
     },
     /// The meter has no readings for a part of the run, so there is no energy.
+    #[error(
+        "{} of {} were not measured, so there is no energy; look at the meter's notes",
+        time(*missing_ns),
+        time(*window_ns)
+    )]
     EnergyGaps {
         /// How much of the time has no readings.
         missing_ns: u64,
@@ -150,13 +242,20 @@ pub enum Warning {
         window_ns: u64,
     },
     /// The program was built without optimisation.
+    #[error("this is a debug build; measure with --release")]
     DebugBuild,
     /// The CPU may change its frequency during the run.
+    #[error("the CPU governor is {governor}, so its frequency changes; set it to performance")]
     CpuGovernor {
         /// The governor.
         governor: String,
     },
     /// An emulator executed the instructions; its times are not those of a real machine.
+    #[error(
+        "{} is emulated ({found}), and no time is that of the machine it stands for; measure on a \
+         real one",
+        machine(host.as_deref())
+    )]
     Emulated {
         /// The host's name in a testbed; `None` for the machine that measured.
         host: Option<String>,
