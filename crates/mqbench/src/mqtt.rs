@@ -4,8 +4,22 @@ use std::time::Duration;
 
 use mq_client::{Client, ClientBuilder, Probes};
 use mq_codec::{QoS, Version};
-use mq_transport::{Address, Connector};
+use mq_transport::{Address, ConnectOptions, Connector};
 use serde::{Deserialize, Serialize};
+
+/// How a client reaches the broker. Clones share the tickets of earlier sessions.
+#[derive(Clone, Debug)]
+pub(crate) struct Route {
+    pub(crate) address: Address,
+    connector: Connector,
+}
+
+impl Route {
+    pub(crate) fn new((address, options): (Address, ConnectOptions)) -> anyhow::Result<Self> {
+        let connector = Connector::new(options)?;
+        Ok(Self { address, connector })
+    }
+}
 
 /// The MQTT options that all clients of a workload share.
 #[derive(Clone, Debug)]
@@ -29,16 +43,16 @@ impl Mqtt {
         busy: None,
     };
 
-    /// A builder for a client at `address` that connects with `connector` and does not reconnect:
-    /// a lost connection is a result, not something to hide.
-    pub(crate) fn builder(
-        &self,
-        address: &Address,
-        connector: &Connector,
-        client_id: &str,
-    ) -> anyhow::Result<ClientBuilder> {
-        let mut builder = Client::builder(&address.to_string())?
-            .connector(connector.clone())
+    /// A client that is connected. It does not reconnect: a lost connection is a result, not
+    /// something to hide.
+    pub(crate) async fn connect(&self, route: &Route, client_id: &str) -> anyhow::Result<Client> {
+        Ok(self.builder(route, client_id)?.build().await?)
+    }
+
+    /// A builder for a client as [`connect`](Self::connect) makes it.
+    pub(crate) fn builder(&self, route: &Route, client_id: &str) -> anyhow::Result<ClientBuilder> {
+        let mut builder = Client::builder(&route.address.to_string())?
+            .connector(route.connector.clone())
             .version(self.version)
             .client_id(client_id)?
             .keep_alive(self.keep_alive)

@@ -12,7 +12,7 @@ use mq_measure::{
     Counts, LatencyRecorder, Sample, Samples, Summary, Validity, context::emulated,
     manifest::LinkContext, recorder::encode, schedule::Lateness, validity,
 };
-use mq_transport::{Address, ConnectOptions, Connector, Trust};
+use mq_transport::{Address, ConnectOptions, Trust};
 
 use super::{
     cell::{Cell, Pattern},
@@ -23,7 +23,7 @@ use super::{
 use crate::{
     broker_under_test::{BrokerProcess, TestCertificate},
     clock::nanoseconds,
-    mqtt::Mqtt,
+    mqtt::{Mqtt, Route},
     testbed::{Access, Testbed},
     workload::{
         Clock,
@@ -262,9 +262,8 @@ impl Bench<'_> {
     async fn periodic(&self, findings: &mut Findings) -> anyhow::Result<()> {
         let plan = self.plan();
         let neighbours = self.neighbours().await?;
-        let (publisher, subscriber) = self.connectors()?;
-        let (publisher, subscriber) = (by(&publisher), by(&subscriber));
-        let pair = e2e::Pair::connect(&plan, &self.mqtt, publisher, subscriber).await?;
+        let (publisher, subscriber) = self.routes()?;
+        let pair = e2e::Pair::connect(&plan, &self.mqtt, &publisher, &subscriber).await?;
         let profile = self.energy_profile;
         let modelled = profile.and_then(|profile| Modelled::start(self.testbed, profile));
         let clock = Clock::start();
@@ -288,12 +287,12 @@ impl Bench<'_> {
     }
 
     async fn stop_and_wait(&self, findings: &mut Findings) -> anyhow::Result<()> {
-        let (publisher, subscriber) = self.connectors()?;
+        let (publisher, subscriber) = self.routes()?;
         let neighbours = self.neighbours().await?;
         let plan = self.one_by_one(stopwait::TOPIC)?;
-        let arrivals = Arrivals::here(stopwait::TOPIC, &self.mqtt, by(&subscriber)).await?;
+        let arrivals = Arrivals::here(stopwait::TOPIC, &self.mqtt, &subscriber).await?;
         let clock = Clock::start();
-        let work = stopwait::run(&plan, clock, &self.mqtt, by(&publisher), arrivals);
+        let work = stopwait::run(&plan, clock, &self.mqtt, &publisher, arrivals);
         let (samples, _) = neighbours.beside(&self.plan(), clock, work).await?;
         let delta = stopwait::delta(&samples).context("nothing was sent")?;
         findings.stop_and_wait(delta, &samples)
@@ -304,36 +303,24 @@ impl Bench<'_> {
         let neighbours = self.neighbours().await?;
         let plan = self.one_by_one(reconnect::TOPIC)?;
         // The subscriber stays connected, and has tickets of its own.
-        let subscriber = connector(subscriber)?;
-        let arrivals = Arrivals::here(reconnect::TOPIC, &self.mqtt, by(&subscriber)).await?;
-        let (clock, publisher) = (Clock::start(), (&publisher.0, &publisher.1));
-        let resumption = self.cell.resumption;
+        let subscriber = Route::new(subscriber)?;
+        let arrivals = Arrivals::here(reconnect::TOPIC, &self.mqtt, &subscriber).await?;
+        let (clock, resumption) = (Clock::start(), self.cell.resumption);
         let work = reconnect::run(&plan, clock, resumption, &self.mqtt, publisher, arrivals);
         let (attempts, _) = neighbours.beside(&self.plan(), clock, work).await?;
         findings.reconnect(&attempts.iter().map(|attempt| attempt.sample).collect())
     }
 
     async fn job_result(&self, findings: &mut Findings) -> anyhow::Result<()> {
-        let ((jobs, connector), (results, worker)) = self.connectors()?;
-        let client = self.mqtt.builder(&results, &worker, "mqbench-worker")?;
-        let client = client.build().await.context("the worker cannot connect")?;
-        let answering = rtt::worker(&client, self.mqtt.qos, Duration::ZERO, || Ok(()));
-        let measured = rtt::run(
-            self.cell.messages,
-            self.cell.interval(),
-            self.cell.size,
-            Duration::from_secs(10),
-            &self.mqtt,
-            &jobs,
-            &connector,
-        );
-        let outcome = tokio::select! {
-            outcome = measured => outcome?,
-            ended = answering => {
-                ended?;
-                anyhow::bail!("the worker's connection was lost");
-            }
+        let (publisher, subscriber) = self.routes()?;
+        let plan = rtt::Plan {
+            count: self.cell.messages,
+            interval: self.cell.interval(),
+            size: self.cell.size,
+            grace: Duration::from_secs(10),
         };
+        let run = rtt::run_with_worker(plan, &self.mqtt, &publisher, &subscriber);
+        let outcome = run.await?;
         findings.distribution("rtt_last", &outcome.last)?;
         findings.distribution("rtt", &outcome.samples.latencies_sent_ns())?;
         findings.sent(outcome.counts, &outcome.lateness, self.cell.interval_ns);
@@ -386,28 +373,16 @@ impl Bench<'_> {
         access.end(&self.address, &self.options)
     }
 
-    fn connectors(&self) -> anyhow::Result<((Address, Connector), (Address, Connector))> {
+    fn routes(&self) -> anyhow::Result<(Route, Route)> {
         let (publisher, subscriber) = self.ends();
-        Ok((connector(publisher)?, connector(subscriber)?))
+        Ok((Route::new(publisher)?, Route::new(subscriber)?))
     }
 
     /// Connects the other stations of the publisher's channel.
     async fn neighbours(&self) -> anyhow::Result<Neighbours> {
-        let ends = self
-            .testbed
-            .neighbours()
-            .map(|access| connector(self.end(access)));
-        let ends = ends.collect::<anyhow::Result<Vec<_>>>()?;
-        Neighbours::connect(&self.mqtt, &ends).await
+        let neighbours = self.testbed.neighbours();
+        let routes = neighbours.map(|access| Route::new(self.end(access)));
+        let routes = routes.collect::<anyhow::Result<Vec<_>>>()?;
+        Neighbours::connect(&self.mqtt, &routes).await
     }
-}
-
-fn by((address, connector): &(Address, Connector)) -> (&Address, &Connector) {
-    (address, connector)
-}
-
-fn connector(
-    (address, options): (Address, ConnectOptions),
-) -> anyhow::Result<(Address, Connector)> {
-    Ok((address, Connector::new(options)?))
 }

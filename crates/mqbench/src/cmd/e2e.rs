@@ -42,7 +42,11 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
-    let (mqtt, connector) = args.client.get()?;
+    let (mqtt, publisher) = args.client.get(&args.broker)?;
+    let mut subscriber = publisher.clone();
+    if let Some(address) = args.subscribe_at {
+        subscriber.address = address;
+    }
     let plan = e2e::Plan::new(
         "mqbench/e2e",
         args.count,
@@ -50,15 +54,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         args.size,
         args.seed,
     );
-    let subscribe_at = args.subscribe_at.as_ref().unwrap_or(&args.broker);
-    let outcome = e2e::run(
-        &plan,
-        &mqtt,
-        (&args.broker, &connector),
-        (subscribe_at, &connector),
-        |_| {},
-    )
-    .await?;
+    let outcome = e2e::run(&plan, &mqtt, &publisher, &subscriber, |_| {}).await?;
     if let Some(path) = &args.out {
         outcome.samples.save(path)?;
     }

@@ -68,7 +68,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
              disconnect all but one: put %r and %i into it"
         );
     }
-    let (mqtt, connector) = args.client.get()?;
+    let (mqtt, route) = args.client.get(&args.broker)?;
     let plan = load::Plan {
         publishers: args.publishers,
         subscribers: args.subscribers,
@@ -81,7 +81,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     };
     let meter = RefCell::new(None);
     let usage: RefCell<Option<Usage>> = RefCell::new(None);
-    let outcome = load::run(&plan, &mqtt, &args.broker, &connector, || {
+    let outcome = load::run(&plan, &mqtt, &route, || {
         let Some(pid) = args.broker_pid else {
             return Ok(());
         };

@@ -95,11 +95,9 @@ async fn on_schedule(
     mut log: LogWriter<SendRecord>,
 ) -> anyhow::Result<u64> {
     let clock = WallClock::from_env()?;
-    let (mqtt, connector) = args.client.get()?;
-    let client = mqtt
-        .builder(&args.broker, &connector, &client_id())?
-        .build()
-        .await?;
+    let (mqtt, route) = args.client.get(&args.broker)?;
+    let client_id = format!("mqbench-pub-{}", std::process::id());
+    let client = mqtt.connect(&route, &client_id).await?;
     let publisher = client.clone();
     let count = args.count;
     tokio::task::spawn_blocking(move || -> anyhow::Result<()> {
@@ -150,17 +148,14 @@ async fn one_by_one(
         }
     })?;
     let (clock, arrivals) = (Clock::start(), Arrivals::Told(numbers));
-    let (mqtt, connector) = args.client.get()?;
+    let (mqtt, route) = args.client.get(&args.broker)?;
     let samples: Vec<Sample> = match args.reconnect {
         None => {
-            let publisher = (&args.broker, &connector);
-            stopwait::run(&plan, clock, &mqtt, publisher, arrivals)
-                .await?
-                .0
+            let samples = stopwait::run(&plan, clock, &mqtt, &route, arrivals);
+            samples.await?.0
         }
         Some(how) => {
-            let options = args.client.transport.options();
-            let publisher = (&args.broker, &options);
+            let publisher = (args.broker, args.client.transport.options());
             let attempts = reconnect::run(&plan, clock, how, &mqtt, publisher, arrivals);
             attempts
                 .await?
@@ -179,8 +174,4 @@ async fn one_by_one(
     }
     log.finish()?;
     Ok(samples.len() as u64)
-}
-
-fn client_id() -> String {
-    format!("mqbench-pub-{}", std::process::id())
 }

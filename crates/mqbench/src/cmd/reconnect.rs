@@ -42,8 +42,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
-    let options = args.client.transport.options();
-    let (mqtt, connector) = args.client.get()?;
+    let (mqtt, subscriber) = args.client.get(&args.broker)?;
     let plan = Plan {
         topic: TopicName::new(reconnect::TOPIC)?,
         count: args.count,
@@ -51,14 +50,13 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         patience: args.patience,
     };
     // The subscriber stays connected, and has tickets of its own.
-    let subscriber = (&args.broker, &connector);
-    let arrivals = Arrivals::here(reconnect::TOPIC, &mqtt, subscriber).await?;
+    let arrivals = Arrivals::here(reconnect::TOPIC, &mqtt, &subscriber).await?;
     let attempts = reconnect::run(
         &plan,
         Clock::start(),
         args.resumption,
         &mqtt,
-        (&args.broker, &options),
+        (args.broker, args.client.transport.options()),
         arrivals,
     )
     .await?;

@@ -6,7 +6,12 @@ use mq_measure::Summary;
 use mq_transport::Address;
 
 use super::args::ClientArgs;
-use crate::{clock::nanoseconds, report, units::duration, workload::rtt};
+use crate::{
+    clock::nanoseconds,
+    report,
+    units::duration,
+    workload::rtt::{self, Plan},
+};
 
 /// Options of `rtt`.
 #[derive(clap::Args, Clone, Debug)]
@@ -37,37 +42,17 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
-    let (mqtt, connector) = args.client.get()?;
-    let worker = if args.with_worker {
-        Some(
-            mqtt.builder(&args.broker, &connector, "mqbench-worker")?
-                .build()
-                .await?,
-        )
+    let (mqtt, route) = args.client.get(&args.broker)?;
+    let plan = Plan {
+        count: args.count,
+        interval: args.interval,
+        size: args.size,
+        grace: args.grace,
+    };
+    let outcome = if args.with_worker {
+        rtt::run_with_worker(plan, &mqtt, &route, &route).await?
     } else {
-        None
-    };
-    let work = async {
-        match &worker {
-            Some(worker) => rtt::worker(worker, mqtt.qos, Duration::ZERO, || Ok(())).await,
-            None => std::future::pending().await,
-        }
-    };
-    let measured = rtt::run(
-        args.count,
-        args.interval,
-        args.size,
-        args.grace,
-        &mqtt,
-        &args.broker,
-        &connector,
-    );
-    let outcome = tokio::select! {
-        outcome = measured => outcome?,
-        ended = work => {
-            ended?;
-            anyhow::bail!("the worker's connection was lost");
-        }
+        rtt::run(plan, &mqtt, &route).await?
     };
     if let Some(path) = &args.out {
         outcome.samples.save(path)?;

@@ -42,8 +42,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
-    let (mqtt, connector) = args.client.get()?;
-    let publisher = (&args.broker, &connector);
+    let (mqtt, route) = args.client.get(&args.broker)?;
     let plan = Plan {
         topic: TopicName::new(stopwait::TOPIC)?,
         count: args.count,
@@ -51,8 +50,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         patience: args.patience,
     };
     for run in 1..=args.runs {
-        let arrivals = Arrivals::here(stopwait::TOPIC, &mqtt, publisher).await?;
-        let samples = stopwait::run(&plan, Clock::start(), &mqtt, publisher, arrivals).await?;
+        let arrivals = Arrivals::here(stopwait::TOPIC, &mqtt, &route).await?;
+        let samples = stopwait::run(&plan, Clock::start(), &mqtt, &route, arrivals).await?;
         let Some(delta) = stopwait::delta(&samples) else {
             bail!("nothing to send: --count is 0");
         };

@@ -47,15 +47,9 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let clock = WallClock::from_env()?;
     let mut log = LogWriter::<ReceiveRecord>::create(&args.log, &LogMeta::new(&args.run, &host()))?;
-    let (mqtt, connector) = args.client.get()?;
-    let client = mqtt
-        .builder(
-            &args.broker,
-            &connector,
-            &format!("mqbench-sub-{}", std::process::id()),
-        )?
-        .build()
-        .await?;
+    let (mqtt, route) = args.client.get(&args.broker)?;
+    let client_id = format!("mqbench-sub-{}", std::process::id());
+    let client = mqtt.connect(&route, &client_id).await?;
     let mut messages = client.subscribe(args.topic.as_str(), mqtt.qos).await?;
     eprintln!("{}: subscribed", args.topic);
     if args.announce {

@@ -24,11 +24,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
-    let (mqtt, connector) = args.client.get()?;
-    let client = mqtt
-        .builder(&args.broker, &connector, "mqbench-worker")?
-        .build()
-        .await?;
+    let (mqtt, route) = args.client.get(&args.broker)?;
+    let client = mqtt.connect(&route, "mqbench-worker").await?;
     let ready = || {
         if args.announce {
             report::announce()

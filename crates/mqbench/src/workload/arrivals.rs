@@ -4,10 +4,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use mq_client::{Client, Subscription};
-use mq_transport::{Address, Connector};
 use tokio::{sync::mpsc::Receiver, time::timeout};
 
-use crate::{mqtt::Mqtt, payload::sequence};
+use crate::{
+    mqtt::{Mqtt, Route},
+    payload::sequence,
+};
 
 /// The messages that have reached the subscriber.
 #[derive(Debug)]
@@ -23,13 +25,8 @@ pub(crate) enum Arrivals {
 
 impl Arrivals {
     /// Subscribes in this process.
-    pub(crate) async fn here(
-        topic: &str,
-        mqtt: &Mqtt,
-        (address, connector): (&Address, &Connector),
-    ) -> anyhow::Result<Self> {
-        let client = mqtt.builder(address, connector, "mqbench-sub")?;
-        let client = client.build().await;
+    pub(crate) async fn here(topic: &str, mqtt: &Mqtt, route: &Route) -> anyhow::Result<Self> {
+        let client = mqtt.connect(route, "mqbench-sub").await;
         let client = client.context("the subscriber cannot connect")?;
         let messages = client.subscribe(topic, mqtt.qos).await?;
         Ok(Self::Here { client, messages })

@@ -4,12 +4,16 @@ use std::time::Duration;
 
 use anyhow::Context;
 use bytes::Bytes;
+use mq_client::Client;
 use mq_codec::QoS;
 use mq_measure::{Summary, result::ConnectKind, result::ConnectTimes};
-use mq_transport::{Address, ConnectOptions, Connector, EarlyData, HandshakeKind, Scheme};
+use mq_transport::{Address, ConnectOptions, EarlyData, HandshakeKind, LinkStats, Scheme};
 
 use super::reconnect::Resumption;
-use crate::{clock::nanoseconds, mqtt::Mqtt};
+use crate::{
+    clock::nanoseconds,
+    mqtt::{Mqtt, Route},
+};
 
 /// One connection.
 #[derive(Clone, Copy, Debug)]
@@ -49,8 +53,7 @@ pub(crate) fn kind(scheme: Scheme, resumption: Resumption) -> ConnectKind {
 /// Makes connections of one kind, one after the other, each closed before the next.
 #[derive(Debug)]
 pub(crate) struct Dialler {
-    address: Address,
-    connector: Connector,
+    route: Route,
     kind: ConnectKind,
     primed: bool,
     count: u64,
@@ -68,8 +71,7 @@ impl Dialler {
             ..options.clone()
         };
         Ok(Self {
-            address: address.clone(),
-            connector: Connector::new(options)?,
+            route: Route::new((address.clone(), options))?,
             kind,
             primed: matches!(kind, ConnectKind::Tcp | ConnectKind::Full),
             count: 0,
@@ -88,24 +90,11 @@ impl Dialler {
 
     async fn dial_once(&mut self, mqtt: &Mqtt) -> anyhow::Result<Connected> {
         self.count += 1;
-        let id = format!("mqbench-dial-{}-{}", self.address.scheme, self.count);
-        let client = mqtt
-            .builder(&self.address, &self.connector, &id)?
-            .build()
-            .await
-            .context("cannot connect")?;
+        let id = format!("mqbench-dial-{}-{}", self.route.address.scheme, self.count);
+        let client = mqtt.connect(&self.route, &id).await;
+        let client = client.context("cannot connect")?;
         let times = client.connect_times().context("not connected")?;
-        // One more round trip, which is not timed: the server sends its tickets after the handshake, and the
-        // next connection needs one.
-        client
-            .publish("mqbench/dial", Bytes::new(), QoS::AtLeastOnce)
-            .await
-            .context("the connection was lost at once")?;
-        let stats = client
-            .stats()
-            .await
-            .context("the connection was lost at once")?;
-        client.disconnect().await.context("cannot disconnect")?;
+        let stats = leave(&client).await?;
         let kind = match (stats.handshake, stats.early_data) {
             (HandshakeKind::Resumed, EarlyData::Accepted) => ConnectKind::ZeroRtt,
             (HandshakeKind::Resumed, _) => ConnectKind::Resumed,
@@ -123,6 +112,17 @@ impl Dialler {
     pub(crate) fn kind(&self) -> ConnectKind {
         self.kind
     }
+}
+
+/// Disconnects after one more round trip, which is not timed: the server sends its tickets after the
+/// handshake, and the next connection needs one.
+pub(super) async fn leave(client: &Client) -> anyhow::Result<LinkStats> {
+    let lost = "the connection was lost at once";
+    let dial = client.publish("mqbench/dial", Bytes::new(), QoS::AtLeastOnce);
+    dial.await.context(lost)?;
+    let stats = client.stats().await.context(lost)?;
+    client.disconnect().await.context("cannot disconnect")?;
+    Ok(stats)
 }
 
 /// Sums up the connections of one kind. Connections that failed, or turned out to be of another kind, are

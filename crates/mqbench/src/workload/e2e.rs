@@ -17,7 +17,6 @@ use mq_measure::{
     result::WireUse,
     schedule::{Lateness, OpenLoop},
 };
-use mq_transport::{Address, Connector};
 
 use super::{
     Clock, add_wire,
@@ -25,7 +24,7 @@ use super::{
     wire_use,
 };
 use crate::{
-    mqtt::Mqtt,
+    mqtt::{Mqtt, Route},
     payload::{Payloads, sequence},
 };
 
@@ -83,8 +82,8 @@ pub(crate) struct Outcome {
 pub(crate) async fn run(
     plan: &Plan,
     mqtt: &Mqtt,
-    publisher: (&Address, &Connector),
-    subscriber: (&Address, &Connector),
+    publisher: &Route,
+    subscriber: &Route,
     progress: impl Fn(u64) + Send + 'static,
 ) -> anyhow::Result<Outcome> {
     let pair = Pair::connect(plan, mqtt, publisher, subscriber).await?;
@@ -106,24 +105,18 @@ impl<'a> Pair<'a> {
     pub(crate) async fn connect(
         plan: &'a Plan,
         mqtt: &Mqtt,
-        publisher: (&Address, &Connector),
-        subscriber: (&Address, &Connector),
+        publisher: &Route,
+        subscriber: &Route,
     ) -> anyhow::Result<Self> {
         let began = Instant::now();
-        let receiver = mqtt
-            .builder(subscriber.0, subscriber.1, "mqbench-sub")?
-            .build()
-            .await
-            .context("the subscriber cannot connect")?;
+        let receiver = mqtt.connect(subscriber, "mqbench-sub").await;
+        let receiver = receiver.context("the subscriber cannot connect")?;
         let subscription = receiver
             .subscribe(plan.topic.as_str(), mqtt.qos)
             .await
             .context("cannot subscribe")?;
-        let sender = mqtt
-            .builder(publisher.0, publisher.1, "mqbench-pub")?
-            .build()
-            .await
-            .context("the publisher cannot connect")?;
+        let sender = mqtt.connect(publisher, "mqbench-pub").await;
+        let sender = sender.context("the publisher cannot connect")?;
         Ok(Self {
             plan,
             qos: mqtt.qos,

@@ -11,11 +11,10 @@ use std::{
 use anyhow::Context;
 use mq_client::{Client, Outgoing, Subscription};
 use mq_codec::{QoS, TopicName};
-use mq_transport::{Address, Connector};
 use tokio::task::JoinSet;
 
 use crate::{
-    mqtt::{ClientIds, Mqtt, Role},
+    mqtt::{ClientIds, Mqtt, Role, Route},
     payload::Payloads,
 };
 
@@ -58,39 +57,27 @@ struct Shared {
 pub(crate) async fn run(
     plan: &Plan,
     mqtt: &Mqtt,
-    address: &Address,
-    connector: &Connector,
+    route: &Route,
     mut steady: impl FnMut() -> anyhow::Result<()>,
 ) -> anyhow::Result<Outcome> {
     let shared = Arc::new(Shared::default());
     let mut tasks = JoinSet::new();
     let topic = |index: usize| format!("mqbench/load/{}", index % plan.topics.max(1));
+    let connect = async |role: Role, index: usize| {
+        mqtt.connect(route, &plan.client_ids.id(role, index)).await
+    };
     let mut clients = Vec::new();
     for index in 0..plan.subscribers {
-        let client = mqtt
-            .builder(
-                address,
-                connector,
-                &plan.client_ids.id(Role::Subscriber, index),
-            )?
-            .build()
-            .await
-            .with_context(|| format!("subscriber {index} cannot connect"))?;
+        let client = connect(Role::Subscriber, index).await;
+        let client = client.with_context(|| format!("subscriber {index} cannot connect"))?;
         let subscription = client.subscribe(topic(index), mqtt.qos).await?;
         tasks.spawn(receive(subscription, Arc::clone(&shared)));
         clients.push(client);
     }
     let step = plan.ramp_up / u32::try_from(plan.publishers.max(1)).unwrap_or(u32::MAX);
     for index in 0..plan.publishers {
-        let client = mqtt
-            .builder(
-                address,
-                connector,
-                &plan.client_ids.id(Role::Publisher, index),
-            )?
-            .build()
-            .await
-            .with_context(|| format!("publisher {index} cannot connect"))?;
+        let client = connect(Role::Publisher, index).await;
+        let client = client.with_context(|| format!("publisher {index} cannot connect"))?;
         let publisher = Publisher {
             client: client.clone(),
             topic: TopicName::new(topic(index))?,

@@ -10,7 +10,6 @@ use anyhow::Context as _;
 use mq_client::{Client, Outgoing};
 use mq_codec::{QoS, TopicName};
 use mq_measure::schedule::OpenLoop;
-use mq_transport::{Address, Connector};
 use tokio::task::JoinSet;
 
 use super::{
@@ -18,7 +17,11 @@ use super::{
     e2e::{LEAD, Plan},
     pace::Sending,
 };
-use crate::{clock::nanoseconds, mqtt::Mqtt, payload::Payloads};
+use crate::{
+    clock::nanoseconds,
+    mqtt::{Mqtt, Route},
+    payload::Payloads,
+};
 
 /// Connected clients that have not published yet.
 #[derive(Debug)]
@@ -29,14 +32,11 @@ pub(crate) struct Neighbours {
 }
 
 impl Neighbours {
-    /// Connects one client from each end, all at the same time.
-    pub(crate) async fn connect(
-        mqtt: &Mqtt,
-        ends: &[(Address, Connector)],
-    ) -> anyhow::Result<Self> {
+    /// Connects one client over each route, all at the same time.
+    pub(crate) async fn connect(mqtt: &Mqtt, routes: &[Route]) -> anyhow::Result<Self> {
         let mut connecting = JoinSet::new();
-        for (number, (address, connector)) in (2..).zip(ends) {
-            let client = mqtt.builder(address, connector, &format!("mqbench-pub-{number}"))?;
+        for (number, route) in (2..).zip(routes) {
+            let client = mqtt.builder(route, &format!("mqbench-pub-{number}"))?;
             connecting.spawn(async move {
                 let client = client.build().await;
                 let client = client.with_context(|| format!("publisher-{number} cannot connect"));

@@ -5,15 +5,16 @@
 //! is sent, with the first connection counted too.
 
 use anyhow::Context;
-use bytes::Bytes;
 use mq_client::Outgoing;
-use mq_codec::QoS;
 use mq_measure::Sample;
-use mq_transport::{Address, ConnectOptions, Connector, EarlyData, HandshakeKind};
+use mq_transport::{Address, ConnectOptions, EarlyData, HandshakeKind};
 use serde::{Deserialize, Serialize};
 
-use super::{Clock, arrivals::Arrivals, stopwait::Plan};
-use crate::{mqtt::Mqtt, payload::Payloads};
+use super::{Clock, arrivals::Arrivals, connect::leave, stopwait::Plan};
+use crate::{
+    mqtt::{Mqtt, Route},
+    payload::Payloads,
+};
 
 /// The default topic.
 pub(crate) const TOPIC: &str = "mqbench/reconnect";
@@ -62,14 +63,15 @@ pub(crate) async fn run(
     clock: Clock,
     resumption: Resumption,
     mqtt: &Mqtt,
-    (address, options): (&Address, &ConnectOptions),
+    (address, options): (Address, ConnectOptions),
     mut arrivals: Arrivals,
 ) -> anyhow::Result<Vec<Attempt>> {
-    let connector = Connector::new(ConnectOptions {
+    let options = ConnectOptions {
         resumption: resumption != Resumption::Full,
         early_data: resumption == Resumption::ZeroRtt,
-        ..options.clone()
-    })?;
+        ..options
+    };
+    let route = Route::new((address, options))?;
     let payloads = Payloads::new(plan.size, 1);
     let mut attempts = Vec::new();
     for seq in 0..=plan.count {
@@ -80,23 +82,14 @@ pub(crate) async fn run(
         let dialled_ns = clock.now_ns();
         // PUBLISH follows CONNECT at once, without waiting for CONNACK.
         let client = mqtt
-            .builder(address, &connector, "mqbench-pub")?
+            .builder(&route, "mqbench-pub")?
             .start()
             .context("cannot connect")?;
         let mut receipt = client.send(message).await.context("cannot publish")?;
         receipt.written().await.context("cannot publish")?;
         let sent_ns = clock.now_ns();
         let arrived = arrivals.wait(seq, plan.patience).await?;
-        // One more round trip, which is not timed, brings the next ticket.
-        client
-            .publish("mqbench/dial", Bytes::new(), QoS::AtLeastOnce)
-            .await
-            .context("the connection was lost at once")?;
-        let stats = client
-            .stats()
-            .await
-            .context("the connection was lost at once")?;
-        client.disconnect().await.context("cannot disconnect")?;
+        let stats = leave(&client).await?;
         attempts.push(Attempt {
             sample: Sample {
                 seq,

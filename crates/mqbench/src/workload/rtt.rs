@@ -8,24 +8,34 @@ use std::{
     time::Duration,
 };
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use mq_client::{Client, Outgoing};
 use mq_codec::{QoS, TopicName};
 use mq_measure::{
     Counts, LastSendEstimator, Samples, Tracker,
     schedule::{Lateness, OpenLoop},
 };
-use mq_transport::{Address, Connector};
 
 use super::{Clock, pace::wait_until};
 use crate::{
-    clock::nanoseconds,
-    mqtt::Mqtt,
+    mqtt::{Mqtt, Route},
     payload::{Payloads, sequence},
 };
 
 pub(crate) const JOBS: &str = "mqbench/job";
 pub(crate) const RESULTS: &str = "mqbench/result";
+
+/// The plan of a run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    /// The jobs.
+    pub(crate) count: u64,
+    pub(crate) interval: Duration,
+    /// A job's payload in bytes.
+    pub(crate) size: usize,
+    /// How long results may come after the last job.
+    pub(crate) grace: Duration,
+}
 
 /// The outcome of a run.
 #[derive(Debug)]
@@ -42,21 +52,34 @@ struct Shared {
     last: LastSendEstimator,
 }
 
-/// Publishes `count` jobs, one each `interval`, and collects the results of a [`worker`].
-pub(crate) async fn run(
-    count: u64,
-    interval: Duration,
-    size: usize,
-    grace: Duration,
+/// Runs the plan beside a worker in this process, which answers at once.
+pub(crate) async fn run_with_worker(
+    plan: Plan,
     mqtt: &Mqtt,
-    address: &Address,
-    connector: &Connector,
+    publisher: &Route,
+    subscriber: &Route,
 ) -> anyhow::Result<Outcome> {
-    let client = mqtt
-        .builder(address, connector, "mqbench-jobs")?
-        .build()
-        .await
-        .context("cannot connect")?;
+    let client = mqtt.connect(subscriber, "mqbench-worker").await;
+    let client = client.context("the worker cannot connect")?;
+    tokio::select! {
+        outcome = run(plan, mqtt, publisher) => outcome,
+        ended = worker(&client, mqtt.qos, Duration::ZERO, || Ok(())) => {
+            ended?;
+            bail!("the worker's connection was lost");
+        }
+    }
+}
+
+/// Publishes the plan's jobs, and collects the results of a [`worker`].
+pub(crate) async fn run(plan: Plan, mqtt: &Mqtt, route: &Route) -> anyhow::Result<Outcome> {
+    let Plan {
+        count,
+        interval,
+        size,
+        grace,
+    } = plan;
+    let client = mqtt.connect(route, "mqbench-jobs").await;
+    let client = client.context("cannot connect")?;
     let mut results = client.subscribe(RESULTS, mqtt.qos).await?;
     let shared = Arc::new(Mutex::new(Shared {
         tracker: Tracker::new(count),
@@ -123,7 +146,7 @@ pub(crate) async fn worker(
     ready()?;
     let topic = TopicName::new(RESULTS)?;
     while let Some(job) = jobs.recv().await {
-        if nanoseconds(compute) > 0 {
+        if !compute.is_zero() {
             tokio::time::sleep(compute).await;
         }
         let result = Outgoing::new(topic.clone(), job.payload).qos(qos);

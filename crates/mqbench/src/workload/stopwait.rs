@@ -9,10 +9,12 @@ use anyhow::Context;
 use mq_client::Outgoing;
 use mq_codec::TopicName;
 use mq_measure::{Sample, Samples};
-use mq_transport::{Address, Connector};
 
 use super::{Clock, arrivals::Arrivals};
-use crate::{mqtt::Mqtt, payload::Payloads};
+use crate::{
+    mqtt::{Mqtt, Route},
+    payload::Payloads,
+};
 
 /// The default topic.
 pub(crate) const TOPIC: &str = "mqbench/stopwait";
@@ -41,14 +43,11 @@ pub(crate) async fn run(
     plan: &Plan,
     clock: Clock,
     mqtt: &Mqtt,
-    (address, connector): (&Address, &Connector),
+    route: &Route,
     mut arrivals: Arrivals,
 ) -> anyhow::Result<Samples> {
-    let sender = mqtt
-        .builder(address, connector, "mqbench-pub")?
-        .build()
-        .await
-        .context("the publisher cannot connect")?;
+    let sender = mqtt.connect(route, "mqbench-pub").await;
+    let sender = sender.context("the publisher cannot connect")?;
     let payloads = Payloads::new(plan.size, 1);
     let mut samples = Vec::new();
     for seq in 0..plan.count {

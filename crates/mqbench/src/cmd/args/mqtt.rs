@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use mq_client::Probes;
 use mq_codec::QoS;
-use mq_transport::Connector;
+use mq_transport::Address;
 
 use super::{TransportArgs, values::mqtt_version};
 use crate::{
-    mqtt::{Mqtt, MqttVersion, qos},
+    mqtt::{Mqtt, MqttVersion, Route, qos},
     units::duration,
 };
 
@@ -75,9 +75,9 @@ pub(crate) struct ClientArgs {
 }
 
 impl ClientArgs {
-    /// The MQTT options, and a connector with the transport options.
-    pub(crate) fn get(&self) -> anyhow::Result<(Mqtt, Connector)> {
+    /// The MQTT options, and a route to `broker` with the transport options.
+    pub(crate) fn get(&self, broker: &Address) -> anyhow::Result<(Mqtt, Route)> {
         let options = self.transport.options();
-        Ok((self.mqtt.get(), Connector::new(options)?))
+        Ok((self.mqtt.get(), Route::new((broker.clone(), options))?))
     }
 }

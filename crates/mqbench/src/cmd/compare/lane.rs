@@ -7,12 +7,12 @@ use mq_measure::{
     process::ProcessMeter,
     result::{HostPackets, ProcessUse},
 };
-use mq_transport::{Address, ConnectOptions, Connector};
+use mq_transport::{Address, ConnectOptions};
 
 use super::Args;
 use crate::{
     clock::nanoseconds,
-    mqtt::Mqtt,
+    mqtt::{Mqtt, Route},
     testbed::{Access, Testbed},
     workload::{
         Clock,
@@ -25,10 +25,10 @@ use crate::{
 /// One transport: its clients, and its results so far.
 pub(super) struct Lane {
     pub(super) name: String,
-    pub(super) publisher: (Address, Connector),
-    subscriber: (Address, Connector),
+    pub(super) publisher: Route,
+    subscriber: Route,
     /// The other stations of the publisher's channel.
-    neighbours: Vec<(Address, Connector)>,
+    neighbours: Vec<Route>,
     pub(super) diallers: Vec<(Dialler, Vec<Option<Connected>>)>,
     pub(super) rounds: Vec<RoundOutcome>,
 }
@@ -53,13 +53,10 @@ impl Lane {
             Some(access) => access.end(address, options),
             None => (address.clone(), options.clone()),
         };
-        let connector = |(address, options): (Address, ConnectOptions)| -> anyhow::Result<_> {
-            Ok((address, Connector::new(options)?))
-        };
         let publisher = end(testbed.map(Testbed::publisher));
         let subscriber = end(testbed.map(Testbed::subscriber));
         let neighbours = testbed.into_iter().flat_map(Testbed::neighbours);
-        let neighbours = neighbours.map(|access| connector(end(Some(access))));
+        let neighbours = neighbours.map(|access| Route::new(access.end(address, options)));
         let diallers = connect::kinds(address.scheme)
             .iter()
             .map(|kind| {
@@ -69,8 +66,8 @@ impl Lane {
             .collect::<anyhow::Result<_>>()?;
         Ok(Self {
             name: address.scheme.to_string(),
-            publisher: connector(publisher)?,
-            subscriber: connector(subscriber)?,
+            publisher: Route::new(publisher)?,
+            subscriber: Route::new(subscriber)?,
             neighbours: neighbours.collect::<anyhow::Result<_>>()?,
             diallers,
             rounds: Vec::new(),
@@ -156,9 +153,7 @@ impl Lane {
         progress: impl Fn(u64) + Send + 'static,
     ) -> anyhow::Result<(e2e::Outcome, u64)> {
         let neighbours = Neighbours::connect(mqtt, &self.neighbours).await?;
-        let publisher = (&self.publisher.0, &self.publisher.1);
-        let subscriber = (&self.subscriber.0, &self.subscriber.1);
-        let pair = e2e::Pair::connect(plan, mqtt, publisher, subscriber).await?;
+        let pair = e2e::Pair::connect(plan, mqtt, &self.publisher, &self.subscriber).await?;
         let clock = Clock::start();
         neighbours
             .beside(plan, clock, pair.run(clock, progress))

@@ -231,12 +231,12 @@ async fn measure(
             let turn = u32::try_from(turn).unwrap_or(u32::MAX);
             lane.send(args, round, turn, broker, testbed, progress)
                 .await
-                .with_context(|| format!("over {}", lane.publisher.0))?;
+                .with_context(|| format!("over {}", lane.publisher.address))?;
         }
         for lane in lanes.iter_mut() {
             lane.dial(args)
                 .await
-                .with_context(|| format!("over {}", lane.publisher.0))?;
+                .with_context(|| format!("over {}", lane.publisher.address))?;
         }
     }
     Ok(())

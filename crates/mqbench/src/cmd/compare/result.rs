@@ -120,7 +120,7 @@ fn transport_result(args: &Args, lane: &Lane) -> TransportResult {
         .flatten();
     TransportResult {
         transport: lane.name.clone(),
-        url: lane.publisher.0.to_string(),
+        url: lane.publisher.address.to_string(),
         latency,
         latency_from_send: Summary::from_samples(&samples.latencies_sent_ns()),
         rtt_last: None,
