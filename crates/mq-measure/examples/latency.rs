@@ -28,7 +28,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let origin = Instant::now();
     let now_ns = || u64::try_from(origin.elapsed().as_nanos()).unwrap_or(u64::MAX);
     // Message i is due i ms after the origin, whatever became of those before it.
-    let schedule = OpenLoop::new(0, Duration::from_millis(1));
+    let interval_ns = 1_000_000;
+    let schedule = OpenLoop::new(0, Duration::from_nanos(interval_ns));
     let (mut tracker, mut lateness) = (Tracker::new(messages), Lateness::new());
     let mut latencies = LatencyRecorder::new();
     let mut receive = |tracker: &mut Tracker, seq| {
@@ -70,7 +71,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let counts = tracker.counts();
     println!("lost {}, duplicates {}", counts.lost, counts.duplicates);
     // Why these figures may not be trusted.
-    let warnings = lateness.warning(schedule.interval_ns());
+    let warnings = lateness.warning(interval_ns);
     for warning in warnings
         .into_iter()
         .chain(validity::too_few_samples(99.9, summary.count))

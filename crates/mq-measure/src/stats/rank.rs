@@ -3,12 +3,13 @@
 //!
 //! With many samples any difference is significant: look at its size first, by [`cliffs_delta`].
 
+use serde::Serialize;
 use statrs::distribution::{ChiSquared, ContinuousCDF as _, Normal};
 
 use crate::convert;
 
 /// The outcome of a Kruskal-Wallis test.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct KruskalWallis {
     /// The statistic H, corrected for ties.
     pub h: f64,
