@@ -207,22 +207,8 @@ fn nanoseconds(text: &str, digits: u32) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     if plain(whole) && plain(fraction) && !(whole.is_empty() && fraction.is_empty()) {
-        let whole: u64 = if whole.is_empty() {
-            0
-        } else {
-            whole.parse().ok()?
-        };
-        let wanted = usize::try_from(digits).ok()?;
-        let mut fraction: String = fraction.chars().take(wanted).collect();
-        while fraction.len() < wanted {
-            fraction.push('0');
-        }
-        let fraction: u64 = if fraction.is_empty() {
-            0
-        } else {
-            fraction.parse().ok()?
-        };
-        return whole.checked_mul(10_u64.pow(digits))?.checked_add(fraction);
+        let places = usize::try_from(digits).ok()?;
+        return format!("0{whole}{fraction:0<places$.places$}").parse().ok();
     }
     // With an exponent: a short time on the instrument's own clock.
     let number: f64 = text.parse().ok()?;

@@ -146,12 +146,20 @@ impl Difference {
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            what,
-            configured,
-            found,
-        } = self;
-        write!(f, "{what} is {found} instead of {configured}")
+        write!(
+            f,
+            "{} is {} instead of {}",
+            self.what, self.found, self.configured
+        )
+    }
+}
+
+/// What a queueing discipline does besides, in words.
+fn listed(others: &Vec<&'static str>) -> String {
+    if others.is_empty() {
+        "nothing".to_owned()
+    } else {
+        others.join(", ")
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use super::{Difference, nla, nla::Writer, percent, rate, ticks, time};
+use super::{Difference, listed, nla, nla::Writer, percent, rate, ticks, time};
 use crate::{Direction, Distribution, Loss, Probability, Queue, units::nanoseconds};
 
 /// Attributes behind the structure `tc_netem_qopt`: `TCA_NETEM_*` of `linux/pkt_sched.h`.
@@ -288,13 +288,7 @@ impl Netem {
                 "what netem does besides",
                 &self.others,
                 &found.others,
-                |o| {
-                    if o.is_empty() {
-                        "nothing".to_owned()
-                    } else {
-                        o.join(", ")
-                    }
-                },
+                listed,
             ),
         ]
         .into_iter()

@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use super::{Difference, TICK_NS, nla, nla::Writer, rate, ticks};
+use super::{Difference, TICK_NS, listed, nla, nla::Writer, rate, ticks};
 use crate::Rate;
 
 /// `TCA_TBF_*` of `linux/pkt_sched.h`.
@@ -117,13 +117,7 @@ impl Tbf {
             Difference::between("rate", &self.rate, &found.rate, |bytes| rate(*bytes)),
             burst.filter(|_| apart > tolerance + 1),
             Difference::between("limit", &self.limit, &found.limit, bytes),
-            Difference::between("what tbf does besides", &self.others, &found.others, |o| {
-                if o.is_empty() {
-                    "nothing".to_owned()
-                } else {
-                    o.join(", ")
-                }
-            }),
+            Difference::between("what tbf does besides", &self.others, &found.others, listed),
         ]
         .into_iter()
         .flatten()
