@@ -1,6 +1,11 @@
 //! This program's version and signal mask, and the folder of its results.
 
 use std::path::Path;
+#[cfg(unix)]
+use std::{
+    os::unix::process::ExitStatusExt as _,
+    process::{ExitCode, ExitStatus},
+};
 
 use anyhow::Context as _;
 use mq_measure::manifest::Software;
@@ -27,4 +32,25 @@ pub(crate) fn output_directory(path: &Path) -> anyhow::Result<&Path> {
     std::fs::create_dir_all(path)
         .with_context(|| format!("cannot make the directory {}", path.display()))?;
     Ok(path)
+}
+
+/// The exit code of a command as a shell has it: 128 plus the signal if a signal ended it.
+#[cfg(unix)]
+pub(crate) fn exit_code(status: ExitStatus) -> ExitCode {
+    let killed = status.signal().map(|signal| 128 + signal);
+    let code = status.code().or(killed).unwrap_or(1);
+    ExitCode::from(u8::try_from(code).unwrap_or(1))
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_codes_are_a_shells() {
+        for (raw, code) in [(0, 0), (3 << 8, 3), (15, 143)] {
+            let found = exit_code(ExitStatus::from_raw(raw));
+            assert_eq!(format!("{found:?}"), format!("{:?}", ExitCode::from(code)));
+        }
+    }
 }

@@ -60,7 +60,7 @@ pub(crate) struct Plot {
 }
 
 /// The papers' forms.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum PlotKind {
     /// Bars with the mean and its interval, from the link's delay as a baseline.
@@ -144,9 +144,9 @@ impl Campaign {
     }
 
     fn parse(name: &str, text: &str, extent: Extent) -> Result<Self, Wrong> {
-        let raw: RawFile = toml::from_str(text).map_err(|error| Wrong {
-            at: error.span().map(|span| span.start),
-            problem: error.message().replace('\n', " "),
+        let raw: RawFile = toml::from_str(text).map_err(|error| {
+            let at = error.span().map(|span| span.start);
+            Wrong::at(at, error.message().replace('\n', " "))
         })?;
         let (mut work, mut factors) = (raw.work, raw.factors);
         check_exclusions(&raw.exclude, &factors, &raw.quick.factors)?;
@@ -157,18 +157,13 @@ impl Campaign {
             replace(&mut factors, raw.quick.factors);
         }
         let cells = combinations(&work, &factors, &raw.exclude)?;
-        for factor in [
-            Some(&raw.plot.x),
-            Some(&raw.plot.series),
-            raw.plot.facet.as_ref(),
-        ] {
-            if let Some(factor) = factor
-                && !factors.keys().any(|known| known.get_ref() == factor)
-            {
-                return Err(Wrong {
-                    at: None,
-                    problem: format!("the plot wants the factor `{factor}`, and there is none"),
-                });
+        let Plot {
+            x, series, facet, ..
+        } = &raw.plot;
+        for factor in [x, series].into_iter().chain(facet) {
+            if !factors.keys().any(|known| known.get_ref() == factor) {
+                let problem = format!("the plot wants the factor `{factor}`, and there is none");
+                return Err(Wrong::at(None, problem));
             }
         }
         Ok(Self {
@@ -191,6 +186,13 @@ struct Wrong {
     problem: String,
 }
 
+impl Wrong {
+    fn at(at: impl Into<Option<usize>>, problem: String) -> Self {
+        let at = at.into();
+        Self { at, problem }
+    }
+}
+
 /// Keys are equal if their texts are, at any place.
 fn replace<V>(all: &mut BTreeMap<Spanned<String>, V>, by: BTreeMap<Spanned<String>, V>) {
     for (key, value) in by {
@@ -207,22 +209,17 @@ fn check_exclusions(
     quick: &BTreeMap<Spanned<String>, Vec<Spanned<Value>>>,
 ) -> Result<(), Wrong> {
     for exclusion in exclusions {
-        let wrong = |at: usize, problem| {
-            Err(Wrong {
-                at: Some(at),
-                problem,
-            })
-        };
         if exclusion.get_ref().is_empty() {
             let problem = "exclude: name at least one factor and its level".to_owned();
-            return wrong(exclusion.span().start, problem);
+            return Err(Wrong::at(exclusion.span().start, problem));
         }
         for (factor, excluded) in exclusion.get_ref() {
             let at = factor.span().start;
             let factor = factor.get_ref();
             let mut known = factors.iter().chain(quick);
             if !known.any(|(known, _)| known.get_ref() == factor) {
-                return wrong(at, format!("exclude: there is no factor `{factor}`"));
+                let problem = format!("exclude: there is no factor `{factor}`");
+                return Err(Wrong::at(at, problem));
             }
             let known = factors.iter().chain(quick);
             let of_factor = known.filter(|(known, _)| known.get_ref() == factor);
@@ -234,7 +231,7 @@ fn check_exclusions(
                     let known = levels.join(", ");
                     let problem =
                         format!("exclude: {factor} has no level `{level}`: it has {known}");
-                    return wrong(at, problem);
+                    return Err(Wrong::at(at, problem));
                 }
             }
         }
@@ -264,10 +261,8 @@ fn combinations(
     let mut all = vec![(BTreeMap::new(), base)];
     for (key, levels) in factors {
         if levels.is_empty() {
-            return Err(Wrong {
-                at: Some(key.span().start),
-                problem: format!("the factor `{}` has no levels", key.get_ref()),
-            });
+            let problem = format!("the factor `{}` has no levels", key.get_ref());
+            return Err(Wrong::at(key.span().start, problem));
         }
         let mut more = Vec::with_capacity(all.len() * levels.len());
         for (names, cell) in &all {
@@ -282,20 +277,16 @@ fn combinations(
     }
     all.retain(|(names, _)| !is_excluded(exclusions, names));
     if all.is_empty() {
-        return Err(Wrong {
-            at: exclusions.first().map(|exclusion| exclusion.span().start),
-            problem: "exclude: nothing is left".to_owned(),
-        });
+        let at = exclusions.first().map(|exclusion| exclusion.span().start);
+        return Err(Wrong::at(at, "exclude: nothing is left".to_owned()));
     }
     all.into_iter()
         .map(|(levels, cell)| {
             if let Some((key, problem)) = cell.contradiction() {
                 let places = work.keys().chain(factors.keys());
                 let place = places.into_iter().find(|known| known.get_ref() == key);
-                return Err(Wrong {
-                    at: place.map(|key| key.span().start),
-                    problem: format!("{key}: {problem}"),
-                });
+                let at = place.map(|key| key.span().start);
+                return Err(Wrong::at(at, format!("{key}: {problem}")));
             }
             Ok(Combination { levels, cell })
         })
@@ -304,9 +295,9 @@ fn combinations(
 
 fn set(cell: &mut Cell, key: &Spanned<String>, value: &Spanned<Value>) -> Result<(), Wrong> {
     let set = cell.set(key.get_ref(), value.get_ref());
-    set.map_err(|problem| Wrong {
-        at: Some(value.span().start),
-        problem: format!("{}: {problem}", key.get_ref()),
+    set.map_err(|problem| {
+        let problem = format!("{}: {problem}", key.get_ref());
+        Wrong::at(value.span().start, problem)
     })
 }
 

@@ -1,16 +1,16 @@
 //! `mqbench lab`: the emulated network for any other program.
 
 use std::{
-    os::unix::process::{CommandExt as _, ExitStatusExt as _},
+    os::unix::process::CommandExt as _,
     path::PathBuf,
-    process::{Command, ExitCode, ExitStatus},
+    process::{Command, ExitCode},
 };
 
 use anyhow::{Context, bail};
 use mq_netem::Host;
 
 use super::args::LinkArgs;
-use crate::report;
+use crate::{report, this_program::exit_code};
 
 /// The variable by which programs in the lab find its hosts: `role=path` for each, with commas.
 const HOSTS: &str = "MQBENCH_LAB";
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.action {
         Action::Shell(args) => shell(args),
         Action::Exec { role, command } => exec(role, command),
-        Action::Init { command } => Ok(code(start(command)?)),
+        Action::Init { command } => start(command),
     }
 }
 
@@ -86,7 +86,7 @@ fn shell(args: &ShellArgs) -> anyhow::Result<ExitCode> {
     let status = testbed.run(inner).context("cannot start the lab")?;
     testbed.finish_captures()?;
     eprint!("{}", testbed.describe());
-    Ok(code(status))
+    Ok(exit_code(status))
 }
 
 /// Becomes the program, on the host of `role`.
@@ -107,24 +107,22 @@ fn exec(role: &str, command: &[String]) -> anyhow::Result<ExitCode> {
     };
     Host::move_into(&PathBuf::from(path))
         .with_context(|| format!("cannot enter the {role}'s host"))?;
-    let [program, arguments @ ..] = command else {
-        bail!("name a program to run");
-    };
-    let error = Command::new(program).args(arguments).exec();
-    Err(error).with_context(|| format!("cannot run {program}"))
+    let (program, mut command) = runs(command)?;
+    Err(command.exec()).with_context(|| format!("cannot run {program}"))
 }
 
-fn start(command: &[String]) -> anyhow::Result<ExitStatus> {
-    let [program, arguments @ ..] = command else {
-        bail!("name a program to run");
-    };
-    let status = Command::new(program).args(arguments).status();
-    status.with_context(|| format!("cannot run {program}"))
+fn start(command: &[String]) -> anyhow::Result<ExitCode> {
+    let (program, mut command) = runs(command)?;
+    let status = command.status();
+    Ok(exit_code(
+        status.with_context(|| format!("cannot run {program}"))?,
+    ))
 }
 
-/// The exit code as a shell has it: 128 plus the signal if a signal ended the program.
-fn code(status: ExitStatus) -> ExitCode {
-    let signal = status.signal().unwrap_or(0);
-    let code = status.code().unwrap_or(128 + signal);
-    u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from)
+/// The program of a command line, and the command that runs it.
+fn runs(command: &[String]) -> anyhow::Result<(&str, Command)> {
+    let (program, arguments) = command.split_first().context("name a program to run")?;
+    let mut command = Command::new(program);
+    command.args(arguments);
+    Ok((program, command))
 }

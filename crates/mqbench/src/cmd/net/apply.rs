@@ -2,7 +2,6 @@
 
 use std::{
     ffi::OsString,
-    os::unix::process::ExitStatusExt as _,
     path::Path,
     process::{ExitCode, ExitStatus},
     time::Duration,
@@ -21,7 +20,10 @@ use tokio::{
 };
 
 use super::ApplyArgs;
-use crate::{report, this_program::mask};
+use crate::{
+    report,
+    this_program::{exit_code, mask},
+};
 
 /// How long a command may take to end after Ctrl-C, which a terminal sends to it as well.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -102,12 +104,6 @@ async fn while_it_runs(
     Ok(exit_code(status.context("cannot wait for the command")?))
 }
 
-fn exit_code(status: ExitStatus) -> ExitCode {
-    let killed = status.signal().map(|signal| 128 + signal);
-    let code = status.code().or(killed).unwrap_or(1);
-    ExitCode::from(u8::try_from(code).unwrap_or(1))
-}
-
 /// Ends the command within seven seconds, by the signal that ends this program.
 async fn end(child: &mut Child, signal: Signal) -> std::io::Result<ExitStatus> {
     if signal == Signal::SIGINT
@@ -170,13 +166,5 @@ mod tests {
         let ignored = |status| mask(status, "SigIgn:");
         assert_eq!(ignored("Name:\tx\nSigIgn:\t0000000000001001\n"), 0x1001);
         assert_eq!(ignored(""), 0);
-    }
-
-    #[test]
-    fn exit_codes_are_a_shells() {
-        for (raw, code) in [(0, 0), (3 << 8, 3), (15, 143)] {
-            let found = exit_code(ExitStatus::from_raw(raw));
-            assert_eq!(format!("{found:?}"), format!("{:?}", ExitCode::from(code)));
-        }
     }
 }
