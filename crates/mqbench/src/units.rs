@@ -80,6 +80,18 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "a time is a number with us, ms, s or min, such as 10ms".to_owned())
 }
 
+/// The word that the command line and a campaign file have for a value.
+pub(crate) fn word(value: impl serde::Serialize) -> String {
+    let value = serde_json::json!(value);
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// Nanoseconds in milliseconds.
+#[expect(clippy::cast_precision_loss, reason = "exact up to 104 days")]
+pub(crate) fn ms(ns: u64) -> f64 {
+    ns as f64 / 1e6
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

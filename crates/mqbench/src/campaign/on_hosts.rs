@@ -27,7 +27,6 @@ use mq_measure::{
     validity,
 };
 use mq_transport::Address;
-use serde::Serialize;
 use tokio::time::{sleep, timeout};
 
 use super::{
@@ -36,7 +35,7 @@ use super::{
     place::Work,
     placement::Placement,
     record::Outcome,
-    run_cell::{Findings, PATIENCE, ms},
+    run_cell::{Findings, PATIENCE},
 };
 use crate::{
     broker_under_test::{BROKER_CONFIGURATION, Certificate},
@@ -46,6 +45,7 @@ use crate::{
         check::{reachable, ready},
     },
     meter::{self, Taken},
+    units::{ms, word},
 };
 
 /// The interval at which a role is checked, and the clocks are compared meanwhile.
@@ -632,12 +632,6 @@ fn time(option: &str, ns: u64) -> String {
     #[expect(clippy::cast_precision_loss, reason = "below 2^53 ns, 104 days")]
     let ns = ns as f64;
     format!("{option}={}us", ns / 1e3)
-}
-
-/// The word that the command line and a campaign file have for a value.
-fn word(value: impl Serialize) -> String {
-    let value = serde_json::json!(value);
-    value.as_str().unwrap_or_default().to_owned()
 }
 
 /// Computes a cell's metrics from its logs. The send log's times are converted to the subscriber's clock.

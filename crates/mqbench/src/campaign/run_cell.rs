@@ -25,6 +25,7 @@ use crate::{
     clock::nanoseconds,
     mqtt::{Mqtt, Route},
     testbed::{Access, Testbed},
+    units::ms,
     workload::{
         Clock,
         arrivals::Arrivals,
@@ -223,11 +224,6 @@ impl Findings {
 #[expect(clippy::cast_precision_loss, reason = "messages of a run")]
 fn count(number: u64) -> f64 {
     number as f64
-}
-
-#[expect(clippy::cast_precision_loss, reason = "milliseconds of a run")]
-pub(super) fn ms(ns: u64) -> f64 {
-    ns as f64 / 1e6
 }
 
 struct Bench<'a> {

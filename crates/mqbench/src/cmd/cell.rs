@@ -30,6 +30,5 @@ pub(crate) async fn run(order: &Order, testbed: &Testbed) -> anyhow::Result<()> 
     Input::open(None)?.hold(|_| {})?;
     let profile = order.energy_profile.as_deref();
     let outcome = run_cell::run(&order.cell, order.seed, profile, testbed).await?;
-    let json = serde_json::to_string(&outcome).context("cannot write JSON")?;
-    report::print(&(json + "\n"))
+    report::print(&report::json(&outcome)?)
 }

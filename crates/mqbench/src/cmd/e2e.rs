@@ -2,16 +2,10 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use mq_measure::{LatencyRecorder, Summary};
 use mq_transport::Address;
 
 use super::args::ClientArgs;
-use crate::{
-    clock::nanoseconds,
-    report,
-    units::{duration, time, time_f64},
-    workload::e2e,
-};
+use crate::{clock::nanoseconds, report, units::duration, workload::e2e};
 
 /// Options of `e2e`.
 #[derive(clap::Args, Clone, Debug)]
@@ -58,30 +52,10 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     if let Some(path) = &args.out {
         outcome.samples.save(path)?;
     }
-    let latencies = outcome.samples.latencies_intended_ns();
-    let mut recorder = LatencyRecorder::new();
-    recorder.extend(latencies.iter().copied());
-    let counts = outcome.counts;
-    let mut text = report::histogram::render(&args.broker.to_string(), &recorder);
-    if let Some(summary) = Summary::from_samples(&latencies) {
-        text.push_str(&line(&summary));
-    }
-    text.push_str(&report::counts_line(&counts));
-    if let Some(warning) = outcome.lateness.warning(nanoseconds(args.interval)) {
-        text.push_str(&format!("! {warning}\n"));
-    }
-    report::print(&text)
-}
-
-/// The usual figures of a summary on one line.
-pub(crate) fn line(summary: &Summary) -> String {
-    format!(
-        "mean {}  RSD {:.2}  p50 {}  p95 {}  p99 {}  max {}\n",
-        time_f64(summary.mean_ns),
-        summary.rsd,
-        time(summary.p50_ns),
-        time(summary.p95_ns),
-        time(summary.p99_ns),
-        time(summary.max_ns)
-    )
+    report::print(&format!(
+        "{}{}{}",
+        report::latencies(&args.broker.to_string(), &outcome.samples),
+        report::counts_line(&outcome.counts),
+        report::warnings(outcome.lateness.warning(nanoseconds(args.interval)))
+    ))
 }

@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use mq_measure::{
-    LatencyRecorder, Summary,
     clock::{ClockFile, Relation},
     log::{Joined, Outcome, join, read_receive_log, read_send_log},
     validity,
@@ -79,24 +78,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn describe(joined: &Joined) -> String {
-    let latencies = joined.samples.latencies_intended_ns();
-    let mut recorder = LatencyRecorder::new();
-    recorder.extend(latencies.iter().copied());
-    let mut text = report::histogram::render("send to receive", &recorder);
-    if let Some(summary) = Summary::from_samples(&latencies) {
-        text.push_str(&super::e2e::line(&summary));
-    }
+    let mut text = report::latencies("send to receive", &joined.samples);
     if let Some(uncertainty_ns) = joined.uncertainty_ns {
         text.push_str(&format!(
             "each of these is uncertain by {} at most, for the clocks\n",
             time(uncertainty_ns)
         ));
     }
-    text.push_str(&report::counts_line(&joined.counts));
-    for warning in &joined.warnings {
-        text.push_str(&format!("! {warning}\n"));
-    }
-    text
+    text + &report::counts_line(&joined.counts) + &report::warnings(&joined.warnings)
 }
 
 /// This run's median compared with another's.
@@ -112,14 +101,11 @@ fn compare(outcome: &Outcome, other: &Outcome) -> String {
     } else {
         "longer"
     };
-    let mut text = format!(
+    let text = format!(
         "median one-way delay {} {than} than that of {}, uncertain by {}\n",
         time(difference.median_ns.unsigned_abs()),
         other.run,
         time(difference.uncertainty_ns)
     );
-    if let Some(warning) = difference.warning() {
-        text.push_str(&format!("! {warning}\n"));
-    }
-    text
+    text + &report::warnings(difference.warning())
 }

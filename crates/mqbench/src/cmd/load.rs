@@ -2,7 +2,6 @@
 
 use std::{cell::RefCell, time::Duration};
 
-use anyhow::Context;
 use mq_measure::process::{ProcessMeter, Usage};
 use mq_transport::Address;
 
@@ -120,8 +119,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
             "broker_cores": usage.as_ref().map(Usage::cores),
             "broker_peak_rss_bytes": usage.as_ref().map(|usage| usage.memory.peak_rss_bytes),
         });
-        let json = serde_json::to_string(&json).context("cannot write JSON")?;
-        return report::print(&(json + "\n"));
+        return report::print(&report::json(&json)?);
     }
     let mut text = format!(
         "{}  sent {:.0}/s  received {:.0}/s",

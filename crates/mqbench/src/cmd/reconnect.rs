@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use anyhow::bail;
 use mq_codec::TopicName;
-use mq_measure::Summary;
 use mq_transport::{Address, EarlyData};
 
 use super::args::{ClientArgs, resumption};
@@ -65,29 +64,21 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     };
     let figure = |value: fn(&Attempt) -> Option<u64>| {
         let values: Vec<_> = again.iter().filter_map(value).collect();
-        Summary::from_samples(&values).map_or_else(String::new, |s| super::e2e::line(&s))
+        report::figures(&values).unwrap_or_default()
     };
     let early = again
         .iter()
         .filter(|attempt| attempt.early_data == EarlyData::Accepted)
         .count();
-    let mut text = format!(
-        "first connection: received after {}, sent after {} ({:?} handshake)\n",
+    report::print(&format!(
+        "first connection: received after {}, sent after {} ({:?} handshake)\n\
+         dial to received (Δ†): {}dial to sent (W20):    {}\
+         early data accepted in {early} of {} connections\n",
         time(first.delta_ns().unwrap_or_default()),
         time(first.sent_ns()),
         first.handshake,
-    );
-    text.push_str(&format!(
-        "dial to received (Δ†): {}",
-        figure(Attempt::delta_ns)
-    ));
-    text.push_str(&format!(
-        "dial to sent (W20):    {}",
-        figure(|attempt| Some(attempt.sent_ns()))
-    ));
-    text.push_str(&format!(
-        "early data accepted in {early} of {} connections\n",
+        figure(Attempt::delta_ns),
+        figure(|attempt| Some(attempt.sent_ns())),
         again.len()
-    ));
-    report::print(&text)
+    ))
 }

@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     } else if args.markdown {
         campaign::markdown(&make()?)
     } else if args.json {
-        serde_json::to_string_pretty(&make()?).context("cannot write JSON")? + "\n"
+        report::pretty_json(&make()?)?
     } else {
         let out = args
             .out

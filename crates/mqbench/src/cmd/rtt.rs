@@ -2,7 +2,6 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use mq_measure::Summary;
 use mq_transport::Address;
 
 use super::args::ClientArgs;
@@ -57,17 +56,12 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     if let Some(path) = &args.out {
         outcome.samples.save(path)?;
     }
-    let line = |values: &[u64]| {
-        Summary::from_samples(values).map_or_else(|| "none\n".to_owned(), |s| super::e2e::line(&s))
-    };
-    let mut text = format!(
-        "rtt, matched by sequence:  {}rtt_last, as DL timed it:  {}{}",
+    let line = |values: &[u64]| report::figures(values).unwrap_or_else(|| "none\n".to_owned());
+    report::print(&format!(
+        "rtt, matched by sequence:  {}rtt_last, as DL timed it:  {}{}{}",
         line(&outcome.samples.latencies_sent_ns()),
         line(&outcome.last),
-        report::counts_line(&outcome.counts)
-    );
-    if let Some(warning) = outcome.lateness.warning(nanoseconds(args.interval)) {
-        text.push_str(&format!("! {warning}\n"));
-    }
-    report::print(&text)
+        report::counts_line(&outcome.counts),
+        report::warnings(outcome.lateness.warning(nanoseconds(args.interval)))
+    ))
 }

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use anyhow::bail;
 use mq_codec::TopicName;
-use mq_measure::Summary;
 use mq_transport::Address;
 
 use super::args::ClientArgs;
@@ -56,9 +55,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
             bail!("nothing to send: --count is 0");
         };
         let mut text = format!("run {run}: Δ {}", time(nanoseconds(delta)));
-        if let Some(summary) = Summary::from_samples(&samples.latencies_sent_ns()) {
-            text.push_str("  per message: ");
-            text.push_str(&super::e2e::line(&summary));
+        if let Some(figures) = report::figures(&samples.latencies_sent_ns()) {
+            text.push_str(&format!("  per message: {figures}"));
         }
         report::print(&text)?;
     }

@@ -16,10 +16,7 @@ pub(crate) fn render(result: &RunResult) -> String {
             text.push_str(&format!("! {}: {warning}\n", transport.transport));
         }
     }
-    for warning in &result.validity.warnings {
-        text.push_str(&format!("! {warning}\n"));
-    }
-    text
+    text + &super::warnings(&result.validity.warnings)
 }
 
 fn table(heading: &str, columns: impl Iterator<Item = String>) -> Table {

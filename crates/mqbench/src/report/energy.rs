@@ -43,11 +43,7 @@ pub(crate) fn measured(of: &Measured<'_>) -> String {
     if let Some(uncertainty_ns) = of.uncertainty_ns.filter(|ns| *ns > 0) {
         text.push_str(&format!("times      to {}\n", time(uncertainty_ns)));
     }
-    text.push_str(&gaps(of));
-    for note in of.notes {
-        text.push_str(&format!("! {note}\n"));
-    }
-    text
+    text + &gaps(of) + &super::warnings(of.notes)
 }
 
 fn gaps(of: &Measured<'_>) -> String {

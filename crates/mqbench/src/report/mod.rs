@@ -5,10 +5,56 @@ pub(crate) mod compare;
 pub(crate) mod energy;
 pub(crate) mod histogram;
 
-use std::io::Write;
+use std::{fmt::Display, io::Write};
+
+use anyhow::Context as _;
+use mq_measure::{Counts, LatencyRecorder, Samples, Summary};
+use serde::Serialize;
+
+use crate::units::{time, time_f64};
+
+/// The histogram of a run's latencies, and their usual figures.
+pub(crate) fn latencies(title: &str, samples: &Samples) -> String {
+    let latencies = samples.latencies_intended_ns();
+    let mut recorder = LatencyRecorder::new();
+    recorder.extend(latencies.iter().copied());
+    histogram::render(title, &recorder) + &figures(&latencies).unwrap_or_default()
+}
+
+/// The usual figures of some times on one line; `None` without any.
+pub(crate) fn figures(values_ns: &[u64]) -> Option<String> {
+    let summary = Summary::from_samples(values_ns)?;
+    Some(format!(
+        "mean {}  RSD {:.2}  p50 {}  p95 {}  p99 {}  max {}\n",
+        time_f64(summary.mean_ns),
+        summary.rsd,
+        time(summary.p50_ns),
+        time(summary.p95_ns),
+        time(summary.p99_ns),
+        time(summary.max_ns)
+    ))
+}
+
+/// Warnings or notes, each on one line.
+pub(crate) fn warnings<W: Display>(warnings: impl IntoIterator<Item = W>) -> String {
+    let lines = warnings.into_iter().map(|warning| format!("! {warning}\n"));
+    lines.collect()
+}
+
+/// JSON on one line.
+pub(crate) fn json(value: &impl Serialize) -> anyhow::Result<String> {
+    let text = serde_json::to_string(value).context("cannot write JSON")?;
+    Ok(text + "\n")
+}
+
+/// JSON with a field on each line.
+pub(crate) fn pretty_json(value: &impl Serialize) -> anyhow::Result<String> {
+    let text = serde_json::to_string_pretty(value).context("cannot write JSON")?;
+    Ok(text + "\n")
+}
 
 /// The counts of messages on one line.
-pub(crate) fn counts_line(counts: &mq_measure::Counts) -> String {
+pub(crate) fn counts_line(counts: &Counts) -> String {
     format!(
         "sent {}  received {}  lost {}  duplicates {}  reordered {}\n",
         counts.sent, counts.received, counts.lost, counts.duplicates, counts.reordered

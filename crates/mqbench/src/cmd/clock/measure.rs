@@ -80,8 +80,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
         file.save(path)?;
     }
     if args.json {
-        let json = serde_json::to_string_pretty(&file).context("cannot write JSON")?;
-        report::print(&format!("{json}\n"))
+        report::print(&report::pretty_json(&file)?)
     } else {
         report::print(&describe(&file))
     }
@@ -298,10 +297,7 @@ fn describe(file: &ClockFile) -> String {
             time(bound_ns)
         ),
     });
-    for warning in &file.validity.warnings {
-        text.push_str(&format!("! {warning}\n"));
-    }
-    text
+    text + &report::warnings(&file.validity.warnings)
 }
 
 #[cfg(test)]

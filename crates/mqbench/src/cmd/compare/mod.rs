@@ -189,8 +189,7 @@ pub(crate) async fn run(mut args: Args, mut testbed: Option<Testbed>) -> anyhow:
             write_files(out, &lanes, &result)?;
         }
         if args.json {
-            let json = serde_json::to_string_pretty(&result).context("cannot write JSON")?;
-            report::print(&(json + "\n"))?;
+            report::print(&report::pretty_json(&result)?)?;
         } else {
             report::print(&text(&args, &lanes, &result, testbed.as_ref()))?;
         }

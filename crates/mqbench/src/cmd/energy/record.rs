@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
@@ -39,7 +38,5 @@ async fn record(args: &Args) -> anyhow::Result<()> {
         report::announce()?;
     }
     terminate.recv().await;
-    let taken = running.stop()?;
-    let json = serde_json::to_string(&taken).context("cannot write JSON")?;
-    report::print(&(json + "\n"))
+    report::print(&report::json(&running.stop()?)?)
 }

@@ -11,8 +11,8 @@ use super::{
     distribution::distributions,
     estimators,
     model::{
-        Basis, BoxReport, CampaignReport, ClaimReport, KruskalWallisReport, Pair, Panel,
-        PlotReport, Point, Report, Runs, SCHEMA, Series, Test,
+        Basis, BoxReport, CampaignReport, ClaimReport, Pair, Panel, PlotReport, Point, Report,
+        Runs, SCHEMA, Series, Test,
     },
     resample::Resample,
     values::{Finished, Levels, Metric, Statistic, TRANSPORT, milliseconds},
@@ -421,11 +421,7 @@ fn test(x: &str, names: &[String], groups: &[Group], seed: u64) -> Option<Test> 
     Some(Test {
         x: x.to_owned(),
         of,
-        kruskal_wallis: stats::kruskal_wallis(&values).map(|test| KruskalWallisReport {
-            h: test.h,
-            degrees: test.degrees,
-            p: test.p,
-        }),
+        kruskal_wallis: stats::kruskal_wallis(&values),
         pairs: pairs.collect(),
     })
 }

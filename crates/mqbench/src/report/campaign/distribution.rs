@@ -4,8 +4,9 @@ use mq_measure::LatencyRecorder;
 
 use super::{
     model::Distribution,
-    values::{Finished, Levels, ms},
+    values::{Finished, Levels},
 };
+use crate::units::ms;
 
 /// The number of parts of the axis.
 const PARTS: u32 = 48;

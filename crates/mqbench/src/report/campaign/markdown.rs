@@ -1,7 +1,7 @@
 //! The report as Markdown: tables and verdicts.
 
 use super::{
-    model::{CampaignReport, ClaimReport, Report},
+    model::{CampaignReport, Report},
     words,
 };
 use crate::campaign::file::Extent;
@@ -23,13 +23,7 @@ pub(crate) fn render(report: &Report) -> String {
         text.push_str("A quick run: a look, no figures to quote.\n");
     }
     text.push('\n');
-    let run = |claim: &&ClaimReport| {
-        report
-            .campaigns
-            .iter()
-            .any(|campaign| campaign.claims.contains(&claim.claim.id))
-    };
-    let claims: Vec<_> = report.claims.iter().filter(run).collect();
+    let claims = report.claims_of_campaigns();
     if !claims.is_empty() {
         text.push_str("## What the papers claim\n\n");
         let rows = claims.iter().map(|claim| {
@@ -67,11 +61,6 @@ fn section(campaign: &CampaignReport) -> String {
     for energy in &campaign.energy {
         text.push_str(&format!("{}\n\n", words::energy(energy)));
     }
-    let unit = if plot.unit.is_empty() {
-        String::new()
-    } else {
-        format!(" [{}]", plot.unit)
-    };
     for panel in &campaign.panels {
         if !panel.levels.is_empty() {
             text.push_str(&format!("### {}\n\n", words::levels(&panel.levels)));
@@ -92,7 +81,7 @@ fn section(campaign: &CampaignReport) -> String {
                 }
             }
         }
-        let mean = format!("{}{unit}", plot.metric);
+        let mean = words::with_unit(&plot.metric, &plot.unit);
         let columns = [
             &plot.x,
             &plot.series,

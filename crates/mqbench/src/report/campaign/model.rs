@@ -4,7 +4,11 @@
 
 use std::collections::BTreeMap;
 
-use mq_measure::{Warning, manifest::Manifest, stats::Interval};
+use mq_measure::{
+    Warning,
+    manifest::Manifest,
+    stats::{Interval, KruskalWallis},
+};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -26,6 +30,15 @@ pub(crate) struct Report {
     pub(crate) continued: Vec<Manifest>,
     pub(crate) claims: Vec<ClaimReport>,
     pub(crate) campaigns: Vec<CampaignReport>,
+}
+
+impl Report {
+    /// The claims that the results' campaigns are held against.
+    pub(super) fn claims_of_campaigns(&self) -> Vec<&ClaimReport> {
+        let ids = || self.campaigns.iter().flat_map(|campaign| &campaign.claims);
+        let held = |claim: &&ClaimReport| ids().any(|id| *id == claim.claim.id);
+        self.claims.iter().filter(held).collect()
+    }
 }
 
 /// A claim with its verdict.
@@ -101,7 +114,6 @@ pub(crate) struct EstimatorPair {
 /// The plot of its figures.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct PlotReport {
-    #[serde(serialize_with = "kind_name")]
     pub(crate) kind: PlotKind,
     pub(crate) metric: String,
     /// The meaning of the metric.
@@ -111,16 +123,6 @@ pub(crate) struct PlotReport {
     pub(crate) x: String,
     pub(crate) series: String,
     pub(crate) facet: Option<String>,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-fn kind_name<S: serde::Serializer>(kind: &PlotKind, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(match kind {
-        PlotKind::Bars => "bars",
-        PlotKind::Lines => "lines",
-        PlotKind::BoxTukey => "box-tukey",
-        PlotKind::BoxPercentiles => "box-percentiles",
-    })
 }
 
 /// How many runs there are.
@@ -211,16 +213,8 @@ pub(crate) struct Test {
     pub(crate) x: String,
     pub(crate) of: Basis,
     /// Kruskal and Wallis: whether all series are of one distribution.
-    pub(crate) kruskal_wallis: Option<KruskalWallisReport>,
+    pub(crate) kruskal_wallis: Option<KruskalWallis>,
     pub(crate) pairs: Vec<Pair>,
-}
-
-/// The outcome of a Kruskal-Wallis test.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(crate) struct KruskalWallisReport {
-    pub(crate) h: f64,
-    pub(crate) degrees: u32,
-    pub(crate) p: f64,
 }
 
 /// Two series at one level.

@@ -69,13 +69,14 @@ impl<'a> Drawing<'a> {
                 words::levels(&self.panel.levels)
             )
         };
-        let unit = if plot.unit.is_empty() {
-            String::new()
-        } else {
-            format!(" [{}]", plot.unit)
-        };
         self.label(LEFT, 22.0, "start", 15, &title);
-        self.label(14.0, 60.0, "start", 11, &format!("{}{unit}", plot.metric));
+        self.label(
+            14.0,
+            60.0,
+            "start",
+            11,
+            &words::with_unit(&plot.metric, &plot.unit),
+        );
         self.grid();
         for (at, x) in self.panel.x.iter().enumerate() {
             let centre = self.centre(at);

@@ -10,7 +10,7 @@ use crate::campaign::{
     metered,
     record::{METRICS, Record},
 };
-use crate::meter;
+use crate::{meter, units::ms};
 
 /// The factor that ξ is a ratio of levels of.
 pub(super) const TRANSPORT: &str = "transport";
@@ -219,11 +219,6 @@ pub(crate) fn milliseconds(recorder: &LatencyRecorder) -> Vec<f64> {
         values.extend((0..bucket.count_at_value()).map(|_| value));
     }
     values
-}
-
-#[expect(clippy::cast_precision_loss, reason = "exact up to 104 days")]
-pub(crate) fn ms(ns: u64) -> f64 {
-    ns as f64 / 1e6
 }
 
 /// A quantity that a plot or a claim asks for.

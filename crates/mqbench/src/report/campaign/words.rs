@@ -4,7 +4,10 @@ use super::{
     model::{Basis, ClaimReport, EnergyReport, LinkConfigured, LinkMeasured, Point, Report},
     values::Levels,
 };
-use crate::campaign::claims::{Direction, Expected, Form};
+use crate::{
+    campaign::claims::{Expected, Form},
+    units::word,
+};
 
 /// A number with four digits.
 pub(super) fn number(value: f64) -> String {
@@ -73,22 +76,8 @@ pub(super) fn printed(claim: &ClaimReport) -> String {
         Form::Relative => format!("{bound}{:+.1} %", figure * 100.0),
         Form::Ratio => format!("{bound}× {}", number(figure)),
         Form::Value => format!("{bound}{} {}", number(figure), claim.unit),
-        Form::Order => claim
-            .expected
-            .map_or("–", |expected| match expected {
-                Expected::Less => "less",
-                Expected::More => "more",
-                Expected::Alike => "alike",
-            })
-            .to_owned(),
-        Form::Trend => claim
-            .direction
-            .map_or("–", |direction| match direction {
-                Direction::Grows => "grows",
-                Direction::Shrinks => "shrinks",
-                Direction::Flat => "flat",
-            })
-            .to_owned(),
+        Form::Order => claim.expected.map_or_else(dash, word),
+        Form::Trend => claim.direction.map_or_else(dash, word),
     }
 }
 
@@ -190,6 +179,19 @@ pub(super) fn continued(report: &Report) -> Option<String> {
         })
         .collect();
     (!others.is_empty()).then(|| others.join("; "))
+}
+
+/// A quantity with its unit, if it has one, as an axis or a column is named.
+pub(super) fn with_unit(quantity: &str, unit: &str) -> String {
+    if unit.is_empty() {
+        quantity.to_owned()
+    } else {
+        format!("{quantity} [{unit}]")
+    }
+}
+
+fn dash() -> String {
+    "–".to_owned()
 }
 
 #[cfg(test)]

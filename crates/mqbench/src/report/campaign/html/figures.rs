@@ -112,11 +112,6 @@ fn alternative(campaign: &CampaignReport, panel: &Panel) -> String {
 
 fn data_table(campaign: &CampaignReport, panel: &Panel) -> String {
     let plot = &campaign.plot;
-    let unit = if plot.unit.is_empty() {
-        String::new()
-    } else {
-        format!(" [{}]", plot.unit)
-    };
     let mut rows = Vec::new();
     for (at, x) in panel.x.iter().enumerate() {
         for series in &panel.series {
@@ -127,7 +122,7 @@ fn data_table(campaign: &CampaignReport, panel: &Panel) -> String {
             rows.push([head, cells].concat());
         }
     }
-    let mean = format!("mean{unit}");
+    let mean = words::with_unit("mean", &plot.unit);
     table(
         &panel_title(campaign, panel),
         &[

@@ -99,25 +99,26 @@ fn header(report: &Report) -> String {
         .iter()
         .chain(&continued)
         .map(|(name, value)| format!("<div><dt>{name}</dt><dd>{}</dd></div>", escape(value)));
-    let quick = if report.extent == Extent::Quick {
-        "<p class=\"notice\"><strong>A quick run.</strong> It has fewer messages, levels and \
-         repetitions than the papers: a look at the shape of things, no figures to quote.</p>\n"
-    } else {
-        ""
-    };
     let mut warnings = report.campaigns.iter().flat_map(|one| &one.warnings);
-    let emulated = if warnings.any(|warning| warning.kind == "emulated") {
-        "<p class=\"notice\"><strong>Emulated.</strong> An emulator did what a machine was to do: \
-         no time is that of such a machine. The warnings name it.</p>\n"
-    } else {
-        ""
-    };
-    let debug = if manifest.profile == "debug" {
-        "<p class=\"notice\"><strong>A debug build.</strong> It was built without optimisation: \
-         its times are not those of the program.</p>\n"
-    } else {
-        ""
-    };
+    let notices = [
+        (
+            report.extent == Extent::Quick,
+            "<strong>A quick run.</strong> It has fewer messages, levels and repetitions than the \
+             papers: a look at the shape of things, no figures to quote.",
+        ),
+        (
+            manifest.profile == "debug",
+            "<strong>A debug build.</strong> It was built without optimisation: its times are not \
+             those of the program.",
+        ),
+        (
+            warnings.any(|warning| warning.kind == "emulated"),
+            "<strong>Emulated.</strong> An emulator did what a machine was to do: no time is that \
+             of such a machine. The warnings name it.",
+        ),
+    ];
+    let notices = notices.into_iter().filter(|(applies, _)| *applies);
+    let notices = notices.map(|(_, text)| format!("<p class=\"notice\">{text}</p>\n"));
     let entries = report
         .campaigns
         .iter()
@@ -130,22 +131,17 @@ fn header(report: &Report) -> String {
             )
         });
     format!(
-        "<header>\n<h1>MQTT over TCP, TLS and QUIC</h1>\n<dl class=\"facts\">{}</dl>\n{quick}{debug}{emulated}\
+        "<header>\n<h1>MQTT over TCP, TLS and QUIC</h1>\n<dl class=\"facts\">{}</dl>\n{}\
          <nav aria-label=\"Campaigns\"><ul>{}</ul></nav>\n</header>\n",
         facts.collect::<String>(),
+        notices.collect::<String>(),
         entries.collect::<String>()
     )
 }
 
 fn claims(report: &Report) -> String {
     // A set of a few campaigns does not list the claims about other campaigns.
-    let run = |claim: &&ClaimReport| {
-        report
-            .campaigns
-            .iter()
-            .any(|campaign| campaign.claims.contains(&claim.claim.id))
-    };
-    let known: Vec<_> = report.claims.iter().filter(run).collect();
+    let known = report.claims_of_campaigns();
     if known.is_empty() {
         return String::new();
     }
