@@ -129,7 +129,7 @@ impl Meter for ModelMeter {
     }
 
     fn basis(&self) -> Basis {
-        self.profile.basis()
+        Basis::Modelled
     }
 
     fn start(&mut self, origin: Instant) -> Result<(), Error> {

@@ -16,7 +16,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Basis, Error};
+use super::Error;
 use mq_measure::convert;
 
 /// What a machine did in some time.
@@ -269,12 +269,6 @@ impl Profile {
             .iter()
             .map(|term| self.coefficient(*term).value * term.amount(activity));
         parts.sum()
-    }
-
-    /// The remark that the energy is modelled.
-    #[must_use]
-    pub fn basis(&self) -> Basis {
-        Basis::Modelled
     }
 
     /// The profile as a file that [`load`](Self::load) reads.

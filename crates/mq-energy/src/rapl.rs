@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use super::counter::{Counted, Unwrap};
 use super::sampler::Sampler;
-use super::{Error, Meter, Note, Recording, Series, not_started, since};
+use super::{Error, Meter, Recording, Series, not_started, since};
 use mq_measure::{Error as FileError, convert};
 
 /// The interval between two readings: short enough for any range, and long enough to cost nothing.
@@ -93,8 +93,6 @@ struct Looks {
     zones: Vec<(Zone, Unwrap)>,
     origin: Instant,
     counted: Counted,
-    failed: u64,
-    last_failure: String,
 }
 
 impl RaplMeter {
@@ -157,27 +155,15 @@ impl Meter for RaplMeter {
             origin,
             counted: Counted::new(steps.min().unwrap_or(u64::MAX)),
             zones,
-            failed: 0,
-            last_failure: String::new(),
         };
         looks.look()?;
-        let look = |looks: &mut Looks| {
-            if let Err(error) = looks.look() {
-                looks.failed += 1;
-                looks.last_failure = error.to_string();
-            }
-        };
-        self.running = Some(Sampler::start("rapl", looks, INTERVAL, look)?);
+        self.running = Some(Sampler::start("rapl", looks, INTERVAL, Looks::look)?);
         Ok(())
     }
 
     fn stop(&mut self) -> Result<Recording, Error> {
         let running = self.running.take().ok_or_else(|| not_started("rapl"))?;
-        let looks = running.stop("rapl")?;
-        let failed = (looks.failed > 0).then_some(Note::FailedReadings {
-            count: looks.failed,
-            last: looks.last_failure,
-        });
+        let (looks, failed) = running.stop("rapl")?;
         Ok(Recording {
             series: Series::Energy(looks.counted),
             // The counters move on about every millisecond.

@@ -4,14 +4,21 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::Error;
+use super::{Error, Note};
 
 /// The thread, and what it gathers.
 #[derive(Debug)]
 pub(super) struct Sampler<S> {
     /// Dropped to stop it.
     stop: mpsc::Sender<()>,
-    thread: JoinHandle<S>,
+    thread: JoinHandle<(S, Failures)>,
+}
+
+/// The readings that could not be taken.
+#[derive(Debug, Default)]
+struct Failures {
+    count: u64,
+    last: String,
 }
 
 impl<S: Send + 'static> Sampler<S> {
@@ -21,17 +28,21 @@ impl<S: Send + 'static> Sampler<S> {
         meter: &str,
         mut state: S,
         interval: Duration,
-        mut read: impl FnMut(&mut S) + Send + 'static,
+        mut read: impl FnMut(&mut S) -> Result<(), Error> + Send + 'static,
     ) -> Result<Self, Error> {
         let (stop, told) = mpsc::channel();
         let work = move || {
+            let mut failures = Failures::default();
             let mut next = Instant::now() + interval;
             loop {
                 let left = next.saturating_duration_since(Instant::now());
                 let last = !matches!(told.recv_timeout(left), Err(RecvTimeoutError::Timeout));
-                read(&mut state);
+                if let Err(error) = read(&mut state) {
+                    failures.count += 1;
+                    failures.last = error.to_string();
+                }
                 if last {
-                    return state;
+                    return (state, failures);
                 }
                 next += interval;
                 let now = Instant::now();
@@ -48,13 +59,18 @@ impl<S: Send + 'static> Sampler<S> {
         Ok(Self { stop, thread })
     }
 
-    /// Has the thread read once more, and returns the state.
-    pub(super) fn stop(self, meter: &str) -> Result<S, Error> {
+    /// Has the thread read once more, and returns the state, with a note if reads failed.
+    pub(super) fn stop(self, meter: &str) -> Result<(S, Option<Note>), Error> {
         drop(self.stop);
-        self.thread.join().map_err(|_| Error::NoMeter {
+        let (state, failures) = self.thread.join().map_err(|_| Error::NoMeter {
             meter: meter.to_owned(),
             problem: "its thread panicked".to_owned(),
-        })
+        })?;
+        let Failures { count, last } = failures;
+        Ok((
+            state,
+            (count > 0).then_some(Note::FailedReadings { count, last }),
+        ))
     }
 }
 
@@ -64,15 +80,21 @@ mod tests {
 
     #[test]
     fn it_reads_once_more_when_it_is_stopped() {
-        let read = |count: &mut u32| *count += 1;
+        let read = |count: &mut u32| {
+            *count += 1;
+            Ok(())
+        };
         let sampler = Sampler::start("test", 0, Duration::from_hours(1), read).unwrap();
-        assert_eq!(sampler.stop("test").unwrap(), 1);
+        assert_eq!(sampler.stop("test").unwrap(), (1, None));
     }
 
     #[test]
     fn it_reads_at_its_interval() {
         let (sender, receiver) = mpsc::channel();
-        let read = move |(): &mut ()| sender.send(Instant::now()).unwrap_or_default();
+        let read = move |(): &mut ()| {
+            sender.send(Instant::now()).unwrap_or_default();
+            Ok(())
+        };
         let (began, interval) = (Instant::now(), Duration::from_millis(2));
         let sampler = Sampler::start("test", (), interval, read).unwrap();
         let times: Vec<_> = receiver.iter().take(5).collect();

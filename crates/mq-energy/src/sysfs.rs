@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use super::sampler::Sampler;
 use super::trace::Trace;
-use super::{Error, Meter, Note, Recording, Series, not_started, since};
+use super::{Error, Meter, Recording, Series, not_started, since};
 
 /// Where the kernel shows its devices.
 pub const ROOT: &str = "/sys";
@@ -251,8 +251,6 @@ struct Readings {
     trace: Trace,
     /// The longest time that a reading took.
     longest: Duration,
-    failed: u64,
-    last_failure: String,
 }
 
 impl SensorMeter {
@@ -289,29 +287,17 @@ impl Meter for SensorMeter {
             origin,
             trace: Trace::new(longest_step),
             longest: Duration::ZERO,
-            failed: 0,
-            last_failure: String::new(),
         };
         // A sensor that cannot be read is reported now.
         readings.read()?;
-        let read = |readings: &mut Readings| {
-            if let Err(error) = readings.read() {
-                readings.failed += 1;
-                readings.last_failure = error.to_string();
-            }
-        };
-        let running = Sampler::start(&self.name, readings, self.interval, read)?;
+        let running = Sampler::start(&self.name, readings, self.interval, Readings::read)?;
         self.running = Some(running);
         Ok(())
     }
 
     fn stop(&mut self) -> Result<Recording, Error> {
         let running = self.running.take().ok_or_else(|| not_started(&self.name))?;
-        let readings = running.stop(&self.name)?;
-        let failed = (readings.failed > 0).then_some(Note::FailedReadings {
-            count: readings.failed,
-            last: readings.last_failure,
-        });
+        let (readings, failed) = running.stop(&self.name)?;
         Ok(Recording {
             series: Series::Power(readings.trace),
             uncertainty_ns: u64::try_from((readings.longest / 2).as_nanos()).unwrap_or(u64::MAX),

@@ -143,7 +143,11 @@ impl Meter for Dmm {
         let drain = Drain::begin(link, settings, &setup, journal, origin, sent, round_trip);
         let mut drain = drain?;
         drain.check()?;
-        let poll = Sampler::start(&self.name, drain, settings.poll, Drain::poll)?;
+        let poll = |drain: &mut Drain| {
+            drain.poll();
+            Ok(())
+        };
+        let poll = Sampler::start(&self.name, drain, settings.poll, poll)?;
         self.running = Some(poll);
         self.wait_for_reading();
         Ok(())
@@ -152,7 +156,7 @@ impl Meter for Dmm {
     fn stop(&mut self) -> Result<Recording, Error> {
         let running = self.running.take().ok_or_else(|| not_started(&self.name))?;
         self.wait_for_reading();
-        running.stop(&self.name)?.finish()
+        running.stop(&self.name)?.0.finish()
     }
 }
 
