@@ -28,10 +28,9 @@ pub(crate) fn this_software(name: &str) -> Software {
 }
 
 /// The folder for results; it is created if need be.
-pub(crate) fn output_directory(path: &Path) -> anyhow::Result<&Path> {
+pub(crate) fn output_directory(path: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(path)
-        .with_context(|| format!("cannot make the directory {}", path.display()))?;
-    Ok(path)
+        .with_context(|| format!("cannot make the directory {}", path.display()))
 }
 
 /// The exit code of a command as a shell has it: 128 plus the signal if a signal ended it.

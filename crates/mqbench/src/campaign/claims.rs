@@ -106,6 +106,11 @@ impl Verdict {
             Self::NotMeasured => "not measured",
         }
     }
+
+    /// The verdict with its reason.
+    fn since(self, why: impl Into<String>) -> (Self, String) {
+        (self, why.into())
+    }
 }
 
 impl Claim {
@@ -129,7 +134,7 @@ impl Claim {
     /// is `not reproduced`.
     pub(crate) fn judge(&self, measured: Option<&Interval>) -> (Verdict, String) {
         let Some(measured) = measured else {
-            return (Verdict::NotMeasured, "no run measured it".to_owned());
+            return Verdict::NotMeasured.since("no run measured it");
         };
         let Some(neutral) = self.neutral() else {
             return self.judge_value(measured);
@@ -155,26 +160,20 @@ impl Claim {
             .unwrap_or_else(|| figure.is_none_or(|figure| within(measured, figure, tolerance)));
         if wanted == 0 {
             return if near {
-                (Verdict::Reproduced, "no difference either".to_owned())
+                Verdict::Reproduced.since("no difference either")
             } else {
-                (Verdict::NotReproduced, "there is a difference".to_owned())
+                Verdict::NotReproduced.since("there is a difference")
             };
         }
         match found {
-            0 => (
-                Verdict::NotReproduced,
-                "the interval shows no difference".to_owned(),
-            ),
-            found if found != wanted => (Verdict::Opposite, "the other way round".to_owned()),
-            _ if near => (Verdict::Reproduced, "the same direction".to_owned()),
-            _ if self.is_beyond(measured).is_some() => (
-                Verdict::NotReproduced,
-                "the same direction, but not all of it beyond the bound".to_owned(),
-            ),
-            _ => (
-                Verdict::NotReproduced,
-                format!("the same direction, but farther from it than {tolerance:.2}"),
-            ),
+            0 => Verdict::NotReproduced.since("the interval shows no difference"),
+            found if found != wanted => Verdict::Opposite.since("the other way round"),
+            _ if near => Verdict::Reproduced.since("the same direction"),
+            _ if self.is_beyond(measured).is_some() => Verdict::NotReproduced
+                .since("the same direction, but not all of it beyond the bound"),
+            _ => Verdict::NotReproduced.since(format!(
+                "the same direction, but farther from it than {tolerance:.2}"
+            )),
         }
     }
 
@@ -206,21 +205,16 @@ impl Claim {
     fn judge_value(&self, measured: &Interval) -> (Verdict, String) {
         if let Some(beyond) = self.is_beyond(measured) {
             return if beyond {
-                (
-                    Verdict::Reproduced,
-                    "all of it is beyond the bound".to_owned(),
-                )
+                Verdict::Reproduced.since("all of it is beyond the bound")
             } else {
-                let why = "not all of it is beyond the bound";
-                (Verdict::NotReproduced, why.to_owned())
+                Verdict::NotReproduced.since("not all of it is beyond the bound")
             };
         }
         let figure = self.figure.unwrap_or_default();
         if within(measured, figure, 0.1 * figure.abs()) {
-            (Verdict::Reproduced, "within a tenth of it".to_owned())
+            Verdict::Reproduced.since("within a tenth of it")
         } else {
-            let why = "farther from it than a tenth";
-            (Verdict::NotReproduced, why.to_owned())
+            Verdict::NotReproduced.since("farther from it than a tenth")
         }
     }
 

@@ -268,7 +268,7 @@ impl<'a> Crew<'a> {
         self.look_at_lasting().await?;
         let relation = self.relation([publisher, subscriber], findings)?;
         evaluate(&self.work.cell, &logs, relation.as_ref(), findings)?;
-        let (Some((taken, by)), Some(window)) = (taken, findings.sending) else {
+        let (Some((taken, by)), Some(window)) = (taken, findings.so_far.sending) else {
             return Ok(None);
         };
         let sending = match by {
@@ -674,7 +674,7 @@ fn evaluate(
             // publisher's clock.
             let lasted = metered::sending(&joined.samples).map(|window| window.duration_ns());
             let began = sent.iter().map(|record| record.intended_ns).min();
-            findings.sending = began
+            findings.so_far.sending = began
                 .zip(lasted)
                 .map(|(began, lasted)| Window::new(began, began + lasted));
         }

@@ -1,9 +1,6 @@
 //! One run of one cell: its network, its broker, its pattern, and its outcome.
 
-use std::{
-    collections::BTreeMap,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use mq_codec::TopicName;
@@ -112,12 +109,9 @@ pub(crate) async fn run(
 /// The results of a run, collected step by step.
 #[derive(Default)]
 pub(super) struct Findings {
-    metrics: BTreeMap<String, f64>,
-    histograms: BTreeMap<String, String>,
-    counts: Counts,
+    /// The outcome as far as it is known before the run ends.
+    pub(super) so_far: Outcome,
     pub(super) validity: Validity,
-    pub(super) sending: Option<Window>,
-    energy_meter: Option<String>,
 }
 
 impl Findings {
@@ -129,26 +123,21 @@ impl Findings {
         began: Instant,
     ) -> Outcome {
         Outcome {
-            metrics: self.metrics,
-            histograms: self.histograms,
-            counts: self.counts,
             link,
             warnings: self.validity.warnings,
             error: went.err().map(|error| format!("{error:#}")),
             elapsed_ns: nanoseconds(began.elapsed()),
-            energy_meter: self.energy_meter,
-            energy_reading: None,
-            sending: self.sending,
+            ..self.so_far
         }
     }
 
     pub(super) fn set(&mut self, metric: &str, value: f64) {
-        self.metrics.insert(metric.to_owned(), value);
+        self.so_far.metrics.insert(metric.to_owned(), value);
     }
 
     /// Adds the counts of messages on a schedule, and their lateness.
     pub(super) fn sent(&mut self, counts: Counts, lateness: &Lateness, interval_ns: u64) {
-        self.counts = counts;
+        self.so_far.counts = counts;
         self.set("lost", count(counts.lost));
         self.validity.extend(validity::counts(&counts));
         self.validity.note(lateness.warning(interval_ns));
@@ -162,7 +151,7 @@ impl Findings {
     ) -> anyhow::Result<()> {
         self.set("delta", ms(nanoseconds(delta)));
         self.distribution("latency", &samples.latencies_sent_ns())?;
-        self.counts = Counts {
+        self.so_far.counts = Counts {
             sent: samples.0.len() as u64,
             received: samples.0.len() as u64,
             ..Counts::default()
@@ -194,7 +183,7 @@ impl Findings {
     /// Adds a distribution, with its mean under the distribution's own name.
     fn mean(&mut self, name: &str, values_ns: &[u64]) -> anyhow::Result<()> {
         self.distribution(name, values_ns)?;
-        if let Some(mean) = self.metrics.remove(&format!("{name}_mean")) {
+        if let Some(mean) = self.so_far.metrics.remove(&format!("{name}_mean")) {
             self.set(name, mean);
         }
         Ok(())
@@ -204,7 +193,9 @@ impl Findings {
     pub(super) fn distribution(&mut self, name: &str, values_ns: &[u64]) -> anyhow::Result<()> {
         let mut recorder = LatencyRecorder::new();
         recorder.extend(values_ns.iter().copied());
-        self.histograms.insert(name.to_owned(), encode(&recorder)?);
+        self.so_far
+            .histograms
+            .insert(name.to_owned(), encode(&recorder)?);
         if let Some(summary) = Summary::from_samples(values_ns) {
             self.set(&format!("{name}_mean"), summary.mean_ns / 1e6);
             for (part, ns) in [
@@ -272,10 +263,10 @@ impl Bench<'_> {
             if let Some(each) = energy.per_message_uj {
                 findings.set("energy_per_message_uj", each);
             }
-            findings.energy_meter = Some(energy.meter);
+            findings.so_far.energy_meter = Some(energy.meter);
         }
         let sent = metered::sending(&outcome.samples);
-        findings.sending =
+        findings.so_far.sending =
             sent.map(|sent| Window::new(origin_ns + sent.from_ns, origin_ns + sent.to_ns));
         findings.distribution("latency", &outcome.samples.latencies_intended_ns())?;
         findings.sent(outcome.counts, &outcome.lateness, self.cell.interval_ns);

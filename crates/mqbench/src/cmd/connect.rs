@@ -38,13 +38,13 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let mqtt = args.client.mqtt.get();
     let options = args.client.transport.options();
-    let only = args.resumption;
-    let only = only.map(|resumption| [connect::kind(args.broker.scheme, resumption)]);
-    let kinds = only
-        .as_ref()
-        .map_or(connect::kinds(args.broker.scheme), |only| &only[..]);
+    let scheme = args.broker.scheme;
+    let kinds = match args.resumption {
+        Some(resumption) => vec![connect::kind(scheme, resumption)],
+        None => connect::kinds(scheme).to_vec(),
+    };
     for kind in kinds {
-        let mut dialler = Dialler::new(&args.broker, &options, *kind)?;
+        let mut dialler = Dialler::new(&args.broker, &options, kind)?;
         let mut attempts = Vec::new();
         let mut last_error = None;
         for _ in 0..args.count {
@@ -58,13 +58,13 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
             tokio::time::sleep(connect::PAUSE).await;
         }
         if let Some(file) = &args.out {
-            samples(*kind, &attempts).save(file)?;
+            samples(kind, &attempts).save(file)?;
         }
-        let times = connect::summarise(*kind, &attempts);
+        let times = connect::summarise(kind, &attempts);
         if let (0, Some(error)) = (times.count, last_error) {
             return Err(error);
         }
-        report::print(&line(*kind, &times))?;
+        report::print(&line(kind, &times))?;
     }
     Ok(())
 }

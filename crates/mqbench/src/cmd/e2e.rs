@@ -5,7 +5,12 @@ use std::{path::PathBuf, time::Duration};
 use mq_transport::Address;
 
 use super::args::ClientArgs;
-use crate::{clock::nanoseconds, report, units::duration, workload::e2e};
+use crate::{
+    clock::nanoseconds,
+    report,
+    units::duration,
+    workload::{Clock, e2e},
+};
 
 /// Options of `e2e`.
 #[derive(clap::Args, Clone, Debug)]
@@ -48,7 +53,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         args.size,
         args.seed,
     );
-    let outcome = e2e::run(&plan, &mqtt, &publisher, &subscriber, |_| {}).await?;
+    let pair = e2e::Pair::connect(&plan, &mqtt, &publisher, &subscriber).await?;
+    let outcome = pair.run(Clock::start(), |_| {}).await?;
     if let Some(path) = &args.out {
         outcome.samples.save(path)?;
     }

@@ -76,20 +76,6 @@ pub(crate) struct Outcome {
     pub(crate) timed_out: bool,
 }
 
-/// Runs the plan with one publisher and one subscriber.
-///
-/// `progress` gets the number of messages sent.
-pub(crate) async fn run(
-    plan: &Plan,
-    mqtt: &Mqtt,
-    publisher: &Route,
-    subscriber: &Route,
-    progress: impl Fn(u64) + Send + 'static,
-) -> anyhow::Result<Outcome> {
-    let pair = Pair::connect(plan, mqtt, publisher, subscriber).await?;
-    pair.run(Clock::start(), progress).await
-}
-
 /// A publisher and a subscriber that are connected.
 pub(crate) struct Pair<'a> {
     plan: &'a Plan,
@@ -129,6 +115,7 @@ impl<'a> Pair<'a> {
     }
 
     /// Sends the plan's messages, from [`LEAD`] after the clock's start on, and waits for their arrival.
+    /// `progress` gets the number of messages sent.
     pub(crate) async fn run(
         mut self,
         clock: Clock,

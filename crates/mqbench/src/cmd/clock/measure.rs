@@ -17,7 +17,10 @@ use tokio::{
     time::{Instant, MissedTickBehavior},
 };
 
-use super::{PORT, socket::Stamped};
+use super::{
+    PORT,
+    socket::{Arrival, Stamped},
+};
 use crate::{
     clock::nanoseconds,
     {
@@ -122,10 +125,7 @@ impl Asking {
         let mut buffer = [0; DATAGRAM + 1];
         loop {
             tokio::select! {
-                arrival = self.socket.receive(&mut buffer) => {
-                    let arrival = arrival.map(|arrival| (arrival.length, arrival.at_ns));
-                    self.note(arrival, &buffer);
-                }
+                arrival = self.socket.receive(&mut buffer) => self.note(arrival, &buffer),
                 _ = questions.tick() => self.ask().await,
                 () = tokio::time::sleep_until(end) => break,
                 signal = &mut interrupted => {
@@ -140,7 +140,6 @@ impl Asking {
             let Ok(arrival) = tokio::time::timeout_at(last, arrival).await else {
                 break;
             };
-            let arrival = arrival.map(|arrival| (arrival.length, arrival.at_ns));
             self.note(arrival, &buffer);
         }
         Ok(())
@@ -165,15 +164,15 @@ impl Asking {
     }
 
     /// Notes an answer, if it is one to a question that has none yet.
-    fn note(&mut self, arrival: io::Result<(usize, u64)>, buffer: &[u8]) {
-        let (length, t4_ns) = match arrival {
+    fn note(&mut self, arrival: io::Result<Arrival>, buffer: &[u8]) {
+        let arrival = match arrival {
             Ok(arrival) => arrival,
             Err(error) => {
                 self.refusal = Some(error);
                 return;
             }
         };
-        let Some(answer) = Probe::decode(&buffer[..length]) else {
+        let Some(answer) = Probe::decode(&buffer[..arrival.length]) else {
             return;
         };
         let number = usize::try_from(answer.number).unwrap_or(usize::MAX);
@@ -182,7 +181,7 @@ impl Asking {
         };
         let own = answer.kind == Kind::Answer && answer.session == self.session;
         if own && answer.t1_ns == *t1_ns && exchange.is_none() {
-            *exchange = Some(answer.exchange(t4_ns));
+            *exchange = Some(answer.exchange(arrival.at_ns));
             self.remote = Some(Side {
                 host: answer.host,
                 error_bound_ns: answer.error_bound_ns,
