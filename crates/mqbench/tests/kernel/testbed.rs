@@ -50,7 +50,7 @@ pub(crate) const LEASE: &str = "5s";
 pub(crate) const PORT: u16 = 2222;
 
 /// The time limit for a restored interface: the lease, and time for a slow kernel.
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_mins(1);
 
 /// A publisher's host, and another with broker and subscriber. PROGRAM is the command under test.
 const HOSTS: &str = r#"
