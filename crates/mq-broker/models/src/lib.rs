@@ -8,7 +8,7 @@
 //! `cargo test --manifest-path crates/mq-broker/models/Cargo.toml`
 
 #[path = "../../src/mailbox/mod.rs"]
-#[expect(dead_code, reason = "the models use a part of it")]
+#[expect(dead_code, unused_imports, reason = "the models use a part of it")]
 pub(crate) mod mailbox;
 pub mod mailbox_models;
 #[path = "../../src/ceiling.rs"]
