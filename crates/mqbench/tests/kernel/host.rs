@@ -19,7 +19,7 @@ use nix::{
 use crate::{BOOTED, GUEST, KILLS, MQBENCH, ONLY, PASSED, guest::MODULES};
 
 /// The time limit: twice the time on a busy machine.
-const TIMEOUT: Duration = Duration::from_mins(9);
+const TIMEOUT: Duration = Duration::from_mins(14);
 
 /// The same for each kill.
 const OF_A_KILL: Duration = Duration::from_mins(1);
