@@ -25,27 +25,29 @@ impl Arriving {
             let now = clock::now();
             wire.sample(now);
             wire.look_at_handshake(now);
+            // A CONNECT is looked at when it comes, and one that waits once the handshake is complete.
+            let mut is_due = wire.early.is_none();
             while let Some(event) = wire.connection.poll_event() {
                 match event {
-                    Event::Connect(connect) => self.connect = Some(connect),
+                    Event::Connect(connect) => {
+                        self.connect = Some(connect);
+                        is_due = true;
+                    }
                     Event::Closed(reason) => wire.closed = Some(reason),
                     // The state machine lets nothing else through before CONNECT.
                     _ => {}
                 }
             }
-            if !wire.connection.is_closed()
+            if is_due
+                && !wire.connection.is_closed()
                 && let Some(connect) = self.connect.take()
                 && let Some(authenticating) = self.look_at(wire, now, connect)
             {
                 return Some(authenticating);
             }
-            wire.count_stranger();
-            wire.look_at_shutdown();
-            if !wire.connection.is_closed() {
-                let want_read = self.connect.is_none() && wire.may_read();
-                let nothing = std::future::pending::<()>();
-                wire.wait_for(now, want_read, nothing).await;
-            }
+            let want_read = self.connect.is_none() && wire.may_read();
+            let nothing = std::future::pending::<()>();
+            wire.wait_for(now, want_read, nothing).await;
         }
         None
     }

@@ -89,11 +89,6 @@ impl Authenticating {
                     _ => {}
                 }
             }
-            wire.count_stranger();
-            wire.look_at_shutdown();
-            if wire.connection.is_closed() {
-                continue;
-            }
             // While the authenticator works nothing is read: nobody knows yet whether the client
             // may send more.
             let want_read = !self.authentication.is_working() && wire.may_read();

@@ -86,7 +86,7 @@ impl Leaving {
             afterwards.disconnected_by_client(disconnect, maximum);
         }
         if wire.is_unproved() {
-            // Nobody has proved to be there, so nobody's leaving is told.
+            // The client has not proved that it is there, so its will is not published.
             afterwards.will = None;
         }
         info!(

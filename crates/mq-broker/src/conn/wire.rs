@@ -114,14 +114,20 @@ impl Wire {
         earlier(self.connection.poll_timeout(), handshake)
     }
 
-    /// Waits until a client that is not let in yet gives its phase something to look at: the link, a
-    /// deadline, the shutdown, or `other`, whose outcome it returns. Cancel-safe if `other` is.
+    /// Ends a turn of a client that is not let in yet: counts its memory, and waits until its phase has
+    /// something to look at: the link, a deadline, the shutdown, or `other`, whose outcome it returns. Does
+    /// not wait once the connection is closed. Cancel-safe if `other` is.
     pub(super) async fn wait_for<T>(
         &mut self,
         now: Instant,
         want_read: bool,
         other: impl Future<Output = T>,
     ) -> Option<T> {
+        self.count_stranger();
+        self.look_at_shutdown();
+        if self.connection.is_closed() {
+            return None;
+        }
         if !want_read {
             self.connection.excuse_silence(now);
         }
@@ -228,7 +234,7 @@ impl Wire {
         self.note_early(lane);
     }
 
-    /// Reads what is there already, without waiting for more.
+    /// Reads bytes that have arrived already, without waiting for more.
     pub(super) async fn read_once(&mut self) {
         let mut nothing = Outbox::new();
         let progress = self.link.progress(&mut nothing, true);

@@ -119,7 +119,7 @@ impl Args {
 }
 
 /// The congestion control of a comparison that names none: cubic, or reno where this kernel keeps cubic
-/// from this user. A testbed's hosts have their own user, who may use it.
+/// from this user. On a testbed's hosts the programs run as root, which may always use cubic.
 fn default_congestion(on_testbed: bool) -> CongestionControl {
     if on_testbed || CongestionControl::Cubic.is_allowed() {
         CongestionControl::Cubic
