@@ -25,7 +25,7 @@ struct Shared {
     /// Settings that the broker keeps from its start: the key in the configuration file, and the
     /// value.
     fixed: Vec<(&'static str, String)>,
-    /// One for each part. Locked during a change, so that one change is made at a time.
+    /// The state of each part's files. A change holds the lock, so that changes follow each other.
     watched: Mutex<Vec<Watched>>,
 }
 
@@ -103,7 +103,7 @@ impl Reload {
     ///
     /// A file counts as replaced when its time, size or inode has changed *and* has stayed for one
     /// interval since: two files that belong together, such as a certificate and its key, are then
-    /// both there, and whole. A broken file is told once in the log, and changes nothing.
+    /// both there, and whole. The log names a broken file once, and the old contents stay.
     pub fn look(&self) {
         let mut watched = self.lock();
         for (part, watched) in self.shared.parts.iter().zip(&mut *watched) {

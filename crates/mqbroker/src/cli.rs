@@ -280,7 +280,7 @@ fn init_logging() {
 
     let default = format!("info,{QUIET}");
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
-    // Fails only if the program has a subscriber already; that one then gets the lines.
+    // Fails only if the program has a subscriber already; the program's subscriber then gets the lines.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

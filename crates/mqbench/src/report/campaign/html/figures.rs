@@ -83,7 +83,7 @@ fn capital(text: &str) -> String {
     })
 }
 
-/// The figure in words, for readers who cannot see it.
+/// The figure as text, for screen readers.
 fn alternative(campaign: &CampaignReport, panel: &Panel) -> String {
     let plot = &campaign.plot;
     let mut text = format!(
