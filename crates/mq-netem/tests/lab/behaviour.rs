@@ -219,7 +219,7 @@ fn shipped_queues_hold_what_they_say(lab: &mut Lab) {
         ("w20/satellite", 113),
         ("s22/satellite", 1000),
     ] {
-        let burst = fits + 200;
+        let burst = fits + 20;
         let expected: Vec<_> = (0..fits).collect();
         for attempt in 1..=5 {
             let before = lab.reports().len();
