@@ -205,14 +205,18 @@ fn interfaces() -> BTreeSet<String> {
 
 #[test]
 fn a_lab_ends_with_its_command() {
-    // A process that the command leaves running ends as well.
-    for (name, command, code) in [
-        ("success", "sleep 1000 & exit 0", 0),
-        ("failure", "sleep 1000 & exit 3", 3),
-    ] {
-        let Some(mut run) = Run::lab(name, command) else {
+    for (name, code) in [("success", 0), ("failure", 3)] {
+        let folder = tempfile::tempdir().unwrap();
+        let seen = folder.path().join("seen");
+        // A process that the command leaves running ends as well. The command waits until it has been seen.
+        let command = format!(
+            "sleep 1000 & until [ -e {} ]; do sleep 0.02; done; exit {code}",
+            seen.display()
+        );
+        let Some(mut run) = Run::lab(name, &command) else {
             return;
         };
+        fs::write(seen, "").unwrap();
         assert_eq!(run.ended().code(), Some(code));
         run.nothing_remains();
     }
