@@ -5,7 +5,7 @@
 use std::{path::Path, time::Duration};
 
 use mq_testkit::{Scheme, TestBroker};
-use mq_transport::{ConnectOptions, Connector, Qlog};
+use mq_transport::{ConnectOptions, Connector, Qlog, Repeat};
 use serde_json::Value;
 
 /// The records of a file in the form of RFC 7464; `None` while it is not complete.
@@ -34,9 +34,13 @@ async fn a_qlog_file_has_a_json_record_a_line_on_either_side() {
     .await;
     let mut options: ConnectOptions = broker.connect_options();
     options.quic.qlog = Some(traced);
+    options.quic.repeat = Repeat::after(Duration::from_millis(1));
     let client = broker.client(Scheme::Quic, "traced");
     let client = client.connector(Connector::new(options).unwrap());
     let client = client.build().await.unwrap();
+    // The broker has nothing to answer, and acknowledges later than the copy is sent.
+    client.publish("topic", "message").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(10)).await;
     client.disconnect().await.unwrap();
     broker.shutdown().await;
 
@@ -74,6 +78,13 @@ async fn a_qlog_file_has_a_json_record_a_line_on_either_side() {
         let rtts: Vec<_> = rtts.collect();
         assert!((rtts[0] - 100.0).abs() < 1.0, "{rtts:?}");
         assert!(rtts[1..].iter().any(|rtt| *rtt > 0.01), "{rtts:?}");
+        let again = |event: &&Value| event["name"] == "mq:datagram_repeated";
+        let again = events.iter().find(again);
+        assert_eq!(again.is_some(), side == "client");
+        if let Some(again) = again {
+            assert!(again["data"]["raw"]["length"].as_u64() > Some(40), "{again}");
+            assert!(again["data"]["after"].as_f64() >= Some(1.0), "{again}");
+        }
         let sent = events
             .iter()
             .find(|event| event["name"] == "transport:packet_sent");

@@ -158,6 +158,8 @@ pub struct ListenerMetrics {
     pub bytes_sent: Counter,
     /// QUIC packets declared lost.
     pub packets_lost: Counter,
+    /// QUIC datagrams sent a second time before anything showed that they were lost.
+    pub packets_repeated: Counter,
     /// TCP segments sent again.
     pub packets_retransmitted: Counter,
     /// QUIC links whose client was at another address than at the sample before (RFC 9000 §9).
@@ -178,6 +180,7 @@ impl ListenerMetrics {
             bytes_received: Counter::default(),
             bytes_sent: Counter::default(),
             packets_lost: Counter::default(),
+            packets_repeated: Counter::default(),
             packets_retransmitted: Counter::default(),
             migrations: Counter::default(),
             rtt: RttHistogram::default(),
@@ -258,6 +261,9 @@ impl Sampler {
             .bytes_sent
             .add(since(|stats| Some(stats.bytes_sent)));
         metrics.packets_lost.add(since(|stats| stats.packets_lost));
+        metrics
+            .packets_repeated
+            .add(since(|stats| stats.packets_repeated));
         metrics
             .packets_retransmitted
             .add(since(|stats| stats.packets_retransmitted));

@@ -153,6 +153,11 @@ fn fixed(settings: &Settings) -> Vec<(&'static str, String)> {
         (max_connections, max_connections_per_address, max_handshakes),
         (handshake_timeout, max_session_expiry, shutdown_timeout),
     );
+    let quic = &listen.quic;
+    let recovery = (
+        (quic.repeat, quic.initial_rtt, quic.ack_frequency),
+        (quic.packet_threshold, quic.time_threshold),
+    );
     let show = |value: &dyn fmt::Debug| format!("{value:?}");
     vec![
         ("listen", show(listeners)),
@@ -166,6 +171,7 @@ fn fixed(settings: &Settings) -> Vec<(&'static str, String)> {
         ),
         ("ws.allowed_origins", show(&listen.allowed_origins)),
         ("congestion", show(&listen.congestion)),
+        ("quic", show(&recovery)),
         ("limits", show(&limits)),
     ]
 }

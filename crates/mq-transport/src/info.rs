@@ -57,6 +57,9 @@ pub struct LinkStats {
     pub wire_bytes_received: Option<u64>,
     /// TCP segments or UDP datagrams sent.
     pub packets_sent: Option<u64>,
+    /// UDP datagrams among those that were [sent again](crate::Repeat) before anything showed that they were
+    /// lost.
+    pub packets_repeated: Option<u64>,
     /// System calls that sent UDP datagrams: fewer than the datagrams where the kernel splits what
     /// one call hands it (GSO).
     pub send_calls: Option<u64>,

@@ -93,6 +93,7 @@ mod origins;
 #[cfg(feature = "quic")]
 mod quic;
 mod registry;
+mod repeat;
 mod socket;
 mod sync;
 mod tcp;
@@ -121,6 +122,7 @@ pub use options::{
 pub use origins::AllowedOrigins;
 #[cfg(feature = "quic")]
 pub use quic::{Qlog, QlogLimits};
+pub use repeat::{Gap, Repeat};
 #[cfg(feature = "tls")]
 pub use tls::{
     HandshakePool, PreparedReload, ReloadHandle, ServerIdentity, TicketCache, TicketStore,

@@ -4,7 +4,7 @@ use std::{fmt, net::IpAddr, path::PathBuf, str::FromStr, time::Duration};
 
 #[cfg(feature = "quic")]
 use crate::Qlog;
-use crate::{AllowedOrigins, CryptoOptions, Error, ServerIdentity, Trust, crypto::names};
+use crate::{AllowedOrigins, CryptoOptions, Error, Repeat, ServerIdentity, Trust, crypto::names};
 #[cfg(feature = "tls")]
 use crate::{HandshakePool, TicketCache, TicketStore};
 
@@ -390,8 +390,14 @@ pub struct QuicOptions {
     /// Send a packet when nothing was sent for this long. Default: none, as MQTT has its own
     /// keep-alive, which tests the peer's application as well.
     pub keep_alive_interval: Option<Duration>,
-    /// Ask the peer to acknowledge less often. Default: none, every other packet.
+    /// Ask the peer to acknowledge more or less often. Default: none, every other packet and after 25 ms.
     pub ack_frequency: Option<AckFrequency>,
+    /// A packet counts as lost when one that was sent so many packets later is acknowledged. Default: 3
+    /// (RFC 9002 §6.1.1).
+    pub packet_threshold: u32,
+    /// A packet counts as lost when a later one is acknowledged and it is older than the round-trip time by this
+    /// factor. Default: 1.125 (RFC 9002 §6.1.2).
+    pub time_threshold: f32,
     /// The largest UDP payload that path MTU discovery tries, in bytes. If it is at most 253 bytes above
     /// `initial_udp_payload`, discovery tries it at once, else by halves. On a path with a smaller MTU,
     /// discovery ends up to 250 bytes below that. Default: 1,452, which fits Ethernet with IPv6.
@@ -413,6 +419,8 @@ pub struct QuicOptions {
     /// Bidirectional streams that the peer may have open. Default: 1, the control lane; further
     /// lanes are not used yet. Unidirectional streams are always refused.
     pub max_bidi_streams: u32,
+    /// Which small datagrams are sent again before anything shows that they were lost. Default: none.
+    pub repeat: Repeat,
     /// Let the kernel split and join datagrams (GSO, GRO). Default: yes. Off to see each packet
     /// on a link emulator or a capture.
     pub segmentation_offload: bool,
@@ -439,6 +447,8 @@ impl Default for QuicOptions {
             idle_timeout: Some(Duration::from_mins(5)),
             keep_alive_interval: None,
             ack_frequency: None,
+            packet_threshold: 3,
+            time_threshold: 9.0 / 8.0,
             max_udp_payload: 1452,
             initial_udp_payload: 1200,
             mtu_discovery: true,
@@ -446,6 +456,7 @@ impl Default for QuicOptions {
             receive_window: 1024 * 1024,
             send_window: 1024 * 1024,
             max_bidi_streams: 1,
+            repeat: Repeat::Off,
             segmentation_offload: true,
             #[cfg(feature = "quic")]
             qlog: None,
@@ -461,6 +472,20 @@ pub struct AckFrequency {
     pub threshold: u32,
     /// The longest that the peer may wait; `None` leaves its own choice (25 ms).
     pub max_delay: Option<Duration>,
+    /// How many packets may overtake one before the peer acknowledges at once; 0 is any number, 1 is none.
+    pub reordering_threshold: u32,
+}
+
+impl AckFrequency {
+    /// Every packet acknowledged within this time, and reordered ones at once.
+    #[must_use]
+    pub fn within(max_delay: Duration) -> Self {
+        Self {
+            threshold: 1,
+            max_delay: Some(max_delay),
+            reordering_threshold: 1,
+        }
+    }
 }
 
 /// Options of sockets. `TCP_NODELAY` is always on: links write whole batches.

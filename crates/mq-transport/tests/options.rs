@@ -222,6 +222,7 @@ async fn a_higher_threshold_makes_fewer_acknowledgements() {
             ack_frequency: threshold.map(|threshold| AckFrequency {
                 threshold,
                 max_delay: Some(Duration::from_millis(25)),
+                reordering_threshold: 2,
             }),
             ..QuicOptions::default()
         };

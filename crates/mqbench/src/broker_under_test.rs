@@ -1,11 +1,11 @@
 //! The broker under test. It is always a process of its own, so that our broker and another one are measured
 //! alike.
 
-use std::{net::IpAddr, path::PathBuf, process::Stdio, time::Duration};
+use std::{fmt::Write as _, net::IpAddr, path::PathBuf, process::Stdio, time::Duration};
 
 use anyhow::{Context, bail};
 use mq_netem::Host;
-use mq_transport::{Address, CongestionControl};
+use mq_transport::{Address, CongestionControl, QuicOptions};
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader, Lines},
     process::{Child, ChildStdout, Command},
@@ -14,9 +14,23 @@ use tokio::{
 /// How long a broker may take to say that it is ready.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The configuration of a broker under test: it does not bound handshakes, since a slow handshake on a lossy
-/// link is part of the measurement.
-pub(crate) const BROKER_CONFIGURATION: &str = "[limits]\nhandshake_timeout_s = 120\n";
+/// The configuration of a broker under test: it recovers from loss like the clients, and does not bound
+/// handshakes, since a slow handshake on a lossy link is part of the measurement.
+pub(crate) fn configuration(quic: &QuicOptions) -> String {
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    let mut text = format!(
+        "[limits]\nhandshake_timeout_s = 120\n\n[quic]\nrepeat = \"{}\"\ninitial_rtt_ms = {:?}\n\
+         packet_threshold = {}\ntime_threshold = {:?}\n",
+        quic.repeat,
+        ms(quic.initial_rtt),
+        quic.packet_threshold,
+        quic.time_threshold,
+    );
+    if let Some(delay) = quic.ack_frequency.and_then(|asked| asked.max_delay) {
+        let _ = writeln!(text, "max_ack_delay_ms = {:?}", ms(delay));
+    }
+    text
+}
 
 /// A certificate for this machine's own names, made for one run and trusted by it.
 #[derive(Debug)]
@@ -50,8 +64,11 @@ pub(crate) struct TestCertificate {
 }
 
 impl TestCertificate {
-    /// As [`Certificate::make`].
-    pub(crate) fn make(addresses: impl Iterator<Item = IpAddr>) -> anyhow::Result<Self> {
+    /// As [`Certificate::make`], and the configuration of a broker with these options.
+    pub(crate) fn make(
+        addresses: impl Iterator<Item = IpAddr>,
+        quic: &QuicOptions,
+    ) -> anyhow::Result<Self> {
         let made = Certificate::make(addresses)?;
         let mut folder = tempfile::Builder::new();
         // Only this user may read the key.
@@ -61,7 +78,7 @@ impl TestCertificate {
         let directory = directory.context("cannot make a temporary directory")?;
         std::fs::write(directory.path().join("cert.pem"), made.chain)?;
         std::fs::write(directory.path().join("key.pem"), made.key)?;
-        std::fs::write(directory.path().join("broker.toml"), BROKER_CONFIGURATION)?;
+        std::fs::write(directory.path().join("broker.toml"), configuration(quic))?;
         Ok(Self { directory })
     }
 

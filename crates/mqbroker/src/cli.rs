@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 use clap::Args;
 use mq_broker::{Broker, Config, Durability, Error, Reload, Settings, Storage, StoreFile};
-use mq_transport::{Address, CongestionControl, EarlyDataPolicy, Qlog, QlogLimits, ServerIdentity};
+use mq_transport::{
+    Address, CongestionControl, EarlyDataPolicy, Qlog, QlogLimits, Repeat, ServerIdentity,
+};
 use sd_notify::NotifyState;
 use tracing::{info, warn};
 
@@ -51,6 +53,10 @@ pub struct BrokerArgs {
     /// Congestion control of all transports: reno, cubic or bbr
     #[arg(long, value_name = "NAME")]
     pub congestion: Option<CongestionControl>,
+    /// Which small QUIC datagrams are sent again before anything shows that they were lost: off, auto, probe, or
+    /// after a gap such as 3ms, like `quic.repeat`
+    #[arg(long, value_name = "POLICY")]
+    pub repeat: Option<Repeat>,
     /// Trace a sample of the QUIC connections into this directory, for qvis: one a second, 50 at a time,
     /// 4 MiB each; the last 50 files stay
     #[arg(long, value_name = "DIR")]
@@ -104,6 +110,9 @@ impl BrokerArgs {
         }
         if let Some(name) = self.congestion {
             settings.listen.congestion = Some(name);
+        }
+        if let Some(policy) = self.repeat {
+            settings.listen.quic.repeat = policy;
         }
         Ok(settings)
     }

@@ -18,7 +18,7 @@ mod tables;
 use openness::DEFAULT_LISTENERS;
 pub use tables::{
     AdminConfig, AuthConfig, ClientCertificate, DurabilityName, JwtConfig, LimitsConfig,
-    OverflowName, ReloadConfig, StoreConfig, TlsConfig, WsConfig,
+    OverflowName, QuicConfig, ReloadConfig, StoreConfig, TlsConfig, WsConfig,
 };
 
 /// The configuration file. Every key is optional and unknown keys are errors.
@@ -37,6 +37,13 @@ pub use tables::{
 /// client_certificate = "required" # or optional
 /// client_crls = ["revoked.pem"]   # revocation lists, PEM or DER
 /// enforce_crl_expiry = false      # whether an outdated list refuses every client
+///
+/// [quic]
+/// repeat = "off"                  # auto, probe, or a gap such as "3ms": see mq_transport::Repeat
+/// initial_rtt_ms = 100            # assumed until it is measured
+/// max_ack_delay_ms = 25           # asked of clients; their own if absent
+/// packet_threshold = 3            # later packets after which one counts as lost
+/// time_threshold = 1.125          # round trips after which a packet counts as lost
 ///
 /// [reload]
 /// watch = true                    # take replaced files of [tls]; SIGHUP does so and reads this file
@@ -93,6 +100,8 @@ pub struct Config {
     pub listen: Vec<String>,
     /// Certificate and key, and early data.
     pub tls: TlsConfig,
+    /// How QUIC recovers from loss.
+    pub quic: QuicConfig,
     /// What outlives the broker.
     pub store: Option<StoreConfig>,
     /// Which web pages may connect over WebSocket.
@@ -161,9 +170,9 @@ impl Config {
                 .map_err(|error| wrong(format!("tls.early_data: {error}")))?;
         }
         settings.ticket_file = self.tls.ticket_file;
-        let store = self.store.map(StoreConfig::into_file);
-        let file = store.transpose().map_err(wrong)?;
-        settings.store = file.map(Storage::File);
+        self.quic.apply(&mut settings.listen.quic).map_err(wrong)?;
+        let file = self.store.map(StoreConfig::into_file).transpose();
+        settings.store = file.map_err(wrong)?.map(Storage::File);
         settings.admin = AdminSettings {
             http: self.admin.http,
             socket: self.admin.socket,

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use mq_transport::{AllowedOrigins, ClientAuth};
+use mq_transport::{AckFrequency, AllowedOrigins, ClientAuth, QuicOptions, Repeat};
 use serde::Deserialize;
 
 use super::set;
@@ -127,6 +127,57 @@ impl AuthConfig {
             settings.failures_per_minute = NonZeroU32::new(count);
         }
         Ok(())
+    }
+}
+
+/// The `[quic]` table; see [`QuicOptions`].
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct QuicConfig {
+    /// A [`Repeat`].
+    pub repeat: Option<String>,
+    /// Milliseconds, a fraction as well.
+    pub initial_rtt_ms: Option<f64>,
+    /// Milliseconds within which clients are asked to acknowledge, a fraction as well.
+    pub max_ack_delay_ms: Option<f64>,
+    /// See [`QuicOptions::packet_threshold`].
+    pub packet_threshold: Option<u32>,
+    /// See [`QuicOptions::time_threshold`].
+    pub time_threshold: Option<f32>,
+}
+
+impl QuicConfig {
+    pub(super) fn apply(self, options: &mut QuicOptions) -> Result<(), String> {
+        if let Some(policy) = self.repeat {
+            let policy = policy.parse::<Repeat>();
+            options.repeat = policy.map_err(|error| format!("quic.repeat: {error}"))?;
+        }
+        if let Some(time) = milliseconds("initial_rtt_ms", self.initial_rtt_ms)? {
+            options.initial_rtt = time;
+        }
+        let delay = milliseconds("max_ack_delay_ms", self.max_ack_delay_ms)?;
+        options.ack_frequency = delay.map(AckFrequency::within);
+        let thresholds = (self.packet_threshold, self.time_threshold);
+        if matches!(thresholds, (Some(0), _)) {
+            return Err("quic.packet_threshold: it is 1 at least".to_owned());
+        }
+        if matches!(thresholds, (_, Some(factor)) if !(1.0..=10.0).contains(&factor)) {
+            return Err("quic.time_threshold: it is within 1 and 10".to_owned());
+        }
+        set(&mut options.packet_threshold, self.packet_threshold);
+        set(&mut options.time_threshold, self.time_threshold);
+        Ok(())
+    }
+}
+
+fn milliseconds(key: &str, value: Option<f64>) -> Result<Option<Duration>, String> {
+    let time = value.map(|ms| {
+        let allowed = (0.001..=60_000.0).contains(&ms);
+        allowed.then(|| Duration::from_secs_f64(ms / 1e3))
+    });
+    match time {
+        Some(None) => Err(format!("quic.{key}: it is within 0.001 and 60000")),
+        time => Ok(time.flatten()),
     }
 }
 

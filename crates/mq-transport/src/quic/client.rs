@@ -10,7 +10,9 @@ use quinn::{Endpoint, TokenMemoryCache, crypto::rustls::QuicClientConfig};
 
 use super::{
     config::{endpoint_config, no_initial_cipher_suite, socket, transport_config},
-    runtime::PooledRuntime,
+    flow::Flow,
+    link::Begun,
+    runtime::{PooledRuntime, begin},
     watched_tls::WatchedClient,
 };
 use crate::{
@@ -38,25 +40,33 @@ impl ClientEndpoints {
         tls: rustls::ClientConfig,
         options: &ConnectOptions,
         keep_alive: Option<Duration>,
-    ) -> Result<quinn::Connecting, Error> {
+    ) -> Result<Begun, Error> {
         let crypto = QuicClientConfig::try_from(tls).map_err(no_initial_cipher_suite)?;
         let crypto = Arc::new(WatchedClient(Arc::new(crypto)));
         let mut config = quinn::ClientConfig::new(crypto);
         config.token_store(self.tokens.clone());
         let mut transport = transport_config(&options.quic, options.congestion)?;
         transport.keep_alive_interval(options.quic.keep_alive_interval.or(keep_alive));
-        if let Some(qlog) = &options.quic.qlog {
-            transport.qlog_stream(qlog.begin("client")?);
-        }
+        let qlog = options.quic.qlog.as_ref();
+        let notes = match qlog.map(|qlog| qlog.begin("client")).transpose()?.flatten() {
+            Some(trace) => {
+                transport.qlog_stream(Some(trace.stream));
+                Some(trace.notes)
+            }
+            None => None,
+        };
         config.transport_config(Arc::new(transport));
 
         let endpoint = self.endpoint(peer, options)?;
-        endpoint
-            .connect_with(config, peer, server_name)
-            .map_err(|error| Error::Unreachable {
-                address: address.clone(),
-                source: std::io::Error::other(error),
-            })
+        let flow = Flow::of_client(&options.quic, notes);
+        let connecting = begin(flow.as_ref(), || {
+            endpoint.connect_with(config, peer, server_name)
+        });
+        let connecting = connecting.map_err(|error| Error::Unreachable {
+            address: address.clone(),
+            source: std::io::Error::other(error),
+        })?;
+        Ok(Begun { connecting, flow })
     }
 
     /// The local address for connections to `peer`.

@@ -7,8 +7,12 @@ use quinn::{
     Runtime as _, TransportConfig, VarInt, congestion, crypto::rustls::NoInitialCipherSuite,
 };
 
-use super::{runtime::PooledRuntime, socket::disable_udp_gro};
-use crate::{CongestionControl, Error, QuicOptions};
+use super::{
+    flow::{Controllers, RepeatingSocket},
+    runtime::PooledRuntime,
+    socket::disable_udp_gro,
+};
+use crate::{CongestionControl, Error, QuicOptions, Repeat};
 
 /// The difference of two sizes, in bytes, at which path MTU discovery stops.
 const MTU_STEP: u16 = 127;
@@ -40,7 +44,18 @@ pub(super) fn socket(socket: UdpSocket, quic: &QuicOptions) -> io::Result<Arc<dy
     if let Some(socket) = same_socket {
         disable_udp_gro(&socket)?;
     }
-    Ok(wrapped)
+    Ok(repeating(wrapped, quic))
+}
+
+/// The socket, or one that can send [again](Repeat).
+pub(super) fn repeating(
+    socket: Arc<dyn AsyncUdpSocket>,
+    quic: &QuicOptions,
+) -> Arc<dyn AsyncUdpSocket> {
+    match quic.repeat {
+        Repeat::Off => socket,
+        _ => Arc::new(RepeatingSocket(socket)),
+    }
 }
 
 /// The error for TLS options without the cipher suite of Initial packets (RFC 9001 §5.2).
@@ -64,7 +79,10 @@ pub(super) fn transport_config(
             CongestionControl::Cubic => Arc::new(congestion::CubicConfig::default()),
             CongestionControl::Bbr => Arc::new(congestion::BbrConfig::default()),
         };
-    config.congestion_controller_factory(controller);
+    config.congestion_controller_factory(match quic.repeat {
+        Repeat::Off => controller,
+        _ => Arc::new(Controllers(controller)),
+    });
     let idle_timeout = quic.idle_timeout.map(IdleTimeout::try_from).transpose();
     config.max_idle_timeout(idle_timeout.map_err(|_| Error::InvalidOption {
         option: "QUIC idle timeout",
@@ -91,13 +109,16 @@ pub(super) fn transport_config(
         let mut ack_frequency = AckFrequencyConfig::default();
         ack_frequency
             .ack_eliciting_threshold(wanted.threshold.into())
-            .max_ack_delay(wanted.max_delay);
+            .max_ack_delay(wanted.max_delay)
+            .reordering_threshold(wanted.reordering_threshold.into());
         ack_frequency
     });
     config
         .initial_rtt(quic.initial_rtt)
         .keep_alive_interval(quic.keep_alive_interval)
         .ack_frequency_config(ack_frequency)
+        .packet_threshold(quic.packet_threshold)
+        .time_threshold(quic.time_threshold)
         .initial_mtu(quic.initial_udp_payload)
         .mtu_discovery_config(discovery)
         .stream_receive_window(quic.stream_receive_window.into())

@@ -19,7 +19,7 @@ impl Connector {
             let keep_alive = dial.quic_keep_alive;
             let started = endpoints.connect(address, peer, name, tls, options, keep_alive);
             let connected = match started {
-                Ok(connecting) => QuicLink::connect(connecting, name.to_owned(), limit).await,
+                Ok(begun) => QuicLink::connect(begun, name.to_owned(), limit).await,
                 Err(error) => Err(error),
             };
             match connected {

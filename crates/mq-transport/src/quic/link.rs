@@ -6,6 +6,7 @@ use std::{
     future::{Future, poll_fn},
     net::SocketAddr,
     pin::{Pin, pin},
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -20,7 +21,11 @@ use rustls::{CipherSuite, NamedGroup};
 use rustls_pki_types::CertificateDer;
 use tokio::sync::Semaphore;
 
-use super::{runtime::Leash, watched_tls::handshake_of};
+use super::{
+    flow::{Flow, FlowOfLink},
+    runtime::Leash,
+    watched_tls::handshake_of,
+};
 use crate::{
     EarlyData, Error, HandshakeKind, LinkInfo, LinkStats, Progress, Scheme, TlsInfo, TlsVersion,
     tls::{certificates_of, iana_name},
@@ -56,6 +61,8 @@ type Opening = Pin<Box<dyn Future<Output = Result<Streams, ConnectionError>> + S
 /// ```
 pub(crate) struct QuicLink {
     connection: quinn::Connection,
+    /// Where datagrams are sent again.
+    flow: Option<FlowOfLink>,
     /// On a server: ends the connection soon after its link is dropped.
     _leash: Option<Leash>,
     send: SendStream,
@@ -87,16 +94,31 @@ pub(crate) struct QuicLink {
     bytes_received: u64,
 }
 
+/// A connection whose handshake has begun.
+pub(crate) struct Begun {
+    pub(super) connecting: quinn::Connecting,
+    /// Where datagrams are sent again.
+    pub(super) flow: Option<Arc<Flow>>,
+}
+
+/// A connection that can send.
+struct Usable {
+    connection: quinn::Connection,
+    flow: Option<FlowOfLink>,
+    /// Resolves when the handshake ends, if that is still to come.
+    handshake_end: Option<ZeroRttAccepted>,
+}
+
 impl QuicLink {
     /// A client's side; returns at once when early data can be written, else after the handshake.
     pub(crate) async fn connect(
-        connecting: quinn::Connecting,
+        begun: Begun,
         server_name: String,
         replay_limit: usize,
     ) -> Result<Self, Error> {
-        let (connection, handshake_end) = begin(connecting).await?;
-        let streams = connection.open_bi().await.map_err(Error::quic)?;
-        let mut link = Self::new(connection, None, streams, Side::Client, handshake_end);
+        let usable = begun.usable().await?;
+        let streams = usable.connection.open_bi().await.map_err(Error::quic)?;
+        let mut link = Self::new(usable, None, streams, Side::Client);
         link.server_name = Some(server_name);
         if link.handshake_end.is_some() {
             link.early_data = EarlyData::Pending;
@@ -108,27 +130,26 @@ impl QuicLink {
     }
 
     /// A server's side; waits for the client's first stream, not for the end of the handshake.
-    pub(crate) async fn accept(connecting: quinn::Connecting, leash: Leash) -> Result<Self, Error> {
-        let (connection, handshake_end) = begin(connecting).await?;
-        let streams = connection.accept_bi().await.map_err(Error::quic)?;
+    pub(crate) async fn accept(begun: Begun, leash: Leash) -> Result<Self, Error> {
+        let usable = begun.usable().await?;
+        let streams = usable.connection.accept_bi().await.map_err(Error::quic)?;
         let early = streams.1.is_0rtt();
-        let leash = Some(leash);
-        let mut link = Self::new(connection, leash, streams, Side::Server, handshake_end);
+        let mut link = Self::new(usable, Some(leash), streams, Side::Server);
         if early {
             link.early_data = EarlyData::Accepted;
         }
         Ok(link)
     }
 
-    fn new(
-        connection: quinn::Connection,
-        leash: Option<Leash>,
-        (send, recv): Streams,
-        side: Side,
-        handshake_end: Option<ZeroRttAccepted>,
-    ) -> Self {
+    fn new(usable: Usable, leash: Option<Leash>, (send, recv): Streams, side: Side) -> Self {
+        let Usable {
+            connection,
+            flow,
+            handshake_end,
+        } = usable;
         Self {
             connection,
+            flow,
             _leash: leash,
             stopped: Box::pin(send.stopped()),
             send,
@@ -204,6 +225,11 @@ impl QuicLink {
         let accepted = ready!(Pin::new(end).poll(cx));
         self.handshake_end = None;
         self.handshake = self.negotiated_kind();
+        if let Some(flow) = &self.flow
+            && self.connection.close_reason().is_none()
+        {
+            flow.end_handshake();
+        }
         if accepted {
             if self.early_data == EarlyData::Pending {
                 self.early_data = EarlyData::Accepted;
@@ -444,13 +470,16 @@ impl QuicLink {
 
     pub(crate) fn stats(&self) -> LinkStats {
         let counted = self.connection.stats();
+        let copies = self.flow.as_ref().map(FlowOfLink::copies);
+        let copies = copies.unwrap_or_default();
         LinkStats {
             bytes_sent: self.bytes_sent,
             bytes_received: self.bytes_received,
-            wire_bytes_sent: Some(counted.udp_tx.bytes),
+            wire_bytes_sent: Some(counted.udp_tx.bytes + copies.bytes),
             wire_bytes_received: Some(counted.udp_rx.bytes),
-            packets_sent: Some(counted.udp_tx.datagrams),
-            send_calls: Some(counted.udp_tx.ios),
+            packets_sent: Some(counted.udp_tx.datagrams + copies.datagrams),
+            packets_repeated: Some(copies.datagrams),
+            send_calls: Some(counted.udp_tx.ios + copies.datagrams),
             packets_received: Some(counted.udp_rx.datagrams),
             packets_lost: Some(counted.path.lost_packets),
             rtt: Some(counted.path.rtt),
@@ -498,14 +527,25 @@ impl fmt::Debug for QuicLink {
     }
 }
 
-/// The connection as soon as it can send, and the end of its handshake if that is still to come.
-async fn begin(
-    connecting: quinn::Connecting,
-) -> Result<(quinn::Connection, Option<ZeroRttAccepted>), Error> {
-    // Awaiting `connecting` would make a server wait for the client's Finished, one round trip more.
-    match connecting.into_0rtt() {
-        Ok((connection, accepted)) => Ok((connection, Some(accepted))),
-        Err(connecting) => Ok((connecting.await.map_err(Error::quic)?, None)),
+impl Begun {
+    /// The connection as soon as it can send.
+    async fn usable(self) -> Result<Usable, Error> {
+        // Awaiting `connecting` would make a server wait for the client's Finished, one round trip more.
+        let (connection, handshake_end) = match self.connecting.into_0rtt() {
+            Ok((connection, accepted)) => (connection, Some(accepted)),
+            Err(connecting) => (connecting.await.map_err(Error::quic)?, None),
+        };
+        let flow = self.flow.map(|flow| FlowOfLink::new(flow, &connection));
+        if let Some(flow) = &flow
+            && handshake_end.is_none()
+        {
+            flow.end_handshake();
+        }
+        Ok(Usable {
+            connection,
+            flow,
+            handshake_end,
+        })
     }
 }
 

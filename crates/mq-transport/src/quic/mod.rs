@@ -4,6 +4,7 @@ mod client;
 mod config;
 mod connect;
 mod error;
+mod flow;
 mod link;
 mod qlog;
 mod reset;

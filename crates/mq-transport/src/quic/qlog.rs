@@ -2,6 +2,7 @@
 
 use std::{
     collections::VecDeque,
+    fmt,
     fs::{self, File},
     io::{self, BufWriter, Write},
     path::{Path, PathBuf},
@@ -22,8 +23,9 @@ use crate::{Error, sync::lock};
 ///
 /// Quinn's own records are corrected on the way: round-trip times are in milliseconds, the vantage point
 /// is named, times have a reference and an order, a packet's length stands where qlog has it, all
-/// events are of one group, and an unused slow-start threshold is left out. Clones share
-/// their limits: give one to all listeners.
+/// events are of one group, and an unused slow-start threshold is left out. An event of our own,
+/// `mq:datagram_repeated`, has the length of a datagram that was sent [again](crate::Repeat) and the
+/// milliseconds since the first time. Clones share their limits: give one to all listeners.
 #[derive(Clone, Debug)]
 pub struct Qlog {
     directory: PathBuf,
@@ -87,7 +89,7 @@ impl Qlog {
     }
 
     /// Begins a trace, if the new connection is to be traced; `side` is `client` or `server`.
-    pub(crate) fn begin(&self, side: &'static str) -> Result<Option<QlogStream>, Error> {
+    pub(crate) fn begin(&self, side: &'static str) -> Result<Option<Begun>, Error> {
         let Some(limits) = self.limits else {
             return self.open(side, u64::MAX);
         };
@@ -113,7 +115,7 @@ impl Qlog {
         }
     }
 
-    fn open(&self, side: &'static str, room: u64) -> Result<Option<QlogStream>, Error> {
+    fn open(&self, side: &'static str, room: u64) -> Result<Option<Begun>, Error> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let failed = |what, path: &Path| {
             let path = path.to_owned();
@@ -126,10 +128,11 @@ impl Qlog {
         let path = directory.join(name);
         let file = File::create(&path).map_err(failed("qlog", &path))?;
         lock(&self.traces).open += 1;
-        let mut config = QlogConfig::default();
-        config.writer(Box::new(Corrector {
+        let began = Instant::now();
+        let notes = Notes(Arc::new(Mutex::new(Corrector {
             file: BufWriter::new(file),
             side,
+            began,
             record: Vec::new(),
             group: None,
             time: 0.0,
@@ -138,9 +141,59 @@ impl Qlog {
                 qlog: self.clone(),
                 path,
             },
-        }));
+        })));
+        let mut config = QlogConfig::default();
+        config.start_time(began).writer(Box::new(notes.clone()));
         config.title(Some(format!("mq {side} {number}")));
-        Ok(config.into_stream())
+        let stream = config.into_stream();
+        Ok(stream.map(|stream| Begun { stream, notes }))
+    }
+}
+
+/// A connection's trace.
+pub(crate) struct Begun {
+    /// Quinn's way to it.
+    pub(crate) stream: QlogStream,
+    pub(crate) notes: Notes,
+}
+
+/// Our own way to a trace.
+#[derive(Clone)]
+pub(crate) struct Notes(Arc<Mutex<Corrector>>);
+
+impl Notes {
+    /// Notes that a datagram was sent again, so long after the first time.
+    pub(super) fn repeated(&self, length: usize, after: Duration) {
+        let mut corrector = lock(&self.0);
+        let time = corrector.began.elapsed().as_secs_f64() * 1e3;
+        let mut event = Map::new();
+        event.insert("time".into(), json!(time));
+        event.insert("name".into(), json!("mq:datagram_repeated"));
+        let after = after.as_secs_f64() * 1e3;
+        event.insert(
+            "data".into(),
+            json!({ "raw": { "length": length }, "after": after }),
+        );
+        event.insert("group_id".into(), json!(""));
+        corrector.correct_event(&mut event);
+        // A full disk ends the trace, not the connection.
+        let _ = corrector.put(Value::Object(event).to_string().as_bytes());
+    }
+}
+
+impl fmt::Debug for Notes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Notes").finish_non_exhaustive()
+    }
+}
+
+impl Write for Notes {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        lock(&self.0).write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        lock(&self.0).flush()
     }
 }
 
@@ -171,6 +224,8 @@ impl Drop for Trace {
 struct Corrector {
     file: BufWriter<File>,
     side: &'static str,
+    /// Times count from here.
+    began: Instant,
     /// The record that is not complete yet; one is some hundred bytes long.
     record: Vec<u8>,
     /// Quinn's name of the connection in the first event. Quinn changes it when the server has chosen an
@@ -333,6 +388,7 @@ mod tests {
             let mut corrector = Corrector {
                 file: BufWriter::new(File::create(&path).unwrap()),
                 side: "client",
+                began: Instant::now(),
                 record: Vec::new(),
                 group: None,
                 time: 0.0,

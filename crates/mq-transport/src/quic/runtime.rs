@@ -12,6 +12,7 @@ use std::{
 use quinn::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime};
 use tokio::{sync::oneshot, time::timeout};
 
+use super::flow::Flow;
 use crate::tls::handshakes::{self, Task};
 
 /// How long a connection may go on after its holder has dropped it.
@@ -51,15 +52,36 @@ pub(crate) struct Leash(
     #[expect(dead_code, reason = "dropped, not used")] oneshot::Sender<Infallible>,
 );
 
-/// Begins a connection; quinn starts its driver within the call.
-pub(super) fn on_leash<T>(begin: impl FnOnce() -> T) -> (T, Leash) {
+/// Begins a connection of a client.
+pub(super) fn begin<T>(flow: Option<&Arc<Flow>>, begin: impl FnOnce() -> T) -> T {
+    let (connection, driver) = with_driver(flow, begin);
+    if let Some(driver) = driver {
+        handshakes::spawn(driver);
+    }
+    connection
+}
+
+/// Begins a connection that ends soon after its leash is dropped.
+pub(super) fn on_leash<T>(flow: Option<&Arc<Flow>>, begin: impl FnOnce() -> T) -> (T, Leash) {
     let (leash, let_go) = oneshot::channel();
-    let (connection, mut drivers) = handshakes::gather(begin);
-    // None, if it was not to be had.
-    if let Some(driver) = drivers.pop() {
+    let (connection, driver) = with_driver(flow, begin);
+    if let Some(driver) = driver {
         handshakes::spawn(Box::pin(drive(driver, let_go)));
     }
     (connection, Leash(leash))
+}
+
+/// A connection that begins, and its driver, which quinn starts within the call; there is none if the connection was
+/// not to be had.
+fn with_driver<T>(flow: Option<&Arc<Flow>>, begin: impl FnOnce() -> T) -> (T, Option<Task>) {
+    let Some(flow) = flow else {
+        let (connection, mut drivers) = handshakes::gather(begin);
+        return (connection, drivers.pop());
+    };
+    let (connection, mut drivers) = handshakes::gather(|| flow.begin(begin));
+    let driver = drivers.pop();
+    let driver = driver.map(|driver| Box::pin(flow.clone().drive(driver)) as Task);
+    (connection, driver)
 }
 
 async fn drive(mut driver: Task, let_go: oneshot::Receiver<Infallible>) {
@@ -83,7 +105,7 @@ mod tests {
     async fn a_connection_that_was_let_go_ends_soon() {
         for ends_by_itself in [true, false] {
             let (held, gone) = oneshot::channel::<Infallible>();
-            let ((), leash) = on_leash(|| {
+            let ((), leash) = on_leash(None, || {
                 PooledRuntime.spawn(Box::pin(async move {
                     let _held = held;
                     let long = if ends_by_itself { 1_000 } else { 1_000_000 };
@@ -101,7 +123,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn only_the_connection_that_is_begun_is_on_the_leash() {
-        let ((), leash) = on_leash(|| {});
+        let ((), leash) = on_leash(None, || {});
         drop(leash);
         let (ended, end) = oneshot::channel();
         PooledRuntime.spawn(Box::pin(async move {

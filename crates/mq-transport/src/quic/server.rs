@@ -21,7 +21,9 @@ use tokio::{
 
 use super::{
     config::{endpoint_config, no_initial_cipher_suite, socket, transport_config},
-    link::QuicLink,
+    flow::Flow,
+    link::{Begun, QuicLink},
+    qlog::Notes,
     reset::ResetKey,
     runtime::{Leash, PooledRuntime, on_leash},
     shard::ShardSocket,
@@ -165,19 +167,22 @@ impl Server {
     }
 
     /// A transport configuration with a trace file for one connection, where connections are traced.
-    fn traced(&self) -> Result<Option<Arc<TransportConfig>>, Error> {
+    fn traced(&self) -> Result<Option<Traced>, Error> {
         let ListenOptions {
             quic, congestion, ..
         } = &self.options;
         let Some(qlog) = &quic.qlog else {
             return Ok(None);
         };
-        let Some(stream) = qlog.begin("server")? else {
+        let Some(trace) = qlog.begin("server")? else {
             return Ok(None);
         };
         let mut transport = transport_config(quic, *congestion)?;
-        transport.qlog_stream(Some(stream));
-        Ok(Some(Arc::new(transport)))
+        transport.qlog_stream(Some(trace.stream));
+        Ok(Some(Traced {
+            transport: Arc::new(transport),
+            notes: trace.notes,
+        }))
     }
 
     /// The configuration of a handshake that begins now, and its tickets where they are held back.
@@ -227,15 +232,17 @@ impl Server {
         shard: &Shard,
         incoming: quinn::Incoming,
         config: Arc<ServerConfig>,
-    ) -> Result<(quinn::Connecting, Leash), Error> {
+        flow: Option<Arc<Flow>>,
+    ) -> Result<(Begun, Leash), Error> {
         let _turn_at_shard = shard.answering.lock().await;
         let _turn = self.answering.acquire().await;
-        let (connecting, leash) = on_leash(|| incoming.accept_with(config));
+        let (connecting, leash) = on_leash(flow.as_ref(), || incoming.accept_with(config));
         // Counting the connections takes the lock again.
         if !shard.crowded.initialized() && shard.endpoint.open_connections() >= CROWD {
             let _ = shard.crowded.set(());
         }
-        Ok((connecting.map_err(Error::quic)?, leash))
+        let connecting = connecting.map_err(Error::quic)?;
+        Ok((Begun { connecting, flow }, leash))
     }
 
     pub(crate) fn prepare(&self, options: &ListenOptions) -> Result<PreparedQuic, Error> {
@@ -444,9 +451,15 @@ pub(crate) struct Knock {
     incoming: quinn::Incoming,
     shard: Arc<Shard>,
     knocking: Arc<()>,
-    /// The transport configuration of this connection alone, where it is traced.
-    traced: Option<Arc<TransportConfig>>,
+    traced: Option<Traced>,
     server: Arc<Server>,
+}
+
+/// The transport configuration of one connection alone, which is traced.
+#[derive(Debug)]
+struct Traced {
+    transport: Arc<TransportConfig>,
+    notes: Notes,
 }
 
 impl Knock {
@@ -470,12 +483,19 @@ impl Knock {
         let pool = self.server.options.handshake_pool.clone();
         let handshake = async move {
             // Without this, the configuration would be that of its first packet's arrival.
-            let (config, held) = self.server.config(self.traced)?;
+            let (transport, notes) = self
+                .traced
+                .map(|traced| (traced.transport, traced.notes))
+                .unzip();
+            let (config, held) = self.server.config(transport)?;
             let bound = Some(self.server.bound);
-            let answered = self.server.answer(&self.shard, self.incoming, config).await;
+            let validated = self.incoming.remote_address_validated();
+            let flow = Flow::of_server(&self.server.options.quic, validated, notes);
+            let answer = self.server.answer(&self.shard, self.incoming, config, flow);
+            let answered = answer.await;
             drop((self.server, self.shard, self.knocking));
-            let (connecting, leash) = answered?;
-            let link = QuicLink::accept(connecting, leash).await?;
+            let (begun, leash) = answered?;
+            let link = QuicLink::accept(begun, leash).await?;
             Ok((link.with_bound(bound), held))
         };
         pool.run(handshake).await

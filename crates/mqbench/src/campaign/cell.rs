@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mq_codec::QoS;
 use mq_netem::{Link, Medium};
-use mq_transport::{CongestionControl, Scheme};
+use mq_transport::{AckFrequency, CongestionControl, QuicOptions, Repeat, Scheme};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -44,6 +44,12 @@ pub(crate) struct Cell {
     pub(crate) quic_congestion: String,
     /// The round trip that QUIC assumes before it has measured one; `None` for the transport's 100 ms.
     pub(crate) initial_rtt_ns: Option<u64>,
+    /// Which small QUIC datagrams are sent again, on both sides.
+    #[serde(default = "off", skip_serializing_if = "is_off")]
+    pub(crate) repeat: String,
+    /// How long a QUIC peer may hold back an acknowledgement; `None` for its own 25 ms.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) max_ack_delay_ns: Option<u64>,
     pub(crate) resumption: Resumption,
 }
 
@@ -95,6 +101,8 @@ impl Default for Cell {
             tcp_congestion: "cubic".to_owned(),
             quic_congestion: "cubic".to_owned(),
             initial_rtt_ns: None,
+            repeat: off(),
+            max_ack_delay_ns: None,
             resumption: Resumption::Full,
         }
     }
@@ -130,6 +138,11 @@ impl Cell {
             "size" => self.size = within(value, crate::payload::MIN_SIZE as u64, 1 << 20)?,
             "interval" => self.interval_ns = time(value)?,
             "initial_rtt" => self.initial_rtt_ns = Some(time(value)?),
+            "repeat" => {
+                let policy: Result<Repeat, _> = text(value)?.parse();
+                self.repeat = policy.map_err(|error| error.to_string())?.to_string();
+            }
+            "max_ack_delay" => self.max_ack_delay_ns = Some(time(value)?),
             "qos" => self.qos = qos(&shown(value))? as u8,
             "congestion" => {
                 self.tcp_congestion = congestion(value)?;
@@ -240,6 +253,21 @@ impl Cell {
         Ok(name.parse()?)
     }
 
+    /// How QUIC recovers from loss, on both sides.
+    pub(crate) fn quic(&self) -> anyhow::Result<QuicOptions> {
+        let mut quic = QuicOptions {
+            repeat: self.repeat.parse()?,
+            ack_frequency: self
+                .max_ack_delay_ns
+                .map(|ns| AckFrequency::within(Duration::from_nanos(ns))),
+            ..QuicOptions::default()
+        };
+        if let Some(rtt) = self.initial_rtt_ns {
+            quic.initial_rtt = Duration::from_nanos(rtt);
+        }
+        Ok(quic)
+    }
+
     pub(crate) fn qos(&self) -> QoS {
         QoS::from_bits(self.qos).unwrap_or(QoS::AtMostOnce)
     }
@@ -251,7 +279,7 @@ impl Cell {
 
 pub(super) const KEYS: &str = "pattern, transport, link, sub_link, topology, medium, stations, loss, retries, \
                     messages, size, interval, qos, mqtt, congestion, tcp_congestion, \
-                    quic_congestion, initial_rtt, resumption";
+                    quic_congestion, initial_rtt, repeat, max_ack_delay, resumption";
 
 fn with_changes(name: &str, changes: [Option<String>; 2]) -> String {
     let mut name = name.to_owned();
@@ -303,6 +331,14 @@ fn within<T: TryFrom<u64>>(value: &toml::Value, least: u64, most: u64) -> Result
 fn time(value: &toml::Value) -> Result<u64, String> {
     let time = duration(text(value)?)?;
     u64::try_from(time.as_nanos()).map_err(|_| format!("{} is too long", shown(value)))
+}
+
+fn off() -> String {
+    Repeat::Off.to_string()
+}
+
+fn is_off(policy: &String) -> bool {
+    *policy == off()
 }
 
 fn congestion(value: &toml::Value) -> Result<String, String> {

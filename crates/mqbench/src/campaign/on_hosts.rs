@@ -38,7 +38,7 @@ use super::{
     run_cell::{Findings, PATIENCE},
 };
 use crate::{
-    broker_under_test::{BROKER_CONFIGURATION, Certificate},
+    broker_under_test::{Certificate, configuration},
     clock::{WallClock, chrony::error_bound_ns, nanoseconds},
     hosts::{
         Hosts, Machine, Presence, Remote, Ssh,
@@ -285,10 +285,11 @@ impl<'a> Crew<'a> {
     async fn start_broker(&mut self) -> anyhow::Result<String> {
         let host = self.place.broker;
         let certificate = Certificate::make([host.address].into_iter())?;
+        let configuration = configuration(&self.work.cell.quic()?);
         for (name, content) in [
             (KEY, &certificate.key[..]),
             // As in the emulated networks, so that results compare.
-            (CONFIGURATION, BROKER_CONFIGURATION),
+            (CONFIGURATION, &configuration[..]),
         ] {
             let file = self.file(host, name)?;
             self.ssh.put(host, &file, content.as_bytes()).await?;
@@ -365,6 +366,9 @@ impl<'a> Crew<'a> {
         ];
         let rtt = cell.initial_rtt_ns;
         arguments.extend(rtt.map(|ns| time("--initial-rtt", ns)));
+        arguments.push(format!("--repeat={}", cell.repeat));
+        let delay = cell.max_ack_delay_ns;
+        arguments.extend(delay.map(|ns| time("--max-ack-delay", ns)));
         Ok(arguments)
     }
 

@@ -53,20 +53,19 @@ pub(crate) async fn run(
     testbed: &Testbed,
 ) -> anyhow::Result<Outcome> {
     let began = Instant::now();
-    let certificate = TestCertificate::make(testbed.broker_addresses().map(Into::into))?;
+    let quic = cell.quic()?;
+    let certificate = TestCertificate::make(testbed.broker_addresses().map(Into::into), &quic)?;
     let congestion = cell.congestion()?;
     let host = Some(testbed.broker());
     let broker =
         BrokerProcess::start(&[cell.scheme()], &certificate, Some(congestion), host).await?;
-    let mut options = ConnectOptions {
+    let options = ConnectOptions {
         trust: Trust::CaFile(certificate.certificate()),
         congestion: Some(congestion),
         connect_timeout: PATIENCE,
+        quic,
         ..ConnectOptions::default()
     };
-    if let Some(rtt) = cell.initial_rtt_ns {
-        options.quic.initial_rtt = Duration::from_nanos(rtt);
-    }
     let bench = Bench {
         cell,
         seed,

@@ -3,7 +3,8 @@
 use std::{path::PathBuf, time::Duration};
 
 use mq_transport::{
-    CipherSuite, ClientIdentity, CongestionControl, ConnectOptions, KeyExchangeGroup, Qlog, Trust,
+    AckFrequency, CipherSuite, ClientIdentity, CongestionControl, ConnectOptions, KeyExchangeGroup,
+    Qlog, QuicOptions, Repeat, Trust,
 };
 
 use crate::units::duration;
@@ -45,6 +46,19 @@ pub(crate) struct TransportArgs {
     /// Initial round-trip time that QUIC assumes
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) initial_rtt: Option<Duration>,
+    /// Which small QUIC datagrams are sent again before anything shows that they were lost: off, auto, probe, or
+    /// after a gap such as 3ms or rtt/4, with ,2 twice; the program's own broker does the same
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) repeat: Option<Repeat>,
+    /// Ask the peer to acknowledge QUIC packets within this time instead of 25 ms, and reordered ones at once
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) max_ack_delay: Option<Duration>,
+    /// After how many later packets QUIC holds one for lost; else 3
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) packet_threshold: Option<u32>,
+    /// After how many round trips QUIC holds a packet for lost; else 1.125
+    #[arg(long, value_name = "FACTOR", value_parser = time_threshold)]
+    pub(crate) time_threshold: Option<f32>,
     /// How often QUIC sends a packet on a silent connection; else MQTT's keep-alive does
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) quic_keep_alive: Option<Duration>,
@@ -88,14 +102,37 @@ impl TransportArgs {
         if !self.groups.is_empty() {
             options.crypto.key_exchange_groups.clone_from(&self.groups);
         }
-        if let Some(rtt) = self.initial_rtt {
-            options.quic.initial_rtt = rtt;
-        }
-        options.quic.keep_alive_interval = self.quic_keep_alive;
-        options.quic.segmentation_offload = !self.no_gso;
-        options.quic.mtu_discovery = !self.no_mtu_discovery;
         options.crypto.key_log = self.keylog;
-        options.quic.qlog = self.qlog.as_ref().map(Qlog::all);
+        options.quic = QuicOptions {
+            keep_alive_interval: self.quic_keep_alive,
+            segmentation_offload: !self.no_gso,
+            mtu_discovery: !self.no_mtu_discovery,
+            qlog: self.qlog.as_ref().map(Qlog::all),
+            ..self.recovery()
+        };
         options
     }
+
+    /// QUIC's options with what a client and its broker have in common: how they recover from loss.
+    pub(crate) fn recovery(&self) -> QuicOptions {
+        let default = QuicOptions::default();
+        QuicOptions {
+            initial_rtt: self.initial_rtt.unwrap_or(default.initial_rtt),
+            repeat: self.repeat.unwrap_or(default.repeat),
+            ack_frequency: self.max_ack_delay.map(AckFrequency::within),
+            packet_threshold: self.packet_threshold.unwrap_or(default.packet_threshold),
+            time_threshold: self.time_threshold.unwrap_or(default.time_threshold),
+            ..default
+        }
+    }
+}
+
+fn time_threshold(text: &str) -> Result<f32, String> {
+    let factor: f32 = text
+        .parse()
+        .map_err(|_| format!("{text} is not a number"))?;
+    let allowed = (1.0..=10.0).contains(&factor);
+    allowed
+        .then_some(factor)
+        .ok_or_else(|| format!("{text} is not within 1 and 10"))
 }

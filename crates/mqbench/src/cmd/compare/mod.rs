@@ -3,7 +3,7 @@
 mod lane;
 mod result;
 
-use std::{path::PathBuf, time::Duration};
+use std::{fmt::Write as _, path::PathBuf, time::Duration};
 
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -150,7 +150,7 @@ pub(crate) async fn run(mut args: Args, mut testbed: Option<Testbed>) -> anyhow:
     let mut options = transport.options();
     let (own, certificate) = if args.broker.is_empty() {
         let addresses = testbed.iter().flat_map(Testbed::broker_addresses);
-        let certificate = TestCertificate::make(addresses.map(Into::into))?;
+        let certificate = TestCertificate::make(addresses.map(Into::into), &options.quic)?;
         if !transport.insecure && transport.ca.is_none() {
             options.trust = Trust::CaFile(certificate.certificate());
         }
@@ -257,6 +257,9 @@ fn text(args: &Args, lanes: &[Lane], result: &RunResult, testbed: Option<&Testbe
             .congestion
             .map_or("as each has it".to_owned(), |name| name.to_string()),
     );
+    if let Some(policy) = args.client.transport.repeat {
+        let _ = writeln!(text, "QUIC repeats small datagrams: {policy}");
+    }
     if let Some(testbed) = testbed {
         text.push_str(&testbed.describe());
     }

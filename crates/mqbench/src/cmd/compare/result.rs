@@ -40,6 +40,7 @@ pub(super) fn result(
         }
     };
     let mqtt = args.client.mqtt.get();
+    let recovery = args.client.transport.recovery();
     let parameters = serde_json::json!({
         "messages_per_transport": args.messages_per_round() * u64::from(args.rounds),
         "rounds": args.rounds,
@@ -52,6 +53,11 @@ pub(super) fn result(
         "quic_keep_alive_ns": args.client.transport.quic_keep_alive.map(nanoseconds),
         "connections_per_kind": args.connections_per_round() * args.rounds,
         "congestion": args.client.transport.congestion.map(|name| name.to_string()),
+        "initial_rtt_ns": nanoseconds(recovery.initial_rtt),
+        "repeat": recovery.repeat.to_string(),
+        "max_ack_delay_ns": args.client.transport.max_ack_delay.map(nanoseconds),
+        "packet_threshold": recovery.packet_threshold,
+        "time_threshold": recovery.time_threshold,
         "segmentation_offload": !args.client.transport.no_gso,
         "tcp_nodelay": true,
         "stations": testbed.and_then(Testbed::stations_on_channel),

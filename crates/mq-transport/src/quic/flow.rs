@@ -1,0 +1,658 @@
+//! A connection's datagrams, and the copies of those that are sent [again](Repeat).
+//!
+//! ```text
+//! turn of quinn's driver:  on_sent (number, time) -> try_send (bytes) -> ... -> end of the turn
+//!                                                                                 | frames: data?
+//!                                              on_ack: dropped <- waiting copy <--+ thin? calm?
+//!                                                                  | after the gap
+//!                                                                  +-> socket
+//! ```
+//!
+//! The socket sees encrypted bytes of many connections. What it needs to know comes from quinn's public interfaces,
+//! all called on the thread that drives the connection: the congestion controller hears when a packet was
+//! sent or acknowledged, and the connection's statistics count its frames.
+
+use std::{
+    any::Any,
+    cmp::Reverse,
+    collections::VecDeque,
+    future::poll_fn,
+    io,
+    net::{IpAddr, SocketAddr},
+    pin::{Pin, pin},
+    sync::{Arc, Mutex},
+    task::Poll,
+    time::{Duration, Instant},
+};
+
+use quinn::{
+    AsyncUdpSocket,
+    congestion::{Controller, ControllerFactory, ControllerMetrics},
+    udp::{EcnCodepoint, Transmit},
+};
+use quinn_proto::RttEstimator;
+use tokio::time::{Sleep, sleep_until};
+
+use super::qlog::Notes;
+use crate::{Gap, QuicOptions, Repeat, sync::lock, tls::handshakes::Task};
+
+/// Bytes of the largest datagram that is sent again after the handshake.
+const SMALL: usize = 512;
+
+/// Datagrams of one turn of the driver that may be sent again.
+const OF_A_TURN: usize = 4;
+
+/// Copies that may wait at a time.
+const WAITING: usize = 16;
+
+/// The same with [`Repeat::Auto`].
+const WAITING_AUTO: usize = 4;
+
+/// The bounds of [`Repeat::Auto`]'s gap.
+const AUTO_GAP: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(20)];
+
+/// How long a peer that says nothing else may hold back an acknowledgement (RFC 9000 §18.2). For
+/// [`Repeat::Auto`], what a round-trip time may be above twice its minimum without a queue.
+const ACK_DELAY: Duration = Duration::from_millis(25);
+
+/// Half of the time for which a minimum counts.
+const EPOCH: Duration = Duration::from_secs(30);
+
+/// Round trips without copies after an ECN mark.
+const MARKED: u32 = 10;
+
+tokio::task_local! {
+    /// The connection that this thread drives.
+    static FLOW: Arc<Flow>;
+}
+
+/// A connection whose datagrams may be sent again.
+pub(super) struct Flow {
+    policy: Repeat,
+    is_server: bool,
+    /// The connection's trace, if it has one.
+    notes: Option<Notes>,
+    /// How long the peer may hold back an acknowledgement.
+    ack_delay: Duration,
+    /// While its link lives. Never locked from within quinn, which then holds a lock of its own.
+    connection: Mutex<Option<Counted>>,
+    state: Mutex<State>,
+}
+
+/// A connection, and how many frames with data it has sent.
+struct Counted {
+    connection: quinn::Connection,
+    frames: u64,
+}
+
+struct State {
+    is_handshaking: bool,
+    /// Where the last datagram went.
+    peer: Option<SocketAddr>,
+    /// Whether copies may go there.
+    is_validated: bool,
+    /// When the peer's address changed.
+    moved: Option<Instant>,
+    /// When quinn numbered the packet that comes next to the socket.
+    numbered: Option<Instant>,
+    socket: Option<Arc<dyn AsyncUdpSocket>>,
+    /// The present turn's.
+    turn: Turn,
+    waiting: VecDeque<Waiting>,
+    path: Path,
+    copies: Copies,
+}
+
+/// The datagrams of a turn of the driver.
+#[derive(Default)]
+struct Turn {
+    bytes: u64,
+    small: Vec<Datagram>,
+}
+
+struct Datagram {
+    sent: Instant,
+    destination: SocketAddr,
+    ecn: Option<EcnCodepoint>,
+    src_ip: Option<IpAddr>,
+    bytes: Box<[u8]>,
+}
+
+/// A datagram that will be sent again.
+struct Waiting {
+    due: Instant,
+    gap: Duration,
+    /// How many copies are left.
+    left: u8,
+    datagram: Datagram,
+}
+
+/// What the acknowledgements say of the path.
+struct Path {
+    window: u64,
+    in_flight: u64,
+    smoothed: Duration,
+    variation: Duration,
+    /// A batch of acknowledgements has ended, and changed the two.
+    is_measured: bool,
+    /// The minimum of the present epoch, and of the one before.
+    least: [Option<Duration>; 2],
+    epoch: Option<Instant>,
+    marked: Option<Instant>,
+    /// Bytes of copies that are allowed now, and since when.
+    allowed: u64,
+    allowed_at: Option<Instant>,
+}
+
+/// What was sent again.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Copies {
+    pub(super) datagrams: u64,
+    pub(super) bytes: u64,
+}
+
+impl Flow {
+    /// A client's connection that begins; `None` if it sends nothing again.
+    pub(super) fn of_client(quic: &QuicOptions, notes: Option<Notes>) -> Option<Arc<Self>> {
+        Self::new(quic, false, true, notes)
+    }
+
+    /// The same on a server, which may have validated the client's address by a token.
+    pub(super) fn of_server(
+        quic: &QuicOptions,
+        is_validated: bool,
+        notes: Option<Notes>,
+    ) -> Option<Arc<Self>> {
+        Self::new(quic, true, is_validated, notes)
+    }
+
+    fn new(
+        quic: &QuicOptions,
+        is_server: bool,
+        is_validated: bool,
+        notes: Option<Notes>,
+    ) -> Option<Arc<Self>> {
+        let ack_delay = quic.ack_frequency.and_then(|asked| asked.max_delay);
+        (quic.repeat != Repeat::Off).then(|| {
+            Arc::new(Self {
+                policy: quic.repeat,
+                is_server,
+                notes,
+                ack_delay: ack_delay.unwrap_or(ACK_DELAY),
+                connection: Mutex::new(None),
+                state: Mutex::new(State {
+                    is_handshaking: true,
+                    peer: None,
+                    is_validated,
+                    moved: None,
+                    numbered: None,
+                    socket: None,
+                    turn: Turn::default(),
+                    waiting: VecDeque::new(),
+                    path: Path::new(quic.initial_rtt),
+                    copies: Copies::default(),
+                }),
+            })
+        })
+    }
+
+    /// Runs what begins the connection.
+    pub(super) fn begin<T>(self: &Arc<Self>, begin: impl FnOnce() -> T) -> T {
+        FLOW.sync_scope(self.clone(), begin)
+    }
+
+    /// Drives the connection, and sends its copies.
+    pub(super) async fn drive(self: Arc<Self>, driver: Task) {
+        let mut driver = pin!(FLOW.scope(self.clone(), driver));
+        let mut timer: Option<Pin<Box<Sleep>>> = None;
+        poll_fn(|cx| {
+            if driver.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(());
+            }
+            self.end_turn();
+            while let Some(due) = self.send_due(tokio::time::Instant::now().into_std()) {
+                let due = due.into();
+                let timer = timer.get_or_insert_with(|| Box::pin(sleep_until(due)));
+                if timer.deadline() != due {
+                    timer.as_mut().reset(due);
+                }
+                if timer.as_mut().poll(cx).is_pending() {
+                    break;
+                }
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Ends the handshake: a server knows now that the client is where it seems to be.
+    pub(super) fn end_handshake(&self) {
+        let mut state = lock(&self.state);
+        state.is_handshaking = false;
+        state.is_validated |= state.moved.is_none();
+    }
+
+    pub(super) fn copies(&self) -> Copies {
+        lock(&self.state).copies
+    }
+
+    /// Notes a datagram that was sent.
+    fn sent(&self, transmit: &Transmit<'_>, socket: &Arc<dyn AsyncUdpSocket>) {
+        let mut state = lock(&self.state);
+        let Some(sent) = state.numbered.take() else {
+            // One that had to wait for the socket, or that looks for another path.
+            return;
+        };
+        let before = state.peer.replace(transmit.destination);
+        if self.is_server && before.is_some_and(|before| before != transmit.destination) {
+            state.is_validated = false;
+            state.moved = Some(sent);
+            state.waiting.clear();
+        }
+        state.turn.bytes += transmit.contents.len() as u64;
+        let is_single = transmit.segment_size.is_none();
+        let is_small = state.is_handshaking || transmit.contents.len() <= SMALL;
+        if is_single && is_small && state.is_validated && state.turn.small.len() < OF_A_TURN {
+            state.socket.get_or_insert_with(|| socket.clone());
+            state.turn.small.push(Datagram {
+                sent,
+                destination: transmit.destination,
+                ecn: transmit.ecn,
+                src_ip: transmit.src_ip,
+                bytes: transmit.contents.into(),
+            });
+        }
+    }
+
+    /// Decides which of the turn's datagrams are to be sent again.
+    fn end_turn(&self) {
+        let Turn { bytes, mut small } = {
+            let mut state = lock(&self.state);
+            if state.turn.bytes == 0 {
+                return;
+            }
+            std::mem::take(&mut state.turn)
+        };
+        let new = lock(&self.connection).as_mut().map(Counted::count);
+        let state = &mut *lock(&self.state);
+        let new = new.unwrap_or(if state.is_handshaking {
+            // There is nothing else to be sent.
+            small.len() as u64
+        } else {
+            0
+        });
+        if new == 0 {
+            return;
+        }
+        state.path.in_flight += bytes;
+        // What carries acknowledgements alone is smaller.
+        small.sort_by_key(|datagram| Reverse(datagram.bytes.len()));
+        small.truncate(usize::try_from(new).unwrap_or(usize::MAX));
+        for datagram in small {
+            self.wait(state, datagram);
+        }
+    }
+
+    fn wait(&self, state: &mut State, datagram: Datagram) {
+        let size = datagram.bytes.len() as u64;
+        let (path, sent) = (&mut state.path, datagram.sent);
+        let Some((gap, left)) = path.gap(self.policy, self.ack_delay, size, sent) else {
+            return;
+        };
+        let room = if self.policy == Repeat::Auto {
+            WAITING_AUTO
+        } else {
+            WAITING
+        };
+        if state.waiting.len() < room {
+            state.waiting.push_back(Waiting {
+                due: datagram.sent + gap,
+                gap,
+                left,
+                datagram,
+            });
+        }
+    }
+
+    /// Sends the copies that are due. Returns when the next is.
+    fn send_due(&self, now: Instant) -> Option<Instant> {
+        let state = &mut *lock(&self.state);
+        let mut next = None;
+        state.waiting.retain_mut(|waiting| {
+            while waiting.due <= now {
+                let datagram = &waiting.datagram;
+                let transmit = Transmit {
+                    destination: datagram.destination,
+                    ecn: datagram.ecn,
+                    contents: &datagram.bytes,
+                    segment_size: None,
+                    src_ip: datagram.src_ip,
+                };
+                // A full socket is no place for copies.
+                let socket = state.socket.as_ref();
+                if socket.is_some_and(|socket| socket.try_send(&transmit).is_ok()) {
+                    state.copies.datagrams += 1;
+                    state.copies.bytes += datagram.bytes.len() as u64;
+                    if let Some(notes) = &self.notes {
+                        let after = now.saturating_duration_since(datagram.sent);
+                        notes.repeated(datagram.bytes.len(), after);
+                    }
+                }
+                waiting.left -= 1;
+                if waiting.left == 0 {
+                    return false;
+                }
+                waiting.due += waiting.gap;
+            }
+            next = Some(next.map_or(waiting.due, |next: Instant| next.min(waiting.due)));
+            true
+        });
+        next
+    }
+
+    /// Notes that a packet was acknowledged.
+    fn acknowledged(&self, now: Instant, sent: Instant, size: u64, rtt: &RttEstimator) {
+        let mut state = lock(&self.state);
+        state.waiting.retain(|waiting| {
+            waiting.datagram.sent != sent || waiting.datagram.bytes.len() as u64 != size
+        });
+        if state.moved.is_some_and(|moved| sent >= moved) {
+            // Quinn holds back acknowledgements while it validates an address.
+            state.moved = None;
+            state.is_validated = true;
+        }
+        state.path.acknowledged(now, sent, rtt);
+    }
+}
+
+impl Counted {
+    /// How many frames with data were sent since the last call: frames that the peer waits for.
+    fn count(&mut self) -> u64 {
+        let sent = self.connection.stats().frame_tx;
+        let frames = sent.crypto + sent.stream + sent.reset_stream + sent.stop_sending;
+        frames - std::mem::replace(&mut self.frames, frames)
+    }
+}
+
+impl Path {
+    fn new(initial_rtt: Duration) -> Self {
+        Self {
+            window: u64::MAX,
+            in_flight: 0,
+            smoothed: initial_rtt,
+            variation: initial_rtt / 2,
+            is_measured: false,
+            least: [None; 2],
+            epoch: None,
+            marked: None,
+            allowed: 0,
+            allowed_at: None,
+        }
+    }
+
+    /// The gap to the first copy of a datagram and the number of copies, if it is to have any.
+    fn gap(
+        &mut self,
+        policy: Repeat,
+        ack_delay: Duration,
+        size: u64,
+        now: Instant,
+    ) -> Option<(Duration, u8)> {
+        if self.in_flight > self.window {
+            return None;
+        }
+        match policy {
+            Repeat::Off => None,
+            Repeat::After { gap, copies } => {
+                let gap = match gap {
+                    Gap::Time(time) => time,
+                    Gap::RoundTrip(part) => self.smoothed / u32::from(part.get()),
+                };
+                Some((gap, copies.get()))
+            }
+            Repeat::Probe => {
+                let late = (4 * self.variation).max(Duration::from_millis(1));
+                Some((self.smoothed + late + ack_delay, 1))
+            }
+            Repeat::Auto => {
+                let [least, most] = AUTO_GAP;
+                let gap = (self.smoothed / 8).clamp(least, most);
+                (self.is_calm(now) && self.allows(size, now)).then_some((gap, 1))
+            }
+        }
+    }
+
+    fn is_calm(&self, now: Instant) -> bool {
+        let is_marked = self
+            .marked
+            .is_some_and(|marked| now < marked + MARKED * self.smoothed);
+        let least = self.least.into_iter().flatten().min();
+        let is_queueing = least.is_some_and(|least| self.smoothed > 2 * least + ACK_DELAY);
+        !is_marked && !is_queueing && self.in_flight <= self.window / 2
+    }
+
+    /// Takes a copy's bytes from what is allowed: a quarter of a window a round trip.
+    fn allows(&mut self, size: u64, now: Instant) -> bool {
+        let most = self.window / 4;
+        let since = self.allowed_at.replace(now);
+        self.allowed = since.map_or(most, |since| {
+            let past = now.saturating_duration_since(since).as_nanos();
+            let grown = u128::from(most) * past / self.smoothed.as_nanos().max(1);
+            let grown = u64::try_from(grown).unwrap_or(most);
+            self.allowed.saturating_add(grown).min(most)
+        });
+        let rest = self.allowed.checked_sub(size);
+        self.allowed = rest.unwrap_or(self.allowed);
+        rest.is_some()
+    }
+
+    fn acknowledged(&mut self, now: Instant, sent: Instant, rtt: &RttEstimator) {
+        let before = std::mem::replace(&mut self.smoothed, rtt.get());
+        if std::mem::take(&mut self.is_measured) {
+            // Quinn keeps the variation to itself (RFC 9002 §5.3). What moved the smoothed time by an eighth was
+            // this sample.
+            let sample = (8 * self.smoothed).saturating_sub(7 * before);
+            self.variation = (3 * self.variation + before.abs_diff(sample)) / 4;
+        }
+        match self.epoch {
+            Some(epoch) if now.saturating_duration_since(epoch) < EPOCH => {}
+            _ => {
+                self.epoch = Some(now);
+                self.least = [None, self.least[0]];
+            }
+        }
+        let took = now.saturating_duration_since(sent);
+        self.least[0] = Some(self.least[0].map_or(took, |least| least.min(took)));
+    }
+
+    fn end_acknowledgements(&mut self, in_flight: u64) {
+        self.in_flight = in_flight;
+        self.is_measured = true;
+    }
+
+    fn lost(&mut self, now: Instant, bytes: u64) {
+        if bytes == 0 {
+            self.marked = Some(now);
+        }
+        self.in_flight = self.in_flight.saturating_sub(bytes);
+    }
+}
+
+/// A link's hold on its connection's flow.
+pub(crate) struct FlowOfLink(Arc<Flow>);
+
+impl FlowOfLink {
+    pub(super) fn new(flow: Arc<Flow>, connection: &quinn::Connection) -> Self {
+        let mut counted = Counted {
+            connection: connection.clone(),
+            frames: 0,
+        };
+        let mut place = lock(&flow.connection);
+        counted.count();
+        *place = Some(counted);
+        drop(place);
+        Self(flow)
+    }
+
+    pub(super) fn end_handshake(&self) {
+        self.0.end_handshake();
+    }
+
+    pub(super) fn copies(&self) -> Copies {
+        self.0.copies()
+    }
+}
+
+impl Drop for FlowOfLink {
+    /// The last handle of a connection closes it.
+    fn drop(&mut self) {
+        let counted = lock(&self.0.connection).take();
+        drop(counted);
+    }
+}
+
+/// A socket that tells the connection what it has sent.
+#[derive(Debug)]
+pub(super) struct RepeatingSocket(pub(super) Arc<dyn AsyncUdpSocket>);
+
+impl AsyncUdpSocket for RepeatingSocket {
+    fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn quinn::UdpPoller>> {
+        self.0.clone().create_io_poller()
+    }
+
+    fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+        self.0.try_send(transmit)?;
+        // An endpoint sends by itself as well.
+        let _ = FLOW.try_with(|flow| flow.sent(transmit, &self.0));
+        Ok(())
+    }
+
+    fn poll_recv(
+        &self,
+        cx: &mut std::task::Context<'_>,
+        bufs: &mut [io::IoSliceMut<'_>],
+        meta: &mut [quinn::udp::RecvMeta],
+    ) -> Poll<io::Result<usize>> {
+        self.0.poll_recv(cx, bufs, meta)
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
+
+    fn max_transmit_segments(&self) -> usize {
+        // The packets of a batch could not be told from each other.
+        let is_handshaking = FLOW.try_with(|flow| lock(&flow.state).is_handshaking);
+        if is_handshaking == Ok(true) {
+            1
+        } else {
+            self.0.max_transmit_segments()
+        }
+    }
+
+    fn max_receive_segments(&self) -> usize {
+        self.0.max_receive_segments()
+    }
+
+    fn may_fragment(&self) -> bool {
+        self.0.may_fragment()
+    }
+}
+
+/// Congestion controllers that tell the connection what was acknowledged.
+pub(super) struct Controllers(pub(super) Arc<dyn ControllerFactory + Send + Sync>);
+
+impl ControllerFactory for Controllers {
+    fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
+        let inner = self.0.clone().build(now, current_mtu);
+        match FLOW.try_with(Arc::clone) {
+            Ok(flow) => {
+                lock(&flow.state).path.window = inner.window();
+                Box::new(Listening { inner, flow })
+            }
+            Err(_) => inner,
+        }
+    }
+}
+
+struct Listening {
+    inner: Box<dyn Controller>,
+    flow: Arc<Flow>,
+}
+
+impl Controller for Listening {
+    fn on_sent(&mut self, now: Instant, bytes: u64, last_packet_number: u64) {
+        self.inner.on_sent(now, bytes, last_packet_number);
+        lock(&self.flow.state).numbered = Some(now);
+    }
+
+    fn on_ack(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        bytes: u64,
+        app_limited: bool,
+        rtt: &RttEstimator,
+    ) {
+        self.inner.on_ack(now, sent, bytes, app_limited, rtt);
+        self.flow.acknowledged(now, sent, bytes, rtt);
+    }
+
+    fn on_end_acks(
+        &mut self,
+        now: Instant,
+        in_flight: u64,
+        app_limited: bool,
+        largest_packet_num_acked: Option<u64>,
+    ) {
+        self.inner
+            .on_end_acks(now, in_flight, app_limited, largest_packet_num_acked);
+        let path = &mut lock(&self.flow.state).path;
+        path.window = self.inner.window();
+        path.end_acknowledgements(in_flight);
+    }
+
+    fn on_congestion_event(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        is_persistent_congestion: bool,
+        lost_bytes: u64,
+    ) {
+        self.inner
+            .on_congestion_event(now, sent, is_persistent_congestion, lost_bytes);
+        let path = &mut lock(&self.flow.state).path;
+        path.window = self.inner.window();
+        path.lost(now, lost_bytes);
+    }
+
+    fn on_mtu_update(&mut self, new_mtu: u16) {
+        self.inner.on_mtu_update(new_mtu);
+    }
+
+    fn window(&self) -> u64 {
+        self.inner.window()
+    }
+
+    fn metrics(&self) -> ControllerMetrics {
+        self.inner.metrics()
+    }
+
+    fn clone_box(&self) -> Box<dyn Controller> {
+        Box::new(Self {
+            inner: self.inner.clone_box(),
+            flow: self.flow.clone(),
+        })
+    }
+
+    fn initial_window(&self) -> u64 {
+        self.inner.initial_window()
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self.inner.into_any()
+    }
+}
+
+#[cfg(test)]
+mod tests;
