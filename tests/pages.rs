@@ -160,3 +160,19 @@ fn lines_of_a_log_are_found() {
                   debug!(\"none\");\n#[cfg(test)]\nmod tests {\n    warn!(\"no\");";
     assert_eq!(log_lines(source), ["two", "one {x} more"]);
 }
+
+/// What `docs/reference/recovery.md` says of quinn was read in one version of it.
+#[test]
+fn what_is_said_of_quinn_is_about_the_version_in_use() {
+    let root = root();
+    let read = |file: &str| fs::read_to_string(root.join(file)).unwrap();
+    let lock: toml::Table = read("Cargo.lock").parse().unwrap();
+    let packages = lock["package"].as_array().unwrap();
+    let is_it = |package: &&toml::Value| package["name"].as_str() == Some("quinn-proto");
+    let quinn = packages.iter().find(is_it).unwrap();
+    let version = quinn["version"].as_str().unwrap();
+    assert!(
+        read("docs/reference/recovery.md").contains(&format!("quinn-proto {version} ")),
+        "quinn-proto is {version} now: does its probe carry data? Look again at docs/reference/recovery.md"
+    );
+}

@@ -82,7 +82,10 @@ async fn a_qlog_file_has_a_json_record_a_line_on_either_side() {
         let again = events.iter().find(again);
         assert_eq!(again.is_some(), side == "client");
         if let Some(again) = again {
-            assert!(again["data"]["raw"]["length"].as_u64() > Some(40), "{again}");
+            assert!(
+                again["data"]["raw"]["length"].as_u64() > Some(40),
+                "{again}"
+            );
             assert!(again["data"]["after"].as_f64() >= Some(1.0), "{again}");
         }
         let sent = events

@@ -12,6 +12,9 @@ use crate::Error;
 /// QUIC takes the first of the two and drops the other, which has the same packet number (RFC 9000 §12.3). So
 /// this needs no agreement with the peer.
 ///
+/// In the handshake there is one copy more than said here, since a loss there costs a time-out that rests on no
+/// measurement.
+///
 /// Only single datagrams with data of a *thin* flow are sent again: of at most 512 bytes, or any size during the
 /// handshake; while the congestion window has room for all that is under way. Acknowledgements alone are not, and
 /// nor are batches for the kernel to split (GSO). A server sends nothing again to an address that is not validated

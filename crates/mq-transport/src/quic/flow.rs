@@ -299,6 +299,8 @@ impl Flow {
         let Some((gap, left)) = path.gap(self.policy, self.ack_delay, size, sent) else {
             return;
         };
+        // A loss costs a time-out that rests on no measurement yet.
+        let more = u8::from(state.is_handshaking && self.policy != Repeat::Probe);
         let room = if self.policy == Repeat::Auto {
             WAITING_AUTO
         } else {
@@ -308,7 +310,7 @@ impl Flow {
             state.waiting.push_back(Waiting {
                 due: datagram.sent + gap,
                 gap,
-                left,
+                left: left + more,
                 datagram,
             });
         }

@@ -79,8 +79,8 @@ impl AsyncUdpSocket for End {
                 size: datagram.len(),
                 arrives: !is_lost,
             });
-            if !is_lost {
-                let _ = self.wire.send((At::now() + ONE_WAY, datagram.to_vec()));
+            if !is_lost && let Some(entered) = self.way.enter(datagram.len()) {
+                let _ = self.wire.send((entered + ONE_WAY, datagram.to_vec()));
             }
         }
         Ok(())
@@ -121,9 +121,32 @@ impl AsyncUdpSocket for End {
 struct Wire {
     sent: Arc<Mutex<Vec<Sent>>>,
     loss: Arc<Mutex<Loss>>,
+    queue: Option<Queue>,
 }
 
+/// Where the datagrams of one or more networks wait for a link: when the last of them will have been sent.
+type Queue = Arc<Mutex<At>>;
+
+/// The rate of a link with a queue, and how long a datagram may wait there.
+const RATE: u64 = 1_500_000;
+const LONGEST_WAIT: Duration = Duration::from_millis(200);
+
 impl Wire {
+    /// When a datagram has been sent, if there is room for it.
+    fn enter(&self, size: usize) -> Option<At> {
+        let now = At::now();
+        let Some(queue) = &self.queue else {
+            return Some(now);
+        };
+        let mut last = lock(queue);
+        let begins = now.max(*last);
+        if begins > now + LONGEST_WAIT {
+            return None;
+        }
+        *last = begins + Duration::from_nanos(8_000_000_000 * size as u64 / RATE);
+        Some(*last)
+    }
+
     fn sent(&self) -> Vec<Sent> {
         lock(&self.sent).clone()
     }
@@ -147,11 +170,18 @@ struct Network {
 
 impl Network {
     fn new(losses: [Loss; 2]) -> Self {
+        Self::with_queue(losses, None)
+    }
+
+    /// With a queue towards the server.
+    fn with_queue(losses: [Loss; 2], queue: Option<&Queue>) -> Self {
         let addresses: [SocketAddr; 2] = [([10, 0, 0, 1], 1).into(), ([10, 0, 0, 2], 2).into()];
-        let wires = losses.map(|loss| Wire {
+        let mut wires = losses.map(|loss| Wire {
             sent: Arc::default(),
             loss: Arc::new(Mutex::new(loss)),
+            queue: None,
         });
+        wires[0].queue = queue.cloned();
         let (to_server, at_server) = line();
         let (to_client, at_client) = line();
         let end = |own: usize, wire, arrivals| -> Arc<dyn AsyncUdpSocket> {
@@ -264,7 +294,10 @@ struct Pair {
 
 /// Connects them without loss.
 async fn pair(options: &QuicOptions) -> Pair {
-    let network = Network::new(none());
+    pair_in(options, Network::new(none())).await
+}
+
+async fn pair_in(options: &QuicOptions, network: Network) -> Pair {
     let wires = network.wires.clone();
     let ends = Ends::new(options, network);
     let both = async { tokio::join!(ends.connect(), ends.accept()) };
@@ -420,7 +453,8 @@ async fn each_message_arrives_once_whatever_is_lost() {
                 copies(&pair.client),
                 pair.client.stats().packets_sent.unwrap(),
             );
-            assert!(copies <= sent / 2, "{copies} of {sent}");
+            // Those of the handshake come on top.
+            assert!(copies <= sent / 2 + 4, "{copies} of {sent}");
         }
     }
     println!("late: {slowest:?} of 2000");
@@ -462,6 +496,114 @@ async fn a_bulk_transfer_is_not_sent_again() {
         // The last datagram may be a small one.
         assert!(made <= 1, "{policy}: {made}");
     }
+}
+
+/// How many bytes of a saturating transfer arrive in each of these connections, which share a link.
+async fn shares<const COUNT: usize>(policies: [&str; COUNT], time: Duration) -> [u64; COUNT] {
+    let queue: Queue = Arc::new(Mutex::new(At::now()));
+    let mut pairs = Vec::new();
+    for policy in policies {
+        let network = Network::with_queue(none(), Some(&queue));
+        pairs.push(pair_in(&quic(policy.parse().unwrap()), network).await);
+    }
+    let all = saturate_all(&mut pairs);
+    let _ = timeout(time, all).await;
+    let mut pairs = pairs.iter();
+    policies.map(|_| pairs.next().unwrap().server.stats().bytes_received)
+}
+
+/// Saturates all of them.
+async fn saturate_all(pairs: &mut [Pair]) {
+    let mut all: Vec<_> = pairs
+        .iter_mut()
+        .map(|pair| Box::pin(saturate(pair)))
+        .collect();
+    poll_fn(|cx| {
+        for one in &mut all {
+            let _ = one.as_mut().poll(cx);
+        }
+        Poll::<()>::Pending
+    })
+    .await;
+}
+
+/// Transfers without an end.
+async fn saturate(pair: &mut Pair) {
+    static PART: [u8; 10_000] = [1; 10_000];
+    let (client, server) = (&mut pair.client, &mut pair.server);
+    let sending = async {
+        loop {
+            write(client, &PART).await;
+        }
+    };
+    let receiving = async {
+        loop {
+            read(server).await;
+        }
+    };
+    tokio::join!(sending, receiving);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_saturated_link_loses_nothing_to_copies() {
+    let mut arrived = Vec::new();
+    for policy in ["off", "auto", "3ms"] {
+        let [bytes] = shares([policy], Duration::from_mins(1)).await;
+        println!("{policy}: {bytes} bytes");
+        arrived.push(bytes);
+    }
+    assert!(
+        arrived.iter().all(|bytes| bytes * 100 >= arrived[0] * 99),
+        "{arrived:?}"
+    );
+}
+
+/// The shares of two flows wander, and the first has a start: so several times, in either order. It takes half a minute:
+/// `cargo test -p mq-transport --lib flow -- --ignored --nocapture`.
+#[tokio::test(start_paused = true)]
+#[ignore = "takes half a minute"]
+async fn a_flow_with_copies_leaves_another_its_share() {
+    let time = Duration::from_mins(5);
+    for policy in ["off", "auto", "3ms"] {
+        let (mut own, mut other) = (0, 0);
+        for _ in 0..3 {
+            let [first, second] = shares([policy, "off"], time).await;
+            let [third, fourth] = shares(["off", policy], time).await;
+            own += first + fourth;
+            other += second + third;
+        }
+        println!("{policy}: {own} bytes, beside it off: {other}");
+        assert!(
+            (95..=105).contains(&(200 * own / (own + other))),
+            "of the link"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn auto_is_quiet_while_a_queue_stands() {
+    let queue: Queue = Arc::new(Mutex::new(At::now()));
+    let network = Network::with_queue(none(), Some(&queue));
+    let mut thin = pair_in(&quic(Repeat::Auto), network).await;
+    let network = Network::with_queue(none(), Some(&queue));
+    let mut bulk = pair_in(&quic(Repeat::Off), network).await;
+    let mut made = Vec::new();
+    let mut before = copies(&thin.client);
+    for is_loaded in [false, true] {
+        if is_loaded {
+            let messages = latencies(&mut thin, 100, Duration::from_millis(100));
+            tokio::select! {
+                _ = messages => {}
+                () = saturate(&mut bulk) => unreachable!("it has no end"),
+            }
+        } else {
+            latencies(&mut thin, 100, Duration::from_millis(100)).await;
+        }
+        let now = copies(&thin.client);
+        made.push(now - std::mem::replace(&mut before, now));
+    }
+    println!("copies of 100 messages on an idle link and beside a transfer: {made:?}");
+    assert!(made[0] == 100 && made[1] < 50, "{made:?}");
 }
 
 #[tokio::test(start_paused = true)]
