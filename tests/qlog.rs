@@ -4,6 +4,7 @@
 
 use std::{path::Path, time::Duration};
 
+use mq_codec::QoS;
 use mq_testkit::{Scheme, TestBroker};
 use mq_transport::{ConnectOptions, Connector, Qlog, Repeat};
 use serde_json::Value;
@@ -39,7 +40,10 @@ async fn a_qlog_file_has_a_json_record_a_line_on_either_side() {
     let client = client.connector(Connector::new(options).unwrap());
     let client = client.build().await.unwrap();
     // The broker has nothing to answer, and acknowledges later than the copy is sent.
-    client.publish("topic", "message").await.unwrap();
+    client
+        .publish("topic", "message", QoS::AtMostOnce)
+        .await
+        .unwrap();
     tokio::time::sleep(Duration::from_millis(10)).await;
     client.disconnect().await.unwrap();
     broker.shutdown().await;
