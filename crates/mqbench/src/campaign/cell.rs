@@ -50,6 +50,12 @@ pub(crate) struct Cell {
     /// How long a QUIC peer may hold back an acknowledgement; `None` for its own 25 ms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) max_ack_delay_ns: Option<u64>,
+    /// TCP's shortest retransmission time-out; `None` for the kernel's 200 ms.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) tcp_rto_min_ns: Option<u64>,
+    /// Whether TCP's time-outs of a thin flow stay as they are, and do not double.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) tcp_thin: bool,
     pub(crate) resumption: Resumption,
 }
 
@@ -103,6 +109,8 @@ impl Default for Cell {
             initial_rtt_ns: None,
             repeat: off(),
             max_ack_delay_ns: None,
+            tcp_rto_min_ns: None,
+            tcp_thin: false,
             resumption: Resumption::Full,
         }
     }
@@ -143,6 +151,12 @@ impl Cell {
                 self.repeat = policy.map_err(|error| error.to_string())?.to_string();
             }
             "max_ack_delay" => self.max_ack_delay_ns = Some(time(value)?),
+            "tcp_rto_min" => self.tcp_rto_min_ns = Some(time(value)?),
+            "tcp_thin" => {
+                let thin = value.as_bool();
+                self.tcp_thin =
+                    thin.ok_or_else(|| format!("{} is not true or false", shown(value)))?;
+            }
             "qos" => self.qos = qos(&shown(value))? as u8,
             "congestion" => {
                 self.tcp_congestion = congestion(value)?;
@@ -279,7 +293,8 @@ impl Cell {
 
 pub(super) const KEYS: &str = "pattern, transport, link, sub_link, topology, medium, stations, loss, retries, \
                     messages, size, interval, qos, mqtt, congestion, tcp_congestion, \
-                    quic_congestion, initial_rtt, repeat, max_ack_delay, resumption";
+                    quic_congestion, initial_rtt, repeat, max_ack_delay, tcp_rto_min, tcp_thin, \
+                    resumption";
 
 fn with_changes(name: &str, changes: [Option<String>; 2]) -> String {
     let mut name = name.to_owned();

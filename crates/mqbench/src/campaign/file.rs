@@ -86,6 +86,9 @@ struct RawFile {
     seed: Option<u64>,
     work: BTreeMap<Spanned<String>, Spanned<Value>>,
     factors: BTreeMap<Spanned<String>, Vec<Spanned<Value>>>,
+    /// The levels of the factor [`VARIANT`].
+    #[serde(default)]
+    variants: Variants,
     /// Combinations that are left out.
     #[serde(default)]
     exclude: Vec<Spanned<Exclusion>>,
@@ -93,6 +96,12 @@ struct RawFile {
     quick: RawQuick,
     plot: Plot,
 }
+
+/// The factor whose levels each set several keys of the cell.
+const VARIANT: &str = "variant";
+
+/// The keys of a cell, by the variant's name.
+type Variants = BTreeMap<String, BTreeMap<Spanned<String>, Spanned<Value>>>;
 
 /// Factors and levels: a combination that has one of the levels of each factor is left out.
 type Exclusion = BTreeMap<Spanned<String>, Excluded>;
@@ -156,7 +165,7 @@ impl Campaign {
             replace(&mut work, raw.quick.work);
             replace(&mut factors, raw.quick.factors);
         }
-        let cells = combinations(&work, &factors, &raw.exclude)?;
+        let cells = combinations(&work, &factors, &raw.variants, &raw.exclude)?;
         let Plot {
             x, series, facet, ..
         } = &raw.plot;
@@ -252,6 +261,7 @@ fn is_excluded(exclusions: &[Spanned<Exclusion>], names: &BTreeMap<String, Strin
 fn combinations(
     work: &BTreeMap<Spanned<String>, Spanned<Value>>,
     factors: &BTreeMap<Spanned<String>, Vec<Spanned<Value>>>,
+    variants: &Variants,
     exclusions: &[Spanned<Exclusion>],
 ) -> Result<Vec<Combination>, Wrong> {
     let mut base = Cell::default();
@@ -268,7 +278,11 @@ fn combinations(
         for (names, cell) in &all {
             for level in levels {
                 let (mut names, mut cell) = (names.clone(), cell.clone());
-                set(&mut cell, key, level)?;
+                if key.get_ref() == VARIANT {
+                    set_variant(&mut cell, variants, level)?;
+                } else {
+                    set(&mut cell, key, level)?;
+                }
                 names.insert(key.get_ref().clone(), shown(level.get_ref()));
                 more.push((names, cell));
             }
@@ -301,9 +315,63 @@ fn set(cell: &mut Cell, key: &Spanned<String>, value: &Spanned<Value>) -> Result
     })
 }
 
+fn set_variant(cell: &mut Cell, variants: &Variants, level: &Spanned<Value>) -> Result<(), Wrong> {
+    let name = shown(level.get_ref());
+    let Some(keys) = variants.get(&name) else {
+        let known: Vec<_> = variants.keys().map(String::as_str).collect();
+        let problem = format!(
+            "there is no [variants.\"{name}\"]: there are {}",
+            known.join(", ")
+        );
+        return Err(Wrong::at(level.span().start, problem));
+    };
+    for (key, value) in keys {
+        set(cell, key, value)?;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_variant_sets_several_keys() {
+        let file = r#"
+title = "t"
+source = "s"
+[work]
+pattern = "periodic"
+link = "s22/wifi"
+[variants."TLS tuned"]
+transport = "tls"
+tcp_rto_min = "25ms"
+[variants.repeated]
+transport = "quic"
+repeat = "3ms"
+[factors]
+loss = ["5%"]
+variant = ["TLS tuned", "repeated"]
+[plot]
+kind = "lines"
+metric = "latency_mean"
+x = "loss"
+series = "variant"
+"#;
+        let campaign = Campaign::parse("c", file, Extent::Full).unwrap();
+        let [tuned, repeated] = &campaign.cells[..] else {
+            panic!("{:?}", campaign.cells);
+        };
+        assert_eq!(tuned.levels["variant"], "TLS tuned");
+        assert_eq!(tuned.cell.tcp_rto_min_ns, Some(25_000_000));
+        assert_eq!(repeated.cell.repeat, "3ms");
+        let wrong = file.replace("\"TLS tuned\", ", "\"tuned\", ");
+        let wrong = Campaign::parse("c", &wrong, Extent::Full).unwrap_err();
+        assert_eq!(
+            wrong.problem,
+            "there is no [variants.\"tuned\"]: there are TLS tuned, repeated"
+        );
+    }
 
     const FILE: &str = r#"
 title = "Mean delay over loss"

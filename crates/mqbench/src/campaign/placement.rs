@@ -43,6 +43,9 @@ impl Hosts {
         if cell.medium.is_some() {
             bail!("a shared channel is emulated on one machine only");
         }
+        if cell.tcp_rto_min_ns.is_some() || cell.tcp_thin {
+            bail!("TCP's time-outs are set in emulated hosts only: use sysctl on these");
+        }
         let (broker, publisher) = (self.doing(Role::Broker)?, self.doing(Role::Publisher)?);
         let subscriber = match cell.topology {
             // Publisher and subscriber are one host.

@@ -53,6 +53,7 @@ pub(crate) async fn run(
     testbed: &Testbed,
 ) -> anyhow::Result<Outcome> {
     let began = Instant::now();
+    tune_tcp(cell, testbed)?;
     let quic = cell.quic()?;
     let certificate = TestCertificate::make(testbed.broker_addresses().map(Into::into), &quic)?;
     let congestion = cell.congestion()?;
@@ -103,6 +104,24 @@ pub(crate) async fn run(
         measured: Some(testbed.measured()),
     };
     Ok(findings.outcome(went, link, began))
+}
+
+/// Sets what the cell wants of TCP in each host's own network namespace.
+fn tune_tcp(cell: &Cell, testbed: &Testbed) -> anyhow::Result<()> {
+    let least = cell
+        .tcp_rto_min_ns
+        .map(|ns| ("tcp_rto_min_us", ns / 1000, "Linux 6.11"));
+    let thin = cell
+        .tcp_thin
+        .then_some(("tcp_thin_linear_timeouts", 1, "Linux"));
+    for (name, value, since) in least.into_iter().chain(thin) {
+        for (_, host) in testbed.hosts() {
+            let file = format!("/proc/sys/net/ipv4/{name}");
+            let set = host.run(|| std::fs::write(&file, value.to_string()));
+            set.with_context(|| format!("cannot set net.ipv4.{name}, which {since} has"))?;
+        }
+    }
+    Ok(())
 }
 
 /// The results of a run, collected step by step.
