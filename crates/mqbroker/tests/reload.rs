@@ -17,6 +17,10 @@ use std::{
 };
 
 use mq_client::{Client, ConnectOptions, Connector, QoS, Reconnect, Subscription, Trust};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use tokio::task::{JoinHandle, JoinSet};
 
 /// How long things may take that take no time.
@@ -70,9 +74,8 @@ impl Program {
     }
 
     fn hang_up(&self) {
-        let pid = self.child.id().to_string();
-        let sent = Command::new("kill").args(["-HUP", &pid]).status().unwrap();
-        assert!(sent.success());
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap());
+        kill(pid, Signal::SIGHUP).unwrap();
     }
 
     /// Waits for a line with this in it.
