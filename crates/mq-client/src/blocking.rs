@@ -213,6 +213,14 @@ impl Client {
         &self.0.client
     }
 
+    /// Leaves the link and connects again at once, as [`crate::Client::reconnect`].
+    ///
+    /// # Errors
+    /// As the async call.
+    pub fn reconnect(&self) -> Result<(), Error> {
+        self.0.client.reconnect()
+    }
+
     /// Ends the client: sends what is queued, waits for acknowledgements and disconnects, as
     /// [`crate::Client::disconnect`].
     ///

@@ -273,6 +273,25 @@ impl Client {
         self.shared.queue.len()
     }
 
+    /// Leaves the link and connects again at once, whatever [`Reconnect`](crate::Reconnect) says: for an application
+    /// that the system tells of another network. A link over the old network is otherwise found dead only by its
+    /// keep-alive.
+    ///
+    /// The session goes on as after a lost link: queued messages, and those without an acknowledgement, leave over
+    /// the new link. A client that is connecting begins anew. The call does not wait; see
+    /// [`connected`](Self::connected) and [`events`](Self::events).
+    ///
+    /// Over QUIC another address needs no new connection: QUIC moves it (RFC 9000 §9) with the next packet that the
+    /// client sends.
+    ///
+    /// # Errors
+    /// The error that ended the client.
+    pub fn reconnect(&self) -> Result<(), Error> {
+        self.shared
+            .queue
+            .control(|control| control.reconnect = true)
+    }
+
     /// Ends the client: takes no more messages, sends the queued ones, waits for acknowledgements,
     /// sends DISCONNECT and closes the link.
     ///

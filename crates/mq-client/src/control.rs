@@ -27,6 +27,8 @@ pub(crate) struct Control {
     /// Subscriptions whose streams were dropped.
     pub(crate) dropped: Vec<SubscriptionId>,
     pub(crate) stats: Vec<oneshot::Sender<LinkStats>>,
+    /// Leave the link and connect again.
+    pub(crate) reconnect: bool,
     /// Set once: end within this time.
     pub(crate) end: Option<Duration>,
 }

@@ -116,6 +116,9 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
+    /// The application asked for another connection, by [`Client::reconnect`](crate::Client::reconnect).
+    #[error("the application asked for another connection")]
+    ReconnectAsked,
     /// There is no connection now.
     #[error("there is no connection now")]
     NotConnected,
@@ -192,7 +195,7 @@ impl Error {
             Self::NoAddress { failures } => failures.iter().any(|(_, error)| error.is_temporary()),
             Self::Refused { reason } => reason_passes(*reason),
             Self::Ended(CloseReason::ByPeer(disconnect)) => reason_passes(disconnect.reason),
-            Self::Ended(_) | Self::ConnectTimeout { .. } => true,
+            Self::Ended(_) | Self::ConnectTimeout { .. } | Self::ReconnectAsked => true,
             _ => false,
         }
     }

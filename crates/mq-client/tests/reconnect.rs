@@ -235,6 +235,78 @@ async fn a_session_that_was_taken_over_is_not_fought_for() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_application_may_ask_for_another_connection() {
+    let mut server = Server::bind("asked").await;
+    // The application's word counts more than the policy's.
+    let (client, mut peer) = server
+        .pair(server.builder().reconnect(Reconnect::never()))
+        .await;
+    let mut events = client.events();
+    let mut receipt = client.send(message("x", QoS::AtLeastOnce)).await.unwrap();
+    peer.publish().await;
+    let session = peer.connection.into_session();
+    let asked_at = tokio::time::Instant::now();
+    client.reconnect().unwrap();
+    client.reconnect().unwrap();
+
+    let mut peer = server.link().await;
+    assert!(!peer.connect().await.clean_start);
+    peer.accept(session, true).await;
+    let again = peer.publish().await;
+    assert!(again.dup);
+    peer.ack(again.ticket).await;
+    assert_eq!(receipt.acknowledged().await.unwrap(), ReasonCode::Success);
+    assert_eq!(asked_at.elapsed(), Duration::ZERO);
+    let left = events.recv().await.unwrap();
+    assert!(
+        matches!(
+            left,
+            Event::Disconnected {
+                why: Error::ReconnectAsked
+            }
+        ),
+        "{left:?}"
+    );
+    let back = events.recv().await.unwrap();
+    assert!(matches!(back, Event::Connected(_)), "{back:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn asking_for_a_connection_ends_the_wait_for_the_next_attempt() {
+    let mut server = Server::bind("asked_early").await;
+    let (client, peer) = server.pair(server.builder()).await;
+    let mut events = client.events();
+    drop((server, peer));
+    // Waits of 1, 2, 4 and 8 s.
+    while !matches!(
+        events.recv().await.unwrap(),
+        Event::Reconnecting { attempt: 4, .. }
+    ) {}
+    let mut server = Server::bind("asked_early").await;
+    let asked_at = tokio::time::Instant::now();
+    client.reconnect().unwrap();
+    let mut peer = server.client().await;
+    client.connected().await.unwrap();
+    assert_eq!(asked_at.elapsed(), Duration::ZERO);
+    // Nothing of the question is left for this connection.
+    client.try_send(message("x", QoS::AtMostOnce)).unwrap();
+    assert_eq!(peer.publish().await.message.payload, "x");
+}
+
+#[tokio::test(start_paused = true)]
+async fn asking_for_a_connection_gives_up_one_that_the_server_does_not_accept() {
+    let mut server = Server::bind("asked_again").await;
+    let client = server.builder().start().unwrap();
+    // The server is silent after CONNECT.
+    let mut silent = server.link().await;
+    silent.connect().await;
+    client.reconnect().unwrap();
+    let _peer = server.client().await;
+    client.connected().await.unwrap();
+    drop(silent);
+}
+
+#[tokio::test(start_paused = true)]
 async fn without_reconnect_the_first_loss_ends_the_client() {
     let mut server = Server::bind("never").await;
     let (client, peer) = server

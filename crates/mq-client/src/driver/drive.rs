@@ -117,6 +117,11 @@ impl Driver {
             if self.may_finish(current, now) {
                 return Outcome::Finished;
             }
+            if self.reconnect_asked {
+                current.failure = Some(Error::ReconnectAsked);
+                current.connection.handle_link_lost();
+                continue;
+            }
 
             // The timer stays where it is while deadlines only move away from it.
             let wanted = [current.connection.poll_timeout(), self.end_at];

@@ -3,7 +3,7 @@
 //! ```text
 //!              link              CONNACK
 //! Connecting --------> Open link ---------> Connected ---+
-//!     ^  ^               |                               | lost
+//!     ^  ^               |                               | lost, or left for another
 //!     |  +-- back-off <--+-------------------------------+
 //!     |                  | cannot be cured, or attempts exhausted
 //!     +-- start          v
@@ -94,6 +94,8 @@ pub(crate) struct Driver {
     last_handed: u64,
     requests: Requests,
     streams: Streams,
+    /// The application wants another connection instead of this one.
+    reconnect_asked: bool,
     /// When to stop draining, once the client is to end.
     end_at: Option<Instant>,
     /// The error with which the client ends.
@@ -103,6 +105,15 @@ pub(crate) struct Driver {
 /// How long the early data of a dropped link may be under way: more than 30 s, which TCP assumes as the
 /// life of a segment on real networks.
 const STRAGGLER: Duration = Duration::from_mins(1);
+
+/// The end of a wait while there is no connection.
+enum Waited<T> {
+    Done(T),
+    /// The application wants to connect anew.
+    Again,
+    /// The client is to end.
+    Ending,
+}
 
 /// The end of a connection, or of an attempt to connect.
 enum Outcome {
@@ -119,6 +130,7 @@ impl Driver {
         Self {
             streams: Streams::new(shared.clone(), settings.manual_ack),
             requests: Requests::new(settings.subscription_ids),
+            reconnect_asked: false,
             networks: Networks::new(settings.fallback_memory),
             straggler_until: None,
             shared,
@@ -143,6 +155,8 @@ impl Driver {
     async fn run_until_end(&mut self) -> Error {
         let mut backoff = Backoff::new(self.settings.reconnect);
         loop {
+            // What begins here is another connection.
+            self.reconnect_asked = false;
             let (error, lasted) = match self.one_connection().await {
                 Outcome::Finished => return self.farewell(),
                 Outcome::Lost(error, lasted) => (error, lasted),
@@ -161,6 +175,9 @@ impl Driver {
                 self.fail_fast = false;
                 backoff.connected(lasted);
             }
+            if self.reconnect_asked {
+                continue;
+            }
             if self.fail_fast || !(error.is_temporary() || self.is_straggler(&error)) {
                 return error;
             }
@@ -168,12 +185,9 @@ impl Driver {
                 return error;
             };
             self.shared.tell(&Event::Reconnecting { attempt, after });
-            if self
-                .wait_unless_ending(tokio::time::sleep(after))
-                .await
-                .is_none()
-            {
-                return self.farewell();
+            match self.wait(tokio::time::sleep(after)).await {
+                Waited::Done(()) | Waited::Again => {}
+                Waited::Ending => return self.farewell(),
             }
         }
     }
@@ -192,18 +206,20 @@ impl Driver {
     /// - the driver answers a take-over within [`STRAGGLER`] by connecting again.
     async fn one_connection(&mut self) -> Outcome {
         let dialled_at = now();
-        let mut race = self.start_race().await;
-        if race.is_none() {
-            return Outcome::Finished;
-        }
+        let mut race = match self.start_race().await {
+            Waited::Done(race) => Some(race),
+            Waited::Again => return Outcome::Lost(Error::ReconnectAsked, None),
+            Waited::Ending => return Outcome::Finished,
+        };
         let mut next = None;
         loop {
             let winner = match (next.take(), &mut race) {
                 (Some(winner), _) => winner,
-                (None, Some(racing)) => match self.wait_unless_ending(racing.next()).await {
-                    None => return Outcome::Finished,
-                    Some(Err(error)) => return Outcome::Lost(error, None),
-                    Some(Ok(winner)) => winner,
+                (None, Some(racing)) => match self.wait(racing.next()).await {
+                    Waited::Ending => return Outcome::Finished,
+                    Waited::Again => return Outcome::Lost(Error::ReconnectAsked, None),
+                    Waited::Done(Err(error)) => return Outcome::Lost(error, None),
+                    Waited::Done(Ok(winner)) => winner,
                 },
                 (None, None) => return Outcome::Lost(Error::NotConnected, None),
             };
@@ -220,7 +236,9 @@ impl Driver {
                     tracing::debug!("early data was overtaken by another address");
                     next = Some(winner);
                 }
-                (Outcome::Lost(error, None), Some(race)) => race.leader_failed(error),
+                (Outcome::Lost(error, None), Some(race)) if !self.reconnect_asked => {
+                    race.leader_failed(error);
+                }
                 (outcome, _) => {
                     if let Outcome::Lost(_, None) = outcome {
                         self.straggler_until = Some(now() + STRAGGLER);
@@ -232,8 +250,7 @@ impl Driver {
         }
     }
 
-    /// `None` if the client is to end first.
-    async fn start_race(&mut self) -> Option<Race> {
+    async fn start_race(&mut self) -> Waited<Race> {
         let settings = &self.settings;
         let (addresses, connector) = (settings.addresses.clone(), settings.connector.clone());
         let head_start = settings.head_start;
@@ -246,9 +263,12 @@ impl Driver {
         let order = networks::order(remembered, connector.clone(), addresses.clone());
         // A slow name server must not cost more than a wrong guess.
         let order = tokio::time::timeout(head_start, order);
-        let order = self.wait_unless_ending(order).await?;
-        let order = order.unwrap_or_else(|_| (0..addresses.len()).collect());
-        Some(Race::new(connector, addresses, order, head_start, dial))
+        let order = match self.wait(order).await {
+            Waited::Done(order) => order.unwrap_or_else(|_| (0..addresses.len()).collect()),
+            Waited::Again => return Waited::Again,
+            Waited::Ending => return Waited::Ending,
+        };
+        Waited::Done(Race::new(connector, addresses, order, head_start, dial))
     }
 
     /// Whether the next CONNECT begins with an empty session.
@@ -272,20 +292,23 @@ impl Driver {
         taken_over && self.straggler_until.is_some_and(|until| now() < until)
     }
 
-    /// Waits for `future` while there is no connection; `None` if the client is to end first.
-    async fn wait_unless_ending<T>(&mut self, future: impl Future<Output = T>) -> Option<T> {
+    /// Waits for `future` while there is no connection, unless the application wants something else first.
+    async fn wait<T>(&mut self, future: impl Future<Output = T>) -> Waited<T> {
         tokio::pin!(future);
         loop {
             // Tickets belong to an earlier connection, and there are no statistics.
             drop(self.take_control());
             let end_at = self.end_at;
             if end_at.is_some_and(|at| at <= now() || self.is_drained()) {
-                return None;
+                return Waited::Ending;
+            }
+            if self.reconnect_asked {
+                return Waited::Again;
             }
             let shared = self.shared.clone();
             tokio::select! {
                 biased;
-                output = &mut future => return Some(output),
+                output = &mut future => return Waited::Done(output),
                 () = shared.queue.woken() => {}
                 () = sleep_until(end_at), if end_at.is_some() => {}
             }
@@ -299,6 +322,7 @@ impl Driver {
         for id in control.dropped {
             self.requests.stream_dropped(id, &mut self.streams);
         }
+        self.reconnect_asked |= control.reconnect;
         if let Some(within) = control.end {
             self.end_at.get_or_insert(now() + within);
         }
