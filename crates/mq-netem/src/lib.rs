@@ -54,7 +54,7 @@ pub use kernel::{
 pub use lab::{Capture, Host, Lab, run_early};
 pub use medium::{Channel, Medium, StationCounts};
 pub use model::{Counts, Fate, Pipe};
-pub use profile::{Direction, Distribution, Link, Loss, Queue, Trace};
+pub use profile::{Changes, Direction, Distribution, Link, Loss, Queue, Trace, leo_profile};
 pub use report::{
     Addresses, CaptureReport, DirectionReport, Lateness, LinkReport, MediumReport, Timing,
 };

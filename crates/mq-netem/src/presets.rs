@@ -15,6 +15,7 @@ pub(crate) const LINKS: Presets = presets! {
     "s21/wired-1ms" "s21/wired-25ms" "s21/wired-100ms"
     "s22/wifi" "s22/cellular" "s22/satellite"
     "dl"
+    "leo"
 };
 
 /// Radio channels that several hosts share.

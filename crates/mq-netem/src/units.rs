@@ -137,26 +137,48 @@ impl FromStr for Time {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (number, unit) = split(text);
-        let scale = match unit {
-            "us" => 1e-6,
-            "ms" => 1e-3,
-            "s" => 1.0,
-            _ => f64::NAN,
-        };
-        let seconds = number
-            .parse::<f64>()
-            .map_or(f64::NAN, |number| number * scale);
-        match Duration::try_from_secs_f64(seconds) {
-            Ok(time) if time <= Duration::from_mins(1) => Ok(Self(time)),
-            Ok(_) => Err(format!(
+        let time = time(text)?;
+        if time > Duration::from_mins(1) {
+            return Err(format!(
                 "`{text}` is out of range: a link's times are 0s to 60s"
-            )),
-            Err(_) => Err(format!(
-                "`{text}` is no time: write a number with us, ms or s, such as 25ms"
-            )),
+            ));
         }
+        Ok(Self(time))
     }
+}
+
+/// A time since a link's start, such as `90s`: up to a day.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct Moment(pub(crate) Duration);
+
+impl FromStr for Moment {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        const DAY_S: u64 = 86_400;
+        let since = time(text)?;
+        if since > Duration::from_secs(DAY_S) {
+            return Err(format!(
+                "`{text}` is out of range: a link changes within {DAY_S}s, a day"
+            ));
+        }
+        Ok(Self(since))
+    }
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    let (number, unit) = split(text);
+    let scale = match unit {
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "s" => 1.0,
+        _ => f64::NAN,
+    };
+    let number = number.parse::<f64>();
+    let seconds = number.map_or(f64::NAN, |number| number * scale);
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|_| format!("`{text}` is no time: write a number with us, ms or s, such as 25ms"))
 }
 
 /// Whole nanoseconds; 64 bits hold 584 years.
@@ -180,7 +202,7 @@ macro_rules! try_from_string {
         }
     )*};
 }
-try_from_string!(Rate Probability Time);
+try_from_string!(Rate Probability Time Moment);
 
 #[cfg(test)]
 mod tests {

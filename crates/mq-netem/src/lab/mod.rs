@@ -85,6 +85,18 @@ impl Lab {
         })
     }
 
+    /// Lets `host` reach the far end of its link `from` through its link `to` from now on, under its address there. Its
+    /// address on `from` is gone, as when a phone leaves one access point for another network.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn hand_over(host: &Host, from: Addresses, to: Addresses) -> Result<(), Error> {
+        namespace::hand_over(host, from, to).map_err(|source| Error::Setup {
+            step: "hand a host over to another link",
+            source,
+        })
+    }
+
     /// Connects stations and an access point by one radio channel whose chances are drawn from
     /// `seed`; returns each station's address with the access point's.
     ///

@@ -10,12 +10,16 @@ use std::{
 
 use nix::sched::{CloneFlags, setns, unshare};
 use rtnetlink::{
-    Handle, LinkUnspec, LinkVeth, new_connection,
-    packet_route::{link::LinkAttribute, neighbour::NeighbourState},
+    Handle, LinkUnspec, LinkVeth, RouteMessageBuilder, new_connection,
+    packet_route::{
+        address::{AddressAttribute, AddressMessage},
+        link::LinkAttribute,
+        neighbour::NeighbourState,
+    },
 };
 
 use super::Capture;
-use crate::Error;
+use crate::{Addresses, Error};
 
 const MTU: u32 = 1500;
 
@@ -227,6 +231,48 @@ pub(super) fn make_veth(ends: &[(&Host, Interface)], own: usize) -> Result<u32, 
     })
     .map_err(setup("set up a host's interface"))?;
     Ok(index)
+}
+
+/// See [`Lab::hand_over`](super::Lab::hand_over).
+pub(super) fn hand_over(host: &Host, from: Addresses, to: Addresses) -> io::Result<()> {
+    host.run(|| {
+        netlink(async |handle| {
+            let addresses = addresses(&handle).await?;
+            let holds = |wanted| {
+                let found = addresses.iter().find(|(address, _)| *address == wanted);
+                found.ok_or_else(|| format!("the host has no address {wanted}"))
+            };
+            let (_, old) = holds(from.near)?;
+            let (_, new) = holds(to.near)?;
+            let way = RouteMessageBuilder::<Ipv4Addr>::new()
+                .destination_prefix(from.far, 32)
+                .gateway(to.far)
+                .output_interface(new.header.index)
+                .build();
+            handle.route().add(way).execute().await?;
+            handle.address().del(old.clone()).execute().await?;
+            Ok(())
+        })
+    })
+}
+
+/// The IPv4 addresses of this namespace, with the kernel's messages.
+async fn addresses(handle: &Handle) -> Result<Vec<(Ipv4Addr, AddressMessage)>, Refused> {
+    use futures_util::TryStreamExt as _;
+
+    let found = handle.address().get().execute();
+    let messages: Vec<AddressMessage> = found.try_collect().await?;
+    let address = |message: AddressMessage| {
+        let address = message
+            .attributes
+            .iter()
+            .find_map(|attribute| match attribute {
+                AddressAttribute::Local(IpAddr::V4(address)) => Some(*address),
+                _ => None,
+            });
+        Some((address?, message))
+    };
+    Ok(messages.into_iter().filter_map(address).collect())
 }
 
 /// What the kernel did not do, and why.

@@ -114,7 +114,7 @@ impl Medium {
     fn from_table(table: toml::Table) -> Result<Self, String> {
         let raw: RawFile = table
             .try_into()
-            .map_err(|error: toml::de::Error| with_key(&error))?;
+            .map_err(|error: toml::de::Error| with_key("", &error))?;
         raw.medium.checked(raw.description)
     }
 

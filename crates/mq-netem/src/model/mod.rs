@@ -20,16 +20,15 @@ use loss::LossState;
 /// This is netem. A queue in packets is netem's `limit`: it counts packets from arrival to departure. A queue
 /// in bytes is that of a `tbf` behind netem: it counts packets that have reached the rate and wait for it.
 /// With a trace, a packet is sent at the trace's opportunities instead of at a rate. A reordered packet leaves
-/// at once.
+/// at once. Where the direction [changes](Direction::changes), a packet meets it as it is at its arrival, and
+/// still leaves behind the packets before it.
 #[derive(Debug)]
 pub struct Pipe {
-    direction: Direction,
-    /// The queue's limit, where it is in bytes.
-    queue_bytes: Option<u64>,
+    /// As it was in the beginning, with its changes.
+    first: Direction,
+    present: Present,
+    next_change: u64,
     random: fastrand::Rng,
-    loss: LossState,
-    /// Quantiles of the jitter; empty where it is uniform.
-    jitter: Vec<i16>,
     /// When the last packet reached the rate, and its departure.
     reached: u64,
     departs: u64,
@@ -42,6 +41,32 @@ pub struct Pipe {
     waiting_bytes: u64,
     /// What became of packets so far.
     pub counts: Counts,
+}
+
+/// A direction from one change until the next.
+#[derive(Debug)]
+struct Present {
+    direction: Direction,
+    /// The queue's limit, where it is in bytes.
+    queue_bytes: Option<u64>,
+    loss: LossState,
+    /// Quantiles of the jitter; empty where there is none or it is uniform.
+    jitter: Vec<i16>,
+}
+
+impl Present {
+    fn of(direction: &Direction) -> Self {
+        let varies = !direction.jitter.is_zero();
+        Self {
+            loss: LossState::new(direction.loss),
+            queue_bytes: direction.queue_bytes(),
+            jitter: Some(direction.distribution)
+                .filter(|_| varies)
+                .and_then(Distribution::table)
+                .unwrap_or_default(),
+            direction: direction.clone(),
+        }
+    }
 }
 
 /// What became of packets.
@@ -81,15 +106,10 @@ impl Pipe {
     /// A direction of a link whose chances are drawn from `seed`.
     #[must_use]
     pub fn new(direction: Direction, seed: u64) -> Self {
-        let varies = !direction.jitter.is_zero();
         Self {
-            loss: LossState::new(direction.loss),
-            queue_bytes: direction.queue_bytes(),
-            jitter: Some(direction.distribution)
-                .filter(|_| varies)
-                .and_then(Distribution::table)
-                .unwrap_or_default(),
-            direction,
+            present: Present::of(&direction),
+            next_change: direction.changes.at(0).1,
+            first: direction,
             random: fastrand::Rng::with_seed(seed),
             reached: 0,
             departs: 0,
@@ -103,8 +123,11 @@ impl Pipe {
 
     /// Lets a packet of `bytes` enter the link at `now`, in nanoseconds, which never goes back.
     pub fn arrive(&mut self, now: u64, bytes: u64) -> Fate {
+        if now >= self.next_change {
+            self.change(now);
+        }
         self.counts.arrived += 1;
-        if self.loss.is_lost(&mut self.random) {
+        if self.present.loss.is_lost(&mut self.random) {
             self.counts.lost += 1;
             return Fate::Gone;
         }
@@ -112,9 +135,9 @@ impl Pipe {
             self.counts.overflowed += 1;
             return Fate::Gone;
         };
-        let twice = self.direction.duplicate.happens(&mut self.random);
+        let twice = self.present.direction.duplicate.happens(&mut self.random);
         self.counts.duplicated += u64::from(twice);
-        let wrong = self.direction.corrupt.happens(&mut self.random);
+        let wrong = self.present.direction.corrupt.happens(&mut self.random);
         let wrong_bit = (wrong && bytes > 0).then(|| self.random.u64(..bytes * 8));
         self.counts.corrupted += u64::from(wrong_bit.is_some());
         Fate::Delivered {
@@ -124,17 +147,24 @@ impl Pipe {
         }
     }
 
+    /// Becomes what the direction is from the last change on. Packets that are under way keep their departures.
+    fn change(&mut self, now: u64) {
+        let (current, next) = self.first.changes.at(now);
+        self.present = Present::of(current.unwrap_or(&self.first));
+        self.next_change = next;
+    }
+
     /// When a packet leaves; `None` if there is no room for it.
     fn departure(&mut self, now: u64, bytes: u64) -> Option<u64> {
         while self.held.front().is_some_and(|departs| *departs <= now) {
             self.held.pop_front();
         }
-        if let Queue::Packets(limit) = self.direction.queue
+        if let Queue::Packets(limit) = self.present.direction.queue
             && self.held.len() as u64 >= limit
         {
             return None;
         }
-        if self.direction.reorder.happens(&mut self.random) {
+        if self.present.direction.reorder.happens(&mut self.random) {
             self.counts.reordered += 1;
             return Some(now);
         }
@@ -152,9 +182,9 @@ impl Pipe {
     /// The delay of a packet. A wide distribution may give a negative one: such a packet does not wait.
     fn delay(&mut self) -> i64 {
         let signed = |time| i64::try_from(nanoseconds(time)).expect("a minute at most");
-        let delay = signed(self.direction.delay);
-        let jitter = signed(self.direction.jitter);
-        match self.random.choice(&self.jitter) {
+        let delay = signed(self.present.direction.delay);
+        let jitter = signed(self.present.direction.jitter);
+        match self.random.choice(&self.present.jitter) {
             Some(quantile) => delay + jitter * i64::from(*quantile) / Distribution::SCALE,
             None if jitter == 0 => delay,
             None => delay + self.random.i64(-jitter..=jitter),
@@ -163,7 +193,7 @@ impl Pipe {
 
     /// When a packet that reaches the rate then begins to be sent.
     fn begin(&self, reached: u64) -> u64 {
-        match &self.direction.trace {
+        match &self.present.direction.trace {
             None => self.departs.max(reached),
             Some(trace) => trace.time_of(trace.first_from(reached).max(self.opportunity.0)),
         }
@@ -171,7 +201,7 @@ impl Pipe {
 
     /// Queues a packet if there is room for it, and returns whether there was.
     fn fits(&mut self, reached: u64, begins: u64, bytes: u64) -> bool {
-        let Some(limit) = self.queue_bytes else {
+        let Some(limit) = self.present.queue_bytes else {
             return true;
         };
         while let Some((begins, bytes)) = self.waiting.front().copied()
@@ -190,10 +220,10 @@ impl Pipe {
 
     /// When a packet that begins to be sent then has been sent.
     fn send(&mut self, begins: u64, bytes: u64) -> u64 {
-        if let Some(rate) = self.direction.rate {
+        if let Some(rate) = self.present.direction.rate {
             return begins + rate.nanoseconds_for(bytes);
         }
-        let Some(trace) = &self.direction.trace else {
+        let Some(trace) = &self.present.direction.trace else {
             return begins;
         };
         let (mut number, mut left) = self.opportunity;
@@ -217,7 +247,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{Link, Loss, Probability, Queue, Rate};
+    use crate::{Changes, Link, Loss, Probability, Queue, Rate};
 
     const MS: u64 = 1_000_000;
 
@@ -320,6 +350,42 @@ mod tests {
         // The opportunities at 14, 20, ... 94 have gone unused.
         assert_eq!(at(pipe.arrive(95 * MS, 1514)), Some(100 * MS));
         assert_eq!(at(pipe.arrive(100 * MS, 1514)), Some(104 * MS));
+    }
+
+    #[test]
+    fn packets_meet_the_direction_as_it_is_at_their_arrival() {
+        let delayed = |ms| Direction {
+            delay: Duration::from_millis(ms),
+            ..Direction::default()
+        };
+        let outage = Direction {
+            loss: Loss::Bernoulli(Probability::new(1.0).unwrap()),
+            ..Direction::default()
+        };
+        let steps = [(20, outage), (30, delayed(2))];
+        let steps = steps.map(|(ms, direction)| (Duration::from_millis(ms), direction));
+        let changing = Direction {
+            changes: Changes::new(steps, Some(Duration::from_millis(100))).unwrap(),
+            ..delayed(40)
+        };
+        let mut pipe = Pipe::new(changing, 1);
+        for (arrives, departs) in [
+            (0, Some(40)),
+            (19, Some(59)),
+            (20, None),
+            (29, None),
+            // Faster from now on, and still behind the packets before it.
+            (30, Some(59)),
+            (58, Some(60)),
+            // Whole rounds later.
+            (300, Some(340)),
+            (525, None),
+            (535, Some(537)),
+        ] {
+            let fate = at(pipe.arrive(arrives * MS, 100));
+            assert_eq!(fate, departs.map(|ms| ms * MS), "at {arrives} ms");
+        }
+        assert_eq!((pipe.counts.arrived, pipe.counts.lost), (9, 3));
     }
 
     #[test]

@@ -15,7 +15,9 @@
 //! # Ok::<(), mq_netem::Error>(())
 //! ```
 
+mod changes;
 mod distribution;
+mod leo;
 mod parse;
 pub(crate) mod source;
 mod trace;
@@ -25,7 +27,9 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::{Probability, Rate};
+pub use changes::Changes;
 pub use distribution::Distribution;
+pub use leo::leo_profile;
 pub use trace::Trace;
 
 /// A link between two hosts, with the properties of each direction.
@@ -63,6 +67,8 @@ pub struct Direction {
     pub duplicate: Probability,
     /// The share of packets in which one bit is wrong.
     pub corrupt: Probability,
+    /// What becomes of all this later.
+    pub changes: Changes,
 }
 
 /// How much a direction holds.
@@ -249,7 +255,7 @@ mod tests {
             ("w20/wlan", "w20/wifi"),
             (
                 "w20/wifi@loss=5",
-                "down.loss: `5` is no probability: write 0% to 100%",
+                "up.loss: `5` is no probability: write 0% to 100%",
             ),
             ("w20/wifi@up.delay=25", "up.delay: `25` is no time"),
             ("w20/wifi@losss=5%", "losss"),
@@ -309,6 +315,56 @@ mod tests {
             let text = format!("description = \"\"\n[down]\n{loss}");
             let error = text.parse::<Link>().unwrap_err().to_string();
             assert!(error.contains(says), "{loss}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_change_replaces_what_it_names() {
+        let file = r#"
+            description = "an outage, and a new path"
+            repeat_after = "10s"
+            [up]
+            delay = "10ms"
+            rate = "1mbit"
+            gilbert_elliott = { to_bad = "1%", to_good = "19%" }
+            [[change]]
+            after = "3s"
+            up.loss = "100%"
+            down.loss = "100%"
+            [[change]]
+            after = "3.2s"
+            up.delay = "20ms"
+        "#;
+        let link: Link = file.parse().unwrap();
+        let at = |direction: &Direction, ms: u64| {
+            let (current, _) = direction.changes.at(ms * 1_000_000);
+            current.unwrap_or(direction).clone()
+        };
+        let outage = at(&link.up, 3_000);
+        assert!((outage.loss.mean() - 1.0).abs() < f64::EPSILON);
+        assert_eq!((outage.delay, outage.rate), (link.up.delay, link.up.rate));
+        let new = at(&link.up, 3_200);
+        assert_eq!(new.delay, Duration::from_millis(20));
+        assert_eq!((new.loss, new.rate), (link.up.loss, link.up.rate));
+        assert!((at(&link.down, 3_100).loss.mean() - 1.0).abs() < f64::EPSILON);
+        assert_eq!(at(&link.down, 3_200).loss, Loss::default());
+        assert_eq!(at(&link.up, 10_000).loss, link.up.loss);
+
+        for (from, to, says) in [
+            ("\"3.2s\"", "\"3s\"", "later than the one before"),
+            ("\"10s\"", "\"2s\"", "repeats after 2s"),
+            (
+                "up.delay",
+                "up.dealy",
+                "change 2, up: unknown field `dealy`",
+            ),
+            ("up.delay", "sideways.delay", "sideways"),
+            ("after = \"3.2s\"", "", "missing field `after`"),
+        ] {
+            let error = file.replacen(from, to, 1).parse::<Link>().unwrap_err();
+            let error = error.to_string();
+            assert!(error.contains(says), "{to}: {error}");
+            assert_eq!(error.lines().count(), 1, "{error}");
         }
     }
 

@@ -5,10 +5,13 @@ use std::str::FromStr;
 use serde::Deserialize;
 
 use super::{
-    Direction, Distribution, Link, Loss, Queue, Trace,
+    Changes, Direction, Distribution, Link, Loss, Queue, Trace,
     source::{Source, set, with_key},
 };
-use crate::{Error, Probability, Rate, presets, units::Time};
+use crate::{
+    Error, Probability, Rate, presets,
+    units::{Moment, Time},
+};
 
 impl Link {
     /// Loads a shipped link by its name, such as `s22/wifi`, or a link from a file whose name ends in `.toml`.
@@ -32,9 +35,12 @@ impl Link {
         let table = source.table(apply)?;
         let raw: RawLink = table
             .try_into()
-            .map_err(|error: toml::de::Error| wrong(with_key(&error)))?;
-        let direction = |raw: Option<RawDirection>, side| {
-            let raw = raw.unwrap_or_default();
+            .map_err(|error: toml::de::Error| wrong(with_key("", &error)))?;
+        let direction = |table: &toml::Table, side: &str| {
+            let raw: RawDirection = table
+                .clone()
+                .try_into()
+                .map_err(|error| wrong(with_key(side, &error)))?;
             let trace = raw.trace.as_deref().map(|name| {
                 let trace = source.read_beside(name)?.parse();
                 trace.map_err(|problem| wrong(format!("{side}.trace: {name}: {problem}")))
@@ -42,12 +48,39 @@ impl Link {
             let trace = trace.transpose()?;
             raw.checked(side, trace).map_err(wrong)
         };
+        let changing = |first: &toml::Table, side: &str, of: fn(&RawChange) -> &toml::Table| {
+            let steps = (1..).zip(&raw.change).map(|(number, change)| {
+                let later = direction(
+                    &overlaid(first, of(change)),
+                    &format!("change {number}, {side}"),
+                );
+                Ok((change.after.0, later?))
+            });
+            let steps = steps.collect::<Result<Vec<_>, Error>>()?;
+            let changes = Changes::new(steps, raw.repeat_after.map(|Moment(time)| time));
+            Ok(Direction {
+                changes: changes.map_err(wrong)?,
+                ..direction(first, side)?
+            })
+        };
         Ok(Self {
-            description: raw.description,
-            up: direction(raw.up, "up")?,
-            down: direction(raw.down, "down")?,
+            up: changing(&raw.up, "up", |change| &change.up)?,
+            down: changing(&raw.down, "down", |change| &change.down)?,
+            description: raw.description.clone(),
         })
     }
+}
+
+/// A direction in which `change` replaces what it names. Packets are lost in one way: a change that names one
+/// replaces whatever there was.
+fn overlaid(first: &toml::Table, change: &toml::Table) -> toml::Table {
+    const LOSS: [&str; 4] = ["loss", "burst", "gilbert_elliott", "markov"];
+    let mut all = first.clone();
+    if LOSS.iter().any(|key| change.contains_key(*key)) {
+        all.retain(|key, _| !LOSS.contains(&key));
+    }
+    all.extend(change.clone());
+    all
 }
 
 impl FromStr for Link {
@@ -81,8 +114,25 @@ fn apply(table: &mut toml::Table, key: &str, value: &str) -> Result<(), String> 
 #[serde(deny_unknown_fields)]
 struct RawLink {
     description: String,
-    up: Option<RawDirection>,
-    down: Option<RawDirection>,
+    #[serde(default)]
+    up: toml::Table,
+    #[serde(default)]
+    down: toml::Table,
+    /// In the order of time.
+    #[serde(default)]
+    change: Vec<RawChange>,
+    repeat_after: Option<Moment>,
+}
+
+/// What the directions become from a time on. What it does not name is as at the beginning.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawChange {
+    after: Moment,
+    #[serde(default)]
+    up: toml::Table,
+    #[serde(default)]
+    down: toml::Table,
 }
 
 #[derive(Deserialize, Default)]
@@ -200,6 +250,7 @@ impl RawDirection {
             loss,
             duplicate: self.duplicate,
             corrupt: self.corrupt,
+            changes: Changes::default(),
         })
     }
 }

@@ -104,15 +104,17 @@ fn one_line(error: &toml::de::Error) -> String {
     error.message().replace('\n', " ")
 }
 
-/// The error of a table's value, with its key in front.
-pub(crate) fn with_key(error: &toml::de::Error) -> String {
-    let problem = one_line(error);
+/// The error of a value in the table `section`, with the value's key in front; the outermost table has no name.
+pub(crate) fn with_key(section: &str, error: &toml::de::Error) -> String {
     let text = error.to_string();
     let key = text
         .lines()
         .find_map(|line| line.strip_prefix("in `")?.strip_suffix('`'));
-    match key {
-        Some(key) => format!("{key}: {problem}"),
-        None => problem,
+    let names = [section, key.unwrap_or_default()];
+    let names: Vec<_> = names.into_iter().filter(|name| !name.is_empty()).collect();
+    let problem = one_line(error);
+    match &names[..] {
+        [] => problem,
+        names => format!("{}: {problem}", names.join(".")),
     }
 }

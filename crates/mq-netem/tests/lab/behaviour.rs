@@ -20,6 +20,11 @@ pub(crate) const TESTS: &[Test] = &[
         "shipped_queues_hold_what_they_say",
         shipped_queues_hold_what_they_say,
     ),
+    ("a_link_changes_by_its_course", a_link_changes_by_its_course),
+    (
+        "a_host_is_handed_over_to_another_link",
+        a_host_is_handed_over_to_another_link,
+    ),
     ("corruption_is_noticed", corruption_is_noticed),
     ("a_capture_has_every_packet", a_capture_has_every_packet),
     ("stations_share_a_channel", stations_share_a_channel),
@@ -72,6 +77,59 @@ fn a_burst_loses_what_overflows(lab: &mut Lab) {
     assert_eq!(numbers[..10], (0..10).collect::<Vec<_>>());
     // No further packet arrives: there is no room until the first has left.
     assert_eq!(numbers.len(), 10, "{numbers:?}");
+}
+
+fn a_link_changes_by_its_course(lab: &mut Lab) {
+    let pair = pair(
+        lab,
+        "repeat_after = \"600ms\"\n[up]\ndelay = \"5ms\"\n\
+         [[change]]\nafter = \"200ms\"\nup.loss = \"100%\"\n\
+         [[change]]\nafter = \"300ms\"\nup.delay = \"30ms\"",
+    );
+    let took = pair.probe(150, 100, Duration::from_millis(5));
+    let slow = took
+        .iter()
+        .filter(|(_, took)| *took >= Duration::from_millis(30));
+    let (slow, lost) = (slow.count(), 150 - took.len());
+    println!(
+        "  of 150 packets over 750 ms, {lost} fell into an outage and {slow} took the long way"
+    );
+    // One outage of 100 ms and one long way of 300 ms in each 600 ms, wherever the first packet came.
+    assert!((15..=45).contains(&lost), "{lost}");
+    assert!((50..=100).contains(&slow), "{slow}");
+}
+
+fn a_host_is_handed_over_to_another_link(lab: &mut Lab) {
+    let link = |ms: u32| {
+        let text = format!("description = \"\"\n[up]\ndelay = \"{ms}ms\"");
+        text.parse::<Link>().unwrap()
+    };
+    let (phone, server) = (Host::new().unwrap(), Host::new().unwrap());
+    let wifi = lab.connect(&phone, &server, &link(5), 1).unwrap();
+    let cellular = lab.connect(&phone, &server, &link(20), 2).unwrap();
+    let bind = |host: &Host| host.run(|| UdpSocket::bind("0.0.0.0:5000")).unwrap();
+    let (near, far) = (bind(&phone), bind(&server));
+    for socket in [&near, &far] {
+        socket
+            .set_read_timeout(Some(Duration::from_secs(5)))
+            .unwrap();
+    }
+    let ask = || {
+        let began = Instant::now();
+        near.send_to(b"?", (wifi.far, 5000)).unwrap();
+        let (_, from) = far.recv_from(&mut [0; 8]).unwrap();
+        far.send_to(b"!", from).unwrap();
+        near.recv_from(&mut [0; 8]).unwrap();
+        (from.ip(), began.elapsed())
+    };
+    assert_eq!(ask().0, wifi.near);
+    Lab::hand_over(&phone, wifi, cellular).unwrap();
+    let (from, took) = ask();
+    assert_eq!(from, cellular.near);
+    assert!(took >= Duration::from_millis(20), "{took:?}");
+    // There is no way back: the address is gone.
+    let error = Lab::hand_over(&phone, wifi, cellular).unwrap_err();
+    assert!(error.to_string().contains("no address"), "{error}");
 }
 
 fn a_capture_has_every_packet(lab: &mut Lab) {

@@ -71,9 +71,18 @@ impl Probe {
     }
 
     pub(crate) fn median(&self) -> Duration {
+        self.percentile(50)
+    }
+
+    /// What nine packets of ten take at least. A busy machine makes packets late, and none early.
+    pub(crate) fn first_decile(&self) -> Duration {
+        self.percentile(10)
+    }
+
+    fn percentile(&self, percent: usize) -> Duration {
         let mut delays = self.delays();
         delays.sort_unstable();
-        delays[delays.len() / 2]
+        delays[delays.len() * percent / 100]
     }
 
     /// The median deviation from `delay`.
