@@ -1,4 +1,5 @@
-//! A subscriber over QUIC behind a NAT that forgets it: its address changes without its knowledge.
+//! Clients over QUIC on paths that are not good: behind a NAT that forgets a subscriber, whose address changes without
+//! its knowledge, and far away.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "a run says what it saw")]
@@ -29,12 +30,7 @@ impl Scene {
     /// The subscriber probes as it does by default but for `quiet`; its keep-alive is 60 s.
     async fn new(quiet: Duration, qos: QoS) -> Self {
         let broker = TestBroker::start().await;
-        let at = broker.address(Scheme::Quic);
-        let target: SocketAddr = format!("{}:{}", at.host, at.port).parse().unwrap();
-        let nat = UdpProxy::start(target, Duration::from_millis(5)).await;
-        let nat = nat.unwrap();
-        let front = nat.address();
-        let url = Address::new(Scheme::Quic, front.ip().to_string(), front.port());
+        let (nat, url) = behind(&broker, Duration::from_millis(5)).await;
         let subscriber = Client::builder(&url.to_string())
             .unwrap()
             .connector(broker.connector(false))
@@ -53,6 +49,34 @@ impl Scene {
             nat,
         }
     }
+}
+
+/// Three probe time-outs of such a path are some 16 s.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_that_ends_does_not_wait_for_late_packets_of_far_away_clients() {
+    let broker = TestBroker::start_with(|settings| {
+        settings.shutdown_timeout = Duration::from_mins(1);
+    })
+    .await;
+    let (_path, url) = behind(&broker, Duration::from_secs(1)).await;
+    let client = Client::builder(&url.to_string()).unwrap();
+    let client = client.connector(broker.connector(false)).build().await;
+    let _client = client.unwrap();
+    let began = Instant::now();
+    broker.shutdown().await;
+    let took = began.elapsed();
+    println!("the broker took {took:?} to end");
+    assert!(took < Duration::from_secs(8), "{took:?}");
+}
+
+/// A path to the broker with this delay each way, and its URL.
+async fn behind(broker: &TestBroker, one_way: Duration) -> (UdpProxy, Address) {
+    let at = broker.address(Scheme::Quic);
+    let target: SocketAddr = format!("{}:{}", at.host, at.port).parse().unwrap();
+    let path = UdpProxy::start(target, one_way).await.unwrap();
+    let front = path.address();
+    let url = Address::new(Scheme::Quic, front.ip().to_string(), front.port());
+    (path, url)
 }
 
 /// The next address of the same machine.

@@ -234,6 +234,11 @@ impl Broker {
     }
 }
 
+/// How long closed QUIC connections may answer late packets while the broker ends. They would do so for three probe
+/// time-outs each, which is many seconds where round trips were measured in a crowd, and every restart would wait for
+/// them. A client that has missed the end is reset by the next broker with the same key (RFC 9000 §10.3).
+const DRAIN: Duration = Duration::from_secs(1);
+
 /// What every listener's task needs.
 #[derive(Clone)]
 struct Acceptor {
@@ -272,7 +277,8 @@ impl Acceptor {
         while let Some(ended) = connections.join_next().await {
             report(ended);
         }
-        listener.drained().await;
+        // The links have ended; whoever is late hears of it from the next broker.
+        let _ = tokio::time::timeout(DRAIN, listener.drained()).await;
     }
 
     fn admit(

@@ -2,11 +2,7 @@
 
 #[cfg(any(feature = "tls", feature = "ws"))]
 use std::sync::Arc;
-use std::{
-    io,
-    net::SocketAddr,
-    sync::atomic::{AtomicBool, Ordering},
-};
+use std::{io, net::SocketAddr};
 
 use tokio::net::{TcpListener, TcpStream};
 
@@ -33,12 +29,13 @@ use crate::{
 pub struct Listener {
     address: Address,
     door: Door,
-    closed: AtomicBool,
+    closed: bool,
 }
 
 #[derive(Debug)]
 enum Door {
-    Tcp(TcpListener, OverTcp),
+    /// The socket until the listener is closed.
+    Tcp(Option<TcpListener>, OverTcp),
     #[cfg(feature = "quic")]
     Quic(Arrivals),
     Mem(MemListener),
@@ -132,7 +129,7 @@ impl Listener {
         Ok(Self {
             address: bound,
             door,
-            closed: AtomicBool::new(false),
+            closed: false,
         })
     }
 
@@ -151,11 +148,12 @@ impl Listener {
     /// [`Error::Closed`] after [`close`](Self::close); [`Error::Io`] when the system lacks
     /// something, mostly file descriptors: the caller should wait a little and go on.
     pub async fn accept(&mut self) -> Result<Incoming, Error> {
-        if self.closed.load(Ordering::Acquire) {
+        if self.closed {
             return Err(Error::Closed);
         }
         let visitor = match &mut self.door {
-            Door::Tcp(listener, over) => {
+            Door::Tcp(None, _) => return Err(Error::Closed),
+            Door::Tcp(Some(listener), over) => {
                 let (stream, peer) = accept_tcp(listener).await?;
                 Visitor::Tcp(stream, peer, over.clone())
             }
@@ -169,15 +167,17 @@ impl Listener {
     }
 
     /// Stops accepting: [`accept`](Self::accept) fails from now on. Links that were accepted go
-    /// on; a QUIC listener's socket stays open until the last of them has ended. A TCP listener's
-    /// port is free once the listener is dropped.
-    pub fn close(&self) {
-        self.closed.store(true, Ordering::Release);
-        match &self.door {
+    /// on; a QUIC listener's socket stays open until the last of them has ended.
+    ///
+    /// A TCP client is refused at once. The kernel would otherwise still take it in, and it would wait for an answer,
+    /// its ticket used up, until the listener is dropped.
+    pub fn close(&mut self) {
+        self.closed = true;
+        match &mut self.door {
             #[cfg(feature = "quic")]
             Door::Quic(arrivals) => arrivals.server().close(),
             Door::Mem(listener) => listener.close(),
-            Door::Tcp(..) => {}
+            Door::Tcp(listener, _) => drop(listener.take()),
         }
     }
 
@@ -226,7 +226,7 @@ impl Door {
         let over = OverTcp::new(address, options)?;
         let listener = listen_tcp(address, local, backlog, congestion, socket)?;
         let bound = listener.local_addr()?;
-        Ok((Self::Tcp(listener, over), bound))
+        Ok((Self::Tcp(Some(listener), over), bound))
     }
 }
 

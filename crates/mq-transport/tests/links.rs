@@ -288,6 +288,13 @@ async fn a_closed_listener_leaves_its_links_alone(scheme: Scheme) {
     let (mut client, mut server) = common::connect(&connector, &mut listener).await;
     listener.close();
     assert!(matches!(listener.accept().await, Err(Error::Closed)));
+    if !matches!(scheme, Scheme::Quic | Scheme::Mem) {
+        // At once, and not when the listener is dropped. A QUIC client gets no answer.
+        let address = listener.local_address();
+        let late = tokio::time::timeout(SOON, connector.connect(&address));
+        let late = late.await.unwrap();
+        assert!(matches!(late, Err(Error::Unreachable { .. })), "{late:?}");
+    }
     drop(listener);
     send(&mut client, b"still here").await;
     assert_eq!(receive(&mut server, 10).await, b"still here");
