@@ -8,7 +8,7 @@ use mq_netem::Host;
 use mq_transport::{Address, CongestionControl, QuicOptions};
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader, Lines},
-    process::{Child, ChildStdout, Command},
+    process::{Child, ChildStdin, ChildStdout, Command},
 };
 
 /// How long a broker may take to say that it is ready.
@@ -93,12 +93,86 @@ impl TestCertificate {
     fn configuration(&self) -> PathBuf {
         self.directory.path().join("broker.toml")
     }
+
+    /// Where the broker keeps its tickets while it is down, if it keeps them.
+    fn tickets(&self) -> PathBuf {
+        self.directory.path().join("tickets")
+    }
+}
+
+/// How a broker under test is started. One setup can start several brokers, one after the other.
+#[derive(Clone, Debug)]
+pub(crate) struct BrokerSetup<'a> {
+    /// Where it listens. With port 0 the system chooses the port.
+    pub(crate) listen: Vec<Address>,
+    pub(crate) certificate: &'a TestCertificate,
+    pub(crate) congestion: Option<CongestionControl>,
+    /// The host that it runs on; `None` for this machine itself.
+    pub(crate) host: Option<&'a Host>,
+    /// Whether a broker that is stopped leaves its tickets to the next one.
+    pub(crate) keeps_tickets: bool,
+}
+
+impl BrokerSetup<'_> {
+    /// Starts this program's own broker, and waits until it is ready, [`START_TIMEOUT`] at most.
+    pub(crate) async fn start(&self) -> anyhow::Result<BrokerProcess> {
+        let program = std::env::current_exe().context("cannot find this program's own file")?;
+        let mut command = Command::new(&program);
+        command.args(["broker", "--announce", "--until-stdin-ends"]);
+        // The broker accepts the clients of the measurement, also from the emulated hosts.
+        command.arg("--allow-anonymous");
+        for address in &self.listen {
+            command.arg("--listen").arg(address.to_string());
+        }
+        command
+            .arg("--config")
+            .arg(self.certificate.configuration());
+        command.arg("--cert").arg(self.certificate.certificate());
+        command.arg("--key").arg(self.certificate.key());
+        if self.keeps_tickets {
+            command.arg("--ticket-file").arg(self.certificate.tickets());
+        }
+        if let Some(name) = self.congestion {
+            command.arg("--congestion").arg(name.to_string());
+        }
+        if std::env::var_os("RUST_LOG").is_none() {
+            command.env("RUST_LOG", format!("warn,{}", mqbroker::cli::QUIET));
+        }
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true);
+        let started = match self.host {
+            None => command.spawn(),
+            Some(host) => {
+                let runtime = tokio::runtime::Handle::current();
+                host.run(|| {
+                    let _context = runtime.enter();
+                    command.spawn()
+                })
+            }
+        };
+        let mut child = started.with_context(|| format!("cannot start {}", program.display()))?;
+        let input = child.stdin.take().context("the broker has no input")?;
+        let output = child.stdout.take().context("the broker has no output")?;
+        let mut lines = BufReader::new(output).lines();
+        let addresses = tokio::time::timeout(START_TIMEOUT, announced(&mut lines))
+            .await
+            .context("the broker did not say that it is ready")??;
+        Ok(BrokerProcess {
+            child,
+            _input: input,
+            addresses,
+        })
+    }
 }
 
 /// A broker that was started for the run. It ends when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct BrokerProcess {
     child: Child,
+    /// Held open: the broker ends with its standard input.
+    _input: ChildStdin,
     pub(crate) addresses: Vec<Address>,
 }
 
@@ -111,56 +185,35 @@ impl BrokerProcess {
         congestion: Option<CongestionControl>,
         host: Option<&Host>,
     ) -> anyhow::Result<Self> {
-        let program = std::env::current_exe().context("cannot find this program's own file")?;
-        let mut command = Command::new(&program);
-        command.args(["broker", "--announce", "--until-stdin-ends"]);
-        // The broker accepts the clients of the measurement, also from the emulated hosts.
-        command.arg("--allow-anonymous");
-        let listen = if host.is_some() {
+        let host_part = if host.is_some() {
             "0.0.0.0"
         } else {
             "127.0.0.1"
         };
-        for scheme in schemes {
-            command
-                .arg("--listen")
-                .arg(format!("{scheme}://{listen}:0"));
-        }
-        command.arg("--config").arg(certificate.configuration());
-        command.arg("--cert").arg(certificate.certificate());
-        command.arg("--key").arg(certificate.key());
-        if let Some(name) = congestion {
-            command.arg("--congestion").arg(name.to_string());
-        }
-        if std::env::var_os("RUST_LOG").is_none() {
-            command.env("RUST_LOG", format!("warn,{}", mqbroker::cli::QUIET));
-        }
-        command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true);
-        let started = match host {
-            None => command.spawn(),
-            Some(host) => {
-                let runtime = tokio::runtime::Handle::current();
-                host.run(|| {
-                    let _context = runtime.enter();
-                    command.spawn()
-                })
-            }
+        let listen = schemes
+            .iter()
+            .map(|scheme| Address::new(*scheme, host_part, 0));
+        let setup = BrokerSetup {
+            listen: listen.collect(),
+            certificate,
+            congestion,
+            host,
+            keeps_tickets: false,
         };
-        let mut child = started.with_context(|| format!("cannot start {}", program.display()))?;
-        let output = child.stdout.take().context("the broker has no output")?;
-        let mut lines = BufReader::new(output).lines();
-        let addresses = tokio::time::timeout(START_TIMEOUT, announced(&mut lines))
-            .await
-            .context("the broker did not say that it is ready")??;
-        Ok(Self { child, addresses })
+        setup.start().await
     }
 
     /// The process identifier, for measuring.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.child.id()
+    }
+
+    /// Waits for an end that was not asked for, and says how the broker ended. Cancel-safe.
+    pub(crate) async fn ended(&mut self) -> anyhow::Error {
+        match self.child.wait().await {
+            Ok(status) => anyhow::anyhow!("the broker ended with {status}"),
+            Err(error) => anyhow::Error::new(error).context("cannot wait for the broker"),
+        }
     }
 
     /// Ends the broker with SIGTERM and waits for it.

@@ -25,6 +25,7 @@ mod broker_under_test;
 mod campaign;
 mod clock;
 mod cmd;
+mod descriptors;
 mod hosts;
 mod input;
 mod meter;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mq_client::{Client, ClientBuilder, Probes};
 use mq_codec::{QoS, Version};
-use mq_transport::{Address, ConnectOptions, Connector};
+use mq_transport::{Address, ConnectOptions, Connector, TicketCache};
 use serde::{Deserialize, Serialize};
 
 /// How a client reaches the broker. Clones share the tickets of earlier sessions.
@@ -18,6 +18,14 @@ impl Route {
     pub(crate) fn new((address, options): (Address, ConnectOptions)) -> anyhow::Result<Self> {
         let connector = Connector::new(options)?;
         Ok(Self { address, connector })
+    }
+
+    /// The same route, with the same sockets over QUIC, for another device: with tickets of its own.
+    pub(crate) fn for_another_device(&self) -> Self {
+        Self {
+            address: self.address.clone(),
+            connector: self.connector.with_ticket_cache(TicketCache::new()),
+        }
     }
 }
 

@@ -125,6 +125,142 @@ fn interrupted_and_resumed_runs_have_every_cell_once() {
     assert!(again.contains("resume"), "{again}");
 }
 
+/// Runs a campaign; its records, or `None` where this machine cannot emulate a network.
+fn run(campaign: &str) -> Option<Vec<Value>> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("some.toml");
+    std::fs::write(&file, campaign).unwrap();
+    let out = folder.path().join("out");
+    let [from, to] = [&file, &out].map(|path| path.to_str().unwrap());
+    let ended = output(&["run", from, "--out", to]);
+    if skipped(&ended.stderr) {
+        return None;
+    }
+    assert!(ended.status.success(), "{ended:?}");
+    Some(records(&out))
+}
+
+/// A restart under a few devices, over each transport.
+const STORM: &str = r#"
+title = "a test's"
+source = "none"
+[work]
+messages = 20
+[variants.tcp]
+transport = "tcp"
+[variants."tls kept"]
+transport = "tls"
+resumption = "resumed"
+[variants."tls lost"]
+transport = "tls"
+resumption = "resumed"
+tickets = "lost"
+[variants."quic full"]
+transport = "quic"
+[variants."quic kept"]
+transport = "quic"
+resumption = "0-rtt"
+[variants."quic lost"]
+transport = "quic"
+resumption = "0-rtt"
+tickets = "lost"
+[factors]
+pattern = ["storm"]
+variant = ["tcp", "tls kept", "tls lost", "quic full", "quic kept", "quic lost"]
+[plot]
+kind = "bars"
+metric = "back_99"
+x = "pattern"
+series = "variant"
+"#;
+
+#[test]
+fn devices_are_back_after_a_restart_and_resume_if_the_broker_kept_its_tickets() {
+    let Some(records) = run(STORM) else {
+        return;
+    };
+    assert_eq!(records.len(), 6, "{records:?}");
+    for record in &records {
+        let outcome = &record["outcome"];
+        assert_eq!(outcome["error"], Value::Null, "{record}");
+        let metric = |name: &str| outcome["metrics"][name].as_f64();
+        assert_eq!(metric("failed"), Some(0.0), "{record}");
+        let [half, nearly, all] =
+            ["back_50", "back_99", "back_all"].map(|name| metric(name).unwrap());
+        assert!(half <= nearly && nearly <= all, "{record}");
+        // The longest of a device's first waits and dials.
+        assert!(all < 30_000.0, "{record}");
+        assert!(metric("broker_down").unwrap() > 0.0, "{record}");
+        for cpu in ["broker_cpu_s", "client_cpu_s"] {
+            let seconds = metric(cpu).unwrap();
+            assert!(0.0 < seconds && seconds < 60.0, "{cpu}: {record}");
+        }
+        let kinds = ["back_full", "back_resumed", "back_early"].map(metric);
+        let expected = match record["levels"]["variant"].as_str().unwrap() {
+            "tcp" => [None; 3],
+            "tls kept" => [Some(0.0), Some(20.0), Some(0.0)],
+            "quic kept" => [Some(0.0), Some(0.0), Some(20.0)],
+            _ => [Some(20.0), Some(0.0), Some(0.0)],
+        };
+        assert_eq!(kinds, expected, "{record}");
+    }
+}
+
+/// A publisher that gets another address and link after ten of twenty messages.
+const HANDOVER: &str = r#"
+title = "a test's"
+source = "none"
+[work]
+pattern = "periodic"
+link = "w20/wifi"
+handover = "w20/cellular"
+messages = 20
+interval = "50ms"
+keep_alive = "1s"
+qos = 1
+mqtt = "5"
+[variants."quic moves"]
+transport = "quic"
+[variants."quic 0-rtt"]
+transport = "quic"
+on_handover = "reconnect"
+resumption = "0-rtt"
+[variants."tls told"]
+transport = "tls"
+on_handover = "reconnect"
+[variants."tls silent"]
+transport = "tls"
+[factors]
+variant = ["quic moves", "quic 0-rtt", "tls told", "tls silent"]
+loss = ["0%"]
+[plot]
+kind = "bars"
+metric = "gap"
+x = "loss"
+series = "variant"
+"#;
+
+#[test]
+fn a_publisher_goes_on_over_another_network_and_loses_nothing() {
+    let Some(records) = run(HANDOVER) else {
+        return;
+    };
+    for variant in ["quic moves", "quic 0-rtt", "tls told", "tls silent"] {
+        let of_variant = |record: &&Value| record["levels"]["variant"] == variant;
+        // A disturbed run is repeated, and the last one counts.
+        let record = records.iter().rfind(of_variant).unwrap();
+        let outcome = &record["outcome"];
+        assert_eq!(outcome["error"], Value::Null, "{record}");
+        assert_eq!(outcome["metrics"]["lost"].as_f64(), Some(0.0), "{record}");
+        let gap = outcome["metrics"]["gap"].as_f64().unwrap();
+        let late = outcome["metrics"]["late"].as_f64().unwrap();
+        // The cellular network takes 38 ms longer each way. A client that is not told first waits for its keep-alive.
+        let is_silent = variant == "tls silent";
+        assert!(gap > if is_silent { 1_000.0 } else { 80.0 }, "{record}");
+        assert!(late > 0.0 || !is_silent, "{record}");
+    }
+}
+
 #[test]
 fn a_plan_runs_nothing() {
     let folder = tempfile::tempdir().unwrap();

@@ -169,9 +169,9 @@ fn compare_measures_on_a_channel_that_stations_share() {
         // Two other stations send in the same interval; the limit has room for a busy machine.
         let neighbours = transport.neighbours_sent.unwrap();
         assert!(neighbours >= 60, "{neighbours}");
-        // The channel does not count by the receiver.
+        // The channel does not count by the receiver. A busy machine puts several messages into a packet.
         let host = transport.publisher_host.unwrap();
-        assert!(host.sent >= 60 && host.received.is_none(), "{host:?}");
+        assert!(host.sent >= 20 && host.received.is_none(), "{host:?}");
     }
     let link = result.manifest.link;
     let (configured, measured) = (link.configured.unwrap(), link.measured.unwrap());

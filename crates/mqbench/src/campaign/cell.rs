@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     mqtt::{MqttVersion, qos},
-    testbed::{Network, Topology},
+    testbed::{Network, TcpTuning, Topology},
     units::duration,
-    workload::reconnect::Resumption,
+    workload::{handover::OnHandover, reconnect::Resumption},
 };
 
 /// The work of a cell, in the words of a campaign file, with every default filled in.
@@ -33,7 +33,7 @@ pub(crate) struct Cell {
     pub(crate) loss: Option<String>,
     /// MAC retries of the medium.
     pub(crate) retries: Option<u8>,
-    /// Messages; jobs; for `connect` and `reconnect` connections.
+    /// Messages; jobs; for `connect` and `reconnect` connections, for `storm` devices.
     pub(crate) messages: u64,
     /// Payload bytes.
     pub(crate) size: usize,
@@ -57,6 +57,18 @@ pub(crate) struct Cell {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) tcp_thin: bool,
     pub(crate) resumption: Resumption,
+    /// The link that the publisher's host has instead of `link` in the second half of the messages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) handover: Option<String>,
+    /// What the publisher does about it.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(crate) on_handover: OnHandover,
+    /// `None` for a minute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) keep_alive_s: Option<u16>,
+    /// What becomes of the broker's tickets when it is restarted.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(crate) tickets: Tickets,
 }
 
 /// The traffic pattern: which client sends when.
@@ -73,6 +85,19 @@ pub(crate) enum Pattern {
     JobResult,
     /// Connections without messages (DL).
     Connect,
+    /// A restart of the broker under devices that hold a connection each.
+    Storm,
+}
+
+/// What becomes of a broker's tickets when it is restarted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Tickets {
+    /// The next broker takes them from a file.
+    #[default]
+    Kept,
+    /// The next broker knows none of them.
+    Lost,
 }
 
 /// The transport that carries MQTT.
@@ -112,6 +137,10 @@ impl Default for Cell {
             tcp_rto_min_ns: None,
             tcp_thin: false,
             resumption: Resumption::Full,
+            handover: None,
+            on_handover: OnHandover::Stay,
+            keep_alive_s: None,
+            tickets: Tickets::Kept,
         }
     }
 }
@@ -127,9 +156,12 @@ impl Cell {
             "transport" => self.transport = named(value)?,
             "topology" => self.topology = named(value)?,
             "resumption" => self.resumption = named(value)?,
+            "on_handover" => self.on_handover = named(value)?,
+            "tickets" => self.tickets = named(value)?,
             "mqtt" => self.mqtt = named(value)?,
             "link" => self.link = Some(link(value)?),
             "sub_link" => self.sub_link = Some(link(value)?),
+            "handover" => self.handover = Some(link(value)?),
             "medium" => {
                 let name = text(value)?;
                 Medium::load(name).map_err(|error| error.to_string())?;
@@ -145,6 +177,15 @@ impl Cell {
             "messages" => self.messages = within(value, 1, 10_000_000)?,
             "size" => self.size = within(value, crate::payload::MIN_SIZE as u64, 1 << 20)?,
             "interval" => self.interval_ns = time(value)?,
+            "keep_alive" => {
+                let ns = time(value)?;
+                let seconds = u16::try_from(ns / 1_000_000_000).ok();
+                let whole = seconds.filter(|s| *s > 0 && ns % 1_000_000_000 == 0);
+                self.keep_alive_s =
+                    Some(whole.ok_or_else(|| {
+                        format!("{} is not 1 to 65535 whole seconds", shown(value))
+                    })?);
+            }
             "initial_rtt" => self.initial_rtt_ns = Some(time(value)?),
             "repeat" => {
                 let policy: Result<Repeat, _> = text(value)?.parse();
@@ -171,6 +212,11 @@ impl Cell {
 
     /// A contradiction between keys, with the key that is to blame.
     pub(crate) fn contradiction(&self) -> Option<(&'static str, String)> {
+        if self.pattern == Pattern::Storm
+            && let Some(contradiction) = self.contradicts_storm()
+        {
+            return Some(contradiction);
+        }
         if self.medium.is_some() && self.link.is_some() {
             return Some((
                 "medium",
@@ -196,15 +242,60 @@ impl Cell {
             let why = "the subscriber of a medium has a host and a sub_link";
             return Some(("topology", why.into()));
         }
-        let resumes = matches!(self.pattern, Pattern::Reconnect | Pattern::Connect);
+        if self.handover.is_some() && (self.pattern != Pattern::Periodic || self.link.is_none()) {
+            let why = "it takes the pattern `periodic`, and a link to leave";
+            return Some(("handover", why.into()));
+        }
+        if self.handover.is_some() && self.topology != Topology::Publisher {
+            let why = "the publisher alone changes its network: the topology is `publisher`";
+            return Some(("handover", why.into()));
+        }
+        let returns = self.on_handover == OnHandover::Reconnect;
+        if returns && self.handover.is_none() {
+            return Some(("on_handover", "there is no handover".into()));
+        }
+        let resumes = returns
+            || matches!(
+                self.pattern,
+                Pattern::Reconnect | Pattern::Connect | Pattern::Storm
+            );
         if self.resumption != Resumption::Full && !resumes {
-            let why = "this pattern connects once: connect and reconnect resume";
+            let why = "this pattern connects once: connect, reconnect and storm resume";
             return Some(("resumption", why.into()));
         }
         if self.resumption != Resumption::Full && self.transport == Transport::Tcp {
             return Some(("resumption", "plain TCP has no sessions to resume".into()));
         }
+        if self.tickets == Tickets::Lost && self.pattern != Pattern::Storm {
+            let why = "this pattern restarts no broker: storm does";
+            return Some(("tickets", why.into()));
+        }
+        if self.tickets == Tickets::Lost && self.resumption == Resumption::Full {
+            let why = "a full handshake uses no tickets: set resumption";
+            return Some(("tickets", why.into()));
+        }
         self.overload().map(|problem| ("interval", problem))
+    }
+
+    /// What a storm, which is about the processors and has no link, does not take.
+    fn contradicts_storm(&self) -> Option<(&'static str, String)> {
+        let given = [
+            ("link", self.link.is_some()),
+            ("sub_link", self.sub_link.is_some()),
+            ("medium", self.medium.is_some()),
+            ("loss", self.loss.is_some()),
+            ("topology", self.topology != Topology::Publisher),
+        ];
+        if let Some((key, _)) = given.into_iter().find(|(_, given)| *given) {
+            let why = "a storm has no link: its devices are on the broker's host";
+            return Some((key, why.into()));
+        }
+        (self.messages > MOST_DEVICES).then(|| {
+            let why = format!(
+                "a storm has {MOST_DEVICES} devices at most: all have one address, and a port each"
+            );
+            ("messages", why)
+        })
     }
 
     /// The problem of a publisher that sends more than its link carries.
@@ -229,7 +320,12 @@ impl Cell {
     pub(crate) fn network(&self) -> Result<Network, mq_netem::Error> {
         let [publisher, subscriber] = self.links();
         let Some(medium) = &self.medium else {
-            return Network::links(self.topology, publisher.as_deref(), subscriber.as_deref());
+            let network =
+                Network::links(self.topology, publisher.as_deref(), subscriber.as_deref())?;
+            return match &self.handover {
+                None => Ok(network),
+                Some(next) => network.then(&self.changed(next)),
+            };
         };
         let retries = self.retries.map(|retries| format!("retries={retries}"));
         let medium = with_changes(medium, [self.lossy("frame_error_rate"), retries]);
@@ -239,11 +335,16 @@ impl Cell {
     /// The names of the publisher's link and the subscriber's, with their changes.
     pub(crate) fn links(&self) -> [Option<String>; 2] {
         let link = self.link.as_ref();
-        let link = link.map(|name| with_changes(name, [self.lossy("loss"), None]));
+        let link = link.map(|name| self.changed(name));
         let own = self.sub_link.as_deref();
         let subscriber = self.topology.subscriber_link(link.as_deref(), own);
         let subscriber = subscriber.map(str::to_owned);
         [link, subscriber]
+    }
+
+    /// A link's name, with the cell's own loss.
+    fn changed(&self, link: &str) -> String {
+        with_changes(link, [self.lossy("loss"), None])
     }
 
     fn lossy(&self, key: &str) -> Option<String> {
@@ -282,8 +383,20 @@ impl Cell {
         Ok(quic)
     }
 
+    /// How TCP recovers from loss, on both sides.
+    pub(crate) fn tcp_tuning(&self) -> TcpTuning {
+        TcpTuning {
+            rto_min: self.tcp_rto_min_ns.map(Duration::from_nanos),
+            thin: self.tcp_thin,
+        }
+    }
+
     pub(crate) fn qos(&self) -> QoS {
         QoS::from_bits(self.qos).unwrap_or(QoS::AtMostOnce)
+    }
+
+    pub(crate) fn keep_alive(&self) -> Duration {
+        Duration::from_secs(self.keep_alive_s.unwrap_or(60).into())
     }
 
     pub(crate) fn interval(&self) -> Duration {
@@ -294,7 +407,11 @@ impl Cell {
 pub(super) const KEYS: &str = "pattern, transport, link, sub_link, topology, medium, stations, loss, retries, \
                     messages, size, interval, qos, mqtt, congestion, tcp_congestion, \
                     quic_congestion, initial_rtt, repeat, max_ack_delay, tcp_rto_min, tcp_thin, \
-                    resumption";
+                    resumption, handover, on_handover, keep_alive, tickets";
+
+/// The most devices of a storm. An address of Linux has 28,232 ports for clients, and a port stays taken for a while
+/// when its connection has ended.
+const MOST_DEVICES: u64 = 20_000;
 
 fn with_changes(name: &str, changes: [Option<String>; 2]) -> String {
     let mut name = name.to_owned();
@@ -350,6 +467,10 @@ fn time(value: &toml::Value) -> Result<u64, String> {
 
 fn off() -> String {
     Repeat::Off.to_string()
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 fn is_off(policy: &String) -> bool {

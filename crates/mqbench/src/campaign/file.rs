@@ -334,6 +334,7 @@ fn set_variant(cell: &mut Cell, variants: &Variants, level: &Spanned<Value>) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::campaign::cell::Tickets;
 
     #[test]
     fn a_variant_sets_several_keys() {
@@ -371,6 +372,95 @@ series = "variant"
             wrong.problem,
             "there is no [variants.\"tuned\"]: there are TLS tuned, repeated"
         );
+    }
+
+    const STORM: &str = r#"
+title = "t"
+source = "s"
+[work]
+messages = 10000
+resumption = "resumed"
+[factors]
+pattern = ["storm"]
+transport = ["tls", "quic"]
+tickets = ["kept", "lost"]
+[plot]
+kind = "bars"
+metric = "back_99"
+x = "tickets"
+series = "transport"
+"#;
+
+    #[test]
+    fn a_storm_keeps_or_loses_tickets_and_takes_no_link() {
+        let campaign = Campaign::parse("storm", STORM, Extent::Full).unwrap();
+        let levels: Vec<_> = campaign.cells.iter().map(|one| one.cell.tickets).collect();
+        assert_eq!(
+            levels,
+            [Tickets::Kept, Tickets::Kept, Tickets::Lost, Tickets::Lost]
+        );
+        let written = |cell: &Cell| serde_json::to_value(cell).unwrap();
+        let has_tickets = |one: &Combination| written(&one.cell).get("tickets").is_some();
+        // As records without the key were written.
+        let has: Vec<_> = campaign.cells.iter().map(has_tickets).collect();
+        assert_eq!(has, [false, false, true, true]);
+        for one in &campaign.cells {
+            let read: Cell = serde_json::from_value(written(&one.cell)).unwrap();
+            assert_eq!(read, one.cell);
+        }
+        for (from, to, at, says) in [
+            (
+                "messages",
+                "link = \"w20/wifi\"\nmessages",
+                5,
+                "link: a storm has no link",
+            ),
+            (
+                "messages",
+                "medium = \"s21/medium\"\nmessages",
+                5,
+                "medium: a storm has no link",
+            ),
+            (
+                "messages",
+                "loss = \"1%\"\nmessages",
+                5,
+                "loss: a storm has no link",
+            ),
+            (
+                "messages",
+                "topology = \"both\"\nmessages",
+                5,
+                "topology: a storm has no link",
+            ),
+            (
+                "10000",
+                "20001",
+                5,
+                "messages: a storm has 20000 devices at most",
+            ),
+            (
+                "\"resumed\"",
+                "\"full\"",
+                10,
+                "tickets: a full handshake uses no tickets",
+            ),
+            (
+                "\"storm\"",
+                "\"reconnect\"",
+                10,
+                "tickets: this pattern restarts no broker",
+            ),
+            ("\"lost\"", "\"sold\"", 10, "unknown variant `sold`"),
+            ("\"quic\"", "\"tcp\"", 6, "plain TCP has no sessions"),
+        ] {
+            let text = STORM.replacen(from, to, 1);
+            assert_ne!(text, STORM, "{from}");
+            let wrong = Campaign::parse("storm", &text, Extent::Full).unwrap_err();
+            assert!(wrong.problem.contains(says), "{to}: {}", wrong.problem);
+            let found = wrong.at.map(|at| line(&text, at));
+            assert_eq!(found, Some(at), "{to}: {}", wrong.problem);
+        }
     }
 
     const FILE: &str = r#"
@@ -503,6 +593,24 @@ series = "transport"
                 "link = \"s22/wifi\"\nresumption = \"0-rtt\"",
                 9,
                 "connects once",
+            ),
+            (
+                "link = \"s22/wifi\"",
+                "link = \"s22/wifi\"\non_handover = \"reconnect\"",
+                9,
+                "there is no handover",
+            ),
+            (
+                "link = \"s22/wifi\"",
+                "link = \"s22/wifi\"\nhandover = \"dl\"\ntopology = \"both\"",
+                9,
+                "the topology is `publisher`",
+            ),
+            (
+                "link = \"s22/wifi\"",
+                "keep_alive = \"1500ms\"",
+                8,
+                "whole seconds",
             ),
             ("title", "titel", 2, "titel"),
         ] {

@@ -8,6 +8,7 @@
 //! | `queue` | the runs that a result set lacks |
 //! | `runner` | runs many of them in a `place` |
 //! | `here`, `run_cell` | a run on this machine, in a process of its own |
+//! | `storm` | a run in which the broker is restarted |
 //! | `machine` | how busy this machine is |
 //! | `on_hosts`, `placement` | a run on real machines, and which machine does what |
 //! | `record`, `store` | the record of a run, and the result set on disk |
@@ -31,6 +32,7 @@ pub(crate) mod record;
 pub(crate) mod run_cell;
 pub(crate) mod runner;
 pub(crate) mod store;
+mod storm;
 #[cfg(test)]
 mod tests;
 

@@ -428,6 +428,8 @@ impl<'a> Crew<'a> {
                 self.finish(connect, patience(cell)).await?;
                 self.samples().await
             }
+            // `Hosts::place` refuses it, before anything begins.
+            Pattern::Storm => bail!("a storm runs on one machine only"),
         }
     }
 
@@ -626,7 +628,7 @@ fn patience(cell: &Cell) -> Duration {
     let each = match cell.pattern {
         Pattern::Periodic | Pattern::JobResult => cell.interval(),
         // Each message may take that long.
-        Pattern::StopAndWait | Pattern::Reconnect | Pattern::Connect => PATIENCE,
+        Pattern::StopAndWait | Pattern::Reconnect | Pattern::Connect | Pattern::Storm => PATIENCE,
     };
     each.saturating_mul(messages) + LONGER
 }

@@ -7,7 +7,7 @@ use mq_netem::{Direction, Link};
 
 use serde::{Deserialize, Serialize};
 
-use super::cell::Cell;
+use super::cell::{Cell, Pattern};
 use crate::{
     hosts::{Hosts, Machine, Role},
     testbed::Topology,
@@ -45,6 +45,12 @@ impl Hosts {
         }
         if cell.tcp_rto_min_ns.is_some() || cell.tcp_thin {
             bail!("TCP's time-outs are set in emulated hosts only: use sysctl on these");
+        }
+        if cell.handover.is_some() {
+            bail!("a hand-over is emulated on one machine only");
+        }
+        if cell.pattern == Pattern::Storm {
+            bail!("a storm restarts its broker, on one machine only");
         }
         let (broker, publisher) = (self.doing(Role::Broker)?, self.doing(Role::Publisher)?);
         let subscriber = match cell.topology {
@@ -220,7 +226,15 @@ mod tests {
             ..Cell::default()
         };
         let wired = cell(Topology::Publisher, "s21/wifi", Some("s21/wired-100ms"));
-        for (cell, says) in [(channel, "shared channel"), (wired, "two interfaces")] {
+        let storm = Cell {
+            pattern: Pattern::Storm,
+            ..Cell::default()
+        };
+        for (cell, says) in [
+            (channel, "shared channel"),
+            (wired, "two interfaces"),
+            (storm, "restarts its broker"),
+        ] {
             let error = hosts.place(&cell).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
         }

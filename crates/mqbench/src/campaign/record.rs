@@ -109,8 +109,19 @@ pub(crate) const METRICS: &[(&str, &str, &str)] = metrics! {
     "energy_j" ["J"] "energy while messages were sent";
     "power_w" ["W"] "energy over the time to send all packets (S22 §5.2)";
     "energy_per_message_uj" ["µJ"] "energy for each message that arrived";
+    "gap" ["ms"] "longest time without an arrival at the subscriber, of a run with a hand-over";
+    "late" [""] "messages that arrived more than 500 ms after they were due, of a run with a hand-over";
     "lost" [""] "messages that did not arrive";
-    "failed" [""] "connections that failed, or were not of the kind that was asked for";
+    "failed" [""] "connections that failed, or were not of the kind that was asked for; of `storm`, devices that did not come back";
+    "back_50" ["ms"] "`storm`: the restarted broker is ready until half of the devices are connected again";
+    "back_99" ["ms"] "`storm`: the restarted broker is ready until 99 % of the devices are connected again";
+    "back_all" ["ms"] "`storm`: the restarted broker is ready until all devices are connected again";
+    "broker_down" ["ms"] "`storm`: SIGTERM until the restarted broker is ready";
+    "broker_cpu_s" ["s"] "`storm`: CPU time of the restarted broker, from its start until 99 % of the devices are back";
+    "client_cpu_s" ["s"] "`storm`: CPU time of all devices together in the same time";
+    "back_full" [""] "`storm`: devices that came back with a full handshake";
+    "back_resumed" [""] "`storm`: devices that came back with a ticket, and without early data";
+    "back_early" [""] "`storm`: devices whose early data was accepted";
 };
 
 #[cfg(test)]

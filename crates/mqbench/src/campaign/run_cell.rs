@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use mq_codec::TopicName;
 use mq_energy::Window;
 use mq_measure::{
     Counts, LatencyRecorder, Sample, Samples, Summary, Validity, context::emulated,
     manifest::LinkContext, recorder::encode, schedule::Lateness, validity,
 };
+use mq_netem::Host;
 use mq_transport::{Address, ConnectOptions, Trust};
 
 use super::{
@@ -16,6 +17,7 @@ use super::{
     energy::Modelled,
     metered,
     record::Outcome,
+    storm,
 };
 use crate::{
     broker_under_test::{BrokerProcess, TestCertificate},
@@ -27,9 +29,10 @@ use crate::{
         Clock,
         arrivals::Arrivals,
         connect::{self, Dialler},
-        e2e,
+        e2e, handover,
         neighbours::Neighbours,
-        reconnect, rtt, stopwait,
+        reconnect::{self, Resumption},
+        rtt, stopwait,
     },
 };
 
@@ -39,7 +42,13 @@ pub(super) const PATIENCE: Duration = Duration::from_mins(2);
 
 /// Builds the network of a cell. Call it before there are threads.
 pub(crate) fn testbed(cell: &Cell, seed: u64) -> anyhow::Result<Testbed> {
-    Testbed::build(cell.network()?, None, seed)
+    let testbed = Testbed::build(cell.network()?, None, seed)?;
+    if cell.pattern == Pattern::Storm {
+        // The threads of this process will be on the broker's host: no socket has to be made elsewhere, which
+        // would cost a thread each.
+        Host::move_into(&testbed.broker().path()).context("cannot enter the broker's network")?;
+    }
+    Ok(testbed)
 }
 
 /// Runs the cell in its network, and computes its energy by a profile, if there is one.
@@ -53,9 +62,12 @@ pub(crate) async fn run(
     testbed: &Testbed,
 ) -> anyhow::Result<Outcome> {
     let began = Instant::now();
-    tune_tcp(cell, testbed)?;
+    testbed.tune_tcp(cell.tcp_tuning())?;
     let quic = cell.quic()?;
     let certificate = TestCertificate::make(testbed.broker_addresses().map(Into::into), &quic)?;
+    if cell.pattern == Pattern::Storm {
+        return Ok(storm::run(cell, testbed, &certificate, began).await);
+    }
     let congestion = cell.congestion()?;
     let host = Some(testbed.broker());
     let broker =
@@ -81,7 +93,7 @@ pub(crate) async fn run(
         mqtt: Mqtt {
             qos: cell.qos(),
             version: cell.mqtt.into(),
-            keep_alive: Duration::from_mins(1),
+            keep_alive: cell.keep_alive(),
             probes: Mqtt::NO_PROBES,
             user_name: None,
             password: None,
@@ -93,9 +105,7 @@ pub(crate) async fn run(
         // Without the permission the process keeps its ordinary priority.
         let _ = mq_netem::run_early(process);
     }
-    let mut findings = Findings::default();
-    let emulated = validity::emulated(None, emulated().as_deref());
-    findings.validity.note(emulated);
+    let mut findings = Findings::here();
     let measured = bench.measure(&mut findings).await;
     testbed.check_timing(&mut findings.validity);
     let went = measured.and(broker.stop().await);
@@ -104,24 +114,6 @@ pub(crate) async fn run(
         measured: Some(testbed.measured()),
     };
     Ok(findings.outcome(went, link, began))
-}
-
-/// Sets what the cell wants of TCP in each host's own network namespace.
-fn tune_tcp(cell: &Cell, testbed: &Testbed) -> anyhow::Result<()> {
-    let least = cell
-        .tcp_rto_min_ns
-        .map(|ns| ("tcp_rto_min_us", ns / 1000, "Linux 6.11"));
-    let thin = cell
-        .tcp_thin
-        .then_some(("tcp_thin_linear_timeouts", 1, "Linux"));
-    for (name, value, since) in least.into_iter().chain(thin) {
-        for (_, host) in testbed.hosts() {
-            let file = format!("/proc/sys/net/ipv4/{name}");
-            let set = host.run(|| std::fs::write(&file, value.to_string()));
-            set.with_context(|| format!("cannot set net.ipv4.{name}, which {since} has"))?;
-        }
-    }
-    Ok(())
 }
 
 /// The results of a run, collected step by step.
@@ -133,6 +125,14 @@ pub(super) struct Findings {
 }
 
 impl Findings {
+    /// None yet, of a run on this machine; warns if it is itself emulated.
+    pub(super) fn here() -> Self {
+        let mut findings = Self::default();
+        let emulated = validity::emulated(None, emulated().as_deref());
+        findings.validity.note(emulated);
+        findings
+    }
+
     /// The outcome of a run that began at `began` and ended as `went` says.
     pub(super) fn outcome(
         self,
@@ -159,6 +159,14 @@ impl Findings {
         self.set("lost", count(counts.lost));
         self.validity.extend(validity::counts(&counts));
         self.validity.note(lateness.warning(interval_ns));
+    }
+
+    /// Adds the figures of a hand-over.
+    pub(super) fn handover(&mut self, figures: &handover::Figures) {
+        if let Some(gap) = figures.gap_ns {
+            self.set("gap", ms(gap));
+        }
+        self.set("late", count(figures.late));
     }
 
     /// Adds the results of messages that were each sent when its predecessor had arrived.
@@ -231,7 +239,7 @@ impl Findings {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "messages of a run")]
-fn count(number: u64) -> f64 {
+pub(super) fn count(number: u64) -> f64 {
     number as f64
 }
 
@@ -256,6 +264,7 @@ impl Bench<'_> {
             Pattern::Reconnect => self.reconnect(findings).await?,
             Pattern::JobResult => self.job_result(findings).await?,
             Pattern::Connect => self.connect(findings).await?,
+            Pattern::Storm => bail!("a storm starts its own broker"),
         }
         let sent = self.testbed.publisher_packets().0 - before;
         #[expect(clippy::cast_precision_loss, reason = "packets of a run")]
@@ -268,13 +277,28 @@ impl Bench<'_> {
         let plan = self.plan();
         let neighbours = self.neighbours().await?;
         let (publisher, subscriber) = self.routes()?;
-        let pair = e2e::Pair::connect(&plan, &self.mqtt, &publisher, &subscriber).await?;
+        let moves = self.cell.handover.is_some();
+        let pair = if moves {
+            handover::connect(&plan, &self.mqtt, &publisher, &subscriber).await?
+        } else {
+            e2e::Pair::connect(&plan, &self.mqtt, &publisher, &subscriber).await?
+        };
         let profile = self.energy_profile;
         let modelled = profile.and_then(|profile| Modelled::start(self.testbed, profile));
         let clock = Clock::start();
         let origin_ns = clock.origin_ns();
-        let work = pair.run(clock, |_| {});
+        let work = async {
+            if moves {
+                let hand_over = || self.testbed.hand_over();
+                handover::run(pair, clock, self.cell.on_handover, hand_over).await
+            } else {
+                pair.run(clock, |_| {}).await
+            }
+        };
         let (outcome, _) = neighbours.beside(&plan, clock, work).await?;
+        if moves {
+            findings.handover(&handover::figures(&outcome.samples));
+        }
         if let Some(energy) = modelled.and_then(|modelled| modelled.end(&outcome)) {
             findings.set("energy_j", energy.joules);
             findings.set("power_w", energy.power_w);
@@ -349,13 +373,12 @@ impl Bench<'_> {
     }
 
     fn plan(&self) -> e2e::Plan {
-        e2e::Plan::new(
-            "mqbench/cell",
-            self.cell.messages,
-            self.cell.interval(),
-            self.cell.size,
-            self.seed,
-        )
+        let cell = self.cell;
+        let (interval, size) = (cell.interval(), cell.size);
+        e2e::Plan {
+            early: cell.resumption == Resumption::ZeroRtt,
+            ..e2e::Plan::new("mqbench/cell", cell.messages, interval, size, self.seed)
+        }
     }
 
     /// The plan for messages one after the other.
@@ -379,7 +402,11 @@ impl Bench<'_> {
     }
 
     fn routes(&self) -> anyhow::Result<(Route, Route)> {
-        let (publisher, subscriber) = self.ends();
+        let (mut publisher, subscriber) = self.ends();
+        if self.cell.handover.is_some() {
+            // The publisher may connect a second time.
+            publisher.1 = self.cell.resumption.apply(publisher.1);
+        }
         Ok((Route::new(publisher)?, Route::new(subscriber)?))
     }
 

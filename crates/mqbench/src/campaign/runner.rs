@@ -284,6 +284,10 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::campaign::{
+        cell::{Cell, Pattern},
+        plan,
+    };
 
     /// As many runs at once, of which so many are disturbed.
     fn window(budget: &mut Budget, runs: usize, disturbed: usize) {
@@ -306,6 +310,22 @@ mod tests {
             }
             assert!((budget.most - end).abs() < 1e-9 && budget.has_room(1e9));
         }
+    }
+
+    #[test]
+    fn a_storm_runs_alone() {
+        let storm = Cell {
+            pattern: Pattern::Storm,
+            ..Cell::default()
+        };
+        let load = plan::load(&storm, plan::expected(&storm));
+        let mut budget = Budget::new(machine::processors());
+        assert!(budget.has_room(load));
+        budget.take(load);
+        assert!(!budget.has_room(load) && !budget.has_room(1e-3));
+        budget.give_back(load, false, 1, || false);
+        budget.take(1e-3);
+        assert!(!budget.has_room(load));
     }
 
     #[test]

@@ -9,8 +9,10 @@ use std::{
 
 use anyhow::bail;
 use indicatif::{ProgressBar, ProgressStyle};
+use mq_client::Reconnect;
 use mq_energy::profile::Profile;
 use mq_measure::manifest::Manifest;
+use mq_transport::ConnectOptions;
 
 #[cfg(target_os = "linux")]
 use crate::campaign::on_hosts::Testbed;
@@ -24,6 +26,7 @@ use crate::{
         runner::{self, Progress},
         store::ResultSet,
     },
+    clock::nanoseconds,
     hosts::Hosts,
     meter::{self, Instrument, Probe, Spec},
     mqtt::{Mqtt, probe_parameters},
@@ -148,7 +151,25 @@ fn manifest(files: &[PathBuf]) -> Manifest {
     let files = files.iter().map(|file| file.display().to_string());
     let files: Vec<_> = files.collect();
     let probes = probe_parameters(Mqtt::NO_PROBES);
-    let parameters = serde_json::json!({ "campaigns": files, "probes": probes });
+    // Devices of the pattern `storm` come back by the client library's defaults.
+    let Reconnect {
+        initial,
+        max,
+        factor,
+        jitter,
+        ..
+    } = Reconnect::default();
+    let parameters = serde_json::json!({
+        "campaigns": files,
+        "probes": probes,
+        "reconnect": {
+            "initial_ns": nanoseconds(initial),
+            "max_ns": nanoseconds(max),
+            "factor": factor,
+            "jitter": jitter,
+            "connect_timeout_ns": nanoseconds(ConnectOptions::default().connect_timeout),
+        },
+    });
     Manifest::now(program, broker, parameters)
 }
 

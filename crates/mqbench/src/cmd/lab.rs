@@ -35,6 +35,13 @@ enum Action {
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<String>,
     },
+    /// Print a link like that of a low-orbit constellation, to be kept as a file: another round trip
+    /// every 15 s, with an outage and losses in bursts at each hand-over
+    Leo {
+        /// Seed of round trips and outages
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
     /// The first process of a lab: starts the command and waits for it
     #[command(hide = true)]
     Init {
@@ -60,6 +67,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.action {
         Action::Shell(args) => shell(args),
         Action::Exec { role, command } => exec(role, command),
+        Action::Leo { seed } => {
+            report::print(&mq_netem::leo_profile(*seed))?;
+            Ok(ExitCode::SUCCESS)
+        }
         Action::Init { command } => start(command),
     }
 }

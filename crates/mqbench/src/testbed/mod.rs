@@ -3,6 +3,7 @@
 mod network;
 mod radio;
 mod report;
+mod tcp;
 
 use std::{
     net::Ipv4Addr,
@@ -18,6 +19,7 @@ use mq_transport::{Address, ConnectOptions};
 
 use crate::this_program::output_directory;
 pub(crate) use network::{Network, Topology};
+pub(crate) use tcp::TcpTuning;
 
 /// A profile with the name that the user gave.
 #[derive(Debug)]
@@ -49,6 +51,8 @@ struct Station {
     /// `None` if the host is on the channel.
     link: Option<Named<Link>>,
     addresses: Addresses,
+    /// The link that the host can be handed over to, and its addresses there.
+    next: Option<(Named<Link>, Addresses)>,
 }
 
 /// How one role reaches the broker.
@@ -115,8 +119,13 @@ impl Testbed {
             Network::Links {
                 publisher,
                 subscriber,
+                next,
             } => {
-                let publisher = Station::link(&mut lab, "publisher", &broker, publisher, seed)?;
+                let mut publisher =
+                    Station::link(&mut lab, "publisher", &broker, *publisher, seed)?;
+                if let Some(next) = next {
+                    publisher.then(&mut lab, &broker, *next, seed.wrapping_add(2))?;
+                }
                 (vec![publisher], None, subscriber)
             }
             Network::Channel {
@@ -183,9 +192,19 @@ impl Testbed {
         if let Some(report) = self.lab.medium_reports().first() {
             return (report.stations[0].arrived, None);
         }
-        let report = self.lab.reports()[0];
-        let (up, down) = (report.up.counts, report.down.counts);
-        (up.arrived, Some(down.arrived))
+        let reports = self.lab.reports();
+        let links = 1 + usize::from(self.publisher.next.is_some());
+        let counts = reports[..links].iter();
+        let counts = counts.map(|report| (report.up.counts.arrived, report.down.counts.arrived));
+        let (up, down) = counts.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        (up, Some(down))
+    }
+
+    /// Hands the publisher's host over to its next link; see [`Lab::hand_over`].
+    pub(crate) fn hand_over(&self) -> anyhow::Result<()> {
+        let publisher = &self.publisher;
+        let (_, next) = publisher.next.as_ref().context("there is no next link")?;
+        Ok(Lab::hand_over(&publisher.host, publisher.addresses, *next)?)
     }
 
     /// The broker's host.
@@ -246,7 +265,21 @@ impl Station {
             host,
             link: Some(link),
             addresses,
+            next: None,
         })
+    }
+
+    /// Makes a link that the host can be handed over to.
+    fn then(
+        &mut self,
+        lab: &mut Lab,
+        broker: &Host,
+        link: Named<Link>,
+        seed: u64,
+    ) -> Result<(), mq_netem::Error> {
+        let addresses = lab.connect(&self.host, broker, &link.profile, seed)?;
+        self.next = Some((link, addresses));
+        Ok(())
     }
 
     /// The publisher and its neighbours, on one channel with the broker.
@@ -266,6 +299,7 @@ impl Station {
             host,
             link: None,
             addresses,
+            next: None,
         });
         Ok(stations.collect())
     }

@@ -8,9 +8,11 @@ use super::{Named, perfect};
 /// Which hosts are connected to the broker, and by what.
 pub(crate) enum Network {
     Links {
-        publisher: Named<Link>,
+        publisher: Box<Named<Link>>,
         /// `None` where the subscriber is on the publisher's host.
         subscriber: Option<Named<Link>>,
+        /// The publisher's link after a hand-over.
+        next: Option<Box<Named<Link>>>,
     },
     Channel {
         medium: Named<Medium>,
@@ -32,8 +34,20 @@ impl Network {
         let shared = topology == Topology::Shared;
         Ok(Self::Links {
             subscriber: (!shared).then(|| link(subscriber)).transpose()?,
-            publisher: link(publisher)?,
+            publisher: Box::new(link(publisher)?),
+            next: None,
         })
+    }
+
+    /// The same network, with a link that the publisher can be handed over to.
+    ///
+    /// # Errors
+    /// If there is no such link.
+    pub(crate) fn then(mut self, name: &str) -> Result<Self, Error> {
+        if let Self::Links { next, .. } = &mut self {
+            *next = Some(Box::new(link(Some(name))?));
+        }
+        Ok(self)
     }
 
     /// The publisher on a radio channel with other stations, the subscriber behind a link.

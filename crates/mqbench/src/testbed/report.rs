@@ -10,9 +10,11 @@ use crate::{clock::nanoseconds, units::time};
 impl Testbed {
     /// Each link with its station and its counts.
     fn links(&self) -> impl Iterator<Item = (&Station, &Named<Link>, LinkReport)> {
-        let linked = self
-            .stations()
-            .filter_map(|station| Some((station, station.link.as_ref()?)));
+        let linked = self.stations().flat_map(|station| {
+            let next = station.next.as_ref().map(|(link, _)| link);
+            let links = station.link.iter().chain(next);
+            links.map(move |link| (station, link))
+        });
         let reports = self.lab.reports().into_iter();
         linked
             .zip(reports)
@@ -22,7 +24,7 @@ impl Testbed {
     /// The channel and the links as configured.
     pub(crate) fn configured(&self) -> Value {
         let direction = |direction: &Direction| {
-            json!({
+            let mut fields = json!({
                 "delay_ns": nanoseconds(direction.delay),
                 "jitter_ns": nanoseconds(direction.jitter),
                 "distribution": format!("{:?}", direction.distribution).to_lowercase(),
@@ -34,7 +36,13 @@ impl Testbed {
                 "mean_loss": direction.loss.mean(),
                 "duplicate": direction.duplicate.share(),
                 "corrupt": direction.corrupt.share(),
-            })
+            });
+            if !direction.changes.is_empty() {
+                fields["changes"] = direction.changes.len().into();
+                let length = direction.changes.repeat_after();
+                fields["repeat_after_ns"] = length.map(nanoseconds).into();
+            }
+            fields
         };
         let links = self.links().map(|(station, link, _)| {
             json!({
@@ -91,9 +99,12 @@ impl Testbed {
             for (name, direction, report) in directions {
                 let of = format!("of the {}'s {name} direction", station.role);
                 let (counts, loss) = (report.counts, direction.loss.mean());
-                // Bursts make a share less certain; the interval is that of single losses.
-                let off = share_off(&format!("loss {of}"), loss, counts.lost, counts.arrived);
-                validity.note(off);
+                // A link that changes has no one share.
+                if direction.changes.is_empty() {
+                    // Bursts make a share less certain; the interval is that of single losses.
+                    let off = share_off(&format!("loss {of}"), loss, counts.lost, counts.arrived);
+                    validity.note(off);
+                }
                 validity.note(late(&of, report.timing.lateness));
                 validity.note(missed(&of, report.timing.missed));
             }

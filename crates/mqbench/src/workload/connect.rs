@@ -50,6 +50,16 @@ pub(crate) fn kind(scheme: Scheme, resumption: Resumption) -> ConnectKind {
     }
 }
 
+/// The kind of connection that a complete handshake made.
+pub(super) fn kind_of(handshake: HandshakeKind, early_data: EarlyData) -> ConnectKind {
+    match (handshake, early_data) {
+        (HandshakeKind::Resumed, EarlyData::Accepted) => ConnectKind::ZeroRtt,
+        (HandshakeKind::Resumed, _) => ConnectKind::Resumed,
+        (HandshakeKind::Full, _) => ConnectKind::Full,
+        _ => ConnectKind::Tcp,
+    }
+}
+
 /// Makes connections of one kind, one after the other, each closed before the next.
 #[derive(Debug)]
 pub(crate) struct Dialler {
@@ -95,12 +105,7 @@ impl Dialler {
         let client = client.context("cannot connect")?;
         let times = client.connect_times().context("not connected")?;
         let stats = leave(&client).await?;
-        let kind = match (stats.handshake, stats.early_data) {
-            (HandshakeKind::Resumed, EarlyData::Accepted) => ConnectKind::ZeroRtt,
-            (HandshakeKind::Resumed, _) => ConnectKind::Resumed,
-            (HandshakeKind::Full, _) => ConnectKind::Full,
-            _ => ConnectKind::Tcp,
-        };
+        let kind = kind_of(stats.handshake, stats.early_data);
         let since = |at: std::time::Instant| at.saturating_duration_since(times.dialled_at);
         Ok(Connected {
             usable_ns: nanoseconds(since(times.link_at)),

@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::Context;
-use mq_client::{Client, Outgoing, Subscription};
+use mq_client::{Client, ClientBuilder, Outgoing, Subscription};
 use mq_codec::{QoS, TopicName};
 use mq_measure::{
     Counts, Sample, Samples, Tracker,
@@ -43,6 +43,8 @@ pub(crate) struct Plan {
     pub(crate) size: usize,
     pub(crate) seed: u64,
     pub(crate) grace: Duration,
+    /// Messages may be early data: they are safe to repeat, since the subscriber counts by number.
+    pub(crate) early: bool,
 }
 
 impl Plan {
@@ -54,6 +56,7 @@ impl Plan {
             size,
             seed,
             grace: GRACE,
+            early: false,
         }
     }
 }
@@ -94,6 +97,17 @@ impl<'a> Pair<'a> {
         publisher: &Route,
         subscriber: &Route,
     ) -> anyhow::Result<Self> {
+        let sender = mqtt.builder(publisher, "mqbench-pub")?;
+        Self::connect_with(plan, mqtt, sender, subscriber).await
+    }
+
+    /// As [`connect`](Self::connect), with a publisher of the caller's making.
+    pub(super) async fn connect_with(
+        plan: &'a Plan,
+        mqtt: &Mqtt,
+        sender: ClientBuilder,
+        subscriber: &Route,
+    ) -> anyhow::Result<Self> {
         let began = Instant::now();
         let receiver = mqtt.connect(subscriber, "mqbench-sub").await;
         let receiver = receiver.context("the subscriber cannot connect")?;
@@ -101,7 +115,7 @@ impl<'a> Pair<'a> {
             .subscribe(plan.topic.as_str(), mqtt.qos)
             .await
             .context("cannot subscribe")?;
-        let sender = mqtt.connect(publisher, "mqbench-pub").await;
+        let sender = sender.build().await;
         let sender = sender.context("the publisher cannot connect")?;
         Ok(Self {
             plan,
@@ -112,6 +126,14 @@ impl<'a> Pair<'a> {
             receiver,
             subscription,
         })
+    }
+
+    pub(super) fn plan(&self) -> &'a Plan {
+        self.plan
+    }
+
+    pub(super) fn publisher(&self) -> Client {
+        self.sender.clone()
     }
 
     /// Sends the plan's messages, from [`LEAD`] after the clock's start on, and waits for their arrival.
@@ -130,6 +152,7 @@ impl<'a> Pair<'a> {
             schedule: OpenLoop::new(super::nanoseconds(LEAD), plan.interval),
             payloads: Payloads::new(plan.size, plan.seed),
             count: plan.count,
+            early: plan.early,
             clock,
             tracker: Arc::clone(&tracker),
         };
@@ -201,6 +224,7 @@ struct Sender {
     schedule: OpenLoop,
     payloads: Payloads,
     count: u64,
+    early: bool,
     clock: Clock,
     tracker: Arc<Mutex<Tracker>>,
 }
@@ -217,7 +241,9 @@ impl Sender {
         let mut lateness = Lateness::new();
         for seq in 0..self.count {
             let payload = self.payloads.make(seq);
-            let message = Outgoing::new(self.topic.clone(), payload).qos(self.qos);
+            let message = Outgoing::new(self.topic.clone(), payload)
+                .qos(self.qos)
+                .early(self.early);
             let intended = self.schedule.intended_ns(seq);
             wait_until(self.clock.instant(intended));
             if stop.load(Ordering::Relaxed) {

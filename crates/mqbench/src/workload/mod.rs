@@ -3,6 +3,7 @@
 pub(crate) mod arrivals;
 pub(crate) mod connect;
 pub(crate) mod e2e;
+pub(crate) mod handover;
 pub(crate) mod load;
 pub(crate) mod neighbours;
 pub(crate) mod pace;
@@ -11,6 +12,7 @@ pub(crate) mod ping;
 pub(crate) mod reconnect;
 pub(crate) mod rtt;
 pub(crate) mod stopwait;
+pub(crate) mod storm;
 
 use std::time::{Duration, Instant};
 

@@ -56,6 +56,17 @@ pub(crate) enum Resumption {
     ZeroRtt,
 }
 
+impl Resumption {
+    /// The options of a client that comes back like this.
+    pub(crate) fn apply(self, options: ConnectOptions) -> ConnectOptions {
+        ConnectOptions {
+            resumption: self != Self::Full,
+            early_data: self == Self::ZeroRtt,
+            ..options
+        }
+    }
+}
+
 /// Connects once with a full handshake, then as often as the plan's count, and publishes one message on each
 /// connection.
 pub(crate) async fn run(
@@ -66,12 +77,7 @@ pub(crate) async fn run(
     (address, options): (Address, ConnectOptions),
     mut arrivals: Arrivals,
 ) -> anyhow::Result<Vec<Attempt>> {
-    let options = ConnectOptions {
-        resumption: resumption != Resumption::Full,
-        early_data: resumption == Resumption::ZeroRtt,
-        ..options
-    };
-    let route = Route::new((address, options))?;
+    let route = Route::new((address, resumption.apply(options)))?;
     let payloads = Payloads::new(plan.size, 1);
     let mut attempts = Vec::new();
     for seq in 0..=plan.count {

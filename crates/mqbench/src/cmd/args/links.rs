@@ -1,11 +1,11 @@
 //! Emulated links by their names.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use anyhow::bail;
 
-use super::values::topology;
-use crate::testbed::{Network, Testbed, Topology};
+use super::{duration, values::topology};
+use crate::testbed::{Network, TcpTuning, Testbed, Topology};
 
 /// Stations on a channel unless `--stations` says how many: the fewest that S21 has.
 const STATIONS: u8 = 3;
@@ -33,6 +33,14 @@ pub(crate) struct LinkArgs {
     /// Stations on that channel, the publisher among them: 1 to 64, 3 unless given
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
     stations: Option<u8>,
+    /// TCP's shortest retransmission time-out in the emulated hosts, such as 25ms in place of the kernel's
+    /// 200 ms (net.ipv4.tcp_rto_min_us, Linux 6.11)
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    tcp_rto_min: Option<Duration>,
+    /// In the emulated hosts, let the time-outs of a thin TCP flow not double
+    /// (net.ipv4.tcp_thin_linear_timeouts)
+    #[arg(long)]
+    tcp_thin: bool,
     /// Directory for what each host sends and receives, one pcap file a host
     #[arg(long, value_name = "DIR")]
     pub(crate) pcap: Option<PathBuf>,
@@ -47,7 +55,17 @@ impl LinkArgs {
 
     /// Builds the network that the options ask for. Call it before any thread is started.
     pub(crate) fn build(&self, seed: u64) -> anyhow::Result<Testbed> {
-        Testbed::build(self.network()?, self.pcap.as_deref(), seed)
+        let testbed = Testbed::build(self.network()?, self.pcap.as_deref(), seed)?;
+        testbed.tune_tcp(self.tcp_tuning())?;
+        Ok(testbed)
+    }
+
+    /// What is tuned of TCP in the emulated hosts.
+    pub(crate) fn tcp_tuning(&self) -> TcpTuning {
+        TcpTuning {
+            rto_min: self.tcp_rto_min,
+            thin: self.tcp_thin,
+        }
     }
 
     fn network(&self) -> anyhow::Result<Network> {

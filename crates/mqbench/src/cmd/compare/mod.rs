@@ -97,6 +97,9 @@ impl Args {
         if self.links.pcap.is_some() {
             bail!("--pcap needs a --link or a --medium: hosts of its own");
         }
+        if self.links.tcp_tuning().is_any() {
+            bail!("--tcp-rto-min and --tcp-thin need a --link or a --medium: hosts of its own");
+        }
         Ok(None)
     }
 
@@ -259,6 +262,13 @@ fn text(args: &Args, lanes: &[Lane], result: &RunResult, testbed: Option<&Testbe
     );
     if let Some(policy) = args.client.transport.repeat {
         let _ = writeln!(text, "QUIC repeats small datagrams: {policy}");
+    }
+    let tuning = args.links.tcp_tuning();
+    if let Some(least) = tuning.rto_min {
+        let _ = writeln!(text, "TCP's shortest retransmission time-out: {least:?}");
+    }
+    if tuning.thin {
+        text.push_str("the time-outs of a thin TCP flow do not double\n");
     }
     if let Some(testbed) = testbed {
         text.push_str(&testbed.describe());

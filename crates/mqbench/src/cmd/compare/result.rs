@@ -41,6 +41,7 @@ pub(super) fn result(
     };
     let mqtt = args.client.mqtt.get();
     let recovery = args.client.transport.recovery();
+    let tuning = args.links.tcp_tuning();
     let parameters = serde_json::json!({
         "messages_per_transport": args.messages_per_round() * u64::from(args.rounds),
         "rounds": args.rounds,
@@ -60,6 +61,8 @@ pub(super) fn result(
         "time_threshold": recovery.time_threshold,
         "segmentation_offload": !args.client.transport.no_gso,
         "tcp_nodelay": true,
+        "tcp_rto_min_ns": tuning.rto_min.map(nanoseconds),
+        "tcp_thin_linear_timeouts": tuning.thin,
         "stations": testbed.and_then(Testbed::stations_on_channel),
     });
     let mut manifest = Manifest::now(program, broker, parameters.clone());

@@ -1,0 +1,120 @@
+//! A schedule whose publisher gets another network in mid-flow.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use mq_client::Reconnect;
+use mq_measure::Samples;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Clock,
+    e2e::{self, LEAD, Outcome, Pair},
+};
+use crate::mqtt::{Mqtt, Route};
+
+/// A message that arrives later than this after it was due is late.
+const LATE: Duration = Duration::from_millis(500);
+
+/// What the publisher does when its network changes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum OnHandover {
+    /// Nothing: QUIC moves the connection, and TCP's is lost when the keep-alive says so
+    #[default]
+    Stay,
+    /// It connects again at once: the system told it of the other network
+    Reconnect,
+}
+
+/// The figures of a hand-over.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Figures {
+    /// The longest time without an arrival; `None` with fewer than two.
+    pub(crate) gap_ns: Option<u64>,
+    /// Messages that arrived later than [`LATE`].
+    pub(crate) late: u64,
+}
+
+/// Connects the publisher and the subscriber of a run with a hand-over. The publisher connects again when its
+/// connection is lost.
+pub(crate) async fn connect<'a>(
+    plan: &'a e2e::Plan,
+    mqtt: &Mqtt,
+    publisher: &Route,
+    subscriber: &Route,
+) -> anyhow::Result<Pair<'a>> {
+    let sender = mqtt.builder(publisher, "mqbench-pub")?;
+    // A publisher that is not told of another network finds its link dead within two keep-alives.
+    let sender = sender
+        .reconnect(Reconnect::default())
+        .ping_timeout(mqtt.keep_alive);
+    Pair::connect_with(plan, mqtt, sender, subscriber).await
+}
+
+/// Runs the pair; `hand_over` moves the publisher's host when half of the messages are due.
+pub(crate) async fn run(
+    pair: Pair<'_>,
+    clock: Clock,
+    on_handover: OnHandover,
+    hand_over: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<Outcome> {
+    let at = clock.instant(middle_ns(pair.plan()));
+    let publisher = pair.publisher();
+    let moving = async {
+        tokio::time::sleep_until(at.into()).await;
+        // Some hundred microseconds of the kernel's work.
+        hand_over()?;
+        match on_handover {
+            OnHandover::Stay => Ok(()),
+            OnHandover::Reconnect => publisher.reconnect().context("cannot connect again"),
+        }
+    };
+    let (outcome, ()) = tokio::try_join!(pair.run(clock, |_| {}), moving)?;
+    Ok(outcome)
+}
+
+/// Half-way between two messages, so that a hand-over never meets one in the act.
+fn middle_ns(plan: &e2e::Plan) -> u64 {
+    let before = plan.interval * u32::try_from(plan.count / 2).unwrap_or(u32::MAX);
+    super::nanoseconds((LEAD + before).saturating_sub(plan.interval / 2))
+}
+
+pub(crate) fn figures(samples: &Samples) -> Figures {
+    let mut arrived: Vec<_> = samples.0.iter().filter_map(|one| one.received_ns).collect();
+    arrived.sort_unstable();
+    let gaps = arrived.windows(2).map(|pair| pair[1] - pair[0]);
+    let late = samples.latencies_intended_ns();
+    let late = late.iter().filter(|took| **took > super::nanoseconds(LATE));
+    Figures {
+        gap_ns: gaps.max(),
+        late: late.count() as u64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mq_measure::Sample;
+
+    use super::*;
+
+    #[test]
+    fn a_gap_is_the_longest_silence_and_late_counts_from_the_intended_time() {
+        const MS: u64 = 1_000_000;
+        let sample = |seq, received: Option<u64>| Sample {
+            seq,
+            intended_ns: seq * 100 * MS,
+            sent_ns: seq * 100 * MS,
+            received_ns: received.map(|ms| ms * MS),
+        };
+        // The second message overtakes the third, and the fourth is lost.
+        let samples = [(0, Some(20)), (1, Some(730)), (2, Some(640)), (3, None)];
+        let samples = samples.map(|(seq, received)| sample(seq, received));
+        let figures = figures(&samples.into_iter().collect());
+        let expected = Figures {
+            gap_ns: Some(620 * MS),
+            late: 1,
+        };
+        assert_eq!(figures, expected);
+    }
+}
