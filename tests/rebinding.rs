@@ -11,7 +11,7 @@ use std::{
 
 use mq_client::{Client, Outgoing, Probes, QoS, Subscription};
 use mq_testkit::{Scheme, TestBroker, UdpProxy, next};
-use mq_transport::Address;
+use mq_transport::{Address, Repeat};
 use tokio::time::{Instant, sleep, timeout};
 
 /// Short, for a test to be short.
@@ -67,6 +67,44 @@ async fn a_broker_that_ends_does_not_wait_for_late_packets_of_far_away_clients()
     let took = began.elapsed();
     println!("the broker took {took:?} to end");
     assert!(took < Duration::from_secs(8), "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_listener_sends_again_by_its_own_policy() {
+    let broker = TestBroker::start_with(|settings| {
+        let repeating = Address::new(Scheme::Quic, "localhost", 0);
+        settings.listeners.push(repeating.clone());
+        let soon = Repeat::after(Duration::from_millis(1));
+        settings.repeat_at = vec![(repeating, soon)];
+    })
+    .await;
+    let listeners = broker.broker().listeners().iter();
+    let listeners = listeners.filter(|one| one.address.scheme == Scheme::Quic);
+    let listeners: Vec<_> = listeners.collect();
+    for listener in &listeners {
+        let client = Client::builder(&listener.address.to_string()).unwrap();
+        let client = client.connector(broker.connector(false)).build().await;
+        let client = client.unwrap();
+        let mut messages = client.subscribe("t", QoS::AtMostOnce).await.unwrap();
+        for _ in 0..20 {
+            client.publish("t", "x", QoS::AtMostOnce).await.unwrap();
+            next(&mut messages).await;
+            // Until the copies have left.
+            sleep(Duration::from_millis(5)).await;
+        }
+        client.disconnect().await.unwrap();
+        let counted = async {
+            while listener.connections.get() > 0 {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(Duration::from_secs(10), counted).await.unwrap();
+    }
+    let copies: Vec<_> = listeners
+        .iter()
+        .map(|one| one.packets_repeated.get())
+        .collect();
+    assert!(copies[0] == 0 && copies[1] > 0, "{copies:?}");
 }
 
 /// A path to the broker with this delay each way, and its URL.

@@ -74,7 +74,7 @@ impl Broker {
         quic.keep_alive_interval = quic.keep_alive_below_idle();
         let mut listeners = Vec::new();
         for address in &settings.listeners {
-            listeners.push(Listener::bind(address, &settings.listen).await?);
+            listeners.push(Listener::bind(address, &settings.listen_at(address)).await?);
         }
         let doors = Doors::open(&settings.admin).await?;
         let addresses: Vec<_> = listeners.iter().map(Listener::local_address).collect();

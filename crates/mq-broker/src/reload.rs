@@ -128,6 +128,7 @@ fn fixed(settings: &Settings) -> Vec<(&'static str, String)> {
     let Settings {
         listeners,
         listen,
+        repeat_at,
         protocol,
         quotas,
         publish_rate,
@@ -155,7 +156,7 @@ fn fixed(settings: &Settings) -> Vec<(&'static str, String)> {
     );
     let quic = &listen.quic;
     let recovery = (
-        (quic.repeat, quic.initial_rtt, quic.ack_frequency),
+        (quic.repeat, repeat_at, quic.initial_rtt, quic.ack_frequency),
         (quic.packet_threshold, quic.time_threshold),
     );
     let show = |value: &dyn fmt::Debug| format!("{value:?}");

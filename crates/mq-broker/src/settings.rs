@@ -3,7 +3,7 @@
 use std::{num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
 
 use mq_proto::ServerConfig;
-use mq_transport::{Address, EarlyDataPolicy, ListenOptions, ServerIdentity};
+use mq_transport::{Address, EarlyDataPolicy, ListenOptions, Repeat, ServerIdentity};
 use tracing::warn;
 
 use crate::{
@@ -26,6 +26,8 @@ pub struct Settings {
     /// (RFC 8446 §8). Clients send early only packets that may come twice; `docs/guide/access.md`
     /// has a table.
     pub listen: ListenOptions,
+    /// Listeners over QUIC, of those above, whose policy is not that of `listen`.
+    pub repeat_at: Vec<(Address, Repeat)>,
     /// Limits of the protocol; see [`ServerConfig`] for the defaults.
     pub protocol: ServerConfig,
     /// How much clients may make the broker keep.
@@ -147,6 +149,7 @@ impl Settings {
                 early_data: EarlyDataPolicy::Full,
                 ..ListenOptions::default()
             },
+            repeat_at: Vec::new(),
             protocol: ServerConfig::default(),
             quotas: Quotas::default(),
             publish_rate: PublishRate::default(),
@@ -166,6 +169,16 @@ impl Settings {
             failures_per_minute: NonZeroU32::new(10),
             take_over: TakeOver::SameUser,
         }
+    }
+
+    /// The options of one listener.
+    pub(crate) fn listen_at(&self, address: &Address) -> ListenOptions {
+        let mut options = self.listen.clone();
+        let own = self.repeat_at.iter().find(|(at, _)| at == address);
+        if let Some((_, policy)) = own {
+            options.quic.repeat = *policy;
+        }
+        options
     }
 
     /// Warns of secrets that every user of this machine can read.

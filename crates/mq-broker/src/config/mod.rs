@@ -40,6 +40,7 @@ pub use tables::{
 ///
 /// [quic]
 /// repeat = "off"                  # auto, probe, or a gap such as "3ms": see mq_transport::Repeat
+/// repeat_at = { "quic://0.0.0.0:14567" = "auto" }  # of single listeners
 /// initial_rtt_ms = 100            # assumed until it is measured
 /// max_ack_delay_ms = 25           # asked of clients; their own if absent
 /// packet_threshold = 3            # later packets after which one counts as lost
@@ -170,7 +171,7 @@ impl Config {
                 .map_err(|error| wrong(format!("tls.early_data: {error}")))?;
         }
         settings.ticket_file = self.tls.ticket_file;
-        self.quic.apply(&mut settings.listen.quic).map_err(wrong)?;
+        self.quic.apply(&mut settings).map_err(wrong)?;
         let file = self.store.map(StoreConfig::into_file).transpose();
         settings.store = file.map_err(wrong)?.map(Storage::File);
         settings.admin = AdminSettings {

@@ -1,13 +1,16 @@
 //! The tables of the configuration file.
 
 use std::{
+    collections::BTreeMap,
     net::SocketAddr,
     num::{NonZeroU16, NonZeroU32},
     path::PathBuf,
     time::Duration,
 };
 
-use mq_transport::{AckFrequency, AllowedOrigins, ClientAuth, QuicOptions, Repeat};
+#[cfg(doc)]
+use mq_transport::QuicOptions;
+use mq_transport::{AckFrequency, Address, AllowedOrigins, ClientAuth, Repeat, Scheme};
 use serde::Deserialize;
 
 use super::set;
@@ -136,6 +139,8 @@ impl AuthConfig {
 pub struct QuicConfig {
     /// A [`Repeat`].
     pub repeat: Option<String>,
+    /// Of single listeners, by their URLs in `listen`, a [`Repeat`].
+    pub repeat_at: BTreeMap<String, String>,
     /// Milliseconds, a fraction as well.
     pub initial_rtt_ms: Option<f64>,
     /// Milliseconds within which clients are asked to acknowledge, a fraction as well.
@@ -147,7 +152,19 @@ pub struct QuicConfig {
 }
 
 impl QuicConfig {
-    pub(super) fn apply(self, options: &mut QuicOptions) -> Result<(), String> {
+    pub(super) fn apply(self, settings: &mut Settings) -> Result<(), String> {
+        for (url, policy) in self.repeat_at {
+            let wrong = |problem: String| format!("quic.repeat_at: {problem}");
+            let address = url.parse::<Address>();
+            let address = address.map_err(|error| wrong(error.to_string()))?;
+            if address.scheme != Scheme::Quic || !settings.listeners.contains(&address) {
+                return Err(wrong(format!("{url} is not a QUIC listener of `listen`")));
+            }
+            let policy = policy.parse::<Repeat>();
+            let policy = policy.map_err(|error| wrong(error.to_string()))?;
+            settings.repeat_at.push((address, policy));
+        }
+        let options = &mut settings.listen.quic;
         if let Some(policy) = self.repeat {
             let policy = policy.parse::<Repeat>();
             options.repeat = policy.map_err(|error| format!("quic.repeat: {error}"))?;

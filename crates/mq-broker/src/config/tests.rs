@@ -1,4 +1,4 @@
-use mq_transport::{AllowedOrigins, ClientAuth, EarlyDataPolicy};
+use mq_transport::{AllowedOrigins, ClientAuth, EarlyDataPolicy, Repeat};
 
 use super::*;
 use crate::{
@@ -43,6 +43,41 @@ fn values_reach_the_settings() {
     assert_eq!(settings.publish_rate.bytes, Some(8));
     assert_eq!(settings.reader_timeout, None);
     assert_eq!(settings.max_connections_per_address, 7);
+}
+
+#[test]
+fn a_listener_may_send_again_by_a_policy_of_its_own() {
+    let file = |rest: &str| {
+        read(&format!(
+            "listen = [\"quic://[::1]:1\", \"quic://[::1]:2\", \"tcp://[::1]:3\"]\n[quic]\n{rest}"
+        ))
+    };
+    let settings =
+        file("repeat = \"3ms\"\nrepeat_at = { \"quic://[::1]:2\" = \"auto\" }\n").unwrap();
+    let at = |number: usize| settings.listen_at(&settings.listeners[number]).quic.repeat;
+    assert_eq!(at(0), Repeat::after(Duration::from_millis(3)));
+    assert_eq!(at(1), Repeat::Auto);
+    for (url, policy, problem) in [
+        (
+            "quic://[::1]:9",
+            "auto",
+            "quic://[::1]:9 is not a QUIC listener of `listen`",
+        ),
+        (
+            "tcp://[::1]:3",
+            "auto",
+            "tcp://[::1]:3 is not a QUIC listener of `listen`",
+        ),
+        ("quic:/", "auto", "quic.repeat_at: "),
+        ("quic://[::1]:2", "now", "repeat cannot be `now`"),
+    ] {
+        let error = file(&format!("repeat_at = {{ \"{url}\" = \"{policy}\" }}\n")).unwrap_err();
+        assert!(error.contains(problem), "{error}");
+        assert!(
+            error.contains("quic.repeat_at: ") && error.lines().count() == 1,
+            "{error}"
+        );
+    }
 }
 
 #[test]
