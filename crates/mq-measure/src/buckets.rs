@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::LatencyRecorder;
-use crate::convert;
+use crate::{LatencyRecorder, convert, stats::Moments};
 
 /// How many latencies lie between two bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,9 +24,27 @@ pub struct Bucket {
 /// within 0.1 % of a bound may be counted on its other side.
 #[must_use]
 pub fn buckets(recorder: &LatencyRecorder, n: usize) -> Vec<Bucket> {
-    let (Some(min), Some(max)) = (recorder.moments().min(), recorder.moments().max()) else {
-        return Vec::new();
-    };
+    side_by_side(&[recorder], n).pop().unwrap_or_default()
+}
+
+/// The [buckets](buckets()) of several recorders, with the same bounds for all, so that they can be drawn on one scale.
+#[must_use]
+pub fn side_by_side(recorders: &[&LatencyRecorder], n: usize) -> Vec<Vec<Bucket>> {
+    let all = || recorders.iter().map(|recorder| recorder.moments());
+    let min = all().filter_map(Moments::min).min();
+    let max = all().filter_map(Moments::max).max();
+    let empty = min
+        .zip(max)
+        .map_or_else(Vec::new, |(min, max)| between(min, max, n));
+    let each = recorders.iter().map(|recorder| {
+        let mut buckets = empty.clone();
+        count(recorder, &mut buckets);
+        buckets
+    });
+    each.collect()
+}
+
+fn between(min: u64, max: u64, n: usize) -> Vec<Bucket> {
     // 0 has no logarithm: the ratio counts from 1 then, and the first bucket from 0.
     let low = convert::float(min.max(1));
     let ratio = convert::float(max.max(1)) / low;
@@ -49,8 +66,12 @@ pub fn buckets(recorder: &LatencyRecorder, n: usize) -> Vec<Bucket> {
         });
         from_ns = to_ns;
     }
+    buckets
+}
+
+fn count(recorder: &LatencyRecorder, buckets: &mut [Bucket]) {
     let Some(last) = buckets.len().checked_sub(1) else {
-        return buckets;
+        return;
     };
     let histogram = recorder.histogram();
     for recorded in histogram.iter_recorded() {
@@ -60,7 +81,6 @@ pub fn buckets(recorder: &LatencyRecorder, n: usize) -> Vec<Bucket> {
             .min(last);
         buckets[index].count += recorded.count_at_value();
     }
-    buckets
 }
 
 #[cfg(test)]
@@ -116,6 +136,22 @@ mod tests {
     fn nothing_gives_no_buckets() {
         assert!(buckets(&LatencyRecorder::new(), 10).is_empty());
         assert!(buckets(&recorder(&[1]), 0).is_empty());
+    }
+
+    #[test]
+    fn recorders_side_by_side_have_the_bounds_of_both() {
+        let (short, long) = (recorder(&[10, 20]), recorder(&[900, 1_000]));
+        let none = LatencyRecorder::new();
+        let all = side_by_side(&[&short, &none, &long], 2);
+        let counts = all.iter().map(|one| {
+            assert_eq!(
+                (one[0].from_ns, one[0].to_ns, one[1].to_ns),
+                (10, 100, 1_000)
+            );
+            [one[0].count, one[1].count]
+        });
+        assert_eq!(counts.collect::<Vec<_>>(), [[2, 0], [0, 0], [0, 2]]);
+        assert_eq!(side_by_side(&[&none], 2), [[]]);
     }
 
     proptest! {

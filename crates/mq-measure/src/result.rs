@@ -180,14 +180,14 @@ pub struct Round {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Comparison {
-    /// What is compared, such as `latency_mean_ns`; one value a round.
+    /// What is compared: `mean delay` or `median connection time`; one value a round.
     pub quantity: String,
     /// The transport.
     pub transport: String,
     /// The transport that it is compared with.
     pub baseline: String,
     /// mean(transport) / mean(baseline), W20's ξ with QUIC and TCP; below 1 is better. `None` if
-    /// there are too few rounds.
+    /// there are too few values.
     pub ratio: Option<Interval>,
 }
 

@@ -107,7 +107,7 @@ fn full() -> RunResult {
         parameters: json!({"rate": 100}),
         transports: vec![transport],
         comparisons: vec![Comparison {
-            quantity: "latency_mean_ns".to_owned(),
+            quantity: "mean delay".to_owned(),
             transport: "quic".to_owned(),
             baseline: "tcp".to_owned(),
             ratio: Bootstrap::new(1).mean_ratio(&[1.0, 3.0], &[2.0, 6.0]),

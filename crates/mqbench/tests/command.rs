@@ -81,6 +81,15 @@ fn compare_measures_three_transports_and_writes_its_results() {
         let log = std::fs::read(out.path().join("latency.hlog")).unwrap();
         let histograms = mq_measure::recorder::read_log(&log, &path).unwrap();
         assert_eq!(histograms.len(), 3);
+        let again = mqbench(&["report", directory]);
+        let text = String::from_utf8(again.stdout).unwrap();
+        let mut lines = text.lines().filter(|line| !line.starts_with('!'));
+        let wide = lines.find(|line| line.chars().count() > 80);
+        assert_eq!(wide, None, "{text}");
+        assert!(text.contains("QUIC's mean delay"), "{text}");
+        // Of three transports three pairs, in two quantities.
+        let sentences = text.lines().filter(|line| line.ends_with(" %)"));
+        assert_eq!(sentences.count(), 6, "{text}");
     }
 }
 

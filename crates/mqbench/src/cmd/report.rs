@@ -2,7 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
+use mq_measure::{
+    LatencyRecorder, Samples,
+    result::{RunResult, TransportResult},
+};
 
 use crate::{
     campaign::{claims, store::ResultSet},
@@ -12,7 +16,7 @@ use crate::{
 /// Options of `report`.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Args {
-    /// The directory that `mqbench campaign` wrote
+    /// The directory that `mqbench campaign` or `mqbench compare --out` wrote
     #[arg(value_name = "DIR")]
     directory: PathBuf,
     /// Another one: a table of its differences from the first, as Markdown, instead of a page
@@ -36,6 +40,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let compared = args.directory.join("result.json");
+    if compared.is_file() {
+        return of_comparison(args, &compared);
+    }
     let set = ResultSet::load(&args.directory)?;
     let make = || -> anyhow::Result<_> {
         let claims = claims::shipped()?;
@@ -65,6 +73,31 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         write(&out, &campaign::page(&make()?))?;
         return report::print(&format!("{}\n", out.display()));
     };
+    match &args.out {
+        Some(out) => write(out, &text),
+        None => report::print(&text),
+    }
+}
+
+/// What `mqbench compare --out` wrote, as it printed it.
+fn of_comparison(args: &Args, path: &Path) -> anyhow::Result<()> {
+    if args.other.is_some() || args.markdown || args.csv || args.json || args.svg.is_some() {
+        bail!(
+            "{} is of `mqbench compare`: it has its table, without options; its data is beside it",
+            args.directory.display()
+        );
+    }
+    let result = RunResult::load(path)?;
+    let of = |transport: &TransportResult| {
+        let samples = format!("samples-{}.csv", transport.transport);
+        let samples = Samples::load(&args.directory.join(samples))?;
+        let mut recorder = LatencyRecorder::new();
+        recorder.extend(samples.latencies_intended_ns());
+        Ok(recorder)
+    };
+    let recorders = result.transports.iter().map(of);
+    let recorders = recorders.collect::<anyhow::Result<Vec<_>>>()?;
+    let text = report::compare::whole(&result, &recorders);
     match &args.out {
         Some(out) => write(out, &text),
         None => report::print(&text),

@@ -2,14 +2,24 @@
 
 use comfy_table::{Cell, CellAlignment, LineStyle, Table, presets};
 use mq_measure::{
-    Summary,
-    result::{ConnectKind, ConnectTimes, RunResult, TransportResult},
+    LatencyRecorder, Summary,
+    result::{Comparison, ConnectKind, ConnectTimes, RunResult, TransportResult},
+    stats::Interval,
 };
 
+use super::histogram;
 use crate::units::{bytes, time, time_f64};
 
+/// The tables, a picture of the delays (in the order of the transports), and what came out.
+pub(crate) fn whole(result: &RunResult, delays: &[LatencyRecorder]) -> String {
+    let names = result.transports.iter().map(|one| &one.transport[..]);
+    let columns: Vec<_> = names.zip(delays).collect();
+    let (tables, picture) = (tables(result), histogram::side_by_side(&columns));
+    format!("{tables}\n{picture}{}", sentences(&result.comparisons))
+}
+
 /// The table, the connection times under it, and every warning.
-pub(crate) fn render(result: &RunResult) -> String {
+fn tables(result: &RunResult) -> String {
     let mut text = format!("{}\n\n{}\n", latency(result), connections(result));
     for transport in &result.transports {
         for warning in &transport.warnings {
@@ -115,16 +125,9 @@ fn ratio(count: u64, of: u64) -> String {
 fn connections(result: &RunResult) -> Table {
     let mut table = table(
         "connection",
-        [
-            "count",
-            "failed",
-            "usable p50",
-            "CONNACK p50",
-            "CONNACK p95",
-            "CONNACK max",
-        ]
-        .map(String::from)
-        .into_iter(),
+        ["count", "failed", "usable p50", "CONNACK p50", "p95", "max"]
+            .map(String::from)
+            .into_iter(),
     );
     for transport in &result.transports {
         for times in &transport.connect {
@@ -163,6 +166,88 @@ pub(crate) fn kind_name(kind: ConnectKind) -> &'static str {
     }
 }
 
+/// What is compared between transports, as sentences name it.
+pub(crate) const DELAY: &str = "mean delay";
+/// From nothing to CONNACK, without tickets.
+pub(crate) const CONNECTION: &str = "median connection time";
+
+/// What came out, a sentence a comparison; empty with one transport.
+fn sentences(comparisons: &[Comparison]) -> String {
+    let each = comparisons.iter().filter_map(|comparison| {
+        let found = sentence(comparison, comparison.ratio?);
+        Some(format!("{found}\n"))
+    });
+    let text: String = each.collect();
+    if text.is_empty() {
+        return text;
+    }
+    format!("\nwith 95 % intervals, over rounds:\n{text}")
+}
+
+fn sentence(comparison: &Comparison, ratio: Interval) -> String {
+    let (of, with) = (&comparison.transport, &comparison.baseline);
+    let [of, with] = [of, with].map(|name| name.to_uppercase());
+    let quantity = &comparison.quantity;
+    let [estimate, low, high] =
+        [ratio.estimate, ratio.low, ratio.high].map(|ratio| (ratio - 1.0) * 100.0);
+    // 49.7 as 50, 0.31 as 0.3.
+    let digits = |percent: f64| usize::from(percent.abs() < 9.5);
+    if ratio.contains(1.0) {
+        return format!(
+            "{of}'s {quantity} is not shown to differ from {with}'s ({low:+.*} to {high:+.*} %)",
+            digits(low),
+            digits(high)
+        );
+    }
+    let way = if estimate < 0.0 { "lower" } else { "higher" };
+    let [estimate, low, high] = [estimate, low, high].map(f64::abs);
+    let (least, most) = (low.min(high), low.max(high));
+    format!(
+        "{of}'s {quantity} is {estimate:.*} % {way} than {with}'s ({least:.*} to {most:.*} %)",
+        digits(estimate),
+        digits(least),
+        digits(most)
+    )
+}
+
 fn dash() -> String {
     "–".to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(estimate: f64, low: f64, high: f64) -> String {
+        let comparison = Comparison {
+            quantity: DELAY.to_owned(),
+            transport: "quic".to_owned(),
+            baseline: "tls".to_owned(),
+            ratio: Some(Interval {
+                estimate,
+                low,
+                high,
+                confidence: 0.95,
+            }),
+        };
+        let text = sentences(&[comparison]);
+        text.lines().next_back().unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_comparison_is_a_sentence() {
+        assert_eq!(
+            said(0.92, 0.87, 0.97),
+            "QUIC's mean delay is 8.0 % lower than TLS's (3.0 to 13 %)"
+        );
+        assert_eq!(
+            said(2.0, 1.5, 2.7),
+            "QUIC's mean delay is 100 % higher than TLS's (50 to 170 %)"
+        );
+        assert_eq!(
+            said(1.01, 0.97, 1.1),
+            "QUIC's mean delay is not shown to differ from TLS's (-3.0 to +10 %)"
+        );
+        assert_eq!(sentences(&[]), "");
+    }
 }

@@ -21,12 +21,7 @@ pub(crate) fn render(title: &str, recorder: &LatencyRecorder) -> String {
         return text;
     }
     for bucket in buckets {
-        let share = usize::try_from(bucket.count * BARS as u64 / most).unwrap_or(BARS);
-        let bar = match (bucket.count, share) {
-            (0, _) => String::new(),
-            (_, 0) => "·".to_owned(),
-            (_, share) => "█".repeat(share),
-        };
+        let bar = bar(bucket.count, most, BARS);
         let from = time(bucket.from_ns);
         let to = time(bucket.to_ns);
         // Writing to a string cannot fail.
@@ -37,6 +32,48 @@ pub(crate) fn render(title: &str, recorder: &LatencyRecorder) -> String {
         );
     }
     text
+}
+
+/// Columns of a terminal.
+const WIDTH: usize = 80;
+
+/// The histograms of several recorders on one scale: a row a bucket, a column a recorder. Fits 80 columns with up to ten.
+pub(crate) fn side_by_side(recorders: &[(&str, &LatencyRecorder)]) -> String {
+    let each: Vec<_> = recorders.iter().map(|(_, recorder)| *recorder).collect();
+    let all = buckets::side_by_side(&each, 16);
+    let most = all.iter().flatten().map(|bucket| bucket.count).max();
+    let (Some(first), Some(most)) = (all.first(), most.filter(|most| *most > 0)) else {
+        return "no message arrived\n".to_owned();
+    };
+    let label = format!("  {:>8} – {:>8} ", "", "").chars().count();
+    let bars = ((WIDTH - label) / all.len())
+        .saturating_sub(1)
+        .clamp(3, BARS);
+    let mut text = " ".repeat(label);
+    for (name, _) in recorders {
+        let _ = write!(text, "│{name:<bars$.bars$}");
+    }
+    text = format!("{}\n", text.trim_end());
+    for (row, bucket) in first.iter().enumerate() {
+        let mut line = format!("  {:>8} – {:>8} ", time(bucket.from_ns), time(bucket.to_ns));
+        for column in &all {
+            let bar = bar(column[row].count, most, bars);
+            let _ = write!(line, "│{bar:<bars$}");
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// A bar that is linear in the number of messages; any message shows at least a dot.
+fn bar(count: u64, most: u64, width: usize) -> String {
+    let share = usize::try_from(count * width as u64 / most).unwrap_or(width);
+    match (count, share) {
+        (0, _) => String::new(),
+        (_, 0) => "·".to_owned(),
+        (_, share) => "█".repeat(share),
+    }
 }
 
 #[cfg(test)]
@@ -55,5 +92,21 @@ mod tests {
             .sum();
         assert_eq!(total, 3, "{text}");
         assert!(render("x", &LatencyRecorder::new()).contains("no message"));
+    }
+    #[test]
+    fn histograms_side_by_side_fit_a_terminal() {
+        let (mut soon, mut late) = (LatencyRecorder::new(), LatencyRecorder::new());
+        soon.extend([1_000_000; 8]);
+        late.extend([1_000_000, 200_000_000]);
+        let text = side_by_side(&[("tcp", &soon), ("tls", &late), ("quic", &late)]);
+        assert!(
+            text.lines().all(|line| line.chars().count() <= WIDTH),
+            "{text}"
+        );
+        let (head, first) = (text.lines().next().unwrap(), text.lines().nth(1).unwrap());
+        assert!(head.contains("│tcp") && head.ends_with("│quic"), "{text}");
+        // An eighth of the longest bar.
+        assert_eq!(first.matches('█').count(), 18 + 2 + 2, "{text}");
+        assert!(side_by_side(&[("tcp", &LatencyRecorder::new())]).contains("no message"));
     }
 }

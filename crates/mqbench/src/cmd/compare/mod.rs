@@ -38,7 +38,7 @@ pub(crate) struct Args {
     )]
     transports: Vec<Scheme>,
     /// Messages over each transport
-    #[arg(long, default_value_t = 2000)]
+    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..))]
     count: u64,
     /// Payload size in bytes, at least 8
     #[arg(long, default_value_t = 100)]
@@ -273,12 +273,8 @@ fn text(args: &Args, lanes: &[Lane], result: &RunResult, testbed: Option<&Testbe
     if let Some(testbed) = testbed {
         text.push_str(&testbed.describe());
     }
-    text.push_str(&report::compare::render(result));
-    for lane in lanes {
-        text.push('\n');
-        text.push_str(&report::histogram::render(&lane.name, &lane.recorder()));
-    }
-    text
+    let recorders: Vec<_> = lanes.iter().map(Lane::recorder).collect();
+    text + &report::compare::whole(result, &recorders)
 }
 
 fn write_files(out: &std::path::Path, lanes: &[Lane], result: &RunResult) -> anyhow::Result<()> {

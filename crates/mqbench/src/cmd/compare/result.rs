@@ -6,11 +6,11 @@ use mq_measure::{
     Counts, Summary, Validity,
     manifest::{LinkContext, Manifest, Software},
     result::{
-        Comparison, ConnectTimes, HostPackets, ProcessUse, Round, RunResult, SCHEMA,
+        Comparison, ConnectKind, ConnectTimes, HostPackets, ProcessUse, Round, RunResult, SCHEMA,
         TransportResult,
     },
     schedule::Lateness,
-    stats::Bootstrap,
+    stats::{self, Estimate},
     validity,
 };
 
@@ -18,8 +18,10 @@ use super::{Args, lane::Lane};
 use crate::{
     clock::nanoseconds,
     mqtt::probe_parameters,
+    report,
     testbed::Testbed,
     this_program::this_software,
+    units::ms,
     workload::{add_wire, connect},
 };
 
@@ -92,7 +94,7 @@ pub(super) fn result(
         schema: SCHEMA.to_owned(),
         manifest,
         parameters,
-        comparisons: comparisons(args, lanes),
+        comparisons: comparisons(lanes),
         transports,
         validity,
     }
@@ -196,28 +198,48 @@ fn total<'a>(uses: impl Iterator<Item = &'a ProcessUse>) -> Option<ProcessUse> {
     })
 }
 
-/// Ratios of the rounds' mean latencies to the first transport's, with a bootstrap interval: one
-/// value a round, since messages of a round are not independent.
-fn comparisons(args: &Args, lanes: &[Lane]) -> Vec<Comparison> {
-    let means = |lane: &Lane| -> Vec<f64> {
-        lane.rounds
-            .iter()
-            .filter_map(|round| {
-                Summary::from_samples(&round.outcome.samples.latencies_intended_ns())
-            })
-            .map(|summary| summary.mean_ns)
-            .collect()
-    };
-    let Some((baseline, others)) = lanes.split_first() else {
-        return Vec::new();
-    };
-    others
-        .iter()
-        .map(|lane| Comparison {
-            quantity: "mean latency".to_owned(),
-            transport: lane.name.clone(),
-            baseline: baseline.name.clone(),
-            ratio: Bootstrap::new(args.seed).mean_ratio(&means(lane), &means(baseline)),
-        })
-        .collect()
+/// What the transports are compared in: a name, and a transport's value of each round.
+type Quantity = (&'static str, fn(&Lane) -> Vec<f64>);
+
+/// One value a round, since messages of a round are not independent. Of connections it is the median: a lost SYN costs a
+/// second, and a mean would be of how many SYNs were lost.
+const QUANTITIES: [Quantity; 2] = [
+    (report::compare::DELAY, |lane| {
+        let rounds = lane.rounds.iter();
+        let rounds = rounds.map(|round| round.outcome.samples.latencies_intended_ns());
+        let summaries = rounds.filter_map(|latencies| Summary::from_samples(&latencies));
+        summaries.map(|summary| summary.mean_ns).collect()
+    }),
+    (report::compare::CONNECTION, |lane| {
+        let from_nothing = [ConnectKind::Tcp, ConnectKind::Full];
+        let mut diallers = lane.diallers.iter();
+        let found = diallers.find(|(dialler, _)| from_nothing.contains(&dialler.kind()));
+        let dialled = found.map_or(&[][..], |(_, dialled)| dialled);
+        let each = (dialled.len() / lane.rounds.len().max(1)).max(1);
+        let rounds = dialled.chunks(each).filter_map(|round| {
+            let times = round.iter().flatten().map(|one| ms(one.connack_ns));
+            stats::median(&times.collect::<Vec<_>>())
+        });
+        rounds.collect()
+    }),
+];
+
+/// Each transport beside those before it, by Student's t.
+fn comparisons(lanes: &[Lane]) -> Vec<Comparison> {
+    let mut all = Vec::new();
+    for (quantity, values) in QUANTITIES {
+        for (number, lane) in lanes.iter().enumerate().rev() {
+            for baseline in lanes[..number].iter().rev() {
+                let [of, with] = [lane, baseline].map(|lane| Estimate::of_mean(&values(lane)));
+                let ratio = of.zip(with).and_then(|(of, with)| of.over(&with));
+                all.push(Comparison {
+                    quantity: quantity.to_owned(),
+                    transport: lane.name.clone(),
+                    baseline: baseline.name.clone(),
+                    ratio: ratio.and_then(|ratio| ratio.interval_of_positive(0.95)),
+                });
+            }
+        }
+    }
+    all
 }
