@@ -30,6 +30,7 @@ mod hosts;
 mod input;
 mod meter;
 mod mqtt;
+mod nearest;
 mod payload;
 mod report;
 mod testbed;

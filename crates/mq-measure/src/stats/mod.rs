@@ -4,11 +4,13 @@
 
 mod bootstrap;
 mod box_plot;
+mod estimate;
 mod moments;
 mod rank;
 
 pub use bootstrap::{Bootstrap, Interval, SplitMix64};
 pub use box_plot::BoxPlot;
+pub use estimate::Estimate;
 pub use moments::Moments;
 pub use rank::{
     Dunn, KruskalWallis, MannWhitney, cliffs_delta, dunn, kruskal_wallis, mann_whitney,

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     mqtt::{MqttVersion, qos},
+    nearest,
     testbed::{Network, TcpTuning, Topology},
     units::duration,
     workload::{handover::OnHandover, reconnect::Resumption},
@@ -205,7 +206,13 @@ impl Cell {
             }
             "tcp_congestion" => self.tcp_congestion = congestion(value)?,
             "quic_congestion" => self.quic_congestion = congestion(value)?,
-            _ => return Err(format!("there is no `{key}`: there are {KEYS}")),
+            _ => {
+                let known = KEYS.split(',').map(str::trim);
+                return Err(format!(
+                    "{}; there are {KEYS}",
+                    nearest::none("key", key, known)
+                ));
+            }
         }
         Ok(())
     }

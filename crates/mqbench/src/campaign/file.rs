@@ -6,8 +6,12 @@ use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 use toml::{Spanned, Value};
 
-use super::cell::{Cell, shown};
-use crate::hosts::file::line;
+use super::{
+    cell::{Cell, shown},
+    claims,
+    record::{self, METRICS},
+};
+use crate::{hosts::file::line, nearest};
 
 /// A campaign: its cells, how often each is run, and the plot of its report.
 #[derive(Clone, Debug)]
@@ -173,6 +177,19 @@ impl Campaign {
             if !factors.keys().any(|known| known.get_ref() == factor) {
                 let problem = format!("the plot wants the factor `{factor}`, and there is none");
                 return Err(Wrong::at(None, problem));
+            }
+        }
+        let metric = &raw.plot.metric;
+        if !record::is_metric(metric) {
+            let known = METRICS.iter().map(|(name, ..)| *name);
+            let (_, name) = metric.split_once(':').unwrap_or(("", metric));
+            let problem = nearest::none("metric", name, known);
+            return Err(Wrong::at(None, format!("the plot: {problem}")));
+        }
+        for paper in &raw.claims {
+            if !claims::papers().any(|known| known == paper) {
+                let problem = nearest::none("file of claims", paper, claims::papers());
+                return Err(Wrong::at(None, format!("claims: {problem}")));
             }
         }
         Ok(Self {
@@ -563,9 +580,41 @@ series = "transport"
     }
 
     #[test]
+    fn a_quantity_that_nobody_measures_and_claims_of_nobody_are_refused() {
+        for (from, to, says) in [
+            (
+                "\"latency_mean\"",
+                "\"latency_maen\"",
+                "did you mean `latency_mean`?",
+            ),
+            (
+                "\"latency_mean\"",
+                "\"xi_w20:dleta\"",
+                "no metric `dleta`: did you mean `delta`?",
+            ),
+            ("\"latency_mean\"", "\"xi_w21:delta\"", "no metric"),
+            (
+                "[\"s22\"]",
+                "[\"s23\"]",
+                "no file of claims `s23`: did you mean `s22`?",
+            ),
+        ] {
+            let wrong = Campaign::parse("x", &FILE.replace(from, to), Extent::Full).unwrap_err();
+            assert!(wrong.problem.contains(says), "{}", wrong.problem);
+        }
+        let ratio = FILE.replace("\"latency_mean\"", "\"xi_s21:latency_mean\"");
+        assert!(Campaign::parse("x", &ratio, Extent::Full).is_ok());
+    }
+
+    #[test]
     fn mistakes_name_the_line_the_key_and_what_is_right() {
         for (from, to, at, says) in [
-            ("link = ", "lnik = ", 8, "there is no `lnik`"),
+            (
+                "link = ",
+                "lnik = ",
+                8,
+                "there is no key `lnik`: did you mean `link`?",
+            ),
             ("s22/wifi", "s22/wlan", 8, "s22/wifi"),
             (
                 "\"tls\", ",

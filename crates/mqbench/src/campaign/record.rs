@@ -90,6 +90,15 @@ macro_rules! metrics {
     ($($name:literal [$unit:literal] $what:literal;)*) => { &[$(($name, $unit, $what)),*] };
 }
 
+/// Whether a plot or a claim can ask for it: a metric's name, with `xi_w20:` or `xi_s21:` before it or without.
+pub(crate) fn is_metric(asked: &str) -> bool {
+    let name = match asked.split_once(':') {
+        Some(("xi_w20" | "xi_s21", name)) => name,
+        _ => asked,
+    };
+    METRICS.iter().any(|(known, ..)| *known == name)
+}
+
 /// Figures of a run: name, unit, what it is.
 pub(crate) const METRICS: &[(&str, &str, &str)] = metrics! {
     "latency_mean" ["ms"] "publisher to subscriber, mean (S22 §5.1)";

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use mq_measure::stats;
-use mq_netem::Link;
 use serde_json::Value;
 
 use super::{
@@ -18,15 +17,11 @@ use super::{
     values::{Finished, Levels, Metric, Statistic, TRANSPORT, milliseconds},
     verdict,
 };
-use crate::{
-    campaign::{
-        cell::Cell,
-        claims::Claim,
-        file::{Campaign, PlotKind},
-        record::Record,
-        store::SetHead,
-    },
-    testbed::Topology,
+use crate::campaign::{
+    claims::Claim,
+    file::{Campaign, PlotKind},
+    record::Record,
+    store::SetHead,
 };
 
 /// From so many repetitions on, boxes and tests are over repetitions; with fewer, over messages.
@@ -200,7 +195,7 @@ fn panel(finished: &Finished, metric: &Metric, facet: &Levels) -> Panel {
         .filter_map(|(x, groups)| test(x, &names, groups, seed));
     Panel {
         levels: facet.clone(),
-        baseline: baseline_of(finished, metric, facet),
+        baseline: finished.link_delay(metric, facet),
         series: series.collect(),
         tests: tests.collect(),
         distributions: distributions(
@@ -245,33 +240,6 @@ fn recorded(finished: &Finished, metric: &Metric) -> String {
     } else {
         names.next().cloned().unwrap_or(wanted)
     }
-}
-
-/// The links' delay from publisher to subscriber, if the metric is a time of that way and the delay is the same
-/// in all cells of the figure.
-fn baseline_of(finished: &Finished, metric: &Metric, facet: &Levels) -> Option<f64> {
-    if metric.unit != "ms" || !metric.name.starts_with("latency") {
-        return None;
-    }
-    let cells = finished.campaign.cells.iter();
-    let cells = cells.filter(|c| {
-        facet
-            .iter()
-            .all(|(f, level)| c.levels.get(f) == Some(level))
-    });
-    let mut delays = cells.map(|combination| one_way(&combination.cell));
-    let first = delays.next()??;
-    delays.all(|other| other == Some(first)).then_some(first)
-}
-
-fn one_way(cell: &Cell) -> Option<f64> {
-    let up = Link::load(cell.link.as_ref()?).ok()?;
-    let down = match &cell.sub_link {
-        Some(name) => Link::load(name).ok()?.down.delay,
-        None if cell.topology == Topology::Publisher => std::time::Duration::ZERO,
-        None => up.down.delay,
-    };
-    Some((up.up.delay + down).as_secs_f64() * 1e3)
 }
 
 /// The runs of one cell.

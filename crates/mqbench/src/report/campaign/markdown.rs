@@ -41,7 +41,7 @@ pub(crate) fn render(report: &Report) -> String {
             "claim",
             "source",
             "printed",
-            "here (95 %)",
+            "here (90 %)",
             "why",
         ];
         text.push_str(&table(&columns, rows));

@@ -46,33 +46,6 @@ impl Resample {
         Some((end(2.5)?, end(97.5)?))
     }
 
-    /// The interval of the statistic of a over that of b, by drawing from both.
-    pub(crate) fn ratio_of(&self, a: &[f64], b: &[f64], statistic: Statistic) -> Option<Interval> {
-        if statistic == Statistic::Mean {
-            return self.ratio(a, b);
-        }
-        let most = a.len().max(b.len());
-        if a.len().min(b.len()) < 2 || most > MANY {
-            return None;
-        }
-        let mut random = SplitMix64::new(self.seed);
-        let mut draw = |values: &[f64]| {
-            let drawn = values.iter().map(|_| values[random.index(values.len())]);
-            statistic.of(&drawn.collect::<Vec<_>>())
-        };
-        let times = (DRAWS / most).clamp(200, 2000);
-        let ratios = (0..times).map(|_| Some(draw(a)? / draw(b)?));
-        let mut ratios: Vec<f64> = ratios.collect::<Option<_>>()?;
-        ratios.sort_by(f64::total_cmp);
-        let interval = Interval {
-            estimate: statistic.of(a)? / statistic.of(b)?,
-            low: stats::interpolated(&ratios, 2.5)?,
-            high: stats::interpolated(&ratios, 97.5)?,
-            confidence: 0.95,
-        };
-        (interval.low.is_finite() && interval.high.is_finite()).then_some(interval)
-    }
-
     /// The interval of mean(a) / mean(b).
     pub(crate) fn ratio(&self, a: &[f64], b: &[f64]) -> Option<Interval> {
         let most = a.len().max(b.len());

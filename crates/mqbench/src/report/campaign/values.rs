@@ -2,15 +2,25 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mq_measure::{LatencyRecorder, recorder, stats};
-
-use crate::campaign::{
-    claims::Claim,
-    file::{Campaign, Combination},
-    metered,
-    record::{METRICS, Record},
+use mq_energy::Basis;
+use mq_measure::{
+    LatencyRecorder, recorder,
+    stats::{self, Estimate},
 };
-use crate::{meter, units::ms};
+use mq_netem::Link;
+
+use crate::{
+    campaign::{
+        cell::Cell,
+        claims::Claim,
+        file::{Campaign, Combination},
+        metered,
+        record::{METRICS, Record},
+    },
+    meter,
+    testbed::Topology,
+    units::ms,
+};
 
 /// The factor that ξ is a ratio of levels of.
 pub(super) const TRANSPORT: &str = "transport";
@@ -73,6 +83,14 @@ impl<'a> Finished<'a> {
         (!bases.is_empty()).then(|| bases.join(" or "))
     }
 
+    /// Whether the metric is an energy that a model computed, in one run at least.
+    pub(crate) fn is_modelled(&self, metric: &Metric) -> bool {
+        let meters = self.runs.iter();
+        let mut meters = meters.filter_map(|run| run.outcome.energy_meter.as_deref());
+        metered::METRICS.contains(&&metric.name[..])
+            && meters.any(|name| meter::basis(name) == Basis::Modelled)
+    }
+
     /// Whether the campaign names the claim's file: a claim's name begins with that of its file.
     pub(crate) fn is_held_against(&self, claim: &Claim) -> bool {
         let campaign = self.campaign;
@@ -101,41 +119,84 @@ impl<'a> Finished<'a> {
     pub(crate) fn values(&self, metric: &Metric, levels: &Levels) -> Vec<f64> {
         let Metric { name, xi, .. } = metric;
         let Some(xi) = xi else {
-            let runs = self.with(levels);
-            return runs.filter_map(|run| value(run, name)).collect();
+            return self.plain_values(name, levels);
         };
-        let Some(baseline) = self.baseline() else {
+        let Some(levels) = self.of_xi(levels) else {
             return Vec::new();
         };
-        let mut levels = levels.clone();
-        let transport = levels.entry(TRANSPORT.to_owned());
-        if *transport.or_insert_with(|| "quic".to_owned()) == baseline {
-            return Vec::new();
-        }
         let mut values = Vec::new();
         for run in self.with(&levels) {
-            let mut beside = run.levels.clone();
-            beside.insert(TRANSPORT.to_owned(), baseline.clone());
-            // A level that follows from the transport differs for the baseline.
-            beside.retain(|factor, _| !self.follows.contains(factor));
+            let beside = self.beside(&run.levels);
             let tcp = match xi {
                 Xi::W20 => self
                     .with(&beside)
                     .find(|other| other.repetition == run.repetition)
                     .and_then(|other| value(other, name)),
-                Xi::S21 => {
-                    let all: Vec<_> = self
-                        .with(&beside)
-                        .filter_map(|run| value(run, name))
-                        .collect();
-                    stats::mean(&all)
-                }
+                Xi::S21 => stats::mean(&self.plain_values(name, &beside)),
             };
             if let (Some(own), Some(tcp)) = (value(run, name), tcp) {
                 values.extend(stats::xi(own, tcp));
             }
         }
         values
+    }
+
+    /// The links' delay from publisher to subscriber, if the metric is a time of that way and the delay is the same
+    /// in all cells with these levels.
+    pub(crate) fn link_delay(&self, metric: &Metric, levels: &Levels) -> Option<f64> {
+        if metric.unit != "ms" || !metric.name.starts_with("latency") {
+            return None;
+        }
+        let cells = self.campaign.cells.iter();
+        let cells = cells.filter(|c| {
+            levels
+                .iter()
+                .all(|(f, level)| c.levels.get(f) == Some(level))
+        });
+        let mut delays = cells.map(|combination| one_way(&combination.cell));
+        let first = delays.next()??;
+        delays.all(|other| other == Some(first)).then_some(first)
+    }
+
+    /// The mean of a metric over all cells with these levels, and how well its runs know it. `None` if a cell has fewer
+    /// than two runs. S21's ξ has the spread of both of its sides.
+    pub(crate) fn estimate(&self, metric: &Metric, levels: &Levels) -> Option<Estimate> {
+        let levels = match metric.xi {
+            Some(_) => self.of_xi(levels)?,
+            None => levels.clone(),
+        };
+        let cells: BTreeSet<&Levels> = self.with(&levels).map(|run| &run.levels).collect();
+        let each = cells.into_iter().map(|cell| {
+            if metric.xi != Some(Xi::S21) {
+                return Estimate::of_mean(&self.values(metric, cell));
+            }
+            let of = |levels: &Levels| Estimate::of_mean(&self.plain_values(&metric.name, levels));
+            of(cell)?.over(&of(&self.beside(cell))?)
+        });
+        Estimate::of_all(&each.collect::<Option<Vec<_>>>()?)
+    }
+
+    fn plain_values(&self, name: &str, levels: &Levels) -> Vec<f64> {
+        let runs = self.with(levels);
+        runs.filter_map(|run| value(run, name)).collect()
+    }
+
+    /// The levels of ξ's dividend, QUIC's if they do not name a transport; `None` if that is the baseline.
+    fn of_xi(&self, levels: &Levels) -> Option<Levels> {
+        let baseline = self.baseline()?;
+        let mut levels = levels.clone();
+        let transport = levels.entry(TRANSPORT.to_owned());
+        (*transport.or_insert_with(|| "quic".to_owned()) != baseline).then_some(levels)
+    }
+
+    /// The levels of ξ's divisor. A level that follows from the transport differs for it.
+    fn beside(&self, levels: &Levels) -> Levels {
+        let mut beside = levels.clone();
+        if let Some(baseline) = self.baseline() {
+            beside.insert(TRANSPORT.to_owned(), baseline);
+        }
+        beside.retain(|factor, _| !self.follows.contains(factor));
+        beside
     }
 
     /// The transport that ξ divides by: TLS, or else plain TCP.
@@ -183,6 +244,16 @@ fn follows(campaign: &Campaign) -> Vec<String> {
         }
     }
     follows
+}
+
+fn one_way(cell: &Cell) -> Option<f64> {
+    let up = Link::load(cell.link.as_ref()?).ok()?;
+    let down = match &cell.sub_link {
+        Some(name) => Link::load(name).ok()?.down.delay,
+        None if cell.topology == Topology::Publisher => std::time::Duration::ZERO,
+        None => up.down.delay,
+    };
+    Some((up.up.delay + down).as_secs_f64() * 1e3)
 }
 
 fn plain(value: &serde_json::Value) -> String {

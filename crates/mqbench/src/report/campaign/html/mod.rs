@@ -145,12 +145,7 @@ fn claims(report: &Report) -> String {
     if known.is_empty() {
         return String::new();
     }
-    let verdicts = [
-        Verdict::Reproduced,
-        Verdict::NotReproduced,
-        Verdict::Opposite,
-        Verdict::NotMeasured,
-    ];
+    let verdicts = Verdict::ALL;
     let mut papers: Vec<&str> = known.iter().map(|claim| paper(claim)).collect();
     papers.dedup();
     let count = |paper_name: Option<&str>, verdict| {
@@ -202,7 +197,7 @@ fn claim_table(claims: &[&ClaimReport]) -> String {
     });
     table(
         "Claims and verdicts",
-        &["verdict", "claim", "source", "printed", "here (95 %)"],
+        &["verdict", "claim", "source", "printed", "here (90 %)"],
         rows,
         3,
     )
@@ -213,6 +208,8 @@ fn badge(verdict: Verdict) -> String {
         Verdict::Reproduced => ("yes", "✓"),
         Verdict::NotReproduced => ("no", "✗"),
         Verdict::Opposite => ("opposite", "⇄"),
+        Verdict::Undecided => ("none", "?"),
+        Verdict::NotTested => ("none", "∅"),
         Verdict::NotMeasured => ("none", "–"),
     };
     let words = verdict.words();
