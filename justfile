@@ -40,3 +40,8 @@ test-pi: pi
 # What is handed out, in target/packages: programs, Debian packages, checksums; docs/guide/packages.md
 dist *targets:
     deploy/dist {{targets}}
+
+# Computes the claims of the full set again, apart from mqbench, by NumPy and SciPy; needs a network for the first run.
+recompute:
+    cargo build --locked -p mqbench
+    bench/recompute/run "${CARGO_TARGET_DIR:-target}/debug/mqbench"
