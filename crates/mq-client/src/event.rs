@@ -116,10 +116,9 @@ impl EventStreams {
         EventStream { queue }
     }
 
-    pub(crate) fn tell(&self, event: &Event) {
-        for queue in self.alive() {
-            queue.push(event.clone());
-        }
+    /// The streams that are there now, which an event goes to.
+    pub(crate) fn listening(&self) -> Listening {
+        Listening(self.alive())
     }
 
     pub(crate) fn end_all(&self) {
@@ -131,6 +130,18 @@ impl EventStreams {
     /// The queues, so that none is woken under the lock.
     fn alive(&self) -> Vec<Arc<EventQueue>> {
         lock(&self.0).iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+/// The streams of one moment, held without the lock under which a waker may not run.
+#[derive(Debug)]
+pub(crate) struct Listening(Vec<Arc<EventQueue>>);
+
+impl Listening {
+    pub(crate) fn tell(self, event: &Event) {
+        for queue in self.0 {
+            queue.push(event.clone());
+        }
     }
 }
 
@@ -201,7 +212,9 @@ mod tests {
         drop(dropped);
         for attempt in 1..=40 {
             let after = Duration::ZERO;
-            streams.tell(&Event::Reconnecting { attempt, after });
+            streams
+                .listening()
+                .tell(&Event::Reconnecting { attempt, after });
         }
         streams.end_all();
         let mut cx = Context::from_waker(Waker::noop());

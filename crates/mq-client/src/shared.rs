@@ -45,11 +45,78 @@ impl Shared {
     }
 
     pub(crate) fn tell(&self, event: &Event) {
-        self.events.tell(event);
+        self.events.listening().tell(event);
+    }
+
+    /// Changes the status and tells the streams of it; `change` returns whether the waiting handles are woken.
+    ///
+    /// A stream that began before the change gets its event. A stream that begins once a handle has seen the new
+    /// status does not.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Status) -> bool, event: &Event) {
+        let mut listening = None;
+        self.status.send_if_modified(|status| {
+            listening = Some(self.events.listening());
+            change(status)
+        });
+        if let Some(listening) = listening {
+            listening.tell(event);
+        }
     }
 
     /// Ends all event streams; the queue is closed.
     pub(crate) fn end_events(&self) {
         self.events.end_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        pin::pin,
+        task::{Context, Poll, Wake, Waker},
+    };
+
+    use super::*;
+    use crate::lock::lock;
+
+    /// Begins a stream at the moment at which a waiting handle is woken.
+    #[derive(Default)]
+    struct BeginsWhenWoken {
+        shared: Arc<Shared>,
+        begun: Mutex<Option<EventStream>>,
+    }
+
+    impl Wake for BeginsWhenWoken {
+        fn wake(self: Arc<Self>) {
+            *lock(&self.begun) = Some(self.shared.events());
+        }
+    }
+
+    #[test]
+    fn a_stream_that_begins_after_a_change_is_seen_does_not_get_its_event() {
+        let woken = Arc::new(BeginsWhenWoken::default());
+        let mut before = woken.shared.events();
+        let mut status = woken.shared.status.subscribe();
+        let mut changed = pin!(status.changed());
+        let waker = Waker::from(woken.clone());
+        assert!(
+            changed
+                .as_mut()
+                .poll(&mut Context::from_waker(&waker))
+                .is_pending()
+        );
+        let ended = |status: &mut Status| {
+            *status = Status::Ended(Error::Closed);
+            true
+        };
+        let why = Error::Closed;
+        woken.shared.change(ended, &Event::Disconnected { why });
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut after = lock(&woken.begun).take().expect("the change wakes");
+        let Poll::Ready(Some(Event::Disconnected { .. })) = before.poll_recv(&mut cx) else {
+            panic!("the stream that began before lacks the event");
+        };
+        let late = after.poll_recv(&mut cx);
+        assert!(late.is_pending(), "{late:?}");
     }
 }

@@ -300,10 +300,12 @@ impl Driver {
             },
         });
         *lock(&self.shared.last) = Some(connected.clone());
-        self.shared
-            .status
-            .send_replace(Status::Connected(connected.clone()));
-        self.shared.tell(&Event::Connected(connected));
+        let status = Status::Connected(connected.clone());
+        let change = |now: &mut Status| {
+            *now = status;
+            true
+        };
+        self.shared.change(change, &Event::Connected(connected));
     }
 
     /// Takes the requests of handles, and fills the outbox up to one batch.

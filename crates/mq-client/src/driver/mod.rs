@@ -164,13 +164,13 @@ impl Driver {
                 Outcome::Overtaken(_) => (Error::NotConnected, None),
             };
             tracing::debug!(address = %self.settings.addresses[0], %error, "connection lost");
-            self.shared.status.send_if_modified(|status| {
+            let change = |status: &mut Status| {
                 let was_connected = matches!(status, Status::Connected(_));
                 *status = Status::Connecting;
                 was_connected
-            });
-            self.shared
-                .tell(&Event::Disconnected { why: error.clone() });
+            };
+            let why = error.clone();
+            self.shared.change(change, &Event::Disconnected { why });
             if let Some(lasted) = lasted {
                 self.fail_fast = false;
                 backoff.connected(lasted);
