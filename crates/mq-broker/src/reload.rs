@@ -157,7 +157,11 @@ fn fixed(settings: &Settings) -> Vec<(&'static str, String)> {
     let quic = &listen.quic;
     let recovery = (
         (quic.repeat, repeat_at, quic.initial_rtt, quic.ack_frequency),
-        (quic.packet_threshold, quic.time_threshold),
+        (
+            quic.packet_threshold,
+            quic.time_threshold,
+            quic.initial_window,
+        ),
     );
     let show = |value: &dyn fmt::Debug| format!("{value:?}");
     vec![

@@ -392,6 +392,9 @@ pub struct QuicOptions {
     pub keep_alive_interval: Option<Duration>,
     /// Ask the peer to acknowledge more or less often. Default: none, every other packet and after 25 ms.
     pub ack_frequency: Option<AckFrequency>,
+    /// Packets of 1,200 bytes that may be under way before the first acknowledgement. Default: none, which is 10
+    /// (RFC 9002 §7.2), and 200 of BBR.
+    pub initial_window: Option<u32>,
     /// A packet counts as lost when one that was sent so many packets later is acknowledged. Default: 3
     /// (RFC 9002 §6.1.1).
     pub packet_threshold: u32,
@@ -447,6 +450,7 @@ impl Default for QuicOptions {
             idle_timeout: Some(Duration::from_mins(5)),
             keep_alive_interval: None,
             ack_frequency: None,
+            initial_window: None,
             packet_threshold: 3,
             time_threshold: 9.0 / 8.0,
             max_udp_payload: 1452,

@@ -43,6 +43,7 @@ pub use tables::{
 /// repeat_at = { "quic://0.0.0.0:14567" = "auto" }  # of single listeners
 /// initial_rtt_ms = 100            # assumed until it is measured
 /// max_ack_delay_ms = 25           # asked of clients; their own if absent
+/// initial_window = 10             # packets before the first acknowledgement
 /// packet_threshold = 3            # later packets after which one counts as lost
 /// time_threshold = 1.125          # round trips after which a packet counts as lost
 ///

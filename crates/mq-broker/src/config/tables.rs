@@ -145,6 +145,8 @@ pub struct QuicConfig {
     pub initial_rtt_ms: Option<f64>,
     /// Milliseconds within which clients are asked to acknowledge, a fraction as well.
     pub max_ack_delay_ms: Option<f64>,
+    /// Packets; see [`QuicOptions::initial_window`].
+    pub initial_window: Option<u32>,
     /// See [`QuicOptions::packet_threshold`].
     pub packet_threshold: Option<u32>,
     /// See [`QuicOptions::time_threshold`].
@@ -174,6 +176,13 @@ impl QuicConfig {
         }
         let delay = milliseconds("max_ack_delay_ms", self.max_ack_delay_ms)?;
         options.ack_frequency = delay.map(AckFrequency::within);
+        if self
+            .initial_window
+            .is_some_and(|packets| !(1..=1000).contains(&packets))
+        {
+            return Err("quic.initial_window: it is within 1 and 1000".to_owned());
+        }
+        options.initial_window = self.initial_window.or(options.initial_window);
         let thresholds = (self.packet_threshold, self.time_threshold);
         if matches!(thresholds, (Some(0), _)) {
             return Err("quic.packet_threshold: it is 1 at least".to_owned());

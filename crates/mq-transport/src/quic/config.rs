@@ -1,6 +1,6 @@
 //! quinn configurations.
 
-use std::{io, net::UdpSocket, sync::Arc};
+use std::{io, net::UdpSocket, sync::Arc, time::Instant};
 
 use quinn::{
     AckFrequencyConfig, AsyncUdpSocket, EndpointConfig, IdleTimeout, MtuDiscoveryConfig,
@@ -16,6 +16,9 @@ use crate::{CongestionControl, Error, QuicOptions, Repeat};
 
 /// The difference of two sizes, in bytes, at which path MTU discovery stops.
 const MTU_STEP: u16 = 127;
+
+/// The size of the packets that an initial window counts, in bytes.
+const WINDOW_PACKET: u64 = 1200;
 
 /// QUIC version 1 (RFC 9000) alone. Quinn would also offer the drafts before it, which are obsolete;
 /// it has no version 2 (RFC 9369).
@@ -68,17 +71,45 @@ pub(super) fn no_initial_cipher_suite(error: NoInitialCipherSuite) -> Error {
     }
 }
 
+/// The maker of congestion controllers.
+fn controllers(
+    quic: &QuicOptions,
+    congestion: Option<CongestionControl>,
+) -> Arc<dyn congestion::ControllerFactory + Send + Sync> {
+    macro_rules! with_window {
+        ($config:ident) => {{
+            let mut config = congestion::$config::default();
+            if let Some(packets) = quic.initial_window {
+                config.initial_window(u64::from(packets) * WINDOW_PACKET);
+            }
+            Arc::new(config)
+        }};
+    }
+    match congestion.unwrap_or(CongestionControl::Cubic) {
+        CongestionControl::Reno => with_window!(NewRenoConfig),
+        CongestionControl::Cubic => with_window!(CubicConfig),
+        CongestionControl::Bbr => with_window!(BbrConfig),
+    }
+}
+
+impl QuicOptions {
+    /// The bytes that may be under way before the first acknowledgement: [`initial_window`](field@Self::initial_window), or
+    /// the congestion control's own.
+    #[must_use]
+    pub fn initial_window_bytes(&self, congestion: CongestionControl) -> u64 {
+        let packet = self.initial_udp_payload;
+        controllers(self, Some(congestion))
+            .build(Instant::now(), packet)
+            .initial_window()
+    }
+}
+
 pub(super) fn transport_config(
     quic: &QuicOptions,
     congestion: Option<CongestionControl>,
 ) -> Result<TransportConfig, Error> {
     let mut config = TransportConfig::default();
-    let controller: Arc<dyn congestion::ControllerFactory + Send + Sync> =
-        match congestion.unwrap_or(CongestionControl::Cubic) {
-            CongestionControl::Reno => Arc::new(congestion::NewRenoConfig::default()),
-            CongestionControl::Cubic => Arc::new(congestion::CubicConfig::default()),
-            CongestionControl::Bbr => Arc::new(congestion::BbrConfig::default()),
-        };
+    let controller = controllers(quic, congestion);
     config.congestion_controller_factory(match quic.repeat {
         Repeat::Off => controller,
         _ => Arc::new(Controllers(controller)),
@@ -129,4 +160,28 @@ pub(super) fn transport_config(
         .datagram_receive_buffer_size(None)
         .enable_segmentation_offload(quic.segmentation_offload);
     Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_initial_window_is_the_options_or_the_congestion_controls_own() {
+        let own = QuicOptions::default();
+        let of = |quic: &QuicOptions| {
+            [
+                CongestionControl::Reno,
+                CongestionControl::Cubic,
+                CongestionControl::Bbr,
+            ]
+            .map(|control| quic.initial_window_bytes(control))
+        };
+        assert_eq!(of(&own), [12_000, 12_000, 240_000]);
+        let of_quic_go = QuicOptions {
+            initial_window: Some(32),
+            ..own
+        };
+        assert_eq!(of(&of_quic_go), [38_400; 3]);
+    }
 }
