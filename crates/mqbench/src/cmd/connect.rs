@@ -1,8 +1,9 @@
 //! `mqbench connect`: connection times by kind.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
-use mq_measure::{Sample, Samples, result::ConnectKind};
+use indicatif::{ProgressBar, ProgressStyle};
+use mq_measure::result::ConnectKind;
 use mq_transport::Address;
 
 use super::args::{ClientArgs, resumption};
@@ -10,7 +11,7 @@ use crate::{
     report::{self, compare::kind_name},
     units::time,
     workload::{
-        connect::{self, Connected, Dialler},
+        connect::{self, Dialler},
         reconnect::Resumption,
     },
 };
@@ -22,7 +23,7 @@ pub(crate) struct Args {
     #[arg(value_name = "URL")]
     broker: Address,
     /// Connections of each kind
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     count: u32,
     /// Of this kind alone
     #[arg(long, value_parser = resumption())]
@@ -35,8 +36,14 @@ pub(crate) struct Args {
     client: ClientArgs,
 }
 
+/// How long a connection may take without `--connect-timeout`: somebody waits for it.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// After so many first tries that all failed, no other is made.
+const HOPELESS: usize = 3;
+
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
-    let mqtt = args.client.mqtt.get();
+    let mqtt = args.client.mqtt.get_impatient(PATIENCE);
     let options = args.client.transport.options();
     let scheme = args.broker.scheme;
     let kinds = match args.resumption {
@@ -44,6 +51,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         None => connect::kinds(scheme).to_vec(),
     };
     for kind in kinds {
+        let progress = progress(kind_name(kind), args.count);
         let mut dialler = Dialler::new(&args.broker, &options, kind)?;
         let mut attempts = Vec::new();
         let mut last_error = None;
@@ -52,13 +60,20 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
                 Ok(connected) => attempts.push(Some(connected)),
                 Err(error) => {
                     attempts.push(None);
+                    // On a lossy link one may fail and the next succeed.
+                    if attempts.len() >= HOPELESS && attempts.iter().all(Option::is_none) {
+                        let tries = format!("{HOPELESS} tries of {HOPELESS} failed");
+                        return Err(error.context(tries));
+                    }
                     last_error = Some(error);
                 }
             }
+            progress.inc(1);
             tokio::time::sleep(connect::PAUSE).await;
         }
+        progress.finish_and_clear();
         if let Some(file) = &args.out {
-            samples(kind, &attempts).save(file)?;
+            connect::samples(kind, &attempts).save(file)?;
         }
         let times = connect::summarise(kind, &attempts);
         if let (0, Some(error)) = (times.count, last_error) {
@@ -69,18 +84,14 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The attempts as samples; times count from each dial.
-fn samples(kind: ConnectKind, attempts: &[Option<Connected>]) -> Samples {
-    let sample = |(seq, attempt): (u64, &Option<Connected>)| {
-        let found = attempt.filter(|connected| connected.kind == kind);
-        Sample {
-            seq,
-            intended_ns: 0,
-            sent_ns: found.map_or(0, |connected| connected.usable_ns),
-            received_ns: found.map(|connected| connected.connack_ns),
-        }
+fn progress(kind: &str, count: u32) -> ProgressBar {
+    let bar = ProgressBar::new(count.into());
+    let style = ProgressStyle::with_template("{prefix:>8} {wide_bar} {pos}/{len}");
+    let bar = match style {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
     };
-    (0..).zip(attempts).map(sample).collect()
+    bar.with_prefix(kind.to_owned())
 }
 
 fn line(kind: ConnectKind, times: &mq_measure::result::ConnectTimes) -> String {

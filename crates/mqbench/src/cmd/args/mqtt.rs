@@ -12,6 +12,9 @@ use crate::{
     units::duration,
 };
 
+/// Longer than a SYN takes that is lost four times.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+
 /// What clients say.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "MQTT")]
@@ -42,12 +45,20 @@ pub(crate) struct MqttArgs {
         hide_env_values = true
     )]
     password: Option<String>,
-    /// How long a connection may take, until CONNACK; lossy links want more
-    #[arg(long, value_name = "TIME", default_value = "20s", value_parser = duration)]
-    connect_timeout: Duration,
+    /// How long a connection may take, until CONNACK; lossy links want more. Else 20s, and 3s of `connect`
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    connect_timeout: Option<Duration>,
 }
 
 impl MqttArgs {
+    /// The same where somebody waits for each connection: without an option it may take `patience`.
+    pub(crate) fn get_impatient(&self, patience: Duration) -> Mqtt {
+        Mqtt {
+            connect_timeout: self.connect_timeout.unwrap_or(patience),
+            ..self.get()
+        }
+    }
+
     pub(crate) fn get(&self) -> Mqtt {
         let some = |time: Duration| (!time.is_zero()).then_some(time);
         Mqtt {
@@ -60,7 +71,7 @@ impl MqttArgs {
             },
             user_name: self.username.clone(),
             password: self.password.clone(),
-            connect_timeout: self.connect_timeout,
+            connect_timeout: self.connect_timeout.unwrap_or(CONNECT_TIMEOUT),
         }
     }
 }
