@@ -1,17 +1,19 @@
 //! When each message should be sent, and how late it was.
 
-use std::time::Duration;
+use std::{num::NonZeroU32, time::Duration};
 
 use crate::LatencyRecorder;
 use crate::validity::{self, Warning};
 
-/// An open loop: message i is due at `start + i * interval`, whatever became of earlier messages.
+/// An open loop: message i is due at `start + i * interval`, whatever became of earlier messages; with bursts, so many
+/// messages are due together.
 ///
 /// The schedule reads no clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenLoop {
     start_ns: u64,
     interval_ns: u64,
+    burst: u64,
 }
 
 impl OpenLoop {
@@ -21,6 +23,16 @@ impl OpenLoop {
         Self {
             start_ns,
             interval_ns: u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX),
+            burst: 1,
+        }
+    }
+
+    /// The same with `burst` messages in the place of one.
+    #[must_use]
+    pub fn in_bursts(self, burst: NonZeroU32) -> Self {
+        Self {
+            burst: burst.get().into(),
+            ..self
         }
     }
 
@@ -28,7 +40,7 @@ impl OpenLoop {
     #[must_use]
     pub fn intended_ns(&self, i: u64) -> u64 {
         self.start_ns
-            .saturating_add(self.interval_ns.saturating_mul(i))
+            .saturating_add(self.interval_ns.saturating_mul(i / self.burst))
     }
 }
 
@@ -72,6 +84,14 @@ mod tests {
         assert_eq!(schedule.intended_ns(0), 5_000);
         assert_eq!(schedule.intended_ns(1000), 1_000_005_000);
         assert_eq!(schedule.intended_ns(u64::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn the_messages_of_a_burst_are_due_together() {
+        let burst = NonZeroU32::new(4).unwrap();
+        let schedule = OpenLoop::new(5, Duration::from_nanos(10)).in_bursts(burst);
+        let due: Vec<_> = (0..9).map(|i| schedule.intended_ns(i)).collect();
+        assert_eq!(due, [5, 5, 5, 5, 15, 15, 15, 15, 25]);
     }
 
     #[test]

@@ -26,6 +26,9 @@ pub(crate) fn configuration(quic: &QuicOptions) -> String {
         quic.packet_threshold,
         quic.time_threshold,
     );
+    if let Some(packets) = quic.initial_window {
+        let _ = writeln!(text, "initial_window = {packets}");
+    }
     if let Some(delay) = quic.ack_frequency.and_then(|asked| asked.max_delay) {
         let _ = writeln!(text, "max_ack_delay_ms = {:?}", ms(delay));
     }

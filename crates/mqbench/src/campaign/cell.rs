@@ -1,13 +1,16 @@
 //! One cell of a campaign: a combination of levels, run once.
 
-use std::time::Duration;
+use std::{num::NonZeroU32, time::Duration};
 
 use mq_codec::QoS;
 use mq_netem::{Link, Medium};
-use mq_transport::{AckFrequency, CongestionControl, QuicOptions, Repeat, Scheme};
+use mq_transport::{
+    AckFrequency, CongestionControl, CryptoOptions, QuicOptions, Repeat, Scheme, TlsVersion,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    clock::nanoseconds,
     mqtt::{MqttVersion, qos},
     nearest,
     testbed::{Network, TcpTuning, Topology},
@@ -39,15 +42,31 @@ pub(crate) struct Cell {
     /// Payload bytes.
     pub(crate) size: usize,
     pub(crate) interval_ns: u64,
+    /// Messages that are due together, every interval.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub(crate) burst: NonZeroU32,
     pub(crate) qos: u8,
     pub(crate) mqtt: MqttVersion,
     pub(crate) tcp_congestion: String,
     pub(crate) quic_congestion: String,
-    /// The round trip that QUIC assumes before it has measured one; `None` for the transport's 100 ms.
+    /// The version of TLS over TCP; `None` for the newest, 1.3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) tls_version: Option<String>,
+    /// The round trip that QUIC assumes before it has measured one; `None` in records of an earlier version, which do
+    /// not say.
     pub(crate) initial_rtt_ns: Option<u64>,
     /// Which small QUIC datagrams are sent again, on both sides.
     #[serde(default = "off", skip_serializing_if = "is_off")]
     pub(crate) repeat: String,
+    /// Packets that QUIC may have under way before the first acknowledgement; `None` for its congestion control's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) initial_window: Option<u32>,
+    /// Later packets after which QUIC holds one for lost; `None` for 3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) packet_threshold: Option<u32>,
+    /// Round trips after which QUIC holds a packet for lost; `None` for 1.125.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) time_threshold: Option<f32>,
     /// How long a QUIC peer may hold back an acknowledgement; `None` for its own 25 ms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) max_ack_delay_ns: Option<u64>,
@@ -126,14 +145,19 @@ impl Default for Cell {
             messages: 1000,
             size: 100,
             interval_ns: 1_000_000_000,
+            burst: one(),
             qos: 0,
             // The version of all four papers' clients.
             mqtt: MqttVersion::V3_1_1,
             // The default of nearly every kernel, and the same for QUIC.
             tcp_congestion: "cubic".to_owned(),
             quic_congestion: "cubic".to_owned(),
-            initial_rtt_ns: None,
+            tls_version: None,
+            initial_rtt_ns: Some(nanoseconds(QuicOptions::default().initial_rtt)),
             repeat: off(),
+            initial_window: None,
+            packet_threshold: None,
+            time_threshold: None,
             max_ack_delay_ns: None,
             tcp_rto_min_ns: None,
             tcp_thin: false,
@@ -178,6 +202,9 @@ impl Cell {
             "messages" => self.messages = within(value, 1, 10_000_000)?,
             "size" => self.size = within(value, crate::payload::MIN_SIZE as u64, 1 << 20)?,
             "interval" => self.interval_ns = time(value)?,
+            "burst" => {
+                self.burst = NonZeroU32::MIN.saturating_add(within::<u32>(value, 1, 1000)? - 1)
+            }
             "keep_alive" => {
                 let ns = time(value)?;
                 let seconds = u16::try_from(ns / 1_000_000_000).ok();
@@ -187,6 +214,14 @@ impl Cell {
                         format!("{} is not 1 to 65535 whole seconds", shown(value))
                     })?);
             }
+            "tls_version" => {
+                let version: Result<TlsVersion, _> = text(value)?.parse();
+                let version = version.map_err(|error| error.to_string())?;
+                self.tls_version = Some(version.to_string());
+            }
+            "initial_window" => self.initial_window = Some(within(value, 1, 1000)?),
+            "packet_threshold" => self.packet_threshold = Some(within(value, 1, 100)?),
+            "time_threshold" => self.time_threshold = Some(time_threshold(value)?),
             "initial_rtt" => self.initial_rtt_ns = Some(time(value)?),
             "repeat" => {
                 let policy: Result<Repeat, _> = text(value)?.parse();
@@ -261,6 +296,9 @@ impl Cell {
         if returns && self.handover.is_none() {
             return Some(("on_handover", "there is no handover".into()));
         }
+        if self.burst != one() && self.pattern != Pattern::Periodic {
+            return Some(("burst", "it takes the pattern `periodic`".into()));
+        }
         let resumes = returns
             || matches!(
                 self.pattern,
@@ -272,6 +310,12 @@ impl Cell {
         }
         if self.resumption != Resumption::Full && self.transport == Transport::Tcp {
             return Some(("resumption", "plain TCP has no sessions to resume".into()));
+        }
+        if self.resumption == Resumption::ZeroRtt
+            && self.transport == Transport::Tls
+            && self.tls_version.as_deref() == Some("1.2")
+        {
+            return Some(("tls_version", "TLS 1.2 has no early data".into()));
         }
         if self.tickets == Tickets::Lost && self.pattern != Pattern::Storm {
             let why = "this pattern restarts no broker: storm does";
@@ -316,7 +360,7 @@ impl Cell {
             .rate?
             .bits_per_second();
         // The headers of a small message: Ethernet, IP, TCP or UDP, TLS or QUIC, MQTT.
-        let bits = (self.size as u128 + 120) * 8 * 1_000_000_000;
+        let bits = (self.size as u128 + 120) * 8 * 1_000_000_000 * u128::from(self.burst.get());
         let offered = bits / u128::from(self.interval_ns.max(1));
         (offered > rate.into()).then(|| {
             format!("that is about {offered} bit/s, and the link carries {rate}: wait longer")
@@ -382,12 +426,29 @@ impl Cell {
             ack_frequency: self
                 .max_ack_delay_ns
                 .map(|ns| AckFrequency::within(Duration::from_nanos(ns))),
+            initial_window: self.initial_window,
             ..QuicOptions::default()
         };
         if let Some(rtt) = self.initial_rtt_ns {
             quic.initial_rtt = Duration::from_nanos(rtt);
         }
+        if let Some(packets) = self.packet_threshold {
+            quic.packet_threshold = packets;
+        }
+        if let Some(factor) = self.time_threshold {
+            quic.time_threshold = factor;
+        }
         Ok(quic)
+    }
+
+    /// What the clients offer in a handshake.
+    pub(crate) fn crypto(&self) -> anyhow::Result<CryptoOptions> {
+        let mut crypto = CryptoOptions::default();
+        if let Some(version) = &self.tls_version {
+            let version = version.parse()?;
+            (crypto.min_version, crypto.max_version) = (version, version);
+        }
+        Ok(crypto)
     }
 
     /// How TCP recovers from loss, on both sides.
@@ -412,9 +473,10 @@ impl Cell {
 }
 
 pub(super) const KEYS: &str = "pattern, transport, link, sub_link, topology, medium, stations, loss, retries, \
-                    messages, size, interval, qos, mqtt, congestion, tcp_congestion, \
-                    quic_congestion, initial_rtt, repeat, max_ack_delay, tcp_rto_min, tcp_thin, \
-                    resumption, handover, on_handover, keep_alive, tickets";
+                    messages, size, interval, burst, qos, mqtt, congestion, tcp_congestion, \
+                    quic_congestion, tls_version, initial_rtt, initial_window, packet_threshold, \
+                    time_threshold, repeat, max_ack_delay, tcp_rto_min, tcp_thin, resumption, \
+                    handover, on_handover, keep_alive, tickets";
 
 /// The most devices of a storm. An address of Linux has 28,232 ports for clients, and a port stays taken for a while
 /// when its connection has ended.
@@ -470,6 +532,21 @@ fn within<T: TryFrom<u64>>(value: &toml::Value, least: u64, most: u64) -> Result
 fn time(value: &toml::Value) -> Result<u64, String> {
     let time = duration(text(value)?)?;
     u64::try_from(time.as_nanos()).map_err(|_| format!("{} is too long", shown(value)))
+}
+
+fn time_threshold(value: &toml::Value) -> Result<f32, String> {
+    let factor = shown(value).parse().ok();
+    factor
+        .filter(|factor| (1.0..=10.0).contains(factor))
+        .ok_or_else(|| format!("{} is not within 1 and 10", shown(value)))
+}
+
+fn one() -> NonZeroU32 {
+    NonZeroU32::MIN
+}
+
+fn is_one(burst: &NonZeroU32) -> bool {
+    *burst == one()
 }
 
 fn off() -> String {

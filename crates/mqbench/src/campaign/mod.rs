@@ -31,6 +31,7 @@ pub(crate) mod queue;
 pub(crate) mod record;
 pub(crate) mod run_cell;
 pub(crate) mod runner;
+pub(crate) mod stack;
 pub(crate) mod store;
 mod storm;
 #[cfg(test)]

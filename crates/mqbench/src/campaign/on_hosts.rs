@@ -366,6 +366,14 @@ impl<'a> Crew<'a> {
         ];
         let rtt = cell.initial_rtt_ns;
         arguments.extend(rtt.map(|ns| time("--initial-rtt", ns)));
+        let version = cell.tls_version.as_ref();
+        arguments.extend(version.map(|version| format!("--tls-version={version}")));
+        let window = cell.initial_window;
+        arguments.extend(window.map(|packets| format!("--initial-window={packets}")));
+        let threshold = cell.packet_threshold;
+        arguments.extend(threshold.map(|packets| format!("--packet-threshold={packets}")));
+        let threshold = cell.time_threshold;
+        arguments.extend(threshold.map(|factor| format!("--time-threshold={factor}")));
         arguments.push(format!("--repeat={}", cell.repeat));
         let delay = cell.max_ack_delay_ns;
         arguments.extend(delay.map(|ns| time("--max-ack-delay", ns)));
@@ -649,9 +657,7 @@ fn evaluate(
 ) -> anyhow::Result<()> {
     let (sent, received) = match logs {
         Logs::Samples(samples) if cell.pattern == Pattern::Connect => {
-            let connack = samples.latencies_intended_ns();
-            let failed = samples.0.len() - connack.len();
-            return findings.connections(&connack, failed as u64);
+            return findings.connections(samples);
         }
         Logs::Samples(samples) => return job_result(cell, samples, findings),
         Logs::Pair(sent, received) => (sent, received),

@@ -64,7 +64,8 @@ pub(crate) fn expected(cell: &Cell) -> Duration {
     // Measured with 10,000 devices on two busy processors, 2 (TLS) to 5 ms (QUIC) each: connect, lose the broker,
     // come back, leave.
     const DEVICE: Duration = Duration::from_millis(4);
-    let messages = u32::try_from(cell.messages).unwrap_or(u32::MAX);
+    let turns = cell.messages.div_ceil(cell.burst.get().into());
+    let messages = u32::try_from(turns).unwrap_or(u32::MAX);
     let round_trip = round_trip(cell);
     let (beside, one) = match cell.pattern {
         Pattern::Periodic | Pattern::JobResult => (START, cell.interval()),

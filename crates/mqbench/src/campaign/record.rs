@@ -6,7 +6,7 @@ use mq_energy::{Note, Window};
 use mq_measure::{Counts, Warning, manifest::LinkContext};
 use serde::{Deserialize, Serialize};
 
-use super::cell::Cell;
+use super::{cell::Cell, stack::Stack};
 
 /// One run of one cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -36,6 +36,9 @@ pub(crate) struct Outcome {
     pub(crate) histograms: BTreeMap<String, String>,
     pub(crate) counts: Counts,
     pub(crate) link: LinkContext,
+    /// The parameters of the transports; `None` in records of an earlier version, which do not say them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) stack: Option<Stack>,
     /// The warnings about the run.
     pub(crate) warnings: Vec<Warning>,
     /// Why the run ended early, if it did.
@@ -111,6 +114,7 @@ pub(crate) const METRICS: &[(&str, &str, &str)] = metrics! {
     "delta_dagger" ["ms"] "Δ†: dial of a later connection until its message is received, mean (S21 Fig. 6b)";
     "dial_to_sent" ["ms"] "dial until the PUBLISH is sent, first connection and later ones, mean (W20 §IV)";
     "connack_mean" ["ms"] "dial until CONNACK, mean (DL eq. 1 counts from CONNECT)";
+    "connect_to_connack_mean" ["ms"] "CONNECT sent until CONNACK, mean (DL eq. 1); with 0-RTT, CONNECT is sent before the handshake";
     "rtt_mean" ["ms"] "job until its result, matched by sequence, mean (DL eq. 2)";
     "rtt_last_mean" ["ms"] "job until a result as DL timed it: from the last job sent, mean";
     "packets_per_second" ["1/s"] "packets that the publisher's host sends (S22 §5.2)";

@@ -17,6 +17,7 @@ use super::{
     energy::Modelled,
     metered,
     record::Outcome,
+    stack::Stack,
     storm,
 };
 use crate::{
@@ -68,7 +69,8 @@ pub(crate) async fn run(
     if cell.pattern == Pattern::Storm {
         return Ok(storm::run(cell, testbed, &certificate, began).await);
     }
-    let congestion = cell.congestion()?;
+    let (congestion, crypto) = (cell.congestion()?, cell.crypto()?);
+    let stack = Stack::of(&crypto, &quic, Some(congestion), testbed.tcp_settings()?);
     let host = Some(testbed.broker());
     let broker =
         BrokerProcess::start(&[cell.scheme()], &certificate, Some(congestion), host).await?;
@@ -76,6 +78,7 @@ pub(crate) async fn run(
         trust: Trust::CaFile(certificate.certificate()),
         congestion: Some(congestion),
         connect_timeout: PATIENCE,
+        crypto,
         quic,
         ..ConnectOptions::default()
     };
@@ -106,6 +109,7 @@ pub(crate) async fn run(
         let _ = mq_netem::run_early(process);
     }
     let mut findings = Findings::here();
+    findings.so_far.stack = Some(stack);
     let measured = bench.measure(&mut findings).await;
     testbed.check_timing(&mut findings.validity);
     let went = measured.and(broker.stop().await);
@@ -199,10 +203,13 @@ impl Findings {
         self.mean("dial_to_sent", &sent)
     }
 
-    /// Adds the times until CONNACK of connections, and the number of failed ones.
-    pub(super) fn connections(&mut self, connack_ns: &[u64], failed: u64) -> anyhow::Result<()> {
-        self.distribution("connack", connack_ns)?;
-        self.set("failed", count(failed));
+    /// Adds the times of connections, each dialled at its intended time, and the number of failed ones.
+    pub(super) fn connections(&mut self, attempts: &Samples) -> anyhow::Result<()> {
+        let connack = attempts.latencies_intended_ns();
+        let failed = attempts.0.len() - connack.len();
+        self.distribution("connack", &connack)?;
+        self.distribution("connect_to_connack", &attempts.latencies_sent_ns())?;
+        self.set("failed", count(failed as u64));
         Ok(())
     }
 
@@ -360,16 +367,12 @@ impl Bench<'_> {
         let kind = connect::kind(self.cell.scheme(), self.cell.resumption);
         let (publisher, _) = self.ends();
         let mut dialler = Dialler::new(&publisher.0, &publisher.1, kind)?;
-        let mut connack = Vec::new();
-        let mut failed = 0;
+        let mut attempts = Vec::new();
         for _ in 0..self.cell.messages {
-            match dialler.dial(&self.mqtt).await {
-                Ok(connected) if connected.kind == kind => connack.push(connected.connack_ns),
-                _ => failed += 1,
-            }
+            attempts.push(dialler.dial(&self.mqtt).await.ok());
             tokio::time::sleep(connect::PAUSE).await;
         }
-        findings.connections(&connack, failed)
+        findings.connections(&connect::samples(kind, &attempts))
     }
 
     fn plan(&self) -> e2e::Plan {
@@ -377,6 +380,7 @@ impl Bench<'_> {
         let (interval, size) = (cell.interval(), cell.size);
         e2e::Plan {
             early: cell.resumption == Resumption::ZeroRtt,
+            burst: cell.burst,
             ..e2e::Plan::new("mqbench/cell", cell.messages, interval, size, self.seed)
         }
     }

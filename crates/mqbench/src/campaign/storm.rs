@@ -25,13 +25,14 @@ use super::{
     cell::{Cell, Tickets},
     record::Outcome,
     run_cell::{Findings, PATIENCE, count},
+    stack::Stack,
 };
 use crate::{
     broker_under_test::{BrokerSetup, TestCertificate},
     clock::nanoseconds,
     descriptors,
     mqtt::Mqtt,
-    testbed::Testbed,
+    testbed::{TcpSettings, Testbed},
     units::ms,
     workload::storm::Devices,
 };
@@ -78,10 +79,14 @@ async fn measure(
         host: Some(testbed.broker()),
         keeps_tickets: cell.tickets == Tickets::Kept,
     };
+    let (quic, crypto) = (cell.quic()?, cell.crypto()?);
+    let tcp = TcpSettings::here();
+    findings.so_far.stack = Some(Stack::of(&crypto, &quic, Some(congestion), tcp));
     let options = ConnectOptions {
         trust: Trust::CaFile(certificate.certificate()),
         congestion: Some(congestion),
-        quic: cell.quic()?,
+        crypto,
+        quic,
         ..ConnectOptions::default()
     };
     let options = cell.resumption.apply(options);

@@ -1,10 +1,17 @@
-//! TCP's own recovery from loss, tuned in the emulated hosts alone.
+//! TCP's settings in a host: what shapes a result, and what is tuned in the emulated hosts alone.
 
-use std::time::Duration;
+use std::{io, time::Duration};
 
 use anyhow::Context as _;
+use serde::{Deserialize, Serialize};
 
 use super::Testbed;
+use crate::clock::nanoseconds;
+
+/// The shortest retransmission time-out of a kernel that cannot be told another (`TCP_RTO_MIN`, a fifth of a second).
+const RTO_MIN: Duration = Duration::from_millis(200);
+/// The initial congestion window of Linux, in segments (RFC 6928).
+const INITIAL_WINDOW: u32 = 10;
 
 /// What is tuned of TCP; the default is nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -15,6 +22,50 @@ pub(crate) struct TcpTuning {
     pub(crate) thin: bool,
 }
 
+/// What of a host's TCP shapes a result.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TcpSettings {
+    /// `TCP_NODELAY`, which links always set.
+    pub(crate) nodelay: bool,
+    pub(crate) rto_min_ns: u64,
+    pub(crate) thin_linear_timeouts: bool,
+    /// Whether a connection begins with the round trip and the threshold of an earlier one to the same address.
+    pub(crate) metrics_cache: bool,
+    pub(crate) initial_window_segments: u32,
+    /// Whether the congestion window shrinks while a flow is idle.
+    pub(crate) slow_start_after_idle: bool,
+    /// `net.ipv4.tcp_early_retrans`: 3 and 4 send a tail-loss probe.
+    pub(crate) early_retrans: u64,
+    /// `net.ipv4.tcp_recovery`: bit 1 is RACK.
+    pub(crate) recovery: u64,
+}
+
+impl TcpSettings {
+    /// The settings of this thread's network; `None` if the kernel does not tell.
+    pub(crate) fn here() -> Option<Self> {
+        Some(Self {
+            nodelay: true,
+            rto_min_ns: number("tcp_rto_min_us").map_or(nanoseconds(RTO_MIN), |us| us * 1000),
+            thin_linear_timeouts: number("tcp_thin_linear_timeouts")? != 0,
+            metrics_cache: number("tcp_no_metrics_save")? == 0,
+            initial_window_segments: INITIAL_WINDOW,
+            slow_start_after_idle: number("tcp_slow_start_after_idle")? != 0,
+            early_retrans: number("tcp_early_retrans")?,
+            recovery: number("tcp_recovery")?,
+        })
+    }
+}
+
+fn file(name: &str) -> String {
+    format!("/proc/sys/net/ipv4/{name}")
+}
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(file(name)).ok()?;
+    text.trim().parse().ok()
+}
+
 impl TcpTuning {
     pub(crate) fn is_any(&self) -> bool {
         *self != Self::default()
@@ -22,7 +73,8 @@ impl TcpTuning {
 }
 
 impl Testbed {
-    /// Tunes TCP in the network of each host.
+    /// Sets TCP up in the network of each host. Its cache of earlier connections' round trips is off: QUIC has none, and
+    /// a second connection is to be measured like the first.
     ///
     /// # Errors
     /// If the kernel has no such setting; the error says since when Linux has it.
@@ -31,14 +83,20 @@ impl Testbed {
             let us = least.as_micros().to_string();
             ("tcp_rto_min_us", us, "Linux 6.11")
         });
-        let thin = ("tcp_thin_linear_timeouts", "1".to_owned(), "Linux");
-        for (name, value, since) in least.into_iter().chain(tuning.thin.then_some(thin)) {
+        let on = |name| (name, "1".to_owned(), "Linux");
+        let thin = tuning.thin.then(|| on("tcp_thin_linear_timeouts"));
+        let without_cache = on("tcp_no_metrics_save");
+        for (name, value, since) in least.into_iter().chain(thin).chain([without_cache]) {
             for (_, host) in self.hosts() {
-                let file = format!("/proc/sys/net/ipv4/{name}");
-                let set = host.run(|| std::fs::write(&file, &value));
+                let set = host.run(|| std::fs::write(file(name), &value));
                 set.with_context(|| format!("cannot set net.ipv4.{name}, which {since} has"))?;
             }
         }
         Ok(())
+    }
+
+    /// TCP's settings of the publisher's host.
+    pub(crate) fn tcp_settings(&self) -> io::Result<Option<TcpSettings>> {
+        self.publisher.host.run(|| Ok(TcpSettings::here()))
     }
 }

@@ -6,7 +6,10 @@ use anyhow::Context;
 use bytes::Bytes;
 use mq_client::Client;
 use mq_codec::QoS;
-use mq_measure::{Summary, result::ConnectKind, result::ConnectTimes};
+use mq_measure::{
+    Sample, Samples, Summary,
+    result::{ConnectKind, ConnectTimes},
+};
 use mq_transport::{Address, ConnectOptions, EarlyData, HandshakeKind, LinkStats, Scheme};
 
 use super::reconnect::Resumption;
@@ -128,6 +131,21 @@ pub(super) async fn leave(client: &Client) -> anyhow::Result<LinkStats> {
     let stats = client.stats().await.context(lost)?;
     client.disconnect().await.context("cannot disconnect")?;
     Ok(stats)
+}
+
+/// The attempts as samples, intended at the dial and sent when CONNECT left, which is as soon as bytes could be written. An
+/// attempt that failed or turned out to be of another kind has no arrival.
+pub(crate) fn samples(kind: ConnectKind, attempts: &[Option<Connected>]) -> Samples {
+    let sample = |(seq, attempt): (u64, &Option<Connected>)| {
+        let found = attempt.filter(|connected| connected.kind == kind);
+        Sample {
+            seq,
+            intended_ns: 0,
+            sent_ns: found.map_or(0, |connected| connected.usable_ns),
+            received_ns: found.map(|connected| connected.connack_ns),
+        }
+    };
+    (0..).zip(attempts).map(sample).collect()
 }
 
 /// Sums up the connections of one kind. Connections that failed, or turned out to be of another kind, are

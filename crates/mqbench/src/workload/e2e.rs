@@ -1,6 +1,7 @@
 //! Open loop, one way: a publisher on a schedule, a subscriber, one clock.
 
 use std::{
+    num::NonZeroU32,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -40,6 +41,8 @@ pub(crate) struct Plan {
     pub(crate) topic: String,
     pub(crate) count: u64,
     pub(crate) interval: Duration,
+    /// Messages that are due together.
+    pub(crate) burst: NonZeroU32,
     pub(crate) size: usize,
     pub(crate) seed: u64,
     pub(crate) grace: Duration,
@@ -53,6 +56,7 @@ impl Plan {
             topic: topic.to_owned(),
             count,
             interval,
+            burst: NonZeroU32::MIN,
             size,
             seed,
             grace: GRACE,
@@ -149,7 +153,7 @@ impl<'a> Pair<'a> {
             client: self.sender.clone(),
             topic: self.topic.clone(),
             qos: self.qos,
-            schedule: OpenLoop::new(super::nanoseconds(LEAD), plan.interval),
+            schedule: OpenLoop::new(super::nanoseconds(LEAD), plan.interval).in_bursts(plan.burst),
             payloads: Payloads::new(plan.size, plan.seed),
             count: plan.count,
             early: plan.early,
@@ -178,7 +182,8 @@ impl<'a> Pair<'a> {
     /// Receives until all messages have come; returns whether time ran out before.
     async fn receive(&mut self, clock: Clock, tracker: &Mutex<Tracker>) -> bool {
         let plan = self.plan;
-        let schedule_end = LEAD + plan.interval * u32::try_from(plan.count).unwrap_or(u32::MAX);
+        let bursts = plan.count.div_ceil(plan.burst.get().into());
+        let schedule_end = LEAD + plan.interval * u32::try_from(bursts).unwrap_or(u32::MAX);
         let deadline = tokio::time::Instant::now() + schedule_end + plan.grace;
         loop {
             let incoming = match tokio::time::timeout_at(deadline, self.subscription.recv()).await {

@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use mq_transport::{
     AckFrequency, CipherSuite, ClientIdentity, CongestionControl, ConnectOptions, KeyExchangeGroup,
-    Qlog, QuicOptions, Repeat, Trust,
+    Qlog, QuicOptions, Repeat, TlsVersion, Trust,
 };
 
 use crate::units::duration;
@@ -46,6 +46,13 @@ pub(crate) struct TransportArgs {
     /// Initial round-trip time that QUIC assumes
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) initial_rtt: Option<Duration>,
+    /// Packets that QUIC may have under way before the first acknowledgement, on both sides with the program's own
+    /// broker; else 10, with bbr 200
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) initial_window: Option<u32>,
+    /// The version of TLS over TCP: 1.2 or 1.3; else the newest that the broker has too. QUIC's is always 1.3
+    #[arg(long, value_name = "VERSION")]
+    pub(crate) tls_version: Option<TlsVersion>,
     /// Which small QUIC datagrams are sent again before anything shows that they were lost: off, auto, probe, or
     /// after a gap such as 3ms or rtt/4, with ,2 twice; the program's own broker does the same
     #[arg(long, value_name = "POLICY")]
@@ -103,6 +110,9 @@ impl TransportArgs {
             options.crypto.key_exchange_groups.clone_from(&self.groups);
         }
         options.crypto.key_log = self.keylog;
+        if let Some(version) = self.tls_version {
+            (options.crypto.min_version, options.crypto.max_version) = (version, version);
+        }
         options.quic = QuicOptions {
             keep_alive_interval: self.quic_keep_alive,
             segmentation_offload: !self.no_gso,
@@ -120,6 +130,7 @@ impl TransportArgs {
             initial_rtt: self.initial_rtt.unwrap_or(default.initial_rtt),
             repeat: self.repeat.unwrap_or(default.repeat),
             ack_frequency: self.max_ack_delay.map(AckFrequency::within),
+            initial_window: self.initial_window,
             packet_threshold: self.packet_threshold.unwrap_or(default.packet_threshold),
             time_threshold: self.time_threshold.unwrap_or(default.time_threshold),
             ..default

@@ -16,10 +16,11 @@ use mq_measure::{
 
 use super::{Args, lane::Lane};
 use crate::{
+    campaign::stack::Stack,
     clock::nanoseconds,
     mqtt::probe_parameters,
     report,
-    testbed::Testbed,
+    testbed::{TcpSettings, Testbed},
     this_program::this_software,
     units::ms,
     workload::{add_wire, connect},
@@ -42,8 +43,6 @@ pub(super) fn result(
         }
     };
     let mqtt = args.client.mqtt.get();
-    let recovery = args.client.transport.recovery();
-    let tuning = args.links.tcp_tuning();
     let parameters = serde_json::json!({
         "messages_per_transport": args.messages_per_round() * u64::from(args.rounds),
         "rounds": args.rounds,
@@ -56,15 +55,7 @@ pub(super) fn result(
         "quic_keep_alive_ns": args.client.transport.quic_keep_alive.map(nanoseconds),
         "connections_per_kind": args.connections_per_round() * args.rounds,
         "congestion": args.client.transport.congestion.map(|name| name.to_string()),
-        "initial_rtt_ns": nanoseconds(recovery.initial_rtt),
-        "repeat": recovery.repeat.to_string(),
-        "max_ack_delay_ns": args.client.transport.max_ack_delay.map(nanoseconds),
-        "packet_threshold": recovery.packet_threshold,
-        "time_threshold": recovery.time_threshold,
-        "segmentation_offload": !args.client.transport.no_gso,
-        "tcp_nodelay": true,
-        "tcp_rto_min_ns": tuning.rto_min.map(nanoseconds),
-        "tcp_thin_linear_timeouts": tuning.thin,
+        "stack": stack(args, testbed),
         "stations": testbed.and_then(Testbed::stations_on_channel),
     });
     let mut manifest = Manifest::now(program, broker, parameters.clone());
@@ -98,6 +89,16 @@ pub(super) fn result(
         transports,
         validity,
     }
+}
+
+fn stack(args: &Args, testbed: Option<&Testbed>) -> Stack {
+    let options = args.client.transport.options();
+    let tcp = match testbed {
+        // A kernel that hides its settings leaves them unknown.
+        Some(testbed) => testbed.tcp_settings().ok().flatten(),
+        None => TcpSettings::here(),
+    };
+    Stack::of(&options.crypto, &options.quic, options.congestion, tcp)
 }
 
 fn transport_result(args: &Args, lane: &Lane) -> TransportResult {
