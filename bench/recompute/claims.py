@@ -67,7 +67,7 @@ class Campaign:
     def estimate(self, levels, metric):
         """Mean, its variance, and degrees of freedom; the last two are None with one run a cell."""
         ratio, _, name = metric.rpartition(":")
-        if ratio:
+        if ratio.startswith("xi"):
             levels = dict(levels)
             levels.setdefault("transport", "quic")
         parts = []
@@ -75,6 +75,9 @@ class Campaign:
             cell = dict(cell)
             if ratio == "xi_s21":
                 part = quotient(of(self.values(cell, name)), of(self.values(self.baseline(cell), name)))
+            elif ratio == "spread":
+                values = numpy.array(self.values(cell, name))
+                part = of(abs(values - numpy.median(values))) if len(values) else None
             elif ratio == "xi_w20":
                 part = of(self.paired(cell, name))
             else:

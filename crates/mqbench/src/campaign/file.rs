@@ -8,6 +8,7 @@ use toml::{Spanned, Value};
 
 use super::{
     cell::{Cell, shown},
+    changes::{self, Changes},
     claims,
     record::{self, METRICS},
 };
@@ -16,7 +17,7 @@ use crate::{hosts::file::line, nearest};
 /// A campaign: its cells, how often each is run, and the plot of its report.
 #[derive(Clone, Debug)]
 pub(crate) struct Campaign {
-    /// The file's name without its ending: `s22-fig4`.
+    /// The file's name without its ending, with its changes: `s22-fig4`, `s22-fig4@repeat=probe`.
     pub(crate) name: String,
     pub(crate) title: String,
     /// The paper's figure, such as `S22 Fig. 4`.
@@ -61,6 +62,20 @@ pub(crate) struct Plot {
     pub(crate) series: String,
     /// The factor with a plot for each level, if there is one.
     pub(crate) facet: Option<String>,
+    /// What boxes are of.
+    #[serde(default)]
+    pub(crate) boxes: BoxesOf,
+}
+
+/// What a box is of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum BoxesOf {
+    /// Runs, where a cell has enough of them.
+    #[default]
+    Runs,
+    /// The messages of all runs.
+    Messages,
 }
 
 /// The papers' forms.
@@ -143,11 +158,10 @@ impl Campaign {
     /// # Errors
     /// One line that names the file, the line in it, the key, and what would be right.
     pub(crate) fn load(path: &Path, extent: Extent) -> anyhow::Result<Self> {
-        let text = std::fs::read_to_string(path)
+        let (path, name) = changes::file_and_name(path);
+        let text = std::fs::read_to_string(&path)
             .with_context(|| format!("cannot read the campaign {}", path.display()))?;
-        let name = path.file_stem().and_then(|stem| stem.to_str());
-        let name = name.unwrap_or("campaign");
-        Self::parse(name, &text, extent).map_err(|wrong| {
+        Self::parse(&name, &text, extent).map_err(|wrong| {
             let file = path.display();
             match wrong.at {
                 Some(at) => anyhow::anyhow!("{file}:{}: {}", line(&text, at), wrong.problem),
@@ -169,7 +183,15 @@ impl Campaign {
             replace(&mut work, raw.quick.work);
             replace(&mut factors, raw.quick.factors);
         }
-        let cells = combinations(&work, &factors, &raw.variants, &raw.exclude)?;
+        let changes = Changes::of(name).map_err(|problem| Wrong::at(None, problem))?;
+        if let Some(key) = changes
+            .keys()
+            .find(|key| factors.keys().any(|factor| factor.get_ref() == key))
+        {
+            let problem = format!("@{key}: it is a factor of this file, and has its levels");
+            return Err(Wrong::at(None, problem));
+        }
+        let cells = combinations(&work, &factors, &raw.variants, &raw.exclude, &changes)?;
         let Plot {
             x, series, facet, ..
         } = &raw.plot;
@@ -194,7 +216,12 @@ impl Campaign {
         }
         Ok(Self {
             name: name.to_owned(),
-            title: raw.title,
+            title: if changes.is_empty() {
+                raw.title
+            } else {
+                let (_, changes) = changes::base_and_changes(name);
+                format!("{} ({changes})", raw.title)
+            },
             source: raw.source,
             cells,
             repetitions,
@@ -280,6 +307,7 @@ fn combinations(
     factors: &BTreeMap<Spanned<String>, Vec<Spanned<Value>>>,
     variants: &Variants,
     exclusions: &[Spanned<Exclusion>],
+    changes: &Changes,
 ) -> Result<Vec<Combination>, Wrong> {
     let mut base = Cell::default();
     for (key, value) in work {
@@ -312,7 +340,10 @@ fn combinations(
         return Err(Wrong::at(at, "exclude: nothing is left".to_owned()));
     }
     all.into_iter()
-        .map(|(levels, cell)| {
+        .map(|(levels, mut cell)| {
+            changes
+                .apply(&mut cell)
+                .map_err(|problem| Wrong::at(None, problem))?;
             if let Some((key, problem)) = cell.contradiction() {
                 let places = work.keys().chain(factors.keys());
                 let place = places.into_iter().find(|known| known.get_ref() == key);
@@ -389,6 +420,45 @@ series = "variant"
             wrong.problem,
             "there is no [variants.\"tuned\"]: there are TLS tuned, repeated"
         );
+    }
+
+    #[test]
+    fn changes_concern_the_cells_of_their_transport_alone() {
+        let file = r#"
+title = "t"
+source = "s"
+work.link = "s22/wifi"
+factors.loss = ["5%"]
+factors.transport = ["tls", "quic"]
+plot = { kind = "lines", metric = "latency_mean", x = "loss", series = "transport" }
+"#;
+        let parse = |name: &str| Campaign::parse(name, file, Extent::Full);
+        let (plain, changed) = (
+            parse("c").unwrap(),
+            parse("c@repeat=probe,tcp_thin=true,size=200").unwrap(),
+        );
+        assert_eq!(changed.title, "t (repeat=probe,tcp_thin=true,size=200)");
+        let [tls, quic] = [0, 1].map(|at: usize| &changed.cells[at].cell);
+        assert_eq!(
+            (&tls.repeat[..], tls.tcp_thin, tls.size),
+            ("off", true, 200)
+        );
+        assert_eq!(
+            (&quic.repeat[..], quic.tcp_thin, quic.size),
+            ("probe", false, 200)
+        );
+        let probed = parse("c@repeat=probe").unwrap();
+        assert_eq!(probed.cells[0], plain.cells[0]);
+        for (name, says) in [
+            ("c@repeat", "a change is KEY=VALUE"),
+            ("c@repeat=now", "@repeat: repeat cannot be `now`"),
+            ("c@loss=1%", "@loss: it is a factor of this file"),
+            ("c@link=s22/cellular", "a change is KEY=VALUE"),
+            ("c@reapet=off", "@reapet: there is no key"),
+        ] {
+            let problem = parse(name).unwrap_err().problem;
+            assert!(problem.contains(says), "{name}: {problem}");
+        }
     }
 
     const STORM: &str = r#"

@@ -16,6 +16,7 @@
 //! | `claims` | sentences of papers, and the rule that judges them |
 
 pub(crate) mod cell;
+pub(crate) mod changes;
 pub(crate) mod claims;
 mod energy;
 pub(crate) mod file;

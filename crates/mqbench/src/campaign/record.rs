@@ -93,10 +93,10 @@ macro_rules! metrics {
     ($($name:literal [$unit:literal] $what:literal;)*) => { &[$(($name, $unit, $what)),*] };
 }
 
-/// Whether a plot or a claim can ask for it: a metric's name, with `xi_w20:` or `xi_s21:` before it or without.
+/// Whether a plot or a claim can ask for it: a metric's name, with `xi_w20:`, `xi_s21:` or `spread:` before it or without.
 pub(crate) fn is_metric(asked: &str) -> bool {
     let name = match asked.split_once(':') {
-        Some(("xi_w20" | "xi_s21", name)) => name,
+        Some(("xi_w20" | "xi_s21" | "spread", name)) => name,
         _ => asked,
     };
     METRICS.iter().any(|(known, ..)| *known == name)

@@ -22,6 +22,7 @@ use mq_measure::manifest::Manifest;
 use serde::{Deserialize, Serialize};
 
 use super::{
+    changes::file_and_name,
     file::{Campaign, Extent},
     record::Record,
 };
@@ -79,6 +80,7 @@ impl ResultSet {
             if copy.exists() {
                 bail!("two campaigns are called {}", campaign.name);
             }
+            let (file, _) = file_and_name(file);
             fs::copy(file, &copy).with_context(|| cannot("write", &copy))?;
         }
         let head = SetHead {

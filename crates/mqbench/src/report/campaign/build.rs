@@ -19,7 +19,7 @@ use super::{
 };
 use crate::campaign::{
     claims::Claim,
-    file::{Campaign, PlotKind},
+    file::{BoxesOf, Campaign, PlotKind},
     record::Record,
     store::SetHead,
 };
@@ -250,12 +250,15 @@ struct Group {
     messages: Vec<f64>,
     /// The statistic of messages that the metric is, if it is one.
     statistic: Option<Statistic>,
+    boxes: BoxesOf,
 }
 
 impl Group {
     fn of(finished: &Finished, metric: &Metric, levels: &Levels) -> Self {
         let values = finished.values(metric, levels);
-        let of_messages = metric.of_messages().filter(|_| values.len() < ENOUGH);
+        let boxes = finished.campaign.plot.boxes;
+        let wants_messages = values.len() < ENOUGH || boxes == BoxesOf::Messages;
+        let of_messages = metric.of_messages().filter(|_| wants_messages);
         let messages = of_messages
             .as_ref()
             .and_then(|(of, _)| finished.pooled(of, levels))
@@ -264,6 +267,7 @@ impl Group {
             values,
             messages,
             statistic: of_messages.map(|(_, statistic)| statistic),
+            boxes,
         }
     }
 
@@ -301,7 +305,7 @@ impl Group {
     /// What boxes and tests are over: repetitions if there are enough, else messages if the metric has their
     /// unit.
     fn basis(&self, metric: &Metric) -> (Basis, &[f64]) {
-        if self.values.len() >= ENOUGH {
+        if self.values.len() >= ENOUGH && self.boxes == BoxesOf::Runs {
             (Basis::Repetitions, &self.values)
         } else if metric.unit == "ms" && !self.messages.is_empty() {
             (Basis::Messages, &self.messages)

@@ -118,6 +118,9 @@ impl<'a> Finished<'a> {
     /// levels do not name a transport.
     pub(crate) fn values(&self, metric: &Metric, levels: &Levels) -> Vec<f64> {
         let Metric { name, xi, .. } = metric;
+        if metric.is_spread {
+            return self.deviations(name, levels);
+        }
         let Some(xi) = xi else {
             return self.plain_values(name, levels);
         };
@@ -144,7 +147,7 @@ impl<'a> Finished<'a> {
     /// The links' delay from publisher to subscriber, if the metric is a time of that way and the delay is the same
     /// in all cells with these levels.
     pub(crate) fn link_delay(&self, metric: &Metric, levels: &Levels) -> Option<f64> {
-        if metric.unit != "ms" || !metric.name.starts_with("latency") {
+        if metric.unit != "ms" || metric.is_spread || !metric.name.starts_with("latency") {
             return None;
         }
         let cells = self.campaign.cells.iter();
@@ -167,6 +170,7 @@ impl<'a> Finished<'a> {
         };
         let cells: BTreeSet<&Levels> = self.with(&levels).map(|run| &run.levels).collect();
         let each = cells.into_iter().map(|cell| {
+            // For a spread these are deviations, whose mean it is.
             if metric.xi != Some(Xi::S21) {
                 return Estimate::of_mean(&self.values(metric, cell));
             }
@@ -179,6 +183,17 @@ impl<'a> Finished<'a> {
     fn plain_values(&self, name: &str, levels: &Levels) -> Vec<f64> {
         let runs = self.with(levels);
         runs.filter_map(|run| value(run, name)).collect()
+    }
+
+    /// How far each run is from the median of its cell's runs.
+    fn deviations(&self, name: &str, levels: &Levels) -> Vec<f64> {
+        let cells: BTreeSet<&Levels> = self.with(levels).map(|run| &run.levels).collect();
+        let each = cells.into_iter().flat_map(|cell| {
+            let values = self.plain_values(name, cell);
+            let middle = stats::median(&values).unwrap_or_default();
+            values.into_iter().map(move |value| (value - middle).abs())
+        });
+        each.collect()
     }
 
     /// The levels of ξ's dividend, QUIC's if they do not name a transport; `None` if that is the baseline.
@@ -300,6 +315,8 @@ pub(crate) struct Metric {
     /// The metric's name in the records.
     pub(crate) name: String,
     pub(crate) xi: Option<Xi>,
+    /// The spread of its runs, and not their mean.
+    pub(crate) is_spread: bool,
     pub(crate) unit: String,
     pub(crate) meaning: String,
 }
@@ -314,16 +331,22 @@ pub(crate) enum Xi {
 }
 
 impl Metric {
-    /// `NAME`, `xi_w20:NAME` or `xi_s21:NAME`.
+    /// `NAME`, `xi_w20:NAME`, `xi_s21:NAME` or `spread:NAME`.
     pub(crate) fn parse(asked: &str) -> Self {
         let (xi, name) = match asked.split_once(':') {
             Some(("xi_w20", name)) => (Some(Xi::W20), name),
             Some(("xi_s21", name)) => (Some(Xi::S21), name),
+            Some(("spread", name)) => (None, name),
             _ => (None, asked),
         };
+        let is_spread = asked.starts_with("spread:");
         let known = METRICS.iter().find(|(known, ..)| *known == name);
         let (unit, meaning) = known.map_or(("", name), |(_, unit, meaning)| (*unit, *meaning));
         let (unit, meaning) = match xi {
+            None if is_spread => (
+                unit,
+                format!("spread of the runs, mean distance from their median, of: {meaning}"),
+            ),
             None => (unit, meaning.to_owned()),
             Some(Xi::W20) => ("", format!("ξ, run by run (W20 eq. 1), of: {meaning}")),
             Some(Xi::S21) => ("", format!("ξ, over TLS's mean (S21 eq. 1), of: {meaning}")),
@@ -332,6 +355,7 @@ impl Metric {
             asked: asked.to_owned(),
             name: name.to_owned(),
             xi,
+            is_spread,
             unit: unit.to_owned(),
             meaning,
         }
@@ -346,7 +370,7 @@ impl Metric {
             ("_p99", Statistic::Percentile(99.0)),
             ("_rsd", Statistic::Rsd),
         ];
-        if self.xi.is_some() {
+        if self.xi.is_some() || self.is_spread {
             return None;
         }
         for (end, statistic) in statistics {
