@@ -271,6 +271,14 @@ impl Profile {
         parts.sum()
     }
 
+    /// The part of [`energy_uj`](Self::energy_uj) that the work adds to an idle machine's.
+    #[must_use]
+    pub fn energy_above_idle_uj(&self, activity: &Activity) -> f64 {
+        let terms = Term::ALL.iter().filter(|term| **term != Term::IdlePowerUw);
+        let parts = terms.map(|term| self.coefficient(*term).value * term.amount(activity));
+        parts.sum()
+    }
+
     /// The profile as a file that [`load`](Self::load) reads.
     #[must_use]
     pub fn to_toml(&self) -> String {

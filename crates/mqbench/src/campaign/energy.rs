@@ -37,8 +37,12 @@ struct Emulated {
 pub(super) struct Energy {
     pub(super) joules: f64,
     pub(super) power_w: f64,
+    /// What the work adds to the board's idle power, which is nine tenths of it and more.
+    pub(super) above_idle_w: f64,
     /// `None` if no message arrived.
     pub(super) per_message_uj: Option<f64>,
+    /// The same of what the work adds.
+    pub(super) above_idle_per_message_uj: Option<f64>,
     /// The meter's name, as in `mqbench energy`.
     pub(super) meter: String,
 }
@@ -114,12 +118,15 @@ impl Used {
 
 fn energy(profile: &Profile, activity: &Activity, delivered: u64) -> Option<Energy> {
     let energy_uj = profile.energy_uj(activity);
+    let above_idle_uj = profile.energy_above_idle_uj(activity);
     #[expect(clippy::cast_precision_loss, reason = "messages of a run")]
-    let each = |delivered: u64| energy_uj / delivered as f64;
+    let each = |uj: f64| (delivered > 0).then(|| uj / delivered as f64);
     Some(Energy {
         joules: energy_uj / 1e6,
         power_w: average_power_uw(energy_uj, activity.elapsed_ns)? / 1e6,
-        per_message_uj: (delivered > 0).then(|| each(delivered)),
+        above_idle_w: average_power_uw(above_idle_uj, activity.elapsed_ns)? / 1e6,
+        per_message_uj: each(energy_uj),
+        above_idle_per_message_uj: each(above_idle_uj),
         meter: format!("model:{}", profile.name),
     })
 }
@@ -166,6 +173,12 @@ mod tests {
         assert!((found.power_w - joules / 10.0).abs() < 1e-9, "{found:?}");
         let each = found.per_message_uj.unwrap();
         assert!((each - joules * 1e3).abs() < 1e-6, "{found:?}");
+        assert!(
+            (found.above_idle_w - 1.186 / 10.0).abs() < 1e-9,
+            "{found:?}"
+        );
+        let added = found.above_idle_per_message_uj.unwrap();
+        assert!((added - 1.186 * 1e3).abs() < 1e-6, "{found:?}");
         assert_eq!(found.meter, "model:pi-3b");
         assert_eq!(energy(&profile, &activity, 0).unwrap().per_message_uj, None);
     }

@@ -7,7 +7,15 @@ use super::record::{Outcome, Reading};
 use crate::meter::Taken;
 
 /// The metrics of energy; a run without energy has none of them.
-pub(crate) const METRICS: [&str; 3] = ["energy_j", "power_w", "energy_per_message_uj"];
+const METRICS: [&str; 3] = ["energy_j", "power_w", "energy_per_message_uj"];
+
+/// What a model alone can tell apart.
+const OF_MODEL: [&str; 2] = ["power_above_idle_w", "energy_above_idle_per_message_uj"];
+
+/// Whether a metric is an energy or a power.
+pub(crate) fn is_energy(metric: &str) -> bool {
+    METRICS.contains(&metric) || OF_MODEL.contains(&metric)
+}
 
 /// When messages were sent, by the clock of the machine that read the meter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,7 +38,7 @@ pub(crate) fn sending(samples: &Samples) -> Option<Window> {
 impl Taken {
     /// Sets a run's energy to that of the time in which it sent.
     pub(crate) fn give(&self, outcome: &mut Outcome, sending: Sending) {
-        for metric in METRICS {
+        for metric in METRICS.into_iter().chain(OF_MODEL) {
             outcome.metrics.remove(metric);
         }
         let since = |ns: u64| ns.saturating_sub(self.origin_ns);

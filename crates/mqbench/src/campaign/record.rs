@@ -122,6 +122,8 @@ pub(crate) const METRICS: &[(&str, &str, &str)] = metrics! {
     "energy_j" ["J"] "energy while messages were sent";
     "power_w" ["W"] "energy over the time to send all packets (S22 §5.2)";
     "energy_per_message_uj" ["µJ"] "energy for each message that arrived";
+    "power_above_idle_w" ["W"] "the part of the power that the work adds to the idle board, by a model";
+    "energy_above_idle_per_message_uj" ["µJ"] "the same part of the energy for each message that arrived, by a model";
     "gap" ["ms"] "longest time without an arrival at the subscriber, of a run with a hand-over";
     "late" [""] "messages that arrived more than 500 ms after they were due, of a run with a hand-over";
     "lost" [""] "messages that did not arrive";

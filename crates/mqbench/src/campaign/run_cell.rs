@@ -309,8 +309,18 @@ impl Bench<'_> {
         if let Some(energy) = modelled.and_then(|modelled| modelled.end(&outcome)) {
             findings.set("energy_j", energy.joules);
             findings.set("power_w", energy.power_w);
-            if let Some(each) = energy.per_message_uj {
-                findings.set("energy_per_message_uj", each);
+            findings.set("power_above_idle_w", energy.above_idle_w);
+            let each = [
+                ("energy_per_message_uj", energy.per_message_uj),
+                (
+                    "energy_above_idle_per_message_uj",
+                    energy.above_idle_per_message_uj,
+                ),
+            ];
+            for (metric, uj) in each {
+                if let Some(uj) = uj {
+                    findings.set(metric, uj);
+                }
             }
             findings.so_far.energy_meter = Some(energy.meter);
         }

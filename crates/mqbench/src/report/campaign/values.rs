@@ -71,7 +71,7 @@ impl<'a> Finished<'a> {
 
     /// For a metric of energy, whether its runs were measured, in words.
     pub(crate) fn energy_basis(&self, metric: &Metric) -> Option<String> {
-        if !metered::METRICS.contains(&&metric.name[..]) {
+        if !metered::is_energy(&metric.name) {
             return None;
         }
         let meters = self
@@ -87,8 +87,7 @@ impl<'a> Finished<'a> {
     pub(crate) fn is_modelled(&self, metric: &Metric) -> bool {
         let meters = self.runs.iter();
         let mut meters = meters.filter_map(|run| run.outcome.energy_meter.as_deref());
-        metered::METRICS.contains(&&metric.name[..])
-            && meters.any(|name| meter::basis(name) == Basis::Modelled)
+        metered::is_energy(&metric.name) && meters.any(|name| meter::basis(name) == Basis::Modelled)
     }
 
     /// Whether the campaign names the claim's file: a claim's name begins with that of its file.
