@@ -17,3 +17,34 @@ pub(super) fn time(ns: u64) -> String {
 pub(super) fn machine(host: Option<&str>) -> String {
     host.map_or_else(|| "this machine".to_owned(), |host| format!("host {host}"))
 }
+
+/// A number with three digits, without zeros at the end: `0.132`, `25.3`, `12300`.
+pub(super) fn three_digits(value: f64) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return value.to_string();
+    }
+    // `{:e}` rounds to the digit; the number is then written without an exponent.
+    let rounded: f64 = format!("{value:.2e}").parse().unwrap_or(value);
+    rounded.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_three_digits() {
+        let values = [
+            0.132_235_294_117_647_06,
+            0.01,
+            0.0,
+            25.34,
+            12_345.0,
+            -0.000_012_34,
+        ];
+        assert_eq!(
+            values.map(three_digits),
+            ["0.132", "0.01", "0", "25.3", "12300", "-0.0000123"]
+        );
+    }
+}

@@ -16,7 +16,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use display::{machine, time};
+use display::{machine, three_digits, time};
 
 /// A reason not to trust a run. Its `Display` is one line: what is wrong, then the remedy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, thiserror::Error)]
@@ -218,8 +218,9 @@ pub enum Warning {
     },
     /// The emulated link measured differently from its configuration.
     #[error(
-        "the link's {quantity} is {measured} instead of {configured}; check for offloads and for \
-         other traffic"
+        "the link's {quantity} is {} instead of {}; check for offloads and for other traffic",
+        three_digits(*measured),
+        three_digits(*configured)
     )]
     LinkOffProfile {
         /// The quantity with its unit, such as `delay_ns`.
