@@ -396,6 +396,21 @@ impl Drop for Broker {
 }
 
 #[test]
+fn a_port_without_a_broker_is_given_up_after_three_tries() {
+    // The port was free, and is bound without anybody who listens.
+    let port = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let url = format!("quic://{}", port.local_addr().unwrap());
+    let connect = |patience: &str| {
+        let timeout = format!("--connect-timeout={patience}");
+        program::mistake(&["connect", &url, "--insecure", &timeout])
+    };
+    let error = connect("50ms");
+    assert!(error.contains("3 tries of 3 failed"), "{error}");
+    assert!(error.contains("no answer within 50ms"), "{error}");
+    assert!(mistake(&["connect", &url, "--count", "0"]).contains("--count"));
+}
+
+#[test]
 fn a_key_log_that_cannot_be_written_is_a_mistake() {
     for (file, part) in [
         (None, "SSLKEYLOGFILE is not set"),
