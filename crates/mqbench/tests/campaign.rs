@@ -261,6 +261,74 @@ fn a_publisher_goes_on_over_another_network_and_loses_nothing() {
     }
 }
 
+/// Four publishers that share a channel, each with the same pattern.
+const CHANNEL: &str = r#"
+title = "a test's"
+source = "none"
+[work]
+medium = "s21/medium"
+sub_link = "s21/wired-25ms"
+stations = 4
+messages = 30
+interval = "20ms"
+[factors]
+pattern = ["stop-and-wait", "reconnect", "periodic"]
+transport = ["tls", "quic"]
+[plot]
+kind = "bars"
+metric = "air_time_share"
+x = "pattern"
+series = "transport"
+"#;
+
+#[test]
+fn stations_of_a_channel_do_as_much_as_the_measured_publisher_and_contend_with_it() {
+    let Some(records) = run(CHANNEL) else {
+        return;
+    };
+    for (pattern, measured) in [
+        ("stop-and-wait", 30.0),
+        // The first connection is one more.
+        ("reconnect", 31.0),
+        ("periodic", 30.0),
+    ] {
+        for transport in ["tls", "quic"] {
+            let of_cell = |record: &&Value| {
+                record["levels"]["pattern"] == pattern && record["levels"]["transport"] == transport
+            };
+            // A disturbed run is repeated, and the last one counts.
+            let record = records.iter().rfind(of_cell).unwrap();
+            let outcome = &record["outcome"];
+            assert_eq!(outcome["error"], Value::Null, "{record}");
+            let metric = |name: &str| outcome["metrics"][name].as_f64().unwrap();
+            // A connection that needs a second attempt delays one station and not the others.
+            let each = metric("neighbour_messages") / 3.0;
+            assert!((measured / 4.0..measured * 4.0).contains(&each), "{record}");
+            let air = metric("air_time_share");
+            assert!(0.0 < air && air < 1.0, "{record}");
+            // On busy processors frames of all stations come in bursts, and collide more often.
+            assert!((0.0..=1.0).contains(&metric("collision_rate")), "{record}");
+            assert!(metric("retries_per_frame") >= 0.0, "{record}");
+            let medium = &outcome["link"]["measured"][0];
+            let stations = medium["stations"].as_array().unwrap();
+            assert_eq!(stations.len(), 5, "{record}");
+            for station in stations {
+                // A frame with its acknowledgement and spaces takes 92 µs at least, and 311 µs at most.
+                let count = |key: &str| station[key].as_u64().unwrap();
+                let frame = count("air_time_ns") / count("transmissions");
+                assert!((92_000..311_000).contains(&frame), "{station}");
+            }
+            let in_use = medium["in_use_ns"].as_u64().unwrap();
+            let air_time = stations
+                .iter()
+                .map(|one| one["air_time_ns"].as_u64().unwrap());
+            // Frames that collide are in use at the same time.
+            assert!(in_use > 0 && in_use <= air_time.sum(), "{medium}");
+            assert!(medium["in_use_share"].as_f64().unwrap() < 1.0, "{medium}");
+        }
+    }
+}
+
 #[test]
 fn a_plan_runs_nothing() {
     let folder = tempfile::tempdir().unwrap();

@@ -12,11 +12,13 @@
 //! | `machine` | how busy this machine is |
 //! | `on_hosts`, `placement` | a run on real machines, and which machine does what |
 //! | `record`, `store` | the record of a run, and the result set on disk |
+//! | `contention` | how full a run's shared channel was |
 //! | `energy`, `metered` | the energy of a run, by a model or by a meter |
 //! | `claims` | sentences of papers, and the rule that judges them |
 
 pub(crate) mod cell;
 pub(crate) mod claims;
+mod contention;
 mod energy;
 pub(crate) mod file;
 pub(crate) mod here;

@@ -114,6 +114,10 @@ pub(crate) const METRICS: &[(&str, &str, &str)] = metrics! {
     "rtt_mean" ["ms"] "job until its result, matched by sequence, mean (DL eq. 2)";
     "rtt_last_mean" ["ms"] "job until a result as DL timed it: from the last job sent, mean";
     "packets_per_second" ["1/s"] "packets that the publisher's host sends (S22 §5.2)";
+    "air_time_share" [""] "time in which the channel was in use, over the time from the first measured message to the last";
+    "collision_rate" [""] "frames on the channel that collided, over all transmissions of all stations in that time";
+    "retries_per_frame" [""] "transmissions on the channel that were not the first of their frame, over those that were, in that time";
+    "neighbour_messages" [""] "messages that the other stations of the channel got through in that time; of `periodic`, that they sent";
     "clock_uncertainty" ["ms"] "the most that a delay between two hosts is wrong by";
     "energy_j" ["J"] "energy while messages were sent";
     "power_w" ["W"] "energy over the time to send all packets (S22 §5.2)";

@@ -14,6 +14,7 @@ use mq_transport::{Address, ConnectOptions, Trust};
 
 use super::{
     cell::{Cell, Pattern},
+    contention::Contention,
     energy::Modelled,
     metered,
     record::Outcome,
@@ -31,6 +32,7 @@ use crate::{
         connect::{self, Dialler},
         e2e, handover,
         neighbours::Neighbours,
+        peers::{Ends, Peers},
         reconnect::{self, Resumption},
         rtt, stopwait,
     },
@@ -295,7 +297,11 @@ impl Bench<'_> {
                 pair.run(clock, |_| {}).await
             }
         };
-        let (outcome, _) = neighbours.beside(&plan, clock, work).await?;
+        let mut contention = Contention::new(self.testbed, neighbours.messages());
+        let (first, last) = (plan.due(clock, 0), plan.due(clock, plan.count - 1));
+        let run = neighbours.beside(&plan, clock, work);
+        let (outcome, _) = contention.between(first, last, run).await?;
+        contention.report(findings);
         if moves {
             findings.handover(&handover::figures(&outcome.samples));
         }
@@ -317,27 +323,48 @@ impl Bench<'_> {
 
     async fn stop_and_wait(&self, findings: &mut Findings) -> anyhow::Result<()> {
         let (publisher, subscriber) = self.routes()?;
-        let neighbours = self.neighbours().await?;
-        let plan = self.one_by_one(stopwait::TOPIC)?;
-        let arrivals = Arrivals::here(stopwait::TOPIC, &self.mqtt, &subscriber).await?;
+        let (mqtt, plan) = (&self.mqtt, self.one_by_one(stopwait::TOPIC)?);
+        let peers = Peers::stop_and_wait(&plan, mqtt, self.peers()).await?;
+        let arrivals = Arrivals::here(stopwait::TOPIC, mqtt, &subscriber).await?;
+        let id = stopwait::PUBLISHER;
+        let publisher = stopwait::Publisher::connect(&plan, mqtt, &publisher, id, arrivals).await?;
+        let mut contention = Contention::new(self.testbed, peers.messages());
+        contention.begin();
         let clock = Clock::start();
-        let work = stopwait::run(&plan, clock, &self.mqtt, &publisher, arrivals);
-        let (samples, _) = neighbours.beside(&self.plan(), clock, work).await?;
+        let work = publisher.run(clock, |seq| {
+            if seq + 1 == plan.count {
+                contention.end();
+            }
+        });
+        let samples = peers.beside(clock, work).await?;
+        contention.report(findings);
         let delta = stopwait::delta(&samples).context("nothing was sent")?;
         findings.stop_and_wait(delta, &samples)
     }
 
     async fn reconnect(&self, findings: &mut Findings) -> anyhow::Result<()> {
         let (publisher, subscriber) = self.ends();
-        let neighbours = self.neighbours().await?;
-        let plan = self.one_by_one(reconnect::TOPIC)?;
+        let (mqtt, plan) = (&self.mqtt, self.one_by_one(reconnect::TOPIC)?);
+        let resumption = self.cell.resumption;
+        let peers = Peers::reconnect(&plan, resumption, mqtt, self.peers()).await?;
         // The subscriber stays connected, and has tickets of its own.
         let subscriber = Route::new(subscriber)?;
-        let arrivals = Arrivals::here(reconnect::TOPIC, &self.mqtt, &subscriber).await?;
-        let (clock, resumption) = (Clock::start(), self.cell.resumption);
-        let work = reconnect::run(&plan, clock, resumption, &self.mqtt, publisher, arrivals);
-        let (attempts, _) = neighbours.beside(&self.plan(), clock, work).await?;
-        findings.reconnect(&attempts.iter().map(|attempt| attempt.sample).collect())
+        let arrivals = Arrivals::here(reconnect::TOPIC, mqtt, &subscriber).await?;
+        let id = stopwait::PUBLISHER;
+        let publisher =
+            reconnect::Publisher::new(&plan, resumption, mqtt, publisher, id, arrivals)?;
+        let mut contention = Contention::new(self.testbed, peers.messages());
+        contention.begin();
+        let clock = Clock::start();
+        let work = publisher.run(clock, |seq| {
+            if seq == plan.count {
+                contention.end();
+            }
+        });
+        let attempts = peers.beside(clock, work).await?;
+        contention.report(findings);
+        let samples: Samples = attempts.iter().map(|attempt| attempt.sample).collect();
+        findings.reconnect(&samples)
     }
 
     async fn job_result(&self, findings: &mut Findings) -> anyhow::Result<()> {
@@ -410,7 +437,15 @@ impl Bench<'_> {
         Ok((Route::new(publisher)?, Route::new(subscriber)?))
     }
 
-    /// Connects the other stations of the publisher's channel.
+    /// How the other stations of the publisher's channel, and a subscriber for each, reach the broker.
+    fn peers(&self) -> Vec<Ends> {
+        let subscriber = || self.end(self.testbed.subscriber());
+        let neighbours = self.testbed.neighbours();
+        let ends = neighbours.map(|access| (self.end(access), subscriber()));
+        ends.collect()
+    }
+
+    /// Connects the other stations of the publisher's channel, for a schedule.
     async fn neighbours(&self) -> anyhow::Result<Neighbours> {
         let neighbours = self.testbed.neighbours();
         let routes = neighbours.map(|access| Route::new(self.end(access)));
