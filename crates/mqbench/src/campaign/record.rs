@@ -47,6 +47,9 @@ pub(crate) struct Outcome {
     /// The meter's reading; `None` if the energy was computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) energy_reading: Option<Reading>,
+    /// The name of the run's files in the folders `samples` and `pcap` of the results; `None` if none was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) files: Option<String>,
     /// From the start of the schedule to the last arrival, since 1970, by the sender's clock; `None` without a
     /// schedule.
     #[serde(default, skip_serializing_if = "Option::is_none")]

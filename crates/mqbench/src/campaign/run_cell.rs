@@ -13,6 +13,7 @@ use mq_netem::Host;
 use mq_transport::{Address, ConnectOptions, Trust};
 
 use super::{
+    Order,
     cell::{Cell, Pattern},
     contention::Contention,
     energy::Modelled,
@@ -42,9 +43,10 @@ use crate::{
 /// as slow and not as failed.
 pub(super) const PATIENCE: Duration = Duration::from_mins(2);
 
-/// Builds the network of a cell. Call it before there are threads.
-pub(crate) fn testbed(cell: &Cell, seed: u64) -> anyhow::Result<Testbed> {
-    let testbed = Testbed::build(cell.network()?, None, seed)?;
+/// Builds the network of a run. Call it before there are threads.
+pub(crate) fn testbed(order: &Order) -> anyhow::Result<Testbed> {
+    let cell = &order.cell;
+    let testbed = Testbed::build(cell.network()?, order.files.pcap.as_deref(), order.seed)?;
     if cell.pattern == Pattern::Storm {
         // The threads of this process will be on the broker's host: no socket has to be made elsewhere, which
         // would cost a thread each.
@@ -53,17 +55,14 @@ pub(crate) fn testbed(cell: &Cell, seed: u64) -> anyhow::Result<Testbed> {
     Ok(testbed)
 }
 
-/// Runs the cell in its network, and computes its energy by a profile, if there is one.
+/// Runs the cell in its network, computes its energy by a profile, if there is one, and keeps its samples, if
+/// they are asked for.
 ///
 /// # Errors
 /// If nothing can be measured at all. An error that ends the pattern early is in the outcome.
-pub(crate) async fn run(
-    cell: &Cell,
-    seed: u64,
-    energy_profile: Option<&str>,
-    testbed: &Testbed,
-) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(order: &Order, testbed: &Testbed) -> anyhow::Result<Outcome> {
     let began = Instant::now();
+    let cell = &order.cell;
     testbed.tune_tcp(cell.tcp_tuning())?;
     let quic = cell.quic()?;
     let certificate = TestCertificate::make(testbed.broker_addresses().map(Into::into), &quic)?;
@@ -83,8 +82,8 @@ pub(crate) async fn run(
     };
     let bench = Bench {
         cell,
-        seed,
-        energy_profile,
+        seed: order.seed,
+        energy_profile: order.energy_profile.as_deref(),
         testbed,
         address: broker
             .addresses
@@ -111,6 +110,7 @@ pub(crate) async fn run(
     let measured = bench.measure(&mut findings).await;
     testbed.check_timing(&mut findings.validity);
     let went = measured.and(broker.stop().await);
+    let went = went.and(order.files.save(&findings.samples));
     let link = LinkContext {
         configured: Some(testbed.configured()),
         measured: Some(testbed.measured()),
@@ -124,6 +124,8 @@ pub(super) struct Findings {
     /// The outcome as far as it is known before the run ends.
     pub(super) so_far: Outcome,
     pub(super) validity: Validity,
+    /// The times of each message; empty for patterns without.
+    samples: Samples,
 }
 
 impl Findings {
@@ -318,6 +320,7 @@ impl Bench<'_> {
             sent.map(|sent| Window::new(origin_ns + sent.from_ns, origin_ns + sent.to_ns));
         findings.distribution("latency", &outcome.samples.latencies_intended_ns())?;
         findings.sent(outcome.counts, &outcome.lateness, self.cell.interval_ns);
+        findings.samples = outcome.samples;
         Ok(())
     }
 
@@ -339,7 +342,9 @@ impl Bench<'_> {
         let samples = peers.beside(clock, work).await?;
         contention.report(findings);
         let delta = stopwait::delta(&samples).context("nothing was sent")?;
-        findings.stop_and_wait(delta, &samples)
+        findings.stop_and_wait(delta, &samples)?;
+        findings.samples = samples;
+        Ok(())
     }
 
     async fn reconnect(&self, findings: &mut Findings) -> anyhow::Result<()> {
@@ -364,7 +369,9 @@ impl Bench<'_> {
         let attempts = peers.beside(clock, work).await?;
         contention.report(findings);
         let samples: Samples = attempts.iter().map(|attempt| attempt.sample).collect();
-        findings.reconnect(&samples)
+        findings.reconnect(&samples)?;
+        findings.samples = samples;
+        Ok(())
     }
 
     async fn job_result(&self, findings: &mut Findings) -> anyhow::Result<()> {
@@ -380,6 +387,7 @@ impl Bench<'_> {
         findings.distribution("rtt_last", &outcome.last)?;
         findings.distribution("rtt", &outcome.samples.latencies_sent_ns())?;
         findings.sent(outcome.counts, &outcome.lateness, self.cell.interval_ns);
+        findings.samples = outcome.samples;
         Ok(())
     }
 
