@@ -66,6 +66,10 @@ pub struct LinkReport {
 pub struct MediumReport {
     /// The counts of each station, in the order of connection; the access point is the last.
     pub stations: Vec<StationCounts>,
+    /// How long transmissions have kept the channel; see [`Channel::in_use`](crate::Channel::in_use).
+    pub in_use: Duration,
+    /// How long the channel exists.
+    pub elapsed: Duration,
     /// How well times were kept.
     pub timing: Timing,
 }

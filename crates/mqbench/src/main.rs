@@ -162,8 +162,8 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Manual { folder } => write_manual(Cli::command(), &folder),
         // Networks have to be made before there are threads.
         Command::Cell => {
-            let (order, testbed) = cmd::cell::prepare()?;
-            block_on(cmd::cell::run(&order, &testbed))
+            let (order, mut testbed) = cmd::cell::prepare()?;
+            block_on(cmd::cell::run(&order, &mut testbed))
         }
         Command::Compare(args) => {
             let testbed = args.testbed()?;

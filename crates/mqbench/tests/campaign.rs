@@ -261,6 +261,170 @@ fn a_publisher_goes_on_over_another_network_and_loses_nothing() {
     }
 }
 
+/// Four publishers that share a channel, each with the same pattern.
+const CHANNEL: &str = r#"
+title = "a test's"
+source = "none"
+[work]
+medium = "s21/medium"
+sub_link = "s21/wired-25ms"
+stations = 4
+messages = 30
+interval = "20ms"
+[factors]
+pattern = ["stop-and-wait", "reconnect", "periodic"]
+transport = ["tls", "quic"]
+[plot]
+kind = "bars"
+metric = "air_time_share"
+x = "pattern"
+series = "transport"
+"#;
+
+#[test]
+fn stations_of_a_channel_do_as_much_as_the_measured_publisher_and_contend_with_it() {
+    let Some(records) = run(CHANNEL) else {
+        return;
+    };
+    for (pattern, measured) in [
+        ("stop-and-wait", 30.0),
+        // The first connection is one more.
+        ("reconnect", 31.0),
+        ("periodic", 30.0),
+    ] {
+        for transport in ["tls", "quic"] {
+            let of_cell = |record: &&Value| {
+                record["levels"]["pattern"] == pattern && record["levels"]["transport"] == transport
+            };
+            // A disturbed run is repeated, and the last one counts.
+            let record = records.iter().rfind(of_cell).unwrap();
+            let outcome = &record["outcome"];
+            assert_eq!(outcome["error"], Value::Null, "{record}");
+            let metric = |name: &str| outcome["metrics"][name].as_f64().unwrap();
+            // A connection that needs a second attempt delays one station and not the others.
+            let each = metric("neighbour_messages") / 3.0;
+            assert!((measured / 4.0..measured * 4.0).contains(&each), "{record}");
+            let air = metric("air_time_share");
+            assert!(0.0 < air && air < 1.0, "{record}");
+            // On busy processors frames of all stations come in bursts, and collide more often.
+            assert!((0.0..=1.0).contains(&metric("collision_rate")), "{record}");
+            assert!(metric("retries_per_frame") >= 0.0, "{record}");
+            let medium = &outcome["link"]["measured"][0];
+            let stations = medium["stations"].as_array().unwrap();
+            assert_eq!(stations.len(), 5, "{record}");
+            for station in stations {
+                // A frame with its acknowledgement and spaces takes 92 µs at least, and 311 µs at most.
+                let count = |key: &str| station[key].as_u64().unwrap();
+                let frame = count("air_time_ns") / count("transmissions");
+                assert!((92_000..311_000).contains(&frame), "{station}");
+            }
+            let in_use = medium["in_use_ns"].as_u64().unwrap();
+            let air_time = stations
+                .iter()
+                .map(|one| one["air_time_ns"].as_u64().unwrap());
+            // Frames that collide are in use at the same time.
+            assert!(in_use > 0 && in_use <= air_time.sum(), "{medium}");
+            assert!(medium["in_use_share"].as_f64().unwrap() < 1.0, "{medium}");
+        }
+    }
+}
+
+/// Patterns of all kinds of samples.
+const KEPT: &str = r#"
+title = "a test's"
+source = "none"
+[work]
+link = "s21/wired-1ms"
+messages = 10
+interval = "20ms"
+[factors]
+transport = ["quic"]
+pattern = ["periodic", "stop-and-wait", "reconnect", "job-result", "connect"]
+[plot]
+kind = "bars"
+metric = "packets_per_second"
+x = "pattern"
+series = "transport"
+"#;
+
+#[test]
+fn samples_and_captures_of_each_run_are_kept_on_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("some.toml");
+    std::fs::write(&file, KEPT).unwrap();
+    let out = folder.path().join("out");
+    let [from, to] = [&file, &out].map(|path| path.to_str().unwrap());
+    let ended = output(&["run", from, "--out", to, "--keep", "samples,pcap"]);
+    if skipped(&ended.stderr) {
+        return;
+    }
+    assert!(ended.status.success(), "{ended:?}");
+    let records = records(&out);
+    for record in &records {
+        let outcome = &record["outcome"];
+        assert_eq!(outcome["error"], Value::Null, "{record}");
+        let name = outcome["files"].as_str().unwrap();
+        let pattern = record["levels"]["pattern"].as_str().unwrap();
+        let samples = out.join(format!("samples/{name}.csv"));
+        let messages = match pattern {
+            // A pattern without messages.
+            "connect" => None,
+            "reconnect" => Some(11),
+            _ => Some(10),
+        };
+        match messages {
+            None => assert!(!samples.exists(), "{record}"),
+            Some(messages) => {
+                let samples = mq_measure::Samples::load(&samples).unwrap();
+                assert_eq!(samples.0.len(), messages, "{record}");
+                let arrived = |one: &&mq_measure::Sample| one.received_ns.is_some();
+                let arrived = samples.0.iter().filter(arrived).count();
+                assert_eq!(arrived, messages, "{record}");
+            }
+        }
+        for role in ["publisher", "broker", "subscriber"] {
+            let pcap = std::fs::read(out.join(format!("pcap/{name}/{role}.pcap"))).unwrap();
+            // Nanoseconds; the file ends with a whole packet.
+            assert_eq!(pcap[..4], 0xA1B2_3C4D_u32.to_ne_bytes(), "{record}");
+            let mut packets = 0;
+            let mut rest = &pcap[24..];
+            while !rest.is_empty() {
+                let length = u32::from_ne_bytes(rest[8..12].try_into().unwrap());
+                rest = &rest[16 + usize::try_from(length).unwrap()..];
+                packets += 1;
+            }
+            assert!(packets >= 10 || pattern == "connect", "{record}: {packets}");
+        }
+    }
+    let patterns = records.iter().map(|record| &record["levels"]["pattern"]);
+    assert_eq!(
+        patterns
+            .map(Value::to_string)
+            .collect::<std::collections::BTreeSet<_>>()
+            .len(),
+        5
+    );
+    let unknown = program::usage_mistake(&["campaign", "resume", to, "--keep", "logs"]);
+    assert!(
+        unknown.contains("samples and pcap can be kept"),
+        "{unknown}"
+    );
+    let hosts = [
+        "campaign",
+        "resume",
+        to,
+        "--keep",
+        "pcap",
+        "--hosts",
+        "hosts.toml",
+    ];
+    let refused = program::usage_mistake(&hosts);
+    assert!(
+        refused.contains("--hosts") && refused.contains("--keep"),
+        "{refused}"
+    );
+}
+
 #[test]
 fn a_plan_runs_nothing() {
     let folder = tempfile::tempdir().unwrap();

@@ -25,7 +25,7 @@ use crate::{Error, Lateness, Timing, units::nanoseconds};
 /// The shortest and the longest time that a thread spins before a departure.
 const SPIN: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(200));
 
-/// How often a busy thread asks for the packets that it has missed.
+/// How often a busy thread asks for the packets that it has missed, and publishes its counts.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The largest lateness that the histogram holds, in nanoseconds.
@@ -93,6 +93,7 @@ impl<C: Clone + Send + 'static> Emulator<C> {
             first: false,
             spin: Spin::new(),
             looked: Instant::now(),
+            told: Instant::now(),
             late_ns: Vec::new(),
             shared: Arc::clone(&shared),
             stop: stop.clone(),
@@ -160,6 +161,8 @@ struct Worker<E: Emulation> {
     spin: Spin,
     /// When the thread last asked for missed packets.
     looked: Instant,
+    /// When the thread last published its counts.
+    told: Instant,
     /// Lateness that is not in the shared histogram yet.
     late_ns: Vec<u64>,
     shared: Arc<Shared<E::Counts>>,
@@ -173,6 +176,10 @@ impl<E: Emulation> Worker<E> {
         let late_ns = &mut self.late_ns;
         self.emulation
             .send(&self.clock, |late| late_ns.push(late))?;
+        // A thread whose packets are always due soon never waits.
+        if self.told.elapsed() >= LOOK {
+            self.tell();
+        }
         let next = self.emulation.next();
         let left = next.map(|at| Duration::from_nanos(at.saturating_sub(self.clock.now())));
         match left.map(|left| left.checked_sub(self.spin.time())) {
@@ -201,8 +208,9 @@ impl<E: Emulation> Worker<E> {
         Ok(())
     }
 
-    /// Publishes the counts since the last time, while there is nothing to do.
+    /// Publishes the counts since the last time, mostly while there is nothing to do.
     fn tell(&mut self) {
+        self.told = Instant::now();
         let report = self.shared.report.lock();
         let mut report = report.unwrap_or_else(PoisonError::into_inner);
         let (counts, lateness) = &mut *report;

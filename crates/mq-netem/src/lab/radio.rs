@@ -1,6 +1,9 @@
 //! A radio channel that hosts share: one emulator for all of them.
 
-use std::{io, time::Duration};
+use std::{
+    io,
+    time::{Duration, Instant},
+};
 
 use super::{
     emulator::{Clock, Emulation, Emulator},
@@ -10,7 +13,17 @@ use crate::{Channel, Error, Medium, MediumReport, StationCounts};
 
 /// A shared medium at work.
 #[derive(Debug)]
-pub(super) struct Radio(Emulator<Vec<StationCounts>>);
+pub(super) struct Radio {
+    emulator: Emulator<Counts>,
+    began: Instant,
+}
+
+/// What became of frames: of each station's, and how long they kept the channel.
+#[derive(Clone, Debug)]
+struct Counts {
+    stations: Vec<StationCounts>,
+    in_use: Duration,
+}
 
 impl Radio {
     /// Moves frames between these interfaces of this namespace as the medium says. Each interface comes with its
@@ -28,16 +41,24 @@ impl Radio {
             channel: Channel::new(medium.clone(), stations.len(), seed),
             antennas: stations.iter().map(antenna).collect::<Result<_, Error>>()?,
         };
-        Emulator::start("medium", shared).map(Self)
+        Ok(Self {
+            emulator: Emulator::start("medium", shared)?,
+            began: Instant::now(),
+        })
     }
 
     pub(super) fn report(&self) -> MediumReport {
-        let (stations, timing) = self.0.report();
-        MediumReport { stations, timing }
+        let (Counts { stations, in_use }, timing) = self.emulator.report();
+        MediumReport {
+            stations,
+            in_use,
+            elapsed: self.began.elapsed(),
+            timing,
+        }
     }
 
     pub(super) fn cpu_time(&self) -> Duration {
-        self.0.cpu_time()
+        self.emulator.cpu_time()
     }
 }
 
@@ -53,7 +74,7 @@ struct Antenna {
 }
 
 impl Emulation for Shared {
-    type Counts = Vec<StationCounts>;
+    type Counts = Counts;
 
     fn receive(&mut self, clock: &Clock) -> io::Result<()> {
         for from in 0..self.antennas.len() {
@@ -94,10 +115,12 @@ impl Emulation for Shared {
         self.antennas.iter().map(|antenna| &antenna.socket)
     }
 
-    fn counts(&self) -> Vec<StationCounts> {
+    fn counts(&self) -> Counts {
         let stations = 0..self.antennas.len();
-        stations
-            .map(|station| self.channel.counts(station))
-            .collect()
+        let counts = |station| self.channel.counts(station);
+        Counts {
+            stations: stations.map(counts).collect(),
+            in_use: self.channel.in_use(),
+        }
     }
 }

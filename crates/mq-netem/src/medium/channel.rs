@@ -1,6 +1,6 @@
 //! A shared channel, as arithmetic.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
 use crate::{Medium, units::nanoseconds};
 
@@ -56,6 +56,7 @@ pub struct Channel<T> {
     stations: Vec<Station<T>>,
     /// Delivered frames that are not handed out yet, oldest first.
     delivered: VecDeque<(u64, T)>,
+    in_use: Duration,
 }
 
 /// What the channel is doing.
@@ -99,6 +100,12 @@ pub struct StationCounts {
     pub collisions: u64,
     /// Transmissions that were not the first of their frame.
     pub retries: u64,
+    /// How long the transmissions that have ended kept the channel: each from its preamble until counters run
+    /// again, so with SIFS, the acknowledgement or the wait for it, and DIFS. Back-off is not part of it.
+    ///
+    /// Transmissions that collide count for each of their stations, so that the sum over the stations is more
+    /// than [`Channel::in_use`].
+    pub air_time: Duration,
 }
 
 impl<T> Channel<T> {
@@ -120,6 +127,7 @@ impl<T> Channel<T> {
             state: State::Free { slots_from: 0 },
             stations: std::iter::repeat_with(station).take(stations).collect(),
             delivered: VecDeque::new(),
+            in_use: Duration::ZERO,
             medium,
         }
     }
@@ -181,6 +189,14 @@ impl<T> Channel<T> {
         self.stations[station].counts
     }
 
+    /// How long transmissions have kept the channel so far: the time in which no station could count down or
+    /// begin. A transmission counts when it ends, with the SIFS, acknowledgement and DIFS that follow. A
+    /// collision counts once, for as long as its longest frame takes.
+    #[must_use]
+    pub fn in_use(&self) -> Duration {
+        self.in_use
+    }
+
     /// Processes every event that was due by `now`, in order.
     fn run(&mut self, now: u64) {
         while let Some(at) = self.next_change()
@@ -226,12 +242,19 @@ impl<T> Channel<T> {
     /// Ends the transmissions: each frame is delivered or has failed.
     fn end(&mut self, at: u64) {
         let collided = self.stations.iter().filter(|s| s.sends).count() > 1;
+        let settling = self.medium.settling();
+        let mut longest = Duration::ZERO;
         for station in self.stations.iter_mut().filter(|s| s.sends) {
             station.sends = false;
             let counts = &mut station.counts;
             counts.transmissions += 1;
             counts.collisions += u64::from(collided);
             counts.retries += u64::from(station.failures > 0);
+            if let Some((bytes, _)) = station.queue.front() {
+                let takes = Duration::from_nanos(self.medium.sending(*bytes) + settling);
+                counts.air_time += takes;
+                longest = longest.max(takes);
+            }
             let failed = collided || self.medium.frame_error_rate.happens(&mut self.random);
             if failed && station.failures < self.medium.retries {
                 station.failures += 1;
@@ -249,8 +272,9 @@ impl<T> Channel<T> {
             }
             station.back_off = Some(self.random.u64(..=station.cw));
         }
+        self.in_use += longest;
         self.state = State::Free {
-            slots_from: at + self.medium.settling(),
+            slots_from: at + settling,
         };
     }
 }

@@ -5,7 +5,14 @@ use std::process::Stdio;
 use anyhow::{Context as _, bail};
 use tokio::{io::AsyncWriteExt as _, process::Command};
 
-use super::{Order, cell::Pattern, metered::Sending, place::Work, record::Outcome};
+use super::{
+    Order,
+    cell::Pattern,
+    keep::{Files, Keep},
+    metered::Sending,
+    place::Work,
+    record::Outcome,
+};
 use crate::meter::Probe;
 
 /// The source of runs' energy.
@@ -17,21 +24,27 @@ pub(crate) enum Energy {
     Measured(Probe),
 }
 
-/// Runs one cell.
-pub(super) async fn run(energy: &Energy, work: &Work) -> anyhow::Result<Outcome> {
+/// Runs one cell, and keeps these files of it.
+pub(super) async fn run(energy: &Energy, keep: &[Keep], work: &Work) -> anyhow::Result<Outcome> {
+    let files = Files::of(&work.name, keep, &work.folder);
     let order = |energy_profile| Order {
         cell: work.cell.clone(),
         seed: work.seed,
         energy_profile,
+        files: files.clone(),
     };
-    match energy {
-        Energy::Modelled(profile) => run_process(&order(Some(profile.clone()))).await,
+    let outcome = match energy {
+        Energy::Modelled(profile) => run_process(&order(Some(profile.clone())), &work.name).await,
         // Only a schedule has a time to send all packets.
         Energy::Measured(probe) if work.cell.pattern == Pattern::Periodic => {
             measured(&order(None), probe, work).await
         }
-        Energy::Measured(_) => run_process(&order(None)).await,
-    }
+        Energy::Measured(_) => run_process(&order(None), &work.name).await,
+    };
+    Ok(Outcome {
+        files: files.is_any().then(|| work.name.clone()),
+        ..outcome?
+    })
 }
 
 /// Runs one cell with a meter beside it.
@@ -42,7 +55,7 @@ async fn measured(order: &Order, probe: &Probe, work: &Work) -> anyhow::Result<O
     let running = probe
         .start(work.expected, &work.journals, &work.name)
         .await?;
-    let outcome = run_process(order).await;
+    let outcome = run_process(order, &work.name).await;
     // Stop the meter even after a failed run, so that the instrument is reset.
     let taken = running.stopped().await?;
     let mut outcome = outcome?;
@@ -58,8 +71,8 @@ async fn measured(order: &Order, probe: &Probe, work: &Work) -> anyhow::Result<O
     Ok(outcome)
 }
 
-/// Runs one cell in a process of its own, which ends with this future.
-async fn run_process(order: &Order) -> anyhow::Result<Outcome> {
+/// Runs one cell in a process of its own, which ends with this future. `name` is the run's.
+async fn run_process(order: &Order, name: &str) -> anyhow::Result<Outcome> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let mut child = Command::new(&program)
         .arg("cell")
@@ -80,11 +93,14 @@ async fn run_process(order: &Order) -> anyhow::Result<Outcome> {
         .context("cannot wait for a cell")?;
     drop(input);
     told.context("the cell takes no order")?;
-    if output.status.success() {
-        return serde_json::from_slice(&output.stdout).context("a cell's answer is no outcome");
-    }
     let said = String::from_utf8_lossy(&output.stderr);
     let said = said.trim().trim_start_matches("mqbench: ");
+    if output.status.success() {
+        if !said.is_empty() {
+            eprintln!("mqbench: {name}: {said}");
+        }
+        return serde_json::from_slice(&output.stdout).context("a cell's answer is no outcome");
+    }
     if said.contains("namespaces") {
         // All other runs would fail in the same way.
         bail!("{said}");

@@ -12,15 +12,19 @@
 //! | `machine` | how busy this machine is |
 //! | `on_hosts`, `placement` | a run on real machines, and which machine does what |
 //! | `record`, `store` | the record of a run, and the result set on disk |
+//! | `contention` | how full a run's shared channel was |
+//! | `keep` | samples and captures of each run, on request |
 //! | `energy`, `metered` | the energy of a run, by a model or by a meter |
 //! | `claims` | sentences of papers, and the rule that judges them |
 
 pub(crate) mod cell;
 pub(crate) mod changes;
 pub(crate) mod claims;
+mod contention;
 mod energy;
 pub(crate) mod file;
 pub(crate) mod here;
+pub(crate) mod keep;
 mod machine;
 pub(crate) mod metered;
 #[cfg(target_os = "linux")]
@@ -41,6 +45,7 @@ mod tests;
 use serde::{Deserialize, Serialize};
 
 use cell::Cell;
+use keep::Files;
 
 /// The order for one run, which its process (`mqbench cell`) gets.
 #[derive(Debug, Serialize, Deserialize)]
@@ -50,4 +55,6 @@ pub(crate) struct Order {
     pub(crate) seed: u64,
     /// The profile that computes the energy; `None` if a meter measures it from outside.
     pub(crate) energy_profile: Option<String>,
+    /// What is kept beside the outcome.
+    pub(crate) files: Files,
 }

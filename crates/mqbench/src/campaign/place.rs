@@ -1,10 +1,11 @@
 //! Where runs take place: in emulated networks on this machine, or on the hosts of a testbed.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use super::{
     cell::Cell,
     here::{self, Energy},
+    keep::Keep,
     machine,
     record::Outcome,
 };
@@ -14,7 +15,11 @@ use crate::meter::Journals;
 #[derive(Debug)]
 pub(crate) enum Place {
     /// On this machine, each in a network of its own.
-    Here(Energy),
+    Here {
+        energy: Energy,
+        /// What is kept of each run.
+        keep: Vec<Keep>,
+    },
     /// On real machines.
     #[cfg(target_os = "linux")]
     Hosts(super::on_hosts::Testbed),
@@ -25,6 +30,8 @@ pub(crate) enum Place {
 pub(super) struct Work {
     pub(super) cell: Cell,
     pub(super) seed: u64,
+    /// The folder of the result set, for files that are kept.
+    pub(super) folder: PathBuf,
     /// The name of its files.
     pub(super) name: String,
     /// About how long it takes.
@@ -39,7 +46,7 @@ impl Place {
     /// The reason if it cannot.
     pub(super) async fn prepare(&self, cells: impl Iterator<Item = &Cell>) -> anyhow::Result<()> {
         match self {
-            Self::Here(_) => Ok(()),
+            Self::Here { .. } => Ok(()),
             #[cfg(target_os = "linux")]
             Self::Hosts(testbed) => testbed.prepare(cells).await,
         }
@@ -48,9 +55,15 @@ impl Place {
     /// The most runs at once, whatever their load.
     pub(super) fn at_once(&self) -> usize {
         match self {
-            Self::Here(Energy::Modelled(_)) => machine::processes(),
+            Self::Here {
+                energy: Energy::Modelled(_),
+                ..
+            } => machine::processes(),
             // A meter has one probe.
-            Self::Here(Energy::Measured(_)) => 1,
+            Self::Here {
+                energy: Energy::Measured(_),
+                ..
+            } => 1,
             #[cfg(target_os = "linux")]
             Self::Hosts(_) => 1,
         }
@@ -62,7 +75,7 @@ impl Place {
     /// If the run says nothing about its cell, and all others would fail in the same way: the campaign ends.
     pub(super) async fn run(&self, work: &Work) -> anyhow::Result<Outcome> {
         match self {
-            Self::Here(energy) => here::run(energy, work).await,
+            Self::Here { energy, keep } => here::run(energy, keep, work).await,
             #[cfg(target_os = "linux")]
             Self::Hosts(testbed) => testbed.run(work).await,
         }

@@ -10,6 +10,7 @@ use super::{
     file::Campaign,
     machine,
 };
+use crate::testbed::Topology;
 
 /// One run of one cell.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -66,47 +67,80 @@ pub(crate) fn expected(cell: &Cell) -> Duration {
     const DEVICE: Duration = Duration::from_millis(4);
     let turns = cell.messages.div_ceil(cell.burst.get().into());
     let messages = u32::try_from(turns).unwrap_or(u32::MAX);
-    let round_trip = round_trip(cell);
+    let Times {
+        publisher,
+        subscriber,
+        losses,
+    } = times(cell);
     let (beside, one) = match cell.pattern {
         Pattern::Periodic | Pattern::JobResult => (START, cell.interval()),
-        Pattern::StopAndWait => (START, round_trip + Duration::from_millis(2)),
-        Pattern::Reconnect | Pattern::Connect => (START, round_trip * 4 + Duration::from_millis(5)),
+        // Every message goes one way.
+        Pattern::StopAndWait => {
+            let way = (publisher + subscriber + losses) / 2;
+            (START, way + Duration::from_millis(2))
+        }
+        // Handshakes and the DISCONNECT stay on the publisher's side.
+        Pattern::Reconnect | Pattern::Connect => {
+            let connection = publisher * 4 + losses * 2 + subscriber / 2;
+            (START, connection + Duration::from_millis(5))
+        }
         Pattern::Storm => (START + ENDS, DEVICE),
     };
-    beside + round_trip * 8 + one.saturating_mul(messages)
+    beside + (publisher + subscriber + losses) * 8 + one.saturating_mul(messages)
 }
 
 /// The share of a processor that a cell uses if it takes `expected`. Measured on a processor of 2.5 GHz: a start
-/// takes 110 to 220 ms and the kernel's own work, a message 0.7 (TLS) to 1.6 ms (QUIC), emulator included.
+/// takes 110 to 220 ms and the kernel's own work, a message 0.7 (TLS) to 1.6 ms (QUIC), emulator included. A
+/// connection with its message takes 4 (TLS) to 6 ms (QUIC).
+///
+/// Each station of a channel does about as much as the measured publisher. Those beside it have a subscriber each.
 ///
 /// A storm uses all processors: it runs alone.
 pub(crate) fn load(cell: &Cell, expected: Duration) -> f64 {
     const BEGINNING: f64 = 0.3;
     const MESSAGE: f64 = 0.0013;
+    const CONNECTION: f64 = 0.005;
     if cell.pattern == Pattern::Storm {
         #[expect(clippy::cast_precision_loss, reason = "a few processors")]
         return machine::processors() as f64;
     }
+    let message = match cell.pattern {
+        Pattern::Reconnect | Pattern::Connect => CONNECTION,
+        _ => MESSAGE,
+    };
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
     let messages = cell.messages as f64 * f64::from(cell.stations);
-    (BEGINNING + messages * MESSAGE) / expected.as_secs_f64()
+    let others = 2.0 * CONNECTION * f64::from(cell.stations - 1);
+    (BEGINNING + messages * message + others) / expected.as_secs_f64()
 }
 
-/// The round trip from the publisher to the broker, with the time that losses add.
-fn round_trip(cell: &Cell) -> Duration {
+/// What a cell's links add to its work.
+struct Times {
+    /// The round trip from the publisher to the broker.
+    publisher: Duration,
+    /// The round trip from the broker to the subscriber.
+    subscriber: Duration,
+    /// The time that losses add to both round trips together.
+    losses: Duration,
+}
+
+fn times(cell: &Cell) -> Times {
     let link = |name: Option<String>| {
         name.and_then(|name| Link::load(&name).ok())
             .unwrap_or_default()
     };
-    let [publisher, _] = cell.links();
-    let (publisher, subscriber) = (link(publisher), link(cell.sub_link.clone()));
+    let [publisher, subscriber] = cell.links().map(link);
+    let subscriber = match cell.topology {
+        // Both clients are on one host.
+        Topology::Shared => publisher.clone(),
+        _ => subscriber,
+    };
     let ways = [
         &publisher.up,
         &publisher.down,
         &subscriber.up,
         &subscriber.down,
     ];
-    let delay: Duration = ways.iter().map(|way| way.delay).sum();
     let arrive: f64 = ways.iter().map(|way| 1.0 - way.loss.mean()).product();
     // On a medium a damaged frame is sent again, and is seldom lost.
     let frames = cell.medium.as_ref().and(cell.loss.as_ref());
@@ -114,10 +148,16 @@ fn round_trip(cell: &Cell) -> Duration {
     let damaged = frames.map_or(0.0, mq_netem::Probability::share);
     let damaged = damaged.powi(1 + i32::from(cell.retries.unwrap_or(7)));
     let lost = 1.0 - arrive * (1.0 - damaged).powi(2);
-    delay + (first_timeout(cell) + delay * 2).mul_f64(lost)
+    let round_trip = |link: &Link| link.up.delay + link.down.delay;
+    let (publisher, subscriber) = (round_trip(&publisher), round_trip(&subscriber));
+    Times {
+        publisher,
+        subscriber,
+        losses: (first_timeout(cell) + publisher + subscriber).mul_f64(lost),
+    }
 }
 
-/// The time that a lost packet costs beside two round trips: TCP's least timeout and the answer's delay. For
+/// The time that a lost packet costs beside a round trip of each side: TCP's least timeout and the answer's delay. For
 /// connections it is the timeout of the first packet (RFC 6298 §2).
 fn first_timeout(cell: &Cell) -> Duration {
     match cell.pattern {
@@ -197,6 +237,28 @@ mod tests {
     }
 
     #[test]
+    fn each_station_of_a_channel_loads_the_processors_with_messages_or_connections() {
+        let seconds = |pattern, stations| {
+            let cell = Cell {
+                pattern,
+                medium: Some("s21/medium".to_owned()),
+                stations,
+                messages: 100,
+                ..Cell::default()
+            };
+            load(&cell, Duration::from_secs(1))
+        };
+        // As measured: CPU time of eight stations over that of one.
+        for (pattern, least, most) in [
+            (Pattern::StopAndWait, 2.5, 4.5),
+            (Pattern::Reconnect, 4.0, 7.0),
+        ] {
+            let more = seconds(pattern, 8) / seconds(pattern, 1);
+            assert!((least..most).contains(&more), "{pattern:?}: {more}");
+        }
+    }
+
+    #[test]
     fn losses_are_part_of_the_time_wherever_they_are_given() {
         let cell = |link: &str, loss: Option<&str>| Cell {
             pattern: Pattern::StopAndWait,
@@ -206,7 +268,7 @@ mod tests {
         };
         let clean = expected(&cell("w20/wifi", None));
         let lossy = expected(&cell("w20/wifi", Some("5%")));
-        assert!(lossy > clean + Duration::from_secs(20), "{lossy:?}");
+        assert!(lossy > clean + Duration::from_secs(10), "{lossy:?}");
         assert_eq!(lossy, expected(&cell("w20/wifi@loss=5%", None)));
         let up = expected(&cell("w20/wifi@up.loss=5%", None));
         assert!(clean < up && up < lossy, "{up:?}");

@@ -50,6 +50,9 @@ pub(crate) struct Outcome {
     /// The meter's reading; `None` if the energy was computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) energy_reading: Option<Reading>,
+    /// The name of the run's files in the folders `samples` and `pcap` of the results; `None` if none was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) files: Option<String>,
     /// From the start of the schedule to the last arrival, since 1970, by the sender's clock; `None` without a
     /// schedule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -118,6 +121,10 @@ pub(crate) const METRICS: &[(&str, &str, &str)] = metrics! {
     "rtt_mean" ["ms"] "job until its result, matched by sequence, mean (DL eq. 2)";
     "rtt_last_mean" ["ms"] "job until a result as DL timed it: from the last job sent, mean";
     "packets_per_second" ["1/s"] "packets that the publisher's host sends (S22 §5.2)";
+    "air_time_share" [""] "time in which the channel was in use, over the time from the first measured message to the last";
+    "collision_rate" [""] "frames on the channel that collided, over all transmissions of all stations in that time";
+    "retries_per_frame" [""] "transmissions on the channel that were not the first of their frame, over those that were, in that time";
+    "neighbour_messages" [""] "messages that the other stations of the channel got through in that time; of `periodic`, that they sent";
     "clock_uncertainty" ["ms"] "the most that a delay between two hosts is wrong by";
     "energy_j" ["J"] "energy while messages were sent";
     "power_w" ["W"] "energy over the time to send all packets (S22 §5.2)";

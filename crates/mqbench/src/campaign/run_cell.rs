@@ -13,7 +13,9 @@ use mq_netem::Host;
 use mq_transport::{Address, ConnectOptions, Trust};
 
 use super::{
+    Order,
     cell::{Cell, Pattern},
+    contention::Contention,
     energy::Modelled,
     metered,
     record::Outcome,
@@ -32,6 +34,7 @@ use crate::{
         connect::{self, Dialler},
         e2e, handover,
         neighbours::Neighbours,
+        peers::{Ends, Peers},
         reconnect::{self, Resumption},
         rtt, stopwait,
     },
@@ -41,9 +44,10 @@ use crate::{
 /// as slow and not as failed.
 pub(super) const PATIENCE: Duration = Duration::from_mins(2);
 
-/// Builds the network of a cell. Call it before there are threads.
-pub(crate) fn testbed(cell: &Cell, seed: u64) -> anyhow::Result<Testbed> {
-    let testbed = Testbed::build(cell.network()?, None, seed)?;
+/// Builds the network of a run. Call it before there are threads.
+pub(crate) fn testbed(order: &Order) -> anyhow::Result<Testbed> {
+    let cell = &order.cell;
+    let testbed = Testbed::build(cell.network()?, order.files.pcap.as_deref(), order.seed)?;
     if cell.pattern == Pattern::Storm {
         // The threads of this process will be on the broker's host: no socket has to be made elsewhere, which
         // would cost a thread each.
@@ -52,17 +56,14 @@ pub(crate) fn testbed(cell: &Cell, seed: u64) -> anyhow::Result<Testbed> {
     Ok(testbed)
 }
 
-/// Runs the cell in its network, and computes its energy by a profile, if there is one.
+/// Runs the cell in its network, computes its energy by a profile, if there is one, and keeps its samples, if
+/// they are asked for.
 ///
 /// # Errors
 /// If nothing can be measured at all. An error that ends the pattern early is in the outcome.
-pub(crate) async fn run(
-    cell: &Cell,
-    seed: u64,
-    energy_profile: Option<&str>,
-    testbed: &Testbed,
-) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(order: &Order, testbed: &Testbed) -> anyhow::Result<Outcome> {
     let began = Instant::now();
+    let cell = &order.cell;
     testbed.tune_tcp(cell.tcp_tuning())?;
     let quic = cell.quic()?;
     let certificate = TestCertificate::make(testbed.broker_addresses().map(Into::into), &quic)?;
@@ -84,8 +85,8 @@ pub(crate) async fn run(
     };
     let bench = Bench {
         cell,
-        seed,
-        energy_profile,
+        seed: order.seed,
+        energy_profile: order.energy_profile.as_deref(),
         testbed,
         address: broker
             .addresses
@@ -113,6 +114,7 @@ pub(crate) async fn run(
     let measured = bench.measure(&mut findings).await;
     testbed.check_timing(&mut findings.validity);
     let went = measured.and(broker.stop().await);
+    let went = went.and(order.files.save(&findings.samples));
     let link = LinkContext {
         configured: Some(testbed.configured()),
         measured: Some(testbed.measured()),
@@ -126,6 +128,8 @@ pub(super) struct Findings {
     /// The outcome as far as it is known before the run ends.
     pub(super) so_far: Outcome,
     pub(super) validity: Validity,
+    /// The times of each message; empty for patterns without.
+    samples: Samples,
 }
 
 impl Findings {
@@ -302,7 +306,11 @@ impl Bench<'_> {
                 pair.run(clock, |_| {}).await
             }
         };
-        let (outcome, _) = neighbours.beside(&plan, clock, work).await?;
+        let mut contention = Contention::new(self.testbed, neighbours.messages());
+        let (first, last) = (plan.due(clock, 0), plan.due(clock, plan.count - 1));
+        let run = neighbours.beside(&plan, clock, work);
+        let (outcome, _) = contention.between(first, last, run).await?;
+        contention.report(findings);
         if moves {
             findings.handover(&handover::figures(&outcome.samples));
         }
@@ -329,32 +337,58 @@ impl Bench<'_> {
             sent.map(|sent| Window::new(origin_ns + sent.from_ns, origin_ns + sent.to_ns));
         findings.distribution("latency", &outcome.samples.latencies_intended_ns())?;
         findings.sent(outcome.counts, &outcome.lateness, self.cell.interval_ns);
+        findings.samples = outcome.samples;
         Ok(())
     }
 
     async fn stop_and_wait(&self, findings: &mut Findings) -> anyhow::Result<()> {
         let (publisher, subscriber) = self.routes()?;
-        let neighbours = self.neighbours().await?;
-        let plan = self.one_by_one(stopwait::TOPIC)?;
-        let arrivals = Arrivals::here(stopwait::TOPIC, &self.mqtt, &subscriber).await?;
+        let (mqtt, plan) = (&self.mqtt, self.one_by_one(stopwait::TOPIC)?);
+        let peers = Peers::stop_and_wait(&plan, mqtt, self.peers()).await?;
+        let arrivals = Arrivals::here(stopwait::TOPIC, mqtt, &subscriber).await?;
+        let id = stopwait::PUBLISHER;
+        let publisher = stopwait::Publisher::connect(&plan, mqtt, &publisher, id, arrivals).await?;
+        let mut contention = Contention::new(self.testbed, peers.messages());
+        contention.begin();
         let clock = Clock::start();
-        let work = stopwait::run(&plan, clock, &self.mqtt, &publisher, arrivals);
-        let (samples, _) = neighbours.beside(&self.plan(), clock, work).await?;
+        let work = publisher.run(clock, |seq| {
+            if seq + 1 == plan.count {
+                contention.end();
+            }
+        });
+        let samples = peers.beside(clock, work).await?;
+        contention.report(findings);
         let delta = stopwait::delta(&samples).context("nothing was sent")?;
-        findings.stop_and_wait(delta, &samples)
+        findings.stop_and_wait(delta, &samples)?;
+        findings.samples = samples;
+        Ok(())
     }
 
     async fn reconnect(&self, findings: &mut Findings) -> anyhow::Result<()> {
         let (publisher, subscriber) = self.ends();
-        let neighbours = self.neighbours().await?;
-        let plan = self.one_by_one(reconnect::TOPIC)?;
+        let (mqtt, plan) = (&self.mqtt, self.one_by_one(reconnect::TOPIC)?);
+        let resumption = self.cell.resumption;
+        let peers = Peers::reconnect(&plan, resumption, mqtt, self.peers()).await?;
         // The subscriber stays connected, and has tickets of its own.
         let subscriber = Route::new(subscriber)?;
-        let arrivals = Arrivals::here(reconnect::TOPIC, &self.mqtt, &subscriber).await?;
-        let (clock, resumption) = (Clock::start(), self.cell.resumption);
-        let work = reconnect::run(&plan, clock, resumption, &self.mqtt, publisher, arrivals);
-        let (attempts, _) = neighbours.beside(&self.plan(), clock, work).await?;
-        findings.reconnect(&attempts.iter().map(|attempt| attempt.sample).collect())
+        let arrivals = Arrivals::here(reconnect::TOPIC, mqtt, &subscriber).await?;
+        let id = stopwait::PUBLISHER;
+        let publisher =
+            reconnect::Publisher::new(&plan, resumption, mqtt, publisher, id, arrivals)?;
+        let mut contention = Contention::new(self.testbed, peers.messages());
+        contention.begin();
+        let clock = Clock::start();
+        let work = publisher.run(clock, |seq| {
+            if seq == plan.count {
+                contention.end();
+            }
+        });
+        let attempts = peers.beside(clock, work).await?;
+        contention.report(findings);
+        let samples: Samples = attempts.iter().map(|attempt| attempt.sample).collect();
+        findings.reconnect(&samples)?;
+        findings.samples = samples;
+        Ok(())
     }
 
     async fn job_result(&self, findings: &mut Findings) -> anyhow::Result<()> {
@@ -370,6 +404,7 @@ impl Bench<'_> {
         findings.distribution("rtt_last", &outcome.last)?;
         findings.distribution("rtt", &outcome.samples.latencies_sent_ns())?;
         findings.sent(outcome.counts, &outcome.lateness, self.cell.interval_ns);
+        findings.samples = outcome.samples;
         Ok(())
     }
 
@@ -424,7 +459,15 @@ impl Bench<'_> {
         Ok((Route::new(publisher)?, Route::new(subscriber)?))
     }
 
-    /// Connects the other stations of the publisher's channel.
+    /// How the other stations of the publisher's channel, and a subscriber for each, reach the broker.
+    fn peers(&self) -> Vec<Ends> {
+        let subscriber = || self.end(self.testbed.subscriber());
+        let neighbours = self.testbed.neighbours();
+        let ends = neighbours.map(|access| (self.end(access), subscriber()));
+        ends.collect()
+    }
+
+    /// Connects the other stations of the publisher's channel, for a schedule.
     async fn neighbours(&self) -> anyhow::Result<Neighbours> {
         let neighbours = self.testbed.neighbours();
         let routes = neighbours.map(|access| Route::new(self.end(access)));

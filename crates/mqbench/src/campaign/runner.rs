@@ -219,6 +219,7 @@ impl Runner {
         let work = Work {
             cell: job.cell(&set.campaigns).clone(),
             seed: job.seed(),
+            folder: set.directory().to_owned(),
             name: job.name(&set.campaigns),
             expected: job.expected(),
             journals: self.journals.clone(),

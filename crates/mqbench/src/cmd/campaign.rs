@@ -20,6 +20,7 @@ use crate::{
     campaign::{
         file::{Campaign, Extent},
         here::Energy,
+        keep::Keep,
         place::Place,
         plan,
         queue::{Job, Lacking},
@@ -93,9 +94,12 @@ struct OnHosts {
     /// The current that has to fit into a multimeter's range [default: 3]
     #[arg(long, value_name = "AMPERE")]
     amps: Option<f64>,
+    /// Keep of each run, in DIR: samples, the times of each message; pcap, the packets of each host
+    #[arg(long, value_name = "WHAT", value_delimiter = ',')]
+    keep: Vec<Keep>,
     /// On real machines, which ssh reaches. Their file names the meter
     #[cfg(target_os = "linux")]
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["meter", "volts", "amps"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["meter", "volts", "amps", "keep"])]
     hosts: Option<PathBuf>,
     #[cfg(target_os = "linux")]
     #[command(flatten)]
@@ -211,7 +215,8 @@ impl OnHosts {
                 },
             }),
         };
-        runner::run(set, Place::Here(energy), tell).await
+        let keep = self.keep;
+        runner::run(set, Place::Here { energy, keep }, tell).await
     }
 }
 

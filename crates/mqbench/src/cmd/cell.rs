@@ -20,15 +20,15 @@ pub(crate) fn prepare() -> anyhow::Result<(Order, Testbed)> {
         .read_line(&mut text)
         .context("cannot read standard input")?;
     let order: Order = serde_json::from_str(&text).context("standard input is no cell")?;
-    let testbed = run_cell::testbed(&order.cell, order.seed)?;
+    let testbed = run_cell::testbed(&order)?;
     Ok((order, testbed))
 }
 
 /// Runs the cell, and prints its outcome as JSON.
-pub(crate) async fn run(order: &Order, testbed: &Testbed) -> anyhow::Result<()> {
+pub(crate) async fn run(order: &Order, testbed: &mut Testbed) -> anyhow::Result<()> {
     // If the input ends, the campaign is gone, and no program reads the result.
     Input::open(None)?.hold(|_| {})?;
-    let profile = order.energy_profile.as_deref();
-    let outcome = run_cell::run(&order.cell, order.seed, profile, testbed).await?;
+    let outcome = run_cell::run(order, testbed).await?;
+    testbed.finish_captures()?;
     report::print(&report::json(&outcome)?)
 }

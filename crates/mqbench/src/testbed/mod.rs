@@ -19,6 +19,7 @@ use mq_transport::{Address, ConnectOptions};
 
 use crate::this_program::output_directory;
 pub(crate) use network::{Network, Topology};
+pub(crate) use radio::ChannelUse;
 pub(crate) use tcp::{TcpSettings, TcpTuning};
 
 /// A profile with the name that the user gave.

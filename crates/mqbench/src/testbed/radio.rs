@@ -1,14 +1,16 @@
 //! The report of a testbed on its shared channel: as configured, and as measured.
 
+use std::time::Duration;
+
 use mq_measure::Validity;
 use mq_netem::{Medium, MediumReport, StationCounts, Timing};
 use serde_json::{Value, json};
 
 use super::{
     Named, Testbed,
-    report::{emulated, late, missed, share_off, title},
+    report::{emulated, late, missed, share, share_off, title},
 };
-use crate::clock::nanoseconds;
+use crate::{clock::nanoseconds, units::time};
 
 /// The channel, and what became of its frames.
 pub(super) struct Channel<'a> {
@@ -27,6 +29,66 @@ impl Testbed {
             roles: roles.chain(["broker"]).collect(),
             report: self.lab.medium_reports().pop()?,
         })
+    }
+}
+
+/// How much a channel was used: its time, and the attempts of all its stations.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ChannelUse {
+    in_use: Duration,
+    elapsed: Duration,
+    transmissions: u64,
+    collisions: u64,
+    retries: u64,
+}
+
+impl Testbed {
+    /// The use of the channel since it exists; `None` without one. It may lack the last 50 ms if the channel is
+    /// never idle.
+    pub(crate) fn channel_use(&self) -> Option<ChannelUse> {
+        let reports = self.lab.medium_reports();
+        reports.first().map(ChannelUse::of)
+    }
+}
+
+impl ChannelUse {
+    fn of(report: &MediumReport) -> Self {
+        let sum = |part: fn(&StationCounts) -> u64| report.stations.iter().map(part).sum();
+        Self {
+            in_use: report.in_use,
+            elapsed: report.elapsed,
+            transmissions: sum(|counts| counts.transmissions),
+            collisions: sum(|counts| counts.collisions),
+            retries: sum(|counts| counts.retries),
+        }
+    }
+
+    /// The use from `earlier` until this one.
+    pub(crate) fn since(&self, earlier: &Self) -> Self {
+        Self {
+            in_use: self.in_use.saturating_sub(earlier.in_use),
+            elapsed: self.elapsed.saturating_sub(earlier.elapsed),
+            transmissions: self.transmissions - earlier.transmissions,
+            collisions: self.collisions - earlier.collisions,
+            retries: self.retries - earlier.retries,
+        }
+    }
+
+    /// The share of the time in which the channel was in use, as [`mq_netem::Channel::in_use`] has it; `None` of
+    /// no time.
+    pub(crate) fn air_time_share(&self) -> Option<f64> {
+        (!self.elapsed.is_zero()).then(|| self.in_use.div_duration_f64(self.elapsed))
+    }
+
+    /// The share of transmissions that collided; `None` of no transmissions.
+    pub(crate) fn collision_rate(&self) -> Option<f64> {
+        (self.transmissions > 0).then(|| share(self.collisions, self.transmissions))
+    }
+
+    /// Retries over first attempts; `None` without a first attempt.
+    pub(crate) fn retries_per_frame(&self) -> Option<f64> {
+        let first = self.transmissions - self.retries;
+        (first > 0).then(|| share(self.retries, first))
     }
 }
 
@@ -73,6 +135,7 @@ impl Channel<'_> {
                 "transmissions": counts.transmissions,
                 "collisions": counts.collisions,
                 "retries": counts.retries,
+                "air_time_ns": nanoseconds(counts.air_time),
             })
         };
         let timing = self.report.timing;
@@ -80,6 +143,8 @@ impl Channel<'_> {
         json!({
             "of": "medium",
             "stations": self.stations().map(station).collect::<Value>(),
+            "in_use_ns": nanoseconds(self.report.in_use),
+            "in_use_share": ChannelUse::of(&self.report).air_time_share(),
             "lateness_p50_ns": lateness.map(|late| nanoseconds(late.p50)),
             "lateness_p99_ns": lateness.map(|late| nanoseconds(late.p99)),
             "lateness_max_ns": lateness.map(|late| nanoseconds(late.max)),
@@ -109,6 +174,14 @@ impl Channel<'_> {
         for (role, counts) in self.stations() {
             text.push_str(&format!("  {role}: {}\n", describe(counts)));
         }
+        let channel = ChannelUse::of(&self.report);
+        text.push_str(&format!(
+            "  all: in use for {:.2} % of {}, {:.2} % of {} transmissions collided\n",
+            100.0 * channel.air_time_share().unwrap_or_default(),
+            time(nanoseconds(channel.elapsed)),
+            100.0 * channel.collision_rate().unwrap_or_default(),
+            channel.transmissions,
+        ));
         if let Some(late) = self.report.timing.lateness {
             text.push_str(&format!("  {}\n", emulated(late)));
         }
@@ -118,8 +191,13 @@ impl Channel<'_> {
 
 fn describe(counts: &StationCounts) -> String {
     let mut text = format!(
-        "{} packets, {} lost; {} transmissions, {} retries, {} collisions",
-        counts.arrived, counts.lost, counts.transmissions, counts.retries, counts.collisions
+        "{} packets, {} lost; {} transmissions, {} retries, {} collisions, {} on the air",
+        counts.arrived,
+        counts.lost,
+        counts.transmissions,
+        counts.retries,
+        counts.collisions,
+        time(nanoseconds(counts.air_time))
     );
     if counts.overflowed > 0 {
         text.push_str(&format!("; {} dropped by the queue", counts.overflowed));
@@ -129,8 +207,6 @@ fn describe(counts: &StationCounts) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use mq_netem::Lateness;
 
     use super::*;
@@ -138,18 +214,32 @@ mod tests {
     /// The warnings of a channel with a frame error rate of 10 %, after 1000 transmissions that did not
     /// collide.
     fn warnings(delivered: u64, late: u64) -> Vec<String> {
-        let medium = Named::load("s21/medium@frame_error_rate=10%", Medium::load).unwrap();
+        let mut validity = Validity::default();
+        channel(&medium(), delivered, late).check(&mut validity);
+        let warnings = validity.warnings.iter();
+        warnings.map(ToString::to_string).collect()
+    }
+
+    fn medium() -> Named<Medium> {
+        Named::load("s21/medium@frame_error_rate=10%", Medium::load).unwrap()
+    }
+
+    /// A channel that was in use for a quarter of its first second.
+    fn channel(medium: &Named<Medium>, delivered: u64, late: u64) -> Channel<'_> {
         let counts = StationCounts {
             transmissions: 1500,
             collisions: 500,
             delivered,
+            air_time: Duration::from_millis(300),
             ..StationCounts::default()
         };
-        let channel = Channel {
-            medium: &medium,
+        Channel {
+            medium,
             roles: vec!["publisher"],
             report: MediumReport {
                 stations: vec![counts],
+                in_use: Duration::from_millis(250),
+                elapsed: Duration::from_secs(1),
                 timing: Timing {
                     lateness: Some(Lateness {
                         p50: Duration::ZERO,
@@ -161,11 +251,39 @@ mod tests {
                     missed: 0,
                 },
             },
+        }
+    }
+
+    #[test]
+    fn the_description_has_air_time_and_collisions() {
+        let text = channel(&medium(), 900, 0).describe();
+        for said in [
+            "publisher: 0 packets, 0 lost; 1500 transmissions, 0 retries, 500 collisions, 300 ms on the air",
+            "all: in use for 25.00 % of 1.00 s, 33.33 % of 1500 transmissions collided",
+        ] {
+            assert!(text.contains(said), "{text}");
+        }
+    }
+
+    #[test]
+    fn use_is_counted_from_one_moment_to_another() {
+        let medium = medium();
+        let before = ChannelUse::of(&channel(&medium, 900, 0).report);
+        let after = ChannelUse {
+            in_use: before.in_use + Duration::from_millis(30),
+            elapsed: before.elapsed + Duration::from_millis(200),
+            transmissions: before.transmissions + 50,
+            collisions: before.collisions + 5,
+            retries: before.retries + 10,
         };
-        let mut validity = Validity::default();
-        channel.check(&mut validity);
-        let warnings = validity.warnings.iter();
-        warnings.map(ToString::to_string).collect()
+        let meanwhile = after.since(&before);
+        let near = |value: Option<f64>, right: f64| (value.unwrap() - right).abs() < 1e-9;
+        assert!(near(meanwhile.air_time_share(), 0.15), "{meanwhile:?}");
+        assert!(near(meanwhile.collision_rate(), 0.1), "{meanwhile:?}");
+        assert!(near(meanwhile.retries_per_frame(), 0.25), "{meanwhile:?}");
+        let none = after.since(&after);
+        assert_eq!(none.air_time_share(), None);
+        assert_eq!(none.collision_rate().or(none.retries_per_frame()), None);
     }
 
     #[test]

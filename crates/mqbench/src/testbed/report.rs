@@ -214,7 +214,7 @@ pub(super) fn late(of: &str, lateness: impl IntoIterator<Item = Lateness>) -> Op
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts of packets")]
-fn share(part: u64, all: u64) -> f64 {
+pub(super) fn share(part: u64, all: u64) -> f64 {
     part as f64 / all as f64
 }
 

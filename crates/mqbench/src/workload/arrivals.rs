@@ -24,9 +24,19 @@ pub(crate) enum Arrivals {
 }
 
 impl Arrivals {
-    /// Subscribes in this process.
+    /// Subscribes in this process, as the subscriber of the measured publisher.
     pub(crate) async fn here(topic: &str, mqtt: &Mqtt, route: &Route) -> anyhow::Result<Self> {
-        let client = mqtt.connect(route, "mqbench-sub").await;
+        Self::of("mqbench-sub", topic, mqtt, route).await
+    }
+
+    /// Subscribes in this process with this client identifier.
+    pub(super) async fn of(
+        client_id: &str,
+        topic: &str,
+        mqtt: &Mqtt,
+        route: &Route,
+    ) -> anyhow::Result<Self> {
+        let client = mqtt.connect(route, client_id).await;
         let client = client.context("the subscriber cannot connect")?;
         let messages = client.subscribe(topic, mqtt.qos).await?;
         Ok(Self::Here { client, messages })

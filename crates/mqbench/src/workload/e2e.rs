@@ -63,6 +63,12 @@ impl Plan {
             early: false,
         }
     }
+
+    /// When the clock of a run says that this message is due.
+    pub(crate) fn due(&self, clock: Clock, seq: u64) -> Instant {
+        let before = self.interval * u32::try_from(seq).unwrap_or(u32::MAX);
+        clock.instant(super::nanoseconds(LEAD + before))
+    }
 }
 
 /// The outcome of a run.

@@ -7,6 +7,7 @@ pub(crate) mod handover;
 pub(crate) mod load;
 pub(crate) mod neighbours;
 pub(crate) mod pace;
+pub(crate) mod peers;
 #[cfg(target_os = "linux")]
 pub(crate) mod ping;
 pub(crate) mod reconnect;

@@ -1,5 +1,7 @@
-//! The other stations of a shared channel. Each publishes as the measured publisher does, to a topic of its own
-//! without subscribers.
+//! The other stations of a shared channel beside a schedule. Each publishes as the measured publisher does, to a
+//! topic of its own without subscribers.
+//!
+//! [`peers`](super::peers) has the stations of patterns that wait for each message.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -16,6 +18,7 @@ use super::{
     Clock,
     e2e::{LEAD, Plan},
     pace::Sending,
+    peers::Messages,
 };
 use crate::{
     clock::nanoseconds,
@@ -29,6 +32,7 @@ pub(crate) struct Neighbours {
     /// Each client with its number among the stations; the measured publisher has 1.
     clients: Vec<(usize, Client)>,
     qos: QoS,
+    sent: Messages,
 }
 
 impl Neighbours {
@@ -51,7 +55,13 @@ impl Neighbours {
         Ok(Self {
             clients,
             qos: mqtt.qos,
+            sent: Messages::default(),
         })
+    }
+
+    /// The count of the messages that the stations have sent.
+    pub(crate) fn messages(&self) -> Messages {
+        self.sent.clone()
     }
 
     /// Lets the stations publish while `work` lasts, with the plan's size and interval. Returns the result of
@@ -77,7 +87,8 @@ impl Neighbours {
                 anyhow::bail!("the other stations ended before the measured one");
             }
         };
-        let sent = sending.finish().await?;
+        sending.finish().await?;
+        let sent = self.sent.so_far();
         self.disconnect().await;
         Ok((done, sent))
     }
@@ -97,6 +108,7 @@ impl Neighbours {
             qos: self.qos,
             schedule: OpenLoop::new(nanoseconds(LEAD), plan.interval / phases),
             payloads: Payloads::new(plan.size, plan.seed),
+            sent: self.sent.clone(),
             clock,
         })
     }
@@ -117,6 +129,7 @@ struct Publisher {
     qos: QoS,
     schedule: OpenLoop,
     payloads: Payloads,
+    sent: Messages,
     clock: Clock,
 }
 
@@ -127,19 +140,18 @@ struct Station {
 }
 
 impl Publisher {
-    /// Publishes until the thread is stopped; returns how many messages the clients took.
-    fn run(self, stop: &AtomicBool) -> anyhow::Result<u64> {
+    /// Publishes until the thread is stopped, and counts the messages that the clients took.
+    fn run(self, stop: &AtomicBool) -> anyhow::Result<()> {
         let slots = self.stations.len() as u64 + 1;
-        let mut sent = 0;
         for seq in 0.. {
             for (slot, station) in (1..).zip(&self.stations) {
                 self.wait_for(seq * slots + slot);
                 if stop.load(Ordering::Relaxed) {
-                    return Ok(sent);
+                    return Ok(());
                 }
                 let message = Outgoing::new(station.topic.clone(), self.payloads.make(seq));
                 match station.client.try_send(message.qos(self.qos)) {
-                    Ok(_) => sent += 1,
+                    Ok(_) => self.sent.add_one(),
                     // An open loop: a message that the client cannot take is lost.
                     Err(mq_client::Error::QueueFull) => {}
                     Err(error) => {
@@ -150,7 +162,7 @@ impl Publisher {
                 }
             }
         }
-        Ok(sent)
+        Ok(())
     }
 
     /// Sleeps without spinning, unlike the measured publisher: the lateness of these messages is not measured,

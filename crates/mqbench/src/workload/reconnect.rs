@@ -5,12 +5,17 @@
 //! is sent, with the first connection counted too.
 
 use anyhow::Context;
-use mq_client::Outgoing;
+use mq_client::{Client, Outgoing};
 use mq_measure::Sample;
 use mq_transport::{Address, ConnectOptions, EarlyData, HandshakeKind};
 use serde::{Deserialize, Serialize};
 
-use super::{Clock, arrivals::Arrivals, connect::leave, stopwait::Plan};
+use super::{
+    Clock,
+    arrivals::Arrivals,
+    connect::leave,
+    stopwait::{PUBLISHER, Plan},
+};
 use crate::{
     mqtt::{Mqtt, Route},
     payload::Payloads,
@@ -74,39 +79,92 @@ pub(crate) async fn run(
     clock: Clock,
     resumption: Resumption,
     mqtt: &Mqtt,
-    (address, options): (Address, ConnectOptions),
-    mut arrivals: Arrivals,
+    end: (Address, ConnectOptions),
+    arrivals: Arrivals,
 ) -> anyhow::Result<Vec<Attempt>> {
-    let route = Route::new((address, resumption.apply(options)))?;
-    let payloads = Payloads::new(plan.size, 1);
-    let mut attempts = Vec::new();
-    for seq in 0..=plan.count {
+    let publisher = Publisher::new(plan, resumption, mqtt, end, PUBLISHER, arrivals)?;
+    publisher.run(clock, |_| {}).await
+}
+
+/// A publisher that has not connected yet, and what it learns of arrivals.
+#[derive(Debug)]
+pub(crate) struct Publisher {
+    plan: Plan,
+    mqtt: Mqtt,
+    route: Route,
+    client_id: String,
+    payloads: Payloads,
+    arrivals: Arrivals,
+}
+
+impl Publisher {
+    pub(crate) fn new(
+        plan: &Plan,
+        resumption: Resumption,
+        mqtt: &Mqtt,
+        (address, options): (Address, ConnectOptions),
+        client_id: &str,
+        arrivals: Arrivals,
+    ) -> anyhow::Result<Self> {
+        Ok(Self {
+            plan: plan.clone(),
+            mqtt: mqtt.clone(),
+            route: Route::new((address, resumption.apply(options)))?,
+            client_id: client_id.to_owned(),
+            payloads: Payloads::new(plan.size, 1),
+            arrivals,
+        })
+    }
+
+    /// Sends the plan's messages. `arrived` gets the number of each message that has arrived, before its
+    /// connection ends.
+    pub(crate) async fn run(
+        mut self,
+        clock: Clock,
+        mut arrived: impl FnMut(u64),
+    ) -> anyhow::Result<Vec<Attempt>> {
+        let mut attempts = Vec::new();
+        for seq in 0..=self.plan.count {
+            let (client, sample) = self.deliver(clock, seq).await?;
+            arrived(seq);
+            let stats = leave(&client).await?;
+            attempts.push(Attempt {
+                sample,
+                handshake: stats.handshake,
+                early_data: stats.early_data,
+            });
+        }
+        self.arrivals.end().await?;
+        Ok(attempts)
+    }
+
+    /// Connects, sends a message, and waits until it has arrived. Then the client can [`leave`].
+    pub(super) async fn deliver(
+        &mut self,
+        clock: Clock,
+        seq: u64,
+    ) -> anyhow::Result<(Client, Sample)> {
         // The receiver counts by sequence number, so a message is safe to repeat.
-        let message = Outgoing::new(plan.topic.clone(), payloads.make(seq))
-            .qos(mqtt.qos)
+        let message = Outgoing::new(self.plan.topic.clone(), self.payloads.make(seq))
+            .qos(self.mqtt.qos)
             .early(true);
         let dialled_ns = clock.now_ns();
         // PUBLISH follows CONNECT at once, without waiting for CONNACK.
-        let client = mqtt
-            .builder(&route, "mqbench-pub")?
+        let client = self
+            .mqtt
+            .builder(&self.route, &self.client_id)?
             .start()
             .context("cannot connect")?;
         let mut receipt = client.send(message).await.context("cannot publish")?;
         receipt.written().await.context("cannot publish")?;
         let sent_ns = clock.now_ns();
-        let arrived = arrivals.wait(seq, plan.patience).await?;
-        let stats = leave(&client).await?;
-        attempts.push(Attempt {
-            sample: Sample {
-                seq,
-                intended_ns: dialled_ns,
-                sent_ns,
-                received_ns: arrived.map(|at| clock.at_ns(at)),
-            },
-            handshake: stats.handshake,
-            early_data: stats.early_data,
-        });
+        let arrived = self.arrivals.wait(seq, self.plan.patience).await?;
+        let sample = Sample {
+            seq,
+            intended_ns: dialled_ns,
+            sent_ns,
+            received_ns: arrived.map(|at| clock.at_ns(at)),
+        };
+        Ok((client, sample))
     }
-    arrivals.end().await?;
-    Ok(attempts)
 }

@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use mq_client::Outgoing;
-use mq_codec::TopicName;
+use mq_client::{Client, Outgoing};
+use mq_codec::{QoS, TopicName};
 use mq_measure::{Sample, Samples};
 
 use super::{Clock, arrivals::Arrivals};
@@ -18,6 +18,9 @@ use crate::{
 
 /// The default topic.
 pub(crate) const TOPIC: &str = "mqbench/stopwait";
+
+/// The client identifier of the measured publisher, with this pattern and with [`reconnect`](super::reconnect).
+pub(crate) const PUBLISHER: &str = "mqbench-pub";
 
 /// The plan of a run: messages that are sent one at a time.
 #[derive(Clone, Debug)]
@@ -38,31 +41,76 @@ pub(crate) fn delta(samples: &Samples) -> Option<Duration> {
     ))
 }
 
-/// Sends the plan's messages. Times are the clock's; an arrival has one if the subscriber is in this process.
+/// Connects a publisher and sends the plan's messages. Times are the clock's; an arrival has one if the subscriber
+/// is in this process.
 pub(crate) async fn run(
     plan: &Plan,
     clock: Clock,
     mqtt: &Mqtt,
     route: &Route,
-    mut arrivals: Arrivals,
+    arrivals: Arrivals,
 ) -> anyhow::Result<Samples> {
-    let sender = mqtt.connect(route, "mqbench-pub").await;
-    let sender = sender.context("the publisher cannot connect")?;
-    let payloads = Payloads::new(plan.size, 1);
-    let mut samples = Vec::new();
-    for seq in 0..plan.count {
+    let publisher = Publisher::connect(plan, mqtt, route, PUBLISHER, arrivals).await?;
+    publisher.run(clock, |_| {}).await
+}
+
+/// A connected publisher, and what it learns of arrivals.
+#[derive(Debug)]
+pub(crate) struct Publisher {
+    plan: Plan,
+    qos: QoS,
+    payloads: Payloads,
+    sender: Client,
+    arrivals: Arrivals,
+}
+
+impl Publisher {
+    pub(crate) async fn connect(
+        plan: &Plan,
+        mqtt: &Mqtt,
+        route: &Route,
+        client_id: &str,
+        arrivals: Arrivals,
+    ) -> anyhow::Result<Self> {
+        let sender = mqtt.connect(route, client_id).await;
+        Ok(Self {
+            plan: plan.clone(),
+            qos: mqtt.qos,
+            payloads: Payloads::new(plan.size, 1),
+            sender: sender.context("the publisher cannot connect")?,
+            arrivals,
+        })
+    }
+
+    /// Sends the plan's messages, and disconnects. `arrived` gets the number of each message that has arrived.
+    pub(crate) async fn run(
+        mut self,
+        clock: Clock,
+        mut arrived: impl FnMut(u64),
+    ) -> anyhow::Result<Samples> {
+        let mut samples = Vec::new();
+        for seq in 0..self.plan.count {
+            samples.push(self.deliver(clock, seq).await?);
+            arrived(seq);
+        }
+        let disconnected = self.sender.disconnect().await;
+        disconnected.context("cannot disconnect")?;
+        self.arrivals.end().await?;
+        Ok(Samples(samples))
+    }
+
+    /// Sends a message, and waits until it has arrived.
+    pub(super) async fn deliver(&mut self, clock: Clock, seq: u64) -> anyhow::Result<Sample> {
         let sent_ns = clock.now_ns();
-        let message = Outgoing::new(plan.topic.clone(), payloads.make(seq)).qos(mqtt.qos);
-        sender.send(message).await.context("cannot publish")?;
-        let arrived = arrivals.wait(seq, plan.patience).await?;
-        samples.push(Sample {
+        let message = Outgoing::new(self.plan.topic.clone(), self.payloads.make(seq));
+        let sent = self.sender.send(message.qos(self.qos)).await;
+        sent.context("cannot publish")?;
+        let arrived = self.arrivals.wait(seq, self.plan.patience).await?;
+        Ok(Sample {
             seq,
             intended_ns: sent_ns,
             sent_ns,
             received_ns: arrived.map(|at| clock.at_ns(at)),
-        });
+        })
     }
-    sender.disconnect().await.context("cannot disconnect")?;
-    arrivals.end().await?;
-    Ok(Samples(samples))
 }

@@ -75,10 +75,46 @@ fn a_lone_frame_takes_its_time_on_the_air() {
         arrived: 1,
         delivered: 1,
         transmissions: 1,
+        air_time: Duration::from_nanos(20 * US + 227_556 + 62_667),
         ..StationCounts::default()
     };
     assert_eq!(channel.counts(0), counts);
     assert_eq!(channel.counts(1), StationCounts::default());
+}
+
+#[test]
+fn air_time_is_of_the_frame_its_acknowledgement_and_the_spaces_and_not_of_the_back_off() {
+    // Preamble and 8 * (60 + 22) bits at 54 Mbit/s; SIFS, preamble, 8 * 14 bits at 24 Mbit/s and DIFS.
+    let takes = Duration::from_nanos(20 * US + 12_149 + 62_667);
+    for retries in [0, 3] {
+        // Every second frame is damaged, and keeps the channel just as long.
+        let channel = saturated(medium(0.5, retries), 1, SECOND, |_| 60, |_, _| {});
+        let counts = channel.counts(0);
+        let sent = u32::try_from(counts.transmissions).unwrap();
+        assert!(sent > 1_000 && counts.lost > 0, "{counts:?}");
+        assert_eq!(counts.air_time, takes * sent);
+        assert_eq!(channel.in_use(), counts.air_time);
+        // Retries of a station alone have longer back-offs: a frame waits for 7.5 slots or more.
+        let waits = SECOND - nanoseconds(channel.in_use()).min(SECOND);
+        assert!(waits / u64::from(sent) >= 7 * 9 * US, "{waits}");
+    }
+}
+
+#[test]
+fn a_collision_is_air_time_of_each_station_and_uses_the_channel_once() {
+    let bytes = |station| if station == 0 { 1514 } else { 60 };
+    let takes = |station| Duration::from_nanos(medium(0.0, 7).sending(bytes(station)) + 62_667);
+    let channel = saturated(medium(0.0, 7), 2, SECOND, bytes, |_, _| {});
+    let [long, short] = [channel.counts(0), channel.counts(1)];
+    for (station, counts) in [(0, long), (1, short)] {
+        let sent = u32::try_from(counts.transmissions).unwrap();
+        assert_eq!(counts.air_time, takes(station) * sent, "{counts:?}");
+    }
+    // Both are in every collision, which lasts as long as the long frame.
+    let together = u32::try_from(short.collisions).unwrap();
+    assert!(together > 50 && long.collisions == short.collisions);
+    let alone = takes(1) * (u32::try_from(short.transmissions).unwrap() - together);
+    assert_eq!(channel.in_use(), long.air_time + alone);
 }
 
 #[test]
