@@ -11,9 +11,9 @@ use mq_energy::{
     average_power_uw,
     profile::{Activity, Profile},
 };
-use mq_measure::process::ProcessMeter;
+use mq_measure::{process::ProcessMeter, result::WireUse};
 
-use crate::{clock::nanoseconds, testbed::Testbed, workload::e2e};
+use crate::{clock::nanoseconds, testbed::Testbed};
 
 /// The model at work, from the start of the schedule.
 pub(super) struct Modelled<'a> {
@@ -71,15 +71,21 @@ impl<'a> Modelled<'a> {
         })
     }
 
-    /// The energy until now; `None` if a count is not known.
-    pub(super) fn end(self, outcome: &e2e::Outcome) -> Option<Energy> {
+    /// The energy until now, for work whose publisher has used `wire`, and a thread that spins `pacing_cpu_ns`; `None` if a
+    /// count is not known.
+    pub(super) fn end(
+        self,
+        wire: Option<WireUse>,
+        pacing_cpu_ns: Option<u64>,
+        delivered: u64,
+    ) -> Option<Energy> {
         let elapsed_ns = nanoseconds(self.began.elapsed());
         let after = Emulated::of(self.testbed)?;
-        let wire = outcome.publisher_wire?;
+        let wire = wire?;
         let used = Used {
             process: self.process.read().ok()?.cpu.total_ns,
             emulator: after.cpu_ns.saturating_sub(self.before.cpu_ns),
-            pacing: outcome.pacing_cpu_ns?,
+            pacing: pacing_cpu_ns?,
         };
         let factor = if cfg!(any(target_arch = "aarch64", target_arch = "arm")) {
             1.0
@@ -94,7 +100,7 @@ impl<'a> Modelled<'a> {
             bytes_sent: wire.bytes_sent,
             bytes_received: wire.bytes_received,
         };
-        energy(&self.profile, &activity, outcome.counts.received)
+        energy(&self.profile, &activity, delivered)
     }
 }
 

@@ -16,7 +16,7 @@ use super::{
     Order,
     cell::{Cell, Pattern},
     contention::Contention,
-    energy::Modelled,
+    energy::{Energy, Modelled},
     metered,
     record::Outcome,
     stack::Stack,
@@ -29,7 +29,7 @@ use crate::{
     testbed::{Access, Testbed},
     units::ms,
     workload::{
-        Clock,
+        Clock, add_wire,
         arrivals::Arrivals,
         connect::{self, Dialler},
         e2e, handover,
@@ -169,6 +169,28 @@ impl Findings {
         self.validity.note(lateness.warning(interval_ns));
     }
 
+    /// Adds a modelled energy, if there is one.
+    fn energy(&mut self, energy: Option<Energy>) {
+        let Some(energy) = energy else {
+            return;
+        };
+        self.set("energy_j", energy.joules);
+        self.set("power_w", energy.power_w);
+        self.set("power_above_idle_w", energy.above_idle_w);
+        for (metric, uj) in [
+            ("energy_per_message_uj", energy.per_message_uj),
+            (
+                "energy_above_idle_per_message_uj",
+                energy.above_idle_per_message_uj,
+            ),
+        ] {
+            if let Some(uj) = uj {
+                self.set(metric, uj);
+            }
+        }
+        self.so_far.energy_meter = Some(energy.meter);
+    }
+
     /// Adds the figures of a hand-over.
     pub(super) fn handover(&mut self, figures: &handover::Figures) {
         if let Some(gap) = figures.gap_ns {
@@ -278,9 +300,12 @@ impl Bench<'_> {
             Pattern::Storm => bail!("a storm starts its own broker"),
         }
         let sent = self.testbed.publisher_packets().0 - before;
-        #[expect(clippy::cast_precision_loss, reason = "packets of a run")]
-        let rate = sent as f64 / began.elapsed().as_secs_f64();
+        let rate = count(sent) / began.elapsed().as_secs_f64();
         findings.set("packets_per_second", rate);
+        // The first connection of `reconnect` has a message of its own.
+        let first = u64::from(self.cell.pattern == Pattern::Reconnect);
+        let messages = self.cell.messages + first;
+        findings.set("packets_per_message", count(sent) / count(messages));
         Ok(())
     }
 
@@ -294,8 +319,7 @@ impl Bench<'_> {
         } else {
             e2e::Pair::connect(&plan, &self.mqtt, &publisher, &subscriber).await?
         };
-        let profile = self.energy_profile;
-        let modelled = profile.and_then(|profile| Modelled::start(self.testbed, profile));
+        let modelled = self.modelled();
         let clock = Clock::start();
         let origin_ns = clock.origin_ns();
         let work = async {
@@ -314,24 +338,8 @@ impl Bench<'_> {
         if moves {
             findings.handover(&handover::figures(&outcome.samples));
         }
-        if let Some(energy) = modelled.and_then(|modelled| modelled.end(&outcome)) {
-            findings.set("energy_j", energy.joules);
-            findings.set("power_w", energy.power_w);
-            findings.set("power_above_idle_w", energy.above_idle_w);
-            let each = [
-                ("energy_per_message_uj", energy.per_message_uj),
-                (
-                    "energy_above_idle_per_message_uj",
-                    energy.above_idle_per_message_uj,
-                ),
-            ];
-            for (metric, uj) in each {
-                if let Some(uj) = uj {
-                    findings.set(metric, uj);
-                }
-            }
-            findings.so_far.energy_meter = Some(energy.meter);
-        }
+        let (wire, received) = (outcome.publisher_wire, outcome.counts.received);
+        findings.energy(modelled.and_then(|one| one.end(wire, outcome.pacing_cpu_ns, received)));
         let sent = metered::sending(&outcome.samples);
         findings.so_far.sending =
             sent.map(|sent| Window::new(origin_ns + sent.from_ns, origin_ns + sent.to_ns));
@@ -377,6 +385,7 @@ impl Bench<'_> {
             reconnect::Publisher::new(&plan, resumption, mqtt, publisher, id, arrivals)?;
         let mut contention = Contention::new(self.testbed, peers.messages());
         contention.begin();
+        let modelled = self.modelled();
         let clock = Clock::start();
         let work = publisher.run(clock, |seq| {
             if seq == plan.count {
@@ -385,6 +394,11 @@ impl Bench<'_> {
         });
         let attempts = peers.beside(clock, work).await?;
         contention.report(findings);
+        let wire = attempts.iter().map(|attempt| attempt.wire);
+        let wire = wire.reduce(|a, b| add_wire(&a, &b));
+        // No thread keeps a schedule.
+        let messages = attempts.len() as u64;
+        findings.energy(modelled.and_then(|one| one.end(wire, Some(0), messages)));
         let samples: Samples = attempts.iter().map(|attempt| attempt.sample).collect();
         findings.reconnect(&samples)?;
         findings.samples = samples;
@@ -418,6 +432,12 @@ impl Bench<'_> {
             tokio::time::sleep(connect::PAUSE).await;
         }
         findings.connections(&connect::samples(kind, &attempts))
+    }
+
+    /// The model of the run's energy, from now on; `None` without a profile.
+    fn modelled(&self) -> Option<Modelled<'_>> {
+        let profile = self.energy_profile?;
+        Modelled::start(self.testbed, profile)
     }
 
     fn plan(&self) -> e2e::Plan {

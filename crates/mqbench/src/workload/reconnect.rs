@@ -6,7 +6,7 @@
 
 use anyhow::Context;
 use mq_client::{Client, Outgoing};
-use mq_measure::Sample;
+use mq_measure::{Sample, result::WireUse};
 use mq_transport::{Address, ConnectOptions, EarlyData, HandshakeKind};
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +15,7 @@ use super::{
     arrivals::Arrivals,
     connect::leave,
     stopwait::{PUBLISHER, Plan},
+    wire_use,
 };
 use crate::{
     mqtt::{Mqtt, Route},
@@ -33,6 +34,8 @@ pub(crate) struct Attempt {
     pub(crate) handshake: HandshakeKind,
     /// What became of early data.
     pub(crate) early_data: EarlyData,
+    /// Its traffic, except for its end.
+    pub(crate) wire: WireUse,
 }
 
 impl Attempt {
@@ -132,6 +135,7 @@ impl Publisher {
                 sample,
                 handshake: stats.handshake,
                 early_data: stats.early_data,
+                wire: wire_use(&stats),
             });
         }
         self.arrivals.end().await?;
