@@ -21,6 +21,7 @@ pub(crate) mod cell;
 pub(crate) mod changes;
 pub(crate) mod claims;
 mod contention;
+mod contradiction;
 mod energy;
 pub(crate) mod file;
 pub(crate) mod here;

@@ -1,0 +1,130 @@
+//! Keys of a cell that contradict each other.
+
+use mq_netem::Link;
+
+use super::cell::{Cell, Pattern, Tickets, Transport, one};
+use crate::{
+    testbed::Topology,
+    workload::{handover::OnHandover, reconnect::Resumption},
+};
+
+/// The most devices of a storm. An address of Linux has 28,232 ports for clients, and a port stays taken for a while
+/// when its connection has ended.
+const MOST_DEVICES: u64 = 20_000;
+
+impl Cell {
+    /// A contradiction between keys, with the key that is to blame.
+    pub(crate) fn contradiction(&self) -> Option<(&'static str, String)> {
+        if self.pattern == Pattern::Storm
+            && let Some(contradiction) = self.contradicts_storm()
+        {
+            return Some(contradiction);
+        }
+        if self.medium.is_some() && self.link.is_some() {
+            return Some((
+                "medium",
+                "there is a link already: one way to the broker".into(),
+            ));
+        }
+        if self.medium.is_none() && self.stations > 1 {
+            return Some(("stations", "only a medium has more than one".into()));
+        }
+        if self.medium.is_none() && self.retries.is_some() {
+            return Some(("retries", "only a medium has retries".into()));
+        }
+        if self.loss.is_some() && self.link.is_none() && self.medium.is_none() {
+            return Some((
+                "loss",
+                "there is no link or medium that could lose anything".into(),
+            ));
+        }
+        if self.topology == Topology::Shared && self.sub_link.is_some() {
+            return Some(("sub_link", "the topology `shared` has one link".into()));
+        }
+        if self.topology != Topology::Publisher && self.medium.is_some() {
+            let why = "the subscriber of a medium has a host and a sub_link";
+            return Some(("topology", why.into()));
+        }
+        if self.handover.is_some() && (self.pattern != Pattern::Periodic || self.link.is_none()) {
+            let why = "it takes the pattern `periodic`, and a link to leave";
+            return Some(("handover", why.into()));
+        }
+        if self.handover.is_some() && self.topology != Topology::Publisher {
+            let why = "the publisher alone changes its network: the topology is `publisher`";
+            return Some(("handover", why.into()));
+        }
+        let returns = self.on_handover == OnHandover::Reconnect;
+        if returns && self.handover.is_none() {
+            return Some(("on_handover", "there is no handover".into()));
+        }
+        if self.burst != one() && self.pattern != Pattern::Periodic {
+            return Some(("burst", "it takes the pattern `periodic`".into()));
+        }
+        let resumes = returns
+            || matches!(
+                self.pattern,
+                Pattern::Reconnect | Pattern::Connect | Pattern::Storm
+            );
+        if self.resumption != Resumption::Full && !resumes {
+            let why = "this pattern connects once: connect, reconnect and storm resume";
+            return Some(("resumption", why.into()));
+        }
+        if self.resumption != Resumption::Full && self.transport == Transport::Tcp {
+            return Some(("resumption", "plain TCP has no sessions to resume".into()));
+        }
+        if self.resumption == Resumption::ZeroRtt
+            && self.transport == Transport::Tls
+            && self.tls_version.as_deref() == Some("1.2")
+        {
+            return Some(("tls_version", "TLS 1.2 has no early data".into()));
+        }
+        if self.tickets == Tickets::Lost && self.pattern != Pattern::Storm {
+            let why = "this pattern restarts no broker: storm does";
+            return Some(("tickets", why.into()));
+        }
+        if self.tickets == Tickets::Lost && self.resumption == Resumption::Full {
+            let why = "a full handshake uses no tickets: set resumption";
+            return Some(("tickets", why.into()));
+        }
+        self.overload().map(|problem| ("interval", problem))
+    }
+
+    /// What a storm, which is about the processors and has no link, does not take.
+    fn contradicts_storm(&self) -> Option<(&'static str, String)> {
+        let given = [
+            ("link", self.link.is_some()),
+            ("sub_link", self.sub_link.is_some()),
+            ("medium", self.medium.is_some()),
+            ("loss", self.loss.is_some()),
+            ("topology", self.topology != Topology::Publisher),
+        ];
+        if let Some((key, _)) = given.into_iter().find(|(_, given)| *given) {
+            let why = "a storm has no link: its devices are on the broker's host";
+            return Some((key, why.into()));
+        }
+        (self.messages > MOST_DEVICES).then(|| {
+            let why = format!(
+                "a storm has {MOST_DEVICES} devices at most: all have one address, and a port each"
+            );
+            ("messages", why)
+        })
+    }
+
+    /// The problem of a publisher that sends more than its link carries.
+    fn overload(&self) -> Option<String> {
+        if !matches!(self.pattern, Pattern::Periodic | Pattern::JobResult) {
+            return None;
+        }
+        let rate = Link::load(self.link.as_ref()?)
+            .ok()?
+            .up
+            .rate?
+            .bits_per_second();
+        // The headers of a small message: Ethernet, IP, TCP or UDP, TLS or QUIC, MQTT.
+        let bits = (self.size as u128 + 120) * 8 * 1_000_000_000 * u128::from(self.burst.get());
+        let offered = bits / u128::from(self.interval_ns.max(1));
+        (offered > rate.into()).then(|| {
+            format!("that is about {offered} bit/s, and the link carries {rate}: wait longer")
+        })
+    }
+}
