@@ -300,9 +300,9 @@ impl Driver {
             },
         });
         *lock(&self.shared.last) = Some(connected.clone());
-        let status = Status::Connected(connected.clone());
-        let change = |now: &mut Status| {
-            *now = status;
+        let accepted = Status::Connected(connected.clone());
+        let change = |status: &mut Status| {
+            *status = accepted;
             true
         };
         self.shared.change(change, &Event::Connected(connected));

@@ -190,24 +190,29 @@ fn sentence(comparison: &Comparison, ratio: Interval) -> String {
     let quantity = &comparison.quantity;
     let [estimate, low, high] =
         [ratio.estimate, ratio.low, ratio.high].map(|ratio| (ratio - 1.0) * 100.0);
-    // 49.7 as 50, 0.31 as 0.3.
-    let digits = |percent: f64| usize::from(percent.abs() < 9.5);
     if ratio.contains(1.0) {
+        let [low, high] = [low, high].map(|end| percent(end, true));
         return format!(
-            "{of}'s {quantity} is not shown to differ from {with}'s ({low:+.*} to {high:+.*} %)",
-            digits(low),
-            digits(high)
+            "{of}'s {quantity} is not shown to differ from {with}'s ({low} to {high} %)"
         );
     }
     let way = if estimate < 0.0 { "lower" } else { "higher" };
     let [estimate, low, high] = [estimate, low, high].map(f64::abs);
     let (least, most) = (low.min(high), low.max(high));
-    format!(
-        "{of}'s {quantity} is {estimate:.*} % {way} than {with}'s ({least:.*} to {most:.*} %)",
-        digits(estimate),
-        digits(least),
-        digits(most)
-    )
+    let [estimate, least, most] = [estimate, least, most].map(|value| percent(value, false));
+    format!("{of}'s {quantity} is {estimate} % {way} than {with}'s ({least} to {most} %)")
+}
+
+/// 49.7 as 50, 0.31 as 0.3; beyond a thousand no digit means anything, and the line would be too long.
+fn percent(value: f64, signed: bool) -> String {
+    let digits = usize::from(value.abs() < 9.5);
+    if value > 999.0 {
+        ">999".to_owned()
+    } else if signed {
+        format!("{value:+.digits$}")
+    } else {
+        format!("{value:.digits$}")
+    }
 }
 
 fn dash() -> String {
@@ -249,5 +254,24 @@ mod tests {
             "QUIC's mean delay is not shown to differ from TLS's (-3.0 to +10 %)"
         );
         assert_eq!(sentences(&[]), "");
+    }
+
+    #[test]
+    fn the_widest_sentence_fits_a_terminal() {
+        let comparison = Comparison {
+            quantity: CONNECTION.to_owned(),
+            transport: "quic".to_owned(),
+            baseline: "tls".to_owned(),
+            ratio: Some(Interval {
+                estimate: 1.2,
+                low: 1e-9,
+                high: 1e9,
+                confidence: 0.95,
+            }),
+        };
+        let text = sentences(&[comparison]);
+        let last = text.lines().next_back().unwrap();
+        assert!(last.ends_with("(-100 to >999 %)"), "{last}");
+        assert!(last.chars().count() <= 80, "{last}");
     }
 }
