@@ -109,7 +109,7 @@ def as_text(level):
 
 
 def of(values):
-    if not values:
+    if len(values) == 0:
         return None
     mean = numpy.mean(values)
     if len(values) < 2:
