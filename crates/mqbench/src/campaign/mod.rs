@@ -12,6 +12,7 @@
 //! | `machine` | how busy this machine is |
 //! | `on_hosts`, `placement` | a run on real machines, and which machine does what |
 //! | `record`, `store` | the record of a run, and the result set on disk |
+//! | `tally` | how many runs are good, disturbed, missing |
 //! | `energy`, `metered` | the energy of a run, by a model or by a meter |
 //! | `claims` | sentences of papers, and the rule that judges them |
 
@@ -33,6 +34,7 @@ pub(crate) mod run_cell;
 pub(crate) mod runner;
 pub(crate) mod store;
 mod storm;
+pub(crate) mod tally;
 #[cfg(test)]
 mod tests;
 

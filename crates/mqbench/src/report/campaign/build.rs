@@ -22,6 +22,7 @@ use crate::campaign::{
     file::{Campaign, PlotKind},
     record::Record,
     store::SetHead,
+    tally::Tally,
 };
 
 /// From so many repetitions on, boxes and tests are over repetitions; with fewer, over messages.
@@ -49,19 +50,20 @@ pub(crate) fn report(
         extent: head.extent,
         manifest: head.manifest.clone(),
         continued: head.continued.clone(),
-        campaigns: finished.iter().map(|one| campaign(one, &claims)).collect(),
+        campaigns: finished
+            .iter()
+            .map(|one| campaign(one, Tally::of(one.campaign, records), &claims))
+            .collect(),
         claims,
     }
 }
 
-fn campaign(finished: &Finished, claims: &[ClaimReport]) -> CampaignReport {
+fn campaign(finished: &Finished, tally: Tally, claims: &[ClaimReport]) -> CampaignReport {
     let Campaign {
         name,
         title,
         source,
         plot,
-        cells,
-        repetitions,
         ..
     } = finished.campaign;
     let metric = Metric::parse(&plot.metric);
@@ -69,7 +71,6 @@ fn campaign(finished: &Finished, claims: &[ClaimReport]) -> CampaignReport {
         .iter()
         .filter(|report| finished.is_held_against(&report.claim))
         .collect();
-    let planned = cells.len() * usize::try_from(*repetitions).unwrap_or(usize::MAX);
     CampaignReport {
         name: name.clone(),
         title: title.clone(),
@@ -84,9 +85,7 @@ fn campaign(finished: &Finished, claims: &[ClaimReport]) -> CampaignReport {
             facet: plot.facet.clone(),
         },
         runs: Runs {
-            planned,
-            finished: finished.runs.len(),
-            repeated: finished.repeated.len(),
+            tally,
             warned: finished
                 .runs
                 .iter()

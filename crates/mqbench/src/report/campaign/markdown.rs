@@ -55,8 +55,8 @@ pub(crate) fn render(report: &Report) -> String {
 fn section(campaign: &CampaignReport) -> String {
     let (plot, runs) = (&campaign.plot, &campaign.runs);
     let mut text = format!(
-        "## {}\n\n{}. {} of {} runs, {} attempts repeated, {} runs with warnings.\n\n",
-        campaign.title, campaign.source, runs.finished, runs.planned, runs.repeated, runs.warned
+        "## {}\n\n{}. {}; {} with warnings.\n\n",
+        campaign.title, campaign.source, runs.tally, runs.warned
     );
     for energy in &campaign.energy {
         text.push_str(&format!("{}\n\n", words::energy(energy)));

@@ -15,6 +15,7 @@ use serde_json::Value;
 use crate::campaign::{
     claims::{Claim, Verdict},
     file::{Extent, PlotKind},
+    tally::Tally,
 };
 
 /// The `schema` of a report that this version writes.
@@ -128,10 +129,8 @@ pub(crate) struct PlotReport {
 /// How many runs there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Runs {
-    pub(crate) planned: usize,
-    pub(crate) finished: usize,
-    /// Attempts that were repeated.
-    pub(crate) repeated: usize,
+    #[serde(flatten)]
+    pub(crate) tally: Tally,
     /// Finished runs that have warnings.
     pub(crate) warned: usize,
 }

@@ -115,7 +115,7 @@ pub(super) fn warnings(campaign: &CampaignReport) -> String {
             "<details><summary><b>{}</b> in {} of {} runs: {}</summary><ul>{}</ul></details>\n",
             escape(&warning.kind),
             warning.runs,
-            campaign.runs.finished,
+            campaign.runs.tally.finished,
             escape(first),
             each.collect::<String>()
         ));

@@ -293,12 +293,9 @@ fn section(
 
 fn runs(campaign: &CampaignReport) -> String {
     let runs = &campaign.runs;
-    let mut text = format!("{} of {} runs", runs.finished, runs.planned);
-    if runs.repeated > 0 {
-        text.push_str(&format!(", {} disturbed ones repeated", runs.repeated));
-    }
+    let mut text = runs.tally.to_string();
     if runs.warned > 0 {
-        text.push_str(&format!(", {} with warnings", runs.warned));
+        text.push_str(&format!("; {} with warnings", runs.warned));
     }
     text
 }
@@ -311,8 +308,8 @@ fn energy(campaign: &CampaignReport) -> String {
 }
 
 fn missing(campaign: &CampaignReport) -> String {
-    let runs = &campaign.runs;
-    let missing = runs.planned.saturating_sub(runs.finished);
+    let runs = &campaign.runs.tally;
+    let missing = runs.missing();
     if missing == 0 {
         return String::new();
     }

@@ -21,7 +21,9 @@ use super::{
 };
 use crate::campaign::{
     claims::{self, Verdict},
+    record::Record,
     store::ResultSet,
+    tally::Tally,
 };
 
 /// The report, made once: writing a set syncs each of its records.
@@ -56,10 +58,8 @@ fn emulated_runs_are_named_at_the_top() {
 fn a_disturbed_attempt_does_not_count() {
     let (_, report) = make();
     let bars = &report.campaigns[0];
-    assert_eq!(
-        (bars.runs.planned, bars.runs.finished, bars.runs.repeated),
-        (72, 72, 1)
-    );
+    let runs = &bars.runs.tally;
+    assert_eq!((runs.planned, runs.good, runs.repeated), (72, 72, 1));
     // It says 1000 s.
     let points = || {
         bars.panels
@@ -79,6 +79,28 @@ fn a_disturbed_attempt_does_not_count() {
         .map(|w| (&w.kind[..], w.runs))
         .collect();
     assert_eq!(kinds, [("reordered-messages", 6)]);
+}
+
+#[test]
+fn a_run_is_counted_once_by_its_last_attempt() {
+    let (set, _) = make();
+    let (campaign, mut records) = (&set.campaigns[0], set.records.clone());
+    // One of the 72 runs has a disturbed attempt before a good one.
+    assert_eq!(
+        Tally::of(campaign, &records).to_string(),
+        "72 of 72 runs good, 0 disturbed; 1 attempt repeated"
+    );
+    let mine = |record: &Record| record.campaign == campaign.name;
+    let last = records.iter().rposition(mine).unwrap();
+    records[last].outcome.error = Some("the broker ended".to_owned());
+    let tally = Tally::of(campaign, &records);
+    assert_eq!((tally.good, tally.disturbed, tally.finished), (71, 1, 72));
+    let first = records.iter().position(mine).unwrap();
+    records.remove(first);
+    assert_eq!(
+        Tally::of(campaign, &records).to_string(),
+        "70 of 72 runs good, 1 disturbed, 1 missing; 1 attempt repeated"
+    );
 }
 
 #[test]
