@@ -13,7 +13,10 @@ use super::{
         Basis, BoxReport, CampaignReport, ClaimReport, Pair, Panel, PlotReport, Point, Report,
         Runs, SCHEMA, Series, Test,
     },
+    names,
+    papers::papers,
     resample::Resample,
+    shows,
     values::{Finished, Levels, Metric, Statistic, TRANSPORT, milliseconds},
     verdict,
 };
@@ -45,11 +48,17 @@ pub(crate) fn report(
         .iter()
         .map(|claim| verdict::of(claim, &finished))
         .collect();
+    let held_against = |report: &&ClaimReport| {
+        let mut campaigns = finished.iter();
+        campaigns.any(|one| one.is_held_against(&report.claim))
+    };
+    let of_campaigns: Vec<_> = claims.iter().filter(held_against).collect();
     Report {
         schema: SCHEMA,
         extent: head.extent,
         manifest: head.manifest.clone(),
         continued: head.continued.clone(),
+        papers: papers(&of_campaigns),
         campaigns: finished
             .iter()
             .map(|one| campaign(one, Tally::of(one.campaign, records), &claims))
@@ -67,6 +76,16 @@ fn campaign(finished: &Finished, tally: Tally, claims: &[ClaimReport]) -> Campai
         ..
     } = finished.campaign;
     let metric = Metric::parse(&plot.metric);
+    let plot = PlotReport {
+        kind: plot.kind,
+        metric: plot.metric.clone(),
+        quantity: names::quantity(&metric, &finished.baseline().unwrap_or_default()),
+        meaning: meaning(finished, &metric),
+        unit: metric.unit.clone(),
+        x: plot.x.clone(),
+        series: plot.series.clone(),
+        facet: plot.facet.clone(),
+    };
     let claims: Vec<_> = claims
         .iter()
         .filter(|report| finished.is_held_against(&report.claim))
@@ -75,15 +94,6 @@ fn campaign(finished: &Finished, tally: Tally, claims: &[ClaimReport]) -> Campai
         name: name.clone(),
         title: title.clone(),
         source: source.clone(),
-        plot: PlotReport {
-            kind: plot.kind,
-            metric: plot.metric.clone(),
-            meaning: meaning(finished, &metric),
-            unit: metric.unit.clone(),
-            x: plot.x.clone(),
-            series: plot.series.clone(),
-            facet: plot.facet.clone(),
-        },
         runs: Runs {
             tally,
             warned: finished
@@ -96,8 +106,9 @@ fn campaign(finished: &Finished, tally: Tally, claims: &[ClaimReport]) -> Campai
         fixed: fixed(finished.campaign),
         panels: facets(finished, &metric)
             .iter()
-            .map(|levels| panel(finished, &metric, levels))
+            .map(|levels| panel(finished, &metric, &plot, levels))
             .collect(),
+        plot,
         links: context::links(&finished.runs),
         warnings: context::warnings(&finished.runs),
         repeated: context::repeated(&finished.repeated),
@@ -156,8 +167,7 @@ fn facets(finished: &Finished, metric: &Metric) -> Vec<Levels> {
     all
 }
 
-fn panel(finished: &Finished, metric: &Metric, facet: &Levels) -> Panel {
-    let plot = &finished.campaign.plot;
+fn panel(finished: &Finished, metric: &Metric, plot: &PlotReport, facet: &Levels) -> Panel {
     let xs = finished.levels(&plot.x);
     let mut names = finished.levels(&plot.series);
     // The baseline of ξ is 1.
@@ -192,8 +202,10 @@ fn panel(finished: &Finished, metric: &Metric, facet: &Levels) -> Panel {
         .iter()
         .zip(&groups)
         .filter_map(|(x, groups)| test(x, &names, groups, seed));
-    Panel {
+    let mut panel = Panel {
         levels: facet.clone(),
+        shows: String::new(),
+        disturbed: disturbed(finished, facet),
         baseline: finished.link_delay(metric, facet),
         series: series.collect(),
         tests: tests.collect(),
@@ -204,7 +216,15 @@ fn panel(finished: &Finished, metric: &Metric, facet: &Levels) -> Panel {
             &lines(finished, metric, facet),
         ),
         x: xs,
-    }
+    };
+    panel.shows = shows::sentence(plot, &panel, &baseline.unwrap_or_default());
+    panel
+}
+
+/// The runs with these levels whose last attempt was disturbed.
+fn disturbed(finished: &Finished, levels: &Levels) -> usize {
+    let runs = finished.with(levels);
+    runs.filter(|run| run.outcome.is_disturbed()).count()
 }
 
 /// The series of distributions; for ξ those of both sides.
@@ -249,6 +269,8 @@ struct Group {
     messages: Vec<f64>,
     /// The statistic of messages that the metric is, if it is one.
     statistic: Option<Statistic>,
+    /// Repetitions whose last attempt was disturbed.
+    disturbed: usize,
 }
 
 impl Group {
@@ -263,6 +285,7 @@ impl Group {
             values,
             messages,
             statistic: of_messages.map(|(_, statistic)| statistic),
+            disturbed: disturbed(finished, levels),
         }
     }
 
@@ -287,6 +310,7 @@ impl Group {
         let (of, boxed) = self.basis(metric);
         Some(Point {
             n: self.values.len(),
+            disturbed: self.disturbed,
             values: self.values.clone(),
             mean,
             median: stats::median(&self.values)?,
@@ -370,16 +394,20 @@ fn test(x: &str, names: &[String], groups: &[Group], seed: u64) -> Option<Test> 
     };
     let dunn = stats::dunn(&values).unwrap_or_default();
     let resample = Resample::new(seed);
-    let pairs = (0..values.len()).flat_map(|a| (a + 1..values.len()).map(move |b| (a, b)));
+    // How the later one lies to the earlier: QUIC to TLS.
+    let pairs = (0..values.len()).flat_map(|b| (b + 1..values.len()).map(move |a| (a, b)));
     let pairs = pairs.filter_map(|(a, b)| {
         let cliffs_delta = stats::cliffs_delta(values[a], values[b])?;
+        let (below, above) = shares(values[a], values[b]);
         Some(Pair {
             a: names[a].clone(),
             b: names[b].clone(),
             p: dunn
                 .iter()
-                .find(|test| test.pair == (a, b))
+                .find(|test| test.pair == (b, a))
                 .map(|test| test.holm_p),
+            below,
+            above,
             cliffs_delta,
             size: size(cliffs_delta),
             ratio: resample.ratio(values[a], values[b]),
@@ -391,6 +419,20 @@ fn test(x: &str, names: &[String], groups: &[Group], seed: u64) -> Option<Test> 
         kruskal_wallis: stats::kruskal_wallis(&values),
         pairs: pairs.collect(),
     })
+}
+
+/// The share of all pairs in which the value of `a` is less, and in which it is more.
+#[expect(clippy::cast_precision_loss, reason = "a share needs no more")]
+fn shares(a: &[f64], b: &[f64]) -> (f64, f64) {
+    let mut sorted = b.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let (mut below, mut above) = (0, 0);
+    for value in a {
+        above += sorted.partition_point(|other| other < value);
+        below += sorted.len() - sorted.partition_point(|other| other <= value);
+    }
+    let all = (a.len() * b.len()).max(1) as f64;
+    (below as f64 / all, above as f64 / all)
 }
 
 /// Romano's word for a size of Cliff's δ.

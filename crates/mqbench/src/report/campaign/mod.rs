@@ -5,10 +5,11 @@
 //! ```text
 //! records ─ values ─ resample ─┬─ build ── model ─┬─ html ─ chart
 //!           (which runs count) ├─ distribution    ├─ markdown, svg
-//!                              ├─ context         └─ JSON
-//! claims ──────────────────────┴─ verdict, estimators  csv (of the records)
+//!                              ├─ context, shows  └─ JSON
+//! claims ──────────────────────┴─ verdict, papers, estimators  csv (of the records)
 //! ```
 
+mod axis;
 mod build;
 mod chart;
 mod context;
@@ -19,7 +20,10 @@ mod estimators;
 mod html;
 mod markdown;
 mod model;
+mod names;
+mod papers;
 mod resample;
+mod shows;
 mod svg;
 mod values;
 mod verdict;

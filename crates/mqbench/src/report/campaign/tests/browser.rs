@@ -217,6 +217,14 @@ fn the_page_works_in_a_browser_without_any_network() {
 
     told_under_the_pointer(&mut page);
 
+    // Boxes have a split ordinate, with an abscissa for each part, until one logarithmic axis is asked for.
+    let grids = "echarts.getInstanceByDom(document.querySelector('#c1p0')).getOption().grid.length";
+    assert_eq!(page.eval(grids), 2);
+    page.click("c1p0", "log");
+    assert_eq!(page.eval(grids), 1);
+    page.click("c1p0", "log");
+    assert_eq!(page.eval(grids), 2);
+
     // Zoom, by its buttons and by the keyboard.
     page.click("c0p0", "in");
     assert_ne!(page.drawing("c0p0"), linear);
@@ -361,7 +369,7 @@ fn told_under_the_pointer(page: &mut Page) {
     );
     let over = json!({ "type": "mouseMoved", "x": centre[0], "y": centre[1] });
     page.call("Input.dispatchMouseEvent", &over);
-    page.until("document.querySelector('#c0p0').textContent.includes('loss 5%')");
+    page.until("document.querySelector('#c0p0').textContent.includes('packet loss 5 %')");
     page.until("document.querySelector('#c0p0').textContent.includes('over runs), n 6')");
     let away = json!({ "type": "mouseMoved", "x": 1, "y": 1 });
     page.call("Input.dispatchMouseEvent", &away);
