@@ -95,7 +95,7 @@ fn tools(id: &str) -> String {
     [
         button("in", "+", "Zoom in"),
         button("out", "−", "Zoom out"),
-        button("reset", "reset", "Show all again"),
+        button("reset", "reset", "reset: show all again"),
         button("csv", "CSV", "Save the data as CSV"),
         button("svg", "SVG", "Save the figure as SVG"),
     ]

@@ -1,6 +1,7 @@
 //! The page in a real headless browser, over its `DevTools` protocol: every figure is drawn, the controls work,
 //! and the page makes no request. The tests are skipped without Chromium.
 
+mod axe;
 mod page;
 
 use std::{
@@ -136,6 +137,42 @@ fn the_page_works_in_a_browser_without_any_network() {
     page.screenshot("phone");
 
     nothing_went_wrong(&mut page);
+}
+
+/// In light and dark, on a desk and on a phone, with all parts closed and with all open.
+#[test]
+fn axe_finds_nothing_serious_in_the_page() {
+    let (Some(chromium), Some(script)) = (chromium(), axe::script()) else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let set = fixture::set(folder.path());
+    let mut records = set.records.clone();
+    // A banner at a figure, and at the top.
+    for record in records.iter_mut().rev().take(2) {
+        record.outcome.error = Some("the broker ended".to_owned());
+    }
+    let claims = claims::shipped().unwrap();
+    let report = report(&set.head, &set.campaigns, &records, &claims);
+    let file = folder.path().join("report.html");
+    std::fs::write(&file, html::page(&report)).unwrap();
+    let mut page = Page::open(&chromium, &folder.path().join("profile"), &file);
+    page.until("document.querySelectorAll('.chart[data-drawn] svg path').length > 20");
+    let open = "document.querySelectorAll('details').forEach(part => { part.open = true })";
+    let close = "document.querySelectorAll('details').forEach(part => { part.open = false })";
+    for scheme in ["light", "dark"] {
+        page.scheme(scheme);
+        for (width, height) in [(1400, 900), (390, 844)] {
+            page.size(width, height);
+            for (parts, state) in [(close, "closed"), (open, "open")] {
+                page.eval(parts);
+                // What opens is drawn.
+                std::thread::sleep(Duration::from_millis(300));
+                let state = format!("{scheme}, {width} px, {state}");
+                axe::assert_accessible(&mut page, &script, &state);
+            }
+        }
+    }
 }
 
 /// Every figure of a quick run of everything that ships, as it is kept with the project.
