@@ -274,7 +274,7 @@
 
   // Places legend, title, grid and labels, so that none is over another at any width.
   function arrange(chart, option, legend, style) {
-    const width = chart.view.getWidth(), height = chart.view.getHeight(), split = Array.isArray(option.yAxis);
+    const width = chart.view.getWidth(), split = Array.isArray(option.yAxis);
     const [xAxis, yAxis] = [option.xAxis, option.yAxis].map(axis => Array.isArray(axis) ? axis[0] : axis);
     const title = lines(yAxis.name, width - 12, 12);
     yAxis.name = '';
@@ -289,10 +289,19 @@
       xAxis.axisLabel = { ...xAxis.axisLabel, interval: 0, hideOverlap: false, fontSize: size, lineHeight: size + 2, formatter: (_, at) => texts[at] };
     }
     xAxis.nameGap = labels + 8;
+    // Many lines of labels make the figure higher, and the drawing no smaller.
+    const element = chart.view.getDom();
+    element.style.height = '';
+    const least = top + labels + 28 + 150;
+    if (element.clientHeight < least) element.style.height = `${least}px`;
+    chart.view.resize();
+    const height = chart.view.getHeight();
     option.title = { text: title.join('\n'), left: 0, top: head, padding: 0,
       textStyle: { color: style.quiet, fontSize: 12, lineHeight: 16, fontWeight: 'normal' } };
     if (!split) {
-      option.grid = { left, right: 14, top, bottom: 28, containLabel: true };
+      // The last number of an abscissa of values stands half beside the grid.
+      const right = xAxis.type === 'category' ? 14 : 26;
+      option.grid = { left, right, top, bottom: 28, containLabel: true };
       return;
     }
     const bottom = labels + 28, whole = height - top - bottom, upper = whole * UPPER, gap = whole * BREAK;

@@ -83,6 +83,7 @@ fn campaign(finished: &Finished, tally: Tally, claims: &[ClaimReport]) -> Campai
         meaning: meaning(finished, &metric),
         unit: metric.unit.clone(),
         x: plot.x.clone(),
+        abscissa: abscissa(finished.campaign),
         series: plot.series.clone(),
         facet: plot.facet.clone(),
     };
@@ -118,6 +119,15 @@ fn campaign(finished: &Finished, tally: Tally, claims: &[ClaimReport]) -> Campai
             .collect(),
         estimators: estimators::compare(&claims),
     }
+}
+
+/// The abscissa in words.
+fn abscissa(campaign: &Campaign) -> String {
+    let mut cells = campaign.cells.iter();
+    if campaign.plot.x == "loss" && cells.all(|one| one.cell.medium.is_some()) {
+        return names::FRAMES.to_owned();
+    }
+    names::factor(&campaign.plot.x)
 }
 
 /// The meaning of the metric; for an energy also whether it was measured.

@@ -43,7 +43,7 @@ pub(super) fn figure(campaign: &CampaignReport, panel: &Panel, id: &str) -> Valu
             "xAxis": {
                 "type": "category",
                 "data": panel.x.iter().map(|x| names::level(&plot.x, x)).collect::<Value>(),
-                "name": names::factor(&plot.x),
+                "name": plot.abscissa,
             },
             // Bars without a baseline stand on 0; other plots have their own range.
             "yAxis": {

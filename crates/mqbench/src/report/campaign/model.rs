@@ -147,6 +147,8 @@ pub(crate) struct PlotReport {
     /// The unit; empty for a ratio or a number.
     pub(crate) unit: String,
     pub(crate) x: String,
+    /// The abscissa in words.
+    pub(crate) abscissa: String,
     pub(crate) series: String,
     pub(crate) facet: Option<String>,
 }

@@ -128,6 +128,9 @@ fn listed(list: &[(&str, &str)], name: &str) -> String {
     known.map_or_else(|| name.replace('_', " "), |(_, words)| (*words).to_owned())
 }
 
+/// The loss of a shared channel, as an axis names it: the channel sends a damaged frame again.
+pub(super) const FRAMES: &str = "frames damaged";
+
 /// A factor, as an axis names it.
 pub(super) fn factor(name: &str) -> String {
     listed(FACTORS, name)

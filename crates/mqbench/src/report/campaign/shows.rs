@@ -35,11 +35,11 @@ pub(super) fn sentence(plot: &PlotReport, panel: &Panel, beside: &str) -> String
     }
 }
 
-/// The first letter as a capital.
+/// The first letter as a capital; a Greek one is a symbol.
 pub(super) fn capital(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map_or_else(String::new, |first| {
-        first.to_uppercase().to_string() + letters.as_str()
+        first.to_ascii_uppercase().to_string() + letters.as_str()
     })
 }
 
@@ -100,7 +100,15 @@ impl<'a> Shown<'a> {
     }
 
     fn place(&self, at: usize) -> String {
-        names::place(&self.plot.x, &self.panel.x[at])
+        let level = &self.panel.x[at];
+        if self.plot.abscissa == names::FRAMES {
+            let share = names::level(&self.plot.x, level);
+            return match &level[..] {
+                "0%" => "with no frame damaged".to_owned(),
+                _ => format!("with {share} of frames damaged"),
+            };
+        }
+        names::place(&self.plot.x, level)
     }
 
     /// A name with a comma is in quotes, so that its end is seen.

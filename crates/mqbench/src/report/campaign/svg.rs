@@ -69,8 +69,7 @@ impl<'a> Drawing<'a> {
         self.grid();
         let deepest = self.abscissa();
         let middle = f64::midpoint(LEFT, RIGHT);
-        let name = names::factor(&plot.x);
-        self.label(middle, deepest + 20.0, "middle", 11, &name);
+        self.label(middle, deepest + 20.0, "middle", 11, &plot.abscissa);
         if let Some(mark) = chart::mark(self.campaign, self.panel) {
             let y = self.y(mark);
             self.line((LEFT, y), (RIGHT, y), "#1d2126", 1.0, "4 3");

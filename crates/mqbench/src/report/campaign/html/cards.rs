@@ -34,13 +34,18 @@ fn paper(paper: &PaperReport) -> String {
         ("no", "✗", other, "contradicted"),
         ("none", "?", paper.open, "open"),
     ];
-    let words = counts.map(|(class, sign, count, words)| {
+    // A paper without such claims needs no word of them.
+    let named = counts
+        .iter()
+        .filter(|(class, _, count, _)| *class != "same" || *count > 0);
+    let words = named.map(|(class, sign, count, words)| {
         format!(
             "<span class=\"badge {class}\"><span aria-hidden=\"true\">{sign}</span> {count} {words}</span>"
         )
     });
     // The counts as lengths; the words say the same.
-    let bar = counts.map(|(class, _, count, _)| {
+    let bar = counts.iter().filter(|(_, _, count, _)| *count > 0);
+    let bar = bar.map(|(class, _, count, _)| {
         format!("<span class=\"{class}\" style=\"flex-grow:{count}\"></span>")
     });
     let doi = paper.doi.as_ref().map_or_else(String::new, |doi| {
@@ -53,8 +58,8 @@ fn paper(paper: &PaperReport) -> String {
          <p class=\"quiet\">{}.{doi}</p>\n</article>\n",
         escape(&paper.name),
         escape(&paper.title),
-        words.join(" "),
-        bar.concat(),
+        words.collect::<Vec<_>>().join(" "),
+        bar.collect::<String>(),
         sentences(paper.says.iter().map(|says| escape(says))),
         escape(&paper.authors),
     )

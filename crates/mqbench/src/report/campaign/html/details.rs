@@ -53,7 +53,7 @@ pub(super) fn tests(campaign: &CampaignReport) -> String {
     };
     let columns = [
         "figure",
-        &names::factor(&campaign.plot.x),
+        &campaign.plot.abscissa,
         "effect",
         "Cliff’s δ",
         "ratio of means (95 %)",

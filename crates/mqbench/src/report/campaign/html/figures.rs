@@ -108,7 +108,7 @@ fn alternative(campaign: &CampaignReport, panel: &Panel) -> String {
     let mut text = format!(
         "{} over {}, {}.",
         plot.quantity,
-        names::factor(&plot.x),
+        plot.abscissa,
         panel_title(campaign, panel)
     );
     for series in &panel.series {
@@ -233,7 +233,7 @@ pub(super) fn distribution(campaign: &CampaignReport, panel: &Panel, id: &str) -
          {tools}</div>\n<div class=\"chart\" id=\"{id}\" role=\"img\" aria-label=\"How {of} is \
          distributed: {title}. The table below has percentiles.\"></div>\n\
          <details class=\"data\"><summary>Percentiles</summary>{percentiles}</details>\n</figure>\n",
-        x = escape(&names::factor(factor)),
+        x = escape(&campaign.plot.abscissa),
         of = escape(&of),
         options = options.collect::<String>(),
         log = chart::is_wide(panel),

@@ -9,7 +9,7 @@ const HOW_TO_READ: &str = "\
 <li>A claim <b>held</b> if the whole 90 % interval of our value is where the paper says: within a fifth of \
 the printed effect, beyond a printed bound, or 2 % or more to the claimed side.</li>\n\
 <li>It did <b>not</b> hold if the whole interval contradicts it: it is opposite, of another size, or shows no \
-difference. It is <b>open</b> if the interval has room for both, or there is none.</li>\n\
+difference. It is <b>open</b> if the interval has room for both, if there is none, or if a model computed the value.</li>\n\
 <li>An <b>interval</b> says how far chance may have moved a mean. Those of figures are of 95 %: over runs, or \
 over one run’s messages and then too narrow.</li>\n\
 <li>A run is <b>disturbed</b> if the machine was late, a meter had gaps or the run failed. It is repeated; \

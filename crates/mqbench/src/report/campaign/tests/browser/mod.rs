@@ -233,10 +233,41 @@ fn all_figures_of_a_quick_run_are_drawn_switched_zoomed_and_saved() {
         }
     }
     println!("{figures} figures");
-    page.size(390, 800);
-    page.until("document.documentElement.scrollWidth <= 390");
+    for width in [1400, 390] {
+        page.size(width, 844);
+        page.until(&format!("document.documentElement.scrollWidth <= {width}"));
+        // A figure is drawn again for its new width.
+        page.until(&format!("({FIT}).every(fits => fits)"));
+        assert_eq!(page.eval(COLLISIONS), json!([]), "{width} px");
+    }
     nothing_went_wrong(&mut page);
 }
+
+/// Whether each drawing is as wide as its place.
+const FIT: &str = "[...document.querySelectorAll('.chart')].map(chart => \
+     Math.abs(chart.querySelector('svg').clientWidth - chart.clientWidth) <= 1)";
+
+/// The words of figures that lie over one another, or beyond their figure.
+const COLLISIONS: &str = "(() => {
+    const found = [];
+    for (const chart of document.querySelectorAll('.chart')) {
+        const frame = chart.getBoundingClientRect();
+        const words = [...chart.querySelectorAll('svg text')].filter(text => text.textContent.trim());
+        const all = words.map(text => [text.textContent, text.getBoundingClientRect()]);
+        all.forEach(([a, p], at) => {
+            if (p.left < frame.left - 2 || p.right > frame.right + 2 || p.bottom > frame.bottom + 2) {
+                found.push(`${chart.id}: ${a} is outside`);
+            }
+            for (const [b, q] of all.slice(at + 1)) {
+                const across = Math.min(p.right, q.right) - Math.max(p.left, q.left);
+                // Lines of one label stand close.
+                const down = Math.min(p.bottom, q.bottom) - Math.max(p.top, q.top);
+                if (across > 1 && down > 4) found.push(`${chart.id}: ${a} over ${b}`);
+            }
+        });
+    }
+    return found;
+})()";
 
 /// The tooltip shows what is under the pointer.
 fn told_under_the_pointer(page: &mut Page) {
