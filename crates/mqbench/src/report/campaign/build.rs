@@ -2,36 +2,24 @@
 
 use std::collections::BTreeMap;
 
-use mq_measure::stats;
 use serde_json::Value;
 
 use super::{
     context,
     distribution::distributions,
     estimators,
-    model::{
-        Basis, BoxReport, CampaignReport, ClaimReport, Pair, Panel, PlotReport, Point, Report,
-        Runs, SCHEMA, Series, Test,
-    },
+    group::{Group, disturbed},
+    model::{CampaignReport, ClaimReport, Panel, PlotReport, Report, Runs, SCHEMA, Series},
     names,
+    pairs::test,
     papers::papers,
-    resample::Resample,
     shows,
-    values::{Finished, Levels, Metric, Statistic, TRANSPORT, milliseconds},
+    values::{Finished, Levels, Metric, TRANSPORT},
     verdict,
 };
 use crate::campaign::{
-    claims::Claim,
-    file::{Campaign, PlotKind},
-    record::Record,
-    store::SetHead,
-    tally::Tally,
+    claims::Claim, file::Campaign, record::Record, store::SetHead, tally::Tally,
 };
-
-/// From so many repetitions on, boxes and tests are over repetitions; with fewer, over messages.
-const ENOUGH: usize = 5;
-/// The most outliers of one box that are drawn.
-const OUTLIERS: usize = 200;
 
 /// The report of these campaigns. Claims about other campaigns are not measured.
 pub(crate) fn report(
@@ -231,12 +219,6 @@ fn panel(finished: &Finished, metric: &Metric, plot: &PlotReport, facet: &Levels
     panel
 }
 
-/// The runs with these levels whose last attempt was disturbed.
-fn disturbed(finished: &Finished, levels: &Levels) -> usize {
-    let runs = finished.with(levels);
-    runs.filter(|run| run.outcome.is_disturbed()).count()
-}
-
 /// The series of distributions; for ξ those of both sides.
 fn lines(finished: &Finished, metric: &Metric, facet: &Levels) -> Vec<(String, Levels)> {
     let plot = &finished.campaign.plot;
@@ -268,189 +250,5 @@ fn recorded(finished: &Finished, metric: &Metric) -> String {
         wanted
     } else {
         names.next().cloned().unwrap_or(wanted)
-    }
-}
-
-/// The runs of one cell.
-struct Group {
-    /// One value for each repetition.
-    values: Vec<f64>,
-    /// The values recorded within the runs, in ms, ascending.
-    messages: Vec<f64>,
-    /// The statistic of messages that the metric is, if it is one.
-    statistic: Option<Statistic>,
-    /// Repetitions whose last attempt was disturbed.
-    disturbed: usize,
-}
-
-impl Group {
-    fn of(finished: &Finished, metric: &Metric, levels: &Levels) -> Self {
-        let values = finished.values(metric, levels);
-        let of_messages = metric.of_messages().filter(|_| values.len() < ENOUGH);
-        let messages = of_messages
-            .as_ref()
-            .and_then(|(of, _)| finished.pooled(of, levels))
-            .map_or_else(Vec::new, |recorder| milliseconds(&recorder));
-        Self {
-            values,
-            messages,
-            statistic: of_messages.map(|(_, statistic)| statistic),
-            disturbed: disturbed(finished, levels),
-        }
-    }
-
-    fn point(&self, metric: &Metric, kind: PlotKind, seed: u64) -> Option<Point> {
-        let mean = stats::mean(&self.values)?;
-        let resample = Resample::new(seed);
-        let (interval, interval_of) = if self.values.len() >= 2 {
-            (
-                resample.interval(&self.values, Statistic::Mean),
-                Basis::Repetitions,
-            )
-        } else {
-            let statistic = self.statistic;
-            let interval = statistic.and_then(|of| resample.interval(&self.messages, of));
-            let of = if interval.is_some() {
-                Basis::Messages
-            } else {
-                Basis::None
-            };
-            (interval, of)
-        };
-        let (of, boxed) = self.basis(metric);
-        Some(Point {
-            n: self.values.len(),
-            disturbed: self.disturbed,
-            values: self.values.clone(),
-            mean,
-            median: stats::median(&self.values)?,
-            low: interval.map(|interval| interval.0),
-            high: interval.map(|interval| interval.1),
-            interval_of,
-            quartiles: quartiles(of, boxed, kind),
-        })
-    }
-
-    /// What boxes and tests are over: repetitions if there are enough, else messages if the metric has their
-    /// unit.
-    fn basis(&self, metric: &Metric) -> (Basis, &[f64]) {
-        if self.values.len() >= ENOUGH {
-            (Basis::Repetitions, &self.values)
-        } else if metric.unit == "ms" && !self.messages.is_empty() {
-            (Basis::Messages, &self.messages)
-        } else {
-            (Basis::None, &[])
-        }
-    }
-}
-
-fn quartiles(of: Basis, values: &[f64], kind: PlotKind) -> Option<BoxReport> {
-    let plot = match kind {
-        PlotKind::BoxPercentiles => stats::BoxPlot::percentiles(values),
-        _ => stats::BoxPlot::tukey(values),
-    }?;
-    let outlier_count = plot.outliers.len();
-    Some(BoxReport {
-        of,
-        n: values.len() as u64,
-        q1: plot.q1,
-        median: plot.median,
-        q3: plot.q3,
-        low: plot.low,
-        high: plot.high,
-        outlier_count,
-        outliers: thinned(plot.outliers),
-    })
-}
-
-/// Thins values out evenly by rank; the first and the last stay.
-fn thinned(values: Vec<f64>) -> Vec<f64> {
-    if values.len() <= OUTLIERS {
-        return values;
-    }
-    let last = values.len() - 1;
-    (0..OUTLIERS)
-        .map(|i| values[i * last / (OUTLIERS - 1)])
-        .collect()
-}
-
-/// The tests of all series at one level of the abscissa; `None` with fewer than two series.
-fn test(x: &str, names: &[String], groups: &[Group], seed: u64) -> Option<Test> {
-    let some = names
-        .iter()
-        .zip(groups)
-        .filter(|(_, group)| !group.values.is_empty());
-    let (names, groups): (Vec<_>, Vec<_>) = some.unzip();
-    if groups.len() < 2 {
-        return None;
-    }
-    let enough = groups.iter().all(|group| group.values.len() >= ENOUGH);
-    // A jitter has one value a run; messages have none.
-    let of_messages = groups.iter().all(|group| {
-        group.statistic.is_some_and(|s| s != Statistic::Rsd) && !group.messages.is_empty()
-    });
-    let (of, values): (_, Vec<&[f64]>) = if enough {
-        (
-            Basis::Repetitions,
-            groups.iter().map(|group| &group.values[..]).collect(),
-        )
-    } else if of_messages {
-        (
-            Basis::Messages,
-            groups.iter().map(|group| &group.messages[..]).collect(),
-        )
-    } else {
-        return None;
-    };
-    let dunn = stats::dunn(&values).unwrap_or_default();
-    let resample = Resample::new(seed);
-    // How the later one lies to the earlier: QUIC to TLS.
-    let pairs = (0..values.len()).flat_map(|b| (b + 1..values.len()).map(move |a| (a, b)));
-    let pairs = pairs.filter_map(|(a, b)| {
-        let cliffs_delta = stats::cliffs_delta(values[a], values[b])?;
-        let (below, above) = shares(values[a], values[b]);
-        Some(Pair {
-            a: names[a].clone(),
-            b: names[b].clone(),
-            p: dunn
-                .iter()
-                .find(|test| test.pair == (b, a))
-                .map(|test| test.holm_p),
-            below,
-            above,
-            cliffs_delta,
-            size: size(cliffs_delta),
-            ratio: resample.ratio(values[a], values[b]),
-        })
-    });
-    Some(Test {
-        x: x.to_owned(),
-        of,
-        kruskal_wallis: stats::kruskal_wallis(&values),
-        pairs: pairs.collect(),
-    })
-}
-
-/// The share of all pairs in which the value of `a` is less, and in which it is more.
-#[expect(clippy::cast_precision_loss, reason = "a share needs no more")]
-fn shares(a: &[f64], b: &[f64]) -> (f64, f64) {
-    let mut sorted = b.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let (mut below, mut above) = (0, 0);
-    for value in a {
-        above += sorted.partition_point(|other| other < value);
-        below += sorted.len() - sorted.partition_point(|other| other <= value);
-    }
-    let all = (a.len() * b.len()).max(1) as f64;
-    (below as f64 / all, above as f64 / all)
-}
-
-/// Romano's word for a size of Cliff's δ.
-fn size(cliffs_delta: f64) -> &'static str {
-    match cliffs_delta.abs() {
-        delta if delta < 0.147 => "negligible",
-        delta if delta < 0.33 => "small",
-        delta if delta < 0.474 => "medium",
-        _ => "large",
     }
 }
