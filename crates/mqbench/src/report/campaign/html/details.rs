@@ -72,6 +72,9 @@ pub(super) fn tests(campaign: &CampaignReport) -> String {
 /// The effect in words: `QUIC below TLS in 93 % of pairs, mean 16 % lower`.
 fn effect(campaign: &CampaignReport, pair: &Pair) -> String {
     let name = |name: &str| names::series(&campaign.plot.series, name);
+    if pair.below + pair.above <= 0.0 {
+        return format!("{} and {} are equal", name(&pair.a), name(&pair.b));
+    }
     let (side, share, other) = if pair.below >= pair.above {
         ("below", pair.below, pair.above)
     } else {

@@ -51,7 +51,8 @@ fn notices(report: &Report) -> String {
             disturbed > 0,
             format!(
                 "<strong>{disturbed} of {finished} runs disturbed</strong> in their last attempt, in \
-                 {with} of {} campaigns. They count, and their figures say so.",
+                 {with} of {} campaigns. They count, and their figures say so. A run \
+                 that campaigns share is counted in each.",
                 report.campaigns.len()
             ),
         ),
