@@ -237,7 +237,7 @@
           const p = series.points[index];
           if (!p) return '';
           const interval = p.low === null ? '' : ` (${shown(p.low)} to ${shown(p.high)}, over ${p.of})`;
-          return `<div><span style="color:${css(chart.hues[series.key])}">■</span> ${safe(series.name)} <b>${shown(p.mean)}</b> ${safe(chart.unit)}${interval}, n ${p.n}${p.disturbed ? `, ${p.disturbed} disturbed` : ''}</div>`;
+          return `<div><span style="color:${css(chart.hues[series.key])}">■</span> ${safe(series.name)} <b>${shown(p.mean)}</b> ${safe(chart.unit)}${interval}, n ${p.n}${p.disturbed ? `, disturbed runs ${p.disturbed}` : ''}</div>`;
         });
         return `<b>${safe(chart.option.xAxis.name)} ${safe(x)}</b>${rows.join('')}`;
       } };

@@ -182,7 +182,7 @@ pub(crate) struct Panel {
     pub(crate) levels: BTreeMap<String, String>,
     /// What the figure shows, in a sentence; empty without a run.
     pub(crate) shows: String,
-    /// Runs of the figure whose last attempt was disturbed.
+    /// Runs of the figure whose last attempt was disturbed, with a value or without.
     pub(crate) disturbed: usize,
     /// The least time of a message, in the metric's unit: the links' delay one way.
     pub(crate) baseline: Option<f64>,
@@ -206,7 +206,7 @@ pub(crate) struct Series {
 pub(crate) struct Point {
     /// Repetitions.
     pub(crate) n: usize,
-    /// How many of them were disturbed in their last attempt.
+    /// Runs of the cell whose last attempt was disturbed, with a value or without.
     pub(crate) disturbed: usize,
     /// The value of each repetition, in their order.
     pub(crate) values: Vec<f64>,

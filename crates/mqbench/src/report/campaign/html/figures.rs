@@ -30,16 +30,16 @@ pub(super) fn figure(campaign: &CampaignReport, panel: &Panel, id: &str) -> Stri
     )
 }
 
-/// A banner, if runs that count were disturbed.
+/// A banner, if runs that count were disturbed. One that failed may have measured nothing.
 fn disturbed(panel: &Panel) -> String {
     let runs = match panel.disturbed {
         0 => return String::new(),
-        1 => "1 run of this figure was disturbed in its last attempt, and is".to_owned(),
+        1 => "1 run of this figure was disturbed in its last attempt; what it".to_owned(),
         many => {
-            format!("{many} runs of this figure were disturbed in their last attempts, and are")
+            format!("{many} runs of this figure were disturbed in their last attempts; what they")
         }
     };
-    format!("<p class=\"notice\">{runs} drawn all the same.</p>\n")
+    format!("<p class=\"notice\">{runs} measured is drawn all the same.</p>\n")
 }
 
 /// What is drawn, and how.
@@ -144,7 +144,11 @@ fn data_table(campaign: &CampaignReport, panel: &Panel) -> String {
     }
     let mean = words::with_unit(&plot.metric, &plot.unit);
     table(
-        &format!("Data of {}", panel_title(campaign, panel)),
+        &format!(
+            "Data of {}, {}",
+            campaign.name,
+            panel_title(campaign, panel)
+        ),
         &[
             &plot.x,
             &plot.series,
@@ -170,7 +174,8 @@ fn cells(point: &Point) -> Vec<String> {
     vec![
         match point.disturbed {
             0 => point.n.to_string(),
-            disturbed => format!("{}, {disturbed} disturbed", point.n),
+            1 => format!("{} values, 1 run disturbed", point.n),
+            many => format!("{} values, {many} runs disturbed", point.n),
         },
         words::number(point.mean),
         words::interval(point).unwrap_or_else(dash),
@@ -205,7 +210,11 @@ pub(super) fn distribution(campaign: &CampaignReport, panel: &Panel, id: &str) -
         [head, shown.iter().map(at).collect()].concat()
     });
     let percentiles = table(
-        &format!("Percentiles in ms, {}", panel_title(campaign, panel)),
+        &format!(
+            "Percentiles in ms of {}, {}",
+            campaign.name,
+            panel_title(campaign, panel)
+        ),
         &[
             &campaign.plot.x,
             &campaign.plot.series,

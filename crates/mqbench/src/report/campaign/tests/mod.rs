@@ -408,7 +408,10 @@ fn figures_of_disturbed_runs_say_how_many() {
     assert_eq!(page.matches(banner).count(), 1);
     assert!(page.contains("<strong>1 of 126 runs disturbed</strong>"));
     assert!(page.contains("71 of 72 runs good, 1 disturbed; 1 attempt repeated"));
-    assert!(page.contains("6, 1 disturbed"), "the data has the cell");
+    assert!(
+        page.contains("6 values, 1 run disturbed"),
+        "the data has the cell"
+    );
 }
 
 #[test]
