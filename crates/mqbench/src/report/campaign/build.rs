@@ -67,7 +67,7 @@ fn campaign(finished: &Finished, tally: Tally, claims: &[ClaimReport]) -> Campai
     let plot = PlotReport {
         kind: plot.kind,
         metric: plot.metric.clone(),
-        quantity: names::quantity(&metric, &finished.baseline().unwrap_or_default()),
+        quantity: quantity(finished, &metric),
         meaning: meaning(finished, &metric),
         unit: metric.unit.clone(),
         x: plot.x.clone(),
@@ -116,6 +116,15 @@ fn abscissa(campaign: &Campaign) -> String {
         return names::FRAMES.to_owned();
     }
     names::factor(&campaign.plot.x)
+}
+
+/// The metric as an axis names it; for an energy also whether it was measured.
+fn quantity(finished: &Finished, metric: &Metric) -> String {
+    let quantity = names::quantity(metric, &finished.baseline().unwrap_or_default());
+    match finished.energy_basis(metric) {
+        Some(basis) => format!("{quantity}, {basis}"),
+        None => quantity,
+    }
 }
 
 /// The meaning of the metric; for an energy also whether it was measured.

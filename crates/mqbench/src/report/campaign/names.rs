@@ -116,7 +116,7 @@ pub(super) fn short(metric: &str) -> &'static str {
         "packets_per_second" => "rate",
         "power_w" => "average power",
         "energy_j" | "energy_per_message_uj" => "energy",
-        "gap" => "longest gap",
+        "gap" => "gap",
         "delta" | "back_50" | "back_99" | "back_all" | "broker_down" => "time",
         "broker_cpu_s" | "client_cpu_s" => "CPU time",
         _ => "count",

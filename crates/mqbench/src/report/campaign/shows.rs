@@ -9,6 +9,8 @@ use super::{
 
 /// The least difference that a sentence calls a difference.
 const LEAST: f64 = 0.01;
+/// What an energy is called that no meter measured.
+const MODELLED: &str = "modelled";
 /// So many places of an abscissa without an order are named; of more, the first and the last.
 const PLACES: usize = 3;
 
@@ -141,7 +143,11 @@ impl<'a> Shown<'a> {
         {
             return "median".to_owned();
         }
-        names::short(&self.plot.metric).to_owned()
+        let quantity = names::short(&self.plot.metric);
+        if self.plot.quantity.contains(MODELLED) {
+            return format!("{MODELLED} {quantity}");
+        }
+        quantity.to_owned()
     }
 
     /// `At 5 % packet loss QUIC's mean delay is 25.9 ms and TLS's 30.7 ms: QUIC is 16 % lower`.
@@ -444,6 +450,17 @@ mod tests {
                 "{head} 40 ms and TLS's 40 ms: they differ by less than 1 %; without loss likewise."
             )
         );
+    }
+
+    #[test]
+    fn an_energy_that_no_meter_measured_is_called_modelled() {
+        let mut plot = plot("interval", "transport");
+        plot.quantity = format!("average power, {}", mq_energy::Basis::Modelled);
+        plot.metric = "power_w".to_owned();
+        let panel = panel(&["1ms"], &[("tls", &[1.41]), ("quic", &[1.42])], 3);
+        let text = sentence(&plot, &panel, "");
+        let head = "With 1 ms between messages QUIC's modelled average power is 1.42 ms";
+        assert!(text.starts_with(head), "{text}");
     }
 
     #[test]
