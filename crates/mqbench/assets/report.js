@@ -4,15 +4,27 @@
   const data = JSON.parse(document.getElementById('data').textContent);
   const figures = new Map();
 
+  // The shares of a split ordinate's height, as in axis.rs.
+  const UPPER = 0.4, BREAK = 0.04;
+
   const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  // Names keep their colour on the whole page.
+  // A series keeps its colour on the whole page, unless another of the same figure has it.
   const names = [];
-  const colour = name => {
-    const own = /^(tcp|tls|quic)$/.test(name) && css('--' + name);
-    if (own) return own;
-    if (!names.includes(name)) names.push(name);
-    return css('--s' + names.indexOf(name) % 6);
-  };
+  const COLOURS = 8;
+  function coloured(chart) {
+    const keys = chart.kind === 'figure' ? chart.points.map(one => one.key)
+      : [...new Set(chart.cells.flatMap(cell => cell.series.map(one => one.key)))];
+    chart.hues = {};
+    const taken = new Set();
+    for (const key of keys) {
+      if (/^(tcp|tls|quic)$/i.test(key)) { chart.hues[key] = '--' + key.toLowerCase(); continue; }
+      if (!names.includes(key)) names.push(key);
+      let at = names.indexOf(key) % COLOURS;
+      while (taken.has(at) && taken.size < COLOURS) at = (at + 1) % COLOURS;
+      taken.add(at);
+      chart.hues[key] = '--s' + at;
+    }
+  }
   const shown = value => value === null || value === undefined ? '–'
     : Math.abs(value) >= 1000 ? value.toFixed(0) : String(Number(value.toPrecision(4)));
   const safe = text => String(text).replace(/[&<>"]/g, c => `&#${c.charCodeAt(0)};`);
@@ -26,6 +38,40 @@
     }
     const below = all.filter(tick => tick <= low).pop(), above = all.find(tick => tick >= high);
     return all.filter(tick => tick >= below && tick <= above);
+  }
+
+  const pen = document.createElement('canvas').getContext('2d');
+  function wide(text, size) {
+    pen.font = `${size}px ${getComputedStyle(document.body).fontFamily}`;
+    return pen.measureText(text).width;
+  }
+  // The words in lines that are no wider than this; a longer word has a line of its own.
+  function lines(text, most, size) {
+    const all = [];
+    for (const word of String(text).split(' ')) {
+      const longer = all.length ? `${all[all.length - 1]} ${word}` : word;
+      if (all.length && wide(longer, size) <= most) all[all.length - 1] = longer;
+      else all.push(word);
+    }
+    return all;
+  }
+  // The labels of an abscissa as large as their words fit into the width of a level; smaller ones break words.
+  function abscissa(labels, slot) {
+    for (let size = 12; size > 8; size--) {
+      const broken = labels.map(label => lines(label, slot, size));
+      if (size > 9 && broken.flat().some(line => wide(line, size) > slot)) continue;
+      return { size, texts: broken.map(all => all.join('\n')), rows: Math.max(...broken.map(all => all.length)) };
+    }
+  }
+  // How many rows a legend needs.
+  function rows(legend, width) {
+    let count = 1, x = 0;
+    for (const name of legend) {
+      const own = 14 + 5 + wide(name, 12);
+      if (x > 0 && x + own > width) { count++; x = 0; }
+      x += own + 10;
+    }
+    return count;
   }
 
   // Where the item of a series stands within its category, and how wide it is.
@@ -59,14 +105,14 @@
       const top = y(api.value(1));
       return { type: 'group', children: [
         { type: 'rect', shape: { x: centre - width / 2, y: Math.min(top, foot), width, height: Math.max(Math.abs(foot - top), 1), r: 1 },
-          style: { fill: colour(chart.points[index].name) } },
+          style: { fill: css(chart.hues[chart.points[index].key]) } },
         ...whisker(centre, y(api.value(2)), y(api.value(3)), width * 0.6, { stroke: ink, lineWidth: 1.5 })] };
     },
     // Series stand a little aside of each other, so that no interval hides another.
     line: (chart, index, count) => (params, api) => {
       const at = api.value(0), aside = (index - (count - 1) / 2) * Math.min(9, api.size([1, 0])[0] * 0.6 / count);
       const spot = (x, value) => { const [left, top] = api.coord([x, value]); return [left + aside, top]; };
-      const [x, y] = spot(at, api.value(1)), hue = colour(chart.points[index].name);
+      const [x, y] = spot(at, api.value(1)), hue = css(chart.hues[chart.points[index].key]);
       const before = at > 0 ? chart.points[index].points[at - 1] : null;
       const [low, high] = [2, 3].map(i => spot(at, api.value(i))[1]);
       return { type: 'group', children: [
@@ -77,10 +123,9 @@
       const [centre, width] = place(api, index, count, 44);
       const y = value => api.coord([api.value(0), value])[1];
       const [q1, median, q3, low, high] = [1, 2, 3, 4, 5].map(i => y(api.value(i)));
-      const hue = colour(chart.points[index].name), edge = { stroke: hue, lineWidth: 1.5 };
+      const hue = css(chart.hues[chart.points[index].key]), edge = { stroke: hue, lineWidth: 1.5 };
       const point = chart.points[index].points[api.value(0)];
-      const dots = (point.outliers || []).filter(v => !chart.log || v > 0).map(value => ({
-        type: 'circle', shape: { cx: centre, cy: y(value), r: 2.2 }, style: { fill: 'none', stroke: hue, opacity: 0.65 } }));
+      const dots = outliers(point, v => chart.log ? v > 0 : !chart.split || v <= chart.split[0][1], centre, y, hue);
       const half = width / 4;
       return { type: 'group', children: [
         line(centre, q1, centre, low, edge), line(centre, q3, centre, high, edge),
@@ -91,7 +136,24 @@
           style: { fill: 'none', ...edge } },
         line(centre - width / 2, median, centre + width / 2, median, { stroke: hue, lineWidth: 3 }), ...dots] };
     },
+    // The outliers above the break of a split ordinate.
+    beyond: (chart, index, count) => (params, api) => {
+      const [centre] = place(api, index, count, 44);
+      const y = value => api.coord([api.value(0), value])[1];
+      const { key, points } = chart.points[index];
+      return { type: 'group', children: outliers(points[api.value(0)], v => v > chart.split[0][1], centre, y, css(chart.hues[key])) };
+    },
   };
+  function outliers(point, shown, centre, y, hue) {
+    return (point.outliers || []).filter(shown).map(value => ({
+      type: 'circle', shape: { cx: centre, cy: y(value), r: 2.2 }, style: { fill: 'none', stroke: hue, opacity: 0.65 } }));
+  }
+
+  // The distance between the numbers of an axis, as ECharts rounds it.
+  function rounded(step) {
+    const power = 10 ** Math.floor(Math.log10(step)), lead = step / power;
+    return power * (lead < 1.5 ? 1 : lead < 2.5 ? 2 : lead < 4 ? 3 : lead < 7 ? 5 : 10);
+  }
 
   function values(chart) {
     const all = [];
@@ -102,8 +164,20 @@
     return all;
   }
 
-  function logarithmic(axis, low, high) {
-    const marks = ticks(low, high);
+  // The marks of a logarithmic axis that have room: the ends, and between them one in so many pixels.
+  function roomy(marks, pixels) {
+    const [low, high] = [marks[0], marks[marks.length - 1]];
+    const at = mark => Math.log(mark / low) / Math.log(high / low) * pixels;
+    let last = 0;
+    return marks.filter((mark, index) => {
+      const end = index === 0 || index === marks.length - 1;
+      if (!end && (at(mark) - last < 18 || pixels - at(mark) < 18)) return false;
+      last = at(mark);
+      return true;
+    });
+  }
+  function logarithmic(axis, low, high, pixels = 200) {
+    const marks = roomy(ticks(low, high), pixels);
     return { ...axis, type: 'log', min: marks[0], max: marks[marks.length - 1],
       axisTick: { ...axis.axisTick, customValues: marks }, axisLabel: { ...axis.axisLabel, customValues: marks } };
   }
@@ -113,11 +187,24 @@
     const count = chart.points.length;
     option.xAxis = { ...look.axis, ...option.xAxis, splitLine: { show: false }, nameLocation: 'middle', nameGap: 28 };
     option.yAxis = { ...look.axis, ...option.yAxis };
-    if (chart.log) {
+    const split = chart.split && !chart.log;
+    if (split) {
+      const [[low, high], [, most]] = chart.split;
+      const top = ticks(high, most).pop();
+      const marks = roomy([high, ...ticks(high, most).filter(tick => tick > high)], 75).slice(1);
+      option.yAxis = [{ ...option.yAxis, min: low, max: high },
+        { ...look.axis, gridIndex: 1, name: '', ...logarithmic({ ...look.axis }, high, most), min: high, max: top }];
+      option.yAxis[1].axisTick.customValues = option.yAxis[1].axisLabel.customValues = marks;
+      option.xAxis = [option.xAxis, { ...option.xAxis, gridIndex: 1, show: false }];
+    } else if (chart.log) {
       const positive = values(chart).filter(v => v > 0);
       option.yAxis = logarithmic(option.yAxis, Math.min(...positive), Math.max(...positive));
     } else if (chart.floor !== null) {
       option.yAxis.min = chart.floor;
+      // The number of the foot is left out where the next one would touch it.
+      const step = rounded((Math.max(...values(chart)) - chart.floor) / 5);
+      const next = (Math.floor(chart.floor / step) + 1) * step - chart.floor;
+      option.yAxis.axisLabel = { ...option.yAxis.axisLabel, showMinLabel: next >= step * 0.35 };
     } else if (chart.mark !== null) {
       // The dashed line is always in sight.
       option.yAxis.min = range => chart.mark < range.min ? chart.mark : null;
@@ -126,7 +213,7 @@
     let mark = chart.mark !== null;
     option.series = option.series.map(series => {
       const index = chart.points.findIndex(one => one.name === series.name);
-      const hue = colour(series.name);
+      const hue = css(chart.hues[chart.points[index].key]);
       const own = { ...series, color: hue, itemStyle: { color: hue },
         renderItem: items[series.renderItem](chart, index, count, look.ink) };
       if (mark) {
@@ -136,16 +223,21 @@
       }
       return own;
     });
+    if (split) {
+      option.series.push(...chart.option.series.map((series, index) => ({ ...series, xAxisIndex: 1, yAxisIndex: 1,
+        renderItem: items.beyond(chart, index, count), color: option.series[index].color, silent: true })));
+    }
     option.tooltip = { ...look.tooltip, trigger: 'axis', axisPointer: { type: 'shadow', shadowStyle: { color: look.shadow } },
       formatter: params => {
         const at = params[0].dataIndex;
-        const x = params[0].axisValue ?? option.xAxis.data[at];
-        const index = option.xAxis.data.indexOf(x);
+        const levels = chart.option.xAxis.data;
+        const x = params[0].axisValue ?? levels[at];
+        const index = levels.indexOf(x);
         const rows = chart.points.map(series => {
           const p = series.points[index];
           if (!p) return '';
           const interval = p.low === null ? '' : ` (${shown(p.low)} to ${shown(p.high)}, over ${p.of})`;
-          return `<div><span style="color:${colour(series.name)}">■</span> ${safe(series.name)} <b>${shown(p.mean)}</b> ${safe(chart.unit)}${interval}, n ${p.n}</div>`;
+          return `<div><span style="color:${css(chart.hues[series.key])}">■</span> ${safe(series.name)} <b>${shown(p.mean)}</b> ${safe(chart.unit)}${interval}, n ${p.n}${p.disturbed ? `, disturbed runs ${p.disturbed}` : ''}</div>`;
         });
         return `<b>${safe(chart.option.xAxis.name)} ${safe(x)}</b>${rows.join('')}`;
       } };
@@ -161,7 +253,7 @@
     if (chart.log) option.xAxis = logarithmic(option.xAxis, bounds[0], bounds[bounds.length - 1]);
     if (chart.cdf) option.yAxis = { ...option.yAxis, max: 100, name: 'messages that took no longer [%]' };
     option.series = cell.series.map((one, index) => {
-      const hue = colour(one.name);
+      const hue = css(chart.hues[one.key]);
       const points = chart.cdf ? one.percentiles.map(([percent, value]) => [value, percent])
         : [...one.shares.map((share, i) => [one.bounds[i], share * 100]), [one.bounds[one.bounds.length - 1], 0]];
       return { type: 'line', name: one.name, data: points, color: hue, symbol: 'none', step: chart.cdf ? false : 'end',
@@ -175,23 +267,58 @@
     const [ink, quiet, grid, card, rule] = ['--ink', '--quiet', '--grid', '--card', '--line'].map(css);
     return { ink, quiet, shadow: grid,
       axis: { nameTextStyle: { color: quiet }, axisLine: { show: true, lineStyle: { color: quiet } },
-        axisTick: { lineStyle: { color: quiet } }, axisLabel: { color: quiet, formatter: v => typeof v === 'number' ? shown(v) : v },
+        axisTick: { lineStyle: { color: quiet } }, axisLabel: { color: quiet, hideOverlap: true, formatter: v => typeof v === 'number' ? shown(v) : v },
         splitLine: { lineStyle: { color: grid } } },
       tooltip: { confine: true, backgroundColor: card, borderColor: rule, textStyle: { color: ink, fontSize: 12 } } };
+  }
+
+  // Places legend, title, grid and labels, so that none is over another at any width.
+  function arrange(chart, option, legend, style) {
+    const width = chart.view.getWidth(), split = Array.isArray(option.yAxis);
+    const [xAxis, yAxis] = [option.xAxis, option.yAxis].map(axis => Array.isArray(axis) ? axis[0] : axis);
+    const title = lines(yAxis.name, width - 12, 12);
+    yAxis.name = '';
+    const head = rows(legend, width - 8) * 22 + 6;
+    const top = head + title.length * 16 + 14;
+    // So wide are the numbers beside the ordinate.
+    const left = split ? 14 + Math.max(...chart.split.flat().map(value => wide(shown(value), 12))) : 8;
+    let labels = 18;
+    if (xAxis.type === 'category') {
+      const { size, texts, rows } = abscissa(xAxis.data, (width - (split ? left : 48) - 14) / xAxis.data.length - 5);
+      labels = rows * (size + 2) + 6;
+      xAxis.axisLabel = { ...xAxis.axisLabel, interval: 0, hideOverlap: false, fontSize: size, lineHeight: size + 2, formatter: (_, at) => texts[at] };
+    }
+    xAxis.nameGap = labels + 8;
+    // Many lines of labels make the figure higher, and the drawing no smaller.
+    const element = chart.view.getDom();
+    element.style.height = '';
+    const least = top + labels + 28 + 150;
+    if (element.clientHeight < least) element.style.height = `${least}px`;
+    chart.view.resize();
+    const height = chart.view.getHeight();
+    option.title = { text: title.join('\n'), left: 0, top: head, padding: 0,
+      textStyle: { color: style.quiet, fontSize: 12, lineHeight: 16, fontWeight: 'normal' } };
+    if (!split) {
+      // The last number of an abscissa of values stands half beside the grid.
+      const right = xAxis.type === 'category' ? 14 : 26;
+      option.grid = { left, right, top, bottom: 28, containLabel: true };
+      return;
+    }
+    const bottom = labels + 28, whole = height - top - bottom, upper = whole * UPPER, gap = whole * BREAK;
+    option.grid = [{ left, right: 14, top: top + upper + gap, bottom }, { left, right: 14, top, height: upper }];
+    option.graphic = [top + upper, top + upper + gap].map(y => ({ type: 'line', silent: true, z: 10,
+      shape: { x1: left - 6, y1: y + 3, x2: left + 6, y2: y - 3 }, style: { stroke: style.quiet, lineWidth: 1.5 } }));
   }
 
   function draw(chart) {
     const style = look();
     const { option, legend, zoom } = (chart.kind === 'figure' ? figureOption : distributionOption)(chart, style);
-    const title = option.yAxis.name;
-    option.yAxis.name = '';
+    arrange(chart, option, legend, style);
     chart.view.setOption({
       ...option,
-      title: { text: title, left: 0, top: 30, padding: 0, textStyle: { color: style.quiet, fontSize: 12, fontWeight: 'normal' } },
       animation: false,
       backgroundColor: 'transparent',
       textStyle: { fontFamily: getComputedStyle(document.body).fontFamily },
-      grid: { left: 8, right: 14, top: 62, bottom: 30, containLabel: true },
       legend: { top: 0, left: 0, data: legend.map(name => ({ name, icon: 'roundRect' })), textStyle: { color: style.ink },
         inactiveColor: style.quiet, itemWidth: 14, itemHeight: 10 },
       dataZoom: [{ type: 'inside', [zoom]: 0, filterMode: 'none', zoomOnMouseWheel: 'ctrl', moveOnMouseMove: true,
@@ -216,7 +343,7 @@
   function middle(chart) {
     if (chart.kind === 'distribution') return 25;
     const map = chart.log ? Math.log : v => v;
-    const all = values(chart).filter(v => !chart.log || v > 0).map(map);
+    const all = (chart.split && !chart.log ? chart.split[0] : values(chart)).filter(v => !chart.log || v > 0).map(map);
     const means = chart.points.flatMap(s => s.points).filter(Boolean).map(p => map(p.median)).sort((a, b) => a - b);
     const scaled = chart.option.yAxis.scale || chart.log;
     const low = scaled ? Math.min(...all) : Math.min(0, ...all), high = Math.max(...all);
@@ -263,6 +390,7 @@
     Object.assign(chart, { cdf: true, cell: 0, window: [0, 100] });
     if (chart.kind === 'distribution') chart.cell = chart.cells.length - 1;
     figures.set(chart.id, chart);
+    coloured(chart);
     const positive = chart.kind !== 'figure' || values(chart).some(v => v > 0);
     if (!positive) document.querySelector(`[data-for="${chart.id}"][data-do=log]`).disabled = true;
     const select = document.querySelector(`select[data-for="${chart.id}"]`);
@@ -291,6 +419,7 @@
         waiting.add(target);
       } else if (target.clientWidth > 0) {
         chart.view.resize();
+        draw(chart);
       }
     }
   });

@@ -203,7 +203,8 @@ impl Cell {
             "size" => self.size = within(value, crate::payload::MIN_SIZE as u64, 1 << 20)?,
             "interval" => self.interval_ns = time(value)?,
             "burst" => {
-                self.burst = NonZeroU32::MIN.saturating_add(within::<u32>(value, 1, 1000)? - 1)
+                let together: u32 = within(value, 1, 1000)?;
+                self.burst = NonZeroU32::MIN.saturating_add(together - 1);
             }
             "keep_alive" => {
                 let ns = time(value)?;
@@ -426,6 +427,7 @@ pub(super) fn one() -> NonZeroU32 {
     NonZeroU32::MIN
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
 fn is_one(burst: &NonZeroU32) -> bool {
     *burst == one()
 }

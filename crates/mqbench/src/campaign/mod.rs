@@ -14,6 +14,7 @@
 //! | `record`, `store` | the record of a run, and the result set on disk |
 //! | `contention` | how full a run's shared channel was |
 //! | `keep` | samples and captures of each run, on request |
+//! | `tally` | how many runs are good, disturbed, missing |
 //! | `energy`, `metered` | the energy of a run, by a model or by a meter |
 //! | `claims` | sentences of papers, and the rule that judges them |
 
@@ -40,6 +41,7 @@ pub(crate) mod runner;
 pub(crate) mod stack;
 pub(crate) mod store;
 mod storm;
+pub(crate) mod tally;
 #[cfg(test)]
 mod tests;
 

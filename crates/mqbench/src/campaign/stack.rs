@@ -27,6 +27,10 @@ pub(crate) struct Stack {
 }
 
 /// The parameters of QUIC, on both sides of a run with this program's own broker.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a setting of its own"
+)]
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct QuicStack {

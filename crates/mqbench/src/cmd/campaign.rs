@@ -26,6 +26,7 @@ use crate::{
         queue::{Job, Lacking},
         runner::{self, Progress},
         store::ResultSet,
+        tally::Tally,
     },
     clock::nanoseconds,
     hosts::Hosts,
@@ -223,22 +224,13 @@ impl OnHosts {
 fn status(set: &ResultSet) -> anyhow::Result<()> {
     let mut text = String::new();
     for campaign in &set.campaigns {
-        let all = plan::turns(campaign).len();
-        let records = set
-            .records
-            .iter()
-            .filter(|record| record.campaign == campaign.name);
-        let records: Vec<_> = records.collect();
-        let disturbed = records
-            .iter()
-            .filter(|record| record.outcome.is_disturbed())
-            .count();
-        let good = records.len() - disturbed;
+        let tally = Tally::of(campaign, &set.records);
+        let records = set.records.iter();
         let mut failed = records
-            .iter()
+            .filter(|record| record.campaign == campaign.name)
             .filter_map(|record| record.outcome.error.as_ref());
         text.push_str(&format!(
-            "{:<16} {good} of {all} runs good, {disturbed} disturbed{}\n",
+            "{:<16} {tally}{}\n",
             campaign.name,
             failed
                 .next_back()

@@ -23,6 +23,10 @@ pub(crate) struct TcpTuning {
 }
 
 /// What of a host's TCP shapes a result.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a setting of its own"
+)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TcpSettings {

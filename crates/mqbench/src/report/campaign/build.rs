@@ -2,32 +2,24 @@
 
 use std::collections::BTreeMap;
 
-use mq_measure::stats;
 use serde_json::Value;
 
 use super::{
     context,
     distribution::distributions,
     estimators,
-    model::{
-        Basis, BoxReport, CampaignReport, ClaimReport, Pair, Panel, PlotReport, Point, Report,
-        Runs, SCHEMA, Series, Test,
-    },
-    resample::Resample,
-    values::{Finished, Levels, Metric, Statistic, TRANSPORT, milliseconds},
+    group::{Group, disturbed},
+    model::{CampaignReport, ClaimReport, Panel, PlotReport, Report, Runs, SCHEMA, Series},
+    names,
+    pairs::test,
+    papers::papers,
+    shows,
+    values::{Finished, Levels, Metric, TRANSPORT},
     verdict,
 };
 use crate::campaign::{
-    claims::Claim,
-    file::{BoxesOf, Campaign, PlotKind},
-    record::Record,
-    store::SetHead,
+    claims::Claim, file::Campaign, record::Record, store::SetHead, tally::Tally,
 };
-
-/// From so many repetitions on, boxes and tests are over repetitions; with fewer, over messages.
-const ENOUGH: usize = 5;
-/// The most outliers of one box that are drawn.
-const OUTLIERS: usize = 200;
 
 /// The report of these campaigns. Claims about other campaigns are not measured.
 pub(crate) fn report(
@@ -44,49 +36,55 @@ pub(crate) fn report(
         .iter()
         .map(|claim| verdict::of(claim, &finished))
         .collect();
+    let held_against = |report: &&ClaimReport| {
+        let mut campaigns = finished.iter();
+        campaigns.any(|one| one.is_held_against(&report.claim))
+    };
+    let of_campaigns: Vec<_> = claims.iter().filter(held_against).collect();
     Report {
         schema: SCHEMA,
         extent: head.extent,
         manifest: head.manifest.clone(),
         continued: head.continued.clone(),
-        campaigns: finished.iter().map(|one| campaign(one, &claims)).collect(),
+        papers: papers(&of_campaigns),
+        campaigns: finished
+            .iter()
+            .map(|one| campaign(one, Tally::of(one.campaign, records), &claims))
+            .collect(),
         claims,
     }
 }
 
-fn campaign(finished: &Finished, claims: &[ClaimReport]) -> CampaignReport {
+fn campaign(finished: &Finished, tally: Tally, claims: &[ClaimReport]) -> CampaignReport {
     let Campaign {
         name,
         title,
         source,
         plot,
-        cells,
-        repetitions,
         ..
     } = finished.campaign;
     let metric = Metric::parse(&plot.metric);
+    let plot = PlotReport {
+        kind: plot.kind,
+        metric: plot.metric.clone(),
+        quantity: quantity(finished, &metric),
+        meaning: meaning(finished, &metric),
+        unit: metric.unit.clone(),
+        x: plot.x.clone(),
+        abscissa: abscissa(finished.campaign),
+        series: plot.series.clone(),
+        facet: plot.facet.clone(),
+    };
     let claims: Vec<_> = claims
         .iter()
         .filter(|report| finished.is_held_against(&report.claim))
         .collect();
-    let planned = cells.len() * usize::try_from(*repetitions).unwrap_or(usize::MAX);
     CampaignReport {
         name: name.clone(),
         title: title.clone(),
         source: source.clone(),
-        plot: PlotReport {
-            kind: plot.kind,
-            metric: plot.metric.clone(),
-            meaning: meaning(finished, &metric),
-            unit: metric.unit.clone(),
-            x: plot.x.clone(),
-            series: plot.series.clone(),
-            facet: plot.facet.clone(),
-        },
         runs: Runs {
-            planned,
-            finished: finished.runs.len(),
-            repeated: finished.repeated.len(),
+            tally,
             warned: finished
                 .runs
                 .iter()
@@ -97,8 +95,9 @@ fn campaign(finished: &Finished, claims: &[ClaimReport]) -> CampaignReport {
         fixed: fixed(finished.campaign),
         panels: facets(finished, &metric)
             .iter()
-            .map(|levels| panel(finished, &metric, levels))
+            .map(|levels| panel(finished, &metric, &plot, levels))
             .collect(),
+        plot,
         links: context::links(&finished.runs),
         warnings: context::warnings(&finished.runs),
         repeated: context::repeated(&finished.repeated),
@@ -107,6 +106,24 @@ fn campaign(finished: &Finished, claims: &[ClaimReport]) -> CampaignReport {
             .map(|report| report.claim.id.clone())
             .collect(),
         estimators: estimators::compare(&claims),
+    }
+}
+
+/// The abscissa in words.
+fn abscissa(campaign: &Campaign) -> String {
+    let mut cells = campaign.cells.iter();
+    if campaign.plot.x == "loss" && cells.all(|one| one.cell.medium.is_some()) {
+        return names::FRAMES.to_owned();
+    }
+    names::factor(&campaign.plot.x)
+}
+
+/// The metric as an axis names it; for an energy also whether it was measured.
+fn quantity(finished: &Finished, metric: &Metric) -> String {
+    let quantity = names::quantity(metric, &finished.baseline().unwrap_or_default());
+    match finished.energy_basis(metric) {
+        Some(basis) => format!("{quantity}, {basis}"),
+        None => quantity,
     }
 }
 
@@ -157,8 +174,7 @@ fn facets(finished: &Finished, metric: &Metric) -> Vec<Levels> {
     all
 }
 
-fn panel(finished: &Finished, metric: &Metric, facet: &Levels) -> Panel {
-    let plot = &finished.campaign.plot;
+fn panel(finished: &Finished, metric: &Metric, plot: &PlotReport, facet: &Levels) -> Panel {
     let xs = finished.levels(&plot.x);
     let mut names = finished.levels(&plot.series);
     // The baseline of ξ is 1.
@@ -193,8 +209,10 @@ fn panel(finished: &Finished, metric: &Metric, facet: &Levels) -> Panel {
         .iter()
         .zip(&groups)
         .filter_map(|(x, groups)| test(x, &names, groups, seed));
-    Panel {
+    let mut panel = Panel {
         levels: facet.clone(),
+        shows: String::new(),
+        disturbed: disturbed(finished, facet),
         baseline: finished.link_delay(metric, facet),
         series: series.collect(),
         tests: tests.collect(),
@@ -205,7 +223,9 @@ fn panel(finished: &Finished, metric: &Metric, facet: &Levels) -> Panel {
             &lines(finished, metric, facet),
         ),
         x: xs,
-    }
+    };
+    panel.shows = shows::sentence(plot, &panel, &baseline.unwrap_or_default());
+    panel
 }
 
 /// The series of distributions; for ξ those of both sides.
@@ -239,171 +259,5 @@ fn recorded(finished: &Finished, metric: &Metric) -> String {
         wanted
     } else {
         names.next().cloned().unwrap_or(wanted)
-    }
-}
-
-/// The runs of one cell.
-struct Group {
-    /// One value for each repetition.
-    values: Vec<f64>,
-    /// The values recorded within the runs, in ms, ascending.
-    messages: Vec<f64>,
-    /// The statistic of messages that the metric is, if it is one.
-    statistic: Option<Statistic>,
-    boxes: BoxesOf,
-}
-
-impl Group {
-    fn of(finished: &Finished, metric: &Metric, levels: &Levels) -> Self {
-        let values = finished.values(metric, levels);
-        let boxes = finished.campaign.plot.boxes;
-        let wants_messages = values.len() < ENOUGH || boxes == BoxesOf::Messages;
-        let of_messages = metric.of_messages().filter(|_| wants_messages);
-        let messages = of_messages
-            .as_ref()
-            .and_then(|(of, _)| finished.pooled(of, levels))
-            .map_or_else(Vec::new, |recorder| milliseconds(&recorder));
-        Self {
-            values,
-            messages,
-            statistic: of_messages.map(|(_, statistic)| statistic),
-            boxes,
-        }
-    }
-
-    fn point(&self, metric: &Metric, kind: PlotKind, seed: u64) -> Option<Point> {
-        let mean = stats::mean(&self.values)?;
-        let resample = Resample::new(seed);
-        let (interval, interval_of) = if self.values.len() >= 2 {
-            (
-                resample.interval(&self.values, Statistic::Mean),
-                Basis::Repetitions,
-            )
-        } else {
-            let statistic = self.statistic;
-            let interval = statistic.and_then(|of| resample.interval(&self.messages, of));
-            let of = if interval.is_some() {
-                Basis::Messages
-            } else {
-                Basis::None
-            };
-            (interval, of)
-        };
-        let (of, boxed) = self.basis(metric);
-        Some(Point {
-            n: self.values.len(),
-            values: self.values.clone(),
-            mean,
-            median: stats::median(&self.values)?,
-            low: interval.map(|interval| interval.0),
-            high: interval.map(|interval| interval.1),
-            interval_of,
-            quartiles: quartiles(of, boxed, kind),
-        })
-    }
-
-    /// What boxes and tests are over: repetitions if there are enough, else messages if the metric has their
-    /// unit.
-    fn basis(&self, metric: &Metric) -> (Basis, &[f64]) {
-        if self.values.len() >= ENOUGH && self.boxes == BoxesOf::Runs {
-            (Basis::Repetitions, &self.values)
-        } else if metric.unit == "ms" && !self.messages.is_empty() {
-            (Basis::Messages, &self.messages)
-        } else {
-            (Basis::None, &[])
-        }
-    }
-}
-
-fn quartiles(of: Basis, values: &[f64], kind: PlotKind) -> Option<BoxReport> {
-    let plot = match kind {
-        PlotKind::BoxPercentiles => stats::BoxPlot::percentiles(values),
-        _ => stats::BoxPlot::tukey(values),
-    }?;
-    let outlier_count = plot.outliers.len();
-    Some(BoxReport {
-        of,
-        n: values.len() as u64,
-        q1: plot.q1,
-        median: plot.median,
-        q3: plot.q3,
-        low: plot.low,
-        high: plot.high,
-        outlier_count,
-        outliers: thinned(plot.outliers),
-    })
-}
-
-/// Thins values out evenly by rank; the first and the last stay.
-fn thinned(values: Vec<f64>) -> Vec<f64> {
-    if values.len() <= OUTLIERS {
-        return values;
-    }
-    let last = values.len() - 1;
-    (0..OUTLIERS)
-        .map(|i| values[i * last / (OUTLIERS - 1)])
-        .collect()
-}
-
-/// The tests of all series at one level of the abscissa; `None` with fewer than two series.
-fn test(x: &str, names: &[String], groups: &[Group], seed: u64) -> Option<Test> {
-    let some = names
-        .iter()
-        .zip(groups)
-        .filter(|(_, group)| !group.values.is_empty());
-    let (names, groups): (Vec<_>, Vec<_>) = some.unzip();
-    if groups.len() < 2 {
-        return None;
-    }
-    let enough = groups.iter().all(|group| group.values.len() >= ENOUGH);
-    // A jitter has one value a run; messages have none.
-    let of_messages = groups.iter().all(|group| {
-        group.statistic.is_some_and(|s| s != Statistic::Rsd) && !group.messages.is_empty()
-    });
-    let (of, values): (_, Vec<&[f64]>) = if enough {
-        (
-            Basis::Repetitions,
-            groups.iter().map(|group| &group.values[..]).collect(),
-        )
-    } else if of_messages {
-        (
-            Basis::Messages,
-            groups.iter().map(|group| &group.messages[..]).collect(),
-        )
-    } else {
-        return None;
-    };
-    let dunn = stats::dunn(&values).unwrap_or_default();
-    let resample = Resample::new(seed);
-    let pairs = (0..values.len()).flat_map(|a| (a + 1..values.len()).map(move |b| (a, b)));
-    let pairs = pairs.filter_map(|(a, b)| {
-        let cliffs_delta = stats::cliffs_delta(values[a], values[b])?;
-        Some(Pair {
-            a: names[a].clone(),
-            b: names[b].clone(),
-            p: dunn
-                .iter()
-                .find(|test| test.pair == (a, b))
-                .map(|test| test.holm_p),
-            cliffs_delta,
-            size: size(cliffs_delta),
-            ratio: resample.ratio(values[a], values[b]),
-        })
-    });
-    Some(Test {
-        x: x.to_owned(),
-        of,
-        kruskal_wallis: stats::kruskal_wallis(&values),
-        pairs: pairs.collect(),
-    })
-}
-
-/// Romano's word for a size of Cliff's δ.
-fn size(cliffs_delta: f64) -> &'static str {
-    match cliffs_delta.abs() {
-        delta if delta < 0.147 => "negligible",
-        delta if delta < 0.33 => "small",
-        delta if delta < 0.474 => "medium",
-        _ => "large",
     }
 }

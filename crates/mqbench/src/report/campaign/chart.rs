@@ -4,8 +4,10 @@
 use serde_json::{Value, json};
 
 use super::{
+    axis::Axis,
     csv,
-    model::{CampaignReport, Panel, Point, Series},
+    model::{Basis, CampaignReport, Panel, PlotReport, Point, Series},
+    names,
     values::Metric,
     words,
 };
@@ -14,19 +16,16 @@ use crate::campaign::file::PlotKind;
 /// The data from which the page draws one figure.
 pub(super) fn figure(campaign: &CampaignReport, panel: &Panel, id: &str) -> Value {
     let plot = &campaign.plot;
-    let mut series = Vec::new();
-    for one in &panel.series {
-        match plot.kind {
-            PlotKind::Bars => series.push(custom(one, "bar", |p| vec![p.mean, low(p), high(p)])),
-            PlotKind::Lines => series.push(custom(one, "line", |p| vec![p.mean, low(p), high(p)])),
-            PlotKind::BoxTukey | PlotKind::BoxPercentiles => series.push(custom(one, "box", boxed)),
-        }
-    }
-    let unit = if plot.unit.is_empty() {
-        String::new()
-    } else {
-        format!(" [{}]", plot.unit)
-    };
+    let mean = |point: &Point| vec![point.mean, low(point), high(point)];
+    let series = panel.series.iter().map(|one| match plot.kind {
+        PlotKind::Bars => custom(plot, one, "bar", mean),
+        PlotKind::Lines => custom(plot, one, "line", mean),
+        PlotKind::BoxTukey | PlotKind::BoxPercentiles => custom(plot, one, "box", boxed),
+    });
+    let split = split(campaign, panel).map(|axis| {
+        let parts = axis.parts().iter();
+        parts.map(|part| [part.low, part.high]).collect::<Vec<_>>()
+    });
     let bars = plot.kind == PlotKind::Bars;
     json!({
         "id": id,
@@ -37,24 +36,68 @@ pub(super) fn figure(campaign: &CampaignReport, panel: &Panel, id: &str) -> Valu
         "mark": mark(campaign, panel),
         "log": starts_logarithmic(campaign, panel),
         "floor": if bars { floor(panel) } else { None },
-        "points": panel.series.iter().map(points).collect::<Value>(),
+        "split": split,
+        "points": panel.series.iter().map(|one| points(plot, one)).collect::<Value>(),
         "csv": table(campaign, panel),
         "option": {
-            "xAxis": { "type": "category", "data": panel.x, "name": plot.x },
+            "xAxis": {
+                "type": "category",
+                "data": panel.x.iter().map(|x| names::level(&plot.x, x)).collect::<Value>(),
+                "name": plot.abscissa,
+            },
             // Bars without a baseline stand on 0; other plots have their own range.
             "yAxis": {
                 "type": "value",
-                "name": format!("{}{unit}", plot.metric),
+                "name": ordinate(campaign, panel),
                 "scale": !bars || panel.baseline.is_some(),
             },
-            "series": series,
+            "series": series.collect::<Value>(),
         },
     })
+}
+
+/// The ordinate in words, with its unit.
+pub(super) fn ordinate(campaign: &CampaignReport, panel: &Panel) -> String {
+    let plot = &campaign.plot;
+    let points = panel.series.iter().flat_map(|series| &series.points);
+    let mut boxes = points.flatten().filter_map(|p| p.quartiles.as_ref());
+    let of_messages = has_boxes(plot.kind) && boxes.any(|one| one.of == Basis::Messages);
+    if of_messages {
+        let quantity = names::recorded(&Metric::parse(&plot.metric).histogram());
+        return words::with_unit(&quantity, &plot.unit);
+    }
+    words::with_unit(&plot.quantity, &plot.unit)
+}
+
+/// The split ordinate of boxes with whiskers at p5 and p95: linear for the boxes, and above them logarithmic for the
+/// outliers (S22 Figs. 5, 6). `None` for other plots, and where no outlier is far above the boxes.
+pub(super) fn split(campaign: &CampaignReport, panel: &Panel) -> Option<Axis> {
+    if campaign.plot.kind != PlotKind::BoxPercentiles {
+        return None;
+    }
+    let points = panel.series.iter().flat_map(|series| &series.points);
+    let ends = points.flatten().map(boxed);
+    let (least, boxes, most) = ends.fold(
+        (f64::MAX, f64::MIN, f64::MIN),
+        |(least, boxes, most), ends| {
+            let [_, _, _, _, whisker, lowest, highest] = ends[..] else {
+                return (least, boxes, most);
+            };
+            (least.min(lowest), boxes.max(whisker), most.max(highest))
+        },
+    );
+    let least = panel.baseline.map_or(least, |delay| least.min(delay));
+    Axis::split(least, boxes, most)
+}
+
+fn has_boxes(kind: PlotKind) -> bool {
+    matches!(kind, PlotKind::BoxTukey | PlotKind::BoxPercentiles)
 }
 
 /// The data from which the page draws the distributions of one figure's cells; `None` without any.
 pub(super) fn distributions(campaign: &CampaignReport, panel: &Panel, id: &str) -> Option<Value> {
     let of = &panel.distributions.first()?.of;
+    let plot = &campaign.plot;
     let cells: Vec<Value> = panel
         .x
         .iter()
@@ -62,9 +105,10 @@ pub(super) fn distributions(campaign: &CampaignReport, panel: &Panel, id: &str) 
         .map(|x| {
             let series = panel.distributions.iter().filter(|one| one.x == *x);
             json!({
-                "x": x,
+                "x": names::level(&plot.x, x),
                 "series": series.map(|one| json!({
-                    "name": one.series,
+                    "key": one.series,
+                    "name": names::series(&plot.series, &one.series),
                     "bounds": one.bounds_ms,
                     "shares": one.shares,
                     "percentiles": one.percentiles_ms,
@@ -72,12 +116,7 @@ pub(super) fn distributions(campaign: &CampaignReport, panel: &Panel, id: &str) 
             })
         })
         .collect();
-    let mut text = csv::row([
-        &campaign.plot.x[..],
-        &campaign.plot.series,
-        "percentile",
-        "ms",
-    ]);
+    let mut text = csv::row([&plot.x[..], &plot.series, "percentile", "ms"]);
     for one in &panel.distributions {
         for (percent, value) in &one.percentiles_ms {
             let cells = [
@@ -98,7 +137,7 @@ pub(super) fn distributions(campaign: &CampaignReport, panel: &Panel, id: &str) 
         "log": is_wide(panel),
         "csv": text,
         "option": {
-            "xAxis": { "type": "value", "name": format!("{of} [ms]"), "scale": true },
+            "xAxis": { "type": "value", "name": format!("{} [ms]", names::recorded(of)), "scale": true },
             "yAxis": { "type": "value", "name": "share of messages [%]", "min": 0 },
             "series": [],
         },
@@ -113,10 +152,7 @@ pub(super) fn mark(campaign: &CampaignReport, panel: &Panel) -> Option<f64> {
 
 /// Whether outliers would press the boxes flat on a linear axis.
 pub(super) fn starts_logarithmic(campaign: &CampaignReport, panel: &Panel) -> bool {
-    if !matches!(
-        campaign.plot.kind,
-        PlotKind::BoxTukey | PlotKind::BoxPercentiles
-    ) {
+    if !has_boxes(campaign.plot.kind) || split(campaign, panel).is_some() {
         return false;
     }
     let points = panel.series.iter().flat_map(|series| &series.points);
@@ -134,7 +170,12 @@ pub(super) fn is_wide(panel: &Panel) -> bool {
     ends.any(|(least, most)| *most > 4.0 * *least)
 }
 
-fn custom(series: &Series, draw: &str, of: impl Fn(&Point) -> Vec<f64>) -> Value {
+fn custom(
+    plot: &PlotReport,
+    series: &Series,
+    draw: &str,
+    of: impl Fn(&Point) -> Vec<f64>,
+) -> Value {
     let points = series.points.iter().enumerate();
     let rows: Vec<Vec<Value>> = points
         .filter_map(|(x, point)| {
@@ -149,7 +190,7 @@ fn custom(series: &Series, draw: &str, of: impl Fn(&Point) -> Vec<f64>) -> Value
     let width = rows.first().map_or(2, Vec::len);
     json!({
         "type": "custom",
-        "name": series.name,
+        "name": names::series(&plot.series, &series.name),
         "renderItem": draw,
         "clip": true,
         "data": rows,
@@ -193,7 +234,7 @@ fn floor(panel: &Panel) -> Option<f64> {
 }
 
 /// The tooltip of each point.
-fn points(series: &Series) -> Value {
+fn points(plot: &PlotReport, series: &Series) -> Value {
     let point = |point: &Option<Point>| {
         point.as_ref().map(|p| {
             json!({
@@ -202,13 +243,15 @@ fn points(series: &Series) -> Value {
                 "high": p.high,
                 "median": p.median,
                 "n": p.n,
+                "disturbed": p.disturbed,
                 "of": words::basis(p.interval_of),
                 "outliers": p.quartiles.as_ref().map(|one| &one.outliers),
             })
         })
     };
     json!({
-        "name": series.name,
+        "key": series.name,
+        "name": names::series(&plot.series, &series.name),
         "points": series.points.iter().map(point).collect::<Value>(),
     })
 }

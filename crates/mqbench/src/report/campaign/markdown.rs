@@ -23,6 +23,16 @@ pub(crate) fn render(report: &Report) -> String {
         text.push_str("A quick run: a look, no figures to quote.\n");
     }
     text.push('\n');
+    for paper in &report.papers {
+        text.push_str(&format!(
+            "**{}**: {} held, {} did not hold, {} open. {}\n\n",
+            paper.name,
+            paper.held,
+            paper.failed,
+            paper.open,
+            paper.says.join(" ")
+        ));
+    }
     let claims = report.claims_of_campaigns();
     if !claims.is_empty() {
         text.push_str("## What the papers claim\n\n");
@@ -55,8 +65,8 @@ pub(crate) fn render(report: &Report) -> String {
 fn section(campaign: &CampaignReport) -> String {
     let (plot, runs) = (&campaign.plot, &campaign.runs);
     let mut text = format!(
-        "## {}\n\n{}. {} of {} runs, {} attempts repeated, {} runs with warnings.\n\n",
-        campaign.title, campaign.source, runs.finished, runs.planned, runs.repeated, runs.warned
+        "## {}\n\n{}. {}; {} with warnings.\n\n",
+        campaign.title, campaign.source, runs.tally, runs.warned
     );
     for energy in &campaign.energy {
         text.push_str(&format!("{}\n\n", words::energy(energy)));
@@ -64,6 +74,15 @@ fn section(campaign: &CampaignReport) -> String {
     for panel in &campaign.panels {
         if !panel.levels.is_empty() {
             text.push_str(&format!("### {}\n\n", words::levels(&panel.levels)));
+        }
+        if !panel.shows.is_empty() {
+            text.push_str(&format!("{}\n\n", panel.shows));
+        }
+        if panel.disturbed > 0 {
+            text.push_str(&format!(
+                "Disturbed in their last attempt: {} runs.\n\n",
+                panel.disturbed
+            ));
         }
         let mut rows = Vec::new();
         for (at, x) in panel.x.iter().enumerate() {

@@ -3,12 +3,17 @@
 //! `build` is a pure function from records to the `model`. `html`, `markdown`, `svg` and `csv` write the report.
 //!
 //! ```text
-//! records ─ values ─ resample ─┬─ build ── model ─┬─ html ─ chart
-//!           (which runs count) ├─ distribution    ├─ markdown, svg
-//!                              ├─ context         └─ JSON
-//! claims ──────────────────────┴─ verdict, estimators  csv (of the records)
+//! records ─ values ─ resample ─┬─ build ───── model ─┬─ html ─ chart ─ axis
+//!           (which runs count) ├─ group, pairs       ├─ markdown, svg
+//!                              ├─ distribution       └─ JSON
+//!                              ├─ context, shows
+//! claims ──────────────────────┴─ verdict, papers, estimators
+//!                                 csv, difference (of the records)
 //! ```
+//!
+//! `names` and `words` have what all of them call things.
 
+mod axis;
 mod build;
 mod chart;
 mod context;
@@ -16,10 +21,15 @@ mod csv;
 mod difference;
 mod distribution;
 mod estimators;
+mod group;
 mod html;
 mod markdown;
 mod model;
+mod names;
+mod pairs;
+mod papers;
 mod resample;
+mod shows;
 mod svg;
 mod values;
 mod verdict;

@@ -15,6 +15,7 @@ use serde_json::Value;
 use crate::campaign::{
     claims::{Claim, Verdict},
     file::{Extent, PlotKind},
+    tally::Tally,
 };
 
 /// The `schema` of a report that this version writes.
@@ -28,6 +29,8 @@ pub(crate) struct Report {
     pub(crate) manifest: Manifest,
     /// One manifest for each time that the set was resumed.
     pub(crate) continued: Vec<Manifest>,
+    /// The papers with a measured claim; those with more verdicts come first.
+    pub(crate) papers: Vec<PaperReport>,
     pub(crate) claims: Vec<ClaimReport>,
     pub(crate) campaigns: Vec<CampaignReport>,
 }
@@ -39,6 +42,27 @@ impl Report {
         let held = |claim: &&ClaimReport| ids().any(|id| *id == claim.claim.id);
         self.claims.iter().filter(held).collect()
     }
+}
+
+/// What the runs say of a paper.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct PaperReport {
+    /// The letters by which claims and campaigns name it.
+    pub(crate) name: String,
+    pub(crate) title: String,
+    /// Authors, place and year.
+    pub(crate) authors: String,
+    pub(crate) doi: Option<String>,
+    /// Claims that are reproduced.
+    pub(crate) held: usize,
+    /// Claims that are not reproduced, or opposite.
+    pub(crate) failed: usize,
+    /// Those of them that are of a difference, where there is none that counts.
+    pub(crate) no_difference: usize,
+    /// Claims without a verdict: undecided, not tested, not measured.
+    pub(crate) open: usize,
+    /// The verdicts in one to three sentences.
+    pub(crate) says: Vec<String>,
 }
 
 /// A claim with its verdict.
@@ -116,11 +140,15 @@ pub(crate) struct EstimatorPair {
 pub(crate) struct PlotReport {
     pub(crate) kind: PlotKind,
     pub(crate) metric: String,
+    /// The metric in words, as an axis names it.
+    pub(crate) quantity: String,
     /// The meaning of the metric.
     pub(crate) meaning: String,
     /// The unit; empty for a ratio or a number.
     pub(crate) unit: String,
     pub(crate) x: String,
+    /// The abscissa in words.
+    pub(crate) abscissa: String,
     pub(crate) series: String,
     pub(crate) facet: Option<String>,
 }
@@ -128,10 +156,8 @@ pub(crate) struct PlotReport {
 /// How many runs there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Runs {
-    pub(crate) planned: usize,
-    pub(crate) finished: usize,
-    /// Attempts that were repeated.
-    pub(crate) repeated: usize,
+    #[serde(flatten)]
+    pub(crate) tally: Tally,
     /// Finished runs that have warnings.
     pub(crate) warned: usize,
 }
@@ -154,6 +180,10 @@ pub(crate) struct EnergyReport {
 pub(crate) struct Panel {
     /// The levels of the figure; none if it is the only one.
     pub(crate) levels: BTreeMap<String, String>,
+    /// What the figure shows, in a sentence; empty without a run.
+    pub(crate) shows: String,
+    /// Runs of the figure whose last attempt was disturbed, with a value or without.
+    pub(crate) disturbed: usize,
     /// The least time of a message, in the metric's unit: the links' delay one way.
     pub(crate) baseline: Option<f64>,
     /// The levels along the abscissa.
@@ -176,6 +206,8 @@ pub(crate) struct Series {
 pub(crate) struct Point {
     /// Repetitions.
     pub(crate) n: usize,
+    /// Runs of the cell whose last attempt was disturbed, with a value or without.
+    pub(crate) disturbed: usize,
     /// The value of each repetition, in their order.
     pub(crate) values: Vec<f64>,
     pub(crate) mean: f64,
@@ -217,14 +249,18 @@ pub(crate) struct Test {
     pub(crate) pairs: Vec<Pair>,
 }
 
-/// Two series at one level.
+/// Two series at one level; all of it says how a lies to b.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Pair {
     pub(crate) a: String,
     pub(crate) b: String,
     /// By Dunn's test, adjusted by Holm for the pairs of this level.
     pub(crate) p: Option<f64>,
-    /// The share of all pairs in which a's value is larger, less the share in which b's is.
+    /// The share of all pairs of a value of a and one of b in which a's is less.
+    pub(crate) below: f64,
+    /// The share in which a's is more.
+    pub(crate) above: f64,
+    /// `above` less `below`.
     pub(crate) cliffs_delta: f64,
     /// Romano's word for it.
     pub(crate) size: &'static str,

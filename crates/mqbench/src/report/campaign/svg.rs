@@ -1,25 +1,27 @@
 //! A figure as an SVG file, for papers and slides, as the page draws it in a browser.
 
 use super::{
+    axis::{Axis, BREAK, UPPER},
     chart,
     html::escape,
     model::{CampaignReport, Panel, Point},
-    words,
+    names, words,
 };
 use crate::campaign::file::PlotKind;
 
 const WIDTH: f64 = 640.0;
-const HEIGHT: f64 = 400.0;
 /// The drawing's edges.
 const LEFT: f64 = 70.0;
 const RIGHT: f64 = 625.0;
-const TOP: f64 = 70.0;
 const BOTTOM: f64 = 345.0;
+/// The width of a character of the labels, and the height of a line.
+const CHARACTER: f64 = 6.2;
+const LINE: f64 = 14.0;
 
 /// The page's colours on white.
 const COLOURS: [(&str, &str); 3] = [("tcp", "#737b85"), ("tls", "#2166ac"), ("quic", "#d1531f")];
-const OTHERS: [&str; 6] = [
-    "#6a51a3", "#2b8a57", "#b5458a", "#8a6d00", "#1b7f8c", "#737b85",
+const OTHERS: [&str; 8] = [
+    "#6a51a3", "#2b8a57", "#b5458a", "#a67c00", "#1b7f8c", "#7a4b2a", "#3a3f45", "#9a8fd8",
 ];
 
 /// File name and content.
@@ -32,28 +34,18 @@ struct Drawing<'a> {
     campaign: &'a CampaignReport,
     panel: &'a Panel,
     axis: Axis,
+    /// The drawing's upper edge, below the legend.
+    top: f64,
     text: String,
 }
 
 impl<'a> Drawing<'a> {
     fn new(campaign: &'a CampaignReport, panel: &'a Panel) -> Self {
-        let points = panel.series.iter().flat_map(|series| &series.points);
-        let ends = points.flatten().flat_map(|point| match campaign.plot.kind {
-            PlotKind::Bars | PlotKind::Lines => vec![chart::low(point), chart::high(point)],
-            _ => chart::boxed(point),
-        });
-        let mark = chart::mark(campaign, panel);
-        let (least, most) = ends
-            .chain(mark)
-            .fold((f64::MAX, f64::MIN), |(low, high), value| {
-                (low.min(value), high.max(value))
-            });
-        let from_zero = campaign.plot.kind == PlotKind::Bars && panel.baseline.is_none();
-        let least = if from_zero { least.min(0.0) } else { least };
         Self {
             campaign,
             panel,
-            axis: Axis::new(least, most, chart::starts_logarithmic(campaign, panel)),
+            axis: axis(campaign, panel),
+            top: 0.0,
             text: String::new(),
         }
     }
@@ -66,36 +58,31 @@ impl<'a> Drawing<'a> {
             format!(
                 "{}: {}",
                 self.campaign.title,
-                words::levels(&self.panel.levels)
+                names::title(&self.panel.levels)
             )
         };
         self.label(LEFT, 22.0, "start", 15, &title);
-        self.label(
-            14.0,
-            60.0,
-            "start",
-            11,
-            &words::with_unit(&plot.metric, &plot.unit),
-        );
+        let below_legend = self.legend();
+        let ordinate = chart::ordinate(self.campaign, self.panel);
+        self.label(14.0, below_legend + 12.0, "start", 11, &ordinate);
+        self.top = below_legend + 28.0;
         self.grid();
-        for (at, x) in self.panel.x.iter().enumerate() {
-            let centre = self.centre(at);
-            self.label(centre, BOTTOM + 18.0, "middle", 11, x);
-        }
+        let deepest = self.abscissa();
         let middle = f64::midpoint(LEFT, RIGHT);
-        self.label(middle, BOTTOM + 40.0, "middle", 11, &plot.x);
+        self.label(middle, deepest + 20.0, "middle", 11, &plot.abscissa);
         if let Some(mark) = chart::mark(self.campaign, self.panel) {
-            let y = self.axis.y(mark);
+            let y = self.y(mark);
             self.line((LEFT, y), (RIGHT, y), "#1d2126", 1.0, "4 3");
         }
         for at in 0..self.panel.series.len() {
             self.series(at);
         }
         self.line((LEFT, BOTTOM), (RIGHT, BOTTOM), "#5b636d", 1.0, "");
-        self.line((LEFT, TOP), (LEFT, BOTTOM), "#5b636d", 1.0, "");
+        self.upright();
+        let height = deepest + 35.0;
         format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
-             width=\"{WIDTH}\" height=\"{HEIGHT}\" role=\"img\" \
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
+             width=\"{WIDTH}\" height=\"{height}\" role=\"img\" \
              font-family=\"system-ui, DejaVu Sans, sans-serif\" fill=\"#1d2126\">\n\
              <title>{}</title>\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n{}</svg>\n",
             escape(&title),
@@ -105,20 +92,71 @@ impl<'a> Drawing<'a> {
 
     fn grid(&mut self) {
         for tick in self.axis.ticks() {
-            let y = self.axis.y(tick);
+            let y = self.y(tick);
             self.line((LEFT, y), (RIGHT, y), "#e3e6e9", 1.0, "");
             let text = words::tick(tick);
             self.label(LEFT - 6.0, y + 4.0, "end", 11, &text);
         }
     }
 
-    /// One series and its entry in the legend.
+    /// The line of the ordinate; two strokes across it show a break.
+    fn upright(&mut self) {
+        let (height, top) = (BOTTOM - self.top, self.top);
+        if self.axis.parts().len() == 1 {
+            self.line((LEFT, top), (LEFT, BOTTOM), "#5b636d", 1.0, "");
+            return;
+        }
+        let above = top + UPPER * height;
+        let below = above + BREAK * height;
+        self.line((LEFT, top), (LEFT, above), "#5b636d", 1.0, "");
+        self.line((LEFT, below), (LEFT, BOTTOM), "#5b636d", 1.0, "");
+        for y in [above, below] {
+            let (from, to) = ((LEFT - 6.0, y + 3.0), (LEFT + 6.0, y - 3.0));
+            self.line(from, to, "#5b636d", 1.5, "");
+        }
+    }
+
+    /// The names of the series, in as many rows as they need; the lower edge of the last.
+    fn legend(&mut self) -> f64 {
+        let (mut x, mut y) = (LEFT, 33.0);
+        for at in 0..self.panel.series.len() {
+            let series = &self.panel.series[at];
+            let name = names::series(&self.campaign.plot.series, &series.name);
+            let width = 17.0 + CHARACTER * float(name.chars().count()) + 14.0;
+            if x > LEFT && x + width > RIGHT {
+                x = LEFT;
+                y += 18.0;
+            }
+            self.rect((x, y), (12.0, 10.0), colour(self.panel, at), 1.0);
+            self.label(x + 17.0, y + 9.0, "start", 11, &name);
+            x += width;
+        }
+        y + 12.0
+    }
+
+    /// The levels along the abscissa, in as many lines as they need; the base of the last line.
+    fn abscissa(&mut self) -> f64 {
+        let mut deepest = BOTTOM + LINE + 4.0;
+        for (at, x) in self.panel.x.iter().enumerate() {
+            let name = names::level(&self.campaign.plot.x, x);
+            let mut y = BOTTOM + LINE + 4.0;
+            for line in lines(&name, self.slot() / CHARACTER) {
+                self.label(self.centre(at), y, "middle", 11, &line);
+                deepest = deepest.max(y);
+                y += LINE;
+            }
+        }
+        deepest
+    }
+
+    fn y(&self, value: f64) -> f64 {
+        BOTTOM - self.axis.share(value) * (BOTTOM - self.top)
+    }
+
+    /// One series.
     fn series(&mut self, at: usize) {
         let panel = self.panel;
         let (series, colour) = (&panel.series[at], colour(panel, at));
-        let x = LEFT + 90.0 * float(at);
-        self.rect((x, 33.0), (12.0, 10.0), colour, 1.0);
-        self.label(x + 17.0, 42.0, "start", 11, &series.name);
         let slot = (self.slot() * 0.78 / float(panel.series.len())).min(52.0);
         let kind = self.campaign.plot.kind;
         let mut before: Option<(f64, f64)> = None;
@@ -131,7 +169,7 @@ impl<'a> Drawing<'a> {
             match kind {
                 PlotKind::Bars => self.bar(point, self.centre(place) + aside, slot * 0.84, colour),
                 PlotKind::Lines => {
-                    let here = (self.centre(place), self.axis.y(point.mean));
+                    let here = (self.centre(place), self.y(point.mean));
                     if let Some(before) = before {
                         self.line(before, here, colour, 2.0, "");
                     }
@@ -145,8 +183,8 @@ impl<'a> Drawing<'a> {
     }
 
     fn bar(&mut self, point: &Point, centre: f64, width: f64, colour: &str) {
-        let foot = self.axis.y(self.panel.baseline.unwrap_or(0.0));
-        let top = self.axis.y(point.mean);
+        let foot = self.y(self.panel.baseline.unwrap_or(0.0));
+        let top = self.y(point.mean);
         let corner = (centre - width / 2.0, foot.min(top));
         self.rect(corner, (width, (foot - top).abs().max(1.0)), colour, 1.0);
         self.whisker(point, centre, "#1d2126");
@@ -156,7 +194,7 @@ impl<'a> Drawing<'a> {
         let (Some(low), Some(high)) = (point.low, point.high) else {
             return;
         };
-        let (low, high) = (self.axis.y(low), self.axis.y(high));
+        let (low, high) = (self.y(low), self.y(high));
         self.line((centre, low), (centre, high), colour, 1.5, "");
         for y in [low, high] {
             self.line((centre - 5.0, y), (centre + 5.0, y), colour, 1.5, "");
@@ -165,23 +203,23 @@ impl<'a> Drawing<'a> {
 
     fn boxed(&mut self, point: &Point, centre: f64, width: f64, colour: &str) {
         let Some(one) = &point.quartiles else {
-            let y = self.axis.y(point.mean);
+            let y = self.y(point.mean);
             self.circle((centre, y), 4.0, colour, colour);
             return;
         };
-        let [q1, q3] = [one.q1, one.q3].map(|value| self.axis.y(value));
+        let [q1, q3] = [one.q1, one.q3].map(|value| self.y(value));
         for (edge, end) in [(q1, one.low), (q3, one.high)] {
-            let end = self.axis.y(end);
+            let end = self.y(end);
             self.line((centre, edge), (centre, end), colour, 1.5, "");
             let half = width / 4.0;
             self.line((centre - half, end), (centre + half, end), colour, 1.5, "");
         }
         let left = centre - width / 2.0;
         self.rect((left, q3), (width, (q1 - q3).max(1.0)), colour, 0.35);
-        let y = self.axis.y(one.median);
+        let y = self.y(one.median);
         self.line((left, y), (left + width, y), colour, 3.0, "");
         for outlier in &one.outliers {
-            let y = self.axis.y(*outlier);
+            let y = self.y(*outlier);
             self.circle((centre, y), 2.2, "none", colour);
         }
     }
@@ -231,110 +269,51 @@ impl<'a> Drawing<'a> {
     }
 }
 
+/// The ordinate that the values need.
+fn axis(campaign: &CampaignReport, panel: &Panel) -> Axis {
+    if let Some(split) = chart::split(campaign, panel) {
+        return split;
+    }
+    let points = panel.series.iter().flat_map(|series| &series.points);
+    let ends = points.flatten().flat_map(|point| match campaign.plot.kind {
+        PlotKind::Bars | PlotKind::Lines => vec![chart::low(point), chart::high(point)],
+        _ => chart::boxed(point),
+    });
+    let mark = chart::mark(campaign, panel);
+    let (least, most) = ends
+        .chain(mark)
+        .fold((f64::MAX, f64::MIN), |(low, high), value| {
+            (low.min(value), high.max(value))
+        });
+    let from_zero = campaign.plot.kind == PlotKind::Bars && panel.baseline.is_none();
+    let least = if from_zero { least.min(0.0) } else { least };
+    Axis::new(least, most, chart::starts_logarithmic(campaign, panel))
+}
+
+/// The words in lines of so many characters; a longer word has a line of its own.
+fn lines(text: &str, most: f64) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match all.last_mut() {
+            Some(line) if float(line.chars().count() + 1 + word.chars().count()) <= most => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => all.push(word.to_owned()),
+        }
+    }
+    all
+}
+
 fn colour(panel: &Panel, at: usize) -> &'static str {
     let name = &panel.series[at].name;
-    let own = COLOURS.iter().find(|(known, _)| known == name);
-    own.map_or(OTHERS[at % OTHERS.len()], |(_, colour)| colour)
+    let own = COLOURS.iter();
+    let mut own = own.filter(|(known, _)| name.eq_ignore_ascii_case(known));
+    own.next()
+        .map_or(OTHERS[at % OTHERS.len()], |(_, colour)| colour)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a place among a few")]
 fn float(n: usize) -> f64 {
     n as f64
-}
-
-/// The ordinate.
-struct Axis {
-    low: f64,
-    high: f64,
-    /// The distance between ticks of a linear axis; `None` for a logarithmic one.
-    step: Option<f64>,
-}
-
-impl Axis {
-    fn new(least: f64, most: f64, logarithmic: bool) -> Self {
-        if !(least.is_finite() && most.is_finite() && least <= most) {
-            return Self::new(0.0, 1.0, false);
-        }
-        if logarithmic {
-            let low = decades(least).into_iter().rfind(|tick| *tick <= least);
-            let high = decades(most).into_iter().find(|tick| *tick >= most);
-            return Self {
-                low: low.unwrap_or(least),
-                high: high.unwrap_or(most),
-                step: None,
-            };
-        }
-        let span = if most > least {
-            most - least
-        } else {
-            most.abs().max(1.0)
-        };
-        let rough = span / 5.0;
-        let power = 10_f64.powf(rough.log10().floor());
-        let nice = [1.0, 2.0, 2.5, 5.0, 10.0].into_iter();
-        let step = power * nice.clone().find(|n| n * power >= rough).unwrap_or(10.0);
-        let high = (most / step).ceil() * step;
-        let low = (least / step).floor() * step;
-        Self {
-            low,
-            high: if high > low { high } else { low + step },
-            step: Some(step),
-        }
-    }
-
-    fn y(&self, value: f64) -> f64 {
-        let of = |value: f64| {
-            if self.step.is_some() {
-                value
-            } else {
-                value.ln()
-            }
-        };
-        let value = value.clamp(self.low, self.high);
-        let share = (of(value) - of(self.low)) / (of(self.high) - of(self.low));
-        BOTTOM - share * (BOTTOM - TOP)
-    }
-
-    fn ticks(&self) -> Vec<f64> {
-        let within = |tick: &f64| (self.low * 0.999_999..=self.high * 1.000_001).contains(tick);
-        let Some(step) = self.step else {
-            let mut all = decades(self.low);
-            all.extend(decades(self.high));
-            let mut all: Vec<f64> = all.into_iter().filter(within).collect();
-            all.sort_by(f64::total_cmp);
-            all.dedup_by(|a, b| (*a - *b).abs() < *b * 1e-6);
-            return all;
-        };
-        let mut all = vec![self.low];
-        while all.len() < 20 && all[all.len() - 1] + step < self.high + step / 2.0 {
-            all.push(self.low + step * float(all.len()));
-        }
-        all
-    }
-}
-
-/// The values 1, 2 and 5 in the decade of a value and in its neighbours.
-fn decades(value: f64) -> Vec<f64> {
-    let power = value.log10().floor();
-    let powers = [-2.0, -1.0, 0.0, 1.0, 2.0].map(|by| 10_f64.powf(power + by));
-    let steps = powers
-        .iter()
-        .flat_map(|power| [1.0, 2.0, 5.0].map(|step| step * power));
-    steps.collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn axes_have_round_ends() {
-        let axis = Axis::new(25.0, 45.8, false);
-        assert_eq!(axis.ticks(), [25.0, 30.0, 35.0, 40.0, 45.0, 50.0]);
-        assert!((axis.y(25.0) - BOTTOM).abs() < 1e-9 && (axis.y(50.0) - TOP).abs() < 1e-9);
-        let axis = Axis::new(25.0, 430.0, true);
-        assert_eq!(axis.ticks(), [20.0, 50.0, 100.0, 200.0, 500.0]);
-        assert_eq!(Axis::new(0.0, 0.0, false).ticks(), [0.0, 0.2]);
-        assert!(!Axis::new(f64::MAX, f64::MIN, false).ticks().is_empty());
-    }
 }

@@ -1,38 +1,55 @@
 //! A figure on the page: caption, tools, the place where it is drawn, and its data as a table.
 
-use super::{escape, panel_title, table};
+use super::{escape, panel_title, tables::table};
 use crate::{
     campaign::file::PlotKind,
     report::campaign::{
         chart,
         model::{Basis, CampaignReport, Panel, Point},
-        words,
+        names, shows, words,
     },
 };
 
 pub(super) fn figure(campaign: &CampaignReport, panel: &Panel, id: &str) -> String {
+    format!(
+        "<figure aria-labelledby=\"{id}-t\">\n<figcaption><h3 id=\"{id}-t\">{}</h3>\
+         <p class=\"shows\">{}</p></figcaption>\n{}\
+         <div class=\"tools\" role=\"group\" aria-label=\"Tools of this figure\">\
+         <button type=\"button\" data-for=\"{id}\" data-do=\"log\" aria-pressed=\"{log}\">log axis</button>\
+         {}</div>\n<div class=\"chart\" id=\"{id}\" role=\"img\" aria-label=\"{}\"></div>\n\
+         <p class=\"quiet\">{}</p>\n\
+         <details class=\"data\"><summary>Data</summary>{}</details>\n</figure>\n",
+        escape(&panel_title(campaign, panel)),
+        escape(&panel.shows),
+        disturbed(panel),
+        tools(id),
+        escape(&alternative(campaign, panel)),
+        escape(&drawn(campaign, panel)),
+        data_table(campaign, panel),
+        log = chart::starts_logarithmic(campaign, panel),
+    )
+}
+
+/// A banner, if runs that count were disturbed. One that failed may have measured nothing.
+fn disturbed(panel: &Panel) -> String {
+    let runs = match panel.disturbed {
+        0 => return String::new(),
+        1 => "1 run of this figure was disturbed in its last attempt; what it".to_owned(),
+        many => {
+            format!("{many} runs of this figure were disturbed in their last attempts; what they")
+        }
+    };
+    format!("<p class=\"notice\">{runs} measured is drawn all the same.</p>\n")
+}
+
+/// What is drawn, and how.
+fn drawn(campaign: &CampaignReport, panel: &Panel) -> String {
     let plot = &campaign.plot;
     let drawn = match plot.kind {
         PlotKind::Bars => "Bars are means, with their 95 % intervals",
         PlotKind::Lines => "Points are means, with their 95 % intervals",
         PlotKind::BoxTukey => "Boxes are quartiles and median, whiskers reach 1.5 heights",
         PlotKind::BoxPercentiles => "Boxes are quartiles and median, whiskers p5 and p95",
-    };
-    let base = match panel.baseline {
-        Some(delay) if plot.kind == PlotKind::Bars => {
-            format!(
-                "; they stand on the link's delay of {} ms",
-                words::number(delay)
-            )
-        }
-        Some(delay) => format!(
-            "; the dashed line is the link's delay of {} ms",
-            words::number(delay)
-        ),
-        None if chart::mark(campaign, panel).is_some() => {
-            "; at the dashed line both are alike".to_owned()
-        }
-        None => String::new(),
     };
     let points = panel.series.iter().flat_map(|series| &series.points);
     let mut boxes = points
@@ -43,20 +60,29 @@ pub(super) fn figure(campaign: &CampaignReport, panel: &Panel, id: &str) -> Stri
         _ if boxes.any(|one| one.of == Basis::Messages) => " of all messages",
         _ => " of the runs",
     };
-    format!(
-        "<figure aria-labelledby=\"{id}-t\">\n<figcaption><h3 id=\"{id}-t\">{}</h3>\
-         <p>{}. {drawn}{of}{base}.</p></figcaption>\n\
-         <div class=\"tools\" role=\"group\" aria-label=\"Tools of this figure\">\
-         <button type=\"button\" data-for=\"{id}\" data-do=\"log\" aria-pressed=\"{log}\">log axis</button>\
-         {}</div>\n<div class=\"chart\" id=\"{id}\" role=\"img\" aria-label=\"{}\"></div>\n\
-         <details class=\"data\"><summary>Data</summary>{}</details>\n</figure>\n",
-        escape(&panel_title(campaign, panel)),
-        escape(&capital(&plot.meaning)),
-        tools(id),
-        escape(&alternative(campaign, panel)),
-        data_table(campaign, panel),
-        log = chart::starts_logarithmic(campaign, panel),
-    )
+    let base = match panel.baseline {
+        Some(delay) if plot.kind == PlotKind::Bars => {
+            format!(
+                "; they stand on the link's delay of {} ms",
+                words::tick(delay)
+            )
+        }
+        Some(delay) => format!(
+            "; the dashed line is the link's delay of {} ms",
+            words::tick(delay)
+        ),
+        None if chart::mark(campaign, panel).is_some() => {
+            "; at the dashed line both are alike".to_owned()
+        }
+        None => String::new(),
+    };
+    let split = if chart::split(campaign, panel).is_some() {
+        " The axis is linear up to the break, and logarithmic above it, for the outliers."
+    } else {
+        ""
+    };
+    let meaning = shows::capital(&plot.meaning);
+    format!("{meaning}. {drawn}{of}{base}.{split}")
 }
 
 fn tools(id: &str) -> String {
@@ -69,18 +95,11 @@ fn tools(id: &str) -> String {
     [
         button("in", "+", "Zoom in"),
         button("out", "−", "Zoom out"),
-        button("reset", "reset", "Show all again"),
+        button("reset", "reset", "reset: show all again"),
         button("csv", "CSV", "Save the data as CSV"),
         button("svg", "SVG", "Save the figure as SVG"),
     ]
     .concat()
-}
-
-fn capital(text: &str) -> String {
-    let mut letters = text.chars();
-    letters.next().map_or_else(String::new, |first| {
-        first.to_ascii_uppercase().to_string() + letters.as_str()
-    })
 }
 
 /// The figure as text, for screen readers.
@@ -88,19 +107,20 @@ fn alternative(campaign: &CampaignReport, panel: &Panel) -> String {
     let plot = &campaign.plot;
     let mut text = format!(
         "{} over {}, {}.",
-        plot.metric,
-        plot.x,
+        plot.quantity,
+        plot.abscissa,
         panel_title(campaign, panel)
     );
     for series in &panel.series {
         let points = panel.x.iter().zip(&series.points).filter_map(|(x, point)| {
-            Some(format!("{} at {x}", words::number(point.as_ref()?.mean)))
+            let place = names::place(&plot.x, x);
+            Some(format!("{} {place}", words::number(point.as_ref()?.mean)))
         });
         let points: Vec<_> = points.collect();
         if !points.is_empty() {
             text.push_str(&format!(
                 " {}: {} {}.",
-                series.name,
+                names::series(&plot.series, &series.name),
                 points.join(", "),
                 plot.unit
             ));
@@ -122,9 +142,13 @@ fn data_table(campaign: &CampaignReport, panel: &Panel) -> String {
             rows.push([head, cells].concat());
         }
     }
-    let mean = words::with_unit("mean", &plot.unit);
+    let mean = words::with_unit(&plot.metric, &plot.unit);
     table(
-        &panel_title(campaign, panel),
+        &format!(
+            "Data of {}, {}",
+            campaign.name,
+            panel_title(campaign, panel)
+        ),
         &[
             &plot.x,
             &plot.series,
@@ -148,7 +172,11 @@ fn cells(point: &Point) -> Vec<String> {
     // Quartiles of messages are shown beside the median of messages.
     let median = one.map_or(point.median, |one| one.median);
     vec![
-        point.n.to_string(),
+        match point.disturbed {
+            0 => point.n.to_string(),
+            1 => format!("{} values, 1 run disturbed", point.n),
+            many => format!("{} values, {many} runs disturbed", point.n),
+        },
         words::number(point.mean),
         words::interval(point).unwrap_or_else(dash),
         words::basis(point.interval_of).to_owned(),
@@ -161,12 +189,14 @@ fn cells(point: &Point) -> Vec<String> {
 
 pub(super) fn distribution(campaign: &CampaignReport, panel: &Panel, id: &str) -> String {
     let of = panel.distributions.first().map_or("", |one| &one.of);
+    let of = names::recorded(of);
+    let factor = &campaign.plot.x;
     let with = |x: &&String| panel.distributions.iter().any(|one| one.x == **x);
     let options = panel
         .x
         .iter()
         .filter(with)
-        .map(|x| format!("<option>{}</option>", escape(x)));
+        .map(|x| format!("<option>{}</option>", escape(&names::level(factor, x))));
     let shown = [5.0, 25.0, 50.0, 75.0, 95.0, 99.0, 99.9, 100.0];
     let rows = panel.distributions.iter().map(|one| {
         let at = |percent: &f64| {
@@ -180,7 +210,11 @@ pub(super) fn distribution(campaign: &CampaignReport, panel: &Panel, id: &str) -
         [head, shown.iter().map(at).collect()].concat()
     });
     let percentiles = table(
-        "Percentiles in ms",
+        &format!(
+            "Percentiles in ms of {}, {}",
+            campaign.name,
+            panel_title(campaign, panel)
+        ),
         &[
             &campaign.plot.x,
             &campaign.plot.series,
@@ -208,8 +242,8 @@ pub(super) fn distribution(campaign: &CampaignReport, panel: &Panel, id: &str) -
          {tools}</div>\n<div class=\"chart\" id=\"{id}\" role=\"img\" aria-label=\"How {of} is \
          distributed: {title}. The table below has percentiles.\"></div>\n\
          <details class=\"data\"><summary>Percentiles</summary>{percentiles}</details>\n</figure>\n",
-        x = escape(&campaign.plot.x),
-        of = escape(of),
+        x = escape(&campaign.plot.abscissa),
+        of = escape(&of),
         options = options.collect::<String>(),
         log = chart::is_wide(panel),
         tools = tools(id),

@@ -21,7 +21,9 @@ use super::{
 };
 use crate::campaign::{
     claims::{self, Verdict},
+    record::Record,
     store::ResultSet,
+    tally::Tally,
 };
 
 /// The report, made once: writing a set syncs each of its records.
@@ -56,10 +58,8 @@ fn emulated_runs_are_named_at_the_top() {
 fn a_disturbed_attempt_does_not_count() {
     let (_, report) = make();
     let bars = &report.campaigns[0];
-    assert_eq!(
-        (bars.runs.planned, bars.runs.finished, bars.runs.repeated),
-        (72, 72, 1)
-    );
+    let runs = &bars.runs.tally;
+    assert_eq!((runs.planned, runs.good, runs.repeated), (72, 72, 1));
     // It says 1000 s.
     let points = || {
         bars.panels
@@ -79,6 +79,28 @@ fn a_disturbed_attempt_does_not_count() {
         .map(|w| (&w.kind[..], w.runs))
         .collect();
     assert_eq!(kinds, [("reordered-messages", 6)]);
+}
+
+#[test]
+fn a_run_is_counted_once_by_its_last_attempt() {
+    let (set, _) = make();
+    let (campaign, mut records) = (&set.campaigns[0], set.records.clone());
+    // One of the 72 runs has a disturbed attempt before a good one.
+    assert_eq!(
+        Tally::of(campaign, &records).to_string(),
+        "72 of 72 runs good, 0 disturbed; 1 attempt repeated"
+    );
+    let mine = |record: &Record| record.campaign == campaign.name;
+    let last = records.iter().rposition(mine).unwrap();
+    records[last].outcome.error = Some("the broker ended".to_owned());
+    let tally = Tally::of(campaign, &records);
+    assert_eq!((tally.good, tally.disturbed, tally.finished), (71, 1, 72));
+    let first = records.iter().position(mine).unwrap();
+    records.remove(first);
+    assert_eq!(
+        Tally::of(campaign, &records).to_string(),
+        "70 of 72 runs good, 1 disturbed, 1 missing; 1 attempt repeated"
+    );
 }
 
 #[test]
@@ -232,6 +254,167 @@ fn the_page_loads_nothing_from_elsewhere() {
 }
 
 #[test]
+fn the_answer_comes_first_and_provenance_last() {
+    let (_, report) = make();
+    let page = page(report);
+    let place = |part: &str| page.find(part).unwrap_or_else(|| panic!("no {part}"));
+    let order = [
+        "How to read this",
+        "<article class=\"card\">",
+        "https://doi.org/10.3390/s22103694",
+        "<figure",
+        "Where this is from",
+        "<dt>Kernel</dt>",
+    ];
+    assert!(order.map(place).is_sorted(), "{:?}", order.map(place));
+    // The rule before this one had these shares.
+    assert!(!page.contains("a quarter of the printed effect"));
+    let [paper] = &report.papers[..] else {
+        panic!("{:?}", report.papers);
+    };
+    assert!(
+        paper.held > 0 && paper.says[0].starts_with("Held: “"),
+        "{paper:?}"
+    );
+    for says in &paper.says {
+        assert!(page.contains(&says.replace('"', "&quot;")), "{says}");
+    }
+}
+
+#[test]
+fn a_set_without_claims_begins_with_what_its_figures_show() {
+    let (set, _) = make();
+    let report = report(&set.head, &set.campaigns, &set.records, &[]);
+    let page = page(&report);
+    let answers = page.split("id=\"answers\"").nth(1).unwrap();
+    let answers = answers.split("</section>").next().unwrap();
+    assert_eq!(answers.matches("<article").count(), 3);
+    assert!(answers.contains(&report.campaigns[0].panels[0].shows));
+}
+
+#[test]
+fn a_figure_says_what_it_shows() {
+    let (_, report) = make();
+    let of = |campaign: usize, panel: usize| &report.campaigns[campaign].panels[panel].shows;
+    let numbers = |campaign: usize, panel: usize, series: usize, x: usize| {
+        let series = &report.campaigns[campaign].panels[panel].series[series];
+        series.points[x].as_ref().unwrap().mean
+    };
+    let (tls, quic) = (numbers(0, 0, 0, 2), numbers(0, 0, 1, 2));
+    assert_eq!(
+        *of(0, 0),
+        format!(
+            "At 5 % packet loss QUIC's mean delay is {quic:.2} ms and TLS's {tls:.2} ms: QUIC is \
+             {:.0} % lower; without loss they differ by less than 1 %.",
+            (1.0 - quic / tls) * 100.0
+        )
+    );
+    assert!(
+        of(1, 0).starts_with("At 5 % packet loss QUIC's median is 25."),
+        "{}",
+        of(1, 0)
+    );
+    assert!(
+        of(1, 0).contains("; the longest at 5 % packet loss: TCP "),
+        "{}",
+        of(1, 0)
+    );
+    let xi = of(2, 0);
+    assert!(
+        xi.starts_with("At 5 % packet loss QUIC takes, beside TLS: "),
+        "{xi}"
+    );
+    assert!(
+        xi.ends_with("without loss: less than 1 % apart in all."),
+        "{xi}"
+    );
+}
+
+#[test]
+fn axes_and_series_are_named_in_words() {
+    let (_, report) = make();
+    let page = page(report);
+    let data = page.split("id=\"data\">").nth(1).unwrap();
+    let data: serde_json::Value =
+        serde_json::from_str(data.split("</script>").next().unwrap()).unwrap();
+    let charts = data["charts"].as_array().unwrap();
+    let bars = &charts[0]["option"];
+    assert_eq!(
+        bars["yAxis"]["name"],
+        "mean delay from publisher to subscriber [ms]"
+    );
+    assert_eq!(bars["xAxis"]["name"], "packet loss");
+    assert_eq!(
+        bars["xAxis"]["data"],
+        serde_json::json!(["0 %", "2 %", "5 %"])
+    );
+    let names: Vec<_> = bars["series"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|s| &s["name"])
+        .collect();
+    assert_eq!(names, ["TLS", "QUIC"]);
+    // Boxes of messages are not of the runs' medians.
+    let boxes = charts.iter().find(|chart| chart["id"] == "c1p0").unwrap();
+    let name = &boxes["option"]["yAxis"]["name"];
+    assert_eq!(name, "delay from publisher to subscriber [ms]");
+    // The data keeps the identifiers.
+    assert!(charts[0]["csv"].as_str().unwrap().contains("5%,quic,6,"));
+}
+
+#[test]
+fn effects_are_said_in_words_that_agree() {
+    let (_, report) = make();
+    let pair = &report.campaigns[0].panels[0].tests[2].pairs[0];
+    assert_eq!((&pair.a[..], &pair.b[..]), ("quic", "tls"));
+    assert!((pair.above - pair.below - pair.cliffs_delta).abs() < 1e-9);
+    let ratio = pair.ratio.unwrap();
+    assert!(pair.cliffs_delta < 0.0 && ratio.estimate < 1.0, "{pair:?}");
+    let words = format!(
+        "QUIC below TLS in {:.0} % of pairs, its mean {:.0} % lower",
+        pair.below * 100.0,
+        (1.0 - ratio.estimate) * 100.0
+    );
+    assert!(page(report).contains(&words), "{words}");
+}
+
+#[test]
+fn figures_of_disturbed_runs_say_how_many() {
+    let (set, without) = make();
+    let banner = "1 run of this figure was disturbed in its last attempt";
+    assert!(!page(without).contains(banner));
+    let mut records = set.records.clone();
+    let last = records.iter().rposition(|run| {
+        run.campaign == "s22-fig4" && run.levels["link"] == "s22/wifi" && run.levels["loss"] == "5%"
+    });
+    records[last.unwrap()]
+        .outcome
+        .warnings
+        .push(Warning::GeneratorLate {
+            p99_late_ns: 7_000_000,
+            interval_ns: 10_000_000,
+        });
+    let claims = claims::shipped().unwrap();
+    let report = report(&set.head, &set.campaigns, &records, &claims);
+    let campaign = &report.campaigns[0];
+    let panels: Vec<_> = campaign
+        .panels
+        .iter()
+        .map(|panel| panel.disturbed)
+        .collect();
+    assert_eq!((panels, campaign.runs.tally.disturbed), (vec![1, 0], 1));
+    let page = page(&report);
+    assert_eq!(page.matches(banner).count(), 1);
+    assert!(page.contains("<strong>1 of 126 runs disturbed</strong>"));
+    assert!(page.contains("71 of 72 runs good, 1 disturbed; 1 attempt repeated"));
+    assert!(
+        page.contains("6 values, 1 run disturbed"),
+        "the data has the cell"
+    );
+}
+
+#[test]
 fn levels_cannot_break_the_page() {
     let (set, _) = make();
     let mut campaigns = set.campaigns.clone();
@@ -282,7 +465,13 @@ fn every_figure_is_an_svg_file_of_its_own() {
             "w20-fig4.svg"
         ]
     );
+    // Outliers are above a break of the ordinate: its two strokes.
+    let strokes = |text: &str| text.matches("x1=\"64.0\"").count();
+    let (_, boxes) = svg(&report.campaigns[1], &report.campaigns[1].panels[0]);
+    assert_eq!(strokes(&boxes), 2);
+    assert!(boxes.contains(">500</text>"));
     // Two series at three levels, the legend, and the ground.
     let (_, bars) = svg(&report.campaigns[0], &report.campaigns[0].panels[0]);
     assert_eq!(bars.matches("<rect").count(), 6 + 2 + 1);
+    assert_eq!(strokes(&bars), 0);
 }

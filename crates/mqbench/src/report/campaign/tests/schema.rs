@@ -141,6 +141,7 @@ fn a_missing_or_added_field_is_noticed() {
     let whole = whole();
     for pointer in [
         "",
+        "/papers/0",
         "/claims/0",
         "/claims/0/claim",
         "/claims/0/measured",

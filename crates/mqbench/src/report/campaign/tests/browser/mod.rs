@@ -1,180 +1,24 @@
 //! The page in a real headless browser, over its `DevTools` protocol: every figure is drawn, the controls work,
 //! and the page makes no request. The tests are skipped without Chromium.
 
+mod axe;
+mod page;
+
 use std::{
-    collections::VecDeque,
-    io::{BufRead as _, BufReader, Write as _},
     path::Path,
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     time::{Duration, Instant},
 };
 
 use mq_testkit::chromium;
 use serde_json::{Value, json};
 
+use page::Page;
+
 use super::fixture;
 use crate::{
     campaign::{claims, store::ResultSet},
     report::campaign::{build::report, html},
 };
-
-/// One page of one browser. A drop ends the browser.
-struct Page {
-    browser: Child,
-    to: ChildStdin,
-    from: BufReader<ChildStdout>,
-    session: Option<String>,
-    next: u64,
-    events: VecDeque<Value>,
-}
-
-impl Page {
-    /// Opens a file in a new browser.
-    fn open(chromium: &Path, profile: &Path, file: &Path) -> Self {
-        // The protocol is on descriptors 3 and 4, messages end with a zero.
-        let script = "exec \"$0\" --headless --no-sandbox --disable-gpu --disable-quic \
-                      --disable-dev-shm-usage --no-first-run --disable-background-networking --disable-component-update \
-                      --disable-sync --hide-scrollbars --remote-debugging-pipe \
-                      --user-data-dir=\"$1\" about:blank 3<&0 4>&1 >/dev/null </dev/null 2>&1";
-        let mut browser = Command::new("sh")
-            .args(["-c", script])
-            .args([chromium, profile])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let to = browser.stdin.take().unwrap();
-        let from = BufReader::new(browser.stdout.take().unwrap());
-        let mut page = Self {
-            browser,
-            to,
-            from,
-            session: None,
-            next: 0,
-            events: VecDeque::new(),
-        };
-        let target = page.call("Target.createTarget", &json!({ "url": "about:blank" }));
-        let attach = json!({ "targetId": target["targetId"], "flatten": true });
-        let session = page.call("Target.attachToTarget", &attach);
-        page.session = session["sessionId"].as_str().map(str::to_owned);
-        for domain in ["Page", "Runtime", "Network", "Log"] {
-            page.call(&format!("{domain}.enable"), &json!({}));
-        }
-        page.size(1280, 900);
-        page.call(
-            "Page.navigate",
-            &json!({ "url": format!("file://{}", file.display()) }),
-        );
-        page.until("document.readyState === 'complete'");
-        page
-    }
-
-    /// Sends a request, and waits for the answer; earlier events are kept.
-    fn call(&mut self, method: &str, params: &Value) -> Value {
-        self.next += 1;
-        let mut message = json!({ "id": self.next, "method": method, "params": params });
-        if let Some(session) = &self.session {
-            message["sessionId"] = json!(session);
-        }
-        self.to
-            .write_all(format!("{message}\0").as_bytes())
-            .unwrap();
-        loop {
-            let mut bytes = Vec::new();
-            self.from.read_until(0, &mut bytes).unwrap();
-            assert_eq!(bytes.pop(), Some(0), "the browser has gone");
-            let answer: Value = serde_json::from_slice(&bytes).unwrap();
-            if answer["id"] == self.next {
-                assert!(answer["error"].is_null(), "{method}: {}", answer["error"]);
-                return answer["result"].clone();
-            }
-            self.events.push_back(answer);
-        }
-    }
-
-    /// The value of an expression.
-    fn eval(&mut self, expression: &str) -> Value {
-        let params = json!({ "expression": expression, "returnByValue": true });
-        let result = self.call("Runtime.evaluate", &params);
-        assert!(
-            result["exceptionDetails"].is_null(),
-            "{expression}: {result}"
-        );
-        result["result"]["value"].clone()
-    }
-
-    fn until(&mut self, expression: &str) {
-        let end = Instant::now() + Duration::from_secs(30);
-        while self.eval(expression) != true {
-            assert!(Instant::now() < end, "not in 30 s: {expression}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    }
-
-    fn size(&mut self, width: u32, height: u32) {
-        let mobile = width < 600;
-        let metrics = json!({
-            "width": width, "height": height, "deviceScaleFactor": 1, "mobile": mobile,
-        });
-        self.call("Emulation.setDeviceMetricsOverride", &metrics);
-    }
-
-    fn scheme(&mut self, name: &str) {
-        let features = json!({ "features": [{ "name": "prefers-color-scheme", "value": name }] });
-        self.call("Emulation.setEmulatedMedia", &features);
-    }
-
-    /// Clicks a figure's control as a person does.
-    fn click(&mut self, figure: &str, action: &str) {
-        self.eval(&format!(
-            "document.querySelector('[data-for={figure}][data-do={action}]').click()"
-        ));
-    }
-
-    /// The content of a figure, as text that changes with it.
-    fn drawing(&mut self, figure: &str) -> String {
-        let drawing = self.eval(&format!(
-            "document.querySelector('#{figure} svg').innerHTML"
-        ));
-        drawing.as_str().unwrap().to_owned()
-    }
-
-    /// Lets [`saved`](Self::saved) have the files that buttons save from now on: a browser asks before it writes
-    /// dozens of files.
-    fn keep_what_is_saved(&mut self) {
-        self.eval(
-            "URL.createObjectURL = blob => { blob.text().then(text => { window.saved = text }); return 'blob:' };\
-             HTMLAnchorElement.prototype.click = () => {}",
-        );
-    }
-
-    /// The file that the last button saved.
-    fn saved(&mut self) -> String {
-        self.until("typeof window.saved === 'string'");
-        let text = self.eval("(text => { delete window.saved; return text })(window.saved)");
-        text.as_str().unwrap().to_owned()
-    }
-
-    /// Writes a screenshot (`base64 -d`), if `MQ_SCREENSHOTS` names a folder.
-    fn screenshot(&mut self, name: &str) {
-        let Some(folder) = std::env::var_os("MQ_SCREENSHOTS") else {
-            return;
-        };
-        // All animations have ended.
-        std::thread::sleep(Duration::from_millis(400));
-        let params = json!({ "format": "png", "captureBeyondViewport": true });
-        let shot = self.call("Page.captureScreenshot", &params);
-        let file = Path::new(&folder).join(format!("{name}.png.base64"));
-        std::fs::write(file, shot["data"].as_str().unwrap()).unwrap();
-    }
-}
-
-impl Drop for Page {
-    fn drop(&mut self) {
-        let _ = self.browser.kill();
-        let _ = self.browser.wait();
-    }
-}
 
 #[test]
 fn the_page_works_in_a_browser_without_any_network() {
@@ -216,6 +60,14 @@ fn the_page_works_in_a_browser_without_any_network() {
     assert_eq!(page.drawing("c0p0"), linear);
 
     told_under_the_pointer(&mut page);
+
+    // Boxes have a split ordinate, with an abscissa for each part, until one logarithmic axis is asked for.
+    let grids = "echarts.getInstanceByDom(document.querySelector('#c1p0')).getOption().grid.length";
+    assert_eq!(page.eval(grids), 2);
+    page.click("c1p0", "log");
+    assert_eq!(page.eval(grids), 1);
+    page.click("c1p0", "log");
+    assert_eq!(page.eval(grids), 2);
 
     // Zoom, by its buttons and by the keyboard.
     page.click("c0p0", "in");
@@ -287,6 +139,42 @@ fn the_page_works_in_a_browser_without_any_network() {
     nothing_went_wrong(&mut page);
 }
 
+/// In light and dark, on a desk and on a phone, with all parts closed and with all open.
+#[test]
+fn axe_finds_nothing_serious_in_the_page() {
+    let (Some(chromium), Some(script)) = (chromium(), axe::script()) else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let set = fixture::set(folder.path());
+    let mut records = set.records.clone();
+    // A banner at a figure, and at the top.
+    for record in records.iter_mut().rev().take(2) {
+        record.outcome.error = Some("the broker ended".to_owned());
+    }
+    let claims = claims::shipped().unwrap();
+    let report = report(&set.head, &set.campaigns, &records, &claims);
+    let file = folder.path().join("report.html");
+    std::fs::write(&file, html::page(&report)).unwrap();
+    let mut page = Page::open(&chromium, &folder.path().join("profile"), &file);
+    page.until("document.querySelectorAll('.chart[data-drawn] svg path').length > 20");
+    let open = "document.querySelectorAll('details').forEach(part => { part.open = true })";
+    let close = "document.querySelectorAll('details').forEach(part => { part.open = false })";
+    for scheme in ["light", "dark"] {
+        page.scheme(scheme);
+        for (width, height) in [(1400, 900), (390, 844)] {
+            page.size(width, height);
+            for (parts, state) in [(close, "closed"), (open, "open")] {
+                page.eval(parts);
+                // What opens is drawn.
+                std::thread::sleep(Duration::from_millis(300));
+                let state = format!("{scheme}, {width} px, {state}");
+                axe::assert_accessible(&mut page, &script, &state);
+            }
+        }
+    }
+}
+
 /// Every figure of a quick run of everything that ships, as it is kept with the project.
 #[test]
 fn all_figures_of_a_quick_run_are_drawn_switched_zoomed_and_saved() {
@@ -345,10 +233,41 @@ fn all_figures_of_a_quick_run_are_drawn_switched_zoomed_and_saved() {
         }
     }
     println!("{figures} figures");
-    page.size(390, 800);
-    page.until("document.documentElement.scrollWidth <= 390");
+    for width in [1400, 390] {
+        page.size(width, 844);
+        page.until(&format!("document.documentElement.scrollWidth <= {width}"));
+        // A figure is drawn again for its new width.
+        page.until(&format!("({FIT}).every(fits => fits)"));
+        assert_eq!(page.eval(COLLISIONS), json!([]), "{width} px");
+    }
     nothing_went_wrong(&mut page);
 }
+
+/// Whether each drawing is as wide as its place.
+const FIT: &str = "[...document.querySelectorAll('.chart')].map(chart => \
+     Math.abs(chart.querySelector('svg').clientWidth - chart.clientWidth) <= 1)";
+
+/// The words of figures that lie over one another, or beyond their figure.
+const COLLISIONS: &str = "(() => {
+    const found = [];
+    for (const chart of document.querySelectorAll('.chart')) {
+        const frame = chart.getBoundingClientRect();
+        const words = [...chart.querySelectorAll('svg text')].filter(text => text.textContent.trim());
+        const all = words.map(text => [text.textContent, text.getBoundingClientRect()]);
+        all.forEach(([a, p], at) => {
+            if (p.left < frame.left - 2 || p.right > frame.right + 2 || p.bottom > frame.bottom + 2) {
+                found.push(`${chart.id}: ${a} is outside`);
+            }
+            for (const [b, q] of all.slice(at + 1)) {
+                const across = Math.min(p.right, q.right) - Math.max(p.left, q.left);
+                // Lines of one label stand close.
+                const down = Math.min(p.bottom, q.bottom) - Math.max(p.top, q.top);
+                if (across > 1 && down > 4) found.push(`${chart.id}: ${a} over ${b}`);
+            }
+        });
+    }
+    return found;
+})()";
 
 /// The tooltip shows what is under the pointer.
 fn told_under_the_pointer(page: &mut Page) {
@@ -361,7 +280,7 @@ fn told_under_the_pointer(page: &mut Page) {
     );
     let over = json!({ "type": "mouseMoved", "x": centre[0], "y": centre[1] });
     page.call("Input.dispatchMouseEvent", &over);
-    page.until("document.querySelector('#c0p0').textContent.includes('loss 5%')");
+    page.until("document.querySelector('#c0p0').textContent.includes('packet loss 5 %')");
     page.until("document.querySelector('#c0p0').textContent.includes('over runs), n 6')");
     let away = json!({ "type": "mouseMoved", "x": 1, "y": 1 });
     page.call("Input.dispatchMouseEvent", &away);

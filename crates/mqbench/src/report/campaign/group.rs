@@ -1,0 +1,128 @@
+//! The runs of one cell, and the cell's figure.
+
+use mq_measure::stats;
+
+use super::{
+    model::{Basis, BoxReport, Point},
+    resample::Resample,
+    values::{Finished, Levels, Metric, Statistic, milliseconds},
+};
+use crate::campaign::file::{BoxesOf, PlotKind};
+
+/// From so many repetitions on, boxes and tests are over repetitions; with fewer, over messages.
+pub(super) const ENOUGH: usize = 5;
+/// The most outliers of one box that are drawn.
+const OUTLIERS: usize = 200;
+
+/// The runs of one cell.
+pub(super) struct Group {
+    /// One value for each repetition.
+    pub(super) values: Vec<f64>,
+    /// The values recorded within the runs, in ms, ascending.
+    pub(super) messages: Vec<f64>,
+    /// The statistic of messages that the metric is, if it is one.
+    pub(super) statistic: Option<Statistic>,
+    boxes: BoxesOf,
+    /// Repetitions whose last attempt was disturbed.
+    disturbed: usize,
+}
+
+impl Group {
+    pub(super) fn of(finished: &Finished, metric: &Metric, levels: &Levels) -> Self {
+        let values = finished.values(metric, levels);
+        let boxes = finished.campaign.plot.boxes;
+        let wants_messages = values.len() < ENOUGH || boxes == BoxesOf::Messages;
+        let of_messages = metric.of_messages().filter(|_| wants_messages);
+        let messages = of_messages
+            .as_ref()
+            .and_then(|(of, _)| finished.pooled(of, levels))
+            .map_or_else(Vec::new, |recorder| milliseconds(&recorder));
+        Self {
+            values,
+            messages,
+            statistic: of_messages.map(|(_, statistic)| statistic),
+            boxes,
+            disturbed: disturbed(finished, levels),
+        }
+    }
+
+    pub(super) fn point(&self, metric: &Metric, kind: PlotKind, seed: u64) -> Option<Point> {
+        let mean = stats::mean(&self.values)?;
+        let resample = Resample::new(seed);
+        let (interval, interval_of) = if self.values.len() >= 2 {
+            (
+                resample.interval(&self.values, Statistic::Mean),
+                Basis::Repetitions,
+            )
+        } else {
+            let statistic = self.statistic;
+            let interval = statistic.and_then(|of| resample.interval(&self.messages, of));
+            let of = if interval.is_some() {
+                Basis::Messages
+            } else {
+                Basis::None
+            };
+            (interval, of)
+        };
+        let (of, boxed) = self.basis(metric);
+        Some(Point {
+            n: self.values.len(),
+            disturbed: self.disturbed,
+            values: self.values.clone(),
+            mean,
+            median: stats::median(&self.values)?,
+            low: interval.map(|interval| interval.0),
+            high: interval.map(|interval| interval.1),
+            interval_of,
+            quartiles: quartiles(of, boxed, kind),
+        })
+    }
+
+    /// What boxes and tests are over: repetitions if there are enough, else messages if the metric has their
+    /// unit.
+    fn basis(&self, metric: &Metric) -> (Basis, &[f64]) {
+        if self.values.len() >= ENOUGH && self.boxes == BoxesOf::Runs {
+            (Basis::Repetitions, &self.values)
+        } else if metric.unit == "ms" && !self.messages.is_empty() {
+            (Basis::Messages, &self.messages)
+        } else {
+            (Basis::None, &[])
+        }
+    }
+}
+
+fn quartiles(of: Basis, values: &[f64], kind: PlotKind) -> Option<BoxReport> {
+    let plot = match kind {
+        PlotKind::BoxPercentiles => stats::BoxPlot::percentiles(values),
+        _ => stats::BoxPlot::tukey(values),
+    }?;
+    let outlier_count = plot.outliers.len();
+    Some(BoxReport {
+        of,
+        n: values.len() as u64,
+        q1: plot.q1,
+        median: plot.median,
+        q3: plot.q3,
+        low: plot.low,
+        high: plot.high,
+        outlier_count,
+        outliers: thinned(plot.outliers),
+    })
+}
+
+/// Thins values out evenly by rank; the first and the last stay.
+fn thinned(values: Vec<f64>) -> Vec<f64> {
+    if values.len() <= OUTLIERS {
+        return values;
+    }
+    let last = values.len() - 1;
+    (0..OUTLIERS)
+        .map(|i| values[i * last / (OUTLIERS - 1)])
+        .collect()
+}
+
+/// The runs with these levels whose last attempt was disturbed.
+pub(super) fn disturbed(finished: &Finished, levels: &Levels) -> usize {
+    let runs = finished.with(levels);
+    runs.filter(|run| run.outcome.is_disturbed()).count()
+}

@@ -1,0 +1,104 @@
+//! The claims and their verdicts: counts for each paper, and a table.
+
+use super::{
+    escape,
+    tables::{table, table_of},
+};
+use crate::{
+    campaign::claims::Verdict,
+    report::campaign::{
+        model::{ClaimReport, Report},
+        papers, words,
+    },
+};
+
+/// All claims that the results' campaigns are held against.
+pub(super) fn claims(report: &Report) -> String {
+    // A set of a few campaigns does not list the claims about other campaigns.
+    let known = report.claims_of_campaigns();
+    if known.is_empty() {
+        return String::new();
+    }
+    let mut names: Vec<&str> = known.iter().map(|claim| papers::name_of(claim)).collect();
+    names.dedup();
+    let rows = names.iter().map(|name| Some(*name)).chain([None]);
+    let rows = rows.map(|name| {
+        let mine = known.iter().copied();
+        let mine = mine.filter(|claim| name.is_none_or(|name| papers::name_of(claim) == name));
+        let mine: Vec<_> = mine.collect();
+        let counts = Verdict::ALL.map(|verdict| count(&mine, verdict));
+        let head = name.map_or_else(|| "<b>all</b>".to_owned(), escape);
+        [vec![head], counts.to_vec()].concat()
+    });
+    let heads = Verdict::ALL.map(|verdict| badge(verdict, false));
+    let columns: Vec<&str> = std::iter::once("paper")
+        .chain(heads.iter().map(|head| &head[..]))
+        .collect();
+    let counts = table_of("Verdicts of each paper's claims", &columns, rows, 1);
+    let open = if known.len() <= 12 { " open" } else { "" };
+    format!(
+        "<section id=\"claims\">\n<h2>What the papers claim</h2>\n<div class=\"counts\">{counts}</div>\n\
+         <details class=\"more claims\"{open}><summary>All claims <span class=\"quiet\">{}</span>\
+         </summary>\n{}</details>\n</section>\n",
+        known.len(),
+        claim_table("All claims and their verdicts", &known)
+    )
+}
+
+/// How many claims have this verdict; of those not reproduced, also how many found no difference.
+fn count(claims: &[&ClaimReport], verdict: Verdict) -> String {
+    let with: Vec<_> = claims
+        .iter()
+        .filter(|claim| claim.verdict == verdict)
+        .collect();
+    let none = with
+        .iter()
+        .filter(|claim| papers::no_difference(claim))
+        .count();
+    if none == 0 {
+        return with.len().to_string();
+    }
+    format!("{}<small>{none} of no difference</small>", with.len())
+}
+
+pub(super) fn claim_table(caption: &str, claims: &[&ClaimReport]) -> String {
+    let rows = claims.iter().map(|report| {
+        let claim = &report.claim;
+        let note = claim
+            .note
+            .as_ref()
+            .map(|note| format!("<small>{}</small>", escape(note)));
+        let badge = badge(report.verdict, papers::no_difference(report));
+        vec![
+            badge + &format!("<small>{}</small>", escape(&report.why)),
+            escape(&claim.says) + &note.unwrap_or_default(),
+            escape(&claim.source),
+            escape(&words::printed(report)),
+            escape(&words::measured(report)),
+        ]
+    });
+    table(
+        caption,
+        &["verdict", "claim", "source", "printed", "here (90 %)"],
+        rows,
+        3,
+    )
+}
+
+/// A verdict. A claim of a difference that found none is told from one that is contradicted.
+fn badge(verdict: Verdict, no_difference: bool) -> String {
+    let (class, sign) = match verdict {
+        Verdict::Reproduced => ("yes", "✓"),
+        Verdict::NotReproduced if no_difference => ("same", "≈"),
+        Verdict::NotReproduced => ("no", "✗"),
+        Verdict::Opposite => ("opposite", "⇄"),
+        Verdict::Undecided => ("none", "?"),
+        Verdict::NotTested => ("none", "∅"),
+        Verdict::NotMeasured => ("none", "–"),
+    };
+    let more = if no_difference { ": no difference" } else { "" };
+    let words = verdict.words();
+    format!(
+        "<span class=\"badge {class}\"><span aria-hidden=\"true\">{sign}</span> {words}{more}</span>"
+    )
+}

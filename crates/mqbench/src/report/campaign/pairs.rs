@@ -1,0 +1,91 @@
+//! Whether series differ at one level of the abscissa, and by how much.
+
+use mq_measure::stats;
+
+use super::{
+    group::{ENOUGH, Group},
+    model::{Basis, Pair, Test},
+    resample::Resample,
+    values::Statistic,
+};
+
+/// The tests of all series at one level of the abscissa; `None` with fewer than two series.
+pub(super) fn test(x: &str, names: &[String], groups: &[Group], seed: u64) -> Option<Test> {
+    let some = names
+        .iter()
+        .zip(groups)
+        .filter(|(_, group)| !group.values.is_empty());
+    let (names, groups): (Vec<_>, Vec<_>) = some.unzip();
+    if groups.len() < 2 {
+        return None;
+    }
+    let enough = groups.iter().all(|group| group.values.len() >= ENOUGH);
+    // A jitter has one value a run; messages have none.
+    let of_messages = groups.iter().all(|group| {
+        group.statistic.is_some_and(|s| s != Statistic::Rsd) && !group.messages.is_empty()
+    });
+    let (of, values): (_, Vec<&[f64]>) = if enough {
+        (
+            Basis::Repetitions,
+            groups.iter().map(|group| &group.values[..]).collect(),
+        )
+    } else if of_messages {
+        (
+            Basis::Messages,
+            groups.iter().map(|group| &group.messages[..]).collect(),
+        )
+    } else {
+        return None;
+    };
+    let dunn = stats::dunn(&values).unwrap_or_default();
+    let resample = Resample::new(seed);
+    // How the later one lies to the earlier: QUIC to TLS.
+    let pairs = (0..values.len()).flat_map(|b| (b + 1..values.len()).map(move |a| (a, b)));
+    let pairs = pairs.filter_map(|(a, b)| {
+        let cliffs_delta = stats::cliffs_delta(values[a], values[b])?;
+        let (below, above) = shares(values[a], values[b]);
+        Some(Pair {
+            a: names[a].clone(),
+            b: names[b].clone(),
+            p: dunn
+                .iter()
+                .find(|test| test.pair == (b, a))
+                .map(|test| test.holm_p),
+            below,
+            above,
+            cliffs_delta,
+            size: size(cliffs_delta),
+            ratio: resample.ratio(values[a], values[b]),
+        })
+    });
+    Some(Test {
+        x: x.to_owned(),
+        of,
+        kruskal_wallis: stats::kruskal_wallis(&values),
+        pairs: pairs.collect(),
+    })
+}
+
+/// The share of all pairs in which the value of `a` is less, and in which it is more.
+#[expect(clippy::cast_precision_loss, reason = "a share needs no more")]
+fn shares(a: &[f64], b: &[f64]) -> (f64, f64) {
+    let mut sorted = b.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let (mut below, mut above) = (0, 0);
+    for value in a {
+        above += sorted.partition_point(|other| other < value);
+        below += sorted.len() - sorted.partition_point(|other| other <= value);
+    }
+    let all = (a.len() * b.len()).max(1) as f64;
+    (below as f64 / all, above as f64 / all)
+}
+
+/// Romano's word for a size of Cliff's δ.
+fn size(cliffs_delta: f64) -> &'static str {
+    match cliffs_delta.abs() {
+        delta if delta < 0.147 => "negligible",
+        delta if delta < 0.33 => "small",
+        delta if delta < 0.474 => "medium",
+        _ => "large",
+    }
+}
