@@ -115,6 +115,7 @@ mod tests {
                 confidence: 0.95,
             }),
             of: super::super::model::Basis::Repetitions,
+            beside: Vec::new(),
         }
     }
 

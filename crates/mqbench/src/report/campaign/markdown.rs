@@ -2,7 +2,7 @@
 
 use super::{
     model::{CampaignReport, Report},
-    words,
+    papers, words,
 };
 use crate::campaign::file::Extent;
 
@@ -33,27 +33,29 @@ pub(crate) fn render(report: &Report) -> String {
             paper.says.join(" ")
         ));
     }
-    let claims = report.claims_of_campaigns();
+    let (claims, changes) = (report.claims_of_campaigns(), report.changes());
     if !claims.is_empty() {
         text.push_str("## What the papers claim\n\n");
+        for sentence in papers::turned(&claims, &changes) {
+            text.push_str(&format!("{sentence}\n\n"));
+        }
         let rows = claims.iter().map(|claim| {
-            vec![
+            let mut row = vec![
                 claim.verdict.words().to_owned(),
                 claim.claim.says.clone(),
                 claim.claim.source.clone(),
                 words::printed(claim),
                 words::measured(claim),
-                words::why_and_note(claim),
-            ]
+            ];
+            row.extend(changes.iter().map(|changes| words::beside(claim, changes)));
+            row.push(words::why_and_note(claim));
+            row
         });
-        let columns = [
-            "verdict",
-            "claim",
-            "source",
-            "printed",
-            "here (90 %)",
-            "why",
-        ];
+        let own = ["verdict", "claim", "source", "printed", "here (90 %)"];
+        let own = own.map(str::to_owned).into_iter();
+        let beside = changes.iter().map(|changes| format!("with {changes}"));
+        let columns: Vec<String> = own.chain(beside).chain(["why".to_owned()]).collect();
+        let columns: Vec<&str> = columns.iter().map(|name| &name[..]).collect();
         text.push_str(&table(&columns, rows));
     }
     for campaign in &report.campaigns {

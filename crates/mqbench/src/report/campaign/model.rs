@@ -2,7 +2,7 @@
 //!
 //! `docs/spec/report.schema.json` is the schema of the JSON; a test holds both together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mq_measure::{
     Warning,
@@ -36,6 +36,13 @@ pub(crate) struct Report {
 }
 
 impl Report {
+    /// The changes of campaigns that stand beside others in this set, each once.
+    pub(super) fn changes(&self) -> Vec<&str> {
+        let all = self.claims.iter().flat_map(|claim| &claim.beside);
+        let all: BTreeSet<&str> = all.map(|beside| &beside.changes[..]).collect();
+        all.into_iter().collect()
+    }
+
     /// The claims that the results' campaigns are held against.
     pub(super) fn claims_of_campaigns(&self) -> Vec<&ClaimReport> {
         let ids = || self.campaigns.iter().flat_map(|campaign| &campaign.claims);
@@ -72,6 +79,20 @@ pub(crate) struct ClaimReport {
     pub(crate) verdict: Verdict,
     /// Why, in a few words.
     pub(crate) why: String,
+    /// The measured value, in the claim's own form.
+    pub(crate) measured: Option<Interval>,
+    /// What the interval is over.
+    pub(crate) of: Basis,
+    /// The same of the campaign with changes, such as `repeat=probe`, if the set has it.
+    pub(crate) beside: Vec<ClaimBeside>,
+}
+
+/// The verdict on a claim by the runs of its campaign with changes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct ClaimBeside {
+    /// The changes, such as `repeat=probe`.
+    pub(crate) changes: String,
+    pub(crate) verdict: Verdict,
     /// The measured value, in the claim's own form.
     pub(crate) measured: Option<Interval>,
     /// What the interval is over.

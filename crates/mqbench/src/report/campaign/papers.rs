@@ -1,5 +1,7 @@
 //! What the runs say of each paper: counts of its claims, and sentences made from the verdicts.
 
+use std::collections::BTreeMap;
+
 use super::model::{ClaimReport, PaperReport};
 use crate::campaign::claims::{Direction, Expected, LEAST, Verdict};
 
@@ -232,12 +234,43 @@ impl Group<'_> {
     }
 }
 
+/// For each of the changes, how many verdicts turn by them, and from what to what.
+pub(super) fn turned(claims: &[&ClaimReport], changes: &[&str]) -> Vec<String> {
+    let each = changes.iter().map(|changes| {
+        let pairs = claims.iter().filter_map(|claim| {
+            let beside = claim.beside.iter().find(|one| one.changes == *changes)?;
+            Some((claim.verdict, beside.verdict))
+        });
+        let pairs: Vec<_> = pairs.collect();
+        let mut turns: BTreeMap<_, usize> = BTreeMap::new();
+        for pair in pairs.iter().filter(|(own, other)| own != other) {
+            *turns.entry(pair).or_default() += 1;
+        }
+        let (turned, all) = (turns.values().sum::<usize>(), pairs.len());
+        let turns = turns.iter().map(|((own, other), count)| {
+            format!("{count} from {} to {}", own.words(), other.words())
+        });
+        let turns: Vec<_> = turns.collect();
+        match turned {
+            0 => format!("With {changes} none of {all} verdicts turns."),
+            _ => format!(
+                "With {changes} {turned} of {all} verdicts turn: {}.",
+                turns.join(", ")
+            ),
+        }
+    });
+    each.collect()
+}
+
 #[cfg(test)]
 mod tests {
     use mq_measure::stats::Interval;
 
     use super::*;
-    use crate::{campaign::claims, report::campaign::model::Basis};
+    use crate::{
+        campaign::claims,
+        report::campaign::model::{Basis, ClaimBeside},
+    };
 
     fn report(id: &str, low: f64, high: f64) -> ClaimReport {
         let all = claims::shipped().unwrap();
@@ -258,7 +291,41 @@ mod tests {
             why,
             measured: Some(measured),
             of: Basis::Repetitions,
+            beside: Vec::new(),
         }
+    }
+
+    #[test]
+    fn verdicts_that_changes_turn_are_counted() {
+        use Verdict::{Opposite, Reproduced};
+        let with = |own, other: Option<Verdict>| {
+            let beside = other.map(|verdict| ClaimBeside {
+                changes: "repeat=probe".to_owned(),
+                verdict,
+                measured: None,
+                of: Basis::None,
+            });
+            ClaimReport {
+                verdict: own,
+                beside: beside.into_iter().collect(),
+                ..report("w20-wifi-0-order", 0.5, 0.6)
+            }
+        };
+        let claims = [
+            with(Opposite, Some(Reproduced)),
+            with(Opposite, Some(Reproduced)),
+            with(Reproduced, Some(Reproduced)),
+            with(Reproduced, None),
+        ];
+        let claims: Vec<_> = claims.iter().collect();
+        assert_eq!(
+            turned(&claims, &["repeat=probe"]),
+            ["With repeat=probe 2 of 3 verdicts turn: 2 from opposite to reproduced."]
+        );
+        assert_eq!(
+            turned(&claims[2..], &["repeat=probe"]),
+            ["With repeat=probe none of 1 verdicts turns."]
+        );
     }
 
     #[test]

@@ -12,6 +12,7 @@ use mq_netem::Link;
 use crate::{
     campaign::{
         cell::Cell,
+        changes::base_and_changes,
         claims::Claim,
         file::{Campaign, Combination},
         metered,
@@ -90,14 +91,25 @@ impl<'a> Finished<'a> {
         metered::is_energy(&metric.name) && meters.any(|name| meter::basis(name) == Basis::Modelled)
     }
 
-    /// Whether the campaign names the claim's file: a claim's name begins with that of its file.
+    /// Whether it is the claim's campaign, without changes.
     pub(crate) fn is_held_against(&self, claim: &Claim) -> bool {
+        self.changes_of(claim) == Some("")
+    }
+
+    /// The changes, if it is the claim's campaign with some.
+    pub(crate) fn changes_beside(&self, claim: &Claim) -> Option<&str> {
+        self.changes_of(claim).filter(|changes| !changes.is_empty())
+    }
+
+    /// The changes, if it is the claim's campaign and names the claim's file: a claim's name begins with that of its file.
+    fn changes_of(&self, claim: &Claim) -> Option<&str> {
         let campaign = self.campaign;
         let paper = |paper: &String| {
             let rest = claim.id.strip_prefix(&paper[..]);
             rest.is_some_and(|rest| rest.starts_with('-'))
         };
-        claim.campaign == campaign.name && campaign.claims.iter().any(paper)
+        let (base, changes) = base_and_changes(&campaign.name);
+        (claim.campaign == base && campaign.claims.iter().any(paper)).then_some(changes)
     }
 
     /// A factor's levels, in the order of the file.

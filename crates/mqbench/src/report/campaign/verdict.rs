@@ -3,7 +3,7 @@
 use mq_measure::stats::{self, Estimate, Interval};
 
 use super::{
-    model::{Basis, ClaimReport},
+    model::{Basis, ClaimBeside, ClaimReport},
     values::{Finished, Levels, Metric},
 };
 use crate::campaign::claims::{CONFIDENCE, Claim, Direction, Form, Measured, Verdict};
@@ -11,8 +11,31 @@ use crate::campaign::claims::{CONFIDENCE, Claim, Direction, Form, Measured, Verd
 /// A ξ this near to 1 counts as this far from it: a gain of nothing has no share that could be told.
 const LEAST_GAIN: f64 = 0.25;
 
+/// The verdict by the claim's campaign, and by the same campaign with changes beside it.
 pub(crate) fn of(claim: &Claim, all: &[Finished]) -> ClaimReport {
     let mine = all.iter().find(|one| one.is_held_against(claim));
+    let beside = all.iter().filter_map(|one| {
+        let changes = one.changes_beside(claim)?.to_owned();
+        let ClaimReport {
+            verdict,
+            measured,
+            of,
+            ..
+        } = by_runs_of(claim, Some(one));
+        Some(ClaimBeside {
+            changes,
+            verdict,
+            measured,
+            of,
+        })
+    });
+    ClaimReport {
+        beside: beside.collect(),
+        ..by_runs_of(claim, mine)
+    }
+}
+
+fn by_runs_of(claim: &Claim, mine: Option<&Finished>) -> ClaimReport {
     let metric = Metric::parse(&claim.metric);
     let found = mine.and_then(|finished| Found::of(claim, finished, &metric));
     let measured = found.as_ref().map(|found| found.measured(claim));
@@ -43,6 +66,7 @@ pub(crate) fn of(claim: &Claim, all: &[Finished]) -> ClaimReport {
             Some(_) => Basis::Repetitions,
             None => Basis::None,
         },
+        beside: Vec::new(),
     }
 }
 

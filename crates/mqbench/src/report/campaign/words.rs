@@ -1,11 +1,13 @@
 //! Numbers and names, in the form that all reports share.
 
+use mq_measure::stats::Interval;
+
 use super::{
     model::{Basis, ClaimReport, EnergyReport, LinkConfigured, LinkMeasured, Point, Report},
     values::Levels,
 };
 use crate::{
-    campaign::claims::{Expected, Form},
+    campaign::claims::{Claim, Expected, Form},
     units::word,
 };
 
@@ -101,15 +103,28 @@ pub(super) fn why_and_note(claim: &ClaimReport) -> String {
 
 /// The measured value of a claim, with its interval.
 pub(super) fn measured(claim: &ClaimReport) -> String {
-    let Some(found) = &claim.measured else {
-        return "–".to_owned();
+    value_of(&claim.claim, claim.measured.as_ref(), claim.of)
+}
+
+/// The same by the campaign with changes; the verdict first. `–` if the set does not have it.
+pub(super) fn beside(claim: &ClaimReport, changes: &str) -> String {
+    let found = claim.beside.iter().find(|one| one.changes == changes);
+    found.map_or_else(dash, |one| {
+        let value = value_of(&claim.claim, one.measured.as_ref(), one.of);
+        format!("{}: {value}", one.verdict.words())
+    })
+}
+
+fn value_of(claim: &Claim, measured: Option<&Interval>, of: Basis) -> String {
+    let Some(found) = measured else {
+        return dash();
     };
-    let one = |value: f64| match claim.claim.form {
+    let one = |value: f64| match claim.form {
         Form::Relative => format!("{:+.1} %", value * 100.0),
-        Form::Value => format!("{} {}", number(value), claim.claim.unit),
+        Form::Value => format!("{} {}", number(value), claim.unit),
         Form::Ratio | Form::Order | Form::Trend => format!("× {}", number(value)),
     };
-    if claim.of == Basis::None {
+    if of == Basis::None {
         return one(found.estimate);
     }
     format!(

@@ -15,7 +15,7 @@ use crate::{
 /// All claims that the results' campaigns are held against.
 pub(super) fn claims(report: &Report) -> String {
     // A set of a few campaigns does not list the claims about other campaigns.
-    let known = report.claims_of_campaigns();
+    let (known, changes) = (report.claims_of_campaigns(), report.changes());
     if known.is_empty() {
         return String::new();
     }
@@ -35,13 +35,16 @@ pub(super) fn claims(report: &Report) -> String {
         .chain(heads.iter().map(|head| &head[..]))
         .collect();
     let counts = table_of("Verdicts of each paper's claims", &columns, rows, 1);
+    let turned = papers::turned(&known, &changes).into_iter();
+    let turned = turned.map(|sentence| format!("<p>{}</p>\n", escape(&sentence)));
+    let turned: String = turned.collect();
     let open = if known.len() <= 12 { " open" } else { "" };
     format!(
-        "<section id=\"claims\">\n<h2>What the papers claim</h2>\n<div class=\"counts\">{counts}</div>\n\
+        "<section id=\"claims\">\n<h2>What the papers claim</h2>\n<div class=\"counts\">{counts}</div>\n{turned}\
          <details class=\"more claims\"{open}><summary>All claims <span class=\"quiet\">{}</span>\
          </summary>\n{}</details>\n</section>\n",
         known.len(),
-        claim_table("All claims and their verdicts", &known)
+        claim_table("All claims and their verdicts", &known, &changes)
     )
 }
 
@@ -61,7 +64,8 @@ fn count(claims: &[&ClaimReport], verdict: Verdict) -> String {
     format!("{}<small>{none} of no difference</small>", with.len())
 }
 
-pub(super) fn claim_table(caption: &str, claims: &[&ClaimReport]) -> String {
+/// With a column for each of the changes that campaigns of the set have.
+pub(super) fn claim_table(caption: &str, claims: &[&ClaimReport], changes: &[&str]) -> String {
     let rows = claims.iter().map(|report| {
         let claim = &report.claim;
         let note = claim
@@ -69,20 +73,24 @@ pub(super) fn claim_table(caption: &str, claims: &[&ClaimReport]) -> String {
             .as_ref()
             .map(|note| format!("<small>{}</small>", escape(note)));
         let badge = badge(report.verdict, papers::no_difference(report));
-        vec![
+        let own = vec![
             badge + &format!("<small>{}</small>", escape(&report.why)),
             escape(&claim.says) + &note.unwrap_or_default(),
             escape(&claim.source),
             escape(&words::printed(report)),
             escape(&words::measured(report)),
-        ]
+        ];
+        let beside = changes
+            .iter()
+            .map(|changes| escape(&words::beside(report, changes)));
+        own.into_iter().chain(beside).collect()
     });
-    table(
-        caption,
-        &["verdict", "claim", "source", "printed", "here (90 %)"],
-        rows,
-        3,
-    )
+    let own = ["verdict", "claim", "source", "printed", "here (90 %)"];
+    let own = own.map(str::to_owned).into_iter();
+    let beside = changes.iter().map(|changes| format!("with {changes}"));
+    let columns: Vec<String> = own.chain(beside).collect();
+    let columns: Vec<&str> = columns.iter().map(|name| &name[..]).collect();
+    table(caption, &columns, rows, 3)
 }
 
 /// A verdict. A claim of a difference that found none is told from one that is contradicted.

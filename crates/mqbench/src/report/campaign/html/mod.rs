@@ -139,7 +139,11 @@ fn section(
             claims.len(),
             &format!(
                 "<div class=\"claims\">{}</div>\n",
-                claim_table(&format!("Claims held against {}", campaign.name), &claims)
+                claim_table(
+                    &format!("Claims held against {}", campaign.name),
+                    &claims,
+                    &report.changes()
+                )
             ),
         ));
     }

@@ -54,6 +54,55 @@ fn emulated_runs_are_named_at_the_top() {
     assert!(markdown::render(&report).contains("host pi-2 is emulated"));
 }
 
+/// The campaign of the fixture's first figure once more, with QUIC's runs as late as TLS's.
+#[test]
+fn a_campaign_with_changes_has_a_column_of_verdicts_beside_its_own() {
+    let (set, without) = make();
+    let mut campaigns = set.campaigns.clone();
+    let mut changed = campaigns[0].clone();
+    changed.name.push_str("@repeat=probe");
+    let runs = set
+        .records
+        .iter()
+        .filter(|run| run.campaign == campaigns[0].name);
+    let runs = runs.map(|run| {
+        let mut run = run.clone();
+        run.campaign.clone_from(&changed.name);
+        run.outcome
+            .metrics
+            .insert("latency_mean".to_owned(), 30.0 + f64::from(run.repetition));
+        run
+    });
+    let records: Vec<_> = set.records.iter().cloned().chain(runs).collect();
+    campaigns.push(changed);
+    let claims = claims::shipped().unwrap();
+    let report = report(&set.head, &campaigns, &records, &claims);
+    assert_eq!(report.changes(), ["repeat=probe"]);
+    for (one, before) in report.claims.iter().zip(&without.claims) {
+        let of_fixture = one.claim.campaign == set.campaigns[0].name;
+        assert_eq!(
+            one.beside.len(),
+            usize::from(of_fixture),
+            "{}",
+            one.claim.id
+        );
+        assert_eq!(
+            (one.verdict, one.measured),
+            (before.verdict, before.measured)
+        );
+    }
+    let claim = |id: &str| report.claims.iter().find(|one| one.claim.id == id).unwrap();
+    let wifi = claim("s22-wifi-5-mean");
+    let measured = wifi.beside[0].measured.unwrap();
+    assert!(measured.estimate.abs() < 1e-9, "{measured:?}");
+    assert_ne!(wifi.measured, wifi.beside[0].measured);
+    for text in [page(&report), markdown::render(&report)] {
+        assert!(text.contains("with repeat=probe"), "{text}");
+        assert!(text.contains("With repeat=probe"), "{text}");
+    }
+    assert!(!page(without).contains("repeat=probe"));
+}
+
 #[test]
 fn a_disturbed_attempt_does_not_count() {
     let (_, report) = make();
