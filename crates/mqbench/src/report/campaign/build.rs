@@ -98,6 +98,7 @@ fn campaign(finished: &Finished, tally: Tally, claims: &[ClaimReport]) -> Campai
             .map(|levels| panel(finished, &metric, &plot, levels))
             .collect(),
         plot,
+        parameters: context::parameters(&finished.runs),
         links: context::links(&finished.runs),
         warnings: context::warnings(&finished.runs),
         repeated: context::repeated(&finished.repeated),

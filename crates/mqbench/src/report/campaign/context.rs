@@ -1,6 +1,6 @@
 //! The context of the runs: links, meters, warnings, and repeated attempts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
@@ -8,6 +8,44 @@ use super::model::{
     EnergyReport, LinkConfigured, LinkMeasured, LinkReport, Repeated, WarningFound, WarningReport,
 };
 use crate::{campaign::record::Record, meter};
+
+/// The parameters of the transports, by their names in the records, with every value that a run has. Runs of an earlier
+/// version did not record them: `unknown`.
+pub(crate) fn parameters(runs: &[&Record]) -> BTreeMap<String, BTreeSet<String>> {
+    let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for run in runs {
+        match &run.outcome.stack {
+            Some(stack) => {
+                let stack = serde_json::to_value(stack).unwrap_or_default();
+                flatten("", &stack, &mut all);
+            }
+            None => add_value("all", "unknown", &mut all),
+        }
+    }
+    all
+}
+
+fn flatten(name: &str, value: &Value, all: &mut BTreeMap<String, BTreeSet<String>>) {
+    match value {
+        Value::Object(fields) => {
+            for (field, value) in fields {
+                let dot = if name.is_empty() { "" } else { "." };
+                flatten(&format!("{name}{dot}{field}"), value, all);
+            }
+        }
+        Value::Array(items) => {
+            let items = items.iter().map(text).collect::<Vec<_>>();
+            add_value(name, &items.join(", "), all);
+        }
+        Value::String(word) => add_value(name, word, all),
+        other => add_value(name, &other.to_string(), all),
+    }
+}
+
+fn add_value(name: &str, value: &str, all: &mut BTreeMap<String, BTreeSet<String>>) {
+    let values = all.entry(name.to_owned()).or_default();
+    values.insert(value.to_owned());
+}
 
 /// Every direction of every link, once for each configuration, with the sum of its runs' measurements.
 pub(crate) fn links(runs: &[&Record]) -> Vec<LinkReport> {
@@ -172,4 +210,48 @@ pub(crate) fn repeated(runs: &[&Record]) -> Vec<Repeated> {
         error: run.outcome.error.clone(),
     };
     runs.iter().map(attempt).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use mq_transport::{CryptoOptions, QuicOptions};
+
+    use super::*;
+    use crate::campaign::{cell::Cell, record::Outcome, stack::Stack};
+
+    fn run(stack: Option<Stack>) -> Record {
+        Record {
+            campaign: String::new(),
+            levels: BTreeMap::new(),
+            repetition: 0,
+            attempt: 1,
+            seed: 0,
+            cell: Cell::default(),
+            outcome: Outcome {
+                stack,
+                ..Outcome::default()
+            },
+        }
+    }
+
+    #[test]
+    fn parameters_that_a_record_does_not_have_are_unknown() {
+        let quic = QuicOptions {
+            initial_window: Some(32),
+            ..QuicOptions::default()
+        };
+        let stack = |quic| Stack::of(&CryptoOptions::default(), quic, None, None);
+        let runs = [
+            run(None),
+            run(Some(stack(&quic))),
+            run(Some(stack(&QuicOptions::default()))),
+        ];
+        let all = parameters(&runs.iter().collect::<Vec<_>>());
+        let values = |name: &str| all[name].iter().map(String::as_str).collect::<Vec<_>>();
+        assert_eq!(values("all"), ["unknown"]);
+        assert_eq!(values("quic.initial_rtt_ns"), ["100000000"]);
+        assert_eq!(values("quic.initial_window_bytes"), ["12000", "38400"]);
+        assert_eq!(values("key_exchange_groups"), ["x25519"]);
+        assert!(all.keys().all(|name| !name.starts_with('.')));
+    }
 }

@@ -126,6 +126,8 @@ pub(crate) struct CampaignReport {
     pub(crate) fixed: BTreeMap<String, Value>,
     /// One figure for each level of the facet, and of every factor that the plot does not name.
     pub(crate) panels: Vec<Panel>,
+    /// The parameters of the transports, by their names in the records, each with all values that its runs have.
+    pub(crate) parameters: BTreeMap<String, BTreeSet<String>>,
     pub(crate) links: Vec<LinkReport>,
     pub(crate) warnings: Vec<WarningReport>,
     /// Attempts that were disturbed and repeated; no other number counts them.

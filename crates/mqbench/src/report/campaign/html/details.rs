@@ -101,6 +101,27 @@ fn effect(campaign: &CampaignReport, pair: &Pair) -> String {
     text
 }
 
+/// Also the parameters that nobody asked for: they shape a result as much.
+pub(super) fn parameters(campaign: &CampaignReport) -> String {
+    let rows = campaign.parameters.iter().map(|(name, values)| {
+        let values: Vec<_> = values.iter().map(|value| parameter(name, value)).collect();
+        vec![escape(name), escape(&values.join(" or "))]
+    });
+    let title = format!("Parameters of the transports of {}", campaign.name);
+    let table = table(&title, &["parameter", "value"], rows, 2);
+    more(
+        "Parameters of the transports",
+        campaign.parameters.len(),
+        &table,
+    )
+}
+
+/// A time in the unit that reads best.
+fn parameter(name: &str, value: &str) -> String {
+    let ns = name.strip_suffix("_ns").and_then(|_| value.parse().ok());
+    ns.map_or_else(|| value.to_owned(), time)
+}
+
 pub(super) fn links(campaign: &CampaignReport) -> String {
     if campaign.links.is_empty() {
         return String::new();

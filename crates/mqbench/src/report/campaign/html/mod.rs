@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use cards::cards;
 use claims::{claim_table, claims};
-use details::{links, repeated, tests, warnings};
+use details::{links, parameters, repeated, tests, warnings};
 use figures::{distribution, figure};
 use provenance::provenance;
 use tables::table;
@@ -148,6 +148,7 @@ fn section(
         ));
     }
     text.push_str(&tests(campaign));
+    text.push_str(&parameters(campaign));
     text.push_str(&links(campaign));
     text.push_str(&warnings(campaign));
     text.push_str(&repeated(campaign));
