@@ -195,13 +195,14 @@ struct Runner {
 
 impl Runner {
     fn progress(&self) -> Progress {
-        let waiting = self.queue.iter().map(Job::expected);
+        let waiting: Duration = self.queue.iter().map(Job::expected).sum();
+        let rest = waiting + self.pace.under_way();
         Progress {
             done: self.all - self.queue.len() - self.running.len(),
             all: self.all,
             running: self.running.len(),
             disturbed: self.disturbed,
-            left: self.pace.left(waiting.sum(), self.running.len()),
+            left: self.pace.left(rest, self.running.len()),
         }
     }
 
@@ -226,6 +227,7 @@ impl Runner {
         };
         let (load, place) = (job.load(), Arc::clone(&self.place));
         self.budget.take(load);
+        self.pace.begin(work.expected);
         self.running.spawn(async move {
             let outcome = place.run(&work).await;
             (job, load, outcome)
@@ -255,7 +257,10 @@ impl Runner {
 /// How fast expected time passes: the sum over cells that run side by side.
 struct Pace {
     began: Instant,
+    /// Of the runs that have ended.
     expected: Duration,
+    /// The start of each run under way, and how long it is expected to take.
+    under_way: Vec<(Instant, Duration)>,
 }
 
 impl Pace {
@@ -263,16 +268,33 @@ impl Pace {
         Self {
             began: Instant::now(),
             expected: Duration::ZERO,
+            under_way: Vec::new(),
         }
+    }
+
+    fn begin(&mut self, expected: Duration) {
+        self.under_way.push((Instant::now(), expected));
     }
 
     fn done(&mut self, expected: Duration) {
         self.expected += expected;
+        // The oldest of those that are alike: nothing tells them apart.
+        let ended = self.under_way.iter().position(|(_, one)| *one == expected);
+        ended.map(|at| self.under_way.remove(at));
+    }
+
+    /// What is left of the runs under way, so that the time left counts down while long ones go on.
+    fn under_way(&self) -> Duration {
+        let left =
+            |(began, expected): &(Instant, Duration)| expected.saturating_sub(began.elapsed());
+        self.under_way.iter().map(left).sum()
     }
 
     /// How long the rest takes at the speed so far; at first, at the speed of the present runs.
     fn left(&self, rest: Duration, running: usize) -> Duration {
-        let speed = self.expected.as_secs_f64() / self.began.elapsed().as_secs_f64().max(0.001);
+        let begun: Duration = self.under_way.iter().map(|(_, expected)| *expected).sum();
+        let passed = self.expected + begun.saturating_sub(self.under_way());
+        let speed = passed.as_secs_f64() / self.began.elapsed().as_secs_f64().max(0.001);
         let running = u32::try_from(running.max(1)).unwrap_or(1);
         if speed > 0.0 {
             rest.div_f64(speed)
@@ -296,6 +318,23 @@ mod tests {
             budget.take(0.01);
             budget.give_back(0.01, number < disturbed, runs, || false);
         }
+    }
+
+    #[test]
+    fn the_time_left_counts_down_while_long_runs_go_on() {
+        let second = Duration::from_secs(1);
+        let began = Instant::now().checked_sub(40 * second).unwrap();
+        let mut pace = Pace {
+            began,
+            expected: Duration::ZERO,
+            under_way: vec![(began, 100 * second); 2],
+        };
+        // Two at a time: 60 s of both, and half of a minute that waits.
+        let near = |left: Duration, wanted: u32| left.abs_diff(wanted * second) < 5 * second;
+        let rest = 60 * second + pace.under_way();
+        assert!(near(pace.left(rest, 2), 90), "{:?}", pace.left(rest, 2));
+        pace.done(100 * second);
+        assert_eq!(pace.under_way.len(), 1);
     }
 
     #[test]
