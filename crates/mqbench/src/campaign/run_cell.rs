@@ -325,18 +325,22 @@ impl Bench<'_> {
         let work = async {
             if moves {
                 let hand_over = || self.testbed.hand_over();
-                handover::run(pair, clock, self.cell.on_handover, hand_over).await
+                let moved = handover::run(pair, clock, self.cell.on_handover, hand_over);
+                moved.await.map(|(outcome, moment)| (outcome, Some(moment)))
             } else {
-                pair.run(clock, |_| {}).await
+                Ok((pair.run(clock, |_| {}).await?, None))
             }
         };
         let mut contention = Contention::new(self.testbed, neighbours.messages());
         let (first, last) = (plan.due(clock, 0), plan.due(clock, plan.count - 1));
         let run = neighbours.beside(&plan, clock, work);
-        let (outcome, _) = contention.between(first, last, run).await?;
+        let ((outcome, moved), _) = contention.between(first, last, run).await?;
         contention.report(findings);
-        if moves {
+        if let Some(moment) = moved {
             findings.handover(&handover::figures(&outcome.samples));
+            findings
+                .validity
+                .note(moment.warning(self.cell.interval_ns));
         }
         let (wire, received) = (outcome.publisher_wire, outcome.counts.received);
         findings.energy(modelled.and_then(|one| one.end(wire, outcome.pacing_cpu_ns, received)));

@@ -4,14 +4,17 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use mq_client::Reconnect;
-use mq_measure::Samples;
+use mq_measure::{Samples, Warning};
 use serde::{Deserialize, Serialize};
 
 use super::{
     Clock,
     e2e::{self, LEAD, Outcome, Pair},
 };
-use crate::mqtt::{Mqtt, Route};
+use crate::{
+    mqtt::{Mqtt, Route},
+    units::ms,
+};
 
 /// A message that arrives later than this after it was due is late.
 const LATE: Duration = Duration::from_millis(500);
@@ -52,26 +55,50 @@ pub(crate) async fn connect<'a>(
     Pair::connect_with(plan, mqtt, sender, subscriber).await
 }
 
-/// Runs the pair; `hand_over` moves the publisher's host when half of the messages are due.
+/// Runs the pair; `hand_over` moves the publisher's host when half of the messages are due. Returns also the moment after
+/// the clock's start at which that was to be, and the one at which it was done.
 pub(crate) async fn run(
     pair: Pair<'_>,
     clock: Clock,
     on_handover: OnHandover,
     hand_over: impl FnOnce() -> anyhow::Result<()>,
-) -> anyhow::Result<Outcome> {
-    let at = clock.instant(middle_ns(pair.plan()));
+) -> anyhow::Result<(Outcome, Moment)> {
+    let intended_ns = middle_ns(pair.plan());
+    let at = clock.instant(intended_ns);
     let publisher = pair.publisher();
     let moving = async {
         tokio::time::sleep_until(at.into()).await;
-        // Some hundred microseconds of the kernel's work.
+        // Some hundred microseconds of the kernel's work, unless others change their networks at the same time.
         hand_over()?;
-        match on_handover {
-            OnHandover::Stay => Ok(()),
-            OnHandover::Reconnect => publisher.reconnect().context("cannot connect again"),
+        let done_ns = clock.now_ns();
+        if on_handover == OnHandover::Reconnect {
+            publisher.reconnect().context("cannot connect again")?;
         }
+        Ok(Moment {
+            intended_ns,
+            done_ns,
+        })
     };
-    let (outcome, ()) = tokio::try_join!(pair.run(clock, |_| {}), moving)?;
-    Ok(outcome)
+    tokio::try_join!(pair.run(clock, |_| {}), moving)
+}
+
+/// When a hand-over was to be, and when it was done, since the clock's start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Moment {
+    intended_ns: u64,
+    done_ns: u64,
+}
+
+impl Moment {
+    /// The warning, if it was done when the next message was due or later: a part of the messages went the old way.
+    pub(crate) fn warning(self, interval_ns: u64) -> Option<Warning> {
+        let late = self.done_ns.saturating_sub(self.intended_ns) >= interval_ns / 2;
+        late.then(|| Warning::LinkOffProfile {
+            quantity: "hand-over in ms after the start".to_owned(),
+            configured: ms(self.intended_ns),
+            measured: ms(self.done_ns),
+        })
+    }
 }
 
 /// Half-way between two messages, so that a hand-over never meets one in the act.
@@ -97,6 +124,21 @@ mod tests {
     use mq_measure::Sample;
 
     use super::*;
+
+    #[test]
+    fn a_hand_over_that_meets_the_next_message_disturbs_the_run() {
+        let interval_ns = 100_000_000;
+        let done = |done_ns| Moment {
+            intended_ns: 970_000_000,
+            done_ns,
+        };
+        assert_eq!(done(1_019_000_000).warning(interval_ns), None);
+        let warning = done(1_020_000_000).warning(interval_ns).unwrap();
+        assert_eq!(
+            warning.to_string(),
+            "the link's hand-over in ms after the start is 1020 instead of 970; check for offloads and for other traffic"
+        );
+    }
 
     #[test]
     fn a_gap_is_the_longest_silence_and_late_counts_from_the_intended_time() {
