@@ -325,8 +325,10 @@ impl Bench<'_> {
         let work = async {
             if moves {
                 let hand_over = || self.testbed.hand_over();
-                let moved = handover::run(pair, clock, self.cell.on_handover, hand_over);
-                moved.await.map(|(outcome, moment)| (outcome, Some(moment)))
+                let handing_over = handover::run(pair, clock, self.cell.on_handover, hand_over);
+                handing_over
+                    .await
+                    .map(|(outcome, moment)| (outcome, Some(moment)))
             } else {
                 Ok((pair.run(clock, |_| {}).await?, None))
             }
@@ -334,9 +336,9 @@ impl Bench<'_> {
         let mut contention = Contention::new(self.testbed, neighbours.messages());
         let (first, last) = (plan.due(clock, 0), plan.due(clock, plan.count - 1));
         let run = neighbours.beside(&plan, clock, work);
-        let ((outcome, moved), _) = contention.between(first, last, run).await?;
+        let ((outcome, hand_over), _) = contention.between(first, last, run).await?;
         contention.report(findings);
-        if let Some(moment) = moved {
+        if let Some(moment) = hand_over {
             findings.handover(&handover::figures(&outcome.samples));
             findings
                 .validity
