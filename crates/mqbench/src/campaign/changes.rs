@@ -1,7 +1,7 @@
 //! A campaign file with changes: `s22-fig4.toml@repeat=probe`, as a link is `s22/wifi@loss=5%`.
 //!
-//! A set keeps the file under the changed name, `campaigns/s22-fig4@repeat=probe.toml`. Cells that a change does not
-//! concern, as those of TLS here, stay what they are, so that one run serves both.
+//! A set keeps the file under the changed name, `campaigns/s22-fig4@repeat=probe.toml`. A change leaves cells alone that
+//! it does not concern, here those of TLS. One run of such a cell serves both campaigns.
 
 use std::path::{Path, PathBuf};
 

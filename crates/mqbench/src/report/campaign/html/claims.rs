@@ -93,7 +93,7 @@ pub(super) fn claim_table(caption: &str, claims: &[&ClaimReport], changes: &[&st
     table(caption, &columns, rows, 3)
 }
 
-/// A verdict. A claim of a difference that found none is told from one that is contradicted.
+/// A verdict. It says where a claim is of a difference, and the runs found none rather than the opposite.
 fn badge(verdict: Verdict, no_difference: bool) -> String {
     let (class, sign) = match verdict {
         Verdict::Reproduced => ("yes", "✓"),
