@@ -52,6 +52,9 @@ pub(crate) fn main() {
     let (own, kernel) = (staged(&own), staged(&kernel));
     let mqbench = staged(Path::new(env!("CARGO_BIN_EXE_mqbench")));
     stage_modules(&modules, scratch.path());
+    let Some(more_registers) = more_registers(scratch.path()) else {
+        return;
+    };
     let mut command = if geteuid().is_root() {
         let (user, group) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
         chown(scratch.path(), Some(user), Some(group)).unwrap();
@@ -80,6 +83,7 @@ pub(crate) fn main() {
         .arg(format!("{ONLY}={}", only.unwrap_or_default()))
         .arg(format!("{KILLS}={kills}"))
         .env("TMPDIR", memory_folder().unwrap_or(scratch.path()))
+        .env("LD_PRELOAD", more_registers)
         // The folder of its socket.
         .env("HOME", scratch.path())
         .current_dir("/")
@@ -120,6 +124,20 @@ pub(crate) fn main() {
     // An exit would not remove the folder.
     drop(scratch);
     exit(i32::from(!passed));
+}
+
+/// The library with which the kernel runs on a processor that has AMX; `None`, and the test says so, without a compiler.
+fn more_registers(scratch: &Path) -> Option<PathBuf> {
+    let compiler = mq_testkit::program(&["cc"])?;
+    let library = scratch.join("xstate.so");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kernel/xstate.c");
+    let compiled = Command::new(compiler)
+        .args(["-shared", "-fPIC", "-O2", "-o"])
+        .args([&library, &source])
+        .status()
+        .unwrap();
+    assert!(compiled.success(), "{} does not compile", source.display());
+    Some(library)
 }
 
 /// Named by the environment, or where the CI unpacks it: beside the directory of the profile, which

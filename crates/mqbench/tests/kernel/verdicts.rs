@@ -54,7 +54,7 @@ fn three_hosts_and_one_machine_come_to_the_same_verdicts() {
     let [over_hosts, on_one] = [over_hosts, on_one].map(|out| verdicts(&out));
     println!("{over_hosts:?}");
     assert_eq!(over_hosts, on_one);
-    // All links differ, and the first of two is the shorter one.
+    // All links differ, and the first of two is the longer one.
     assert_eq!(over_hosts.len(), 3);
     let right: Verdict = (true, "large".to_owned(), true);
     assert!(over_hosts.values().all(|verdict| *verdict == right));
@@ -75,7 +75,7 @@ fn verdicts(out: &Path) -> BTreeMap<String, Verdict> {
         let verdict = (
             pair["p"].as_f64().unwrap() < 0.05,
             pair["size"].as_str().unwrap().to_owned(),
-            pair["cliffs_delta"].as_f64().unwrap() < 0.0,
+            pair["cliffs_delta"].as_f64().unwrap() > 0.0,
         );
         verdicts.insert(format!("{} and {}", pair["a"], pair["b"]), verdict);
     }
