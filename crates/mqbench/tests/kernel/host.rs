@@ -128,10 +128,10 @@ pub(crate) fn main() {
 
 /// The library with which the kernel runs on a processor that has AMX; `None`, and the test says so, without a compiler.
 fn more_registers(scratch: &Path) -> Option<PathBuf> {
-    let compiler = mq_testkit::program(&["cc"])?;
+    let cc = mq_testkit::program(&["cc"])?;
     let library = scratch.join("xstate.so");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kernel/xstate.c");
-    let compiled = Command::new(compiler)
+    let compiled = Command::new(cc)
         .args(["-shared", "-fPIC", "-O2", "-o"])
         .args([&library, &source])
         .status()
