@@ -77,7 +77,7 @@ pub(super) fn printed(claim: &ClaimReport) -> String {
     match claim.form {
         Form::Relative => format!("{bound}{:+.1} %", figure * 100.0),
         Form::Ratio => format!("{bound}× {}", number(figure)),
-        Form::Value => format!("{bound}{} {}", number(figure), claim.unit),
+        Form::Value => format!("{bound}{}", in_unit(figure, &claim.unit)),
         Form::Order => claim.expected.map_or_else(dash, word),
         Form::Trend => claim.direction.map_or_else(dash, word),
     }
@@ -115,13 +115,21 @@ pub(super) fn beside(claim: &ClaimReport, changes: &str) -> String {
     })
 }
 
+/// A number with its unit, if it has one.
+fn in_unit(value: f64, unit: &str) -> String {
+    match unit {
+        "" => number(value),
+        unit => format!("{} {unit}", number(value)),
+    }
+}
+
 fn value_of(claim: &Claim, measured: Option<&Interval>, of: Basis) -> String {
     let Some(found) = measured else {
         return dash();
     };
     let one = |value: f64| match claim.form {
         Form::Relative => format!("{:+.1} %", value * 100.0),
-        Form::Value => format!("{} {}", number(value), claim.unit),
+        Form::Value => in_unit(value, &claim.unit),
         Form::Ratio | Form::Order | Form::Trend => format!("× {}", number(value)),
     };
     if of == Basis::None {
@@ -225,5 +233,7 @@ mod tests {
         assert_eq!(queue("Packets(1000)"), "queue 1000 packets");
         assert_eq!(queue("Unlimited"), "queue unlimited");
         assert_eq!(rate(1_500_000), "1.500 Mbit/s");
+        assert_eq!(in_unit(0.6, ""), "0.6000");
+        assert_eq!(in_unit(25.0, "ms"), "25.00 ms");
     }
 }
