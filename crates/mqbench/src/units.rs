@@ -92,6 +92,17 @@ pub(crate) fn ms(ns: u64) -> f64 {
     ns as f64 / 1e6
 }
 
+/// A factor of round trips after which a packet counts as lost (RFC 9002 §6.1.2), within 1 and 10.
+pub(crate) fn time_threshold(text: &str) -> Result<f32, String> {
+    let factor: f32 = text
+        .parse()
+        .map_err(|_| format!("{text} is not a number"))?;
+    let allowed = (1.0..=10.0).contains(&factor);
+    allowed
+        .then_some(factor)
+        .ok_or_else(|| format!("{text} is not within 1 and 10"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

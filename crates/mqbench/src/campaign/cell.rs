@@ -14,7 +14,7 @@ use crate::{
     mqtt::{MqttVersion, qos},
     nearest,
     testbed::{Network, TcpTuning, Topology},
-    units::duration,
+    units::{duration, time_threshold},
     workload::{handover::OnHandover, reconnect::Resumption},
 };
 
@@ -222,7 +222,7 @@ impl Cell {
             }
             "initial_window" => self.initial_window = Some(within(value, 1, 1000)?),
             "packet_threshold" => self.packet_threshold = Some(within(value, 1, 100)?),
-            "time_threshold" => self.time_threshold = Some(time_threshold(value)?),
+            "time_threshold" => self.time_threshold = Some(time_threshold(&shown(value))?),
             "initial_rtt" => self.initial_rtt_ns = Some(time(value)?),
             "repeat" => {
                 let policy: Result<Repeat, _> = text(value)?.parse();
@@ -414,13 +414,6 @@ fn within<T: TryFrom<u64>>(value: &toml::Value, least: u64, most: u64) -> Result
 fn time(value: &toml::Value) -> Result<u64, String> {
     let time = duration(text(value)?)?;
     u64::try_from(time.as_nanos()).map_err(|_| format!("{} is too long", shown(value)))
-}
-
-fn time_threshold(value: &toml::Value) -> Result<f32, String> {
-    let factor = shown(value).parse().ok();
-    factor
-        .filter(|factor| (1.0..=10.0).contains(factor))
-        .ok_or_else(|| format!("{} is not within 1 and 10", shown(value)))
 }
 
 pub(super) fn one() -> NonZeroU32 {

@@ -7,7 +7,7 @@ use mq_transport::{
     Qlog, QuicOptions, Repeat, TlsVersion, Trust,
 };
 
-use crate::units::duration;
+use crate::units::{duration, time_threshold};
 
 /// How clients connect.
 #[expect(
@@ -136,14 +136,4 @@ impl TransportArgs {
             ..default
         }
     }
-}
-
-fn time_threshold(text: &str) -> Result<f32, String> {
-    let factor: f32 = text
-        .parse()
-        .map_err(|_| format!("{text} is not a number"))?;
-    let allowed = (1.0..=10.0).contains(&factor);
-    allowed
-        .then_some(factor)
-        .ok_or_else(|| format!("{text} is not within 1 and 10"))
 }

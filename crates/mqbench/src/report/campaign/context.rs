@@ -7,14 +7,25 @@ use serde_json::Value;
 use super::model::{
     EnergyReport, LinkConfigured, LinkMeasured, LinkReport, Repeated, WarningFound, WarningReport,
 };
-use crate::{campaign::record::Record, meter};
+use crate::{
+    campaign::{record::Record, stack::Stack},
+    meter,
+};
 
 /// The parameters of the transports, by their names in the records, with every value that a run has. Runs of an earlier
 /// version did not record them: `unknown`.
 pub(crate) fn parameters(runs: &[&Record]) -> BTreeMap<String, BTreeSet<String>> {
     let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    // A campaign has thousands of runs, and a few stacks.
+    let mut stacks: Vec<Option<&Stack>> = Vec::new();
     for run in runs {
-        match &run.outcome.stack {
+        let stack = run.outcome.stack.as_ref();
+        if !stacks.contains(&stack) {
+            stacks.push(stack);
+        }
+    }
+    for stack in stacks {
+        match stack {
             Some(stack) => {
                 let stack = serde_json::to_value(stack).unwrap_or_default();
                 flatten("", &stack, &mut all);
@@ -217,7 +228,7 @@ mod tests {
     use mq_transport::{CryptoOptions, QuicOptions};
 
     use super::*;
-    use crate::campaign::{cell::Cell, record::Outcome, stack::Stack};
+    use crate::campaign::{cell::Cell, record::Outcome};
 
     fn run(stack: Option<Stack>) -> Record {
         Record {

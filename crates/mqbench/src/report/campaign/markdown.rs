@@ -51,11 +51,9 @@ pub(crate) fn render(report: &Report) -> String {
             row.push(words::why_and_note(claim));
             row
         });
-        let own = ["verdict", "claim", "source", "printed", "here (90 %)"];
-        let own = own.map(str::to_owned).into_iter();
-        let beside = changes.iter().map(|changes| format!("with {changes}"));
-        let columns: Vec<String> = own.chain(beside).chain(["why".to_owned()]).collect();
-        let columns: Vec<&str> = columns.iter().map(|name| &name[..]).collect();
+        let columns = words::claim_columns(&changes);
+        let columns = columns.iter().map(|name| &name[..]);
+        let columns: Vec<&str> = columns.chain(["why"]).collect();
         text.push_str(&table(&columns, rows));
     }
     for campaign in &report.campaigns {

@@ -106,6 +106,13 @@ pub(super) fn measured(claim: &ClaimReport) -> String {
     value_of(&claim.claim, claim.measured.as_ref(), claim.of)
 }
 
+/// The columns of a table of claims, one for each of the changes that campaigns of the set have at the end.
+pub(super) fn claim_columns(changes: &[&str]) -> Vec<String> {
+    let own = ["verdict", "claim", "source", "printed", "here (90 %)"];
+    let beside = changes.iter().map(|changes| format!("with {changes}"));
+    own.map(str::to_owned).into_iter().chain(beside).collect()
+}
+
 /// The same by the campaign with changes; the verdict first. `–` if the set does not have it.
 pub(super) fn beside(claim: &ClaimReport, changes: &str) -> String {
     let found = claim.beside.iter().find(|one| one.changes == changes);

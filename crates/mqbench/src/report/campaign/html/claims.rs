@@ -85,10 +85,7 @@ pub(super) fn claim_table(caption: &str, claims: &[&ClaimReport], changes: &[&st
             .map(|changes| escape(&words::beside(report, changes)));
         own.into_iter().chain(beside).collect()
     });
-    let own = ["verdict", "claim", "source", "printed", "here (90 %)"];
-    let own = own.map(str::to_owned).into_iter();
-    let beside = changes.iter().map(|changes| format!("with {changes}"));
-    let columns: Vec<String> = own.chain(beside).collect();
+    let columns = words::claim_columns(changes);
     let columns: Vec<&str> = columns.iter().map(|name| &name[..]).collect();
     table(caption, &columns, rows, 3)
 }
