@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use mq_broker::router::{FanOut, Router, SessionKey, Subscriber};
+use mq_broker::router::{FanOut, LaneSlot, Router, SessionKey, Subscriber};
 use mq_codec::{QoS, TopicFilter};
 
 fn subscriber(session: u32) -> Subscriber {
@@ -11,6 +11,7 @@ fn subscriber(session: u32) -> Subscriber {
         session: SessionKey(session),
         options: QoS::AtLeastOnce.into(),
         subscription_id: None,
+        lane: LaneSlot::CONTROL,
     }
 }
 

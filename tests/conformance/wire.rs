@@ -66,8 +66,8 @@ impl Wire {
             let progress = self.link.progress(&mut self.outbox, false);
             let progress = timeout(PATIENCE, progress).await;
             match progress.expect("the broker does not read") {
-                Ok(Progress::Received(_) | Progress::Flushed) => {}
-                Ok(Progress::LaneClosed(_) | Progress::Closed) | Err(_) => self.closed = true,
+                Ok(Progress::Received(_) | Progress::Flushed | Progress::Datagrams) => {}
+                Ok(Progress::LaneClosed(..) | Progress::Closed) | Err(_) => self.closed = true,
             }
         }
     }
@@ -92,8 +92,8 @@ impl Wire {
             let progress = self.link.progress(&mut self.outbox, true);
             let progress = timeout(patience, progress).await;
             match progress.expect("the broker neither answers nor closes") {
-                Ok(Progress::Received(_) | Progress::Flushed) => {}
-                Ok(Progress::LaneClosed(_) | Progress::Closed) | Err(_) => self.closed = true,
+                Ok(Progress::Received(_) | Progress::Flushed | Progress::Datagrams) => {}
+                Ok(Progress::LaneClosed(..) | Progress::Closed) | Err(_) => self.closed = true,
             }
         }
     }
@@ -172,7 +172,7 @@ impl Wire {
             self.link.received(LaneId::CONTROL).clear();
             let progress = self.link.progress(&mut self.outbox, true);
             match timeout(patience, progress).await {
-                Ok(Ok(Progress::Received(_) | Progress::Flushed)) => {}
+                Ok(Ok(Progress::Received(_) | Progress::Flushed | Progress::Datagrams)) => {}
                 Ok(_) => self.closed = true,
                 Err(_) => return,
             }

@@ -5,6 +5,30 @@ use mq_proto::Delivery;
 /// Set on a delivery that came by a shared subscription.
 const SHARED: u64 = 1 << 63;
 
+/// Where the slot of the lane is, and how many bits it has.
+const LANE: u32 = 48;
+const LANE_MASK: u64 = 0x7FFF;
+const NUMBER_MASK: u64 = (1 << LANE) - 1;
+
+/// A data lane on which a session has subscribed, by a number of the session's own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LaneSlot(u16);
+
+impl LaneSlot {
+    /// The control lane.
+    pub const CONTROL: Self = Self(0);
+
+    /// A slot for another lane. After 32,767 slots the first comes again.
+    pub(crate) fn next(self) -> Self {
+        Self(if self.0 == 0x7FFF { 1 } else { self.0 + 1 })
+    }
+
+    /// The slot for a message that two subscriptions match.
+    pub(crate) fn or_control(self, other: Self) -> Self {
+        if self == other { self } else { Self::CONTROL }
+    }
+}
+
 /// The broker's own marks on a delivery, which are not sent.
 pub(crate) trait Marks {
     /// Its number in the store, if it is there.
@@ -17,15 +41,20 @@ pub(crate) trait Marks {
     fn is_shared(&self) -> bool;
 
     fn set_shared(&mut self);
+
+    /// The lane of the subscription that it came by.
+    fn lane(&self) -> LaneSlot;
+
+    fn set_lane(&mut self, lane: LaneSlot);
 }
 
 impl Marks for Delivery {
     fn number(&self) -> Option<u64> {
-        Some(self.tag & !SHARED).filter(|number| *number > 0)
+        Some(self.tag & NUMBER_MASK).filter(|number| *number > 0)
     }
 
     fn set_number(&mut self, number: u64) {
-        self.tag = number | (self.tag & SHARED);
+        self.tag = (number & NUMBER_MASK) | (self.tag & !NUMBER_MASK);
     }
 
     fn is_shared(&self) -> bool {
@@ -34,5 +63,15 @@ impl Marks for Delivery {
 
     fn set_shared(&mut self) {
         self.tag |= SHARED;
+    }
+
+    fn lane(&self) -> LaneSlot {
+        let slot = (self.tag >> LANE) & LANE_MASK;
+        LaneSlot(u16::try_from(slot).unwrap_or_default())
+    }
+
+    fn set_lane(&mut self, lane: LaneSlot) {
+        let others = self.tag & !(LANE_MASK << LANE);
+        self.tag = others | (u64::from(lane.0) << LANE);
     }
 }

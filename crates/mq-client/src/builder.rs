@@ -12,7 +12,7 @@ use mq_proto::{ClientConfig, Probes};
 use mq_transport::{Address, ConnectOptions, Connector, Scheme};
 
 use crate::{
-    AuthError, AuthMethod, Client, Error, Outgoing, QueueLimits, Receipt, Reconnect,
+    AuthError, AuthMethod, Client, Error, Outgoing, QueueLimits, QuicStreams, Receipt, Reconnect,
     SubscribeOptions, Subscription,
     client::Handle,
     driver::{Driver, Settings},
@@ -99,6 +99,7 @@ pub struct ClientBuilder {
     subscription_ids: bool,
     auth_method: Option<Box<dyn AuthMethod>>,
     probes: Probes,
+    quic_streams: QuicStreams,
     /// How many subscriptions were made early.
     early: u32,
     seed: u64,
@@ -148,6 +149,7 @@ impl ClientBuilder {
             subscription_ids: true,
             auth_method: None,
             probes: PROBES,
+            quic_streams: QuicStreams::Control,
             early: 0,
             seed: rand::random(),
         }
@@ -277,6 +279,22 @@ impl ClientBuilder {
     /// PINGREQ does, unless the keep-alive is off.
     pub fn probes(mut self, probes: Probes) -> Self {
         self.probes = probes;
+        self
+    }
+
+    /// Which QUIC stream each message and each subscription goes on. Other transports have one stream.
+    /// Default: all on the control stream.
+    pub fn quic_streams(mut self, streams: QuicStreams) -> Self {
+        self.config.lanes = streams != QuicStreams::Control;
+        self.quic_streams = streams;
+        self
+    }
+
+    /// Whether QoS 0 messages go as QUIC datagrams in both directions, where they can; see
+    /// [`Outgoing::datagram`]. The server's part is asked for in CONNECT (5.0, a user property that this
+    /// project's broker knows). Default: no.
+    pub fn quic_datagrams(mut self, datagrams: bool) -> Self {
+        self.config.datagrams = datagrams;
         self
     }
 
@@ -628,6 +646,7 @@ impl ClientBuilder {
             subscription_ids: self.subscription_ids,
             auth_method: self.auth_method.filter(|_| version >= Version::V5),
             probes: self.probes,
+            quic_streams: self.quic_streams,
         };
         let shared = self.shared;
         let task = tokio::spawn(Driver::new(shared.clone(), settings, fail_fast).run());

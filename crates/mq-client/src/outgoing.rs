@@ -26,6 +26,7 @@ pub struct Outgoing {
     pub(crate) qos: QoS,
     pub(crate) retain: bool,
     pub(crate) early: bool,
+    pub(crate) datagram: bool,
 }
 
 impl Outgoing {
@@ -71,6 +72,7 @@ impl Outgoing {
             qos: QoS::AtMostOnce,
             retain: false,
             early: false,
+            datagram: false,
         }
     }
 
@@ -99,6 +101,17 @@ impl Outgoing {
     #[must_use]
     pub fn early(mut self, early: bool) -> Self {
         self.early = early;
+        self
+    }
+
+    /// Whether a QoS 0 message goes as a QUIC datagram (RFC 9221): it overtakes what waits on streams, and may
+    /// be lost on the way. Default: no, or what [`quic_datagrams`](crate::ClientBuilder::quic_datagrams) says.
+    ///
+    /// Where the server takes none, over other transports, if the message is larger than a packet, and while
+    /// earlier datagrams wait, the message goes on a stream.
+    #[must_use]
+    pub fn datagram(mut self, datagram: bool) -> Self {
+        self.datagram = datagram;
         self
     }
 

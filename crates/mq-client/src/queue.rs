@@ -50,6 +50,8 @@ pub(crate) struct Queued {
     pub(crate) delivery: Delivery,
     /// The message may leave before the link's handshake is complete.
     pub(crate) early: bool,
+    /// It goes as a QUIC datagram where it can.
+    pub(crate) datagram: bool,
     pub(crate) cell: Option<Arc<AckCell>>,
 }
 
@@ -291,6 +293,7 @@ impl State {
             qos,
             retain,
             early,
+            datagram,
         } = message;
         let cell = (qos > QoS::AtMostOnce).then(Arc::<AckCell>::default);
         let expiry = message.properties.message_expiry_interval;
@@ -305,6 +308,7 @@ impl State {
             cost,
             delivery,
             early: early && qos < QoS::ExactlyOnce,
+            datagram,
             cell: cell.clone(),
         });
         Ok(Push::Queued(seq, cell))

@@ -42,7 +42,7 @@ async fn serve(listener: &mut Listener) -> (Vec<String>, usize) {
                     peer.ack(received.ticket).await;
                 }
             }
-            Event::Subscribe(subscribe) => {
+            Event::Subscribe { subscribe, .. } => {
                 let reasons = vec![mq_client::ReasonCode::Success];
                 peer.suback(subscribe.packet_id, reasons).await;
             }

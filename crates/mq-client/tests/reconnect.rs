@@ -104,7 +104,7 @@ async fn a_lost_session_is_made_again() {
                 peer.ack(received.ticket).await;
                 again += 1;
             }
-            ProtoEvent::Subscribe(subscribe) => {
+            ProtoEvent::Subscribe { subscribe, .. } => {
                 assert_eq!(&*subscribe.subscriptions[0].filter, "c/+");
                 peer.suback(subscribe.packet_id, vec![ReasonCode::GrantedQos1])
                     .await;

@@ -112,7 +112,7 @@ async fn dropping_a_full_stream_lets_the_others_go_on() {
     while acked < 5 {
         match peer.event().await.unwrap() {
             mq_proto::Event::Acked { .. } => acked += 1,
-            mq_proto::Event::Unsubscribe(unsubscribe) => {
+            mq_proto::Event::Unsubscribe { unsubscribe, .. } => {
                 assert_eq!(&*unsubscribe.filters[0], "a");
             }
             other => panic!("{other:?}"),

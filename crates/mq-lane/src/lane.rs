@@ -4,19 +4,35 @@ use core::fmt;
 
 /// Names one ordered byte stream of a connection.
 ///
-/// In this version every connection has exactly one lane, [`LaneId::CONTROL`]: over TCP and TLS the
-/// connection itself, over QUIC its first client-opened bidirectional stream. The identifier lets
-/// later versions use more QUIC streams without a change to this interface.
+/// Over TCP, TLS and WebSocket a connection has one lane, [`LaneId::CONTROL`]: the connection itself. Over
+/// QUIC a lane is a stream, named by its stream identifier (RFC 9000 §2.1): the first client-opened
+/// bidirectional stream, 0, is the control lane, and 4, 8, 12 are client-opened data lanes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct LaneId(pub u64);
 
 impl LaneId {
     /// The lane that carries CONNECT; the connection ends with it.
     pub const CONTROL: Self = Self(0);
+
+    /// Whether only the side that opened it writes to it (RFC 9000 §2.1).
+    #[must_use]
+    pub fn is_unidirectional(self) -> bool {
+        self.0 & 0b10 > 0
+    }
 }
 
 impl fmt::Display for LaneId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "lane {}", self.0)
     }
+}
+
+/// How one side ends a data lane.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LaneEnd {
+    /// In order, behind everything that was written (QUIC's FIN).
+    Finish,
+    /// At once, in both directions, with an application error code (`RESET_STREAM` and `STOP_SENDING`, RFC
+    /// 9000 §19.4 and §19.5).
+    Abort(u32),
 }

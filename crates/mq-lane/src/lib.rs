@@ -13,12 +13,12 @@
 //! let mut outbox = Outbox::new();
 //! outbox.put_body(LaneId::CONTROL, &vec![0xC0, 0x00].into()); // a PINGREQ
 //! assert_eq!(outbox.len(), 2);
-//! let (lane, bytes) = outbox.take().expect("one waits");
-//! assert_eq!((lane, &bytes[..]), (LaneId::CONTROL, &[0xC0, 0x00][..]));
+//! let chunk = outbox.take(LaneId::CONTROL).expect("one waits");
+//! assert_eq!(chunk.bytes[..], [0xC0, 0x00]);
 //! ```
 
 mod lane;
 mod outbox;
 
-pub use lane::LaneId;
-pub use outbox::Outbox;
+pub use lane::{LaneEnd, LaneId};
+pub use outbox::{Chunk, Outbox};

@@ -1,10 +1,10 @@
 //! The queue of bytes that a connection has ready to write.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use bytes::{Bytes, BytesMut};
 
-use crate::LaneId;
+use crate::{LaneEnd, LaneId};
 
 /// Bodies up to this many bytes are copied behind their header, longer ones are shared.
 ///
@@ -15,21 +15,40 @@ const COPY_LIMIT: usize = 1024;
 /// Room made at a time for headers and short bodies.
 const CHUNK: usize = 16 * 1024;
 
-/// Bytes ready to be written, in order, by lane.
+/// Bytes ready to be written, by lane, in order.
 ///
 /// The state machine appends whole packets with [`put`](Self::put) and
 /// [`put_body`](Self::put_body); a link takes them off the front, either by reference
 /// ([`front`](Self::front) or [`slices`](Self::slices), then [`advance`](Self::advance)) or as
-/// shared chunks ([`take`](Self::take)). The queue keeps the order of all packets, of one lane as of
-/// all. It has no bound of its own: its writer checks [`len`](Self::len).
+/// shared chunks ([`take`](Self::take)). The order of one lane's bytes is kept; a lane whose stream is
+/// blocked does not hold up the others. The queue has no bound of its own: its writer checks
+/// [`len`](Self::len), which counts all lanes, so that more lanes do not mean more unsent bytes.
 #[derive(Debug, Default)]
 pub struct Outbox {
-    sealed: VecDeque<(LaneId, Bytes)>,
+    control: VecDeque<Chunk>,
+    /// The data lanes that have something to write.
+    data: BTreeMap<LaneId, Waiting>,
     open: BytesMut,
     open_lane: LaneId,
     len: usize,
     /// The number of all bytes that were ever put in.
     put: u64,
+}
+
+/// Contiguous bytes of one lane, taken off an [`Outbox`].
+#[derive(Debug)]
+pub struct Chunk {
+    /// The bytes; the taker may take some off their front and put back the rest.
+    pub bytes: Bytes,
+    /// The outbox's position behind the last byte.
+    end: u64,
+}
+
+/// What one data lane has to write.
+#[derive(Debug, Default)]
+struct Waiting {
+    chunks: VecDeque<Chunk>,
+    end: Option<LaneEnd>,
 }
 
 impl Outbox {
@@ -46,11 +65,11 @@ impl Outbox {
         self.len
     }
 
-    /// Whether nothing is waiting.
+    /// Whether no bytes and no ends of lanes are waiting.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len == 0 && self.data.is_empty()
     }
 
     /// Appends what `write` puts into the buffer that it is given, on `lane`.
@@ -97,7 +116,43 @@ impl Outbox {
             self.seal();
             self.len += body.len();
             self.put += body.len() as u64;
-            self.sealed.push_back((lane, body.clone()));
+            let (bytes, end) = (body.clone(), self.put);
+            self.queue(lane).push_back(Chunk { bytes, end });
+        }
+    }
+
+    /// Ends a data lane behind what waits for it, or with [`LaneEnd::Abort`] at once and without that.
+    /// The control lane ends with its link.
+    pub fn end(&mut self, lane: LaneId, end: LaneEnd) {
+        debug_assert_ne!(lane, LaneId::CONTROL);
+        self.seal();
+        if let LaneEnd::Abort(_) = end {
+            self.discard(lane);
+        }
+        let waiting = self.data.entry(lane).or_default();
+        // The first abort counts, and nothing softens it.
+        if !matches!(waiting.end, Some(LaneEnd::Abort(_))) {
+            waiting.end = Some(end);
+        }
+    }
+
+    /// Drops what waits for a data lane that the peer takes nothing on any more. Returns how many bytes.
+    pub fn discard(&mut self, lane: LaneId) -> usize {
+        self.seal();
+        let Some(waiting) = self.data.remove(&lane) else {
+            return 0;
+        };
+        let bytes = waiting.chunks.iter().map(|chunk| chunk.bytes.len()).sum();
+        self.len -= bytes;
+        bytes
+    }
+
+    /// Drops the bytes that wait for a data lane, and keeps its end.
+    pub fn discard_bytes(&mut self, lane: LaneId) {
+        let end = self.data.get(&lane).and_then(|waiting| waiting.end);
+        self.discard(lane);
+        if let Some(end) = end {
+            self.end(lane, end);
         }
     }
 
@@ -112,94 +167,169 @@ impl Outbox {
     /// those that were taken already.
     pub fn cut(&mut self, position: u64) {
         let behind = usize::try_from(self.put.saturating_sub(position)).unwrap_or(usize::MAX);
-        let mut count = behind.min(self.len);
-        self.put -= count as u64;
-        self.len -= count;
-        let open = count.min(self.open.len());
+        let open = behind.min(self.open.len());
         self.open.truncate(self.open.len() - open);
-        count -= open;
-        while let Some((_, bytes)) = self.sealed.back_mut()
-            && count > 0
-        {
-            let last = count.min(bytes.len());
-            bytes.truncate(bytes.len() - last);
-            count -= last;
-            if bytes.is_empty() {
-                self.sealed.pop_back();
+        self.len -= open;
+        let data = self.data.values_mut().map(|waiting| &mut waiting.chunks);
+        for chunks in core::iter::once(&mut self.control).chain(data) {
+            while let Some(Chunk { bytes, end }) = chunks.back_mut()
+                && *end > position
+            {
+                let over = usize::try_from(*end - position).unwrap_or(usize::MAX);
+                let over = over.min(bytes.len());
+                self.len -= over;
+                bytes.truncate(bytes.len() - over);
+                *end = position;
+                if bytes.is_empty() {
+                    chunks.pop_back();
+                }
             }
         }
+        self.data
+            .retain(|_, waiting| !waiting.chunks.is_empty() || waiting.end.is_some());
+        self.put = self.put.min(position);
     }
 
-    /// The first contiguous bytes and their lane.
-    pub fn front(&mut self) -> Option<(LaneId, &[u8])> {
-        if self.sealed.is_empty() {
+    /// The first contiguous bytes of the control lane.
+    pub fn front(&mut self) -> Option<&[u8]> {
+        if self.control.is_empty() {
             self.seal();
         }
-        self.sealed.front().map(|(lane, bytes)| (*lane, &bytes[..]))
+        self.control.front().map(|chunk| &chunk.bytes[..])
     }
 
-    /// Fills `slices` with the bytes at the front, for one vectored write; returns how many
-    /// entries were filled. Lanes are ignored: for links that have only one.
+    /// Fills `slices` with the bytes at the front of the control lane, for one vectored write; returns
+    /// how many entries were filled.
     pub fn slices<'a>(&'a mut self, slices: &mut [std::io::IoSlice<'a>]) -> usize {
         self.seal();
         let mut filled = 0;
-        for (slot, (_, bytes)) in slices.iter_mut().zip(&self.sealed) {
-            *slot = std::io::IoSlice::new(bytes);
+        for (slot, chunk) in slices.iter_mut().zip(&self.control) {
+            *slot = std::io::IoSlice::new(&chunk.bytes);
             filled += 1;
         }
         filled
     }
 
-    /// Drops `count` written bytes from the front.
+    /// Drops `count` written bytes from the front of the control lane.
     ///
     /// # Panics
-    /// If fewer than `count` bytes are waiting.
+    /// If fewer than `count` bytes are waiting there.
     pub fn advance(&mut self, mut count: usize) {
         self.len -= count;
         self.seal();
         while count > 0 {
-            let (_, bytes) = self
-                .sealed
+            let Chunk { bytes, .. } = self
+                .control
                 .front_mut()
-                .expect("len() counts the bytes that are queued");
+                .expect("the caller has seen these bytes");
             if bytes.len() > count {
                 bytes::Buf::advance(bytes, count);
                 return;
             }
             count -= bytes.len();
-            self.sealed.pop_front();
+            self.control.pop_front();
         }
     }
 
-    /// Takes the first chunk and its lane, for a link that can keep a reference to it.
-    pub fn take(&mut self) -> Option<(LaneId, Bytes)> {
-        if self.sealed.is_empty() {
+    /// Takes the first chunk of `lane`, for a link that can keep a reference to it.
+    pub fn take(&mut self, lane: LaneId) -> Option<Chunk> {
+        if lane == self.open_lane {
             self.seal();
         }
-        let (lane, bytes) = self.sealed.pop_front()?;
-        self.len -= bytes.len();
-        Some((lane, bytes))
+        let chunk = if lane == LaneId::CONTROL {
+            self.control.pop_front()?
+        } else {
+            let waiting = self.data.get_mut(&lane)?;
+            let chunk = waiting.chunks.pop_front()?;
+            if waiting.chunks.is_empty() && waiting.end.is_none() {
+                self.data.remove(&lane);
+            }
+            chunk
+        };
+        self.len -= chunk.bytes.len();
+        Some(chunk)
     }
 
-    /// Puts a chunk of [`take`](Self::take) that could not be written back at the front.
-    pub fn put_back(&mut self, lane: LaneId, bytes: Bytes) {
-        if !bytes.is_empty() {
-            self.len += bytes.len();
-            self.sealed.push_front((lane, bytes));
+    /// Puts a chunk of [`take`](Self::take) that could not be written, or not all of it, back at the
+    /// front.
+    pub fn put_back(&mut self, lane: LaneId, chunk: Chunk) {
+        if !chunk.bytes.is_empty() {
+            self.len += chunk.bytes.len();
+            self.queue(lane).push_front(chunk);
         }
+    }
+
+    /// Splits off what comes behind the first `at` bytes of a chunk.
+    #[must_use]
+    pub fn split(chunk: &mut Chunk, at: usize) -> Chunk {
+        let bytes = chunk.bytes.split_off(at);
+        let end = chunk.end;
+        chunk.end -= bytes.len() as u64;
+        Chunk { bytes, end }
+    }
+
+    /// The next data lane behind `lane` that has bytes or an end waiting; after the last lane comes the
+    /// first.
+    pub fn next_data_lane(&mut self, lane: LaneId) -> Option<LaneId> {
+        if self.open_lane != LaneId::CONTROL {
+            self.seal();
+        }
+        let behind = LaneId(lane.0.saturating_add(1));
+        let next = self.data.range(behind..).next();
+        next.or_else(|| self.data.iter().next())
+            .map(|(lane, _)| *lane)
+    }
+
+    /// How many data lanes have bytes or an end waiting.
+    pub fn data_lanes(&mut self) -> usize {
+        if self.open_lane != LaneId::CONTROL {
+            self.seal();
+        }
+        self.data.len()
+    }
+
+    /// Whether a data lane is about to end at once.
+    #[must_use]
+    pub fn is_aborting(&self, lane: LaneId) -> bool {
+        let waiting = self.data.get(&lane);
+        waiting.is_some_and(|waiting| matches!(waiting.end, Some(LaneEnd::Abort(_))))
+    }
+
+    /// Whether nothing waits for a data lane.
+    #[must_use]
+    pub fn is_empty_on(&self, lane: LaneId) -> bool {
+        !self.data.contains_key(&lane) && (self.open_lane != lane || self.open.is_empty())
+    }
+
+    /// Takes the end of a data lane that has no bytes left.
+    pub fn take_end(&mut self, lane: LaneId) -> Option<LaneEnd> {
+        let waiting = self.data.get(&lane)?;
+        let end = waiting.end.filter(|_| waiting.chunks.is_empty())?;
+        self.data.remove(&lane);
+        Some(end)
     }
 
     /// Forgets everything.
     pub fn clear(&mut self) {
-        self.sealed.clear();
+        self.control.clear();
+        self.data.clear();
         self.open.clear();
         self.len = 0;
+    }
+
+    fn queue(&mut self, lane: LaneId) -> &mut VecDeque<Chunk> {
+        if lane == LaneId::CONTROL {
+            &mut self.control
+        } else {
+            &mut self.data.entry(lane).or_default().chunks
+        }
     }
 
     fn seal(&mut self) {
         if !self.open.is_empty() {
             let bytes = self.open.split().freeze();
-            self.sealed.push_back((self.open_lane, bytes));
+            let (lane, end) = (self.open_lane, self.put);
+            self.queue(lane).push_back(Chunk { bytes, end });
         }
     }
 }
@@ -217,18 +347,18 @@ mod tests {
             .unwrap();
     }
 
+    fn taken(outbox: &mut Outbox, lane: LaneId) -> Vec<Bytes> {
+        core::iter::from_fn(|| outbox.take(lane).map(|chunk| chunk.bytes)).collect()
+    }
+
     #[test]
     fn small_packets_of_a_lane_leave_as_one_chunk() {
         let mut outbox = Outbox::new();
         put(&mut outbox, LaneId::CONTROL, b"ab");
         outbox.put_body(LaneId::CONTROL, &Bytes::from_static(b"cd"));
         assert_eq!(outbox.len(), 4);
-        assert_eq!(
-            outbox.take(),
-            Some((LaneId::CONTROL, Bytes::from_static(b"abcd")))
-        );
+        assert_eq!(taken(&mut outbox, LaneId::CONTROL), ["abcd"]);
         assert!(outbox.is_empty());
-        assert_eq!(outbox.take(), None);
     }
 
     #[test]
@@ -245,10 +375,7 @@ mod tests {
             outbox.cut(position);
             assert_eq!(outbox.len(), 3_usize.saturating_sub(written));
             put(&mut outbox, LaneId::CONTROL, b"!");
-            let mut left = Vec::new();
-            while let Some((_, bytes)) = outbox.take() {
-                left.extend_from_slice(&bytes);
-            }
+            let left = taken(&mut outbox, LaneId::CONTROL).concat();
             assert_eq!(left, [&b"abc"[written.min(3)..], b"!"].concat());
         }
     }
@@ -260,24 +387,65 @@ mod tests {
         put(&mut outbox, LaneId::CONTROL, b"head");
         outbox.put_body(LaneId::CONTROL, &body);
         put(&mut outbox, LaneId::CONTROL, b"next");
-        assert_eq!(&outbox.take().unwrap().1[..], b"head");
-        assert_eq!(outbox.take().unwrap().1.as_ptr(), body.as_ptr());
-        assert_eq!(&outbox.take().unwrap().1[..], b"next");
+        let mut take = || outbox.take(LaneId::CONTROL).unwrap().bytes;
+        assert_eq!(&take()[..], b"head");
+        assert_eq!(take().as_ptr(), body.as_ptr());
+        assert_eq!(&take()[..], b"next");
     }
 
     #[test]
-    fn lanes_are_kept_apart() {
+    fn a_lane_that_is_not_written_holds_up_no_other() {
         let mut outbox = Outbox::new();
-        put(&mut outbox, LaneId(0), b"a");
-        put(&mut outbox, LaneId(4), b"b");
-        assert_eq!(
-            outbox.take().unwrap(),
-            (LaneId(0), Bytes::from_static(b"a"))
-        );
-        assert_eq!(
-            outbox.take().unwrap(),
-            (LaneId(4), Bytes::from_static(b"b"))
-        );
+        put(&mut outbox, LaneId(4), b"a");
+        put(&mut outbox, LaneId::CONTROL, b"b");
+        put(&mut outbox, LaneId(8), b"c");
+        put(&mut outbox, LaneId(4), b"d");
+        assert_eq!(outbox.len(), 4);
+        assert_eq!(outbox.next_data_lane(LaneId::CONTROL), Some(LaneId(4)));
+        assert_eq!(outbox.next_data_lane(LaneId(4)), Some(LaneId(8)));
+        assert_eq!(outbox.next_data_lane(LaneId(8)), Some(LaneId(4)));
+        assert_eq!(taken(&mut outbox, LaneId(8)), ["c"]);
+        assert_eq!(taken(&mut outbox, LaneId::CONTROL), ["b"]);
+        assert_eq!(taken(&mut outbox, LaneId(4)), ["a", "d"]);
+        assert!(outbox.is_empty());
+        assert_eq!(outbox.next_data_lane(LaneId::CONTROL), None);
+    }
+
+    #[test]
+    fn bytes_behind_a_position_are_cut_off_on_every_lane() {
+        let mut outbox = Outbox::new();
+        put(&mut outbox, LaneId(4), b"ab");
+        put(&mut outbox, LaneId::CONTROL, b"c");
+        let position = outbox.position();
+        put(&mut outbox, LaneId::CONTROL, b"d");
+        put(&mut outbox, LaneId(4), b"e");
+        put(&mut outbox, LaneId(8), b"f");
+        let mut chunk = outbox.take(LaneId(4)).unwrap();
+        let rest = Outbox::split(&mut chunk, 1);
+        outbox.put_back(LaneId(4), rest);
+        outbox.cut(position);
+        assert_eq!(outbox.len(), 2);
+        assert_eq!(taken(&mut outbox, LaneId(4)), ["b"]);
+        assert_eq!(taken(&mut outbox, LaneId::CONTROL), ["c"]);
+        assert_eq!(outbox.next_data_lane(LaneId::CONTROL), None);
+        assert_eq!(outbox.position(), position);
+    }
+
+    #[test]
+    fn a_lane_ends_behind_its_bytes_or_at_once_without_them() {
+        let mut outbox = Outbox::new();
+        put(&mut outbox, LaneId(4), b"a");
+        outbox.end(LaneId(4), LaneEnd::Finish);
+        assert_eq!(outbox.take_end(LaneId(4)), None);
+        assert_eq!(taken(&mut outbox, LaneId(4)), ["a"]);
+        assert!(!outbox.is_empty());
+        assert_eq!(outbox.take_end(LaneId(4)), Some(LaneEnd::Finish));
+        assert!(outbox.is_empty());
+        put(&mut outbox, LaneId(8), b"b");
+        outbox.end(LaneId(8), LaneEnd::Abort(7));
+        outbox.end(LaneId(8), LaneEnd::Finish);
+        assert_eq!(outbox.len(), 0);
+        assert_eq!(outbox.take_end(LaneId(8)), Some(LaneEnd::Abort(7)));
     }
 
     #[test]
@@ -289,7 +457,7 @@ mod tests {
             Err("no")
         });
         assert_eq!(failed, Err("no"));
-        assert_eq!(outbox.front(), Some((LaneId::CONTROL, &b"a"[..])));
+        assert_eq!(outbox.front(), Some(&b"a"[..]));
     }
 
     #[test]
@@ -297,7 +465,7 @@ mod tests {
         let mut outbox = Outbox::new();
         put(&mut outbox, LaneId::CONTROL, b"abcdef");
         outbox.advance(4);
-        assert_eq!(outbox.front(), Some((LaneId::CONTROL, &b"ef"[..])));
+        assert_eq!(outbox.front(), Some(&b"ef"[..]));
         assert_eq!(outbox.len(), 2);
         outbox.advance(2);
         assert!(outbox.is_empty());

@@ -29,6 +29,12 @@ pub struct ClientConfig {
     /// Whether to use the topic aliases that the server allows (5.0), 64 at most.
     /// Default yes.
     pub use_topic_aliases: bool,
+    /// Whether the link has data lanes and this client uses them. Then CONNECT says (5.0, as a user
+    /// property) that its packet identifiers are unique over all lanes, so that a broken lane ends no
+    /// exchange at a server that knows what it means. Default no.
+    pub lanes: bool,
+    /// Whether CONNECT asks for QoS 0 messages in datagrams (5.0, a user property). Default no.
+    pub datagrams: bool,
     /// How long CONNACK may take, counted from
     /// [`connect`](crate::Connection::connect). Default 20 s.
     pub connack_timeout: Duration,
@@ -47,6 +53,8 @@ impl ClientConfig {
             max_packet_size: NonZeroU32::MIN.saturating_add(LARGEST_PACKET - 1),
             topic_alias_maximum: 16,
             use_topic_aliases: true,
+            lanes: false,
+            datagrams: false,
             connack_timeout: Duration::from_secs(20),
             ping_timeout: Duration::from_secs(20),
         }

@@ -4,7 +4,7 @@ use mq_codec::{DecodeError, EncodeError, PacketId, PacketType, ReasonCode};
 
 use crate::LaneId;
 
-/// A violation of MQTT by the peer, which ends the connection.
+/// A violation of MQTT by the peer, which ends the connection, or on a data lane that lane.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProtocolError {
@@ -57,10 +57,9 @@ pub enum ProtocolError {
     /// `[MQTT-4.12.1-1]`.
     #[error("the authentication method is not that of CONNECT")]
     AuthenticationMethod,
-    /// A packet on a lane that this connection does not have: any but
-    /// [`LaneId::CONTROL`](crate::LaneId::CONTROL).
-    #[error("{0} is not open")]
-    Lane(LaneId),
+    /// The peer ended a data lane in the middle of a packet.
+    #[error("{0} ends in the middle of a packet")]
+    Incomplete(LaneId),
 }
 
 impl ProtocolError {
@@ -80,7 +79,7 @@ impl ProtocolError {
             | Self::UnknownRequest { .. }
             | Self::SubscriptionId
             | Self::AuthenticationMethod
-            | Self::Lane(_) => ReasonCode::ProtocolError,
+            | Self::Incomplete(_) => ReasonCode::ProtocolError,
         }
     }
 }

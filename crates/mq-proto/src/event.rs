@@ -48,18 +48,43 @@ pub enum Event {
         /// The same as [`AckTicket::packet_id`].
         packet_id: PacketId,
     },
-    /// Server: answer with [`suback`](crate::Connection::suback).
-    Subscribe(Subscribe),
+    /// Server: answer with [`suback`](crate::Connection::suback), on the same lane.
+    Subscribe {
+        /// The lane that it came on.
+        lane: LaneId,
+        /// The packet.
+        subscribe: Subscribe,
+    },
     /// Client: the answer to [`subscribe`](crate::Connection::subscribe).
     SubAck(SubAck),
-    /// Server: answer with [`unsuback`](crate::Connection::unsuback).
-    Unsubscribe(Unsubscribe),
+    /// Server: answer with [`unsuback`](crate::Connection::unsuback), on the same lane.
+    Unsubscribe {
+        /// The lane that it came on.
+        lane: LaneId,
+        /// The packet.
+        unsubscribe: Unsubscribe,
+    },
     /// Client: the answer to [`unsubscribe`](crate::Connection::unsubscribe).
     UnsubAck(UnsubAck),
+    /// Client: the data lane of a SUBSCRIBE has ended before the answer, which does not come any more. Ask
+    /// again.
+    RequestLost {
+        /// The packet identifier that [`subscribe_on`](crate::Connection::subscribe_on) returned.
+        packet_id: PacketId,
+    },
+    /// Client: the answer to a PINGREQ, this side's own or that of [`ping`](crate::Connection::ping).
+    PingResp,
     /// A step of an enhanced authentication (5.0, §4.12). Answer with
     /// [`auth`](crate::Connection::auth); a server may also accept or refuse the client. To a client,
     /// [`ReasonCode::Success`] is the end of a re-authentication.
     Auth(Auth),
+    /// The peer broke the protocol on a data lane, which has ended; the connection goes on.
+    LaneFailed {
+        /// The lane.
+        lane: LaneId,
+        /// What the peer did.
+        error: ProtocolError,
+    },
     /// The connection is over: the last event. Write the rest of the outbox, then close the link.
     Closed(CloseReason),
 }
@@ -77,6 +102,8 @@ pub struct Received {
     pub dup: bool,
     /// Client: the subscriptions that it matched (5.0).
     pub subscription_ids: Vec<SubscriptionId>,
+    /// The lane that it came on.
+    pub lane: LaneId,
     /// For QoS 1 and 2: the ticket that acknowledges the message. `None` for QoS 0.
     pub ticket: Option<AckTicket>,
 }
@@ -94,7 +121,9 @@ pub struct AckTicket {
     pub(crate) slot: u64,
     pub(crate) packet_id: PacketId,
     pub(crate) qos: QoS,
+    /// The lane of the acknowledgement.
     pub(crate) lane: LaneId,
+    pub(crate) of_session: bool,
 }
 
 impl AckTicket {
@@ -104,10 +133,11 @@ impl AckTicket {
         self.packet_id
     }
 
-    /// The lane of the message and of its acknowledgement.
+    /// Whether the exchange belongs to the session, which outlives lanes and connections. If not, the peer
+    /// counts packet identifiers by lane, and the exchange ends with its lane.
     #[must_use]
-    pub fn lane(&self) -> LaneId {
-        self.lane
+    pub fn is_of_session(&self) -> bool {
+        self.of_session
     }
 }
 

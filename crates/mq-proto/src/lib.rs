@@ -17,8 +17,8 @@
 //!
 //! /// Carries what `from` has to say to `to`.
 //! fn carry(now: Instant, from: &mut Connection, to: &mut Connection, inbox: &mut BytesMut) {
-//!     while let Some((_, bytes)) = from.outbox().take() {
-//!         inbox.extend_from_slice(&bytes);
+//!     while let Some(chunk) = from.outbox().take(LaneId::CONTROL) {
+//!         inbox.extend_from_slice(&chunk.bytes);
 //!     }
 //!     to.handle_bytes(now, LaneId::CONTROL, inbox);
 //! }
@@ -70,4 +70,4 @@ pub use keepalive::Probes;
 pub use message::{Delivery, Message};
 pub use session::Session;
 
-pub use mq_lane::{LaneId, Outbox};
+pub use mq_lane::{LaneEnd, LaneId, Outbox};

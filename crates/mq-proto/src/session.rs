@@ -3,7 +3,7 @@
 use hashbrown::HashMap;
 use mq_codec::{PacketId, QoS};
 
-use crate::Delivery;
+use crate::{Delivery, LaneId};
 
 /// The part of an MQTT session that the protocol itself needs: QoS 1 and 2 messages on their way.
 ///
@@ -26,17 +26,22 @@ pub struct Session {
     outgoing: HashMap<PacketId, Outgoing>,
     /// Payload bytes of `outgoing`.
     outgoing_bytes: usize,
-    /// Received QoS 2 messages whose PUBREL has not come. `true` once the owner has acknowledged the
-    /// message, so that a repetition is answered and not delivered.
-    incoming: HashMap<PacketId, bool>,
+    pub(crate) incoming: Receiving,
     last_id: Option<PacketId>,
     next_order: u64,
 }
+
+/// Received QoS 2 messages whose PUBREL has not come. `true` once the owner has acknowledged the
+/// message, so that a repetition is answered and not delivered.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Receiving(HashMap<PacketId, bool>);
 
 #[derive(Clone, Debug)]
 struct Outgoing {
     /// Messages are sent again in the order in which they were first sent `[MQTT-4.6.0-1]`.
     order: u64,
+    /// The lane that it was last sent on, of the present connection.
+    lane: LaneId,
     state: OutgoingState,
 }
 
@@ -79,17 +84,17 @@ impl Session {
         let mut session = Self::new();
         for (id, delivery) in outgoing {
             let state = delivery.map_or(OutgoingState::Released, OutgoingState::Published);
-            session.sent(id, state);
+            session.sent(id, state, LaneId::CONTROL);
             session.last_id = Some(id);
         }
-        session.incoming = incoming.into_iter().map(|id| (id, true)).collect();
+        session.incoming = Receiving(incoming.into_iter().map(|id| (id, true)).collect());
         session
     }
 
     /// Whether nothing is in flight in either direction.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.outgoing.is_empty() && self.incoming.is_empty()
+        self.outgoing.is_empty() && self.incoming.0.is_empty()
     }
 
     /// The number of outgoing messages that are not complete.
@@ -119,16 +124,42 @@ impl Session {
         None
     }
 
-    pub(crate) fn published(&mut self, id: PacketId, delivery: Delivery) {
-        self.sent(id, OutgoingState::Published(delivery));
+    pub(crate) fn published(&mut self, id: PacketId, delivery: Delivery, lane: LaneId) {
+        self.sent(id, OutgoingState::Published(delivery), lane);
+    }
+
+    /// The lane that a message was last sent on.
+    pub(crate) fn lane_of(&self, id: PacketId) -> Option<LaneId> {
+        self.outgoing.get(&id).map(|outgoing| outgoing.lane)
+    }
+
+    /// The messages that were sent on a lane go to the control lane. Returns their identifiers, in order.
+    pub(crate) fn leave_lane(&mut self, lane: LaneId) -> Vec<PacketId> {
+        let on_it = self.outgoing.iter_mut();
+        let mut ids: Vec<_> = on_it
+            .filter(|(_, outgoing)| outgoing.lane == lane)
+            .map(|(id, outgoing)| {
+                outgoing.lane = LaneId::CONTROL;
+                (outgoing.order, *id)
+            })
+            .collect();
+        ids.sort_unstable();
+        ids.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// A new connection has one lane to begin with.
+    pub(crate) fn leave_all_lanes(&mut self) {
+        for outgoing in self.outgoing.values_mut() {
+            outgoing.lane = LaneId::CONTROL;
+        }
     }
 
     /// The last in order.
-    fn sent(&mut self, id: PacketId, state: OutgoingState) {
+    fn sent(&mut self, id: PacketId, state: OutgoingState, lane: LaneId) {
         let order = self.next_order;
         self.next_order += 1;
         self.outgoing_bytes += state.bytes();
-        self.outgoing.insert(id, Outgoing { order, state });
+        self.outgoing.insert(id, Outgoing { order, lane, state });
     }
 
     /// Payload bytes of outgoing messages that may have to be sent again.
@@ -170,15 +201,18 @@ impl Session {
 
     /// The peer has lost its side of the session: keeps only the messages that may not have arrived.
     pub(crate) fn peer_forgot(&mut self) {
-        self.incoming.clear();
+        self.incoming.0.clear();
         self.outgoing
             .retain(|_, outgoing| matches!(outgoing.state, OutgoingState::Published(_)));
     }
+}
 
-    pub(crate) fn incoming(&mut self, id: PacketId) -> Incoming {
-        match self.incoming.get(&id) {
+impl Receiving {
+    /// What a PUBLISH with this identifier means.
+    pub(crate) fn published(&mut self, id: PacketId) -> Incoming {
+        match self.0.get(&id) {
             None => {
-                self.incoming.insert(id, false);
+                self.0.insert(id, false);
                 Incoming::New
             }
             Some(false) => Incoming::Taken,
@@ -189,24 +223,24 @@ impl Session {
     /// The owner acknowledged a received QoS 2 message, or refused it.
     pub(crate) fn kept(&mut self, id: PacketId, success: bool) {
         if success {
-            self.incoming.insert(id, true);
+            self.0.insert(id, true);
         } else {
-            self.incoming.remove(&id);
+            self.0.remove(&id);
         }
     }
 
     /// PUBREL came; returns whether its identifier was known.
-    pub(crate) fn incoming_released(&mut self, id: PacketId) -> bool {
-        self.incoming.remove(&id).is_some()
+    pub(crate) fn released(&mut self, id: PacketId) -> bool {
+        self.0.remove(&id).is_some()
     }
 
-    pub(crate) fn incoming_len(&self) -> usize {
-        self.incoming.len()
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
     }
 
     /// The connection is over: received messages that were never acknowledged count as not received.
     pub(crate) fn forget_unacknowledged(&mut self) {
-        self.incoming.retain(|_, kept| *kept);
+        self.0.retain(|_, kept| *kept);
     }
 }
 

@@ -32,8 +32,8 @@ fn success() -> ConnAck {
 fn sent(connection: &mut Connection) -> Vec<Packet> {
     let mut decoder = Decoder::new(Some(connection.version()), u32::MAX);
     let mut buffer = BytesMut::new();
-    while let Some((_, bytes)) = connection.outbox().take() {
-        buffer.extend_from_slice(&bytes);
+    while let Some(chunk) = connection.outbox().take(LaneId::CONTROL) {
+        buffer.extend_from_slice(&chunk.bytes);
     }
     std::iter::from_fn(|| decoder.decode(&mut buffer).unwrap()).collect()
 }
@@ -590,7 +590,7 @@ fn what_follows_connect_waits_for_the_server_to_accept() {
     pair.accept(Session::new(), success());
     assert!(matches!(
         pair.server.events[..],
-        [Event::Connect(_), Event::Subscribe(_)]
+        [Event::Connect(_), Event::Subscribe { .. }]
     ));
     assert_eq!(pair.server.received.len(), 10);
 }
@@ -773,8 +773,8 @@ fn a_malformed_connect_of_5_0_is_told_why_and_no_other() {
             Some(Event::Closed(CloseReason::Protocol(_)))
         ));
         let mut written = Vec::new();
-        while let Some((_, bytes)) = server.outbox().take() {
-            written.extend_from_slice(&bytes);
+        while let Some(chunk) = server.outbox().take(LaneId::CONTROL) {
+            written.extend_from_slice(&chunk.bytes);
         }
         let expected = answer.map(|code| vec![0x20, 3, 0, code, 0]);
         assert_eq!(written, expected.unwrap_or_default(), "{bytes:02X?}");

@@ -161,7 +161,7 @@ impl ManualClient {
                 let buffer = self.link.received(lane);
                 self.connection.handle_bytes(Instant::now(), lane, buffer);
             }
-            Ok(Progress::Flushed) => {
+            Ok(Progress::Flushed | Progress::Datagrams) => {
                 // What came behind CONNACK.
                 let buffer = self.link.received(LaneId::CONTROL);
                 if !buffer.is_empty() {
@@ -169,7 +169,7 @@ impl ManualClient {
                     self.connection.handle_bytes(Instant::now(), lane, buffer);
                 }
             }
-            Ok(Progress::LaneClosed(_) | Progress::Closed) | Err(_) => {
+            Ok(Progress::LaneClosed(..) | Progress::Closed) | Err(_) => {
                 self.connection.handle_link_lost();
             }
         }

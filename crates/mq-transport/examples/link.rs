@@ -66,7 +66,7 @@ async fn answer(mut link: Link) -> Result<(), Error> {
                 outbox.put_body(lane, &answer.into());
             }
             Progress::Closed => return Ok(()),
-            Progress::Flushed | Progress::LaneClosed(_) => {}
+            Progress::Flushed | Progress::LaneClosed(..) | Progress::Datagrams => {}
         }
     }
 }

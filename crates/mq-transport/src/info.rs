@@ -67,6 +67,10 @@ pub struct LinkStats {
     pub packets_received: Option<u64>,
     /// QUIC packets declared lost, path MTU probes left out.
     pub packets_lost: Option<u64>,
+    /// Messages sent as QUIC datagrams (RFC 9221).
+    pub messages_as_datagrams: Option<u64>,
+    /// How often the peer said that it waits for more streams (`STREAMS_BLOCKED`, RFC 9000 §19.14).
+    pub streams_blocked: Option<u64>,
     /// TCP segments sent again.
     pub packets_retransmitted: Option<u64>,
     /// The smoothed round-trip time, as the kernel or the QUIC stack estimates it.

@@ -110,9 +110,9 @@ pub use connector::{Connector, Dial};
 pub use crypto::{CipherSuite, CryptoOptions, KeyExchangeGroup, TlsVersion};
 pub use error::Error;
 pub use info::{EarlyData, HandshakeKind, LinkInfo, LinkStats, TlsInfo};
-pub use link::{Link, Progress};
+pub use link::{LaneClosed, Link, Progress};
 pub use listener::{Incoming, Listener};
-pub use mq_lane::{LaneId, Outbox};
+pub use mq_lane::{LaneEnd, LaneId, Outbox};
 #[cfg(not(feature = "tls"))]
 pub use no_tls::ServerIdentity;
 pub use options::{

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use mq_lane::{LaneId, Outbox};
 
 #[cfg(feature = "quic")]
@@ -53,11 +53,24 @@ pub enum Progress {
     Received(LaneId),
     /// The kernel or the QUIC stack has taken all bytes of the outbox.
     Flushed,
-    /// The peer ended this lane, and the connection goes on. Not returned in this version, in
-    /// which a connection has one lane.
-    LaneClosed(LaneId),
+    /// The peer ended this data lane in some way, and the connection goes on. What it sent before is in
+    /// [`Link::received`], until the owner ends its side with [`Outbox::end`].
+    LaneClosed(LaneId, LaneClosed),
+    /// Datagrams came in: see [`Link::next_datagram`].
+    Datagrams,
     /// The peer ended the connection in order. What it sent before is in [`Link::received`].
     Closed,
+}
+
+/// How the peer has ended a data lane.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LaneClosed {
+    /// In order, behind whole packets or not (QUIC's FIN). The other direction goes on.
+    Finished,
+    /// At once, with this code (`RESET_STREAM`); both directions are over.
+    Reset(u64),
+    /// The peer takes nothing more on it, by this code (`STOP_SENDING`); both directions are over.
+    Stopped(u64),
 }
 
 /// Calls the same method of each transport.
@@ -179,14 +192,99 @@ impl Link {
         }
     }
 
-    /// How many bytes came in on `lane` and were not consumed yet, for an owner that counts them.
+    /// How many bytes came in, on all lanes, and were not consumed yet, for an owner that counts them.
     /// Unlike [`received`](Self::received) it does not count as looking at them.
     #[must_use]
-    pub fn received_len(&self, lane: LaneId) -> usize {
-        if lane != LaneId::CONTROL {
-            return 0;
+    pub fn received_len(&self) -> usize {
+        let control = each!(&self.transport, link => link.received.len());
+        match &self.transport {
+            #[cfg(feature = "quic")]
+            Transport::Quic(link) => control + link.lanes().received_len(),
+            _ => control,
         }
-        each!(&self.transport, link => link.received.len())
+    }
+
+    /// The data lanes with bytes that came in and were not consumed yet.
+    #[must_use]
+    pub fn unread_lanes(&self) -> Vec<LaneId> {
+        match &self.transport {
+            #[cfg(feature = "quic")]
+            Transport::Quic(link) => link.lanes().unread().collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Opens a data lane, where the transport has them and the peer grants one more now: over QUIC a
+    /// bidirectional stream. On a client not before the handshake is complete. The owner writes to it
+    /// through the outbox, and ends it with [`Outbox::end`].
+    pub fn open_lane(&mut self) -> Option<LaneId> {
+        match &mut self.transport {
+            #[cfg(feature = "quic")]
+            Transport::Quic(link) => link.open_lane(),
+            _ => None,
+        }
+    }
+
+    /// Takes the next datagram that came in (RFC 9221). Datagrams that nobody takes wait in the QUIC stack,
+    /// which drops the oldest beyond [`datagram_buffer`](crate::QuicOptions::datagram_buffer).
+    pub fn next_datagram(&mut self) -> Option<Bytes> {
+        match &mut self.transport {
+            #[cfg(feature = "quic")]
+            Transport::Quic(link) => link.lanes_mut().next_datagram(),
+            _ => None,
+        }
+    }
+
+    /// Whether a datagram of so many bytes can be sent now: the peer takes them, the path carries it, and
+    /// those before it have left. Such a datagram may be lost on the way like any packet.
+    #[cfg_attr(
+        not(feature = "quic"),
+        expect(unused_variables, reason = "other transports have none")
+    )]
+    #[must_use]
+    pub fn takes_datagram(&self, bytes: usize) -> bool {
+        match &self.transport {
+            #[cfg(feature = "quic")]
+            Transport::Quic(link) => link.takes_datagram(bytes),
+            _ => false,
+        }
+    }
+
+    /// Sends a datagram, if [it can be](Self::takes_datagram); returns whether it was.
+    #[cfg_attr(
+        not(feature = "quic"),
+        expect(unused_variables, reason = "other transports have none")
+    )]
+    pub fn send_datagram(&mut self, bytes: Bytes) -> bool {
+        match &mut self.transport {
+            #[cfg(feature = "quic")]
+            Transport::Quic(link) => link.send_datagram(bytes),
+            _ => false,
+        }
+    }
+
+    /// How many data lanes are open.
+    #[must_use]
+    pub fn data_lanes(&self) -> usize {
+        match &self.transport {
+            #[cfg(feature = "quic")]
+            Transport::Quic(link) => link.lanes().len(),
+            _ => 0,
+        }
+    }
+
+    /// Sets the urgency of what is written to a data lane: while there is something to send on a lane of
+    /// higher priority, the others wait. Default 0, as that of the control lane.
+    #[cfg_attr(
+        not(feature = "quic"),
+        expect(unused_variables, reason = "other transports have one lane")
+    )]
+    pub fn prioritize_lane(&mut self, lane: LaneId, priority: i32) {
+        match &self.transport {
+            #[cfg(feature = "quic")]
+            Transport::Quic(link) => link.lanes().prioritize(lane, priority),
+            _ => {}
+        }
     }
 
     /// The bytes that came in on `lane` and were not consumed yet, for the owner to consume from
@@ -202,11 +300,16 @@ impl Link {
                 // The owner looks at them now: no further `Received` for them.
                 link.received();
             }
-            each!(&mut self.transport, link => &mut link.received)
-        } else {
-            self.no_lane.clear();
-            &mut self.no_lane
+            return each!(&mut self.transport, link => &mut link.received);
         }
+        #[cfg(feature = "quic")]
+        if let Transport::Quic(link) = &mut self.transport
+            && let Some(received) = link.lanes_mut().received(lane)
+        {
+            return received;
+        }
+        self.no_lane.clear();
+        &mut self.no_lane
     }
 
     /// Ends the connection in order, after delivering what was written: TCP's FIN, TLS's

@@ -92,14 +92,15 @@ impl MemLink {
 
     fn poll_write(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) -> Poll<Result<(), Error>> {
         let mut pipe = lock(&self.outgoing);
-        while let Some((lane, mut bytes)) = outbox.take() {
+        while let Some(mut chunk) = outbox.take(LaneId::CONTROL) {
             if pipe.reader_gone {
                 return Poll::Ready(Err(Error::reset("")));
             }
             let room = CAPACITY - pipe.len;
-            if bytes.len() > room {
-                outbox.put_back(lane, bytes.split_off(room));
+            if chunk.bytes.len() > room {
+                outbox.put_back(LaneId::CONTROL, Outbox::split(&mut chunk, room));
             }
+            let bytes = chunk.bytes;
             if !bytes.is_empty() {
                 self.bytes_sent += bytes.len() as u64;
                 pipe.len += bytes.len();

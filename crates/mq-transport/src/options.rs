@@ -419,9 +419,15 @@ pub struct QuicOptions {
     /// Bytes that this side keeps for sending again until they are acknowledged; then writes
     /// wait. Default: 1 MiB for each connection.
     pub send_window: u64,
-    /// Bidirectional streams that the peer may have open. Default: 1, the control lane; further
-    /// lanes are not used yet. Unidirectional streams are always refused.
+    /// Bidirectional streams that the peer may have open at a time; on a server the control lane is one of
+    /// them. Default: 64. A stream that is open and idle takes some 2 KiB; its unread bytes count against
+    /// [`receive_window`](Self::receive_window), however many streams there are.
     pub max_bidi_streams: u32,
+    /// Unidirectional streams that the peer may have open at a time. Default: 64.
+    pub max_uni_streams: u32,
+    /// Bytes of received datagrams (RFC 9221) that may wait to be read; beyond that the oldest are dropped.
+    /// 0 takes none, and tells the peer so. Default: 64 KiB.
+    pub datagram_buffer: usize,
     /// Which small datagrams are sent again before anything shows that they were lost. Default: none.
     pub repeat: Repeat,
     /// Let the kernel split and join datagrams (GSO, GRO). Default: yes. Off to see each packet
@@ -459,7 +465,9 @@ impl Default for QuicOptions {
             stream_receive_window: 512 * 1024,
             receive_window: 1024 * 1024,
             send_window: 1024 * 1024,
-            max_bidi_streams: 1,
+            max_bidi_streams: 64,
+            max_uni_streams: 64,
+            datagram_buffer: 64 * 1024,
             repeat: Repeat::Off,
             segmentation_offload: true,
             #[cfg(feature = "quic")]

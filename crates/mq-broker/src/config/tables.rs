@@ -151,6 +151,9 @@ pub struct QuicConfig {
     pub packet_threshold: Option<u32>,
     /// See [`QuicOptions::time_threshold`].
     pub time_threshold: Option<f32>,
+    /// Streams of each kind that a client may have open, its control stream among them; see
+    /// [`QuicOptions::max_bidi_streams`].
+    pub max_streams: Option<u32>,
 }
 
 impl QuicConfig {
@@ -192,6 +195,12 @@ impl QuicConfig {
         }
         set(&mut options.packet_threshold, self.packet_threshold);
         set(&mut options.time_threshold, self.time_threshold);
+        if matches!(self.max_streams, Some(0 | 10_001..)) {
+            return Err("quic.max_streams: it is within 1 and 10000".to_owned());
+        }
+        set(&mut options.max_bidi_streams, self.max_streams);
+        let one_way = self.max_streams.map(|streams| streams - 1);
+        set(&mut options.max_uni_streams, one_way);
         Ok(())
     }
 }

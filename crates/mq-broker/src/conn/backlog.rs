@@ -70,11 +70,11 @@ pub(super) fn is_about_sent(event: &Event) -> bool {
 fn size(event: &Event) -> usize {
     match event {
         Event::Publish(received) => received.message.topic.len() + received.message.payload.len(),
-        Event::Subscribe(subscribe) => {
+        Event::Subscribe { subscribe, .. } => {
             let filters = subscribe.subscriptions.iter();
             filters.map(|one| size_of_val(one) + one.filter.len()).sum()
         }
-        Event::Unsubscribe(unsubscribe) => {
+        Event::Unsubscribe { unsubscribe, .. } => {
             let filters = unsubscribe.filters.iter();
             filters.map(|one| size_of_val(one) + one.len()).sum()
         }

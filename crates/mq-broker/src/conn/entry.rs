@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mq_codec::{ConnAck, Connect, ReasonCode, Version};
-use mq_proto::LaneId;
 use tracing::{debug, info};
 
 use super::{
@@ -158,8 +157,8 @@ impl Entry {
                 early = wire.link.is_early(),
                 "connected"
             );
-            // What came right behind CONNECT has waited in the buffer.
-            wire.handle_received(LaneId::CONTROL);
+            // What came right behind CONNECT, and on data lanes, has waited in the buffers.
+            wire.handle_all_received();
         }
         let client = Client::new(principal, rules, log_in);
         let afterwards = Afterwards { will, expiry };

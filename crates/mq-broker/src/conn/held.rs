@@ -1,7 +1,5 @@
 //! Counts the memory that a client makes its connection hold, and acts at the limit.
 
-use mq_proto::LaneId;
-
 use super::wire::Wire;
 use crate::clock;
 
@@ -10,6 +8,10 @@ use crate::clock;
 pub(super) const FREE: usize = 16 * 1024;
 /// The same of a client that is not let in yet.
 const FREE_OF_STRANGER: usize = 2 * 1024;
+
+/// Bytes that a client may send before it is let in: more than CONNECT and the early data of a client that
+/// resumes.
+const MOST_OF_STRANGER: usize = 256 * 1024;
 
 /// The memory of a message in flight besides itself: its place in a table that is half full.
 const IN_FLIGHT: usize = 192;
@@ -21,6 +23,12 @@ impl Wire {
     /// Counts what a client that is not let in yet makes its connection hold. The link is cut if there is
     /// no room for it.
     pub(super) fn count_stranger(&mut self) {
+        if self.link.received_len() > MOST_OF_STRANGER {
+            let peer = self.link.info().peer_address;
+            let reason = "too much on its data streams before it was let in";
+            self.hub.refused_connection(peer, reason, clock::now());
+            self.connection.handle_link_lost();
+        }
         if !self.count_memory(FREE_OF_STRANGER, 0) {
             let peer = self.link.info().peer_address;
             let reason = "no memory for its CONNECT";
@@ -37,7 +45,7 @@ impl Wire {
     /// no more of them: see [`may_carry_more`](Self::may_carry_more).
     #[must_use]
     pub(super) fn count_memory(&mut self, free: usize, besides: usize) -> bool {
-        let received = self.link.received_len(LaneId::CONTROL);
+        let received = self.link.received_len();
         // A buffer grows by doubling, and the allocator has places of certain sizes.
         let received = received + received / 2;
         let held = self.connection.held_bytes();

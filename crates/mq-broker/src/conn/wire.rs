@@ -8,7 +8,7 @@ use std::{
 
 use mq_codec::{ConnAck, Disconnect, ReasonCode};
 use mq_proto::{CloseReason, CommandError, Connection, LaneId, Outbox};
-use mq_transport::{Error, Link, Progress};
+use mq_transport::{Error, LaneClosed, Link, Progress};
 use tokio::{sync::watch, time::sleep_until};
 use tracing::debug;
 
@@ -171,10 +171,15 @@ impl Wire {
     }
 
     /// Remembers whether what the state machine has left unread has to wait for the handshake.
-    pub(super) fn note_early(&mut self, lane: LaneId) {
-        if let Some(early) = &mut self.early {
-            early.holds = self.connection.is_too_early(self.link.received(lane));
-        }
+    fn note_early(&mut self) {
+        let Some(early) = &mut self.early else {
+            return;
+        };
+        let lanes = self.link.unread_lanes();
+        early.holds = lanes
+            .into_iter()
+            .chain([LaneId::CONTROL])
+            .any(|lane| self.connection.is_too_early(self.link.received(lane)));
     }
 
     /// Takes the packets that have waited, once the handshake is complete, or gives the link up if
@@ -200,7 +205,7 @@ impl Wire {
     pub(super) fn take_early(&mut self) {
         if self.early.is_some() && !self.link.is_early() {
             self.connection.handshake_complete();
-            self.handle_received(LaneId::CONTROL);
+            self.handle_all_received();
         }
     }
 
@@ -214,11 +219,11 @@ impl Wire {
         self.take_early();
         match progress {
             Some(Ok(Progress::Received(lane))) => self.handle_received(lane),
+            Some(Ok(Progress::Datagrams)) => self.take_datagrams(),
             Some(Ok(Progress::Flushed)) | None => {}
-            // The control lane's end is the connection's; there are no others yet.
-            Some(Ok(Progress::LaneClosed(_) | Progress::Closed)) => {
-                self.connection.handle_link_lost();
-            }
+            Some(Ok(Progress::LaneClosed(lane, how))) => self.lane_closed(lane, how),
+            // The control lane's end is the connection's.
+            Some(Ok(Progress::Closed)) => self.connection.handle_link_lost(),
             Some(Err(error)) => {
                 // Escaped, as it may quote the peer.
                 debug!(error = %Shown(&error.to_string()), "the link failed");
@@ -231,7 +236,39 @@ impl Wire {
     pub(super) fn handle_received(&mut self, lane: LaneId) {
         let buffer = self.link.received(lane);
         self.connection.handle_bytes(clock::now(), lane, buffer);
-        self.note_early(lane);
+        self.note_early();
+    }
+
+    /// Gives it what has waited on all lanes: the control lane first, then the others as they were opened.
+    pub(super) fn handle_all_received(&mut self) {
+        self.handle_received(LaneId::CONTROL);
+        for lane in self.link.unread_lanes() {
+            self.handle_received(lane);
+        }
+        self.take_datagrams();
+    }
+
+    /// Takes the datagrams that came in, once the client is let in; until then they wait in the QUIC stack.
+    pub(super) fn take_datagrams(&mut self) {
+        while self.connection.is_open()
+            && self.early.is_none()
+            && let Some(datagram) = self.link.next_datagram()
+        {
+            if let Err(error) = self.connection.handle_datagram(clock::now(), datagram) {
+                debug!(%error, "dropped a datagram");
+            }
+        }
+    }
+
+    /// The client has ended a data lane; the connection goes on.
+    fn lane_closed(&mut self, lane: LaneId, how: LaneClosed) {
+        let in_order = how == LaneClosed::Finished;
+        if !in_order {
+            debug!(%lane, ?how, "a client broke a data lane off");
+        }
+        let now = clock::now();
+        self.connection.handle_lane_closed(now, lane, in_order);
+        self.handle_received(lane);
     }
 
     /// Reads bytes that have arrived already, without waiting for more.

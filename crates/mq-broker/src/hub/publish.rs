@@ -12,7 +12,7 @@ use super::{Hub, Publisher, RetainedTopics, publisher::AtHand, read, write};
 use crate::{
     delivery::Marks as _,
     journal::Journal,
-    router::{Retained, Target},
+    router::{LaneSlot, Retained, Target},
     session::Session,
     store::{Change, SessionChange, StoredMessage, to_wall_clock},
 };
@@ -60,7 +60,9 @@ impl Hub {
         }
         let journal = &publisher.journal;
         let received = match (&ticket, from) {
-            (Some(ticket), Some(from)) if qos == QoS::ExactlyOnce && journal.keeps(from) => {
+            (Some(ticket), Some(from))
+                if qos == QoS::ExactlyOnce && ticket.is_of_session() && journal.keeps(from) =>
+            {
                 Some((ticket.packet_id(), from))
             }
             _ => None,
@@ -177,6 +179,9 @@ fn deliver(message: &Arc<Message>, qos: QoS, target: &Target) -> Delivery {
     let mut delivery = Delivery::new(Arc::clone(message), qos.min(target.qos));
     if target.is_shared {
         delivery.set_shared();
+    }
+    if target.lane != LaneSlot::CONTROL {
+        delivery.set_lane(target.lane);
     }
     if !target.subscription_ids.is_empty() {
         delivery.subscription_ids = target.subscription_ids.to_vec();

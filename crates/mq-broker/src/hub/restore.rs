@@ -8,7 +8,7 @@ use mq_proto::Delivery;
 use super::{Hub, write};
 use crate::{
     clock,
-    router::Subscriber,
+    router::{LaneSlot, Subscriber},
     store::{Life, SessionRecord, Snapshot, from_wall_clock},
 };
 
@@ -57,6 +57,7 @@ impl Hub {
             let subscriber = Subscriber {
                 session: session.key,
                 options,
+                lane: LaneSlot::CONTROL,
                 subscription_id,
             };
             let mut routing = write(&self.routing);

@@ -8,8 +8,9 @@ use mq_proto::Delivery;
 use super::{Hold, Hub, publisher::queued, read, write};
 use crate::{
     auth::Grant,
+    delivery::Marks as _,
     journal::Journal,
-    router::{Cursor, Subscriber},
+    router::{Cursor, LaneSlot, Subscriber},
     session::RetainedSearch,
     store::SessionChange,
 };
@@ -28,6 +29,7 @@ impl Hub {
         hold: &mut Hold,
         subscription: &mq_codec::Subscription,
         subscription_id: Option<SubscriptionId>,
+        lane: LaneSlot,
         journal: &mut Journal,
     ) -> ReasonCode {
         let session = &hold.session;
@@ -52,6 +54,7 @@ impl Hub {
             session: session.key,
             options,
             subscription_id,
+            lane,
         };
         let filter = subscription.filter.detached();
         let is_new = !hold.state.subscriptions.contains_key(&filter);
@@ -86,6 +89,7 @@ impl Hub {
                 filter: filter.clone(),
                 qos: options.qos,
                 subscription_id,
+                lane,
                 cursor: Cursor::default(),
                 since,
                 since_qos0: since,
@@ -154,6 +158,7 @@ impl Hub {
             filter,
             qos,
             subscription_id,
+            lane,
             cursor,
             since,
             since_qos0,
@@ -176,6 +181,7 @@ impl Hub {
                 }
                 let mut delivery = Delivery::new(Arc::clone(message), qos);
                 delivery.retain = true;
+                delivery.set_lane(*lane);
                 delivery.expires_at = retained.expires_at;
                 delivery.subscription_ids.extend(*subscription_id);
                 if keeps && qos > QoS::AtMostOnce {

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use hashbrown::HashMap;
 use mq_codec::{QoS, TopicName};
-use mq_proto::{Message, Received};
+use mq_proto::{LaneId, Message, Received};
 
 use super::Hub;
 use crate::{clock, metrics::ListenerMetrics};
@@ -102,6 +102,7 @@ impl Hub {
             retain: false,
             dup: false,
             subscription_ids: Vec::new(),
+            lane: LaneId::CONTROL,
             ticket: None,
         };
         let mut publisher = self.publisher();

@@ -1,7 +1,7 @@
 //! Wills: kept while their clients are connected or away, published when they are due.
 
 use mq_codec::Will;
-use mq_proto::Received;
+use mq_proto::{LaneId, Received};
 
 use super::{Hub, read};
 use crate::{
@@ -39,6 +39,7 @@ impl Hub {
             retain,
             dup: false,
             subscription_ids: Vec::new(),
+            lane: LaneId::CONTROL,
             ticket: None,
         };
         let mut publisher = self.publisher();

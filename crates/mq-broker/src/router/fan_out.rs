@@ -6,6 +6,7 @@ use mq_codec::{QoS, SubscriptionId};
 use smallvec::SmallVec;
 
 use super::{SessionKey, Subscriber};
+use crate::delivery::LaneSlot;
 
 /// The receivers of one message, each once. Made to be reused: clearing it keeps its memory.
 #[derive(Debug, Default)]
@@ -55,6 +56,8 @@ pub struct Target {
     pub is_shared: bool,
     /// The identifiers of those that have one `[MQTT-3.3.4-3]`.
     pub subscription_ids: SmallVec<[SubscriptionId; 2]>,
+    /// The lane of all of them, or the control lane where they differ.
+    pub lane: LaneSlot,
 }
 
 impl FanOut {
@@ -87,6 +90,7 @@ impl FanOut {
             let target = &mut self.targets[place.index as usize];
             target.qos = target.qos.max(subscriber.options.qos);
             target.is_shared |= is_shared;
+            target.lane = target.lane.or_control(subscriber.lane);
             target.retain_as_published |= subscriber.options.retain_as_published;
             target.subscription_ids.extend(subscriber.subscription_id);
             return;
@@ -101,6 +105,7 @@ impl FanOut {
             retain_as_published: subscriber.options.retain_as_published,
             is_shared,
             subscription_ids: subscriber.subscription_id.into_iter().collect(),
+            lane: subscriber.lane,
         });
     }
 }

@@ -1,7 +1,7 @@
 //! Who gets a message: subscriptions in a trie, shared groups, retained messages. No I/O, no clock.
 //!
 //! ```
-//! use mq_broker::router::{FanOut, Router, SessionKey, Subscriber};
+//! use mq_broker::router::{FanOut, LaneSlot, Router, SessionKey, Subscriber};
 //! use mq_codec::{QoS, TopicFilter};
 //!
 //! let mut router = Router::new();
@@ -9,6 +9,7 @@
 //!     session: SessionKey(7),
 //!     options: QoS::AtLeastOnce.into(),
 //!     subscription_id: None,
+//!     lane: LaneSlot::CONTROL,
 //! };
 //! router.subscribe(&TopicFilter::new("plant/+/temperature")?, subscriber);
 //! let mut receivers = FanOut::new();
@@ -23,6 +24,7 @@ mod shared;
 mod subscriber;
 mod trie;
 
+pub use crate::delivery::LaneSlot;
 pub use fan_out::{FanOut, Target};
 pub use retained::{Cursor, Retained, RetainedStore};
 pub use subscriber::Subscriber;

@@ -3,6 +3,7 @@
 use mq_codec::{SubscriptionId, SubscriptionOptions};
 
 use super::SessionKey;
+use crate::delivery::LaneSlot;
 
 /// One subscription of one session.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -13,6 +14,8 @@ pub struct Subscriber {
     pub options: SubscriptionOptions,
     /// Its identifier, if it has one.
     pub subscription_id: Option<SubscriptionId>,
+    /// The lane on which its messages go.
+    pub lane: LaneSlot,
 }
 
 /// Adds or replaces; whether it was there.

@@ -329,12 +329,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::delivery::LaneSlot;
 
     fn subscriber(session: u32) -> Subscriber {
         Subscriber {
             session: SessionKey(session),
             options: QoS::AtLeastOnce.into(),
             subscription_id: None,
+            lane: LaneSlot::CONTROL,
         }
     }
 

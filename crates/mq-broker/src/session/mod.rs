@@ -21,7 +21,7 @@ use crate::{
     ceiling::Share,
     lock::{lock, read, write},
     mailbox::Mailbox,
-    router::{SessionKey, Subscriber},
+    router::{LaneSlot, SessionKey, Subscriber},
     store::User,
 };
 
@@ -75,6 +75,8 @@ pub(crate) struct State {
     pub(crate) subscriptions: HashMap<TopicFilter, Subscriber>,
     /// Retained messages that subscriptions have not got yet; one for each filter at most.
     pub(crate) wanted: VecDeque<RetainedSearch>,
+    /// The last slot that was given to a data lane.
+    pub(crate) last_lane: LaneSlot,
     /// Whether the session has ended: a connection that waited for it begins a new one.
     pub(crate) ended: bool,
     /// Whether a connection has had it before, so that it counts as present.
@@ -102,6 +104,7 @@ impl State {
             protocol: ProtocolSession::default(),
             subscriptions: HashMap::new(),
             wanted: VecDeque::new(),
+            last_lane: LaneSlot::CONTROL,
             ended: false,
             used: false,
         }

@@ -2,7 +2,7 @@
 
 use mq_codec::{QoS, SubscriptionId, TopicFilter};
 
-use crate::router::Cursor;
+use crate::router::{Cursor, LaneSlot};
 
 /// The retained messages that a subscription asked for and has not got yet.
 ///
@@ -14,6 +14,7 @@ pub(crate) struct RetainedSearch {
     pub(crate) filter: TopicFilter,
     pub(crate) qos: QoS,
     pub(crate) subscription_id: Option<SubscriptionId>,
+    pub(crate) lane: LaneSlot,
     pub(crate) cursor: Cursor,
     /// The last message that was retained when the subscription was made.
     pub(crate) since: u64,

@@ -9,11 +9,13 @@ use std::{
 };
 
 use mq_codec::{Auth, AuthProperties, ByteStr, ConnAck, Disconnect, QoS, ReasonCode};
-use mq_proto::{CloseReason, CommandError, Connection, Event as ProtoEvent, Probes};
-use mq_transport::{HandshakeKind, Link, Progress, Scheme};
+use mq_proto::{CloseReason, CommandError, Connection, Delivery, Event as ProtoEvent, Probes};
+use mq_transport::{HandshakeKind, LaneClosed, Link, Progress, Scheme};
 
 use super::{
-    Driver, Outcome, Settings, now,
+    Driver, Outcome, Settings,
+    lanes::{Lanes, Way},
+    now,
     race::{Race, Winner},
 };
 use crate::{ConnectTimes, Connected, Error, Event, lock::lock, queue::Queued, shared::Status};
@@ -37,6 +39,7 @@ struct Current {
     flushed: u64,
     /// The position in bytes after which each message is written.
     marks: VecDeque<(u64, u64)>,
+    lanes: Lanes,
     /// The link left bytes in the outbox at the last step: it is slower than the application.
     backlogged: bool,
     /// The error of the link.
@@ -85,6 +88,7 @@ impl Driver {
             connected_at: None,
             flushed: 0,
             marks: VecDeque::new(),
+            lanes: Lanes::new(self.settings.quic_streams.clone()),
             backlogged: false,
             failure: None,
         };
@@ -200,7 +204,14 @@ impl Driver {
             Some(Ok(Progress::Received(lane))) => {
                 connection.handle_bytes(now, lane, link.received(lane));
             }
-            Some(Ok(Progress::Flushed | Progress::LaneClosed(_))) | None => {}
+            Some(Ok(Progress::LaneClosed(lane, how))) => {
+                tracing::debug!(%lane, ?how, "the server ended a data lane");
+                current.lanes.ended(lane);
+                connection.handle_lane_closed(now, lane, how == LaneClosed::Finished);
+                connection.handle_bytes(now, lane, link.received(lane));
+            }
+            Some(Ok(Progress::Datagrams)) => take_datagrams(connection, link, now),
+            Some(Ok(Progress::Flushed)) | None => {}
             Some(Ok(Progress::Closed)) => connection.handle_link_lost(),
             Some(Err(error)) => {
                 current.failure = Some(error.into());
@@ -234,6 +245,12 @@ impl Driver {
                 } => self.acked(packet_id, reason),
                 ProtoEvent::SubAck(ack) => self.requests.suback(ack, &mut self.streams),
                 ProtoEvent::UnsubAck(ack) => self.requests.unsuback(&ack, &mut self.streams),
+                ProtoEvent::RequestLost { packet_id } => self.requests.lost(packet_id),
+                ProtoEvent::PingResp => current.lanes.ponged(),
+                ProtoEvent::LaneFailed { lane, error } => {
+                    tracing::warn!(%lane, %error, "ended a data lane");
+                    current.lanes.ended(lane);
+                }
                 ProtoEvent::Auth(auth) => self.auth(current, &auth, now),
                 ProtoEvent::Closed(reason) => return Some(reason),
                 other => tracing::debug!(?other, "ignored"),
@@ -299,6 +316,12 @@ impl Driver {
                 early_data: stats.early_data,
             },
         });
+        // The server may have opened lanes before its CONNACK was read.
+        for lane in current.link.unread_lanes() {
+            let buffer = current.link.received(lane);
+            current.connection.handle_bytes(now, lane, buffer);
+        }
+        take_datagrams(&mut current.connection, &mut current.link, now);
         *lock(&self.shared.last) = Some(connected.clone());
         let accepted = Status::Connected(connected.clone());
         let change = |status: &mut Status| {
@@ -311,7 +334,14 @@ impl Driver {
     /// Takes the requests of handles, and fills the outbox up to one batch.
     fn pump(&mut self, current: &mut Current, now: Instant) {
         let is_early = current.link.handshake() == HandshakeKind::Pending;
-        let connection = &mut current.connection;
+        let Current {
+            connection,
+            link,
+            lanes,
+            backlogged,
+            ..
+        } = current;
+        lanes.look(now, link, connection, *backlogged);
         let (acks, stats) = self.take_control();
         for ack in acks {
             if ack.connection == self.connection {
@@ -320,16 +350,17 @@ impl Driver {
         }
         for reply in stats {
             // The caller may have gone.
-            let _ = reply.send(current.link.stats());
+            let _ = reply.send(link.stats());
         }
         connection.probe(self.probes(current.index));
         let requests = &mut self.requests;
-        requests.send(connection, now, &mut self.streams, is_early);
+        let mut lane = || lanes.of_subscription(link, is_early);
+        requests.send(connection, now, &mut self.streams, is_early, &mut lane);
 
         // SUBSCRIBE goes before messages, also while it waits for the end of the handshake.
         let held_up = is_early && self.requests.is_waiting();
         let (mut messages, mut bytes) = (0, 0);
-        while !held_up && connection.outbox().len() < BATCH {
+        while !held_up && current.connection.outbox().len() < BATCH {
             let Some(next) = self.pending.pop_front() else {
                 if self.shared.queue.take(&mut self.pending, BATCH) {
                     continue;
@@ -337,7 +368,7 @@ impl Driver {
                 break;
             };
             let cost = next.cost;
-            if let Err(blocked) = self.hand_over(connection, next, now, is_early) {
+            if let Err(blocked) = self.hand_over(current, next, now, is_early) {
                 self.pending.push_front(blocked);
                 break;
             }
@@ -346,7 +377,7 @@ impl Driver {
         }
         if messages > 0 {
             self.shared.queue.sent(messages, bytes);
-            let end = current.flushed + connection.outbox().len() as u64;
+            let end = current.flushed + current.connection.outbox().len() as u64;
             current.marks.push_back((end, self.last_handed));
         }
     }
@@ -370,20 +401,36 @@ impl Driver {
     /// Gives a message to the connection, or back if it has to wait.
     fn hand_over(
         &mut self,
-        connection: &mut Connection,
+        current: &mut Current,
         queued: Queued,
         now: Instant,
         is_early: bool,
     ) -> Result<(), Queued> {
+        let Current {
+            connection,
+            link,
+            lanes,
+            ..
+        } = current;
+        let as_datagram = queued.datagram || self.settings.config.datagrams;
         let has_window = queued.delivery.qos == QoS::AtMostOnce || connection.window() > 0;
         if !has_window || (is_early && !queued.early) {
             return Err(queued);
         }
         let expired = queued.delivery.expires_at.is_some_and(|at| at <= now);
+        let mut alone = None;
         let sent = if expired {
             Err(Error::Expired)
+        } else if as_datagram && sent_as_datagram(connection, link, now, &queued.delivery) {
+            Ok(None)
         } else {
-            match connection.publish(now, queued.delivery) {
+            let topic = &queued.delivery.message.topic;
+            let lane = match lanes.way(topic, link, is_early) {
+                Way::On(lane) => lane,
+                Way::Alone(lane) => *alone.insert(lane),
+                Way::Wait => return Err(queued),
+            };
+            match connection.publish_on(now, lane, queued.delivery) {
                 Ok(id) => Ok(id),
                 Err((
                     CommandError::WindowFull
@@ -394,6 +441,9 @@ impl Driver {
                 Err((error, _)) => Err(Error::NotSent(error)),
             }
         };
+        if let Some(lane) = alone {
+            connection.finish_lane(lane);
+        }
         self.last_handed = queued.seq;
         match (sent, queued.cell) {
             (Ok(Some(id)), cell) => {
@@ -411,6 +461,10 @@ impl Driver {
     }
 
     fn note_written(&self, current: &mut Current) {
+        // Lanes overtake each other: only an empty outbox says which messages are written.
+        if current.link.data_lanes() > 0 && !current.connection.outbox().is_empty() {
+            return;
+        }
         let mut written = None;
         while let Some((end, seq)) = current.marks.front().copied()
             && end <= current.flushed
@@ -485,6 +539,32 @@ impl Driver {
         }
         self.requests.link_lost(&mut self.streams);
         self.streams.link_lost();
+    }
+}
+
+/// Sends a QoS 0 message as a datagram, if the link takes it now; whether it was.
+fn sent_as_datagram(
+    connection: &mut Connection,
+    link: &mut Link,
+    now: Instant,
+    delivery: &Delivery,
+) -> bool {
+    let message = &delivery.message;
+    delivery.qos == QoS::AtMostOnce
+        && link.takes_datagram(message.payload.len() + message.topic.len())
+        && connection
+            .datagram(now, delivery)
+            .is_ok_and(|bytes| link.send_datagram(bytes))
+}
+
+/// Takes the datagrams that came in.
+fn take_datagrams(connection: &mut Connection, link: &mut Link, now: Instant) {
+    while connection.is_open()
+        && let Some(datagram) = link.next_datagram()
+    {
+        if let Err(error) = connection.handle_datagram(now, datagram) {
+            tracing::debug!(%error, "dropped a datagram");
+        }
     }
 }
 

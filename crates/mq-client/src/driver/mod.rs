@@ -14,6 +14,7 @@
 
 mod deliver;
 mod drive;
+mod lanes;
 mod networks;
 mod race;
 mod requests;
@@ -30,7 +31,7 @@ use mq_transport::{Address, Connector, Dial, HandshakeKind, LinkInfo, LinkStats}
 use tokio::sync::oneshot;
 
 use crate::{
-    AuthMethod, Error, Event, Reconnect,
+    AuthMethod, Error, Event, QuicStreams, Reconnect,
     ack::AckCell,
     control::ManualAck,
     lock::lock,
@@ -67,6 +68,7 @@ pub(crate) struct Settings {
     pub(crate) subscription_ids: bool,
     pub(crate) auth_method: Option<Box<dyn AuthMethod>>,
     pub(crate) probes: Probes,
+    pub(crate) quic_streams: QuicStreams,
 }
 
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use mq_codec::{
     PacketId, ReasonCode, SubAck, SubscribeProperties, SubscriptionId, UnsubAck,
     UnsubscribeProperties,
 };
-use mq_proto::{CommandError, Connection};
+use mq_proto::{CommandError, Connection, LaneId};
 
 use super::deliver::{Entry, Streams};
 use crate::{
@@ -117,6 +117,7 @@ impl Requests {
         now: Instant,
         streams: &mut Streams,
         early: bool,
+        lane: &mut impl FnMut() -> LaneId,
     ) {
         while let Some(mut pending) = self.waiting.pop_front() {
             if early && !pending.may_be_early(streams) {
@@ -132,7 +133,7 @@ impl Requests {
                         subscription_id: self.use_ids.then_some(*id),
                         user_properties: entry.user_properties.clone(),
                     };
-                    connection.subscribe(now, entry.filters.clone(), properties)
+                    connection.subscribe_on(now, lane(), entry.filters.clone(), properties)
                 }
                 Pending::Unsubscribe(request) => {
                     streams.forget_filters(&request.filters);
@@ -179,6 +180,13 @@ impl Requests {
             None => Ok(()),
         };
         answer(request.reply, outcome);
+    }
+
+    /// A request was lost with its lane: it is asked again.
+    pub(super) fn lost(&mut self, id: PacketId) {
+        if let Some(pending) = self.answered(id) {
+            self.waiting.push_back(pending);
+        }
     }
 
     fn answered(&mut self, id: PacketId) -> Option<Pending> {

@@ -141,7 +141,7 @@ impl Peer {
 
     pub(crate) async fn subscribe(&mut self) -> Subscribe {
         match self.event().await.unwrap() {
-            Event::Subscribe(subscribe) => subscribe,
+            Event::Subscribe { subscribe, .. } => subscribe,
             other => panic!("expected SUBSCRIBE, got {other:?}"),
         }
     }
@@ -165,13 +165,15 @@ impl Peer {
             reasons,
             properties,
         };
-        self.connection.suback(now(), ack).unwrap();
+        self.connection
+            .suback(now(), mq_proto::LaneId::CONTROL, ack)
+            .unwrap();
         self.flush().await;
     }
 
     /// Confirms the next UNSUBSCRIBE and returns its filters.
     pub(crate) async fn unsubscribe(&mut self) -> Vec<String> {
-        let Event::Unsubscribe(unsubscribe) = self.event().await.unwrap() else {
+        let Event::Unsubscribe { unsubscribe, .. } = self.event().await.unwrap() else {
             panic!("expected UNSUBSCRIBE");
         };
         let ack = UnsubAck {
@@ -179,7 +181,9 @@ impl Peer {
             reasons: vec![ReasonCode::Success; unsubscribe.filters.len()],
             properties: mq_codec::UnsubAckProperties::default(),
         };
-        self.connection.unsuback(now(), ack).unwrap();
+        self.connection
+            .unsuback(now(), mq_proto::LaneId::CONTROL, ack)
+            .unwrap();
         self.flush().await;
         unsubscribe
             .filters

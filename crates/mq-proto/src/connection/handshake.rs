@@ -3,7 +3,7 @@
 use core::num::{NonZeroU16, NonZeroU32};
 use std::time::Instant;
 
-use mq_codec::{ConnAck, Connect, Packet, QoS, ReasonCode, Version};
+use mq_codec::{ByteStr, ConnAck, Connect, Packet, QoS, ReasonCode, Version};
 
 use super::{Connection, Role, State, Turn};
 use crate::{
@@ -69,6 +69,9 @@ impl Connection {
             ack.properties
                 .authentication_method
                 .clone_from(&self.method);
+            if self.session_ids {
+                ack.properties.user_properties.push(mark(IDS));
+            }
         }
         self.try_send(now, crate::LaneId::CONTROL, &Packet::from(ack))?;
         self.session = session;
@@ -130,13 +133,16 @@ impl Connection {
             }
             self.keep_alive = KeepAlive::server(now, keep_alive);
         }
+        let mut connect = connect;
+        self.session_ids = take_mark(&mut connect.properties.user_properties, IDS);
+        self.wants_datagrams = take_mark(&mut connect.properties.user_properties, DATAGRAMS);
         self.events.push_back(Event::Connect(connect));
     }
 
     pub(super) fn connack_received(
         &mut self,
         now: Instant,
-        ack: Box<ConnAck>,
+        mut ack: Box<ConnAck>,
     ) -> Result<(), ProtocolError> {
         self.handshake_deadline = None;
         if ack.reason.is_error() {
@@ -146,6 +152,7 @@ impl Connection {
         let Some(config) = &self.client_config else {
             return Err(ProtocolError::Unexpected(mq_codec::PacketType::ConnAck));
         };
+        self.session_ids = config.lanes && take_mark(&mut ack.properties.user_properties, IDS);
         let properties = &ack.properties;
         // `[MQTT-4.12.0-5]`, `[MQTT-4.12.0-6]`; a missing method is tolerated.
         if properties.authentication_method.is_some()
@@ -184,7 +191,8 @@ impl Connection {
     fn open(&mut self, now: Instant) {
         self.state = State::Open;
         self.turn = Turn::Nobody;
-        self.carried_incoming = self.session.incoming_len();
+        self.carried_incoming = self.session.incoming.len();
+        self.session.leave_all_lanes();
         self.window.resume(&self.session);
         self.send_again(now);
     }
@@ -202,8 +210,33 @@ fn announced_by_client(config: &ClientConfig) -> Connect {
         properties.receive_maximum = Some(config.receive_maximum);
         properties.maximum_packet_size = Some(config.max_packet_size);
         properties.topic_alias_maximum = Some(config.topic_alias_maximum);
+        if config.lanes {
+            properties.user_properties.push(mark(IDS));
+        }
+        if config.datagrams {
+            properties.user_properties.push(mark(DATAGRAMS));
+        }
     }
     connect
+}
+
+/// The user property by which two sides agree that packet identifiers are unique over all lanes of a
+/// session.
+const IDS: (&str, &str) = ("mq-packet-ids", "session");
+
+/// The user property by which a client asks for QoS 0 messages in datagrams.
+const DATAGRAMS: (&str, &str) = ("mq-datagrams", "qos0");
+
+fn mark(mark: (&str, &str)) -> (ByteStr, ByteStr) {
+    let text = |text: &str| ByteStr::new(text).expect("a few letters");
+    (text(mark.0), text(mark.1))
+}
+
+/// Takes the mark out of what the application sees; whether it was there.
+fn take_mark(properties: &mut Vec<(ByteStr, ByteStr)>, mark: (&str, &str)) -> bool {
+    let before = properties.len();
+    properties.retain(|(name, value)| (name.as_str(), value.as_str()) != mark);
+    properties.len() < before
 }
 
 /// CONNACK with the values of this configuration.

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, time::Instant};
 
 use mq_codec::{Ack, Packet, PacketId, Publish, QoS, ReasonCode, Version};
 
-use super::Connection;
+use super::{Connection, lanes::answers_on};
 use crate::{AckTicket, Event, LaneId, Message, ProtocolError, event::Received, session::Incoming};
 
 /// Acknowledgements that are due, in the order of the messages.
@@ -24,7 +24,6 @@ pub(super) struct AckQueue {
 struct Due {
     packet_id: PacketId,
     qos: QoS,
-    lane: LaneId,
     reason: Option<ReasonCode>,
 }
 
@@ -38,13 +37,27 @@ impl AckQueue {
         }
     }
 
-    fn push(&mut self, packet_id: PacketId, qos: QoS, lane: LaneId) -> AckTicket {
+    /// The Receive Maximum that was announced.
+    pub(super) fn maximum(&self) -> NonZeroU16 {
+        NonZeroU16::new(self.maximum).unwrap_or(NonZeroU16::MIN)
+    }
+
+    /// How many acknowledgements are due.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// How many of them are of QoS 1.
+    pub(super) fn at_qos1(&self) -> usize {
+        self.waiting_at_qos1
+    }
+
+    fn push(&mut self, packet_id: PacketId, qos: QoS, lane: LaneId, of_session: bool) -> AckTicket {
         let slot = self.first_slot + self.waiting.len() as u64;
         self.waiting_at_qos1 += usize::from(qos == QoS::AtLeastOnce);
         self.waiting.push_back(Due {
             packet_id,
             qos,
-            lane,
             reason: None,
         });
         AckTicket {
@@ -52,6 +65,7 @@ impl AckQueue {
             packet_id,
             qos,
             lane,
+            of_session,
         }
     }
 
@@ -94,33 +108,57 @@ impl Connection {
         reason = "a ticket is used once, which taking it by value enforces"
     )]
     pub fn ack(&mut self, now: Instant, ticket: AckTicket, reason: ReasonCode) {
-        if !self.acks.fill(&ticket, reason) {
+        let lane = ticket.lane;
+        let Some(acks) = self.acks_of(lane) else {
+            return self.ack_of_gone_lane(now, &ticket, reason);
+        };
+        if !acks.fill(&ticket, reason) {
             return;
         }
         if ticket.qos == QoS::ExactlyOnce {
-            // A message that an old version cannot refuse counts as taken. So does a message that the
-            // owner took while the connection ended: its repetition must not be delivered
-            // `[MQTT-4.3.3-10]`.
-            let kept = !reason.is_error() || self.version < Version::V5;
-            self.session.kept(ticket.packet_id, kept);
+            let kept = self.keeps(reason);
+            self.receiving_of(lane).kept(ticket.packet_id, kept);
         }
         if self.is_closed() {
             return;
         }
-        while let Some((due, reason)) = self.acks.pop() {
-            let ack = Ack::new(due.packet_id, reason);
-            let packet = match due.qos {
-                QoS::ExactlyOnce => Packet::PubRec(ack),
-                QoS::AtMostOnce | QoS::AtLeastOnce => Packet::PubAck(ack),
-            };
-            self.send_on(now, due.lane, &packet);
+        while let Some((due, reason)) = self.acks_of(lane).and_then(AckQueue::pop) {
+            let is_qos1 = due.qos == QoS::AtLeastOnce;
+            if lane != LaneId::CONTROL && is_qos1 {
+                self.lanes_at_qos1 -= 1;
+            }
+            self.send_on(now, lane, &acknowledgement(due.packet_id, due.qos, reason));
+        }
+        if lane != LaneId::CONTROL {
+            self.finish_if_done(now, lane);
+        }
+    }
+
+    /// A message that an old version cannot refuse counts as taken. So does a message that the owner took
+    /// while the connection ended: its repetition must not be delivered `[MQTT-4.3.3-10]`.
+    fn keeps(&self, reason: ReasonCode) -> bool {
+        !reason.is_error() || self.version < Version::V5
+    }
+
+    /// The lane of a message has ended before its acknowledgement.
+    fn ack_of_gone_lane(&mut self, now: Instant, ticket: &AckTicket, reason: ReasonCode) {
+        if !ticket.of_session {
+            return;
+        }
+        if ticket.qos == QoS::ExactlyOnce {
+            let kept = self.keeps(reason);
+            self.session.incoming.kept(ticket.packet_id, kept);
+        }
+        if !self.is_closed() {
+            self.send(now, &acknowledgement(ticket.packet_id, ticket.qos, reason));
         }
     }
 
     /// The number of received QoS 1 and 2 messages whose PUBACK or PUBREC is not in the outbox yet.
     #[must_use]
     pub fn unacknowledged(&self) -> usize {
-        self.acks.waiting.len()
+        let on_lanes = self.lanes.values().map(|lane| lane.acks.len());
+        self.acks.len() + on_lanes.sum::<usize>()
     }
 
     pub(super) fn publish_received(
@@ -153,7 +191,7 @@ impl Connection {
         // Written only if there is something, so that an empty set stays one word.
         if !properties.is_untouched() {
             if let Some(alias) = properties.topic_alias.take() {
-                topic = self.receive_aliases.resolve(alias, topic)?;
+                topic = self.aliases_of(lane).resolve(alias, topic)?;
             }
             subscription_ids = core::mem::take(&mut properties.subscription_ids);
         }
@@ -174,6 +212,7 @@ impl Connection {
             retain,
             dup,
             subscription_ids,
+            lane,
             ticket,
         }));
         Ok(())
@@ -187,8 +226,9 @@ impl Connection {
         id: PacketId,
         qos: QoS,
     ) -> Result<Option<AckTicket>, ProtocolError> {
+        let lane = answers_on(lane);
         if qos == QoS::ExactlyOnce {
-            match self.session.incoming(id) {
+            match self.receiving_of(lane).published(id) {
                 Incoming::New => {}
                 Incoming::Taken => return Ok(None),
                 Incoming::Kept => {
@@ -198,34 +238,54 @@ impl Connection {
                 }
             }
         }
-        // Only MQTT 5.0 peers were told how many they may send (§4.9). A QoS 2 message whose
-        // PUBREC has left counts until its PUBREL.
-        let kept = self
-            .session
-            .incoming_len()
-            .saturating_sub(self.carried_incoming);
-        let qos1 = self.acks.waiting_at_qos1 + usize::from(qos == QoS::AtLeastOnce);
-        let unacknowledged = qos1 + kept;
+        // Only MQTT 5.0 peers were told how many they may send (§4.9), on all lanes together. A QoS 2
+        // message whose PUBREC has left counts until its PUBREL.
+        let kept = self.session.incoming.len();
+        let kept = kept.saturating_sub(self.carried_incoming) + self.lanes_at_qos2;
+        let qos1 = self.acks.at_qos1() + self.lanes_at_qos1;
+        let unacknowledged = qos1 + usize::from(qos == QoS::AtLeastOnce) + kept;
         let maximum = self.acks.maximum;
         if self.version >= Version::V5 && unacknowledged > usize::from(maximum) {
             return Err(ProtocolError::ReceiveMaximum(maximum));
         }
-        Ok(Some(self.acks.push(id, qos, lane)))
+        let of_session = self.is_of_session(lane);
+        if lane != LaneId::CONTROL && qos == QoS::AtLeastOnce {
+            self.lanes_at_qos1 += 1;
+        }
+        if !of_session && qos == QoS::ExactlyOnce {
+            self.lanes_at_qos2 += 1;
+        }
+        let acks = self.acks_of(lane);
+        Ok(acks.map(|acks| acks.push(id, qos, lane, of_session)))
     }
 
     pub(super) fn pubrel_received(&mut self, now: Instant, lane: LaneId, release: &Ack) {
-        let known = self.session.incoming_released(release.packet_id);
+        let lane = answers_on(lane);
+        let id = release.packet_id;
+        let known = self.receiving_of(lane).released(id);
         // An unknown identifier is answered all the same: the PUBCOMP may have been lost with an
         // earlier connection (§4.3.3).
-        let reason = if known {
-            self.events.push_back(Event::IncomingReleased {
-                packet_id: release.packet_id,
-            });
-            ReasonCode::Success
-        } else {
-            ReasonCode::PacketIdentifierNotFound
+        let reason = match (known, self.is_of_session(lane)) {
+            (true, true) => {
+                self.events
+                    .push_back(Event::IncomingReleased { packet_id: id });
+                ReasonCode::Success
+            }
+            (true, false) => {
+                self.lanes_at_qos2 -= 1;
+                ReasonCode::Success
+            }
+            (false, _) => ReasonCode::PacketIdentifierNotFound,
         };
-        let complete = Packet::PubComp(Ack::new(release.packet_id, reason));
+        let complete = Packet::PubComp(Ack::new(id, reason));
         self.send_on(now, lane, &complete);
+    }
+}
+
+fn acknowledgement(id: PacketId, qos: QoS, reason: ReasonCode) -> Packet {
+    let ack = Ack::new(id, reason);
+    match qos {
+        QoS::ExactlyOnce => Packet::PubRec(ack),
+        QoS::AtMostOnce | QoS::AtLeastOnce => Packet::PubAck(ack),
     }
 }

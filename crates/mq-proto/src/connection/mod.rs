@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, time::Instant};
 
 use bytes::BytesMut;
-use hashbrown::HashSet;
+use hashbrown::HashMap;
 use mq_codec::{
     ByteStr, ConnAck, Decoder, Disconnect, Packet, PacketId, PacketType, QoS, ReasonCode, Version,
 };
@@ -16,15 +16,18 @@ use crate::{
 };
 
 mod authentication;
+mod datagrams;
 mod early;
 mod handshake;
 mod incoming;
+mod lanes;
 mod outgoing;
 mod requests;
 
 use authentication::Turn;
 pub use early::EarlyPackets;
 use incoming::AckQueue;
+use lanes::DataLane;
 use outgoing::SendWindow;
 
 /// Which side of the connection this is.
@@ -97,8 +100,17 @@ pub struct Connection {
     send_aliases: SendAliases,
     receive_aliases: ReceiveAliases,
     peer: PeerLimits,
-    /// SUBSCRIBE and UNSUBSCRIBE that wait for their answer.
-    requests: HashSet<PacketId>,
+    /// SUBSCRIBE and UNSUBSCRIBE that wait for their answer, and the lane that they went on.
+    requests: HashMap<PacketId, LaneId>,
+    /// The lanes besides the control lane that are in use.
+    lanes: HashMap<LaneId, Box<DataLane>>,
+    /// Messages of QoS 1 that came on them and wait for their acknowledgement.
+    lanes_at_qos1: usize,
+    /// Messages of QoS 2 on them that are not of the session, and not released.
+    lanes_at_qos2: usize,
+    /// Whether both sides count packet identifiers over all lanes.
+    session_ids: bool,
+    wants_datagrams: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -198,7 +210,12 @@ impl Connection {
             send_aliases: SendAliases::default(),
             receive_aliases: ReceiveAliases::default(),
             peer: PeerLimits::default(),
-            requests: HashSet::new(),
+            requests: HashMap::new(),
+            lanes: HashMap::new(),
+            lanes_at_qos1: 0,
+            lanes_at_qos2: 0,
+            session_ids: false,
+            wants_datagrams: false,
         }
     }
 
@@ -228,12 +245,11 @@ impl Connection {
 
     /// Takes the complete packets off the front of `buffer`, the receive buffer of `lane`, and
     /// turns them into events and answers. An error of the peer ends the connection, with
-    /// [`Event::Closed`]. In this version every packet on a lane other than [`LaneId::CONTROL`] is such
-    /// an error.
+    /// [`Event::Closed`], or on a data lane that lane, with [`Event::LaneFailed`].
     ///
     /// An incomplete packet stays in `buffer` until more bytes have come. A
-    /// server also leaves everything behind a CONNECT until CONNECT is answered: call again after
-    /// [`accept`](Self::accept). Each [`auth`](Self::auth) before that lets it take one packet, AUTH or
+    /// server also leaves everything behind a CONNECT until CONNECT is answered, and everything on data
+    /// lanes: call again, for each lane, after [`accept`](Self::accept). Each [`auth`](Self::auth) before that lets it take one packet, AUTH or
     /// DISCONNECT. Of early data it leaves the packets that
     /// [`restrict_early`](Self::restrict_early) excludes.
     pub fn handle_bytes(&mut self, now: Instant, lane: LaneId, buffer: &mut BytesMut) {
@@ -241,13 +257,15 @@ impl Connection {
             buffer.clear();
             return;
         }
+        if lane != LaneId::CONTROL {
+            return self.handle_data_bytes(now, lane, buffer);
+        }
         // A call without new bytes is no sign of life.
         let has_read = !buffer.is_empty();
         let before = buffer.len();
         while !self.must_wait() && !self.is_too_early(buffer) {
             let result = match self.decoder.decode(buffer) {
                 Ok(None) => break,
-                Ok(Some(_)) if lane != LaneId::CONTROL => Err(ProtocolError::Lane(lane)),
                 Ok(Some(packet)) => self.handle_packet(now, lane, packet),
                 Err(error) => Err(error.into()),
             };
@@ -306,16 +324,19 @@ impl Connection {
             (_, State::Open, Packet::PubRel(ack)) => self.pubrel_received(now, lane, &ack),
             (_, State::Open, Packet::PubComp(ack)) => self.pubcomp_received(now, &ack)?,
             (Role::Server, State::Open, Packet::Subscribe(subscribe)) => {
-                self.events.push_back(Event::Subscribe(subscribe));
+                self.events.push_back(Event::Subscribe { lane, subscribe });
             }
             (Role::Server, State::Open, Packet::Unsubscribe(unsubscribe)) => {
-                self.events.push_back(Event::Unsubscribe(unsubscribe));
+                self.events
+                    .push_back(Event::Unsubscribe { lane, unsubscribe });
             }
             (Role::Client, State::Open, Packet::SubAck(ack)) => self.suback_received(*ack)?,
             (Role::Client, State::Open, Packet::UnsubAck(ack)) => self.unsuback_received(*ack)?,
             (Role::Server, State::Open, Packet::PingReq) => self.send(now, &Packet::PingResp),
             // Any byte has counted as life already.
-            (Role::Client, State::Open, Packet::PingResp) => {}
+            (Role::Client, State::Open, Packet::PingResp) => {
+                self.events.push_back(Event::PingResp);
+            }
             (role, State::Open, Packet::Disconnect(disconnect)) => {
                 if role == Role::Client && self.version < Version::V5 {
                     return unexpected;
@@ -367,6 +388,16 @@ impl Connection {
         self.keep_alive.probe(probes);
     }
 
+    /// Client: sends PINGREQ now, on the control lane; [`Event::PingResp`] says that the server has read
+    /// everything before it there. Returns whether the connection is open.
+    pub fn ping(&mut self, now: Instant) -> bool {
+        let may = self.role == Role::Client && self.state == State::Open;
+        if may {
+            self.send(now, &Packet::PingReq);
+        }
+        may
+    }
+
     /// When [`handle_timeout`](Self::handle_timeout) wants to be called; `None` for never.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
@@ -402,8 +433,10 @@ impl Connection {
     /// aliases, and identifiers of QoS 2 messages that it has not released.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
-        let identifiers = self.session.incoming_len() * 2 * size_of::<(PacketId, bool)>();
-        self.receive_aliases.bytes() + self.send_aliases.bytes() + identifiers
+        let identifiers = self.session.incoming.len() + self.lanes_at_qos2;
+        let identifiers = identifiers * 2 * size_of::<(PacketId, bool)>();
+        let lanes: usize = self.lanes.values().map(|lane| lane.held_bytes()).sum();
+        self.receive_aliases.bytes() + self.send_aliases.bytes() + identifiers + lanes
     }
 
     /// The number of sent QoS 1 and 2 messages that are not complete.
@@ -459,7 +492,7 @@ impl Connection {
     /// received messages that were not acknowledged: the peer sends them again.
     #[must_use]
     pub fn into_session(mut self) -> Session {
-        self.session.forget_unacknowledged();
+        self.session.incoming.forget_unacknowledged();
         self.session
     }
 

@@ -7,7 +7,7 @@ use mq_codec::{
     Ack, Packet, PacketId, PacketType, PublishHead, QoS, ReasonCode, TopicName, Version,
 };
 
-use super::{Connection, State};
+use super::{Connection, State, lanes::answers_on};
 use crate::{
     CommandError, Delivery, Event, LaneId, ProtocolError, Session, alias::SendTopic,
     session::OutgoingState,
@@ -64,6 +64,12 @@ impl SendWindow {
         usize::from(maximum).saturating_sub(self.sent)
     }
 
+    /// Marks messages that were sent on this connection to be sent again.
+    pub(super) fn send_anew(&mut self, ids: Vec<PacketId>) {
+        self.sent = self.sent.saturating_sub(ids.len());
+        self.again.extend(ids);
+    }
+
     fn completed(&mut self) {
         self.sent = self.sent.saturating_sub(1);
     }
@@ -99,24 +105,41 @@ impl Connection {
         now: Instant,
         delivery: Delivery,
     ) -> Result<Option<PacketId>, (CommandError, Delivery)> {
+        self.publish_on(now, LaneId::CONTROL, delivery)
+    }
+
+    /// The same on a data lane that the link has opened. A QoS 2 message goes on the control lane all the
+    /// same, if the peer counts packet identifiers by lane: a broken lane would leave it unknown whether
+    /// the message has arrived.
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish).
+    pub fn publish_on(
+        &mut self,
+        now: Instant,
+        lane: LaneId,
+        delivery: Delivery,
+    ) -> Result<Option<PacketId>, (CommandError, Delivery)> {
+        let lane = self.lane_for(lane, delivery.qos);
         if let Err(error) = self.may_publish(&delivery) {
             return Err((error, delivery));
         }
         if delivery.qos == QoS::AtMostOnce {
-            return match self.write_publish(now, &delivery, None, false) {
+            return match self.write_publish(now, lane, &delivery, None, false) {
                 Ok(()) => Ok(None),
                 Err(error) => Err((error, delivery)),
             };
         }
         let requests = &self.requests;
-        let Some(id) = self.session.allocate(|id| requests.contains(&id)) else {
+        let Some(id) = self.session.allocate(|id| requests.contains_key(&id)) else {
             return Err((CommandError::NoPacketId, delivery));
         };
-        if let Err(error) = self.write_publish(now, &delivery, Some(id), false) {
+        if let Err(error) = self.write_publish(now, lane, &delivery, Some(id), false) {
             return Err((error, delivery));
         }
         self.window.sent += 1;
-        self.session.published(id, delivery);
+        self.session.published(id, delivery, lane);
+        self.sent_on(lane);
         Ok(Some(id))
     }
 
@@ -139,13 +162,18 @@ impl Connection {
     fn write_publish(
         &mut self,
         now: Instant,
+        lane: LaneId,
         delivery: &Delivery,
         packet_id: Option<PacketId>,
         dup: bool,
     ) -> Result<(), CommandError> {
         let no_name = TopicName::empty();
         let message = &*delivery.message;
-        let topic = self.send_aliases.look_up(&message.topic);
+        // Some peers count aliases by lane, others by connection.
+        let topic = match lane {
+            LaneId::CONTROL => self.send_aliases.look_up(&message.topic),
+            _ => SendTopic::Name,
+        };
         let (name, topic_alias) = match topic {
             SendTopic::Name => (&message.topic, None),
             SendTopic::Introduce(alias) => (&message.topic, Some(alias)),
@@ -170,9 +198,8 @@ impl Connection {
                 return Err(CommandError::TooLarge { size, limit });
             }
         }
-        self.outbox
-            .put(LaneId::CONTROL, |out| head.encode(version, out))?;
-        self.outbox.put_body(LaneId::CONTROL, &message.payload);
+        self.outbox.put(lane, |out| head.encode(version, out))?;
+        self.outbox.put_body(lane, &message.payload);
         if let SendTopic::Introduce(alias) = topic {
             self.send_aliases.introduced(&message.topic, alias);
         }
@@ -189,7 +216,8 @@ impl Connection {
             };
             match self.session.outgoing(id).cloned() {
                 Some(OutgoingState::Published(delivery)) => {
-                    if let Err(error) = self.write_publish(now, &delivery, Some(id), true) {
+                    let lane = LaneId::CONTROL;
+                    if let Err(error) = self.write_publish(now, lane, &delivery, Some(id), true) {
                         // The message is too large for this server, which will never take it.
                         self.session.completed(id);
                         self.events.push_back(Event::Acked {
@@ -252,7 +280,7 @@ impl Connection {
             ReasonCode::PacketIdentifierNotFound
         };
         let release = Packet::PubRel(Ack::new(id, reason));
-        self.send_on(now, lane, &release);
+        self.send_on(now, answers_on(lane), &release);
         Ok(())
     }
 
@@ -274,7 +302,8 @@ impl Connection {
         Ok(())
     }
 
-    fn complete(&mut self, now: Instant, id: PacketId, reason: ReasonCode) {
+    pub(super) fn complete(&mut self, now: Instant, id: PacketId, reason: ReasonCode) {
+        let lane = self.session.lane_of(id);
         let delivery = self
             .session
             .completed(id)
@@ -285,6 +314,9 @@ impl Connection {
             reason,
             delivery,
         });
+        if let Some(lane) = lane {
+            self.completed_on(lane);
+        }
         self.send_again(now);
     }
 

@@ -26,13 +26,32 @@ impl Connection {
         subscriptions: Vec<Subscription>,
         properties: SubscribeProperties,
     ) -> Result<PacketId, CommandError> {
+        self.subscribe_on(now, LaneId::CONTROL, subscriptions, properties)
+    }
+
+    /// The same on a data lane that the link has opened: the server sends the messages of these
+    /// subscriptions there, for as long as the lane lives. [`Event::RequestLost`] says that the lane has
+    /// ended before the answer.
+    ///
+    /// # Errors
+    /// As [`subscribe`](Self::subscribe).
+    pub fn subscribe_on(
+        &mut self,
+        now: Instant,
+        lane: LaneId,
+        subscriptions: Vec<Subscription>,
+        properties: SubscribeProperties,
+    ) -> Result<PacketId, CommandError> {
         let packet_id = self.request_id()?;
         let packet = Packet::Subscribe(Subscribe {
             packet_id,
             subscriptions,
             properties,
         });
-        self.request(now, packet_id, &packet)
+        if lane != LaneId::CONTROL {
+            self.use_lane(lane);
+        }
+        self.request(now, lane, packet_id, &packet)
     }
 
     /// Client: ends subscriptions, at least one; [`Event::UnsubAck`] answers.
@@ -51,7 +70,7 @@ impl Connection {
             filters,
             properties,
         });
-        self.request(now, packet_id, &packet)
+        self.request(now, LaneId::CONTROL, packet_id, &packet)
     }
 
     /// Server: answers [`Event::Subscribe`], with its packet identifier and a reason for each
@@ -60,8 +79,8 @@ impl Connection {
     /// # Errors
     /// [`CommandError::NotConnected`] if the connection is not open, or on a client;
     /// [`CommandError::Encode`] or [`CommandError::TooLarge`] if the packet cannot be sent.
-    pub fn suback(&mut self, now: Instant, ack: SubAck) -> Result<(), CommandError> {
-        self.answer(now, &Packet::SubAck(Box::new(ack)))
+    pub fn suback(&mut self, now: Instant, lane: LaneId, ack: SubAck) -> Result<(), CommandError> {
+        self.answer(now, lane, &Packet::SubAck(Box::new(ack)))
     }
 
     /// Server: answers [`Event::Unsubscribe`], with its packet identifier and a reason for each
@@ -69,8 +88,13 @@ impl Connection {
     ///
     /// # Errors
     /// As [`suback`](Self::suback).
-    pub fn unsuback(&mut self, now: Instant, ack: UnsubAck) -> Result<(), CommandError> {
-        self.answer(now, &Packet::UnsubAck(Box::new(ack)))
+    pub fn unsuback(
+        &mut self,
+        now: Instant,
+        lane: LaneId,
+        ack: UnsubAck,
+    ) -> Result<(), CommandError> {
+        self.answer(now, lane, &Packet::UnsubAck(Box::new(ack)))
     }
 
     pub(super) fn suback_received(&mut self, ack: SubAck) -> Result<(), ProtocolError> {
@@ -92,30 +116,31 @@ impl Connection {
         }
         let requests = &self.requests;
         self.session
-            .allocate(|id| requests.contains(&id))
+            .allocate(|id| requests.contains_key(&id))
             .ok_or(CommandError::NoPacketId)
     }
 
     fn request(
         &mut self,
         now: Instant,
+        lane: LaneId,
         id: PacketId,
         packet: &Packet,
     ) -> Result<PacketId, CommandError> {
-        self.try_send(now, LaneId::CONTROL, packet)?;
-        self.requests.insert(id);
+        self.try_send(now, lane, packet)?;
+        self.requests.insert(id, lane);
         Ok(id)
     }
 
-    fn answer(&mut self, now: Instant, packet: &Packet) -> Result<(), CommandError> {
+    fn answer(&mut self, now: Instant, lane: LaneId, packet: &Packet) -> Result<(), CommandError> {
         if self.role != Role::Server || self.state != State::Open {
             return Err(CommandError::NotConnected);
         }
-        self.try_send(now, LaneId::CONTROL, packet)
+        self.try_send(now, self.open_lane_or_control(lane), packet)
     }
 
     fn request_answered(&mut self, packet: PacketType, id: PacketId) -> Result<(), ProtocolError> {
-        if self.requests.remove(&id) {
+        if self.requests.remove(&id).is_some() {
             Ok(())
         } else {
             Err(ProtocolError::UnknownRequest { packet, id })

@@ -32,6 +32,9 @@ const ANSWERS: [ReasonCode; 3] = [
     ReasonCode::QuotaExceeded,
 ];
 
+/// Bidirectional ones, and one that only the peer writes.
+const DATA_LANES: [LaneId; 3] = [LaneId(4), LaneId(8), LaneId(2)];
+
 /// The rest of the input.
 struct Input<'a>(&'a [u8]);
 
@@ -70,9 +73,13 @@ struct End {
     now: Instant,
     version: Version,
     tickets: Vec<AckTicket>,
-    subscribes: Vec<(PacketId, usize)>,
-    unsubscribes: Vec<(PacketId, usize)>,
+    subscribes: Vec<(LaneId, PacketId, usize)>,
+    unsubscribes: Vec<(LaneId, PacketId, usize)>,
     is_closed: bool,
+    /// The lane that the peer speaks on.
+    lane: LaneId,
+    /// Data lanes that this end has ended.
+    ended: Vec<LaneId>,
     /// The other role's.
     reader: Decoder,
     written: BytesMut,
@@ -111,6 +118,8 @@ pub(crate) fn run(input: &[u8]) {
         subscribes: Vec::new(),
         unsubscribes: Vec::new(),
         is_closed: false,
+        lane: LaneId::CONTROL,
+        ended: Vec::new(),
         reader: Decoder::new((!is_server).then_some(version), u32::MAX),
         written: BytesMut::new(),
     };
@@ -128,6 +137,13 @@ pub(crate) fn run(input: &[u8]) {
 
 impl End {
     fn step(&mut self, input: &mut Input<'_>, is_server: bool) {
+        self.lane = match input.byte() % 8 {
+            at @ 0..3 => DATA_LANES[usize::from(at)],
+            _ => LaneId::CONTROL,
+        };
+        if self.ended.contains(&self.lane) {
+            self.lane = LaneId::CONTROL;
+        }
         if input.byte().is_multiple_of(2) {
             self.hear_something(input);
         } else {
@@ -189,8 +205,7 @@ impl End {
             _ => {
                 // Bytes that are no packet, or a part of one.
                 let mut raw = BytesMut::from(&[input.byte(), input.byte(), input.byte()][..]);
-                self.connection
-                    .handle_bytes(self.now, LaneId::CONTROL, &mut raw);
+                self.connection.handle_bytes(self.now, self.lane, &mut raw);
             }
         }
     }
@@ -210,7 +225,11 @@ impl End {
                 let topic = TopicName::new(input.pick(&["a", "b", "c"])).expect("valid");
                 let delivery = Delivery::new(Message::new(topic, "x"), input.qos());
                 // Its window may be full, or it is not connected.
-                let _ = self.connection.publish(self.now, delivery);
+                let lane = match self.lane {
+                    lane if lane.is_unidirectional() => LaneId::CONTROL,
+                    lane => lane,
+                };
+                let _ = self.connection.publish_on(self.now, lane, delivery);
             }
             4 if is_server => {
                 let mut ack = ConnAck::new(ReasonCode::Success);
@@ -229,11 +248,13 @@ impl End {
                 let _ = self.connection.subscribe(self.now, vec![one], properties);
             }
             5 => {
-                if let Some((id, count)) = self.subscribes.pop() {
-                    let _ = self.connection.suback(self.now, suback(id, count));
+                if let Some((lane, id, count)) = self.subscribes.pop() {
+                    let _ = self.connection.suback(self.now, lane, suback(id, count));
                 }
-                if let Some((id, count)) = self.unsubscribes.pop() {
-                    let _ = self.connection.unsuback(self.now, unsuback(id, count));
+                if let Some((lane, id, count)) = self.unsubscribes.pop() {
+                    let _ = self
+                        .connection
+                        .unsuback(self.now, lane, unsuback(id, count));
                 }
             }
             6 => {
@@ -252,6 +273,17 @@ impl End {
                     self.connection.refuse(ConnAck::new(answer));
                 }
                 2 => self.connection.handle_link_lost(),
+                3 | 4 if self.lane != LaneId::CONTROL => {
+                    let in_order = input.byte().is_multiple_of(2);
+                    self.connection
+                        .handle_lane_closed(self.now, self.lane, in_order);
+                    self.connection
+                        .handle_bytes(self.now, self.lane, &mut BytesMut::new());
+                    if !in_order {
+                        self.ended.push(self.lane);
+                    }
+                }
+                5 if self.lane != LaneId::CONTROL => self.connection.finish_lane(self.lane),
                 _ => self.connection.excuse_silence(self.now),
             },
         }
@@ -262,7 +294,7 @@ impl End {
         // Some cannot be said in an old version.
         if packet.encode(self.version, &mut bytes).is_ok() {
             self.connection
-                .handle_bytes(self.now, LaneId::CONTROL, &mut bytes);
+                .handle_bytes(self.now, self.lane, &mut bytes);
         }
     }
 
@@ -271,30 +303,39 @@ impl End {
             assert!(!self.is_closed, "{event:?} after Closed");
             match event {
                 Event::Publish(received) => self.tickets.extend(received.ticket),
-                Event::Subscribe(subscribe) => {
+                Event::Subscribe { lane, subscribe } => {
                     let count = subscribe.subscriptions.len();
-                    self.subscribes.push((subscribe.packet_id, count));
+                    self.subscribes.push((lane, subscribe.packet_id, count));
                 }
-                Event::Unsubscribe(unsubscribe) => {
+                Event::Unsubscribe { lane, unsubscribe } => {
                     let count = unsubscribe.filters.len();
-                    self.unsubscribes.push((unsubscribe.packet_id, count));
+                    self.unsubscribes.push((lane, unsubscribe.packet_id, count));
                 }
                 Event::Closed(_) => self.is_closed = true,
                 _ => {}
             }
         }
         assert_eq!(self.is_closed, self.connection.is_closed());
-        while let Some((_, bytes)) = self.connection.outbox().take() {
-            self.written.extend_from_slice(&bytes);
+        for lane in [LaneId::CONTROL].into_iter().chain(DATA_LANES) {
+            while let Some(chunk) = self.connection.outbox().take(lane) {
+                self.written.extend_from_slice(&chunk.bytes);
+            }
+            while let Some(packet) = self
+                .reader
+                .decode(&mut self.written)
+                .expect("what is sent can be read")
+            {
+                drop(packet);
+            }
+            assert!(self.written.is_empty(), "whole packets are sent");
+            if self.connection.outbox().take_end(lane).is_some() {
+                self.ended.push(lane);
+            }
         }
-        while let Some(packet) = self
-            .reader
-            .decode(&mut self.written)
-            .expect("what is sent can be read")
-        {
-            drop(packet);
-        }
-        assert!(self.written.is_empty(), "whole packets are sent");
+        assert!(
+            self.connection.outbox().is_empty(),
+            "nothing waits elsewhere"
+        );
     }
 }
 

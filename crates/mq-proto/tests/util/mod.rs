@@ -159,13 +159,13 @@ impl Pair {
 fn transfer(from: &mut End, to: &mut End, limit: usize) -> usize {
     let mut moved = 0;
     while moved < limit {
-        let Some((_, mut bytes)) = from.connection.outbox().take() else {
+        let Some(mut chunk) = from.connection.outbox().take(LaneId::CONTROL) else {
             break;
         };
-        let count = bytes.len().min(limit - moved);
-        to.inbox.extend_from_slice(&bytes[..count]);
-        bytes.advance(count);
-        from.connection.outbox().put_back(LaneId::CONTROL, bytes);
+        let count = chunk.bytes.len().min(limit - moved);
+        to.inbox.extend_from_slice(&chunk.bytes[..count]);
+        chunk.bytes.advance(count);
+        from.connection.outbox().put_back(LaneId::CONTROL, chunk);
         moved += count;
     }
     moved

@@ -4,7 +4,7 @@ use std::{io, net::UdpSocket, sync::Arc, time::Instant};
 
 use quinn::{
     AckFrequencyConfig, AsyncUdpSocket, EndpointConfig, IdleTimeout, MtuDiscoveryConfig,
-    Runtime as _, TransportConfig, VarInt, congestion, crypto::rustls::NoInitialCipherSuite,
+    Runtime as _, TransportConfig, congestion, crypto::rustls::NoInitialCipherSuite,
 };
 
 use super::{
@@ -156,8 +156,8 @@ pub(super) fn transport_config(
         .receive_window(quic.receive_window.into())
         .send_window(quic.send_window)
         .max_concurrent_bidi_streams(quic.max_bidi_streams.into())
-        .max_concurrent_uni_streams(VarInt::from_u32(0))
-        .datagram_receive_buffer_size(None)
+        .max_concurrent_uni_streams(quic.max_uni_streams.into())
+        .datagram_receive_buffer_size((quic.datagram_buffer > 0).then_some(quic.datagram_buffer))
         .enable_segmentation_offload(quic.segmentation_offload);
     Ok(config)
 }

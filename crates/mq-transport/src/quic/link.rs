@@ -12,7 +12,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use mq_lane::{LaneId, Outbox};
+use mq_lane::{Chunk, LaneId, Outbox};
 use quinn::{
     ConnectionError, ReadError, RecvStream, SendStream, Side, StoppedError, VarInt, WriteError,
     ZeroRttAccepted,
@@ -23,6 +23,7 @@ use tokio::sync::Semaphore;
 
 use super::{
     flow::{Flow, FlowOfLink},
+    lanes::Lanes,
     runtime::Leash,
     watched_tls::handshake_of,
 };
@@ -32,7 +33,7 @@ use crate::{
 };
 
 /// Chunks that quinn gets or gives under one lock.
-const CHUNKS: usize = 32;
+pub(super) const CHUNKS: usize = 32;
 
 /// How long a server that has ended its stream leaves it to the peer to close the connection first.
 ///
@@ -50,10 +51,11 @@ static LINGERING: Semaphore = Semaphore::const_new(1024);
 const LINGER_BYTES: usize = 64 * 1024;
 
 type Streams = (SendStream, RecvStream);
-type Stopped = Pin<Box<dyn Future<Output = Result<Option<VarInt>, StoppedError>> + Send + Sync>>;
+pub(super) type Stopped =
+    Pin<Box<dyn Future<Output = Result<Option<VarInt>, StoppedError>> + Send + Sync>>;
 type Opening = Pin<Box<dyn Future<Output = Result<Streams, ConnectionError>> + Send + Sync>>;
 
-/// One QUIC connection; its first bidirectional stream is the control lane.
+/// One QUIC connection; its first bidirectional stream is the control lane, the others are data lanes.
 ///
 /// ```text
 /// client: early data -+-> accepted
@@ -84,6 +86,7 @@ pub(crate) struct QuicLink {
     /// The stream that replaces the rejected stream of early data.
     reopening: Option<Opening>,
     pub(crate) received: BytesMut,
+    lanes: Lanes,
     /// Bytes were taken from the outbox and [`Progress::Flushed`] was not returned since.
     flushing: bool,
     /// Reading comes first in the next call; see `TcpLink`.
@@ -92,6 +95,7 @@ pub(crate) struct QuicLink {
     write_failed: bool,
     bytes_sent: u64,
     bytes_received: u64,
+    datagrams_sent: u64,
 }
 
 /// A connection whose handshake has begun.
@@ -148,6 +152,7 @@ impl QuicLink {
             handshake_end,
         } = usable;
         Self {
+            lanes: Lanes::new(&connection),
             connection,
             flow,
             _leash: leash,
@@ -170,6 +175,7 @@ impl QuicLink {
             write_failed: false,
             bytes_sent: 0,
             bytes_received: 0,
+            datagrams_sent: 0,
         }
     }
 
@@ -191,7 +197,7 @@ impl QuicLink {
         }
         if want_read
             && std::mem::take(&mut self.read_turn)
-            && let Poll::Ready(progress) = self.poll_receive(cx)
+            && let Poll::Ready(progress) = self.poll_receive_any(cx)
         {
             return Poll::Ready(progress);
         }
@@ -204,7 +210,7 @@ impl QuicLink {
         }
         if want_read {
             // What the peer said before it stopped, a DISCONNECT above all, counts.
-            let received = self.poll_receive(cx);
+            let received = self.poll_receive_any(cx);
             if received.is_pending() && self.poll_stopped(cx).is_ready() {
                 return Poll::Ready(Err(stopped_reading()));
             }
@@ -267,6 +273,22 @@ impl QuicLink {
 
     /// Writes rejected early data again, then the outbox; ready when both are empty.
     fn poll_write(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) -> Poll<Result<(), Error>> {
+        let control = self.poll_write_control(cx, outbox)?;
+        let before = self.lanes.bytes_sent;
+        let data = self.lanes.poll_write(cx, outbox);
+        self.flushing |= self.lanes.bytes_sent > before;
+        if control.is_ready() {
+            data.map(Ok)
+        } else {
+            Poll::Pending
+        }
+    }
+
+    fn poll_write_control(
+        &mut self,
+        cx: &mut Context<'_>,
+        outbox: &mut Outbox,
+    ) -> Poll<Result<(), Error>> {
         if self.early_data == EarlyData::Rejected {
             while !self.replay.is_empty() {
                 let chunks = self.replay.make_contiguous();
@@ -276,9 +298,9 @@ impl QuicLink {
                 }
             }
         }
-        while !outbox.is_empty() {
+        loop {
             let early = self.early_data == EarlyData::Pending;
-            let mut chunks: [Bytes; CHUNKS] = std::array::from_fn(|_| Bytes::new());
+            let mut taken: [Option<Chunk>; CHUNKS] = [const { None }; CHUNKS];
             let mut room = if early {
                 self.replay_limit.saturating_sub(self.replay_len)
             } else {
@@ -286,28 +308,39 @@ impl QuicLink {
             };
             let mut filled = 0;
             while filled < CHUNKS
-                && room > 0
-                && let Some((lane, mut bytes)) = outbox.take()
+                && let Some(mut chunk) = outbox.take(LaneId::CONTROL)
             {
-                if bytes.len() > room {
-                    outbox.put_back(lane, bytes.split_off(room));
+                if chunk.bytes.len() > room {
+                    outbox.put_back(LaneId::CONTROL, Outbox::split(&mut chunk, room));
                 }
-                room -= bytes.len();
-                chunks[filled] = bytes;
+                if chunk.bytes.is_empty() {
+                    // No room to keep more early data; the end of the handshake wakes the task.
+                    if filled == 0 {
+                        return Poll::Pending;
+                    }
+                    break;
+                }
+                room -= chunk.bytes.len();
+                taken[filled] = Some(chunk);
                 filled += 1;
             }
             if filled == 0 {
-                // No room to keep more early data; the end of the handshake wakes the task.
-                return Poll::Pending;
+                return Poll::Ready(Ok(()));
             }
+            let mut chunks: [Bytes; CHUNKS] = std::array::from_fn(|at| {
+                let chunk = taken[at].as_mut();
+                chunk.map_or_else(Bytes::new, |chunk| std::mem::take(&mut chunk.bytes))
+            });
             let kept: Vec<Bytes> = if early {
                 chunks[..filled].to_vec()
             } else {
                 Vec::new()
             };
             let polled = poll_write_chunks(&mut self.send, &mut chunks[..filled], cx);
-            for bytes in chunks.into_iter().take(filled).rev() {
-                outbox.put_back(LaneId::CONTROL, bytes);
+            let taken = taken.into_iter().flatten().zip(chunks);
+            for (mut chunk, bytes) in taken.collect::<Vec<_>>().into_iter().rev() {
+                chunk.bytes = bytes;
+                outbox.put_back(LaneId::CONTROL, chunk);
             }
             match ready!(polled) {
                 Ok(written) => {
@@ -318,7 +351,6 @@ impl QuicLink {
                 Err(error) => return self.on_write_error(&error, cx),
             }
         }
-        Poll::Ready(Ok(()))
     }
 
     /// Keeps the first `count` bytes of early data until the server has answered.
@@ -357,6 +389,23 @@ impl QuicLink {
         }
         let reason = self.connection.close_reason();
         Poll::Ready(Err(reason.map_or(Error::Closed, Error::quic)))
+    }
+
+    /// Reads the control lane and the data lanes in turns.
+    fn poll_receive_any(&mut self, cx: &mut Context<'_>) -> Poll<Result<Progress, Error>> {
+        let lanes_first = std::mem::take(&mut self.lanes.go_first);
+        if lanes_first && let Poll::Ready(progress) = self.lanes.poll_read(cx) {
+            return Poll::Ready(Ok(progress));
+        }
+        let received = self.poll_receive(cx);
+        if received.is_ready() {
+            self.lanes.go_first = true;
+            return received;
+        }
+        if lanes_first {
+            return Poll::Pending;
+        }
+        self.lanes.poll_read(cx).map(Ok)
     }
 
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<Progress, Error>> {
@@ -430,6 +479,7 @@ impl QuicLink {
             })
             .await?;
             self.received = BytesMut::new();
+            self.lanes.close().await;
             if self.send.finish().is_ok() {
                 let stopped = self.send.stopped().await;
                 if self.side == Side::Server
@@ -458,6 +508,40 @@ impl QuicLink {
         self.connection.closed().await;
     }
 
+    pub(crate) fn lanes(&self) -> &Lanes {
+        &self.lanes
+    }
+
+    pub(crate) fn lanes_mut(&mut self) -> &mut Lanes {
+        &mut self.lanes
+    }
+
+    /// See [`Link::takes_datagram`](crate::Link::takes_datagram).
+    pub(crate) fn takes_datagram(&self, bytes: usize) -> bool {
+        let is_early = self.side == Side::Client && self.handshake == HandshakeKind::Pending;
+        let fits = |most: usize| most >= bytes;
+        !is_early
+            && self.connection.max_datagram_size().is_some_and(fits)
+            && self.connection.datagram_send_buffer_space() >= bytes
+    }
+
+    pub(crate) fn send_datagram(&mut self, bytes: Bytes) -> bool {
+        let count = bytes.len() as u64;
+        let sent = self.takes_datagram(bytes.len()) && self.connection.send_datagram(bytes).is_ok();
+        if sent {
+            self.bytes_sent += count;
+            self.datagrams_sent += 1;
+        }
+        sent
+    }
+
+    /// See [`Link::open_lane`](crate::Link::open_lane).
+    pub(crate) fn open_lane(&mut self) -> Option<LaneId> {
+        // Rejected early data would have to be sent again on each of them.
+        let is_early = self.side == Side::Client && self.handshake == HandshakeKind::Pending;
+        if is_early { None } else { self.lanes.open() }
+    }
+
     /// Tells the link which socket its connection uses.
     pub(crate) fn with_bound(mut self, bound: Option<SocketAddr>) -> Self {
         self.bound = bound;
@@ -473,8 +557,8 @@ impl QuicLink {
         let copies = self.flow.as_ref().map(FlowOfLink::copies);
         let copies = copies.unwrap_or_default();
         LinkStats {
-            bytes_sent: self.bytes_sent,
-            bytes_received: self.bytes_received,
+            bytes_sent: self.bytes_sent + self.lanes.bytes_sent,
+            bytes_received: self.bytes_received + self.lanes.bytes_received,
             wire_bytes_sent: Some(counted.udp_tx.bytes + copies.bytes),
             wire_bytes_received: Some(counted.udp_rx.bytes),
             packets_sent: Some(counted.udp_tx.datagrams + copies.datagrams),
@@ -482,6 +566,10 @@ impl QuicLink {
             send_calls: Some(counted.udp_tx.ios + copies.datagrams),
             packets_received: Some(counted.udp_rx.datagrams),
             packets_lost: Some(counted.path.lost_packets),
+            messages_as_datagrams: Some(self.datagrams_sent),
+            streams_blocked: Some(
+                counted.frame_rx.streams_blocked_bidi + counted.frame_rx.streams_blocked_uni,
+            ),
             rtt: Some(counted.path.rtt),
             congestion_window: Some(counted.path.cwnd),
             handshake: self.handshake,
@@ -550,7 +638,7 @@ impl Begun {
 }
 
 /// One attempt to write; on pending or error the chunks are as before.
-fn poll_write_chunks(
+pub(super) fn poll_write_chunks(
     send: &mut SendStream,
     chunks: &mut [Bytes],
     cx: &mut Context<'_>,

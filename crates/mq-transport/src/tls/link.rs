@@ -204,7 +204,7 @@ impl TlsLink {
             let Connection::Client(tls) = &mut self.tls else {
                 return Ok(false);
             };
-            while let (Some((_, bytes)), Some(mut writer)) = (outbox.front(), tls.early_data()) {
+            while let (Some(bytes), Some(mut writer)) = (outbox.front(), tls.early_data()) {
                 let room = self.replay_limit.saturating_sub(self.replay.len());
                 let count = writer.write(&bytes[..bytes.len().min(room)])?;
                 if count == 0 {
@@ -225,7 +225,7 @@ impl TlsLink {
                 self.replay.advance(count);
                 fed = true;
             }
-            while let Some((_, bytes)) = outbox.front() {
+            while let Some(bytes) = outbox.front() {
                 let count = writer.write(bytes)?;
                 if count == 0 {
                     break;

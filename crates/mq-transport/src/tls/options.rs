@@ -53,6 +53,7 @@ impl ListenOptions {
             quic.stream_receive_window,
             quic.receive_window,
             quic.max_bidi_streams,
+            quic.max_uni_streams,
         ] {
             add(&limit.to_le_bytes());
         }

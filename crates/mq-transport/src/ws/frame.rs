@@ -213,11 +213,12 @@ pub(super) fn put_data(role: Role, outbox: &mut Outbox, framed: &mut Outbox, mos
     let mut mask = put_header(role, framed, OpCode::Data(Data::Binary), length);
     let mut left = length;
     while left > 0
-        && let Some((lane, mut bytes)) = outbox.take()
+        && let Some(mut chunk) = outbox.take(LaneId::CONTROL)
     {
-        if bytes.len() > left {
-            outbox.put_back(lane, bytes.split_off(left));
+        if chunk.bytes.len() > left {
+            outbox.put_back(LaneId::CONTROL, Outbox::split(&mut chunk, left));
         }
+        let bytes = chunk.bytes;
         left -= bytes.len();
         match &mut mask {
             None => framed.put_body(LaneId::CONTROL, &bytes),

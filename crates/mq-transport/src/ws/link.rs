@@ -119,8 +119,8 @@ impl WsLink {
             loop {
                 match ready!(self.stream.poll_progress(cx, &mut self.framed, true))? {
                     Progress::Received(_) => {}
-                    Progress::Flushed => continue,
-                    Progress::LaneClosed(_) | Progress::Closed => {
+                    Progress::Flushed | Progress::Datagrams => continue,
+                    Progress::LaneClosed(..) | Progress::Closed => {
                         let reason = "it ended in the middle of the WebSocket handshake";
                         return Poll::Ready(Err(Error::reset(reason)));
                     }
@@ -171,7 +171,8 @@ impl WsLink {
                         return Poll::Ready(Ok(Progress::Flushed));
                     }
                 }
-                ended @ (Progress::LaneClosed(_) | Progress::Closed) => {
+                Progress::Datagrams => {}
+                ended @ (Progress::LaneClosed(..) | Progress::Closed) => {
                     return Poll::Ready(Ok(ended));
                 }
             }
@@ -254,13 +255,13 @@ impl WsLink {
                     return Poll::Ready(());
                 }
                 match ready!(self.stream.poll_progress(cx, &mut self.framed, waiting)) {
-                    Ok(Progress::Flushed) => {}
+                    Ok(Progress::Flushed | Progress::Datagrams) => {}
                     Ok(Progress::Received(_)) => {
                         // The payload has no reader any more.
                         self.decode();
                         self.received.clear();
                     }
-                    Ok(Progress::LaneClosed(_) | Progress::Closed) | Err(_) => {
+                    Ok(Progress::LaneClosed(..) | Progress::Closed) | Err(_) => {
                         return Poll::Ready(());
                     }
                 }

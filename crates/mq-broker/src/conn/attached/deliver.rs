@@ -2,15 +2,16 @@
 
 use std::{sync::Arc, time::Instant};
 
-use mq_codec::ReasonCode;
-use mq_proto::CommandError;
+use mq_codec::{QoS, ReasonCode};
+use mq_proto::{CommandError, Connection, Delivery};
+use mq_transport::Link;
 use tracing::error;
 
 use super::Attached;
 use crate::{
     conn::{
         load::{Loaded, load},
-        wire::OUTBOX_LIMIT,
+        wire::{OUTBOX_LIMIT, Wire},
     },
     delivery::Marks as _,
     hub,
@@ -66,7 +67,15 @@ impl Attached<'_> {
                 continue;
             }
             let number = delivery.number();
-            match self.wire.connection.publish(now, delivery) {
+            let Wire {
+                connection, link, ..
+            } = self.wire;
+            if sent_as_datagram(connection, link, now, &delivery) {
+                metrics.messages_out.add(1);
+                continue;
+            }
+            let lane = self.lanes.lane_of(delivery.lane(), connection);
+            match connection.publish_on(now, lane, delivery) {
                 Ok(packet_id) => {
                     metrics.messages_out.add(1);
                     if let (Some(number), Some(packet_id)) = (number, packet_id) {
@@ -112,4 +121,21 @@ impl Attached<'_> {
             }
         }
     }
+}
+
+/// Sends a QoS 0 message as a datagram, if the client asked for them and it fits into one now; whether it
+/// was.
+fn sent_as_datagram(
+    connection: &mut Connection,
+    link: &mut Link,
+    now: Instant,
+    delivery: &Delivery,
+) -> bool {
+    let message = &delivery.message;
+    delivery.qos == QoS::AtMostOnce
+        && connection.wants_datagrams()
+        && link.takes_datagram(message.payload.len() + message.topic.len())
+        && connection
+            .datagram(now, delivery)
+            .is_ok_and(|bytes| link.send_datagram(bytes))
 }

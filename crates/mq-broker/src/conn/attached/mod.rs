@@ -1,6 +1,7 @@
 //! The third phase: the client has its session, until either of them leaves.
 
 mod deliver;
+mod lanes;
 mod reauthenticate;
 mod requests;
 mod waiting;
@@ -10,6 +11,7 @@ use std::{collections::VecDeque, pin::pin, sync::Arc, time::Instant};
 use mq_codec::ReasonCode;
 use mq_proto::{AckTicket, Delivery, Event, Outbox};
 use tokio::time::sleep_until;
+use tracing::debug;
 
 use super::{
     afterwards::Afterwards,
@@ -27,8 +29,10 @@ use crate::{
     journal::StoreFailed,
     quota::Pace,
     session::RetainedSearch,
+    shown::Shown,
     store::SessionChange,
 };
+use lanes::SubscribedLanes;
 
 /// A client with its session.
 pub(super) struct Attached<'a> {
@@ -43,6 +47,7 @@ pub(super) struct Attached<'a> {
     outgoing: VecDeque<Delivery>,
     /// Messages of the session that are being read from the store.
     loading: Option<Loading>,
+    lanes: SubscribedLanes,
     /// The ticket of a message that waits for room in somebody's mailbox.
     held: Option<AckTicket>,
     /// The events behind that message.
@@ -100,6 +105,7 @@ impl<'a> Attached<'a> {
             afterwards,
             outgoing: VecDeque::new(),
             loading: None,
+            lanes: SubscribedLanes::default(),
             held: None,
             backlog: Backlog::default(),
             held_back: Outbox::new(),
@@ -294,8 +300,8 @@ impl<'a> Attached<'a> {
     fn handle_event(&mut self, now: Instant, event: Event) {
         match event {
             Event::Publish(received) => self.publish(now, received),
-            Event::Subscribe(subscribe) => self.subscribe(now, &subscribe),
-            Event::Unsubscribe(unsubscribe) => self.unsubscribe(now, &unsubscribe),
+            Event::Subscribe { lane, subscribe } => self.subscribe(now, lane, &subscribe),
+            Event::Unsubscribe { lane, unsubscribe } => self.unsubscribe(now, lane, &unsubscribe),
             Event::Auth(auth) => self.auth(auth),
             Event::Closed(reason) => self.wire.closed = Some(reason),
             Event::Released { packet_id } => self.record(SessionChange::Released { packet_id }),
@@ -305,6 +311,10 @@ impl<'a> Attached<'a> {
             }
             Event::IncomingReleased { packet_id } => {
                 self.record(SessionChange::ReceivedReleased { packet_id });
+            }
+            Event::LaneFailed { lane, error } => {
+                let client = &self.hold.session.client_id;
+                debug!(client = %Shown(client), %lane, %error, "ended a data lane");
             }
             // A second CONNECT is the state machine's to refuse, and the rest is for clients.
             _ => {}

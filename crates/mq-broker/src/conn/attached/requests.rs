@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use mq_codec::{ReasonCode, SubAck, Subscribe, UnsubAck, Unsubscribe};
-use mq_proto::Received;
+use mq_proto::{LaneId, Received};
 
 use super::Attached;
 use crate::{hub, router};
@@ -61,8 +61,10 @@ impl Attached<'_> {
         }
     }
 
-    pub(super) fn subscribe(&mut self, now: Instant, subscribe: &Subscribe) {
+    pub(super) fn subscribe(&mut self, now: Instant, lane: LaneId, subscribe: &Subscribe) {
         let id = subscribe.properties.subscription_id;
+        let last = &mut self.hold.state.last_lane;
+        let slot = self.lanes.slot_of(lane, &self.wire.connection, last);
         let reasons = subscribe
             .subscriptions
             .iter()
@@ -73,7 +75,7 @@ impl Attached<'_> {
                     let journal = &mut self.publisher.journal;
                     self.wire
                         .hub
-                        .subscribe(&mut self.hold, subscription, id, journal)
+                        .subscribe(&mut self.hold, subscription, id, slot, journal)
                 };
                 if reason.is_error() {
                     let (session, filter) = (&self.hold.session, &subscription.filter);
@@ -89,10 +91,11 @@ impl Attached<'_> {
             reasons,
             properties: mq_codec::SubAckProperties::default(),
         };
-        self.wire.answer(|connection| connection.suback(now, ack));
+        self.wire
+            .answer(|connection| connection.suback(now, lane, ack));
     }
 
-    pub(super) fn unsubscribe(&mut self, now: Instant, unsubscribe: &Unsubscribe) {
+    pub(super) fn unsubscribe(&mut self, now: Instant, lane: LaneId, unsubscribe: &Unsubscribe) {
         let reasons = unsubscribe
             .filters
             .iter()
@@ -106,6 +109,7 @@ impl Attached<'_> {
             reasons,
             properties: mq_codec::UnsubAckProperties::default(),
         };
-        self.wire.answer(|connection| connection.unsuback(now, ack));
+        self.wire
+            .answer(|connection| connection.unsuback(now, lane, ack));
     }
 }

@@ -1,3 +1,5 @@
+use mq_lane::Chunk;
+
 use super::*;
 
 const FINAL: u8 = 0x80;
@@ -74,7 +76,7 @@ fn frames_of_one_end_are_read_by_the_other() {
             }
             assert_eq!(count, length);
             let mut bytes = Vec::new();
-            while let Some((_, chunk)) = framed.take() {
+            while let Some(Chunk { bytes: chunk, .. }) = framed.take(LaneId::CONTROL) {
                 bytes.extend_from_slice(&chunk);
             }
             let (received, outcome, decoder) = decode_as(receiver, &bytes);

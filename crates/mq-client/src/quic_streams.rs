@@ -1,0 +1,95 @@
+//! Which QUIC stream a message goes on.
+
+use mq_codec::TopicFilter;
+
+/// Which QUIC stream each message and each subscription goes on (MQTT over QUIC in EMQX's form).
+///
+/// On one stream a lost packet holds up everything behind it. Messages on other streams arrive meanwhile.
+/// Order is promised within a topic (§4.6), so a topic keeps its stream, except with
+/// [`PerPublish`](Self::PerPublish). Where the server grants no further stream, and over other transports,
+/// everything goes on the control stream. So do early data, and QoS 2 messages to a server that counts packet
+/// identifiers by stream.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum QuicStreams {
+    /// Everything on the control stream, as any server understands it.
+    #[default]
+    Control,
+    /// A stream for each topic, and one for each subscription, up to `most` together. Further topics share these
+    /// streams, each always the same one: a topic that moved to another stream could overtake itself.
+    PerTopic {
+        /// How many streams at most.
+        most: u16,
+    },
+    /// A stream for each message. Messages of one topic may overtake each other. More messages than the
+    /// server grants streams at a time go on the control stream.
+    PerPublish,
+    /// A stream for each of these priorities. While something waits to be sent on a stream of a higher
+    /// priority, streams of a lower one wait.
+    ByPriority(Vec<Priority>),
+    /// The control stream for as long as no packet is lost and nothing queues up; from then on
+    /// [`PerTopic`](Self::PerTopic). The change takes one round trip, in which no message is sent.
+    Auto {
+        /// How many streams at most.
+        most: u16,
+    },
+}
+
+/// The topics of one priority.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Priority {
+    /// The topics. The first rule that matches counts; other topics go on the control stream, of priority
+    /// 0.
+    pub topics: TopicFilter,
+    /// Higher goes first.
+    pub priority: i32,
+}
+
+impl QuicStreams {
+    /// How many streams [`PerTopic`](Self::PerTopic) and [`Auto`](Self::Auto) use at most if nobody says: as
+    /// many as this project's broker grants, but for the control stream.
+    pub const MOST: u16 = 63;
+}
+
+impl core::str::FromStr for QuicStreams {
+    type Err = UnknownQuicStreams;
+
+    /// `control`, `per-topic`, `per-publish` or `auto`; `per-topic:N` and `auto:N` for at most `N` streams.
+    fn from_str(text: &str) -> Result<Self, UnknownQuicStreams> {
+        let unknown = || UnknownQuicStreams(text.to_owned());
+        let (name, most) = match text.split_once(':') {
+            None => (text, None),
+            Some((name, most)) => (name, Some(most.parse().map_err(|_| unknown())?)),
+        };
+        let or_default = most.unwrap_or(Self::MOST);
+        match (name, most) {
+            (_, Some(0)) => Err(unknown()),
+            ("control", None) => Ok(Self::Control),
+            ("per-topic", _) => Ok(Self::PerTopic { most: or_default }),
+            ("per-publish", None) => Ok(Self::PerPublish),
+            ("auto", _) => Ok(Self::Auto { most: or_default }),
+            _ => Err(unknown()),
+        }
+    }
+}
+
+impl core::fmt::Display for QuicStreams {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let (name, most) = match self {
+            Self::Control => ("control", None),
+            Self::PerTopic { most } => ("per-topic", Some(*most)),
+            Self::PerPublish => ("per-publish", None),
+            Self::ByPriority(_) => ("by-priority", None),
+            Self::Auto { most } => ("auto", Some(*most)),
+        };
+        match most {
+            Some(most) if most != Self::MOST => write!(f, "{name}:{most}"),
+            _ => f.write_str(name),
+        }
+    }
+}
+
+/// A text that names no [`QuicStreams`].
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("streams cannot be `{0}`: use one of control, per-topic[:N], per-publish, auto[:N]")]
+pub struct UnknownQuicStreams(String);

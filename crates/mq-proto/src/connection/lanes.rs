@@ -1,0 +1,304 @@
+//! Data lanes: further ordered streams of packets beside the control lane.
+//!
+//! A lane has its own order of packets and acknowledgements, and its own topic aliases. The session is one
+//! for all lanes. Outgoing packet identifiers are unique over all lanes; so are incoming ones, if the peer
+//! says so in CONNECT or CONNACK.
+//!
+//! | the lane ends while | identifiers of the session | identifiers by lane |
+//! |---|---|---|
+//! | a sent QoS 1 message is unacknowledged | sent again on the control lane | the same |
+//! | a sent QoS 2 message is incomplete | goes on on the control lane | ends: never sent twice |
+//! | a received message waits for its acknowledgement | acknowledged on the control lane | not acknowledged |
+//! | a received QoS 2 message waits for PUBREL | goes on on the control lane | ends |
+
+use std::time::Instant;
+
+use bytes::BytesMut;
+use mq_codec::{Packet, QoS, ReasonCode};
+use mq_lane::LaneEnd;
+
+use super::{AckQueue, Connection, Role, State};
+use crate::{
+    Event, LaneId, ProtocolError,
+    alias::ReceiveAliases,
+    session::{OutgoingState, Receiving},
+};
+
+/// What belongs to one data lane.
+#[derive(Debug)]
+pub(super) struct DataLane {
+    /// Incoming messages that wait for their acknowledgement.
+    pub(super) acks: AckQueue,
+    receive_aliases: ReceiveAliases,
+    /// Incoming QoS 2 messages of a peer that counts identifiers by lane.
+    receiving: Receiving,
+    /// Sent QoS 1 and 2 messages that are not complete.
+    in_flight: usize,
+    /// The peer sends nothing more on it.
+    peer_finished: bool,
+    /// The owner sends nothing more on it.
+    finishing: bool,
+}
+
+impl DataLane {
+    pub(super) fn held_bytes(&self) -> usize {
+        size_of::<Self>() + self.receive_aliases.bytes()
+    }
+}
+
+/// The lane of the answers to what came on `lane`.
+pub(super) fn answers_on(lane: LaneId) -> LaneId {
+    if lane.is_unidirectional() {
+        LaneId::CONTROL
+    } else {
+        lane
+    }
+}
+
+impl Connection {
+    /// Takes the complete packets off a data lane.
+    pub(super) fn handle_data_bytes(&mut self, now: Instant, lane: LaneId, buffer: &mut BytesMut) {
+        if self.outbox.is_aborting(lane) {
+            buffer.clear();
+            return;
+        }
+        // A call without new bytes is no sign of life.
+        let has_read = !buffer.is_empty();
+        let mut had_packet = false;
+        while self.state == State::Open && self.failure.is_none() && !self.is_too_early(buffer) {
+            let result = match self.decoder.decode(buffer) {
+                Ok(None) => break,
+                Ok(Some(packet)) => self.handle_data_packet(now, lane, packet),
+                Err(error) => Err(error.into()),
+            };
+            had_packet = true;
+            match result {
+                Ok(()) => {}
+                // It counts over all lanes.
+                Err(error @ ProtocolError::ReceiveMaximum(_)) => {
+                    self.failure = Some(error);
+                }
+                Err(error) => {
+                    buffer.clear();
+                    return self.fail_lane(now, lane, error);
+                }
+            }
+        }
+        if has_read {
+            self.keep_alive.read(now, had_packet, 0);
+        }
+        if self.state != State::Open {
+            return;
+        }
+        let peer_finished = |lane: &DataLane| lane.peer_finished;
+        if self
+            .lanes
+            .get(&lane)
+            .is_some_and(|lane| peer_finished(lane))
+        {
+            if buffer.is_empty() {
+                self.finish_if_done(now, lane);
+            } else if !self.is_too_early(buffer) {
+                buffer.clear();
+                self.fail_lane(now, lane, ProtocolError::Incomplete(lane));
+            }
+        }
+    }
+
+    fn handle_data_packet(
+        &mut self,
+        now: Instant,
+        lane: LaneId,
+        packet: Packet,
+    ) -> Result<(), ProtocolError> {
+        match packet {
+            Packet::Publish(_)
+            | Packet::PubAck(_)
+            | Packet::PubRec(_)
+            | Packet::PubRel(_)
+            | Packet::PubComp(_)
+            | Packet::Subscribe(_)
+            | Packet::SubAck(_)
+            | Packet::Unsubscribe(_)
+            | Packet::UnsubAck(_) => {
+                self.data_lane(lane);
+                self.handle_packet(now, lane, packet)
+            }
+            other => Err(ProtocolError::Unexpected(other.packet_type())),
+        }
+    }
+
+    /// The link says that the peer has ended a data lane: `in_order` behind everything, or at once. Bytes
+    /// of the lane that the connection has left in their buffer stay there; call
+    /// [`handle_bytes`](Self::handle_bytes) once more after this. The connection ends its side of the lane
+    /// once it has answered everything.
+    pub fn handle_lane_closed(&mut self, now: Instant, lane: LaneId, in_order: bool) {
+        if in_order {
+            self.data_lane(lane).peer_finished = true;
+        } else {
+            self.leave_lane(now, lane);
+        }
+    }
+
+    /// Sends nothing more on a data lane: it ends once what was sent on it is complete.
+    pub fn finish_lane(&mut self, lane: LaneId) {
+        let data = self.data_lane(lane);
+        data.finishing = true;
+        if data.in_flight == 0 {
+            self.outbox.end(lane, LaneEnd::Finish);
+        }
+    }
+
+    /// Whether packets may be sent on a data lane that the peer has opened: it has not ended it.
+    #[must_use]
+    pub fn is_lane_open(&self, lane: LaneId) -> bool {
+        let data = self.lanes.get(&lane);
+        data.is_some_and(|data| !data.peer_finished && !data.finishing) && !lane.is_unidirectional()
+    }
+
+    /// Whether a sent message on this data lane is not complete.
+    #[must_use]
+    pub fn is_in_flight_on(&self, lane: LaneId) -> bool {
+        self.lanes.get(&lane).is_some_and(|lane| lane.in_flight > 0)
+    }
+
+    /// Whether both sides count packet identifiers over all lanes of the session, so that a lane may break
+    /// without an exchange that ends.
+    #[must_use]
+    pub fn has_session_ids(&self) -> bool {
+        self.session_ids
+    }
+
+    /// Ends a lane whose peer has finished it, once everything on it is answered.
+    pub(super) fn finish_if_done(&mut self, now: Instant, lane: LaneId) {
+        let Some(data) = self.lanes.get(&lane) else {
+            return;
+        };
+        if data.peer_finished && data.acks.len() == 0 {
+            self.leave_lane(now, lane);
+            self.outbox.end(lane, LaneEnd::Finish);
+        }
+    }
+
+    fn fail_lane(&mut self, now: Instant, lane: LaneId, error: ProtocolError) {
+        let code = error.reason_code() as u32;
+        self.leave_lane(now, lane);
+        self.outbox.end(lane, LaneEnd::Abort(code));
+        self.events.push_back(Event::LaneFailed { lane, error });
+    }
+
+    /// Nothing is sent on a lane any more: its exchanges end, or go on on the control lane.
+    fn leave_lane(&mut self, now: Instant, lane: LaneId) {
+        let Some(gone) = self.lanes.remove(&lane) else {
+            return;
+        };
+        self.lanes_at_qos1 -= gone.acks.at_qos1();
+        self.lanes_at_qos2 -= gone.receiving.len();
+        self.requests.retain(|id, on| {
+            let lost = *on == lane;
+            if lost {
+                self.events.push_back(Event::RequestLost { packet_id: *id });
+            }
+            !lost
+        });
+        let mut anew = Vec::new();
+        for id in self.session.leave_lane(lane) {
+            let is_qos1 = self
+                .session
+                .outgoing(id)
+                .is_some_and(|state: &OutgoingState| state.is_published_at(QoS::AtLeastOnce));
+            if self.session_ids || is_qos1 {
+                anew.push(id);
+            } else {
+                self.complete(now, id, ReasonCode::UnspecifiedError);
+            }
+        }
+        self.window.send_anew(anew);
+        if self.state == State::Open {
+            self.send_again(now);
+        }
+    }
+
+    /// The owner has opened a data lane.
+    pub(super) fn use_lane(&mut self, lane: LaneId) {
+        self.data_lane(lane);
+    }
+
+    fn data_lane(&mut self, lane: LaneId) -> &mut DataLane {
+        let receive_aliases = match (&self.server_config, &self.client_config) {
+            _ if self.version < mq_codec::Version::V5 => 0,
+            (Some(config), _) => config.topic_alias_maximum,
+            (None, Some(config)) => config.topic_alias_maximum,
+            (None, None) => 0,
+        };
+        let maximum = self.acks.maximum();
+        self.lanes.entry(lane).or_insert_with(|| {
+            Box::new(DataLane {
+                acks: AckQueue::new(maximum),
+                receive_aliases: ReceiveAliases::new(receive_aliases),
+                receiving: Receiving::default(),
+                in_flight: 0,
+                peer_finished: false,
+                finishing: false,
+            })
+        })
+    }
+
+    /// The acknowledgements that are due on a lane; `None` for a lane that has ended.
+    pub(super) fn acks_of(&mut self, lane: LaneId) -> Option<&mut AckQueue> {
+        if lane == LaneId::CONTROL {
+            return Some(&mut self.acks);
+        }
+        self.lanes.get_mut(&lane).map(|lane| &mut lane.acks)
+    }
+
+    pub(super) fn aliases_of(&mut self, lane: LaneId) -> &mut ReceiveAliases {
+        if lane == LaneId::CONTROL {
+            return &mut self.receive_aliases;
+        }
+        &mut self.data_lane(lane).receive_aliases
+    }
+
+    /// Whether exchanges on a lane belong to the session.
+    pub(super) fn is_of_session(&self, lane: LaneId) -> bool {
+        lane == LaneId::CONTROL || self.session_ids
+    }
+
+    pub(super) fn receiving_of(&mut self, lane: LaneId) -> &mut Receiving {
+        if self.is_of_session(lane) {
+            return &mut self.session.incoming;
+        }
+        &mut self.data_lane(lane).receiving
+    }
+
+    /// The lane for a message of that QoS.
+    pub(super) fn lane_for(&self, lane: LaneId, qos: QoS) -> LaneId {
+        let breaks = qos == QoS::ExactlyOnce && self.role == Role::Client && !self.session_ids;
+        if breaks { LaneId::CONTROL } else { lane }
+    }
+
+    /// A data lane that has not ended, or else the control lane.
+    pub(super) fn open_lane_or_control(&self, lane: LaneId) -> LaneId {
+        let lane = answers_on(lane);
+        if self.lanes.contains_key(&lane) {
+            lane
+        } else {
+            LaneId::CONTROL
+        }
+    }
+
+    pub(super) fn sent_on(&mut self, lane: LaneId) {
+        if lane != LaneId::CONTROL {
+            self.data_lane(lane).in_flight += 1;
+        }
+    }
+
+    pub(super) fn completed_on(&mut self, lane: LaneId) {
+        if let Some(data) = self.lanes.get_mut(&lane) {
+            data.in_flight -= 1;
+            if data.in_flight == 0 && data.finishing {
+                self.outbox.end(lane, LaneEnd::Finish);
+            }
+        }
+    }
+}

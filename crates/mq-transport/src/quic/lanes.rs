@@ -1,0 +1,541 @@
+//! The data lanes of a QUIC connection: its streams besides the control stream.
+//!
+//! A connection may have many of them, and most are silent. Each has a waker of its own that notes its
+//! name, so that a turn of the connection's task costs as much as there are lanes with news.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    fmt,
+    future::Future,
+    iter, mem,
+    pin::{Pin, pin},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+};
+
+use bytes::{Bytes, BytesMut};
+use mq_lane::{Chunk, LaneEnd, LaneId, Outbox};
+use quinn::{ConnectionError, ReadError, RecvStream, SendStream, VarInt, WriteError};
+
+use super::{
+    link::{CHUNKS, Stopped, poll_write_chunks},
+    server::at_once,
+};
+use crate::{LaneClosed, Progress, sync::lock};
+
+/// Bytes that one lane writes before the next has its turn.
+const TURN: usize = 64 * 1024;
+
+/// The error code of a stream whose data nobody wants.
+const UNWANTED: VarInt = VarInt::from_u32(0);
+
+/// Datagrams that are taken from the QUIC stack at a time.
+const DATAGRAMS: usize = 64;
+
+type NextDatagram = Pin<Box<dyn Future<Output = Result<Bytes, ConnectionError>> + Send>>;
+type Accepting =
+    Pin<Box<dyn Future<Output = Result<(Option<SendStream>, RecvStream), ConnectionError>> + Send>>;
+
+/// The data lanes of one connection.
+pub(crate) struct Lanes {
+    connection: quinn::Connection,
+    all: BTreeMap<LaneId, Lane>,
+    /// The peer's next bidirectional stream, and its next unidirectional one.
+    accepting: [Option<Door>; 2],
+    /// The peer's next datagram.
+    datagrams: Option<(NextDatagram, Waker)>,
+    /// Datagrams that came in.
+    arrived: VecDeque<Bytes>,
+    signal: Arc<Signal>,
+    /// The waker of the connection's task that `signal` has.
+    task: Option<Waker>,
+    /// They are read before the control lane in the next call.
+    pub(super) go_first: bool,
+    /// The owner was told of `arrived` in the last call.
+    told: bool,
+    /// Lanes that may have something to read.
+    readable: VecDeque<LaneId>,
+    /// Lanes whose streams take no more bytes for now.
+    blocked: BTreeSet<LaneId>,
+    /// Lanes that have ended in the middle of a write.
+    closed: VecDeque<(LaneId, LaneClosed)>,
+    /// The lane that wrote last.
+    turn: LaneId,
+    pub(super) bytes_sent: u64,
+    pub(super) bytes_received: u64,
+}
+
+struct Lane {
+    /// `None` once it has ended, and for a stream that only the peer writes.
+    send: Option<SendStream>,
+    /// `None` once the peer has ended it.
+    recv: Option<RecvStream>,
+    stopped: Option<Stopped>,
+    /// The owner has ended it.
+    ended: bool,
+    received: BytesMut,
+    waker: Waker,
+}
+
+/// Waits for the peer's next stream.
+struct Door {
+    next: Accepting,
+    waker: Waker,
+}
+
+/// What has news.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Woken {
+    Lane(LaneId),
+    Door(usize),
+    Datagrams,
+}
+
+/// The news of a connection's lanes, for its task.
+#[derive(Default)]
+struct Signal {
+    has_news: AtomicBool,
+    news: Mutex<(Vec<Woken>, Option<Waker>)>,
+}
+
+struct Note {
+    what: Woken,
+    signal: Arc<Signal>,
+}
+
+impl Wake for Note {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let mut news = lock(&self.signal.news);
+        if !news.0.contains(&self.what) {
+            news.0.push(self.what);
+        }
+        self.signal.has_news.store(true, Ordering::Release);
+        if let Some(task) = &news.1 {
+            task.wake_by_ref();
+        }
+    }
+}
+
+impl Signal {
+    fn waker(self: &Arc<Self>, what: Woken) -> Waker {
+        let signal = self.clone();
+        Waker::from(Arc::new(Note { what, signal }))
+    }
+}
+
+impl Lanes {
+    pub(super) fn new(connection: &quinn::Connection) -> Self {
+        let signal = Arc::<Signal>::default();
+        let door = |number: usize, next| {
+            let waker = signal.waker(Woken::Door(number));
+            waker.wake_by_ref();
+            Some(Door { next, waker })
+        };
+        let datagrams = signal.waker(Woken::Datagrams);
+        datagrams.wake_by_ref();
+        let doors = [
+            door(0, both(connection.clone())),
+            door(1, only_theirs(connection.clone())),
+        ];
+        Self {
+            connection: connection.clone(),
+            all: BTreeMap::new(),
+            accepting: doors,
+            datagrams: Some((next_datagram(connection.clone()), datagrams)),
+            arrived: VecDeque::new(),
+            signal,
+            task: None,
+            go_first: false,
+            told: false,
+            readable: VecDeque::new(),
+            blocked: BTreeSet::new(),
+            closed: VecDeque::new(),
+            turn: LaneId::CONTROL,
+            bytes_sent: 0,
+            bytes_received: 0,
+        }
+    }
+
+    /// Opens a bidirectional stream, if the peer grants one more now.
+    pub(super) fn open(&mut self) -> Option<LaneId> {
+        let (send, recv) = at_once(self.connection.open_bi())?.ok()?;
+        Some(self.insert(Some(send), recv))
+    }
+
+    fn insert(&mut self, send: Option<SendStream>, recv: RecvStream) -> LaneId {
+        let lane = LaneId(VarInt::from(recv.id()).into_inner());
+        let waker = self.signal.waker(Woken::Lane(lane));
+        let stopped = send
+            .as_ref()
+            .map(|send| -> Stopped { Box::pin(send.stopped()) });
+        self.readable.push_back(lane);
+        self.all.insert(
+            lane,
+            Lane {
+                send,
+                recv: Some(recv),
+                stopped,
+                ended: false,
+                received: BytesMut::new(),
+                waker,
+            },
+        );
+        lane
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(crate) fn received(&mut self, lane: LaneId) -> Option<&mut BytesMut> {
+        self.all.get_mut(&lane).map(|lane| &mut lane.received)
+    }
+
+    /// Bytes of all lanes that came in and were not consumed.
+    pub(crate) fn received_len(&self) -> usize {
+        self.all.values().map(|lane| lane.received.len()).sum()
+    }
+
+    /// Lanes with bytes that were not consumed.
+    pub(crate) fn unread(&self) -> impl Iterator<Item = LaneId> {
+        let unread = self.all.iter();
+        unread
+            .filter(|(_, lane)| !lane.received.is_empty())
+            .map(|(lane, _)| *lane)
+    }
+
+    /// Sets the urgency of a lane's bytes: higher goes first.
+    pub(crate) fn prioritize(&self, lane: LaneId, priority: i32) {
+        if let Some(send) = self.all.get(&lane).and_then(|lane| lane.send.as_ref()) {
+            // A stream that has ended has nothing to hurry.
+            let _ = send.set_priority(priority);
+        }
+    }
+
+    /// Takes the news, and the streams that the peer has opened.
+    fn listen(&mut self, cx: &Context<'_>) {
+        if !self
+            .task
+            .as_ref()
+            .is_some_and(|task| task.will_wake(cx.waker()))
+        {
+            let task = cx.waker().clone();
+            lock(&self.signal.news).1 = Some(task.clone());
+            self.task = Some(task);
+        }
+        if !self.signal.has_news.load(Ordering::Acquire) {
+            return;
+        }
+        let news = {
+            let mut news = lock(&self.signal.news);
+            self.signal.has_news.store(false, Ordering::Relaxed);
+            mem::take(&mut news.0)
+        };
+        for woken in news {
+            match woken {
+                Woken::Lane(lane) => {
+                    self.blocked.remove(&lane);
+                    if self.all.contains_key(&lane) && !self.readable.contains(&lane) {
+                        self.readable.push_back(lane);
+                    }
+                }
+                Woken::Door(number) => self.accept(number),
+                Woken::Datagrams => self.take_datagrams(),
+            }
+        }
+    }
+
+    fn take_datagrams(&mut self) {
+        while let Some((next, waker)) = &mut self.datagrams
+            && self.arrived.len() < DATAGRAMS
+        {
+            match next.as_mut().poll(&mut Context::from_waker(waker)) {
+                Poll::Pending => return,
+                Poll::Ready(Ok(bytes)) => {
+                    self.bytes_received += bytes.len() as u64;
+                    self.arrived.push_back(bytes);
+                    while self.arrived.len() < DATAGRAMS
+                        && let Some(Ok(bytes)) = at_once(self.connection.read_datagram())
+                    {
+                        self.bytes_received += bytes.len() as u64;
+                        self.arrived.push_back(bytes);
+                    }
+                    *next = next_datagram(self.connection.clone());
+                    waker.wake_by_ref();
+                    return;
+                }
+                // Reading the control stream reports the end of the connection.
+                Poll::Ready(Err(_)) => self.datagrams = None,
+            }
+        }
+    }
+
+    pub(crate) fn next_datagram(&mut self) -> Option<Bytes> {
+        let next = self.arrived.pop_front();
+        if next.is_none() {
+            self.take_datagrams();
+            return self.arrived.pop_front();
+        }
+        next
+    }
+
+    fn accept(&mut self, number: usize) {
+        while let Some(door) = &mut self.accepting[number] {
+            let polled = door
+                .next
+                .as_mut()
+                .poll(&mut Context::from_waker(&door.waker));
+            match polled {
+                Poll::Pending => return,
+                Poll::Ready(Ok((send, recv))) => {
+                    door.next = match &send {
+                        Some(_) => both(self.connection.clone()),
+                        None => only_theirs(self.connection.clone()),
+                    };
+                    self.insert(send, recv);
+                }
+                // Reading the control stream reports the end of the connection.
+                Poll::Ready(Err(_)) => self.accepting[number] = None,
+            }
+        }
+    }
+
+    /// Reads from the next lane that has something, or tells of the end of one.
+    pub(super) fn poll_read(&mut self, cx: &Context<'_>) -> Poll<Progress> {
+        self.listen(cx);
+        if let Some((lane, how)) = self.closed.pop_front() {
+            return Poll::Ready(Progress::LaneClosed(lane, how));
+        }
+        if !self.arrived.is_empty() && !mem::replace(&mut self.told, true) {
+            return Poll::Ready(Progress::Datagrams);
+        }
+        self.told = false;
+        while let Some(name) = self.readable.pop_front() {
+            let Some(lane) = self.all.get_mut(&name) else {
+                continue;
+            };
+            match lane.poll_read() {
+                Poll::Ready(Read::Bytes(count)) => {
+                    self.bytes_received += count as u64;
+                    self.readable.push_back(name);
+                    return Poll::Ready(Progress::Received(name));
+                }
+                Poll::Ready(Read::Closed(how)) => {
+                    if how != LaneClosed::Finished {
+                        self.abort(name, UNWANTED);
+                    }
+                    self.forget_ended(name);
+                    return Poll::Ready(Progress::LaneClosed(name, how));
+                }
+                Poll::Pending => {}
+            }
+        }
+        Poll::Pending
+    }
+
+    /// Writes what the outbox has for data lanes, in turns; ready when nothing is left. A lane that is
+    /// blocked does not hold up the others.
+    pub(super) fn poll_write(&mut self, cx: &Context<'_>, outbox: &mut Outbox) -> Poll<()> {
+        self.listen(cx);
+        let mut ready = true;
+        for _ in 0..outbox.data_lanes() {
+            let Some(lane) = outbox.next_data_lane(self.turn) else {
+                break;
+            };
+            self.turn = lane;
+            ready &= !self.blocked.contains(&lane) && self.write(lane, outbox);
+        }
+        if ready {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    }
+
+    /// Writes what waits for one lane; whether nothing is left.
+    fn write(&mut self, name: LaneId, outbox: &mut Outbox) -> bool {
+        let Some(lane) = self.all.get_mut(&name) else {
+            outbox.discard(name);
+            return true;
+        };
+        let mut left = TURN;
+        while left > 0
+            && let Some(send) = &mut lane.send
+        {
+            let mut taken: Vec<Chunk> = Vec::new();
+            taken.extend(iter::from_fn(|| outbox.take(name)).take(CHUNKS));
+            if taken.is_empty() {
+                break;
+            }
+            let mut chunks: Vec<Bytes> = Vec::with_capacity(taken.len());
+            chunks.extend(taken.iter_mut().map(|chunk| mem::take(&mut chunk.bytes)));
+            let cx = &mut Context::from_waker(&lane.waker);
+            let polled = poll_write_chunks(send, &mut chunks, cx);
+            for (mut chunk, bytes) in taken.into_iter().zip(chunks).rev() {
+                chunk.bytes = bytes;
+                outbox.put_back(name, chunk);
+            }
+            match polled {
+                Poll::Ready(Ok(written)) => {
+                    self.bytes_sent += written.bytes as u64;
+                    left = left.saturating_sub(written.bytes);
+                }
+                Poll::Ready(Err(WriteError::Stopped(code))) => {
+                    outbox.discard(name);
+                    self.abort(name, code);
+                    self.forget_ended(name);
+                    self.closed
+                        .push_back((name, LaneClosed::Stopped(code.into_inner())));
+                    return true;
+                }
+                // Reading the control stream reports the end of the connection.
+                Poll::Ready(Err(_)) | Poll::Pending => {
+                    self.blocked.insert(name);
+                    return false;
+                }
+            }
+        }
+        if lane.send.is_none() {
+            outbox.discard_bytes(name);
+        }
+        match outbox.take_end(name) {
+            Some(LaneEnd::Finish) => {
+                lane.ended = true;
+                if let Some(mut send) = lane.send.take() {
+                    // It cannot have ended: only this function ends it.
+                    let _ = send.finish();
+                }
+                self.forget_ended(name);
+                true
+            }
+            Some(LaneEnd::Abort(code)) => {
+                lane.ended = true;
+                self.abort(name, code.into());
+                self.all.remove(&name);
+                true
+            }
+            None => outbox.is_empty_on(name),
+        }
+    }
+
+    /// Ends both directions of a lane at once.
+    fn abort(&mut self, name: LaneId, code: VarInt) {
+        let Some(lane) = self.all.get_mut(&name) else {
+            return;
+        };
+        if let Some(mut send) = lane.send.take() {
+            let _ = send.reset(code);
+        }
+        if let Some(mut recv) = lane.recv.take() {
+            let _ = recv.stop(code);
+        }
+        lane.stopped = None;
+        lane.ended = true;
+    }
+
+    /// Forgets a lane that both sides have ended. Its unconsumed bytes go with it.
+    fn forget_ended(&mut self, name: LaneId) {
+        let over = |lane: &Lane| lane.ended && lane.recv.is_none();
+        if self.all.get(&name).is_some_and(over) {
+            self.all.remove(&name);
+            self.blocked.remove(&name);
+        }
+    }
+
+    /// Ends all lanes, and waits until the peer has everything.
+    pub(super) async fn close(&mut self) {
+        self.accepting = [None, None];
+        self.datagrams = None;
+        for mut lane in mem::take(&mut self.all).into_values() {
+            if let Some(mut send) = lane.send.take()
+                && send.finish().is_ok()
+            {
+                let _ = send.stopped().await;
+            }
+        }
+    }
+}
+
+fn both(connection: quinn::Connection) -> Accepting {
+    Box::pin(async move {
+        let (send, recv) = connection.accept_bi().await?;
+        Ok((Some(send), recv))
+    })
+}
+
+fn next_datagram(connection: quinn::Connection) -> NextDatagram {
+    Box::pin(async move { connection.read_datagram().await })
+}
+
+fn only_theirs(connection: quinn::Connection) -> Accepting {
+    Box::pin(async move { Ok((None, connection.accept_uni().await?)) })
+}
+
+/// What reading has brought.
+enum Read {
+    Bytes(usize),
+    Closed(LaneClosed),
+}
+
+impl Lane {
+    fn poll_read(&mut self) -> Poll<Read> {
+        let cx = &mut Context::from_waker(&self.waker);
+        if let Some(recv) = &mut self.recv {
+            let mut chunks: [Bytes; CHUNKS] = std::array::from_fn(|_| Bytes::new());
+            // The future holds no state: dropped while pending, it has read nothing.
+            let polled = pin!(recv.read_chunks(&mut chunks)).poll(cx);
+            match polled {
+                Poll::Ready(Ok(Some(filled))) => {
+                    let count = chunks[..filled].iter().map(Bytes::len).sum();
+                    self.received.reserve(count);
+                    for bytes in &chunks[..filled] {
+                        self.received.extend_from_slice(bytes);
+                    }
+                    return Poll::Ready(Read::Bytes(count));
+                }
+                Poll::Ready(Ok(None)) => {
+                    self.recv = None;
+                    return Poll::Ready(Read::Closed(LaneClosed::Finished));
+                }
+                Poll::Ready(Err(ReadError::Reset(code))) => {
+                    self.recv = None;
+                    let code = code.into_inner();
+                    return Poll::Ready(Read::Closed(LaneClosed::Reset(code)));
+                }
+                // Reading the control stream reports the end of the connection.
+                Poll::Ready(Err(_)) => {}
+                Poll::Pending => {
+                    if self.received.is_empty() {
+                        self.received = BytesMut::new();
+                    }
+                }
+            }
+        }
+        if let Some(stopped) = &mut self.stopped
+            && let Poll::Ready(outcome) = stopped.as_mut().poll(cx)
+        {
+            self.stopped = None;
+            if let Ok(Some(code)) = outcome {
+                let code = code.into_inner();
+                return Poll::Ready(Read::Closed(LaneClosed::Stopped(code)));
+            }
+        }
+        Poll::Pending
+    }
+}
+
+impl fmt::Debug for Lanes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lanes")
+            .field("lanes", &self.all.keys())
+            .finish_non_exhaustive()
+    }
+}
