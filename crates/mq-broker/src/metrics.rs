@@ -160,6 +160,10 @@ pub struct ListenerMetrics {
     pub packets_lost: Counter,
     /// QUIC datagrams sent a second time before anything showed that they were lost.
     pub packets_repeated: Counter,
+    /// Times that a QUIC client said that it waits for more streams than it was granted.
+    pub streams_blocked: Counter,
+    /// Messages that were sent as QUIC datagrams.
+    pub messages_as_datagrams: Counter,
     /// TCP segments sent again.
     pub packets_retransmitted: Counter,
     /// QUIC links whose client was at another address than at the sample before (RFC 9000 §9).
@@ -181,6 +185,8 @@ impl ListenerMetrics {
             bytes_sent: Counter::default(),
             packets_lost: Counter::default(),
             packets_repeated: Counter::default(),
+            streams_blocked: Counter::default(),
+            messages_as_datagrams: Counter::default(),
             packets_retransmitted: Counter::default(),
             migrations: Counter::default(),
             rtt: RttHistogram::default(),
@@ -267,6 +273,18 @@ impl Sampler {
         metrics
             .packets_retransmitted
             .add(since(|stats| stats.packets_retransmitted));
+        metrics
+            .messages_as_datagrams
+            .add(since(|stats| stats.messages_as_datagrams));
+        let blocked = since(|stats| stats.streams_blocked);
+        metrics.streams_blocked.add(blocked);
+        if blocked > 0 && last.and_then(|last| last.streams_blocked).unwrap_or(0) == 0 {
+            tracing::info!(
+                peer = ?self.peer,
+                open = link.data_lanes() + 1,
+                "a client waits for more QUIC streams than it may open; `max_streams` of [quic] grants more"
+            );
+        }
         let became = |is: fn(&LinkStats) -> bool| is(&stats) && !last.is_some_and(is);
         let resumed = became(|stats| stats.handshake == HandshakeKind::Resumed);
         metrics.resumed.add(resumed.into());

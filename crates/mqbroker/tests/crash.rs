@@ -19,9 +19,13 @@ use std::{
     time::Duration,
 };
 
-use mq_client::{Client, ClientBuilder, Outgoing, QoS, Reconnect, Subscription};
+use mq_client::{Client, ClientBuilder, Outgoing, QoS, QuicStreams, Reconnect, Subscription};
 use program::Broker;
-use tokio::time::{sleep, timeout};
+use tokio::{
+    sync::watch,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
 
 const HOUR: Duration = Duration::from_hours(1);
 
@@ -158,7 +162,7 @@ async fn killed_again_and_again(scheme: &str) {
     away.disconnect().await.unwrap();
 
     let stop = Arc::new(AtomicBool::new(false));
-    let mut publishers = tokio::task::JoinSet::new();
+    let mut publishers = JoinSet::new();
     let mut of_topics = Vec::new();
     for (topic, qos, retain) in [
         ("once", QoS::ExactlyOnce, false),
@@ -249,6 +253,78 @@ async fn nothing_that_was_acknowledged_is_lost_over_tcp() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_that_was_acknowledged_is_lost_over_quic() {
     killed_again_and_again("quic").await;
+}
+
+/// Each of sixteen topics has a QUIC stream of its own, from its publisher and to its subscriber.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_that_was_acknowledged_is_lost_over_many_quic_streams() {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let kills = number("MQ_KILLS").unwrap_or(40);
+    let seed = number("MQ_SEED").unwrap_or(1);
+    println!("quic, with streams: {kills} kills, seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut broker = start("quic", "always");
+    let streams = QuicStreams::PerTopic { most: 16 };
+    let with_streams = |client_id| device(&broker, client_id).quic_streams(streams.clone());
+    let subscriber = with_streams("subscriber").build().await.unwrap();
+    let publisher = with_streams("publisher").build().await.unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let (end, ended) = watch::channel(false);
+    let (mut publishers, mut readers) = (JoinSet::new(), JoinSet::new());
+    let mut of_topics = Vec::new();
+    for (index, qos) in (0..16).zip([QoS::ExactlyOnce, QoS::AtLeastOnce].into_iter().cycle()) {
+        let topic = format!("topic/{index}");
+        let mut messages = subscriber.subscribe(topic.as_str(), qos).await.unwrap();
+        let promised = Arc::<Promised>::default();
+        of_topics.push(Arc::clone(&promised));
+        let (publisher, stop) = (publisher.clone(), Arc::clone(&stop));
+        publishers.spawn(publish(
+            publisher,
+            topic.clone(),
+            qos,
+            false,
+            stop,
+            Arc::clone(&promised),
+        ));
+        let mut ended = ended.clone();
+        readers.spawn(async move {
+            let mut seen = Seen::new();
+            while !*ended.borrow_and_update() {
+                tokio::select! {
+                    () = note(&mut messages, &mut seen) => {}
+                    _ = ended.changed() => {}
+                }
+            }
+            let count = promised.count.load(Ordering::Relaxed);
+            let exactly = qos == QoS::ExactlyOnce;
+            check(&topic, &mut messages, seen, count, exactly).await;
+        });
+    }
+    let count = || -> u64 {
+        let counts = of_topics.iter();
+        counts
+            .map(|promised| promised.count.load(Ordering::Relaxed))
+            .sum()
+    };
+    for _ in 0..kills {
+        let before = count();
+        let lived = async {
+            while count() == before {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(PATIENCE, lived).await.expect("clients come back");
+        sleep(Duration::from_millis(random.u64(1..120))).await;
+        broker.kill();
+        broker.start();
+    }
+    stop.store(true, Ordering::Relaxed);
+    let publishers = async { while publishers.join_next().await.transpose().unwrap().is_some() {} };
+    timeout(PATIENCE, publishers)
+        .await
+        .expect("what was begun is acknowledged");
+    end.send(true).unwrap();
+    while readers.join_next().await.transpose().unwrap().is_some() {}
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

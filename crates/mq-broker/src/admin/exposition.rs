@@ -73,6 +73,8 @@ const OF_LISTENERS: &[(&str, &str, OfListener)] = table! {
     "received_bytes": bytes_received, "Application bytes received";
     "sent_bytes": bytes_sent, "Application bytes sent";
     "packets_lost": packets_lost, "QUIC packets declared lost";
+    "streams_blocked": streams_blocked, "times that a QUIC client said that it waits for more streams than it was granted";
+    "messages_as_datagrams": messages_as_datagrams, "messages sent as QUIC datagrams";
     "packets_repeated": packets_repeated, "QUIC datagrams sent a second time before anything showed that they were lost";
     "packets_retransmitted": packets_retransmitted, "TCP segments sent again";
     "migrations": migrations, "QUIC connections whose client came from another address";
