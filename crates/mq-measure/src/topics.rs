@@ -32,7 +32,7 @@ pub fn topic(seq: u64, topics: NonZeroU32) -> u32 {
 /// The messages of one run, or of several runs of one setting, by their topics.
 #[derive(Clone, Debug)]
 pub struct Topics {
-    topics: NonZeroU32,
+    number: NonZeroU32,
     /// The delays in nanoseconds of each topic in each window. The windows of a further run follow those before.
     windows: Vec<BTreeMap<u32, Vec<f64>>>,
     /// The messages of each run.
@@ -64,7 +64,7 @@ impl Topics {
     #[must_use]
     pub fn new(topics: NonZeroU32) -> Self {
         Self {
-            topics,
+            number: topics,
             windows: Vec::new(),
             runs: Vec::new(),
         }
@@ -81,7 +81,7 @@ impl Topics {
                 self.windows.resize_with(window + 1, BTreeMap::new);
             }
             if let Some(delay) = sample.latency_intended_ns() {
-                let of = self.windows[window].entry(topic(sample.seq, self.topics));
+                let of = self.windows[window].entry(topic(sample.seq, self.number));
                 of.or_default().push(convert::float(delay));
             }
         }
@@ -93,7 +93,7 @@ impl Topics {
     pub fn figures(&self, link_ns: Option<u64>) -> TopicFigures {
         let above = link_ns.and_then(|link| self.above_link_ns(link));
         TopicFigures {
-            topics: self.topics,
+            topics: self.number,
             inter_topic_spread_ns: self.spread_ns(),
             spike_isolation_ratio: self.spike_isolation_ratio(),
             above_link_mean_ns: above.map(|(mean, _)| mean),
@@ -206,7 +206,7 @@ impl Topics {
                     Some((first, last)) if follows(&last, sample) => first,
                     _ => *sample,
                 };
-                let own = topic(first.seq, self.topics) == topic(sample.seq, self.topics);
+                let own = topic(first.seq, self.number) == topic(sample.seq, self.number);
                 through_others += u64::from(!own);
                 release = Some((first, *sample));
             }

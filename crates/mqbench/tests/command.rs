@@ -203,6 +203,47 @@ fn compare_measures_on_a_channel_that_stations_share() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn compare_says_how_several_topics_fared() {
+    let network = ["--link", "lw26@delay=5ms,loss=5%", "--topology", "shared"];
+    let work = ["--count", "800", "--rounds", "2", "--interval", "2ms"];
+    let others = ["--topics", "4", "--transports", "tcp,quic", "--json"];
+    let output = mqbench(
+        &[
+            &["compare", "--connections", "1"][..],
+            &network,
+            &work,
+            &others,
+        ]
+        .concat(),
+    );
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    if stderr.contains("namespaces") {
+        println!("SKIPPED: {stderr}");
+        return;
+    }
+    assert!(output.status.success(), "{stderr}");
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let result = RunResult::from_json(&printed, std::path::Path::new("stdout")).unwrap();
+    assert_eq!(result.parameters["topics"], 4);
+    for transport in &result.transports {
+        let counts = transport.counts;
+        // The subscriber has every topic, each in order.
+        assert_eq!((counts.sent, counts.received), (800, 800), "{counts:?}");
+        assert_eq!((counts.unknown, counts.reordered), (0, 0), "{counts:?}");
+        let figures = transport.topics.unwrap();
+        assert_eq!(figures.topics.get(), 4);
+        // A message passes the link twice, and one in twenty is lost on each passage.
+        let (mean, worst) = (figures.above_link_mean_ns, figures.above_link_worst_ns);
+        assert!(mean > Some(0.0) && worst >= mean, "{figures:?}");
+        assert!(figures.inter_topic_spread_ns > Some(0.0), "{figures:?}");
+        // All share one ordered stream.
+        let (late, others) = (figures.late_share, figures.late_through_others);
+        assert!(others > Some(0.0) && others < late, "{figures:?}");
+    }
+}
+
+#[test]
 fn a_broker_for_a_run_ends_with_the_program_that_started_it() {
     use std::io::{BufRead as _, BufReader};
 

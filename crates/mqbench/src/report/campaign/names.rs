@@ -135,7 +135,7 @@ pub(super) fn short(metric: &str) -> &'static str {
     match metric {
         "latency_mean" => "mean delay",
         "latency_p50" => "median delay",
-        "latency_p95" => "95th percentile",
+        "latency_p95" | "dial_to_connect_p95" => "95th percentile",
         "latency_p99" => "99th percentile",
         "latency_max" => "longest delay",
         "latency_rsd" => "jitter",
@@ -143,7 +143,6 @@ pub(super) fn short(metric: &str) -> &'static str {
             "mean time"
         }
         "dial_to_connect_p50" => "median time",
-        "dial_to_connect_p95" => "95th percentile",
         "packets_per_second" | "arrived_per_second" => "rate",
         "inter_topic_spread" => "spread between topics",
         "spike_isolation_ratio" | "late_share" | "late_through_others" => "share",
@@ -261,6 +260,7 @@ fn link(name: &str) -> String {
         "wifi" => "WiFi".to_owned(),
         "leo" => "low orbit".to_owned(),
         "dl" => "DL's network".to_owned(),
+        "lw26" => "LW26's network".to_owned(),
         other => other.replace('_', " "),
     };
     let changes = changes.split(',').filter(|change| !change.is_empty());
