@@ -9,6 +9,7 @@
 //! | how do the clocks of two machines differ? | [`clock`] |
 //! | how are the latencies distributed? | [`recorder`], [`buckets`] |
 //! | is one set of values really larger than another? | [`stats`] |
+//! | do several topics wait for one another? | [`topics`] |
 //! | what did it cost? | [`process`]; in joules, `mq-energy` |
 //! | on what machine, with which program and settings? | [`context`], [`manifest`] |
 //! | can the run be trusted? | [`validity`] |
@@ -45,6 +46,7 @@
 //!   3694.
 //! - **DL**: de Luna et al., *MQTT over QUIC: Comparison with TCP and TCP+TLS in a Virtualized
 //!   `IoT` Environment*.
+//! - **LW26**: *Evaluating Stream Mapping Strategies for MQTT over QUIC*, submitted to Computer Networks, 2026.
 
 pub mod buckets;
 pub mod clock;
@@ -62,6 +64,7 @@ pub mod sample;
 pub mod schedule;
 pub mod stats;
 pub mod table;
+pub mod topics;
 pub mod tracker;
 pub mod validity;
 

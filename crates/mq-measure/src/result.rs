@@ -10,6 +10,7 @@ use serde_json::Value;
 use crate::manifest::Manifest;
 use crate::process::Usage;
 use crate::stats::Interval;
+use crate::topics::TopicFigures;
 use crate::{Counts, Error, Summary, Validity, Warning, json};
 
 /// The `schema` of a [`RunResult`] that this version writes and reads.
@@ -56,6 +57,9 @@ pub struct TransportResult {
     pub publisher_host: Option<HostPackets>,
     /// Messages that the other stations sent meanwhile; `None` without a shared channel.
     pub neighbours_sent: Option<u64>,
+    /// The figures of several topics; `None` with one.
+    #[serde(default)]
+    pub topics: Option<TopicFigures>,
     /// What the processes used.
     pub processes: Vec<ProcessUse>,
     /// How long connecting took.

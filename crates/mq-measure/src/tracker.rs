@@ -1,8 +1,10 @@
 //! Matching arrivals with sent messages, by sequence number.
 
+use std::num::NonZeroU32;
+
 use serde::{Deserialize, Serialize};
 
-use crate::{Sample, Samples};
+use crate::{Sample, Samples, topics::topic};
 
 /// The time stamp of an event that has not happened (yet).
 const NEVER: u64 = u64::MAX;
@@ -19,7 +21,8 @@ pub struct Counts {
     pub lost: u64,
     /// Arrivals of messages that had arrived before.
     pub duplicates: u64,
-    /// First arrivals whose number is smaller than the greatest that has arrived, RFC 4737 §3.
+    /// First arrivals whose number is smaller than the greatest that has arrived, RFC 4737 §3. Over several topics
+    /// the greatest of the same topic, as MQTT promises an order for each topic [MQTT-4.6.0-6].
     pub reordered: u64,
     /// Arrivals of numbers that were not sent, or are out of the tracker's range.
     pub unknown: u64,
@@ -67,8 +70,32 @@ pub enum Arrival {
 pub struct Tracker {
     slots: Vec<Slot>,
     counts: Counts,
-    /// The greatest number that has arrived.
-    greatest: Option<u64>,
+    order: Order,
+}
+
+/// Finds out which arrivals are reordered.
+#[derive(Clone, Debug)]
+pub(crate) struct Order {
+    /// The greatest number of each topic that has arrived.
+    greatest: Vec<Option<u64>>,
+    topics: NonZeroU32,
+}
+
+impl Order {
+    pub(crate) fn over_topics(topics: NonZeroU32) -> Self {
+        Self {
+            greatest: vec![None; topics.get() as usize],
+            topics,
+        }
+    }
+
+    /// Whether a first arrival is reordered.
+    pub(crate) fn is_broken_by(&mut self, seq: u64) -> bool {
+        let greatest = &mut self.greatest[topic(seq, self.topics) as usize];
+        let broken = greatest.is_some_and(|greatest| seq < greatest);
+        *greatest = (*greatest).max(Some(seq));
+        broken
+    }
 }
 
 /// Times in nanoseconds, [`NEVER`] for what has not happened.
@@ -95,8 +122,16 @@ impl Tracker {
         Self {
             slots: vec![slot; expected],
             counts: Counts::default(),
-            greatest: None,
+            order: Order::over_topics(NonZeroU32::MIN),
         }
+    }
+
+    /// The same for messages over so many topics in turn: the order counts within each topic. Call it before the
+    /// first arrival.
+    #[must_use]
+    pub fn over_topics(mut self, topics: NonZeroU32) -> Self {
+        self.order = Order::over_topics(topics);
+        self
     }
 
     /// Notes that `seq` is sent. Returns `false` and changes nothing if `seq` is out of range or was sent before.
@@ -130,10 +165,8 @@ impl Tracker {
         }
         slot.received = at_ns;
         self.counts.received += 1;
-        match self.greatest {
-            Some(greatest) if seq < greatest => self.counts.reordered += 1,
-            _ => self.greatest = Some(seq),
-        }
+        let reordered = self.order.is_broken_by(seq);
+        self.counts.reordered += u64::from(reordered);
         Arrival::First {
             latency_intended_ns: at_ns.saturating_sub(slot.intended),
             latency_sent_ns: at_ns.saturating_sub(slot.sent),
@@ -253,6 +286,19 @@ mod tests {
         assert!(!tracker.is_complete());
         tracker.received(5, 1000);
         assert!(tracker.is_complete());
+    }
+
+    #[test]
+    fn the_order_of_several_topics_counts_within_each() {
+        let arrivals = [1, 0, 3, 5, 2, 4];
+        for (topics, reordered) in [(1, 3), (2, 0), (3, 1)] {
+            let topics = NonZeroU32::new(topics).unwrap();
+            let mut tracker = tracker(6).over_topics(topics);
+            for seq in arrivals {
+                tracker.received(seq, 1000);
+            }
+            assert_eq!(tracker.counts().reordered, reordered, "{topics} topics");
+        }
     }
 
     #[test]

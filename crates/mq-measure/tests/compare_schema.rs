@@ -14,6 +14,7 @@ use mq_measure::result::{
     TransportResult, WireUse,
 };
 use mq_measure::stats::Bootstrap;
+use mq_measure::topics::TopicFigures;
 use mq_measure::{Counts, LatencyRecorder, Summary, Validity, Warning};
 use serde_json::{Value, json};
 
@@ -79,6 +80,15 @@ fn full() -> RunResult {
             elapsed_ns: 1_000_000_000,
         }),
         neighbours_sent: Some(8),
+        topics: Some(TopicFigures {
+            topics: std::num::NonZeroU32::new(8).unwrap(),
+            inter_topic_spread_ns: Some(0.5),
+            spike_isolation_ratio: Some(0.25),
+            above_link_mean_ns: Some(-1.0),
+            above_link_worst_ns: Some(2.0),
+            late_share: Some(0.5),
+            late_through_others: Some(0.0),
+        }),
         processes: vec![process],
         connect: [
             ConnectKind::Tcp,
@@ -129,6 +139,15 @@ fn empty() -> RunResult {
         ..host
     });
     transport.neighbours_sent = None;
+    transport.topics = transport.topics.map(|figures| TopicFigures {
+        inter_topic_spread_ns: None,
+        spike_isolation_ratio: None,
+        above_link_mean_ns: None,
+        above_link_worst_ns: None,
+        late_share: None,
+        late_through_others: None,
+        ..figures
+    });
     transport.connect.truncate(1);
     (transport.connect[0].usable, transport.connect[0].connack) = (None, None);
     transport.rounds[0].latency = None;

@@ -203,6 +203,117 @@ fn compare_measures_on_a_channel_that_stations_share() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn compare_says_how_several_topics_fared() {
+    let network = ["--link", "lw26@delay=5ms,loss=5%", "--topology", "shared"];
+    let work = ["--count", "800", "--rounds", "2", "--interval", "2ms"];
+    let others = ["--topics", "4", "--transports", "tcp,quic", "--json"];
+    let output = mqbench(
+        &[
+            &["compare", "--connections", "1"][..],
+            &network,
+            &work,
+            &others,
+        ]
+        .concat(),
+    );
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    if stderr.contains("namespaces") {
+        println!("SKIPPED: {stderr}");
+        return;
+    }
+    assert!(output.status.success(), "{stderr}");
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let result = RunResult::from_json(&printed, std::path::Path::new("stdout")).unwrap();
+    assert_eq!(result.parameters["topics"], 4);
+    for transport in &result.transports {
+        let counts = transport.counts;
+        // The subscriber has every topic, each in order.
+        assert_eq!((counts.sent, counts.received), (800, 800), "{counts:?}");
+        assert_eq!((counts.unknown, counts.reordered), (0, 0), "{counts:?}");
+        let figures = transport.topics.unwrap();
+        assert_eq!(figures.topics.get(), 4);
+        // A message passes the link twice, and one in twenty is lost on each passage.
+        let (mean, worst) = (figures.above_link_mean_ns, figures.above_link_worst_ns);
+        assert!(mean > Some(0.0) && worst >= mean, "{figures:?}");
+        assert!(figures.inter_topic_spread_ns > Some(0.0), "{figures:?}");
+        // All share one ordered stream.
+        let (late, others) = (figures.late_share, figures.late_through_others);
+        assert!(others > Some(0.0) && others < late, "{figures:?}");
+    }
+}
+
+#[test]
+fn a_publisher_gives_its_messages_to_several_topics_in_turn() {
+    use std::{
+        io::{BufRead, BufReader, Lines},
+        process::Stdio,
+    };
+
+    fn ready(output: &mut Lines<impl BufRead>) {
+        let mut lines = output.by_ref().map_while(Result::ok);
+        assert!(lines.any(|line| line == "ready"));
+    }
+
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let start = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mqbench"));
+        command.args(arguments).stdin(Stdio::piped());
+        command.stdout(Stdio::piped()).spawn().unwrap()
+    };
+    let port = {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap().port()
+    };
+    let url = format!("tcp://127.0.0.1:{port}");
+    let listen = ["broker", "--announce", "--until-stdin-ends", "--listen"];
+    let mut broker = start(&[&listen[..], &[&url]].concat());
+    let mut announced = BufReader::new(broker.stdout.take().unwrap()).lines();
+    ready(&mut announced);
+    let (of_all, of_one) = (file("all.csv"), file("one.csv"));
+    let all = ["--topics", "4", "--count", "20", "--log", &of_all];
+    let one = [
+        "--topic",
+        "mqbench/log/topic-3",
+        "--count",
+        "5",
+        "--log",
+        &of_one,
+    ];
+    let subscribers = [&all[..], &one].map(|options| {
+        let mut subscriber = start(&[&["sub", &url, "--announce"], options].concat());
+        let mut output = BufReader::new(subscriber.stdout.take().unwrap()).lines();
+        ready(&mut output);
+        (subscriber, output)
+    });
+    let sent = file("send.csv");
+    let work = ["--topics", "4", "--count", "20", "--interval", "1ms"];
+    let output = mqbench(&[&["pub", &url, "--log", &sent][..], &work].concat());
+    assert!(output.status.success(), "{output:?}");
+    for (mut subscriber, output) in subscribers {
+        assert!(subscriber.wait().unwrap().success());
+        assert_eq!(output.map_while(Result::ok).count(), 1);
+    }
+    let numbers = |file: &str| -> Vec<u64> {
+        let log = mq_measure::log::read_receive_log(file.as_ref()).unwrap();
+        let mut numbers: Vec<_> = log.records.iter().map(|record| record.seq).collect();
+        numbers.sort_unstable();
+        numbers
+    };
+    assert_eq!(numbers(&of_all), (0..20).collect::<Vec<_>>());
+    assert_eq!(numbers(&of_one), [3, 7, 11, 15, 19]);
+    let outcome = file("join.json");
+    let joined = mqbench(&["join", &sent, &of_all, "--topics", "4", "--json", &outcome]);
+    assert!(joined.status.success(), "{joined:?}");
+    let outcome = mq_measure::log::Outcome::load(outcome.as_ref()).unwrap();
+    let counts = outcome.counts;
+    assert_eq!((counts.received, counts.reordered), (20, 0), "{counts:?}");
+    drop(broker.stdin.take());
+    assert!(broker.wait().unwrap().success());
+}
+
+#[test]
 fn a_broker_for_a_run_ends_with_the_program_that_started_it() {
     use std::io::{BufRead as _, BufReader};
 

@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::num::NonZeroU32;
 
 use super::{ReceiveRecord, SendRecord};
 use crate::clock::Relation;
 use crate::stats;
+use crate::tracker::Order;
 use crate::validity::{self, Warning};
 use crate::{Counts, Sample, Samples};
 
@@ -36,6 +38,17 @@ pub struct Joined {
 /// between two tasks of one process.
 #[must_use]
 pub fn join(sends: &[SendRecord], receives: &[ReceiveRecord], clocks: Option<&Relation>) -> Joined {
+    join_topics(sends, receives, clocks, NonZeroU32::MIN)
+}
+
+/// The same for messages over so many topics in turn: the order counts within each [topic](crate::topics::topic).
+#[must_use]
+pub fn join_topics(
+    sends: &[SendRecord],
+    receives: &[ReceiveRecord],
+    clocks: Option<&Relation>,
+    topics: NonZeroU32,
+) -> Joined {
     let mut joined = Joined::default();
     let mut carried = clocks.map(Carried::new);
     let mut index = HashMap::with_capacity(sends.len());
@@ -57,7 +70,7 @@ pub fn join(sends: &[SendRecord], receives: &[ReceiveRecord], clocks: Option<&Re
         }
     }
     let counts = &mut joined.counts;
-    let mut greatest = None;
+    let mut order = Order::over_topics(topics);
     for record in receives {
         let Some(&at) = index.get(&record.seq) else {
             counts.unknown += 1;
@@ -71,11 +84,7 @@ pub fn join(sends: &[SendRecord], receives: &[ReceiveRecord], clocks: Option<&Re
         sample.received_ns = Some(record.received_ns);
         counts.received += 1;
         joined.negative += u64::from(sample.is_negative());
-        if greatest.is_some_and(|greatest| record.seq < greatest) {
-            counts.reordered += 1;
-        } else {
-            greatest = Some(record.seq);
-        }
+        counts.reordered += u64::from(order.is_broken_by(record.seq));
     }
     counts.sent = samples.len() as u64;
     counts.lost = counts.sent - counts.received;
@@ -153,6 +162,17 @@ mod tests {
 
     fn receive(seq: u64, received_ns: u64) -> ReceiveRecord {
         ReceiveRecord { seq, received_ns }
+    }
+
+    #[test]
+    fn the_order_of_several_topics_counts_within_each() {
+        let receives = [1, 0, 3, 2].map(|seq| receive(seq, 1000));
+        let reordered = |topics| {
+            let topics = NonZeroU32::new(topics).unwrap();
+            let joined = join_topics(&sends(4), &receives, None, topics);
+            joined.counts.reordered
+        };
+        assert_eq!([1, 2].map(reordered), [2, 0]);
     }
 
     #[test]

@@ -18,7 +18,7 @@ mod outcome;
 mod read;
 mod write;
 
-pub use join::{Joined, join};
+pub use join::{Joined, join, join_topics};
 pub use outcome::{Difference, OUTCOME_SCHEMA, Outcome};
 pub use read::{ReadLog, parse_receive_log, parse_send_log, read_receive_log, read_send_log};
 pub use write::{FLUSH_EVERY, LogWriter};

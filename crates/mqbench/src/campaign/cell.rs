@@ -15,7 +15,7 @@ use crate::{
     nearest,
     testbed::{Network, TcpTuning, Topology},
     units::{duration, time_threshold},
-    workload::{handover::OnHandover, reconnect::Resumption},
+    workload::{handover::OnHandover, reconnect::Resumption, topics::MOST},
 };
 
 /// The work of a cell, in the words of a campaign file, with every default filled in.
@@ -45,6 +45,9 @@ pub(crate) struct Cell {
     /// Messages that are due together, every interval.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub(crate) burst: NonZeroU32,
+    /// Topics that the messages go to in turn.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub(crate) topics: NonZeroU32,
     pub(crate) qos: u8,
     pub(crate) mqtt: MqttVersion,
     pub(crate) tcp_congestion: String,
@@ -146,6 +149,7 @@ impl Default for Cell {
             size: 100,
             interval_ns: 1_000_000_000,
             burst: one(),
+            topics: one(),
             qos: 0,
             // The version of all four papers' clients.
             mqtt: MqttVersion::V3_1_1,
@@ -205,6 +209,10 @@ impl Cell {
             "burst" => {
                 let together: u32 = within(value, 1, 1000)?;
                 self.burst = NonZeroU32::MIN.saturating_add(together - 1);
+            }
+            "topics" => {
+                let topics: u32 = within(value, 1, MOST.get().into())?;
+                self.topics = NonZeroU32::MIN.saturating_add(topics - 1);
             }
             "keep_alive" => {
                 let ns = time(value)?;
@@ -288,6 +296,17 @@ impl Cell {
         self.loss.as_ref().map(|loss| format!("{key}={loss}"))
     }
 
+    /// The links' own delay from publisher to subscriber; `None` on a channel, whose delay depends on its use.
+    pub(crate) fn one_way(&self) -> Option<Duration> {
+        let up = Link::load(self.link.as_ref()?).ok()?;
+        let down = match &self.sub_link {
+            Some(name) => Link::load(name).ok()?.down.delay,
+            None if self.topology == Topology::Publisher => Duration::ZERO,
+            None => up.down.delay,
+        };
+        Some(up.up.delay + down)
+    }
+
     pub(crate) fn scheme(&self) -> Scheme {
         match self.transport {
             Transport::Tcp => Scheme::Tcp,
@@ -359,7 +378,7 @@ impl Cell {
 }
 
 pub(super) const KEYS: &str = "pattern, transport, link, sub_link, topology, medium, stations, loss, retries, \
-                    messages, size, interval, burst, qos, mqtt, congestion, tcp_congestion, \
+                    messages, size, interval, burst, topics, qos, mqtt, congestion, tcp_congestion, \
                     quic_congestion, tls_version, initial_rtt, initial_window, packet_threshold, \
                     time_threshold, repeat, max_ack_delay, tcp_rto_min, tcp_thin, resumption, \
                     handover, on_handover, keep_alive, tickets";
@@ -421,8 +440,8 @@ pub(super) fn one() -> NonZeroU32 {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
-fn is_one(burst: &NonZeroU32) -> bool {
-    *burst == one()
+fn is_one(number: &NonZeroU32) -> bool {
+    *number == one()
 }
 
 fn off() -> String {

@@ -310,7 +310,7 @@ macro_rules! shipped {
 }
 
 /// The claims that ship with the program: files and texts.
-const SHIPPED: &[(&str, &str)] = shipped! { "w20" "s21" "s22" "dl" };
+const SHIPPED: &[(&str, &str)] = shipped! { "w20" "s21" "s22" "dl" "lw26" };
 
 /// The papers' names in campaign files: `w20` of `profiles/claims/w20.toml`.
 pub(super) fn papers() -> impl Iterator<Item = &'static str> {

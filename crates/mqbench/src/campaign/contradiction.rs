@@ -60,6 +60,9 @@ impl Cell {
         if self.burst != one() && self.pattern != Pattern::Periodic {
             return Some(("burst", "it takes the pattern `periodic`".into()));
         }
+        if self.topics != one() && self.pattern != Pattern::Periodic {
+            return Some(("topics", "they take the pattern `periodic`".into()));
+        }
         let resumes = returns
             || matches!(
                 self.pattern,

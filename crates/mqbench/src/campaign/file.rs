@@ -697,6 +697,12 @@ series = "transport"
             ("link = \"s22/wifi\"", "stations = 3", 8, "only a medium"),
             (
                 "link = \"s22/wifi\"",
+                "link = \"s22/wifi\"\ntopics = 257",
+                9,
+                "topics: 257 is not within 1 and 256",
+            ),
+            (
+                "link = \"s22/wifi\"",
                 "interval = \"fast\"",
                 8,
                 "interval: a time is",

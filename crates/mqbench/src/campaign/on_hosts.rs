@@ -393,7 +393,7 @@ impl<'a> Crew<'a> {
                 let idle = IDLE.max(cell.interval() * 3);
                 let receiving = self.receive(address, cell.messages, idle, false).await?;
                 let mut sending = self.client(publisher, "pub", address)?;
-                sending.extend([count(cell.messages), size, interval]);
+                sending.extend([count(cell.messages), size, interval, topics(cell)]);
                 sending.push(self.option(publisher, "--log", SENT)?);
                 let sending = self.ssh.start(publisher, &sending, false)?;
                 self.finish(sending, patience(cell)).await?;
@@ -453,6 +453,7 @@ impl<'a> Crew<'a> {
         let mut arguments = self.client(host, "sub", address)?;
         arguments.extend(["--announce".to_owned(), format!("--count={messages}")]);
         arguments.push(time("--idle", nanoseconds(idle)));
+        arguments.push(topics(&self.work.cell));
         arguments.push(self.option(host, "--log", RECEIVED)?);
         arguments.extend(tell.then(|| "--tell".to_owned()));
         let mut remote = self.ssh.start(host, &arguments, false)?;
@@ -641,6 +642,11 @@ fn patience(cell: &Cell) -> Duration {
     each.saturating_mul(messages) + LONGER
 }
 
+/// The option for the number of topics.
+fn topics(cell: &Cell) -> String {
+    format!("--topics={}", cell.topics)
+}
+
 /// An option with a time.
 fn time(option: &str, ns: u64) -> String {
     #[expect(clippy::cast_precision_loss, reason = "below 2^53 ns, 104 days")]
@@ -664,7 +670,7 @@ fn evaluate(
     };
     let sent = log::parse_send_log(&sent[..], SENT.as_ref())?.records;
     let received = log::parse_receive_log(&received[..], RECEIVED.as_ref())?.records;
-    let joined = log::join(&sent, &received, relation);
+    let joined = log::join_topics(&sent, &received, relation, cell.topics);
     if let Some(uncertainty_ns) = joined.uncertainty_ns {
         findings.set("clock_uncertainty", ms(uncertainty_ns));
     }
@@ -682,6 +688,7 @@ fn evaluate(
                 lateness.note(record.intended_ns, record.sent_ns);
             }
             findings.sent(joined.counts, &lateness, cell.interval_ns);
+            findings.flow(cell, &joined.samples);
             // Samples are on the subscriber's clock and give the length of the window; its beginning is on the
             // publisher's clock.
             let lasted = metered::sending(&joined.samples).map(|window| window.duration_ns());

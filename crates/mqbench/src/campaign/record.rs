@@ -118,9 +118,12 @@ pub(crate) const METRICS: &[(&str, &str, &str)] = metrics! {
     "dial_to_sent" ["ms"] "dial until the PUBLISH is sent, first connection and later ones, mean (W20 §IV)";
     "connack_mean" ["ms"] "dial until CONNACK, mean (DL eq. 1 counts from CONNECT)";
     "connect_to_connack_mean" ["ms"] "CONNECT sent until CONNACK, mean (DL eq. 1); with 0-RTT, CONNECT is sent before the handshake";
+    "dial_to_connect_p50" ["ms"] "dial until CONNECT is sent, median: the handshakes of the transport and of TLS (LW26)";
+    "dial_to_connect_p95" ["ms"] "dial until CONNECT is sent, 95th percentile";
     "rtt_mean" ["ms"] "job until its result, matched by sequence, mean (DL eq. 2)";
     "rtt_last_mean" ["ms"] "job until a result as DL timed it: from the last job sent, mean";
     "packets_per_second" ["1/s"] "packets that the publisher's host sends (S22 §5.2)";
+    "arrived_per_second" ["1/s"] "messages on a schedule that arrived, over the time from the first one's turn until the last one arrived";
     "air_time_share" [""] "time in which the channel was in use, over the time from the first measured message to the last";
     "collision_rate" [""] "frames on the channel that collided, over all transmissions of all stations in that time";
     "retries_per_frame" [""] "transmissions on the channel that were not the first of their frame, over those that were, in that time";
@@ -132,6 +135,12 @@ pub(crate) const METRICS: &[(&str, &str, &str)] = metrics! {
     "energy_per_message_uj" ["µJ"] "energy for each message that arrived";
     "power_above_idle_w" ["W"] "the part of the power that the work adds to the idle board, by a model";
     "energy_above_idle_per_message_uj" ["µJ"] "the same part of the energy for each message that arrived, by a model";
+    "inter_topic_spread" ["ms"] "several topics: largest difference between two topics' mean delays in 100 ms, mean (LW26)";
+    "spike_isolation_ratio" [""] "several topics: share of the 100 ms windows with a spike in which all topics spike (LW26)";
+    "topic_above_link_mean" ["ms"] "several topics: a topic's mean delay above the link's own, mean over topics";
+    "topic_above_link_worst" ["ms"] "several topics: the same of the topic that fares worst";
+    "late_share" [""] "several topics: messages that took 5 ms longer than the link's own delay, over those that arrived";
+    "late_through_others" [""] "several topics: messages that were late behind another topic's message, over those that arrived";
     "gap" ["ms"] "longest time without an arrival at the subscriber, of a run with a hand-over";
     "late" [""] "messages that arrived more than 500 ms after they were due, of a run with a hand-over";
     "lost" [""] "messages that did not arrive";

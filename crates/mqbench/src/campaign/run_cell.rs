@@ -7,14 +7,14 @@ use mq_codec::TopicName;
 use mq_energy::Window;
 use mq_measure::{
     Counts, LatencyRecorder, Sample, Samples, Summary, Validity, context::emulated,
-    manifest::LinkContext, recorder::encode, schedule::Lateness, validity,
+    manifest::LinkContext, recorder::encode, schedule::Lateness, topics::Topics, validity,
 };
 use mq_netem::Host;
 use mq_transport::{Address, ConnectOptions, Trust};
 
 use super::{
     Order,
-    cell::{Cell, Pattern},
+    cell::{Cell, Pattern, one},
     contention::Contention,
     energy::{Energy, Modelled},
     metered,
@@ -191,6 +191,45 @@ impl Findings {
         self.so_far.energy_meter = Some(energy.meter);
     }
 
+    /// Adds the rate at which messages on a schedule arrived, and the figures of several topics; none with one. The
+    /// link's own delay is not known where it changes.
+    pub(super) fn flow(&mut self, cell: &Cell, samples: &Samples) {
+        if let Some(window) = metered::sending(samples) {
+            let arrived = samples.0.iter().filter(|one| one.received_ns.is_some());
+            let seconds = Duration::from_nanos(window.duration_ns()).as_secs_f64();
+            let arrived = count(arrived.count() as u64);
+            self.set("arrived_per_second", arrived / seconds);
+        }
+        if cell.topics == one() {
+            return;
+        }
+        let mut topics = Topics::new(cell.topics);
+        topics.add(samples);
+        let link = cell.one_way().filter(|_| cell.handover.is_none());
+        let figures = topics.figures(link.map(nanoseconds));
+        for (metric, value) in [
+            (
+                "inter_topic_spread",
+                figures.inter_topic_spread_ns.map(ns_as_ms),
+            ),
+            ("spike_isolation_ratio", figures.spike_isolation_ratio),
+            (
+                "topic_above_link_mean",
+                figures.above_link_mean_ns.map(ns_as_ms),
+            ),
+            (
+                "topic_above_link_worst",
+                figures.above_link_worst_ns.map(ns_as_ms),
+            ),
+            ("late_share", figures.late_share),
+            ("late_through_others", figures.late_through_others),
+        ] {
+            if let Some(value) = value {
+                self.set(metric, value);
+            }
+        }
+    }
+
     /// Adds the figures of a hand-over.
     pub(super) fn handover(&mut self, figures: &handover::Figures) {
         if let Some(gap) = figures.gap_ns {
@@ -233,6 +272,12 @@ impl Findings {
     pub(super) fn connections(&mut self, attempts: &Samples) -> anyhow::Result<()> {
         let connack = attempts.latencies_intended_ns();
         let failed = attempts.0.len() - connack.len();
+        let connected = attempts.0.iter();
+        let connected = connected.filter(|one| one.received_ns.is_some());
+        let connected: Vec<_> = connected
+            .map(|one| one.sent_ns.saturating_sub(one.intended_ns))
+            .collect();
+        self.distribution("dial_to_connect", &connected)?;
         self.distribution("connack", &connack)?;
         self.distribution("connect_to_connack", &attempts.latencies_sent_ns())?;
         self.set("failed", count(failed as u64));
@@ -269,6 +314,10 @@ impl Findings {
         }
         Ok(())
     }
+}
+
+fn ns_as_ms(ns: f64) -> f64 {
+    ns / 1e6
 }
 
 #[expect(clippy::cast_precision_loss, reason = "messages of a run")]
@@ -351,6 +400,7 @@ impl Bench<'_> {
             sent.map(|sent| Window::new(origin_ns + sent.from_ns, origin_ns + sent.to_ns));
         findings.distribution("latency", &outcome.samples.latencies_intended_ns())?;
         findings.sent(outcome.counts, &outcome.lateness, self.cell.interval_ns);
+        findings.flow(self.cell, &outcome.samples);
         findings.samples = outcome.samples;
         Ok(())
     }
@@ -452,6 +502,7 @@ impl Bench<'_> {
         e2e::Plan {
             early: cell.resumption == Resumption::ZeroRtt,
             burst: cell.burst,
+            topics: cell.topics,
             ..e2e::Plan::new("mqbench/cell", cell.messages, interval, size, self.seed)
         }
     }

@@ -1,13 +1,14 @@
 //! `mqbench join`: matches a send log with a receive log by sequence number.
 
-use std::path::PathBuf;
+use std::{num::NonZeroU32, path::PathBuf};
 
 use mq_measure::{
     clock::{ClockFile, Relation},
-    log::{Joined, Outcome, join, read_receive_log, read_send_log},
+    log::{Joined, Outcome, join_topics, read_receive_log, read_send_log},
     validity,
 };
 
+use super::args::topics;
 use crate::{report, units::time};
 
 /// Options of `join`.
@@ -19,6 +20,9 @@ pub(crate) struct Args {
     /// The receive log that `mqbench sub` wrote
     #[arg(value_name = "RECEIVE_LOG")]
     receive: PathBuf,
+    /// Topics that the messages went to in turn, as `pub --topics`: the order counts within each
+    #[arg(long, default_value = "1", value_parser = topics)]
+    topics: NonZeroU32,
     /// How the hosts' clocks differ, as `mqbench clock measure` wrote it; twice if both were compared
     /// with a third
     #[arg(long, value_name = "FILE")]
@@ -42,13 +46,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let files = files.collect::<Result<Vec<_>, _>>()?;
     let hosts = (&sent.meta.host[..], &received.meta.host[..]);
     let mut joined = if files.is_empty() {
-        let mut joined = join(&sent.records, &received.records, None);
+        let mut joined = join_topics(&sent.records, &received.records, None, args.topics);
         let warning = validity::clocks_not_compared(hosts.0, hosts.1);
         joined.warnings.extend(warning);
         joined
     } else {
         let clocks = Relation::between(&files, hosts.0, hosts.1)?;
-        join(&sent.records, &received.records, Some(&clocks))
+        join_topics(&sent.records, &received.records, Some(&clocks), args.topics)
     };
     let of_clocks = files.into_iter().flat_map(|file| file.validity.warnings);
     joined.warnings.extend(of_clocks);

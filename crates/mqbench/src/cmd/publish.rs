@@ -1,6 +1,7 @@
 //! `mqbench pub`: publishes on a schedule, or message by message, and writes the send log.
 
 use std::{
+    num::NonZeroU32,
     path::PathBuf,
     time::{Duration, Instant},
 };
@@ -15,7 +16,7 @@ use mq_measure::{
 use mq_transport::Address;
 use tokio::sync::mpsc::channel;
 
-use super::args::{ClientArgs, duration, resumption};
+use super::args::{ClientArgs, duration, resumption, topics};
 use crate::{
     clock::{WallClock, host, nanoseconds, system_ns},
     input::Input,
@@ -27,6 +28,7 @@ use crate::{
         pace::wait_until,
         reconnect::{self, Resumption},
         stopwait::{self, Plan},
+        topics,
     },
 };
 
@@ -39,6 +41,9 @@ pub(crate) struct Args {
     /// Topic
     #[arg(long, default_value = "mqbench/log")]
     topic: String,
+    /// Topics that messages go to in turn; several are TOPIC/topic-0 and so on
+    #[arg(long, default_value = "1", value_parser = topics, conflicts_with_all = ["wait", "reconnect"])]
+    topics: NonZeroU32,
     /// Messages
     #[arg(long, default_value_t = 1000)]
     count: u64,
@@ -78,22 +83,17 @@ impl Args {
 
 /// Publishes. `input` is `Some` if the options [wait](Args::waits) for arrivals.
 pub(crate) async fn run(args: Args, input: Option<Input>) -> anyhow::Result<()> {
-    let topic = TopicName::new(args.topic.as_str())
-        .with_context(|| format!("--topic {} is not valid", args.topic))?;
     let meta = LogMeta::new(&args.run, &host());
     let log = LogWriter::<SendRecord>::create(&args.log, &meta)?;
     let sent = match input {
-        None => on_schedule(args, topic, log).await?,
-        Some(input) => one_by_one(args, topic, log, input).await?,
+        None => on_schedule(args, log).await?,
+        Some(input) => one_by_one(args, log, input).await?,
     };
     report::print(&format!("sent {sent}\n"))
 }
 
-async fn on_schedule(
-    args: Args,
-    topic: TopicName,
-    mut log: LogWriter<SendRecord>,
-) -> anyhow::Result<u64> {
+async fn on_schedule(args: Args, mut log: LogWriter<SendRecord>) -> anyhow::Result<u64> {
+    let topics = topics::names(&args.topic, args.topics)?;
     let clock = WallClock::from_env()?;
     let (mqtt, route) = args.client.get(&args.broker)?;
     let client_id = format!("mqbench-pub-{}", std::process::id());
@@ -104,7 +104,7 @@ async fn on_schedule(
         let payloads = Payloads::new(args.size, 1);
         let start = Instant::now();
         let origin_ns = system_ns();
-        for seq in 0..args.count {
+        for (seq, topic) in (0..args.count).zip(topics.iter().cycle()) {
             let message = Outgoing::new(topic.clone(), payloads.make(seq)).qos(mqtt.qos);
             let offset = args.interval * u32::try_from(seq).unwrap_or(u32::MAX);
             wait_until(start + offset);
@@ -130,10 +130,11 @@ async fn on_schedule(
 
 async fn one_by_one(
     args: Args,
-    topic: TopicName,
     mut log: LogWriter<SendRecord>,
     input: Input,
 ) -> anyhow::Result<u64> {
+    let topic = TopicName::new(args.topic.as_str())
+        .with_context(|| format!("--topic {} is not valid", args.topic))?;
     let plan = Plan {
         topic,
         count: args.count,

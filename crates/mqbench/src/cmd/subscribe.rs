@@ -1,15 +1,16 @@
 //! `mqbench sub`: subscribes and writes the receive log.
 
-use std::{path::PathBuf, time::Duration};
+use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
 use mq_measure::log::{LogMeta, LogWriter, ReceiveRecord};
 use mq_transport::Address;
 
-use super::args::{ClientArgs, duration};
+use super::args::{ClientArgs, duration, topics};
 use crate::{
     clock::{WallClock, host, nanoseconds, system_ns},
     payload::sequence,
     report,
+    workload::topics::{self, Subscriptions},
 };
 
 /// Options of `sub`.
@@ -21,6 +22,9 @@ pub(crate) struct Args {
     /// Topic filter
     #[arg(long, default_value = "mqbench/log")]
     topic: String,
+    /// Topics that the publisher's messages go to in turn, as `pub --topics`: a subscription to each
+    #[arg(long, default_value = "1", value_parser = topics)]
+    topics: NonZeroU32,
     /// End after so many messages
     #[arg(long)]
     count: Option<u64>,
@@ -50,7 +54,12 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let (mqtt, route) = args.client.get(&args.broker)?;
     let client_id = format!("mqbench-sub-{}", std::process::id());
     let client = mqtt.connect(&route, &client_id).await?;
-    let mut messages = client.subscribe(args.topic.as_str(), mqtt.qos).await?;
+    let mut messages = if args.topics == NonZeroU32::MIN {
+        Subscriptions::to_filter(args.topic.as_str(), &client, mqtt.qos).await?
+    } else {
+        let topics = topics::names(&args.topic, args.topics)?;
+        Subscriptions::to(&topics, &client, mqtt.qos).await?
+    };
     eprintln!("{}: subscribed", args.topic);
     if args.announce {
         report::announce()?;
@@ -58,7 +67,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let mut received = 0;
     let mut foreign = 0;
     while args.count.is_none_or(|count| received < count) {
-        let next = messages.recv();
+        let next = messages.next();
         let incoming = if received == 0 {
             next.await
         } else {

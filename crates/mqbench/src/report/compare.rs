@@ -5,6 +5,7 @@ use mq_measure::{
     LatencyRecorder, Summary,
     result::{Comparison, ConnectKind, ConnectTimes, RunResult, TransportResult},
     stats::Interval,
+    topics::TopicFigures,
 };
 
 use super::histogram;
@@ -56,6 +57,32 @@ const LATENCY_ROWS: [SummaryRow; 8] = [
     ("max", |s| time(s.max_ns)),
 ];
 
+type TopicRow = (&'static str, fn(&TopicFigures) -> Option<String>);
+
+/// Rows of a comparison over several topics.
+const TOPIC_ROWS: [TopicRow; 6] = [
+    ("spread between topics", |f| {
+        f.inter_topic_spread_ns.map(time_f64)
+    }),
+    ("spikes that hit all topics", |f| {
+        f.spike_isolation_ratio.map(share)
+    }),
+    ("above the link, mean topic", |f| {
+        f.above_link_mean_ns.map(time_f64)
+    }),
+    ("above the link, worst topic", |f| {
+        f.above_link_worst_ns.map(time_f64)
+    }),
+    ("over 5 ms late", |f| f.late_share.map(share)),
+    ("late behind another topic", |f| {
+        f.late_through_others.map(share)
+    }),
+];
+
+fn share(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
 fn latency(result: &RunResult) -> Table {
     let transports = &result.transports;
     let names = transports.iter().map(|t| t.transport.clone());
@@ -101,6 +128,13 @@ fn latency(result: &RunResult) -> Table {
         let sent = |t: &TransportResult| t.neighbours_sent.map_or_else(dash, |n| n.to_string());
         let name = "sent by the other stations";
         row(&mut table, name, transports.iter().map(sent));
+    }
+    for (name, value) in TOPIC_ROWS {
+        let value = |t: &TransportResult| t.topics.as_ref().and_then(value);
+        if transports.iter().any(|t| value(t).is_some()) {
+            let values = transports.iter().map(|t| value(t).unwrap_or_else(dash));
+            row(&mut table, name, values);
+        }
     }
     table
 }

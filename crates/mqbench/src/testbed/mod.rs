@@ -239,6 +239,13 @@ impl Testbed {
         self.channel.as_ref().map(|_| 1 + self.neighbours.len())
     }
 
+    /// The links' own delay from publisher to subscriber; `None` on a channel, whose delay depends on its use.
+    pub(crate) fn one_way(&self) -> Option<Duration> {
+        let subscriber = self.subscriber.as_ref().unwrap_or(&self.publisher);
+        let [up, down] = [&self.publisher, subscriber].map(|station| station.link.as_ref());
+        Some(up?.profile.up.delay + down?.profile.down.delay)
+    }
+
     /// CPU time of the emulator. Its threads are in this process, but are not the clients' work.
     pub(crate) fn cpu_time(&self) -> Duration {
         self.lab.cpu_time()

@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::Context;
-use mq_client::{Client, ClientBuilder, Outgoing, Subscription};
+use mq_client::{Client, ClientBuilder, Outgoing};
 use mq_codec::{QoS, TopicName};
 use mq_measure::{
     Counts, Sample, Samples, Tracker,
@@ -22,6 +22,7 @@ use mq_measure::{
 use super::{
     Clock, add_wire,
     pace::{Sending, wait_until},
+    topics::{self, Subscriptions},
     wire_use,
 };
 use crate::{
@@ -35,10 +36,13 @@ const GRACE: Duration = Duration::from_secs(5);
 /// Time between the start of the clock and the first message.
 pub(super) const LEAD: Duration = Duration::from_millis(20);
 
-/// The plan of a run: topic, messages and schedule.
+/// The plan of a run: topics, messages and schedule.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
+    /// The topic, or what the names of several topics begin with.
     pub(crate) topic: String,
+    /// Messages go to so many topics in turn: message i to topic i modulo this.
+    pub(crate) topics: NonZeroU32,
     pub(crate) count: u64,
     pub(crate) interval: Duration,
     /// Messages that are due together.
@@ -54,6 +58,7 @@ impl Plan {
     pub(crate) fn new(topic: &str, count: u64, interval: Duration, size: usize, seed: u64) -> Self {
         Self {
             topic: topic.to_owned(),
+            topics: NonZeroU32::MIN,
             count,
             interval,
             burst: NonZeroU32::MIN,
@@ -93,11 +98,11 @@ pub(crate) struct Outcome {
 pub(crate) struct Pair<'a> {
     plan: &'a Plan,
     qos: QoS,
-    topic: TopicName,
+    topics: Vec<TopicName>,
     began: Instant,
     sender: Client,
     receiver: Client,
-    subscription: Subscription,
+    subscriptions: Subscriptions,
 }
 
 impl<'a> Pair<'a> {
@@ -121,20 +126,18 @@ impl<'a> Pair<'a> {
         let began = Instant::now();
         let receiver = mqtt.connect(subscriber, "mqbench-sub").await;
         let receiver = receiver.context("the subscriber cannot connect")?;
-        let subscription = receiver
-            .subscribe(plan.topic.as_str(), mqtt.qos)
-            .await
-            .context("cannot subscribe")?;
+        let topics = topics::names(&plan.topic, plan.topics)?;
+        let subscriptions = Subscriptions::to(&topics, &receiver, mqtt.qos).await?;
         let sender = sender.build().await;
         let sender = sender.context("the publisher cannot connect")?;
         Ok(Self {
             plan,
             qos: mqtt.qos,
-            topic: TopicName::new(plan.topic.as_str()).context("the topic is not valid")?,
+            topics,
             began,
             sender,
             receiver,
-            subscription,
+            subscriptions,
         })
     }
 
@@ -154,10 +157,12 @@ impl<'a> Pair<'a> {
         progress: impl Fn(u64) + Send + 'static,
     ) -> anyhow::Result<Outcome> {
         let plan = self.plan;
-        let tracker = Arc::new(Mutex::new(Tracker::new(plan.count)));
+        let tracker = Arc::new(Mutex::new(
+            Tracker::new(plan.count).over_topics(plan.topics),
+        ));
         let thread = Sender {
             client: self.sender.clone(),
-            topic: self.topic.clone(),
+            topics: self.topics.clone(),
             qos: self.qos,
             schedule: OpenLoop::new(super::nanoseconds(LEAD), plan.interval).in_bursts(plan.burst),
             payloads: Payloads::new(plan.size, plan.seed),
@@ -192,7 +197,8 @@ impl<'a> Pair<'a> {
         let schedule_end = LEAD + plan.interval * u32::try_from(bursts).unwrap_or(u32::MAX);
         let deadline = tokio::time::Instant::now() + schedule_end + plan.grace;
         loop {
-            let incoming = match tokio::time::timeout_at(deadline, self.subscription.recv()).await {
+            let incoming = match tokio::time::timeout_at(deadline, self.subscriptions.next()).await
+            {
                 Ok(Some(incoming)) => incoming,
                 Ok(None) => return false,
                 Err(_) => return true,
@@ -210,7 +216,7 @@ impl<'a> Pair<'a> {
     /// A duplicate would follow its original closely.
     async fn receive_duplicates(&mut self, clock: Clock, tracker: &Mutex<Tracker>) {
         let end = tokio::time::Instant::now() + Duration::from_millis(20);
-        while let Ok(Some(incoming)) = tokio::time::timeout_at(end, self.subscription.recv()).await
+        while let Ok(Some(incoming)) = tokio::time::timeout_at(end, self.subscriptions.next()).await
         {
             let at = clock.at_ns(incoming.received_at);
             lock(tracker).received(sequence(&incoming.payload).unwrap_or(u64::MAX), at);
@@ -230,7 +236,7 @@ impl<'a> Pair<'a> {
 
 struct Sender {
     client: Client,
-    topic: TopicName,
+    topics: Vec<TopicName>,
     qos: QoS,
     schedule: OpenLoop,
     payloads: Payloads,
@@ -250,9 +256,9 @@ impl Sender {
         // The thread may have done other work before.
         let before = own_thread_cpu_ns();
         let mut lateness = Lateness::new();
-        for seq in 0..self.count {
+        for (seq, topic) in (0..self.count).zip(self.topics.iter().cycle()) {
             let payload = self.payloads.make(seq);
-            let message = Outgoing::new(self.topic.clone(), payload)
+            let message = Outgoing::new(topic.clone(), payload)
                 .qos(self.qos)
                 .early(self.early);
             let intended = self.schedule.intended_ns(seq);

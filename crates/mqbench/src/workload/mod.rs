@@ -14,6 +14,7 @@ pub(crate) mod reconnect;
 pub(crate) mod rtt;
 pub(crate) mod stopwait;
 pub(crate) mod storm;
+pub(crate) mod topics;
 
 use std::time::{Duration, Instant};
 

@@ -9,4 +9,4 @@ pub(crate) use crate::units::duration;
 pub(crate) use links::LinkArgs;
 pub(crate) use mqtt::ClientArgs;
 pub(crate) use transport::TransportArgs;
-pub(crate) use values::{resumption, way};
+pub(crate) use values::{resumption, topics, way};

@@ -1,10 +1,15 @@
 //! Options that take one of a few words, each with its help.
 
+use std::num::NonZeroU32;
+
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use serde::de::{DeserializeOwned, IntoDeserializer as _, value};
 
 use crate::{
-    campaign::placement::Way, mqtt::MqttVersion, testbed::Topology, workload::reconnect::Resumption,
+    campaign::placement::Way,
+    mqtt::MqttVersion,
+    testbed::Topology,
+    workload::{reconnect::Resumption, topics::MOST},
 };
 
 pub(super) fn mqtt_version() -> impl TypedValueParser<Value = MqttVersion> {
@@ -21,6 +26,14 @@ pub(crate) fn resumption() -> impl TypedValueParser<Value = Resumption> {
         ("resumed", "With a ticket"),
         ("0-rtt", "With a ticket, CONNECT and PUBLISH as early data"),
     ])
+}
+
+/// A number of topics.
+pub(crate) fn topics(text: &str) -> Result<NonZeroU32, String> {
+    let topics = text.parse().ok();
+    topics
+        .filter(|topics| *topics <= MOST)
+        .ok_or_else(|| format!("there are 1 to {MOST} topics"))
 }
 
 pub(super) fn topology() -> impl TypedValueParser<Value = Topology> {

@@ -98,13 +98,16 @@ impl Lane {
         testbed: Option<&Testbed>,
         progress: &ProgressBar,
     ) -> anyhow::Result<()> {
-        let plan = e2e::Plan::new(
-            "mqbench/compare",
-            args.messages_per_round(),
-            args.interval,
-            args.size,
-            args.seed.wrapping_add(round.into()),
-        );
+        let plan = e2e::Plan {
+            topics: args.topics,
+            ..e2e::Plan::new(
+                "mqbench/compare",
+                args.messages_per_round(),
+                args.interval,
+                args.size,
+                args.seed.wrapping_add(round.into()),
+            )
+        };
         let broker = broker.map(ProcessMeter::start).transpose()?;
         let clients = ProcessMeter::start_own()?;
         let emulator = testbed.map(Testbed::cpu_time);

@@ -3,14 +3,14 @@
 mod lane;
 mod result;
 
-use std::{fmt::Write as _, path::PathBuf, time::Duration};
+use std::{fmt::Write as _, num::NonZeroU32, path::PathBuf, time::Duration};
 
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use mq_measure::result::RunResult;
 use mq_transport::{Address, CongestionControl, Scheme, Trust};
 
-use super::args::{ClientArgs, LinkArgs, duration};
+use super::args::{ClientArgs, LinkArgs, duration, topics};
 use crate::{
     broker_under_test::{BrokerProcess, TestCertificate},
     report,
@@ -43,6 +43,9 @@ pub(crate) struct Args {
     /// Payload size in bytes, at least 8
     #[arg(long, default_value_t = 100)]
     size: usize,
+    /// Topics that messages go to in turn
+    #[arg(long, default_value = "1", value_parser = topics)]
+    topics: NonZeroU32,
     /// Time between messages
     #[arg(long, default_value = "4ms", value_parser = duration)]
     interval: Duration,
@@ -260,6 +263,9 @@ fn text(args: &Args, lanes: &[Lane], result: &RunResult, testbed: Option<&Testbe
             .congestion
             .map_or("as each has it".to_owned(), |name| name.to_string()),
     );
+    if args.topics > NonZeroU32::MIN {
+        let _ = writeln!(text, "{} topics in turn", args.topics);
+    }
     if let Some(policy) = args.client.transport.repeat {
         let _ = writeln!(text, "QUIC repeats small datagrams: {policy}");
     }

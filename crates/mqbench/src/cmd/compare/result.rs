@@ -1,6 +1,6 @@
 //! The measurements as a result, which is printed and written.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, num::NonZeroU32};
 
 use mq_measure::{
     Counts, Summary, Validity,
@@ -11,6 +11,7 @@ use mq_measure::{
     },
     schedule::Lateness,
     stats::{self, Estimate},
+    topics::{TopicFigures, Topics},
     validity,
 };
 
@@ -47,6 +48,7 @@ pub(super) fn result(
         "messages_per_transport": args.messages_per_round() * u64::from(args.rounds),
         "rounds": args.rounds,
         "payload_bytes": args.size,
+        "topics": args.topics,
         "interval_ns": nanoseconds(args.interval),
         "qos": mqtt.qos as u8,
         "mqtt": mqtt.version.to_string(),
@@ -66,7 +68,7 @@ pub(super) fn result(
     };
     let transports: Vec<_> = lanes
         .iter()
-        .map(|lane| transport_result(args, lane))
+        .map(|lane| transport_result(args, lane, testbed))
         .collect();
     let mut validity = Validity::default();
     if cfg!(debug_assertions) {
@@ -101,7 +103,7 @@ fn stack(args: &Args, testbed: Option<&Testbed>) -> Stack {
     Stack::of(&options.crypto, &options.quic, options.congestion, tcp)
 }
 
-fn transport_result(args: &Args, lane: &Lane) -> TransportResult {
+fn transport_result(args: &Args, lane: &Lane, testbed: Option<&Testbed>) -> TransportResult {
     let samples = lane.samples();
     let counts = lane.rounds.iter().fold(Counts::default(), |sum, round| {
         sum.plus(round.outcome.counts)
@@ -152,6 +154,7 @@ fn transport_result(args: &Args, lane: &Lane) -> TransportResult {
             .iter()
             .filter_map(|round| round.neighbours_sent)
             .reduce(|a, b| a + b),
+        topics: topics(args, lane, testbed),
         processes: [
             total(lane.rounds.iter().filter_map(|round| round.broker.as_ref())),
             total(
@@ -178,6 +181,19 @@ fn transport_result(args: &Args, lane: &Lane) -> TransportResult {
             .collect(),
         warnings: validity.warnings,
     }
+}
+
+/// The figures of several topics over all rounds; `None` with one topic.
+fn topics(args: &Args, lane: &Lane, testbed: Option<&Testbed>) -> Option<TopicFigures> {
+    if args.topics == NonZeroU32::MIN {
+        return None;
+    }
+    let mut topics = Topics::new(args.topics);
+    for round in &lane.rounds {
+        topics.add(&round.outcome.samples);
+    }
+    let link = testbed.and_then(Testbed::one_way);
+    Some(topics.figures(link.map(nanoseconds)))
 }
 
 fn connect_times(lane: &Lane) -> Vec<ConnectTimes> {

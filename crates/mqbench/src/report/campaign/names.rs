@@ -18,6 +18,7 @@ const FACTORS: &[(&str, &str)] = &[
     ("retries", "retries of a frame"),
     ("size", "size of a message [bytes]"),
     ("stations", "number of publishers"),
+    ("topics", "number of topics"),
 ];
 
 /// Levels with a name of their own. A transport's name is that of a series of ξ, too.
@@ -63,12 +64,39 @@ const METRICS: &[(&str, &str)] = &[
         "mean time from dial until the message is sent",
     ),
     ("connack_mean", "mean time from dial to CONNACK"),
+    ("dial_to_connect_p50", "median time from dial to CONNECT"),
+    (
+        "dial_to_connect_p95",
+        "95th percentile of the time from dial to CONNECT",
+    ),
     ("rtt_mean", "mean time from job to its own result"),
     (
         "rtt_last_mean",
         "mean time from the last job to a result, as DL timed it",
     ),
     ("packets_per_second", "packets that the publisher sends"),
+    ("arrived_per_second", "messages that arrive"),
+    (
+        "inter_topic_spread",
+        "largest difference between topics' mean delays in 100 ms",
+    ),
+    (
+        "spike_isolation_ratio",
+        "share of the spikes that hit all topics at once",
+    ),
+    (
+        "topic_above_link_mean",
+        "mean delay of a topic above the link's own",
+    ),
+    (
+        "topic_above_link_worst",
+        "mean delay of the worst topic above the link's own",
+    ),
+    ("late_share", "share of messages over 5 ms late"),
+    (
+        "late_through_others",
+        "share of messages that were late behind another topic",
+    ),
     ("clock_uncertainty", "the most that a delay is wrong by"),
     ("energy_j", "energy while messages are sent"),
     ("power_w", "average power"),
@@ -97,6 +125,7 @@ const HISTOGRAMS: &[(&str, &str)] = &[
     ("delta_dagger", "time from dial to the message's arrival"),
     ("dial_to_sent", "time from dial until the message is sent"),
     ("connack", "time from dial to CONNACK"),
+    ("dial_to_connect", "time from dial to CONNECT"),
     ("rtt", "time from job to its own result"),
     ("rtt_last", "time from the last job to a result"),
 ];
@@ -106,14 +135,18 @@ pub(super) fn short(metric: &str) -> &'static str {
     match metric {
         "latency_mean" => "mean delay",
         "latency_p50" => "median delay",
-        "latency_p95" => "95th percentile",
+        "latency_p95" | "dial_to_connect_p95" => "95th percentile",
         "latency_p99" => "99th percentile",
         "latency_max" => "longest delay",
         "latency_rsd" => "jitter",
         "delta_dagger" | "dial_to_sent" | "connack_mean" | "rtt_mean" | "rtt_last_mean" => {
             "mean time"
         }
-        "packets_per_second" => "rate",
+        "dial_to_connect_p50" => "median time",
+        "packets_per_second" | "arrived_per_second" => "rate",
+        "inter_topic_spread" => "spread between topics",
+        "spike_isolation_ratio" | "late_share" | "late_through_others" => "share",
+        "topic_above_link_mean" | "topic_above_link_worst" => "delay above the link's",
         "power_w" => "average power",
         "energy_j" | "energy_per_message_uj" => "energy",
         "gap" => "gap",
@@ -195,6 +228,8 @@ pub(super) fn place(factor: &str, name: &str) -> String {
         "size" => format!("at {words} bytes"),
         "stations" if name == "1" => "with 1 publisher".to_owned(),
         "stations" => format!("with {words} publishers"),
+        "topics" if name == "1" => "with 1 topic".to_owned(),
+        "topics" => format!("with {words} topics"),
         "resumption" if name == "0-rtt" => "with 0-RTT".to_owned(),
         "pattern" | "resumption" => format!("with a {words}"),
         _ => format!("with {words}"),
@@ -210,6 +245,7 @@ pub(super) fn title(levels: &Levels) -> String {
             "interval" => format!("{words} between messages"),
             "size" => format!("{words} bytes a message"),
             "stations" => format!("{words} publishers"),
+            "topics" => format!("{words} topics"),
             _ => words,
         }
     });
@@ -224,6 +260,7 @@ fn link(name: &str) -> String {
         "wifi" => "WiFi".to_owned(),
         "leo" => "low orbit".to_owned(),
         "dl" => "DL's network".to_owned(),
+        "lw26" => "LW26's network".to_owned(),
         other => other.replace('_', " "),
     };
     let changes = changes.split(',').filter(|change| !change.is_empty());

@@ -32,6 +32,12 @@ const PAPERS: &[(&str, &str, &str, Option<&str>)] = &[
         "de Luna et al",
         None,
     ),
+    (
+        "LW26",
+        "Evaluating Stream Mapping Strategies for MQTT over QUIC",
+        "Submitted to Computer Networks, 2026",
+        None,
+    ),
 ];
 
 /// A sentence names so many claims, and counts the others.

@@ -7,11 +7,9 @@ use mq_measure::{
     LatencyRecorder, recorder,
     stats::{self, Estimate},
 };
-use mq_netem::Link;
 
 use crate::{
     campaign::{
-        cell::Cell,
         changes::base_and_changes,
         claims::Claim,
         file::{Campaign, Combination},
@@ -19,7 +17,6 @@ use crate::{
         record::{METRICS, Record},
     },
     meter,
-    testbed::Topology,
     units::ms,
 };
 
@@ -167,9 +164,10 @@ impl<'a> Finished<'a> {
                 .iter()
                 .all(|(f, level)| c.levels.get(f) == Some(level))
         });
-        let mut delays = cells.map(|combination| one_way(&combination.cell));
+        let mut delays = cells.map(|combination| combination.cell.one_way());
         let first = delays.next()??;
-        delays.all(|other| other == Some(first)).then_some(first)
+        let alike = delays.all(|other| other == Some(first));
+        alike.then_some(first.as_secs_f64() * 1e3)
     }
 
     /// The mean of a metric over all cells with these levels, and how well its runs know it. `None` if a cell has fewer
@@ -270,16 +268,6 @@ fn follows(campaign: &Campaign) -> Vec<String> {
         }
     }
     follows
-}
-
-fn one_way(cell: &Cell) -> Option<f64> {
-    let up = Link::load(cell.link.as_ref()?).ok()?;
-    let down = match &cell.sub_link {
-        Some(name) => Link::load(name).ok()?.down.delay,
-        None if cell.topology == Topology::Publisher => std::time::Duration::ZERO,
-        None => up.down.delay,
-    };
-    Some((up.up.delay + down).as_secs_f64() * 1e3)
 }
 
 fn plain(value: &serde_json::Value) -> String {
