@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mq_client::{Client, ClientBuilder, Probes};
+use mq_client::{Client, ClientBuilder, Probes, QuicStreams};
 use mq_codec::{QoS, Version};
 use mq_transport::{Address, ConnectOptions, Connector, TicketCache};
 use serde::{Deserialize, Serialize};
@@ -42,6 +42,10 @@ pub(crate) struct Mqtt {
     pub(crate) password: Option<String>,
     /// How long a connection may take, until CONNACK.
     pub(crate) connect_timeout: Duration,
+    /// Which QUIC stream each message and each subscription goes on.
+    pub(crate) streams: QuicStreams,
+    /// QoS 0 messages go as QUIC datagrams, both ways.
+    pub(crate) datagrams: bool,
 }
 
 impl Mqtt {
@@ -66,6 +70,8 @@ impl Mqtt {
             .keep_alive(self.keep_alive)
             .connect_timeout(self.connect_timeout)
             .probes(self.probes)
+            .quic_streams(self.streams.clone())
+            .quic_datagrams(self.datagrams)
             .reconnect(mq_client::Reconnect::never());
         if let Some(name) = &self.user_name {
             builder = builder.user_name(name)?;

@@ -67,6 +67,9 @@ impl Driver {
         let link_at = now();
         let mut config = self.settings.config.clone();
         config.connect.clean_start = self.starts_clean();
+        let is_quic = self.settings.addresses[index].scheme == Scheme::Quic;
+        config.lanes &= is_quic;
+        config.datagrams &= is_quic;
         if let Some(method) = &mut self.settings.auth_method {
             let properties = &mut config.connect.properties;
             match ByteStr::new(method.name()) {

@@ -2,6 +2,7 @@
 
 use std::{num::NonZeroU32, time::Duration};
 
+use mq_client::QuicStreams;
 use mq_codec::QoS;
 use mq_netem::{Link, Medium};
 use mq_transport::{
@@ -48,6 +49,12 @@ pub(crate) struct Cell {
     /// Topics that the messages go to in turn.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub(crate) topics: NonZeroU32,
+    /// Which QUIC stream each message and each subscription goes on.
+    #[serde(default = "control", skip_serializing_if = "is_control")]
+    pub(crate) streams: String,
+    /// Whether QoS 0 messages go as QUIC datagrams.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) datagrams: bool,
     pub(crate) qos: u8,
     pub(crate) mqtt: MqttVersion,
     pub(crate) tcp_congestion: String,
@@ -150,6 +157,8 @@ impl Default for Cell {
             interval_ns: 1_000_000_000,
             burst: one(),
             topics: one(),
+            streams: control(),
+            datagrams: false,
             qos: 0,
             // The version of all four papers' clients.
             mqtt: MqttVersion::V3_1_1,
@@ -214,6 +223,11 @@ impl Cell {
                 let topics: u32 = within(value, 1, MOST.get().into())?;
                 self.topics = NonZeroU32::MIN.saturating_add(topics - 1);
             }
+            "streams" => {
+                let streams: Result<QuicStreams, _> = text(value)?.parse();
+                self.streams = streams.map_err(|error| error.to_string())?.to_string();
+            }
+            "datagrams" => self.datagrams = yes_or_no(value)?,
             "keep_alive" => {
                 let ns = time(value)?;
                 let seconds = u16::try_from(ns / 1_000_000_000).ok();
@@ -238,11 +252,7 @@ impl Cell {
             }
             "max_ack_delay" => self.max_ack_delay_ns = Some(time(value)?),
             "tcp_rto_min" => self.tcp_rto_min_ns = Some(time(value)?),
-            "tcp_thin" => {
-                let thin = value.as_bool();
-                self.tcp_thin =
-                    thin.ok_or_else(|| format!("{} is not true or false", shown(value)))?;
-            }
+            "tcp_thin" => self.tcp_thin = yes_or_no(value)?,
             "qos" => self.qos = qos(&shown(value))? as u8,
             "congestion" => {
                 self.tcp_congestion = congestion(value)?;
@@ -364,6 +374,10 @@ impl Cell {
         }
     }
 
+    pub(crate) fn streams(&self) -> anyhow::Result<QuicStreams> {
+        Ok(self.streams.parse()?)
+    }
+
     pub(crate) fn qos(&self) -> QoS {
         QoS::from_bits(self.qos).unwrap_or(QoS::AtMostOnce)
     }
@@ -378,7 +392,7 @@ impl Cell {
 }
 
 pub(super) const KEYS: &str = "pattern, transport, link, sub_link, topology, medium, stations, loss, retries, \
-                    messages, size, interval, burst, topics, qos, mqtt, congestion, tcp_congestion, \
+                    messages, size, interval, burst, topics, streams, datagrams, qos, mqtt, congestion, tcp_congestion, \
                     quic_congestion, tls_version, initial_rtt, initial_window, packet_threshold, \
                     time_threshold, repeat, max_ack_delay, tcp_rto_min, tcp_thin, resumption, \
                     handover, on_handover, keep_alive, tickets";
@@ -401,6 +415,11 @@ pub(super) fn shown(value: &toml::Value) -> String {
         toml::Value::Boolean(yes) => yes.to_string(),
         other => format!("this {}", other.type_str()),
     }
+}
+
+fn yes_or_no(value: &toml::Value) -> Result<bool, String> {
+    let yes = value.as_bool();
+    yes.ok_or_else(|| format!("{} is not true or false", shown(value)))
 }
 
 fn text(value: &toml::Value) -> Result<&str, String> {
@@ -444,6 +463,10 @@ fn is_one(number: &NonZeroU32) -> bool {
     *number == one()
 }
 
+pub(super) fn control() -> String {
+    QuicStreams::Control.to_string()
+}
+
 fn off() -> String {
     Repeat::Off.to_string()
 }
@@ -454,6 +477,11 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 
 fn is_off(policy: &String) -> bool {
     *policy == off()
+}
+
+#[expect(clippy::ptr_arg, reason = "as serde calls it")]
+fn is_control(streams: &String) -> bool {
+    *streams == control()
 }
 
 fn congestion(value: &toml::Value) -> Result<String, String> {

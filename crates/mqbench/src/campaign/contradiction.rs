@@ -2,8 +2,9 @@
 
 use mq_netem::Link;
 
-use super::cell::{Cell, Pattern, Tickets, Transport, one};
+use super::cell::{Cell, Pattern, Tickets, Transport, control, one};
 use crate::{
+    mqtt::MqttVersion,
     testbed::Topology,
     workload::{handover::OnHandover, reconnect::Resumption},
 };
@@ -62,6 +63,20 @@ impl Cell {
         }
         if self.topics != one() && self.pattern != Pattern::Periodic {
             return Some(("topics", "they take the pattern `periodic`".into()));
+        }
+        let quic_only = [
+            ("streams", self.streams != control()),
+            ("datagrams", self.datagrams),
+        ];
+        let quic_only = quic_only.into_iter().find(|(_, given)| *given);
+        if let Some((key, _)) = quic_only
+            && self.transport != Transport::Quic
+        {
+            return Some((key, "only QUIC has them".into()));
+        }
+        if self.datagrams && (self.qos > 0 || self.mqtt != MqttVersion::V5) {
+            let why = "they are for QoS 0 and MQTT 5, in which a client asks for them";
+            return Some(("datagrams", why.into()));
         }
         let resumes = returns
             || matches!(

@@ -375,6 +375,8 @@ impl<'a> Crew<'a> {
         let threshold = cell.time_threshold;
         arguments.extend(threshold.map(|factor| format!("--time-threshold={factor}")));
         arguments.push(format!("--repeat={}", cell.repeat));
+        arguments.push(format!("--streams={}", cell.streams));
+        arguments.extend(cell.datagrams.then(|| "--datagrams".to_owned()));
         let delay = cell.max_ack_delay_ns;
         arguments.extend(delay.map(|ns| time("--max-ack-delay", ns)));
         Ok(arguments)

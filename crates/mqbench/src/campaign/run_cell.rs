@@ -102,6 +102,8 @@ pub(crate) async fn run(order: &Order, testbed: &Testbed) -> anyhow::Result<Outc
             user_name: None,
             password: None,
             connect_timeout: PATIENCE,
+            streams: cell.streams()?,
+            datagrams: cell.datagrams,
         },
     };
     // Other runs begin and end beside this one; their work has no deadline, so this one gets priority.

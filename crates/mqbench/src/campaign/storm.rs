@@ -99,6 +99,8 @@ async fn measure(
         password: None,
         // As a device has it: a dial that hangs is given up, and tried again.
         connect_timeout: options.connect_timeout,
+        streams: cell.streams()?,
+        datagrams: cell.datagrams,
     };
 
     let broker = setup.start().await?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mq_client::Probes;
+use mq_client::{Probes, QuicStreams};
 use mq_codec::QoS;
 use mq_transport::Address;
 
@@ -34,6 +34,12 @@ pub(crate) struct MqttArgs {
     /// The same after a busy flow has fallen silent
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration)]
     probe_busy: Duration,
+    /// Which QUIC stream each message and each subscription goes on: control, per-topic[:N], per-publish, auto[:N]
+    #[arg(long, value_name = "STRATEGY", default_value = "control")]
+    pub(crate) streams: QuicStreams,
+    /// Send QoS 0 messages as QUIC datagrams, and ask the broker for the same (MQTT 5)
+    #[arg(long)]
+    pub(crate) datagrams: bool,
     /// User name
     #[arg(long, value_name = "NAME")]
     username: Option<String>,
@@ -72,6 +78,8 @@ impl MqttArgs {
             user_name: self.username.clone(),
             password: self.password.clone(),
             connect_timeout: self.connect_timeout.unwrap_or(CONNECT_TIMEOUT),
+            streams: self.streams.clone(),
+            datagrams: self.datagrams,
         }
     }
 }

@@ -7,6 +7,7 @@ use std::{fmt::Write as _, num::NonZeroU32, path::PathBuf, time::Duration};
 
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
+use mq_client::QuicStreams;
 use mq_measure::result::RunResult;
 use mq_transport::{Address, CongestionControl, Scheme, Trust};
 
@@ -268,6 +269,12 @@ fn text(args: &Args, lanes: &[Lane], result: &RunResult, testbed: Option<&Testbe
     }
     if let Some(policy) = args.client.transport.repeat {
         let _ = writeln!(text, "QUIC repeats small datagrams: {policy}");
+    }
+    if mqtt.streams != QuicStreams::Control {
+        let _ = writeln!(text, "QUIC streams: {}", mqtt.streams);
+    }
+    if mqtt.datagrams {
+        text.push_str("QoS 0 goes as QUIC datagrams where it fits\n");
     }
     let tuning = args.links.tcp_tuning();
     if let Some(least) = tuning.rto_min {
