@@ -34,6 +34,8 @@ class Stream:
         self.reset_by_peer = None
         self.stopped_by_peer = None
         self.changed = asyncio.Event()
+        # QoS 2 messages that came and wait for PUBREL.
+        self.received = set()
 
     def __str__(self):
         return f"stream {self.id}"
@@ -87,12 +89,21 @@ class Stream:
         closed = f", connection closed with {self.peer.closed}" if self.peer.closed else ""
         return f"fin={self.fin} reset={self.reset_by_peer} stopped={self.stopped_by_peer}{closed}"
 
+    def next(self):
+        """The next whole packet that has arrived, or None. PUBREL of a message from `message` is answered on the way."""
+        while one := mqtt.decode(self.raw):
+            if one.kind != mqtt.PUBREL or one.id not in self.received:
+                return one
+            self.received.remove(one.id)
+            self.send(mqtt.acknowledge(mqtt.PUBCOMP, one.id))
+        return None
+
     async def packet(self, patience=PATIENCE):
         """The next packet on this stream."""
         found = []
 
         def look():
-            one = mqtt.decode(self.raw)
+            one = self.next()
             if one:
                 found.append(one)
             return bool(found) or self.fin or self.reset_by_peer is not None or self.peer.closed is not None
@@ -120,15 +131,15 @@ class Stream:
             self.send(mqtt.acknowledge(mqtt.PUBACK, got.id))
         elif acknowledge and got.qos == 2:
             self.send(mqtt.acknowledge(mqtt.PUBREC, got.id))
-            await self.expect(mqtt.PUBREL, got.id)
-            self.send(mqtt.acknowledge(mqtt.PUBCOMP, got.id))
+            self.received.add(got.id)
         return got
 
     async def silent(self, seconds=SILENCE):
-        """Nothing arrives on this stream for a while."""
+        """Nothing arrives on this stream for a while, and no PUBREL is owed."""
         await asyncio.sleep(seconds)
-        one = mqtt.decode(self.raw)
+        one = self.next()
         assert one is None and not self.raw, f"{self}: nothing wanted, {one or bytes(self.raw)} came"
+        assert not self.received, f"{self}: PUBREL of {self.received} did not come"
 
     async def gone(self):
         """The broker ends this stream by RESET_STREAM or STOP_SENDING, and the connection lives."""
