@@ -15,6 +15,7 @@ import traceback
 import cases
 import emqx  # noqa: F401 (each form lists its cases)
 import emqx_ends  # noqa: F401
+import form_mqtt5  # noqa: F401
 
 
 def why(error):
