@@ -1,7 +1,7 @@
 """Raw QUIC clients against a broker that takes MQTT on several streams.
 
-`suite.py [--form FORM] [--list] CA URL [CASE...]`, with FORM one of emqx (the default), next, mqtt5, and URL such as
-quic://127.0.0.1:14567. A CASE is a name or the beginning of one. Environment: BROKER_USER, BROKER_PASSWORD.
+`suite.py [--form FORM] [--first-bit BIT] [--list] CA URL [CASE...]`, with FORM one of emqx (the default), next and
+mqtt5, and URL such as quic://127.0.0.1:14567. A CASE is a name or the beginning of one. Environment: BROKER_USER, BROKER_PASSWORD.
 Prints `ok FORM/NAME` or `FAILED FORM/NAME: why` for each; exit status 1 if any fails.
 """
 
@@ -15,7 +15,9 @@ import traceback
 import cases
 import emqx  # noqa: F401 (each form lists its cases)
 import emqx_ends  # noqa: F401
+import flow
 import form_mqtt5  # noqa: F401
+import form_next  # noqa: F401
 
 
 def why(error):
@@ -46,11 +48,14 @@ async def run(form, url, ca, chosen):
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--form", choices=cases.FORMS, default="emqx")
+    arguments.add_argument("--first-bit", choices=("high", "low"), default=flow.first_bit,
+                           help="where MQTT-next's list of flags begins (default: %(default)s)")
     arguments.add_argument("--list", action="store_true", help="names the cases, and runs none")
     arguments.add_argument("ca", nargs="?")
     arguments.add_argument("url", nargs="?")
     arguments.add_argument("cases", nargs="*", metavar="CASE")
     given = arguments.parse_args()
+    flow.first_bit = given.first_bit
     chosen = cases.FORMS[given.form]
     if given.list:
         print("\n".join(name for name, _ in chosen))
