@@ -18,6 +18,8 @@ import emqx_ends  # noqa: F401
 import flow
 import form_mqtt5  # noqa: F401
 import form_next  # noqa: F401
+import form_next_errors  # noqa: F401
+import form_next_recovery  # noqa: F401
 
 
 def why(error):
