@@ -69,11 +69,11 @@ class Subscriber:
     control stream.
     """
 
-    def __init__(self, peer, control, owned=()):
+    def __init__(self, peer, control):
         self.peer, self.control = peer, control
-        self.owned = list(owned)
         self.headers = {}
-        # What came that is no message, by stream.
+        # What came and was not asked for yet: messages, and what is none, each with its stream.
+        self.messages = []
         self.others = []
 
     def streams(self):
@@ -83,7 +83,7 @@ class Subscriber:
                 header = take_header(stream.raw)
                 if header:
                     self.headers[stream.id] = header
-        return [self.control, *self.owned, *(each for each in opened if each.id in self.headers)]
+        return [self.control, *(each for each in opened if each.id in self.headers)]
 
     def sort(self, stream, one):
         """Answers a PUBREL that came on another stream than its message, and keeps every other packet."""
@@ -94,8 +94,8 @@ class Subscriber:
         else:
             self.others.append((stream, one))
 
-    def look(self):
-        """The next message that has arrived and its stream, or None."""
+    def collect(self):
+        """Takes in all that has arrived, and acknowledges the messages."""
         for stream in self.streams():
             while one := stream.next():
                 if one.kind != mqtt.PUBLISH:
@@ -106,8 +106,12 @@ class Subscriber:
                     stream.send(mqtt.acknowledge(mqtt.PUBACK if one.qos == 1 else mqtt.PUBREC, one.id))
                 if one.qos == 2:
                     stream.received.add(one.id)
-                return stream, one
-        return None
+                self.messages.append((stream, one))
+
+    def look(self):
+        """The next message that has arrived and its stream, or None."""
+        self.collect()
+        return self.messages.pop(0) if self.messages else None
 
     async def placed_message(self, patience=PATIENCE):
         """The next message and the stream that it came on."""
@@ -129,7 +133,7 @@ class Subscriber:
         found = []
 
         def arrived():
-            self.peek()
+            self.collect()
             for each in self.others:
                 if each[1].kind == kind and each[1].id == id and not found:
                     self.others.remove(each)
@@ -140,12 +144,6 @@ class Subscriber:
         await self.peer.until(arrived, f"{mqtt.NAMES[kind]} {id}", patience)
         assert found, f"the connection was closed with {self.peer.closed}"
         return found[0]
-
-    def peek(self):
-        """Sorts out what is no message, from the front of each stream."""
-        for stream in self.streams():
-            while stream.raw and stream.raw[0] >> 4 != mqtt.PUBLISH and (one := stream.next()):
-                self.sort(stream, one)
 
     async def publish_on(self, stream, topic, payload=b"", qos=0, id=1, back=None):
         """Publishes on `stream`; the answers may come anywhere, and PUBREL goes where PUBREC came, or to `back`."""

@@ -104,6 +104,24 @@ subscribes("flow", data_header(2))
 
 
 @case("mqtt5")
+async def flow_headers_of_mqttv5(world):
+    """What mqttv5 does with --quic-flow-headers: ALPN `MQTT-next`, a control stream without a header, flows from id 2."""
+    watcher = await subscriber(world, world.topic("out"))
+    world.alpn = "MQTT-next"
+    peer, me = await client(world)
+    kept, once = peer.open(unidirectional=True), peer.open(unidirectional=True)
+    kept.send(data_header(2), mqtt.subscribe(1, world.topic("in"), qos=1))
+    await me.other(mqtt.SUBACK, 1)
+    once.send(data_header(4), mqtt.publish(world.topic("out"), b"one", 1, 2), fin=True)
+    await me.other(mqtt.PUBACK, 2)
+    await me.publish_on(kept, world.topic("out"), b"two", 2, 3)
+    await only(watcher, "one", "two")
+    await me.publish_on(me.control, world.topic("in"), b"three", 1, 4)
+    assert (await me.message()).payload == b"three"
+    await me.silent()
+
+
+@case("mqtt5")
 async def data_behind_connect_waits_for_connack(world):
     watcher = await subscriber(world, world.topic())
     peer = await world.peer()
