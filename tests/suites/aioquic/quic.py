@@ -87,7 +87,8 @@ class Stream:
 
     def state(self):
         closed = f", connection closed with {self.peer.closed}" if self.peer.closed else ""
-        return f"fin={self.fin} reset={self.reset_by_peer} stopped={self.stopped_by_peer}{closed}"
+        held = ", held back by MAX_STREAMS" if self.unsent() else ""
+        return f"fin={self.fin} reset={self.reset_by_peer} stopped={self.stopped_by_peer}{held}{closed}"
 
     def next(self):
         """The next whole packet that has arrived, or None. PUBREL of a message from `message` is answered on the way."""
