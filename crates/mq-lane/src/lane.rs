@@ -14,6 +14,12 @@ impl LaneId {
     /// The lane that carries CONNECT; the connection ends with it.
     pub const CONTROL: Self = Self(0);
 
+    /// Whether the server has opened it (RFC 9000 §2.1).
+    #[must_use]
+    pub fn is_server_opened(self) -> bool {
+        self.0 & 0b01 > 0
+    }
+
     /// Whether only the side that opened it writes to it (RFC 9000 §2.1).
     #[must_use]
     pub fn is_unidirectional(self) -> bool {

@@ -19,7 +19,7 @@ use mq_proto::{
 };
 use util::{Rng, connect};
 
-const SEEDS: u64 = 2_000;
+const SEEDS: u64 = 1_000;
 const MESSAGES: usize = 40;
 const TOPICS: usize = 4;
 
@@ -599,4 +599,38 @@ fn a_qos2_message_keeps_to_the_control_lane_of_a_server_that_counts_by_lane() {
     let delivery = Delivery::new(message(1, 1), QoS::ExactlyOnce);
     client.publish_on(now, LaneId(4), delivery).unwrap();
     assert!(client.outbox().take(LaneId(4)).is_some());
+}
+
+#[test]
+fn the_head_of_a_flow_is_skipped_also_byte_by_byte() {
+    let (now, _, mut server) = open(ClientConfig::new(connect(Version::V5)));
+    let mut bytes = BytesMut::from(&[0x12, 0x02, 0x41, 0x2C, 0x00][..]);
+    publish(1, QoS::AtLeastOnce)
+        .encode(Version::V5, &mut bytes)
+        .unwrap();
+    for (lane, step) in [(LaneId(2), 1), (LaneId(6), 3), (LaneId(4), 100)] {
+        let mut buffer = BytesMut::new();
+        for part in bytes.chunks(step) {
+            buffer.extend_from_slice(part);
+            server.handle_bytes(now, lane, &mut buffer);
+        }
+        assert_eq!(received(&mut server).len(), 1);
+    }
+}
+
+#[test]
+fn answers_to_a_stream_that_only_the_client_writes_go_on_the_control_lane() {
+    let (now, _, mut server) = open(ClientConfig::new(connect(Version::V5)));
+    say(now, &mut server, LaneId(2), &publish(1, QoS::ExactlyOnce));
+    let (_, ticket) = received(&mut server).remove(0);
+    server.ack(now, ticket.unwrap(), ReasonCode::Success);
+    let pubrec = server.outbox().take(LaneId::CONTROL).unwrap();
+    assert_eq!(pubrec.bytes[..], [0x50, 2, 0, 1]);
+    let release = Packet::PubRel(mq_codec::Ack::new(
+        mq_codec::PacketId::FIRST,
+        ReasonCode::Success,
+    ));
+    say(now, &mut server, LaneId::CONTROL, &release);
+    let pubcomp = server.outbox().take(LaneId::CONTROL).unwrap();
+    assert_eq!(pubcomp.bytes[..], [0x70, 2, 0, 1]);
 }

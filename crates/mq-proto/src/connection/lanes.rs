@@ -34,6 +34,8 @@ pub(super) struct DataLane {
     receiving: Receiving,
     /// Sent QoS 1 and 2 messages that are not complete.
     in_flight: usize,
+    /// A packet, or the head of a flow, has come on it.
+    begun: bool,
     /// The peer sends nothing more on it.
     peer_finished: bool,
     /// The owner sends nothing more on it.
@@ -44,6 +46,25 @@ impl DataLane {
     pub(super) fn held_bytes(&self) -> usize {
         size_of::<Self>() + self.receive_aliases.bytes()
     }
+}
+
+/// The length of the head of a data flow at the front of a lane, as mqtt5's client and broker write it: type 0x12 or
+/// 0x13, flow identifier and expiry as varints (RFC 9000 §16), a byte of flags. No packet that a data lane may carry
+/// begins like that. `Some(None)` while it is incomplete, `None` without a head. The lane is all the state that a flow
+/// has here: its identifier and expiry are not kept.
+fn flow_head(bytes: &[u8]) -> Option<Option<usize>> {
+    if !matches!(bytes.first(), Some(0x12 | 0x13)) {
+        return None;
+    }
+    let mut length = 1;
+    for _ in 0..2 {
+        let Some(first) = bytes.get(length) else {
+            return Some(None);
+        };
+        length += 1 << (first >> 6);
+    }
+    let whole = length + 1;
+    Some((bytes.len() >= whole).then_some(whole))
 }
 
 /// The lane of the answers to what came on `lane`.
@@ -65,6 +86,9 @@ impl Connection {
         // A call without new bytes is no sign of life.
         let has_read = !buffer.is_empty();
         let mut had_packet = false;
+        if self.state == State::Open && !self.take_head(lane, buffer) {
+            return;
+        }
         while self.state == State::Open && self.failure.is_none() && !self.is_too_early(buffer) {
             let result = match self.decoder.decode(buffer) {
                 Ok(None) => break,
@@ -101,6 +125,25 @@ impl Connection {
             } else if !self.is_too_early(buffer) {
                 buffer.clear();
                 self.fail_lane(now, lane, ProtocolError::Incomplete(lane));
+            }
+        }
+    }
+
+    /// Takes the head of a flow off the front of a lane, if there is one; false while it is incomplete.
+    fn take_head(&mut self, lane: LaneId, buffer: &mut BytesMut) -> bool {
+        if buffer.is_empty() || self.data_lane(lane).begun {
+            return true;
+        }
+        match flow_head(buffer) {
+            Some(None) => false,
+            Some(Some(length)) => {
+                bytes::Buf::advance(buffer, length);
+                self.data_lane(lane).begun = true;
+                true
+            }
+            None => {
+                self.data_lane(lane).begun = true;
+                true
             }
         }
     }
@@ -238,6 +281,7 @@ impl Connection {
                 receive_aliases: ReceiveAliases::new(receive_aliases),
                 receiving: Receiving::default(),
                 in_flight: 0,
+                begun: false,
                 peer_finished: false,
                 finishing: false,
             })
@@ -261,7 +305,7 @@ impl Connection {
 
     /// Whether exchanges on a lane belong to the session.
     pub(super) fn is_of_session(&self, lane: LaneId) -> bool {
-        lane == LaneId::CONTROL || self.session_ids
+        lane == LaneId::CONTROL || self.session_ids || lane.is_server_opened()
     }
 
     pub(super) fn receiving_of(&mut self, lane: LaneId) -> &mut Receiving {

@@ -479,7 +479,6 @@ fn is_off(policy: &String) -> bool {
     *policy == off()
 }
 
-#[expect(clippy::ptr_arg, reason = "as serde calls it")]
 fn is_control(streams: &String) -> bool {
     *streams == control()
 }

@@ -59,7 +59,7 @@ struct Station {
 #[derive(Debug)]
 enum Publisher {
     StopAndWait(stopwait::Publisher),
-    Reconnect(reconnect::Publisher),
+    Reconnect(Box<reconnect::Publisher>),
 }
 
 impl Peers {
@@ -96,7 +96,7 @@ impl Peers {
                 let id = publisher_id(number);
                 let publisher =
                     reconnect::Publisher::new(&plan, resumption, &mqtt, publisher, &id, arrivals);
-                Ok(Publisher::Reconnect(publisher?))
+                Ok(Publisher::Reconnect(Box::new(publisher?)))
             }
         };
         Self::connect(ends, connect).await
