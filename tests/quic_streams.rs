@@ -115,6 +115,31 @@ async fn with_each_strategy_messages_of_every_qos_arrive_once_and_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn much_at_once_on_few_streams_arrives_without_a_pause() {
+    let broker = TestBroker::start().await;
+    let streams = QuicStreams::PerTopic { most: 8 };
+    let subscriber = broker.client(Scheme::Tcp, "s").build().await.unwrap();
+    let mut messages = subscriber.subscribe("t/#", QoS::AtMostOnce).await.unwrap();
+    let publisher = broker.client(Scheme::Quic, "p").quic_streams(streams);
+    let publisher = publisher.build().await.unwrap();
+    let payload = vec![b'x'; 16 * 1024];
+    let large = |topic: usize| Outgoing::to(format!("t/{topic}"), payload.clone()).unwrap();
+    let sent = tokio::spawn(async move {
+        for number in 0..1_000 {
+            publisher.send(large(number % 2)).await.unwrap();
+        }
+        publisher
+    });
+    // Each wait is short: a stream that is written in turns never waits for somebody else's news.
+    for number in 0..1_000 {
+        let next = timeout(Duration::from_secs(2), messages.recv()).await;
+        assert!(next.is_ok(), "{number} of 1,000 came, then nothing for 2 s");
+    }
+    drop(sent.await.unwrap());
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_subscription_on_a_stream_of_its_own_moves_to_the_next_connection_over_any_transport() {
     let broker = TestBroker::start().await;
     let client = |scheme| {

@@ -345,18 +345,25 @@ impl Lanes {
     /// blocked does not hold up the others.
     pub(super) fn poll_write(&mut self, cx: &Context<'_>, outbox: &mut Outbox) -> Poll<()> {
         self.listen(cx);
-        let mut ready = true;
-        for _ in 0..outbox.data_lanes() {
-            let Some(lane) = outbox.next_data_lane(self.turn) else {
-                break;
-            };
-            self.turn = lane;
-            ready &= !self.blocked.contains(&lane) && self.write(lane, outbox);
-        }
-        if ready {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
+        loop {
+            let (mut is_empty, mut has_more) = (true, false);
+            for _ in 0..outbox.data_lanes() {
+                let Some(lane) = outbox.next_data_lane(self.turn) else {
+                    break;
+                };
+                self.turn = lane;
+                if self.blocked.contains(&lane) || !self.write(lane, outbox) {
+                    is_empty = false;
+                    // A lane that is not blocked has only had its turn.
+                    has_more |= !self.blocked.contains(&lane);
+                }
+            }
+            if is_empty {
+                return Poll::Ready(());
+            }
+            if !has_more {
+                return Poll::Pending;
+            }
         }
     }
 
