@@ -29,6 +29,7 @@ const CLIENT: &[&str] = &[
     "written",
     "ack",
     "reconnect",
+    "quic_streams",
     "scram",
     "error",
     "auth",

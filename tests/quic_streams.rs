@@ -123,7 +123,7 @@ async fn much_at_once_on_few_streams_arrives_without_a_pause() {
     let publisher = broker.client(Scheme::Quic, "p").quic_streams(streams);
     let publisher = publisher.build().await.unwrap();
     let payload = vec![b'x'; 16 * 1024];
-    let large = |topic: usize| Outgoing::to(format!("t/{topic}"), payload.clone()).unwrap();
+    let large = move |topic: usize| Outgoing::to(format!("t/{topic}"), payload.clone()).unwrap();
     let sent = tokio::spawn(async move {
         for number in 0..1_000 {
             publisher.send(large(number % 2)).await.unwrap();

@@ -282,7 +282,7 @@ impl Sampler {
             tracing::info!(
                 peer = ?self.peer,
                 open = link.data_lanes() + 1,
-                "a client waits for more QUIC streams than it may open; `max_streams` of [quic] grants more"
+                "a client waits for more QUIC streams than it may open; max_streams of [quic] grants more"
             );
         }
         let became = |is: fn(&LinkStats) -> bool| is(&stats) && !last.is_some_and(is);

@@ -69,6 +69,17 @@ impl Side {
         }
     }
 
+    /// The link is cut. What the application kept it acknowledges. Whether the connection was open, and its
+    /// session.
+    fn cut(mut self, now: Instant) -> (bool, Session) {
+        let was_open = self.connection.is_open();
+        for ticket in self.tickets.drain(..) {
+            self.connection.ack(now, ticket, ReasonCode::Success);
+        }
+        self.connection.handle_link_lost();
+        (was_open, self.connection.into_session())
+    }
+
     fn events(&mut self, application: &mut Application) -> bool {
         let mut connecting = false;
         while let Some(event) = self.connection.poll_event() {
@@ -297,14 +308,7 @@ fn run(seed: u64, qos: QoS, most_breaks: usize, most_cuts: usize) -> Outcome {
             }
         }
         let finished = budget > 0;
-        let mut sessions = net.sides.map(|mut side| {
-            let was_open = side.connection.is_open();
-            for ticket in side.tickets.drain(..) {
-                side.connection.ack(now, ticket, ReasonCode::Success);
-            }
-            side.connection.handle_link_lost();
-            (was_open, side.connection.into_session())
-        });
+        let mut sessions = net.sides.map(|side| side.cut(now));
         let server = std::mem::take(&mut sessions[1].1);
         client_session = std::mem::take(&mut sessions[0].1);
         if sessions[1].0 {

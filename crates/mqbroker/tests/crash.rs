@@ -288,16 +288,16 @@ async fn nothing_that_was_acknowledged_is_lost_over_many_quic_streams() {
         ));
         let mut ended = ended.clone();
         readers.spawn(async move {
-            let mut seen = Seen::new();
+            let mut came = Seen::new();
             while !*ended.borrow_and_update() {
                 tokio::select! {
-                    () = note(&mut messages, &mut seen) => {}
+                    () = note(&mut messages, &mut came) => {}
                     _ = ended.changed() => {}
                 }
             }
             let count = promised.count.load(Ordering::Relaxed);
             let exactly = qos == QoS::ExactlyOnce;
-            check(&topic, &mut messages, seen, count, exactly).await;
+            check(&topic, &mut messages, came, count, exactly).await;
         });
     }
     let count = || -> u64 {

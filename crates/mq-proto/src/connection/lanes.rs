@@ -48,23 +48,35 @@ impl DataLane {
     }
 }
 
-/// The length of the head of a data flow at the front of a lane, as mqtt5's client and broker write it: type 0x12 or
-/// 0x13, flow identifier and expiry as varints (RFC 9000 §16), a byte of flags. No packet that a data lane may carry
-/// begins like that. `Some(None)` while it is incomplete, `None` without a head. The lane is all the state that a flow
-/// has here: its identifier and expiry are not kept.
-fn flow_head(bytes: &[u8]) -> Option<Option<usize>> {
-    if !matches!(bytes.first(), Some(0x12 | 0x13)) {
-        return None;
+/// The head of a data flow at the front of a lane, as mqtt5's client and broker write it: type 0x12 or 0x13, flow
+/// identifier and expiry as varints (RFC 9000 §16), a byte of flags. No packet that a data lane may carry begins like
+/// that. The lane is all the state that a flow has here: its identifier and expiry are not kept.
+enum FlowHead {
+    Absent,
+    Incomplete,
+    /// Its length.
+    Bytes(usize),
+}
+
+impl FlowHead {
+    fn of(bytes: &[u8]) -> Self {
+        if !matches!(bytes.first(), Some(0x12 | 0x13)) {
+            return Self::Absent;
+        }
+        let mut length = 1;
+        for _ in 0..2 {
+            let Some(first) = bytes.get(length) else {
+                return Self::Incomplete;
+            };
+            length += 1 << (first >> 6);
+        }
+        let whole = length + 1;
+        if bytes.len() < whole {
+            Self::Incomplete
+        } else {
+            Self::Bytes(whole)
+        }
     }
-    let mut length = 1;
-    for _ in 0..2 {
-        let Some(first) = bytes.get(length) else {
-            return Some(None);
-        };
-        length += 1 << (first >> 6);
-    }
-    let whole = length + 1;
-    Some((bytes.len() >= whole).then_some(whole))
 }
 
 /// The lane of the answers to what came on `lane`.
@@ -134,18 +146,13 @@ impl Connection {
         if buffer.is_empty() || self.data_lane(lane).begun {
             return true;
         }
-        match flow_head(buffer) {
-            Some(None) => false,
-            Some(Some(length)) => {
-                bytes::Buf::advance(buffer, length);
-                self.data_lane(lane).begun = true;
-                true
-            }
-            None => {
-                self.data_lane(lane).begun = true;
-                true
-            }
+        match FlowHead::of(buffer) {
+            FlowHead::Incomplete => return false,
+            FlowHead::Bytes(length) => bytes::Buf::advance(buffer, length),
+            FlowHead::Absent => {}
         }
+        self.data_lane(lane).begun = true;
+        true
     }
 
     fn handle_data_packet(
