@@ -420,10 +420,10 @@ pub struct QuicOptions {
     /// wait. Default: 1 MiB for each connection.
     pub send_window: u64,
     /// Bidirectional streams that the peer may have open at a time; on a server the control lane is one of
-    /// them. Default: 64. A stream that is open and idle takes some 2 KiB; its unread bytes count against
+    /// them. Default: 64, of which the peer is granted 10 until it has opened a second stream. A stream that is open and idle takes some 2 KiB; its unread bytes count against
     /// [`receive_window`](Self::receive_window), however many streams there are.
     pub max_bidi_streams: u32,
-    /// Unidirectional streams that the peer may have open at a time. Default: 64.
+    /// Unidirectional streams that the peer may have open at a time. Default: 64, of which it is granted 4 at first.
     pub max_uni_streams: u32,
     /// Bytes of received datagrams (RFC 9221) that may wait to be read; beyond that the oldest are dropped.
     /// 0 takes none, and tells the peer so. Default: 64 KiB.

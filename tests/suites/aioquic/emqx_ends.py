@@ -175,6 +175,9 @@ def moves_to_control(name, end):
         await data.subscribe(world.topic(), qos=2)
         await control.publish(world.topic(), b"to the data stream", 1, 2)
         assert (await data.message()).payload == b"to the data stream"
+        # The acknowledgement; lost with the stream, it would bring the message again.
+        await peer.delivered()
+        await control.ping()
         end(data)
         await peer.delivered()
         await control.ping()
@@ -251,13 +254,19 @@ async def end_of_control_ends_data_streams(world):
 async def streams_beyond_the_limit_wait(world):
     """The limit is in MAX_STREAMS. Streams beyond it wait, the rest work, and an ended one lets the next out."""
     peer, control = await world.session()
+    # A broker may grant more once it sees that a client uses data streams.
+    first = peer.open()
+    first.send(mqtt.publish(world.topic(), b"", 1, 1))
+    await first.expect(mqtt.PUBACK, 1)
+    await control.ping()
     limit = peer.granted
     assert 1 < limit <= 4096, f"{limit} bidirectional streams are granted"
-    streams = [peer.open() for _ in range(limit + 2)]
-    for stream in streams:
+    others = [peer.open() for _ in range(limit + 1)]
+    for stream in others:
         stream.send(mqtt.publish(world.topic(), b"", 1, 1))
+    streams = [first, *others]
     within, beyond = streams[: limit - 1], streams[limit - 1 :]
-    for stream in within:
+    for stream in within[1:]:
         await stream.expect(mqtt.PUBACK, 1)
     assert peer.granted == limit and all(stream.unsent() for stream in beyond), f"{peer.granted} are granted"
     await control.ping()

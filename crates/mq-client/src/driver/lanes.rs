@@ -116,7 +116,9 @@ impl Lanes {
             self.topics.insert(topic.detached(), LaneId::CONTROL);
             return LaneId::CONTROL;
         }
-        if let Some(lane) = self.open(link, most) {
+        if !self.is_full {
+            // Without a stream for it now the topic stays on the control lane, where its first message goes.
+            let lane = self.open(link, most).unwrap_or(LaneId::CONTROL);
             self.topics.insert(topic.detached(), lane);
             return lane;
         }
@@ -149,15 +151,12 @@ impl Lanes {
     /// Opens one more lane to share.
     fn open(&mut self, link: &mut Link, most: u16) -> Option<LaneId> {
         if self.is_full || self.open.len() >= usize::from(most) {
+            // From now on the places of the lanes stay as they are.
             self.is_full = true;
             return None;
         }
         let lane = link.open_lane();
-        match lane {
-            Some(lane) => self.open.push(lane),
-            // From now on the places of the lanes stay as they are.
-            None => self.is_full = true,
-        }
+        self.open.extend(lane);
         lane
     }
 

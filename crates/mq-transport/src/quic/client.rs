@@ -11,6 +11,7 @@ use quinn::{Endpoint, TokenMemoryCache, crypto::rustls::QuicClientConfig};
 use super::{
     config::{endpoint_config, no_initial_cipher_suite, socket, transport_config},
     flow::Flow,
+    lanes::StreamLimits,
     link::Begun,
     runtime::{PooledRuntime, begin},
     watched_tls::WatchedClient,
@@ -66,7 +67,11 @@ impl ClientEndpoints {
             address: address.clone(),
             source: std::io::Error::other(error),
         })?;
-        Ok(Begun { connecting, flow })
+        Ok(Begun {
+            connecting,
+            flow,
+            streams: StreamLimits::of(&options.quic),
+        })
     }
 
     /// The local address for connections to `peer`.

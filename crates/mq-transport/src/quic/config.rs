@@ -71,6 +71,11 @@ pub(super) fn no_initial_cipher_suite(error: NoInitialCipherSuite) -> Error {
     }
 }
 
+/// Streams that a peer may open before it has opened a data stream; then it may have as many as the options say.
+/// quinn makes a place for each in advance: 64 of each kind would be a quarter of a silent connection's memory.
+const FIRST_BIDI: u32 = 10;
+const FIRST_UNI: u32 = 4;
+
 /// The maker of congestion controllers.
 fn controllers(
     quic: &QuicOptions,
@@ -155,8 +160,8 @@ pub(super) fn transport_config(
         .stream_receive_window(quic.stream_receive_window.into())
         .receive_window(quic.receive_window.into())
         .send_window(quic.send_window)
-        .max_concurrent_bidi_streams(quic.max_bidi_streams.into())
-        .max_concurrent_uni_streams(quic.max_uni_streams.into())
+        .max_concurrent_bidi_streams(quic.max_bidi_streams.min(FIRST_BIDI).into())
+        .max_concurrent_uni_streams(quic.max_uni_streams.min(FIRST_UNI).into())
         .datagram_receive_buffer_size((quic.datagram_buffer > 0).then_some(quic.datagram_buffer))
         .enable_segmentation_offload(quic.segmentation_offload);
     Ok(config)

@@ -24,7 +24,7 @@ use super::{
     link::{CHUNKS, Stopped, poll_write_chunks},
     server::at_once,
 };
-use crate::{LaneClosed, Progress, sync::lock};
+use crate::{LaneClosed, Progress, QuicOptions, sync::lock};
 
 /// Bytes that one lane writes before the next has its turn.
 const TURN: usize = 64 * 1024;
@@ -39,10 +39,28 @@ type NextDatagram = Pin<Box<dyn Future<Output = Result<Bytes, ConnectionError>> 
 type Accepting =
     Pin<Box<dyn Future<Output = Result<(Option<SendStream>, RecvStream), ConnectionError>> + Send>>;
 
+/// Streams of each kind that the peer may have open once it has opened a data stream.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StreamLimits {
+    bidirectional: u32,
+    unidirectional: u32,
+}
+
+impl StreamLimits {
+    pub(super) fn of(options: &QuicOptions) -> Self {
+        Self {
+            bidirectional: options.max_bidi_streams,
+            unidirectional: options.max_uni_streams,
+        }
+    }
+}
+
 /// The data lanes of one connection.
 pub(crate) struct Lanes {
     connection: quinn::Connection,
     all: BTreeMap<LaneId, Lane>,
+    /// Until the peer has opened a data stream: what it may have from then on.
+    limits: Option<StreamLimits>,
     /// The peer's next bidirectional stream, and its next unidirectional one.
     accepting: [Option<Door>; 2],
     /// The peer's next datagram.
@@ -131,7 +149,7 @@ impl Signal {
 }
 
 impl Lanes {
-    pub(super) fn new(connection: &quinn::Connection) -> Self {
+    pub(super) fn new(connection: &quinn::Connection, limits: StreamLimits) -> Self {
         let signal = Arc::<Signal>::default();
         let door = |number: usize, next| {
             let waker = signal.waker(Woken::Door(number));
@@ -147,6 +165,7 @@ impl Lanes {
         Self {
             connection: connection.clone(),
             all: BTreeMap::new(),
+            limits: Some(limits),
             accepting: doors,
             datagrams: Some((next_datagram(connection.clone()), datagrams)),
             arrived: VecDeque::new(),
@@ -301,6 +320,11 @@ impl Lanes {
                         None => only_theirs(self.connection.clone()),
                     };
                     self.insert(send, recv);
+                    if let Some(limits) = self.limits.take() {
+                        let connection = &self.connection;
+                        connection.set_max_concurrent_bi_streams(limits.bidirectional.into());
+                        connection.set_max_concurrent_uni_streams(limits.unidirectional.into());
+                    }
                 }
                 // Reading the control stream reports the end of the connection.
                 Poll::Ready(Err(_)) => self.accepting[number] = None,

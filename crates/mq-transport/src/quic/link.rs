@@ -23,7 +23,7 @@ use tokio::sync::Semaphore;
 
 use super::{
     flow::{Flow, FlowOfLink},
-    lanes::Lanes,
+    lanes::{Lanes, StreamLimits},
     runtime::Leash,
     watched_tls::handshake_of,
 };
@@ -103,10 +103,12 @@ pub(crate) struct Begun {
     pub(super) connecting: quinn::Connecting,
     /// Where datagrams are sent again.
     pub(super) flow: Option<Arc<Flow>>,
+    pub(super) streams: StreamLimits,
 }
 
 /// A connection that can send.
 struct Usable {
+    streams: StreamLimits,
     connection: quinn::Connection,
     flow: Option<FlowOfLink>,
     /// Resolves when the handshake ends, if that is still to come.
@@ -147,12 +149,13 @@ impl QuicLink {
 
     fn new(usable: Usable, leash: Option<Leash>, (send, recv): Streams, side: Side) -> Self {
         let Usable {
+            streams: limits,
             connection,
             flow,
             handshake_end,
         } = usable;
         Self {
-            lanes: Lanes::new(&connection),
+            lanes: Lanes::new(&connection, limits),
             connection,
             flow,
             _leash: leash,
@@ -630,6 +633,7 @@ impl Begun {
             flow.end_handshake();
         }
         Ok(Usable {
+            streams: self.streams,
             connection,
             flow,
             handshake_end,

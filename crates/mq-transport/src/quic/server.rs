@@ -22,6 +22,7 @@ use tokio::{
 use super::{
     config::{endpoint_config, no_initial_cipher_suite, socket, transport_config},
     flow::Flow,
+    lanes::StreamLimits,
     link::{Begun, QuicLink},
     qlog::Notes,
     reset::ResetKey,
@@ -242,7 +243,13 @@ impl Server {
             let _ = shard.crowded.set(());
         }
         let connecting = connecting.map_err(Error::quic)?;
-        Ok((Begun { connecting, flow }, leash))
+        let streams = StreamLimits::of(&self.options.quic);
+        let begun = Begun {
+            connecting,
+            flow,
+            streams,
+        };
+        Ok((begun, leash))
     }
 
     pub(crate) fn prepare(&self, options: &ListenOptions) -> Result<PreparedQuic, Error> {
