@@ -260,7 +260,11 @@ impl Ends {
         let connecting = begin(flow.as_ref(), || {
             self.client.connect_with(config, at, "localhost").unwrap()
         });
-        let begun = Begun { connecting, flow };
+        let begun = Begun {
+            connecting,
+            flow,
+            streams: crate::quic::lanes::StreamLimits::of(&crate::QuicOptions::default()),
+        };
         let link = QuicLink::connect(begun, "localhost".into(), 0).await;
         let mut link = link.unwrap();
         // The server knows of a stream when something is on it.
@@ -272,7 +276,11 @@ impl Ends {
         let incoming = self.server.accept().await.unwrap();
         let flow = Flow::of_server(&self.options, incoming.remote_address_validated(), None);
         let (connecting, leash) = on_leash(flow.as_ref(), || incoming.accept().unwrap());
-        let begun = Begun { connecting, flow };
+        let begun = Begun {
+            connecting,
+            flow,
+            streams: crate::quic::lanes::StreamLimits::of(&crate::QuicOptions::default()),
+        };
         let mut link = QuicLink::accept(begun, leash).await.unwrap();
         read(&mut link).await;
         link
