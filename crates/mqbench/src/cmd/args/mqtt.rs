@@ -34,7 +34,8 @@ pub(crate) struct MqttArgs {
     /// The same after a busy flow has fallen silent
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration)]
     probe_busy: Duration,
-    /// Which QUIC stream each message and each subscription goes on: control, per-topic[:N], per-publish, auto[:N]
+    /// Which QUIC stream each message and each subscription goes on: control, per-topic,
+    /// per-publish or auto; per-topic:N and auto:N take N streams at most
     #[arg(long, value_name = "STRATEGY", default_value = "control")]
     pub(crate) streams: QuicStreams,
     /// Send QoS 0 messages as QUIC datagrams, and ask the broker for the same (MQTT 5)
