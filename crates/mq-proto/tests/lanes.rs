@@ -543,6 +543,22 @@ fn a_lane_that_ends_in_the_middle_of_a_packet_has_failed() {
 }
 
 #[test]
+fn a_lane_that_ends_in_the_middle_of_the_head_of_a_flow_has_failed() {
+    let (now, _, mut server) = open(ClientConfig::new(connect(Version::V5)));
+    let mut part = BytesMut::from(&[0x12, 0x02][..]);
+    server.handle_bytes(now, LaneId(4), &mut part);
+    server.handle_lane_closed(now, LaneId(4), true);
+    server.handle_bytes(now, LaneId(4), &mut part);
+    assert!(matches!(
+        server.poll_event(),
+        Some(Event::LaneFailed {
+            error: ProtocolError::Incomplete(_),
+            ..
+        })
+    ));
+}
+
+#[test]
 fn packets_on_a_data_lane_wait_until_the_client_is_let_in() {
     let now = Instant::now();
     let mut client = Connection::client(now, client_config(), Session::new());

@@ -98,10 +98,11 @@ impl Connection {
         // A call without new bytes is no sign of life.
         let has_read = !buffer.is_empty();
         let mut had_packet = false;
-        if self.state == State::Open && !self.take_head(lane, buffer) {
-            return;
-        }
-        while self.state == State::Open && self.failure.is_none() && !self.is_too_early(buffer) {
+        while self.state == State::Open
+            && self.failure.is_none()
+            && self.take_head(lane, buffer)
+            && !self.is_too_early(buffer)
+        {
             let result = match self.decoder.decode(buffer) {
                 Ok(None) => break,
                 Ok(Some(packet)) => self.handle_data_packet(now, lane, packet),
