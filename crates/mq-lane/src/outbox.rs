@@ -136,23 +136,25 @@ impl Outbox {
         }
     }
 
-    /// Drops what waits for a data lane that the peer takes nothing on any more. Returns how many bytes.
-    pub fn discard(&mut self, lane: LaneId) -> usize {
-        self.seal();
-        let Some(waiting) = self.data.remove(&lane) else {
-            return 0;
-        };
-        let bytes = waiting.chunks.iter().map(|chunk| chunk.bytes.len()).sum();
-        self.len -= bytes;
-        bytes
+    /// Drops what waits for a data lane on which the peer takes nothing any more, its end as well.
+    pub fn discard(&mut self, lane: LaneId) {
+        self.discard_bytes(lane);
+        self.data.remove(&lane);
     }
 
     /// Drops the bytes that wait for a data lane, and keeps its end.
     pub fn discard_bytes(&mut self, lane: LaneId) {
-        let end = self.data.get(&lane).and_then(|waiting| waiting.end);
-        self.discard(lane);
-        if let Some(end) = end {
-            self.end(lane, end);
+        self.seal();
+        let Some(waiting) = self.data.get_mut(&lane) else {
+            return;
+        };
+        self.len -= waiting
+            .chunks
+            .drain(..)
+            .map(|chunk| chunk.bytes.len())
+            .sum::<usize>();
+        if waiting.end.is_none() {
+            self.data.remove(&lane);
         }
     }
 

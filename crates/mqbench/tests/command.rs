@@ -97,7 +97,7 @@ fn compare_measures_three_transports_and_writes_its_results() {
 #[cfg(target_os = "linux")]
 fn compare_measures_over_an_emulated_link() {
     let captures = tempfile::tempdir().unwrap();
-    let output = mqbench(&[
+    let result = compared(&[
         "compare",
         "--quick",
         "--count",
@@ -114,14 +114,9 @@ fn compare_measures_over_an_emulated_link() {
         captures.path().to_str().unwrap(),
         "--json",
     ]);
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    if stderr.contains("namespaces") {
-        println!("SKIPPED: {stderr}");
+    let Some(result) = result else {
         return;
-    }
-    assert!(output.status.success(), "{stderr}");
-    let printed = String::from_utf8(output.stdout).unwrap();
-    let result = RunResult::from_json(&printed, std::path::Path::new("stdout")).unwrap();
+    };
     for transport in &result.transports {
         assert_eq!((transport.counts.sent, transport.counts.lost), (40, 0));
         // Half of the round trip to the broker, and half of that from it.
@@ -159,15 +154,9 @@ fn compare_measures_on_a_channel_that_stations_share() {
         "--pcap",
         captures.path().to_str().unwrap(),
     ];
-    let output = mqbench(&[&["compare"][..], &network, &work, &others].concat());
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    if stderr.contains("namespaces") {
-        println!("SKIPPED: {stderr}");
+    let Some(result) = compared(&[&["compare"][..], &network, &work, &others].concat()) else {
         return;
-    }
-    assert!(output.status.success(), "{stderr}");
-    let printed = String::from_utf8(output.stdout).unwrap();
-    let result = RunResult::from_json(&printed, std::path::Path::new("stdout")).unwrap();
+    };
     assert_eq!(result.parameters["stations"], 3);
     for transport in &result.transports {
         let counts = transport.counts;
@@ -202,29 +191,36 @@ fn compare_measures_on_a_channel_that_stations_share() {
     }
 }
 
+/// The result that a comparison over an emulated network prints; `None` where namespaces cannot be made.
+#[cfg(target_os = "linux")]
+fn compared(arguments: &[&str]) -> Option<RunResult> {
+    let output = mqbench(arguments);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    if stderr.contains("namespaces") {
+        mq_testkit::skipped(&stderr);
+        return None;
+    }
+    assert!(output.status.success(), "{stderr}");
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let result = RunResult::from_json(&printed, std::path::Path::new("stdout")).unwrap();
+    Some(result)
+}
+
 #[test]
 #[cfg(target_os = "linux")]
 fn compare_says_how_several_topics_fared() {
     let network = ["--link", "lw26@delay=5ms,loss=5%", "--topology", "shared"];
     let work = ["--count", "800", "--rounds", "2", "--interval", "2ms"];
     let others = ["--topics", "4", "--transports", "tcp,quic", "--json"];
-    let output = mqbench(
-        &[
-            &["compare", "--connections", "1"][..],
-            &network,
-            &work,
-            &others,
-        ]
-        .concat(),
-    );
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    if stderr.contains("namespaces") {
-        println!("SKIPPED: {stderr}");
+    let arguments = [
+        &["compare", "--connections", "1"][..],
+        &network,
+        &work,
+        &others,
+    ];
+    let Some(result) = compared(&arguments.concat()) else {
         return;
-    }
-    assert!(output.status.success(), "{stderr}");
-    let printed = String::from_utf8(output.stdout).unwrap();
-    let result = RunResult::from_json(&printed, std::path::Path::new("stdout")).unwrap();
+    };
     assert_eq!(result.parameters["topics"], 4);
     for transport in &result.transports {
         let counts = transport.counts;

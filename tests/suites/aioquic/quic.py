@@ -20,6 +20,19 @@ PATIENCE = 10
 SILENCE = 0.3
 
 
+async def until(changed, condition, patience, why):
+    """Waits until `condition()`, which may come true when `changed` is set. `why` says what it has waited for."""
+    async with asyncio.timeout(patience) as deadline:
+        try:
+            while not condition():
+                changed.clear()
+                await changed.wait()
+        except asyncio.CancelledError:
+            if deadline.expired():
+                raise AssertionError(why()) from None
+            raise
+
+
 class Ended(Exception):
     """A stream or the connection ended while a packet was awaited."""
 
@@ -75,15 +88,8 @@ class Stream:
 
     async def until(self, condition, what, patience=PATIENCE):
         """Waits until `condition()`. Whatever arrives on the stream wakes it."""
-        async with asyncio.timeout(patience) as deadline:
-            try:
-                while not condition():
-                    self.changed.clear()
-                    await self.changed.wait()
-            except asyncio.CancelledError:
-                if deadline.expired():
-                    raise AssertionError(f"{self}: {what} did not come within {patience} s; {self.state()}") from None
-                raise
+        late = f"{self}: {what} did not come within {patience} s"
+        await until(self.changed, condition, patience, lambda: f"{late}; {self.state()}")
 
     def state(self):
         closed = f", connection closed with {self.peer.closed}" if self.peer.closed else ""
@@ -219,15 +225,8 @@ class Peer(QuicConnectionProtocol):
         return self._quic._remote_max_datagram_frame_size
 
     async def until(self, condition, what, patience=PATIENCE):
-        async with asyncio.timeout(patience) as deadline:
-            try:
-                while not condition():
-                    self.changed.clear()
-                    await self.changed.wait()
-            except asyncio.CancelledError:
-                if deadline.expired():
-                    raise AssertionError(f"connection: {what} not within {patience} s; closed={self.closed}") from None
-                raise
+        late = f"connection: {what} not within {patience} s"
+        await until(self.changed, condition, patience, lambda: f"{late}; closed={self.closed}")
 
     async def ready(self):
         """Waits for the end of the handshake."""

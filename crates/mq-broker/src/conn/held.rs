@@ -23,18 +23,16 @@ impl Wire {
     /// Counts what a client that is not let in yet makes its connection hold. The link is cut if there is
     /// no room for it.
     pub(super) fn count_stranger(&mut self) {
-        if self.link.received_len() > MOST_OF_STRANGER {
-            let peer = self.link.info().peer_address;
-            let reason = "too much on its data streams before it was let in";
-            self.hub.refused_connection(peer, reason, clock::now());
-            self.connection.handle_link_lost();
-        }
-        if !self.count_memory(FREE_OF_STRANGER, 0) {
-            let peer = self.link.info().peer_address;
-            let reason = "no memory for its CONNECT";
-            self.hub.refused_connection(peer, reason, clock::now());
-            self.connection.handle_link_lost();
-        }
+        let reason = if self.link.received_len() > MOST_OF_STRANGER {
+            "too much on its data streams before it was let in"
+        } else if !self.count_memory(FREE_OF_STRANGER, 0) {
+            "no memory for its CONNECT"
+        } else {
+            return;
+        };
+        let peer = self.link.info().peer_address;
+        self.hub.refused_connection(peer, reason, clock::now());
+        self.connection.handle_link_lost();
     }
 
     /// Counts what the client makes this connection hold: packets that are not whole, topics of aliases,

@@ -9,7 +9,7 @@ use std::{
 };
 
 use mq_codec::{Auth, AuthProperties, ByteStr, ConnAck, Disconnect, QoS, ReasonCode};
-use mq_proto::{CloseReason, CommandError, Connection, Delivery, Event as ProtoEvent, Probes};
+use mq_proto::{CloseReason, CommandError, Connection, Event as ProtoEvent, Probes};
 use mq_transport::{HandshakeKind, LaneClosed, Link, Progress, Scheme};
 
 use super::{
@@ -424,7 +424,11 @@ impl Driver {
         let mut alone = None;
         let sent = if expired {
             Err(Error::Expired)
-        } else if as_datagram && sent_as_datagram(connection, link, now, &queued.delivery) {
+        } else if as_datagram
+            && let Some(datagram) =
+                connection.datagram(now, &queued.delivery, |size| link.takes_datagram(size))
+            && link.send_datagram(datagram)
+        {
             Ok(None)
         } else {
             let topic = &queued.delivery.message.topic;
@@ -543,21 +547,6 @@ impl Driver {
         self.requests.link_lost(&mut self.streams);
         self.streams.link_lost();
     }
-}
-
-/// Sends a QoS 0 message as a datagram, if the link takes it now; whether it was.
-fn sent_as_datagram(
-    connection: &mut Connection,
-    link: &mut Link,
-    now: Instant,
-    delivery: &Delivery,
-) -> bool {
-    let message = &delivery.message;
-    delivery.qos == QoS::AtMostOnce
-        && link.takes_datagram(message.payload.len() + message.topic.len())
-        && connection
-            .datagram(now, delivery)
-            .is_ok_and(|bytes| link.send_datagram(bytes))
 }
 
 /// Takes the datagrams that came in.

@@ -78,11 +78,7 @@ impl Lanes {
             QuicStreams::PerPublish => link
                 .open_lane()
                 .map_or(Way::On(LaneId::CONTROL), Way::Alone),
-            QuicStreams::PerTopic { most } => {
-                let most = *most;
-                Way::On(self.of_topic(topic, link, most, is_early))
-            }
-            QuicStreams::Auto { most } => {
+            QuicStreams::PerTopic { most } | QuicStreams::Auto { most } => {
                 let most = *most;
                 match self.spreading {
                     Spreading::NotYet { .. } => Way::On(LaneId::CONTROL),

@@ -3,53 +3,36 @@
 use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
-use mq_codec::{Packet, PublishHead, QoS};
+use mq_codec::{Packet, QoS};
 
-use super::{Connection, State};
-use crate::{CommandError, Delivery, LaneId, ProtocolError};
+use super::{Connection, State, outgoing::head};
+use crate::{Delivery, LaneId, ProtocolError};
 
 impl Connection {
-    /// A QoS 0 message as the content of one datagram, for a link that takes datagrams. It overtakes
-    /// messages on lanes, and may be lost.
-    ///
-    /// # Errors
-    /// [`CommandError::QosNotSupported`] for another QoS; [`CommandError::NotConnected`] before CONNACK;
-    /// [`CommandError::RetainNotSupported`], [`CommandError::TooLarge`], [`CommandError::Encode`].
-    pub fn datagram(&mut self, now: Instant, delivery: &Delivery) -> Result<Bytes, CommandError> {
-        if self.state != State::Open {
-            return Err(CommandError::NotConnected);
-        }
-        if delivery.qos > QoS::AtMostOnce {
-            return Err(CommandError::QosNotSupported);
-        }
-        if delivery.retain && !self.peer.retain_available {
-            return Err(CommandError::RetainNotSupported);
-        }
-        let message = &*delivery.message;
-        let head = PublishHead {
-            dup: false,
-            qos: delivery.qos,
-            retain: delivery.retain,
-            topic: &message.topic,
-            packet_id: None,
-            // Whether the datagram that introduces an alias arrives is unknown.
-            topic_alias: None,
-            message_expiry_interval: delivery.expiry_interval(now),
-            subscription_ids: &delivery.subscription_ids,
-            properties: &message.properties,
-            payload_len: message.payload.len(),
-        };
-        let size = head.packet_size(self.version);
-        if let Some(limit) = self.peer.maximum_packet_size
-            && size > limit as usize
+    /// A message as the content of one datagram, if it can be one: at QoS 0, on an open connection, no larger
+    /// than the peer's limits, and of a size in bytes that `fits` the link. It overtakes messages on lanes, and
+    /// may be lost.
+    pub fn datagram(
+        &mut self,
+        now: Instant,
+        delivery: &Delivery,
+        fits: impl FnOnce(usize) -> bool,
+    ) -> Option<Bytes> {
+        if delivery.qos > QoS::AtMostOnce || self.may_publish(delivery).is_err() || !self.is_open()
         {
-            return Err(CommandError::TooLarge { size, limit });
+            return None;
+        }
+        // Whether the datagram that introduces an alias arrives is unknown, so there are none.
+        let head = head(delivery, now);
+        let size = head.packet_size(self.version);
+        if !fits(size) || self.check_size(|| size).is_err() {
+            return None;
         }
         let mut bytes = BytesMut::with_capacity(size);
-        head.encode(self.version, &mut bytes)?;
-        bytes.extend_from_slice(&message.payload);
+        head.encode(self.version, &mut bytes).ok()?;
+        bytes.extend_from_slice(&delivery.message.payload);
         self.keep_alive.sent(now);
-        Ok(bytes.freeze())
+        Some(bytes.freeze())
     }
 
     /// Takes the message of a datagram that came in. An open connection alone takes datagrams: leave them

@@ -18,11 +18,7 @@ use mq_codec::{Packet, QoS, ReasonCode};
 use mq_lane::LaneEnd;
 
 use super::{AckQueue, Connection, Role, State};
-use crate::{
-    Event, LaneId, ProtocolError,
-    alias::ReceiveAliases,
-    session::{OutgoingState, Receiving},
-};
+use crate::{Event, LaneId, ProtocolError, alias::ReceiveAliases, session::Receiving};
 
 /// What belongs to one data lane.
 #[derive(Debug)]
@@ -127,12 +123,8 @@ impl Connection {
         if self.state != State::Open {
             return;
         }
-        let peer_finished = |lane: &DataLane| lane.peer_finished;
-        if self
-            .lanes
-            .get(&lane)
-            .is_some_and(|lane| peer_finished(lane))
-        {
+        let data = self.lanes.get(&lane);
+        if data.is_some_and(|data| data.peer_finished) {
             if buffer.is_empty() {
                 self.finish_if_done(now, lane);
             } else if !self.is_too_early(buffer) {
@@ -171,10 +163,7 @@ impl Connection {
             | Packet::Subscribe(_)
             | Packet::SubAck(_)
             | Packet::Unsubscribe(_)
-            | Packet::UnsubAck(_) => {
-                self.data_lane(lane);
-                self.handle_packet(now, lane, packet)
-            }
+            | Packet::UnsubAck(_) => self.handle_packet(now, lane, packet),
             other => Err(ProtocolError::Unexpected(other.packet_type())),
         }
     }
@@ -205,12 +194,6 @@ impl Connection {
     pub fn is_lane_open(&self, lane: LaneId) -> bool {
         let data = self.lanes.get(&lane);
         data.is_some_and(|data| !data.peer_finished && !data.finishing) && !lane.is_unidirectional()
-    }
-
-    /// Whether a sent message on this data lane is not complete.
-    #[must_use]
-    pub fn is_in_flight_on(&self, lane: LaneId) -> bool {
-        self.lanes.get(&lane).is_some_and(|lane| lane.in_flight > 0)
     }
 
     /// Whether both sides count packet identifiers over all lanes of the session, so that a lane may break
@@ -254,10 +237,8 @@ impl Connection {
         });
         let mut anew = Vec::new();
         for id in self.session.leave_lane(lane) {
-            let is_qos1 = self
-                .session
-                .outgoing(id)
-                .is_some_and(|state: &OutgoingState| state.is_published_at(QoS::AtLeastOnce));
+            let state = self.session.outgoing(id);
+            let is_qos1 = state.is_some_and(|state| state.is_published_at(QoS::AtLeastOnce));
             if self.session_ids || is_qos1 {
                 anew.push(id);
             } else {
@@ -270,12 +251,8 @@ impl Connection {
         }
     }
 
-    /// The owner has opened a data lane.
-    pub(super) fn use_lane(&mut self, lane: LaneId) {
-        self.data_lane(lane);
-    }
-
-    fn data_lane(&mut self, lane: LaneId) -> &mut DataLane {
+    /// What belongs to a data lane, which begins with its first use.
+    pub(super) fn data_lane(&mut self, lane: LaneId) -> &mut DataLane {
         let receive_aliases = match (&self.server_config, &self.client_config) {
             _ if self.version < mq_codec::Version::V5 => 0,
             (Some(config), _) => config.topic_alias_maximum,

@@ -575,13 +575,22 @@ impl Connection {
             .put(lane, |out| packet.encode(version, out))
             .map_err(CommandError::Encode)?;
         // Checked after the fact, which costs nothing where there is no limit.
-        if let Some(limit) = self.peer.maximum_packet_size {
-            let size = self.outbox.position() - before;
-            let size = usize::try_from(size).unwrap_or(usize::MAX);
-            if size > limit as usize {
-                self.outbox.cut(before);
-                return Err(CommandError::TooLarge { size, limit });
-            }
+        let size = self.outbox.position() - before;
+        let checked = self.check_size(|| usize::try_from(size).unwrap_or(usize::MAX));
+        if checked.is_err() {
+            self.outbox.cut(before);
+        }
+        checked
+    }
+
+    /// Whether the peer takes a packet of that size, in bytes; the size is asked for only if there is a limit.
+    fn check_size(&self, size: impl FnOnce() -> usize) -> Result<(), CommandError> {
+        let Some(limit) = self.peer.maximum_packet_size else {
+            return Ok(());
+        };
+        let size = size();
+        if size > limit as usize {
+            return Err(CommandError::TooLarge { size, limit });
         }
         Ok(())
     }

@@ -143,7 +143,7 @@ impl Connection {
         Ok(Some(id))
     }
 
-    fn may_publish(&self, delivery: &Delivery) -> Result<(), CommandError> {
+    pub(super) fn may_publish(&self, delivery: &Delivery) -> Result<(), CommandError> {
         if self.state != State::Open && !self.may_be_early() {
             return Err(CommandError::NotConnected);
         }
@@ -181,23 +181,13 @@ impl Connection {
         };
         let head = PublishHead {
             dup,
-            qos: delivery.qos,
-            retain: delivery.retain,
             topic: name,
             packet_id,
             topic_alias,
-            message_expiry_interval: delivery.expiry_interval(now),
-            subscription_ids: &delivery.subscription_ids,
-            properties: &message.properties,
-            payload_len: message.payload.len(),
+            ..head(delivery, now)
         };
         let version = self.version;
-        if let Some(limit) = self.peer.maximum_packet_size {
-            let size = head.packet_size(version);
-            if size > limit as usize {
-                return Err(CommandError::TooLarge { size, limit });
-            }
-        }
+        self.check_size(|| head.packet_size(version))?;
         self.outbox.put(lane, |out| head.encode(version, out))?;
         self.outbox.put_body(lane, &message.payload);
         if let SendTopic::Introduce(alias) = topic {
@@ -324,6 +314,23 @@ impl Connection {
     #[must_use]
     pub fn has_reason_codes(&self) -> bool {
         self.version >= Version::V5
+    }
+}
+
+/// The head of a message that is sent for the first time, by its name, and at QoS 0.
+pub(super) fn head(delivery: &Delivery, now: Instant) -> PublishHead<'_> {
+    let message = &*delivery.message;
+    PublishHead {
+        dup: false,
+        qos: delivery.qos,
+        retain: delivery.retain,
+        topic: &message.topic,
+        packet_id: None,
+        topic_alias: None,
+        message_expiry_interval: delivery.expiry_interval(now),
+        subscription_ids: &delivery.subscription_ids,
+        properties: &message.properties,
+        payload_len: message.payload.len(),
     }
 }
 

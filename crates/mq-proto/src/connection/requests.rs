@@ -49,7 +49,7 @@ impl Connection {
             properties,
         });
         if lane != LaneId::CONTROL {
-            self.use_lane(lane);
+            self.data_lane(lane);
         }
         self.request(now, lane, packet_id, &packet)
     }

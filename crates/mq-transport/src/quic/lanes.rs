@@ -7,7 +7,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     fmt,
     future::Future,
-    iter, mem,
+    mem,
     pin::{Pin, pin},
     sync::{
         Arc, Mutex,
@@ -17,16 +17,16 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use mq_lane::{Chunk, LaneEnd, LaneId, Outbox};
+use mq_lane::{LaneEnd, LaneId, Outbox};
 use quinn::{ConnectionError, ReadError, RecvStream, SendStream, VarInt, WriteError};
 
 use super::{
-    link::{CHUNKS, Stopped, poll_write_chunks},
+    link::{CHUNKS, Stopped, poll_write_lane},
     server::at_once,
 };
 use crate::{LaneClosed, Progress, QuicOptions, sync::lock};
 
-/// Bytes that one lane writes before the next has its turn.
+/// How many bytes a lane may write before the link turns to the next lane.
 const TURN: usize = 64 * 1024;
 
 /// The error code of a stream whose data nobody wants.
@@ -401,19 +401,10 @@ impl Lanes {
         while left > 0
             && let Some(send) = &mut lane.send
         {
-            let mut taken: Vec<Chunk> = Vec::new();
-            taken.extend(iter::from_fn(|| outbox.take(name)).take(CHUNKS));
-            if taken.is_empty() {
-                break;
-            }
-            let mut chunks: Vec<Bytes> = Vec::with_capacity(taken.len());
-            chunks.extend(taken.iter_mut().map(|chunk| mem::take(&mut chunk.bytes)));
             let cx = &mut Context::from_waker(&lane.waker);
-            let polled = poll_write_chunks(send, &mut chunks, cx);
-            for (mut chunk, bytes) in taken.into_iter().zip(chunks).rev() {
-                chunk.bytes = bytes;
-                outbox.put_back(name, chunk);
-            }
+            let Some(polled) = poll_write_lane(send, outbox, name, usize::MAX, None, cx) else {
+                break;
+            };
             match polled {
                 Poll::Ready(Ok(written)) => {
                     self.bytes_sent += written.bytes as u64;

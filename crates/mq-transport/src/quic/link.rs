@@ -303,48 +303,22 @@ impl QuicLink {
         }
         loop {
             let early = self.early_data == EarlyData::Pending;
-            let mut taken: [Option<Chunk>; CHUNKS] = [const { None }; CHUNKS];
-            let mut room = if early {
+            let room = if early {
                 self.replay_limit.saturating_sub(self.replay_len)
             } else {
                 usize::MAX
             };
-            let mut filled = 0;
-            while filled < CHUNKS
-                && let Some(mut chunk) = outbox.take(LaneId::CONTROL)
-            {
-                if chunk.bytes.len() > room {
-                    outbox.put_back(LaneId::CONTROL, Outbox::split(&mut chunk, room));
-                }
-                if chunk.bytes.is_empty() {
-                    // No room to keep more early data; the end of the handshake wakes the task.
-                    if filled == 0 {
-                        return Poll::Pending;
-                    }
-                    break;
-                }
-                room -= chunk.bytes.len();
-                taken[filled] = Some(chunk);
-                filled += 1;
-            }
-            if filled == 0 {
-                return Poll::Ready(Ok(()));
-            }
-            let mut chunks: [Bytes; CHUNKS] = std::array::from_fn(|at| {
-                let chunk = taken[at].as_mut();
-                chunk.map_or_else(Bytes::new, |chunk| std::mem::take(&mut chunk.bytes))
-            });
-            let kept: Vec<Bytes> = if early {
-                chunks[..filled].to_vec()
-            } else {
-                Vec::new()
+            let mut kept = Vec::new();
+            let keep = early.then_some(&mut kept);
+            let send = &mut self.send;
+            let Some(polled) = poll_write_lane(send, outbox, LaneId::CONTROL, room, keep, cx)
+            else {
+                // Without room to keep more early data, the end of the handshake wakes the task.
+                return match outbox.front() {
+                    Some(_) => Poll::Pending,
+                    None => Poll::Ready(Ok(())),
+                };
             };
-            let polled = poll_write_chunks(&mut self.send, &mut chunks[..filled], cx);
-            let taken = taken.into_iter().flatten().zip(chunks);
-            for (mut chunk, bytes) in taken.collect::<Vec<_>>().into_iter().rev() {
-                chunk.bytes = bytes;
-                outbox.put_back(LaneId::CONTROL, chunk);
-            }
             match ready!(polled) {
                 Ok(written) => {
                     self.bytes_sent += written.bytes as u64;
@@ -641,8 +615,51 @@ impl Begun {
     }
 }
 
+/// One attempt to write the first bytes of a lane, `most` at most; what was not written stays in the outbox. `None` if
+/// there is nothing to write, or `most` is 0. `keep` gets a copy of what was offered.
+pub(super) fn poll_write_lane(
+    send: &mut SendStream,
+    outbox: &mut Outbox,
+    lane: LaneId,
+    most: usize,
+    keep: Option<&mut Vec<Bytes>>,
+    cx: &mut Context<'_>,
+) -> Option<Poll<Result<quinn::Written, WriteError>>> {
+    let mut taken: [Option<Chunk>; CHUNKS] = [const { None }; CHUNKS];
+    let (mut room, mut filled) = (most, 0);
+    while filled < CHUNKS
+        && room > 0
+        && let Some(mut chunk) = outbox.take(lane)
+    {
+        if chunk.bytes.len() > room {
+            outbox.put_back(lane, Outbox::split(&mut chunk, room));
+        }
+        room -= chunk.bytes.len();
+        taken[filled] = Some(chunk);
+        filled += 1;
+    }
+    if filled == 0 {
+        return None;
+    }
+    let mut chunks: [Bytes; CHUNKS] = std::array::from_fn(|at| {
+        let chunk = taken[at].as_mut();
+        chunk.map_or_else(Bytes::new, |chunk| std::mem::take(&mut chunk.bytes))
+    });
+    if let Some(keep) = keep {
+        keep.extend_from_slice(&chunks[..filled]);
+    }
+    let polled = poll_write_chunks(send, &mut chunks[..filled], cx);
+    for (chunk, bytes) in taken.iter_mut().zip(chunks).rev() {
+        if let Some(mut chunk) = chunk.take() {
+            chunk.bytes = bytes;
+            outbox.put_back(lane, chunk);
+        }
+    }
+    Some(polled)
+}
+
 /// One attempt to write; on pending or error the chunks are as before.
-pub(super) fn poll_write_chunks(
+fn poll_write_chunks(
     send: &mut SendStream,
     chunks: &mut [Bytes],
     cx: &mut Context<'_>,

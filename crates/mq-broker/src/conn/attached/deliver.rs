@@ -2,9 +2,8 @@
 
 use std::{sync::Arc, time::Instant};
 
-use mq_codec::{QoS, ReasonCode};
-use mq_proto::{CommandError, Connection, Delivery};
-use mq_transport::Link;
+use mq_codec::ReasonCode;
+use mq_proto::CommandError;
 use tracing::error;
 
 use super::Attached;
@@ -70,7 +69,11 @@ impl Attached<'_> {
             let Wire {
                 connection, link, ..
             } = self.wire;
-            if sent_as_datagram(connection, link, now, &delivery) {
+            let fits = |size| link.takes_datagram(size);
+            if connection.wants_datagrams()
+                && let Some(datagram) = connection.datagram(now, &delivery, fits)
+                && link.send_datagram(datagram)
+            {
                 metrics.messages_out.add(1);
                 continue;
             }
@@ -121,21 +124,4 @@ impl Attached<'_> {
             }
         }
     }
-}
-
-/// Sends a QoS 0 message as a datagram, if the client asked for them and it fits into one now; whether it
-/// was.
-fn sent_as_datagram(
-    connection: &mut Connection,
-    link: &mut Link,
-    now: Instant,
-    delivery: &Delivery,
-) -> bool {
-    let message = &delivery.message;
-    delivery.qos == QoS::AtMostOnce
-        && connection.wants_datagrams()
-        && link.takes_datagram(message.payload.len() + message.topic.len())
-        && connection
-            .datagram(now, delivery)
-            .is_ok_and(|bytes| link.send_datagram(bytes))
 }
