@@ -12,10 +12,11 @@ use std::{
 use mq_client::{Client, Outgoing, QoS, QuicStreams, Reconnect, Subscription, TopicFilter};
 use mq_codec::{ByteStr, Connect, ReasonCode, TopicName, Version};
 use mq_proto::{
-    ClientConfig, Connection, Delivery, Event, LaneEnd, LaneId, Message, Received, Session,
+    ClientConfig, Connection, DataLanes, Delivery, Event, LaneEnd, LaneId, Message, Received,
+    Session,
 };
 use mq_testkit::{Scheme, TestBroker};
-use mq_transport::{LaneClosed, Link, Progress};
+use mq_transport::{Link, Progress};
 use tokio::time::timeout;
 
 const TOPICS: usize = 8;
@@ -240,7 +241,7 @@ impl Breaker {
         let link = link.connect(&broker.address(Scheme::Quic)).await.unwrap();
         let connect = Connect::new(Version::V5, ByteStr::new("breaker").unwrap());
         let config = ClientConfig {
-            lanes: true,
+            lanes: DataLanes::Plain,
             ..ClientConfig::new(connect)
         };
         let mut connection = Connection::client(Instant::now(), config, Session::new());
@@ -271,8 +272,7 @@ impl Breaker {
                 self.connection.handle_bytes(now, lane, buffer);
             }
             Ok(Ok(Progress::LaneClosed(lane, how))) => {
-                let in_order = how == LaneClosed::Finished;
-                self.connection.handle_lane_closed(now, lane, in_order);
+                self.connection.handle_lane_closed(now, lane, how.into());
                 let buffer = self.link.received(lane);
                 self.connection.handle_bytes(now, lane, buffer);
             }
@@ -320,7 +320,8 @@ impl Breaker {
         }
         let now = Instant::now();
         self.connection.outbox().end(lane, LaneEnd::Abort(0));
-        self.connection.handle_lane_closed(now, lane, false);
+        self.connection
+            .handle_lane_closed(now, lane, LaneEnd::Abort(0));
         if let Some(next) = self.link.open_lane() {
             self.lanes[topic] = next;
         } else {

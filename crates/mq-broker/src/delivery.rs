@@ -11,7 +11,7 @@ const LANE_MASK: u64 = 0x7FFF;
 const NUMBER_MASK: u64 = (1 << LANE) - 1;
 
 /// A data lane on which a session has subscribed, by a number of the session's own.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct LaneSlot(u16);
 
 impl LaneSlot {
@@ -21,6 +21,16 @@ impl LaneSlot {
     /// A slot for another lane. After 32,767 slots the first comes again.
     pub(crate) fn next(self) -> Self {
         Self(if self.0 == 0x7FFF { 1 } else { self.0 + 1 })
+    }
+
+    /// As a number that can be kept.
+    pub(crate) fn number(self) -> u16 {
+        self.0
+    }
+
+    /// The slot again.
+    pub(crate) fn of_number(number: u16) -> Self {
+        Self(number & 0x7FFF)
     }
 
     /// The slot for a message that two subscriptions match.

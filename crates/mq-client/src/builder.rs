@@ -8,7 +8,7 @@ use mq_codec::{
     ByteStr, Connect, ConnectProperties, QoS, StringError, SubscriptionId, TopicFilter, TopicName,
     Version, Will, whole_seconds,
 };
-use mq_proto::{ClientConfig, Probes};
+use mq_proto::{ClientConfig, DataLanes, Probes};
 use mq_transport::{Address, ConnectOptions, Connector, Scheme};
 
 use crate::{
@@ -283,9 +283,14 @@ impl ClientBuilder {
     }
 
     /// Which QUIC stream each message and each subscription goes on. Other transports have one stream.
+    /// With a connector whose [`alpn`](field@mq_transport::ConnectOptions::alpn) names
+    /// [`MQTT_NEXT`](mq_transport::MQTT_NEXT) each stream begins with the head of a flow.
     /// Default: all on the control stream.
     pub fn quic_streams(mut self, streams: QuicStreams) -> Self {
-        self.config.lanes = streams != QuicStreams::Control;
+        self.config.lanes = match streams {
+            QuicStreams::Control => DataLanes::None,
+            _ => DataLanes::Plain,
+        };
         self.quic_streams = streams;
         self
     }

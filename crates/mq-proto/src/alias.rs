@@ -63,7 +63,7 @@ impl SendAliases {
 }
 
 /// Aliases that the peer has set for its messages.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct ReceiveAliases {
     maximum: u16,
     topics: Vec<Option<TopicName>>,
@@ -78,6 +78,14 @@ impl ReceiveAliases {
             topics: Vec::new(),
             bytes: 0,
         }
+    }
+
+    /// Goes on with the topics of an earlier lane, as far as the maximum allows.
+    pub(crate) fn go_on(&mut self, mut earlier: Self) {
+        earlier.topics.truncate(self.maximum.into());
+        let topics = earlier.topics.iter().flatten();
+        self.bytes = topics.map(TopicName::len).sum();
+        self.topics = earlier.topics;
     }
 
     /// The topic that a PUBLISH with `alias` and possibly a name means.

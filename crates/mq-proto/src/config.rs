@@ -29,10 +29,8 @@ pub struct ClientConfig {
     /// Whether to use the topic aliases that the server allows (5.0), 64 at most.
     /// Default yes.
     pub use_topic_aliases: bool,
-    /// Whether the link has data lanes and this client uses them. Then CONNECT says (5.0, as a user
-    /// property) that its packet identifiers are unique over all lanes, so that a broken lane ends no
-    /// exchange at a server that knows what it means. Default no.
-    pub lanes: bool,
+    /// Which data lanes this client opens. Default none.
+    pub lanes: DataLanes,
     /// Whether CONNECT asks for QoS 0 messages in datagrams (5.0, a user property). Default no.
     pub datagrams: bool,
     /// How long CONNACK may take, counted from
@@ -40,6 +38,23 @@ pub struct ClientConfig {
     pub connack_timeout: Duration,
     /// How long to wait after PINGREQ for its answer or any other byte. Default 20 s.
     pub ping_timeout: Duration,
+}
+
+/// The data lanes of a client.
+///
+/// A client that has any says in CONNECT (5.0, as a user property) that its packet identifiers are unique over
+/// all lanes, so that a broken lane ends no exchange at a server that knows what it means.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum DataLanes {
+    /// The link has none, or this client opens none.
+    #[default]
+    None,
+    /// Lanes of packets alone.
+    Plain,
+    /// Each lane, the control lane as well, begins with the head of a flow: for a server with which the link has
+    /// agreed on that, as by the application protocol `MQTT-next`. These flows are always new, and nothing
+    /// of them is kept.
+    Flows,
 }
 
 impl ClientConfig {
@@ -53,7 +68,7 @@ impl ClientConfig {
             max_packet_size: NonZeroU32::MIN.saturating_add(LARGEST_PACKET - 1),
             topic_alias_maximum: 16,
             use_topic_aliases: true,
-            lanes: false,
+            lanes: DataLanes::None,
             datagrams: false,
             connack_timeout: Duration::from_secs(20),
             ping_timeout: Duration::from_secs(20),

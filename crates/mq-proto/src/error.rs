@@ -2,7 +2,7 @@
 
 use mq_codec::{DecodeError, EncodeError, PacketId, PacketType, ReasonCode};
 
-use crate::LaneId;
+use crate::{FlowError, LaneId};
 
 /// A violation of MQTT by the peer, which ends the connection, or on a data lane that lane.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -60,6 +60,9 @@ pub enum ProtocolError {
     /// The peer ended a data lane in the middle of a packet.
     #[error("{0} ends in the middle of a packet")]
     Incomplete(LaneId),
+    /// A flow that may not begin.
+    #[error(transparent)]
+    Flow(#[from] FlowError),
 }
 
 impl ProtocolError {
@@ -79,7 +82,8 @@ impl ProtocolError {
             | Self::UnknownRequest { .. }
             | Self::SubscriptionId
             | Self::AuthenticationMethod
-            | Self::Incomplete(_) => ReasonCode::ProtocolError,
+            | Self::Incomplete(_)
+            | Self::Flow(_) => ReasonCode::ProtocolError,
         }
     }
 }

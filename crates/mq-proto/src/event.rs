@@ -1,11 +1,13 @@
 //! The events of a connection.
 
+use std::time::{Duration, Instant};
+
 use mq_codec::{
     Auth, ConnAck, Connect, Disconnect, PacketId, QoS, ReasonCode, SubAck, Subscribe,
     SubscriptionId, UnsubAck, Unsubscribe,
 };
 
-use crate::{Delivery, LaneId, Message, ProtocolError};
+use crate::{Delivery, FlowId, LaneId, Message, ProtocolError};
 
 /// Something that happened on a connection.
 #[derive(Debug)]
@@ -47,6 +49,8 @@ pub enum Event {
     IncomingReleased {
         /// The same as [`AckTicket::packet_id`].
         packet_id: PacketId,
+        /// The same as [`AckTicket::flow`].
+        flow: Option<FlowId>,
     },
     /// Server: answer with [`suback`](crate::Connection::suback), on the same lane.
     Subscribe {
@@ -85,8 +89,31 @@ pub enum Event {
         /// What the peer did.
         error: ProtocolError,
     },
+    /// Server: a lane has begun as a flow, or has taken over a flow of an earlier lane. What is kept of the flow
+    /// goes on on this lane.
+    FlowBegan {
+        /// The flow.
+        flow: FlowId,
+        /// The lane.
+        lane: LaneId,
+        /// How long some of it will be kept after the lane, if it ends out of order; `None` if nothing will.
+        expiry: Option<Duration>,
+    },
+    /// Server: a flow has no lane any more, or is forgotten.
+    FlowEnded(FlowEnd),
     /// The connection is over: the last event. Write the rest of the outbox, then close the link.
     Closed(CloseReason),
+}
+
+/// What is left of a flow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FlowEnd {
+    /// The flow.
+    pub flow: FlowId,
+    /// Whether its subscriptions are kept, and their messages wait for its next lane. If not, they have ended.
+    pub keeps_subscriptions: bool,
+    /// Until when something of it is kept; `None` if nothing is.
+    pub expires_at: Option<Instant>,
 }
 
 /// A message that arrived.
@@ -124,6 +151,8 @@ pub struct AckTicket {
     /// The lane of the acknowledgement.
     pub(crate) lane: LaneId,
     pub(crate) of_session: bool,
+    /// The flow that keeps the exchange.
+    pub(crate) flow: Option<FlowId>,
 }
 
 impl AckTicket {
@@ -131,6 +160,12 @@ impl AckTicket {
     #[must_use]
     pub fn packet_id(&self) -> PacketId {
         self.packet_id
+    }
+
+    /// The flow that keeps the exchange, if one does: then it outlives its lane as long as that.
+    #[must_use]
+    pub fn flow(&self) -> Option<FlowId> {
+        self.flow
     }
 
     /// Whether the exchange belongs to the session, which outlives lanes and connections. If not, the peer

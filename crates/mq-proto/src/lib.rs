@@ -58,14 +58,16 @@ mod config;
 mod connection;
 mod error;
 mod event;
+mod flow;
 mod keepalive;
 mod message;
 mod session;
 
-pub use config::{ClientConfig, ServerConfig};
+pub use config::{ClientConfig, DataLanes, ServerConfig};
 pub use connection::{Connection, EarlyPackets, Role};
 pub use error::{CommandError, ProtocolError};
-pub use event::{AckTicket, CloseReason, Event, Received};
+pub use event::{AckTicket, CloseReason, Event, FlowEnd, Received};
+pub use flow::{FlowError, FlowId};
 pub use keepalive::Probes;
 pub use message::{Delivery, Message};
 pub use session::Session;

@@ -1,9 +1,11 @@
 //! The session, which outlives a connection: messages in flight, in both directions (§4.1).
 
+use std::time::Instant;
+
 use hashbrown::HashMap;
 use mq_codec::{PacketId, QoS};
 
-use crate::{Delivery, LaneId};
+use crate::{Delivery, FlowId, LaneId, alias::ReceiveAliases};
 
 /// The part of an MQTT session that the protocol itself needs: QoS 1 and 2 messages on their way.
 ///
@@ -29,7 +31,25 @@ pub struct Session {
     pub(crate) incoming: Receiving,
     last_id: Option<PacketId>,
     next_order: u64,
+    /// Flows that have no lane now.
+    flows: HashMap<FlowId, KeptFlow>,
+    /// How many of `outgoing` wait for a flow.
+    parked: usize,
+    /// Flows that this side has opened.
+    opened_flows: u64,
 }
+
+/// What is kept of a flow between its lanes.
+#[derive(Clone, Debug)]
+pub(crate) struct KeptFlow {
+    pub(crate) expires_at: Instant,
+    /// QoS 2 messages that came on it.
+    pub(crate) receiving: Receiving,
+    pub(crate) aliases: ReceiveAliases,
+}
+
+/// Stands for the next lane of a flow that has none.
+const NO_LANE: LaneId = LaneId(u64::MAX);
 
 /// Received QoS 2 messages whose PUBREL has not come. `true` once the owner has acknowledged the
 /// message, so that a repetition is answered and not delivered.
@@ -42,6 +62,8 @@ struct Outgoing {
     order: u64,
     /// The lane that it was last sent on, of the present connection.
     lane: LaneId,
+    /// The flow that keeps the exchange, if one does.
+    flow: Option<FlowId>,
     state: OutgoingState,
 }
 
@@ -84,17 +106,48 @@ impl Session {
         let mut session = Self::new();
         for (id, delivery) in outgoing {
             let state = delivery.map_or(OutgoingState::Released, OutgoingState::Published);
-            session.sent(id, state, LaneId::CONTROL);
+            session.sent(id, state, LaneId::CONTROL, None);
             session.last_id = Some(id);
         }
         session.incoming = Receiving(incoming.into_iter().map(|id| (id, true)).collect());
         session
     }
 
-    /// Whether nothing is in flight in either direction.
+    /// The same for a flow that is kept until `expires_at`. `outgoing` has those messages of
+    /// [`restore`](Self::restore) that went on it.
+    pub fn restore_flow(
+        &mut self,
+        flow: FlowId,
+        expires_at: Instant,
+        outgoing: impl IntoIterator<Item = PacketId>,
+        incoming: impl IntoIterator<Item = PacketId>,
+    ) {
+        let receiving = Receiving(incoming.into_iter().map(|id| (id, true)).collect());
+        let kept = KeptFlow {
+            expires_at,
+            receiving,
+            aliases: ReceiveAliases::default(),
+        };
+        self.flows.insert(flow, kept);
+        for id in outgoing {
+            if let Some(outgoing) = self.outgoing.get_mut(&id) {
+                outgoing.flow = Some(flow);
+                outgoing.lane = NO_LANE;
+                self.parked += 1;
+            }
+        }
+    }
+
+    /// Whether something is kept of a flow that has no lane now.
+    #[must_use]
+    pub fn keeps_flow(&self, flow: FlowId) -> bool {
+        self.flows.contains_key(&flow)
+    }
+
+    /// Whether nothing is in flight in either direction, and nothing kept of any flow.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.outgoing.is_empty() && self.incoming.0.is_empty()
+        self.outgoing.is_empty() && self.incoming.0.is_empty() && self.flows.is_empty()
     }
 
     /// The number of outgoing messages that are not complete.
@@ -124,22 +177,81 @@ impl Session {
         None
     }
 
-    pub(crate) fn published(&mut self, id: PacketId, delivery: Delivery, lane: LaneId) {
-        self.sent(id, OutgoingState::Published(delivery), lane);
+    /// `flow` is what keeps the exchange, if not the session itself.
+    pub(crate) fn published(
+        &mut self,
+        id: PacketId,
+        delivery: Delivery,
+        lane: LaneId,
+        flow: Option<FlowId>,
+    ) {
+        self.sent(id, OutgoingState::Published(delivery), lane, flow);
     }
 
     /// The lane that a message was last sent on.
     pub(crate) fn lane_of(&self, id: PacketId) -> Option<LaneId> {
-        self.outgoing.get(&id).map(|outgoing| outgoing.lane)
+        let outgoing = self.outgoing.get(&id)?;
+        Some(outgoing.lane).filter(|lane| *lane != NO_LANE)
+    }
+
+    /// Outgoing messages that wait for the next lane of their flow.
+    pub(crate) fn parked(&self) -> usize {
+        self.parked
+    }
+
+    /// The messages that were sent on a flow wait for its next lane.
+    pub(crate) fn park(&mut self, ids: &[PacketId]) {
+        for id in ids {
+            if let Some(outgoing) = self.outgoing.get_mut(id) {
+                outgoing.lane = NO_LANE;
+                self.parked += 1;
+            }
+        }
+    }
+
+    /// The messages that wait for a flow go on on that lane. Returns their identifiers, in order.
+    pub(crate) fn unpark(&mut self, flow: FlowId, lane: LaneId) -> Vec<PacketId> {
+        let waiting = |outgoing: &Outgoing| outgoing.flow == Some(flow) && outgoing.lane == NO_LANE;
+        let ids = self.move_lane(waiting, lane);
+        self.parked -= ids.len();
+        ids
+    }
+
+    /// Keeps a flow that has no lane any more.
+    pub(crate) fn keep_flow(&mut self, flow: FlowId, kept: KeptFlow) {
+        self.flows.insert(flow, kept);
+    }
+
+    /// Takes out what is kept of a flow.
+    pub(crate) fn take_flow(&mut self, flow: FlowId) -> Option<KeptFlow> {
+        self.flows.remove(&flow)
+    }
+
+    pub(crate) fn kept_flow(&mut self, flow: FlowId) -> Option<&mut KeptFlow> {
+        self.flows.get_mut(&flow)
+    }
+
+    pub(crate) fn kept_flows(&self) -> impl ExactSizeIterator<Item = (FlowId, &KeptFlow)> {
+        self.flows.iter().map(|(id, flow)| (*id, flow))
+    }
+
+    /// A name for a flow that this side opens, unless it is the client.
+    pub(crate) fn next_server_flow(&mut self) -> FlowId {
+        self.opened_flows += 1;
+        FlowId(self.opened_flows * 2 - 1)
     }
 
     /// The messages that were sent on a lane go to the control lane. Returns their identifiers, in order.
     pub(crate) fn leave_lane(&mut self, lane: LaneId) -> Vec<PacketId> {
-        let on_it = self.outgoing.iter_mut();
-        let mut ids: Vec<_> = on_it
-            .filter(|(_, outgoing)| outgoing.lane == lane)
+        self.move_lane(|outgoing| outgoing.lane == lane, LaneId::CONTROL)
+    }
+
+    fn move_lane(&mut self, which: impl Fn(&Outgoing) -> bool, to: LaneId) -> Vec<PacketId> {
+        let all = self.outgoing.iter_mut();
+        let mut ids: Vec<_> = all
+            .filter(|(_, outgoing)| which(outgoing))
             .map(|(id, outgoing)| {
-                outgoing.lane = LaneId::CONTROL;
+                outgoing.lane = to;
                 (outgoing.order, *id)
             })
             .collect();
@@ -147,19 +259,28 @@ impl Session {
         ids.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// A new connection has one lane to begin with.
+    /// A new connection has one lane to begin with. What waits for a flow goes on waiting.
     pub(crate) fn leave_all_lanes(&mut self) {
-        for outgoing in self.outgoing.values_mut() {
+        let all = self.outgoing.values_mut();
+        for outgoing in all.filter(|outgoing| outgoing.lane != NO_LANE) {
             outgoing.lane = LaneId::CONTROL;
         }
     }
 
     /// The last in order.
-    fn sent(&mut self, id: PacketId, state: OutgoingState, lane: LaneId) {
+    fn sent(&mut self, id: PacketId, state: OutgoingState, lane: LaneId, flow: Option<FlowId>) {
         let order = self.next_order;
         self.next_order += 1;
         self.outgoing_bytes += state.bytes();
-        self.outgoing.insert(id, Outgoing { order, lane, state });
+        self.outgoing.insert(
+            id,
+            Outgoing {
+                order,
+                lane,
+                flow,
+                state,
+            },
+        );
     }
 
     /// Payload bytes of outgoing messages that may have to be sent again.
@@ -183,25 +304,59 @@ impl Session {
 
     /// The exchange is complete.
     pub(crate) fn completed(&mut self, id: PacketId) -> Option<OutgoingState> {
-        let state = self.outgoing.remove(&id)?.state;
+        let Outgoing { state, lane, .. } = self.outgoing.remove(&id)?;
         self.outgoing_bytes -= state.bytes();
+        self.parked -= usize::from(lane == NO_LANE);
         Some(state)
     }
 
     /// The identifiers in flight, in the order in which they were first sent.
     pub(crate) fn in_order(&self) -> Vec<PacketId> {
+        self.in_order_where(|_| true)
+    }
+
+    /// Those that wait for no flow.
+    pub(crate) fn in_order_not_parked(&self) -> Vec<PacketId> {
+        self.in_order_where(|outgoing| outgoing.lane != NO_LANE)
+    }
+
+    /// Those of a flow, with a lane or without.
+    pub(crate) fn in_order_of(&self, flow: FlowId) -> Vec<PacketId> {
+        self.in_order_where(|outgoing| outgoing.flow == Some(flow))
+    }
+
+    fn in_order_where(&self, which: impl Fn(&Outgoing) -> bool) -> Vec<PacketId> {
         let mut ids: Vec<_> = self
             .outgoing
             .iter()
+            .filter(|(_, outgoing)| which(outgoing))
             .map(|(id, outgoing)| (outgoing.order, *id))
             .collect();
         ids.sort_unstable();
         ids.into_iter().map(|(_, id)| id).collect()
     }
 
+    /// The connection is over: received messages that were never acknowledged count as not received.
+    pub(crate) fn forget_unacknowledged(&mut self) {
+        self.incoming.forget_unacknowledged();
+        for flow in self.flows.values_mut() {
+            flow.receiving.forget_unacknowledged();
+        }
+    }
+
+    /// The approximate memory of the flows that have no lane, in bytes.
+    pub(crate) fn flow_bytes(&self) -> usize {
+        let each = self.flows.values().map(|flow| {
+            let identifiers = flow.receiving.len() * 2 * size_of::<(PacketId, bool)>();
+            2 * size_of::<(FlowId, KeptFlow)>() + identifiers + flow.aliases.bytes()
+        });
+        each.sum()
+    }
+
     /// The peer has lost its side of the session: keeps only the messages that may not have arrived.
     pub(crate) fn peer_forgot(&mut self) {
         self.incoming.0.clear();
+        self.flows.clear();
         self.outgoing
             .retain(|_, outgoing| matches!(outgoing.state, OutgoingState::Published(_)));
     }
@@ -229,6 +384,11 @@ impl Receiving {
         }
     }
 
+    /// Whether such a message was delivered and is not acknowledged by the owner yet.
+    pub(crate) fn is_taken(&self, id: PacketId) -> bool {
+        self.0.get(&id) == Some(&false)
+    }
+
     /// PUBREL came; returns whether its identifier was known.
     pub(crate) fn released(&mut self, id: PacketId) -> bool {
         self.0.remove(&id).is_some()
@@ -238,8 +398,7 @@ impl Receiving {
         self.0.len()
     }
 
-    /// The connection is over: received messages that were never acknowledged count as not received.
-    pub(crate) fn forget_unacknowledged(&mut self) {
+    fn forget_unacknowledged(&mut self) {
         self.0.retain(|_, kept| *kept);
     }
 }

@@ -14,8 +14,8 @@ use std::{
 use bytes::{Buf, BytesMut};
 use mq_codec::{ConnAck, Packet, Publish, QoS, ReasonCode, TopicName, Version};
 use mq_proto::{
-    AckTicket, ClientConfig, Connection, Delivery, Event, LaneEnd, LaneId, Message, ProtocolError,
-    ServerConfig, Session,
+    AckTicket, ClientConfig, Connection, DataLanes, Delivery, Event, LaneEnd, LaneId, Message,
+    ProtocolError, ServerConfig, Session,
 };
 use util::{Rng, connect};
 
@@ -142,7 +142,9 @@ impl Network {
         }
         if stream.finished[from] && !stream.told[1 - from] && !stream.broken {
             stream.told[1 - from] = true;
-            to_side.connection.handle_lane_closed(now, lane, true);
+            to_side
+                .connection
+                .handle_lane_closed(now, lane, LaneEnd::Finish);
             let inbox = to_side.inbox.entry(lane).or_default();
             to_side.connection.handle_bytes(now, lane, inbox);
         }
@@ -167,7 +169,8 @@ impl Network {
             stream.heard[side] = true;
             let side = &mut self.sides[side];
             side.inbox.remove(&lane);
-            side.connection.handle_lane_closed(now, lane, false);
+            side.connection
+                .handle_lane_closed(now, lane, LaneEnd::Abort(0));
             while side.connection.outbox().take(lane).is_some() {}
             let _ = side.connection.outbox().take_end(lane);
         }
@@ -216,7 +219,7 @@ struct Outcome {
 
 fn client_config() -> ClientConfig {
     ClientConfig {
-        lanes: true,
+        lanes: DataLanes::Plain,
         ..ClientConfig::new(connect(Version::V5))
     }
 }
@@ -512,7 +515,7 @@ fn what_breaks_the_protocol_on_a_data_lane_ends_that_lane_alone() {
 fn a_finished_lane_ends_once_all_is_answered() {
     let (now, _, mut server) = open(ClientConfig::new(connect(Version::V5)));
     say(now, &mut server, LaneId(4), &publish(1, QoS::AtLeastOnce));
-    server.handle_lane_closed(now, LaneId(4), true);
+    server.handle_lane_closed(now, LaneId(4), LaneEnd::Finish);
     server.handle_bytes(now, LaneId(4), &mut BytesMut::new());
     assert!(server.outbox().is_empty(), "an acknowledgement is due");
     let (_, ticket) = received(&mut server).remove(0);
@@ -529,7 +532,7 @@ fn a_lane_that_ends_in_the_middle_of_a_packet_has_failed() {
     let (now, _, mut server) = open(ClientConfig::new(connect(Version::V5)));
     let mut part = BytesMut::from(&[0x30, 5, 0][..]);
     server.handle_bytes(now, LaneId(4), &mut part);
-    server.handle_lane_closed(now, LaneId(4), true);
+    server.handle_lane_closed(now, LaneId(4), LaneEnd::Finish);
     server.handle_bytes(now, LaneId(4), &mut part);
     let failed = server.poll_event();
     assert!(matches!(
@@ -547,7 +550,7 @@ fn a_lane_that_ends_in_the_middle_of_the_head_of_a_flow_has_failed() {
     let (now, _, mut server) = open(ClientConfig::new(connect(Version::V5)));
     let mut part = BytesMut::from(&[0x12, 0x02][..]);
     server.handle_bytes(now, LaneId(4), &mut part);
-    server.handle_lane_closed(now, LaneId(4), true);
+    server.handle_lane_closed(now, LaneId(4), LaneEnd::Finish);
     server.handle_bytes(now, LaneId(4), &mut part);
     assert!(matches!(
         server.poll_event(),

@@ -117,7 +117,7 @@ pub use mq_lane::{LaneEnd, LaneId, Outbox};
 pub use no_tls::ServerIdentity;
 pub use options::{
     AckFrequency, ClientAuth, ClientIdentity, CongestionControl, ConnectOptions, EarlyDataPolicy,
-    ListenOptions, QuicOptions, SocketOptions,
+    ListenOptions, MQTT_NEXT, QuicOptions, SocketOptions,
 };
 pub use origins::AllowedOrigins;
 #[cfg(feature = "quic")]

@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use mq_lane::{LaneId, Outbox};
+use mq_lane::{LaneEnd, LaneId, Outbox};
 
 #[cfg(feature = "quic")]
 use crate::quic::QuicLink;
@@ -71,6 +71,17 @@ pub enum LaneClosed {
     Reset(u64),
     /// The peer takes nothing more on it, by this code (`STOP_SENDING`); both directions are over.
     Stopped(u64),
+}
+
+impl From<LaneClosed> for LaneEnd {
+    fn from(closed: LaneClosed) -> Self {
+        match closed {
+            LaneClosed::Finished => Self::Finish,
+            LaneClosed::Reset(code) | LaneClosed::Stopped(code) => {
+                Self::Abort(u32::try_from(code).unwrap_or(u32::MAX))
+            }
+        }
+    }
 }
 
 /// Calls the same method of each transport.
@@ -320,6 +331,13 @@ impl Link {
     /// peers drop unread bytes when their connection is closed. Bytes that are still in an outbox are
     /// not sent.
     pub async fn close(self, deadline: Duration) {
+        self.close_with(0, deadline).await;
+    }
+
+    /// The same with an error code of the application's, which QUIC alone can say (RFC 9000 §19.19).
+    pub async fn close_with(self, code: u32, deadline: Duration) {
+        #[cfg(not(feature = "quic"))]
+        let _ = code;
         #[cfg(feature = "quic")]
         let quic = match &self.transport {
             Transport::Quic(link) => Some(link.connection()),
@@ -345,7 +363,7 @@ impl Link {
         }
         #[cfg(feature = "quic")]
         if let Some(connection) = quic {
-            connection.close(0_u32.into(), b"");
+            connection.close(code.into(), b"");
             // Lets the connection's driver send the packet before a runtime that ends stops it.
             tokio::task::yield_now().await;
         }

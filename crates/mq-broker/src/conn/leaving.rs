@@ -14,6 +14,7 @@ use crate::{
     hub::{Hold, Publisher},
     journal::StoreFailed,
     shown::Shown,
+    store::SessionChange,
 };
 
 /// The reason code for a client whose message waits for a store that has failed: neither the client nor
@@ -50,27 +51,47 @@ impl Leaving {
 
     /// Gives the session back, then closes the link.
     pub(super) async fn run(self) {
-        let (link, outbox, reason) = Box::pin(self.finish()).await;
+        let last = Box::pin(self.finish()).await;
         // In a box of its own: the allocator has small pages for blocks of up to 8 KiB only. Nothing
         // else of the connection is left while its peer takes its time to leave.
-        Box::pin(close(link, outbox, reason)).await;
+        Box::pin(close(last)).await;
     }
 
     /// Gives the session back; returns the link, what is left to be written, and why it ends.
-    async fn finish(self) -> (Link, Outbox, CloseReason) {
+    async fn finish(self) -> Last {
         let Self { mut wire, parting } = self;
         wire.sample_last();
+        let mut parting = parting;
+        wire.connection.leave_flows(clock::now());
         while let Some(event) = wire.connection.poll_event() {
-            if let Event::Closed(reason) = event {
-                wire.closed = Some(reason);
+            match (event, &mut parting) {
+                (Event::Closed(reason), _) => wire.closed = Some(reason),
+                (Event::FlowEnded(end), Some(parting)) => {
+                    let journal = &mut parting.publisher.journal;
+                    wire.hub.flow_ended(&mut parting.hold, end, journal);
+                }
+                // A message of a flow that has ended.
+                (Event::Acked { packet_id, .. }, Some(parting)) => {
+                    let journal = &mut parting.publisher.journal;
+                    let change = SessionChange::Completed { packet_id };
+                    journal.record_of(&parting.hold.session, change);
+                }
+                _ => {}
             }
         }
         let reason = wire.closed.take().unwrap_or(CloseReason::LinkLost);
         let mut outbox = core::mem::take(wire.connection.outbox());
         let Some(parting) = parting else {
             debug!(%reason, "a link without a session ended");
-            return (wire.link, outbox, reason);
+            let code = wire.connection.close_code();
+            return Last {
+                link: wire.link,
+                outbox,
+                reason,
+                code,
+            };
         };
+        let code = wire.connection.close_code();
         let Parting {
             mut hold,
             mut publisher,
@@ -113,8 +134,22 @@ impl Leaving {
                 say_farewell(&mut outbox, version, let_in_at < sayable, reason);
             }
         }
-        (wire.link, outbox, reason)
+        Last {
+            link: wire.link,
+            outbox,
+            reason,
+            code,
+        }
     }
+}
+
+/// What is left of a connection.
+struct Last {
+    link: Link,
+    outbox: Outbox,
+    reason: CloseReason,
+    /// The error code of the link's end.
+    code: u32,
 }
 
 /// Appends the last packet: DISCONNECT with the reason, or for a client that has no CONNACK yet, CONNACK
@@ -130,7 +165,13 @@ fn say_farewell(outbox: &mut Outbox, version: Version, was_let_in: bool, reason:
 }
 
 /// Writes the last bytes and closes, within a deadline. A lost link has nobody to write to.
-async fn close(mut link: Link, mut outbox: Outbox, reason: CloseReason) {
+async fn close(last: Last) {
+    let Last {
+        mut link,
+        mut outbox,
+        reason,
+        code,
+    } = last;
     // Nobody needs the rest of a packet any more, and a peer may take its time to leave.
     *link.received(LaneId::CONTROL) = BytesMut::new();
     if !matches!(reason, CloseReason::LinkLost) {
@@ -145,5 +186,5 @@ async fn close(mut link: Link, mut outbox: Outbox, reason: CloseReason) {
         // A peer too slow to take them counts as gone.
         let _ = tokio::time::timeout(CLOSE_DEADLINE, last).await;
     }
-    link.close(CLOSE_DEADLINE).await;
+    link.close_with(code, CLOSE_DEADLINE).await;
 }

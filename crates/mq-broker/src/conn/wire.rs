@@ -8,7 +8,7 @@ use std::{
 
 use mq_codec::{ConnAck, Disconnect, ReasonCode};
 use mq_proto::{CloseReason, CommandError, Connection, LaneId, Outbox};
-use mq_transport::{Error, LaneClosed, Link, Progress};
+use mq_transport::{Error, LaneClosed, Link, MQTT_NEXT, Progress};
 use tokio::{sync::watch, time::sleep_until};
 use tracing::debug;
 
@@ -60,6 +60,10 @@ impl Wire {
     ) -> Self {
         let now = clock::now();
         let mut connection = Connection::server(now, settings.protocol.clone());
+        let alpn = link.info().tls.and_then(|tls| tls.alpn);
+        if alpn.is_some_and(|alpn| alpn.as_bytes() == MQTT_NEXT) {
+            connection.allow_flows();
+        }
         let policy = settings.listen.early_data;
         let within = settings.handshake_timeout;
         Self {
@@ -262,12 +266,11 @@ impl Wire {
 
     /// The client has ended a data lane; the connection goes on.
     fn lane_closed(&mut self, lane: LaneId, how: LaneClosed) {
-        let in_order = how == LaneClosed::Finished;
-        if !in_order {
+        if how != LaneClosed::Finished {
             debug!(%lane, ?how, "a client broke a data lane off");
         }
         let now = clock::now();
-        self.connection.handle_lane_closed(now, lane, in_order);
+        self.connection.handle_lane_closed(now, lane, how.into());
         self.handle_received(lane);
     }
 

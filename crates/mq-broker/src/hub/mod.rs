@@ -1,5 +1,6 @@
 //! The one door to what all connections share: sessions, subscriptions, retained messages.
 
+mod flows;
 mod publish;
 mod publisher;
 mod refusals;
@@ -30,13 +31,14 @@ use crate::{
     clock,
     journal::Journal,
     lock::{lock, read, write},
-    mailbox::{Mailbox, OverflowPolicy},
+    mailbox::{Mailbox, MailboxLimits, OverflowPolicy},
     metrics::Metrics,
     notice::Notices,
     router::{RetainedStore, Router, SessionKey},
     session::{KeptWill, Session, State},
     store::{SessionChange, Store, StoreError, User, to_wall_clock},
 };
+pub(crate) use flows::keep_flow;
 pub(crate) use publisher::{Publisher, dropped, unqueued};
 pub(crate) use sys::PREFIX as OWN_TOPICS;
 
@@ -158,6 +160,11 @@ impl Hub {
             metrics: Metrics::default(),
             notices: Notices::default(),
         }
+    }
+
+    /// How much may wait for one session in memory.
+    pub(crate) fn mailbox_limits(&self) -> MailboxLimits {
+        self.quotas.mailbox
     }
 
     pub(crate) fn store(&self) -> Option<&Arc<dyn Store>> {
@@ -470,6 +477,7 @@ impl Hub {
         sessions.free_keys.push(session.key);
         drop(sessions);
         state.subscriptions.clear();
+        state.flows.clear();
         state.wanted.clear();
         state.share.set_anyway(0);
         self.metrics.sessions.sub(1);

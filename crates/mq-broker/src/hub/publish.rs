@@ -60,15 +60,14 @@ impl Hub {
         }
         let journal = &publisher.journal;
         let received = match (&ticket, from) {
-            (Some(ticket), Some(from))
-                if qos == QoS::ExactlyOnce && ticket.is_of_session() && journal.keeps(from) =>
-            {
-                Some((ticket.packet_id(), from))
+            (Some(ticket), Some(from)) if qos == QoS::ExactlyOnce && journal.keeps(from) => {
+                let is_kept = ticket.is_of_session() || ticket.flow().is_some();
+                is_kept.then(|| (ticket.packet_id(), ticket.flow(), from))
             }
             _ => None,
         };
-        if let Some((packet_id, from)) = received {
-            let change = SessionChange::Received { packet_id };
+        if let Some((packet_id, flow, from)) = received {
+            let change = SessionChange::Received { packet_id, flow };
             changes.push(Change::Session(from.client_id.clone(), change));
         }
         let sender = from.map(|from| from.key);
@@ -92,7 +91,7 @@ impl Hub {
         let at_hand = &mut publisher.at_hand;
         at_hand.receivers = targets.targets().len();
         at_hand.retained = retain;
-        at_hand.received = received.map(|(packet_id, _)| packet_id);
+        at_hand.received = received.map(|(packet_id, flow, _)| (packet_id, flow));
         if may_be_refused && ticket.is_some() {
             at_hand.topic = Some(message.topic.clone());
         }
@@ -137,6 +136,7 @@ impl Hub {
                 subscription_ids: Vec::new(),
                 expires_at: expires_at.map(to_wall_clock),
                 shared: false,
+                slot: 0,
             })
         };
         Ok(journal.is_open().then(change))

@@ -6,7 +6,7 @@ use std::{
 };
 
 use mq_codec::{PacketId, QoS, ReasonCode, TopicName};
-use mq_proto::{Delivery, Message};
+use mq_proto::{Delivery, FlowId, Message};
 
 use super::Routing;
 use crate::{
@@ -63,8 +63,8 @@ pub(super) struct AtHand {
     /// Receivers for which it was dropped.
     pub(super) lost: usize,
     pub(super) retained: bool,
-    /// The packet identifier by which the store knows it, at QoS 2.
-    pub(super) received: Option<PacketId>,
+    /// The packet identifier by which the store knows it, at QoS 2, and the flow that keeps it.
+    pub(super) received: Option<(PacketId, Option<FlowId>)>,
     /// Its topic, if it may have to be refused.
     pub(super) topic: Option<TopicName>,
 }
@@ -365,9 +365,9 @@ impl Publisher {
             return (ReasonCode::Success, None);
         }
         // No receiver had room for it.
-        if let Some(packet_id) = received {
+        if let Some((packet_id, flow)) = received {
             self.journal
-                .record_of(from, SessionChange::ReceivedReleased { packet_id });
+                .record_of(from, SessionChange::ReceivedReleased { packet_id, flow });
         }
         (ReasonCode::QuotaExceeded, topic)
     }

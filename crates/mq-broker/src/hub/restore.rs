@@ -1,15 +1,18 @@
 //! A hub that goes on from what an earlier broker kept.
 
-use std::sync::Arc;
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
-use mq_codec::ByteStr;
+use mq_codec::{ByteStr, PacketId};
 use mq_proto::Delivery;
 
 use super::{Hub, write};
 use crate::{
     clock,
     router::{LaneSlot, Subscriber},
-    store::{Life, SessionRecord, Snapshot, from_wall_clock},
+    store::{Life, SessionRecord, Snapshot, StoredFlow, from_wall_clock},
 };
 
 impl Hub {
@@ -40,6 +43,9 @@ impl Hub {
             spilled,
             in_flight,
             received,
+            flows,
+            slots,
+            released_slots,
         } = record;
         let session = self
             .find_or_create(client_id, user.as_ref(), usize::MAX)
@@ -49,15 +55,41 @@ impl Hub {
             .try_lock()
             .expect("nobody else knows the session yet");
         state.used = true;
+        let kept: HashSet<_> = flows.values().map(|flow| flow.kept.slot).collect();
+        // Slots of lanes ended with the earlier broker.
+        let slot_of = |slot: u16| if kept.contains(&slot) { slot } else { 0 };
+        let mut on_flows: HashMap<u16, Vec<PacketId>> = HashMap::new();
+        for (id, message) in &in_flight {
+            let released = released_slots.get(id).copied().unwrap_or_default();
+            let slot = message.as_ref().map_or(released, |message| message.slot);
+            on_flows.entry(slot).or_default().push(*id);
+        }
         let in_flight = in_flight
             .into_iter()
             .map(|(id, message)| (id, message.map(|message| message.into_delivery(0))));
         state.protocol = mq_proto::Session::restore(in_flight, received);
+        let now = clock::now();
+        for (flow, record) in flows {
+            let StoredFlow {
+                slot,
+                expiry,
+                expires_at,
+            } = record.kept;
+            // The end of the earlier broker was the end of its lanes.
+            let end = now.checked_add(expiry).unwrap_or(now);
+            let expires_at = expires_at.map_or(end, from_wall_clock);
+            let sent = on_flows.remove(&slot).unwrap_or_default();
+            let protocol = &mut state.protocol;
+            protocol.restore_flow(flow, expires_at, sent, record.received);
+            let slot = LaneSlot::of_number(slot);
+            state.flows.push((flow, slot));
+            state.last_lane = state.last_lane.max(slot);
+        }
         for (filter, (options, subscription_id)) in subscriptions {
             let subscriber = Subscriber {
                 session: session.key,
                 options,
-                lane: LaneSlot::CONTROL,
+                lane: LaneSlot::of_number(slot_of(slots.get(&filter).copied().unwrap_or_default())),
                 subscription_id,
             };
             let mut routing = write(&self.routing);
@@ -74,9 +106,11 @@ impl Hub {
         let last_spilled = spilled.as_ref().map(|(numbers, _)| *numbers.end());
         session.skip_numbers(last_queued.max(last_spilled).unwrap_or_default());
         let queued = queued.into_iter();
-        let deliveries = queued.map(|(number, message)| message.into_delivery(number));
+        let deliveries = queued.map(|(number, mut message)| {
+            message.slot = slot_of(message.slot);
+            message.into_delivery(number)
+        });
         session.mailbox.restore(deliveries, spilled);
-        let now = clock::now();
         // The end of the earlier broker was the end of its connections.
         let expiry = match life {
             Life::Connected(expiry) => expiry,

@@ -99,6 +99,7 @@ impl Hub {
             filter: filter.clone(),
             options,
             subscription_id,
+            slot: hold.state.kept_slot(lane),
         };
         journal.record_of(session, change);
         hold.state.subscriptions.insert(filter, subscriber);

@@ -14,7 +14,7 @@ use std::{
 
 use hashbrown::HashMap;
 use mq_codec::{ByteStr, TopicFilter};
-use mq_proto::Session as ProtocolSession;
+use mq_proto::{FlowId, Session as ProtocolSession};
 
 use crate::{
     auth::{Authorizer, Grant, Guard, Principal},
@@ -75,8 +75,10 @@ pub(crate) struct State {
     pub(crate) subscriptions: HashMap<TopicFilter, Subscriber>,
     /// Retained messages that subscriptions have not got yet; one for each filter at most.
     pub(crate) wanted: VecDeque<RetainedSearch>,
-    /// The last slot that was given to a data lane.
+    /// The last slot that was given to a data lane or flow.
     pub(crate) last_lane: LaneSlot,
+    /// The slots of flows (MQTT-next).
+    pub(crate) flows: Vec<(FlowId, LaneSlot)>,
     /// Whether the session has ended: a connection that waited for it begins a new one.
     pub(crate) ended: bool,
     /// Whether a connection has had it before, so that it counts as present.
@@ -105,8 +107,38 @@ impl State {
             subscriptions: HashMap::new(),
             wanted: VecDeque::new(),
             last_lane: LaneSlot::CONTROL,
+            flows: Vec::new(),
             ended: false,
             used: false,
+        }
+    }
+
+    /// A slot that no flow has.
+    pub(crate) fn new_slot(&mut self) -> LaneSlot {
+        let mut slot = self.last_lane.next();
+        while self.flow_of(slot).is_some() {
+            slot = slot.next();
+        }
+        self.last_lane = slot;
+        slot
+    }
+
+    /// The flow that has a slot.
+    pub(crate) fn flow_of(&self, slot: LaneSlot) -> Option<FlowId> {
+        let known = self.flows.iter().find(|(_, of)| *of == slot);
+        known.map(|(flow, _)| *flow)
+    }
+
+    pub(crate) fn slot_of(&self, flow: FlowId) -> Option<LaneSlot> {
+        let known = self.flows.iter().find(|(of, _)| *of == flow);
+        known.map(|(_, slot)| *slot)
+    }
+
+    /// What the store keeps of a slot: those of lanes end with the connection.
+    pub(crate) fn kept_slot(&self, slot: LaneSlot) -> u16 {
+        match self.flow_of(slot) {
+            Some(_) => slot.number(),
+            None => 0,
         }
     }
 

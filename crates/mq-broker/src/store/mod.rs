@@ -26,16 +26,19 @@ use std::{
 use mq_codec::{
     ByteStr, PacketId, QoS, SubscriptionId, SubscriptionOptions, TopicFilter, TopicName,
 };
-use mq_proto::{Delivery, Message};
+use mq_proto::{Delivery, FlowId, Message};
 use tokio::sync::watch;
 
-use crate::{clock, delivery::Marks as _};
+use crate::{
+    clock,
+    delivery::{LaneSlot, Marks as _},
+};
 
 pub use disk::{DiskStore, Durability};
 #[doc(hidden)]
 pub use disk::{decode_message, encode_message};
 pub use in_memory::MemoryStore;
-pub use snapshot::{Life, SessionRecord, Snapshot};
+pub use snapshot::{FlowRecord, Life, SessionRecord, Snapshot};
 
 /// A place, such as a database, for what outlives the broker; [`MemoryStore`] is an example.
 ///
@@ -142,6 +145,8 @@ pub enum SessionChange {
         options: SubscriptionOptions,
         /// Its identifier, if it has one.
         subscription_id: Option<SubscriptionId>,
+        /// The slot of the flow that it was made on; 0 for none.
+        slot: u16,
     },
     /// A subscription has ended.
     Unsubscribed {
@@ -181,11 +186,27 @@ pub enum SessionChange {
     Received {
         /// Its identifier.
         packet_id: PacketId,
+        /// The flow that it came on, if that keeps the exchange: identifiers are counted by flow.
+        flow: Option<FlowId>,
     },
     /// PUBREL came: the identifier stands for a new message from now on.
     ReceivedReleased {
         /// The identifier.
         packet_id: PacketId,
+        /// As in [`Received`](Self::Received).
+        flow: Option<FlowId>,
+    },
+    /// A flow is kept from now on, with a lane or without.
+    FlowKept {
+        /// The flow.
+        flow: FlowId,
+        /// How it is kept.
+        kept: StoredFlow,
+    },
+    /// Nothing of a flow is kept any more.
+    FlowEnded {
+        /// The flow.
+        flow: FlowId,
     },
 }
 
@@ -196,6 +217,17 @@ pub enum User {
     Anonymous,
     /// The user of that name.
     Named(ByteStr),
+}
+
+/// A flow (MQTT-next) as it is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StoredFlow {
+    /// What the session's subscriptions and messages know it by; not 0.
+    pub slot: u16,
+    /// How long it is kept after its lane; whole seconds.
+    pub expiry: Duration,
+    /// When it ends; `None` while it has a lane.
+    pub expires_at: Option<SystemTime>,
 }
 
 /// A message as it is kept: on its way to one session, or retained.
@@ -214,6 +246,8 @@ pub struct StoredMessage {
     /// Whether it came by a shared subscription, so that another member may get it if this session
     /// ends (§4.8.2).
     pub shared: bool,
+    /// The slot of the lane or flow that it waits for; 0 for the control lane. Below 2^15.
+    pub slot: u16,
 }
 
 impl StoredMessage {
@@ -226,6 +260,7 @@ impl StoredMessage {
             subscription_ids: delivery.subscription_ids.clone(),
             expires_at: delivery.expires_at.map(to_wall_clock),
             shared: delivery.is_shared(),
+            slot: delivery.lane().number(),
         }
     }
 
@@ -243,6 +278,7 @@ impl StoredMessage {
         if self.shared {
             delivery.set_shared();
         }
+        delivery.set_lane(LaneSlot::of_number(self.slot));
         delivery
     }
 }

@@ -7,8 +7,9 @@ use std::{
 };
 
 use mq_codec::{ByteStr, PacketId, SubscriptionId, SubscriptionOptions, TopicFilter, TopicName};
+use mq_proto::FlowId;
 
-use super::{Change, SessionChange, StoredMessage, User};
+use super::{Change, SessionChange, StoredFlow, StoredMessage, User};
 
 /// Everything that is kept, after some number of changes.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -39,6 +40,30 @@ pub struct SessionRecord {
     pub in_flight: Vec<(PacketId, Option<StoredMessage>)>,
     /// Identifiers of QoS 2 messages that were received and not released.
     pub received: HashSet<PacketId>,
+    /// Flows (MQTT-next) that are kept.
+    pub flows: HashMap<FlowId, FlowRecord>,
+    /// The slots of subscriptions that were made on a flow.
+    pub slots: HashMap<TopicFilter, u16>,
+    /// The slots of messages in flight whose PUBREC has come, where they have one.
+    pub released_slots: HashMap<PacketId, u16>,
+}
+
+/// A flow as it is kept.
+#[derive(Clone, PartialEq, Debug)]
+pub struct FlowRecord {
+    /// How it is kept.
+    pub kept: StoredFlow,
+    /// Identifiers of QoS 2 messages that were received on it and not released.
+    pub received: HashSet<PacketId>,
+}
+
+impl FlowRecord {
+    pub(super) fn new(kept: StoredFlow) -> Self {
+        Self {
+            kept,
+            received: HashSet::new(),
+        }
+    }
 }
 
 /// How long a session lives.
@@ -133,12 +158,18 @@ impl SessionRecord {
                 filter,
                 options,
                 subscription_id,
+                slot,
             } => {
+                match slot {
+                    0 => self.slots.remove(&filter),
+                    slot => self.slots.insert(filter.clone(), slot),
+                };
                 self.subscriptions
                     .insert(filter, (options, subscription_id));
             }
             SessionChange::Unsubscribed { filter } => {
                 self.subscriptions.remove(&filter);
+                self.slots.remove(&filter);
             }
             SessionChange::Queued { number, message } => {
                 self.queued.insert(number, message);
@@ -150,23 +181,56 @@ impl SessionRecord {
                 if let Some(message) = self.queued.remove(&number) {
                     // An identifier stands for one message at a time.
                     self.in_flight.retain(|(id, _)| *id != packet_id);
+                    self.released_slots.remove(&packet_id);
                     self.in_flight.push((packet_id, Some(message)));
                 }
             }
             SessionChange::Released { packet_id } => {
-                for (_, message) in self.in_flight.iter_mut().filter(|(id, _)| *id == packet_id) {
-                    *message = None;
+                let sent = self.in_flight.iter_mut();
+                let slots = sent
+                    .filter(|(id, _)| *id == packet_id)
+                    .filter_map(|(_, message)| message.take())
+                    .map(|message| message.slot);
+                if let Some(slot) = slots.last() {
+                    self.note_slot(packet_id, slot);
                 }
             }
             SessionChange::Completed { packet_id } => {
                 self.in_flight.retain(|(id, _)| *id != packet_id);
+                self.released_slots.remove(&packet_id);
             }
-            SessionChange::Received { packet_id } => {
-                self.received.insert(packet_id);
+            SessionChange::Received { packet_id, flow } => {
+                if let Some(received) = self.received_on(flow) {
+                    received.insert(packet_id);
+                }
             }
-            SessionChange::ReceivedReleased { packet_id } => {
-                self.received.remove(&packet_id);
+            SessionChange::ReceivedReleased { packet_id, flow } => {
+                if let Some(received) = self.received_on(flow) {
+                    received.remove(&packet_id);
+                }
             }
+            SessionChange::FlowKept { flow, kept } => {
+                let flow = self.flows.entry(flow);
+                flow.or_insert_with(|| FlowRecord::new(kept)).kept = kept;
+            }
+            SessionChange::FlowEnded { flow } => {
+                self.flows.remove(&flow);
+            }
+        }
+    }
+
+    /// `None` if the flow has ended meanwhile.
+    fn received_on(&mut self, flow: Option<FlowId>) -> Option<&mut HashSet<PacketId>> {
+        match flow {
+            None => Some(&mut self.received),
+            Some(flow) => Some(&mut self.flows.get_mut(&flow)?.received),
+        }
+    }
+
+    /// Notes the slot of a message whose PUBREC has come.
+    pub(super) fn note_slot(&mut self, packet_id: PacketId, slot: u16) {
+        if slot > 0 {
+            self.released_slots.insert(packet_id, slot);
         }
     }
 }
@@ -191,6 +255,7 @@ mod tests {
             subscription_ids: Vec::new(),
             expires_at: None,
             shared: false,
+            slot: 0,
         }
     }
 

@@ -15,15 +15,15 @@ use bytes::Bytes;
 use mq_broker::{
     DiskStore, Durability, Store,
     store::{
-        Change, Position, SessionChange, Snapshot, StoreError, StoredMessage, User, decode_message,
-        encode_message,
+        Change, Position, SessionChange, Snapshot, StoreError, StoredFlow, StoredMessage, User,
+        decode_message, encode_message,
     },
 };
 use mq_codec::{
     ByteStr, PacketId, PublishProperties, QoS, SubscriptionId, SubscriptionOptions, TopicFilter,
     TopicName,
 };
-use mq_proto::Message;
+use mq_proto::{FlowId, Message};
 
 /// Redb's.
 const PAGE: usize = 4096;
@@ -196,7 +196,7 @@ fn change(input: &mut Input<'_>, number: &mut u64) -> Change {
     let client = ByteStr::new(client).expect("short");
     let filter = TopicFilter::new(input.pick(&["#", "a/+", "$share/g/a"])).expect("valid");
     let back = u64::from(input.byte() % 8);
-    let change = match input.byte() % 20 {
+    let change = match input.byte() % 22 {
         0 => return Change::Unretained(topic),
         1 => return Change::Retained(message(input, topic)),
         2 => SessionChange::Ended,
@@ -214,6 +214,7 @@ fn change(input: &mut Input<'_>, number: &mut u64) -> Change {
             filter,
             options: SubscriptionOptions::from(QoS::AtLeastOnce),
             subscription_id: SubscriptionId::new(input.byte().into()),
+            slot: (input.byte() % 4).into(),
         },
         8 => SessionChange::Unsubscribed { filter },
         9..13 => {
@@ -238,9 +239,22 @@ fn change(input: &mut Input<'_>, number: &mut u64) -> Change {
         },
         18 => SessionChange::Received {
             packet_id: input.packet_id(),
+            flow: flow(input),
+        },
+        19 => SessionChange::FlowKept {
+            flow: FlowId(back % 3),
+            kept: StoredFlow {
+                slot: (input.byte() % 4).into(),
+                expiry: Duration::from_secs(input.byte().into()),
+                expires_at: later(input),
+            },
+        },
+        20 => SessionChange::FlowEnded {
+            flow: FlowId(back % 3),
         },
         _ => SessionChange::ReceivedReleased {
             packet_id: input.packet_id(),
+            flow: flow(input),
         },
     };
     Change::Session(client, change)
@@ -269,7 +283,12 @@ fn message(input: &mut Input<'_>, topic: TopicName) -> StoredMessage {
             .collect(),
         expires_at: later(input),
         shared: input.chance(),
+        slot: (input.byte() % 4).into(),
     }
+}
+
+fn flow(input: &mut Input<'_>) -> Option<FlowId> {
+    input.pick(&[None, Some(FlowId(0)), Some(FlowId(1))])
 }
 
 /// Never, or in a century: whole seconds, as far as the file tells them apart.

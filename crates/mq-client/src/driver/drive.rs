@@ -9,8 +9,8 @@ use std::{
 };
 
 use mq_codec::{Auth, AuthProperties, ByteStr, ConnAck, Disconnect, QoS, ReasonCode};
-use mq_proto::{CloseReason, CommandError, Connection, Event as ProtoEvent, Probes};
-use mq_transport::{HandshakeKind, LaneClosed, Link, Progress, Scheme};
+use mq_proto::{CloseReason, CommandError, Connection, DataLanes, Event as ProtoEvent, Probes};
+use mq_transport::{HandshakeKind, Link, MQTT_NEXT, Progress, Scheme};
 
 use super::{
     Driver, Outcome, Settings,
@@ -68,7 +68,12 @@ impl Driver {
         let mut config = self.settings.config.clone();
         config.connect.clean_start = self.starts_clean();
         let is_quic = self.settings.addresses[index].scheme == Scheme::Quic;
-        config.lanes &= is_quic;
+        let alpn = &self.settings.connector.options().alpn;
+        if !is_quic {
+            config.lanes = DataLanes::None;
+        } else if alpn.iter().any(|name| name == MQTT_NEXT) {
+            config.lanes = DataLanes::Flows;
+        }
         config.datagrams &= is_quic;
         if let Some(method) = &mut self.settings.auth_method {
             let properties = &mut config.connect.properties;
@@ -210,7 +215,7 @@ impl Driver {
             Some(Ok(Progress::LaneClosed(lane, how))) => {
                 tracing::debug!(%lane, ?how, "the server ended a data lane");
                 current.lanes.ended(lane);
-                connection.handle_lane_closed(now, lane, how == LaneClosed::Finished);
+                connection.handle_lane_closed(now, lane, how.into());
                 connection.handle_bytes(now, lane, link.received(lane));
             }
             Some(Ok(Progress::Datagrams)) => take_datagrams(connection, link, now),

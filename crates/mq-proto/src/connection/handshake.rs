@@ -9,7 +9,7 @@ use super::{Connection, Role, State, Turn};
 use crate::{
     CloseReason, CommandError, Event, ProtocolError, Session,
     alias::{ReceiveAliases, SendAliases},
-    config::{ClientConfig, ServerConfig},
+    config::{ClientConfig, DataLanes, ServerConfig},
     keepalive::KeepAlive,
 };
 
@@ -31,6 +31,9 @@ impl Connection {
         let deadline = now + config.connack_timeout;
         let method = connect.properties.authentication_method.clone();
         self.keep_alive = KeepAlive::client(now, connect.keep_alive, config.ping_timeout);
+        if config.lanes == DataLanes::Flows {
+            self.begin_control_flow();
+        }
         self.try_send(now, crate::LaneId::CONTROL, &Packet::from(connect))?;
         self.handshake_deadline = Some(deadline);
         self.agree_on_method(method);
@@ -152,7 +155,8 @@ impl Connection {
         let Some(config) = &self.client_config else {
             return Err(ProtocolError::Unexpected(mq_codec::PacketType::ConnAck));
         };
-        self.session_ids = config.lanes && take_mark(&mut ack.properties.user_properties, IDS);
+        self.session_ids =
+            config.lanes != DataLanes::None && take_mark(&mut ack.properties.user_properties, IDS);
         let properties = &ack.properties;
         // `[MQTT-4.12.0-5]`, `[MQTT-4.12.0-6]`; a missing method is tolerated.
         if properties.authentication_method.is_some()
@@ -193,6 +197,7 @@ impl Connection {
         self.turn = Turn::Nobody;
         self.carried_incoming = self.session.incoming.len();
         self.session.leave_all_lanes();
+        self.expire_flows(now);
         self.window.resume(&self.session);
         self.send_again(now);
     }
@@ -210,7 +215,7 @@ fn announced_by_client(config: &ClientConfig) -> Connect {
         properties.receive_maximum = Some(config.receive_maximum);
         properties.maximum_packet_size = Some(config.max_packet_size);
         properties.topic_alias_maximum = Some(config.topic_alias_maximum);
-        if config.lanes {
+        if config.lanes != DataLanes::None {
             properties.user_properties.push(mark(IDS));
         }
         if config.datagrams {

@@ -6,7 +6,9 @@ use std::{collections::VecDeque, time::Instant};
 use mq_codec::{Ack, Packet, PacketId, Publish, QoS, ReasonCode, Version};
 
 use super::{Connection, lanes::answers_on};
-use crate::{AckTicket, Event, LaneId, Message, ProtocolError, event::Received, session::Incoming};
+use crate::{
+    AckTicket, Event, FlowId, LaneId, Message, ProtocolError, event::Received, session::Incoming,
+};
 
 /// Acknowledgements that are due, in the order of the messages.
 #[derive(Debug)]
@@ -52,7 +54,13 @@ impl AckQueue {
         self.waiting_at_qos1
     }
 
-    fn push(&mut self, packet_id: PacketId, qos: QoS, lane: LaneId, of_session: bool) -> AckTicket {
+    fn push(
+        &mut self,
+        packet_id: PacketId,
+        qos: QoS,
+        lane: LaneId,
+        (of_session, flow): (bool, Option<FlowId>),
+    ) -> AckTicket {
         let slot = self.first_slot + self.waiting.len() as u64;
         self.waiting_at_qos1 += usize::from(qos == QoS::AtLeastOnce);
         self.waiting.push_back(Due {
@@ -66,6 +74,7 @@ impl AckQueue {
             qos,
             lane,
             of_session,
+            flow,
         }
     }
 
@@ -117,7 +126,7 @@ impl Connection {
         }
         if ticket.qos == QoS::ExactlyOnce {
             let kept = self.keeps(reason);
-            self.receiving_of(lane).kept(ticket.packet_id, kept);
+            self.note_kept(lane, ticket.packet_id, kept);
         }
         if self.is_closed() {
             return;
@@ -136,12 +145,26 @@ impl Connection {
 
     /// A message that an old version cannot refuse counts as taken. So does a message that the owner took
     /// while the connection ended: its repetition must not be delivered `[MQTT-4.3.3-10]`.
-    fn keeps(&self, reason: ReasonCode) -> bool {
+    pub(super) fn keeps(&self, reason: ReasonCode) -> bool {
         !reason.is_error() || self.version < Version::V5
+    }
+
+    /// Notes that a QoS 2 message was acknowledged, or refused, which ends its exchange.
+    pub(super) fn note_kept(&mut self, lane: LaneId, id: PacketId, kept: bool) {
+        let receiving = self.receiving_of(lane);
+        let before = receiving.len();
+        receiving.kept(id, kept);
+        let gone = before.saturating_sub(receiving.len());
+        if !self.is_of_session(lane) {
+            self.lanes_at_qos2 -= gone;
+        }
     }
 
     /// The lane of a message has ended before its acknowledgement.
     fn ack_of_gone_lane(&mut self, now: Instant, ticket: &AckTicket, reason: ReasonCode) {
+        if let Some(flow) = ticket.flow {
+            return self.ack_of_flow(now, flow, ticket, reason);
+        }
         if !ticket.of_session {
             return;
         }
@@ -240,8 +263,8 @@ impl Connection {
         }
         // Only MQTT 5.0 peers were told how many they may send (§4.9), on all lanes together. A QoS 2
         // message whose PUBREC has left counts until its PUBREL.
-        let kept = self.session.incoming.len();
-        let kept = kept.saturating_sub(self.carried_incoming) + self.lanes_at_qos2;
+        let kept = self.session.incoming.len() + self.lanes_at_qos2;
+        let kept = kept.saturating_sub(self.carried_incoming);
         let qos1 = self.acks.at_qos1() + self.lanes_at_qos1;
         let unacknowledged = qos1 + usize::from(qos == QoS::AtLeastOnce) + kept;
         let maximum = self.acks.maximum;
@@ -249,6 +272,7 @@ impl Connection {
             return Err(ProtocolError::ReceiveMaximum(maximum));
         }
         let of_session = self.is_of_session(lane);
+        let flow = self.keeper_of(lane);
         if lane != LaneId::CONTROL && qos == QoS::AtLeastOnce {
             self.lanes_at_qos1 += 1;
         }
@@ -256,33 +280,37 @@ impl Connection {
             self.lanes_at_qos2 += 1;
         }
         let acks = self.acks_of(lane);
-        Ok(acks.map(|acks| acks.push(id, qos, lane, of_session)))
+        Ok(acks.map(|acks| acks.push(id, qos, lane, (of_session, flow))))
     }
 
     pub(super) fn pubrel_received(&mut self, now: Instant, lane: LaneId, release: &Ack) {
         let lane = answers_on(lane);
         let id = release.packet_id;
         let known = self.receiving_of(lane).released(id);
+        let (of_session, flow) = (self.is_of_session(lane), self.keeper_of(lane));
+        if known && !of_session {
+            self.lanes_at_qos2 -= 1;
+        }
+        if known && (of_session || flow.is_some()) {
+            let released = Event::IncomingReleased {
+                packet_id: id,
+                flow,
+            };
+            self.events.push_back(released);
+        }
         // An unknown identifier is answered all the same: the PUBCOMP may have been lost with an
         // earlier connection (§4.3.3).
-        let reason = match (known, self.is_of_session(lane)) {
-            (true, true) => {
-                self.events
-                    .push_back(Event::IncomingReleased { packet_id: id });
-                ReasonCode::Success
-            }
-            (true, false) => {
-                self.lanes_at_qos2 -= 1;
-                ReasonCode::Success
-            }
-            (false, _) => ReasonCode::PacketIdentifierNotFound,
+        let reason = if known {
+            ReasonCode::Success
+        } else {
+            ReasonCode::PacketIdentifierNotFound
         };
         let complete = Packet::PubComp(Ack::new(id, reason));
         self.send_on(now, lane, &complete);
     }
 }
 
-fn acknowledgement(id: PacketId, qos: QoS, reason: ReasonCode) -> Packet {
+pub(super) fn acknowledgement(id: PacketId, qos: QoS, reason: ReasonCode) -> Packet {
     let ack = Ack::new(id, reason);
     match qos {
         QoS::ExactlyOnce => Packet::PubRec(ack),

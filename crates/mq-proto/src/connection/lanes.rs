@@ -17,21 +17,26 @@ use bytes::BytesMut;
 use mq_codec::{Packet, QoS, ReasonCode};
 use mq_lane::LaneEnd;
 
-use super::{AckQueue, Connection, Role, State};
-use crate::{Event, LaneId, ProtocolError, alias::ReceiveAliases, session::Receiving};
+use super::{AckQueue, Connection, Role, State, flows::Flow};
+use crate::{
+    Event, FlowError, LaneId, ProtocolError, alias::ReceiveAliases, flow::DISCARD_STATE,
+    session::Receiving,
+};
 
 /// What belongs to one data lane.
 #[derive(Debug)]
 pub(super) struct DataLane {
     /// Incoming messages that wait for their acknowledgement.
     pub(super) acks: AckQueue,
-    receive_aliases: ReceiveAliases,
+    pub(super) receive_aliases: ReceiveAliases,
     /// Incoming QoS 2 messages of a peer that counts identifiers by lane.
-    receiving: Receiving,
+    pub(super) receiving: Receiving,
+    /// The flow that the lane is, if it has a name.
+    pub(super) flow: Option<Flow>,
     /// Sent QoS 1 and 2 messages that are not complete.
     in_flight: usize,
-    /// A packet, or the head of a flow, has come on it.
-    begun: bool,
+    /// A packet, or the head of a flow, has come on it or gone.
+    pub(super) begun: bool,
     /// The peer sends nothing more on it.
     peer_finished: bool,
     /// The owner sends nothing more on it.
@@ -44,35 +49,15 @@ impl DataLane {
     }
 }
 
-/// The head of a data flow at the front of a lane, as mqtt5's client and broker write it: type 0x12 or 0x13, flow
-/// identifier and expiry as varints (RFC 9000 §16), a byte of flags. No packet that a data lane may carry begins like
-/// that. The lane is all the state that a flow has here: its identifier and expiry are not kept.
-enum FlowHead {
-    Absent,
-    Incomplete,
-    /// Its length.
-    Bytes(usize),
-}
-
-impl FlowHead {
-    fn of(bytes: &[u8]) -> Self {
-        if !matches!(bytes.first(), Some(0x12 | 0x13)) {
-            return Self::Absent;
-        }
-        let mut length = 1;
-        for _ in 0..2 {
-            let Some(first) = bytes.get(length) else {
-                return Self::Incomplete;
-            };
-            length += 1 << (first >> 6);
-        }
-        let whole = length + 1;
-        if bytes.len() < whole {
-            Self::Incomplete
-        } else {
-            Self::Bytes(whole)
-        }
-    }
+/// How a lane is left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Leave {
+    /// In order.
+    Done,
+    /// Out of order.
+    Broken,
+    /// With the state of its flow, if it is one.
+    Discarded,
 }
 
 /// The lane of the answers to what came on `lane`.
@@ -94,23 +79,20 @@ impl Connection {
         // A call without new bytes is no sign of life.
         let has_read = !buffer.is_empty();
         let mut had_packet = false;
-        while self.state == State::Open
-            && self.failure.is_none()
-            && self.take_head(lane, buffer)
-            && !self.is_too_early(buffer)
-        {
-            let result = match self.decoder.decode(buffer) {
+        while self.state == State::Open && self.failure.is_none() {
+            let result = match self.next_of_lane(now, lane, buffer) {
                 Ok(None) => break,
                 Ok(Some(packet)) => self.handle_data_packet(now, lane, packet),
-                Err(error) => Err(error.into()),
+                Err(error) => Err(error),
             };
             had_packet = true;
             match result {
                 Ok(()) => {}
-                // It counts over all lanes.
-                Err(error @ ProtocolError::ReceiveMaximum(_)) => {
-                    self.failure = Some(error);
-                }
+                // They count over all lanes.
+                Err(
+                    error @ (ProtocolError::ReceiveMaximum(_)
+                    | ProtocolError::Flow(FlowError::TooManyRecoverAttempts)),
+                ) => self.failure = Some(error),
                 Err(error) => {
                     buffer.clear();
                     return self.fail_lane(now, lane, error);
@@ -127,25 +109,29 @@ impl Connection {
         if data.is_some_and(|data| data.peer_finished) {
             if buffer.is_empty() {
                 self.finish_if_done(now, lane);
-            } else if !self.is_too_early(buffer) {
+            } else if !self.waits_for_handshake(lane, buffer) {
                 buffer.clear();
                 self.fail_lane(now, lane, ProtocolError::Incomplete(lane));
             }
         }
     }
 
-    /// Takes the head of a flow off the front of a lane, if there is one; false while it is incomplete.
-    fn take_head(&mut self, lane: LaneId, buffer: &mut BytesMut) -> bool {
-        if buffer.is_empty() || self.data_lane(lane).begun {
-            return true;
+    /// Whether what is left of a lane may be whole, and waits for the link's handshake.
+    fn waits_for_handshake(&mut self, lane: LaneId, buffer: &[u8]) -> bool {
+        self.is_too_early(buffer) || self.early.is_some() && !self.data_lane(lane).begun
+    }
+
+    /// The next packet of a lane, behind its head.
+    fn next_of_lane(
+        &mut self,
+        now: Instant,
+        lane: LaneId,
+        buffer: &mut BytesMut,
+    ) -> Result<Option<Packet>, ProtocolError> {
+        if !self.take_head(now, lane, buffer)? || self.is_too_early(buffer) {
+            return Ok(None);
         }
-        match FlowHead::of(buffer) {
-            FlowHead::Incomplete => return false,
-            FlowHead::Bytes(length) => bytes::Buf::advance(buffer, length),
-            FlowHead::Absent => {}
-        }
-        self.data_lane(lane).begun = true;
-        true
+        Ok(self.decoder.decode(buffer)?)
     }
 
     fn handle_data_packet(
@@ -164,19 +150,22 @@ impl Connection {
             | Packet::SubAck(_)
             | Packet::Unsubscribe(_)
             | Packet::UnsubAck(_) => self.handle_packet(now, lane, packet),
+            Packet::PingReq | Packet::PingResp if self.may_ping(lane) => {
+                self.handle_packet(now, lane, packet)
+            }
             other => Err(ProtocolError::Unexpected(other.packet_type())),
         }
     }
 
-    /// The link says that the peer has ended a data lane: `in_order` behind everything, or at once. Bytes
+    /// The link says how the peer has ended a data lane. Bytes
     /// of the lane that the connection has left in their buffer stay there; call
     /// [`handle_bytes`](Self::handle_bytes) once more after this. The connection ends its side of the lane
     /// once it has answered everything.
-    pub fn handle_lane_closed(&mut self, now: Instant, lane: LaneId, in_order: bool) {
-        if in_order {
-            self.data_lane(lane).peer_finished = true;
-        } else {
-            self.leave_lane(now, lane);
+    pub fn handle_lane_closed(&mut self, now: Instant, lane: LaneId, how: LaneEnd) {
+        match how {
+            LaneEnd::Finish => self.data_lane(lane).peer_finished = true,
+            LaneEnd::Abort(DISCARD_STATE) => self.leave_lane(now, lane, Leave::Discarded),
+            LaneEnd::Abort(_) => self.leave_lane(now, lane, Leave::Broken),
         }
     }
 
@@ -209,20 +198,20 @@ impl Connection {
             return;
         };
         if data.peer_finished && data.acks.len() == 0 {
-            self.leave_lane(now, lane);
+            self.leave_lane(now, lane, Leave::Done);
             self.outbox.end(lane, LaneEnd::Finish);
         }
     }
 
     fn fail_lane(&mut self, now: Instant, lane: LaneId, error: ProtocolError) {
-        let code = error.reason_code() as u32;
-        self.leave_lane(now, lane);
+        let (leave, code) = self.end_by(lane, &error);
+        self.leave_lane(now, lane, leave);
         self.outbox.end(lane, LaneEnd::Abort(code));
         self.events.push_back(Event::LaneFailed { lane, error });
     }
 
     /// Nothing is sent on a lane any more: its exchanges end, or go on on the control lane.
-    fn leave_lane(&mut self, now: Instant, lane: LaneId) {
+    pub(super) fn leave_lane(&mut self, now: Instant, lane: LaneId, leave: Leave) {
         let Some(gone) = self.lanes.remove(&lane) else {
             return;
         };
@@ -235,8 +224,21 @@ impl Connection {
             }
             !lost
         });
+        let sent = self.session.leave_lane(lane);
+        if let Some(flow) = gone.flow
+            && self.leave_flow(
+                now,
+                flow,
+                &sent,
+                gone.receiving,
+                gone.receive_aliases,
+                leave,
+            )
+        {
+            return;
+        }
         let mut anew = Vec::new();
-        for id in self.session.leave_lane(lane) {
+        for id in sent {
             let state = self.session.outgoing(id);
             let is_qos1 = state.is_some_and(|state| state.is_published_at(QoS::AtLeastOnce));
             if self.session_ids || is_qos1 {
@@ -265,6 +267,7 @@ impl Connection {
                 acks: AckQueue::new(maximum),
                 receive_aliases: ReceiveAliases::new(receive_aliases),
                 receiving: Receiving::default(),
+                flow: None,
                 in_flight: 0,
                 begun: false,
                 peer_finished: false,
@@ -290,7 +293,8 @@ impl Connection {
 
     /// Whether exchanges on a lane belong to the session.
     pub(super) fn is_of_session(&self, lane: LaneId) -> bool {
-        lane == LaneId::CONTROL || self.session_ids || lane.is_server_opened()
+        let is_servers = lane.is_server_opened() && !self.counts_by_flow();
+        lane == LaneId::CONTROL || self.session_ids || is_servers
     }
 
     pub(super) fn receiving_of(&mut self, lane: LaneId) -> &mut Receiving {

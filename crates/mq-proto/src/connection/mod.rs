@@ -18,6 +18,7 @@ use crate::{
 mod authentication;
 mod datagrams;
 mod early;
+mod flows;
 mod handshake;
 mod incoming;
 mod lanes;
@@ -26,8 +27,9 @@ mod requests;
 
 use authentication::Turn;
 pub use early::EarlyPackets;
+use flows::Flows;
 use incoming::AckQueue;
-use lanes::DataLane;
+use lanes::{DataLane, answers_on};
 use outgoing::SendWindow;
 
 /// Which side of the connection this is.
@@ -111,6 +113,7 @@ pub struct Connection {
     /// Whether both sides count packet identifiers over all lanes.
     session_ids: bool,
     wants_datagrams: bool,
+    flows: Flows,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -216,6 +219,7 @@ impl Connection {
             lanes_at_qos2: 0,
             session_ids: false,
             wants_datagrams: false,
+            flows: Flows::default(),
         }
     }
 
@@ -263,6 +267,9 @@ impl Connection {
         // A call without new bytes is no sign of life.
         let has_read = !buffer.is_empty();
         let before = buffer.len();
+        if !self.take_control_head(buffer) {
+            return;
+        }
         while !self.must_wait() && !self.is_too_early(buffer) {
             let result = match self.decoder.decode(buffer) {
                 Ok(None) => break,
@@ -332,7 +339,9 @@ impl Connection {
             }
             (Role::Client, State::Open, Packet::SubAck(ack)) => self.suback_received(*ack)?,
             (Role::Client, State::Open, Packet::UnsubAck(ack)) => self.unsuback_received(*ack)?,
-            (Role::Server, State::Open, Packet::PingReq) => self.send(now, &Packet::PingResp),
+            (Role::Server, State::Open, Packet::PingReq) => {
+                self.send_on(now, answers_on(lane), &Packet::PingResp);
+            }
             // Any byte has counted as life already.
             (Role::Client, State::Open, Packet::PingResp) => {
                 self.events.push_back(Event::PingResp);
@@ -366,6 +375,7 @@ impl Connection {
         if self.state != State::Open {
             return;
         }
+        self.expire_flows(now);
         match self.keep_alive.due(now) {
             Due::Nothing => {}
             Due::Ping => self.send(now, &Packet::PingReq),
@@ -403,7 +413,10 @@ impl Connection {
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.state {
             State::Idle | State::Connecting => self.handshake_deadline,
-            State::Open => self.keep_alive.next(),
+            State::Open => {
+                let due = self.keep_alive.next().into_iter();
+                due.chain(self.next_flow_expiry()).min()
+            }
             State::Closed => None,
         }
     }
@@ -436,7 +449,8 @@ impl Connection {
         let identifiers = self.session.incoming.len() + self.lanes_at_qos2;
         let identifiers = identifiers * 2 * size_of::<(PacketId, bool)>();
         let lanes: usize = self.lanes.values().map(|lane| lane.held_bytes()).sum();
-        self.receive_aliases.bytes() + self.send_aliases.bytes() + identifiers + lanes
+        let flows = self.session.flow_bytes();
+        self.receive_aliases.bytes() + self.send_aliases.bytes() + identifiers + lanes + flows
     }
 
     /// The number of sent QoS 1 and 2 messages that are not complete.
@@ -492,12 +506,13 @@ impl Connection {
     /// received messages that were not acknowledged: the peer sends them again.
     #[must_use]
     pub fn into_session(mut self) -> Session {
-        self.session.incoming.forget_unacknowledged();
+        self.session.forget_unacknowledged();
         self.session
     }
 
     /// The peer broke the protocol: sends the reason, if the version can, and ends.
     fn fail(&mut self, error: ProtocolError) {
+        self.note_close_code(&error);
         let reason = error.reason_code();
         match (self.role, self.state) {
             (Role::Server, State::Idle) => self.refuse_malformed_connect(reason),

@@ -44,13 +44,13 @@ impl SendWindow {
 
     /// In-flight messages that were not sent on this connection.
     pub(super) fn carried_over(&self, session: &Session) -> usize {
-        session.in_flight().saturating_sub(self.sent)
+        (session.in_flight() - session.parked()).saturating_sub(self.sent)
     }
 
     /// Marks the messages in flight of earlier connections to be sent again, in order: they come first in
     /// the session, before those of this connection.
     pub(super) fn resume(&mut self, session: &Session) {
-        let mut ids = session.in_order();
+        let mut ids = session.in_order_not_parked();
         ids.truncate(self.carried_over(session));
         self.again = ids.into();
     }
@@ -66,8 +66,18 @@ impl SendWindow {
 
     /// Marks messages that were sent on this connection to be sent again.
     pub(super) fn send_anew(&mut self, ids: Vec<PacketId>) {
-        self.sent = self.sent.saturating_sub(ids.len());
+        self.forget_sent(ids.len());
+        self.send_later(ids);
+    }
+
+    /// Marks messages to be sent on this connection that it has not sent yet.
+    pub(super) fn send_later(&mut self, ids: Vec<PacketId>) {
         self.again.extend(ids);
+    }
+
+    /// Messages that were sent on this connection wait for a flow.
+    pub(super) fn forget_sent(&mut self, count: usize) {
+        self.sent = self.sent.saturating_sub(count);
     }
 
     fn completed(&mut self) {
@@ -124,6 +134,7 @@ impl Connection {
         if let Err(error) = self.may_publish(&delivery) {
             return Err((error, delivery));
         }
+        self.begin_own_flow(lane);
         if delivery.qos == QoS::AtMostOnce {
             return match self.write_publish(now, lane, &delivery, None, false) {
                 Ok(()) => Ok(None),
@@ -138,7 +149,8 @@ impl Connection {
             return Err((error, delivery));
         }
         self.window.sent += 1;
-        self.session.published(id, delivery, lane);
+        let flow = self.keeper_of(lane);
+        self.session.published(id, delivery, lane, flow);
         self.sent_on(lane);
         Ok(Some(id))
     }
@@ -204,9 +216,12 @@ impl Connection {
             let Some(id) = self.window.again.pop_front() else {
                 return;
             };
+            // One that has gone back to waiting for its flow has none.
+            let Some(lane) = self.session.lane_of(id) else {
+                continue;
+            };
             match self.session.outgoing(id).cloned() {
                 Some(OutgoingState::Published(delivery)) => {
-                    let lane = LaneId::CONTROL;
                     if let Err(error) = self.write_publish(now, lane, &delivery, Some(id), true) {
                         // The message is too large for this server, which will never take it.
                         self.session.completed(id);
@@ -220,11 +235,12 @@ impl Connection {
                 }
                 Some(OutgoingState::Released) => {
                     let release = Packet::PubRel(Ack::new(id, ReasonCode::Success));
-                    self.send(now, &release);
+                    self.send_on(now, lane, &release);
                 }
                 None => continue,
             }
             self.window.sent += 1;
+            self.sent_on(lane);
         }
     }
 
@@ -293,21 +309,24 @@ impl Connection {
     }
 
     pub(super) fn complete(&mut self, now: Instant, id: PacketId, reason: ReasonCode) {
+        // `None` for one that waits for its flow, and counts nowhere.
         let lane = self.session.lane_of(id);
         let delivery = self
             .session
             .completed(id)
             .and_then(OutgoingState::into_delivery);
-        self.window.completed();
         self.events.push_back(Event::Acked {
             packet_id: id,
             reason,
             delivery,
         });
         if let Some(lane) = lane {
+            self.window.completed();
             self.completed_on(lane);
         }
-        self.send_again(now);
+        if self.state == State::Open {
+            self.send_again(now);
+        }
     }
 
     /// Whether MQTT 5.0 is spoken, so that acknowledgements can refuse and say why.

@@ -13,7 +13,8 @@ use mq_codec::{
     Unsubscribe, Version,
 };
 use mq_proto::{
-    AckTicket, ClientConfig, Connection, Delivery, Event, LaneId, Message, ServerConfig, Session,
+    AckTicket, ClientConfig, Connection, Delivery, Event, LaneEnd, LaneId, Message, ServerConfig,
+    Session,
 };
 
 const VERSIONS: [Version; 3] = [Version::V3_1, Version::V3_1_1, Version::V5];
@@ -274,12 +275,14 @@ impl End {
                 }
                 2 => self.connection.handle_link_lost(),
                 3 | 4 if self.lane != LaneId::CONTROL => {
-                    let in_order = input.byte().is_multiple_of(2);
-                    self.connection
-                        .handle_lane_closed(self.now, self.lane, in_order);
+                    let how = match input.byte() {
+                        byte if byte.is_multiple_of(2) => LaneEnd::Finish,
+                        byte => LaneEnd::Abort(byte.into()),
+                    };
+                    self.connection.handle_lane_closed(self.now, self.lane, how);
                     self.connection
                         .handle_bytes(self.now, self.lane, &mut BytesMut::new());
-                    if !in_order {
+                    if how != LaneEnd::Finish {
                         self.ended.push(self.lane);
                     }
                 }

@@ -10,8 +10,8 @@ use super::{
     ticket::{HeldTickets, Scope},
 };
 use crate::{
-    Address, ConnectOptions, EarlyDataPolicy, Error, ListenOptions, Scheme, ServerIdentity,
-    TicketCache,
+    Address, ConnectOptions, EarlyDataPolicy, Error, ListenOptions, MQTT_NEXT, Scheme,
+    ServerIdentity, TicketCache,
 };
 
 /// A client's configurations, made once: rustls resumes a session only under the same verifier and
@@ -71,6 +71,9 @@ impl ClientConfigs {
             _ => self.tls.clone(),
         };
         config.alpn_protocols = alpn(address.scheme, config.alpn_protocols);
+        if config.alpn_protocols.iter().any(|name| name == MQTT_NEXT) {
+            config.alpn_protocols = vec![MQTT_NEXT.to_vec()];
+        }
         config.enable_early_data &= early_data;
         config.resumption = tickets.map_or_else(Resumption::disabled, |tickets| {
             Resumption::store(tickets.for_server(address))
@@ -159,12 +162,15 @@ fn key_error(identity: &ServerIdentity, error: &rustls::Error) -> Error {
 }
 
 /// The ALPN names of a transport, given those for MQTT: WebSocket begins with HTTP, for which browsers
-/// offer `http/1.1`.
-fn alpn(scheme: Scheme, names: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
-    if scheme == Scheme::Wss && !names.is_empty() {
-        vec![b"http/1.1".to_vec()]
-    } else {
-        names
+/// offer `http/1.1`, and flows need QUIC's streams.
+fn alpn(scheme: Scheme, mut names: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+    match scheme {
+        Scheme::Wss if !names.is_empty() => vec![b"http/1.1".to_vec()],
+        Scheme::Quic => names,
+        _ => {
+            names.retain(|name| name != MQTT_NEXT);
+            names
+        }
     }
 }
 

@@ -4,9 +4,12 @@ use std::{sync::Arc, time::Instant};
 
 use mq_codec::ReasonCode;
 use mq_proto::CommandError;
-use tracing::error;
+use tracing::{error, warn};
 
-use super::Attached;
+use super::{
+    Attached,
+    lanes::{Place, place_of},
+};
 use crate::{
     conn::{
         load::{Loaded, load},
@@ -39,6 +42,8 @@ impl Attached<'_> {
         let metrics = &self.wire.hub.metrics;
         let journal = &mut self.publisher.journal;
         let mut had_turn = false;
+        self.parked
+            .unpark(&self.wire.connection, &hold.state, &mut self.outgoing);
         while self.wire.connection.is_open() && self.wire.connection.outbox().len() < OUTBOX_LIMIT {
             if self.outgoing.is_empty() && may_carry_more {
                 if !hold.state.wanted.is_empty() && !had_turn {
@@ -65,6 +70,19 @@ impl Attached<'_> {
                 hub::unqueued(session, &delivery, journal);
                 continue;
             }
+            let lane = match place_of(
+                delivery.lane(),
+                &self.lanes,
+                &hold.state,
+                &self.wire.connection,
+            ) {
+                Place::On(lane) if !self.parked.has(delivery.lane()) => lane,
+                // Its flow has no lane now, or earlier ones wait for it.
+                Place::On(_) | Place::Wait => {
+                    self.parked.push(delivery);
+                    continue;
+                }
+            };
             let number = delivery.number();
             let Wire {
                 connection, link, ..
@@ -77,7 +95,6 @@ impl Attached<'_> {
                 metrics.messages_out.add(1);
                 continue;
             }
-            let lane = self.lanes.lane_of(delivery.lane(), connection);
             match connection.publish_on(now, lane, delivery) {
                 Ok(packet_id) => {
                     metrics.messages_out.add(1);
@@ -93,7 +110,32 @@ impl Attached<'_> {
                 Err((_, delivery)) => hub::dropped(metrics, session, &delivery, journal),
             }
         }
+        self.bound_parked(now);
         had_turn
+    }
+
+    /// A flow for which more waits than a session may have is given up, as if its time were over.
+    fn bound_parked(&mut self, now: Instant) {
+        let limits = self.wire.hub.mailbox_limits();
+        while let Some(slot) = self.parked.over(limits) {
+            let client = &self.hold.session.client_id;
+            let Some(flow) = self.hold.state.flow_of(slot) else {
+                self.parked.remove(slot);
+                continue;
+            };
+            warn!(client = %Shown(client), %flow, "gave up a flow: too much waits for it");
+            // The event for it follows; what waits goes now.
+            self.wire.connection.forget_flow(now, flow);
+            for delivery in self.parked.remove(slot) {
+                let journal = &mut self.publisher.journal;
+                hub::dropped(
+                    &self.wire.hub.metrics,
+                    &self.hold.session,
+                    &delivery,
+                    journal,
+                );
+            }
+        }
     }
 
     /// Whether retained messages can be taken now.

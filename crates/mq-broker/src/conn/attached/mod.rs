@@ -32,7 +32,7 @@ use crate::{
     shown::Shown,
     store::SessionChange,
 };
-use lanes::SubscribedLanes;
+use lanes::{Parked, SubscribedLanes};
 
 /// A client with its session.
 pub(super) struct Attached<'a> {
@@ -48,6 +48,8 @@ pub(super) struct Attached<'a> {
     /// Messages of the session that are being read from the store.
     loading: Option<Loading>,
     lanes: SubscribedLanes,
+    /// Deliveries for flows that have no lane now.
+    parked: Parked,
     /// The ticket of a message that waits for room in somebody's mailbox.
     held: Option<AckTicket>,
     /// The events behind that message.
@@ -106,6 +108,7 @@ impl<'a> Attached<'a> {
             outgoing: VecDeque::new(),
             loading: None,
             lanes: SubscribedLanes::default(),
+            parked: Parked::default(),
             held: None,
             backlog: Backlog::default(),
             held_back: Outbox::new(),
@@ -177,7 +180,7 @@ impl<'a> Attached<'a> {
             tokio::select! {
                 biased;
                 () = tokio::task::consume_budget(), if is_due && !closed => {
-                    self.became_due(expires_at, want_read);
+                    self.became_due(expires_at);
                 }
                 stored = self.publisher.journal.settled(), if !settled => {
                     if let Err(StoreFailed) = stored {
@@ -210,11 +213,12 @@ impl<'a> Attached<'a> {
     }
 
     /// The next deadline has passed: that of the log-in, or the state machine's.
-    fn became_due(&mut self, expires_at: Option<Instant>, want_read: bool) {
+    fn became_due(&mut self, expires_at: Option<Instant>) {
         let now = clock::now();
         if expires_at.is_some_and(|at| at <= now) {
             self.wire.leave(ReasonCode::MaximumConnectTime);
-        } else if want_read {
+        } else {
+            // Where the link is not read, silence is excused.
             self.wire.connection.handle_timeout(now);
         }
     }
@@ -309,9 +313,11 @@ impl<'a> Attached<'a> {
             Event::Acked { packet_id, .. } => {
                 self.record(SessionChange::Completed { packet_id });
             }
-            Event::IncomingReleased { packet_id } => {
-                self.record(SessionChange::ReceivedReleased { packet_id });
+            Event::IncomingReleased { packet_id, flow } => {
+                self.record(SessionChange::ReceivedReleased { packet_id, flow });
             }
+            Event::FlowBegan { flow, expiry, .. } => self.flow_began(flow, expiry),
+            Event::FlowEnded(end) => self.flow_ended(end),
             Event::LaneFailed { lane, error } => {
                 let client = &self.hold.session.client_id;
                 debug!(client = %Shown(client), %lane, %error, "ended a data lane");
@@ -337,7 +343,7 @@ impl<'a> Attached<'a> {
             .wanted
             .front()
             .map_or(0, RetainedSearch::bytes);
-        let besides = cursor + cursor / 4 + self.backlog.bytes();
+        let besides = cursor + cursor / 4 + self.backlog.bytes() + self.parked.bytes();
         if !self.wire.count_memory(FREE, besides) {
             let reason = "no memory for what it sends";
             let session = &self.hold.session;
@@ -347,7 +353,8 @@ impl<'a> Attached<'a> {
     }
 
     /// What the last phase needs of this one.
-    pub(super) fn into_parting(self) -> Parting {
+    pub(super) fn into_parting(mut self) -> Parting {
+        self.parked.give_back(&mut self.outgoing);
         Parting {
             hold: self.hold,
             publisher: self.publisher,

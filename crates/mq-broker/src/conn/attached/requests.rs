@@ -63,8 +63,8 @@ impl Attached<'_> {
 
     pub(super) fn subscribe(&mut self, now: Instant, lane: LaneId, subscribe: &Subscribe) {
         let id = subscribe.properties.subscription_id;
-        let last = &mut self.hold.state.last_lane;
-        let slot = self.lanes.slot_of(lane, &self.wire.connection, last);
+        let state = &mut self.hold.state;
+        let slot = self.lanes.slot_of(lane, &self.wire.connection, state);
         let reasons = subscribe
             .subscriptions
             .iter()

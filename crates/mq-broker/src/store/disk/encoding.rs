@@ -10,7 +10,7 @@ use mq_codec::{
 use mq_proto::Message;
 
 use super::{
-    super::{Life, StoredMessage, User},
+    super::{Life, StoredFlow, StoredMessage, User},
     failed::Failed,
 };
 
@@ -21,7 +21,15 @@ const NEVER: u64 = u64::MAX;
 /// it is 146 million years away.
 const SHARED: u64 = 1 << 62;
 
-/// When it expires, in milliseconds since 1970, and whether it is shared; then a PUBLISH.
+/// In the place of a message's time, from this bit on: the slot of its lane. No time has these bits: the
+/// least of them is 4,000 years away.
+const SLOT: u32 = 47;
+const SLOT_MASK: u64 = 0x7FFF;
+
+/// Of a message whose PUBREC has come only this is kept.
+pub(super) const HEAD: usize = 8;
+
+/// When it expires, in milliseconds since 1970, whether it is shared, and its slot; then a PUBLISH.
 pub(super) fn message(message: &StoredMessage) -> Result<Vec<u8>, Failed> {
     let StoredMessage {
         message,
@@ -30,6 +38,7 @@ pub(super) fn message(message: &StoredMessage) -> Result<Vec<u8>, Failed> {
         subscription_ids,
         expires_at,
         shared,
+        slot,
     } = message;
     let packet = Publish {
         topic: message.topic.clone(),
@@ -44,28 +53,16 @@ pub(super) fn message(message: &StoredMessage) -> Result<Vec<u8>, Failed> {
     let mut head = packet.head();
     head.topic_alias = None;
     head.subscription_ids = subscription_ids;
-    let mut out = BytesMut::with_capacity(8 + head.packet_size(Version::V5));
-    let expires_at = expires_at.map_or(NEVER, milliseconds);
-    // "Never" has the bit set if the message is not shared: as it was before there was one.
-    out.put_u64(if *shared {
-        expires_at ^ SHARED
-    } else {
-        expires_at
-    });
+    let mut out = BytesMut::with_capacity(HEAD + head.packet_size(Version::V5));
+    out.put_u64(mark(*expires_at, *shared, *slot));
     head.encode(Version::V5, &mut out)?;
     out.put_slice(&packet.payload);
     Ok(out.into())
 }
 
 pub(super) fn read_message(bytes: &[u8]) -> Result<StoredMessage, Failed> {
-    let (expires_at, packet) = bytes.split_first_chunk().ok_or(Failed::Damaged)?;
-    let expires_at = u64::from_be_bytes(*expires_at);
-    let shared = (expires_at & SHARED > 0) != (expires_at | SHARED == NEVER);
-    let expires_at = if shared {
-        expires_at ^ SHARED
-    } else {
-        expires_at
-    };
+    let (head, packet) = bytes.split_first_chunk().ok_or(Failed::Damaged)?;
+    let (expires_at, shared, slot) = read_mark(u64::from_be_bytes(*head));
     let Packet::Publish(mut packet) = decode(packet)? else {
         return Err(Failed::Damaged);
     };
@@ -91,9 +88,58 @@ pub(super) fn read_message(bytes: &[u8]) -> Result<StoredMessage, Failed> {
         qos: packet.qos,
         retain: packet.retain,
         subscription_ids,
-        expires_at: time(expires_at),
+        expires_at,
         shared,
+        slot,
     })
+}
+
+/// "Never" has all bits set if the message is not shared and has no slot: as it was before there were any.
+fn mark(expires_at: Option<SystemTime>, shared: bool, slot: u16) -> u64 {
+    let expires_at = expires_at.map_or(NEVER, milliseconds);
+    let expires_at = if expires_at >> SLOT > 0 {
+        NEVER
+    } else {
+        expires_at
+    };
+    let shared = if shared { SHARED } else { 0 };
+    expires_at ^ shared ^ (u64::from(slot) & SLOT_MASK) << SLOT
+}
+
+fn read_mark(mark: u64) -> (Option<SystemTime>, bool, u16) {
+    let is_never = mark >> 63 > 0;
+    let bits = if is_never { !mark } else { mark };
+    let slot = bits >> SLOT & SLOT_MASK;
+    let expires_at = if is_never {
+        None
+    } else {
+        time(mark & ((1 << SLOT) - 1))
+    };
+    let slot = u16::try_from(slot).unwrap_or_default();
+    (expires_at, bits & SHARED > 0, slot)
+}
+
+/// The slot of a message whose PUBREC has come: an earlier version kept nothing of it.
+pub(super) fn read_released(bytes: &[u8]) -> Option<u16> {
+    let head = bytes.first_chunk().filter(|_| bytes.len() == HEAD);
+    match head {
+        None if bytes.is_empty() => Some(0),
+        head => head.map(|head| read_mark(u64::from_be_bytes(*head)).2),
+    }
+}
+
+/// Slot, seconds after its lane, and when it ends.
+pub(super) fn flow(kept: StoredFlow) -> (u16, u64, u64) {
+    let expires_at = kept.expires_at.map_or(NEVER, milliseconds);
+    (kept.slot, kept.expiry.as_secs(), expires_at)
+}
+
+pub(super) fn read_flow((slot, expiry, expires_at): (u16, u64, u64)) -> StoredFlow {
+    StoredFlow {
+        slot,
+        expiry: Duration::from_secs(expiry),
+        expires_at: time(expires_at),
+    }
 }
 
 /// The byte behind the filter in SUBSCRIBE, and the subscription identifier; 0 for none.

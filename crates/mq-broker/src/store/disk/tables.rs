@@ -6,13 +6,16 @@ use std::{
 };
 
 use mq_codec::{ByteStr, PacketId, TopicFilter, TopicName, Version};
+use mq_proto::FlowId;
 use redb::{
     Database, Key, ReadTransaction, ReadableDatabase as _, ReadableTable as _, Table,
     TableDefinition, TableError, Value, WriteTransaction,
 };
 
 use super::{
-    super::{Change, Life, SessionChange, SessionRecord, Snapshot, StoredMessage, User},
+    super::{
+        Change, FlowRecord, Life, SessionChange, SessionRecord, Snapshot, StoredMessage, User,
+    },
     encoding,
     failed::Failed,
 };
@@ -24,7 +27,8 @@ use super::{
 /// |---|---|
 /// | 1 | |
 /// | 2 | [`USERS`], which is empty at first: sessions from before have no user |
-const FORMAT: u64 = 2;
+/// | 3 | [`FLOWS`], [`FLOW_FILTERS`] and [`FLOW_RECEIVED`], empty at first, and slots in messages: those from before have none |
+const FORMAT: u64 = 3;
 
 /// `format`.
 const ABOUT: TableDefinition<'_, &str, u64> = TableDefinition::new("about");
@@ -38,10 +42,17 @@ const SUBSCRIPTIONS: TableDefinition<'_, (&str, &str), (u8, u32)> =
 /// Client identifier and number -> message.
 const QUEUED: TableDefinition<'_, (&str, u64), &[u8]> = TableDefinition::new("queued");
 /// Client identifier and packet identifier -> place in the order of first sending, and message; none
-/// of it once PUBREC has come.
+/// but its head once PUBREC has come.
 const IN_FLIGHT: TableDefinition<'_, (&str, u16), (u64, &[u8])> = TableDefinition::new("in_flight");
 /// Client identifier and packet identifier of QoS 2 messages that came.
 const RECEIVED: TableDefinition<'_, (&str, u16), ()> = TableDefinition::new("received");
+/// Client identifier and flow -> slot, expire interval in seconds, and when it ends.
+const FLOWS: TableDefinition<'_, (&str, u64), (u16, u64, u64)> = TableDefinition::new("flows");
+/// Client identifier and filter -> slot of the flow of the subscription.
+const FLOW_FILTERS: TableDefinition<'_, (&str, &str), u16> = TableDefinition::new("flow_filters");
+/// Client identifier, flow and packet identifier of QoS 2 messages that came on the flow.
+const FLOW_RECEIVED: TableDefinition<'_, (&str, u64, u16), ()> =
+    TableDefinition::new("flow_received");
 /// Topic -> message.
 const RETAINED: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("retained");
 
@@ -157,13 +168,20 @@ impl Tables {
                 filter,
                 options,
                 subscription_id,
+                slot,
             } => {
+                let key = (client, filter.as_str());
                 let value = encoding::subscription(options, subscription_id);
-                rows.subscriptions
-                    .insert((client, filter.as_str()), value)?;
+                rows.subscriptions.insert(key, value)?;
+                match slot {
+                    0 => rows.flow_filters.remove(key)?,
+                    slot => rows.flow_filters.insert(key, slot)?,
+                };
             }
             SessionChange::Unsubscribed { filter } => {
-                rows.subscriptions.remove((client, filter.as_str()))?;
+                let key = (client, filter.as_str());
+                rows.subscriptions.remove(key)?;
+                rows.flow_filters.remove(key)?;
             }
             SessionChange::Queued { number, message } => {
                 let value = encoding::message(&message)?;
@@ -181,19 +199,46 @@ impl Tables {
             }
             SessionChange::Released { packet_id } => {
                 let key = (client, packet_id.get());
-                let place = rows.in_flight.get(key)?.map(|sent| sent.value().0);
-                if let Some(place) = place {
-                    rows.in_flight.insert(key, (place, &[][..]))?;
+                let sent = rows.in_flight.get(key)?.map(|sent| {
+                    let (place, message) = sent.value();
+                    (place, message.first_chunk::<{ encoding::HEAD }>().copied())
+                });
+                if let Some((place, head)) = sent {
+                    let head = head.as_ref().map_or(&[][..], |head| head);
+                    rows.in_flight.insert(key, (place, head))?;
                 }
             }
             SessionChange::Completed { packet_id } => {
                 rows.in_flight.remove((client, packet_id.get()))?;
             }
-            SessionChange::Received { packet_id } => {
-                rows.received.insert((client, packet_id.get()), ())?;
+            SessionChange::Received { packet_id, flow } => match flow {
+                None => {
+                    rows.received.insert((client, packet_id.get()), ())?;
+                }
+                Some(flow) if rows.flows.get((client, flow.0))?.is_some() => {
+                    let key = (client, flow.0, packet_id.get());
+                    rows.flow_received.insert(key, ())?;
+                }
+                // The flow has ended meanwhile.
+                Some(_) => {}
+            },
+            SessionChange::ReceivedReleased { packet_id, flow } => match flow {
+                None => {
+                    rows.received.remove((client, packet_id.get()))?;
+                }
+                Some(flow) => {
+                    let key = (client, flow.0, packet_id.get());
+                    rows.flow_received.remove(key)?;
+                }
+            },
+            SessionChange::FlowKept { flow, kept } => {
+                let value = encoding::flow(kept);
+                rows.flows.insert((client, flow.0), value)?;
             }
-            SessionChange::ReceivedReleased { packet_id } => {
-                rows.received.remove((client, packet_id.get()))?;
+            SessionChange::FlowEnded { flow } => {
+                rows.flows.remove((client, flow.0))?;
+                let of_flow = (client, flow.0, 0)..=(client, flow.0, u16::MAX);
+                rows.flow_received.retain_in(of_flow, |_, ()| false)?;
             }
         }
         Ok(())
@@ -208,6 +253,9 @@ struct Rows<'t> {
     queued: Table<'t, (&'static str, u64), &'static [u8]>,
     in_flight: Table<'t, (&'static str, u16), (u64, &'static [u8])>,
     received: Table<'t, (&'static str, u16), ()>,
+    flows: Table<'t, (&'static str, u64), (u16, u64, u64)>,
+    flow_filters: Table<'t, (&'static str, &'static str), u16>,
+    flow_received: Table<'t, (&'static str, u64, u16), ()>,
     retained: Table<'t, &'static str, &'static [u8]>,
 }
 
@@ -220,6 +268,9 @@ impl<'t> Rows<'t> {
             queued: transaction.open_table(QUEUED)?,
             in_flight: transaction.open_table(IN_FLIGHT)?,
             received: transaction.open_table(RECEIVED)?,
+            flows: transaction.open_table(FLOWS)?,
+            flow_filters: transaction.open_table(FLOW_FILTERS)?,
+            flow_received: transaction.open_table(FLOW_RECEIVED)?,
             retained: transaction.open_table(RETAINED)?,
         })
     }
@@ -247,11 +298,16 @@ impl<'t> Rows<'t> {
         let next = format!("{client}\0");
         let (from, to) = ((client, ""), (&next[..], ""));
         self.subscriptions.retain_in(from..to, |_, _| false)?;
+        self.flow_filters.retain_in(from..to, |_, _| false)?;
         let (from, to) = ((client, 0), (&next[..], 0));
         self.queued.retain_in(from..to, |_, _| false)?;
         let (from, to) = ((client, 0), (&next[..], 0));
         self.in_flight.retain_in(from..to, |_, _| false)?;
         self.received.retain_in(from..to, |_, ()| false)?;
+        let (from, to) = ((client, 0), (&next[..], 0));
+        self.flows.retain_in(from..to, |_, _| false)?;
+        let (from, to) = ((client, 0, 0), (&next[..], 0, 0));
+        self.flow_received.retain_in(from..to, |_, ()| false)?;
         Ok(())
     }
 }
@@ -304,10 +360,12 @@ pub(super) fn load(database: &Database) -> Result<Snapshot, Failed> {
     for row in transaction.open_table(IN_FLIGHT)?.iter()? {
         let (key, value) = row?;
         let ((client, id), (place, message)) = (key.value(), value.value());
-        let message = match message {
-            [] => None,
-            bytes => Some(encoding::read_message(bytes)?),
-        };
+        if let Some(slot) = encoding::read_released(message) {
+            session(sessions, client)?.note_slot(packet_id(id)?, slot);
+            in_flight.push((place, text(client)?, packet_id(id)?, None));
+            continue;
+        }
+        let message = Some(encoding::read_message(message)?);
         in_flight.push((place, text(client)?, packet_id(id)?, message));
     }
     in_flight.sort_by_key(|(place, ..)| *place);
@@ -320,6 +378,28 @@ pub(super) fn load(database: &Database) -> Result<Snapshot, Failed> {
         let (key, _) = row?;
         let (client, id) = key.value();
         session(sessions, client)?.received.insert(packet_id(id)?);
+    }
+    for row in transaction.open_table(FLOWS)?.iter()? {
+        let (key, kept) = row?;
+        let (client, flow) = key.value();
+        let kept = FlowRecord::new(encoding::read_flow(kept.value()));
+        session(sessions, client)?.flows.insert(FlowId(flow), kept);
+    }
+    for row in transaction.open_table(FLOW_FILTERS)?.iter()? {
+        let (key, slot) = row?;
+        let (client, filter) = key.value();
+        let filter = TopicFilter::in_version(filter, Version::V3_1_1);
+        let filter = filter.map_err(|_| Failed::Damaged)?;
+        session(sessions, client)?
+            .slots
+            .insert(filter, slot.value());
+    }
+    for row in transaction.open_table(FLOW_RECEIVED)?.iter()? {
+        let (key, _) = row?;
+        let (client, flow, id) = key.value();
+        let flow = session(sessions, client)?.flows.get_mut(&FlowId(flow));
+        let received = &mut flow.ok_or(Failed::Damaged)?.received;
+        received.insert(packet_id(id)?);
     }
     for row in transaction.open_table(RETAINED)?.iter()? {
         let (topic, message) = row?;
@@ -406,6 +486,9 @@ pub(super) fn copy(from: &Database, to: &Database) -> Result<(), Failed> {
     table(&from, &to, QUEUED)?;
     table(&from, &to, IN_FLIGHT)?;
     table(&from, &to, RECEIVED)?;
+    table(&from, &to, FLOWS)?;
+    table(&from, &to, FLOW_FILTERS)?;
+    table(&from, &to, FLOW_RECEIVED)?;
     table(&from, &to, RETAINED)?;
     to.commit()?;
     Ok(())

@@ -9,10 +9,10 @@ use mq_codec::{
     ByteStr, PacketId, PublishProperties, QoS, RetainHandling, SubscriptionId, SubscriptionOptions,
     TopicFilter, TopicName, Version,
 };
-use mq_proto::Message;
+use mq_proto::{FlowId, Message};
 
 use super::*;
-use crate::store::{Life, SessionChange, StoredMessage, User};
+use crate::store::{Life, SessionChange, StoredFlow, StoredMessage, User};
 
 /// What happens to a broker, by chance.
 struct Chance {
@@ -52,7 +52,7 @@ impl Chance {
         // The last is none of 5.0's.
         let filter = ["#", "a/+", "$share/g/a", "$share/#"][self.random.usize(..4)];
         let filter = TopicFilter::in_version(filter, Version::V3_1_1).unwrap();
-        let change = match self.random.u8(..14) {
+        let change = match self.random.u8(..16) {
             0 => SessionChange::Ended,
             1 => SessionChange::Attached {
                 expiry: self.seconds().map(Duration::from_secs),
@@ -74,6 +74,7 @@ impl Chance {
                     .bool()
                     .then(|| SubscriptionId::new(300).unwrap()),
                 filter,
+                slot: self.random.u16(..3),
             },
             4 => SessionChange::Unsubscribed { filter },
             5..8 => SessionChange::Queued {
@@ -84,8 +85,25 @@ impl Chance {
             9 => SessionChange::Sent { number, packet_id },
             10 => SessionChange::Released { packet_id },
             11 => SessionChange::Completed { packet_id },
-            12 => SessionChange::Received { packet_id },
-            _ => SessionChange::ReceivedReleased { packet_id },
+            12 => SessionChange::Received {
+                packet_id,
+                flow: self.flow(),
+            },
+            13 => SessionChange::FlowKept {
+                flow: FlowId(self.random.u64(1..3)),
+                kept: StoredFlow {
+                    slot: self.random.u16(1..=0x7FFF),
+                    expiry: Duration::from_secs(self.random.u64(..100)),
+                    expires_at: self.expiry(),
+                },
+            },
+            14 => SessionChange::FlowEnded {
+                flow: FlowId(self.random.u64(1..3)),
+            },
+            _ => SessionChange::ReceivedReleased {
+                packet_id,
+                flow: self.flow(),
+            },
         };
         Change::Session(ByteStr::new(client).unwrap(), change)
     }
@@ -112,7 +130,13 @@ impl Chance {
                 .collect(),
             expires_at: self.expiry(),
             shared: self.random.bool(),
+            slot: [0, 1, 0x7FFF][self.random.usize(..3)],
         }
+    }
+
+    fn flow(&mut self) -> Option<FlowId> {
+        let flow = self.random.u64(..3);
+        (flow > 0).then_some(FlowId(flow))
     }
 
     fn user(&mut self) -> User {
@@ -423,15 +447,57 @@ fn a_file_that_cannot_be_used_is_refused_in_one_line_and_left_alone() {
     assert!(error.contains("later version"), "{error}");
 }
 
-/// What the first version of the format had for a device that was away, with a message in every place.
-#[test]
-fn a_file_of_the_first_format_is_migrated_with_all_that_it_has() {
+/// The file of an earlier version in a folder of its own.
+fn earlier(fixture: &[u8]) -> (tempfile::TempDir, PathBuf) {
     let mut bytes = Vec::new();
-    let fixture = &include_bytes!("../../../tests/data/store-format-1.gz")[..];
     io::Read::read_to_end(&mut flate2::read::GzDecoder::new(fixture), &mut bytes).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store");
     std::fs::write(&path, bytes).unwrap();
+    (folder, path)
+}
+
+/// What the second had for the same device, with its user and a message of a shared subscription.
+#[test]
+fn a_file_of_the_second_format_is_migrated_with_all_that_it_has() {
+    let (_folder, path) = earlier(include_bytes!("../../../tests/data/store-format-2.gz"));
+    let client = ByteStr::new("device").unwrap();
+    let flow = FlowId(4);
+    for round in 1..=2 {
+        let store = DiskStore::open(&path, Durability::Always).unwrap();
+        let kept = store.load().unwrap();
+        let device = &kept.sessions[&client];
+        let ann = User::Named(ByteStr::new("ann").unwrap());
+        assert_eq!(device.user, Some(ann), "round {round}");
+        let shared: Vec<_> = device.queued.values().map(|one| one.shared).collect();
+        assert_eq!(shared, [false, false, true]);
+        let messages = device.in_flight.iter().filter_map(|(_, one)| one.as_ref());
+        let slots = messages.chain(device.queued.values()).map(|one| one.slot);
+        assert!(slots.eq([0; 5]));
+        let in_flight: Vec<_> = device
+            .in_flight
+            .iter()
+            .map(|(id, message)| (id.get(), message.is_some()))
+            .collect();
+        assert_eq!(in_flight, [(1, true), (2, true), (3, false)]);
+        assert_eq!((device.subscriptions.len(), device.received.len()), (2, 2));
+        let has_flow = device.flows.contains_key(&flow);
+        assert_eq!((has_flow, device.slots.len()), (round == 2, 0));
+        let kept = StoredFlow {
+            slot: 7,
+            expiry: Duration::from_mins(1),
+            expires_at: None,
+        };
+        let change = SessionChange::FlowKept { flow, kept };
+        let position = store.record(vec![Change::Session(client.clone(), change)]);
+        assert!(settle(&store, position));
+    }
+}
+
+/// What the first version of the format had for a device that was away, with a message in every place.
+#[test]
+fn a_file_of_the_first_format_is_migrated_with_all_that_it_has() {
+    let (_folder, path) = earlier(include_bytes!("../../../tests/data/store-format-1.gz"));
     let client = |name| ByteStr::new(name).unwrap();
     for round in 1..=2 {
         let store = DiskStore::open(&path, Durability::Always).unwrap();

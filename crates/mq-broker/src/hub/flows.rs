@@ -1,0 +1,72 @@
+//! Flows (MQTT-next), as far as a session keeps them: their subscriptions, and what the store knows of them.
+
+use std::time::{Duration, Instant};
+
+use mq_proto::{FlowEnd, FlowId};
+
+use super::{Hold, Hub, unqueued};
+use crate::{
+    delivery::{LaneSlot, Marks as _},
+    journal::Journal,
+    session::Session,
+    store::{SessionChange, StoredFlow, to_wall_clock},
+};
+
+/// Records that a flow is kept: until `expires_at`, or while it has a lane and for `expiry` after it.
+pub(crate) fn keep_flow(
+    session: &Session,
+    flow: FlowId,
+    slot: LaneSlot,
+    expiry: Duration,
+    expires_at: Option<Instant>,
+    journal: &mut Journal,
+) {
+    let kept = StoredFlow {
+        slot: slot.number(),
+        expiry,
+        expires_at: expires_at.map(to_wall_clock),
+    };
+    journal.record_of(session, SessionChange::FlowKept { flow, kept });
+}
+
+impl Hub {
+    /// Ends what does not outlive the lane of a flow.
+    pub(crate) fn flow_ended(&self, hold: &mut Hold, end: FlowEnd, journal: &mut Journal) {
+        let FlowEnd {
+            flow,
+            keeps_subscriptions,
+            expires_at,
+        } = end;
+        let Some(slot) = hold.state.slot_of(flow) else {
+            return;
+        };
+        if !keeps_subscriptions {
+            let subscriptions = hold.state.subscriptions.iter();
+            let of_flow = subscriptions.filter(|(_, subscriber)| subscriber.lane == slot);
+            let filters: Vec<_> = of_flow.map(|(filter, _)| filter.clone()).collect();
+            for filter in filters {
+                self.unsubscribe(hold, &filter, journal);
+            }
+            for delivery in hold
+                .session
+                .mailbox
+                .keep(|delivery| delivery.lane() != slot)
+            {
+                unqueued(&hold.session, &delivery, journal);
+            }
+        }
+        if expires_at.is_some() {
+            keep_flow(
+                &hold.session,
+                flow,
+                slot,
+                Duration::ZERO,
+                expires_at,
+                journal,
+            );
+        } else {
+            hold.state.flows.retain(|(other, _)| *other != flow);
+            journal.record_of(&hold.session, SessionChange::FlowEnded { flow });
+        }
+    }
+}
