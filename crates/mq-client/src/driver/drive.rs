@@ -9,12 +9,12 @@ use std::{
 };
 
 use mq_codec::{Auth, AuthProperties, ByteStr, ConnAck, Disconnect, QoS, ReasonCode};
-use mq_proto::{CloseReason, CommandError, Connection, Event as ProtoEvent, Probes};
+use mq_proto::{CloseReason, CommandError, Connection, Event as ProtoEvent, Probes, Way};
 use mq_transport::{HandshakeKind, LaneClosed, Link, Progress, Scheme};
 
 use super::{
     Driver, Outcome, Settings,
-    lanes::{Lanes, Way},
+    lanes::Lanes,
     now,
     race::{Race, Winner},
 };
