@@ -408,6 +408,26 @@ fn qos2_arrives_exactly_once_when_lanes_break_and_connections_are_cut() {
     assert!(breaks > 0 && cuts > 0);
 }
 
+#[test]
+fn a_message_that_the_peer_repeats_elsewhere_is_acknowledged_there_as_well() {
+    let (now, mut client, mut server) = open(client_config());
+    let delivery = Delivery::new(message(1, 1), QoS::ExactlyOnce);
+    client.publish_on(now, LaneId(4), delivery).unwrap();
+    pass(now, &mut client, &mut server, LaneId(4));
+    let (_, ticket) = received(&mut server).remove(0);
+    // The lane breaks, and the server does not know that yet.
+    client.handle_lane_closed(now, LaneId(4), false);
+    pass(now, &mut client, &mut server, LaneId::CONTROL);
+    assert!(received(&mut server).is_empty(), "it has come before");
+    server.ack(now, ticket.unwrap(), ReasonCode::Success);
+    server.handle_lane_closed(now, LaneId(4), false);
+    for _ in 0..2 {
+        pass(now, &mut server, &mut client, LaneId::CONTROL);
+        pass(now, &mut client, &mut server, LaneId::CONTROL);
+    }
+    assert_eq!(client.in_flight(), 0);
+}
+
 /// An open pair without a network between.
 fn open(config: ClientConfig) -> (Instant, Connection, Connection) {
     let now = Instant::now();

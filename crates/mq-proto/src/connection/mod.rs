@@ -108,6 +108,8 @@ pub struct Connection {
     lanes_at_qos1: usize,
     /// Messages of QoS 2 on them that are not of the session, and not released.
     lanes_at_qos2: usize,
+    /// QoS 2 messages without an acknowledgement that the peer has repeated on another lane, and that lane.
+    repeated: HashMap<PacketId, LaneId>,
     /// Whether both sides count packet identifiers over all lanes.
     session_ids: bool,
     wants_datagrams: bool,
@@ -214,6 +216,7 @@ impl Connection {
             lanes: HashMap::new(),
             lanes_at_qos1: 0,
             lanes_at_qos2: 0,
+            repeated: HashMap::new(),
             session_ids: false,
             wants_datagrams: false,
         }
