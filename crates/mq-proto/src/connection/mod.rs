@@ -5,11 +5,12 @@ use std::{collections::VecDeque, time::Instant};
 use bytes::BytesMut;
 use hashbrown::HashMap;
 use mq_codec::{
-    ByteStr, ConnAck, Decoder, Disconnect, Packet, PacketId, PacketType, QoS, ReasonCode, Version,
+    Ack, ByteStr, ConnAck, Decoder, Disconnect, Packet, PacketId, PacketType, QoS, ReasonCode,
+    Version,
 };
 
 use crate::{
-    CloseReason, CommandError, Event, LaneId, Outbox, ProtocolError, ServerConfig, Session,
+    CloseReason, CommandError, Event, LaneId, Outbox, ProtocolError, ServerConfig, Session, Spread,
     alias::{ReceiveAliases, SendAliases},
     config::ClientConfig,
     keepalive::{Due, KeepAlive, Probes},
@@ -113,6 +114,10 @@ pub struct Connection {
     /// Whether both sides count packet identifiers over all lanes.
     session_ids: bool,
     wants_datagrams: bool,
+    /// Server: how the client wants its messages spread.
+    deliveries: Option<Spread>,
+    /// Server: the identifier of [`ping`](Self::ping) whose answer is to come.
+    ping: Option<PacketId>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -219,6 +224,8 @@ impl Connection {
             repeated: HashMap::new(),
             session_ids: false,
             wants_datagrams: false,
+            deliveries: None,
+            ping: None,
         }
     }
 
@@ -391,14 +398,26 @@ impl Connection {
         self.keep_alive.probe(probes);
     }
 
-    /// Client: sends PINGREQ now, on the control lane; [`Event::PingResp`] says that the server has read
-    /// everything before it there. Returns whether the connection is open.
+    /// Sends a packet now, on the control lane, that the peer answers: [`Event::PingResp`] says that it has read
+    /// everything before it there. A client sends PINGREQ. A server, which has no such packet, sends PUBREL for
+    /// an identifier that is not in use, and its client answers with PUBCOMP (§4.3.3). Returns whether it was
+    /// sent.
     pub fn ping(&mut self, now: Instant) -> bool {
-        let may = self.role == Role::Client && self.state == State::Open;
-        if may {
-            self.send(now, &Packet::PingReq);
+        if self.state != State::Open {
+            return false;
         }
-        may
+        if self.role == Role::Client {
+            self.send(now, &Packet::PingReq);
+            return true;
+        }
+        if self.ping.is_none()
+            && let Some(id) = self.unused_id()
+        {
+            self.ping = Some(id);
+            self.send(now, &Packet::PubRel(Ack::new(id, ReasonCode::Success)));
+            return true;
+        }
+        false
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) wants to be called; `None` for never.
