@@ -12,11 +12,14 @@ use std::{
 use mq_client::{Client, Outgoing, QoS, QuicStreams, Reconnect, Subscription, TopicFilter};
 use mq_codec::{ByteStr, Connect, ReasonCode, TopicName, Version};
 use mq_proto::{
-    ClientConfig, Connection, Delivery, Event, LaneEnd, LaneId, Message, Received, Session,
+    ClientConfig, Connection, Delivery, Event, LaneEnd, LaneId, Message, Received, Session, Spread,
 };
 use mq_testkit::{Scheme, TestBroker};
 use mq_transport::{LaneClosed, Link, Progress};
 use tokio::time::timeout;
+
+#[path = "quic_streams/deliveries.rs"]
+mod deliveries;
 
 const TOPICS: usize = 8;
 const MESSAGES: usize = 400;
@@ -236,11 +239,16 @@ struct Breaker {
 
 impl Breaker {
     async fn connect(broker: &TestBroker) -> Self {
+        Self::connect_asking(broker, None).await
+    }
+
+    async fn connect_asking(broker: &TestBroker, deliveries: Option<Spread>) -> Self {
         let link = broker.connector(false);
         let link = link.connect(&broker.address(Scheme::Quic)).await.unwrap();
         let connect = Connect::new(Version::V5, ByteStr::new("breaker").unwrap());
         let config = ClientConfig {
             lanes: true,
+            deliveries,
             ..ClientConfig::new(connect)
         };
         let mut connection = Connection::client(Instant::now(), config, Session::new());

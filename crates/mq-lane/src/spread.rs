@@ -39,6 +39,21 @@ impl Spread {
     /// How many lanes [`PerTopic`](Self::PerTopic) and [`Auto`](Self::Auto) use at most if nobody says: as
     /// many as this project's broker grants, but for the control lane.
     pub const MOST: u16 = 63;
+
+    /// The same with no more than `limit` lanes; none is [`Control`](Self::Control).
+    #[must_use]
+    pub fn at_most(self, limit: u16) -> Self {
+        match self {
+            _ if limit == 0 => Self::Control,
+            Self::PerTopic { most } => Self::PerTopic {
+                most: most.min(limit),
+            },
+            Self::Auto { most } => Self::Auto {
+                most: most.min(limit),
+            },
+            other => other,
+        }
+    }
 }
 
 impl FromStr for Spread {
@@ -108,8 +123,8 @@ pub enum Way {
 /// Chooses the lane of each message that one connection sends.
 ///
 /// ```text
-/// auto: NotYet -- look() --> Waiting -- answered() --> Done
-/// others: Done
+/// auto, or resumed: NotYet -- look(), asked() --> Waiting -- answered() --> Done
+/// others:                                                                   Done
 /// ```
 #[derive(Debug)]
 pub struct Spreader {
@@ -137,12 +152,13 @@ enum Stage {
 }
 
 impl Spreader {
-    /// For a new connection.
+    /// For a new connection. One that is `resumed` sends messages of an earlier connection again on the control
+    /// lane, and their topics must not overtake them.
     #[must_use]
-    pub fn new(spread: Spread) -> Self {
+    pub fn new(spread: Spread, resumed: bool) -> Self {
         let stage = match spread {
-            Spread::Auto { .. } => Stage::NotYet { looked_at: None },
-            _ => Stage::Done,
+            Spread::PerTopic { .. } if !resumed => Stage::Done,
+            _ => Stage::NotYet { looked_at: None },
         };
         Self {
             spread,
@@ -227,15 +243,22 @@ impl Spreader {
         lane.unwrap_or(LaneId::CONTROL)
     }
 
-    /// [`Spread::Auto`]: whether topics are to go apart, now that something holds messages up. `is_held_up` is
-    /// asked every 10 ms at most, and gets whether it is the first time. The owner then asks the peer for an
-    /// answer to everything on the control lane so far, says so with [`asked`](Self::asked), and with
+    /// Whether topics are to go apart now. With [`Spread::Auto`] `is_held_up` decides: whether something holds
+    /// messages up. It is asked every 10 ms at most, and gets whether it is the first time. The owner then asks the
+    /// peer for an answer to everything on the control lane so far, says so with [`asked`](Self::asked), and with
     /// [`answered`](Self::answered) once it is there. In between no message is sent: a message on another lane
     /// could overtake those on the control lane.
+    ///
+    /// After a resumption, call it once the messages of the earlier connection are written.
     pub fn look(&mut self, now: Instant, is_held_up: impl FnOnce(bool) -> bool) -> bool {
         let Stage::NotYet { looked_at } = &mut self.stage else {
             return false;
         };
+        match self.spread {
+            Spread::Control | Spread::PerPublish => return false,
+            Spread::PerTopic { .. } => return true,
+            Spread::Auto { .. } => {}
+        }
         let first = looked_at.is_none();
         if looked_at.is_some_and(|at| now.saturating_duration_since(at) < LOOK) {
             return false;
@@ -285,7 +308,7 @@ mod tests {
 
     #[test]
     fn a_topic_keeps_its_lane_and_further_topics_share() {
-        let mut spreader = Spreader::new(Spread::PerTopic { most: 3 });
+        let mut spreader = Spreader::new(Spread::PerTopic { most: 3 }, false);
         let first = lanes_of(&mut spreader, 40, 64);
         assert_eq!(
             first[..3],
@@ -298,7 +321,7 @@ mod tests {
 
     #[test]
     fn a_topic_of_an_ended_lane_goes_on_on_the_control_lane() {
-        let mut spreader = Spreader::new(Spread::PerTopic { most: 1 });
+        let mut spreader = Spreader::new(Spread::PerTopic { most: 1 }, false);
         assert_eq!(lanes_of(&mut spreader, 2, 1), [Way::On(LaneId(1)); 2]);
         spreader.ended(LaneId(1));
         assert_eq!(lanes_of(&mut spreader, 2, 1), [Way::On(LaneId::CONTROL); 2]);
@@ -306,14 +329,14 @@ mod tests {
 
     #[test]
     fn messages_beyond_the_granted_lanes_go_on_the_control_lane() {
-        let mut spreader = Spreader::new(Spread::PerPublish);
+        let mut spreader = Spreader::new(Spread::PerPublish, false);
         let ways = lanes_of(&mut spreader, 2, 1);
         assert_eq!(ways, [Way::Alone(LaneId(1)), Way::On(LaneId::CONTROL)]);
     }
 
     #[test]
     fn auto_sends_nothing_while_the_peer_has_not_answered() {
-        let mut spreader = Spreader::new(Spread::Auto { most: 8 });
+        let mut spreader = Spreader::new(Spread::Auto { most: 8 }, false);
         let now = Instant::now();
         assert!(!spreader.look(now, |_| false));
         assert_eq!(lanes_of(&mut spreader, 1, 1), [Way::On(LaneId::CONTROL)]);
@@ -322,6 +345,26 @@ mod tests {
         assert_eq!(lanes_of(&mut spreader, 1, 1), [Way::Wait]);
         spreader.answered();
         assert_eq!(lanes_of(&mut spreader, 1, 1), [Way::On(LaneId(1))]);
+    }
+
+    #[test]
+    fn no_topic_overtakes_what_a_resumed_session_sends_again() {
+        let mut spreader = Spreader::new(Spread::PerTopic { most: 8 }, true);
+        assert_eq!(lanes_of(&mut spreader, 1, 1), [Way::On(LaneId::CONTROL)]);
+        assert!(spreader.look(Instant::now(), |_| false));
+        spreader.asked();
+        assert_eq!(lanes_of(&mut spreader, 1, 1), [Way::Wait]);
+        spreader.answered();
+        assert_eq!(lanes_of(&mut spreader, 1, 1), [Way::On(LaneId(1))]);
+    }
+
+    #[test]
+    fn a_limit_of_lanes_counts_for_each_spread() {
+        let auto = Spread::Auto { most: 63 };
+        assert_eq!(auto.at_most(9), Spread::Auto { most: 9 });
+        assert_eq!(auto.at_most(64), auto);
+        assert_eq!(Spread::PerPublish.at_most(1), Spread::PerPublish);
+        assert_eq!(Spread::PerPublish.at_most(0), Spread::Control);
     }
 
     #[test]

@@ -70,6 +70,7 @@ impl Driver {
         let is_quic = self.settings.addresses[index].scheme == Scheme::Quic;
         config.lanes &= is_quic;
         config.datagrams &= is_quic;
+        config.deliveries = config.deliveries.filter(|_| is_quic);
         if let Some(method) = &mut self.settings.auth_method {
             let properties = &mut config.connect.properties;
             match ByteStr::new(method.name()) {
@@ -81,6 +82,7 @@ impl Driver {
                 Err(error) => return Outcome::Lost(error.into(), None),
             }
         }
+        let deliveries = config.deliveries.unwrap_or_default();
         let session = core::mem::take(&mut self.session);
         let mut current = Current {
             connection: Connection::client(link_at, config, session),
@@ -91,7 +93,7 @@ impl Driver {
             connected_at: None,
             flushed: 0,
             marks: VecDeque::new(),
-            lanes: Lanes::new(self.settings.quic_streams.clone()),
+            lanes: Lanes::new(self.settings.quic_streams.clone(), deliveries),
             backlogged: false,
             failure: None,
         };

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use mq_codec::TopicName;
-use mq_proto::{Connection, LaneId, Spreader, Way};
+use mq_proto::{Connection, LaneId, Spread, Spreader, Way};
 use mq_transport::Link;
 
 use crate::QuicStreams;
@@ -13,14 +13,17 @@ use crate::QuicStreams;
 pub(super) struct Lanes {
     streams: QuicStreams,
     spreader: Spreader,
+    /// How the server spreads the messages of subscriptions.
+    deliveries: Spread,
     /// The lanes by priority.
     priorities: Vec<(i32, LaneId)>,
 }
 
 impl Lanes {
-    pub(super) fn new(streams: QuicStreams) -> Self {
+    pub(super) fn new(streams: QuicStreams, deliveries: Spread) -> Self {
         Self {
-            spreader: Spreader::new(streams.spread()),
+            deliveries,
+            spreader: Spreader::new(streams.spread(), false),
             streams,
             priorities: Vec::new(),
         }
@@ -55,9 +58,9 @@ impl Lanes {
         lane
     }
 
-    /// The lane of the next subscription.
+    /// The lane of the next subscription. Messages of a subscription on a data lane stay on that lane.
     pub(super) fn of_subscription(&mut self, link: &mut Link, is_early: bool) -> LaneId {
-        if is_early {
+        if is_early || self.deliveries != Spread::Control {
             return LaneId::CONTROL;
         }
         self.spreader.of_subscription(|| link.open_lane())

@@ -2,8 +2,8 @@
 
 use std::{sync::Arc, time::Instant};
 
-use mq_codec::ReasonCode;
-use mq_proto::CommandError;
+use mq_codec::{QoS, ReasonCode};
+use mq_proto::Way;
 use tracing::error;
 
 use super::Attached;
@@ -39,6 +39,8 @@ impl Attached<'_> {
         let metrics = &self.wire.hub.metrics;
         let journal = &mut self.publisher.journal;
         let mut had_turn = false;
+        self.lanes
+            .look(now, &mut self.wire.connection, &self.wire.link);
         while self.wire.connection.is_open() && self.wire.connection.outbox().len() < OUTBOX_LIMIT {
             if self.outgoing.is_empty() && may_carry_more {
                 if !hold.state.wanted.is_empty() && !had_turn {
@@ -77,22 +79,35 @@ impl Attached<'_> {
                 metrics.messages_out.add(1);
                 continue;
             }
-            let lane = self.lanes.lane_of(delivery.lane(), connection);
-            match connection.publish_on(now, lane, delivery) {
+            if delivery.qos > QoS::AtMostOnce && connection.window() == 0 {
+                self.outgoing.push_front(delivery);
+                break;
+            }
+            let (lane, ends) = match self.lanes.way(&delivery, connection, link) {
+                Way::On(lane) => (lane, false),
+                Way::Alone(lane) => (lane, true),
+                Way::Wait => {
+                    self.outgoing.push_front(delivery);
+                    break;
+                }
+            };
+            let sent = connection.publish_on(now, lane, delivery);
+            if ends {
+                connection.finish_lane(lane);
+            }
+            match sent {
                 Ok(packet_id) => {
                     metrics.messages_out.add(1);
                     if let (Some(number), Some(packet_id)) = (number, packet_id) {
                         journal.record_of(session, SessionChange::Sent { number, packet_id });
                     }
                 }
-                Err((CommandError::WindowFull, delivery)) => {
-                    self.outgoing.push_front(delivery);
-                    break;
-                }
                 // Larger than the client takes: dropped as if it had been sent `[MQTT-3.1.2-25]`.
                 Err((_, delivery)) => hub::dropped(metrics, session, &delivery, journal),
             }
         }
+        let outbox = self.wire.connection.outbox().len();
+        self.lanes.filled(now, outbox);
         had_turn
     }
 

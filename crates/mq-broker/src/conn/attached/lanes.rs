@@ -1,17 +1,58 @@
-//! The data lanes on which a client has subscribed: its messages come back on them.
+//! The data lanes on which messages go to a client: those on which it has subscribed, and those that the broker
+//! opens.
 
-use mq_proto::{Connection, LaneId};
+use std::time::{Duration, Instant};
 
-use crate::delivery::LaneSlot;
+use mq_proto::{Connection, Delivery, LaneId, Spread, Spreader, Way};
+use mq_transport::{Link, Scheme};
+
+use crate::{
+    Settings,
+    conn::wire::{OUTBOX_LIMIT, Wire},
+    delivery::{LaneSlot, Marks as _},
+};
+
+/// The lanes of one connection.
+#[derive(Debug)]
+pub(super) struct DeliveryLanes {
+    subscribed: SubscribedLanes,
+    spreader: Spreader,
+    /// How many lanes the broker opens at most.
+    most: u16,
+    /// Since when the outbox has been full.
+    full_since: Option<Instant>,
+}
+
+/// A link that takes so long to take a full outbox is slower than the messages.
+const SLOW: Duration = Duration::from_millis(10);
 
 /// Which lane each [`LaneSlot`] stands for, of this connection.
 ///
 /// A subscription remembers its slot. The slots of lanes that have ended, and those of earlier connections,
 /// stand for the control lane.
 #[derive(Debug, Default)]
-pub(super) struct SubscribedLanes(Vec<(LaneSlot, LaneId)>);
+struct SubscribedLanes(Vec<(LaneSlot, LaneId)>);
 
-impl SubscribedLanes {
+impl DeliveryLanes {
+    /// For a client that was let in just now.
+    pub(super) fn new(wire: &Wire) -> Self {
+        let Wire {
+            connection,
+            link,
+            settings,
+            ..
+        } = wire;
+        let own = settings.listen.quic.max_bidi_streams.saturating_sub(1);
+        let most = u16::try_from(own).unwrap_or(u16::MAX);
+        let spread = spread(connection.deliveries(), settings, link).at_most(most);
+        Self {
+            subscribed: SubscribedLanes::default(),
+            spreader: Spreader::new(spread, connection.in_flight() > 0),
+            most,
+            full_since: None,
+        }
+    }
+
     /// The slot of the lane on which a SUBSCRIBE came. `last` is the last slot that the session has given.
     pub(super) fn slot_of(
         &mut self,
@@ -19,6 +60,79 @@ impl SubscribedLanes {
         connection: &Connection,
         last: &mut LaneSlot,
     ) -> LaneSlot {
+        self.subscribed.slot_of(lane, connection, last)
+    }
+
+    /// Where a message goes: on the lane of its subscription, or else as the spreader says.
+    pub(super) fn way(
+        &mut self,
+        delivery: &Delivery,
+        connection: &mut Connection,
+        link: &mut Link,
+    ) -> Way {
+        let slot = delivery.lane();
+        if slot != LaneSlot::CONTROL {
+            return Way::On(self.subscribed.lane_of(slot, connection));
+        }
+        let most = usize::from(self.most);
+        let open = || {
+            let lane = (link.own_lanes() < most).then(|| link.open_lane());
+            let lane = lane.flatten()?;
+            connection.begin_lane(lane);
+            Some(lane)
+        };
+        match self.spreader.way(&delivery.message.topic, false, open) {
+            Way::On(lane) if lane != LaneId::CONTROL && !connection.is_lane_open(lane) => {
+                self.spreader.ended(lane);
+                Way::On(LaneId::CONTROL)
+            }
+            way => way,
+        }
+    }
+
+    /// Looks whether topics are to go apart from now on. If so the client is asked what it has read, and no message
+    /// goes out until it has answered.
+    pub(super) fn look(&mut self, now: Instant, connection: &mut Connection, link: &Link) {
+        let full_for = self.full_since.map(|at| now.saturating_duration_since(at));
+        let backlogged = full_for.is_some_and(|time| time >= SLOW);
+        let is_held_up = |_| {
+            let lost = link.stats().packets_lost;
+            backlogged || lost.is_some_and(|lost| lost > 0)
+        };
+        // Without a window, messages of an earlier connection may wait to be sent again.
+        if connection.window() > 0 && self.spreader.look(now, is_held_up) && connection.ping(now) {
+            self.spreader.asked();
+        }
+    }
+
+    /// As many messages as go now are in the outbox, which has so many bytes.
+    pub(super) fn filled(&mut self, now: Instant, outbox: usize) {
+        self.full_since = (outbox >= OUTBOX_LIMIT).then(|| self.full_since.unwrap_or(now));
+    }
+
+    /// The client has answered.
+    pub(super) fn ponged(&mut self) {
+        self.spreader.answered();
+    }
+}
+
+/// How messages to a client are spread: as it asks, or else as the configuration says, which may rule it out.
+fn spread(asked: Option<Spread>, settings: &Settings, link: &Link) -> Spread {
+    let spread = match (settings.deliveries, asked) {
+        (Some(Spread::Control), _) => Spread::Control,
+        (_, Some(asked)) => asked,
+        (configured, None) => configured.unwrap_or_default(),
+    };
+    // No other transport has several lanes.
+    if spread == Spread::Control || link.info().scheme == Scheme::Quic {
+        spread
+    } else {
+        Spread::Control
+    }
+}
+
+impl SubscribedLanes {
+    fn slot_of(&mut self, lane: LaneId, connection: &Connection, last: &mut LaneSlot) -> LaneSlot {
         if lane == LaneId::CONTROL || !connection.is_lane_open(lane) {
             return LaneSlot::CONTROL;
         }
@@ -32,10 +146,7 @@ impl SubscribedLanes {
     }
 
     /// The lane for a message.
-    pub(super) fn lane_of(&self, slot: LaneSlot, connection: &Connection) -> LaneId {
-        if slot == LaneSlot::CONTROL {
-            return LaneId::CONTROL;
-        }
+    fn lane_of(&self, slot: LaneSlot, connection: &Connection) -> LaneId {
         let known = self.0.iter().find(|(other, _)| *other == slot);
         match known {
             Some((_, lane)) if connection.is_lane_open(*lane) => *lane,

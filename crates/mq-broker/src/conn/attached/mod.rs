@@ -32,7 +32,7 @@ use crate::{
     shown::Shown,
     store::SessionChange,
 };
-use lanes::SubscribedLanes;
+use lanes::DeliveryLanes;
 
 /// A client with its session.
 pub(super) struct Attached<'a> {
@@ -47,7 +47,7 @@ pub(super) struct Attached<'a> {
     outgoing: VecDeque<Delivery>,
     /// Messages of the session that are being read from the store.
     loading: Option<Loading>,
-    lanes: SubscribedLanes,
+    lanes: DeliveryLanes,
     /// The ticket of a message that waits for room in somebody's mailbox.
     held: Option<AckTicket>,
     /// The events behind that message.
@@ -98,6 +98,7 @@ impl<'a> Attached<'a> {
     ) -> Self {
         Self {
             pace: Pace::new(wire.settings.publish_rate, clock::now()),
+            lanes: DeliveryLanes::new(wire),
             wire,
             hold,
             publisher,
@@ -105,7 +106,6 @@ impl<'a> Attached<'a> {
             afterwards,
             outgoing: VecDeque::new(),
             loading: None,
-            lanes: SubscribedLanes::default(),
             held: None,
             backlog: Backlog::default(),
             held_back: Outbox::new(),
@@ -312,6 +312,7 @@ impl<'a> Attached<'a> {
             Event::IncomingReleased { packet_id } => {
                 self.record(SessionChange::ReceivedReleased { packet_id });
             }
+            Event::PingResp => self.lanes.ponged(),
             Event::LaneFailed { lane, error } => {
                 let client = &self.hold.session.client_id;
                 debug!(client = %Shown(client), %lane, %error, "ended a data lane");
