@@ -210,16 +210,20 @@ impl Spreader {
             return LaneId::CONTROL;
         }
         if !self.is_full {
-            // Without a lane for it now the topic stays on the control lane, where its first message goes.
-            let lane = self.open(most, open).unwrap_or(LaneId::CONTROL);
+            // Without a lane of its own now the topic stays where its first message goes.
+            let own = self.open(most, open);
+            let lane = own.unwrap_or_else(|| self.shared(topic));
             self.topics.insert(topic, lane);
             return lane;
         }
-        if self.open.is_empty() {
-            return LaneId::CONTROL;
-        }
-        let place = topic % self.open.len() as u64;
-        usize::try_from(place).map_or(LaneId::CONTROL, |place| self.open[place])
+        self.shared(topic)
+    }
+
+    /// One of the open lanes, by the hash of a topic; the control lane if there is none.
+    fn shared(&self, topic: u64) -> LaneId {
+        let place = topic.checked_rem(self.open.len() as u64);
+        let place = place.and_then(|place| usize::try_from(place).ok());
+        place.map_or(LaneId::CONTROL, |place| self.open[place])
     }
 
     /// Opens one more lane to share.
@@ -317,6 +321,22 @@ mod tests {
         );
         assert!(first[3..].iter().all(|way| first[..3].contains(way)));
         assert_eq!(lanes_of(&mut spreader, 40, 64), first);
+    }
+
+    #[test]
+    fn topics_share_as_many_lanes_as_the_peer_grants_and_each_keeps_its_lane_when_there_are_more() {
+        let mut spreader = Spreader::new(Spread::PerTopic { most: 63 }, false);
+        assert_eq!(lanes_of(&mut spreader, 1, 0), [Way::On(LaneId::CONTROL)]);
+        let granted: Vec<_> = [0, 1, 5, 9].map(|lane| Way::On(LaneId(lane))).into();
+        let first = lanes_of(&mut spreader, 40, 3);
+        assert_eq!(first[..4], granted);
+        assert!(first[4..].iter().all(|way| granted[1..].contains(way)));
+        let mut more = (10..).map(|number| LaneId(4 * number + 1));
+        let later: Vec<_> = (0..41)
+            .map(|topic| spreader.way(&topic.to_string(), false, || more.next()))
+            .collect();
+        assert_eq!(later[..40], first);
+        assert_eq!(later[40], Way::On(LaneId(41)));
     }
 
     #[test]
