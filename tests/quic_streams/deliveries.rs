@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use mq_testkit::ManualClient;
-use mq_transport::{Connector, QuicOptions};
 
 use super::*;
 
@@ -153,7 +152,7 @@ async fn a_client_that_grants_few_streams_or_none_gets_everything_all_the_same()
                 max_bidi_streams: granted,
                 ..QuicOptions::default()
             };
-            let options = mq_transport::ConnectOptions {
+            let options = ConnectOptions {
                 quic,
                 ..broker.connect_options()
             };
@@ -311,7 +310,7 @@ async fn messages_of_a_resumed_session_are_not_overtaken_on_the_streams_of_their
         stream_receive_window: 64,
         ..QuicOptions::default()
     };
-    let options = mq_transport::ConnectOptions {
+    let options = ConnectOptions {
         quic,
         ..broker.connect_options()
     };

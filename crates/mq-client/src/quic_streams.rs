@@ -51,10 +51,12 @@ impl QuicStreams {
     /// many as this project's broker grants, but for the control stream.
     pub const MOST: u16 = Spread::MOST;
 
-    /// How messages are spread over lanes, but for the rules of [`ByPriority`](Self::ByPriority).
+    /// How topics are spread over lanes.
     pub(crate) fn spread(&self) -> Spread {
         match self {
-            Self::Control | Self::ByPriority(_) => Spread::Control,
+            Self::Control => Spread::Control,
+            // Its lanes are by rule, and none by topic.
+            Self::ByPriority(_) => Spread::PerTopic { most: 0 },
             Self::PerTopic { most } => Spread::PerTopic { most: *most },
             Self::PerPublish => Spread::PerPublish,
             Self::Auto { most } => Spread::Auto { most: *most },

@@ -182,11 +182,20 @@ impl Spreader {
             Spread::Control => Way::On(LaneId::CONTROL),
             Spread::PerPublish if is_early => Way::On(LaneId::CONTROL),
             Spread::PerPublish => open().map_or(Way::On(LaneId::CONTROL), Way::Alone),
-            Spread::PerTopic { most } | Spread::Auto { most } => match self.stage {
-                Stage::NotYet { .. } => Way::On(LaneId::CONTROL),
-                Stage::Waiting => Way::Wait,
-                Stage::Done => Way::On(self.of_topic(topic, most, is_early, open)),
-            },
+            Spread::PerTopic { most } | Spread::Auto { most } => {
+                let together = self.together();
+                together.unwrap_or_else(|| Way::On(self.of_topic(topic, most, is_early, open)))
+            }
+        }
+    }
+
+    /// Where all messages go for as long as topics have not gone apart; then `None`.
+    #[must_use]
+    pub fn together(&self) -> Option<Way> {
+        match self.stage {
+            Stage::NotYet { .. } => Some(Way::On(LaneId::CONTROL)),
+            Stage::Waiting => Some(Way::Wait),
+            Stage::Done => None,
         }
     }
 

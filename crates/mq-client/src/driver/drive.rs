@@ -84,8 +84,10 @@ impl Driver {
         }
         let deliveries = config.deliveries.unwrap_or_default();
         let session = core::mem::take(&mut self.session);
+        let connection = Connection::client(link_at, config, session);
+        let resumed = connection.in_flight() > 0;
         let mut current = Current {
-            connection: Connection::client(link_at, config, session),
+            connection,
             link,
             index,
             dialled_at,
@@ -93,7 +95,7 @@ impl Driver {
             connected_at: None,
             flushed: 0,
             marks: VecDeque::new(),
-            lanes: Lanes::new(self.settings.quic_streams.clone(), deliveries),
+            lanes: Lanes::new(self.settings.quic_streams.clone(), deliveries, resumed),
             backlogged: false,
             failure: None,
         };

@@ -20,10 +20,11 @@ pub(super) struct Lanes {
 }
 
 impl Lanes {
-    pub(super) fn new(streams: QuicStreams, deliveries: Spread) -> Self {
+    /// A connection that is `resumed` sends messages of an earlier connection again.
+    pub(super) fn new(streams: QuicStreams, deliveries: Spread, resumed: bool) -> Self {
         Self {
             deliveries,
-            spreader: Spreader::new(streams.spread(), false),
+            spreader: Spreader::new(streams.spread(), resumed),
             streams,
             priorities: Vec::new(),
         }
@@ -32,6 +33,9 @@ impl Lanes {
     /// Where the next message of that topic goes.
     pub(super) fn way(&mut self, topic: &TopicName, link: &mut Link, is_early: bool) -> Way {
         if let QuicStreams::ByPriority(rules) = &self.streams {
+            if let Some(way) = self.spreader.together() {
+                return way;
+            }
             let rule = rules.iter().find(|rule| rule.topics.matches(topic));
             let priority = rule.map_or(0, |rule| rule.priority);
             return Way::On(self.of_priority(priority, link, is_early));
@@ -66,9 +70,9 @@ impl Lanes {
         self.spreader.of_subscription(|| link.open_lane())
     }
 
-    /// [`QuicStreams::Auto`]: looks whether the control lane holds messages up. If so, a PINGREQ goes out, and
-    /// topics go apart once its answer is there: then the server has read all that went on the control
-    /// lane.
+    /// Looks whether topics are to go apart: with [`QuicStreams::Auto`] if the control lane holds messages up, else
+    /// once the messages of an earlier connection are sent again. If so, a PINGREQ goes out, and topics go apart
+    /// once its answer is there: then the server has read all that went on the control lane.
     pub(super) fn look(
         &mut self,
         now: Instant,
@@ -80,7 +84,8 @@ impl Lanes {
             let lost = link.stats().packets_lost.is_some_and(|lost| lost > 0);
             lost || (backlogged && !first)
         };
-        if self.spreader.look(now, is_held_up) && connection.ping(now) {
+        // Without a window, messages of an earlier connection may wait to be sent again.
+        if connection.window() > 0 && self.spreader.look(now, is_held_up) && connection.ping(now) {
             self.spreader.asked();
         }
     }
