@@ -13,11 +13,14 @@ use mq_client::{Client, Outgoing, QoS, QuicStreams, Reconnect, Subscription, Top
 use mq_codec::{ByteStr, Connect, ReasonCode, TopicName, Version};
 use mq_proto::{
     ClientConfig, Connection, DataLanes, Delivery, Event, LaneEnd, LaneId, Message, Received,
-    Session,
+    Session, Spread,
 };
-use mq_testkit::{Scheme, TestBroker};
-use mq_transport::{Link, Progress};
+use mq_testkit::{Scheme, TestBroker, UdpProxy};
+use mq_transport::{Address, ConnectOptions, Connector, Link, Progress, QuicOptions};
 use tokio::time::timeout;
+
+#[path = "quic_streams/deliveries.rs"]
+mod deliveries;
 
 const TOPICS: usize = 8;
 const MESSAGES: usize = 400;
@@ -211,6 +214,62 @@ async fn messages_of_qos_0_go_as_datagrams_where_they_fit_and_by_stream_where_no
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_client_sends_again_is_not_overtaken_on_the_streams_of_its_topics() {
+    const IDLE: Duration = Duration::from_millis(400);
+    let broker = TestBroker::start_with(|settings| {
+        // What is sent again waits for a small window of the control stream. Other streams have their own windows.
+        settings.listen.quic.stream_receive_window = 64;
+    })
+    .await;
+    let subscriber = broker.client(Scheme::Tcp, "s").build().await.unwrap();
+    let mut messages = subscriber.subscribe("t/#", QoS::AtLeastOnce).await.unwrap();
+    let at = broker.address(Scheme::Quic);
+    let target = format!("{}:{}", at.host, at.port).parse().unwrap();
+    let path = UdpProxy::start(target, Duration::ZERO).await.unwrap();
+    let front = path.address();
+    let url = Address::new(Scheme::Quic, front.ip().to_string(), front.port());
+    let options = ConnectOptions {
+        quic: QuicOptions {
+            idle_timeout: Some(IDLE),
+            ..QuicOptions::default()
+        },
+        ..broker.connect_options()
+    };
+    let publisher = Client::builder(&url.to_string())
+        .unwrap()
+        .connector(Connector::new(options).unwrap())
+        .quic_streams(QuicStreams::PerTopic { most: 63 });
+    let publisher = publisher
+        .client_id("p")
+        .unwrap()
+        .clean_start(false)
+        .session_expiry(Duration::from_mins(1));
+    let publisher = publisher.build().await.unwrap();
+    path.hold();
+    for number in 0..40 {
+        let message = numbered(number, QoS::AtLeastOnce);
+        publisher.send(message).await.unwrap();
+    }
+    let lost = async {
+        while publisher.is_connected() {
+            tokio::time::sleep(IDLE / 4).await;
+        }
+        // The broker has given the connection up as well.
+        tokio::time::sleep(IDLE).await;
+    };
+    timeout(SOON, lost).await.unwrap();
+    path.release();
+    for number in 40..200 {
+        let message = numbered(number, QoS::AtLeastOnce);
+        publisher.send(message).await.unwrap();
+    }
+    let mut got = Got::default();
+    got.all(&mut messages, 200).await;
+    got.each_topic_is_in_order();
+    broker.shutdown().await;
+}
+
 /// `SplitMix64`.
 struct Rng(u64);
 
@@ -237,11 +296,16 @@ struct Breaker {
 
 impl Breaker {
     async fn connect(broker: &TestBroker) -> Self {
+        Self::connect_asking(broker, None).await
+    }
+
+    async fn connect_asking(broker: &TestBroker, deliveries: Option<Spread>) -> Self {
         let link = broker.connector(false);
         let link = link.connect(&broker.address(Scheme::Quic)).await.unwrap();
         let connect = Connect::new(Version::V5, ByteStr::new("breaker").unwrap());
         let config = ClientConfig {
             lanes: DataLanes::Plain,
+            deliveries,
             ..ClientConfig::new(connect)
         };
         let mut connection = Connection::client(Instant::now(), config, Session::new());

@@ -129,6 +129,7 @@ fn fixed(settings: &Settings) -> Vec<(&'static str, String)> {
         listeners,
         listen,
         repeat_at,
+        deliveries,
         protocol,
         quotas,
         publish_rate,
@@ -155,13 +156,14 @@ fn fixed(settings: &Settings) -> Vec<(&'static str, String)> {
         (handshake_timeout, max_session_expiry, shutdown_timeout),
     );
     let quic = &listen.quic;
-    let recovery = (
+    let quic = (
         (quic.repeat, repeat_at, quic.initial_rtt, quic.ack_frequency),
         (
             quic.packet_threshold,
             quic.time_threshold,
             quic.initial_window,
         ),
+        (quic.max_bidi_streams, deliveries),
     );
     let show = |value: &dyn fmt::Debug| format!("{value:?}");
     vec![
@@ -176,7 +178,7 @@ fn fixed(settings: &Settings) -> Vec<(&'static str, String)> {
         ),
         ("ws.allowed_origins", show(&listen.allowed_origins)),
         ("congestion", show(&listen.congestion)),
-        ("quic", show(&recovery)),
+        ("quic", show(&quic)),
         ("limits", show(&limits)),
     ]
 }

@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
 
-use mq_proto::ServerConfig;
+use mq_proto::{ServerConfig, Spread};
 use mq_transport::{Address, EarlyDataPolicy, ListenOptions, Repeat, ServerIdentity};
 use tracing::warn;
 
@@ -30,6 +30,12 @@ pub struct Settings {
     pub repeat_at: Vec<(Address, Repeat)>,
     /// Limits of the protocol; see [`ServerConfig`] for the defaults.
     pub protocol: ServerConfig,
+    /// How messages to a client over QUIC are spread over streams that the broker opens, as far as the client
+    /// grants it streams: [`Spread::Control`] is never. Default `None`: as the client asks in CONNECT (5.0), else
+    /// not. A client that asks gets what it asks for, unless it is never.
+    ///
+    /// A client that grants streams and does not read them loses its messages without this default.
+    pub deliveries: Option<Spread>,
     /// How much clients may make the broker keep.
     pub quotas: Quotas,
     /// How fast each client may publish. Default: no bound.
@@ -150,6 +156,7 @@ impl Settings {
                 ..ListenOptions::default()
             },
             repeat_at: Vec::new(),
+            deliveries: None,
             protocol: ServerConfig::default(),
             quotas: Quotas::default(),
             publish_rate: PublishRate::default(),

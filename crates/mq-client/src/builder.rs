@@ -8,7 +8,7 @@ use mq_codec::{
     ByteStr, Connect, ConnectProperties, QoS, StringError, SubscriptionId, TopicFilter, TopicName,
     Version, Will, whole_seconds,
 };
-use mq_proto::{ClientConfig, DataLanes, Probes};
+use mq_proto::{ClientConfig, DataLanes, Probes, Spread};
 use mq_transport::{Address, ConnectOptions, Connector, Scheme};
 
 use crate::{
@@ -292,6 +292,22 @@ impl ClientBuilder {
             _ => DataLanes::Plain,
         };
         self.quic_streams = streams;
+        self
+    }
+
+    /// Asks the server to spread the messages of subscriptions over QUIC streams that it opens, so that a lost
+    /// packet holds up the messages of one topic alone. CONNECT says so (5.0, a user property that this project's
+    /// broker knows); any other server delivers as ever. The server opens no more streams at a time than
+    /// [`QuicOptions::max_bidi_streams`](mq_transport::QuicOptions::max_bidi_streams) grants. A message of one
+    /// topic never overtakes an earlier one, except with [`Spread::PerPublish`].
+    ///
+    /// Subscriptions then go on the control stream whatever [`quic_streams`](Self::quic_streams) says, since the
+    /// messages of a subscription on a stream of its own stay on that stream. [`Spread::Control`] asks a broker
+    /// that delivers in such a way by itself not to do so.
+    ///
+    /// Default: CONNECT says nothing.
+    pub fn quic_deliveries(mut self, deliveries: Spread) -> Self {
+        self.config.deliveries = Some(deliveries);
         self
     }
 

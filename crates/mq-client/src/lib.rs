@@ -203,7 +203,9 @@ pub use mq_codec::{
     ReasonCode, RetainHandling, SharedFilter, Sparse, StringError, SubscriptionId,
     SubscriptionOptions, TopicError, TopicFilter, TopicName, Version, Will, WillProperties,
 };
-pub use mq_proto::{CloseReason, CommandError, LaneId, Message, Probes, ProtocolError};
+pub use mq_proto::{
+    CloseReason, CommandError, LaneId, Message, Probes, ProtocolError, Spread, UnknownSpread,
+};
 /// For programs that open links by a [`Connector`] themselves.
 pub use mq_transport;
 #[cfg(feature = "tls")]

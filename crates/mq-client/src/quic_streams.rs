@@ -1,6 +1,7 @@
 //! Which QUIC stream a message goes on.
 
 use mq_codec::TopicFilter;
+use mq_proto::Spread;
 
 /// Which QUIC stream each message and each subscription goes on (MQTT over QUIC in EMQX's form).
 ///
@@ -48,7 +49,19 @@ pub struct Priority {
 impl QuicStreams {
     /// How many streams [`PerTopic`](Self::PerTopic) and [`Auto`](Self::Auto) use at most if nobody says: as
     /// many as this project's broker grants, but for the control stream.
-    pub const MOST: u16 = 63;
+    pub const MOST: u16 = Spread::MOST;
+
+    /// How topics are spread over lanes.
+    pub(crate) fn spread(&self) -> Spread {
+        match self {
+            Self::Control => Spread::Control,
+            // Its lanes are by rule, and none by topic.
+            Self::ByPriority(_) => Spread::PerTopic { most: 0 },
+            Self::PerTopic { most } => Spread::PerTopic { most: *most },
+            Self::PerPublish => Spread::PerPublish,
+            Self::Auto { most } => Spread::Auto { most: *most },
+        }
+    }
 }
 
 impl core::str::FromStr for QuicStreams {
@@ -56,35 +69,22 @@ impl core::str::FromStr for QuicStreams {
 
     /// `control`, `per-topic`, `per-publish` or `auto`; `per-topic:N` and `auto:N` for at most `N` streams.
     fn from_str(text: &str) -> Result<Self, UnknownQuicStreams> {
-        let unknown = || UnknownQuicStreams(text.to_owned());
-        let (name, most) = match text.split_once(':') {
-            None => (text, None),
-            Some((name, most)) => (name, Some(most.parse().map_err(|_| unknown())?)),
-        };
-        let or_default = most.unwrap_or(Self::MOST);
-        match (name, most) {
-            (_, Some(0)) => Err(unknown()),
-            ("control", None) => Ok(Self::Control),
-            ("per-topic", _) => Ok(Self::PerTopic { most: or_default }),
-            ("per-publish", None) => Ok(Self::PerPublish),
-            ("auto", _) => Ok(Self::Auto { most: or_default }),
-            _ => Err(unknown()),
-        }
+        let spread = text.parse();
+        let spread = spread.map_err(|_| UnknownQuicStreams(text.to_owned()))?;
+        Ok(match spread {
+            Spread::Control => Self::Control,
+            Spread::PerTopic { most } => Self::PerTopic { most },
+            Spread::PerPublish => Self::PerPublish,
+            Spread::Auto { most } => Self::Auto { most },
+        })
     }
 }
 
 impl core::fmt::Display for QuicStreams {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let (name, most) = match self {
-            Self::Control => ("control", None),
-            Self::PerTopic { most } => ("per-topic", Some(*most)),
-            Self::PerPublish => ("per-publish", None),
-            Self::ByPriority(_) => ("by-priority", None),
-            Self::Auto { most } => ("auto", Some(*most)),
-        };
-        match most {
-            Some(most) if most != Self::MOST => write!(f, "{name}:{most}"),
-            _ => f.write_str(name),
+        match self {
+            Self::ByPriority(_) => f.write_str("by-priority"),
+            other => other.spread().fmt(f),
         }
     }
 }

@@ -4,6 +4,7 @@ use core::num::{NonZeroU16, NonZeroU32};
 use std::time::Duration;
 
 use mq_codec::{Connect, MAX_REMAINING_LENGTH, QoS};
+use mq_lane::Spread;
 
 /// The largest packet that MQTT can carry: remaining length and a fixed header of five bytes.
 const LARGEST_PACKET: u32 = MAX_REMAINING_LENGTH + 5;
@@ -33,6 +34,9 @@ pub struct ClientConfig {
     pub lanes: DataLanes,
     /// Whether CONNECT asks for QoS 0 messages in datagrams (5.0, a user property). Default no.
     pub datagrams: bool,
+    /// Whether CONNECT asks for messages on lanes that the server opens, and how the server spreads them
+    /// (5.0, a user property). The link has to grant the server such lanes. Default no.
+    pub deliveries: Option<Spread>,
     /// How long CONNACK may take, counted from
     /// [`connect`](crate::Connection::connect). Default 20 s.
     pub connack_timeout: Duration,
@@ -70,6 +74,7 @@ impl ClientConfig {
             use_topic_aliases: true,
             lanes: DataLanes::None,
             datagrams: false,
+            deliveries: None,
             connack_timeout: Duration::from_secs(20),
             ping_timeout: Duration::from_secs(20),
         }

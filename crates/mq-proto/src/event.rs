@@ -76,7 +76,7 @@ pub enum Event {
         /// The packet identifier that [`subscribe_on`](crate::Connection::subscribe_on) returned.
         packet_id: PacketId,
     },
-    /// Client: the answer to a PINGREQ, this side's own or that of [`ping`](crate::Connection::ping).
+    /// The answer to [`ping`](crate::Connection::ping), or to a PINGREQ that a client sent by itself.
     PingResp,
     /// A step of an enhanced authentication (5.0, §4.12). Answer with
     /// [`auth`](crate::Connection::auth); a server may also accept or refuse the client. To a client,

@@ -72,4 +72,4 @@ pub use keepalive::Probes;
 pub use message::{Delivery, Message};
 pub use session::Session;
 
-pub use mq_lane::{LaneEnd, LaneId, Outbox};
+pub use mq_lane::{LaneEnd, LaneId, Outbox, Spread, Spreader, UnknownSpread, Way};

@@ -28,6 +28,8 @@ struct Side {
     connection: Connection,
     inbox: BTreeMap<LaneId, BytesMut>,
     tickets: Vec<AckTicket>,
+    /// The lanes that it has opened.
+    begun: HashSet<LaneId>,
     closed: bool,
     failed: Vec<ProtocolError>,
 }
@@ -64,6 +66,7 @@ impl Side {
             connection,
             inbox: BTreeMap::new(),
             tickets: Vec::new(),
+            begun: HashSet::new(),
             closed: false,
             failed: Vec::new(),
         }
@@ -176,6 +179,17 @@ impl Network {
         }
     }
 
+    fn let_in(&mut self, session: Option<Session>) {
+        let mut ack = ConnAck::new(ReasonCode::Success);
+        ack.session_present = session.is_some();
+        let server = &mut self.sides[1];
+        let session = session.unwrap_or_default();
+        server.connection.accept(self.now, session, ack).unwrap();
+        for (lane, inbox) in &mut server.inbox {
+            server.connection.handle_bytes(self.now, *lane, inbox);
+        }
+    }
+
     fn lanes(&self) -> Vec<LaneId> {
         self.streams.keys().copied().collect()
     }
@@ -226,6 +240,19 @@ fn client_config() -> ClientConfig {
 
 /// Both sides send to each other over lanes that break, and connections that are cut.
 fn run(seed: u64, qos: QoS, most_breaks: usize, most_cuts: usize) -> Outcome {
+    run_with(seed, qos, most_breaks, most_cuts, Down::OnClientsLanes)
+}
+
+/// The lanes on which the server sends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Down {
+    /// Those that the client has opened.
+    OnClientsLanes,
+    /// Lanes of the server's own.
+    OnServersLanes,
+}
+
+fn run_with(seed: u64, qos: QoS, most_breaks: usize, most_cuts: usize, down_on: Down) -> Outcome {
     let mut rng = Rng(seed);
     let now = Instant::now();
     // What the client and the server receive.
@@ -270,15 +297,7 @@ fn run(seed: u64, qos: QoS, most_breaks: usize, most_cuts: usize) -> Outcome {
             let connecting = net.sides[1].events(down);
             net.sides[0].events(up);
             if connecting {
-                let mut ack = ConnAck::new(ReasonCode::Success);
-                ack.session_present = server_session.is_some();
-                let session = server_session.take().unwrap_or_default();
-                net.sides[1].connection.accept(now, session, ack).unwrap();
-                for lane in net.lanes() {
-                    let server = &mut net.sides[1];
-                    let inbox = server.inbox.entry(lane).or_default();
-                    server.connection.handle_bytes(now, lane, inbox);
-                }
+                net.let_in(server_session.take());
             }
             // The client's messages are what the server receives. Before CONNACK they go on the control
             // lane, where a later one on another lane may overtake them.
@@ -287,10 +306,14 @@ fn run(seed: u64, qos: QoS, most_breaks: usize, most_cuts: usize) -> Outcome {
             }
             if net.sides[1].connection.is_open() {
                 let waits = most_breaks == 0;
-                send_back(&mut net, now, up, &mut rng, qos, waits);
+                match down_on {
+                    Down::OnClientsLanes => send_back(&mut net, now, up, &mut rng, qos, waits),
+                    Down::OnServersLanes => send_down(&mut net.sides[1], now, up, &mut rng, qos),
+                }
             }
-            for topic in 0..TOPICS as u64 {
-                net.streams.entry(LaneId(4 * topic)).or_default();
+            let clients = (0..TOPICS as u64).map(|topic| LaneId(4 * topic));
+            for lane in clients.chain(net.sides[1].begun.iter().copied()) {
+                net.streams.entry(lane).or_default();
             }
             for side in &mut net.sides {
                 while !side.tickets.is_empty() && rng.chance(80) {
@@ -318,8 +341,12 @@ fn run(seed: u64, qos: QoS, most_breaks: usize, most_cuts: usize) -> Outcome {
             server_session = Some(server);
         }
         if finished {
-            assert!(client_session.is_empty(), "seed {seed}: {client_session:?}");
-            assert!(server_session.unwrap().is_empty(), "seed {seed}");
+            assert!(
+                client_session.is_empty(),
+                "seed {seed}: {client_session:?}, {server_session:?}"
+            );
+            let server_session = server_session.unwrap();
+            assert!(server_session.is_empty(), "seed {seed}: {server_session:?}");
             return Outcome {
                 applications: got,
                 breaks,
@@ -352,6 +379,32 @@ fn send_back(
         }
     }
     send(&mut net.sides[1], &usable, now, up, rng, qos);
+}
+
+/// The server sends each topic on a lane that it opens for it, and once that has ended on the control lane.
+fn send_down(
+    server: &mut Side,
+    now: Instant,
+    application: &mut Application,
+    rng: &mut Rng,
+    qos: QoS,
+) {
+    while application.next < MESSAGES && server.connection.window() > 0 && rng.chance(70) {
+        let topic = application.next % TOPICS;
+        let lane = LaneId(4 * topic as u64 + 1);
+        if server.begun.insert(lane) {
+            server.connection.begin_lane(lane);
+        }
+        let lane = if server.connection.is_lane_open(lane) {
+            lane
+        } else {
+            LaneId::CONTROL
+        };
+        let delivery = Delivery::new(message(application.next, topic), qos);
+        let sent = server.connection.publish_on(now, lane, delivery);
+        assert!(sent.unwrap().is_some());
+        application.next += 1;
+    }
 }
 
 fn seeds() -> std::ops::Range<u64> {
@@ -409,6 +462,69 @@ fn qos2_arrives_exactly_once_when_lanes_break_and_connections_are_cut() {
     }
     println!("{breaks} lanes broken, {cuts} connections cut");
     assert!(breaks > 0 && cuts > 0);
+}
+
+#[test]
+fn messages_on_lanes_of_the_server_which_break_arrive_and_keep_the_order_of_their_topic() {
+    let mut breaks = 0;
+    for seed in seeds() {
+        let (qos, most_breaks) = match seed % 3 {
+            0 => (QoS::AtLeastOnce, 0),
+            1 => (QoS::AtLeastOnce, 6),
+            _ => (QoS::ExactlyOnce, 6),
+        };
+        let outcome = run_with(seed, qos, most_breaks, 0, Down::OnServersLanes);
+        breaks += outcome.breaks;
+        let client = &outcome.applications[0];
+        assert_eq!(client.got.len(), MESSAGES, "seed {seed}: lost");
+        if qos == QoS::ExactlyOnce || most_breaks == 0 {
+            let once = client.got.values().all(|count| *count == 1);
+            assert!(once, "seed {seed}: {:?}", client.got);
+            for order in client.order.values() {
+                assert!(order.is_sorted(), "seed {seed}: {order:?}");
+            }
+        }
+    }
+    println!("{breaks} lanes broken");
+}
+
+#[test]
+fn a_session_goes_on_behind_lanes_of_the_server_that_were_cut_off() {
+    let (mut breaks, mut cuts) = (0, 0);
+    for seed in seeds() {
+        let qos = match seed % 2 {
+            0 => QoS::AtLeastOnce,
+            _ => QoS::ExactlyOnce,
+        };
+        let outcome = run_with(seed, qos, 4, 3, Down::OnServersLanes);
+        (breaks, cuts) = (breaks + outcome.breaks, cuts + outcome.cuts);
+        for application in &outcome.applications {
+            assert_eq!(application.got.len(), MESSAGES, "seed {seed}: lost");
+            let once = application.got.values().all(|count| *count == 1);
+            assert!(once || qos == QoS::AtLeastOnce, "seed {seed}");
+        }
+    }
+    println!("{breaks} lanes broken, {cuts} connections cut");
+}
+
+#[test]
+fn a_message_that_the_peer_repeats_elsewhere_is_acknowledged_there_as_well() {
+    let (now, mut client, mut server) = open(client_config());
+    let delivery = Delivery::new(message(1, 1), QoS::ExactlyOnce);
+    client.publish_on(now, LaneId(4), delivery).unwrap();
+    pass(now, &mut client, &mut server, LaneId(4));
+    let (_, ticket) = received(&mut server).remove(0);
+    // The lane breaks, and the server does not know that yet.
+    client.handle_lane_closed(now, LaneId(4), LaneEnd::Abort(0));
+    pass(now, &mut client, &mut server, LaneId::CONTROL);
+    assert!(received(&mut server).is_empty(), "it has come before");
+    server.ack(now, ticket.unwrap(), ReasonCode::Success);
+    server.handle_lane_closed(now, LaneId(4), LaneEnd::Abort(0));
+    for _ in 0..2 {
+        pass(now, &mut server, &mut client, LaneId::CONTROL);
+        pass(now, &mut client, &mut server, LaneId::CONTROL);
+    }
+    assert_eq!(client.in_flight(), 0);
 }
 
 /// An open pair without a network between.

@@ -6,7 +6,7 @@ use mq_codec::{
     ByteStr, Connect, QoS, SubscribeProperties, Subscription, TopicFilter, TopicName, Version,
 };
 use mq_proto::{ClientConfig, Connection, Delivery, Event, LaneId, Message, Received, Session};
-use mq_transport::{Link, Progress};
+use mq_transport::{Address, Connector, Link, Progress};
 use tokio::time::timeout;
 
 use crate::{Scheme, TestBroker};
@@ -33,8 +33,21 @@ impl ManualClient {
         client_id: &str,
         change: impl FnOnce(&mut ClientConfig),
     ) -> Self {
-        let (connector, address) = (broker.connector(false), broker.address(scheme));
-        let link = connector.connect(&address).await.expect("a link");
+        let address = broker.address(scheme);
+        Self::connect_by(&broker.connector(false), &address, client_id, change).await
+    }
+
+    /// The same by a connector of the test's own.
+    ///
+    /// # Panics
+    /// If the broker refuses the client.
+    pub async fn connect_by(
+        connector: &Connector,
+        address: &Address,
+        client_id: &str,
+        change: impl FnOnce(&mut ClientConfig),
+    ) -> Self {
+        let link = connector.connect(address).await.expect("a link");
         let client_id = ByteStr::new(client_id).expect("a valid identifier");
         let mut config = ClientConfig::new(Connect::new(Version::V5, client_id));
         change(&mut config);
@@ -169,9 +182,13 @@ impl ManualClient {
                     self.connection.handle_bytes(Instant::now(), lane, buffer);
                 }
             }
-            Ok(Progress::LaneClosed(..) | Progress::Closed) | Err(_) => {
-                self.connection.handle_link_lost();
+            Ok(Progress::LaneClosed(lane, how)) => {
+                let now = Instant::now();
+                self.connection.handle_lane_closed(now, lane, how.into());
+                let buffer = self.link.received(lane);
+                self.connection.handle_bytes(now, lane, buffer);
             }
+            Ok(Progress::Closed) | Err(_) => self.connection.handle_link_lost(),
         }
     }
 }

@@ -284,6 +284,16 @@ impl Link {
         }
     }
 
+    /// How many of them this side has opened.
+    #[must_use]
+    pub fn own_lanes(&self) -> usize {
+        match &self.transport {
+            #[cfg(feature = "quic")]
+            Transport::Quic(link) => link.own_lanes(),
+            _ => 0,
+        }
+    }
+
     /// Sets the urgency of what is written to a data lane: while there is something to send on a lane of
     /// higher priority, the others wait. Default 0, as that of the control lane.
     #[cfg_attr(

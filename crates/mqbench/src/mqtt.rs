@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mq_client::{Client, ClientBuilder, Probes, QuicStreams};
+use mq_client::{Client, ClientBuilder, Probes, QuicStreams, Spread};
 use mq_codec::{QoS, Version};
 use mq_transport::{Address, ConnectOptions, Connector, TicketCache};
 use serde::{Deserialize, Serialize};
@@ -44,6 +44,8 @@ pub(crate) struct Mqtt {
     pub(crate) connect_timeout: Duration,
     /// Which QUIC stream each message and each subscription goes on.
     pub(crate) streams: QuicStreams,
+    /// How the broker is asked to spread messages over QUIC streams of its own.
+    pub(crate) deliveries: Spread,
     /// QoS 0 messages go as QUIC datagrams, both ways.
     pub(crate) datagrams: bool,
 }
@@ -73,6 +75,9 @@ impl Mqtt {
             .quic_streams(self.streams.clone())
             .quic_datagrams(self.datagrams)
             .reconnect(mq_client::Reconnect::never());
+        if self.deliveries != Spread::Control {
+            builder = builder.quic_deliveries(self.deliveries);
+        }
         if let Some(name) = &self.user_name {
             builder = builder.user_name(name)?;
         }

@@ -154,6 +154,8 @@ pub struct QuicConfig {
     /// Streams of each kind that a client may have open, its control stream among them; see
     /// [`QuicOptions::max_bidi_streams`].
     pub max_streams: Option<u32>,
+    /// `asked`, the default, or a [`Spread`](mq_proto::Spread); see [`Settings::deliveries`].
+    pub deliveries: Option<String>,
 }
 
 impl QuicConfig {
@@ -201,6 +203,11 @@ impl QuicConfig {
         set(&mut options.max_bidi_streams, self.max_streams);
         let one_way = self.max_streams.map(|streams| streams - 1);
         set(&mut options.max_uni_streams, one_way);
+        if let Some(name) = self.deliveries.filter(|name| name != "asked") {
+            let spread = name.parse();
+            let wrong = |error| format!("quic.deliveries: {error}, or \"asked\"");
+            settings.deliveries = Some(spread.map_err(wrong)?);
+        }
         Ok(())
     }
 }

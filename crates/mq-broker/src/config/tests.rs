@@ -1,3 +1,4 @@
+use mq_proto::Spread;
 use mq_transport::{AllowedOrigins, ClientAuth, EarlyDataPolicy, Repeat};
 
 use super::*;
@@ -78,6 +79,20 @@ fn a_listener_may_send_again_by_a_policy_of_its_own() {
             "{error}"
         );
     }
+}
+
+#[test]
+fn deliveries_on_streams_of_the_broker_are_for_clients_that_ask_unless_the_file_says_more() {
+    let file = |value: &str| read(&format!("[quic]\ndeliveries = \"{value}\"\n"));
+    let of = |value| file(value).unwrap().deliveries;
+    assert_eq!(read("").unwrap().deliveries, None);
+    assert_eq!(of("asked"), None);
+    assert_eq!(of("control"), Some(Spread::Control));
+    assert_eq!(of("per-topic:7"), Some(Spread::PerTopic { most: 7 }));
+    let error = file("by-priority").unwrap_err();
+    let problem = "quic.deliveries: it cannot be `by-priority`: use one of control, \
+                   per-topic[:N], per-publish, auto[:N], or \"asked\"";
+    assert!(error.ends_with(problem), "{error}");
 }
 
 #[test]

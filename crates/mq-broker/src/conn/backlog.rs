@@ -58,11 +58,14 @@ impl Backlog {
     }
 }
 
-/// Whether an event tells the outcome of a message that was sent: such events never wait.
+/// Whether an event tells what the client has received: such events never wait.
 pub(super) fn is_about_sent(event: &Event) -> bool {
     matches!(
         event,
-        Event::Acked { .. } | Event::Released { .. } | Event::IncomingReleased { .. }
+        Event::Acked { .. }
+            | Event::Released { .. }
+            | Event::IncomingReleased { .. }
+            | Event::PingResp
     )
 }
 

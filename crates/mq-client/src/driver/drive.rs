@@ -9,12 +9,14 @@ use std::{
 };
 
 use mq_codec::{Auth, AuthProperties, ByteStr, ConnAck, Disconnect, QoS, ReasonCode};
-use mq_proto::{CloseReason, CommandError, Connection, DataLanes, Event as ProtoEvent, Probes};
+use mq_proto::{
+    CloseReason, CommandError, Connection, DataLanes, Event as ProtoEvent, Probes, Way,
+};
 use mq_transport::{HandshakeKind, Link, MQTT_NEXT, Progress, Scheme};
 
 use super::{
     Driver, Outcome, Settings,
-    lanes::{Lanes, Way},
+    lanes::Lanes,
     now,
     race::{Race, Winner},
 };
@@ -75,6 +77,7 @@ impl Driver {
             config.lanes = DataLanes::Flows;
         }
         config.datagrams &= is_quic;
+        config.deliveries = config.deliveries.filter(|_| is_quic);
         if let Some(method) = &mut self.settings.auth_method {
             let properties = &mut config.connect.properties;
             match ByteStr::new(method.name()) {
@@ -86,9 +89,12 @@ impl Driver {
                 Err(error) => return Outcome::Lost(error.into(), None),
             }
         }
+        let deliveries = config.deliveries.unwrap_or_default();
         let session = core::mem::take(&mut self.session);
+        let connection = Connection::client(link_at, config, session);
+        let resumed = connection.in_flight() > 0;
         let mut current = Current {
-            connection: Connection::client(link_at, config, session),
+            connection,
             link,
             index,
             dialled_at,
@@ -96,7 +102,7 @@ impl Driver {
             connected_at: None,
             flushed: 0,
             marks: VecDeque::new(),
-            lanes: Lanes::new(self.settings.quic_streams.clone()),
+            lanes: Lanes::new(self.settings.quic_streams.clone(), deliveries, resumed),
             backlogged: false,
             failure: None,
         };

@@ -1,128 +1,46 @@
 //! Which lane of a connection each message goes on.
 
-use std::{
-    collections::HashMap,
-    hash::{BuildHasher as _, RandomState},
-    time::{Duration, Instant},
-};
+use std::time::Instant;
 
 use mq_codec::TopicName;
-use mq_proto::{Connection, LaneId};
+use mq_proto::{Connection, LaneId, Spread, Spreader, Way};
 use mq_transport::Link;
 
 use crate::QuicStreams;
-
-/// How often [`QuicStreams::Auto`] looks whether something was lost.
-const LOOK: Duration = Duration::from_millis(10);
 
 /// The data lanes of one connection, and which topics go on them.
 #[derive(Debug)]
 pub(super) struct Lanes {
     streams: QuicStreams,
-    /// By topic; the control lane for topics whose first message went there.
-    topics: HashMap<TopicName, LaneId>,
-    /// The lanes that topics and subscriptions share, in the order in which they were opened.
-    open: Vec<LaneId>,
+    spreader: Spreader,
+    /// How the server spreads the messages of subscriptions.
+    deliveries: Spread,
     /// The lanes by priority.
     priorities: Vec<(i32, LaneId)>,
-    /// No further lane is opened: topics without one of their own share those that there are.
-    is_full: bool,
-    hash: RandomState,
-    spreading: Spreading,
-}
-
-/// How far [`QuicStreams::Auto`] is.
-#[derive(Clone, Copy, Debug)]
-enum Spreading {
-    /// Everything goes on the control lane.
-    NotYet { looked_at: Option<Instant> },
-    /// A PINGREQ is under way, and no message is sent.
-    Waiting,
-    /// Each topic has a lane of its own.
-    Done,
-}
-
-/// Where a message goes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Way {
-    /// On this lane.
-    On(LaneId),
-    /// On this lane, which ends behind it.
-    Alone(LaneId),
-    /// Nowhere for now.
-    Wait,
 }
 
 impl Lanes {
-    pub(super) fn new(streams: QuicStreams) -> Self {
-        let spreading = match streams {
-            QuicStreams::Auto { .. } => Spreading::NotYet { looked_at: None },
-            _ => Spreading::Done,
-        };
+    /// A connection that is `resumed` sends messages of an earlier connection again.
+    pub(super) fn new(streams: QuicStreams, deliveries: Spread, resumed: bool) -> Self {
         Self {
+            deliveries,
+            spreader: Spreader::new(streams.spread(), resumed),
             streams,
-            topics: HashMap::new(),
-            open: Vec::new(),
             priorities: Vec::new(),
-            is_full: false,
-            hash: RandomState::new(),
-            spreading,
         }
     }
 
     /// Where the next message of that topic goes.
     pub(super) fn way(&mut self, topic: &TopicName, link: &mut Link, is_early: bool) -> Way {
-        match &self.streams {
-            QuicStreams::Control => Way::On(LaneId::CONTROL),
-            QuicStreams::PerPublish if is_early => Way::On(LaneId::CONTROL),
-            QuicStreams::PerPublish => link
-                .open_lane()
-                .map_or(Way::On(LaneId::CONTROL), Way::Alone),
-            QuicStreams::PerTopic { most } | QuicStreams::Auto { most } => {
-                let most = *most;
-                match self.spreading {
-                    Spreading::NotYet { .. } => Way::On(LaneId::CONTROL),
-                    Spreading::Waiting => Way::Wait,
-                    Spreading::Done => Way::On(self.of_topic(topic, link, most, is_early)),
-                }
+        if let QuicStreams::ByPriority(rules) = &self.streams {
+            if let Some(way) = self.spreader.together() {
+                return way;
             }
-            QuicStreams::ByPriority(rules) => {
-                let rule = rules.iter().find(|rule| rule.topics.matches(topic));
-                let priority = rule.map_or(0, |rule| rule.priority);
-                Way::On(self.of_priority(priority, link, is_early))
-            }
+            let rule = rules.iter().find(|rule| rule.topics.matches(topic));
+            let priority = rule.map_or(0, |rule| rule.priority);
+            return Way::On(self.of_priority(priority, link, is_early));
         }
-    }
-
-    fn of_topic(
-        &mut self,
-        topic: &TopicName,
-        link: &mut Link,
-        most: u16,
-        is_early: bool,
-    ) -> LaneId {
-        if let Some(lane) = self.topics.get(topic) {
-            return *lane;
-        }
-        if self.topics.len() >= usize::from(most) {
-            self.is_full = true;
-        }
-        if is_early && !self.is_full {
-            // A later message on a lane of its own could overtake this one.
-            self.topics.insert(topic.detached(), LaneId::CONTROL);
-            return LaneId::CONTROL;
-        }
-        if !self.is_full {
-            // Without a stream for it now the topic stays on the control lane, where its first message goes.
-            let lane = self.open(link, most).unwrap_or(LaneId::CONTROL);
-            self.topics.insert(topic.detached(), lane);
-            return lane;
-        }
-        if self.open.is_empty() {
-            return LaneId::CONTROL;
-        }
-        let place = self.hash.hash_one(topic) % self.open.len() as u64;
-        usize::try_from(place).map_or(LaneId::CONTROL, |place| self.open[place])
+        self.spreader.way(topic, is_early, || link.open_lane())
     }
 
     fn of_priority(&mut self, priority: i32, link: &mut Link, is_early: bool) -> LaneId {
@@ -144,30 +62,17 @@ impl Lanes {
         lane
     }
 
-    /// Opens one more lane to share.
-    fn open(&mut self, link: &mut Link, most: u16) -> Option<LaneId> {
-        if self.is_full || self.open.len() >= usize::from(most) {
-            // From now on the places of the lanes stay as they are.
-            self.is_full = true;
-            return None;
-        }
-        let lane = link.open_lane();
-        self.open.extend(lane);
-        lane
-    }
-
-    /// The lane of the next subscription.
+    /// The lane of the next subscription. Messages of a subscription on a data lane stay on that lane.
     pub(super) fn of_subscription(&mut self, link: &mut Link, is_early: bool) -> LaneId {
-        match self.streams {
-            QuicStreams::PerTopic { most } if !is_early => self.open(link, most),
-            _ => None,
+        if is_early || self.deliveries != Spread::Control {
+            return LaneId::CONTROL;
         }
-        .unwrap_or(LaneId::CONTROL)
+        self.spreader.of_subscription(|| link.open_lane())
     }
 
-    /// [`QuicStreams::Auto`]: looks whether the control lane holds messages up. If so, a PINGREQ goes out, and
-    /// topics go apart once its answer is there: then the server has read all that went on the control
-    /// lane.
+    /// Looks whether topics are to go apart: with [`QuicStreams::Auto`] if the control lane holds messages up, else
+    /// once the messages of an earlier connection are sent again. If so, a PINGREQ goes out, and topics go apart
+    /// once its answer is there: then the server has read all that went on the control lane.
     pub(super) fn look(
         &mut self,
         now: Instant,
@@ -175,32 +80,25 @@ impl Lanes {
         connection: &mut Connection,
         backlogged: bool,
     ) {
-        let Spreading::NotYet { looked_at } = &mut self.spreading else {
-            return;
+        let is_held_up = |first: bool| {
+            let lost = link.stats().packets_lost.is_some_and(|lost| lost > 0);
+            lost || (backlogged && !first)
         };
-        let first = looked_at.is_none();
-        if looked_at.is_some_and(|at| now.saturating_duration_since(at) < LOOK) {
-            return;
-        }
-        *looked_at = Some(now);
-        let lost = link.stats().packets_lost.is_some_and(|lost| lost > 0);
-        if (lost || (backlogged && !first)) && connection.ping(now) {
-            self.spreading = Spreading::Waiting;
+        // Without a window, messages of an earlier connection may wait to be sent again.
+        if connection.window() > 0 && self.spreader.look(now, is_held_up) && connection.ping(now) {
+            self.spreader.asked();
         }
     }
 
     /// A PINGRESP has come.
     pub(super) fn ponged(&mut self) {
-        if let Spreading::Waiting = self.spreading {
-            self.spreading = Spreading::Done;
-        }
+        self.spreader.answered();
     }
 
     /// A lane has ended. What went on it goes on the control lane from now on.
     pub(super) fn ended(&mut self, lane: LaneId) {
-        let topics = self.topics.values_mut();
-        let priorities = self.priorities.iter_mut().map(|(_, lane)| lane);
-        for place in topics.chain(&mut self.open).chain(priorities) {
+        self.spreader.ended(lane);
+        for (_, place) in &mut self.priorities {
             if *place == lane {
                 *place = LaneId::CONTROL;
             }

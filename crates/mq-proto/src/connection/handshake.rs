@@ -7,13 +7,20 @@ use mq_codec::{ByteStr, ConnAck, Connect, Packet, QoS, ReasonCode, Version};
 
 use super::{Connection, Role, State, Turn};
 use crate::{
-    CloseReason, CommandError, Event, ProtocolError, Session,
+    CloseReason, CommandError, Event, ProtocolError, Session, Spread,
     alias::{ReceiveAliases, SendAliases},
     config::{ClientConfig, DataLanes, ServerConfig},
     keepalive::KeepAlive,
 };
 
 impl Connection {
+    /// Server: how the client wants its messages spread over lanes that the server opens, if it said so in
+    /// CONNECT (5.0, a user property).
+    #[must_use]
+    pub fn deliveries(&self) -> Option<Spread> {
+        self.deliveries
+    }
+
     /// Client: sends CONNECT.
     ///
     /// Messages and subscriptions from before CONNACK go right behind CONNECT, which §3.1.4
@@ -139,6 +146,7 @@ impl Connection {
         let mut connect = connect;
         self.session_ids = take_mark(&mut connect.properties.user_properties, IDS);
         self.wants_datagrams = take_mark(&mut connect.properties.user_properties, DATAGRAMS);
+        self.deliveries = take_deliveries(&mut connect.properties.user_properties);
         self.events.push_back(Event::Connect(connect));
     }
 
@@ -221,6 +229,10 @@ fn announced_by_client(config: &ClientConfig) -> Connect {
         if config.datagrams {
             properties.user_properties.push(mark(DATAGRAMS));
         }
+        if let Some(spread) = config.deliveries {
+            let asked = mark((DELIVERIES, &spread.to_string()));
+            properties.user_properties.push(asked);
+        }
     }
     connect
 }
@@ -232,6 +244,10 @@ const IDS: (&str, &str) = ("mq-packet-ids", "session");
 /// The user property by which a client asks for QoS 0 messages in datagrams.
 const DATAGRAMS: (&str, &str) = ("mq-datagrams", "qos0");
 
+/// The user property by which a client asks for its messages on lanes that the server opens. Its value is a
+/// [`Spread`].
+const DELIVERIES: &str = "mq-deliveries";
+
 fn mark(mark: (&str, &str)) -> (ByteStr, ByteStr) {
     let text = |text: &str| ByteStr::new(text).expect("a few letters");
     (text(mark.0), text(mark.1))
@@ -242,6 +258,18 @@ fn take_mark(properties: &mut Vec<(ByteStr, ByteStr)>, mark: (&str, &str)) -> bo
     let before = properties.len();
     properties.retain(|(name, value)| (name.as_str(), value.as_str()) != mark);
     properties.len() < before
+}
+
+/// Takes what the client asks for with [`DELIVERIES`] out of what the application sees. A value that is none stays
+/// there, like any property that is not known here.
+fn take_deliveries(properties: &mut Vec<(ByteStr, ByteStr)>) -> Option<Spread> {
+    let asked = |(name, value): &(ByteStr, ByteStr)| {
+        let is_it = name.as_str() == DELIVERIES;
+        is_it.then(|| value.as_str().parse().ok()).flatten()
+    };
+    let spread = properties.iter().find_map(asked);
+    properties.retain(|property| asked(property).is_none());
+    spread
 }
 
 /// CONNACK with the values of this configuration.

@@ -78,6 +78,12 @@ impl AckQueue {
         }
     }
 
+    /// Whether a QoS 2 message of that identifier waits for its acknowledgement.
+    fn has(&self, packet_id: PacketId) -> bool {
+        let mut waiting = self.waiting.iter();
+        waiting.any(|due| due.packet_id == packet_id && due.qos == QoS::ExactlyOnce)
+    }
+
     /// Whether the ticket is one of this queue's.
     fn fill(&mut self, ticket: &AckTicket, reason: ReasonCode) -> bool {
         let due = ticket
@@ -136,7 +142,12 @@ impl Connection {
             if lane != LaneId::CONTROL && is_qos1 {
                 self.lanes_at_qos1 -= 1;
             }
-            self.send_on(now, lane, &acknowledgement(due.packet_id, due.qos, reason));
+            let answer = acknowledgement(due.packet_id, due.qos, reason);
+            self.send_on(now, lane, &answer);
+            if !is_qos1 && let Some(lane) = self.repeated.remove(&due.packet_id) {
+                let lane = self.open_lane_or_control(lane);
+                self.send_on(now, lane, &answer);
+            }
         }
         if lane != LaneId::CONTROL {
             self.finish_if_done(now, lane);
@@ -171,6 +182,7 @@ impl Connection {
         if ticket.qos == QoS::ExactlyOnce {
             let kept = self.keeps(reason);
             self.session.incoming.kept(ticket.packet_id, kept);
+            self.repeated.remove(&ticket.packet_id);
         }
         if !self.is_closed() {
             self.send(now, &acknowledgement(ticket.packet_id, ticket.qos, reason));
@@ -253,7 +265,14 @@ impl Connection {
         if qos == QoS::ExactlyOnce {
             match self.receiving_of(lane).published(id) {
                 Incoming::New => {}
-                Incoming::Taken => return Ok(None),
+                Incoming::Taken => {
+                    // A peer whose lane has broken repeats the message on another lane. This side may hear of
+                    // the break later, after it has acknowledged the message on the broken lane.
+                    if self.acks_of(lane).is_some_and(|acks| !acks.has(id)) {
+                        self.repeated.insert(id, lane);
+                    }
+                    return Ok(None);
+                }
                 Incoming::Kept => {
                     let again = Packet::PubRec(Ack::new(id, ReasonCode::Success));
                     self.send_on(now, lane, &again);

@@ -4,6 +4,8 @@
 //! for all lanes. Outgoing packet identifiers are unique over all lanes; so are incoming ones, if the peer
 //! says so in CONNECT or CONNACK.
 //!
+//! On lanes that a server has opened they are unique over all lanes in any case.
+//!
 //! | the lane ends while | identifiers of the session | identifiers by lane |
 //! |---|---|---|
 //! | a sent QoS 1 message is unacknowledged | sent again on the control lane | the same |
@@ -178,11 +180,24 @@ impl Connection {
         }
     }
 
-    /// Whether packets may be sent on a data lane that the peer has opened: it has not ended it.
+    /// Server: the link has opened a data lane, on which messages go to the client.
+    pub fn begin_lane(&mut self, lane: LaneId) {
+        self.data_lane(lane);
+    }
+
+    /// Whether packets may be sent on a data lane, which has begun: neither side has ended it.
     #[must_use]
     pub fn is_lane_open(&self, lane: LaneId) -> bool {
+        let is_own = self.is_servers_own(lane);
+        let takes_more = |data: &DataLane| !data.finishing && (is_own || !data.peer_finished);
         let data = self.lanes.get(&lane);
-        data.is_some_and(|data| !data.peer_finished && !data.finishing) && !lane.is_unidirectional()
+        data.is_some_and(|data| takes_more(data)) && !lane.is_unidirectional()
+    }
+
+    /// Whether this is the server, and it has opened the lane. A client may finish its side of such a lane at
+    /// once and answer on the control lane.
+    fn is_servers_own(&self, lane: LaneId) -> bool {
+        self.role == Role::Server && lane.is_server_opened()
     }
 
     /// Whether both sides count packet identifiers over all lanes of the session, so that a lane may break
@@ -197,7 +212,8 @@ impl Connection {
         let Some(data) = self.lanes.get(&lane) else {
             return;
         };
-        if data.peer_finished && data.acks.len() == 0 {
+        let goes_on = self.is_servers_own(lane) && !(data.finishing && data.in_flight == 0);
+        if data.peer_finished && data.acks.len() == 0 && !goes_on {
             self.leave_lane(now, lane, Leave::Done);
             self.outbox.end(lane, LaneEnd::Finish);
         }
@@ -241,7 +257,7 @@ impl Connection {
         for id in sent {
             let state = self.session.outgoing(id);
             let is_qos1 = state.is_some_and(|state| state.is_published_at(QoS::AtLeastOnce));
-            if self.session_ids || is_qos1 {
+            if self.is_of_session(lane) || is_qos1 {
                 anew.push(id);
             } else {
                 self.complete(now, id, ReasonCode::UnspecifiedError);

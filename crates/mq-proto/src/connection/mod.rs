@@ -5,11 +5,12 @@ use std::{collections::VecDeque, time::Instant};
 use bytes::BytesMut;
 use hashbrown::HashMap;
 use mq_codec::{
-    ByteStr, ConnAck, Decoder, Disconnect, Packet, PacketId, PacketType, QoS, ReasonCode, Version,
+    Ack, ByteStr, ConnAck, Decoder, Disconnect, Packet, PacketId, PacketType, QoS, ReasonCode,
+    Version,
 };
 
 use crate::{
-    CloseReason, CommandError, Event, LaneId, Outbox, ProtocolError, ServerConfig, Session,
+    CloseReason, CommandError, Event, LaneId, Outbox, ProtocolError, ServerConfig, Session, Spread,
     alias::{ReceiveAliases, SendAliases},
     config::ClientConfig,
     keepalive::{Due, KeepAlive, Probes},
@@ -110,10 +111,16 @@ pub struct Connection {
     lanes_at_qos1: usize,
     /// Messages of QoS 2 on them that are not of the session, and not released.
     lanes_at_qos2: usize,
+    /// QoS 2 messages without an acknowledgement that the peer has repeated on another lane, and that lane.
+    repeated: HashMap<PacketId, LaneId>,
     /// Whether both sides count packet identifiers over all lanes.
     session_ids: bool,
     wants_datagrams: bool,
     flows: Flows,
+    /// Server: how the client wants its messages spread.
+    deliveries: Option<Spread>,
+    /// Server: the identifier of [`ping`](Self::ping) whose answer is to come.
+    ping: Option<PacketId>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -217,9 +224,12 @@ impl Connection {
             lanes: HashMap::new(),
             lanes_at_qos1: 0,
             lanes_at_qos2: 0,
+            repeated: HashMap::new(),
             session_ids: false,
             wants_datagrams: false,
             flows: Flows::default(),
+            deliveries: None,
+            ping: None,
         }
     }
 
@@ -398,14 +408,26 @@ impl Connection {
         self.keep_alive.probe(probes);
     }
 
-    /// Client: sends PINGREQ now, on the control lane; [`Event::PingResp`] says that the server has read
-    /// everything before it there. Returns whether the connection is open.
+    /// Sends a packet now, on the control lane, that the peer answers: [`Event::PingResp`] says that it has read
+    /// everything before it there. A client sends PINGREQ. A server, which has no such packet, sends PUBREL for
+    /// an identifier that is not in use, and its client answers with PUBCOMP (§4.3.3). Returns whether it was
+    /// sent.
     pub fn ping(&mut self, now: Instant) -> bool {
-        let may = self.role == Role::Client && self.state == State::Open;
-        if may {
-            self.send(now, &Packet::PingReq);
+        if self.state != State::Open {
+            return false;
         }
-        may
+        if self.role == Role::Client {
+            self.send(now, &Packet::PingReq);
+            return true;
+        }
+        if self.ping.is_none()
+            && let Some(id) = self.unused_id()
+        {
+            self.ping = Some(id);
+            self.send(now, &Packet::PubRel(Ack::new(id, ReasonCode::Success)));
+            return true;
+        }
+        false
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) wants to be called; `None` for never.

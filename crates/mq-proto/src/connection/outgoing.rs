@@ -141,8 +141,7 @@ impl Connection {
                 Err(error) => Err((error, delivery)),
             };
         }
-        let requests = &self.requests;
-        let Some(id) = self.session.allocate(|id| requests.contains_key(&id)) else {
+        let Some(id) = self.unused_id() else {
             return Err((CommandError::NoPacketId, delivery));
         };
         if let Err(error) = self.write_publish(now, lane, &delivery, Some(id), false) {
@@ -153,6 +152,13 @@ impl Connection {
         self.session.published(id, delivery, lane, flow);
         self.sent_on(lane);
         Ok(Some(id))
+    }
+
+    /// An identifier that no exchange of this side uses.
+    pub(super) fn unused_id(&mut self) -> Option<PacketId> {
+        let (requests, ping) = (&self.requests, self.ping);
+        self.session
+            .allocate(|id| requests.contains_key(&id) || ping == Some(id))
     }
 
     pub(super) fn may_publish(&self, delivery: &Delivery) -> Result<(), CommandError> {
@@ -303,6 +309,10 @@ impl Connection {
             Some(OutgoingState::Published(_)) => {
                 return Err(wrong_answer(PacketType::PubComp, ack));
             }
+            None if self.ping == Some(ack.packet_id) => {
+                self.ping = None;
+                self.events.push_back(Event::PingResp);
+            }
             None => {}
         }
         Ok(())
@@ -323,6 +333,7 @@ impl Connection {
         if let Some(lane) = lane {
             self.window.completed();
             self.completed_on(lane);
+            self.finish_if_done(now, lane);
         }
         if self.state == State::Open {
             self.send_again(now);

@@ -115,10 +115,7 @@ impl Connection {
         if !open && !self.may_be_early() {
             return Err(CommandError::NotConnected);
         }
-        let requests = &self.requests;
-        self.session
-            .allocate(|id| requests.contains_key(&id))
-            .ok_or(CommandError::NoPacketId)
+        self.unused_id().ok_or(CommandError::NoPacketId)
     }
 
     fn request(

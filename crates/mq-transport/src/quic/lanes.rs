@@ -18,7 +18,7 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 use mq_lane::{LaneEnd, LaneId, Outbox};
-use quinn::{ConnectionError, ReadError, RecvStream, SendStream, VarInt, WriteError};
+use quinn::{ConnectionError, ReadError, RecvStream, SendStream, Side, VarInt, WriteError};
 
 use super::{
     link::{CHUNKS, Stopped, poll_write_lane},
@@ -212,6 +212,12 @@ impl Lanes {
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.all.len()
+    }
+
+    /// How many of them this side has opened.
+    pub(super) fn opened_by(&self, side: Side) -> usize {
+        let is_own = |lane: &&LaneId| lane.is_server_opened() == (side == Side::Server);
+        self.all.keys().filter(is_own).count()
     }
 
     pub(crate) fn received(&mut self, lane: LaneId) -> Option<&mut BytesMut> {

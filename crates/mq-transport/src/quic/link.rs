@@ -489,6 +489,11 @@ impl QuicLink {
         &self.lanes
     }
 
+    /// See [`Link::own_lanes`](crate::Link::own_lanes).
+    pub(crate) fn own_lanes(&self) -> usize {
+        self.lanes.opened_by(self.side)
+    }
+
     pub(crate) fn lanes_mut(&mut self) -> &mut Lanes {
         &mut self.lanes
     }

@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroU32, time::Duration};
 
-use mq_client::QuicStreams;
+use mq_client::{QuicStreams, Spread};
 use mq_codec::QoS;
 use mq_netem::{Link, Medium};
 use mq_transport::{
@@ -52,6 +52,9 @@ pub(crate) struct Cell {
     /// Which QUIC stream each message and each subscription goes on.
     #[serde(default = "control", skip_serializing_if = "is_control")]
     pub(crate) streams: String,
+    /// How the broker is asked to spread messages over QUIC streams of its own.
+    #[serde(default = "control", skip_serializing_if = "is_control")]
+    pub(crate) deliveries: String,
     /// Whether QoS 0 messages go as QUIC datagrams.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) datagrams: bool,
@@ -158,6 +161,7 @@ impl Default for Cell {
             burst: one(),
             topics: one(),
             streams: control(),
+            deliveries: control(),
             datagrams: false,
             qos: 0,
             // The version of all four papers' clients.
@@ -223,10 +227,8 @@ impl Cell {
                 let topics: u32 = within(value, 1, MOST.get().into())?;
                 self.topics = NonZeroU32::MIN.saturating_add(topics - 1);
             }
-            "streams" => {
-                let streams: Result<QuicStreams, _> = text(value)?.parse();
-                self.streams = streams.map_err(|error| error.to_string())?.to_string();
-            }
+            "streams" => self.streams = spread(value)?,
+            "deliveries" => self.deliveries = spread(value)?,
             "datagrams" => self.datagrams = yes_or_no(value)?,
             "keep_alive" => {
                 let ns = time(value)?;
@@ -378,6 +380,10 @@ impl Cell {
         Ok(self.streams.parse()?)
     }
 
+    pub(crate) fn deliveries(&self) -> anyhow::Result<Spread> {
+        Ok(self.deliveries.parse()?)
+    }
+
     pub(crate) fn qos(&self) -> QoS {
         QoS::from_bits(self.qos).unwrap_or(QoS::AtMostOnce)
     }
@@ -392,7 +398,7 @@ impl Cell {
 }
 
 pub(super) const KEYS: &str = "pattern, transport, link, sub_link, topology, medium, stations, loss, retries, \
-                    messages, size, interval, burst, topics, streams, datagrams, qos, mqtt, congestion, tcp_congestion, \
+                    messages, size, interval, burst, topics, streams, deliveries, datagrams, qos, mqtt, congestion, tcp_congestion, \
                     quic_congestion, tls_version, initial_rtt, initial_window, packet_threshold, \
                     time_threshold, repeat, max_ack_delay, tcp_rto_min, tcp_thin, resumption, \
                     handover, on_handover, keep_alive, tickets";
@@ -464,7 +470,13 @@ fn is_one(number: &NonZeroU32) -> bool {
 }
 
 pub(super) fn control() -> String {
-    QuicStreams::Control.to_string()
+    Spread::Control.to_string()
+}
+
+/// Streams have the same names on the way to the broker and from it.
+fn spread(value: &toml::Value) -> Result<String, String> {
+    let spread: Result<Spread, _> = text(value)?.parse();
+    Ok(spread.map_err(|error| error.to_string())?.to_string())
 }
 
 fn off() -> String {

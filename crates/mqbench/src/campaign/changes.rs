@@ -14,8 +14,9 @@ use super::cell::{Cell, Transport};
 pub(crate) struct Changes(Vec<(String, String)>);
 
 /// The keys that concern QUIC alone, and those that concern TCP and TLS alone.
-const OF_QUIC: [&str; 9] = [
+const OF_QUIC: [&str; 10] = [
     "streams",
+    "deliveries",
     "datagrams",
     "quic_congestion",
     "initial_rtt",

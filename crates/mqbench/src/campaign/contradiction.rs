@@ -66,6 +66,7 @@ impl Cell {
         }
         let quic_only = [
             ("streams", self.streams != control()),
+            ("deliveries", self.deliveries != control()),
             ("datagrams", self.datagrams),
         ];
         let quic_only = quic_only.into_iter().find(|(_, given)| *given);
@@ -73,6 +74,10 @@ impl Cell {
             && self.transport != Transport::Quic
         {
             return Some((key, "only QUIC has them".into()));
+        }
+        if self.deliveries != control() && self.mqtt != MqttVersion::V5 {
+            let why = "they are for MQTT 5, in which a client asks for them";
+            return Some(("deliveries", why.into()));
         }
         if self.datagrams && (self.qos > 0 || self.mqtt != MqttVersion::V5) {
             let why = "they are for QoS 0 and MQTT 5, in which a client asks for them";

@@ -650,6 +650,47 @@ series = "transport"
     }
 
     #[test]
+    fn streams_are_for_quic_and_those_of_the_broker_for_mqtt_5() {
+        let with = |work: &str, transports: &str| {
+            let text = FILE
+                .replace("[factors]", &format!("{work}\n[factors]"))
+                .replace("[\"tls\", \"quic\"]", transports);
+            Campaign::parse("x", &text, Extent::Full)
+        };
+        let campaign = with("deliveries = \"per-topic:63\"\nmqtt = \"5\"", "[\"quic\"]").unwrap();
+        let cell = &campaign.cells[0].cell;
+        assert_eq!(
+            (&cell.streams[..], &cell.deliveries[..]),
+            ("control", "per-topic")
+        );
+        let written = |campaign: Campaign| serde_json::to_value(&campaign.cells[0].cell).unwrap();
+        assert!(written(campaign).get("deliveries").is_some());
+        // As records without the key were written.
+        let without = with("streams = \"auto\"", "[\"quic\"]").unwrap();
+        assert!(written(without).get("deliveries").is_none());
+        for (work, transports, says) in [
+            (
+                "deliveries = \"auto\"",
+                "[\"tls\"]",
+                "deliveries: only QUIC has them",
+            ),
+            (
+                "deliveries = \"auto\"",
+                "[\"quic\"]",
+                "deliveries: they are for MQTT 5",
+            ),
+            (
+                "deliveries = \"by-priority\"",
+                "[\"quic\"]",
+                "it cannot be `by-priority`: use one of control",
+            ),
+        ] {
+            let wrong = with(work, transports).unwrap_err();
+            assert!(wrong.problem.contains(says), "{work}: {}", wrong.problem);
+        }
+    }
+
+    #[test]
     fn a_quantity_that_nobody_measures_and_claims_of_nobody_are_refused() {
         for (from, to, says) in [
             (

@@ -376,6 +376,7 @@ impl<'a> Crew<'a> {
         arguments.extend(threshold.map(|factor| format!("--time-threshold={factor}")));
         arguments.push(format!("--repeat={}", cell.repeat));
         arguments.push(format!("--streams={}", cell.streams));
+        arguments.push(format!("--deliveries={}", cell.deliveries));
         arguments.extend(cell.datagrams.then(|| "--datagrams".to_owned()));
         let delay = cell.max_ack_delay_ns;
         arguments.extend(delay.map(|ns| time("--max-ack-delay", ns)));

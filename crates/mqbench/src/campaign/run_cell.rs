@@ -103,6 +103,7 @@ pub(crate) async fn run(order: &Order, testbed: &Testbed) -> anyhow::Result<Outc
             password: None,
             connect_timeout: PATIENCE,
             streams: cell.streams()?,
+            deliveries: cell.deliveries()?,
             datagrams: cell.datagrams,
         },
     };

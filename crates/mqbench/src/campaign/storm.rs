@@ -100,6 +100,7 @@ async fn measure(
         // As a device has it: a dial that hangs is given up, and tried again.
         connect_timeout: options.connect_timeout,
         streams: cell.streams()?,
+        deliveries: cell.deliveries()?,
         datagrams: cell.datagrams,
     };
 

@@ -2,14 +2,11 @@
 
 use std::{sync::Arc, time::Instant};
 
-use mq_codec::ReasonCode;
-use mq_proto::CommandError;
-use tracing::{error, warn};
+use mq_codec::{QoS, ReasonCode};
+use mq_proto::Way;
+use tracing::error;
 
-use super::{
-    Attached,
-    lanes::{Place, place_of},
-};
+use super::Attached;
 use crate::{
     conn::{
         load::{Loaded, load},
@@ -44,6 +41,8 @@ impl Attached<'_> {
         let mut had_turn = false;
         self.parked
             .unpark(&self.wire.connection, &hold.state, &mut self.outgoing);
+        self.lanes
+            .look(now, &mut self.wire.connection, &self.wire.link);
         while self.wire.connection.is_open() && self.wire.connection.outbox().len() < OUTBOX_LIMIT {
             if self.outgoing.is_empty() && may_carry_more {
                 if !hold.state.wanted.is_empty() && !had_turn {
@@ -70,19 +69,13 @@ impl Attached<'_> {
                 hub::unqueued(session, &delivery, journal);
                 continue;
             }
-            let lane = match place_of(
-                delivery.lane(),
-                &self.lanes,
-                &hold.state,
-                &self.wire.connection,
-            ) {
-                Place::On(lane) if !self.parked.has(delivery.lane()) => lane,
-                // Its flow has no lane now, or earlier ones wait for it.
-                Place::On(_) | Place::Wait => {
-                    self.parked.push(delivery);
-                    continue;
-                }
-            };
+            if self
+                .parked
+                .takes(delivery.lane(), &hold.state, &self.wire.connection)
+            {
+                self.parked.push(delivery);
+                continue;
+            }
             let number = delivery.number();
             let Wire {
                 connection, link, ..
@@ -95,47 +88,37 @@ impl Attached<'_> {
                 metrics.messages_out.add(1);
                 continue;
             }
-            match connection.publish_on(now, lane, delivery) {
+            if delivery.qos > QoS::AtMostOnce && connection.window() == 0 {
+                self.outgoing.push_front(delivery);
+                break;
+            }
+            let (lane, ends) = match self.lanes.way(&delivery, &hold.state, connection, link) {
+                Way::On(lane) => (lane, false),
+                Way::Alone(lane) => (lane, true),
+                Way::Wait => {
+                    self.outgoing.push_front(delivery);
+                    break;
+                }
+            };
+            let sent = connection.publish_on(now, lane, delivery);
+            if ends {
+                connection.finish_lane(lane);
+            }
+            match sent {
                 Ok(packet_id) => {
                     metrics.messages_out.add(1);
                     if let (Some(number), Some(packet_id)) = (number, packet_id) {
                         journal.record_of(session, SessionChange::Sent { number, packet_id });
                     }
                 }
-                Err((CommandError::WindowFull, delivery)) => {
-                    self.outgoing.push_front(delivery);
-                    break;
-                }
                 // Larger than the client takes: dropped as if it had been sent `[MQTT-3.1.2-25]`.
                 Err((_, delivery)) => hub::dropped(metrics, session, &delivery, journal),
             }
         }
+        let outbox = self.wire.connection.outbox().len();
+        self.lanes.filled(now, outbox);
         self.bound_parked(now);
         had_turn
-    }
-
-    /// A flow for which more waits than a session may have is given up, as if its time were over.
-    fn bound_parked(&mut self, now: Instant) {
-        let limits = self.wire.hub.mailbox_limits();
-        while let Some(slot) = self.parked.over(limits) {
-            let client = &self.hold.session.client_id;
-            let Some(flow) = self.hold.state.flow_of(slot) else {
-                self.parked.remove(slot);
-                continue;
-            };
-            warn!(client = %Shown(client), %flow, "gave up a flow: too much waits for it");
-            // The event for it follows; what waits goes now.
-            self.wire.connection.forget_flow(now, flow);
-            for delivery in self.parked.remove(slot) {
-                let journal = &mut self.publisher.journal;
-                hub::dropped(
-                    &self.wire.hub.metrics,
-                    &self.hold.session,
-                    &delivery,
-                    journal,
-                );
-            }
-        }
     }
 
     /// Whether retained messages can be taken now.

@@ -1,28 +1,60 @@
-//! The data lanes and flows on which a client has subscribed: its messages come back on them.
+//! The data lanes on which messages go to a client: those on which it has subscribed, and those that the broker
+//! opens.
 
-use std::{collections::VecDeque, time::Duration};
+use std::time::{Duration, Instant};
 
-use mq_proto::{Connection, Delivery, FlowEnd, FlowId, LaneId};
+use mq_proto::{Connection, Delivery, LaneId, Spread, Spreader, Way};
+use mq_transport::{Link, Scheme};
 
-use super::Attached;
+use super::flows::{lane_of_flow, slot_of_flow};
 use crate::{
+    Settings,
+    conn::wire::{OUTBOX_LIMIT, Wire},
     delivery::{LaneSlot, Marks as _},
-    hub,
-    mailbox::MailboxLimits,
     session::State,
 };
 
-/// Flows by which a session may know its subscriptions.
-const MAX_FLOWS: usize = 512;
+/// The lanes of one connection.
+#[derive(Debug)]
+pub(super) struct DeliveryLanes {
+    subscribed: SubscribedLanes,
+    spreader: Spreader,
+    /// How many lanes the broker opens at most.
+    most: u16,
+    /// Since when the outbox has been full.
+    full_since: Option<Instant>,
+}
+
+/// A link that takes so long to take a full outbox is slower than the messages.
+const SLOW: Duration = Duration::from_millis(10);
 
 /// Which lane each [`LaneSlot`] stands for, of this connection.
 ///
 /// A subscription remembers its slot. The slots of lanes that have ended, and those of earlier connections,
-/// stand for the control lane. The slots of flows stand for whatever lane the flow has.
+/// stand for the control lane. Flows have slots of their own.
 #[derive(Debug, Default)]
-pub(super) struct SubscribedLanes(Vec<(LaneSlot, LaneId)>);
+struct SubscribedLanes(Vec<(LaneSlot, LaneId)>);
 
-impl SubscribedLanes {
+impl DeliveryLanes {
+    /// For a client that was let in just now.
+    pub(super) fn new(wire: &Wire) -> Self {
+        let Wire {
+            connection,
+            link,
+            settings,
+            ..
+        } = wire;
+        let own = settings.listen.quic.max_bidi_streams.saturating_sub(1);
+        let most = u16::try_from(own).unwrap_or(u16::MAX);
+        let spread = spread(connection.deliveries(), settings, link).at_most(most);
+        Self {
+            subscribed: SubscribedLanes::default(),
+            spreader: Spreader::new(spread, connection.in_flight() > 0),
+            most,
+            full_since: None,
+        }
+    }
+
     /// The slot of the lane on which a SUBSCRIBE came.
     pub(super) fn slot_of(
         &mut self,
@@ -30,9 +62,86 @@ impl SubscribedLanes {
         connection: &Connection,
         state: &mut State,
     ) -> LaneSlot {
-        if let Some(flow) = connection.flow_of(lane) {
-            return slot_of_flow(flow, connection, state);
+        match connection.flow_of(lane) {
+            Some(flow) => slot_of_flow(flow, connection, state),
+            None => self.subscribed.slot_of(lane, connection, state),
         }
+    }
+
+    /// Where a message goes: on the lane of its subscription, or else as the spreader says.
+    pub(super) fn way(
+        &mut self,
+        delivery: &Delivery,
+        state: &State,
+        connection: &mut Connection,
+        link: &mut Link,
+    ) -> Way {
+        let slot = delivery.lane();
+        if slot != LaneSlot::CONTROL {
+            if let Some(flow) = state.flow_of(slot) {
+                return Way::On(lane_of_flow(flow, connection));
+            }
+            return Way::On(self.subscribed.lane_of(slot, connection));
+        }
+        let most = usize::from(self.most);
+        let open = || {
+            let lane = (link.own_lanes() < most).then(|| link.open_lane());
+            let lane = lane.flatten()?;
+            connection.begin_lane(lane);
+            Some(lane)
+        };
+        match self.spreader.way(&delivery.message.topic, false, open) {
+            Way::On(lane) if lane != LaneId::CONTROL && !connection.is_lane_open(lane) => {
+                self.spreader.ended(lane);
+                Way::On(LaneId::CONTROL)
+            }
+            way => way,
+        }
+    }
+
+    /// Looks whether topics are to go apart from now on. If so the client is asked what it has read, and no message
+    /// goes out until it has answered.
+    pub(super) fn look(&mut self, now: Instant, connection: &mut Connection, link: &Link) {
+        let full_for = self.full_since.map(|at| now.saturating_duration_since(at));
+        let backlogged = full_for.is_some_and(|time| time >= SLOW);
+        let is_held_up = |_| {
+            let lost = link.stats().packets_lost;
+            backlogged || lost.is_some_and(|lost| lost > 0)
+        };
+        // Without a window, messages of an earlier connection may wait to be sent again.
+        if connection.window() > 0 && self.spreader.look(now, is_held_up) && connection.ping(now) {
+            self.spreader.asked();
+        }
+    }
+
+    /// As many messages as go now are in the outbox, which has so many bytes.
+    pub(super) fn filled(&mut self, now: Instant, outbox: usize) {
+        self.full_since = (outbox >= OUTBOX_LIMIT).then(|| self.full_since.unwrap_or(now));
+    }
+
+    /// The client has answered.
+    pub(super) fn ponged(&mut self) {
+        self.spreader.answered();
+    }
+}
+
+/// How messages to a client are spread: as it asks, or else as the configuration says, which may rule it out.
+fn spread(asked: Option<Spread>, settings: &Settings, link: &Link) -> Spread {
+    let spread = match (settings.deliveries, asked) {
+        (Some(Spread::Control), _) => Spread::Control,
+        (_, Some(asked)) => asked,
+        (configured, None) => configured.unwrap_or_default(),
+    };
+    // No other transport has several lanes.
+    if spread == Spread::Control || link.info().scheme == Scheme::Quic {
+        spread
+    } else {
+        Spread::Control
+    }
+}
+
+impl SubscribedLanes {
+    fn slot_of(&mut self, lane: LaneId, connection: &Connection, state: &mut State) -> LaneSlot {
         if lane == LaneId::CONTROL || !connection.is_lane_open(lane) {
             return LaneSlot::CONTROL;
         }
@@ -45,185 +154,12 @@ impl SubscribedLanes {
         slot
     }
 
+    /// The lane for a message.
     fn lane_of(&self, slot: LaneSlot, connection: &Connection) -> LaneId {
         let known = self.0.iter().find(|(other, _)| *other == slot);
         match known {
             Some((_, lane)) if connection.is_lane_open(*lane) => *lane,
             _ => LaneId::CONTROL,
         }
-    }
-}
-
-/// The slot of a flow, which gets one if it has none.
-fn slot_of_flow(flow: FlowId, connection: &Connection, state: &mut State) -> LaneSlot {
-    if let Some(slot) = state.slot_of(flow) {
-        return slot;
-    }
-    if state.flows.len() >= MAX_FLOWS {
-        // Those that are names alone, and nothing goes by.
-        let subscriptions = &state.subscriptions;
-        let has_any = |slot| subscriptions.values().any(|one| one.lane == slot);
-        state.flows.retain(|(flow, slot)| {
-            let is_alive = connection.keeps_flow(*flow) || connection.lane_of_flow(*flow).is_some();
-            is_alive || has_any(*slot)
-        });
-        if state.flows.len() >= MAX_FLOWS {
-            return LaneSlot::CONTROL;
-        }
-    }
-    let slot = state.new_slot();
-    state.flows.push((flow, slot));
-    slot
-}
-
-/// Where a message goes.
-pub(super) enum Place {
-    /// On that lane, now.
-    On(LaneId),
-    /// On the next lane of its flow.
-    Wait,
-}
-
-pub(super) fn place_of(
-    slot: LaneSlot,
-    lanes: &SubscribedLanes,
-    state: &State,
-    connection: &Connection,
-) -> Place {
-    if slot == LaneSlot::CONTROL {
-        return Place::On(LaneId::CONTROL);
-    }
-    let Some(flow) = state.flow_of(slot) else {
-        return Place::On(lanes.lane_of(slot, connection));
-    };
-    match connection.lane_of_flow(flow) {
-        Some(lane) if connection.is_lane_open(lane) => Place::On(lane),
-        None if connection.keeps_flow(flow) => Place::Wait,
-        _ => Place::On(LaneId::CONTROL),
-    }
-}
-
-/// Deliveries that wait for the next lanes of their flows.
-#[derive(Debug, Default)]
-pub(super) struct Parked {
-    deliveries: VecDeque<Delivery>,
-    /// The slots among them.
-    slots: Vec<LaneSlot>,
-    bytes: usize,
-}
-
-impl Parked {
-    pub(super) fn push(&mut self, delivery: Delivery) {
-        let slot = delivery.lane();
-        if !self.slots.contains(&slot) {
-            self.slots.push(slot);
-        }
-        self.bytes += delivery.message.payload.len();
-        self.deliveries.push_back(delivery);
-    }
-
-    /// Whether messages of that slot wait.
-    pub(super) fn has(&self, slot: LaneSlot) -> bool {
-        self.slots.contains(&slot)
-    }
-
-    /// The approximate memory of what waits, in bytes.
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes + self.deliveries.len() * size_of::<Delivery>()
-    }
-
-    /// Puts what waits no longer in front of `outgoing`.
-    pub(super) fn unpark(
-        &mut self,
-        connection: &Connection,
-        state: &State,
-        outgoing: &mut VecDeque<Delivery>,
-    ) {
-        let waits = |slot: &LaneSlot| {
-            let flow = state.flow_of(*slot);
-            flow.is_some_and(|flow| {
-                connection.lane_of_flow(flow).is_none() && connection.keeps_flow(flow)
-            })
-        };
-        let (waiting, free): (Vec<_>, Vec<_>) = self.slots.iter().copied().partition(waits);
-        if free.is_empty() {
-            return;
-        }
-        self.slots = waiting;
-        let is_free = |delivery: &Delivery| free.contains(&delivery.lane());
-        self.take(is_free, outgoing);
-    }
-
-    /// What waits for a slot.
-    pub(super) fn remove(&mut self, slot: LaneSlot) -> VecDeque<Delivery> {
-        let mut removed = VecDeque::new();
-        self.slots.retain(|other| *other != slot);
-        self.take(|delivery| delivery.lane() == slot, &mut removed);
-        removed
-    }
-
-    /// Moves deliveries in front of others.
-    fn take(&mut self, which: impl Fn(&Delivery) -> bool, to: &mut VecDeque<Delivery>) {
-        let all = core::mem::take(&mut self.deliveries);
-        let (taken, left): (VecDeque<_>, VecDeque<_>) = all.into_iter().partition(which);
-        self.deliveries = left;
-        for delivery in taken.into_iter().rev() {
-            self.bytes -= delivery.message.payload.len();
-            to.push_front(delivery);
-        }
-    }
-
-    /// Puts everything in front of `outgoing`.
-    pub(super) fn give_back(&mut self, outgoing: &mut VecDeque<Delivery>) {
-        self.slots.clear();
-        self.take(|_| true, outgoing);
-    }
-
-    /// The slot for which most waits, if too much does.
-    pub(super) fn over(&self, limits: MailboxLimits) -> Option<LaneSlot> {
-        if self.deliveries.len() <= limits.messages && self.bytes <= limits.bytes {
-            return None;
-        }
-        let count = |slot: &&LaneSlot| {
-            let of_slot = |delivery: &&Delivery| delivery.lane() == **slot;
-            self.deliveries.iter().filter(of_slot).count()
-        };
-        self.slots.iter().max_by_key(count).copied()
-    }
-}
-
-impl Attached<'_> {
-    /// A flow has a lane again.
-    pub(super) fn flow_began(&mut self, flow: FlowId, expiry: Option<Duration>) {
-        let Some(expiry) = expiry else {
-            return;
-        };
-        let connection = &self.wire.connection;
-        let slot = slot_of_flow(flow, connection, &mut self.hold.state);
-        let journal = &mut self.publisher.journal;
-        hub::keep_flow(&self.hold.session, flow, slot, expiry, None, journal);
-    }
-
-    /// What a flow leaves behind.
-    pub(super) fn flow_ended(&mut self, end: FlowEnd) {
-        let FlowEnd {
-            flow,
-            keeps_subscriptions,
-            ..
-        } = end;
-        if !keeps_subscriptions && let Some(slot) = self.hold.state.slot_of(flow) {
-            let mut gone = self.parked.remove(slot);
-            let outgoing = core::mem::take(&mut self.outgoing);
-            let (of_flow, others) = outgoing
-                .into_iter()
-                .partition(|delivery| delivery.lane() == slot);
-            self.outgoing = others;
-            gone.extend::<VecDeque<_>>(of_flow);
-            for delivery in gone {
-                hub::unqueued(&self.hold.session, &delivery, &mut self.publisher.journal);
-            }
-        }
-        let journal = &mut self.publisher.journal;
-        self.wire.hub.flow_ended(&mut self.hold, end, journal);
     }
 }

@@ -1,6 +1,7 @@
 //! The third phase: the client has its session, until either of them leaves.
 
 mod deliver;
+mod flows;
 mod lanes;
 mod reauthenticate;
 mod requests;
@@ -32,7 +33,8 @@ use crate::{
     shown::Shown,
     store::SessionChange,
 };
-use lanes::{Parked, SubscribedLanes};
+use flows::Parked;
+use lanes::DeliveryLanes;
 
 /// A client with its session.
 pub(super) struct Attached<'a> {
@@ -47,7 +49,7 @@ pub(super) struct Attached<'a> {
     outgoing: VecDeque<Delivery>,
     /// Messages of the session that are being read from the store.
     loading: Option<Loading>,
-    lanes: SubscribedLanes,
+    lanes: DeliveryLanes,
     /// Deliveries for flows that have no lane now.
     parked: Parked,
     /// The ticket of a message that waits for room in somebody's mailbox.
@@ -100,6 +102,7 @@ impl<'a> Attached<'a> {
     ) -> Self {
         Self {
             pace: Pace::new(wire.settings.publish_rate, clock::now()),
+            lanes: DeliveryLanes::new(wire),
             wire,
             hold,
             publisher,
@@ -107,7 +110,6 @@ impl<'a> Attached<'a> {
             afterwards,
             outgoing: VecDeque::new(),
             loading: None,
-            lanes: SubscribedLanes::default(),
             parked: Parked::default(),
             held: None,
             backlog: Backlog::default(),
@@ -318,6 +320,7 @@ impl<'a> Attached<'a> {
             }
             Event::FlowBegan { flow, expiry, .. } => self.flow_began(flow, expiry),
             Event::FlowEnded(end) => self.flow_ended(end),
+            Event::PingResp => self.lanes.ponged(),
             Event::LaneFailed { lane, error } => {
                 let client = &self.hold.session.client_id;
                 debug!(client = %Shown(client), %lane, %error, "ended a data lane");

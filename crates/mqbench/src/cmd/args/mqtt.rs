@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mq_client::{Probes, QuicStreams};
+use mq_client::{Probes, QuicStreams, Spread};
 use mq_codec::QoS;
 use mq_transport::Address;
 
@@ -38,6 +38,9 @@ pub(crate) struct MqttArgs {
     /// per-publish or auto; per-topic:N and auto:N take N streams at most
     #[arg(long, value_name = "STRATEGY", default_value = "control")]
     pub(crate) streams: QuicStreams,
+    /// Ask the broker to spread messages in such a way over QUIC streams that it opens (MQTT 5)
+    #[arg(long, value_name = "STRATEGY", default_value = "control")]
+    deliveries: Spread,
     /// Send QoS 0 messages as QUIC datagrams, and ask the broker for the same (MQTT 5)
     #[arg(long)]
     pub(crate) datagrams: bool,
@@ -80,6 +83,7 @@ impl MqttArgs {
             password: self.password.clone(),
             connect_timeout: self.connect_timeout.unwrap_or(CONNECT_TIMEOUT),
             streams: self.streams.clone(),
+            deliveries: self.deliveries,
             datagrams: self.datagrams,
         }
     }

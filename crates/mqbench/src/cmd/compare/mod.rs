@@ -7,7 +7,7 @@ use std::{fmt::Write as _, num::NonZeroU32, path::PathBuf, time::Duration};
 
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use mq_client::QuicStreams;
+use mq_client::{QuicStreams, Spread};
 use mq_measure::result::RunResult;
 use mq_transport::{Address, CongestionControl, Scheme, Trust};
 
@@ -272,6 +272,9 @@ fn text(args: &Args, lanes: &[Lane], result: &RunResult, testbed: Option<&Testbe
     }
     if mqtt.streams != QuicStreams::Control {
         let _ = writeln!(text, "QUIC streams: {}", mqtt.streams);
+    }
+    if mqtt.deliveries != Spread::Control {
+        let _ = writeln!(text, "QUIC streams of the broker: {}", mqtt.deliveries);
     }
     if mqtt.datagrams {
         text.push_str("QoS 0 goes as QUIC datagrams where it fits\n");

@@ -1,0 +1,202 @@
+//! The flows of a client (MQTT-next): their subscriptions' slots, and what waits for their next lanes.
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+use mq_proto::{Connection, Delivery, FlowEnd, FlowId, LaneId};
+use tracing::warn;
+
+use super::Attached;
+use crate::{
+    delivery::{LaneSlot, Marks as _},
+    hub,
+    mailbox::MailboxLimits,
+    session::State,
+    shown::Shown,
+};
+
+/// Flows by which a session may know its subscriptions.
+const MAX_FLOWS: usize = 512;
+
+/// The slot of a flow, which gets one if it has none.
+pub(super) fn slot_of_flow(flow: FlowId, connection: &Connection, state: &mut State) -> LaneSlot {
+    if let Some(slot) = state.slot_of(flow) {
+        return slot;
+    }
+    if state.flows.len() >= MAX_FLOWS {
+        // Those that are names alone, and nothing goes by.
+        let subscriptions = &state.subscriptions;
+        let has_any = |slot| subscriptions.values().any(|one| one.lane == slot);
+        state.flows.retain(|(flow, slot)| {
+            let is_alive = connection.keeps_flow(*flow) || connection.lane_of_flow(*flow).is_some();
+            is_alive || has_any(*slot)
+        });
+        if state.flows.len() >= MAX_FLOWS {
+            return LaneSlot::CONTROL;
+        }
+    }
+    let slot = state.new_slot();
+    state.flows.push((flow, slot));
+    slot
+}
+
+/// The lane for a message of a flow that has one.
+pub(super) fn lane_of_flow(flow: FlowId, connection: &Connection) -> LaneId {
+    let lane = connection.lane_of_flow(flow);
+    lane.filter(|lane| connection.is_lane_open(*lane))
+        .unwrap_or(LaneId::CONTROL)
+}
+
+/// Whether a message waits for the next lane of its flow.
+fn waits(slot: LaneSlot, state: &State, connection: &Connection) -> bool {
+    state
+        .flow_of(slot)
+        .is_some_and(|flow| connection.keeps_flow(flow) && connection.lane_of_flow(flow).is_none())
+}
+
+/// Deliveries that wait for the next lanes of their flows.
+#[derive(Debug, Default)]
+pub(super) struct Parked {
+    deliveries: VecDeque<Delivery>,
+    /// The slots among them.
+    slots: Vec<LaneSlot>,
+    bytes: usize,
+}
+
+impl Parked {
+    pub(super) fn push(&mut self, delivery: Delivery) {
+        let slot = delivery.lane();
+        if !self.slots.contains(&slot) {
+            self.slots.push(slot);
+        }
+        self.bytes += delivery.message.payload.len();
+        self.deliveries.push_back(delivery);
+    }
+
+    /// Whether a message of that slot has to wait: its flow has no lane now, or earlier ones wait for it.
+    pub(super) fn takes(&self, slot: LaneSlot, state: &State, connection: &Connection) -> bool {
+        slot != LaneSlot::CONTROL && (self.slots.contains(&slot) || waits(slot, state, connection))
+    }
+
+    /// The approximate memory of what waits, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes + self.deliveries.len() * size_of::<Delivery>()
+    }
+
+    /// Puts what waits no longer in front of `outgoing`.
+    pub(super) fn unpark(
+        &mut self,
+        connection: &Connection,
+        state: &State,
+        outgoing: &mut VecDeque<Delivery>,
+    ) {
+        let slots = self.slots.iter().copied();
+        let (waiting, free): (Vec<_>, Vec<_>) =
+            slots.partition(|slot| waits(*slot, state, connection));
+        if free.is_empty() {
+            return;
+        }
+        self.slots = waiting;
+        let is_free = |delivery: &Delivery| free.contains(&delivery.lane());
+        self.take(is_free, outgoing);
+    }
+
+    /// What waits for a slot.
+    pub(super) fn remove(&mut self, slot: LaneSlot) -> VecDeque<Delivery> {
+        let mut removed = VecDeque::new();
+        self.slots.retain(|other| *other != slot);
+        self.take(|delivery| delivery.lane() == slot, &mut removed);
+        removed
+    }
+
+    /// Moves deliveries in front of others.
+    fn take(&mut self, which: impl Fn(&Delivery) -> bool, to: &mut VecDeque<Delivery>) {
+        let all = core::mem::take(&mut self.deliveries);
+        let (taken, left): (VecDeque<_>, VecDeque<_>) = all.into_iter().partition(which);
+        self.deliveries = left;
+        for delivery in taken.into_iter().rev() {
+            self.bytes -= delivery.message.payload.len();
+            to.push_front(delivery);
+        }
+    }
+
+    /// Puts everything in front of `outgoing`.
+    pub(super) fn give_back(&mut self, outgoing: &mut VecDeque<Delivery>) {
+        self.slots.clear();
+        self.take(|_| true, outgoing);
+    }
+
+    /// The slot for which most waits, if too much does.
+    pub(super) fn over(&self, limits: MailboxLimits) -> Option<LaneSlot> {
+        if self.deliveries.len() <= limits.messages && self.bytes <= limits.bytes {
+            return None;
+        }
+        let count = |slot: &&LaneSlot| {
+            let of_slot = |delivery: &&Delivery| delivery.lane() == **slot;
+            self.deliveries.iter().filter(of_slot).count()
+        };
+        self.slots.iter().max_by_key(count).copied()
+    }
+}
+
+impl Attached<'_> {
+    /// A flow has a lane again.
+    pub(super) fn flow_began(&mut self, flow: FlowId, expiry: Option<Duration>) {
+        let Some(expiry) = expiry else {
+            return;
+        };
+        let connection = &self.wire.connection;
+        let slot = slot_of_flow(flow, connection, &mut self.hold.state);
+        let journal = &mut self.publisher.journal;
+        hub::keep_flow(&self.hold.session, flow, slot, expiry, None, journal);
+    }
+
+    /// What a flow leaves behind.
+    pub(super) fn flow_ended(&mut self, end: FlowEnd) {
+        let FlowEnd {
+            flow,
+            keeps_subscriptions,
+            ..
+        } = end;
+        if !keeps_subscriptions && let Some(slot) = self.hold.state.slot_of(flow) {
+            let mut gone = self.parked.remove(slot);
+            let outgoing = core::mem::take(&mut self.outgoing);
+            let (of_flow, others) = outgoing
+                .into_iter()
+                .partition(|delivery| delivery.lane() == slot);
+            self.outgoing = others;
+            gone.extend::<VecDeque<_>>(of_flow);
+            for delivery in gone {
+                hub::unqueued(&self.hold.session, &delivery, &mut self.publisher.journal);
+            }
+        }
+        let journal = &mut self.publisher.journal;
+        self.wire.hub.flow_ended(&mut self.hold, end, journal);
+    }
+
+    /// A flow for which more waits than a session may have is given up, as if its time were over.
+    pub(super) fn bound_parked(&mut self, now: Instant) {
+        let limits = self.wire.hub.mailbox_limits();
+        while let Some(slot) = self.parked.over(limits) {
+            let client = &self.hold.session.client_id;
+            let Some(flow) = self.hold.state.flow_of(slot) else {
+                self.parked.remove(slot);
+                continue;
+            };
+            warn!(client = %Shown(client), %flow, "gave up a flow: too much waits for it");
+            // The event for it follows; what waits goes now.
+            self.wire.connection.forget_flow(now, flow);
+            for delivery in self.parked.remove(slot) {
+                let journal = &mut self.publisher.journal;
+                hub::dropped(
+                    &self.wire.hub.metrics,
+                    &self.hold.session,
+                    &delivery,
+                    journal,
+                );
+            }
+        }
+    }
+}
