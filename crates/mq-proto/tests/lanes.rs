@@ -606,6 +606,64 @@ fn the_receive_maximum_counts_over_all_lanes() {
     assert!(matches!(server.poll_event(), Some(Event::Closed(_))));
 }
 
+/// A server that takes that many QoS 1 and 2 messages at a time, and a client that counts identifiers by lane.
+fn open_by_lane(receive_maximum: u16) -> (Instant, Connection) {
+    let now = Instant::now();
+    let config = ServerConfig {
+        receive_maximum: std::num::NonZeroU16::new(receive_maximum).unwrap(),
+        ..ServerConfig::default()
+    };
+    let mut server = Connection::server(now, config);
+    say(
+        now,
+        &mut server,
+        LaneId::CONTROL,
+        &Packet::from(connect(Version::V5)),
+    );
+    while server.poll_event().is_some() {}
+    let ack = ConnAck::new(ReasonCode::Success);
+    server.accept(now, Session::new(), ack).unwrap();
+    (now, server)
+}
+
+#[test]
+fn the_receive_maximum_is_not_exceeded_at_qos2_by_identifiers_of_a_lane() {
+    let (now, mut server) = open_by_lane(2);
+    for id in 1..=2 {
+        say(now, &mut server, LaneId(4), &publish(id, QoS::ExactlyOnce));
+    }
+    assert_eq!(received(&mut server).len(), 2);
+    say(now, &mut server, LaneId(4), &publish(3, QoS::ExactlyOnce));
+    assert!(matches!(server.poll_event(), Some(Event::Closed(_))));
+    // The lane ends with the connection.
+    server.handle_lane_closed(now, LaneId(4), false);
+}
+
+#[test]
+fn a_refused_qos2_message_on_a_data_lane_makes_room_for_the_next() {
+    let (now, mut server) = open_by_lane(1);
+    for id in 1..=3 {
+        say(now, &mut server, LaneId(4), &publish(id, QoS::ExactlyOnce));
+        let (_, ticket) = received(&mut server).pop().expect("there is room");
+        server.ack(now, ticket.unwrap(), ReasonCode::QuotaExceeded);
+    }
+}
+
+#[test]
+fn a_lane_may_end_after_a_release_that_came_before_the_receipt() {
+    let (now, mut server) = open_by_lane(1);
+    let lane = LaneId(4);
+    say(now, &mut server, lane, &publish(1, QoS::ExactlyOnce));
+    let (_, ticket) = received(&mut server).pop().unwrap();
+    let id = mq_codec::PacketId::new(1).unwrap();
+    let release = mq_codec::Ack::new(id, ReasonCode::Success);
+    say(now, &mut server, lane, &Packet::PubRel(release));
+    server.ack(now, ticket.unwrap(), ReasonCode::Success);
+    server.handle_lane_closed(now, lane, false);
+    say(now, &mut server, LaneId(8), &publish(1, QoS::ExactlyOnce));
+    assert_eq!(received(&mut server).len(), 1);
+}
+
 #[test]
 fn a_qos2_message_keeps_to_the_control_lane_of_a_server_that_counts_by_lane() {
     let (now, mut client, _) = open(ClientConfig::new(connect(Version::V5)));

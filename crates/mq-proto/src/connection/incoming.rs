@@ -117,7 +117,7 @@ impl Connection {
         }
         if ticket.qos == QoS::ExactlyOnce {
             let kept = self.keeps(reason);
-            self.receiving_of(lane).kept(ticket.packet_id, kept);
+            self.receiving_on(lane, |messages| messages.kept(ticket.packet_id, kept));
         }
         if self.is_closed() {
             return;
@@ -228,7 +228,7 @@ impl Connection {
     ) -> Result<Option<AckTicket>, ProtocolError> {
         let lane = answers_on(lane);
         if qos == QoS::ExactlyOnce {
-            match self.receiving_of(lane).published(id) {
+            match self.receiving_on(lane, |messages| messages.published(id)) {
                 Incoming::New => {}
                 Incoming::Taken => return Ok(None),
                 Incoming::Kept => {
@@ -252,9 +252,6 @@ impl Connection {
         if lane != LaneId::CONTROL && qos == QoS::AtLeastOnce {
             self.lanes_at_qos1 += 1;
         }
-        if !of_session && qos == QoS::ExactlyOnce {
-            self.lanes_at_qos2 += 1;
-        }
         let acks = self.acks_of(lane);
         Ok(acks.map(|acks| acks.push(id, qos, lane, of_session)))
     }
@@ -262,7 +259,7 @@ impl Connection {
     pub(super) fn pubrel_received(&mut self, now: Instant, lane: LaneId, release: &Ack) {
         let lane = answers_on(lane);
         let id = release.packet_id;
-        let known = self.receiving_of(lane).released(id);
+        let known = self.receiving_on(lane, |messages| messages.released(id));
         // An unknown identifier is answered all the same: the PUBCOMP may have been lost with an
         // earlier connection (§4.3.3).
         let reason = match (known, self.is_of_session(lane)) {
@@ -271,10 +268,7 @@ impl Connection {
                     .push_back(Event::IncomingReleased { packet_id: id });
                 ReasonCode::Success
             }
-            (true, false) => {
-                self.lanes_at_qos2 -= 1;
-                ReasonCode::Success
-            }
+            (true, false) => ReasonCode::Success,
             (false, _) => ReasonCode::PacketIdentifierNotFound,
         };
         let complete = Packet::PubComp(Ack::new(id, reason));

@@ -293,11 +293,21 @@ impl Connection {
         lane == LaneId::CONTROL || self.session_ids || lane.is_server_opened()
     }
 
-    pub(super) fn receiving_of(&mut self, lane: LaneId) -> &mut Receiving {
+    /// Acts on the incoming QoS 2 messages of a lane, and keeps count of those that are not of the session.
+    pub(super) fn receiving_on<T>(
+        &mut self,
+        lane: LaneId,
+        act: impl FnOnce(&mut Receiving) -> T,
+    ) -> T {
         if self.is_of_session(lane) {
-            return &mut self.session.incoming;
+            return act(&mut self.session.incoming);
         }
-        &mut self.data_lane(lane).receiving
+        let receiving = &mut self.data_lane(lane).receiving;
+        let before = receiving.len();
+        let outcome = act(receiving);
+        let after = receiving.len();
+        self.lanes_at_qos2 = self.lanes_at_qos2 + after - before;
+        outcome
     }
 
     /// The lane for a message of that QoS.
