@@ -665,6 +665,87 @@ fn a_lane_may_end_after_a_release_that_came_before_the_receipt() {
 }
 
 #[test]
+fn a_release_before_the_receipt_makes_no_room() {
+    for lane in [LaneId::CONTROL, LaneId(4)] {
+        let (now, mut server) = open_by_lane(1);
+        let id = mq_codec::PacketId::new(1).unwrap();
+        let release = Packet::PubRel(mq_codec::Ack::new(id, ReasonCode::Success));
+        say(now, &mut server, lane, &publish(1, QoS::ExactlyOnce));
+        let (_, ticket) = received(&mut server).pop().unwrap();
+        say(now, &mut server, lane, &release);
+        // The same identifier is the same message.
+        say(now, &mut server, lane, &publish(1, QoS::ExactlyOnce));
+        assert_eq!(received(&mut server).len(), 0);
+        server.ack(now, ticket.unwrap(), ReasonCode::Success);
+        say(now, &mut server, lane, &release);
+        say(now, &mut server, lane, &publish(1, QoS::ExactlyOnce));
+        assert_eq!(received(&mut server).len(), 1);
+    }
+}
+
+#[test]
+fn a_lane_that_is_finished_waits_for_its_answers() {
+    let (now, mut server) = open_by_lane(9);
+    let lane = LaneId(4);
+    say(now, &mut server, lane, &publish(1, QoS::AtLeastOnce));
+    let (_, ticket) = received(&mut server).pop().unwrap();
+    server.finish_lane(lane);
+    assert_eq!(server.outbox().take_end(lane), None);
+    server.ack(now, ticket.unwrap(), ReasonCode::Success);
+    let puback = server.outbox().take(lane).expect("before the end");
+    assert_eq!(puback.bytes[..], [0x40, 2, 0, 1]);
+    assert_eq!(server.outbox().take_end(lane), Some(LaneEnd::Finish));
+    // What is lost needs no answer; the identifiers of the others mean something else on another lane.
+    say(now, &mut server, lane, &publish(0, QoS::AtMostOnce));
+    assert_eq!(received(&mut server).len(), 1);
+    say(now, &mut server, lane, &publish(2, QoS::AtLeastOnce));
+    assert_eq!(received(&mut server).len(), 0);
+    assert!(matches!(
+        server.outbox().take_end(lane),
+        Some(LaneEnd::Abort(_))
+    ));
+    assert!(server.is_open());
+}
+
+#[test]
+fn answers_to_a_lane_that_is_finished_go_on_the_control_lane_by_identifiers_of_the_session() {
+    let (now, _, mut server) = open(client_config());
+    let lane = LaneId(4);
+    server.finish_lane(lane);
+    assert_eq!(server.outbox().take_end(lane), Some(LaneEnd::Finish));
+    say(now, &mut server, lane, &publish(2, QoS::AtLeastOnce));
+    let (_, ticket) = received(&mut server).pop().unwrap();
+    server.ack(now, ticket.unwrap(), ReasonCode::Success);
+    let puback = server.outbox().take(LaneId::CONTROL).expect("an answer");
+    assert_eq!(puback.bytes[..], [0x40, 2, 0, 2]);
+    server.handle_lane_closed(now, lane, true);
+    server.handle_bytes(now, lane, &mut BytesMut::new());
+    assert!(server.outbox().is_empty(), "it has ended already");
+}
+
+#[test]
+fn the_end_of_a_lane_that_has_failed_says_nothing_new() {
+    let (now, mut server) = open_by_lane(9);
+    let lane = LaneId(4);
+    say(now, &mut server, lane, &Packet::PingReq);
+    server.handle_lane_closed(now, lane, true);
+    server.handle_bytes(now, lane, &mut BytesMut::new());
+    assert!(matches!(
+        server.outbox().take_end(lane),
+        Some(LaneEnd::Abort(_))
+    ));
+    assert_eq!(server.held_bytes(), 0, "the lane is forgotten");
+    server.disconnect(mq_codec::Disconnect::new(ReasonCode::Success));
+    server.handle_lane_closed(now, LaneId(8), true);
+    server.handle_bytes(now, LaneId(8), &mut BytesMut::new());
+    let events = std::iter::from_fn(|| server.poll_event());
+    assert!(matches!(
+        events.last(),
+        Some(Event::Closed(mq_proto::CloseReason::Local(_)))
+    ));
+}
+
+#[test]
 fn a_qos2_message_keeps_to_the_control_lane_of_a_server_that_counts_by_lane() {
     let (now, mut client, _) = open(ClientConfig::new(connect(Version::V5)));
     assert!(!client.has_session_ids());

@@ -3,9 +3,9 @@
 use core::num::NonZeroU16;
 use std::{collections::VecDeque, time::Instant};
 
-use mq_codec::{Ack, Packet, PacketId, Publish, QoS, ReasonCode, Version};
+use mq_codec::{Ack, Packet, PacketId, PacketType, Publish, QoS, ReasonCode, Version};
 
-use super::{Connection, lanes::answers_on};
+use super::Connection;
 use crate::{AckTicket, Event, LaneId, Message, ProtocolError, event::Received, session::Incoming};
 
 /// Acknowledgements that are due, in the order of the messages.
@@ -226,7 +226,9 @@ impl Connection {
         id: PacketId,
         qos: QoS,
     ) -> Result<Option<AckTicket>, ProtocolError> {
-        let lane = answers_on(lane);
+        let Some(lane) = self.answers_on(lane) else {
+            return Err(ProtocolError::Unexpected(PacketType::Publish));
+        };
         if qos == QoS::ExactlyOnce {
             match self.receiving_on(lane, |messages| messages.published(id)) {
                 Incoming::New => {}
@@ -257,7 +259,9 @@ impl Connection {
     }
 
     pub(super) fn pubrel_received(&mut self, now: Instant, lane: LaneId, release: &Ack) {
-        let lane = answers_on(lane);
+        let Some(lane) = self.answers_on(lane) else {
+            return;
+        };
         let id = release.packet_id;
         let known = self.receiving_on(lane, |messages| messages.released(id));
         // An unknown identifier is answered all the same: the PUBCOMP may have been lost with an
@@ -273,6 +277,7 @@ impl Connection {
         };
         let complete = Packet::PubComp(Ack::new(id, reason));
         self.send_on(now, lane, &complete);
+        self.finish_if_complete(lane);
     }
 }
 

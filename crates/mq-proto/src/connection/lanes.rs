@@ -34,8 +34,21 @@ pub(super) struct DataLane {
     begun: bool,
     /// The peer sends nothing more on it.
     peer_finished: bool,
-    /// The owner sends nothing more on it.
-    finishing: bool,
+    own_side: OwnSide,
+}
+
+/// The direction of a lane that this side writes.
+///
+/// ```text
+/// Open --finish_lane--> Finishing --all is complete--> Finished
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum OwnSide {
+    Open,
+    /// The owner sends nothing more.
+    Finishing,
+    /// Its end is in the outbox.
+    Finished,
 }
 
 impl DataLane {
@@ -72,15 +85,6 @@ impl FlowHead {
         } else {
             Self::Bytes(whole)
         }
-    }
-}
-
-/// The lane of the answers to what came on `lane`.
-pub(super) fn answers_on(lane: LaneId) -> LaneId {
-    if lane.is_unidirectional() {
-        LaneId::CONTROL
-    } else {
-        lane
     }
 }
 
@@ -173,18 +177,38 @@ impl Connection {
     /// [`handle_bytes`](Self::handle_bytes) once more after this. The connection ends its side of the lane
     /// once it has answered everything.
     pub fn handle_lane_closed(&mut self, now: Instant, lane: LaneId, in_order: bool) {
-        if in_order {
-            self.data_lane(lane).peer_finished = true;
-        } else {
+        if self.state == State::Closed {
+            return;
+        }
+        if !in_order {
             self.leave_lane(now, lane);
+        } else if !self.outbox.is_aborting(lane) {
+            self.data_lane(lane).peer_finished = true;
         }
     }
 
-    /// Sends nothing more on a data lane: it ends once what was sent on it is complete.
+    /// Sends nothing more on a data lane: it ends once what was sent on it is complete and what came on it is
+    /// answered. What the peer still sends on it after that is answered on the control lane, if both sides
+    /// count packet identifiers over all lanes; if not, a message of QoS 1 or 2 ends the lane.
     pub fn finish_lane(&mut self, lane: LaneId) {
-        let data = self.data_lane(lane);
-        data.finishing = true;
-        if data.in_flight == 0 {
+        if self.state == State::Closed {
+            return;
+        }
+        let own_side = &mut self.data_lane(lane).own_side;
+        if *own_side == OwnSide::Open {
+            *own_side = OwnSide::Finishing;
+        }
+        self.finish_if_complete(lane);
+    }
+
+    pub(super) fn finish_if_complete(&mut self, lane: LaneId) {
+        if let Some(data) = self.lanes.get_mut(&lane)
+            && data.own_side == OwnSide::Finishing
+            && data.in_flight == 0
+            && data.acks.len() == 0
+            && data.receiving.len() == 0
+        {
+            data.own_side = OwnSide::Finished;
             self.outbox.end(lane, LaneEnd::Finish);
         }
     }
@@ -193,7 +217,8 @@ impl Connection {
     #[must_use]
     pub fn is_lane_open(&self, lane: LaneId) -> bool {
         let data = self.lanes.get(&lane);
-        data.is_some_and(|data| !data.peer_finished && !data.finishing) && !lane.is_unidirectional()
+        let is_open = |data: &DataLane| !data.peer_finished && data.own_side == OwnSide::Open;
+        data.is_some_and(|data| is_open(data)) && !lane.is_unidirectional()
     }
 
     /// Whether both sides count packet identifiers over all lanes of the session, so that a lane may break
@@ -203,14 +228,18 @@ impl Connection {
         self.session_ids
     }
 
-    /// Ends a lane whose peer has finished it, once everything on it is answered.
+    /// Ends a lane that either side has finished, once everything on it is answered.
     pub(super) fn finish_if_done(&mut self, now: Instant, lane: LaneId) {
+        self.finish_if_complete(lane);
         let Some(data) = self.lanes.get(&lane) else {
             return;
         };
+        let has_finished = data.own_side == OwnSide::Finished;
         if data.peer_finished && data.acks.len() == 0 {
             self.leave_lane(now, lane);
-            self.outbox.end(lane, LaneEnd::Finish);
+            if !has_finished {
+                self.outbox.end(lane, LaneEnd::Finish);
+            }
         }
     }
 
@@ -268,7 +297,7 @@ impl Connection {
                 in_flight: 0,
                 begun: false,
                 peer_finished: false,
-                finishing: false,
+                own_side: OwnSide::Open,
             })
         })
     }
@@ -318,11 +347,28 @@ impl Connection {
 
     /// A data lane that has not ended, or else the control lane.
     pub(super) fn open_lane_or_control(&self, lane: LaneId) -> LaneId {
-        let lane = answers_on(lane);
-        if self.lanes.contains_key(&lane) {
-            lane
-        } else {
-            LaneId::CONTROL
+        match self.lanes.get(&lane) {
+            Some(_) if !lane.is_unidirectional() && !self.has_finished(lane) => lane,
+            _ => LaneId::CONTROL,
+        }
+    }
+
+    /// Whether this side has ended its direction of a lane.
+    pub(super) fn has_finished(&self, lane: LaneId) -> bool {
+        let data = self.lanes.get(&lane);
+        data.is_some_and(|data| data.own_side == OwnSide::Finished)
+    }
+
+    /// The lane of the answers to what came on `lane`, which has not ended; `None` if they cannot be sent,
+    /// since the peer would take their identifiers for those of the control lane.
+    pub(super) fn answers_on(&self, lane: LaneId) -> Option<LaneId> {
+        if lane.is_unidirectional() {
+            return Some(LaneId::CONTROL);
+        }
+        match self.has_finished(lane) {
+            true if self.is_of_session(lane) => Some(LaneId::CONTROL),
+            true => None,
+            false => Some(lane),
         }
     }
 
@@ -335,9 +381,7 @@ impl Connection {
     pub(super) fn completed_on(&mut self, lane: LaneId) {
         if let Some(data) = self.lanes.get_mut(&lane) {
             data.in_flight -= 1;
-            if data.in_flight == 0 && data.finishing {
-                self.outbox.end(lane, LaneEnd::Finish);
-            }
+            self.finish_if_complete(lane);
         }
     }
 }
