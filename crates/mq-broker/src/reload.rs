@@ -133,6 +133,7 @@ fn fixed(settings: &Settings) -> Vec<(&'static str, String)> {
         quotas,
         publish_rate,
         reader_timeout,
+        stream_idle_timeout,
         max_connections,
         max_connections_per_address,
         max_handshakes,
@@ -162,6 +163,7 @@ fn fixed(settings: &Settings) -> Vec<(&'static str, String)> {
             quic.time_threshold,
             quic.initial_window,
         ),
+        (quic.max_bidi_streams, stream_idle_timeout),
     );
     let show = |value: &dyn fmt::Debug| format!("{value:?}");
     vec![

@@ -724,6 +724,27 @@ fn answers_to_a_lane_that_is_finished_go_on_the_control_lane_by_identifiers_of_t
 }
 
 #[test]
+fn a_lane_is_quiet_once_nothing_is_under_way_on_it() {
+    let (now, mut client, mut server) = open(client_config());
+    let lane = LaneId(4);
+    assert!(server.is_lane_quiet(lane), "nothing is known of it");
+    say(now, &mut server, lane, &publish(1, QoS::AtLeastOnce));
+    let (_, ticket) = received(&mut server).pop().unwrap();
+    assert!(!server.is_lane_quiet(lane));
+    server.ack(now, ticket.unwrap(), ReasonCode::Success);
+    assert!(server.is_lane_quiet(lane));
+    let delivery = Delivery::new(message(1, 1), QoS::AtLeastOnce);
+    server.publish_on(now, lane, delivery).unwrap();
+    assert!(!server.is_lane_quiet(lane));
+    // What was under way when a lane is given up goes on on the control lane.
+    server.abort_lane(now, lane, 7);
+    assert_eq!(server.outbox().take_end(lane), Some(LaneEnd::Abort(7)));
+    assert!(server.is_lane_quiet(lane));
+    pass(now, &mut server, &mut client, LaneId::CONTROL);
+    assert_eq!(received(&mut client).len(), 1);
+}
+
+#[test]
 fn the_end_of_a_lane_that_has_failed_says_nothing_new() {
     let (now, mut server) = open_by_lane(9);
     let lane = LaneId(4);

@@ -154,6 +154,8 @@ pub struct QuicConfig {
     /// Streams of each kind that a client may have open, its control stream among them; see
     /// [`QuicOptions::max_bidi_streams`].
     pub max_streams: Option<u32>,
+    /// Seconds, 0 for never; see [`Settings::stream_idle_timeout`].
+    pub stream_idle_timeout_s: Option<u64>,
 }
 
 impl QuicConfig {
@@ -169,6 +171,11 @@ impl QuicConfig {
             let policy = policy.map_err(|error| wrong(error.to_string()))?;
             settings.repeat_at.push((address, policy));
         }
+        if matches!(self.stream_idle_timeout_s, Some(86_401..)) {
+            return Err("quic.stream_idle_timeout_s: it is within 0 and 86400".to_owned());
+        }
+        let idle = self.stream_idle_timeout_s.map(Duration::from_secs);
+        settings.stream_idle_timeout = idle.filter(|timeout| !timeout.is_zero());
         let options = &mut settings.listen.quic;
         if let Some(policy) = self.repeat {
             let policy = policy.parse::<Repeat>();

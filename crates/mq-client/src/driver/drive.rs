@@ -209,8 +209,13 @@ impl Driver {
             }
             Some(Ok(Progress::LaneClosed(lane, how))) => {
                 tracing::debug!(%lane, ?how, "the server ended a data lane");
-                current.lanes.ended(lane);
-                connection.handle_lane_closed(now, lane, how == LaneClosed::Finished);
+                let in_order = how == LaneClosed::Finished;
+                if in_order {
+                    current.lanes.closed(lane);
+                } else {
+                    current.lanes.broken(lane);
+                }
+                connection.handle_lane_closed(now, lane, in_order);
                 connection.handle_bytes(now, lane, link.received(lane));
             }
             Some(Ok(Progress::Datagrams)) => take_datagrams(connection, link, now),
@@ -252,7 +257,7 @@ impl Driver {
                 ProtoEvent::PingResp => current.lanes.ponged(),
                 ProtoEvent::LaneFailed { lane, error } => {
                     tracing::warn!(%lane, %error, "ended a data lane");
-                    current.lanes.ended(lane);
+                    current.lanes.broken(lane);
                 }
                 ProtoEvent::Auth(auth) => self.auth(current, &auth, now),
                 ProtoEvent::Closed(reason) => return Some(reason),

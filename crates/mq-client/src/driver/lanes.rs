@@ -19,16 +19,25 @@ const LOOK: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub(super) struct Lanes {
     streams: QuicStreams,
-    /// By topic; the control lane for topics whose first message went there.
-    topics: HashMap<TopicName, LaneId>,
+    /// By topic, the index in `places`; `None` for topics whose first message went on the control lane.
+    topics: HashMap<TopicName, Option<usize>>,
     /// The lanes that topics and subscriptions share, in the order in which they were opened.
-    open: Vec<LaneId>,
+    places: Vec<Place>,
     /// The lanes by priority.
     priorities: Vec<(i32, LaneId)>,
     /// No further lane is opened: topics without one of their own share those that there are.
     is_full: bool,
     hash: RandomState,
     spreading: Spreading,
+}
+
+/// What goes on one lane at a time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    /// A lane, or the control lane.
+    On(LaneId),
+    /// The server has closed its lane in order, as nothing went on it: the next message opens another.
+    Vacant,
 }
 
 /// How far [`QuicStreams::Auto`] is.
@@ -62,7 +71,7 @@ impl Lanes {
         Self {
             streams,
             topics: HashMap::new(),
-            open: Vec::new(),
+            places: Vec::new(),
             priorities: Vec::new(),
             is_full: false,
             hash: RandomState::new(),
@@ -101,28 +110,42 @@ impl Lanes {
         most: u16,
         is_early: bool,
     ) -> LaneId {
-        if let Some(lane) = self.topics.get(topic) {
-            return *lane;
+        if let Some(place) = self.topics.get(topic) {
+            return place.map_or(LaneId::CONTROL, |place| self.at(place, link));
         }
         if self.topics.len() >= usize::from(most) {
             self.is_full = true;
         }
         if is_early && !self.is_full {
             // A later message on a lane of its own could overtake this one.
-            self.topics.insert(topic.detached(), LaneId::CONTROL);
+            self.topics.insert(topic.detached(), None);
             return LaneId::CONTROL;
         }
         if !self.is_full {
             // Without a stream for it now the topic stays on the control lane, where its first message goes.
-            let lane = self.open(link, most).unwrap_or(LaneId::CONTROL);
-            self.topics.insert(topic.detached(), lane);
-            return lane;
+            let lane = self.open(link, most);
+            let place = lane.map(|_| self.places.len() - 1);
+            self.topics.insert(topic.detached(), place);
+            return lane.unwrap_or(LaneId::CONTROL);
         }
-        if self.open.is_empty() {
+        if self.places.is_empty() {
             return LaneId::CONTROL;
         }
-        let place = self.hash.hash_one(topic) % self.open.len() as u64;
-        usize::try_from(place).map_or(LaneId::CONTROL, |place| self.open[place])
+        let place = self.hash.hash_one(topic) % self.places.len() as u64;
+        usize::try_from(place).map_or(LaneId::CONTROL, |place| self.at(place, link))
+    }
+
+    /// The lane of a place, which is opened again if the server has closed it.
+    fn at(&mut self, place: usize, link: &mut Link) -> LaneId {
+        match self.places[place] {
+            Place::On(lane) => lane,
+            Place::Vacant => {
+                // Without a stream for it now it stays on the control lane.
+                let lane = link.open_lane().unwrap_or(LaneId::CONTROL);
+                self.places[place] = Place::On(lane);
+                lane
+            }
+        }
     }
 
     fn of_priority(&mut self, priority: i32, link: &mut Link, is_early: bool) -> LaneId {
@@ -146,13 +169,13 @@ impl Lanes {
 
     /// Opens one more lane to share.
     fn open(&mut self, link: &mut Link, most: u16) -> Option<LaneId> {
-        if self.is_full || self.open.len() >= usize::from(most) {
+        if self.is_full || self.places.len() >= usize::from(most) {
             // From now on the places of the lanes stay as they are.
             self.is_full = true;
             return None;
         }
         let lane = link.open_lane();
-        self.open.extend(lane);
+        self.places.extend(lane.map(Place::On));
         lane
     }
 
@@ -196,13 +219,27 @@ impl Lanes {
         }
     }
 
-    /// A lane has ended. What went on it goes on the control lane from now on.
-    pub(super) fn ended(&mut self, lane: LaneId) {
-        let topics = self.topics.values_mut();
-        let priorities = self.priorities.iter_mut().map(|(_, lane)| lane);
-        for place in topics.chain(&mut self.open).chain(priorities) {
+    /// A lane has broken. What went on it goes on the control lane from now on.
+    pub(super) fn broken(&mut self, lane: LaneId) {
+        self.replace(lane, Place::On(LaneId::CONTROL));
+        for (_, place) in &mut self.priorities {
             if *place == lane {
                 *place = LaneId::CONTROL;
+            }
+        }
+    }
+
+    /// The server has closed a lane in order, as one on which nothing went. The next message that would go on
+    /// it opens another.
+    pub(super) fn closed(&mut self, lane: LaneId) {
+        self.replace(lane, Place::Vacant);
+        self.priorities.retain(|(_, place)| *place != lane);
+    }
+
+    fn replace(&mut self, lane: LaneId, by: Place) {
+        for place in &mut self.places {
+            if *place == Place::On(lane) {
+                *place = by;
             }
         }
     }

@@ -202,14 +202,31 @@ impl Connection {
     }
 
     pub(super) fn finish_if_complete(&mut self, lane: LaneId) {
-        if let Some(data) = self.lanes.get_mut(&lane)
+        if self.is_lane_quiet(lane)
+            && let Some(data) = self.lanes.get_mut(&lane)
             && data.own_side == OwnSide::Finishing
-            && data.in_flight == 0
-            && data.acks.len() == 0
-            && data.receiving.len() == 0
         {
             data.own_side = OwnSide::Finished;
             self.outbox.end(lane, LaneEnd::Finish);
+        }
+    }
+
+    /// Whether nothing is under way on a data lane, in either direction: no message that was sent and is not
+    /// complete, none that was received and is not answered or released.
+    #[must_use]
+    pub fn is_lane_quiet(&self, lane: LaneId) -> bool {
+        let data = self.lanes.get(&lane);
+        data.is_none_or(|data| {
+            data.in_flight == 0 && data.acks.len() == 0 && data.receiving.len() == 0
+        })
+    }
+
+    /// Ends a data lane at once, in both directions, with an application error code. What was under way on it
+    /// ends, or goes on on the control lane.
+    pub fn abort_lane(&mut self, now: Instant, lane: LaneId, code: u32) {
+        if self.state != State::Closed {
+            self.leave_lane(now, lane);
+            self.outbox.end(lane, LaneEnd::Abort(code));
         }
     }
 
@@ -244,9 +261,7 @@ impl Connection {
     }
 
     fn fail_lane(&mut self, now: Instant, lane: LaneId, error: ProtocolError) {
-        let code = error.reason_code() as u32;
-        self.leave_lane(now, lane);
-        self.outbox.end(lane, LaneEnd::Abort(code));
+        self.abort_lane(now, lane, error.reason_code() as u32);
         self.events.push_back(Event::LaneFailed { lane, error });
     }
 

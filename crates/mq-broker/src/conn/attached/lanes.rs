@@ -1,8 +1,10 @@
 //! The data lanes on which a client has subscribed: its messages come back on them.
 
+use hashbrown::HashMap;
+use mq_codec::TopicFilter;
 use mq_proto::{Connection, LaneId};
 
-use crate::delivery::LaneSlot;
+use crate::{delivery::LaneSlot, router::Subscriber};
 
 /// Which lane each [`LaneSlot`] stands for, of this connection.
 ///
@@ -41,5 +43,15 @@ impl SubscribedLanes {
             Some((_, lane)) if connection.is_lane_open(*lane) => *lane,
             _ => LaneId::CONTROL,
         }
+    }
+
+    /// Whether the messages of one of these subscriptions go on the lane.
+    pub(super) fn carries(
+        &self,
+        lane: LaneId,
+        subscriptions: &HashMap<TopicFilter, Subscriber>,
+    ) -> bool {
+        let known = self.0.iter().find(|(_, other)| *other == lane);
+        known.is_some_and(|(slot, _)| subscriptions.values().any(|one| one.lane == *slot))
     }
 }

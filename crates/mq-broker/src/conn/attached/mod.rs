@@ -1,6 +1,7 @@
 //! The third phase: the client has its session, until either of them leaves.
 
 mod deliver;
+mod idle;
 mod lanes;
 mod reauthenticate;
 mod requests;
@@ -32,6 +33,7 @@ use crate::{
     shown::Shown,
     store::SessionChange,
 };
+use idle::IdleLanes;
 use lanes::SubscribedLanes;
 
 /// A client with its session.
@@ -48,6 +50,8 @@ pub(super) struct Attached<'a> {
     /// Messages of the session that are being read from the store.
     loading: Option<Loading>,
     lanes: SubscribedLanes,
+    /// Where idle data lanes are closed.
+    idle: Option<Box<IdleLanes>>,
     /// The ticket of a message that waits for room in somebody's mailbox.
     held: Option<AckTicket>,
     /// The events behind that message.
@@ -98,6 +102,10 @@ impl<'a> Attached<'a> {
     ) -> Self {
         Self {
             pace: Pace::new(wire.settings.publish_rate, clock::now()),
+            idle: wire
+                .settings
+                .stream_idle_timeout
+                .map(|timeout| Box::new(IdleLanes::new(timeout))),
             wire,
             hold,
             publisher,
@@ -142,13 +150,18 @@ impl<'a> Attached<'a> {
             let want_read = resumes_at.is_none() && !self.backlog.is_full() && self.wire.may_read();
             if !want_read {
                 self.wire.connection.excuse_silence(now);
+                if let Some(idle) = &mut self.idle {
+                    idle.excuse(now);
+                }
             }
+            let idle_at = self.close_idle(now);
             let expires_at = self
                 .client
                 .principal
                 .as_ref()
                 .and_then(Principal::expires_at);
             let deadline = earlier(self.wire.deadline(), earlier(expires_at, resumes_at));
+            let deadline = earlier(deadline, idle_at);
             if let Some(at) = deadline
                 && (timer.is_elapsed() || timer.deadline() > at.into())
             {
