@@ -745,6 +745,18 @@ fn a_lane_is_quiet_once_nothing_is_under_way_on_it() {
 }
 
 #[test]
+fn a_finished_lane_that_only_this_side_writes_is_forgotten() {
+    let (now, mut server) = open_by_lane(9);
+    let lane = LaneId(3);
+    let delivery = Delivery::new(message(1, 1), QoS::AtMostOnce);
+    server.publish_on(now, lane, delivery).unwrap();
+    server.finish_lane(lane);
+    assert!(server.outbox().take(lane).is_some());
+    assert_eq!(server.outbox().take_end(lane), Some(LaneEnd::Finish));
+    assert_eq!(server.held_bytes(), 0);
+}
+
+#[test]
 fn the_end_of_a_lane_that_has_failed_says_nothing_new() {
     let (now, mut server) = open_by_lane(9);
     let lane = LaneId(4);

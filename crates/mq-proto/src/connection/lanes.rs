@@ -208,6 +208,11 @@ impl Connection {
         {
             data.own_side = OwnSide::Finished;
             self.outbox.end(lane, LaneEnd::Finish);
+            let opened = lane.is_server_opened() == (self.role == Role::Server);
+            if lane.is_unidirectional() && opened {
+                // The peer has no side of it that could end.
+                self.lanes.remove(&lane);
+            }
         }
     }
 
