@@ -17,7 +17,12 @@ const IDLE: Duration = Duration::from_secs(1);
 const SOON: Duration = Duration::from_secs(20);
 
 async fn broker() -> TestBroker {
-    TestBroker::start_with(|settings| settings.stream_idle_timeout = Some(IDLE)).await
+    TestBroker::start_with(|settings| {
+        settings.stream_idle_timeout = Some(IDLE);
+        // The control stream, and no more than the tests use at a time.
+        settings.listen.quic.max_bidi_streams = 4;
+    })
+    .await
 }
 
 fn closed(broker: &TestBroker) -> u64 {
@@ -168,6 +173,12 @@ async fn a_client_that_does_not_follow_the_end_of_its_stream_loses_it() {
     ended.sort_unstable();
     assert_eq!(ended, [lanes[0], lanes[2]]);
     raw.is_alive().await;
+    // All of them are granted again.
+    for _ in 0..3 {
+        while raw.link.open_lane().is_none() {
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
     have_closed(&broker, 3).await;
     broker.shutdown().await;
 }
