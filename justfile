@@ -14,7 +14,7 @@ lint:
     cargo clippy --workspace --all-targets --locked -- -D warnings
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 
-# The fuzz target decode, topic, connection or recovery; needs `cargo install cargo-fuzz`. What it finds goes to fuzz/target; `fuzz/corpus/files in` keeps it
+# The fuzz target decode, topic, connection, lanes or recovery; needs `cargo install cargo-fuzz`. What it finds goes to fuzz/target; `fuzz/corpus/files in` keeps it
 fuzz target='decode' seconds='60':
     fuzz/corpus/files out {{target}} fuzz/target/corpus/{{target}}
     RUSTC_BOOTSTRAP=1 cargo fuzz run {{target}} fuzz/target/corpus/{{target}} -- -max_total_time={{seconds}}

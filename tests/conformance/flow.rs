@@ -149,7 +149,7 @@ async fn more_than_the_servers_receive_maximum_is_refused(lab: Lab) {
             // The broker may refuse before it answers.
             Some(packet) => {
                 assert_eq!((packet.first, packet.disconnect().0), (0xE0, 0x93));
-                return wire.closed().await;
+                return wire.closed_behind_disconnect().await;
             }
             None => panic!("it should say why"),
         }

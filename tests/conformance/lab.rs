@@ -18,10 +18,20 @@ use crate::{
 pub(crate) struct Target {
     pub(crate) address: Address,
     pub(crate) connector: Connector,
+    /// Whether clients put their packets on a data stream, where they may.
+    pub(crate) on_streams: bool,
     /// Whether it is this project's broker, which has to do more than the standards require.
     pub(crate) own: bool,
     /// Tells runs apart on a broker that outlives them.
     pub(crate) seed: u32,
+}
+
+impl Target {
+    /// The transport, and what is special about it.
+    pub(crate) fn name(&self) -> String {
+        let streams = if self.on_streams { "+data" } else { "" };
+        format!("{}{streams}", self.address.scheme)
+    }
 }
 
 /// Makes names different; all transports lead to the same broker.
@@ -80,7 +90,12 @@ impl Lab {
         let link = link.expect("the broker should accept a link");
         // Not where a case's own wildcards would find it.
         let fence = format!("fence/{}/{number:x}", self.prefix);
-        Wire::new(link, self.version, self.target.own, fence)
+        let wire = Wire::new(link, self.version, self.target.own, fence);
+        if self.target.on_streams {
+            wire.on_streams()
+        } else {
+            wire
+        }
     }
 
     /// A CONNECT with a clean start and nothing else.

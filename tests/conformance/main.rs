@@ -14,6 +14,7 @@ mod packet;
 mod reply;
 mod runner;
 mod statements;
+mod streams;
 mod wire;
 
 mod acks;
@@ -96,7 +97,10 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let wrong = statements::check(&statements, &cases);
+    let mut wrong = statements::check(&statements, &cases);
+    for name in streams::unknown(&cases) {
+        wrong.push(format!("no case is called {name}, which streams.rs names"));
+    }
     for problem in &wrong {
         println!("{}: {problem}", statements::FILE);
     }

@@ -8,7 +8,7 @@ use std::{
 
 use mq_broker::{Settings, auth::Access};
 use mq_codec::QoS;
-use mq_testkit::{SCHEMES, TestBroker};
+use mq_testkit::{SCHEMES, Scheme, TestBroker};
 use mq_transport::{ConnectOptions, Connector, Trust};
 use tokio::{
     sync::Semaphore,
@@ -21,6 +21,7 @@ use crate::{
     lab::{Lab, Target},
     options::Options,
     packet::Version,
+    streams,
 };
 
 /// Cases at once: most of their time is waiting.
@@ -63,8 +64,13 @@ async fn run_all(options: &Options, cases: &[Case]) -> Outcome {
         filters.is_empty() || filters.iter().any(|part| case.name.contains(part))
     };
     let mut jobs = Vec::new();
+    let mut left_out = Vec::new();
     for case in cases.iter().filter(wanted) {
         for target in brokers.targets(case.broker) {
+            if let Some(why) = streams::why_not(case).filter(|_| target.on_streams) {
+                left_out.push((case.name, target.name(), why));
+                continue;
+            }
             for version in case.versions {
                 jobs.push(Job {
                     case: *case,
@@ -77,6 +83,12 @@ async fn run_all(options: &Options, cases: &[Case]) -> Outcome {
     let results = run_jobs(jobs).await;
     brokers.shutdown().await;
     let mut outcome = report(&results, began.elapsed());
+    if !left_out.is_empty() {
+        println!("{} cases not run, by other rules:", left_out.len());
+    }
+    for (case, target, why) in left_out {
+        println!("  {case} over {target}: {why}");
+    }
     // What is left is not of a case: this process runs the broker as well.
     for said in take_panics() {
         println!("FAILED the broker panicked: {said}");
@@ -95,10 +107,11 @@ struct Brokers {
 
 impl Brokers {
     async fn start(options: &Options, seed: u32) -> Self {
-        let target = |address, connector, own| {
+        let target = |address, connector, on_streams, own| {
             Arc::new(Target {
                 address,
                 connector,
+                on_streams,
                 own,
                 seed,
             })
@@ -115,7 +128,7 @@ impl Brokers {
             let connector = Connector::new(options).unwrap();
             return Self {
                 own: Vec::new(),
-                any: vec![target(address.clone(), connector, false)],
+                any: vec![target(address.clone(), connector, false, false)],
                 limited: Vec::new(),
                 guarded: Vec::new(),
             };
@@ -124,9 +137,12 @@ impl Brokers {
         let limited = TestBroker::start_with(limits).await;
         let guarded = TestBroker::start_with(guard).await;
         let targets = |broker: &TestBroker| {
-            SCHEMES
-                .iter()
-                .map(|scheme| target(broker.address(*scheme), broker.connector(false), true))
+            let each = SCHEMES.iter().map(|scheme| (*scheme, false));
+            each.chain([(Scheme::Quic, true)])
+                .map(|(scheme, on_streams)| {
+                    let connector = broker.connector(false);
+                    target(broker.address(scheme), connector, on_streams, true)
+                })
                 .collect()
         };
         Self {
@@ -227,8 +243,8 @@ fn report(results: &[(Job, Result<(), String>)], took: Duration) -> Outcome {
     // A transport's name and, in the order of the versions, how many runs passed and failed.
     let mut table: BTreeMap<String, [(usize, usize); 3]> = BTreeMap::new();
     for (job, result) in results {
-        let scheme = job.target.address.scheme.to_string();
-        let row = table.entry(scheme.clone()).or_default();
+        let target = job.target.name();
+        let row = table.entry(target.clone()).or_default();
         let count = &mut row[job.version as usize];
         match result {
             Ok(()) => count.0 += 1,
@@ -236,12 +252,12 @@ fn report(results: &[(Job, Result<(), String>)], took: Duration) -> Outcome {
                 count.1 += 1;
                 failed.insert(job.case.name);
                 let version = job.version.name();
-                println!("FAILED {} over {scheme}, {version}: {why}", job.case.name);
+                println!("FAILED {} over {target}, {version}: {why}", job.case.name);
             }
         }
     }
     println!("\n{:<10} {:>12} {:>12} {:>12}", "", "3.1", "3.1.1", "5.0");
-    for (scheme, counts) in table {
+    for (target, counts) in table {
         let cells = counts.map(|(passed, failed)| {
             let cell = match failed {
                 0 => format!("{passed} ok"),
@@ -249,7 +265,7 @@ fn report(results: &[(Job, Result<(), String>)], took: Duration) -> Outcome {
             };
             format!("{cell:>12}")
         });
-        println!("{scheme:<10} {}", cells.join(" "));
+        println!("{target:<10} {}", cells.join(" "));
     }
     let passed = results.iter().filter(|(_, result)| result.is_ok()).count();
     println!(

@@ -1,8 +1,11 @@
 //! A scripted client: its case decides the bytes that it sends, and checks each packet that comes.
 
-use std::{fmt::Debug, time::Duration};
+mod data;
+
+use std::{collections::VecDeque, fmt::Debug, time::Duration};
 
 use bytes::Bytes;
+use data::Data;
 use mq_proto::{LaneId, Outbox};
 use mq_transport::{Link, Progress};
 use tokio::time::timeout;
@@ -12,7 +15,8 @@ use crate::{
         DISCONNECT, PINGREQ, PUBACK, PUBCOMP, PUBREC, PUBREL, Publish, V5, Version, ack, property,
         subscribe, unsubscribe,
     },
-    reply::{self, Answer, ConnAck, Message, Packet},
+    reply::{Answer, ConnAck, Message, Packet},
+    streams::{self, Place},
 };
 
 /// How long a broker may take for an immediate answer: far more than it needs, since many cases run side
@@ -31,6 +35,10 @@ pub(crate) struct Wire {
     /// Whether a broker has to say why it refuses a packet, which MQTT 5.0 only recommends.
     says_why: bool,
     closed: bool,
+    /// What came and was not asked for yet.
+    arrived: VecDeque<Packet>,
+    /// `None` where everything goes on the control lane.
+    data: Option<Data>,
     /// For packet identifiers of requests of this type's own.
     last_id: u16,
     fence: String,
@@ -46,6 +54,8 @@ impl Wire {
             version,
             says_why,
             closed: false,
+            arrived: VecDeque::new(),
+            data: None,
             // Far from the identifiers that cases choose.
             last_id: 50_000,
             fence,
@@ -60,19 +70,46 @@ impl Wire {
 
     /// Sends bytes. The next question shows whether the broker has closed.
     pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
-        let bytes = Bytes::copy_from_slice(bytes.as_ref());
-        self.outbox.put_body(LaneId::CONTROL, &bytes);
-        while !self.outbox.is_empty() && !self.closed {
-            let progress = self.link.progress(&mut self.outbox, false);
-            let progress = timeout(PATIENCE, progress).await;
-            match progress.expect("the broker does not read") {
-                Ok(Progress::Received(_) | Progress::Flushed | Progress::Datagrams) => {}
-                Ok(Progress::LaneClosed(..) | Progress::Closed) | Err(_) => self.closed = true,
+        let bytes = bytes.as_ref();
+        let Some(data) = &mut self.data else {
+            return self.put_on(LaneId::CONTROL, bytes).await;
+        };
+        for (place, piece) in data.router.route(bytes) {
+            let lane = match place {
+                Place::Control => {
+                    self.data_is_read().await;
+                    Some(LaneId::CONTROL)
+                }
+                Place::Data => self.data_lane().await,
+            };
+            if let Some(lane) = lane {
+                self.put_on(lane, &piece).await;
             }
         }
     }
 
-    /// The next packet; `None` when the broker has closed the connection.
+    async fn put_on(&mut self, lane: LaneId, bytes: &[u8]) {
+        self.outbox.put_body(lane, &Bytes::copy_from_slice(bytes));
+        while !self.outbox.is_empty() && !self.closed {
+            self.step(false, PATIENCE, "the broker does not read").await;
+        }
+    }
+
+    /// Waits for the link, and takes what came.
+    async fn step(&mut self, want_read: bool, patience: Duration, else_: &str) {
+        let progress = self.link.progress(&mut self.outbox, want_read);
+        match timeout(patience, progress).await.expect(else_) {
+            Ok(Progress::Received(lane)) => self.take_packets(lane),
+            Ok(Progress::Flushed | Progress::Datagrams) => {}
+            Ok(Progress::LaneClosed(lane, how)) => {
+                self.take_packets(lane);
+                self.data_closed(lane, how);
+            }
+            Ok(Progress::Closed) | Err(_) => self.closed = true,
+        }
+    }
+
+    /// The next packet; `None` when the broker has closed the connection, or has ended the data stream.
     pub(crate) async fn next(&mut self) -> Option<Packet> {
         self.next_within(PATIENCE).await
     }
@@ -80,8 +117,7 @@ impl Wire {
     /// The same, where it may take longer by the protocol's own timing.
     pub(crate) async fn next_within(&mut self, patience: Duration) -> Option<Packet> {
         loop {
-            let received = self.link.received(LaneId::CONTROL);
-            if let Some(packet) = reply::take(received) {
+            if let Some(packet) = self.arrived.pop_front() {
                 return Some(packet);
             }
             if self.closed {
@@ -89,12 +125,11 @@ impl Wire {
                 assert_eq!(left, 0, "the broker closed in the middle of a packet");
                 return None;
             }
-            let progress = self.link.progress(&mut self.outbox, true);
-            let progress = timeout(patience, progress).await;
-            match progress.expect("the broker neither answers nor closes") {
-                Ok(Progress::Received(_) | Progress::Flushed | Progress::Datagrams) => {}
-                Ok(Progress::LaneClosed(..) | Progress::Closed) | Err(_) => self.closed = true,
+            if self.data_has_failed() {
+                return None;
             }
+            self.step(true, patience, "the broker neither answers nor closes")
+                .await;
         }
     }
 
@@ -169,10 +204,11 @@ impl Wire {
     /// Takes whatever comes, until the broker closes or nothing has come for a while.
     pub(crate) async fn drain(&mut self, patience: Duration) {
         while !self.closed {
-            self.link.received(LaneId::CONTROL).clear();
+            self.arrived.clear();
             let progress = self.link.progress(&mut self.outbox, true);
             match timeout(patience, progress).await {
-                Ok(Ok(Progress::Received(_) | Progress::Flushed | Progress::Datagrams)) => {}
+                Ok(Ok(Progress::Received(lane))) => self.link.received(lane).clear(),
+                Ok(Ok(Progress::Flushed | Progress::Datagrams | Progress::LaneClosed(..))) => {}
                 Ok(_) => self.closed = true,
                 Err(_) => return,
             }
@@ -201,6 +237,12 @@ impl Wire {
         }
     }
 
+    /// The broker closes behind its DISCONNECT, which says nothing of what is under way on a data stream.
+    pub(crate) async fn closed_behind_disconnect(&mut self) {
+        while self.data.is_some() && self.next().await.is_some() {}
+        self.closed().await;
+    }
+
     /// The broker closes; before, MQTT 5.0 says why, with one of these reason codes.
     pub(crate) async fn refused(&mut self, codes: &[u8]) {
         self.refused_for(&[], codes).await;
@@ -208,6 +250,9 @@ impl Wire {
 
     /// The same because of these bytes, which a failure names.
     pub(crate) async fn refused_for(&mut self, bytes: &[u8], codes: &[u8]) {
+        if self.spoke_on_data() && !streams::ends_the_connection(codes) {
+            return self.refused_on_stream(bytes, codes).await;
+        }
         match self.next().await {
             Some(packet) if packet.first == 0xE0 && self.version == V5 => {
                 let (code, properties) = packet.disconnect();
@@ -217,7 +262,7 @@ impl Wire {
                 );
                 let expiry = properties.get(property::SESSION_EXPIRY);
                 assert_eq!(expiry, None, "a server's DISCONNECT has a session expiry");
-                self.closed().await;
+                self.closed_behind_disconnect().await;
             }
             Some(packet) => panic!("{packet:?} and no refusal of {bytes:02X?}"),
             None => assert!(

@@ -162,6 +162,8 @@ pub struct ListenerMetrics {
     pub packets_repeated: Counter,
     /// Times that a QUIC client said that it waits for more streams than it was granted.
     pub streams_blocked: Counter,
+    /// QUIC data streams that the broker closed because nothing came on them.
+    pub streams_closed_idle: Counter,
     /// Messages that were sent as QUIC datagrams.
     pub messages_as_datagrams: Counter,
     /// TCP segments sent again.
@@ -186,6 +188,7 @@ impl ListenerMetrics {
             packets_lost: Counter::default(),
             packets_repeated: Counter::default(),
             streams_blocked: Counter::default(),
+            streams_closed_idle: Counter::default(),
             messages_as_datagrams: Counter::default(),
             packets_retransmitted: Counter::default(),
             migrations: Counter::default(),
@@ -245,6 +248,11 @@ impl Sampler {
             last: None,
             peer: link.info().peer_address,
         }
+    }
+
+    /// The metrics of its listener.
+    pub(crate) fn metrics(&self) -> &ListenerMetrics {
+        &self.metrics
     }
 
     pub(crate) fn is_due(&self, now: Instant) -> bool {

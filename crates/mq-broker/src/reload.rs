@@ -134,6 +134,7 @@ fn fixed(settings: &Settings) -> Vec<(&'static str, String)> {
         quotas,
         publish_rate,
         reader_timeout,
+        stream_idle_timeout,
         max_connections,
         max_connections_per_address,
         max_handshakes,
@@ -163,7 +164,7 @@ fn fixed(settings: &Settings) -> Vec<(&'static str, String)> {
             quic.time_threshold,
             quic.initial_window,
         ),
-        (quic.max_bidi_streams, deliveries),
+        (quic.max_bidi_streams, deliveries, stream_idle_timeout),
     );
     let show = |value: &dyn fmt::Debug| format!("{value:?}");
     vec![

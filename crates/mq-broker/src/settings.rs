@@ -44,6 +44,10 @@ pub struct Settings {
     /// its full mailbox while a publisher of QoS 1 or 2 waits for room in it. Then the reader is
     /// disconnected with 0x97. Default 30 s; `None` is no limit.
     pub reader_timeout: Option<Duration>,
+    /// How long nothing may come on a QUIC data stream of a client before the broker closes it. A stream stays
+    /// while it carries a subscription or something is under way on it; a part of a packet on it is an error
+    /// of that stream. Default `None`, never: a client may not know that it can open another.
+    pub stream_idle_timeout: Option<Duration>,
     /// Connections at once, those in their handshake included. Further ones are refused. Default
     /// 100,000.
     pub max_connections: usize,
@@ -161,6 +165,7 @@ impl Settings {
             quotas: Quotas::default(),
             publish_rate: PublishRate::default(),
             reader_timeout: Some(Duration::from_secs(30)),
+            stream_idle_timeout: None,
             max_connections: 100_000,
             max_connections_per_address: usize::MAX,
             max_handshakes: 4_096,

@@ -129,15 +129,24 @@ pub enum Way {
 #[derive(Debug)]
 pub struct Spreader {
     spread: Spread,
-    /// By the hash of a topic; the control lane for topics whose first message went there. Two topics of one
-    /// hash share a lane, which does no harm.
-    topics: HashMap<u64, LaneId>,
+    /// By the hash of a topic, the index in `places`; `None` for topics whose first message went on the control
+    /// lane. Two topics of one hash share a lane, which does no harm.
+    topics: HashMap<u64, Option<usize>>,
     /// The lanes to share, in the order in which they were opened.
-    open: Vec<LaneId>,
+    places: Vec<Place>,
     /// No further lane is opened: topics without one of their own share those that there are.
     is_full: bool,
     hash: RandomState,
     stage: Stage,
+}
+
+/// What goes on one lane at a time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    /// A lane, or the control lane.
+    On(LaneId),
+    /// The peer has closed its lane in order, as nothing went on it: the next message opens another.
+    Vacant,
 }
 
 /// How far topics have gone apart.
@@ -163,7 +172,7 @@ impl Spreader {
         Self {
             spread,
             topics: HashMap::new(),
-            open: Vec::new(),
+            places: Vec::new(),
             is_full: false,
             hash: RandomState::new(),
             stage,
@@ -207,43 +216,60 @@ impl Spreader {
         open: impl FnOnce() -> Option<LaneId>,
     ) -> LaneId {
         let topic = self.hash.hash_one(topic);
-        if let Some(lane) = self.topics.get(&topic) {
-            return *lane;
+        if let Some(place) = self.topics.get(&topic) {
+            return place.map_or(LaneId::CONTROL, |place| self.at(place, open));
         }
         if self.topics.len() >= usize::from(most) {
             self.is_full = true;
         }
         if is_early && !self.is_full {
             // A later message on a lane of its own could overtake this one.
-            self.topics.insert(topic, LaneId::CONTROL);
+            self.topics.insert(topic, None);
             return LaneId::CONTROL;
         }
         if !self.is_full {
             // Without a lane of its own now the topic stays where its first message goes.
             let own = self.open(most, open);
-            let lane = own.unwrap_or_else(|| self.shared(topic));
-            self.topics.insert(topic, lane);
-            return lane;
+            let place = match own {
+                Some(_) => Some(self.places.len() - 1),
+                None => self.shared(topic),
+            };
+            self.topics.insert(topic, place);
+            // A vacant place gets its lane with the next message.
+            return place.map_or(LaneId::CONTROL, |place| self.at(place, || None));
         }
-        self.shared(topic)
+        let place = self.shared(topic);
+        place.map_or(LaneId::CONTROL, |place| self.at(place, open))
     }
 
-    /// One of the open lanes, by the hash of a topic; the control lane if there is none.
-    fn shared(&self, topic: u64) -> LaneId {
-        let place = topic.checked_rem(self.open.len() as u64);
-        let place = place.and_then(|place| usize::try_from(place).ok());
-        place.map_or(LaneId::CONTROL, |place| self.open[place])
+    /// One of the places, by the hash of a topic.
+    fn shared(&self, topic: u64) -> Option<usize> {
+        let place = topic.checked_rem(self.places.len() as u64)?;
+        usize::try_from(place).ok()
+    }
+
+    /// The lane of a place, which is opened again if the peer has closed it.
+    fn at(&mut self, place: usize, open: impl FnOnce() -> Option<LaneId>) -> LaneId {
+        match self.places[place] {
+            Place::On(lane) => lane,
+            Place::Vacant => {
+                // Without a lane for it now it stays on the control lane.
+                let lane = open().unwrap_or(LaneId::CONTROL);
+                self.places[place] = Place::On(lane);
+                lane
+            }
+        }
     }
 
     /// Opens one more lane to share.
     fn open(&mut self, most: u16, open: impl FnOnce() -> Option<LaneId>) -> Option<LaneId> {
-        if self.is_full || self.open.len() >= usize::from(most) {
+        if self.is_full || self.places.len() >= usize::from(most) {
             // From now on the places of the lanes stay as they are.
             self.is_full = true;
             return None;
         }
         let lane = open();
-        self.open.extend(lane);
+        self.places.extend(lane.map(Place::On));
         lane
     }
 
@@ -292,11 +318,21 @@ impl Spreader {
         }
     }
 
-    /// A lane has ended. What went on it goes on the control lane from now on.
-    pub fn ended(&mut self, lane: LaneId) {
-        for place in self.topics.values_mut().chain(&mut self.open) {
-            if *place == lane {
-                *place = LaneId::CONTROL;
+    /// A lane has broken. What went on it goes on the control lane from now on.
+    pub fn broken(&mut self, lane: LaneId) {
+        self.replace(lane, Place::On(LaneId::CONTROL));
+    }
+
+    /// The peer has closed a lane in order, as one on which nothing went. The next message that would go on it
+    /// opens another.
+    pub fn closed(&mut self, lane: LaneId) {
+        self.replace(lane, Place::Vacant);
+    }
+
+    fn replace(&mut self, lane: LaneId, by: Place) {
+        for place in &mut self.places {
+            if *place == Place::On(lane) {
+                *place = by;
             }
         }
     }
@@ -349,11 +385,23 @@ mod tests {
     }
 
     #[test]
-    fn a_topic_of_an_ended_lane_goes_on_on_the_control_lane() {
+    fn a_topic_of_a_broken_lane_goes_on_on_the_control_lane() {
         let mut spreader = Spreader::new(Spread::PerTopic { most: 1 }, false);
         assert_eq!(lanes_of(&mut spreader, 2, 1), [Way::On(LaneId(1)); 2]);
-        spreader.ended(LaneId(1));
+        spreader.broken(LaneId(1));
         assert_eq!(lanes_of(&mut spreader, 2, 1), [Way::On(LaneId::CONTROL); 2]);
+    }
+
+    #[test]
+    fn the_next_message_of_a_closed_lane_opens_another() {
+        let mut spreader = Spreader::new(Spread::PerTopic { most: 1 }, false);
+        assert_eq!(lanes_of(&mut spreader, 2, 1), [Way::On(LaneId(1)); 2]);
+        spreader.closed(LaneId(1));
+        let mut next = Some(LaneId(5));
+        let ways = ["1", "0"].map(|topic| spreader.way(topic, false, || next.take()));
+        assert_eq!(ways, [Way::On(LaneId(5)); 2]);
+        spreader.closed(LaneId(5));
+        assert_eq!(lanes_of(&mut spreader, 2, 0), [Way::On(LaneId::CONTROL); 2]);
     }
 
     #[test]

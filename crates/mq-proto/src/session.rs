@@ -389,9 +389,14 @@ impl Receiving {
         self.0.get(&id) == Some(&false)
     }
 
-    /// PUBREL came; returns whether its identifier was known.
+    /// PUBREL came; returns whether its identifier was known. Before the PUBREC it releases nothing: the
+    /// message still counts, and its owner still has to take it.
     pub(crate) fn released(&mut self, id: PacketId) -> bool {
-        self.0.remove(&id).is_some()
+        let may = self.0.get(&id).is_some_and(|kept| *kept);
+        if may {
+            self.0.remove(&id);
+        }
+        may
     }
 
     pub(crate) fn len(&self) -> usize {

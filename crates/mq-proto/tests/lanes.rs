@@ -725,6 +725,178 @@ fn the_receive_maximum_counts_over_all_lanes() {
     assert!(matches!(server.poll_event(), Some(Event::Closed(_))));
 }
 
+/// A server that takes that many QoS 1 and 2 messages at a time, and a client that counts identifiers by lane.
+fn open_by_lane(receive_maximum: u16) -> (Instant, Connection) {
+    let now = Instant::now();
+    let config = ServerConfig {
+        receive_maximum: std::num::NonZeroU16::new(receive_maximum).unwrap(),
+        ..ServerConfig::default()
+    };
+    let mut server = Connection::server(now, config);
+    say(
+        now,
+        &mut server,
+        LaneId::CONTROL,
+        &Packet::from(connect(Version::V5)),
+    );
+    while server.poll_event().is_some() {}
+    let ack = ConnAck::new(ReasonCode::Success);
+    server.accept(now, Session::new(), ack).unwrap();
+    (now, server)
+}
+
+#[test]
+fn the_receive_maximum_is_not_exceeded_at_qos2_by_identifiers_of_a_lane() {
+    let (now, mut server) = open_by_lane(2);
+    for id in 1..=2 {
+        say(now, &mut server, LaneId(4), &publish(id, QoS::ExactlyOnce));
+    }
+    assert_eq!(received(&mut server).len(), 2);
+    say(now, &mut server, LaneId(4), &publish(3, QoS::ExactlyOnce));
+    assert!(matches!(server.poll_event(), Some(Event::Closed(_))));
+    // The lane ends with the connection.
+    server.handle_lane_closed(now, LaneId(4), LaneEnd::Abort(0));
+}
+
+#[test]
+fn a_refused_qos2_message_on_a_data_lane_makes_room_for_the_next() {
+    let (now, mut server) = open_by_lane(1);
+    for id in 1..=3 {
+        say(now, &mut server, LaneId(4), &publish(id, QoS::ExactlyOnce));
+        let (_, ticket) = received(&mut server).pop().expect("there is room");
+        server.ack(now, ticket.unwrap(), ReasonCode::QuotaExceeded);
+    }
+}
+
+#[test]
+fn a_lane_may_end_after_a_release_that_came_before_the_receipt() {
+    let (now, mut server) = open_by_lane(1);
+    let lane = LaneId(4);
+    say(now, &mut server, lane, &publish(1, QoS::ExactlyOnce));
+    let (_, ticket) = received(&mut server).pop().unwrap();
+    let id = mq_codec::PacketId::new(1).unwrap();
+    let release = mq_codec::Ack::new(id, ReasonCode::Success);
+    say(now, &mut server, lane, &Packet::PubRel(release));
+    server.ack(now, ticket.unwrap(), ReasonCode::Success);
+    server.handle_lane_closed(now, lane, LaneEnd::Abort(0));
+    say(now, &mut server, LaneId(8), &publish(1, QoS::ExactlyOnce));
+    assert_eq!(received(&mut server).len(), 1);
+}
+
+#[test]
+fn a_release_before_the_receipt_makes_no_room() {
+    for lane in [LaneId::CONTROL, LaneId(4)] {
+        let (now, mut server) = open_by_lane(1);
+        let id = mq_codec::PacketId::new(1).unwrap();
+        let release = Packet::PubRel(mq_codec::Ack::new(id, ReasonCode::Success));
+        say(now, &mut server, lane, &publish(1, QoS::ExactlyOnce));
+        let (_, ticket) = received(&mut server).pop().unwrap();
+        say(now, &mut server, lane, &release);
+        // The same identifier is the same message.
+        say(now, &mut server, lane, &publish(1, QoS::ExactlyOnce));
+        assert_eq!(received(&mut server).len(), 0);
+        server.ack(now, ticket.unwrap(), ReasonCode::Success);
+        say(now, &mut server, lane, &release);
+        say(now, &mut server, lane, &publish(1, QoS::ExactlyOnce));
+        assert_eq!(received(&mut server).len(), 1);
+    }
+}
+
+#[test]
+fn a_lane_that_is_finished_waits_for_its_answers() {
+    let (now, mut server) = open_by_lane(9);
+    let lane = LaneId(4);
+    say(now, &mut server, lane, &publish(1, QoS::AtLeastOnce));
+    let (_, ticket) = received(&mut server).pop().unwrap();
+    server.finish_lane(lane);
+    assert_eq!(server.outbox().take_end(lane), None);
+    server.ack(now, ticket.unwrap(), ReasonCode::Success);
+    let puback = server.outbox().take(lane).expect("before the end");
+    assert_eq!(puback.bytes[..], [0x40, 2, 0, 1]);
+    assert_eq!(server.outbox().take_end(lane), Some(LaneEnd::Finish));
+    // What is lost needs no answer; the identifiers of the others mean something else on another lane.
+    say(now, &mut server, lane, &publish(0, QoS::AtMostOnce));
+    assert_eq!(received(&mut server).len(), 1);
+    say(now, &mut server, lane, &publish(2, QoS::AtLeastOnce));
+    assert_eq!(received(&mut server).len(), 0);
+    assert!(matches!(
+        server.outbox().take_end(lane),
+        Some(LaneEnd::Abort(_))
+    ));
+    assert!(server.is_open());
+}
+
+#[test]
+fn answers_to_a_lane_that_is_finished_go_on_the_control_lane_by_identifiers_of_the_session() {
+    let (now, _, mut server) = open(client_config());
+    let lane = LaneId(4);
+    server.finish_lane(lane);
+    assert_eq!(server.outbox().take_end(lane), Some(LaneEnd::Finish));
+    say(now, &mut server, lane, &publish(2, QoS::AtLeastOnce));
+    let (_, ticket) = received(&mut server).pop().unwrap();
+    server.ack(now, ticket.unwrap(), ReasonCode::Success);
+    let puback = server.outbox().take(LaneId::CONTROL).expect("an answer");
+    assert_eq!(puback.bytes[..], [0x40, 2, 0, 2]);
+    server.handle_lane_closed(now, lane, LaneEnd::Finish);
+    server.handle_bytes(now, lane, &mut BytesMut::new());
+    assert!(server.outbox().is_empty(), "it has ended already");
+}
+
+#[test]
+fn a_lane_is_quiet_once_nothing_is_under_way_on_it() {
+    let (now, mut client, mut server) = open(client_config());
+    let lane = LaneId(4);
+    assert!(server.is_lane_quiet(lane), "nothing is known of it");
+    say(now, &mut server, lane, &publish(1, QoS::AtLeastOnce));
+    let (_, ticket) = received(&mut server).pop().unwrap();
+    assert!(!server.is_lane_quiet(lane));
+    server.ack(now, ticket.unwrap(), ReasonCode::Success);
+    assert!(server.is_lane_quiet(lane));
+    let delivery = Delivery::new(message(1, 1), QoS::AtLeastOnce);
+    server.publish_on(now, lane, delivery).unwrap();
+    assert!(!server.is_lane_quiet(lane));
+    // What was under way when a lane is given up goes on on the control lane.
+    server.abort_lane(now, lane, 7);
+    assert_eq!(server.outbox().take_end(lane), Some(LaneEnd::Abort(7)));
+    assert!(server.is_lane_quiet(lane));
+    pass(now, &mut server, &mut client, LaneId::CONTROL);
+    assert_eq!(received(&mut client).len(), 1);
+}
+
+#[test]
+fn a_finished_lane_that_only_this_side_writes_is_forgotten() {
+    let (now, mut server) = open_by_lane(9);
+    let lane = LaneId(3);
+    let delivery = Delivery::new(message(1, 1), QoS::AtMostOnce);
+    server.publish_on(now, lane, delivery).unwrap();
+    server.finish_lane(lane);
+    assert!(server.outbox().take(lane).is_some());
+    assert_eq!(server.outbox().take_end(lane), Some(LaneEnd::Finish));
+    assert_eq!(server.held_bytes(), 0);
+}
+
+#[test]
+fn the_end_of_a_lane_that_has_failed_says_nothing_new() {
+    let (now, mut server) = open_by_lane(9);
+    let lane = LaneId(4);
+    say(now, &mut server, lane, &Packet::PingReq);
+    server.handle_lane_closed(now, lane, LaneEnd::Finish);
+    server.handle_bytes(now, lane, &mut BytesMut::new());
+    assert!(matches!(
+        server.outbox().take_end(lane),
+        Some(LaneEnd::Abort(_))
+    ));
+    assert_eq!(server.held_bytes(), 0, "the lane is forgotten");
+    server.disconnect(mq_codec::Disconnect::new(ReasonCode::Success));
+    server.handle_lane_closed(now, LaneId(8), LaneEnd::Finish);
+    server.handle_bytes(now, LaneId(8), &mut BytesMut::new());
+    let events = std::iter::from_fn(|| server.poll_event());
+    assert!(matches!(
+        events.last(),
+        Some(Event::Closed(mq_proto::CloseReason::Local(_)))
+    ));
+}
+
 #[test]
 fn a_qos2_message_keeps_to_the_control_lane_of_a_server_that_counts_by_lane() {
     let (now, mut client, _) = open(ClientConfig::new(connect(Version::V5)));

@@ -294,6 +294,16 @@ impl Link {
         }
     }
 
+    /// The data lanes that are open, with how many bytes ever came in on each.
+    #[must_use]
+    pub fn lane_bytes_received(&self) -> Vec<(LaneId, u64)> {
+        match &self.transport {
+            #[cfg(feature = "quic")]
+            Transport::Quic(link) => link.lanes().bytes_received().collect(),
+            _ => Vec::new(),
+        }
+    }
+
     /// Sets the urgency of what is written to a data lane: while there is something to send on a lane of
     /// higher priority, the others wait. Default 0, as that of the control lane.
     #[cfg_attr(

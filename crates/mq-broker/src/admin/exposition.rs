@@ -74,6 +74,7 @@ const OF_LISTENERS: &[(&str, &str, OfListener)] = table! {
     "sent_bytes": bytes_sent, "Application bytes sent";
     "packets_lost": packets_lost, "QUIC packets declared lost";
     "streams_blocked": streams_blocked, "times that a QUIC client said that it waits for more streams than it was granted";
+    "streams_closed_idle": streams_closed_idle, "QUIC data streams closed because nothing came on them";
     "messages_as_datagrams": messages_as_datagrams, "messages sent as QUIC datagrams";
     "packets_repeated": packets_repeated, "QUIC datagrams sent a second time before anything showed that they were lost";
     "packets_retransmitted": packets_retransmitted, "TCP segments sent again";

@@ -156,6 +156,8 @@ pub struct QuicConfig {
     pub max_streams: Option<u32>,
     /// `asked`, the default, or a [`Spread`](mq_proto::Spread); see [`Settings::deliveries`].
     pub deliveries: Option<String>,
+    /// Seconds, 0 for never; see [`Settings::stream_idle_timeout`].
+    pub stream_idle_timeout_s: Option<u64>,
 }
 
 impl QuicConfig {
@@ -171,6 +173,11 @@ impl QuicConfig {
             let policy = policy.map_err(|error| wrong(error.to_string()))?;
             settings.repeat_at.push((address, policy));
         }
+        if matches!(self.stream_idle_timeout_s, Some(86_401..)) {
+            return Err("quic.stream_idle_timeout_s: it is within 0 and 86400".to_owned());
+        }
+        let idle = self.stream_idle_timeout_s.map(Duration::from_secs);
+        settings.stream_idle_timeout = idle.filter(|timeout| !timeout.is_zero());
         let options = &mut settings.listen.quic;
         if let Some(policy) = self.repeat {
             let policy = policy.parse::<Repeat>();

@@ -96,6 +96,22 @@ fn deliveries_on_streams_of_the_broker_are_for_clients_that_ask_unless_the_file_
 }
 
 #[test]
+fn idle_streams_are_closed_only_where_that_is_asked_for() {
+    for (text, timeout) in [
+        ("", None),
+        ("[quic]\nstream_idle_timeout_s = 0\n", None),
+        (
+            "[quic]\nstream_idle_timeout_s = 90\n",
+            Some(Duration::from_secs(90)),
+        ),
+    ] {
+        assert_eq!(read(text).unwrap().stream_idle_timeout, timeout);
+    }
+    let error = read("[quic]\nstream_idle_timeout_s = 86401\n").unwrap_err();
+    assert!(error.contains("within 0 and 86400"), "{error}");
+}
+
+#[test]
 fn a_broker_that_is_not_told_where_listens_on_loopback() {
     let settings = read("").unwrap();
     let at: Vec<_> = settings.listeners.iter().map(Address::to_string).collect();

@@ -92,6 +92,11 @@ impl Wire {
         }
     }
 
+    /// Counts a data stream that was closed because nothing came on it.
+    pub(super) fn closed_idle(&self) {
+        self.sampler.metrics().streams_closed_idle.add(1);
+    }
+
     /// Records them a last time.
     pub(super) fn sample_last(&mut self) {
         self.sampler.sample(&self.link, clock::now());

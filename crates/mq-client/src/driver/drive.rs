@@ -12,7 +12,7 @@ use mq_codec::{Auth, AuthProperties, ByteStr, ConnAck, Disconnect, QoS, ReasonCo
 use mq_proto::{
     CloseReason, CommandError, Connection, DataLanes, Event as ProtoEvent, Probes, Way,
 };
-use mq_transport::{HandshakeKind, Link, MQTT_NEXT, Progress, Scheme};
+use mq_transport::{HandshakeKind, LaneClosed, Link, MQTT_NEXT, Progress, Scheme};
 
 use super::{
     Driver, Outcome, Settings,
@@ -220,7 +220,11 @@ impl Driver {
             }
             Some(Ok(Progress::LaneClosed(lane, how))) => {
                 tracing::debug!(%lane, ?how, "the server ended a data lane");
-                current.lanes.ended(lane);
+                if how == LaneClosed::Finished {
+                    current.lanes.closed(lane);
+                } else {
+                    current.lanes.broken(lane);
+                }
                 connection.handle_lane_closed(now, lane, how.into());
                 connection.handle_bytes(now, lane, link.received(lane));
             }
@@ -263,7 +267,7 @@ impl Driver {
                 ProtoEvent::PingResp => current.lanes.ponged(),
                 ProtoEvent::LaneFailed { lane, error } => {
                     tracing::warn!(%lane, %error, "ended a data lane");
-                    current.lanes.ended(lane);
+                    current.lanes.broken(lane);
                 }
                 ProtoEvent::Auth(auth) => self.auth(current, &auth, now),
                 ProtoEvent::Closed(reason) => return Some(reason),

@@ -95,13 +95,20 @@ impl Lanes {
         self.spreader.answered();
     }
 
-    /// A lane has ended. What went on it goes on the control lane from now on.
-    pub(super) fn ended(&mut self, lane: LaneId) {
-        self.spreader.ended(lane);
+    /// A lane has broken. What went on it goes on the control lane from now on.
+    pub(super) fn broken(&mut self, lane: LaneId) {
+        self.spreader.broken(lane);
         for (_, place) in &mut self.priorities {
             if *place == lane {
                 *place = LaneId::CONTROL;
             }
         }
+    }
+
+    /// The server has closed a lane in order, as one on which nothing went. The next message that would go on
+    /// it opens another.
+    pub(super) fn closed(&mut self, lane: LaneId) {
+        self.spreader.closed(lane);
+        self.priorities.retain(|(_, place)| *place != lane);
     }
 }

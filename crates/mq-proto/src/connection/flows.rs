@@ -217,7 +217,8 @@ impl Connection {
             self.forget_flow(now, id);
         } else if let Some(older) = self.lane_of_flow(id) {
             self.leave_lane(now, older, Leave::Broken);
-            self.abort_lane(older, FlowError::TakenOver.code());
+            let code = FlowError::TakenOver.code();
+            self.outbox.end(older, LaneEnd::Abort(code));
         }
         self.expire_flows(now);
         let kept = self.session.take_flow(id);
@@ -240,8 +241,9 @@ impl Connection {
             // Their publisher may send as many new ones.
             let carried = kept.receiving.len();
             data.receiving = kept.receiving;
+            data.carried = carried;
             self.lanes_at_qos2 += carried;
-            self.carried_incoming += carried;
+            self.lanes_carried += carried;
             let again = self.session.unpark(id, lane);
             self.window.send_later(again);
         }
@@ -274,7 +276,7 @@ impl Connection {
     pub fn forget_flow(&mut self, now: Instant, flow: FlowId) {
         if let Some(lane) = self.lane_of_flow(flow) {
             self.leave_lane(now, lane, Leave::Discarded);
-            self.abort_lane(lane, DISCARD_STATE);
+            self.outbox.end(lane, LaneEnd::Abort(DISCARD_STATE));
         }
         self.session.take_flow(flow);
         for id in self.session.in_order_of(flow) {
@@ -285,11 +287,6 @@ impl Connection {
             keeps_subscriptions: false,
             expires_at: None,
         }));
-    }
-
-    /// Ends a lane of the peer's at once.
-    fn abort_lane(&mut self, lane: LaneId, code: u32) {
-        self.outbox.end(lane, LaneEnd::Abort(code));
     }
 
     /// When a flow expires that has no lane now.
@@ -337,7 +334,10 @@ impl Connection {
         if !flow.by_rules {
             return false;
         }
-        let keeps = leave == Leave::Broken;
+        // What waits for flows does not count in the window, and is as much as that at most.
+        let waiting = self.session.parked() + sent.len();
+        let is_too_much = waiting > usize::from(self.window.maximum());
+        let keeps = leave == Leave::Broken && !is_too_much;
         let keeps_qos = keeps && flow.keeps_qos();
         if keeps_qos && !self.session_ids {
             self.session.park(sent);
@@ -390,8 +390,8 @@ impl Connection {
         }
         let (id, kept) = (ticket.packet_id, self.keeps(reason));
         if let Some(lane) = self.lane_of_flow(flow) {
-            if self.receiving_of(lane).is_taken(id) {
-                self.note_kept(lane, id, kept);
+            if self.receiving_on(lane, |messages| messages.is_taken(id)) {
+                self.receiving_on(lane, |messages| messages.kept(id, kept));
                 if !self.is_closed() {
                     self.send_on(now, lane, &acknowledgement(id, ticket.qos, reason));
                 }

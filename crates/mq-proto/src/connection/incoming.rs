@@ -3,9 +3,9 @@
 use core::num::NonZeroU16;
 use std::{collections::VecDeque, time::Instant};
 
-use mq_codec::{Ack, Packet, PacketId, Publish, QoS, ReasonCode, Version};
+use mq_codec::{Ack, Packet, PacketId, PacketType, Publish, QoS, ReasonCode, Version};
 
-use super::{Connection, lanes::answers_on};
+use super::Connection;
 use crate::{
     AckTicket, Event, FlowId, LaneId, Message, ProtocolError, event::Received, session::Incoming,
 };
@@ -132,7 +132,7 @@ impl Connection {
         }
         if ticket.qos == QoS::ExactlyOnce {
             let kept = self.keeps(reason);
-            self.note_kept(lane, ticket.packet_id, kept);
+            self.receiving_on(lane, |messages| messages.kept(ticket.packet_id, kept));
         }
         if self.is_closed() {
             return;
@@ -158,17 +158,6 @@ impl Connection {
     /// while the connection ended: its repetition must not be delivered `[MQTT-4.3.3-10]`.
     pub(super) fn keeps(&self, reason: ReasonCode) -> bool {
         !reason.is_error() || self.version < Version::V5
-    }
-
-    /// Notes that a QoS 2 message was acknowledged, or refused, which ends its exchange.
-    pub(super) fn note_kept(&mut self, lane: LaneId, id: PacketId, kept: bool) {
-        let receiving = self.receiving_of(lane);
-        let before = receiving.len();
-        receiving.kept(id, kept);
-        let gone = before.saturating_sub(receiving.len());
-        if !self.is_of_session(lane) {
-            self.lanes_at_qos2 -= gone;
-        }
     }
 
     /// The lane of a message has ended before its acknowledgement.
@@ -261,9 +250,11 @@ impl Connection {
         id: PacketId,
         qos: QoS,
     ) -> Result<Option<AckTicket>, ProtocolError> {
-        let lane = answers_on(lane);
+        let Some(lane) = self.answers_on(lane) else {
+            return Err(ProtocolError::Unexpected(PacketType::Publish));
+        };
         if qos == QoS::ExactlyOnce {
-            match self.receiving_of(lane).published(id) {
+            match self.receiving_on(lane, |messages| messages.published(id)) {
                 Incoming::New => {}
                 Incoming::Taken => {
                     // A peer whose lane has broken repeats the message on another lane. This side may hear of
@@ -282,8 +273,9 @@ impl Connection {
         }
         // Only MQTT 5.0 peers were told how many they may send (§4.9), on all lanes together. A QoS 2
         // message whose PUBREC has left counts until its PUBREL.
-        let kept = self.session.incoming.len() + self.lanes_at_qos2;
+        let kept = self.session.incoming.len();
         let kept = kept.saturating_sub(self.carried_incoming);
+        let kept = kept + self.lanes_at_qos2 - self.lanes_carried;
         let qos1 = self.acks.at_qos1() + self.lanes_at_qos1;
         let unacknowledged = qos1 + usize::from(qos == QoS::AtLeastOnce) + kept;
         let maximum = self.acks.maximum;
@@ -295,21 +287,17 @@ impl Connection {
         if lane != LaneId::CONTROL && qos == QoS::AtLeastOnce {
             self.lanes_at_qos1 += 1;
         }
-        if !of_session && qos == QoS::ExactlyOnce {
-            self.lanes_at_qos2 += 1;
-        }
         let acks = self.acks_of(lane);
         Ok(acks.map(|acks| acks.push(id, qos, lane, (of_session, flow))))
     }
 
     pub(super) fn pubrel_received(&mut self, now: Instant, lane: LaneId, release: &Ack) {
-        let lane = answers_on(lane);
+        let Some(lane) = self.answers_on(lane) else {
+            return;
+        };
         let id = release.packet_id;
-        let known = self.receiving_of(lane).released(id);
+        let known = self.receiving_on(lane, |messages| messages.released(id));
         let (of_session, flow) = (self.is_of_session(lane), self.keeper_of(lane));
-        if known && !of_session {
-            self.lanes_at_qos2 -= 1;
-        }
         if known && (of_session || flow.is_some()) {
             let released = Event::IncomingReleased {
                 packet_id: id,
@@ -326,6 +314,7 @@ impl Connection {
         };
         let complete = Packet::PubComp(Ack::new(id, reason));
         self.send_on(now, lane, &complete);
+        self.finish_if_complete(lane);
     }
 }
 

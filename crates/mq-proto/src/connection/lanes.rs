@@ -33,6 +33,8 @@ pub(super) struct DataLane {
     pub(super) receive_aliases: ReceiveAliases,
     /// Incoming QoS 2 messages of a peer that counts identifiers by lane.
     pub(super) receiving: Receiving,
+    /// How many of them are of an earlier lane of its flow.
+    pub(super) carried: usize,
     /// The flow that the lane is, if it has a name.
     pub(super) flow: Option<Flow>,
     /// Sent QoS 1 and 2 messages that are not complete.
@@ -41,8 +43,21 @@ pub(super) struct DataLane {
     pub(super) begun: bool,
     /// The peer sends nothing more on it.
     peer_finished: bool,
-    /// The owner sends nothing more on it.
-    finishing: bool,
+    own_side: OwnSide,
+}
+
+/// The direction of a lane that this side writes.
+///
+/// ```text
+/// Open --finish_lane--> Finishing --all is complete--> Finished
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum OwnSide {
+    Open,
+    /// The owner sends nothing more.
+    Finishing,
+    /// Its end is in the outbox.
+    Finished,
 }
 
 impl DataLane {
@@ -60,15 +75,6 @@ pub(super) enum Leave {
     Broken,
     /// With the state of its flow, if it is one.
     Discarded,
-}
-
-/// The lane of the answers to what came on `lane`.
-pub(super) fn answers_on(lane: LaneId) -> LaneId {
-    if lane.is_unidirectional() {
-        LaneId::CONTROL
-    } else {
-        lane
-    }
 }
 
 impl Connection {
@@ -164,19 +170,62 @@ impl Connection {
     /// [`handle_bytes`](Self::handle_bytes) once more after this. The connection ends its side of the lane
     /// once it has answered everything.
     pub fn handle_lane_closed(&mut self, now: Instant, lane: LaneId, how: LaneEnd) {
+        if self.state == State::Closed {
+            return;
+        }
         match how {
+            LaneEnd::Finish if self.outbox.is_aborting(lane) => {}
             LaneEnd::Finish => self.data_lane(lane).peer_finished = true,
             LaneEnd::Abort(DISCARD_STATE) => self.leave_lane(now, lane, Leave::Discarded),
             LaneEnd::Abort(_) => self.leave_lane(now, lane, Leave::Broken),
         }
     }
 
-    /// Sends nothing more on a data lane: it ends once what was sent on it is complete.
+    /// Sends nothing more on a data lane: it ends once what was sent on it is complete and what came on it is
+    /// answered. What the peer still sends on it after that is answered on the control lane, if both sides
+    /// count packet identifiers over all lanes; if not, a message of QoS 1 or 2 ends the lane.
     pub fn finish_lane(&mut self, lane: LaneId) {
-        let data = self.data_lane(lane);
-        data.finishing = true;
-        if data.in_flight == 0 {
+        if self.state == State::Closed {
+            return;
+        }
+        let own_side = &mut self.data_lane(lane).own_side;
+        if *own_side == OwnSide::Open {
+            *own_side = OwnSide::Finishing;
+        }
+        self.finish_if_complete(lane);
+    }
+
+    pub(super) fn finish_if_complete(&mut self, lane: LaneId) {
+        if self.is_lane_quiet(lane)
+            && let Some(data) = self.lanes.get_mut(&lane)
+            && data.own_side == OwnSide::Finishing
+        {
+            data.own_side = OwnSide::Finished;
             self.outbox.end(lane, LaneEnd::Finish);
+            let opened = lane.is_server_opened() == (self.role == Role::Server);
+            if lane.is_unidirectional() && opened {
+                // The peer has no side of it that could end.
+                self.lanes.remove(&lane);
+            }
+        }
+    }
+
+    /// Whether nothing is under way on a data lane, in either direction: no message that was sent and is not
+    /// complete, none that was received and is not answered or released.
+    #[must_use]
+    pub fn is_lane_quiet(&self, lane: LaneId) -> bool {
+        let data = self.lanes.get(&lane);
+        data.is_none_or(|data| {
+            data.in_flight == 0 && data.acks.len() == 0 && data.receiving.len() == 0
+        })
+    }
+
+    /// Ends a data lane at once, in both directions, with an application error code. What was under way on it
+    /// ends, or goes on on the control lane.
+    pub fn abort_lane(&mut self, now: Instant, lane: LaneId, code: u32) {
+        if self.state != State::Closed {
+            self.leave_lane(now, lane, Leave::Broken);
+            self.outbox.end(lane, LaneEnd::Abort(code));
         }
     }
 
@@ -189,7 +238,8 @@ impl Connection {
     #[must_use]
     pub fn is_lane_open(&self, lane: LaneId) -> bool {
         let is_own = self.is_servers_own(lane);
-        let takes_more = |data: &DataLane| !data.finishing && (is_own || !data.peer_finished);
+        let takes_more =
+            |data: &DataLane| data.own_side == OwnSide::Open && (is_own || !data.peer_finished);
         let data = self.lanes.get(&lane);
         data.is_some_and(|data| takes_more(data)) && !lane.is_unidirectional()
     }
@@ -207,15 +257,20 @@ impl Connection {
         self.session_ids
     }
 
-    /// Ends a lane whose peer has finished it, once everything on it is answered.
+    /// Ends a lane that either side has finished, once everything on it is answered.
     pub(super) fn finish_if_done(&mut self, now: Instant, lane: LaneId) {
+        self.finish_if_complete(lane);
         let Some(data) = self.lanes.get(&lane) else {
             return;
         };
-        let goes_on = self.is_servers_own(lane) && !(data.finishing && data.in_flight == 0);
+        let has_finished = data.own_side == OwnSide::Finished;
+        let is_over = data.own_side != OwnSide::Open && data.in_flight == 0;
+        let goes_on = self.is_servers_own(lane) && !is_over;
         if data.peer_finished && data.acks.len() == 0 && !goes_on {
             self.leave_lane(now, lane, Leave::Done);
-            self.outbox.end(lane, LaneEnd::Finish);
+            if !has_finished {
+                self.outbox.end(lane, LaneEnd::Finish);
+            }
         }
     }
 
@@ -233,6 +288,7 @@ impl Connection {
         };
         self.lanes_at_qos1 -= gone.acks.at_qos1();
         self.lanes_at_qos2 -= gone.receiving.len();
+        self.lanes_carried -= gone.carried;
         self.requests.retain(|id, on| {
             let lost = *on == lane;
             if lost {
@@ -283,11 +339,12 @@ impl Connection {
                 acks: AckQueue::new(maximum),
                 receive_aliases: ReceiveAliases::new(receive_aliases),
                 receiving: Receiving::default(),
+                carried: 0,
                 flow: None,
                 in_flight: 0,
                 begun: false,
                 peer_finished: false,
-                finishing: false,
+                own_side: OwnSide::Open,
             })
         })
     }
@@ -313,11 +370,24 @@ impl Connection {
         lane == LaneId::CONTROL || self.session_ids || is_servers
     }
 
-    pub(super) fn receiving_of(&mut self, lane: LaneId) -> &mut Receiving {
+    /// Acts on the incoming QoS 2 messages of a lane, and keeps count of those that are not of the session.
+    pub(super) fn receiving_on<T>(
+        &mut self,
+        lane: LaneId,
+        act: impl FnOnce(&mut Receiving) -> T,
+    ) -> T {
         if self.is_of_session(lane) {
-            return &mut self.session.incoming;
+            return act(&mut self.session.incoming);
         }
-        &mut self.data_lane(lane).receiving
+        let data = self.data_lane(lane);
+        let before = data.receiving.len();
+        let outcome = act(&mut data.receiving);
+        let after = data.receiving.len();
+        let released = data.carried.min(before.saturating_sub(after));
+        data.carried -= released;
+        self.lanes_carried -= released;
+        self.lanes_at_qos2 = self.lanes_at_qos2 + after - before;
+        outcome
     }
 
     /// The lane for a message of that QoS.
@@ -328,11 +398,28 @@ impl Connection {
 
     /// A data lane that has not ended, or else the control lane.
     pub(super) fn open_lane_or_control(&self, lane: LaneId) -> LaneId {
-        let lane = answers_on(lane);
-        if self.lanes.contains_key(&lane) {
-            lane
-        } else {
-            LaneId::CONTROL
+        match self.lanes.get(&lane) {
+            Some(_) if !lane.is_unidirectional() && !self.has_finished(lane) => lane,
+            _ => LaneId::CONTROL,
+        }
+    }
+
+    /// Whether this side has ended its direction of a lane.
+    pub(super) fn has_finished(&self, lane: LaneId) -> bool {
+        let data = self.lanes.get(&lane);
+        data.is_some_and(|data| data.own_side == OwnSide::Finished)
+    }
+
+    /// The lane of the answers to what came on `lane`, which has not ended; `None` if they cannot be sent,
+    /// since the peer would take their identifiers for those of the control lane.
+    pub(super) fn answers_on(&self, lane: LaneId) -> Option<LaneId> {
+        if lane.is_unidirectional() {
+            return Some(LaneId::CONTROL);
+        }
+        match self.has_finished(lane) {
+            true if self.is_of_session(lane) => Some(LaneId::CONTROL),
+            true => None,
+            false => Some(lane),
         }
     }
 
@@ -345,9 +432,7 @@ impl Connection {
     pub(super) fn completed_on(&mut self, lane: LaneId) {
         if let Some(data) = self.lanes.get_mut(&lane) {
             data.in_flight -= 1;
-            if data.in_flight == 0 && data.finishing {
-                self.outbox.end(lane, LaneEnd::Finish);
-            }
+            self.finish_if_complete(lane);
         }
     }
 }

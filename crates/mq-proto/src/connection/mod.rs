@@ -30,7 +30,7 @@ use authentication::Turn;
 pub use early::EarlyPackets;
 use flows::Flows;
 use incoming::AckQueue;
-use lanes::{DataLane, answers_on};
+use lanes::DataLane;
 use outgoing::SendWindow;
 
 /// Which side of the connection this is.
@@ -111,6 +111,9 @@ pub struct Connection {
     lanes_at_qos1: usize,
     /// Messages of QoS 2 on them that are not of the session, and not released.
     lanes_at_qos2: usize,
+    /// How many of them do not count against this connection's Receive Maximum, as they came on earlier lanes of
+    /// their flows.
+    lanes_carried: usize,
     /// QoS 2 messages without an acknowledgement that the peer has repeated on another lane, and that lane.
     repeated: HashMap<PacketId, LaneId>,
     /// Whether both sides count packet identifiers over all lanes.
@@ -224,6 +227,7 @@ impl Connection {
             lanes: HashMap::new(),
             lanes_at_qos1: 0,
             lanes_at_qos2: 0,
+            lanes_carried: 0,
             repeated: HashMap::new(),
             session_ids: false,
             wants_datagrams: false,
@@ -350,7 +354,9 @@ impl Connection {
             (Role::Client, State::Open, Packet::SubAck(ack)) => self.suback_received(*ack)?,
             (Role::Client, State::Open, Packet::UnsubAck(ack)) => self.unsuback_received(*ack)?,
             (Role::Server, State::Open, Packet::PingReq) => {
-                self.send_on(now, answers_on(lane), &Packet::PingResp);
+                if let Some(lane) = self.answers_on(lane) {
+                    self.send_on(now, lane, &Packet::PingResp);
+                }
             }
             // Any byte has counted as life already.
             (Role::Client, State::Open, Packet::PingResp) => {
@@ -607,6 +613,7 @@ impl Connection {
 
     fn write(&mut self, lane: LaneId, packet: &Packet) -> Result<(), CommandError> {
         let version = self.version;
+        self.begin_own_flow(lane);
         let before = self.outbox.position();
         self.outbox
             .put(lane, |out| packet.encode(version, out))

@@ -7,7 +7,7 @@ use mq_codec::{
     Ack, Packet, PacketId, PacketType, PublishHead, QoS, ReasonCode, TopicName, Version,
 };
 
-use super::{Connection, State, lanes::answers_on};
+use super::{Connection, State};
 use crate::{
     CommandError, Delivery, Event, LaneId, ProtocolError, Session, alias::SendTopic,
     session::OutgoingState,
@@ -35,6 +35,11 @@ impl SendWindow {
             sent: 0,
             again: VecDeque::new(),
         }
+    }
+
+    /// How many messages may be under way.
+    pub(super) fn maximum(&self) -> u16 {
+        self.maximum
     }
 
     /// The peer's Receive Maximum.
@@ -292,7 +297,9 @@ impl Connection {
             ReasonCode::PacketIdentifierNotFound
         };
         let release = Packet::PubRel(Ack::new(id, reason));
-        self.send_on(now, answers_on(lane), &release);
+        if let Some(lane) = self.answers_on(lane) {
+            self.send_on(now, lane, &release);
+        }
         Ok(())
     }
 

@@ -50,7 +50,6 @@ impl Connection {
         });
         if lane != LaneId::CONTROL {
             self.data_lane(lane);
-            self.begin_own_flow(lane);
         }
         self.request(now, lane, packet_id, &packet)
     }

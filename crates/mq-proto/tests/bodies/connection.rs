@@ -9,64 +9,21 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 use mq_codec::{
     Ack, Auth, AuthProperties, ByteStr, ConnAck, Connect, Decoder, Disconnect, Packet, PacketId,
-    Publish, QoS, ReasonCode, SubAck, Subscribe, Subscription, TopicFilter, TopicName, UnsubAck,
-    Unsubscribe, Version,
+    ReasonCode, Subscription, TopicFilter, TopicName, Unsubscribe, Version,
 };
 use mq_proto::{
     AckTicket, ClientConfig, Connection, Delivery, Event, LaneEnd, LaneId, Message, ServerConfig,
     Session,
 };
 
+#[path = "input.rs"]
+mod input;
+
+use input::{ANSWERS, Input, publish, suback, subscribe, unsuback};
+
 const VERSIONS: [Version; 3] = [Version::V3_1, Version::V3_1_1, Version::V5];
-const REASONS: [ReasonCode; 5] = [
-    ReasonCode::Success,
-    ReasonCode::NoMatchingSubscribers,
-    ReasonCode::PacketIdentifierNotFound,
-    ReasonCode::UnspecifiedError,
-    ReasonCode::QuotaExceeded,
-];
-
-/// The owner's answers.
-const ANSWERS: [ReasonCode; 3] = [
-    ReasonCode::Success,
-    ReasonCode::UnspecifiedError,
-    ReasonCode::QuotaExceeded,
-];
-
 /// Bidirectional ones, and one that only the peer writes.
 const DATA_LANES: [LaneId; 3] = [LaneId(4), LaneId(8), LaneId(2)];
-
-/// The rest of the input.
-struct Input<'a>(&'a [u8]);
-
-impl Input<'_> {
-    fn byte(&mut self) -> u8 {
-        match self.0.split_first() {
-            Some((first, rest)) => {
-                self.0 = rest;
-                *first
-            }
-            None => 0,
-        }
-    }
-
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[usize::from(self.byte()) % from.len()]
-    }
-
-    /// Few, so that they meet.
-    fn packet_id(&mut self) -> PacketId {
-        PacketId::new(u16::from(self.byte() % 4) + 1).expect("it is not 0")
-    }
-
-    fn qos(&mut self) -> QoS {
-        self.pick(&[QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce])
-    }
-
-    fn reason(&mut self) -> ReasonCode {
-        self.pick(&REASONS)
-    }
-}
 
 /// The end under test.
 struct End {
@@ -339,48 +296,6 @@ impl End {
             self.connection.outbox().is_empty(),
             "nothing waits elsewhere"
         );
-    }
-}
-
-fn publish(input: &mut Input<'_>) -> Packet {
-    let topic = TopicName::new(input.pick(&["a", "b"])).expect("valid");
-    let mut publish = Publish::new(topic, "x");
-    publish.qos = input.qos();
-    publish.packet_id = (publish.qos > QoS::AtMostOnce).then(|| input.packet_id());
-    let flags = input.byte();
-    publish.dup = flags & 1 > 0 && publish.qos > QoS::AtMostOnce;
-    publish.retain = flags & 2 > 0;
-    if flags & 4 > 0 {
-        publish.properties.topic_alias = Some(u16::from(flags >> 3) % 4);
-    }
-    publish.into()
-}
-
-fn subscribe(input: &mut Input<'_>) -> Packet {
-    let filter = TopicFilter::new(input.pick(&["a", "+", "#", "$share/g/a"])).expect("valid");
-    Packet::Subscribe(Subscribe {
-        packet_id: input.packet_id(),
-        subscriptions: vec![Subscription {
-            filter,
-            options: input.qos().into(),
-        }],
-        properties: mq_codec::SubscribeProperties::default(),
-    })
-}
-
-fn suback(packet_id: PacketId, count: usize) -> SubAck {
-    SubAck {
-        packet_id,
-        reasons: vec![ReasonCode::Success; count],
-        properties: mq_codec::SubAckProperties::default(),
-    }
-}
-
-fn unsuback(packet_id: PacketId, count: usize) -> UnsubAck {
-    UnsubAck {
-        packet_id,
-        reasons: vec![ReasonCode::Success; count],
-        properties: mq_codec::UnsubAckProperties::default(),
     }
 }
 

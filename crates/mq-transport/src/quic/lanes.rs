@@ -95,6 +95,8 @@ struct Lane {
     /// The owner has ended it.
     ended: bool,
     received: BytesMut,
+    /// All bytes that ever came in on it.
+    bytes_received: u64,
     waker: Waker,
 }
 
@@ -203,6 +205,7 @@ impl Lanes {
                 stopped,
                 ended: false,
                 received: BytesMut::new(),
+                bytes_received: 0,
                 waker,
             },
         );
@@ -235,6 +238,12 @@ impl Lanes {
         unread
             .filter(|(_, lane)| !lane.received.is_empty())
             .map(|(lane, _)| *lane)
+    }
+
+    /// Each lane, and how many bytes ever came in on it.
+    pub(crate) fn bytes_received(&self) -> impl Iterator<Item = (LaneId, u64)> {
+        let all = self.all.iter();
+        all.map(|(lane, state)| (*lane, state.bytes_received))
     }
 
     /// Sets the urgency of a lane's bytes: higher goes first.
@@ -523,6 +532,7 @@ impl Lane {
             match polled {
                 Poll::Ready(Ok(Some(filled))) => {
                     let count = chunks[..filled].iter().map(Bytes::len).sum();
+                    self.bytes_received += count as u64;
                     self.received.reserve(count);
                     for bytes in &chunks[..filled] {
                         self.received.extend_from_slice(bytes);

@@ -3,6 +3,8 @@
 
 use std::time::{Duration, Instant};
 
+use hashbrown::HashMap;
+use mq_codec::TopicFilter;
 use mq_proto::{Connection, Delivery, LaneId, Spread, Spreader, Way};
 use mq_transport::{Link, Scheme};
 
@@ -11,6 +13,7 @@ use crate::{
     Settings,
     conn::wire::{OUTBOX_LIMIT, Wire},
     delivery::{LaneSlot, Marks as _},
+    router::Subscriber,
     session::State,
 };
 
@@ -68,6 +71,11 @@ impl DeliveryLanes {
         }
     }
 
+    /// Whether messages of subscriptions go on the lane, or may come to: a flow is the client's to end.
+    pub(super) fn carries(&self, lane: LaneId, connection: &Connection, state: &State) -> bool {
+        connection.flow_of(lane).is_some() || self.subscribed.carries(lane, &state.subscriptions)
+    }
+
     /// Where a message goes: on the lane of its subscription, or else as the spreader says.
     pub(super) fn way(
         &mut self,
@@ -92,7 +100,7 @@ impl DeliveryLanes {
         };
         match self.spreader.way(&delivery.message.topic, false, open) {
             Way::On(lane) if lane != LaneId::CONTROL && !connection.is_lane_open(lane) => {
-                self.spreader.ended(lane);
+                self.spreader.broken(lane);
                 Way::On(LaneId::CONTROL)
             }
             way => way,
@@ -161,5 +169,11 @@ impl SubscribedLanes {
             Some((_, lane)) if connection.is_lane_open(*lane) => *lane,
             _ => LaneId::CONTROL,
         }
+    }
+
+    /// Whether the messages of one of these subscriptions go on the lane.
+    fn carries(&self, lane: LaneId, subscriptions: &HashMap<TopicFilter, Subscriber>) -> bool {
+        let known = self.0.iter().find(|(_, other)| *other == lane);
+        known.is_some_and(|(slot, _)| subscriptions.values().any(|one| one.lane == *slot))
     }
 }

@@ -2,6 +2,7 @@
 
 mod deliver;
 mod flows;
+mod idle;
 mod lanes;
 mod reauthenticate;
 mod requests;
@@ -34,6 +35,7 @@ use crate::{
     store::SessionChange,
 };
 use flows::Parked;
+use idle::IdleLanes;
 use lanes::DeliveryLanes;
 
 /// A client with its session.
@@ -52,6 +54,8 @@ pub(super) struct Attached<'a> {
     lanes: DeliveryLanes,
     /// Deliveries for flows that have no lane now.
     parked: Parked,
+    /// Where idle data lanes are closed.
+    idle: Option<Box<IdleLanes>>,
     /// The ticket of a message that waits for room in somebody's mailbox.
     held: Option<AckTicket>,
     /// The events behind that message.
@@ -103,6 +107,10 @@ impl<'a> Attached<'a> {
         Self {
             pace: Pace::new(wire.settings.publish_rate, clock::now()),
             lanes: DeliveryLanes::new(wire),
+            idle: wire
+                .settings
+                .stream_idle_timeout
+                .map(|timeout| Box::new(IdleLanes::new(timeout))),
             wire,
             hold,
             publisher,
@@ -147,13 +155,18 @@ impl<'a> Attached<'a> {
             let want_read = resumes_at.is_none() && !self.backlog.is_full() && self.wire.may_read();
             if !want_read {
                 self.wire.connection.excuse_silence(now);
+                if let Some(idle) = &mut self.idle {
+                    idle.excuse(now);
+                }
             }
+            let idle_at = self.close_idle(now);
             let expires_at = self
                 .client
                 .principal
                 .as_ref()
                 .and_then(Principal::expires_at);
             let deadline = earlier(self.wire.deadline(), earlier(expires_at, resumes_at));
+            let deadline = earlier(deadline, idle_at);
             if let Some(at) = deadline
                 && (timer.is_elapsed() || timer.deadline() > at.into())
             {
