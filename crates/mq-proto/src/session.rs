@@ -217,6 +217,12 @@ impl Session {
         ids
     }
 
+    /// What waits for flows goes on the control lane.
+    pub(crate) fn unpark_all(&mut self) {
+        self.move_lane(|outgoing| outgoing.lane == NO_LANE, LaneId::CONTROL);
+        self.parked = 0;
+    }
+
     /// Keeps a flow that has no lane any more.
     pub(crate) fn keep_flow(&mut self, flow: FlowId, kept: KeptFlow) {
         self.flows.insert(flow, kept);

@@ -477,6 +477,32 @@ fn aliases_are_kept_for_the_next_lane_of_a_flow_that_asks_for_it() {
 }
 
 #[test]
+fn what_waits_for_a_flow_goes_on_without_it_on_a_link_that_has_none() {
+    let now = Instant::now();
+    let mut server = server(now, Session::new(), false);
+    begin(now, &mut server, LaneId(4), 2, KEPT);
+    let topic = TopicName::new("t").unwrap();
+    let delivery = Delivery::new(Message::new(topic, "x"), QoS::AtLeastOnce);
+    server.publish_on(now, LaneId(4), delivery).unwrap();
+    server.handle_link_lost();
+    server.leave_flows(now);
+    let session = server.into_session();
+    let mut other = Connection::server(now, ServerConfig::default());
+    let connect = connect(Version::V5);
+    other.handle_bytes(now, LaneId::CONTROL, &mut encode(&connect.into()));
+    events(&mut other);
+    let mut answer = ConnAck::new(ReasonCode::Success);
+    answer.session_present = true;
+    other.accept(now, session, answer).unwrap();
+    let said = said(&mut other, LaneId::CONTROL);
+    assert!(
+        matches!(&said[..], [Packet::ConnAck(_), Packet::Publish(publish)] if publish.dup),
+        "{said:?}"
+    );
+    assert!(!other.keeps_flow(FlowId(2)));
+}
+
+#[test]
 fn a_session_keeps_a_bounded_number_of_flows() {
     let now = Instant::now();
     let mut server = server(now, Session::new(), false);

@@ -68,7 +68,8 @@ impl Leaving {
                 (Event::Closed(reason), _) => wire.closed = Some(reason),
                 (Event::FlowEnded(end), Some(parting)) => {
                     let journal = &mut parting.publisher.journal;
-                    wire.hub.flow_ended(&mut parting.hold, end, journal);
+                    let (hold, unsent) = (&mut parting.hold, &mut parting.unsent);
+                    wire.hub.flow_ended(hold, end, unsent, journal);
                 }
                 // A message of a flow that has ended.
                 (Event::Acked { packet_id, .. }, Some(parting)) => {

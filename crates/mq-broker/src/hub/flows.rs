@@ -1,8 +1,11 @@
 //! Flows (MQTT-next), as far as a session keeps them: their subscriptions, and what the store knows of them.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
 
-use mq_proto::{FlowEnd, FlowId};
+use mq_proto::{Delivery, FlowEnd, FlowId};
 
 use super::{Hold, Hub, unqueued};
 use crate::{
@@ -30,8 +33,15 @@ pub(crate) fn keep_flow(
 }
 
 impl Hub {
-    /// Ends what does not outlive the lane of a flow.
-    pub(crate) fn flow_ended(&self, hold: &mut Hold, end: FlowEnd, journal: &mut Journal) {
+    /// Ends what does not outlive the lane of a flow: subscriptions, and their messages in the mailbox and in
+    /// `unsent`, which were taken from it.
+    pub(crate) fn flow_ended(
+        &self,
+        hold: &mut Hold,
+        end: FlowEnd,
+        unsent: &mut VecDeque<Delivery>,
+        journal: &mut Journal,
+    ) {
         let FlowEnd {
             flow,
             keeps_subscriptions,
@@ -47,11 +57,13 @@ impl Hub {
             for filter in filters {
                 self.unsubscribe(hold, &filter, journal);
             }
-            for delivery in hold
-                .session
-                .mailbox
-                .keep(|delivery| delivery.lane() != slot)
-            {
+            let (kept, mut gone): (VecDeque<_>, VecDeque<_>) = unsent
+                .drain(..)
+                .partition(|delivery| delivery.lane() != slot);
+            *unsent = kept;
+            let mailbox = &hold.session.mailbox;
+            gone.extend(mailbox.keep(|delivery| delivery.lane() != slot));
+            for delivery in gone {
                 unqueued(&hold.session, &delivery, journal);
             }
         }

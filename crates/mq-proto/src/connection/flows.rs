@@ -37,6 +37,8 @@ const MAX_REFUSED: usize = 64;
 pub(super) struct Flows {
     /// Whether the link has agreed on them.
     agreed: bool,
+    /// Whether a lane of this connection was one.
+    seen: bool,
     /// How the peer writes heads.
     dialect: Dialect,
     /// Flows that could not be recovered.
@@ -91,10 +93,19 @@ impl Connection {
         flow.map(|flow| flow.id)
     }
 
-    /// Whether something is kept of a flow that has no lane now.
+    /// Whether something waits for the next lane of a flow that has none now. On a link without flows nothing
+    /// does: what a flow of an earlier connection would get goes on the control lane.
     #[must_use]
     pub fn keeps_flow(&self, flow: FlowId) -> bool {
-        self.session.keeps_flow(flow)
+        (self.flows.agreed || self.flows.seen) && self.session.keeps_flow(flow)
+    }
+
+    /// The connection is open: what flows of an earlier one have left goes on.
+    pub(super) fn resume_flows(&mut self, now: Instant) {
+        self.expire_flows(now);
+        if !self.flows.agreed {
+            self.session.unpark_all();
+        }
     }
 
     /// The flow that keeps the exchanges on a lane.
@@ -221,6 +232,7 @@ impl Connection {
             self.outbox.end(older, LaneEnd::Abort(code));
         }
         self.expire_flows(now);
+        self.flows.seen = true;
         let kept = self.session.take_flow(id);
         if kept.is_none() && flags.abort_if_no_state {
             return Err(self.refuse_recovery(id).into());

@@ -205,7 +205,7 @@ impl Connection {
         self.turn = Turn::Nobody;
         self.carried_incoming = self.session.incoming.len();
         self.session.leave_all_lanes();
-        self.expire_flows(now);
+        self.resume_flows(now);
         self.window.resume(&self.session);
         self.send_again(now);
     }

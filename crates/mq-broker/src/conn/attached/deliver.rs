@@ -32,6 +32,7 @@ impl Attached<'_> {
         if rules != self.client.rules {
             // Waiting messages were let through by other rules.
             self.client.rules = rules;
+            self.parked.give_back(&mut self.outgoing);
             hold.session.mailbox.put_back(self.outgoing.drain(..));
             let journal = &mut self.publisher.journal;
             self.wire.hub.remove_forbidden(&hold.session, journal);

@@ -155,25 +155,14 @@ impl Attached<'_> {
 
     /// What a flow leaves behind.
     pub(super) fn flow_ended(&mut self, end: FlowEnd) {
-        let FlowEnd {
-            flow,
-            keeps_subscriptions,
-            ..
-        } = end;
-        if !keeps_subscriptions && let Some(slot) = self.hold.state.slot_of(flow) {
-            let mut gone = self.parked.remove(slot);
-            let outgoing = core::mem::take(&mut self.outgoing);
-            let (of_flow, others) = outgoing
-                .into_iter()
-                .partition(|delivery| delivery.lane() == slot);
-            self.outgoing = others;
-            gone.extend::<VecDeque<_>>(of_flow);
-            for delivery in gone {
-                hub::unqueued(&self.hold.session, &delivery, &mut self.publisher.journal);
-            }
+        if !end.keeps_subscriptions
+            && let Some(slot) = self.hold.state.slot_of(end.flow)
+        {
+            self.outgoing.append(&mut self.parked.remove(slot));
         }
         let journal = &mut self.publisher.journal;
-        self.wire.hub.flow_ended(&mut self.hold, end, journal);
+        let (hub, outgoing) = (&self.wire.hub, &mut self.outgoing);
+        hub.flow_ended(&mut self.hold, end, outgoing, journal);
     }
 
     /// A flow for which more waits than a session may have is given up, as if its time were over.
