@@ -1,0 +1,104 @@
+//! The program `mq`: MQTT for everyday, over every transport.
+//!
+//! ```text
+//! args (what is asked) -> connect (a client) -> publish | subscribe | request | ping -> exit code
+//! ```
+
+mod args;
+mod connect;
+mod message;
+mod ping;
+mod profile;
+mod properties;
+mod publish;
+mod request;
+mod subscribe;
+mod template;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// MQTT for everyday: over TCP, TLS, WebSocket and QUIC.
+#[derive(Parser)]
+#[command(name = "mq", version, disable_help_subcommand = true)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Publish messages
+    Pub(publish::Args),
+    /// Subscribe, and print what comes
+    Sub(subscribe::Args),
+    /// Publish a request, and print its response
+    Rr(request::Args),
+    /// Measure the way to a broker: connecting, and a message there and back
+    Ping(ping::Args),
+}
+
+/// How a command ended, as far as scripts tell it apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Outcome {
+    Done,
+    /// `-W`: the time is over.
+    TimedOut,
+}
+
+/// What `mosquitto_sub` and `mosquitto_rr` return then.
+const TIMED_OUT: u8 = 27;
+
+impl From<Outcome> for ExitCode {
+    fn from(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Done => Self::SUCCESS,
+            Outcome::TimedOut => TIMED_OUT.into(),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse_from(args::joined(std::env::args_os()));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("mq: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let (quiet, outcome) = match args.command {
+        Command::Pub(args) => (args.broker.quiet, runtime.block_on(publish::run(args))),
+        Command::Sub(args) => (args.broker.quiet, runtime.block_on(subscribe::run(args))),
+        Command::Rr(args) => (args.broker.quiet, runtime.block_on(request::run(args))),
+        Command::Ping(args) => (args.broker.quiet, runtime.block_on(ping::run(args))),
+    };
+    // A thread that waits for the standard input does not keep the program.
+    runtime.shutdown_background();
+    match outcome {
+        Ok(outcome) => outcome.into(),
+        Err(error) => {
+            if !quiet {
+                eprintln!("mq: {error:#}");
+            }
+            let reason = error.downcast_ref::<mq_client::Error>().and_then(reason);
+            reason.map_or(ExitCode::FAILURE, ExitCode::from)
+        }
+    }
+}
+
+/// The broker's reason code, where it refused something.
+fn reason(error: &mq_client::Error) -> Option<u8> {
+    use mq_client::Error;
+    match error {
+        Error::Refused { reason }
+        | Error::PublishRefused { reason }
+        | Error::SubscribeRefused { reason }
+        | Error::UnsubscribeRefused { reason } => Some(*reason as u8),
+        _ => None,
+    }
+}

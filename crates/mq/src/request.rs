@@ -1,0 +1,107 @@
+//! `mq rr`: a request, and its response.
+
+use std::{num::NonZeroU64, time::Duration};
+
+use anyhow::{anyhow, bail};
+use mq_client::{ByteStr, Outgoing, QoS, Version};
+
+use crate::{
+    Outcome,
+    args::{BrokerArgs, qos},
+    connect,
+    message::Source,
+    subscribe::Printer,
+};
+
+/// Options of `rr`.
+#[derive(clap::Args, Clone, Debug)]
+#[command(disable_help_flag = true)]
+pub(crate) struct Args {
+    /// Topic of the request
+    #[arg(short = 't', long)]
+    topic: Option<String>,
+    /// Topic of the response; else one by chance
+    #[arg(short = 'e', value_name = "TOPIC")]
+    response_topic: Option<String>,
+    #[command(flatten)]
+    source: Source,
+    /// QoS of both
+    #[arg(short = 'q', long, default_value = "0", value_parser = qos)]
+    qos: QoS,
+    /// End after so many seconds without a response, with exit code 27
+    #[arg(short = 'W', value_name = "SECONDS")]
+    timeout: Option<NonZeroU64>,
+    /// Print the topic in front of the response
+    #[arg(short = 'v', long)]
+    verbose: bool,
+    /// How to print the response, as `mq sub -F`
+    #[arg(short = 'F', long, value_name = "FORMAT")]
+    format: Option<String>,
+    /// Print no end of line behind the response
+    #[arg(short = 'N')]
+    no_newline: bool,
+    #[command(flatten)]
+    pub(crate) broker: BrokerArgs,
+}
+
+pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
+    let printer = Printer::new(
+        args.format.as_deref(),
+        args.verbose,
+        false,
+        !args.no_newline,
+    )?;
+    if args.source.stdin_line {
+        bail!("a request is one message: -s takes the standard input as a whole");
+    }
+    let payload = args.source.payload().await?;
+    let timeout = args
+        .timeout
+        .map(|seconds| Duration::from_secs(seconds.get()));
+    let work = ask(&args, payload, &printer);
+    match timeout {
+        None => work.await,
+        Some(timeout) => match tokio::time::timeout(timeout, work).await {
+            Ok(outcome) => outcome,
+            Err(_) => Ok(Outcome::TimedOut),
+        },
+    }
+}
+
+async fn ask(args: &Args, payload: bytes::Bytes, printer: &Printer) -> anyhow::Result<Outcome> {
+    let plan = connect::plan(&args.broker)?;
+    let topic = args.topic.clone().or(plan.topic);
+    let topic = topic.ok_or_else(|| anyhow!("no topic: give -t, or one in the URL"))?;
+    let chance = || format!("mq/response/{:016x}", fastrand::u64(..));
+    let response_topic = args.response_topic.clone().unwrap_or_else(chance);
+    let client = plan.client.build().await?;
+    let mut responses = client.subscribe(response_topic.as_str(), args.qos).await?;
+    let mut properties = plan.properties.publish;
+    let is_v5 = args.broker.protocol_version >= Version::V5;
+    if is_v5 {
+        properties.response_topic = Some(ByteStr::new(response_topic)?);
+        // By this the response is told from those to others, if they share a topic.
+        properties
+            .correlation_data
+            .get_or_insert_with(|| format!("{:016x}", fastrand::u64(..)).into());
+    }
+    let ours = properties.correlation_data.clone();
+    let request = Outgoing::to(topic, payload)?.properties(properties);
+    client.send(request.qos(args.qos)).await?;
+    loop {
+        let Some(response) = responses.recv().await else {
+            return Err(client.closed().await.into());
+        };
+        // A responder that returns no correlation data cannot be told from another.
+        if is_v5
+            && response
+                .correlation_data()
+                .is_some_and(|data| Some(data) != ours.as_ref())
+        {
+            continue;
+        }
+        printer.print(&response)?;
+        let _ = client.disconnect().await;
+        return Ok(Outcome::Done);
+    }
+}

@@ -1,0 +1,249 @@
+//! `mq sub`.
+
+use std::{io::Write as _, num::NonZeroU64, time::Duration};
+
+use anyhow::{anyhow, bail};
+use jiff::Zoned;
+use mq_client::{
+    Client, Incoming, Outgoing, QoS, RetainHandling, SubscribeOptions, Subscription,
+    SubscriptionOptions, TopicFilter,
+};
+
+use crate::{
+    Outcome,
+    args::{BrokerArgs, qos},
+    connect,
+    properties::Properties,
+    template::Template,
+};
+
+/// Options of `sub`.
+#[derive(clap::Args, Clone, Debug)]
+#[command(disable_help_flag = true)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of the command line"
+)]
+pub(crate) struct Args {
+    /// Topic filter; may be given several times
+    #[arg(short = 't', long, value_name = "FILTER")]
+    topic: Vec<String>,
+    /// Do not print messages of these topics
+    #[arg(short = 'T', long, value_name = "FILTER", value_parser = filter)]
+    filter_out: Vec<TopicFilter>,
+    /// End these subscriptions of the session
+    #[arg(short = 'U', long, value_name = "FILTER", value_parser = filter)]
+    unsubscribe: Vec<TopicFilter>,
+    /// QoS
+    #[arg(short = 'q', long, default_value = "0", value_parser = qos)]
+    qos: QoS,
+    /// End after so many messages
+    #[arg(short = 'C', value_name = "COUNT")]
+    count: Option<NonZeroU64>,
+    /// End after so many seconds, with exit code 27
+    #[arg(short = 'W', value_name = "SECONDS")]
+    timeout: Option<NonZeroU64>,
+    /// End once the broker has granted the subscriptions
+    #[arg(short = 'E')]
+    exit_after_granted: bool,
+    /// Print the topic in front of each message
+    #[arg(short = 'v', long)]
+    verbose: bool,
+    /// How to print a message, such as "%I %t %p"
+    #[arg(short = 'F', long, value_name = "FORMAT", conflicts_with = "json")]
+    format: Option<String>,
+    /// Print each message as JSON: -F %j
+    #[arg(long)]
+    json: bool,
+    /// Print JSON on several lines
+    #[arg(long)]
+    pretty: bool,
+    /// Print no end of line behind a message
+    #[arg(short = 'N')]
+    no_newline: bool,
+    /// Do not print retained messages
+    #[arg(short = 'R', conflicts_with = "retained_only")]
+    no_retained: bool,
+    /// Print retained messages alone, and end with the first other one
+    #[arg(long)]
+    retained_only: bool,
+    /// Remove the retained messages that come
+    #[arg(long)]
+    remove_retained: bool,
+    #[command(flatten)]
+    pub(crate) broker: BrokerArgs,
+}
+
+fn filter(text: &str) -> Result<TopicFilter, String> {
+    TopicFilter::new(text).map_err(|error| error.to_string())
+}
+
+/// Prints messages.
+pub(crate) struct Printer {
+    template: Template,
+    /// In front of each message is its topic, and one without a payload is `(null)`.
+    verbose: bool,
+    pretty: bool,
+    newline: bool,
+}
+
+impl Printer {
+    pub(crate) fn new(
+        format: Option<&str>,
+        verbose: bool,
+        pretty: bool,
+        newline: bool,
+    ) -> anyhow::Result<Self> {
+        Ok(Self {
+            template: match format {
+                Some(format) => Template::parse(format)?,
+                None => Template::payload(),
+            },
+            // A format says itself what is printed.
+            verbose: verbose && format.is_none(),
+            pretty,
+            newline,
+        })
+    }
+
+    /// Writes a message at once: whoever reads a pipe waits for it. One without a payload is nothing to print,
+    /// unless its topic or a format is.
+    pub(crate) fn print(&self, message: &Incoming) -> std::io::Result<()> {
+        if message.payload.is_empty() && !self.verbose && self.template == Template::payload() {
+            return Ok(());
+        }
+        let mut out = Vec::new();
+        if self.verbose {
+            out.extend_from_slice(message.topic.as_bytes());
+            out.push(b' ');
+        }
+        if self.verbose && message.payload.is_empty() {
+            out.extend_from_slice(b"(null)");
+        }
+        self.template
+            .write(message, &Zoned::now(), self.pretty, &mut out);
+        if self.newline {
+            out.push(b'\n');
+        }
+        let mut stdout = std::io::stdout().lock();
+        stdout.write_all(&out)?;
+        stdout.flush()
+    }
+}
+
+pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
+    let timeout = args
+        .timeout
+        .map(|seconds| Duration::from_secs(seconds.get()));
+    let work = follow(args);
+    match timeout {
+        None => work.await,
+        Some(timeout) => match tokio::time::timeout(timeout, work).await {
+            Ok(outcome) => outcome,
+            Err(_) => Ok(Outcome::TimedOut),
+        },
+    }
+}
+
+async fn follow(args: Args) -> anyhow::Result<Outcome> {
+    let format = if args.json {
+        Some("%j")
+    } else {
+        args.format.as_deref()
+    };
+    let printer = Printer::new(format, args.verbose, args.pretty, !args.no_newline)?;
+    let plan = connect::plan(&args.broker)?;
+    let filters: Vec<_> = args.topic.iter().cloned().chain(plan.topic).collect();
+    if filters.is_empty() && args.unsubscribe.is_empty() {
+        bail!("no topic: give -t, or one in the URL");
+    }
+    let options = subscribe_options(&args, &filters, &plan.properties)?;
+    let client = plan.client.build().await?;
+    for filter in &args.unsubscribe {
+        client.unsubscribe(filter.clone()).await?;
+    }
+    let mut messages = match options {
+        Some(options) => client.subscribe_with(options).await?,
+        None => client.messages(),
+    };
+    let outcome = if args.exit_after_granted {
+        Ok(Outcome::Done)
+    } else {
+        print_all(&args, &printer, &client, &mut messages).await
+    };
+    // What was printed is printed, whatever becomes of the last packet.
+    let _ = client.disconnect().await;
+    outcome
+}
+
+fn subscribe_options(
+    args: &Args,
+    filters: &[String],
+    properties: &Properties,
+) -> anyhow::Result<Option<SubscribeOptions>> {
+    let mut filters = filters.iter();
+    let Some(first) = filters.next() else {
+        return Ok(None);
+    };
+    let options = SubscriptionOptions {
+        retain_handling: if args.no_retained {
+            RetainHandling::DoNotSend
+        } else {
+            RetainHandling::Send
+        },
+        ..SubscriptionOptions::from(args.qos)
+    };
+    let mut subscribe = SubscribeOptions::to(first.as_str(), options)?;
+    for filter in filters {
+        subscribe = subscribe.and_to(filter.as_str(), options)?;
+    }
+    for (name, value) in &properties.subscribe {
+        subscribe = subscribe.user_property(name.clone(), value.clone())?;
+    }
+    Ok(Some(subscribe))
+}
+
+async fn print_all(
+    args: &Args,
+    printer: &Printer,
+    client: &Client,
+    messages: &mut Subscription,
+) -> anyhow::Result<Outcome> {
+    let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
+    let mut left = args.count.map(NonZeroU64::get);
+    loop {
+        let message = tokio::select! {
+            message = messages.recv() => message,
+            _ = interrupted.as_mut() => return Ok(Outcome::Done),
+        };
+        let Some(message) = message else {
+            return Err(client.closed().await.into());
+        };
+        if args.retained_only && !message.retain {
+            return Ok(Outcome::Done);
+        }
+        if args.no_retained && message.retain {
+            continue;
+        }
+        if args
+            .filter_out
+            .iter()
+            .any(|filter| filter.matches(&message.topic))
+        {
+            continue;
+        }
+        if args.remove_retained && message.retain {
+            let nothing = Outgoing::new(message.topic.clone(), "").qos(QoS::AtLeastOnce);
+            client.send(nothing.retain(true)).await?;
+        }
+        printer
+            .print(&message)
+            .map_err(|error| anyhow!("the message cannot be printed: {error}"))?;
+        if let Some(left) = &mut left {
+            *left -= 1;
+            if *left == 0 {
+                return Ok(Outcome::Done);
+            }
+        }
+    }
+}
