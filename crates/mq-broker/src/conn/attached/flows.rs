@@ -15,6 +15,7 @@ use crate::{
     mailbox::MailboxLimits,
     session::State,
     shown::Shown,
+    store::SessionChange,
 };
 
 /// Flows by which a session may know its subscriptions.
@@ -145,6 +146,10 @@ impl Attached<'_> {
     /// A flow has a lane again.
     pub(super) fn flow_began(&mut self, flow: FlowId, expiry: Option<Duration>) {
         let Some(expiry) = expiry else {
+            // What was kept of it is taken over, and nothing more is kept.
+            if self.hold.state.slot_of(flow).is_some() {
+                self.record(SessionChange::FlowEnded { flow });
+            }
             return;
         };
         let connection = &self.wire.connection;
