@@ -11,7 +11,7 @@ use serde_json::json;
 use super::{Admin, Answer, REQUEST_WITHIN};
 use crate::{
     metrics::ByReason,
-    view::{LARGEST_PAGE, Query},
+    view::{LARGEST_PAGE, NotConnected, Query},
 };
 
 /// Bytes of parameters in a body: a place among subscriptions is a filter and an identifier, each of which
@@ -54,11 +54,11 @@ async fn try_answer(admin: &Admin, request: Request<Incoming>) -> Result<Answer,
         ["clients"] if get => good(&hub.clients(query).await),
         ["clients", id] if get => {
             let id = parameters.id(id)?;
-            good(&hub.client(&id).await.map_err(unknown)?)
+            good(&hub.client(&id).await.map_err(|error| unknown(&error))?)
         }
         ["clients", id, "kick"] if head.method == Method::POST => {
             let id = parameters.id(id)?;
-            hub.kick(&id).map_err(unknown)?;
+            hub.kick(&id).map_err(|error| unknown(&error))?;
             good(&json!({ "kicked": id }))
         }
         ["sessions"] if get => good(&hub.absent_sessions(query).await),
@@ -67,8 +67,7 @@ async fn try_answer(admin: &Admin, request: Request<Incoming>) -> Result<Answer,
             let page = hub.retained_topics(query).await;
             good(&page.map_err(|error| bad(&format!("match: {error}")))?)
         }
-        ["status" | "sessions" | "subscriptions" | "retained"]
-        | ["clients"]
+        ["status" | "sessions" | "subscriptions" | "retained" | "clients"]
         | ["clients", _]
         | ["clients", _, "kick"] => {
             let problem = "not so: see GET and POST in the reference";
@@ -82,7 +81,7 @@ fn bad(problem: &str) -> Failure {
     (StatusCode::BAD_REQUEST, problem.to_owned())
 }
 
-fn unknown(error: impl ToString) -> Failure {
+fn unknown(error: &NotConnected) -> Failure {
     (StatusCode::NOT_FOUND, error.to_string())
 }
 

@@ -149,15 +149,7 @@ impl Entry {
             wire.connection.handle_link_lost();
         } else {
             wire.link.release_tickets();
-            let link = wire.link.info();
-            hold.show(Presence::new(
-                link.scheme,
-                link.peer_address,
-                version,
-                clean_start,
-                granted_keep_alive(&wire.settings, version, keep_alive),
-                expiry,
-            ));
+            hold.show(presence(wire, version, clean_start, keep_alive, expiry));
             let user = who.and_then(Principal::user);
             info!(
                 client = %Shown(&client_id),
@@ -190,6 +182,20 @@ fn refuse<T>(
     let user = principal.and_then(Principal::user);
     wire.refuse(reason, why, client_id, user);
     None
+}
+
+/// What operators see of the connection.
+fn presence(
+    wire: &Wire,
+    version: Version,
+    clean_start: bool,
+    keep_alive: u16,
+    expiry: Option<Duration>,
+) -> Presence {
+    let link = wire.link.info();
+    let keep_alive = granted_keep_alive(&wire.settings, version, keep_alive);
+    let (scheme, peer) = (link.scheme, link.peer_address);
+    Presence::new(scheme, peer, version, clean_start, keep_alive, expiry)
 }
 
 /// The keep-alive that CONNACK leaves to the client or, in 5.0, sets (§3.2.2.3.14); zero for none.

@@ -119,7 +119,7 @@ impl Hub {
             }
         })
         .await;
-        let (items, more) = first.into_page(|id| id.len());
+        let (items, more) = first.into_page(ByteStr::len);
         let last = items.last().map(|(id, _)| id.as_str().to_owned());
         (items, last.filter(|_| more))
     }
@@ -138,7 +138,7 @@ impl Hub {
         for (session, (presence, figures)) in asked {
             let figures = tokio::time::timeout_at(until, figures).await;
             let figures = figures.ok().and_then(Result::ok);
-            items.push(client(session, &presence, figures));
+            items.push(client(session, &presence, figures.as_ref()));
         }
         Page { items, next }
     }
@@ -152,7 +152,7 @@ impl Hub {
         Ok(client(
             &session,
             &presence,
-            figures.ok().and_then(Result::ok),
+            figures.ok().and_then(Result::ok).as_ref(),
         ))
     }
 
@@ -274,9 +274,9 @@ impl Hub {
     }
 }
 
-fn client(session: &Session, presence: &Presence, figures: Option<Figures>) -> view::Client {
-    let stats = figures.as_ref().map(|figures| &figures.stats);
-    let peer = figures.as_ref().and_then(|figures| figures.peer);
+fn client(session: &Session, presence: &Presence, figures: Option<&Figures>) -> view::Client {
+    let stats = figures.map(|figures| &figures.stats);
+    let peer = figures.and_then(|figures| figures.peer);
     view::Client {
         client_id: session.client_id.as_str().to_owned(),
         user: name(session.user()),
@@ -290,7 +290,7 @@ fn client(session: &Session, presence: &Presence, figures: Option<Figures>) -> v
         queue: session.mailbox.len(),
         dropped: session.mailbox.dropped(),
         subscriptions: session.subscriptions.lock().len(),
-        in_flight: figures.as_ref().map(|figures| figures.in_flight),
+        in_flight: figures.map(|figures| figures.in_flight),
         handshake: stats.map(|stats| match stats.handshake {
             HandshakeKind::None => view::Handshake::None,
             HandshakeKind::Pending => view::Handshake::Pending,
