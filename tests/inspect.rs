@@ -5,7 +5,8 @@
 
 use std::{path::Path, time::Duration};
 
-use mq_client::{QoS, ReasonCode, Reconnect};
+use mq_broker::{Broker, Settings, view::Query};
+use mq_client::{Client, QoS, ReasonCode, Reconnect};
 use mq_testkit::{SCHEMES, TestBroker};
 use mq_transport::Scheme;
 use serde_json::Value;
@@ -32,7 +33,8 @@ async fn ask(socket: &Path, request: &str, body: &str) -> (u16, Value) {
 }
 
 fn encoded(text: &str) -> String {
-    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+    let bytes: Vec<_> = text.bytes().map(|byte| format!("%{byte:02X}")).collect();
+    bytes.concat()
 }
 
 async fn started(folder: &tempfile::TempDir) -> (TestBroker, std::path::PathBuf) {
@@ -103,7 +105,7 @@ async fn a_kicked_client_gets_the_reason_and_its_session_stays() {
     let client = broker
         .client(Scheme::Tcp, "a")
         .reconnect(Reconnect::never());
-    let client = client.session_expiry(Duration::from_secs(60));
+    let client = client.session_expiry(Duration::from_mins(1));
     let client = client.build().await.unwrap();
     let mut messages = client.subscribe("t", QoS::AtLeastOnce).await.unwrap();
     broker.broker().kick("a").unwrap();
@@ -163,5 +165,51 @@ async fn hostile_identifiers_are_data() {
         }
         drop(client);
     }
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn paging_finds_every_client_once_while_others_come_and_go() {
+    let mut settings = Settings::new(vec!["mem://inspect-paging".parse().unwrap()]);
+    settings.quotas.sessions = 10_000;
+    let broker = Broker::start(settings).await.unwrap();
+    let client = |id: String| {
+        let client = Client::builder("mem://inspect-paging").unwrap();
+        client.client_id(id.as_str()).unwrap().build()
+    };
+    let mut stay = Vec::new();
+    for number in 0..2_000 {
+        stay.push(client(format!("stays-{number:04}")).await.unwrap());
+    }
+    let come_and_go = async {
+        for number in 0.. {
+            let other = client(format!("stays-{:04}x", number % 2_000))
+                .await
+                .unwrap();
+            other.disconnect().await.unwrap();
+        }
+    };
+    let read_pages = async {
+        let mut query = Query::default();
+        query.limit = 150;
+        let mut found = Vec::new();
+        loop {
+            let page = broker.clients(&query).await;
+            assert!(page.items.len() <= 150);
+            found.extend(page.items.into_iter().map(|client| client.client_id));
+            query.after = page.next;
+            if query.after.is_none() {
+                return found;
+            }
+        }
+    };
+    let found = tokio::select! {
+        found = read_pages => found,
+        () = come_and_go => unreachable!("it goes on for ever"),
+    };
+    assert!(found.is_sorted_by(|one, next| one < next));
+    let stayed = found.iter().filter(|id| !id.ends_with('x')).count();
+    assert_eq!(stayed, stay.len());
+    drop(stay);
     broker.shutdown().await;
 }
