@@ -47,6 +47,7 @@ const BROKER: &[&str] = &[
     "settings",
     "admin",
     "hub",
+    "view",
     "notice",
     "metrics",
     "journal",

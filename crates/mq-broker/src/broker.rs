@@ -19,6 +19,7 @@ use crate::{
     quota::{PerNetwork, Place},
     reload::Reloadable,
     shown::Shown,
+    view::{self, NotConnected, Page, Query},
 };
 #[cfg(feature = "tls")]
 use crate::{certificates::Certificates, ticket_file::TicketFile};
@@ -123,6 +124,7 @@ impl Broker {
             hub: Arc::clone(&hub),
             listeners: metrics.clone(),
             shutdown: shutdown.subscribe(),
+            began: clock::now(),
         }));
         Ok(Self {
             addresses,
@@ -171,6 +173,31 @@ impl Broker {
     #[must_use]
     pub fn memory_used(&self) -> usize {
         self.hub.memory_used()
+    }
+
+    /// The connected clients, by their identifiers. A client's own connection answers for what it alone
+    /// knows, within 500 ms.
+    pub async fn clients(&self, query: &Query) -> Page<view::Client> {
+        self.hub.clients(query).await
+    }
+
+    /// The sessions without a connection, by their identifiers.
+    pub async fn sessions(&self, query: &Query) -> Page<view::Session> {
+        self.hub.absent_sessions(query).await
+    }
+
+    /// The subscriptions of all sessions, connected or not, by filter and then by identifier.
+    pub async fn subscriptions(&self, query: &Query) -> Page<view::Subscription> {
+        self.hub.all_subscriptions(query).await
+    }
+
+    /// Disconnects a client with the reason 0x98 (Administrative action). Its session stays for as long as
+    /// its expiry says, its will is published, and the client may come again.
+    ///
+    /// # Errors
+    /// If no client of that identifier is connected.
+    pub fn kick(&self, client_id: &str) -> Result<(), NotConnected> {
+        self.hub.kick(client_id)
     }
 
     /// A handle that changes certificates and the like while the broker runs, for code that does

@@ -35,6 +35,7 @@
 //! | which sessions a topic reaches | [`router`] |
 //! | what outlives the process | [`store`] |
 //! | counters | [`Metrics`] |
+//! | connected clients, sessions and the like | [`view`] |
 //!
 //! # The way of a PUBLISH
 //!
@@ -80,6 +81,7 @@ pub mod store;
 mod sync;
 #[cfg(feature = "tls")]
 mod ticket_file;
+pub mod view;
 
 pub use admin::AdminSettings;
 pub use broker::Broker;
@@ -90,4 +92,5 @@ pub use metrics::{ByReason, Counter, Gauge, ListenerMetrics, Metrics, RttHistogr
 pub use quota::{PublishRate, Quotas};
 pub use reload::Reload;
 pub use settings::{Settings, Storage, StoreFile};
+pub use shown::Shown;
 pub use store::{DiskStore, Durability, MemoryStore, Store};

@@ -17,7 +17,7 @@ const MOST: usize = 128;
 /// sensor-7    "a b"    "\u{202e}gnp.exe"    aaa… (65535 bytes)
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shown<'a>(pub(crate) &'a str);
+pub struct Shown<'a>(pub &'a str);
 
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -48,7 +48,12 @@ pub(crate) fn restore(backup: &Path, store: &Path) -> anyhow::Result<()> {
 /// # Errors
 /// If no broker answers there. If the broker refuses, the error is the broker's answer.
 #[cfg(unix)]
-async fn ask(socket: &Path, method: &str, page: &str, body: &str) -> anyhow::Result<String> {
+pub(crate) async fn ask(
+    socket: &Path,
+    method: &str,
+    page: &str,
+    body: &str,
+) -> anyhow::Result<String> {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     let mut stream = tokio::net::UnixStream::connect(socket)

@@ -13,7 +13,10 @@ use mq_broker::{
 };
 use mq_transport::ClientAuth;
 
-use crate::backup;
+use crate::{
+    backup,
+    inspect::{self, Request, Where},
+};
 
 /// A command of `mqbroker`; without one it runs a broker.
 #[derive(Subcommand, Clone, Debug)]
@@ -52,6 +55,60 @@ pub enum Command {
         /// Configuration file (TOML)
         file: PathBuf,
     },
+    /// Show the state of a running broker, and how often it refused what
+    Status(Where),
+    /// List connected clients
+    Clients {
+        /// Only those whose identifier contains this text
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        r#match: String,
+        /// Where the broker is asked
+        #[command(flatten)]
+        place: Where,
+    },
+    /// Show one connected client
+    Client {
+        /// Its identifier
+        id: String,
+        /// Where the broker is asked
+        #[command(flatten)]
+        place: Where,
+    },
+    /// Disconnect a client; it may come again
+    Kick {
+        /// Its identifier
+        id: String,
+        /// Where the broker is asked
+        #[command(flatten)]
+        place: Where,
+    },
+    /// List sessions without a connection
+    Sessions {
+        /// Only those whose identifier contains this text
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        r#match: String,
+        /// Where the broker is asked
+        #[command(flatten)]
+        place: Where,
+    },
+    /// List subscriptions
+    Subscriptions {
+        /// Only those whose filter contains this text
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        r#match: String,
+        /// Where the broker is asked
+        #[command(flatten)]
+        place: Where,
+    },
+    /// List retained messages, without their payloads
+    Retained {
+        /// Only those whose topic this filter matches
+        #[arg(long, value_name = "FILTER", default_value = "#")]
+        r#match: String,
+        /// Where the broker is asked
+        #[command(flatten)]
+        place: Where,
+    },
 }
 
 impl Command {
@@ -63,6 +120,25 @@ impl Command {
     pub fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Backup { config, file } => backup::back_up(&config, &file),
+            Self::Status(place) => inspect::run(&place, &Request::One("GET", "status", "")),
+            Self::Client { id, place } => {
+                inspect::run(&place, &Request::One("GET", "clients/", &id))
+            }
+            Self::Kick { id, place } => {
+                inspect::run(&place, &Request::One("POST", "clients//kick", &id))
+            }
+            Self::Clients { r#match, place } => {
+                inspect::run(&place, &Request::List("clients", &r#match))
+            }
+            Self::Sessions { r#match, place } => {
+                inspect::run(&place, &Request::List("sessions", &r#match))
+            }
+            Self::Subscriptions { r#match, place } => {
+                inspect::run(&place, &Request::List("subscriptions", &r#match))
+            }
+            Self::Retained { r#match, place } => {
+                inspect::run(&place, &Request::List("retained", &r#match))
+            }
             Self::Restore { backup, store } => backup::restore(&backup, &store),
             Self::Passwd {
                 file,

@@ -5,7 +5,7 @@
 //! | what | module |
 //! |---|---|
 //! | options, and a run from start to shutdown, with signals and messages to systemd | [`cli`] |
-//! | `passwd`, `check-config`, `backup`, `restore` | [`cli::Command`] |
+//! | `passwd`, `check-config`, `backup`, `restore`, and requests to a running broker | [`cli::Command`] |
 //! | manual pages and completions | [`cli::write_manual`] |
 //! | room for file descriptors before a crowd comes | `descriptors` |
 //! | memory given back after a crowd has left | `give_back` |
@@ -17,4 +17,5 @@ pub mod cli;
 mod commands;
 mod descriptors;
 mod give_back;
+mod inspect;
 mod manual;

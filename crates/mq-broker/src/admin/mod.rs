@@ -6,11 +6,13 @@
 //! | `GET /healthz` | both | 200 while the process serves at all; 503 once its store has failed |
 //! | `GET /readyz` | both | 200 while it accepts clients; 503 and the reason where it does not |
 //! | `POST /backup` | the socket alone | writes what the store has to the file that the body names |
+//! | `/v1/...` | the socket alone | clients, sessions, subscriptions, retained messages as JSON; see `inspect` |
 //!
 //! The HTTP port has no authentication: everybody who reaches it can read the metrics. By the
 //! file's mode the socket is for its owner alone.
 
 mod exposition;
+mod inspect;
 mod places;
 
 use std::{
@@ -66,6 +68,8 @@ pub(crate) struct Admin {
     pub(crate) hub: Arc<Hub>,
     pub(crate) listeners: Vec<Arc<ListenerMetrics>>,
     pub(crate) shutdown: watch::Receiver<bool>,
+    /// When the broker began to serve.
+    pub(crate) began: std::time::Instant,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -229,6 +233,9 @@ async fn handle(
 ) -> Result<Answer, Infallible> {
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
+    if door == Door::Socket && path.starts_with("/v1/") {
+        return Ok(inspect::answer(admin, request).await);
+    }
     Ok(match (method, path.as_str(), door) {
         (Method::GET, "/metrics", _) => {
             let mut answer = text(StatusCode::OK, exposition::write(admin));

@@ -15,6 +15,7 @@ use crate::{
     Settings,
     auth::{LogIn, Principal},
     clock,
+    session::Presence,
     shown::Shown,
     store::{SessionChange, User},
 };
@@ -77,6 +78,7 @@ impl Entry {
             version,
             client_id,
             clean_start,
+            keep_alive,
             will,
             properties,
             ..
@@ -147,6 +149,7 @@ impl Entry {
             wire.connection.handle_link_lost();
         } else {
             wire.link.release_tickets();
+            hold.show(presence(wire, version, clean_start, keep_alive, expiry));
             let user = who.and_then(Principal::user);
             info!(
                 client = %Shown(&client_id),
@@ -179,6 +182,27 @@ fn refuse<T>(
     let user = principal.and_then(Principal::user);
     wire.refuse(reason, why, client_id, user);
     None
+}
+
+/// What operators see of the connection.
+fn presence(
+    wire: &Wire,
+    version: Version,
+    clean_start: bool,
+    keep_alive: u16,
+    expiry: Option<Duration>,
+) -> Presence {
+    let link = wire.link.info();
+    let keep_alive = granted_keep_alive(&wire.settings, version, keep_alive);
+    let (scheme, peer) = (link.scheme, link.peer_address);
+    Presence::new(scheme, peer, version, clean_start, keep_alive, expiry)
+}
+
+/// The keep-alive that CONNACK leaves to the client or, in 5.0, sets (§3.2.2.3.14); zero for none.
+fn granted_keep_alive(settings: &Settings, version: Version, wanted: u16) -> Duration {
+    let maximum = settings.protocol.max_keep_alive;
+    let maximum = maximum.filter(|most| version >= Version::V5 && (wanted == 0 || wanted > *most));
+    Duration::from_secs(maximum.unwrap_or(wanted).into())
 }
 
 /// How long the session lives on after the connection.

@@ -51,9 +51,13 @@ impl Hub {
             return;
         };
         if !keeps_subscriptions {
-            let subscriptions = hold.state.subscriptions.iter();
-            let of_flow = subscriptions.filter(|(_, subscriber)| subscriber.lane == slot);
-            let filters: Vec<_> = of_flow.map(|(filter, _)| filter.clone()).collect();
+            let filters: Vec<_> = {
+                let subscriptions = hold.state.subscriptions.lock();
+                let of_flow = subscriptions
+                    .iter()
+                    .filter(|(_, subscriber)| subscriber.lane == slot);
+                of_flow.map(|(filter, _)| filter.clone()).collect()
+            };
             for filter in filters {
                 self.unsubscribe(hold, &filter, journal);
             }

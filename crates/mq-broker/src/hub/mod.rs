@@ -1,6 +1,7 @@
 //! The one door to what all connections share: sessions, subscriptions, retained messages.
 
 mod flows;
+mod inspect;
 mod publish;
 mod publisher;
 mod refusals;
@@ -35,7 +36,7 @@ use crate::{
     metrics::Metrics,
     notice::Notices,
     router::{RetainedStore, Router, SessionKey},
-    session::{KeptWill, Session, State},
+    session::{KeptWill, Presence, Registration, Session, State},
     store::{SessionChange, Store, StoreError, User, to_wall_clock},
 };
 pub(crate) use flows::keep_flow;
@@ -100,6 +101,8 @@ pub(crate) struct Hold {
     pub(crate) session: Arc<Session>,
     pub(crate) state: OwnedMutexGuard<State>,
     pub(crate) present: bool,
+    /// Shows the connection to operators, once its client is let in.
+    pub(crate) shown: Option<Registration>,
     /// The claim that was this connection's own.
     claim: u64,
 }
@@ -108,6 +111,11 @@ impl Hold {
     /// Whether another connection wants the session.
     pub(crate) fn is_claimed(&self) -> bool {
         !self.session.is_last_claim(self.claim)
+    }
+
+    /// Shows the connection to operators.
+    pub(crate) fn show(&mut self, presence: Presence) {
+        self.shown = Some(Registration::new(&self.session, presence));
     }
 }
 
@@ -269,6 +277,7 @@ impl Hub {
                 session,
                 state,
                 present,
+                shown: None,
                 claim,
             });
         }
@@ -277,7 +286,7 @@ impl Hub {
     /// Attaches the session to `who` and drops queued messages that its rules no longer allow.
     fn hand_over(&self, session: &Session, state: &State, who: &Principal, journal: &mut Journal) {
         session.belong_to(who, &self.guard, state);
-        if !state.subscriptions.is_empty() {
+        if !state.subscriptions.lock().is_empty() {
             // The receivers of messages have changed, although no subscription has.
             write(&self.routing).router.changed();
         }
@@ -331,8 +340,12 @@ impl Hub {
         journal: &mut Journal,
     ) {
         let Hold {
-            session, mut state, ..
+            session,
+            mut state,
+            shown,
+            ..
         } = hold;
+        drop(shown);
         let ends_now = expiry == Some(Duration::ZERO);
         session.leave(now, will, expiry);
         if let Some(will) = session.take_due_will(now) {
@@ -455,10 +468,13 @@ impl Hub {
             return;
         }
         let mut routing = write(&self.routing);
-        for filter in state.subscriptions.keys() {
-            routing.unsubscribe(filter, session.key);
+        {
+            let subscriptions = state.subscriptions.lock();
+            for filter in subscriptions.keys() {
+                routing.unsubscribe(filter, session.key);
+            }
+            self.metrics.subscriptions.sub(subscriptions.len());
         }
-        self.metrics.subscriptions.sub(state.subscriptions.len());
         routing.sessions[session.key.index()] = None;
         // From here on no publisher finds it.
         let waiting = session.mailbox.end();
@@ -476,7 +492,7 @@ impl Hub {
         journal.record_of(session, SessionChange::Ended);
         sessions.free_keys.push(session.key);
         drop(sessions);
-        state.subscriptions.clear();
+        state.subscriptions.lock().clear();
         state.flows.clear();
         state.wanted.clear();
         state.share.set_anyway(0);

@@ -98,7 +98,7 @@ impl Hub {
             routing.share.set_anyway(bytes);
             // What was promised is kept, room or not.
             state.count_anyway(&filter);
-            state.subscriptions.insert(filter, subscriber);
+            state.subscriptions.lock().insert(filter, subscriber);
             self.metrics.subscriptions.add(1);
         }
         session.keep();

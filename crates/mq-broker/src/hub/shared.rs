@@ -38,9 +38,13 @@ impl Hub {
         state: &mut State,
         waiting: Waiting,
     ) -> Left {
-        let filters = state.subscriptions.keys();
-        let shared = filters.filter(|filter| filter.shared().is_some());
-        let filters: Vec<_> = shared.cloned().collect();
+        let filters: Vec<_> = {
+            let subscriptions = state.subscriptions.lock();
+            let shared = subscriptions
+                .keys()
+                .filter(|filter| filter.shared().is_some());
+            shared.cloned().collect()
+        };
         let mut deliveries = VecDeque::new();
         if !filters.is_empty() {
             deliveries.extend(state.protocol.take_unacknowledged());

@@ -33,10 +33,12 @@ impl Hub {
         journal: &mut Journal,
     ) -> ReasonCode {
         let session = &hold.session;
-        let subscriptions = &hold.state.subscriptions;
-        if subscriptions.len() >= self.quotas.subscriptions
-            && !subscriptions.contains_key(&subscription.filter)
-        {
+        let (count, is_known) = {
+            let subscriptions = hold.state.subscriptions.lock();
+            let is_known = subscriptions.contains_key(&subscription.filter);
+            (subscriptions.len(), is_known)
+        };
+        if count >= self.quotas.subscriptions && !is_known {
             return ReasonCode::QuotaExceeded;
         }
         let who = session.principal();
@@ -57,8 +59,7 @@ impl Hub {
             lane,
         };
         let filter = subscription.filter.detached();
-        let is_new = !hold.state.subscriptions.contains_key(&filter);
-        if is_new && !hold.state.count(&filter) {
+        if !is_known && !hold.state.count(&filter) {
             return ReasonCode::QuotaExceeded;
         }
         let session = &hold.session;
@@ -102,7 +103,7 @@ impl Hub {
             slot: hold.state.kept_slot(lane),
         };
         journal.record_of(session, change);
-        hold.state.subscriptions.insert(filter, subscriber);
+        hold.state.subscriptions.lock().insert(filter, subscriber);
         ReasonCode::granted(options.qos)
     }
 
@@ -113,7 +114,7 @@ impl Hub {
         filter: &TopicFilter,
         journal: &mut Journal,
     ) -> ReasonCode {
-        if hold.state.subscriptions.remove(filter).is_none() {
+        if hold.state.subscriptions.lock().remove(filter).is_none() {
             return ReasonCode::NoSubscriptionExisted;
         }
         hold.state.wanted.retain(|wanted| wanted.filter != *filter);

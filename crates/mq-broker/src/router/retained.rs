@@ -75,6 +75,11 @@ enum At {
 }
 
 impl Cursor {
+    /// The place behind a topic, and before those below it.
+    pub(crate) fn behind(topic: &str) -> Self {
+        Self(At::Topic(topic.as_bytes().to_vec()))
+    }
+
     /// Bytes of the topic that it stands at.
     pub(crate) fn bytes(&self) -> usize {
         match &self.0 {

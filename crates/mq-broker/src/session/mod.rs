@@ -1,6 +1,8 @@
 //! A session: what the broker keeps for one client identifier.
 
+mod presence;
 mod retained_search;
+mod subscriptions;
 mod will;
 
 use std::{
@@ -12,7 +14,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hashbrown::HashMap;
 use mq_codec::{ByteStr, TopicFilter};
 use mq_proto::{FlowId, Session as ProtocolSession};
 
@@ -25,7 +26,9 @@ use crate::{
     store::User,
 };
 
+pub(crate) use presence::{Figures, Presence, Registration};
 pub(crate) use retained_search::RetainedSearch;
+pub(crate) use subscriptions::Subscriptions;
 pub(crate) use will::KeptWill;
 
 /// What the broker keeps for one client identifier, connected or not.
@@ -55,6 +58,10 @@ pub(crate) struct Session {
     /// The rights of its client, where there are rules. Unknown for a restored session that no
     /// connection has had since.
     owner: RwLock<Option<Owner>>,
+    /// Its subscriptions, which are also in `state`: operators read them while a connection holds that.
+    pub(crate) subscriptions: Subscriptions,
+    /// The connection that has it, for operators.
+    presence: Mutex<Option<Arc<Presence>>>,
 }
 
 /// The user of a session, with the rights of its last log-in.
@@ -72,7 +79,7 @@ pub(crate) struct State {
     /// What the session and its subscriptions take.
     pub(crate) share: Share,
     pub(crate) protocol: ProtocolSession,
-    pub(crate) subscriptions: HashMap<TopicFilter, Subscriber>,
+    pub(crate) subscriptions: Subscriptions,
     /// Retained messages that subscriptions have not got yet; one for each filter at most.
     pub(crate) wanted: VecDeque<RetainedSearch>,
     /// The last slot that was given to a data lane or flow.
@@ -104,7 +111,7 @@ impl State {
         Self {
             share,
             protocol: ProtocolSession::default(),
-            subscriptions: HashMap::new(),
+            subscriptions: Subscriptions::default(),
             wanted: VecDeque::new(),
             last_lane: LaneSlot::CONTROL,
             flows: Vec::new(),
@@ -177,11 +184,14 @@ impl Session {
         user: Option<User>,
         share: Share,
     ) -> Self {
+        let state = State::new(share);
         Self {
             client_id,
             key,
             mailbox,
-            state: Arc::new(tokio::sync::Mutex::new(State::new(share))),
+            subscriptions: state.subscriptions.clone(),
+            presence: Mutex::default(),
+            state: Arc::new(tokio::sync::Mutex::new(state)),
             claims: AtomicU64::new(0),
             reminded: AtomicBool::new(false),
             away: Mutex::default(),
@@ -243,9 +253,11 @@ impl Session {
     /// Gives the session, with these subscriptions, to a principal.
     pub(crate) fn belong_to(&self, principal: &Principal, guard: &Guard, state: &State) {
         let generation = guard.generation();
-        let mut filters = state.subscriptions.keys();
+        let subscriptions = state.subscriptions.lock();
+        let mut filters = subscriptions.keys();
         let is_covered =
             filters.all(|filter| guard.subscription(Some(principal), filter) == Grant::All);
+        drop(subscriptions);
         *write(&self.owner) = Some(Owner {
             principal: principal.clone(),
             covered_at: is_covered.then_some(generation),

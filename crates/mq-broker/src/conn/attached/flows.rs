@@ -28,7 +28,7 @@ pub(super) fn slot_of_flow(flow: FlowId, connection: &Connection, state: &mut St
     }
     if state.flows.len() >= MAX_FLOWS {
         // Those that are names alone, and nothing goes by.
-        let subscriptions = &state.subscriptions;
+        let subscriptions = state.subscriptions.lock();
         let has_any = |slot| subscriptions.values().any(|one| one.lane == slot);
         state.flows.retain(|(flow, slot)| {
             let is_alive = connection.keeps_flow(*flow) || connection.lane_of_flow(*flow).is_some();

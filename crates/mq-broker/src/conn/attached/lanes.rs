@@ -73,7 +73,8 @@ impl DeliveryLanes {
 
     /// Whether messages of subscriptions go on the lane, or may come to: a flow is the client's to end.
     pub(super) fn carries(&self, lane: LaneId, connection: &Connection, state: &State) -> bool {
-        connection.flow_of(lane).is_some() || self.subscribed.carries(lane, &state.subscriptions)
+        connection.flow_of(lane).is_some()
+            || self.subscribed.carries(lane, &state.subscriptions.lock())
     }
 
     /// Where a message goes: on the lane of its subscription, or else as the spreader says.

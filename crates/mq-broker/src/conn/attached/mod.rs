@@ -30,7 +30,7 @@ use crate::{
     hub::{Hold, Publisher},
     journal::StoreFailed,
     quota::Pace,
-    session::RetainedSearch,
+    session::{Figures, RetainedSearch},
     shown::Shown,
     store::SessionChange,
 };
@@ -277,12 +277,20 @@ impl<'a> Attached<'a> {
         if !session.take_reminder() || self.wire.connection.is_closed() {
             return;
         }
+        self.answer_operators();
         let reader_timeout = self.wire.settings.reader_timeout;
         if self.hold.is_claimed() {
             // What the client sent before it connected anew may have come at the same time as the claim,
             // and would be lost.
             self.wire.read_once().await;
             self.wire.leave(ReasonCode::SessionTakenOver);
+        } else if self
+            .hold
+            .shown
+            .as_ref()
+            .is_some_and(|shown| shown.presence.is_kicked())
+        {
+            self.wire.leave(ReasonCode::AdministrativeAction);
         } else if session
             .mailbox
             .is_condemned(clock::now().into(), reader_timeout)
@@ -290,6 +298,17 @@ impl<'a> Attached<'a> {
             let reason = "too slow for what comes for it";
             self.wire.hub.evicted(session, reason, clock::now());
             self.wire.leave(ReasonCode::QuotaExceeded);
+        }
+    }
+
+    /// Tells operators what this task knows alone, if one has asked.
+    fn answer_operators(&self) {
+        if let Some(shown) = &self.hold.shown {
+            shown.presence.answer(|| Figures {
+                in_flight: self.wire.connection.in_flight(),
+                peer: self.wire.link.info().peer_address,
+                stats: self.wire.link.stats(),
+            });
         }
     }
 

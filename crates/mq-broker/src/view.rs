@@ -1,0 +1,221 @@
+//! What operators see of a running broker: clients, sessions, subscriptions, retained messages.
+//!
+//! [`Broker::clients`](crate::Broker::clients) and its like return pages of these types, and the admin
+//! socket returns the same as JSON. Identifiers, users, filters and topics come from clients: show them
+//! with [`Shown`](crate::Shown). No type here has a password, a token or a payload.
+
+use std::{
+    net::SocketAddr,
+    time::{Duration, SystemTime},
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::shown::Shown;
+
+/// The most items of a page.
+pub const LARGEST_PAGE: usize = 1_000;
+
+/// Which items are wanted: a part of all, in their order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Query {
+    /// Only items that contain this text; empty for all. For retained messages it is a topic filter.
+    pub matching: String,
+    /// Only items behind this place: [`Page::next`] of the page before; `None` from the beginning.
+    pub after: Option<String>,
+    /// The most items of the page, from 1 to [`LARGEST_PAGE`], which bound other values. By default 100.
+    pub limit: usize,
+}
+
+impl Default for Query {
+    fn default() -> Self {
+        Self {
+            matching: String::new(),
+            after: None,
+            limit: 100,
+        }
+    }
+}
+
+/// Some items, in their order.
+///
+/// An item that is there while all pages are read comes once. A page ends early when its texts are
+/// long, at 256 KiB of them.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Page<T> {
+    /// The items.
+    pub items: Vec<T>,
+    /// [`Query::after`] for the next page; `None` on the last page.
+    pub next: Option<String>,
+}
+
+/// How the handshake of a connection went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Handshake {
+    /// The transport has none.
+    None,
+    /// It has not ended yet: the client was let in by early data.
+    Pending,
+    /// With certificates.
+    Full,
+    /// From a ticket of an earlier connection.
+    Resumed,
+}
+
+/// A connected client.
+///
+/// The fields from `in_flight` on are its connection's own. They are `None` if the connection does not
+/// answer within 500 ms, and where the transport does not count them.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Client {
+    /// The client identifier.
+    pub client_id: String,
+    /// The user; `None` for a client without a proven user name.
+    pub user: Option<String>,
+    /// Such as `quic`.
+    pub transport: String,
+    /// The peer's address; `None` on `mem`.
+    pub peer: Option<SocketAddr>,
+    /// `3.1`, `3.1.1` or `5.0`.
+    pub mqtt_version: String,
+    /// When it was let in; in JSON seconds since 1970.
+    #[serde(rename = "connected_at_s", with = "unix_seconds")]
+    pub connected_at: SystemTime,
+    /// Clean Start, or before 5.0 Clean Session (§3.1.2.4).
+    pub clean_start: bool,
+    /// How long the session outlives the connection, as granted in CONNACK; `None` for ever.
+    #[serde(rename = "session_expiry_s", with = "seconds")]
+    pub session_expiry: Option<Duration>,
+    /// The granted keep-alive; `None` for none.
+    #[serde(rename = "keep_alive_s", with = "seconds")]
+    pub keep_alive: Option<Duration>,
+    /// Messages that wait in memory for the session.
+    pub queue: usize,
+    /// Messages for it that were dropped since the session began.
+    pub dropped: u64,
+    /// Its subscriptions.
+    pub subscriptions: usize,
+    /// Messages of QoS 1 and 2 on their way to the client.
+    pub in_flight: Option<usize>,
+    /// How the handshake went.
+    pub handshake: Option<Handshake>,
+    /// Whether the broker took early data (0-RTT) of it.
+    pub early_data: Option<bool>,
+    /// The smoothed round-trip time; in JSON microseconds.
+    #[serde(rename = "rtt_us", with = "microseconds")]
+    pub rtt: Option<Duration>,
+    /// QUIC packets to it that were declared lost.
+    pub packets_lost: Option<u64>,
+    /// TCP segments to it that were sent again.
+    pub packets_retransmitted: Option<u64>,
+}
+
+/// A session without a connection.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Session {
+    /// The client identifier.
+    pub client_id: String,
+    /// The user; `None` for clients without one, or if the store does not know.
+    pub user: Option<String>,
+    /// When the session ends, in JSON seconds since 1970; `None` for never.
+    #[serde(rename = "ends_at_s", with = "maybe_unix_seconds")]
+    pub ends_at: Option<SystemTime>,
+    /// Messages that wait for it in memory.
+    pub queue: usize,
+    /// Messages for it that were dropped since the session began.
+    pub dropped: u64,
+    /// Its subscriptions.
+    pub subscriptions: usize,
+}
+
+/// A subscription of a session, connected or not.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Subscription {
+    /// The filter; of a shared subscription with `$share/` and the group.
+    pub filter: String,
+    /// The session's client identifier.
+    pub client_id: String,
+    /// The maximum QoS: 0, 1 or 2.
+    pub qos: u8,
+}
+
+/// A retained message.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Retained {
+    /// The topic.
+    pub topic: String,
+    /// The QoS that it was published at.
+    pub qos: u8,
+    /// The size of its payload.
+    pub payload_bytes: usize,
+}
+
+/// No client of that identifier is connected.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("no client {} is connected", Shown(.0))]
+pub struct NotConnected(pub String);
+
+fn since_1970(at: SystemTime) -> u64 {
+    at.duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs()
+}
+
+macro_rules! as_number {
+    ($name:ident, $type:ty, $wire:ty, $to:expr, $from:expr) => {
+        mod $name {
+            use super::*;
+
+            pub(super) fn serialize<S: serde::Serializer>(
+                value: &$type,
+                to: S,
+            ) -> Result<S::Ok, S::Error> {
+                let number: $wire = $to(*value);
+                number.serialize(to)
+            }
+
+            pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(
+                from: D,
+            ) -> Result<$type, D::Error> {
+                Ok($from(<$wire>::deserialize(from)?))
+            }
+        }
+    };
+}
+
+fn from_1970(seconds: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH
+        .checked_add(Duration::from_secs(seconds))
+        .unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+as_number!(unix_seconds, SystemTime, u64, since_1970, from_1970);
+as_number!(
+    maybe_unix_seconds,
+    Option<SystemTime>,
+    Option<u64>,
+    |at: Option<SystemTime>| at.map(since_1970),
+    |seconds: Option<u64>| seconds.map(from_1970)
+);
+as_number!(
+    seconds,
+    Option<Duration>,
+    Option<u64>,
+    |time: Option<Duration>| time.map(|time| time.as_secs()),
+    |seconds: Option<u64>| seconds.map(Duration::from_secs)
+);
+as_number!(
+    microseconds,
+    Option<Duration>,
+    Option<u64>,
+    |time: Option<Duration>| time.map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX)),
+    |micros: Option<u64>| micros.map(Duration::from_micros)
+);
