@@ -168,6 +168,24 @@ async fn a_subscription_on_a_stream_of_its_own_moves_to_the_next_connection_over
     }
     let mut got = Got::default();
     got.all(&mut messages, 20).await;
+    // The next client knows nothing of what the first has not acknowledged.
+    let is_complete = async {
+        let query = mq_broker::view::Query::default();
+        let mover = |client: &mq_broker::view::Client| client.client_id == "mover";
+        loop {
+            let clients = broker.broker().clients(&query).await.items;
+            let in_flight = clients
+                .iter()
+                .find(|client| mover(client))
+                .map(|client| client.in_flight);
+            if in_flight == Some(Some(0)) {
+                return;
+            }
+        }
+    };
+    timeout(SOON, is_complete)
+        .await
+        .expect("all is acknowledged");
     for (number, scheme) in (20..)
         .step_by(20)
         .zip([Scheme::Tls, Scheme::Ws, Scheme::Quic])
