@@ -2,7 +2,7 @@
 //!
 //! [`Broker::clients`](crate::Broker::clients) and its like return pages of these types, and the admin
 //! socket returns the same as JSON. Identifiers, users, filters and topics come from clients: show them
-//! with [`Shown`](crate::Shown). No type here has a password, a token or a payload.
+//! with [`Shown`]. No type here has a password, a token or a payload.
 
 use std::{
     net::SocketAddr,
