@@ -10,26 +10,18 @@ use mq_client::{Client, QoS, ReasonCode, Reconnect};
 use mq_testkit::{SCHEMES, TestBroker};
 use mq_transport::Scheme;
 use serde_json::Value;
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::UnixStream,
-};
+use tokio::net::UnixStream;
 
+/// Asks, and returns status and JSON, in which a client can have put nothing but visible ASCII.
 async fn ask(socket: &Path, request: &str, body: &str) -> (u16, Value) {
-    let mut stream = UnixStream::connect(socket).await.unwrap();
-    let length = body.len();
-    let text = format!("{request} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n{body}");
-    stream.write_all(text.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let stream = UnixStream::connect(socket).await.unwrap();
+    let (status, body) = mq_testkit::ask(stream, request, body).await;
     assert!(
         body.trim_end()
             .bytes()
             .all(|byte| matches!(byte, b' '..=b'~'))
     );
-    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    (status, serde_json::from_str(body).unwrap())
+    (status, serde_json::from_str(&body).unwrap())
 }
 
 fn encoded(text: &str) -> String {

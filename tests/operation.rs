@@ -7,27 +7,11 @@ use std::{collections::BTreeMap, net::SocketAddr, path::Path, sync::Arc, time::D
 
 use mq_broker::{DiskStore, Durability};
 use mq_client::{Outgoing, QoS, ReasonCode, Reconnect};
-use mq_testkit::{SCHEMES, SlowStore, TestBroker, refused};
+use mq_testkit::{SCHEMES, SlowStore, TestBroker, ask, refused};
 use tokio::{
-    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpStream, UnixStream},
 };
-
-/// Asks, and returns status and body.
-async fn ask(
-    mut stream: impl AsyncRead + AsyncWrite + Unpin,
-    request: &str,
-    body: &str,
-) -> (u16, String) {
-    let length = body.len();
-    let text = format!("{request} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n{body}");
-    stream.write_all(text.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    (status, body.to_owned())
-}
 
 async fn get(at: SocketAddr, page: &str) -> (u16, String) {
     let stream = TcpStream::connect(at).await.unwrap();

@@ -383,6 +383,19 @@ impl Breaker {
         self.lanes[topic]
     }
 
+    fn subscribe(&mut self, lane: LaneId, filter: &str) {
+        let filter = mq_codec::Subscription {
+            filter: TopicFilter::new(filter).unwrap(),
+            options: QoS::AtLeastOnce.into(),
+        };
+        let properties = mq_codec::SubscribeProperties::default();
+        let now = Instant::now();
+        let asked = self
+            .connection
+            .subscribe_on(now, lane, vec![filter], properties);
+        asked.unwrap();
+    }
+
     fn send(&mut self, qos: QoS) {
         let topic = self.sent % TOPICS;
         let lane = self.lane(topic);
@@ -501,16 +514,7 @@ async fn a_subscription_on_a_broken_stream_goes_on_on_the_control_stream() {
     let mut breaker = Breaker::connect(&broker).await;
     let lane = breaker.lane(0);
     assert_ne!(lane, LaneId::CONTROL);
-    let filter = mq_codec::Subscription {
-        filter: TopicFilter::new("t/#").unwrap(),
-        options: QoS::AtLeastOnce.into(),
-    };
-    let properties = mq_codec::SubscribeProperties::default();
-    let now = Instant::now();
-    let asked = breaker
-        .connection
-        .subscribe_on(now, lane, vec![filter], properties);
-    asked.unwrap();
+    breaker.subscribe(lane, "t/#");
     let publisher = broker.client(Scheme::Tcp, "p").build().await.unwrap();
     let mut lanes = Vec::new();
     for round in 0..2 {

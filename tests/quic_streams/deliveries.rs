@@ -237,16 +237,7 @@ async fn a_subscription_on_a_stream_of_the_client_keeps_its_messages_there() {
     let mut breaker = Breaker::connect_asking(&broker, Some(PER_TOPIC)).await;
     let lane = breaker.lane(0);
     for (lane, filter) in [(lane, "t/0"), (LaneId::CONTROL, "t/1")] {
-        let filter = mq_codec::Subscription {
-            filter: TopicFilter::new(filter).unwrap(),
-            options: QoS::AtLeastOnce.into(),
-        };
-        let properties = mq_codec::SubscribeProperties::default();
-        let now = Instant::now();
-        let asked = breaker
-            .connection
-            .subscribe_on(now, lane, vec![filter], properties);
-        asked.unwrap();
+        breaker.subscribe(lane, filter);
     }
     breaker.flush().await;
     let mut lanes = Vec::new();

@@ -120,7 +120,7 @@ pub enum Way {
     Wait,
 }
 
-/// Chooses the lane of each message that one connection sends.
+/// Chooses a lane for each message of one connection.
 ///
 /// ```text
 /// auto, or resumed: NotYet -- look(), asked() --> Waiting -- answered() --> Done

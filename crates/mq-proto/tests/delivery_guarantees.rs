@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, time::Instant};
 
 use mq_codec::{ConnAck, QoS, ReasonCode, Version};
 use mq_proto::{ClientConfig, Connection, ServerConfig, Session};
-use util::{End, Pair, Rng, connect, delivery};
+use util::{End, Pair, Rng, connect, delivery, seeds};
 
 const SEEDS: u64 = 3_000;
 const MESSAGES: usize = 40;
@@ -134,12 +134,8 @@ fn end(mut connection: Connection) -> Session {
 }
 
 fn check(version: Version, qos: QoS, exactly_once: bool) {
-    let number = |name: &str| std::env::var(name).ok().and_then(|s| s.parse::<u64>().ok());
-    let all = 0..number("MQ_SEEDS").unwrap_or(SEEDS);
-    let seeds = number("MQ_SEED").map_or(all, |seed| seed..seed + 1);
-    println!("seeds {seeds:?}; MQ_SEED=n runs one, MQ_SEEDS=n so many");
     let mut cuts = 0;
-    for seed in seeds {
+    for seed in seeds(SEEDS) {
         let outcome = run(seed, version, qos);
         cuts += outcome.cuts;
         for application in [&outcome.to_server, &outcome.to_client] {

@@ -19,7 +19,7 @@ use mq_proto::{
     AckTicket, CloseReason, Connection, Delivery, Event, FlowEnd, FlowError, FlowId, LaneEnd,
     LaneId, Message, ProtocolError, ServerConfig, Session,
 };
-use util::{Rng, connect};
+use util::{Rng, connect, seeds};
 
 const CLEAN: u8 = 0x80;
 const ABORT_IF_NO_STATE: u8 = 0x40;
@@ -322,18 +322,9 @@ fn first_of_each(numbers: &[usize]) -> Vec<usize> {
     numbers.filter(|number| seen.insert(*number)).collect()
 }
 
-/// Fewer on an emulated processor.
-fn seeds() -> std::ops::Range<u64> {
-    let number = |name: &str| std::env::var(name).ok().and_then(|s| s.parse::<u64>().ok());
-    let all = 0..number("MQ_SEEDS").unwrap_or(500);
-    let seeds = number("MQ_SEED").map_or(all, |seed| seed..seed + 1);
-    println!("seeds {seeds:?}; MQ_SEED=n runs one, MQ_SEEDS=n so many");
-    seeds
-}
-
 fn check(qos: QoS) {
     let (mut all_breaks, mut all_cuts) = (0, 0);
-    for seed in seeds() {
+    for seed in seeds(500) {
         let (flows, breaks, cuts) = run(seed, qos);
         (all_breaks, all_cuts) = (all_breaks + breaks, all_cuts + cuts);
         let all: Vec<_> = (0..MESSAGES).collect();

@@ -2,7 +2,6 @@
 //! exactly once, and each lane keeps its order.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(clippy::print_stdout, reason = "the seeds of a failure are printed")]
 
 mod util;
 
@@ -17,7 +16,7 @@ use mq_proto::{
     AckTicket, ClientConfig, Connection, DataLanes, Delivery, Event, LaneEnd, LaneId, Message,
     ProtocolError, ServerConfig, Session,
 };
-use util::{Rng, connect};
+use util::{Rng, connect, seeds};
 
 const SEEDS: u64 = 1_000;
 const MESSAGES: usize = 40;
@@ -407,17 +406,9 @@ fn send_down(
     }
 }
 
-fn seeds() -> std::ops::Range<u64> {
-    let number = |name: &str| std::env::var(name).ok().and_then(|s| s.parse::<u64>().ok());
-    let all = 0..number("MQ_SEEDS").unwrap_or(SEEDS);
-    let seeds = number("MQ_SEED").map_or(all, |seed| seed..seed + 1);
-    println!("seeds {seeds:?}; MQ_SEED=n runs one, MQ_SEEDS=n so many");
-    seeds
-}
-
 #[test]
 fn each_topic_keeps_its_order_on_its_own_lane() {
-    for seed in seeds() {
+    for seed in seeds(SEEDS) {
         for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
             let outcome = run(seed, qos, 0, 0);
             for application in &outcome.applications {
@@ -434,7 +425,7 @@ fn each_topic_keeps_its_order_on_its_own_lane() {
 #[test]
 fn qos1_is_never_lost_when_lanes_break_and_connections_are_cut() {
     let (mut breaks, mut cuts) = (0, 0);
-    for seed in seeds() {
+    for seed in seeds(SEEDS) {
         let outcome = run(seed, QoS::AtLeastOnce, 6, 3);
         (breaks, cuts) = (breaks + outcome.breaks, cuts + outcome.cuts);
         for application in &outcome.applications {
@@ -448,7 +439,7 @@ fn qos1_is_never_lost_when_lanes_break_and_connections_are_cut() {
 #[test]
 fn qos2_arrives_exactly_once_when_lanes_break_and_connections_are_cut() {
     let (mut breaks, mut cuts) = (0, 0);
-    for seed in seeds() {
+    for seed in seeds(SEEDS) {
         let outcome = run(seed, QoS::ExactlyOnce, 6, 3);
         (breaks, cuts) = (breaks + outcome.breaks, cuts + outcome.cuts);
         for application in &outcome.applications {
@@ -467,7 +458,7 @@ fn qos2_arrives_exactly_once_when_lanes_break_and_connections_are_cut() {
 #[test]
 fn messages_on_lanes_of_the_server_which_break_arrive_and_keep_the_order_of_their_topic() {
     let mut breaks = 0;
-    for seed in seeds() {
+    for seed in seeds(SEEDS) {
         let (qos, most_breaks) = match seed % 3 {
             0 => (QoS::AtLeastOnce, 0),
             1 => (QoS::AtLeastOnce, 6),
@@ -491,7 +482,7 @@ fn messages_on_lanes_of_the_server_which_break_arrive_and_keep_the_order_of_thei
 #[test]
 fn a_session_goes_on_behind_lanes_of_the_server_that_were_cut_off() {
     let (mut breaks, mut cuts) = (0, 0);
-    for seed in seeds() {
+    for seed in seeds(SEEDS) {
         let qos = match seed % 2 {
             0 => QoS::AtLeastOnce,
             _ => QoS::ExactlyOnce,

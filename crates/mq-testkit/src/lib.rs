@@ -6,6 +6,7 @@
 
 mod broker;
 mod client;
+mod http;
 mod manual;
 mod multimeter;
 mod programs;
@@ -16,6 +17,7 @@ mod sysfs;
 
 pub use broker::TestBroker;
 pub use client::{comes_and_goes, next, refused};
+pub use http::ask;
 pub use manual::ManualClient;
 pub use multimeter::{Multimeter, MultimeterModel};
 pub use programs::{chromium, program, skipped};

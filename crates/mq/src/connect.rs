@@ -23,6 +23,17 @@ pub(crate) struct Plan {
     pub(crate) properties: Properties,
 }
 
+/// Neither an option nor the URL names a topic.
+pub(crate) const NO_TOPIC: &str = "no topic: give -t, or one in the URL";
+
+impl Plan {
+    /// The topic of the option or, without one, of the URL.
+    pub(crate) fn topic(&self, option: Option<String>) -> anyhow::Result<String> {
+        let topic = option.or_else(|| self.topic.clone());
+        topic.ok_or_else(|| anyhow!(NO_TOPIC))
+    }
+}
+
 /// A broker as it was named.
 #[derive(PartialEq, Eq, Debug)]
 struct Target {

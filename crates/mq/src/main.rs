@@ -15,7 +15,7 @@ mod request;
 mod subscribe;
 mod template;
 
-use std::process::ExitCode;
+use std::{num::NonZeroU64, process::ExitCode, time::Duration};
 
 use clap::{Parser, Subcommand};
 
@@ -49,6 +49,18 @@ enum Outcome {
 
 /// What `mosquitto_sub` and `mosquitto_rr` return then.
 const TIMED_OUT: u8 = 27;
+
+/// Does some work, for so many seconds at most.
+async fn within(
+    seconds: Option<NonZeroU64>,
+    work: impl Future<Output = anyhow::Result<Outcome>>,
+) -> anyhow::Result<Outcome> {
+    let Some(seconds) = seconds else {
+        return work.await;
+    };
+    let outcome = tokio::time::timeout(Duration::from_secs(seconds.get()), work).await;
+    outcome.unwrap_or(Ok(Outcome::TimedOut))
+}
 
 impl From<Outcome> for ExitCode {
     fn from(outcome: Outcome) -> Self {

@@ -2,7 +2,6 @@
 
 use std::{collections::VecDeque, num::NonZeroU64, time::Duration};
 
-use anyhow::anyhow;
 use bytes::Bytes;
 use mq_client::{Client, Outgoing, PublishProperties, QoS, Receipt, TopicName};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
@@ -88,9 +87,7 @@ impl Sender {
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
     let plan = connect::plan(&args.broker)?;
-    let topic = args.topic.or(plan.topic);
-    let topic = topic.ok_or_else(|| anyhow!("no topic: give -t, or one in the URL"))?;
-    let topic = TopicName::new(topic)?;
+    let topic = TopicName::new(plan.topic(args.topic)?)?;
     let delay = Duration::try_from_secs_f64(args.repeat_delay)?;
     // What cannot be read should not cost a connection.
     let payload = if args.source.stdin_line {

@@ -1,8 +1,8 @@
 //! `mq rr`: a request, and its response.
 
-use std::{num::NonZeroU64, time::Duration};
+use std::num::NonZeroU64;
 
-use anyhow::{anyhow, bail};
+use anyhow::bail;
 use mq_client::{ByteStr, Outgoing, QoS, Version};
 
 use crate::{
@@ -11,6 +11,7 @@ use crate::{
     connect,
     message::Source,
     subscribe::Printer,
+    within,
 };
 
 /// Options of `rr`.
@@ -55,23 +56,12 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
         bail!("a request is one message: -s takes the standard input as a whole");
     }
     let payload = args.source.payload().await?;
-    let timeout = args
-        .timeout
-        .map(|seconds| Duration::from_secs(seconds.get()));
-    let work = ask(&args, payload, &printer);
-    match timeout {
-        None => work.await,
-        Some(timeout) => match tokio::time::timeout(timeout, work).await {
-            Ok(outcome) => outcome,
-            Err(_) => Ok(Outcome::TimedOut),
-        },
-    }
+    within(args.timeout, ask(&args, payload, &printer)).await
 }
 
 async fn ask(args: &Args, payload: bytes::Bytes, printer: &Printer) -> anyhow::Result<Outcome> {
     let plan = connect::plan(&args.broker)?;
-    let topic = args.topic.clone().or(plan.topic);
-    let topic = topic.ok_or_else(|| anyhow!("no topic: give -t, or one in the URL"))?;
+    let topic = plan.topic(args.topic.clone())?;
     let chance = || format!("mq/response/{:016x}", fastrand::u64(..));
     let response_topic = args.response_topic.clone().unwrap_or_else(chance);
     let client = plan.client.build().await?;
@@ -80,7 +70,8 @@ async fn ask(args: &Args, payload: bytes::Bytes, printer: &Printer) -> anyhow::R
     let is_v5 = args.broker.protocol_version >= Version::V5;
     if is_v5 {
         properties.response_topic = Some(ByteStr::new(response_topic)?);
-        // By this the response is told from those to others, if they share a topic.
+        // The responder returns it. Without it, a response to another requester on this topic would be taken for
+        // ours.
         properties
             .correlation_data
             .get_or_insert_with(|| format!("{:016x}", fastrand::u64(..)).into());

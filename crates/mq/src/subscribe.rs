@@ -1,6 +1,6 @@
 //! `mq sub`.
 
-use std::{io::Write as _, num::NonZeroU64, time::Duration};
+use std::{io::Write as _, num::NonZeroU64};
 
 use anyhow::{anyhow, bail};
 use jiff::Zoned;
@@ -15,6 +15,7 @@ use crate::{
     connect,
     properties::Properties,
     template::Template,
+    within,
 };
 
 /// Options of `sub`.
@@ -132,17 +133,7 @@ impl Printer {
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
-    let timeout = args
-        .timeout
-        .map(|seconds| Duration::from_secs(seconds.get()));
-    let work = follow(args);
-    match timeout {
-        None => work.await,
-        Some(timeout) => match tokio::time::timeout(timeout, work).await {
-            Ok(outcome) => outcome,
-            Err(_) => Ok(Outcome::TimedOut),
-        },
-    }
+    within(args.timeout, follow(args)).await
 }
 
 async fn follow(args: Args) -> anyhow::Result<Outcome> {
@@ -155,7 +146,7 @@ async fn follow(args: Args) -> anyhow::Result<Outcome> {
     let plan = connect::plan(&args.broker)?;
     let filters: Vec<_> = args.topic.iter().cloned().chain(plan.topic).collect();
     if filters.is_empty() && args.unsubscribe.is_empty() {
-        bail!("no topic: give -t, or one in the URL");
+        bail!(connect::NO_TOPIC);
     }
     let options = subscribe_options(&args, &filters, &plan.properties)?;
     let client = plan.client.build().await?;

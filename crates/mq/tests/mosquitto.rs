@@ -16,7 +16,7 @@ use tokio::{
     time::timeout,
 };
 
-/// The longest that one case may take.
+/// A step that takes longer has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Whose programs.

@@ -178,11 +178,6 @@ impl Connection {
         let Ok(()) = written;
     }
 
-    /// Whether this side has opened a lane.
-    fn is_own(&self, lane: LaneId) -> bool {
-        lane.is_server_opened() == (self.role == Role::Server)
-    }
-
     /// Takes the head of a flow off the front of a lane that the peer has opened, if there is one; false while it
     /// is incomplete.
     pub(super) fn take_head(

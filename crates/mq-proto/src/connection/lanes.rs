@@ -196,14 +196,14 @@ impl Connection {
     }
 
     pub(super) fn finish_if_complete(&mut self, lane: LaneId) {
+        let is_own = self.is_own(lane);
         if self.is_lane_quiet(lane)
             && let Some(data) = self.lanes.get_mut(&lane)
             && data.own_side == OwnSide::Finishing
         {
             data.own_side = OwnSide::Finished;
             self.outbox.end(lane, LaneEnd::Finish);
-            let opened = lane.is_server_opened() == (self.role == Role::Server);
-            if lane.is_unidirectional() && opened {
+            if lane.is_unidirectional() && is_own {
                 // The peer has no side of it that could end.
                 self.lanes.remove(&lane);
             }
@@ -244,10 +244,15 @@ impl Connection {
         data.is_some_and(|data| takes_more(data)) && !lane.is_unidirectional()
     }
 
+    /// Whether this side has opened a lane.
+    pub(super) fn is_own(&self, lane: LaneId) -> bool {
+        lane.is_server_opened() == (self.role == Role::Server)
+    }
+
     /// Whether this is the server, and it has opened the lane. A client may finish its side of such a lane at
     /// once and answer on the control lane.
     fn is_servers_own(&self, lane: LaneId) -> bool {
-        self.role == Role::Server && lane.is_server_opened()
+        self.role == Role::Server && self.is_own(lane)
     }
 
     /// Whether both sides count packet identifiers over all lanes of the session, so that a lane may break
