@@ -5,6 +5,12 @@
 //! together. No crate depends on it but for tests.
 
 mod broker;
+#[expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and prints what a person would look at"
+)]
+mod browser;
 mod client;
 mod http;
 mod manual;
@@ -12,10 +18,16 @@ mod multimeter;
 mod programs;
 mod proxy;
 mod relay;
+#[expect(
+    clippy::unwrap_used,
+    reason = "a schema that is none is a mistake of the test"
+)]
+mod schema;
 mod store;
 mod sysfs;
 
 pub use broker::TestBroker;
+pub use browser::{Page, assert_accessible, axe_script};
 pub use client::{comes_and_goes, next, refused};
 pub use http::ask;
 pub use manual::ManualClient;
@@ -23,6 +35,7 @@ pub use multimeter::{Multimeter, MultimeterModel};
 pub use programs::{chromium, program, skipped};
 pub use proxy::{TcpProxy, UdpProxy};
 pub use relay::FaultyRelay;
+pub use schema::schema_problems;
 pub use store::SlowStore;
 pub use sysfs::FakeSys;
 

@@ -1,24 +1,23 @@
 //! The page in a real headless browser, over its `DevTools` protocol: every figure is drawn, the controls work,
 //! and the page makes no request. The tests are skipped without Chromium.
 
-mod axe;
-mod page;
-
 use std::{
     path::Path,
     time::{Duration, Instant},
 };
 
-use mq_testkit::chromium;
+use mq_testkit::{Page, assert_accessible, axe_script, chromium};
 use serde_json::{Value, json};
-
-use page::Page;
 
 use super::fixture;
 use crate::{
     campaign::{claims, store::ResultSet},
     report::campaign::{build::report, html},
 };
+
+fn url(file: &Path) -> String {
+    format!("file://{}", file.display())
+}
 
 #[test]
 fn the_page_works_in_a_browser_without_any_network() {
@@ -34,7 +33,7 @@ fn the_page_works_in_a_browser_without_any_network() {
     if let Some(folder) = std::env::var_os("MQ_SCREENSHOTS") {
         std::fs::copy(&file, Path::new(&folder).join("report.html")).unwrap();
     }
-    let mut page = Page::open(&chromium, &folder.path().join("profile"), &file);
+    let mut page = Page::open(&chromium, &folder.path().join("profile"), &url(&file));
 
     // Every figure is drawn, those in closed parts when they are opened.
     page.until("document.querySelectorAll('.chart[data-drawn] svg path').length > 20");
@@ -142,7 +141,7 @@ fn the_page_works_in_a_browser_without_any_network() {
 /// In light and dark, on a desk and on a phone, with all parts closed and with all open.
 #[test]
 fn axe_finds_nothing_serious_in_the_page() {
-    let (Some(chromium), Some(script)) = (chromium(), axe::script()) else {
+    let (Some(chromium), Some(script)) = (chromium(), axe_script()) else {
         return;
     };
     let folder = tempfile::tempdir().unwrap();
@@ -156,7 +155,7 @@ fn axe_finds_nothing_serious_in_the_page() {
     let report = report(&set.head, &set.campaigns, &records, &claims);
     let file = folder.path().join("report.html");
     std::fs::write(&file, html::page(&report)).unwrap();
-    let mut page = Page::open(&chromium, &folder.path().join("profile"), &file);
+    let mut page = Page::open(&chromium, &folder.path().join("profile"), &url(&file));
     page.until("document.querySelectorAll('.chart[data-drawn] svg path').length > 20");
     let open = "document.querySelectorAll('details').forEach(part => { part.open = true })";
     let close = "document.querySelectorAll('details').forEach(part => { part.open = false })";
@@ -169,7 +168,7 @@ fn axe_finds_nothing_serious_in_the_page() {
                 // What opens is drawn.
                 std::thread::sleep(Duration::from_millis(300));
                 let state = format!("{scheme}, {width} px, {state}");
-                axe::assert_accessible(&mut page, &script, &state);
+                assert_accessible(&mut page, &script, &state);
             }
         }
     }
@@ -196,7 +195,7 @@ fn all_figures_of_a_quick_run_are_drawn_switched_zoomed_and_saved() {
     if let Some(folder) = std::env::var_os("MQ_SCREENSHOTS") {
         std::fs::copy(&file, Path::new(&folder).join("quick.html")).unwrap();
     }
-    let mut page = Page::open(&chromium, &folder.path().join("profile"), &file);
+    let mut page = Page::open(&chromium, &folder.path().join("profile"), &url(&file));
     page.eval("document.querySelectorAll('details').forEach(part => { part.open = true })");
     page.until(
         "[...document.querySelectorAll('.chart')].every(c => c.dataset.drawn !== undefined)",

@@ -5,16 +5,17 @@ use std::{
     process::Command,
 };
 
-use mq_testkit::{program, skipped};
 use serde_json::Value;
 
-use super::page::Page;
+use super::Page;
+use crate::{program, skipped};
 
 /// Name and version of the package.
 const PACKAGE: &str = include_str!("axe/package.json");
 
 /// axe-core's script; reports a skipped test if it cannot be had.
-pub(super) fn script() -> Option<String> {
+#[must_use]
+pub fn axe_script() -> Option<String> {
     let npm = program(&["npm"])?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"),
@@ -46,7 +47,7 @@ pub(super) fn script() -> Option<String> {
 }
 
 /// Asserts that axe-core finds nothing serious or critical in the page as it is now.
-pub(super) fn assert_accessible(page: &mut Page, script: &str, state: &str) {
+pub fn assert_accessible(page: &mut Page, script: &str, state: &str) {
     page.eval(&format!("{script};undefined"));
     page.eval(
         "axe.run(document, { resultTypes: ['violations'] })\

@@ -1,5 +1,7 @@
 //! A page in a headless browser, over its `DevTools` protocol.
 
+mod axe;
+
 use std::{
     collections::VecDeque,
     io::{BufRead as _, BufReader, Write as _},
@@ -10,19 +12,24 @@ use std::{
 
 use serde_json::{Value, json};
 
+pub use axe::{assert_accessible, axe_script};
+
 /// One page of one browser. A drop ends the browser.
-pub(super) struct Page {
+#[derive(Debug)]
+pub struct Page {
     browser: Child,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
     session: Option<String>,
     next: u64,
-    pub(super) events: VecDeque<Value>,
+    /// What the browser has told by itself.
+    pub events: VecDeque<Value>,
 }
 
 impl Page {
-    /// Opens a file in a new browser.
-    pub(super) fn open(chromium: &Path, profile: &Path, file: &Path) -> Self {
+    /// Opens a URL in a new browser, whose profile is a folder.
+    #[must_use]
+    pub fn open(chromium: &Path, profile: &Path, url: &str) -> Self {
         // The protocol is on descriptors 3 and 4, messages end with a zero.
         let script = "exec \"$0\" --headless --no-sandbox --disable-gpu --disable-quic \
                       --disable-dev-shm-usage --no-first-run --disable-background-networking --disable-component-update \
@@ -53,16 +60,13 @@ impl Page {
             page.call(&format!("{domain}.enable"), &json!({}));
         }
         page.size(1280, 900);
-        page.call(
-            "Page.navigate",
-            &json!({ "url": format!("file://{}", file.display()) }),
-        );
+        page.call("Page.navigate", &json!({ "url": url }));
         page.until("document.readyState === 'complete'");
         page
     }
 
     /// Sends a request, and waits for the answer; earlier events are kept.
-    pub(super) fn call(&mut self, method: &str, params: &Value) -> Value {
+    pub fn call(&mut self, method: &str, params: &Value) -> Value {
         self.next += 1;
         let mut message = json!({ "id": self.next, "method": method, "params": params });
         if let Some(session) = &self.session {
@@ -85,7 +89,7 @@ impl Page {
     }
 
     /// The value of an expression.
-    pub(super) fn eval(&mut self, expression: &str) -> Value {
+    pub fn eval(&mut self, expression: &str) -> Value {
         let params = json!({ "expression": expression, "returnByValue": true });
         let result = self.call("Runtime.evaluate", &params);
         assert!(
@@ -95,7 +99,8 @@ impl Page {
         result["result"]["value"].clone()
     }
 
-    pub(super) fn until(&mut self, expression: &str) {
+    /// Waits until an expression is true; panics after 30 s.
+    pub fn until(&mut self, expression: &str) {
         let end = Instant::now() + Duration::from_secs(30);
         while self.eval(expression) != true {
             assert!(Instant::now() < end, "not in 30 s: {expression}");
@@ -103,7 +108,8 @@ impl Page {
         }
     }
 
-    pub(super) fn size(&mut self, width: u32, height: u32) {
+    /// Sets the size of the window, in CSS pixels.
+    pub fn size(&mut self, width: u32, height: u32) {
         let mobile = width < 600;
         let metrics = json!({
             "width": width, "height": height, "deviceScaleFactor": 1, "mobile": mobile,
@@ -111,20 +117,21 @@ impl Page {
         self.call("Emulation.setDeviceMetricsOverride", &metrics);
     }
 
-    pub(super) fn scheme(&mut self, name: &str) {
+    /// Sets the colour scheme, `light` or `dark`.
+    pub fn scheme(&mut self, name: &str) {
         let features = json!({ "features": [{ "name": "prefers-color-scheme", "value": name }] });
         self.call("Emulation.setEmulatedMedia", &features);
     }
 
     /// Clicks a figure's control as a person does.
-    pub(super) fn click(&mut self, figure: &str, action: &str) {
+    pub fn click(&mut self, figure: &str, action: &str) {
         self.eval(&format!(
             "document.querySelector('[data-for={figure}][data-do={action}]').click()"
         ));
     }
 
     /// The content of a figure, as text that changes with it.
-    pub(super) fn drawing(&mut self, figure: &str) -> String {
+    pub fn drawing(&mut self, figure: &str) -> String {
         let drawing = self.eval(&format!(
             "document.querySelector('#{figure} svg').innerHTML"
         ));
@@ -133,7 +140,7 @@ impl Page {
 
     /// Lets [`saved`](Self::saved) have the files that buttons save from now on: a browser asks before it writes
     /// dozens of files.
-    pub(super) fn keep_what_is_saved(&mut self) {
+    pub fn keep_what_is_saved(&mut self) {
         self.eval(
             "URL.createObjectURL = blob => { blob.text().then(text => { window.saved = text }); return 'blob:' };\
              HTMLAnchorElement.prototype.click = () => {}",
@@ -141,14 +148,14 @@ impl Page {
     }
 
     /// The file that the last button saved.
-    pub(super) fn saved(&mut self) -> String {
+    pub fn saved(&mut self) -> String {
         self.until("typeof window.saved === 'string'");
         let text = self.eval("(text => { delete window.saved; return text })(window.saved)");
         text.as_str().unwrap().to_owned()
     }
 
     /// Writes a screenshot (`base64 -d`), if `MQ_SCREENSHOTS` names a folder.
-    pub(super) fn screenshot(&mut self, name: &str) {
+    pub fn screenshot(&mut self, name: &str) {
         let Some(folder) = std::env::var_os("MQ_SCREENSHOTS") else {
             return;
         };
