@@ -47,12 +47,12 @@ const BROKER: &[&str] = &[
     "settings",
     "admin",
     "hub",
-    "view",
     "notice",
     "metrics",
     "journal",
     "session",
     "auth",
+    "view",
     "shown",
     "router",
     "quota",
@@ -64,6 +64,7 @@ const BROKER: &[&str] = &[
     "lock",
     "files",
     "delivery",
+    "log_levels",
     "clock",
 ];
 

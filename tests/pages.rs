@@ -112,21 +112,62 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
     each.collect()
 }
 
-/// The words of every line that a source writes at level `info` and above: the last text of each call.
-fn log_lines(source: &str) -> Vec<&str> {
+/// Every call in a source that writes a line at one of these levels, such as `info!(`.
+fn log_calls<'a>(source: &'a str, levels: &[&str]) -> Vec<&'a str> {
     let product = source.split("#[cfg(test)]\nmod tests").next().unwrap();
-    let calls = ["info!(", "warn!(", "error!("].map(|name| {
-        let calls = product.match_indices(name);
+    let calls = levels.iter().flat_map(|level| {
+        let calls = product.match_indices(level);
         // `compile_error!` is another.
         let calls = calls.filter(|(at, _)| !product[..*at].ends_with('_'));
-        let calls = calls.map(|(at, _)| product[at..].split(");").next().unwrap());
-        calls.collect::<Vec<_>>()
+        calls.map(|(at, _)| product[at..].split(");").next().unwrap())
     });
+    calls.collect()
+}
+
+/// The words of every line that a source writes at level `info` and above: the last text of each call.
+fn log_lines(source: &str) -> Vec<&str> {
+    let calls = log_calls(source, &["info!(", "warn!(", "error!("]);
     let texts = calls
         .into_iter()
-        .flatten()
         .map(|call| call.split('"').skip(1).step_by(2));
     texts.filter_map(Iterator::last).collect()
+}
+
+/// Whether a call writes a value as Rust's `Debug` does.
+fn has_debug_form(call: &str) -> bool {
+    let outside: String = call.split('"').step_by(2).collect();
+    let marks = [" ?", "(?", "=?", "\n?"];
+    marks.iter().any(|mark| outside.contains(mark)) || call.contains(":?}")
+}
+
+#[test]
+fn no_line_of_a_log_has_a_value_in_rusts_debug_form() {
+    let levels = ["trace!(", "debug!(", "info!(", "warn!(", "error!("];
+    let mut wrong = Vec::new();
+    let mut count = 0;
+    for name in ["mq", "mq-broker", "mq-client", "mqbroker", "mq-transport"] {
+        for file in sources(&root().join("crates").join(name).join("src")) {
+            let Ok(source) = fs::read_to_string(&file) else {
+                continue;
+            };
+            for call in log_calls(&source, &levels) {
+                count += 1;
+                if has_debug_form(call) {
+                    wrong.push(format!("{}: {call}", file.display()));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(count > 60, "{count} calls");
+    for call in [
+        r#"debug!(?peer, "x""#,
+        r#"info!(a = ?b, "x""#,
+        r#"warn!("{a:?}""#,
+    ] {
+        assert!(has_debug_form(call), "{call}");
+    }
+    assert!(!has_debug_form(r#"debug!(%peer, "why ?x""#));
 }
 
 #[test]

@@ -2,24 +2,25 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
+use mq_codec::TopicError;
 use mq_transport::{Address, Incoming, Listener};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, watch},
     task::JoinSet,
 };
-use tracing::{debug, warn};
+use tracing::{debug, field::display, warn};
 
 use crate::{
     Error, Reload, Settings, Storage,
-    admin::{Admin, Doors},
+    admin::{Admin, Doors, STREAMS, Tokens},
     auth::{FileAccess, Guard},
     clock, conn,
     hub::Hub,
     metrics::{Gauge, ListenerMetrics, Metrics},
     quota::{PerNetwork, Place},
-    reload::Reloadable,
+    reload::{Operators, Reloadable},
     shown::Shown,
-    view::{self, NotConnected, Page, Query},
+    view::{self, Ban, Banned, CannotBan, NotConnected, Page, Query, TopicRates},
 };
 #[cfg(feature = "tls")]
 use crate::{certificates::Certificates, ticket_file::TicketFile};
@@ -78,6 +79,8 @@ impl Broker {
             listeners.push(Listener::bind(address, &settings.listen_at(address)).await?);
         }
         let doors = Doors::open(&settings.admin).await?;
+        let tokens = settings.admin.token_file.clone().map(Tokens::open);
+        let tokens = tokens.transpose()?.map(Arc::new);
         let addresses: Vec<_> = listeners.iter().map(Listener::local_address).collect();
         let shutdown = watch::Sender::new(false);
         let hub = Arc::new(hub);
@@ -91,12 +94,17 @@ impl Broker {
             .transpose()?;
         #[cfg(feature = "tls")]
         let certificates = Certificates::new(&listeners, &settings, ticket_file.as_ref());
-        let parts: Vec<Box<dyn Reloadable>> = vec![
+        let mut parts: Vec<Box<dyn Reloadable>> = vec![
             #[cfg(feature = "tls")]
             Box::new(certificates),
         ];
+        if let Some(tokens) = &tokens {
+            parts.push(Box::new(Operators(Arc::clone(tokens))));
+        }
         let reload = Reload::new(parts, &settings, access.as_ref());
         let sys_interval = settings.sys_interval;
+        let hosts = settings.admin.hosts.as_slice().into();
+        let log = settings.log.clone();
         let acceptor = Acceptor {
             hub: Arc::clone(&hub),
             connections: Arc::new(Semaphore::new(settings.max_connections)),
@@ -125,6 +133,10 @@ impl Broker {
             listeners: metrics.clone(),
             shutdown: shutdown.subscribe(),
             began: clock::now(),
+            hosts,
+            tokens,
+            log,
+            streams: Arc::new(Semaphore::new(STREAMS)),
         }));
         Ok(Self {
             addresses,
@@ -188,7 +200,66 @@ impl Broker {
 
     /// The subscriptions of all sessions, connected or not, by filter and then by identifier.
     pub async fn subscriptions(&self, query: &Query) -> Page<view::Subscription> {
-        self.hub.all_subscriptions(query).await
+        self.hub.all_subscriptions(query, None).await
+    }
+
+    /// The subscriptions of one session, by filter.
+    pub async fn subscriptions_of(
+        &self,
+        client_id: &str,
+        query: &Query,
+    ) -> Page<view::Subscription> {
+        self.hub.all_subscriptions(query, Some(client_id)).await
+    }
+
+    /// The connected client of that identifier.
+    ///
+    /// # Errors
+    /// If none is connected.
+    pub async fn client(&self, client_id: &str) -> Result<view::Client, NotConnected> {
+        self.hub.client(client_id).await
+    }
+
+    /// Retained messages, by topic. [`Query::matching`] is a topic filter.
+    ///
+    /// # Errors
+    /// If it is not.
+    pub async fn retained(&self, query: &Query) -> Result<Page<view::Retained>, TopicError> {
+        self.hub.retained_topics(query).await
+    }
+
+    /// Topics by the rate of their messages, the busiest first. The broker counts them for 15 s after a
+    /// call; the first one takes 2 s.
+    pub async fn topic_rates(&self, query: &Query) -> TopicRates {
+        self.hub.topic_rates(query).await
+    }
+
+    /// The last things that were refused, the newest first.
+    #[must_use]
+    pub fn refusals(&self, query: &Query) -> Page<view::Refusal> {
+        self.hub.notices.recent(query)
+    }
+
+    /// Refuses a client, a user or an address for some minutes, from 1 to
+    /// [`LONGEST_BAN_MINUTES`](view::LONGEST_BAN_MINUTES), and disconnects those that are connected. The bans
+    /// end with the broker.
+    ///
+    /// # Errors
+    /// If the time is not allowed, or there are too many bans.
+    pub fn ban(&self, banned: Banned, minutes: u32) -> Result<Ban, CannotBan> {
+        self.hub.ban(banned, minutes)
+    }
+
+    /// The bans in force.
+    #[must_use]
+    pub fn bans(&self, query: &Query) -> Page<Ban> {
+        self.hub.bans.list(query)
+    }
+
+    /// Lifts a ban; false if there is none.
+    #[expect(clippy::must_use_candidate, reason = "it acts")]
+    pub fn lift_ban(&self, banned: &Banned) -> bool {
+        self.hub.bans.lift(banned)
     }
 
     /// Disconnects a client with the reason 0x98 (Administrative action). Its session stays for as long as
@@ -316,12 +387,15 @@ impl Acceptor {
     ) {
         let peer = incoming.peer_address();
         if self.is_loaded() && incoming.can_be_asked_for_its_address() {
-            debug!(?peer, "asked to prove its address");
+            debug!(peer = peer.map(display), "asked to prove its address");
             self.hub.metrics.retried.add(1);
             incoming.ask_for_its_address();
             return;
         }
         let refused = |reason| self.hub.refused_connection(peer, reason, clock::now());
+        if self.hub.bans.has_address(peer, clock::now()) {
+            return refused("banned");
+        }
         let Ok(connection) = Arc::clone(&self.connections).try_acquire_owned() else {
             return refused("too many connections");
         };
@@ -351,7 +425,7 @@ impl Acceptor {
         _connection: (OwnedSemaphorePermit, Place),
         permit: OwnedSemaphorePermit,
     ) {
-        let peer = incoming.peer_address();
+        let peer = incoming.peer_address().map(display);
         let under_way = Counted::new(&self.hub.metrics.handshakes);
         // Boxed, so that its memory is free again once it has ended.
         let handshake = Box::pin(incoming.handshake());
@@ -359,7 +433,7 @@ impl Acceptor {
         let open = tokio::select! {
             open = open => open,
             // No client has connected yet, so there is nobody to say goodbye to.
-            _ = self.shutdown.changed() => return debug!(?peer, "handshake cut by the shutdown"),
+            _ = self.shutdown.changed() => return debug!(peer, "handshake cut by the shutdown"),
         };
         let failed = &metrics.handshakes_failed;
         let link = match open {
@@ -367,11 +441,11 @@ impl Acceptor {
             Ok(Err(error)) => {
                 failed.add(1);
                 // Escaped, as it may quote the peer.
-                return debug!(?peer, error = %Shown(&error.to_string()), "handshake failed");
+                return debug!(peer, error = %Shown(&error.to_string()), "handshake failed");
             }
             Err(_) => {
                 failed.add(1);
-                return debug!(?peer, "handshake timed out");
+                return debug!(peer, "handshake timed out");
             }
         };
         drop((permit, under_way));

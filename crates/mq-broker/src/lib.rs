@@ -36,6 +36,7 @@
 //! | what outlives the process | [`store`] |
 //! | counters | [`Metrics`] |
 //! | connected clients, sessions and the like | [`view`] |
+//! | operators: HTTP, a page, a socket | [`AdminSettings`] |
 //!
 //! # The way of a PUBLISH
 //!
@@ -52,6 +53,7 @@
 //! | `aws-lc-rs` | cryptography by aws-lc-rs | on |
 //! | `ring` | cryptography by ring | off |
 //! | `jwt` | JSON Web Tokens as passwords; brings aws-lc-rs to verify them | on |
+//! | `page` | the page for browsers at [`AdminSettings::http`] | on |
 
 mod admin;
 pub mod auth;
@@ -68,6 +70,7 @@ mod files;
 mod hub;
 mod journal;
 mod lock;
+mod log_levels;
 mod mailbox;
 mod metrics;
 mod notice;
@@ -83,10 +86,11 @@ mod sync;
 mod ticket_file;
 pub mod view;
 
-pub use admin::AdminSettings;
+pub use admin::{AdminSettings, make_token_file};
 pub use broker::Broker;
 pub use config::Config;
 pub use error::{Error, Mistake};
+pub use log_levels::LogLevels;
 pub use mailbox::{MailboxLimits, Overflow};
 pub use metrics::{ByReason, Counter, Gauge, ListenerMetrics, Metrics, RttHistogram};
 pub use quota::{PublishRate, Quotas};

@@ -288,7 +288,7 @@ impl Sampler {
         metrics.streams_blocked.add(blocked);
         if blocked > 0 && last.and_then(|last| last.streams_blocked).unwrap_or(0) == 0 {
             tracing::info!(
-                peer = ?self.peer,
+                peer = self.peer.map(tracing::field::display),
                 open = link.data_lanes() + 1,
                 "a client waits for more QUIC streams than it may open; max_streams of [quic] grants more"
             );

@@ -1,19 +1,25 @@
-//! Lines in the log about refusals: ten a second of each kind.
+//! Lines in the log about refusals: ten a second of each kind. The last ones stay for operators to see.
 //!
 //! Any client can be refused often: without a bound it could fill the disk with lines. Each kind
 //! counts the lines that it leaves out. The kind's next line tells the count, or a line of its own
 //! a second later ([`Notices::run`]).
 
 use std::{
+    collections::VecDeque,
     net::SocketAddr,
     sync::{Mutex, MutexGuard},
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use tokio::sync::Notify;
 use tracing::warn;
 
-use crate::{clock, lock::lock, shown::Shown};
+use crate::{
+    clock,
+    lock::lock,
+    shown::Shown,
+    view::{LARGEST_PAGE, Page, Query, Refusal},
+};
 
 /// Lines of one kind within [`WINDOW`].
 const MOST: u32 = 10;
@@ -34,15 +40,18 @@ pub(crate) enum Kind {
     Subscribe,
     /// A client that was made to leave.
     Eviction,
+    /// An operator's request over HTTP that was refused.
+    Operator,
 }
 
 impl Kind {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::Connection,
         Self::LogIn,
         Self::Publish,
         Self::Subscribe,
         Self::Eviction,
+        Self::Operator,
     ];
 
     /// How a line begins.
@@ -53,6 +62,7 @@ impl Kind {
             Self::Publish => "refused a publish",
             Self::Subscribe => "refused a subscription",
             Self::Eviction => "evicted a client",
+            Self::Operator => "refused an operator's request",
         }
     }
 }
@@ -73,6 +83,21 @@ pub(crate) struct Notices {
     limits: [Mutex<Limit>; Kind::ALL.len()],
     /// A line was left out.
     left_out: Notify,
+    recent: Mutex<Recent>,
+}
+
+/// Lines that stay for operators to see.
+const RECENT: usize = 500;
+
+/// Characters of a peer's text in them.
+const SHOWN: usize = 128;
+
+/// The last lines.
+#[derive(Debug, Default)]
+struct Recent {
+    /// The number of the last one.
+    last: u64,
+    lines: VecDeque<Refusal>,
 }
 
 impl Notices {
@@ -88,6 +113,24 @@ impl Notices {
             topic,
             peer,
         } = about;
+        let cut = |text: &str| text.chars().take(SHOWN).collect();
+        let mut recent = lock(&self.recent);
+        recent.last += 1;
+        if recent.lines.len() == RECENT {
+            recent.lines.pop_front();
+        }
+        let number = recent.last;
+        recent.lines.push_back(Refusal {
+            number,
+            at: SystemTime::now(),
+            what: kind.words().to_owned(),
+            client_id: client.map(cut),
+            user: user.map(cut),
+            topic: topic.map(cut),
+            peer,
+            reason: reason.to_owned(),
+        });
+        drop(recent);
         warn!(
             client = client.map(|text| tracing::field::display(Shown(text))),
             user = user.map(|text| tracing::field::display(Shown(text))),
@@ -98,6 +141,34 @@ impl Notices {
             "{}",
             kind.words()
         );
+    }
+
+    /// The last lines, the newest first, in pages: those with a text that contains [`Query::matching`].
+    pub(crate) fn recent(&self, query: &Query) -> Page<Refusal> {
+        let before = query.after.as_deref().and_then(|place| place.parse().ok());
+        let recent = lock(&self.recent);
+        let mut found = recent.lines.iter().rev().filter(|line| {
+            let texts = [&line.client_id, &line.user, &line.topic];
+            let mut texts = texts.into_iter().flatten().chain([&line.reason]);
+            let peer = line.peer.map(|peer| peer.to_string());
+            before.is_none_or(|before: u64| line.number < before)
+                && (texts.any(|text| text.contains(&query.matching))
+                    || peer.is_some_and(|peer| peer.contains(&query.matching)))
+        });
+        let most = query.limit.clamp(1, LARGEST_PAGE);
+        let items: Vec<_> = found.by_ref().take(most).cloned().collect();
+        let next = found.next().and(items.last());
+        Page {
+            next: next.map(|last| last.number.to_string()),
+            items,
+        }
+    }
+
+    /// The lines behind that number, the oldest first.
+    pub(crate) fn since(&self, number: u64) -> Vec<Refusal> {
+        let recent = lock(&self.recent);
+        let newer = recent.lines.iter().filter(|line| line.number > number);
+        newer.cloned().collect()
     }
 
     /// Tells the count of lines left out, a second later, where no further line has told it. Runs
@@ -161,6 +232,42 @@ impl Limit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_last_lines_stay_for_operators_in_pages() {
+        let (notices, now) = (Notices::default(), Instant::now());
+        let long = "x".repeat(1_000);
+        for second in 0..600_u32 {
+            let client = format!("c{second}");
+            let about = About {
+                client: Some(&client),
+                user: Some(&long),
+                ..About::default()
+            };
+            let now = now + Duration::from_secs(second.into());
+            notices.tell(Kind::LogIn, about, "not authorized", now);
+        }
+        let mut query = Query {
+            limit: 300,
+            ..Query::default()
+        };
+        let page = notices.recent(&query);
+        assert_eq!((page.items.len(), page.items[0].number), (300, 600));
+        assert_eq!(page.items[0].user.as_ref().unwrap().len(), SHOWN);
+        query.after = page.next;
+        let rest = notices.recent(&query);
+        let ends = (
+            rest.items[0].number,
+            rest.items.last().unwrap().number,
+            rest.next,
+        );
+        assert_eq!(ends, (300, 101, None));
+        query.after = None;
+        query.matching = "c59".to_owned();
+        assert_eq!(notices.recent(&query).items.len(), 10);
+        let since: Vec<_> = notices.since(598).iter().map(|line| line.number).collect();
+        assert_eq!(since, [599, 600]);
+    }
 
     #[test]
     fn ten_lines_a_second_are_written_and_the_next_tells_what_was_left_out() {

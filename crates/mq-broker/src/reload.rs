@@ -10,7 +10,7 @@ use std::{
 
 use tracing::warn;
 
-use crate::{Error, Settings, Storage, auth::FileAccess, lock::lock};
+use crate::{Error, Settings, Storage, admin::Tokens, auth::FileAccess, lock::lock};
 
 /// Changes settings that can change while a broker runs. Cheap to clone. See
 /// [`Broker::reload_handle`](crate::Broker::reload_handle).
@@ -150,6 +150,7 @@ fn fixed(settings: &Settings) -> Vec<(&'static str, String)> {
         take_over,
         // The program's.
         watch_files: _,
+        log: _,
     } = settings;
     let limits = (
         (protocol, quotas, publish_rate, reader_timeout),
@@ -255,6 +256,24 @@ impl Reloadable for Access {
 
     fn prepare(&self, _: Option<&Settings>) -> Result<Change<'_>, Error> {
         self.0.prepare()
+    }
+}
+
+/// Who may ask over HTTP.
+#[derive(Debug)]
+pub(crate) struct Operators(pub(crate) Arc<Tokens>);
+
+impl Reloadable for Operators {
+    fn name(&self) -> &'static str {
+        "the tokens of operators"
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        vec![self.0.path().to_owned()]
+    }
+
+    fn prepare(&self, _: Option<&Settings>) -> Result<Change<'_>, Error> {
+        Ok(Box::new(self.0.prepare()?))
     }
 }
 

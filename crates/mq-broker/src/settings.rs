@@ -7,7 +7,7 @@ use mq_transport::{Address, EarlyDataPolicy, ListenOptions, Repeat, ServerIdenti
 use tracing::warn;
 
 use crate::{
-    AdminSettings, DiskStore, Durability, PublishRate, Quotas, Store,
+    AdminSettings, DiskStore, Durability, LogLevels, PublishRate, Quotas, Store,
     auth::{Access, TakeOver},
     files,
     store::StoreError,
@@ -85,6 +85,8 @@ pub struct Settings {
     pub store: Option<Storage>,
     /// Where operators are answered.
     pub admin: AdminSettings,
+    /// How operators change what the log keeps; `None`, the default, for not at all.
+    pub log: Option<Arc<dyn LogLevels>>,
     /// How often the broker publishes its own figures under `$SYS/broker/`, by mosquitto's names.
     /// Clients cannot publish under `$SYS/` then. Default never. A configuration file's default is
     /// 10 s, like mosquitto's.
@@ -175,6 +177,7 @@ impl Settings {
             shutdown_timeout: Duration::from_secs(5),
             store: None,
             admin: AdminSettings::default(),
+            log: None,
             sys_interval: None,
             watch_files: true,
             access: Access::Open,

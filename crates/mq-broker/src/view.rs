@@ -1,11 +1,12 @@
-//! What operators see of a running broker: clients, sessions, subscriptions, retained messages.
+//! What operators see of a running broker, and whom they ban.
 //!
 //! [`Broker::clients`](crate::Broker::clients) and its like return pages of these types, and the admin
 //! socket returns the same as JSON. Identifiers, users, filters and topics come from clients: show them
 //! with [`Shown`]. No type here has a password, a token or a payload.
 
 use std::{
-    net::SocketAddr,
+    fmt,
+    net::{IpAddr, SocketAddr},
     time::{Duration, SystemTime},
 };
 
@@ -113,6 +114,14 @@ pub struct Client {
     pub packets_lost: Option<u64>,
     /// TCP segments to it that were sent again.
     pub packets_retransmitted: Option<u64>,
+    /// Messages from it on this connection.
+    pub messages_received: Option<u64>,
+    /// Messages to it on this connection.
+    pub messages_sent: Option<u64>,
+    /// Application bytes from it on this connection.
+    pub bytes_received: Option<u64>,
+    /// Application bytes to it on this connection.
+    pub bytes_sent: Option<u64>,
 }
 
 /// A session without a connection.
@@ -156,6 +165,119 @@ pub struct Retained {
     pub qos: u8,
     /// The size of its payload.
     pub payload_bytes: usize,
+}
+
+/// Topics by the rate of their messages.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct TopicRates {
+    /// The busiest first.
+    pub items: Vec<TopicRate>,
+    /// The time that the rates are over, in seconds.
+    pub seconds: f64,
+    /// Whether quiet topics are missing: more were in use than the broker counts, or their names are longer
+    /// than 1 KiB.
+    pub is_partial: bool,
+    /// When it was counted; in JSON seconds since 1970.
+    #[serde(rename = "at_s", with = "unix_seconds")]
+    pub at: SystemTime,
+}
+
+impl Default for TopicRates {
+    fn default() -> Self {
+        Self {
+            items: Vec::new(),
+            seconds: 0.0,
+            is_partial: false,
+            at: SystemTime::UNIX_EPOCH,
+        }
+    }
+}
+
+/// The rate of one topic's messages from clients.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct TopicRate {
+    /// The topic.
+    pub topic: String,
+    /// Messages a second.
+    pub messages_per_s: f64,
+    /// Bytes of their payloads a second.
+    pub payload_bytes_per_s: f64,
+}
+
+/// Something that the broker refused, or a client that it made to leave; what the log has a line of.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Refusal {
+    /// Counts from 1 since the broker's start.
+    pub number: u64,
+    /// When; in JSON seconds since 1970.
+    #[serde(rename = "at_s", with = "unix_seconds")]
+    pub at: SystemTime,
+    /// As the line in the log begins, such as `refused a log-in`.
+    pub what: String,
+    /// The client identifier, at most 128 characters of it.
+    pub client_id: Option<String>,
+    /// The user name, as the client gave it.
+    pub user: Option<String>,
+    /// The topic or the filter.
+    pub topic: Option<String>,
+    /// The peer's address.
+    pub peer: Option<SocketAddr>,
+    /// Why.
+    pub reason: String,
+}
+
+/// Who is banned.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Banned {
+    /// A client identifier.
+    Client(String),
+    /// A user.
+    User(String),
+    /// An IPv4 address, or the IPv6 network of 64 bits that an address is in.
+    Address(IpAddr),
+}
+
+/// Such as `client sensor-7`.
+impl fmt::Display for Banned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Client(id) => write!(f, "client {id}"),
+            Self::User(name) => write!(f, "user {name}"),
+            Self::Address(address) => write!(f, "address {address}"),
+        }
+    }
+}
+
+/// A ban.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Ban {
+    /// Who.
+    #[serde(flatten)]
+    pub banned: Banned,
+    /// Until when; in JSON seconds since 1970.
+    #[serde(rename = "ends_at_s", with = "unix_seconds")]
+    pub ends_at: SystemTime,
+}
+
+/// The longest ban, in minutes: 30 days. Rules are for what has to last.
+pub const LONGEST_BAN_MINUTES: u32 = 30 * 24 * 60;
+
+/// Why somebody is not banned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CannotBan {
+    /// No time, or more than [`LONGEST_BAN_MINUTES`].
+    #[error("a ban lasts from 1 to {LONGEST_BAN_MINUTES} minutes")]
+    Minutes,
+    /// There are 10,000 bans.
+    #[error("there are too many bans")]
+    TooMany,
 }
 
 /// No client of that identifier is connected.

@@ -3,6 +3,7 @@
 #[cfg(feature = "tls")]
 use std::sync::Arc;
 use std::{
+    fmt,
     future::poll_fn,
     task::{Context, Poll},
     time::Duration,
@@ -71,6 +72,17 @@ pub enum LaneClosed {
     Reset(u64),
     /// The peer takes nothing more on it, by this code (`STOP_SENDING`); both directions are over.
     Stopped(u64),
+}
+
+/// Such as `reset with code 0x1`.
+impl fmt::Display for LaneClosed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Finished => f.write_str("finished"),
+            Self::Reset(code) => write!(f, "reset with code {code:#x}"),
+            Self::Stopped(code) => write!(f, "stopped with code {code:#x}"),
+        }
+    }
 }
 
 impl From<LaneClosed> for LaneEnd {
@@ -377,7 +389,7 @@ impl Link {
         };
         if tokio::time::timeout(deadline, closing).await.is_err() {
             tracing::debug!(
-                ?deadline,
+                deadline_ms = u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX),
                 "the peer did not take all bytes before the deadline"
             );
         }

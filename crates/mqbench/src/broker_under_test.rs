@@ -139,7 +139,7 @@ impl BrokerSetup<'_> {
             command.arg("--congestion").arg(name.to_string());
         }
         if std::env::var_os("RUST_LOG").is_none() {
-            command.env("RUST_LOG", format!("warn,{}", mqbroker::cli::QUIET));
+            command.env("RUST_LOG", "warn");
         }
         command
             .stdin(Stdio::piped())

@@ -1,10 +1,15 @@
 //! The broker's command line, shared by `mqbroker` and `mqbench broker`.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use anyhow::bail;
 use clap::Args;
-use mq_broker::{Broker, Config, Durability, Error, Reload, Settings, Storage, StoreFile};
+use mq_broker::{
+    Broker, Config, Durability, Error, LogLevels, Reload, Settings, Storage, StoreFile,
+};
 use mq_transport::{
     Address, CongestionControl, EarlyDataPolicy, Qlog, QlogLimits, Repeat, ServerIdentity,
 };
@@ -15,11 +20,8 @@ pub use crate::{commands::Command, manual::write_manual};
 use crate::{
     descriptors,
     give_back::{self, GiveBack},
+    log::Log,
 };
-
-/// Part of the log filter: leaves out quinn's warning about a client that uses address validation tokens in
-/// another order than it got them. Clients may do that; quinn then validates the address anew.
-pub const QUIET: &str = "quinn_proto::bloom_token_log=error";
 
 /// Options of the broker.
 #[derive(Args, Clone, Debug, Default)]
@@ -79,11 +81,19 @@ impl BrokerArgs {
     /// # Errors
     /// If a file cannot be read or a value is not allowed.
     pub fn settings(&self) -> Result<Settings, Error> {
+        self.settings_of(self.read()?)
+    }
+
+    /// The configuration file, or what is in force without one.
+    fn read(&self) -> Result<Config, Error> {
+        match &self.config {
+            Some(path) => Config::read(path),
+            None => Ok(Config::default()),
+        }
+    }
+
+    fn settings_of(&self, mut config: Config) -> Result<Settings, Error> {
         let here = Path::new("command line");
-        let mut config = match &self.config {
-            Some(path) => Config::read(path)?,
-            None => Config::default(),
-        };
         if !self.listen.is_empty() {
             config.listen = self.listen.iter().map(Address::to_string).collect();
         }
@@ -125,9 +135,11 @@ impl BrokerArgs {
 /// # Errors
 /// If the broker cannot start.
 pub fn run(args: &BrokerArgs) -> anyhow::Result<()> {
-    init_logging();
+    let config = args.read()?;
+    let log = Log::begin(&config.log)?;
     give_back::refuse_huge_pages();
-    let settings = args.settings()?;
+    let mut settings = args.settings_of(config)?;
+    settings.log = log.clone().map(|log| log as Arc<dyn LogLevels>);
     descriptors::make_room(settings.max_connections);
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     if let Some(threads) = args.threads {
@@ -139,13 +151,14 @@ pub fn run(args: &BrokerArgs) -> anyhow::Result<()> {
         .enable_all()
         .on_thread_park(move || idle.on_idle())
         .build()?
-        .block_on(serve(settings, args, &give_back))
+        .block_on(serve(settings, args, &give_back, log))
 }
 
 async fn serve(
     mut settings: Settings,
     args: &BrokerArgs,
     give_back: &GiveBack,
+    log: Option<Arc<Log>>,
 ) -> anyhow::Result<()> {
     use std::io::Write;
 
@@ -163,7 +176,7 @@ async fn serve(
     let broker = Broker::start(settings).await?;
     // Before the broker announces itself: until here these signals would end the process at once.
     let stop = stop_signal()?;
-    let keeping_up = keep_up(broker.reload_handle(), watch, args)?;
+    let keeping_up = keep_up(broker.reload_handle(), watch, args, log)?;
     notify(&[NotifyState::Ready]);
     if args.announce {
         let mut out = std::io::stdout().lock();
@@ -213,6 +226,7 @@ fn keep_up(
     reload: Reload,
     mut watch: bool,
     args: &BrokerArgs,
+    log: Option<Arc<Log>>,
 ) -> std::io::Result<impl Future<Output = ()>> {
     #[cfg(unix)]
     let mut hangup = {
@@ -230,13 +244,9 @@ fn keep_up(
             tokio::select! {
                 _ = asked => {
                     notify_reloading();
-                    let applied = args.settings().and_then(|settings| {
-                        reload.apply(&settings)?;
-                        watch = settings.watch_files;
-                        Ok(())
-                    });
-                    if let Err(error) = applied {
-                        warn!("nothing was changed: {error}");
+                    match reread(args, &reload, log.as_deref()) {
+                        Ok(watches) => watch = watches,
+                        Err(error) => warn!("nothing was changed: {error}"),
                     }
                     notify(&[NotifyState::Ready]);
                 }
@@ -244,6 +254,19 @@ fn keep_up(
             }
         }
     })
+}
+
+/// Reads everything again, and puts it in force. Returns whether replaced files are looked for.
+fn reread(args: &BrokerArgs, reload: &Reload, log: Option<&Log>) -> anyhow::Result<bool> {
+    let config = args.read()?;
+    let levels = config.log.clone();
+    crate::log::check(&levels).map_err(anyhow::Error::msg)?;
+    let settings = args.settings_of(config)?;
+    reload.apply(&settings)?;
+    if let Some(log) = log {
+        log.reload(&levels).map_err(anyhow::Error::msg)?;
+    }
+    Ok(settings.watch_files)
 }
 
 /// Resolves when standard input has ended.
@@ -280,19 +303,4 @@ fn stop_signal() -> std::io::Result<impl Future<Output = std::io::Result<()>>> {
 #[expect(clippy::unnecessary_wraps, reason = "as on Unix, where it can fail")]
 fn stop_signal() -> std::io::Result<impl Future<Output = std::io::Result<()>>> {
     Ok(tokio::signal::ctrl_c())
-}
-
-/// Logs go to standard error, at level `info` unless `RUST_LOG` says otherwise.
-fn init_logging() {
-    use std::io::IsTerminal;
-    use tracing_subscriber::EnvFilter;
-
-    let default = format!("info,{QUIET}");
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
-    // Fails only if the program has a subscriber already; the program's subscriber then gets the lines.
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .try_init();
 }

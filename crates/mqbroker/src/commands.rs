@@ -10,13 +10,11 @@ use clap::Subcommand;
 use mq_broker::{
     Config, Error, Settings,
     auth::{FileAccess, Hashing, change_password},
+    make_token_file,
 };
 use mq_transport::ClientAuth;
 
-use crate::{
-    backup,
-    inspect::{self, Request, Where},
-};
+use crate::{backup, inspect::Ask, log};
 
 /// A command of `mqbroker`; without one it runs a broker.
 #[derive(Subcommand, Clone, Debug)]
@@ -55,60 +53,14 @@ pub enum Command {
         /// Configuration file (TOML)
         file: PathBuf,
     },
-    /// Show the state of a running broker, and how often it refused what
-    Status(Where),
-    /// List connected clients
-    Clients {
-        /// Only those whose identifier contains this text
-        #[arg(long, value_name = "TEXT", default_value = "")]
-        r#match: String,
-        /// Where the broker is asked
-        #[command(flatten)]
-        place: Where,
+    /// Make a file with a new token for `[admin] token_file`, readable only by its owner
+    Token {
+        /// The file, which must not exist yet
+        file: PathBuf,
     },
-    /// Show one connected client
-    Client {
-        /// Its identifier
-        id: String,
-        /// Where the broker is asked
-        #[command(flatten)]
-        place: Where,
-    },
-    /// Disconnect a client; it may come again
-    Kick {
-        /// Its identifier
-        id: String,
-        /// Where the broker is asked
-        #[command(flatten)]
-        place: Where,
-    },
-    /// List sessions without a connection
-    Sessions {
-        /// Only those whose identifier contains this text
-        #[arg(long, value_name = "TEXT", default_value = "")]
-        r#match: String,
-        /// Where the broker is asked
-        #[command(flatten)]
-        place: Where,
-    },
-    /// List subscriptions
-    Subscriptions {
-        /// Only those whose filter contains this text
-        #[arg(long, value_name = "TEXT", default_value = "")]
-        r#match: String,
-        /// Where the broker is asked
-        #[command(flatten)]
-        place: Where,
-    },
-    /// List retained messages, without their payloads
-    Retained {
-        /// Only those whose topic this filter matches
-        #[arg(long, value_name = "FILTER", default_value = "#")]
-        r#match: String,
-        /// Where the broker is asked
-        #[command(flatten)]
-        place: Where,
-    },
+    /// Questions to a running broker
+    #[command(flatten)]
+    Ask(Ask),
 }
 
 impl Command {
@@ -120,25 +72,8 @@ impl Command {
     pub fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Backup { config, file } => backup::back_up(&config, &file),
-            Self::Status(place) => inspect::run(&place, &Request::One("GET", "status", "")),
-            Self::Client { id, place } => {
-                inspect::run(&place, &Request::One("GET", "clients/", &id))
-            }
-            Self::Kick { id, place } => {
-                inspect::run(&place, &Request::One("POST", "clients//kick", &id))
-            }
-            Self::Clients { r#match, place } => {
-                inspect::run(&place, &Request::List("clients", &r#match))
-            }
-            Self::Sessions { r#match, place } => {
-                inspect::run(&place, &Request::List("sessions", &r#match))
-            }
-            Self::Subscriptions { r#match, place } => {
-                inspect::run(&place, &Request::List("subscriptions", &r#match))
-            }
-            Self::Retained { r#match, place } => {
-                inspect::run(&place, &Request::List("retained", &r#match))
-            }
+            Self::Ask(ask) => ask.run(),
+            Self::Token { file } => Ok(make_token_file(&file)?),
             Self::Restore { backup, store } => backup::restore(&backup, &store),
             Self::Passwd {
                 file,
@@ -233,11 +168,21 @@ fn ask(_: &str) -> anyhow::Result<String> {
 
 /// The mistakes in a configuration, one line each.
 fn check(path: &Path) -> Vec<String> {
-    let settings = match Config::read(path).and_then(|config| config.into_settings(path)) {
-        Ok(settings) => settings,
+    let config = match Config::read(path) {
+        Ok(config) => config,
         Err(error) => return vec![error.to_string()],
     };
     let mut wrong = Vec::new();
+    if let Err(problem) = log::check(&config.log) {
+        wrong.push(format!("{}: {problem}", path.display()));
+    }
+    let settings = match config.into_settings(path) {
+        Ok(settings) => settings,
+        Err(error) => {
+            wrong.push(error.to_string());
+            return wrong;
+        }
+    };
     if let Err(error) = check_certificates(&settings) {
         wrong.push(error);
     }

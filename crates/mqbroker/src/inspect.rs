@@ -2,11 +2,12 @@
 
 use std::{
     io::{self, Write as _},
+    net::IpAddr,
     path::PathBuf,
 };
 
 use anyhow::{Context as _, anyhow, bail};
-use clap::Args;
+use clap::{Args, Subcommand};
 use mq_broker::{Config, Shown, view::LARGEST_PAGE};
 use serde_json::{Map, Value};
 
@@ -26,13 +27,217 @@ pub struct Where {
     pub json: bool,
 }
 
+/// Questions to a running broker.
+#[derive(Subcommand, Clone, Debug)]
+pub enum Ask {
+    /// Show the state of a running broker, and how often it refused what
+    Status(Where),
+    /// List connected clients
+    Clients {
+        /// Only those whose identifier contains this text
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        r#match: String,
+        /// Where the broker is asked
+        #[command(flatten)]
+        place: Where,
+    },
+    /// Show one connected client
+    Client {
+        /// Its identifier
+        id: String,
+        /// Where the broker is asked
+        #[command(flatten)]
+        place: Where,
+    },
+    /// Disconnect a client; it may come again
+    Kick {
+        /// Its identifier
+        id: String,
+        /// Where the broker is asked
+        #[command(flatten)]
+        place: Where,
+    },
+    /// Refuse a client, a user or an address for some minutes, and disconnect it
+    Ban {
+        /// Who
+        #[command(flatten)]
+        whom: Whom,
+        /// For how long; a restart of the broker lifts all bans
+        #[arg(long, value_name = "MINUTES", default_value = "10")]
+        minutes: u32,
+        /// Where the broker is asked
+        #[command(flatten)]
+        place: Where,
+    },
+    /// Lift a ban
+    Unban {
+        /// Whose
+        #[command(flatten)]
+        whom: Whom,
+        /// Where the broker is asked
+        #[command(flatten)]
+        place: Where,
+    },
+    /// List bans
+    Bans(Where),
+    /// List sessions without a connection
+    Sessions {
+        /// Only those whose identifier contains this text
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        r#match: String,
+        /// Where the broker is asked
+        #[command(flatten)]
+        place: Where,
+    },
+    /// List topics by the rate of their messages, the busiest first
+    Topics {
+        /// Only those that contain this text
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        r#match: String,
+        /// Where the broker is asked
+        #[command(flatten)]
+        place: Where,
+    },
+    /// List subscriptions
+    Subscriptions {
+        /// Only those whose filter contains this text
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        r#match: String,
+        /// Only those of this client
+        #[arg(long, value_name = "ID")]
+        client: Option<String>,
+        /// Where the broker is asked
+        #[command(flatten)]
+        place: Where,
+    },
+    /// List retained messages, without their payloads
+    Retained {
+        /// Only those whose topic this filter matches
+        #[arg(long, value_name = "FILTER", default_value = "#")]
+        r#match: String,
+        /// Where the broker is asked
+        #[command(flatten)]
+        place: Where,
+    },
+    /// List what was refused lately, the newest first
+    Refusals {
+        /// Only those with this text in client, user, topic, address or reason
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        r#match: String,
+        /// Where the broker is asked
+        #[command(flatten)]
+        place: Where,
+    },
+    /// Show what the log keeps, or change it until the broker ends
+    LogLevel {
+        /// Such as `debug`, or `info,connections=debug`
+        filter: Option<String>,
+        /// Where the broker is asked
+        #[command(flatten)]
+        place: Where,
+    },
+}
+
+/// Who is banned.
+#[derive(Args, Clone, Debug)]
+#[group(required = true, multiple = false)]
+pub struct Whom {
+    /// A client identifier
+    #[arg(long, value_name = "ID")]
+    client: Option<String>,
+    /// A user
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+    /// An IPv4 address, or the IPv6 network of 64 bits that an address is in
+    #[arg(long, value_name = "IP")]
+    address: Option<IpAddr>,
+}
+
+impl Whom {
+    fn parameter(&self) -> String {
+        let address = self.address.map(|address| address.to_string());
+        match (&self.client, &self.user, address) {
+            (Some(id), ..) => parameter("client", id),
+            (None, Some(name), _) => parameter("user", name),
+            (None, None, address) => parameter("address", &address.unwrap_or_default()),
+        }
+    }
+}
+
 /// What is asked.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Request<'a> {
-    /// Method, page below `/v1/`, and a client identifier or nothing.
-    One(&'a str, &'a str, &'a str),
-    /// Page, and what its items match.
-    List(&'a str, &'a str),
+#[derive(Clone, Debug)]
+enum Request<'a> {
+    /// Method, page below `/v1/`, and parameters.
+    One(&'a str, &'a str, String),
+    /// Page, and parameters.
+    List(&'a str, String),
+}
+
+impl Ask {
+    /// Asks, and prints the answer.
+    ///
+    /// # Errors
+    /// If no broker answers there, or it refuses.
+    pub(crate) fn run(&self) -> anyhow::Result<()> {
+        let matching = |text: &str| parameter("match", text);
+        let (place, request) = match self {
+            Self::Status(place) => (place, Request::One("GET", "status", String::new())),
+            Self::Client { id, place } => {
+                (place, Request::One("GET", "clients/", parameter("id", id)))
+            }
+            Self::Kick { id, place } => {
+                let id = parameter("id", id);
+                (place, Request::One("POST", "clients//kick", id))
+            }
+            Self::Ban {
+                whom,
+                minutes,
+                place,
+            } => {
+                let ban = format!("{}&minutes={minutes}", whom.parameter());
+                (place, Request::One("POST", "bans", ban))
+            }
+            Self::Unban { whom, place } => {
+                (place, Request::One("DELETE", "bans", whom.parameter()))
+            }
+            Self::Bans(place) => (place, Request::List("bans", String::new())),
+            Self::Clients { r#match, place } => {
+                (place, Request::List("clients", matching(r#match)))
+            }
+            Self::Sessions { r#match, place } => {
+                (place, Request::List("sessions", matching(r#match)))
+            }
+            Self::Topics { r#match, place } => (place, Request::List("topics", matching(r#match))),
+            Self::Subscriptions {
+                r#match,
+                client,
+                place,
+            } => {
+                let of = client.as_deref().map(|id| parameter("id", id));
+                let fields = [Some(matching(r#match)), of];
+                let fields: Vec<_> = fields.into_iter().flatten().collect();
+                (place, Request::List("subscriptions", fields.join("&")))
+            }
+            Self::Retained { r#match, place } => {
+                (place, Request::List("retained", matching(r#match)))
+            }
+            Self::Refusals { r#match, place } => {
+                (place, Request::List("refusals", matching(r#match)))
+            }
+            Self::LogLevel { filter, place } => match filter {
+                None => (place, Request::One("GET", "log", String::new())),
+                Some(filter) => {
+                    let filter = parameter("filter", filter);
+                    (place, Request::One("POST", "log", filter))
+                }
+            },
+        };
+        run(place, &request)
+    }
+}
+
+fn parameter(name: &str, value: &str) -> String {
+    format!("{name}={}", encoded(value))
 }
 
 impl Where {
@@ -54,11 +259,7 @@ impl Where {
     }
 }
 
-/// Asks, and prints the answer.
-///
-/// # Errors
-/// If no broker answers there, or it refuses.
-pub(crate) fn run(place: &Where, request: &Request<'_>) -> anyhow::Result<()> {
+fn run(place: &Where, request: &Request<'_>) -> anyhow::Result<()> {
     let socket = place.socket()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -69,25 +270,20 @@ pub(crate) fn run(place: &Where, request: &Request<'_>) -> anyhow::Result<()> {
             .map_err(|error| plain(&error))
     };
     let mut out = io::stdout().lock();
-    match *request {
-        Request::One(method, page, id) => {
-            let body = if id.is_empty() {
-                String::new()
-            } else {
-                format!("id={}", encoded(id))
-            };
-            let said = answer(method, page, &body)?;
+    match request {
+        Request::One(method, page, parameters) => {
+            let said = answer(method, page, parameters)?;
             if place.json {
                 writeln!(out, "{said}")?;
             } else {
                 write_fields(&mut out, "", &object(&said)?)?;
             }
         }
-        Request::List(page, matching) => {
+        Request::List(page, parameters) => {
             let (mut after, mut rows) = (String::new(), Vec::new());
             loop {
-                let (matching, behind) = (encoded(matching), encoded(&after));
-                let body = format!("match={matching}&after={behind}&limit={LARGEST_PAGE}");
+                let behind = parameter("after", &after);
+                let body = format!("{parameters}&{behind}&limit={LARGEST_PAGE}");
                 let said = answer("GET", page, &body)?;
                 let answered = object(&said)?;
                 if place.json {

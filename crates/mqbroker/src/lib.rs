@@ -6,6 +6,7 @@
 //! |---|---|
 //! | options, and a run from start to shutdown, with signals and messages to systemd | [`cli`] |
 //! | `passwd`, `check-config`, `backup`, `restore`, and requests to a running broker | [`cli::Command`] |
+//! | the log: text or JSON, and its levels | `log` |
 //! | manual pages and completions | [`cli::write_manual`] |
 //! | room for file descriptors before a crowd comes | `descriptors` |
 //! | memory given back after a crowd has left | `give_back` |
@@ -18,4 +19,5 @@ mod commands;
 mod descriptors;
 mod give_back;
 mod inspect;
+mod log;
 mod manual;

@@ -1,47 +1,64 @@
-//! Answers operators: metrics and health over HTTP, backups through a socket.
+//! Answers operators: over HTTP, and through a socket.
 //!
 //! | | where | answer |
 //! |---|---|---|
 //! | `GET /metrics` | both | the metrics as text, for Prometheus |
 //! | `GET /healthz` | both | 200 while the process serves at all; 503 once its store has failed |
 //! | `GET /readyz` | both | 200 while it accepts clients; 503 and the reason where it does not |
+//! | `GET /` | both | a page for browsers; see `page` |
+//! | `/v1/...` | both | clients, sessions and the like as JSON; see `v1` |
 //! | `POST /backup` | the socket alone | writes what the store has to the file that the body names |
-//! | `/v1/...` | the socket alone | clients, sessions, subscriptions, retained messages as JSON; see `inspect` |
 //!
-//! The HTTP port has no authentication: everybody who reaches it can read the metrics. By the
-//! file's mode the socket is for its owner alone.
+//! By the file's mode the socket is for its owner alone, who may do everything. Over HTTP the first three
+//! are for everybody, and `gate` says who may ask for the rest.
 
+mod answer;
+mod doors;
+mod events;
 mod exposition;
-mod inspect;
+mod gate;
+mod page;
+mod parameters;
 mod places;
+mod tokens;
+mod v1;
 
-use std::{
-    convert::Infallible,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
+use std::{convert::Infallible, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+
+use http_body_util::{BodyExt as _, Limited};
+use hyper::{
+    Method, Request, StatusCode,
+    body::Incoming,
+    header::{HeaderValue, WWW_AUTHENTICATE},
 };
+use tokio::sync::{Semaphore, watch};
+use tracing::info;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::{Method, Request, Response, StatusCode, body::Incoming, service::service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::TcpListener,
-    sync::watch,
+use crate::{
+    LogLevels,
+    hub::Hub,
+    metrics::ListenerMetrics,
+    notice::{About, Kind},
 };
-use tracing::{debug, info, warn};
-
-use crate::{Error, hub::Hub, metrics::ListenerMetrics};
-use places::Places;
+use answer::{Answer, Failure, failed, text};
+use doors::Door;
+pub(crate) use doors::Doors;
+use gate::{Gate, Need};
+pub(crate) use tokens::Tokens;
+pub use tokens::make_token_file;
 
 /// Where the broker answers operators; nowhere by default.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct AdminSettings {
-    /// HTTP: metrics and health. Best on loopback or in a network of its own.
+    /// HTTP: metrics and health for everybody, and the rest for those who have a token, or read it on this
+    /// machine itself. Best on loopback or in a network of its own: it is not encrypted.
     pub http: Option<SocketAddr>,
+    /// A file of tokens, one a line, for its owner alone; [`make_token_file`] makes one. Whoever has a
+    /// token may do everything over HTTP. Without it nothing can be changed over HTTP.
+    pub token_file: Option<PathBuf>,
+    /// Names by which browsers and others reach `http`, besides `localhost` and addresses. Requests by
+    /// another name are refused, since any site can give its name this address (DNS rebinding).
+    pub hosts: Vec<String>,
     /// A Unix socket: the same, and backups. Its folder has to exist. A socket that an earlier
     /// broker left is replaced.
     pub socket: Option<PathBuf>,
@@ -49,15 +66,6 @@ pub struct AdminSettings {
 
 /// How long a connection may take to send its request: operators are near.
 const REQUEST_WITHIN: Duration = Duration::from_secs(10);
-
-/// How long an HTTP connection may take in all: scrapes take milliseconds.
-const HTTP_PATIENCE: Duration = Duration::from_secs(30);
-
-/// The same of the socket: a backup takes as long as the disk needs.
-const SOCKET_PATIENCE: Duration = Duration::from_mins(10);
-
-/// Connections at once, through each door.
-const AT_ONCE: usize = 16;
 
 /// Bytes of a request's body.
 const LARGEST_BODY: usize = 64 * 1024;
@@ -70,161 +78,16 @@ pub(crate) struct Admin {
     pub(crate) shutdown: watch::Receiver<bool>,
     /// When the broker began to serve.
     pub(crate) began: std::time::Instant,
+    /// Names by which it is reached.
+    pub(crate) hosts: Arc<[String]>,
+    pub(crate) tokens: Option<Arc<Tokens>>,
+    pub(crate) log: Option<Arc<dyn LogLevels>>,
+    /// Streams of events that may be open.
+    pub(crate) streams: Arc<Semaphore>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Door {
-    Http,
-    Socket,
-}
-
-/// Doors that are open.
-#[derive(Debug, Default)]
-pub(crate) struct Doors {
-    http: Option<TcpListener>,
-    #[cfg(unix)]
-    socket: Option<(tokio::net::UnixListener, SocketFile)>,
-}
-
-/// Removes a socket's file when it is dropped.
-#[cfg(unix)]
-#[derive(Debug)]
-struct SocketFile(PathBuf);
-
-#[cfg(unix)]
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        // The file may be another broker's by now, or gone; neither matters to this one.
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-impl Doors {
-    /// Opens what the settings name.
-    pub(crate) async fn open(settings: &AdminSettings) -> Result<Self, Error> {
-        let mut doors = Self::default();
-        if let Some(address) = settings.http {
-            let listener = TcpListener::bind(address).await;
-            doors.http = Some(listener.map_err(|source| Error::Admin {
-                place: address.to_string(),
-                source,
-            })?);
-        }
-        if let Some(path) = &settings.socket {
-            let failed = |source| Error::Admin {
-                place: path.display().to_string(),
-                source,
-            };
-            #[cfg(unix)]
-            {
-                doors.socket = Some(open_socket(path).map_err(failed)?);
-            }
-            #[cfg(not(unix))]
-            return Err(failed(std::io::ErrorKind::Unsupported.into()));
-        }
-        Ok(doors)
-    }
-
-    /// Where HTTP is, with the port that was chosen.
-    pub(crate) fn http_address(&self) -> Option<SocketAddr> {
-        self.http.as_ref()?.local_addr().ok()
-    }
-
-    /// Answers until it is dropped.
-    pub(crate) async fn serve(self, admin: Admin) {
-        let http = async {
-            let Some(listener) = &self.http else {
-                return std::future::pending().await;
-            };
-            let places = Places::new(AT_ONCE);
-            loop {
-                match listener.accept().await {
-                    Ok((stream, _)) => answer(stream, Door::Http, &admin, &places).await,
-                    Err(error) => pause(&error).await,
-                }
-            }
-        };
-        #[cfg(unix)]
-        let socket = async {
-            let Some((listener, _file)) = &self.socket else {
-                return std::future::pending().await;
-            };
-            let places = Places::new(AT_ONCE);
-            loop {
-                match listener.accept().await {
-                    Ok((stream, _)) => answer(stream, Door::Socket, &admin, &places).await,
-                    Err(error) => pause(&error).await,
-                }
-            }
-        };
-        #[cfg(not(unix))]
-        let socket = std::future::pending::<()>();
-        tokio::join!(http, socket);
-    }
-}
-
-#[cfg(unix)]
-fn open_socket(path: &Path) -> std::io::Result<(tokio::net::UnixListener, SocketFile)> {
-    use std::os::unix::fs::{FileTypeExt as _, PermissionsExt};
-
-    if let Ok(found) = std::fs::symlink_metadata(path) {
-        if !found.file_type().is_socket() {
-            return Err(std::io::Error::other(
-                "there is something else than a socket",
-            ));
-        }
-        if std::os::unix::net::UnixStream::connect(path).is_ok() {
-            return Err(std::io::ErrorKind::AddrInUse.into());
-        }
-        std::fs::remove_file(path)?;
-    }
-    // Moved to its place only once it is for the owner alone.
-    let private = path.with_extension("new");
-    let _ = std::fs::remove_file(&private);
-    let listener = tokio::net::UnixListener::bind(&private)?;
-    std::fs::set_permissions(&private, PermissionsExt::from_mode(0o600))?;
-    std::fs::rename(&private, path)?;
-    Ok((listener, SocketFile(path.to_owned())))
-}
-
-async fn pause(error: &std::io::Error) {
-    warn!(%error, "an operator's connection could not be accepted");
-    tokio::time::sleep(Duration::from_millis(100)).await;
-}
-
-/// Serves one connection in a task of its own, once there is a place for it.
-async fn answer<S>(stream: S, door: Door, admin: &Admin, places: &Places)
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let place = places.take().await;
-    let admin = admin.clone();
-    tokio::spawn(async move {
-        let service = service_fn(|request| {
-            place.keep();
-            handle(&admin, door, request)
-        });
-        let served = hyper::server::conn::http1::Builder::new()
-            .keep_alive(false)
-            .timer(TokioTimer::new())
-            .header_read_timeout(REQUEST_WITHIN)
-            .serve_connection(TokioIo::new(stream), service);
-        let patience = match door {
-            Door::Http => HTTP_PATIENCE,
-            Door::Socket => SOCKET_PATIENCE,
-        };
-        tokio::select! {
-            served = tokio::time::timeout(patience, served) => match served {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => debug!(%error, "an operator's request failed"),
-                Err(_) => debug!("an operator's request took too long"),
-            },
-            () = place.wanted() => debug!("an operator's connection was silent while others came"),
-        }
-    });
-}
-
-type Answer = Response<Full<Bytes>>;
+/// Streams of events at once: half of the places, so that the others answer scrapes.
+pub(crate) const STREAMS: usize = 8;
 
 async fn handle(
     admin: &Admin,
@@ -233,33 +96,43 @@ async fn handle(
 ) -> Result<Answer, Infallible> {
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
-    if door == Door::Socket && path.starts_with("/v1/") {
-        return Ok(inspect::answer(admin, request).await);
-    }
     Ok(match (method, path.as_str(), door) {
-        (Method::GET, "/metrics", _) => {
-            let mut answer = text(StatusCode::OK, exposition::write(admin));
-            let headers = answer.headers_mut();
-            headers.insert(
-                hyper::header::CONTENT_TYPE,
-                hyper::header::HeaderValue::from_static(exposition::CONTENT_TYPE),
-            );
-            answer
-        }
+        (Method::GET, "/metrics", _) => answer::whole(
+            StatusCode::OK,
+            exposition::CONTENT_TYPE,
+            exposition::write(admin),
+        ),
         (Method::GET, "/healthz", _) => verdict("ok", admin.why_not_healthy()),
         (Method::GET, "/readyz", _) => verdict("ready", admin.why_not_ready()),
         (Method::POST, "/backup", Door::Socket) => back_up(admin, request).await,
         (_, "/metrics" | "/healthz" | "/readyz" | "/backup", _) => {
             text(StatusCode::METHOD_NOT_ALLOWED, "not here, or not so\n")
         }
-        _ => text(StatusCode::NOT_FOUND, "there is no such page\n"),
+        _ => guarded(admin, door, request).await,
     })
 }
 
-fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
-    let mut answer = Response::new(Full::new(body.into()));
-    *answer.status_mut() = status;
-    answer
+/// Answers what is not for everybody.
+async fn guarded(admin: &Admin, door: Door, request: Request<Incoming>) -> Answer {
+    let (head, body) = request.into_parts();
+    let is_page = head.uri.path() == "/";
+    let need = match head.method {
+        Method::GET | Method::HEAD => Need::Read,
+        _ => Need::Change,
+    };
+    if let Door::Http(peer) = door {
+        let gate = Gate {
+            tokens: admin.tokens.as_deref(),
+            hosts: &admin.hosts,
+        };
+        if let Err(failure) = gate.check(&head, peer.ip(), need) {
+            return admin.refuse(failure, peer, is_page);
+        }
+    }
+    if is_page {
+        return page::answer(&head.method);
+    }
+    v1::answer(admin, head, body).await
 }
 
 /// 200 without a reason against it, else 503 with the reason.
@@ -271,6 +144,32 @@ fn verdict(good: &str, why_not: Option<&str>) -> Answer {
 }
 
 impl Admin {
+    /// Refuses a request over HTTP. A browser asks for a token by itself where the page needs one.
+    fn refuse(&self, failure: Failure, peer: SocketAddr, is_page: bool) -> Answer {
+        let status = failure.0;
+        if status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN {
+            let about = About {
+                peer: Some(peer),
+                ..About::default()
+            };
+            let now = crate::clock::now();
+            self.hub
+                .notices
+                .tell(Kind::Operator, about, &failure.1, now);
+        }
+        let mut answer = failed(failure);
+        if status == StatusCode::UNAUTHORIZED {
+            let how = if is_page {
+                r#"Basic realm="mqbroker: any name, and the token as password", charset="UTF-8""#
+            } else {
+                r#"Bearer realm="mqbroker""#
+            };
+            let headers = answer.headers_mut();
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(how));
+        }
+        answer
+    }
+
     /// Why the broker has to be started again, if it has to.
     fn why_not_healthy(&self) -> Option<&'static str> {
         let mut store = self.hub.store().into_iter();

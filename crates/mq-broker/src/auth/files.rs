@@ -268,7 +268,7 @@ impl FileAccess {
         let judged = token.judge(keys, settings, now, log_in);
         Some(judged.map_err(|why| {
             let (client, why) = (Shown(&log_in.client_id), why.to_string());
-            debug!(%client, peer = ?log_in.peer_address, why = %Shown(&why), "a token is refused");
+            debug!(%client, peer = log_in.peer_address.map(tracing::field::display), why = %Shown(&why), "a token is refused");
             Refusal::BadUserNameOrPassword
         }))
     }

@@ -10,15 +10,15 @@ use mq_codec::QoS;
 use mq_transport::{Address, EarlyDataPolicy, ServerIdentity};
 use serde::Deserialize;
 
-use crate::{AdminSettings, Error, Overflow, Settings, Storage};
+use crate::{Error, Overflow, Settings, Storage};
 
 mod openness;
 mod tables;
 
 use openness::DEFAULT_LISTENERS;
 pub use tables::{
-    AdminConfig, AuthConfig, ClientCertificate, DurabilityName, JwtConfig, LimitsConfig,
-    OverflowName, QuicConfig, ReloadConfig, StoreConfig, TlsConfig, WsConfig,
+    AdminConfig, AuthConfig, ClientCertificate, DurabilityName, JwtConfig, LimitsConfig, LogConfig,
+    LogFormat, OverflowName, QuicConfig, ReloadConfig, StoreConfig, TlsConfig, WsConfig,
 };
 
 /// The configuration file. Every key is optional and unknown keys are errors.
@@ -49,6 +49,12 @@ pub use tables::{
 /// max_streams = 64                # of each kind, for a client
 /// stream_idle_timeout_s = 0       # closes data streams on which nothing came for so long; 0 is never
 ///
+/// [log]
+/// format = "text"                 # or json
+/// level = "info"                  # off, error, warn, info, debug or trace
+/// levels = { store = "debug" }    # of access, admin, connections, quic, refusals, sessions, store, tls,
+///                                 # transport, or of a module such as "mq_broker::conn"
+///
 /// [reload]
 /// watch = true                    # take replaced files of [tls]; SIGHUP does so and reads this file
 ///
@@ -62,7 +68,10 @@ pub use tables::{
 ///                                 # the listener's own host where clients without a user are let in
 ///
 /// [admin]
-/// http = "127.0.0.1:9883"         # /metrics, /healthz and /readyz; nowhere if absent
+/// http = "127.0.0.1:9883"         # metrics, health, a page and an API; nowhere if absent
+/// token_file = "/etc/mqbroker/tokens"  # of operators; see `mqbroker token`. If absent, nothing can be
+///                                 # changed over HTTP, and other machines see metrics and health alone
+/// hosts = ["broker.example"]      # names of it in URLs, besides localhost and addresses
 /// socket = "/run/mqbroker/admin.sock"  # the same, and backups
 /// sys_interval_s = 10             # of the topics under $SYS/broker; 0 is never
 ///
@@ -112,6 +121,8 @@ pub struct Config {
     pub ws: WsConfig,
     /// Where operators are answered.
     pub admin: AdminConfig,
+    /// What is written to the log, and how.
+    pub log: LogConfig,
     /// What happens when files are replaced.
     pub reload: ReloadConfig,
     /// Which clients are let in, and what they may do.
@@ -177,12 +188,7 @@ impl Config {
         self.quic.apply(&mut settings).map_err(wrong)?;
         let file = self.store.map(StoreConfig::into_file).transpose();
         settings.store = file.map_err(wrong)?.map(Storage::File);
-        settings.admin = AdminSettings {
-            http: self.admin.http,
-            socket: self.admin.socket,
-        };
-        let every = Duration::from_secs(self.admin.sys_interval_s.unwrap_or(10));
-        settings.sys_interval = (!every.is_zero()).then_some(every);
+        self.admin.apply(&mut settings);
         let allow_anonymous = self.auth.as_ref().is_some_and(|auth| auth.allow_anonymous);
         if let Some(auth) = self.auth {
             auth.apply(&mut settings).map_err(wrong)?;

@@ -15,9 +15,9 @@ use serde::Deserialize;
 
 use super::set;
 #[cfg(doc)]
-use crate::{AdminSettings, Quotas};
+use crate::Quotas;
 use crate::{
-    Durability, Overflow, Settings, StoreFile,
+    AdminSettings, Durability, Overflow, Settings, StoreFile,
     auth::{Access, AccessFiles, CertificateUser, JwtSettings, TakeOver},
 };
 
@@ -366,10 +366,50 @@ impl WsConfig {
 pub struct AdminConfig {
     /// Address and port of HTTP.
     pub http: Option<SocketAddr>,
+    /// Tokens for HTTP.
+    pub token_file: Option<PathBuf>,
+    /// Names by which HTTP is reached.
+    pub hosts: Vec<String>,
     /// A Unix socket.
     pub socket: Option<PathBuf>,
     /// Seconds between the broker's own figures under `$SYS/broker`; 0 is never. Default 10.
     pub sys_interval_s: Option<u64>,
+}
+
+impl AdminConfig {
+    pub(super) fn apply(self, settings: &mut Settings) {
+        settings.admin = AdminSettings {
+            http: self.http,
+            token_file: self.token_file,
+            hosts: self.hosts,
+            socket: self.socket,
+        };
+        let every = Duration::from_secs(self.sys_interval_s.unwrap_or(10));
+        settings.sys_interval = (!every.is_zero()).then_some(every);
+    }
+}
+
+/// The `[log]` table. The library only writes to `tracing`: the program `mqbroker` acts on it.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LogConfig {
+    /// How a line looks.
+    pub format: LogFormat,
+    /// The level; `info` if absent.
+    pub level: Option<String>,
+    /// The levels of parts of the broker, by name.
+    pub levels: BTreeMap<String, String>,
+}
+
+/// How a line of the log looks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
 }
 
 /// The `[limits]` table. An absent key has the default of [`Settings`].

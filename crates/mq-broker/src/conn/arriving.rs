@@ -70,6 +70,11 @@ impl Arriving {
             wire.refuse(reason, reason.name(), &connect.client_id, user);
             return None;
         }
+        if wire.hub.bans.has_client(&connect.client_id, now) {
+            let user = connect.user_name.as_deref();
+            wire.refuse(ReasonCode::Banned, "banned", &connect.client_id, user);
+            return None;
+        }
         let is_assigned = connect.client_id.is_empty();
         if is_assigned {
             connect.client_id = wire.hub.assign_client_id();

@@ -84,6 +84,10 @@ impl Entry {
             ..
         } = *connect;
         let who = principal.as_ref();
+        let user = who.and_then(Principal::user);
+        if user.is_some_and(|user| wire.hub.bans.has_user(user, clock::now())) {
+            return refuse(wire, ReasonCode::Banned, "banned", &client_id, who);
+        }
         if let Some(will) = &will
             && !wire.hub.guard.may_have_will(who, will)
         {
@@ -150,16 +154,7 @@ impl Entry {
         } else {
             wire.link.release_tickets();
             hold.show(presence(wire, version, clean_start, keep_alive, expiry));
-            let user = who.and_then(Principal::user);
-            info!(
-                client = %Shown(&client_id),
-                user = user.map(|user| tracing::field::display(Shown(user))),
-                %version,
-                peer = ?wire.link.info().peer_address,
-                transport = %wire.link.info().scheme,
-                early = wire.link.is_early(),
-                "connected"
-            );
+            tell(wire, version, &client_id, who.and_then(Principal::user));
             // What came right behind CONNECT, and on data lanes, has waited in the buffers.
             wire.handle_all_received();
         }
@@ -169,6 +164,20 @@ impl Entry {
             wire, hold, publisher, client, afterwards, let_in_at,
         ))
     }
+}
+
+/// Tells the log that a client was let in.
+fn tell(wire: &Wire, version: Version, client_id: &str, user: Option<&str>) {
+    let link = wire.link.info();
+    info!(
+        client = %Shown(client_id),
+        user = user.map(|user| display(Shown(user))),
+        %version,
+        peer = link.peer_address.map(display),
+        transport = %link.scheme,
+        early = wire.link.is_early(),
+        "connected"
+    );
 }
 
 /// Refuses a client whose user, if it has one, is known.

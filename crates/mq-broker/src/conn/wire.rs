@@ -204,7 +204,8 @@ impl Wire {
             self.take_early();
             self.early = None;
         } else if early.deadline <= now {
-            debug!(peer = ?self.link.info().peer_address, "a handshake was not completed in time");
+            let peer = self.link.info().peer_address.map(tracing::field::display);
+            debug!(peer, "a handshake was not completed in time");
             self.connection.handle_link_lost();
         }
     }
@@ -272,7 +273,7 @@ impl Wire {
     /// The client has ended a data lane; the connection goes on.
     fn lane_closed(&mut self, lane: LaneId, how: LaneClosed) {
         if how != LaneClosed::Finished {
-            debug!(%lane, ?how, "a client broke a data lane off");
+            debug!(%lane, %how, "a client broke a data lane off");
         }
         let now = clock::now();
         self.connection.handle_lane_closed(now, lane, how.into());

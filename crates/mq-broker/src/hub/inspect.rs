@@ -66,7 +66,7 @@ impl<K: Ord, V> First<K, V> {
     }
 }
 
-fn limit(query: &Query) -> usize {
+pub(super) fn limit(query: &Query) -> usize {
     query.limit.clamp(1, LARGEST_PAGE)
 }
 
@@ -179,12 +179,16 @@ impl Hub {
     }
 
     /// Subscriptions of all sessions, by filter and then by identifier. The place of one is its filter, U+0000
-    /// and the identifier.
-    pub(crate) async fn all_subscriptions(&self, query: &Query) -> Page<view::Subscription> {
+    /// and the identifier. With `of` only those of that client identifier.
+    pub(crate) async fn all_subscriptions(
+        &self,
+        query: &Query,
+        of: Option<&str>,
+    ) -> Page<view::Subscription> {
         let after = query.after.as_deref();
         let after = after.map(|after| after.split_once(END).unwrap_or((after, "")));
         let mut first = First::new(query);
-        self.each_session(|session| {
+        let mut look = |session: &Arc<Session>| {
             for (filter, subscriber) in session.subscriptions.lock().iter() {
                 let place = (filter.as_str(), session.client_id.as_str());
                 if after.is_none_or(|after| after < place)
@@ -194,8 +198,11 @@ impl Hub {
                     first.add(key, subscriber.options.qos as u8);
                 }
             }
-        })
-        .await;
+        };
+        match of {
+            Some(client_id) => self.session_of(client_id).iter().for_each(look),
+            None => self.each_session(&mut look).await,
+        }
         let (items, more) = first.into_page(|(filter, id)| filter.len() + id.len());
         let last = items
             .last()
@@ -301,5 +308,9 @@ fn client(session: &Session, presence: &Presence, figures: Option<&Figures>) -> 
         rtt: stats.and_then(|stats| stats.rtt),
         packets_lost: stats.and_then(|stats| stats.packets_lost),
         packets_retransmitted: stats.and_then(|stats| stats.packets_retransmitted),
+        messages_received: figures.map(|figures| figures.messages_received),
+        messages_sent: figures.map(|figures| figures.messages_sent),
+        bytes_received: stats.map(|stats| stats.bytes_received),
+        bytes_sent: stats.map(|stats| stats.bytes_sent),
     }
 }

@@ -1,5 +1,6 @@
 //! The one door to what all connections share: sessions, subscriptions, retained messages.
 
+mod bans;
 mod flows;
 mod inspect;
 mod publish;
@@ -9,6 +10,7 @@ mod restore;
 mod shared;
 mod subscribe;
 mod sys;
+mod topic_rates;
 mod will;
 
 use std::{
@@ -39,9 +41,11 @@ use crate::{
     session::{KeptWill, Presence, Registration, Session, State},
     store::{SessionChange, Store, StoreError, User, to_wall_clock},
 };
+use bans::Bans;
 pub(crate) use flows::keep_flow;
 pub(crate) use publisher::{Publisher, dropped, unqueued};
 pub(crate) use sys::PREFIX as OWN_TOPICS;
+use topic_rates::TopicCounts;
 
 /// All clients that were not let in yet may hold this part of the memory together.
 const STRANGERS: usize = 4;
@@ -70,6 +74,8 @@ pub(crate) struct Hub {
     pub(crate) guard: Guard,
     pub(crate) metrics: Metrics,
     pub(crate) notices: Notices,
+    pub(crate) bans: Bans,
+    topics: TopicCounts,
 }
 
 /// Subscriptions, and the mailboxes that they lead to.
@@ -167,6 +173,8 @@ impl Hub {
             assigned: AtomicU64::new(0),
             metrics: Metrics::default(),
             notices: Notices::default(),
+            bans: Bans::default(),
+            topics: TopicCounts::default(),
         }
     }
 
@@ -182,6 +190,11 @@ impl Hub {
     /// Bytes that count against [`Quotas::memory`].
     pub(crate) fn memory_used(&self) -> usize {
         self.ceiling.used()
+    }
+
+    /// [`Quotas::memory`].
+    pub(crate) fn memory_limit(&self) -> usize {
+        self.quotas.memory
     }
 
     /// Whether all memory that [`Quotas::memory`] gives is counted.

@@ -40,7 +40,10 @@ impl Hub {
         } = received;
         let expires_at = expiry(&message.properties, now);
         let message = Arc::new(message);
-        self.metrics.messages_in.add(from.is_some().into());
+        if from.is_some() {
+            self.metrics.messages_in.add(1);
+            self.topics.count(&message, now);
+        }
         let mut changes = Vec::new();
         // Held from here on, so that a subscription made meanwhile gets a retained message once: by
         // the subscription, or as a retained one.

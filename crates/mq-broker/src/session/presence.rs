@@ -42,6 +42,8 @@ pub(crate) struct Figures {
     /// The peer's address now: QUIC connections move.
     pub(crate) peer: Option<SocketAddr>,
     pub(crate) stats: LinkStats,
+    pub(crate) messages_received: u64,
+    pub(crate) messages_sent: u64,
 }
 
 impl Presence {

@@ -219,7 +219,7 @@ impl Driver {
                 connection.handle_bytes(now, lane, link.received(lane));
             }
             Some(Ok(Progress::LaneClosed(lane, how))) => {
-                tracing::debug!(%lane, ?how, "the server ended a data lane");
+                tracing::debug!(%lane, %how, "the server ended a data lane");
                 if how == LaneClosed::Finished {
                     current.lanes.closed(lane);
                 } else {
@@ -271,7 +271,7 @@ impl Driver {
                 }
                 ProtoEvent::Auth(auth) => self.auth(current, &auth, now),
                 ProtoEvent::Closed(reason) => return Some(reason),
-                other => tracing::debug!(?other, "ignored"),
+                _ => tracing::debug!("ignored an event that is a server's"),
             }
         }
         None

@@ -87,6 +87,7 @@ impl Attached<'_> {
                 && link.send_datagram(datagram)
             {
                 metrics.messages_out.add(1);
+                self.messages_sent += 1;
                 continue;
             }
             if delivery.qos > QoS::AtMostOnce && connection.window() == 0 {
@@ -108,6 +109,7 @@ impl Attached<'_> {
             match sent {
                 Ok(packet_id) => {
                     metrics.messages_out.add(1);
+                    self.messages_sent += 1;
                     if let (Some(number), Some(packet_id)) = (number, packet_id) {
                         journal.record_of(session, SessionChange::Sent { number, packet_id });
                     }

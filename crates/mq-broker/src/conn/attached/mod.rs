@@ -47,6 +47,8 @@ pub(super) struct Attached<'a> {
     afterwards: Afterwards,
     /// How fast the client may publish.
     pace: Pace,
+    messages_received: u64,
+    messages_sent: u64,
     /// Deliveries taken from the mailbox and not given to the state machine yet.
     outgoing: VecDeque<Delivery>,
     /// Messages of the session that are being read from the store.
@@ -106,6 +108,8 @@ impl<'a> Attached<'a> {
     ) -> Self {
         Self {
             pace: Pace::new(wire.settings.publish_rate, clock::now()),
+            messages_received: 0,
+            messages_sent: 0,
             lanes: DeliveryLanes::new(wire),
             idle: wire
                 .settings
@@ -308,6 +312,8 @@ impl<'a> Attached<'a> {
                 in_flight: self.wire.connection.in_flight(),
                 peer: self.wire.link.info().peer_address,
                 stats: self.wire.link.stats(),
+                messages_received: self.messages_received,
+                messages_sent: self.messages_sent,
             });
         }
     }

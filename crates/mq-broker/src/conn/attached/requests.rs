@@ -10,6 +10,7 @@ use crate::{hub, router};
 
 impl Attached<'_> {
     pub(super) fn publish(&mut self, now: Instant, mut received: Received) {
+        self.messages_received += 1;
         if self.pace.spend(received.message.payload.len(), now) {
             self.wire.hub.metrics.throttled.add(1);
         }

@@ -1,0 +1,76 @@
+//! What happens, as server-sent events: each second the status, and refusals as they come.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use hyper::StatusCode;
+use tokio::sync::mpsc::{self, error::TrySendError};
+
+use super::{
+    Admin,
+    answer::{Answer, Failure, as_json, events},
+    parameters::bad,
+    v1::status,
+};
+use crate::view::Query;
+
+/// Between two of them.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// How many of them come before the stream ends. A connection over HTTP may take 30 s in all; a reader that
+/// wants more asks again.
+const MOST: usize = 25;
+
+/// Events that wait for a slow reader; it misses further ones.
+const WAITING: usize = 2;
+
+/// A stream that begins behind the refusal with the number that `after` names.
+pub(super) fn answer(admin: &Admin, query: &Query) -> Result<Answer, Failure> {
+    let mut after = match &query.after {
+        None => 0,
+        Some(after) => after.parse().map_err(|_| bad("after: a number"))?,
+    };
+    let place = Arc::clone(&admin.streams).try_acquire_owned();
+    let place = place.map_err(|_| {
+        let problem = "too many streams of events are open: ask again later";
+        (StatusCode::SERVICE_UNAVAILABLE, problem.to_owned())
+    })?;
+    let (to, stream) = mpsc::channel(WAITING);
+    let mut shutdown = admin.shutdown.clone();
+    let admin = admin.clone();
+    tokio::spawn(async move {
+        let mut ticks = tokio::time::interval(EVERY);
+        for _ in 0..MOST {
+            tokio::select! {
+                _ = ticks.tick() => {}
+                _ = shutdown.changed() => break,
+                () = to.closed() => break,
+            }
+            let refusals = admin.hub.notices.since(after);
+            let last = refusals.last().map(|last| last.number);
+            let mut text = event("status", None, &as_json(&status(&admin)));
+            if let Some(last) = last {
+                text.extend(event("refusals", Some(last), &as_json(&refusals)));
+            }
+            match to.try_send(Bytes::from(text)) {
+                Ok(()) => after = last.unwrap_or(after),
+                Err(TrySendError::Full(_)) => {}
+                Err(TrySendError::Closed(_)) => break,
+            }
+        }
+        drop(place);
+    });
+    Ok(events(stream))
+}
+
+/// One event. JSON of visible ASCII has no line's end.
+fn event(name: &str, id: Option<u64>, data: &[u8]) -> Vec<u8> {
+    let mut text = format!("event: {name}\n").into_bytes();
+    if let Some(id) = id {
+        text.extend(format!("id: {id}\n").into_bytes());
+    }
+    text.extend(b"data: ");
+    text.extend(data);
+    text.extend(b"\n\n");
+    text
+}
