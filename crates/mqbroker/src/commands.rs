@@ -14,7 +14,7 @@ use mq_broker::{
 };
 use mq_transport::ClientAuth;
 
-use crate::{backup, inspect::Ask, log};
+use crate::{backup, import::import, inspect::Ask, log};
 
 /// A command of `mqbroker`; without one it runs a broker.
 #[derive(Subcommand, Clone, Debug)]
@@ -53,6 +53,14 @@ pub enum Command {
         /// Configuration file (TOML)
         file: PathBuf,
     },
+    /// Translate a configuration file of mosquitto's, to standard output
+    ///
+    /// What mqbroker has nothing for is listed, with its line and the reason, in comments at the top and on
+    /// standard error.
+    ImportMosquitto {
+        /// Such as /etc/mosquitto/mosquitto.conf
+        file: PathBuf,
+    },
     /// Make a file with a new token for `[admin] token_file`, readable only by its owner
     Token {
         /// The file, which must not exist yet
@@ -73,6 +81,15 @@ impl Command {
         match self {
             Self::Backup { config, file } => backup::back_up(&config, &file),
             Self::Ask(ask) => ask.run(),
+            Self::ImportMosquitto { file } => {
+                let import = import(&file)?;
+                io::stdout().lock().write_all(import.toml.as_bytes())?;
+                let mut error = io::stderr().lock();
+                for line in &import.left {
+                    writeln!(error, "{line}")?;
+                }
+                Ok(())
+            }
             Self::Token { file } => Ok(make_token_file(&file)?),
             Self::Restore { backup, store } => backup::restore(&backup, &store),
             Self::Passwd {

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | options, and a run from start to shutdown, with signals and messages to systemd | [`cli`] |
 //! | `passwd`, `check-config`, `backup`, `restore`, and requests to a running broker | [`cli::Command`] |
+//! | mosquitto's configuration, translated | `import` |
 //! | the log: text or JSON, and its levels | `log` |
 //! | manual pages and completions | [`cli::write_manual`] |
 //! | room for file descriptors before a crowd comes | `descriptors` |
@@ -18,6 +19,7 @@ pub mod cli;
 mod commands;
 mod descriptors;
 mod give_back;
+mod import;
 mod inspect;
 mod log;
 mod manual;

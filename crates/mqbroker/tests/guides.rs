@@ -116,7 +116,7 @@ impl Place {
         for name in ["useradd", "chgrp", "chown"] {
             place.program(name, "#!/bin/sh\nexit 0\n");
         }
-        for name in ["mqbroker", "mqbench"] {
+        for name in ["mqbroker", "mqbench", "mq"] {
             let program = built(name);
             if program.exists() {
                 for link in [place.path(name), place.path("usr/local/bin").join(name)] {
@@ -162,7 +162,7 @@ impl Place {
         }
         assert!(blocks > 3, "{name} has {blocks} blocks");
         let mut script = self.moved(&script);
-        for port in ["8883", "14567", "8084", "9883"] {
+        for port in ["1883", "8883", "14567", "8084", "9883"] {
             script = script.replace(port, &free_port().to_string());
         }
         let path = std::env::var("PATH").unwrap();
@@ -246,6 +246,29 @@ fn a_service_with_tls_and_quic() {
     }
 }
 
+/// What the Debian package leaves in /etc.
+fn packaged() -> String {
+    let file = repository().join("deploy/debian/mqbroker.toml");
+    let text = fs::read_to_string(file).unwrap();
+    format!(
+        "{UNIT}\nmkdir -p /etc/mqbroker\ncat >/etc/mqbroker/mqbroker.toml <<'END'\n{text}\nEND\n"
+    )
+}
+
+#[test]
+fn five_minutes_to_a_broker() {
+    if can_run(&["bash", "python3", "openssl", "curl", "mq"]) {
+        Place::new().run("five-minutes.md", &packaged());
+    }
+}
+
+#[test]
+fn moving_from_emqx() {
+    if can_run(&["bash", "python3", "openssl", "mq"]) {
+        Place::new().run("from-emqx.md", &packaged());
+    }
+}
+
 #[test]
 fn devices_with_certificates() {
     if can_run(&["bash", "python3", "openssl", "mosquitto_pub", "mqbench"]) {
@@ -270,7 +293,17 @@ topic readwrite #
 
 pattern readwrite sensors/%u/#
 END
-echo 'listener 8883' >mosquitto.conf
+cat >mosquitto.conf <<'END'
+listener 8883
+certfile /etc/mosquitto/server.pem
+keyfile /etc/mosquitto/server.key
+password_file /etc/mosquitto/passwords
+acl_file /etc/mosquitto/acl
+allow_anonymous false
+persistence true
+max_queued_messages 5000
+message_size_limit 262144
+END
 ";
     if can_run(&[
         "bash",
@@ -279,6 +312,16 @@ echo 'listener 8883' >mosquitto.conf
         "mosquitto_pub",
         "mosquitto_passwd",
     ]) {
-        Place::new().run("from-mosquitto.md", &format!("{UNIT}\n{mosquitto}"));
+        let place = Place::new();
+        // What the program writes means the folders in here as well.
+        let program = built("mqbroker");
+        let moved = format!(
+            "#!/bin/bash\nif [ \"$1\" = import-mosquitto ]; then\n    {0} \"$@\" | \
+             sed \"s,/var/lib/,$ROOT/var/lib/,; s,14567,{1},\"\nelse\n    exec {0} \"$@\"\nfi\n",
+            program.display(),
+            free_port()
+        );
+        place.program("mqbroker", &moved);
+        place.run("from-mosquitto.md", &format!("{UNIT}\n{mosquitto}"));
     }
 }
