@@ -6,6 +6,7 @@
 
 mod args;
 mod connect;
+mod manual;
 mod message;
 mod ping;
 mod profile;
@@ -15,9 +16,9 @@ mod request;
 mod subscribe;
 mod template;
 
-use std::{num::NonZeroU64, process::ExitCode, time::Duration};
+use std::{num::NonZeroU64, path::PathBuf, process::ExitCode, time::Duration};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 /// MQTT for everyday: over TCP, TLS, WebSocket and QUIC.
 #[derive(Parser)]
@@ -37,6 +38,17 @@ enum Command {
     Rr(request::Args),
     /// Measure the way to a broker: connecting, and a message there and back
     Ping(ping::Args),
+    /// Print completions for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Write manual pages and completions into a folder, in the places that they have in /usr/share
+    #[command(hide = true)]
+    Manual {
+        /// The folder
+        folder: PathBuf,
+    },
 }
 
 /// How a command ended, as far as scripts tell it apart.
@@ -71,26 +83,31 @@ impl From<Outcome> for ExitCode {
     }
 }
 
-fn main() -> ExitCode {
-    let args = Args::parse_from(args::joined(std::env::args_os()));
+/// Does a command's work on a runtime.
+fn block_on(work: impl Future<Output = anyhow::Result<Outcome>>) -> anyhow::Result<Outcome> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .build();
-    let runtime = match runtime {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            eprintln!("mq: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
-    let (quiet, outcome) = match args.command {
-        Command::Pub(args) => (args.broker.quiet, runtime.block_on(publish::run(args))),
-        Command::Sub(args) => (args.broker.quiet, runtime.block_on(subscribe::run(args))),
-        Command::Rr(args) => (args.broker.quiet, runtime.block_on(request::run(args))),
-        Command::Ping(args) => (args.broker.quiet, runtime.block_on(ping::run(args))),
-    };
+        .build()?;
+    let outcome = runtime.block_on(work);
     // A thread that waits for the standard input does not keep the program.
     runtime.shutdown_background();
+    outcome
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse_from(args::joined(std::env::args_os()));
+    let done = |()| Outcome::Done;
+    let (quiet, outcome) = match args.command {
+        Command::Pub(args) => (args.broker.quiet, block_on(publish::run(args))),
+        Command::Sub(args) => (args.broker.quiet, block_on(subscribe::run(args))),
+        Command::Rr(args) => (args.broker.quiet, block_on(request::run(args))),
+        Command::Ping(args) => (args.broker.quiet, block_on(ping::run(args))),
+        Command::Completions { shell } => {
+            let printed = manual::print_completions(Args::command(), shell);
+            (false, printed.map(done))
+        }
+        Command::Manual { folder } => (false, manual::write(Args::command(), &folder).map(done)),
+    };
     match outcome {
         Ok(outcome) => outcome.into(),
         Err(error) => {
