@@ -5,6 +5,7 @@
 //! ```
 
 mod args;
+mod bench;
 mod connect;
 mod manual;
 mod message;
@@ -38,6 +39,8 @@ enum Command {
     Rr(request::Args),
     /// Measure the way to a broker: connecting, and a message there and back
     Ping(ping::Args),
+    /// Measure MQTT over each transport: mqbench, which is a program of its own
+    Bench(bench::Args),
     /// Print completions for a shell
     Completions {
         /// The shell
@@ -95,13 +98,20 @@ fn block_on(work: impl Future<Output = anyhow::Result<Outcome>>) -> anyhow::Resu
 }
 
 fn main() -> ExitCode {
-    let args = Args::parse_from(args::joined(std::env::args_os()));
+    let words: Vec<_> = std::env::args_os().collect();
+    // mqbench's words are left as they are.
+    let args = if bench::is_asked_for(&words) {
+        Args::parse_from(words)
+    } else {
+        Args::parse_from(args::joined(words))
+    };
     let done = |()| Outcome::Done;
     let (quiet, outcome) = match args.command {
         Command::Pub(args) => (args.broker.quiet, block_on(publish::run(args))),
         Command::Sub(args) => (args.broker.quiet, block_on(subscribe::run(args))),
         Command::Rr(args) => (args.broker.quiet, block_on(request::run(args))),
         Command::Ping(args) => (args.broker.quiet, block_on(ping::run(args))),
+        Command::Bench(args) => return bench::run(&args),
         Command::Completions { shell } => {
             let printed = manual::print_completions(Args::command(), shell);
             (false, printed.map(done))
