@@ -1,7 +1,7 @@
 //! The program `mq`: MQTT for everyday, over every transport.
 //!
 //! ```text
-//! args (what is asked) -> connect (a client) -> publish | subscribe | request | ping -> exit code
+//! args (what is asked) -> connect (a client) -> publish | subscribe | request | ping | watch -> exit code
 //! ```
 
 mod args;
@@ -16,6 +16,7 @@ mod publish;
 mod request;
 mod subscribe;
 mod template;
+mod watch;
 
 use std::{num::NonZeroU64, path::PathBuf, process::ExitCode, time::Duration};
 
@@ -39,6 +40,8 @@ enum Command {
     Rr(request::Args),
     /// Measure the way to a broker: connecting, and a message there and back
     Ping(ping::Args),
+    /// Watch topics in the terminal: rates, counts and last values
+    Watch(watch::Args),
     /// Measure MQTT over each transport: mqbench, which is a program of its own
     Bench(bench::Args),
     /// Print completions for a shell
@@ -60,6 +63,9 @@ enum Outcome {
     Done,
     /// `-W`: the time is over.
     TimedOut,
+    /// A signal ended it.
+    #[cfg(unix)]
+    Signalled(u8),
 }
 
 /// What `mosquitto_sub` and `mosquitto_rr` return then.
@@ -82,6 +88,9 @@ impl From<Outcome> for ExitCode {
         match outcome {
             Outcome::Done => Self::SUCCESS,
             Outcome::TimedOut => TIMED_OUT.into(),
+            // As a shell has it.
+            #[cfg(unix)]
+            Outcome::Signalled(number) => (128 + number).into(),
         }
     }
 }
@@ -111,6 +120,7 @@ fn main() -> ExitCode {
         Command::Sub(args) => (args.broker.quiet, block_on(subscribe::run(args))),
         Command::Rr(args) => (args.broker.quiet, block_on(request::run(args))),
         Command::Ping(args) => (args.broker.quiet, block_on(ping::run(args))),
+        Command::Watch(args) => (args.broker.quiet, watch::run(&args)),
         Command::Bench(args) => return bench::run(&args),
         Command::Completions { shell } => {
             let printed = manual::print_completions(Args::command(), shell);
