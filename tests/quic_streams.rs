@@ -21,6 +21,8 @@ use tokio::time::timeout;
 
 #[path = "quic_streams/deliveries.rs"]
 mod deliveries;
+#[path = "quic_streams/refused.rs"]
+mod refused;
 
 const TOPICS: usize = 8;
 const MESSAGES: usize = 400;

@@ -8,8 +8,8 @@ use mq_proto::Spread;
 /// On one stream a lost packet holds up everything behind it. Messages on other streams arrive meanwhile.
 /// Order is promised within a topic (§4.6), so a topic keeps its stream, except with
 /// [`PerPublish`](Self::PerPublish). Where the server grants no further stream, and over other transports,
-/// everything goes on the control stream. So do early data, and QoS 2 messages to a server that counts packet
-/// identifiers by stream.
+/// everything goes on the control stream. So do early data, QoS 2 messages to a server that counts packet
+/// identifiers by stream, and everything once the server has broken off a stream before anything came back on one.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum QuicStreams {

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use mq_client::{
-    Address, Client, ClientBuilder, ConnectOptions, Connector, Scheme, TopicName, Trust, Will,
+    Address, Client, ClientBuilder, ConnectOptions, ConnectTimes, Connector, EarlyData,
+    HandshakeKind, Scheme, TopicName, Trust, Will,
 };
 use mq_transport::ClientIdentity;
 
@@ -31,6 +32,17 @@ impl Plan {
     pub(crate) fn topic(&self, option: Option<String>) -> anyhow::Result<String> {
         let topic = option.or_else(|| self.topic.clone());
         topic.ok_or_else(|| anyhow!(NO_TOPIC))
+    }
+}
+
+/// How a handshake went, as words behind others; nothing where there was none.
+pub(crate) fn how(times: &ConnectTimes) -> &'static str {
+    match (times.handshake, times.early_data) {
+        (_, EarlyData::Accepted) => ", resumed with 0-RTT",
+        (_, EarlyData::Rejected) => ", 0-RTT refused",
+        (HandshakeKind::Full, _) => ", full handshake",
+        (HandshakeKind::Resumed, _) => ", resumed",
+        (HandshakeKind::None | HandshakeKind::Pending, _) => "",
     }
 }
 

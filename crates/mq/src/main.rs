@@ -1,11 +1,13 @@
 //! The program `mq`: MQTT for everyday, over every transport.
 //!
 //! ```text
-//! args (what is asked) -> connect (a client) -> publish | subscribe | request | ping -> exit code
+//! args (what is asked) -> connect (a client) -> publish | subscribe | request | ping | watch -> exit code
 //! ```
 
 mod args;
+mod bench;
 mod connect;
+mod manual;
 mod message;
 mod ping;
 mod profile;
@@ -14,10 +16,11 @@ mod publish;
 mod request;
 mod subscribe;
 mod template;
+mod watch;
 
-use std::{num::NonZeroU64, process::ExitCode, time::Duration};
+use std::{num::NonZeroU64, path::PathBuf, process::ExitCode, time::Duration};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 /// MQTT for everyday: over TCP, TLS, WebSocket and QUIC.
 #[derive(Parser)]
@@ -37,6 +40,21 @@ enum Command {
     Rr(request::Args),
     /// Measure the way to a broker: connecting, and a message there and back
     Ping(ping::Args),
+    /// Watch topics in the terminal: rates, counts and last values
+    Watch(watch::Args),
+    /// Measure MQTT over each transport: mqbench, which is a program of its own
+    Bench(bench::Args),
+    /// Print completions for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Write manual pages and completions into a folder, in the places that they have in /usr/share
+    #[command(hide = true)]
+    Manual {
+        /// The folder
+        folder: PathBuf,
+    },
 }
 
 /// How a command ended, as far as scripts tell it apart.
@@ -45,6 +63,9 @@ enum Outcome {
     Done,
     /// `-W`: the time is over.
     TimedOut,
+    /// A signal ended it.
+    #[cfg(unix)]
+    Signalled(u8),
 }
 
 /// What `mosquitto_sub` and `mosquitto_rr` return then.
@@ -67,30 +88,46 @@ impl From<Outcome> for ExitCode {
         match outcome {
             Outcome::Done => Self::SUCCESS,
             Outcome::TimedOut => TIMED_OUT.into(),
+            // As a shell has it.
+            #[cfg(unix)]
+            Outcome::Signalled(number) => (128 + number).into(),
         }
     }
 }
 
-fn main() -> ExitCode {
-    let args = Args::parse_from(args::joined(std::env::args_os()));
+/// Does a command's work on a runtime.
+fn block_on(work: impl Future<Output = anyhow::Result<Outcome>>) -> anyhow::Result<Outcome> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .build();
-    let runtime = match runtime {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            eprintln!("mq: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
-    let (quiet, outcome) = match args.command {
-        Command::Pub(args) => (args.broker.quiet, runtime.block_on(publish::run(args))),
-        Command::Sub(args) => (args.broker.quiet, runtime.block_on(subscribe::run(args))),
-        Command::Rr(args) => (args.broker.quiet, runtime.block_on(request::run(args))),
-        Command::Ping(args) => (args.broker.quiet, runtime.block_on(ping::run(args))),
-    };
+        .build()?;
+    let outcome = runtime.block_on(work);
     // A thread that waits for the standard input does not keep the program.
     runtime.shutdown_background();
+    outcome
+}
+
+fn main() -> ExitCode {
+    let words: Vec<_> = std::env::args_os().collect();
+    // mqbench's words are left as they are.
+    let args = if bench::is_asked_for(&words) {
+        Args::parse_from(words)
+    } else {
+        Args::parse_from(args::joined(words))
+    };
+    let done = |()| Outcome::Done;
+    let (quiet, outcome) = match args.command {
+        Command::Pub(args) => (args.broker.quiet, block_on(publish::run(args))),
+        Command::Sub(args) => (args.broker.quiet, block_on(subscribe::run(args))),
+        Command::Rr(args) => (args.broker.quiet, block_on(request::run(args))),
+        Command::Ping(args) => (args.broker.quiet, block_on(ping::run(args))),
+        Command::Watch(args) => (args.broker.quiet, watch::run(&args)),
+        Command::Bench(args) => return bench::run(&args),
+        Command::Completions { shell } => {
+            let printed = manual::print_completions(Args::command(), shell);
+            (false, printed.map(done))
+        }
+        Command::Manual { folder } => (false, manual::write(Args::command(), &folder).map(done)),
+    };
     match outcome {
         Ok(outcome) => outcome.into(),
         Err(error) => {

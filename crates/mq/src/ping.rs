@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{anyhow, bail};
-use mq_client::{Client, ConnectTimes, EarlyData, HandshakeKind, Outgoing, QoS};
+use mq_client::{Client, ConnectTimes, Outgoing, QoS};
 
 use crate::{
     Outcome,
@@ -119,16 +119,9 @@ fn connected(address: &str, client: &Client) -> String {
         dialled_at,
         link_at,
         connack_at,
-        handshake,
-        early_data,
+        ..
     } = connected.times;
-    let how = match (handshake, early_data) {
-        (_, EarlyData::Accepted) => ", resumed with 0-RTT",
-        (_, EarlyData::Rejected) => ", 0-RTT refused",
-        (HandshakeKind::Full, _) => ", full handshake",
-        (HandshakeKind::Resumed, _) => ", resumed",
-        (HandshakeKind::None | HandshakeKind::Pending, _) => "",
-    };
+    let how = connect::how(&connected.times);
     let tls = connected.link.tls.as_ref();
     let group = tls.and_then(|tls| tls.key_exchange_group.as_deref());
     let group = group.map_or_else(String::new, |group| format!(", {group}"));

@@ -216,6 +216,7 @@ impl Driver {
         *backlogged = !connection.outbox().is_empty();
         match progress {
             Some(Ok(Progress::Received(lane))) => {
+                current.lanes.heard(lane);
                 connection.handle_bytes(now, lane, link.received(lane));
             }
             Some(Ok(Progress::LaneClosed(lane, how))) => {
@@ -223,7 +224,7 @@ impl Driver {
                 if how == LaneClosed::Finished {
                     current.lanes.closed(lane);
                 } else {
-                    current.lanes.broken(lane);
+                    current.lanes.broken_off(lane);
                 }
                 connection.handle_lane_closed(now, lane, how.into());
                 connection.handle_bytes(now, lane, link.received(lane));

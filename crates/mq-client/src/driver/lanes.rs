@@ -17,6 +17,22 @@ pub(super) struct Lanes {
     deliveries: Spread,
     /// The lanes by priority.
     priorities: Vec<(i32, LaneId)>,
+    taken: Taken,
+}
+
+/// Whether the server takes data lanes of the client, as far as it has shown.
+///
+/// ```text
+/// Unknown -- something comes on one, or it is closed in order --> Yes
+/// Unknown -- one is broken off --> No
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Taken {
+    Unknown,
+    Yes,
+    /// Each further lane would be broken off too, and what goes on it at QoS 0 would be lost. mqtt5's broker
+    /// resets bidirectional streams so.
+    No,
 }
 
 impl Lanes {
@@ -27,6 +43,7 @@ impl Lanes {
             spreader: Spreader::new(streams.spread(), resumed),
             streams,
             priorities: Vec::new(),
+            taken: Taken::Unknown,
         }
     }
 
@@ -40,7 +57,8 @@ impl Lanes {
             let priority = rule.map_or(0, |rule| rule.priority);
             return Way::On(self.of_priority(priority, link, is_early));
         }
-        self.spreader.way(topic, is_early, || link.open_lane())
+        let taken = self.taken;
+        self.spreader.way(topic, is_early, || open(taken, link))
     }
 
     fn of_priority(&mut self, priority: i32, link: &mut Link, is_early: bool) -> LaneId {
@@ -51,7 +69,7 @@ impl Lanes {
         if let Some((_, lane)) = known {
             return *lane;
         }
-        let lane = match link.open_lane() {
+        let lane = match open(self.taken, link) {
             Some(lane) if !is_early => {
                 link.prioritize_lane(lane, priority);
                 lane
@@ -67,7 +85,8 @@ impl Lanes {
         if is_early || self.deliveries != Spread::Control {
             return LaneId::CONTROL;
         }
-        self.spreader.of_subscription(|| link.open_lane())
+        let taken = self.taken;
+        self.spreader.of_subscription(|| open(taken, link))
     }
 
     /// Looks whether topics are to go apart: with [`QuicStreams::Auto`] if the control lane holds messages up, else
@@ -95,6 +114,22 @@ impl Lanes {
         self.spreader.answered();
     }
 
+    /// Something has come on a lane.
+    pub(super) fn heard(&mut self, lane: LaneId) {
+        if lane != LaneId::CONTROL && !lane.is_server_opened() && self.taken == Taken::Unknown {
+            self.taken = Taken::Yes;
+        }
+    }
+
+    /// The server has broken a lane off.
+    pub(super) fn broken_off(&mut self, lane: LaneId) {
+        if !lane.is_server_opened() && self.taken == Taken::Unknown {
+            tracing::debug!("the server takes no data lane: no further one is opened");
+            self.taken = Taken::No;
+        }
+        self.broken(lane);
+    }
+
     /// A lane has broken. What went on it goes on the control lane from now on.
     pub(super) fn broken(&mut self, lane: LaneId) {
         self.spreader.broken(lane);
@@ -108,7 +143,16 @@ impl Lanes {
     /// The server has closed a lane in order, as one on which nothing went. The next message that would go on
     /// it opens another.
     pub(super) fn closed(&mut self, lane: LaneId) {
+        self.heard(lane);
         self.spreader.closed(lane);
         self.priorities.retain(|(_, place)| *place != lane);
     }
+}
+
+/// One more lane, if the server takes them and grants it.
+fn open(taken: Taken, link: &mut Link) -> Option<LaneId> {
+    if taken == Taken::No {
+        return None;
+    }
+    link.open_lane()
 }
