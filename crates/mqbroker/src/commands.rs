@@ -14,7 +14,7 @@ use mq_broker::{
 use mq_transport::ClientAuth;
 
 use crate::{
-    backup,
+    backup, health,
     inspect::{self, Request, Where},
 };
 
@@ -55,6 +55,8 @@ pub enum Command {
         /// Configuration file (TOML)
         file: PathBuf,
     },
+    /// Exit with 0 if a running broker serves, and with 1 if it does not
+    Health(health::Place),
     /// Show the state of a running broker, and how often it refused what
     Status(Where),
     /// List connected clients
@@ -120,6 +122,7 @@ impl Command {
     pub fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Backup { config, file } => backup::back_up(&config, &file),
+            Self::Health(place) => health::run(&place),
             Self::Status(place) => inspect::run(&place, &Request::One("GET", "status", "")),
             Self::Client { id, place } => {
                 inspect::run(&place, &Request::One("GET", "clients/", &id))

@@ -17,5 +17,6 @@ pub mod cli;
 mod commands;
 mod descriptors;
 mod give_back;
+mod health;
 mod inspect;
 mod manual;
