@@ -6,7 +6,7 @@
 //! |---|---|
 //! | options, and a run from start to shutdown, with signals and messages to systemd | [`cli`] |
 //! | `passwd`, `check-config`, `backup`, `restore`, and requests to a running broker | [`cli::Command`] |
-//! | manual pages and completions | [`cli::write_manual`] |
+//! | manual pages and completions | [`cli::write_manual`], [`cli::write_key_page`] |
 //! | room for file descriptors before a crowd comes | `descriptors` |
 //! | memory given back after a crowd has left | `give_back` |
 //!
@@ -19,4 +19,5 @@ mod descriptors;
 mod give_back;
 mod health;
 mod inspect;
+mod key_page;
 mod manual;
