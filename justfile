@@ -37,9 +37,17 @@ pi:
 test-pi: pi
     cargo test -p mqbench --locked --test pi -- --ignored --nocapture
 
-# What is handed out, in target/packages: programs, Debian packages, checksums; docs/guide/packages.md
+# What is handed out, in target/packages: programs, packages, images, checksums; docs/guide/packages.md
 dist *targets:
     deploy/dist {{targets}}
+
+# Installs and runs what `just dist` made; with --rootfs, as root, also in a fresh Debian
+check-dist *options:
+    deploy/check-dist {{options}}
+
+# A container image of mqbroker, for amd64 and arm64
+image *archs:
+    deploy/image {{archs}}
 
 # Computes the claims of the full set again, apart from mqbench, by NumPy and SciPy; needs a network for the first run.
 recompute:

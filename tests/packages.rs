@@ -161,3 +161,19 @@ fn a_package_is_built_of_its_own_files() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+#[test]
+fn binstall_asks_for_the_tarballs_that_dist_makes() {
+    let dist = fs::read_to_string(root().join("deploy/dist")).unwrap();
+    assert!(dist.contains("name=$program-$version-$target\n"), "{dist}");
+    assert!(dist.contains(r#">"$out/$name.tar.gz""#), "{dist}");
+    let name = "{ name }-{ version }-{ target }";
+    for program in ["mq", "mqbroker", "mqbench"] {
+        let manifest = toml(&root().join("crates").join(program).join("Cargo.toml"));
+        let binstall = &manifest["package"]["metadata"]["binstall"];
+        let text = |key: &str| binstall[key].as_str().unwrap();
+        assert!(text("pkg-url").ends_with(&format!("/{name}.tar.gz")));
+        let program = format!("{name}/{{ bin }}{{ binary-ext }}");
+        assert_eq!(text("bin-dir"), program);
+    }
+}

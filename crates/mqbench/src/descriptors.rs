@@ -2,7 +2,7 @@
 
 /// Descriptors beside the sockets: the runtime's, the emulator's, those of files that are read for a moment.
 #[cfg(unix)]
-const BESIDE: u64 = 256;
+const BESIDE: u128 = 256;
 
 /// Makes sure that this process, and a broker that it starts, may have so many sockets. Raises the limit where that
 /// is needed and permitted.
@@ -16,12 +16,17 @@ pub(crate) fn make_room(sockets: u64) -> anyhow::Result<()> {
 
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)
         .context("the system does not tell how many files may be open")?;
-    let needed = sockets.saturating_add(BESIDE);
-    if soft >= needed {
+    // A limit has 32 or 64 bits.
+    let needed = u128::from(sockets) + BESIDE;
+    if u128::from(soft) >= needed {
         return Ok(());
     }
-    setrlimit(Resource::RLIMIT_NOFILE, needed, hard.max(needed)).map_err(|_| {
-        anyhow::anyhow!(
+    let raised = needed
+        .try_into()
+        .ok()
+        .and_then(|needed| setrlimit(Resource::RLIMIT_NOFILE, needed, hard.max(needed)).ok());
+    raised.with_context(|| {
+        format!(
             "{sockets} connections need {needed} open files, and this process may have {hard}: raise the limit \
              (ulimit -Hn, or LimitNOFILE= of a service)"
         )

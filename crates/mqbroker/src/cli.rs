@@ -16,7 +16,7 @@ use mq_transport::{
 use sd_notify::NotifyState;
 use tracing::{info, warn};
 
-pub use crate::{commands::Command, manual::write_manual};
+pub use crate::{commands::Command, key_page::write_key_page, manual::write_manual};
 use crate::{
     descriptors,
     give_back::{self, GiveBack},

@@ -14,7 +14,7 @@ use mq_broker::{
 };
 use mq_transport::ClientAuth;
 
-use crate::{backup, import::import, inspect::Ask, log};
+use crate::{backup, health, import::import, inspect::Ask, log};
 
 /// A command of `mqbroker`; without one it runs a broker.
 #[derive(Subcommand, Clone, Debug)]
@@ -66,6 +66,8 @@ pub enum Command {
         /// The file, which must not exist yet
         file: PathBuf,
     },
+    /// Exit with 0 if a running broker serves, and with 1 if it does not
+    Health(health::Place),
     /// Questions to a running broker
     #[command(flatten)]
     Ask(Ask),
@@ -80,6 +82,7 @@ impl Command {
     pub fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Backup { config, file } => backup::back_up(&config, &file),
+            Self::Health(place) => health::run(&place),
             Self::Ask(ask) => ask.run(),
             Self::ImportMosquitto { file } => {
                 let import = import(&file)?;

@@ -2,7 +2,7 @@
 
 /// The largest table that [`make_room`] asks for, in descriptors: 8 MiB of the kernel's memory.
 #[cfg(unix)]
-const MOST: u64 = 1 << 20;
+const MOST: i32 = 1 << 20;
 
 /// Raises the limit of descriptors to the most that this process may have, and makes room for
 /// `connections` of them in the kernel's table. Call it while the process has one thread.
@@ -21,11 +21,13 @@ pub(crate) fn make_room(connections: usize) {
         Ok(()) => hard,
         Err(_) => soft,
     };
-    let last = u64::try_from(connections)
+    // The limit has 32 or 64 bits, and says by its greatest value that there is none.
+    let allowed = i32::try_from(allowed).unwrap_or(i32::MAX);
+    let last = i32::try_from(connections)
         .unwrap_or(MOST)
-        .min(allowed.saturating_sub(1))
+        .min(allowed - 1)
         .min(MOST);
-    if let (Ok(last), Ok(any)) = (i32::try_from(last), std::fs::File::open("/")) {
+    if let Ok(any) = std::fs::File::open("/") {
         let _ = occupy(&any, last);
     }
 }

@@ -8,7 +8,7 @@
 //! | `passwd`, `check-config`, `backup`, `restore`, and requests to a running broker | [`cli::Command`] |
 //! | mosquitto's configuration, translated | `import` |
 //! | the log: text or JSON, and its levels | `log` |
-//! | manual pages and completions | [`cli::write_manual`] |
+//! | manual pages and completions | [`cli::write_manual`], [`cli::write_key_page`] |
 //! | room for file descriptors before a crowd comes | `descriptors` |
 //! | memory given back after a crowd has left | `give_back` |
 //!
@@ -19,7 +19,9 @@ pub mod cli;
 mod commands;
 mod descriptors;
 mod give_back;
+mod health;
 mod import;
 mod inspect;
+mod key_page;
 mod log;
 mod manual;

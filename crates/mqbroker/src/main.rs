@@ -3,7 +3,7 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::{CommandFactory as _, Parser, Subcommand};
-use mqbroker::cli::{self, BrokerArgs, run, write_manual};
+use mqbroker::cli::{self, BrokerArgs, run, write_key_page, write_manual};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -35,7 +35,9 @@ fn main() -> ExitCode {
     let result = match args.command {
         None => run(&args.broker),
         Some(Command::Other(command)) => command.run(),
-        Some(Command::Manual { folder }) => write_manual(Args::command(), &folder),
+        Some(Command::Manual { folder }) => {
+            write_manual(Args::command(), &folder).and_then(|()| write_key_page(&folder))
+        }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -183,10 +183,8 @@ fn find_server_hello(mut messages: &[u8]) -> Option<ServerHello> {
     loop {
         let kind = take::<1>(&mut messages)?[0];
         let [a, b, c] = take::<3>(&mut messages)?;
-        let body = take_slice(
-            &mut messages,
-            usize::from_be_bytes([0, 0, 0, 0, 0, a, b, c]),
-        )?;
+        let length = u32::from_be_bytes([0, a, b, c]);
+        let body = take_slice(&mut messages, usize::try_from(length).ok()?)?;
         if kind == SERVER_HELLO
             && let Some(hello) = parse_server_hello(body)
         {
