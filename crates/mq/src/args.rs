@@ -122,6 +122,9 @@ pub(crate) struct BrokerArgs {
     /// Use TLS with the certificates that the system trusts
     #[arg(long, help_heading = "TLS and QUIC")]
     pub(crate) tls_use_os_certs: bool,
+    /// Write TLS secrets where SSLKEYLOGFILE says, for Wireshark
+    #[arg(long, help_heading = "TLS and QUIC")]
+    pub(crate) keylog: bool,
     /// Version of TLS over TCP: 1.2 or 1.3, tlsv1.2 or tlsv1.3
     #[arg(long, value_name = "VERSION", help_heading = "TLS and QUIC", value_parser = tls_version)]
     pub(crate) tls_version: Option<TlsVersion>,

@@ -150,6 +150,7 @@ fn options(args: &BrokerArgs) -> ConnectOptions {
             key: key.clone(),
         });
     }
+    options.crypto.key_log = args.keylog;
     if let Some(version) = args.tls_version {
         (options.crypto.min_version, options.crypto.max_version) = (version, version);
     }

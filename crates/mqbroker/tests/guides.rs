@@ -13,7 +13,7 @@ mod program;
 
 use std::{
     fs,
-    os::unix::fs::PermissionsExt as _,
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     process::Command,
 };
@@ -266,6 +266,29 @@ fn five_minutes_to_a_broker() {
 fn moving_from_emqx() {
     if can_run(&["bash", "python3", "openssl", "mq"]) {
         Place::new().run("from-emqx.md", &packaged());
+    }
+}
+
+#[test]
+fn a_sensor_with_early_data() {
+    if can_run(&["bash", "python3", "openssl", "curl", "mq"]) {
+        Place::new().run("sensor.md", &packaged());
+    }
+}
+
+/// Root alone may capture.
+#[test]
+fn mqtt_over_quic_in_wireshark() {
+    if fs::metadata("/proc/self").unwrap().uid() != 0 {
+        println!("skipped: only root may capture");
+        return;
+    }
+    if can_run(&["bash", "python3", "tshark", "mq"]) {
+        let place = Place::new();
+        let script = "deploy/wireshark/mqtt-over-quic.lua";
+        fs::create_dir_all(place.path("deploy/wireshark")).unwrap();
+        fs::copy(repository().join(script), place.path(script)).unwrap();
+        place.run("wireshark.md", &packaged());
     }
 }
 
