@@ -35,6 +35,16 @@ impl Plan {
     }
 }
 
+/// Why no more messages come: the error that ended the client or, where the client goes on, that of its subscription,
+/// which the broker refused after it had lost the session.
+pub(crate) async fn ended(client: &Client) -> anyhow::Error {
+    // A client that ends does so at once.
+    match tokio::time::timeout(Duration::from_secs(1), client.closed()).await {
+        Ok(error) => error.into(),
+        Err(_) => anyhow!("the broker no longer grants the subscription"),
+    }
+}
+
 /// How a handshake went, as words behind others; nothing where there was none.
 pub(crate) fn how(times: &ConnectTimes) -> &'static str {
     match (times.handshake, times.early_data) {
