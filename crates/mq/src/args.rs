@@ -6,6 +6,8 @@ use clap::{ArgAction, ValueEnum, builder::ArgPredicate};
 use mq_client::{QoS, QuicStreams, Version};
 use mq_transport::{Repeat, TlsVersion};
 
+use crate::secrets::Secret;
+
 /// The values of `-D`, which takes two, three or four, joined into one: no command line has this character.
 pub(crate) const JOINT: char = '\u{1f}';
 
@@ -70,9 +72,9 @@ pub(crate) struct BrokerArgs {
     /// User name
     #[arg(short = 'u', long, value_name = "NAME")]
     pub(crate) username: Option<String>,
-    /// Password. Others on this machine can see it: better `MQ_PASSWORD` or --password-file
-    #[arg(short = 'P', long = "pw", value_name = "TEXT")]
-    pub(crate) password: Option<String>,
+    /// Password. Others on this machine can see it for a moment: better `MQ_PASSWORD` or --password-file
+    #[arg(short = 'P', long = "pw", value_name = "TEXT", value_parser = Secret::parse)]
+    pub(crate) password: Option<Secret>,
     /// A file whose first line is the password
     #[arg(long, value_name = "FILE", conflicts_with = "password")]
     pub(crate) password_file: Option<PathBuf>,

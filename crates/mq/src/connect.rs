@@ -35,6 +35,16 @@ impl Plan {
     }
 }
 
+/// Why no more messages come: the error that ended the client or, where the client goes on, that of its subscription,
+/// which the broker refused after it had lost the session.
+pub(crate) async fn ended(client: &Client) -> anyhow::Error {
+    // A client that ends does so at once.
+    match tokio::time::timeout(Duration::from_secs(1), client.closed()).await {
+        Ok(error) => error.into(),
+        Err(_) => anyhow!("the broker no longer grants the subscription"),
+    }
+}
+
 /// How a handshake went, as words behind others; nothing where there was none.
 pub(crate) fn how(times: &ConnectTimes) -> &'static str {
     match (times.handshake, times.early_data) {
@@ -73,6 +83,11 @@ pub(crate) fn plan(args: &BrokerArgs) -> anyhow::Result<Plan> {
     let args = &with_profile(args, profile.as_ref());
     let target = match profile.as_ref().map(|profile| &profile.url).or(named) {
         Some(url) => Target::parse(url)?,
+        None if args.host.contains('@') => {
+            bail!(
+                "a host has no user and no password: write them with -u and MQ_PASSWORD, or a URL"
+            )
+        }
         None => Target::of_parts(args),
     };
     let properties = Properties::parse(&args.properties)?;
@@ -95,6 +110,9 @@ pub(crate) fn plan(args: &BrokerArgs) -> anyhow::Result<Plan> {
         client = client.max_inflight(maximum);
     }
     for url in &args.fallback {
+        if url.contains('@') {
+            bail!("--fallback takes no user and no password: they are those of the first broker");
+        }
         client = client.fallback(url)?;
     }
     if let Some(topic) = &args.will_topic {
@@ -181,7 +199,7 @@ fn identify(
         client = client.user_name(user.clone())?;
     }
     let password = match (&args.password, &args.password_file) {
-        (Some(password), _) => Some(password.clone()),
+        (Some(password), _) => Some(password.text().to_owned()),
         (None, Some(file)) => {
             let text = std::fs::read_to_string(file);
             let text = text.with_context(|| format!("password file {}", file.display()))?;
@@ -233,6 +251,12 @@ impl Target {
             url = format!("{url}/{path}");
         }
         // The text may hold a password, which no error shows.
+        if user.is_none() && path.is_some_and(|path| path.contains('@')) && host.contains(':') {
+            let (_, port) = host.rsplit_once(':').unwrap_or_default();
+            if port.parse::<u16>().is_err() {
+                bail!("{scheme}://…: a / in a user or a password is written %2F");
+            }
+        }
         let address: Address = url.parse().with_context(|| format!("{scheme}://{host}"))?;
         if address.scheme == Scheme::Mem {
             return Err(anyhow!("{url}: a pipe inside one process"));

@@ -14,11 +14,12 @@ mod profile;
 mod properties;
 mod publish;
 mod request;
+mod secrets;
 mod subscribe;
 mod template;
 mod watch;
 
-use std::{num::NonZeroU64, path::PathBuf, process::ExitCode, time::Duration};
+use std::{ffi::OsString, num::NonZeroU64, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
@@ -106,13 +107,44 @@ fn block_on(work: impl Future<Output = anyhow::Result<Outcome>>) -> anyhow::Resu
     outcome
 }
 
-fn main() -> ExitCode {
-    let words: Vec<_> = std::env::args_os().collect();
+/// Reads the command line. A mistake in it, or a help text, is printed and ends the program.
+fn parse(words: &[OsString]) -> Result<Args, ExitCode> {
     // mqbench's words are left as they are.
-    let args = if bench::is_asked_for(&words) {
-        Args::parse_from(words)
+    let parsed = if bench::is_asked_for(words) {
+        Args::try_parse_from(words)
     } else {
-        Args::parse_from(args::joined(words))
+        Args::try_parse_from(args::joined(words.to_vec()))
+    };
+    parsed.map_err(|error| {
+        let message = error.to_string();
+        let hidden = secrets::hidden_of(words, &message);
+        if hidden == message {
+            // In colours.
+            let _ = error.print();
+        } else {
+            eprint!("{hidden}");
+        }
+        u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
+    })
+}
+
+/// An error and its causes on one line. Some name their cause themselves, which then is not said again.
+fn line(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if line.is_empty() {
+            line = cause;
+        } else if !line.contains(&cause) {
+            line = format!("{line}: {cause}");
+        }
+    }
+    secrets::hidden(&line)
+}
+
+fn main() -> ExitCode {
+    let args = match parse(&secrets::command_line()) {
+        Ok(args) => args,
+        Err(code) => return code,
     };
     let done = |()| Outcome::Done;
     let (quiet, outcome) = match args.command {
@@ -132,7 +164,7 @@ fn main() -> ExitCode {
         Ok(outcome) => outcome.into(),
         Err(error) => {
             if !quiet {
-                eprintln!("mq: {error:#}");
+                eprintln!("mq: {}", line(&error));
             }
             let reason = error.downcast_ref::<mq_client::Error>().and_then(reason);
             reason.map_or(ExitCode::FAILURE, ExitCode::from)

@@ -68,7 +68,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
                     Some(message) if message.payload == text => return Ok(message.received_at),
                     // Of an earlier time, or another's.
                     Some(_) => {}
-                    None => return Err(client.closed().await),
+                    None => return Err(connect::ended(&client).await),
                 }
             }
         };

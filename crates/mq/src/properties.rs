@@ -21,7 +21,10 @@ impl Properties {
         let mut properties = Self::default();
         for one in all {
             let words: Vec<_> = one.split(JOINT).collect();
-            let shown = words.join(" ");
+            let shown = match words[..] {
+                [packet, name @ "authentication-data", ..] => format!("{packet} {name} …"),
+                _ => words.join(" "),
+            };
             properties
                 .set(&words)
                 .with_context(|| format!("-D {shown}"))?;

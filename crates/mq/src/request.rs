@@ -81,7 +81,7 @@ async fn ask(args: &Args, payload: bytes::Bytes, printer: &Printer) -> anyhow::R
     client.send(request.qos(args.qos)).await?;
     loop {
         let Some(response) = responses.recv().await else {
-            return Err(client.closed().await.into());
+            return Err(connect::ended(&client).await);
         };
         // A responder that returns no correlation data cannot be told from another.
         if is_v5

@@ -208,7 +208,7 @@ async fn print_all(
             _ = interrupted.as_mut() => return Ok(Outcome::Done),
         };
         let Some(message) = message else {
-            return Err(client.closed().await.into());
+            return Err(connect::ended(client).await);
         };
         if args.retained_only && !message.retain {
             return Ok(Outcome::Done);

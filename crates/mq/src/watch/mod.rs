@@ -273,11 +273,7 @@ async fn follow_messages(
             state.add(message, now);
         }
     }
-    // The client ends with its reason; a subscription alone, where the broker has lost the session and refuses it.
-    match timeout(Duration::from_secs(1), client.closed()).await {
-        Ok(error) => Err(error.into()),
-        Err(_) => bail!("the broker no longer grants the subscription"),
-    }
+    Err(connect::ended(&client).await)
 }
 
 /// Follows what becomes of the connection.
