@@ -10,9 +10,12 @@ use mq_broker::{
     config::{LogConfig, LogFormat},
 };
 use tracing_subscriber::{
-    EnvFilter, Layer as _, Registry, fmt, layer::SubscriberExt as _, reload,
+    Layer as _, Registry, filter::Targets, fmt, layer::SubscriberExt as _, reload,
     util::SubscriberInitExt as _,
 };
+
+/// The variable that overrides the configuration.
+const VARIABLE: &str = "RUST_LOG";
 
 /// Part of the log filter: leaves out quinn's warning about a client that uses address validation tokens in
 /// another order than it got them. Clients may do that; quinn then validates the address anew.
@@ -98,7 +101,7 @@ pub(crate) fn check(config: &LogConfig) -> Result<(), String> {
 #[derive(Debug)]
 pub(crate) struct Log {
     now: Mutex<String>,
-    handle: reload::Handle<EnvFilter, Registry>,
+    handle: reload::Handle<Targets, Registry>,
     /// Whether `RUST_LOG` is set, which overrides the configuration.
     is_by_environment: bool,
 }
@@ -110,13 +113,15 @@ impl Log {
     /// If the levels are wrong.
     pub(crate) fn begin(config: &LogConfig) -> anyhow::Result<Option<Arc<Self>>> {
         check(config).map_err(anyhow::Error::msg)?;
-        let by_environment = std::env::var(EnvFilter::DEFAULT_ENV).ok();
+        let by_environment = std::env::var(VARIABLE).ok();
         let by_environment = by_environment.filter(|filter| !filter.is_empty());
         let is_by_environment = by_environment.is_some();
         let now = by_environment.unwrap_or_else(|| of(config));
-        // The variable may have all that its syntax allows.
+        // The variable may name other modules, such as `mq_broker=debug`.
         let directives = expanded(&now).unwrap_or_else(|_| format!("{QUIET},{now}"));
-        let filter = EnvFilter::try_new(directives).or_else(|_| EnvFilter::try_new("info"))?;
+        let parsed = directives.parse::<Targets>();
+        let is_understood = parsed.is_ok();
+        let filter = parsed.or_else(|_| format!("{QUIET},info").parse())?;
         let (filter, handle) = reload::Layer::new(filter);
         let lines = fmt::layer().with_writer(io::stderr);
         let lines = match config.format {
@@ -133,7 +138,11 @@ impl Log {
             handle,
             is_by_environment,
         };
-        Ok(begun.try_init().is_ok().then(|| Arc::new(log)))
+        let has_begun = begun.try_init().is_ok();
+        if !is_understood {
+            tracing::warn!("RUST_LOG is not understood: the level is info");
+        }
+        Ok(has_begun.then(|| Arc::new(log)))
     }
 
     /// Takes the levels of a configuration that was read again.
@@ -155,7 +164,8 @@ impl LogLevels for Log {
     }
 
     fn set_filter(&self, filter: &str) -> Result<(), String> {
-        let parsed = EnvFilter::try_new(expanded(filter)?).map_err(|error| error.to_string())?;
+        let parsed = expanded(filter)?.parse::<Targets>();
+        let parsed = parsed.map_err(|error| error.to_string())?;
         let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         self.handle
             .reload(parsed)
