@@ -442,67 +442,6 @@ fn an_unknown_value_is_answered_with_the_known_ones() {
 }
 
 #[test]
-fn load_connects_under_the_identifiers_that_it_is_given() {
-    let mut broker = Broker::start();
-    let ids = ["load", &broker.url, "--client-id", "plant-%r-%i"];
-    let more = ["--publishers", "2", "--subscribers", "1", "--rate", "50"];
-    let output = mqbench(&[&ids[..], &more, &["--duration", "100ms"]].concat());
-    assert!(output.status.success(), "{output:?}");
-    let log = broker.end();
-    for id in ["plant-pub-0", "plant-pub-1", "plant-sub-0"] {
-        assert!(log.contains(&format!("connected client={id}")), "{log}");
-    }
-}
-
-#[test]
-fn load_does_not_give_two_clients_one_identifier() {
-    let text = mistake(&["load", "mqtt://h", "--client-id", "device-%i"]);
-    assert!(text.contains("`device-0`") && text.contains("%r"), "{text}");
-}
-
-/// A broker in a process of its own.
-struct Broker {
-    child: std::process::Child,
-    url: String,
-}
-
-impl Broker {
-    fn start() -> Self {
-        use std::io::BufRead as _;
-
-        let mut child = Command::new(env!("CARGO_BIN_EXE_mqbench"))
-            .args(["broker", "--listen", "tcp://127.0.0.1:0", "--announce"])
-            .env("RUST_LOG", "info")
-            .stdout(std::process::Stdio::piped())
-            .stderr(std::process::Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut url = String::new();
-        let out = child.stdout.as_mut().unwrap();
-        std::io::BufReader::new(out).read_line(&mut url).unwrap();
-        let url = url.trim().to_owned();
-        Self { child, url }
-    }
-
-    /// The broker's log so far.
-    fn end(&mut self) -> String {
-        let mut log = String::new();
-        self.child.kill().unwrap();
-        let stderr = self.child.stderr.as_mut().unwrap();
-        std::io::Read::read_to_string(stderr, &mut log).unwrap();
-        self.child.wait().unwrap();
-        log
-    }
-}
-
-impl Drop for Broker {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-#[test]
 fn a_port_without_a_broker_is_given_up_after_three_tries() {
     // The port was free, and is bound without anybody who listens.
     let port = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();

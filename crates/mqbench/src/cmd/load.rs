@@ -1,16 +1,27 @@
-//! `mqbench load`: throughput and CPU per message.
+//! `mqbench load`: throughput, latency and CPU per message.
 
-use std::{cell::RefCell, time::Duration};
+use std::{
+    io::{IsTerminal as _, Write as _},
+    num::NonZeroUsize,
+    time::Duration,
+};
 
-use mq_measure::process::{ProcessMeter, Usage};
+use anyhow::bail;
+use mq_codec::QoS;
+use mq_measure::{
+    Summary,
+    process::{ProcessMeter, Usage},
+};
 use mq_transport::Address;
+use serde::Serialize;
 
 use super::args::ClientArgs;
 use crate::{
+    clock::nanoseconds,
     mqtt::ClientIds,
     report,
     units::{duration, time},
-    workload::load,
+    workload::load::{self, Outcome, Pace, Progress},
 };
 
 /// Options of `load`.
@@ -32,11 +43,28 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 100)]
     size: usize,
     /// Messages a second of all publishers together; as many as they can without it
+    ///
+    /// The latency of a message counts from the time at which it was due, also if it was sent later: a broker that
+    /// stalls delays every message that was due meanwhile, and a latency from the sending would leave them out
+    /// (coordinated omission). Without a rate no message is due, and the latency of every 64th counts from the moment
+    /// at which its publisher had it to send.
     #[arg(long)]
     rate: Option<f64>,
+    /// What a publisher waits for before it sends the next message: nothing (open), or acknowledgements (closed)
+    ///
+    /// A closed loop slows down with the broker. Its latency, from the sending, is that of its own load, and says
+    /// nothing of messages that come at their own times.
+    #[arg(long = "loop", value_name = "KIND", value_parser = ["open", "closed"], default_value = "open")]
+    kind: String,
+    /// With --loop closed: the most messages of a publisher without an acknowledgement; default: 1
+    #[arg(long, value_name = "COUNT")]
+    in_flight: Option<NonZeroUsize>,
     /// How long to measure
     #[arg(long, default_value = "10s", value_parser = duration)]
     duration: Duration,
+    /// Time between the last publisher's begin and the measured time
+    #[arg(long, default_value = "500ms", value_parser = duration)]
+    warm_up: Duration,
     /// Time over which the publishers begin
     #[arg(long, default_value = "0s", value_parser = duration)]
     ramp_up: Duration,
@@ -47,93 +75,180 @@ pub(crate) struct Args {
     /// The broker's process identifier, to measure its CPU and memory
     #[arg(long, value_name = "PID")]
     broker_pid: Option<u32>,
-    /// Print the result as JSON
+    /// Show each second's rates and latencies on the standard error, as on a terminal
+    #[arg(long)]
+    progress: bool,
+    /// Print the result as JSON, mq-load/1 (docs/reference/json.md)
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     client: ClientArgs,
 }
 
+impl Args {
+    fn pace(&self, qos: QoS) -> anyhow::Result<Pace> {
+        let is_open = self.kind == "open";
+        match self.rate {
+            Some(rate) if !rate.is_finite() || rate <= 0.0 => {
+                bail!("--rate must be above 0 messages a second")
+            }
+            _ if is_open && self.in_flight.is_some() => {
+                bail!("--in-flight is for --loop closed: an open loop waits for no acknowledgement")
+            }
+            Some(rate) if is_open => Ok(Pace::Rate(rate)),
+            None if is_open => Ok(Pace::Saturate),
+            Some(_) => {
+                bail!("--rate is for --loop open: in a closed loop acknowledgements set the rate")
+            }
+            None if qos == QoS::AtMostOnce => bail!(
+                "--loop closed waits for acknowledgements, which QoS 0 has not: give --qos 1 or 2"
+            ),
+            None => Ok(Pace::InFlight(self.in_flight.unwrap_or(NonZeroUsize::MIN))),
+        }
+    }
+}
+
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
-    if args
-        .rate
-        .is_some_and(|rate| !rate.is_finite() || rate <= 0.0)
-    {
-        anyhow::bail!("--rate must be above 0 messages a second");
+    let (mqtt, route) = args.client.get(&args.broker)?;
+    let pace = args.pace(mqtt.qos)?;
+    if args.duration.is_zero() {
+        bail!("--duration must be above 0");
     }
     if let Some(both) = args.client_id.clash(args.publishers, args.subscribers) {
-        anyhow::bail!(
+        bail!(
             "--client-id gives several clients the identifier `{both}`, and the broker would \
              disconnect all but one: put %r and %i into it"
         );
     }
-    let (mqtt, route) = args.client.get(&args.broker)?;
     let plan = load::Plan {
         publishers: args.publishers,
         subscribers: args.subscribers,
         topics: args.topics,
         size: args.size,
-        rate: args.rate,
+        pace,
+        warm_up: args.warm_up,
         duration: args.duration,
         ramp_up: args.ramp_up,
-        client_ids: args.client_id,
+        client_ids: args.client_id.clone(),
     };
-    let meter = RefCell::new(None);
-    let usage: RefCell<Option<Usage>> = RefCell::new(None);
-    let outcome = load::run(&plan, &mqtt, &route, || {
-        let Some(pid) = args.broker_pid else {
-            return Ok(());
-        };
-        let mut meter = meter.borrow_mut();
-        match &*meter {
-            None => *meter = Some(ProcessMeter::start(pid)?),
-            Some(meter) => {
-                let meter: &ProcessMeter = meter;
-                *usage.borrow_mut() = Some(meter.read()?);
+    let shows = args.progress || std::io::stderr().is_terminal();
+    let (mut meter, mut usage) = (None, None);
+    let outcome = load::run(&plan, &mqtt, &route, |progress| {
+        match (progress, args.broker_pid) {
+            (Progress::WarmingUp(second), _) if shows => show("warm-up", &second),
+            (Progress::Measured(second, passed), _) if shows => {
+                show(&format!("{:.0} s", passed.as_secs_f64()), &second);
             }
+            (Progress::Steady, Some(pid)) => match &meter {
+                None => meter = Some(ProcessMeter::start(pid)?),
+                Some(meter) => usage = Some(meter.read()?),
+            },
+            _ => {}
         }
         Ok(())
     })
     .await?;
-    let seconds = outcome.elapsed.as_secs_f64();
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "rates are shown with a few digits"
-    )]
-    let per_second = |count: u64| count as f64 / seconds;
-    let usage = usage.into_inner();
-    let per_message = usage
-        .as_ref()
-        .map(|usage| usage.cpu.total_ns / outcome.received.max(1));
     if args.json {
-        let json = serde_json::json!({
-            "schema": "mq-load/1",
-            "broker": args.broker.to_string(),
-            "qos": mqtt.qos as u8,
-            "payload_bytes": args.size,
-            "publishers": args.publishers,
-            "subscribers": args.subscribers,
-            "sent_per_second": per_second(outcome.sent),
-            "received_per_second": per_second(outcome.received),
-            "broker_cpu_ns_per_message": per_message,
-            "broker_cores": usage.as_ref().map(Usage::cores),
-            "broker_peak_rss_bytes": usage.as_ref().map(|usage| usage.memory.peak_rss_bytes),
-        });
-        return report::print(&report::json(&json)?);
+        let load = Load::new(&args, &plan, mqtt.qos, &outcome, usage.as_ref());
+        return report::print(&report::json(&load)?);
     }
+    report::print(&text(&args.broker, &outcome, usage.as_ref()))
+}
+
+/// Nothing depends on whether somebody sees it.
+fn show(when: &str, second: &Outcome) {
+    let _ = writeln!(std::io::stderr(), "{when:>8}  {}", figures(second));
+}
+
+fn figures(outcome: &Outcome) -> String {
     let mut text = format!(
-        "{}  sent {:.0}/s  received {:.0}/s",
-        args.broker,
-        per_second(outcome.sent),
-        per_second(outcome.received)
+        "sent {:.0}/s  received {:.0}/s",
+        outcome.per_second(outcome.sent),
+        outcome.per_second(outcome.received)
     );
-    if let (Some(usage), Some(per_message)) = (usage, per_message) {
+    if let Some(latency) = &outcome.latency {
+        let [p50, p99, p999, max] = [
+            latency.p50_ns,
+            latency.p99_ns,
+            latency.p999_ns,
+            latency.max_ns,
+        ]
+        .map(time);
+        text.push_str(&format!(
+            "  latency p50 {p50} p99 {p99} p99.9 {p999} max {max}"
+        ));
+    }
+    text
+}
+
+fn per_message(outcome: &Outcome, usage: &Usage) -> u64 {
+    usage.cpu.total_ns / outcome.received.max(1)
+}
+
+fn text(broker: &Address, outcome: &Outcome, usage: Option<&Usage>) -> String {
+    let mut text = format!("{broker}  {}", figures(outcome));
+    if let Some(usage) = usage {
         text.push_str(&format!(
             "  broker: {} CPU a message received, {:.2} cores, {} kB peak memory",
-            time(per_message),
+            time(per_message(outcome, usage)),
             usage.cores(),
             usage.memory.peak_rss_bytes / 1024
         ));
     }
-    report::print(&(text + "\n"))
+    text + "\n"
+}
+
+/// The form `mq-load/1`; `docs/reference/json.md` describes it.
+#[derive(Serialize)]
+struct Load<'a> {
+    schema: &'static str,
+    broker: String,
+    qos: u8,
+    payload_bytes: usize,
+    publishers: usize,
+    subscribers: usize,
+    r#loop: &'a str,
+    asked_per_second: Option<f64>,
+    in_flight: Option<usize>,
+    elapsed_ns: u64,
+    sent_per_second: f64,
+    received_per_second: f64,
+    latency_from: &'static str,
+    latency: Option<Summary>,
+    broker_cpu_ns_per_message: Option<u64>,
+    broker_cores: Option<f64>,
+    broker_peak_rss_bytes: Option<u64>,
+}
+
+impl<'a> Load<'a> {
+    fn new(
+        args: &'a Args,
+        plan: &load::Plan,
+        qos: QoS,
+        outcome: &Outcome,
+        usage: Option<&Usage>,
+    ) -> Self {
+        Self {
+            schema: "mq-load/1",
+            broker: args.broker.to_string(),
+            qos: qos as u8,
+            payload_bytes: args.size,
+            publishers: args.publishers,
+            subscribers: args.subscribers,
+            r#loop: &args.kind,
+            asked_per_second: args.rate,
+            in_flight: match plan.pace {
+                Pace::InFlight(most) => Some(most.get()),
+                Pace::Rate(_) | Pace::Saturate => None,
+            },
+            elapsed_ns: nanoseconds(outcome.elapsed),
+            sent_per_second: outcome.per_second(outcome.sent),
+            received_per_second: outcome.per_second(outcome.received),
+            latency_from: if args.rate.is_some() { "due" } else { "sent" },
+            latency: outcome.latency,
+            broker_cpu_ns_per_message: usage.map(|usage| per_message(outcome, usage)),
+            broker_cores: usage.map(Usage::cores),
+            broker_peak_rss_bytes: usage.map(|usage| usage.memory.peak_rss_bytes),
+        }
+    }
 }

@@ -1,6 +1,9 @@
-//! Many publishers, subscribers and topics: throughput, by rate or to saturation.
+//! Many publishers, subscribers and topics: throughput and latency, by rate, to saturation, or with so many
+//! messages in flight.
 
 use std::{
+    collections::VecDeque,
+    num::NonZeroUsize,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -9,17 +12,31 @@ use std::{
 };
 
 use anyhow::Context;
-use mq_client::{Client, Outgoing, Subscription};
+use mq_client::{Client, Error, Outgoing, Receipt, Subscription};
 use mq_codec::{QoS, TopicName};
+use mq_measure::{LatencyRecorder, Summary};
 use tokio::task::JoinSet;
 
+use super::stamp::{Recorders, Stamps};
 use crate::{
     mqtt::{ClientIds, Mqtt, Role, Route},
     payload::Payloads,
 };
 
-/// Messages that a client gets at a time without a rate.
+/// Messages that a client gets at a time without a rate. The latency of one of them is recorded: reading the
+/// clock for each would cost a part of what is measured.
 const BATCH: u64 = 64;
+
+/// When a publisher sends its next message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Pace {
+    /// On a schedule that waits for nobody: messages a second of all publishers together.
+    Rate(f64),
+    /// Once the client has room for it.
+    Saturate,
+    /// Once fewer than so many of its messages wait for their acknowledgement.
+    InFlight(NonZeroUsize),
+}
 
 /// The plan of a run.
 #[derive(Clone, Debug)]
@@ -28,39 +45,69 @@ pub(crate) struct Plan {
     pub(crate) subscribers: usize,
     pub(crate) topics: usize,
     pub(crate) size: usize,
-    /// Messages a second of all publishers together; `None` for as many as they can send.
-    pub(crate) rate: Option<f64>,
+    pub(crate) pace: Pace,
+    /// The time after the ramp-up that is not measured: windows and buffers fill.
+    pub(crate) warm_up: Duration,
     pub(crate) duration: Duration,
     /// The time over which the publishers begin, one after the other.
     pub(crate) ramp_up: Duration,
     pub(crate) client_ids: ClientIds,
 }
 
-/// The outcome of a run, over the time after the ramp-up.
+/// What was sent and received in some time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outcome {
     pub(crate) sent: u64,
     pub(crate) received: u64,
     pub(crate) elapsed: Duration,
+    /// Of the messages received: with a rate since each was due, else since the publisher had it to send.
+    pub(crate) latency: Option<Summary>,
 }
 
-/// Counters that all clients share.
-#[derive(Debug, Default)]
+impl Outcome {
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "rates are shown with a few digits"
+    )]
+    pub(crate) fn per_second(&self, count: u64) -> f64 {
+        count as f64 / self.elapsed.as_secs_f64()
+    }
+}
+
+/// What a run reports while it goes on.
+pub(crate) enum Progress {
+    /// A second, or the rest of one, that is not measured yet.
+    WarmingUp(Outcome),
+    /// The same of the measured time, and how much of that has passed.
+    Measured(Outcome, Duration),
+    /// The measured time begins, or is over: meters are read now.
+    Steady,
+}
+
+/// What all clients share.
+#[derive(Debug)]
 struct Shared {
     stop: AtomicBool,
     sent: AtomicU64,
     received: AtomicU64,
+    stamps: Stamps,
+    recorders: Recorders,
 }
 
-/// Runs the plan. `steady` is called at the end of the ramp-up and at the end of the measured time, to read
-/// meters.
+/// Runs the plan, and tells its progress.
 pub(crate) async fn run(
     plan: &Plan,
     mqtt: &Mqtt,
     route: &Route,
-    mut steady: impl FnMut() -> anyhow::Result<()>,
+    mut tell: impl FnMut(Progress) -> anyhow::Result<()>,
 ) -> anyhow::Result<Outcome> {
-    let shared = Arc::new(Shared::default());
+    let shared = Arc::new(Shared {
+        stop: AtomicBool::new(false),
+        sent: AtomicU64::new(0),
+        received: AtomicU64::new(0),
+        stamps: Stamps::start(),
+        recorders: Recorders::new(),
+    });
     let mut tasks = JoinSet::new();
     let topic = |index: usize| format!("mqbench/load/{}", index % plan.topics.max(1));
     let connect = async |role: Role, index: usize| {
@@ -71,7 +118,7 @@ pub(crate) async fn run(
         let client = connect(Role::Subscriber, index).await;
         let client = client.with_context(|| format!("subscriber {index} cannot connect"))?;
         let subscription = client.subscribe(topic(index), mqtt.qos).await?;
-        tasks.spawn(receive(subscription, Arc::clone(&shared)));
+        tasks.spawn(receive(subscription, index, Arc::clone(&shared)));
         clients.push(client);
     }
     let step = plan.ramp_up / u32::try_from(plan.publishers.max(1)).unwrap_or(u32::MAX);
@@ -83,30 +130,24 @@ pub(crate) async fn run(
             topic: TopicName::new(topic(index))?,
             qos: mqtt.qos,
             payloads: Payloads::new(plan.size, index as u64),
-            #[expect(clippy::cast_precision_loss, reason = "a count of publishers")]
-            interval: plan
-                .rate
-                .map(|rate| Duration::from_secs_f64(plan.publishers as f64 / rate)),
+            shared: Arc::clone(&shared),
         };
-        tasks.spawn(publisher.run(Arc::clone(&shared)));
+        tasks.spawn(publisher.run(plan.pace, plan.publishers));
         clients.push(client);
         tokio::time::sleep(step).await;
     }
-    // A moment for windows and buffers to fill.
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    steady()?;
-    let before = (
-        shared.sent.load(Ordering::Relaxed),
-        shared.received.load(Ordering::Relaxed),
-        Instant::now(),
-    );
-    tokio::time::sleep(plan.duration).await;
-    let outcome = Outcome {
-        sent: shared.sent.load(Ordering::Relaxed) - before.0,
-        received: shared.received.load(Ordering::Relaxed) - before.1,
-        elapsed: before.2.elapsed(),
-    };
-    steady()?;
+    let mut watch = Watch::new(&shared);
+    watch
+        .over(plan.warm_up, |second, _| tell(Progress::WarmingUp(second)))
+        .await?;
+    tell(Progress::Steady)?;
+    let mut watch = Watch::new(&shared);
+    let outcome = watch
+        .over(plan.duration, |second, passed| {
+            tell(Progress::Measured(second, passed))
+        })
+        .await?;
+    tell(Progress::Steady)?;
     shared.stop.store(true, Ordering::Relaxed);
     for client in clients {
         // Under overload a goodbye may not get through; the measurement is over.
@@ -116,9 +157,90 @@ pub(crate) async fn run(
     Ok(outcome)
 }
 
-async fn receive(mut subscription: Subscription, shared: Arc<Shared>) {
-    while subscription.recv().await.is_some() {
+/// Reads the counters once a second.
+struct Watch<'a> {
+    shared: &'a Shared,
+    began: Instant,
+    since: Instant,
+    /// Sent and received when the run's part began, and when the second began.
+    first: (u64, u64),
+    last: (u64, u64),
+    all: LatencyRecorder,
+    second: LatencyRecorder,
+}
+
+impl<'a> Watch<'a> {
+    fn new(shared: &'a Shared) -> Self {
+        // What came before is not of this part.
+        let mut second = LatencyRecorder::new();
+        shared.recorders.drain_into(&mut second);
+        second.clear();
+        let now = Instant::now();
+        let counts = Self::counts(shared);
+        Self {
+            shared,
+            began: now,
+            since: now,
+            first: counts,
+            last: counts,
+            all: LatencyRecorder::new(),
+            second,
+        }
+    }
+
+    fn counts(shared: &Shared) -> (u64, u64) {
+        (
+            shared.sent.load(Ordering::Relaxed),
+            shared.received.load(Ordering::Relaxed),
+        )
+    }
+
+    /// Watches for that long, tells each second, and returns all of them.
+    async fn over(
+        &mut self,
+        time: Duration,
+        mut tell: impl FnMut(Outcome, Duration) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Outcome> {
+        let end = self.began + time;
+        while self.since < end {
+            let until = end.min(self.since + Duration::from_secs(1));
+            tokio::time::sleep_until(until.into()).await;
+            let (now, counts) = (Instant::now(), Self::counts(self.shared));
+            self.shared.recorders.drain_into(&mut self.second);
+            let second = outcome(self.last, counts, now - self.since, &self.second);
+            self.all.merge(&self.second);
+            self.second.clear();
+            (self.since, self.last) = (now, counts);
+            tell(second, now - self.began)?;
+        }
+        let elapsed = self.since - self.began;
+        Ok(outcome(self.first, self.last, elapsed, &self.all))
+    }
+}
+
+fn outcome(
+    before: (u64, u64),
+    after: (u64, u64),
+    elapsed: Duration,
+    latencies: &LatencyRecorder,
+) -> Outcome {
+    Outcome {
+        sent: after.0 - before.0,
+        received: after.1 - before.1,
+        elapsed,
+        latency: latencies.summary(),
+    }
+}
+
+async fn receive(mut subscription: Subscription, index: usize, shared: Arc<Shared>) {
+    while let Some(message) = subscription.recv().await {
         shared.received.fetch_add(1, Ordering::Relaxed);
+        let latency = shared
+            .stamps
+            .latency_ns(&message.payload, message.received_at);
+        if let Some(latency) = latency {
+            shared.recorders.record(index, latency);
+        }
     }
 }
 
@@ -127,39 +249,93 @@ struct Publisher {
     topic: TopicName,
     qos: QoS,
     payloads: Payloads,
-    interval: Option<Duration>,
+    shared: Arc<Shared>,
 }
 
 impl Publisher {
+    async fn run(self, pace: Pace, publishers: usize) {
+        // An error is that of a client that has ended, as the counts show.
+        let _ended = match pace {
+            #[expect(clippy::cast_precision_loss, reason = "a count of publishers")]
+            Pace::Rate(rate) => {
+                let interval = Duration::from_secs_f64(publishers as f64 / rate);
+                self.on_schedule(interval).await
+            }
+            Pace::Saturate => self.saturate().await,
+            Pace::InFlight(most) => self.in_flight(most.get()).await,
+        };
+    }
+
+    /// Timers tick in milliseconds; messages that became due in one tick are sent together, and each has the
+    /// time at which it was due.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "counts of messages stay far below 2^53 and are not negative"
     )]
-    async fn run(self, shared: Arc<Shared>) {
+    async fn on_schedule(&self, interval: Duration) -> Result<(), Error> {
         let start = tokio::time::Instant::now();
+        let due_at = |seq: u64| start + interval.mul_f64(seq as f64);
         let mut seq = 0;
-        while !shared.stop.load(Ordering::Relaxed) {
-            let due = match self.interval {
-                // Timers tick in milliseconds; messages that became due in one tick are sent together.
-                Some(interval) => {
-                    let next = start + interval.mul_f64(seq as f64);
-                    tokio::time::sleep_until(next).await;
-                    let passed = start.elapsed().as_secs_f64() / interval.as_secs_f64();
-                    (passed as u64).saturating_sub(seq).clamp(1, BATCH)
-                }
-                None => BATCH,
-            };
-            for _ in 0..due {
-                let payload = self.payloads.make(seq);
-                let message = Outgoing::new(self.topic.clone(), payload).qos(self.qos);
-                if self.client.send(message).await.is_err() {
-                    return;
-                }
-                seq += 1;
+        while self.goes_on() {
+            tokio::time::sleep_until(due_at(seq)).await;
+            let passed = start.elapsed().as_secs_f64() / interval.as_secs_f64();
+            let due = (passed as u64).saturating_sub(seq).clamp(1, BATCH);
+            for seq in seq..seq + due {
+                let stamp = self.shared.stamps.of(due_at(seq).into_std());
+                self.client.send(self.message(stamp)).await?;
             }
-            shared.sent.fetch_add(due, Ordering::Relaxed);
+            seq += due;
+            self.shared.sent.fetch_add(due, Ordering::Relaxed);
         }
+        Ok(())
+    }
+
+    async fn saturate(&self) -> Result<(), Error> {
+        let mut batches = 0;
+        while self.goes_on() {
+            // Another place in each batch: the first and the last wait for different times.
+            let measured = batches % BATCH;
+            for index in 0..BATCH {
+                let stamp = if index == measured {
+                    self.shared.stamps.of(Instant::now())
+                } else {
+                    self.shared.stamps.none()
+                };
+                self.client.send(self.message(stamp)).await?;
+            }
+            batches += 1;
+            self.shared.sent.fetch_add(BATCH, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    async fn in_flight(&self, most: usize) -> Result<(), Error> {
+        let mut waiting: VecDeque<Receipt> = VecDeque::with_capacity(most);
+        while self.goes_on() {
+            while waiting.len() < most {
+                let stamp = self.shared.stamps.of(Instant::now());
+                waiting.push_back(self.client.send(self.message(stamp)).await?);
+                self.shared.sent.fetch_add(1, Ordering::Relaxed);
+            }
+            // Acknowledgements come in the order of the messages, but for a few over several streams.
+            if let Some(mut oldest) = waiting.pop_front()
+                && let Err(error) = oldest.acknowledged().await
+                && !matches!(error, Error::PublishRefused { .. })
+            {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn goes_on(&self) -> bool {
+        !self.shared.stop.load(Ordering::Relaxed)
+    }
+
+    fn message(&self, stamp: u64) -> Outgoing {
+        let payload = self.payloads.make(stamp);
+        Outgoing::new(self.topic.clone(), payload).qos(self.qos)
     }
 }

@@ -12,6 +12,7 @@ pub(crate) mod peers;
 pub(crate) mod ping;
 pub(crate) mod reconnect;
 pub(crate) mod rtt;
+mod stamp;
 pub(crate) mod stopwait;
 pub(crate) mod storm;
 pub(crate) mod topics;
