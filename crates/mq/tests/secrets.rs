@@ -10,13 +10,13 @@ use std::{
 use mq_broker::auth::{Access, AccessFiles};
 use mq_testkit::{Scheme, TestBroker};
 
-const PASSWORD: &str = "pencil-7531";
+const PASSWORD: &str = "pencil-eraser";
 
 /// Of the password `pencil`, as `mosquitto_passwd` writes it.
 const HASH: &str = "$7$101$FZZ0UNgSFP8t2lxC$HnZt7dEpxtgrXAUGYtFCa+ZgSH3DaGu9eqP+6sRF1GFeIOcND243Nblmv4oxdSdxNUG+InsvCCeZY658jWztvw==";
 
 /// Parts of it count as well, where a `/` or a space divides it.
-const PARTS: [&str; 2] = ["pencil", "7531"];
+const PARTS: [&str; 2] = ["pencil", "eraser"];
 
 /// Runs `mq` with these words, and returns what it ends with, after a look at what it said.
 fn run(words: &[&str], environment: Option<&str>) -> Output {
@@ -41,37 +41,37 @@ fn run(words: &[&str], environment: Option<&str>) -> Output {
 fn mistakes_do_not_show_the_password() {
     let message = ["-t", "a", "-m", "x", "-d"];
     for wrong in [
-        &["pub", "mqtt://ann:pencil-7531@127.0.0.1:99999"][..],
-        &["pub", "mqtt://ann:pencil/7531@127.0.0.1:1"],
-        &["pub", "mqtt://ann:pencil 7531@127.0.0.1:x"],
-        &["pub", "mqtt://ann:pencil%zz7531@127.0.0.1:1"],
-        &["pub", "nope://ann:pencil-7531@127.0.0.1"],
-        &["pub", "ann:pencil-7531@"],
-        &["pub", "mqtt:/ann:pencil-7531@127.0.0.1"],
-        &["pub", "-L", "mqtt://ann:pencil-7531@[::1"],
-        &["pub", "-h", "ann:pencil-7531@127.0.0.1"],
-        &["pub", "-h", "ann:pencil 7531@127.0.0.1"],
+        &["pub", "mqtt://ann:pencil-eraser@127.0.0.1:99999"][..],
+        &["pub", "mqtt://ann:pencil/eraser@127.0.0.1:1"],
+        &["pub", "mqtt://ann:pencil eraser@127.0.0.1:x"],
+        &["pub", "mqtt://ann:pencil%zzeraser@127.0.0.1:1"],
+        &["pub", "nope://ann:pencil-eraser@127.0.0.1"],
+        &["pub", "ann:pencil-eraser@"],
+        &["pub", "mqtt:/ann:pencil-eraser@127.0.0.1"],
+        &["pub", "-L", "mqtt://ann:pencil-eraser@[::1"],
+        &["pub", "-h", "ann:pencil-eraser@127.0.0.1"],
+        &["pub", "-h", "ann:pencil eraser@127.0.0.1"],
         &[
             "pub",
             "mqtt://127.0.0.1:1",
             "--fallback",
-            "mqtt://ann:pencil-7531@127.0.0.1:1",
+            "mqtt://ann:pencil-eraser@127.0.0.1:1",
         ],
         &[
             "pub",
             "mqtt://127.0.0.1:1",
             "--fallback",
-            "mqtt://ann:pencil 7531@127.0.0.1:1",
+            "mqtt://ann:pencil eraser@127.0.0.1:1",
         ],
         &[
             "pub",
             "mqtt://127.0.0.1:1",
-            "mqtt://ann:pencil-7531@127.0.0.1:1",
+            "mqtt://ann:pencil-eraser@127.0.0.1:1",
         ],
         &[
             "pub",
             "mqtt://127.0.0.1:1",
-            "mqtt://ann:pencil 7531@127.0.0.1:1",
+            "mqtt://ann:pencil eraser@127.0.0.1:1",
         ],
         &[
             "pub",
@@ -90,9 +90,9 @@ fn mistakes_do_not_show_the_password() {
             PASSWORD,
         ],
         &["pub", "mqtt://127.0.0.1:1", "-P", PASSWORD],
-        &["pub", "mqtt://ann:pencil-7531@127.0.0.1:1"],
-        &["pub", "ws://ann:pencil-7531@127.0.0.1:1/mqtt"],
-        &["watch", "mqtt://ann:pencil-7531@127.0.0.1:1"],
+        &["pub", "mqtt://ann:pencil-eraser@127.0.0.1:1"],
+        &["pub", "ws://ann:pencil-eraser@127.0.0.1:1/mqtt"],
+        &["watch", "mqtt://ann:pencil-eraser@127.0.0.1:1"],
     ] {
         let words = if wrong[0] == "pub" {
             [wrong, &message].concat()
