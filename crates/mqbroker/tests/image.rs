@@ -48,7 +48,8 @@ fn make(folder: &Path) -> PathBuf {
             .arg("--program")
             .arg(&program)
             .arg(ARCH);
-        succeed(command.arg("--out").arg(folder.join(out)));
+        let command = command.arg("--out").arg(folder.join(out));
+        succeed(command.env("SOURCE_DATE_EPOCH", "0"));
         let mut made = fs::read_dir(folder.join(out)).unwrap();
         made.next().unwrap().unwrap().path()
     };
