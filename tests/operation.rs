@@ -80,7 +80,8 @@ async fn only_valid_requests_are_answered() {
     let at = broker.broker().admin_address().unwrap();
     assert_eq!(get(at, "/healthz").await, (200, "ok\n".to_owned()));
     assert_eq!(get(at, "/readyz").await, (200, "ready\n".to_owned()));
-    assert_eq!(get(at, "/").await.0, 404);
+    // `get` asks a host by the name of x.
+    assert_eq!(get(at, "/").await.0, 421, "the page is not for everybody");
     let stream = TcpStream::connect(at).await.unwrap();
     assert_eq!(ask(stream, "POST /backup", "/tmp/x").await.0, 405);
     broker.shutdown().await;
