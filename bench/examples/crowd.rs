@@ -28,6 +28,9 @@ const ON_ONE_SOCKET: u64 = 16;
 /// Clients of `idle` that connect at a time.
 const AT_ONCE: usize = 32;
 
+/// Tries of a client of `idle`.
+const TRIES: usize = 5;
+
 /// Connections before the first that is measured.
 const WARM_UP: u64 = 20;
 
@@ -103,9 +106,11 @@ struct Crowd {
 impl Crowd {
     /// A connector that resumes nothing, with the same cipher for every broker.
     fn connector(&self) -> Result<Connector, Error> {
-        let mut crypto = CryptoOptions::default();
-        crypto.cipher_suites = vec![CipherSuite::Aes128Gcm];
-        crypto.min_version = TlsVersion::Tls13;
+        let crypto = CryptoOptions {
+            cipher_suites: vec![CipherSuite::Aes128Gcm],
+            min_version: TlsVersion::Tls13,
+            ..CryptoOptions::default()
+        };
         let options = ConnectOptions::new()
             .trust(self.trust.clone())
             .crypto(crypto)
@@ -126,8 +131,20 @@ impl Crowd {
             .build()
             .await
     }
+
+    /// As [`connect`](Self::connect), but a client that is turned away tries again, as devices do.
+    async fn connect_at_last(&self, connector: &Connector) -> Result<Client, Error> {
+        for _ in 1..TRIES {
+            if let Ok(client) = self.connect(connector).await {
+                return Ok(client);
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        self.connect(connector).await
+    }
 }
 
+/// The connected clients.
 async fn idle(crowd: &Arc<Crowd>, count: u64) -> Result<Vec<Client>, Failed> {
     let mut clients = Vec::new();
     let mut dials = JoinSet::new();
@@ -142,7 +159,7 @@ async fn idle(crowd: &Arc<Crowd>, count: u64) -> Result<Vec<Client>, Failed> {
             clients.push(dialled??);
         }
         let (crowd, connector) = (Arc::clone(crowd), connector.clone());
-        dials.spawn(async move { crowd.connect(&connector).await });
+        dials.spawn(async move { crowd.connect_at_last(&connector).await });
     }
     while let Some(dialled) = dials.join_next().await {
         clients.push(dialled??);
