@@ -23,7 +23,7 @@ fuzz target='decode' seconds='60':
 bench:
     cargo bench -p mq-criterion
 
-# The same load against this broker, rumqttd and mosquitto, in one run
+# This broker, mosquitto, rumqttd and others side by side, in turns; docs/reference/brokers.md
 compare-brokers *args:
     bench/compare-brokers {{args}}
 

@@ -1,0 +1,160 @@
+//! `bench/compare-brokers`: its figures are of the traffic that it offers, and its ratios of its figures.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use mq_testkit::{program, skipped};
+use serde_json::Value;
+
+/// The folder of what `cargo test --workspace` builds, with the bench's programs; says that the test is skipped where
+/// one is not there.
+fn built() -> Option<PathBuf> {
+    let own = std::env::current_exe().unwrap();
+    let profile = own.parent().and_then(Path::parent).unwrap();
+    for name in ["mqbench", "mqbroker", "examples/crowd"] {
+        if !profile.join(name).is_file() {
+            let folder = profile.display();
+            skipped(&format!(
+                "{folder}/{name} is not built: `cargo build --workspace --all-targets`"
+            ));
+            return None;
+        }
+    }
+    Some(profile.to_owned())
+}
+
+fn compare(built: &Path, args: &[&str]) -> Output {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../bench/compare-brokers");
+    let mut command = Command::new("python3");
+    command.arg(script).arg("--built").arg(built).args(args);
+    command.output().unwrap()
+}
+
+fn number(of: &Value, field: &str) -> f64 {
+    let found = of[field].as_f64();
+    found.unwrap_or_else(|| panic!("{field} is no number in {of}"))
+}
+
+/// The only element whose fields have these values.
+fn only<'a>(all: &'a Value, wanted: &[(&str, &str)]) -> &'a Value {
+    let all = all.as_array().unwrap().iter();
+    let found: Vec<_> = all
+        .filter(|one| wanted.iter().all(|(field, value)| one[field] == *value))
+        .collect();
+    assert_eq!(found.len(), 1, "{wanted:?}: {found:?}");
+    found[0]
+}
+
+#[test]
+fn both_brokers_have_figures_of_the_offered_traffic_and_their_ratio() {
+    if ["python3", "mosquitto", "openssl"]
+        .iter()
+        .any(|name| program(&[name]).is_none())
+    {
+        return;
+    }
+    let Some(built) = built() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("figures.json");
+    let brokers = ["mq", "mosquitto"];
+    let output = compare(
+        &built,
+        &[
+            "--quick",
+            "--seconds",
+            "1",
+            "--only",
+            "one-to-one,connections",
+            "--transports",
+            "tcp",
+            "--brokers",
+            "mq,mosquitto",
+            "--goals",
+            "--json",
+            file.to_str().unwrap(),
+        ],
+    );
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{output:?}");
+    let found: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    assert_eq!(found["schema"], "mq-compare-brokers/1");
+    assert_eq!(found["skipped"].as_array().unwrap().len(), 0, "{said}");
+    assert_eq!(found["runs"].as_array().unwrap().len(), 4, "{said}");
+
+    for broker in brokers {
+        let run = only(
+            &found["runs"],
+            &[("shape", "one-to-one"), ("broker", broker)],
+        );
+        // A loaded machine delays messages, but the broker cannot deliver more than came, nor at no cost.
+        let rate = number(run, "a_second");
+        assert!((500.0..1_200.0).contains(&rate), "{run}");
+        let cpu_ns = number(run, "cpu_ns");
+        assert!((500.0..2_000_000.0).contains(&cpu_ns), "{run}");
+        let cores = cpu_ns * rate / 1e9;
+        assert!(
+            (cores / number(run, "broker_cores") - 1.0).abs() < 0.05,
+            "{run}"
+        );
+
+        let run = only(
+            &found["runs"],
+            &[("shape", "connections"), ("broker", broker)],
+        );
+        assert_eq!(run["failed"], 0, "{run}");
+        assert!(number(run, "connections") >= 20.0, "{run}");
+        assert!(
+            (2_000.0..20_000_000.0).contains(&number(run, "cpu_ns")),
+            "{run}"
+        );
+        assert!(
+            said.contains(found["versions"][broker].as_str().unwrap()),
+            "{said}"
+        );
+    }
+
+    let cpu = |broker| {
+        let wanted = [
+            ("metric", "cpu"),
+            ("shape", "one-to-one"),
+            ("broker", broker),
+        ];
+        only(&found["rows"], &wanted)
+    };
+    let ratio = number(cpu("mq"), "median") / number(cpu("mosquitto"), "median");
+    assert!((number(cpu("mq"), "ratio") - ratio).abs() < 1e-9, "{said}");
+    assert!(
+        (number(cpu("mosquitto"), "ratio") - 1.0).abs() < 1e-9,
+        "{said}"
+    );
+    let wanted = [
+        ("metric", "cpu"),
+        ("shape", "one-to-one"),
+        ("transport", "tcp"),
+    ];
+    let goal = only(&found["goals"], &wanted);
+    assert!(
+        (number(&goal["figures"], "mq") - ratio).abs() < 1e-9,
+        "{goal}"
+    );
+}
+
+#[test]
+fn a_row_that_does_not_exist_is_one_line() {
+    if program(&["python3"]).is_none() {
+        return;
+    }
+    let output = compare(Path::new("."), &["--only", "one-to-one,elephants"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    let last = said.lines().last().unwrap_or_default();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(
+        last.contains("`elephants` is none of one-to-one, "),
+        "{said}"
+    );
+}
