@@ -12,8 +12,9 @@ use crate::{LaneEnd, LaneId};
 /// take one contiguous chunk best (both copy anyway when they seal a record).
 const COPY_LIMIT: usize = 1024;
 
-/// Room made at a time for headers and short bodies.
+/// Room made at a time for headers and short bodies, at most and at least.
 const CHUNK: usize = 16 * 1024;
+const SMALLEST: usize = 256;
 
 /// Bytes ready to be written, by lane, in order.
 ///
@@ -33,6 +34,10 @@ pub struct Outbox {
     len: usize,
     /// The number of all bytes that were ever put in.
     put: u64,
+    /// That number when nothing waited last.
+    put_at_rest: u64,
+    /// How much was put in between the last two times that nothing waited.
+    burst: u64,
 }
 
 /// Contiguous bytes of one lane, taken off an [`Outbox`].
@@ -89,7 +94,7 @@ impl Outbox {
             self.open_lane = lane;
         }
         if self.open.capacity() == self.open.len() {
-            self.open.reserve(CHUNK);
+            self.open.reserve(self.room());
         }
         let before = self.open.len();
         let result = write(&mut self.open);
@@ -231,6 +236,7 @@ impl Outbox {
             count -= bytes.len();
             self.control.pop_front();
         }
+        self.rest();
     }
 
     /// Takes the first chunk of `lane`, for a link that can keep a reference to it.
@@ -249,6 +255,7 @@ impl Outbox {
             chunk
         };
         self.len -= chunk.bytes.len();
+        self.rest();
         Some(chunk)
     }
 
@@ -317,6 +324,23 @@ impl Outbox {
         self.data.clear();
         self.open.clear();
         self.len = 0;
+    }
+
+    /// How much room to make: as much as was put in before nothing waited last, or since.
+    fn room(&self) -> usize {
+        let burst = self.burst.max(self.put.saturating_sub(self.put_at_rest));
+        let burst = usize::try_from(burst).unwrap_or(CHUNK);
+        burst.clamp(SMALLEST, CHUNK).next_power_of_two()
+    }
+
+    /// Gives the room back if nothing waits: an outbox at rest holds none, and the next bytes go to memory that
+    /// was in use a moment ago.
+    fn rest(&mut self) {
+        if self.len == 0 {
+            self.burst = self.put.saturating_sub(self.put_at_rest);
+            self.put_at_rest = self.put;
+            self.open = BytesMut::new();
+        }
     }
 
     fn queue(&mut self, lane: LaneId) -> &mut VecDeque<Chunk> {
