@@ -52,12 +52,13 @@ pub(crate) async fn serve(
             Some(attached.into_parting())
         }
     };
-    Leaving::new(wire, parting).run().await;
+    Box::pin(Leaving::new(wire, parting).run()).await;
 }
 
 /// The phases of a client that has no session yet; `None` if it gets none.
-async fn let_in(wire: &mut Wire) -> Option<Attached<'_>> {
+async fn let_in(wire: &mut Wire) -> Option<Box<Attached<'_>>> {
     let authenticating = Arriving::default().run(wire).await?;
     let entry = authenticating.run(wire).await?;
-    entry.enter(wire).await
+    // A task has room for every value that it holds over a wait, once for each name.
+    Some(Box::new(entry.enter(wire).await?))
 }

@@ -154,6 +154,7 @@ impl Wire {
             self.connection.outbox(),
             want_read,
             is_early,
+            true,
         );
         let mut is_due = false;
         let mut progressed = None;

@@ -9,6 +9,7 @@ use tracing::error;
 use super::Attached;
 use crate::{
     conn::{
+        held::FREE,
         load::{Loaded, load},
         wire::{OUTBOX_LIMIT, Wire},
     },
@@ -122,6 +123,16 @@ impl Attached<'_> {
         self.lanes.filled(now, outbox);
         self.bound_parked(now);
         had_turn
+    }
+
+    /// Whether a turn is of use once the link has taken what is in the outbox: `fill` has left something that it
+    /// could send then, or bytes are counted that are free then.
+    pub(super) fn has_more_to_send(&mut self) -> bool {
+        self.wire.connection.outbox().len() >= FREE
+            || !self.outgoing.is_empty()
+            || !self.parked.is_empty()
+            || self.loading.is_some()
+            || !self.wire.may_carry_more()
     }
 
     /// Whether retained messages can be taken now.

@@ -67,6 +67,10 @@ pub(super) struct Parked {
 }
 
 impl Parked {
+    pub(super) fn is_empty(&self) -> bool {
+        self.deliveries.is_empty()
+    }
+
     pub(super) fn push(&mut self, delivery: Delivery) {
         let slot = delivery.lane();
         if !self.slots.contains(&slot) {

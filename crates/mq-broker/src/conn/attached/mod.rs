@@ -185,6 +185,7 @@ impl<'a> Attached<'a> {
                 .as_ref()
                 .map(|session| self.patience_ends(session, now));
             let takes_more = self.takes_more_retained();
+            let tells_flushed = !want_read || takes_more || self.has_more_to_send();
             let (is_early, is_loading) = (self.wire.early.is_some(), self.loading.is_some());
             let is_authenticating = self.client.authentication.is_working();
             let is_due = deadline.is_some_and(|at| at <= now);
@@ -218,7 +219,7 @@ impl<'a> Attached<'a> {
                         session.remind();
                     }
                 }
-                progress = early::progress(&mut self.wire.link, outbox, want_read, is_early),
+                progress = early::progress(&mut self.wire.link, outbox, want_read, is_early, tells_flushed),
                     if !closed =>
                 {
                     self.wire.progressed(progress);
