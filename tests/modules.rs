@@ -47,6 +47,7 @@ const BROKER: &[&str] = &[
     "settings",
     "admin",
     "hub",
+    "workers",
     "notice",
     "metrics",
     "journal",
@@ -65,6 +66,7 @@ const BROKER: &[&str] = &[
     "files",
     "delivery",
     "log_levels",
+    "here",
     "clock",
 ];
 

@@ -12,7 +12,7 @@ use tracing::{debug, field::display, warn};
 
 use crate::{
     Error, Reload, Settings, Storage,
-    admin::{Admin, Doors, STREAMS, Tokens},
+    admin::{Admin, Doors, STREAMS},
     auth::{FileAccess, Guard},
     clock, conn,
     hub::Hub,
@@ -21,6 +21,7 @@ use crate::{
     reload::{Operators, Reloadable},
     shown::Shown,
     view::{self, Ban, Banned, CannotBan, NotConnected, Page, Query, TopicRates},
+    workers::{Couriers, Crew, Seat},
 };
 #[cfg(feature = "tls")]
 use crate::{certificates::Certificates, ticket_file::TicketFile};
@@ -40,6 +41,7 @@ pub struct Broker {
     ticket_file: Option<Arc<TicketFile>>,
     reload: Reload,
     access: Option<Arc<FileAccess>>,
+    crew: Arc<Crew>,
     /// One task a listener, which owns the tasks of its connections.
     tasks: JoinSet<()>,
     /// Tasks that never end by themselves: timers, and the answers to operators.
@@ -70,7 +72,12 @@ impl Broker {
         let (authenticator, authorizer, access) = settings.access.open()?;
         settings.warn_of_open_secrets();
         let guard = Guard::new(authenticator, authorizer, settings.failures_per_minute);
+        let couriers = Arc::new(Couriers::new(settings.workers.as_ref()));
         let hub = Hub::new(settings.quotas, store, guard, settings.take_over)?;
+        let hub = hub.with_couriers(Arc::clone(&couriers));
+        let crew = Crew::start(settings.workers.as_ref(), &couriers).map_err(Error::Workers)?;
+        let crew = Arc::new(crew);
+        settings.listen.runtimes = crew.handles();
         settings.listen.hold_tickets = true;
         let quic = &mut settings.listen.quic;
         quic.keep_alive_interval = quic.keep_alive_below_idle();
@@ -79,8 +86,7 @@ impl Broker {
             listeners.push(Listener::bind(address, &settings.listen_at(address)).await?);
         }
         let doors = Doors::open(&settings.admin).await?;
-        let tokens = settings.admin.token_file.clone().map(Tokens::open);
-        let tokens = tokens.transpose()?.map(Arc::new);
+        let tokens = settings.admin.tokens()?;
         let addresses: Vec<_> = listeners.iter().map(Listener::local_address).collect();
         let shutdown = watch::Sender::new(false);
         let hub = Arc::new(hub);
@@ -107,6 +113,7 @@ impl Broker {
         let log = settings.log.clone();
         let acceptor = Acceptor {
             hub: Arc::clone(&hub),
+            crew: Arc::clone(&crew),
             connections: Arc::new(Semaphore::new(settings.max_connections)),
             networks: PerNetwork::new(settings.max_connections_per_address),
             handshakes: Arc::new(Semaphore::new(settings.max_handshakes)),
@@ -149,6 +156,7 @@ impl Broker {
             ticket_file,
             reload,
             access,
+            crew,
             tasks,
             services,
         })
@@ -271,6 +279,15 @@ impl Broker {
         self.hub.kick(client_id)
     }
 
+    /// Runs `job` once on each thread of [`Settings::workers`], in the background: for what belongs to a
+    /// thread, such as the memory that an allocator keeps for it.
+    pub fn run_on_each_worker(&self, job: impl Fn() + Clone + Send + 'static) {
+        for worker in self.crew.handles() {
+            let job = job.clone();
+            worker.spawn(async move { job() });
+        }
+    }
+
     /// A handle that changes certificates and the like while the broker runs, for code that does
     /// not own the broker.
     #[must_use]
@@ -341,6 +358,7 @@ const DRAIN: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 struct Acceptor {
     hub: Arc<Hub>,
+    crew: Arc<Crew>,
     settings: Arc<Settings>,
     connections: Arc<Semaphore>,
     networks: Arc<PerNetwork>,
@@ -406,10 +424,15 @@ impl Acceptor {
             return refused("too many handshakes");
         };
         let metrics = Arc::clone(metrics);
+        let seat = self.crew.place(incoming.runtime());
+        let on = seat.as_ref().map(|seat| seat.handle().clone());
         let served = self
             .clone()
-            .serve(incoming, metrics, (connection, place), handshake);
-        connections.spawn(served);
+            .serve(incoming, metrics, (connection, place, seat), handshake);
+        match on {
+            Some(worker) => connections.spawn_on(served, &worker),
+            None => connections.spawn(served),
+        };
     }
 
     /// Whether a quarter of all handshakes that may be under way are.
@@ -422,11 +445,19 @@ impl Acceptor {
         mut self,
         incoming: Incoming,
         metrics: Arc<ListenerMetrics>,
-        _connection: (OwnedSemaphorePermit, Place),
+        (_connection, _place, seat): (OwnedSemaphorePermit, Place, Option<Seat>),
         permit: OwnedSemaphorePermit,
     ) {
         let peer = incoming.peer_address().map(display);
         let under_way = Counted::new(&self.hub.metrics.handshakes);
+        let incoming = match &seat {
+            None => Ok(incoming),
+            Some(_) => incoming.move_here(),
+        };
+        let incoming = match incoming {
+            Ok(incoming) => incoming,
+            Err(error) => return debug!(peer, %error, "a socket could not be moved"),
+        };
         // Boxed, so that its memory is free again once it has ended.
         let handshake = Box::pin(incoming.handshake());
         let open = tokio::time::timeout(self.settings.handshake_timeout, handshake);

@@ -31,6 +31,9 @@ pub enum Error {
         /// Why.
         source: std::io::Error,
     },
+    /// The threads for connections cannot be started.
+    #[error("no threads for connections: {0}")]
+    Workers(std::io::Error),
     /// The configuration file cannot be read.
     #[error("cannot read the configuration {}: {source}", path.display())]
     ReadConfig {

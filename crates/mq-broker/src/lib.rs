@@ -67,6 +67,7 @@ mod conn;
 mod delivery;
 mod error;
 mod files;
+mod here;
 mod hub;
 mod journal;
 mod lock;
@@ -85,6 +86,7 @@ mod sync;
 #[cfg(feature = "tls")]
 mod ticket_file;
 pub mod view;
+mod workers;
 
 pub use admin::{AdminSettings, make_token_file};
 pub use broker::Broker;
@@ -98,3 +100,4 @@ pub use reload::Reload;
 pub use settings::{Settings, Storage, StoreFile};
 pub use shown::Shown;
 pub use store::{DiskStore, Durability, MemoryStore, Store};
+pub use workers::Workers;

@@ -151,6 +151,7 @@ fn fixed(settings: &Settings) -> Vec<(&'static str, String)> {
         // The program's.
         watch_files: _,
         log: _,
+        workers: _,
     } = settings;
     let limits = (
         (protocol, quotas, publish_rate, reader_timeout),

@@ -7,7 +7,7 @@ use mq_transport::{Address, EarlyDataPolicy, ListenOptions, Repeat, ServerIdenti
 use tracing::warn;
 
 use crate::{
-    AdminSettings, DiskStore, Durability, LogLevels, PublishRate, Quotas, Store,
+    AdminSettings, DiskStore, Durability, LogLevels, PublishRate, Quotas, Store, Workers,
     auth::{Access, TakeOver},
     files,
     store::StoreError,
@@ -48,6 +48,9 @@ pub struct Settings {
     /// while it carries a subscription or something is under way on it; a part of a packet on it is an error
     /// of that stream. Default `None`, never: a client may not know that it can open another.
     pub stream_idle_timeout: Option<Duration>,
+    /// Threads for connections, each with a runtime of its own. Default `None`: the runtime on which
+    /// [`Broker::start`](crate::Broker::start) is called serves them.
+    pub workers: Option<Workers>,
     /// Connections at once, those in their handshake included. Further ones are refused. Default
     /// 100,000.
     pub max_connections: usize,
@@ -168,6 +171,7 @@ impl Settings {
             publish_rate: PublishRate::default(),
             reader_timeout: Some(Duration::from_secs(30)),
             stream_idle_timeout: None,
+            workers: None,
             max_connections: 100_000,
             max_connections_per_address: usize::MAX,
             max_handshakes: 4_096,

@@ -1,6 +1,8 @@
 //! A broker on loopback, for tests.
 
-use mq_broker::{Broker, Settings};
+use std::num::NonZeroUsize;
+
+use mq_broker::{Broker, Settings, Workers};
 use mq_client::{Client, ClientBuilder};
 use mq_transport::{Address, ConnectOptions, Connector, Scheme, ServerIdentity, Trust};
 
@@ -10,6 +12,13 @@ pub struct TestBroker {
     broker: Broker,
     identity: ServerIdentity,
     certificate: tempfile::NamedTempFile,
+}
+
+/// The workers of a broker under test: two, or as many as `MQ_WORKERS` says; 0 is the test's own runtime.
+fn workers() -> Option<Workers> {
+    let count = std::env::var("MQ_WORKERS").ok();
+    let count = count.map_or(2, |count| count.parse().expect("MQ_WORKERS is a number"));
+    NonZeroUsize::new(count).map(Workers::new)
 }
 
 impl TestBroker {
@@ -43,6 +52,7 @@ impl TestBroker {
         std::fs::write(certificate.path(), identity.certificate_pem()).expect("a temporary file");
         let mut settings = Settings::new(listeners);
         settings.listen.identity = Some(identity.clone());
+        settings.workers = workers();
         change(&mut settings);
         Ok(Self {
             broker: Broker::start(settings).await?,

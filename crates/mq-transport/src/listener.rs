@@ -271,6 +271,33 @@ impl Incoming {
         }
     }
 
+    /// The runtime that its socket belongs to, of [`ListenOptions::runtimes`]: on QUIC, where all clients of a
+    /// socket share it. `None` where it may be served on any.
+    #[must_use]
+    pub fn runtime(&self) -> Option<&tokio::runtime::Handle> {
+        match &self.visitor {
+            #[cfg(feature = "quic")]
+            Visitor::Quic(knock) => knock.runtime(),
+            Visitor::Tcp(..) | Visitor::Mem(_) => None,
+        }
+    }
+
+    /// Has the runtime that calls this watch its socket, where it has one of its own: otherwise the runtime
+    /// that accepted it does, and wakes this one for every packet.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn move_here(self) -> Result<Self, Error> {
+        Ok(match self.visitor {
+            Visitor::Tcp(stream, peer, over) => {
+                let stream = TcpStream::from_std(stream.into_std()?)?;
+                let visitor = Visitor::Tcp(stream, peer, over);
+                Self { visitor }
+            }
+            visitor => Self { visitor },
+        })
+    }
+
     /// Whether [`ask_for_its_address`](Self::ask_for_its_address) is of use: on QUIC, while the
     /// client has not proved its address.
     #[must_use]

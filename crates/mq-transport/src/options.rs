@@ -331,6 +331,10 @@ pub struct ListenOptions {
     /// every two processors.
     #[cfg(feature = "tls")]
     pub handshake_pool: HandshakePool,
+    /// The runtimes over which a QUIC listener spreads its sockets: each is read, and its connections' packets
+    /// are sent, by the tasks of one. Serve a client on [`Incoming::runtime`](crate::Incoming::runtime). Default:
+    /// none; the runtime that binds has them all.
+    pub runtimes: Vec<tokio::runtime::Handle>,
     /// Connections that may wait to be accepted; further ones are ignored until there is room. On QUIC a
     /// sixteenth of them may come from one address and port. Default: 1,024, a burst of reconnecting
     /// clients.
@@ -365,6 +369,7 @@ impl Default for ListenOptions {
             hold_tickets: false,
             #[cfg(feature = "tls")]
             handshake_pool: HandshakePool::default(),
+            runtimes: Vec::new(),
             backlog: 1024,
             congestion: None,
             quic: QuicOptions::default(),

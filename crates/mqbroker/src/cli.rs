@@ -1,6 +1,7 @@
 //! The broker's command line, shared by `mqbroker` and `mqbench broker`.
 
 use std::{
+    num::NonZeroUsize,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -8,7 +9,7 @@ use std::{
 use anyhow::bail;
 use clap::Args;
 use mq_broker::{
-    Broker, Config, Durability, Error, LogLevels, Reload, Settings, Storage, StoreFile,
+    Broker, Config, Durability, Error, LogLevels, Reload, Settings, Storage, StoreFile, Workers,
 };
 use mq_transport::{
     Address, CongestionControl, EarlyDataPolicy, Qlog, QlogLimits, Repeat, ServerIdentity,
@@ -69,9 +70,9 @@ pub struct BrokerArgs {
     /// Shut down also when standard input ends: when the program that started the broker ends, in any way
     #[arg(long, hide = true)]
     pub until_stdin_ends: bool,
-    /// Worker threads; default: one for each processor
+    /// Threads that serve connections; default: one for each processor
     #[arg(long, value_name = "COUNT")]
-    pub threads: Option<std::num::NonZeroUsize>,
+    pub threads: Option<NonZeroUsize>,
 }
 
 impl BrokerArgs {
@@ -141,13 +142,19 @@ pub fn run(args: &BrokerArgs) -> anyhow::Result<()> {
     let mut settings = args.settings_of(config)?;
     settings.log = log.clone().map(|log| log as Arc<dyn LogLevels>);
     descriptors::make_room(settings.max_connections);
-    let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    if let Some(threads) = args.threads {
-        runtime.worker_threads(threads.get());
-    }
     let give_back = GiveBack::default();
     let idle = give_back.clone();
-    runtime
+    let processors = std::thread::available_parallelism();
+    let mut workers = Workers::new(
+        args.threads
+            .or(processors.ok())
+            .unwrap_or(NonZeroUsize::MIN),
+    );
+    workers.before_idle = Some(Arc::new(move || idle.on_idle()));
+    settings.workers = Some(workers);
+    // This thread accepts clients, keeps the time and answers operators.
+    let idle = give_back.clone();
+    tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .on_thread_park(move || idle.on_idle())
         .build()?

@@ -11,19 +11,14 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    thread,
     time::Duration,
 };
 
 use mq_broker::Broker;
 use mq_transport::HandshakePool;
-use tokio::runtime::Handle;
 
 /// How often connections are counted. A crowd that comes and goes within that time is not seen.
 const EVERY: Duration = Duration::from_secs(2);
-
-/// How long a task keeps its worker busy so that the other workers wake up as well.
-const NUDGE: Duration = Duration::from_millis(1);
 
 /// The fewest connections that count as a crowd: for fewer the work is not worth it.
 const CROWD: usize = 100;
@@ -63,20 +58,13 @@ impl GiveBack {
             let metrics = broker.metrics();
             if crowd.has_left(metrics.connections.get() + metrics.handshakes.get()) {
                 self.0.fetch_add(1, Ordering::Relaxed);
-                wake_workers(&Handle::current());
+                // A thread that has run something is idle afterwards.
+                broker.run_on_each_worker(|| {});
                 let idle = self.clone();
                 handshakes.run_on_each_thread(move || idle.on_idle());
                 trim();
             }
         }
-    }
-}
-
-/// Makes each worker of a runtime run and fall asleep again: spawns as many tasks as there are workers,
-/// and each task blocks one worker.
-fn wake_workers(runtime: &Handle) {
-    for _ in 0..runtime.metrics().num_workers() {
-        runtime.spawn(async { thread::sleep(NUDGE) });
     }
 }
 

@@ -35,7 +35,7 @@ use tokio::sync::{Semaphore, watch};
 use tracing::info;
 
 use crate::{
-    LogLevels,
+    Error, LogLevels,
     hub::Hub,
     metrics::ListenerMetrics,
     notice::{About, Kind},
@@ -62,6 +62,14 @@ pub struct AdminSettings {
     /// A Unix socket: the same, and backups. Its folder has to exist. A socket that an earlier
     /// broker left is replaced.
     pub socket: Option<PathBuf>,
+}
+
+impl AdminSettings {
+    /// The tokens, if there is a file of them.
+    pub(crate) fn tokens(&self) -> Result<Option<Arc<Tokens>>, Error> {
+        let tokens = self.token_file.clone().map(Tokens::open).transpose()?;
+        Ok(tokens.map(Arc::new))
+    }
 }
 
 /// How long a connection may take to send its request: operators are near.

@@ -141,6 +141,7 @@ impl Entry {
         journal.record_of(&hold.session, change);
         ack.session_present = hold.present;
         let protocol = core::mem::take(&mut hold.state.protocol);
+        hold.session.served_here();
         if hold.session.mailbox.connect() {
             // Messages wait already; `fill` takes them.
             debug!(client = %Shown(&client_id), waiting = hold.session.mailbox.len(), "session resumed");

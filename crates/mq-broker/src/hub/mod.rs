@@ -40,6 +40,7 @@ use crate::{
     router::{RetainedStore, Router, SessionKey},
     session::{KeptWill, Presence, Registration, Session, State},
     store::{SessionChange, Store, StoreError, User, to_wall_clock},
+    workers::Couriers,
 };
 use bans::Bans;
 pub(crate) use flows::keep_flow;
@@ -76,6 +77,7 @@ pub(crate) struct Hub {
     pub(crate) notices: Notices,
     pub(crate) bans: Bans,
     topics: TopicCounts,
+    couriers: Arc<Couriers>,
 }
 
 /// Subscriptions, and the mailboxes that they lead to.
@@ -175,7 +177,13 @@ impl Hub {
             notices: Notices::default(),
             bans: Bans::default(),
             topics: TopicCounts::default(),
+            couriers: Arc::default(),
         }
+    }
+
+    /// The same, with readers on workers told by these.
+    pub(crate) fn with_couriers(self, couriers: Arc<Couriers>) -> Self {
+        Self { couriers, ..self }
     }
 
     /// How much may wait for one session in memory.
@@ -213,7 +221,11 @@ impl Hub {
 
     /// What a connection publishes with.
     pub(crate) fn publisher(&self) -> Publisher {
-        Publisher::new(self.journal(), Arc::clone(&self.ceiling))
+        Publisher::new(
+            self.journal(),
+            Arc::clone(&self.ceiling),
+            Arc::clone(&self.couriers),
+        )
     }
 
     fn journal(&self) -> Journal {

@@ -20,6 +20,7 @@ use crate::{
     router::{FanOut, SessionKey},
     session::Session,
     store::{Change, SessionChange, StoredMessage, User},
+    workers::Couriers,
 };
 
 /// What a publisher keeps from message to message: its journal, buffers, and the receivers of the
@@ -43,6 +44,7 @@ pub(crate) struct Publisher {
     /// Deliveries of the message at hand, until they are recorded.
     pub(super) ready: Vec<(Arc<Session>, Delivery)>,
     ceiling: Arc<Ceiling>,
+    couriers: Arc<Couriers>,
     /// The message at hand as all readers that lag get it.
     kept: Option<Kept>,
     pub(super) at_hand: AtHand,
@@ -101,10 +103,11 @@ struct Permitted {
 
 impl Publisher {
     /// A publisher that has published nothing yet.
-    pub(super) fn new(journal: Journal, ceiling: Arc<Ceiling>) -> Self {
+    pub(super) fn new(journal: Journal, ceiling: Arc<Ceiling>, couriers: Arc<Couriers>) -> Self {
         Self {
             journal,
             ceiling,
+            couriers,
             kept: None,
             at_hand: AtHand::default(),
             can_refuse: false,
@@ -181,8 +184,8 @@ impl Publisher {
 
     /// Wakes the readers of all that was queued.
     pub(crate) fn tell_readers(&mut self) {
-        for session in self.tell.drain(..) {
-            session.mailbox.tell();
+        if !self.tell.is_empty() {
+            self.couriers.tell(self.tell.drain(..));
         }
     }
 

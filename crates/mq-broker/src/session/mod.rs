@@ -9,7 +9,7 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc, Mutex, MutexGuard, RwLock,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -20,6 +20,7 @@ use mq_proto::{FlowId, Session as ProtocolSession};
 use crate::{
     auth::{Authorizer, Grant, Guard, Principal},
     ceiling::Share,
+    here,
     lock::{lock, read, write},
     mailbox::Mailbox,
     router::{LaneSlot, SessionKey, Subscriber},
@@ -62,6 +63,8 @@ pub(crate) struct Session {
     pub(crate) subscriptions: Subscriptions,
     /// The connection that has it, for operators.
     presence: Mutex<Option<Arc<Presence>>>,
+    /// The worker of the last connection that had it; `usize::MAX` on no worker.
+    worker: AtomicUsize,
 }
 
 /// The user of a session, with the rights of its last log-in.
@@ -191,6 +194,7 @@ impl Session {
             mailbox,
             subscriptions: state.subscriptions.clone(),
             presence: Mutex::default(),
+            worker: AtomicUsize::new(usize::MAX),
             state: Arc::new(tokio::sync::Mutex::new(state)),
             claims: AtomicU64::new(0),
             reminded: AtomicBool::new(false),
@@ -213,6 +217,18 @@ impl Session {
     /// Whether no other connection has claimed the session since that claim.
     pub(crate) fn is_last_claim(&self, claim: u64) -> bool {
         self.claims.load(Ordering::Relaxed) == claim
+    }
+
+    /// A connection on this thread has it.
+    pub(crate) fn served_here(&self) {
+        let here = here::worker().unwrap_or(usize::MAX);
+        self.worker.store(here, Ordering::Relaxed);
+    }
+
+    /// The worker of the connection that has it, or had it last.
+    pub(crate) fn worker(&self) -> Option<usize> {
+        let worker = self.worker.load(Ordering::Relaxed);
+        (worker != usize::MAX).then_some(worker)
     }
 
     /// Has the connection that has it look whether it must leave, without a claim.

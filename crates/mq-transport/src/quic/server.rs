@@ -76,6 +76,8 @@ struct Shard {
     knocking: Arc<()>,
     /// A crowd has been here.
     crowded: SetOnce<()>,
+    /// Where its socket is read; `None` is the runtime that bound it.
+    runtime: Option<Handle>,
 }
 
 /// The configuration of new connections.
@@ -128,8 +130,11 @@ impl Server {
         let sockets = bind_udp_group(local, &options.socket, SHARDS)
             .map_err(|error| listen_error(address, error))?;
         let bound = sockets[0].local_addr()?;
-        let sockets = sockets.into_iter();
-        let sockets = sockets.map(|bound| socket(bound, &options.quic));
+        let sockets = sockets.into_iter().enumerate();
+        let sockets = sockets.map(|(number, bound)| {
+            let _there = runtime_of(options, number).map(Handle::enter);
+            socket(bound, &options.quic)
+        });
         let sockets = sockets.collect::<io::Result<Vec<_>>>()?;
         let shards = sockets.len();
 
@@ -145,8 +150,11 @@ impl Server {
         let reset = ResetKey::of(options.identity_for(Scheme::Quic)?);
         let sockets = ShardSocket::each(sockets, reset.connection_ids());
         endpoints.reset_key(Arc::new(reset));
-        let shards = sockets.into_iter();
-        let shards = shards.map(|socket| Shard::new(&endpoints, socket, &config).map(Mutex::new));
+        let shards = sockets.into_iter().enumerate();
+        let shards = shards.map(|(number, socket)| {
+            let runtime = runtime_of(options, number);
+            Shard::new(&endpoints, socket, &config, runtime).map(Mutex::new)
+        });
         Ok(Self {
             shards: shards.collect::<io::Result<_>>()?,
             endpoints,
@@ -308,7 +316,8 @@ impl Server {
         let used = Arc::strong_count(&place.knocking) > 1 || place.endpoint.open_connections() > 0;
         let came = at_once(place.endpoint.accept()).flatten();
         if !used && came.is_none() {
-            match Shard::new(&self.endpoints, place.socket.successor(), &current.config) {
+            let (socket, runtime) = (place.socket.successor(), place.runtime.as_ref());
+            match Shard::new(&self.endpoints, socket, &current.config, runtime) {
                 Ok(fresh) => {
                     *place = fresh;
                     return None;
@@ -340,6 +349,12 @@ impl Drop for Server {
     }
 }
 
+/// The runtime of a shard.
+fn runtime_of(options: &ListenOptions, shard: usize) -> Option<&Handle> {
+    let count = options.runtimes.len();
+    options.runtimes.get(shard.checked_rem(count)?)
+}
+
 /// The output of a future that is ready, without waiting.
 pub(super) fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
@@ -365,7 +380,9 @@ impl Shard {
         endpoints: &EndpointConfig,
         socket: Arc<ShardSocket>,
         config: &ServerConfig,
+        runtime: Option<&Handle>,
     ) -> io::Result<Arc<Self>> {
+        let _there = runtime.map(Handle::enter);
         let mut endpoint = endpoints.clone();
         let ids = socket.clone();
         endpoint.cid_generator(move || ids.connection_ids());
@@ -382,6 +399,7 @@ impl Shard {
             answering: tokio::sync::Mutex::default(),
             knocking: Arc::default(),
             crowded: SetOnce::new(),
+            runtime: runtime.cloned(),
         }))
     }
 
@@ -472,6 +490,10 @@ struct Traced {
 impl Knock {
     pub(crate) fn peer_address(&self) -> SocketAddr {
         self.incoming.remote_address()
+    }
+
+    pub(crate) fn runtime(&self) -> Option<&Handle> {
+        self.shard.runtime.as_ref()
     }
 
     pub(crate) fn can_be_asked_for_its_address(&self) -> bool {
