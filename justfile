@@ -8,6 +8,10 @@ compare *args:
 test:
     cargo test --workspace --locked
 
+# The tests of the whole broker with another number of threads than the two of CI; 0 is the test's own runtime
+test-workers count='5':
+    MQ_WORKERS={{count}} cargo test -p mq-tests --locked
+
 # What CI checks before the tests
 lint:
     cargo fmt --all --check
