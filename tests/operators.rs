@@ -11,11 +11,11 @@ use std::{
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use mq_broker::{
-    LogLevels, make_token_file,
+    LogLevels,
     view::{Banned, Query},
 };
 use mq_client::{Client, QoS, ReasonCode, Reconnect};
-use mq_testkit::{SCHEMES, TestBroker, schema_problems};
+use mq_testkit::{SCHEMES, TestBroker, schema_problems, token_file};
 use mq_transport::Scheme;
 use serde_json::Value;
 use tokio::{
@@ -52,9 +52,7 @@ impl Operated {
 
     async fn start_with(change: impl FnOnce(&mut mq_broker::Settings)) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("tokens");
-        make_token_file(&path).unwrap();
-        let token = std::fs::read_to_string(&path).unwrap().trim().to_owned();
+        let (path, token) = token_file(folder.path());
         let broker = TestBroker::start_with(|settings| {
             settings.admin.http = Some("127.0.0.1:0".parse().unwrap());
             settings.admin.token_file = Some(path);

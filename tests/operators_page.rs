@@ -6,9 +6,9 @@
 
 use std::path::Path;
 
-use mq_broker::{make_token_file, view::Query};
+use mq_broker::view::Query;
 use mq_client::{Client, QoS, Reconnect, Subscription};
-use mq_testkit::{Page, SCHEMES, TestBroker, assert_accessible, axe_script, chromium};
+use mq_testkit::{Page, SCHEMES, TestBroker, assert_accessible, axe_script, chromium, token_file};
 use mq_transport::Scheme;
 use serde_json::{Value, json};
 
@@ -26,9 +26,7 @@ struct Running {
 /// A broker with a client of each transport, and one with a hostile name.
 async fn running() -> Running {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("tokens");
-    make_token_file(&path).unwrap();
-    let token = std::fs::read_to_string(&path).unwrap().trim().to_owned();
+    let (path, token) = token_file(folder.path());
     let broker = TestBroker::start_with(|settings| {
         settings.admin.http = Some("127.0.0.1:0".parse().unwrap());
         settings.admin.token_file = Some(path);

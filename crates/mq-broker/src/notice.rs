@@ -18,7 +18,7 @@ use crate::{
     clock,
     lock::lock,
     shown::Shown,
-    view::{LARGEST_PAGE, Page, Query, Refusal},
+    view::{Page, Query, Refusal},
 };
 
 /// Lines of one kind within [`WINDOW`].
@@ -157,7 +157,7 @@ impl Notices {
                 && (texts.any(|text| text.contains(&query.matching))
                     || peer.is_some_and(|peer| peer.contains(&query.matching)))
         });
-        let most = query.limit.clamp(1, LARGEST_PAGE);
+        let most = query.most();
         let items: Vec<_> = found.by_ref().take(most).cloned().collect();
         let next = found.next().and(items.last());
         Page {

@@ -260,7 +260,7 @@ impl Reloadable for Access {
     }
 }
 
-/// Who may ask over HTTP.
+/// The tokens that HTTP asks operators for.
 #[derive(Debug)]
 pub(crate) struct Operators(pub(crate) Arc<Tokens>);
 

@@ -29,6 +29,13 @@ pub struct Query {
     pub limit: usize,
 }
 
+impl Query {
+    /// The most items of the page, within its bounds.
+    pub(crate) fn most(&self) -> usize {
+        self.limit.clamp(1, LARGEST_PAGE)
+    }
+}
+
 impl Default for Query {
     fn default() -> Self {
         Self {
@@ -229,7 +236,7 @@ pub struct Refusal {
     pub reason: String,
 }
 
-/// Who is banned.
+/// The client, user or address that a ban refuses.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]

@@ -1,8 +1,8 @@
 //! Threads that serve connections, each with a runtime of its own.
 //!
 //! A connection stays on its thread: its socket, its timers and its task, and over QUIC the endpoint that it came
-//! to. What a message does within one thread needs no other thread to wake up. Readers on another thread are
-//! told by its [courier](Couriers), all that one publisher's turn has something for at once.
+//! to. What a message does within one thread needs no other thread to wake up. The
+//! [courier](Couriers) of another thread wakes the readers there, once for all readers of a publisher's turn.
 
 use std::{
     cell::RefCell,

@@ -1,8 +1,11 @@
 //! A broker on loopback, for tests.
 
-use std::num::NonZeroUsize;
+use std::{
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+};
 
-use mq_broker::{Broker, Settings, Workers};
+use mq_broker::{Broker, Settings, Workers, make_token_file};
 use mq_client::{Client, ClientBuilder};
 use mq_transport::{Address, ConnectOptions, Connector, Scheme, ServerIdentity, Trust};
 
@@ -12,6 +15,18 @@ pub struct TestBroker {
     broker: Broker,
     identity: ServerIdentity,
     certificate: tempfile::NamedTempFile,
+}
+
+/// Makes a file with a token for operators in a folder; returns the file and the token.
+///
+/// # Panics
+/// If it cannot be made.
+#[must_use]
+pub fn token_file(folder: &Path) -> (PathBuf, String) {
+    let path = folder.join("tokens");
+    make_token_file(&path).expect("a file can be made");
+    let text = std::fs::read_to_string(&path).expect("it is there");
+    (path, text.trim().to_owned())
 }
 
 /// The workers of a broker under test: two, or as many as `MQ_WORKERS` says; 0 is the test's own runtime.

@@ -26,7 +26,7 @@ mod schema;
 mod store;
 mod sysfs;
 
-pub use broker::TestBroker;
+pub use broker::{TestBroker, token_file};
 pub use browser::{Page, assert_accessible, axe_script};
 pub use client::{comes_and_goes, next, refused};
 pub use http::ask;

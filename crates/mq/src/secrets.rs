@@ -81,7 +81,7 @@ mod again {
     /// In the environment: the words before they were hidden, as JSON.
     const WORDS: &str = "MQ_HIDDEN_WORDS";
 
-    /// What stands for this word, behind that one, where others may look.
+    /// Hides the password in `word`, if there is one; `before` is the word before it, such as `-P`.
     fn shown(before: &str, word: &str) -> String {
         match word {
             _ if before == "-P" || before == "--pw" => HIDDEN.to_owned(),

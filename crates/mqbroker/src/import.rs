@@ -89,7 +89,7 @@ fn read(path: &Path, lines: &mut Vec<Line>, files: &mut usize) -> anyhow::Result
 }
 
 /// Keys that change nothing here, and why.
-const NEEDLESS: [(&str, &str); 18] = [
+const NEEDLESS: [(&str, &str); 17] = [
     ("pid_file", "systemd knows the process"),
     ("user", "the unit says which user it is"),
     (
@@ -123,10 +123,6 @@ const NEEDLESS: [(&str, &str); 18] = [
     (
         "allow_zero_length_clientid",
         "clients that may come without an identifier do so",
-    ),
-    (
-        "cafile",
-        "without require_certificate mosquitto asks no client for a certificate",
     ),
     ("retained_persistence", "retained messages are in the store"),
     ("store_clean_interval", "there is nothing to clean"),
@@ -385,14 +381,10 @@ impl Translation {
                 self.file("tls", "client_ca", line);
                 self.set("tls", "client_certificate", quoted("required"));
             }
-            Some(line) => {
-                let line = line.clone();
-                let (_, why) = NEEDLESS
-                    .iter()
-                    .find(|(key, _)| *key == "cafile")
-                    .unwrap_or(&("", ""));
-                self.leave(&line, &format!("not needed: {why}"));
-            }
+            Some(line) => self.leave(
+                line,
+                "not needed: without require_certificate mosquitto asks no client for a certificate",
+            ),
             None => {}
         }
         let scheme = match (listener.is_websocket, certificate.is_some()) {

@@ -138,7 +138,7 @@ pub enum Ask {
     },
 }
 
-/// Who is banned.
+/// The client, user or address of a ban.
 #[derive(Args, Clone, Debug)]
 #[group(required = true, multiple = false)]
 pub struct Whom {

@@ -109,7 +109,7 @@ async fn delays(writer: &Client, messages: &mut Subscription, time: Duration) ->
     delays
 }
 
-/// What an open page asks, until it is told to stop: one of its lists every 2 s, and events.
+/// Asks as an open page does, until `stop` is set: for one list every 2 s, and for events.
 async fn page(to: SocketAddr, list: &str, stop: &AtomicBool) {
     let mut ticks = interval(Duration::from_secs(2));
     let events = tokio::spawn(async move { get(to, "/v1/events").await });

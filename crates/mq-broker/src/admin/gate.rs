@@ -1,4 +1,4 @@
-//! Who may ask what over HTTP.
+//! Decides which requests over HTTP are answered.
 //!
 //! Metrics and health are for everybody. To read the rest a request needs a token, or has to come from
 //! this machine itself. A change always needs a token. The pages of other sites cannot ask, neither by

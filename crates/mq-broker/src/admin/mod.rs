@@ -9,8 +9,8 @@
 //! | `/v1/...` | both | clients, sessions and the like as JSON; see `v1` |
 //! | `POST /backup` | the socket alone | writes what the store has to the file that the body names |
 //!
-//! By the file's mode the socket is for its owner alone, who may do everything. Over HTTP the first three
-//! are for everybody, and `gate` says who may ask for the rest.
+//! The mode of the socket's file lets its owner alone in, and lets the owner do everything. Over HTTP everybody
+//! gets the first three; `gate` decides about the rest.
 
 mod answer;
 mod doors;

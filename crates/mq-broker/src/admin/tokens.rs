@@ -3,14 +3,14 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    sync::Mutex,
 };
 
 use sha2::{Digest as _, Sha256};
 use subtle::{Choice, ConstantTimeEq as _};
 use tracing::info;
 
-use crate::{Error, error::Mistake, files};
+use crate::{Error, error::Mistake, files, lock::lock};
 
 /// Characters of a token, at least: 16 random ones cannot be guessed.
 const SHORTEST: usize = 16;
@@ -35,7 +35,7 @@ impl Tokens {
     /// Whether it is one of the tokens. Takes as long for every text of the same length.
     pub(super) fn has(&self, token: &[u8]) -> bool {
         let hash: [u8; 32] = Sha256::digest(token).into();
-        let hashes = self.hashes.lock().unwrap_or_else(PoisonError::into_inner);
+        let hashes = lock(&self.hashes);
         let same = |found: Choice, known: &[u8; 32]| found | known.ct_eq(&hash);
         hashes.iter().fold(Choice::from(0), same).into()
     }
@@ -52,7 +52,7 @@ impl Tokens {
     pub(crate) fn prepare(&self) -> Result<impl FnOnce(), Error> {
         let read = read(&self.path)?;
         Ok(move || {
-            *self.hashes.lock().unwrap_or_else(PoisonError::into_inner) = read;
+            *lock(&self.hashes) = read;
             info!("the tokens of operators were read again");
         })
     }

@@ -26,7 +26,7 @@ use crate::{
 /// Bans at once.
 const MOST: usize = 10_000;
 
-/// Who is banned, and until when. Kept in memory alone: a restart lifts every ban.
+/// The bans of one broker. They are kept in memory alone: a restart lifts every ban.
 #[derive(Debug, Default)]
 pub(crate) struct Bans {
     /// Whether there are any, so that clients of a broker without bans wait for no lock.
@@ -84,7 +84,7 @@ impl Bans {
         was_banned
     }
 
-    /// The bans, in the order of [`Banned`]. The place of one is its text.
+    /// The bans, in the order of their texts. The place of a ban is its text.
     pub(crate) fn list(&self, query: &Query) -> Page<Ban> {
         let now = clock::now();
         let bans = self.lock();
@@ -100,8 +100,8 @@ impl Bans {
                     && query.after.as_ref().is_none_or(|after| *after < text)
             })
             .collect();
-        all.sort_by_key(|ban| ban.banned.to_string());
-        let most = super::inspect::limit(query);
+        all.sort_by_cached_key(|ban| ban.banned.to_string());
+        let most = query.most();
         let more = all.len() > most;
         all.truncate(most);
         Page {
@@ -131,7 +131,7 @@ fn as_kept(banned: Banned) -> Banned {
 }
 
 impl Hub {
-    /// Refuses a client, a user or an address for some minutes, and disconnects who is there.
+    /// Refuses a client, a user or an address for some minutes, and disconnects the clients that it is about.
     pub(crate) fn ban(&self, banned: Banned, minutes: u32) -> Result<Ban, CannotBan> {
         if !(1..=LONGEST_BAN_MINUTES).contains(&minutes) {
             return Err(CannotBan::Minutes);

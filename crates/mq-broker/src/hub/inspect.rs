@@ -14,7 +14,7 @@ use crate::{
     session::{Figures, Presence, Session},
     shown::Shown,
     store::{User, to_wall_clock},
-    view::{self, LARGEST_PAGE, NotConnected, Page, Query},
+    view::{self, NotConnected, Page, Query},
 };
 
 /// Sessions that are taken from the table under its lock at a time, and steps through retained topics.
@@ -39,7 +39,7 @@ impl<K: Ord, V> First<K, V> {
     /// One more than the page takes shows whether another page follows.
     fn new(query: &Query) -> Self {
         Self {
-            most: limit(query) + 1,
+            most: query.most() + 1,
             kept: BTreeMap::new(),
         }
     }
@@ -64,10 +64,6 @@ impl<K: Ord, V> First<K, V> {
         let more = items.len() < found;
         (items, more)
     }
-}
-
-pub(super) fn limit(query: &Query) -> usize {
-    query.limit.clamp(1, LARGEST_PAGE)
 }
 
 fn name(user: Option<User>) -> Option<String> {
@@ -230,7 +226,7 @@ impl Hub {
             filter => filter,
         };
         let filter = TopicFilter::new(filter)?;
-        let (limit, now) = (limit(query), clock::now());
+        let (limit, now) = (query.most(), clock::now());
         let mut cursor = query
             .after
             .as_deref()

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Mutex, PoisonError, TryLockError,
+        Mutex, TryLockError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant, SystemTime},
@@ -11,7 +11,7 @@ use std::{
 
 use mq_proto::Message;
 
-use super::{Hub, inspect::limit};
+use super::{Hub, lock};
 use crate::{
     clock,
     view::{Query, TopicRate, TopicRates},
@@ -142,7 +142,7 @@ impl TopicCounts {
 
     /// Begins to count, or goes on. Returns how long to wait before [`rates`](Self::rates) has something.
     fn look(&self, now: Instant) -> Duration {
-        let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watch = lock(&self.watch);
         self.is_watched.store(true, Ordering::Relaxed);
         let until = now + LOOKS;
         match &mut *watch {
@@ -163,7 +163,7 @@ impl TopicCounts {
     }
 
     fn rates(&self, query: &Query, now: Instant) -> TopicRates {
-        let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watch = lock(&self.watch);
         let Some(counts) = &mut *watch else {
             return TopicRates::default();
         };
@@ -187,7 +187,7 @@ impl TopicCounts {
         }
         let mut topics: Vec<_> = topics.into_iter().collect();
         topics.sort_by(|(a, one), (b, other)| (other.messages, a).cmp(&(one.messages, b)));
-        topics.truncate(limit(query));
+        topics.truncate(query.most());
         #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
         let items = topics.into_iter().map(|(topic, count)| TopicRate {
             topic: topic.to_owned(),
