@@ -314,6 +314,9 @@
     const style = look();
     const { option, legend, zoom } = (chart.kind === 'figure' ? figureOption : distributionOption)(chart, style);
     arrange(chart, option, legend, style);
+    // What is told of the place under a pointer that has just left would be told anew, and stay.
+    chart.view.dispatchAction({ type: 'updateAxisPointer', currTrigger: 'leave' });
+    chart.view.dispatchAction({ type: 'hideTip' });
     chart.view.setOption({
       ...option,
       animation: false,

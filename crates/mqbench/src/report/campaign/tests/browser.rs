@@ -77,10 +77,7 @@ fn the_page_works_in_a_browser_without_any_network() {
             "windowsVirtualKeyCode": 13 });
         page.call("Input.dispatchKeyEvent", &key);
     }
-    page.until(&format!(
-        "document.querySelector('#c0p0 svg').innerHTML.length === {}",
-        linear.encode_utf16().count()
-    ));
+    page.until(&shows("c0p0", &linear));
 
     // A distribution as a curve, and of another cell.
     let histogram = page.drawing("c0d0");
@@ -117,10 +114,7 @@ fn the_page_works_in_a_browser_without_any_network() {
     // The dark theme has colours of its own; a phone's width needs no scrolling sideways.
     page.scheme("dark");
     page.until("getComputedStyle(document.body).backgroundColor === 'rgb(20, 23, 26)'");
-    page.until(&format!(
-        "document.querySelector('#c0p0 svg').innerHTML !== {}",
-        Value::from(linear)
-    ));
+    page.until(&format!("!({})", shows("c0p0", &linear)));
     page.eval("document.querySelectorAll('details').forEach(part => { part.open = false })");
     page.screenshot("dark");
     page.scheme("light");
@@ -268,7 +262,13 @@ const COLLISIONS: &str = "(() => {
     return found;
 })()";
 
-/// The tooltip shows what is under the pointer.
+/// Whether a figure is drawn as it was.
+fn shows(figure: &str, drawing: &str) -> String {
+    let drawing = Value::from(drawing);
+    format!("document.querySelector('#{figure} svg').innerHTML === {drawing}")
+}
+
+/// The tooltip shows what is under the pointer, and goes with it a moment later.
 fn told_under_the_pointer(page: &mut Page) {
     page.eval(
         "document.querySelector('#c0p0').scrollIntoView({ block: 'center', behavior: 'instant' })",
