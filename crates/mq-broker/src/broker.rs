@@ -21,7 +21,7 @@ use crate::{
     reload::{Operators, Reloadable},
     shown::Shown,
     view::{self, Ban, Banned, CannotBan, NotConnected, Page, Query, TopicRates},
-    workers::{Couriers, Crew, Seat},
+    workers::{Couriers, Crew, Roaming},
 };
 #[cfg(feature = "tls")]
 use crate::{certificates::Certificates, ticket_file::TicketFile};
@@ -75,8 +75,8 @@ impl Broker {
         let couriers = Arc::new(Couriers::new(settings.workers.as_ref()));
         let hub = Hub::new(settings.quotas, store, guard, settings.take_over)?;
         let hub = hub.with_couriers(Arc::clone(&couriers));
-        let crew = Crew::start(settings.workers.as_ref(), &couriers).map_err(Error::Workers)?;
-        let crew = Arc::new(crew);
+        let crew = Crew::start(settings.workers.as_ref(), &couriers);
+        let crew = Arc::new(crew.map_err(Error::Workers)?);
         settings.listen.runtimes = crew.handles();
         settings.listen.hold_tickets = true;
         let quic = &mut settings.listen.quic;
@@ -123,11 +123,11 @@ impl Broker {
         let metrics = addresses.iter().cloned().map(ListenerMetrics::new);
         let metrics: Vec<_> = metrics.map(Arc::new).collect();
         let mut tasks = JoinSet::new();
-        let shutdown_timeout = acceptor.settings.shutdown_timeout;
         for (listener, metrics) in listeners.into_iter().zip(&metrics) {
             tasks.spawn(acceptor.clone().run(listener, Arc::clone(metrics)));
         }
         let mut services = JoinSet::new();
+        services.spawn(Arc::clone(&crew).watch());
         let timers = Arc::clone(&hub);
         services.spawn(async move { timers.run_timers().await });
         if let Some(every) = sys_interval {
@@ -151,7 +151,7 @@ impl Broker {
             admin_address,
             hub,
             shutdown,
-            shutdown_timeout,
+            shutdown_timeout: acceptor.settings.shutdown_timeout,
             #[cfg(feature = "tls")]
             ticket_file,
             reload,
@@ -376,7 +376,7 @@ impl Acceptor {
                 incoming = listener.accept() => incoming,
                 _ = self.shutdown.changed() => break,
                 Some(ended) = connections.join_next() => {
-                    report(ended);
+                    ended_or_going(ended, &mut connections);
                     continue;
                 }
             };
@@ -391,7 +391,7 @@ impl Acceptor {
         }
         listener.close();
         while let Some(ended) = connections.join_next().await {
-            report(ended);
+            ended_or_going(ended, &mut connections);
         }
         // The links have ended; whoever is late hears of it from the next broker.
         let _ = tokio::time::timeout(DRAIN, listener.drained()).await;
@@ -401,7 +401,7 @@ impl Acceptor {
         &self,
         incoming: Incoming,
         metrics: &Arc<ListenerMetrics>,
-        connections: &mut JoinSet<()>,
+        connections: &mut JoinSet<Option<Roaming>>,
     ) {
         let peer = incoming.peer_address();
         if self.is_loaded() && incoming.can_be_asked_for_its_address() {
@@ -425,14 +425,11 @@ impl Acceptor {
         };
         let metrics = Arc::clone(metrics);
         let seat = self.crew.place(incoming.runtime());
-        let on = seat.as_ref().map(|seat| seat.handle().clone());
+        let moves = seat.is_some();
         let served = self
             .clone()
-            .serve(incoming, metrics, (connection, place, seat), handshake);
-        match on {
-            Some(worker) => connections.spawn_on(served, &worker),
-            None => connections.spawn(served),
-        };
+            .serve(incoming, moves, metrics, (connection, place), handshake);
+        Roaming::new(served, seat).spawn(connections);
     }
 
     /// Whether a quarter of all handshakes that may be under way are.
@@ -444,15 +441,17 @@ impl Acceptor {
     async fn serve(
         mut self,
         incoming: Incoming,
+        moves: bool,
         metrics: Arc<ListenerMetrics>,
-        (_connection, _place, seat): (OwnedSemaphorePermit, Place, Option<Seat>),
+        (_connection, _place): (OwnedSemaphorePermit, Place),
         permit: OwnedSemaphorePermit,
     ) {
         let peer = incoming.peer_address().map(display);
         let under_way = Counted::new(&self.hub.metrics.handshakes);
-        let incoming = match &seat {
-            None => Ok(incoming),
-            Some(_) => incoming.move_here(),
+        let incoming = if moves {
+            incoming.move_here()
+        } else {
+            Ok(incoming)
         };
         let incoming = match incoming {
             Ok(incoming) => incoming,
@@ -504,11 +503,16 @@ impl Drop for Counted<'_> {
     }
 }
 
-/// A connection's task that panicked has a bug; the others go on.
-fn report(ended: Result<(), tokio::task::JoinError>) {
-    if let Err(error) = ended
-        && error.is_panic()
-    {
-        tracing::error!(%error, "a connection's task panicked");
+/// A connection has ended, or goes to another worker. One whose task panicked has a bug; the others go on.
+fn ended_or_going(
+    ended: Result<Option<Roaming>, tokio::task::JoinError>,
+    connections: &mut JoinSet<Option<Roaming>>,
+) {
+    match ended {
+        Ok(Some(roaming)) => roaming.spawn(connections),
+        Err(error) if error.is_panic() => {
+            tracing::error!(%error, "a connection's task panicked");
+        }
+        Ok(None) | Err(_) => {}
     }
 }

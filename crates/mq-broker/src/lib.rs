@@ -100,4 +100,4 @@ pub use reload::Reload;
 pub use settings::{Settings, Storage, StoreFile};
 pub use shown::Shown;
 pub use store::{DiskStore, Durability, MemoryStore, Store};
-pub use workers::Workers;
+pub use workers::{Placement, Workers};

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use mq_broker::{Broker, Settings, Workers, make_token_file};
+use mq_broker::{Broker, Placement, Settings, Workers, make_token_file};
 use mq_client::{Client, ClientBuilder};
 use mq_transport::{Address, ConnectOptions, Connector, Scheme, ServerIdentity, Trust};
 
@@ -29,11 +29,14 @@ pub fn token_file(folder: &Path) -> (PathBuf, String) {
     (path, text.trim().to_owned())
 }
 
-/// The workers of a broker under test: two, or as many as `MQ_WORKERS` says; 0 is the test's own runtime.
+/// The workers of a broker under test: two, or as many as `MQ_WORKERS` says; 0 is the test's own runtime. Connections
+/// go around among them all the time.
 fn workers() -> Option<Workers> {
     let count = std::env::var("MQ_WORKERS").ok();
     let count = count.map_or(2, |count| count.parse().expect("MQ_WORKERS is a number"));
-    NonZeroUsize::new(count).map(Workers::new)
+    let mut workers = Workers::new(NonZeroUsize::new(count)?);
+    workers.placement = Placement::Restless;
+    Some(workers)
 }
 
 impl TestBroker {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::{
     fmt,
     future::poll_fn,
+    io,
     task::{Context, Poll},
     time::Duration,
 };
@@ -18,7 +19,9 @@ use crate::quic::QuicLink;
 use crate::tls::{HeldTickets, TlsLink};
 #[cfg(feature = "ws")]
 use crate::ws::WsLink;
-use crate::{Error, HandshakeKind, LinkInfo, LinkStats, mem::MemLink, tcp::TcpLink};
+use crate::{
+    Error, HandshakeKind, LinkInfo, LinkStats, mem::MemLink, socket::move_here, tcp::TcpLink,
+};
 
 /// One connection, owned by one task.
 ///
@@ -398,6 +401,40 @@ impl Link {
             connection.close(code.into(), b"");
             // Lets the connection's driver send the packet before a runtime that ends stops it.
             tokio::task::yield_now().await;
+        }
+    }
+
+    /// Whether [`move_here`](Self::move_here) makes a difference: not over QUIC, whose endpoint stays on its
+    /// runtime.
+    #[must_use]
+    pub fn can_move(&self) -> bool {
+        match &self.transport {
+            Transport::Tcp(_) => true,
+            #[cfg(feature = "tls")]
+            Transport::Tls(link) => !link.is_early(),
+            #[cfg(feature = "ws")]
+            Transport::Ws(link) => link.stream().can_move(),
+            #[cfg(feature = "quic")]
+            Transport::Quic(_) => false,
+            Transport::Mem(_) => false,
+        }
+    }
+
+    /// Moves the socket to the runtime of the caller, which serves the link from now on; needs a file descriptor
+    /// for a moment. Does nothing where it [cannot be moved](Self::can_move). Loses nothing.
+    ///
+    /// # Errors
+    /// If the system refuses. The link goes on with its socket where it was.
+    pub fn move_here(&mut self) -> io::Result<()> {
+        match &mut self.transport {
+            Transport::Tcp(link) => move_here(link.stream()),
+            #[cfg(feature = "tls")]
+            Transport::Tls(link) => move_here(link.stream()),
+            #[cfg(feature = "ws")]
+            Transport::Ws(link) => link.stream_mut().move_here(),
+            #[cfg(feature = "quic")]
+            Transport::Quic(_) => Ok(()),
+            Transport::Mem(_) => Ok(()),
         }
     }
 

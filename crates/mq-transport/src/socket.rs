@@ -5,7 +5,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
 };
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::{Address, CongestionControl, Error, SocketOptions};
@@ -73,6 +73,14 @@ pub(crate) fn listen_tcp(
         TcpListener::from_std(socket.into())
     };
     listen().map_err(|error| listen_error(address, error))
+}
+
+/// Moves a connected socket to the runtime of the caller.
+pub(crate) fn move_here(stream: &mut TcpStream) -> io::Result<()> {
+    // A second descriptor, as the first belongs to the other runtime until it is closed.
+    let socket = SockRef::from(&*stream).try_clone()?;
+    *stream = TcpStream::from_std(socket.into())?;
+    Ok(())
 }
 
 /// A UDP socket for a QUIC endpoint.

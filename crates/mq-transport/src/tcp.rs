@@ -116,6 +116,10 @@ impl TcpLink {
         })
     }
 
+    pub(crate) fn stream(&mut self) -> &mut TcpStream {
+        &mut self.stream
+    }
+
     pub(crate) async fn close(mut self) {
         linger(&mut self.stream).await;
     }

@@ -1,7 +1,7 @@
 //! Publishers and a reader at one mailbox, as the broker's connections use it. A wake-up that is
 //! lost is a deadlock, which loom reports.
 
-use std::{collections::VecDeque, pin::pin, sync::Arc};
+use std::{collections::VecDeque, future::poll_fn, pin::pin, sync::Arc};
 
 use loom::{future::block_on, thread};
 use mq_codec::{QoS, TopicName};
@@ -10,6 +10,7 @@ use mq_proto::{Delivery, Message};
 use crate::{
     mailbox::{Mailbox, MailboxLimits, Overflow, OverflowPolicy, Patience, Push},
     ceiling::Ceiling,
+    sync::Instant,
 };
 
 /// More than waits for a reader that does not lag.
@@ -69,9 +70,9 @@ fn publish(mailbox: &Mailbox, ceiling: &Arc<Ceiling>, mut delivery: Delivery) ->
 fn read(mailbox: &Mailbox, count: usize, at_once: usize, to: &mut VecDeque<Delivery>) {
     while to.len() < count {
         let before = to.len();
-        mailbox.take(at_once, to, 0);
+        mailbox.take(at_once, to, 0, Instant::now());
         if to.len() == before {
-            block_on(mailbox.told());
+            block_on(poll_fn(|context| mailbox.poll_told(context)));
         }
     }
 }
@@ -165,7 +166,7 @@ pub fn a_session_moves_to_another_connection() {
         }
     });
     let mut taken = VecDeque::new();
-    mailbox.take(1, &mut taken, 0);
+    mailbox.take(1, &mut taken, 0, Instant::now());
     mailbox.disconnect(taken.drain(..));
     mailbox.connect();
     read(&mailbox, 3, 8, &mut taken);
@@ -221,10 +222,10 @@ pub fn qos0_is_read_or_counted() {
         }
     });
     let mut taken = VecDeque::new();
-    mailbox.take(1, &mut taken, 0);
-    mailbox.take(1, &mut taken, 0);
+    mailbox.take(1, &mut taken, 0, Instant::now());
+    mailbox.take(1, &mut taken, 0, Instant::now());
     publisher.join().unwrap();
-    mailbox.take(1, &mut taken, 0);
+    mailbox.take(1, &mut taken, 0, Instant::now());
     let dropped = usize::try_from(mailbox.dropped()).unwrap();
     assert_eq!(taken.len() + dropped, 2);
 }

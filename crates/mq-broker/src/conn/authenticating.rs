@@ -104,7 +104,7 @@ impl Authenticating {
                         connection.auth(clock::now(), auth(reason, Some(data)))
                     });
                     // Nothing may have come behind CONNECT.
-                    wire.handle_received(LaneId::CONTROL);
+                    wire.handle_received(LaneId::CONTROL, clock::now());
                 }
                 Some(Err(refusal)) => wire.refuse_log_in(refusal, &log_in),
             }

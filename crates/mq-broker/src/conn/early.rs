@@ -5,7 +5,6 @@
 
 use std::{
     future::poll_fn,
-    task::Poll,
     time::{Duration, Instant},
 };
 
@@ -46,26 +45,17 @@ impl Early {
 }
 
 /// [`Link::progress`] that also ends with the handshake, if it is not complete: then `None`.
-///
-/// An owner that has nothing more to send need not be told that all was written: without `tells_flushed` the link
-/// goes on to read.
 pub(super) async fn progress(
     link: &mut Link,
     outbox: &mut Outbox,
     want_read: bool,
     is_early: bool,
-    tells_flushed: bool,
 ) -> Option<Result<Progress, Error>> {
     poll_fn(|cx| {
-        loop {
-            let progress = if is_early {
-                link.poll_progress_or_handshake(cx, outbox, want_read)
-            } else {
-                link.poll_progress(cx, outbox, want_read).map(Some)
-            };
-            if tells_flushed || !matches!(progress, Poll::Ready(Some(Ok(Progress::Flushed)))) {
-                return progress;
-            }
+        if is_early {
+            link.poll_progress_or_handshake(cx, outbox, want_read)
+        } else {
+            link.poll_progress(cx, outbox, want_read).map(Some)
         }
     })
     .await

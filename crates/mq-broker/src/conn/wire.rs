@@ -154,7 +154,6 @@ impl Wire {
             self.connection.outbox(),
             want_read,
             is_early,
-            true,
         );
         let mut is_due = false;
         let mut progressed = None;
@@ -172,7 +171,7 @@ impl Wire {
             _ = shutdown.changed() => None,
         };
         if let Some(progress) = progressed {
-            self.progressed(progress);
+            self.progressed(progress, clock::now());
         }
         if is_due && want_read {
             self.connection.handle_timeout(clock::now());
@@ -226,13 +225,13 @@ impl Wire {
     }
 
     /// Acts on what the link has done; `None` is the end of its handshake.
-    pub(super) fn progressed(&mut self, progress: Option<Result<Progress, Error>>) {
+    pub(super) fn progressed(&mut self, progress: Option<Result<Progress, Error>>, now: Instant) {
         self.take_early();
         match progress {
-            Some(Ok(Progress::Received(lane))) => self.handle_received(lane),
+            Some(Ok(Progress::Received(lane))) => self.handle_received(lane, now),
             Some(Ok(Progress::Datagrams)) => self.take_datagrams(),
             Some(Ok(Progress::Flushed)) | None => {}
-            Some(Ok(Progress::LaneClosed(lane, how))) => self.lane_closed(lane, how),
+            Some(Ok(Progress::LaneClosed(lane, how))) => self.lane_closed(lane, how, now),
             // The control lane's end is the connection's.
             Some(Ok(Progress::Closed)) => self.connection.handle_link_lost(),
             Some(Err(error)) => {
@@ -244,17 +243,18 @@ impl Wire {
     }
 
     /// Gives the state machine what the link has received.
-    pub(super) fn handle_received(&mut self, lane: LaneId) {
+    pub(super) fn handle_received(&mut self, lane: LaneId, now: Instant) {
         let buffer = self.link.received(lane);
-        self.connection.handle_bytes(clock::now(), lane, buffer);
+        self.connection.handle_bytes(now, lane, buffer);
         self.note_early();
     }
 
     /// Gives it what has waited on all lanes: the control lane first, then the others as they were opened.
     pub(super) fn handle_all_received(&mut self) {
-        self.handle_received(LaneId::CONTROL);
+        let now = clock::now();
+        self.handle_received(LaneId::CONTROL, now);
         for lane in self.link.unread_lanes() {
-            self.handle_received(lane);
+            self.handle_received(lane, now);
         }
         self.take_datagrams();
     }
@@ -272,13 +272,12 @@ impl Wire {
     }
 
     /// The client has ended a data lane; the connection goes on.
-    fn lane_closed(&mut self, lane: LaneId, how: LaneClosed) {
+    fn lane_closed(&mut self, lane: LaneId, how: LaneClosed, now: Instant) {
         if how != LaneClosed::Finished {
             debug!(%lane, %how, "a client broke a data lane off");
         }
-        let now = clock::now();
         self.connection.handle_lane_closed(now, lane, how.into());
-        self.handle_received(lane);
+        self.handle_received(lane, now);
     }
 
     /// Reads bytes that have arrived already, without waiting for more.
@@ -286,7 +285,7 @@ impl Wire {
         let mut nothing = Outbox::new();
         let progress = self.link.progress(&mut nothing, true);
         if let Ok(progress) = tokio::time::timeout(Duration::ZERO, progress).await {
-            self.progressed(Some(progress));
+            self.progressed(Some(progress), clock::now());
         }
     }
 

@@ -14,9 +14,9 @@ mod tail;
 
 use std::{
     collections::VecDeque,
-    future::poll_fn,
     ops::RangeInclusive,
     sync::{Arc, PoisonError},
+    task::{Context, Poll},
     time::Duration,
 };
 
@@ -326,11 +326,12 @@ impl Mailbox {
         count: usize,
         to: &mut VecDeque<Delivery>,
         unacknowledged: usize,
+        now: Instant,
     ) -> Option<Wanted> {
         let mut queue = self.lock();
         queue.is_behind = unacknowledged > FREE_UNACKNOWLEDGED;
         let before = to.len();
-        queue.take(count, to);
+        queue.take(count, to, now);
         queue.give_back(&self.ceiling);
         let has_room = queue.taken(to.len() - before);
         // Where publishers wait for as long as it takes, any room will do; else the reader has its
@@ -405,9 +406,9 @@ impl Mailbox {
         }
     }
 
-    /// Resolves once [`tell`](Self::tell) was called. For one reader at a time. Cancel-safe.
-    pub(crate) async fn told(&self) {
-        poll_fn(|context| self.lock().bell.poll_rung(context)).await;
+    /// Ready once after [`tell`](Self::tell) was called. For one reader at a time.
+    pub(crate) fn poll_told(&self, context: &Context<'_>) -> Poll<()> {
+        self.lock().bell.poll_rung(context)
     }
 
     /// Whether a connection takes from it and it is less than half full: a good choice for a shared

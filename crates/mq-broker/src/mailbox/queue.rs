@@ -172,8 +172,8 @@ impl Queue {
         });
     }
 
-    pub(super) fn take(&mut self, count: usize, to: &mut VecDeque<Delivery>) {
-        self.taken_at = Some(Instant::now());
+    pub(super) fn take(&mut self, count: usize, to: &mut VecDeque<Delivery>, now: Instant) {
+        self.taken_at = Some(now);
         for _ in 0..count {
             let Some(delivery) = self.messages.pop_front() else {
                 break;

@@ -60,10 +60,10 @@ fn a_reader_is_waited_for_once_until_its_queue_has_fallen_to_half() {
     assert!(matches!(push(&mailbox, QoS::AtMostOnce), Push::Dropped(_)));
     assert_eq!((mailbox.len(), mailbox.dropped()), (4, 1));
     // One that is taken is not half of them.
-    mailbox.take(1, &mut VecDeque::new(), 0);
+    mailbox.take(1, &mut VecDeque::new(), 0, Instant::now());
     let _ = push(&mailbox, QoS::AtMostOnce);
     assert!(matches!(push(&mailbox, QoS::AtMostOnce), Push::Dropped(_)));
-    mailbox.take(2, &mut VecDeque::new(), 0);
+    mailbox.take(2, &mut VecDeque::new(), 0, Instant::now());
     for _ in 0..2 {
         let _ = push(&mailbox, QoS::AtMostOnce);
     }
@@ -81,7 +81,7 @@ fn push_at_last(mailbox: &Mailbox, qos: QoS) -> Push {
 #[test]
 fn a_reader_that_has_made_room_in_time_is_waited_for_again() {
     let mailbox = full(2, Overflow::Evict);
-    mailbox.take(2, &mut VecDeque::new(), 0);
+    mailbox.take(2, &mut VecDeque::new(), 0, Instant::now());
     for _ in 0..2 {
         let queued = push_at_last(&mailbox, QoS::AtLeastOnce);
         assert!(matches!(queued, Push::Queued { .. }), "{queued:?}");
@@ -115,9 +115,9 @@ fn a_publisher_that_has_waited_in_vain_waits_only_for_readers_that_have_earned_i
         if round == TRUSTED {
             break;
         }
-        mailbox.take(2, &mut VecDeque::new(), 0);
+        mailbox.take(2, &mut VecDeque::new(), 0, Instant::now());
     }
-    mailbox.take(1, &mut VecDeque::new(), 0);
+    mailbox.take(1, &mut VecDeque::new(), 0, Instant::now());
     let _ = push(&mailbox, QoS::AtLeastOnce);
     assert!(matches!(
         push_by(&mailbox, QoS::AtLeastOnce, Patience::Earned),
@@ -142,7 +142,7 @@ fn the_oldest_make_room() {
     assert!(!tell && oldest.len() == 1);
     assert!(matches!(push(&mailbox, QoS::AtMostOnce), Push::Dropped(_)));
     let mut taken = VecDeque::new();
-    mailbox.take(10, &mut taken, 0);
+    mailbox.take(10, &mut taken, 0, Instant::now());
     let order: Vec<_> = taken.iter().map(|delivery| delivery.qos).collect();
     assert_eq!(
         order,
@@ -159,7 +159,9 @@ fn what_is_in_the_store_is_not_overtaken_and_has_a_limit() {
             panic!("it should go to the store");
         };
         assert!(!mailbox.spilled(number, &delivery, number), "told already");
-        let wanted = mailbox.take(1, &mut VecDeque::new(), 0).unwrap();
+        let wanted = mailbox
+            .take(1, &mut VecDeque::new(), 0, Instant::now())
+            .unwrap();
         assert_eq!((wanted.numbers, wanted.position), (3..=number, number));
     }
     assert_eq!(mailbox.len(), 0);
@@ -169,12 +171,18 @@ fn what_is_in_the_store_is_not_overtaken_and_has_a_limit() {
     );
     assert!(matches!(push(&mailbox, QoS::AtLeastOnce), Push::Evict(_)));
     mailbox.loaded(3..=4, (0..2).map(|_| delivery(QoS::AtLeastOnce)));
-    let wanted = mailbox.take(0, &mut VecDeque::new(), 0).unwrap();
+    let wanted = mailbox
+        .take(0, &mut VecDeque::new(), 0, Instant::now())
+        .unwrap();
     assert_eq!(wanted.numbers, 5..=5);
     mailbox.loaded(5..=5, [delivery(QoS::AtLeastOnce)].into_iter());
-    assert!(mailbox.take(0, &mut VecDeque::new(), 0).is_none());
+    assert!(
+        mailbox
+            .take(0, &mut VecDeque::new(), 0, Instant::now())
+            .is_none()
+    );
     assert!(matches!(push(&mailbox, QoS::AtLeastOnce), Push::Full(_)));
-    mailbox.take(10, &mut VecDeque::new(), 0);
+    mailbox.take(10, &mut VecDeque::new(), 0, Instant::now());
     assert!(matches!(
         push(&mailbox, QoS::AtLeastOnce),
         Push::Queued { tell: true }
@@ -186,12 +194,16 @@ fn what_is_in_the_store_is_not_overtaken_and_has_a_limit() {
 fn what_comes_late_with_a_lower_number_is_read_from_the_store_by_itself() {
     let mailbox = full(1, Overflow::Spill);
     mailbox.spilled(6, &delivery(QoS::AtLeastOnce), 6);
-    let wanted = mailbox.take(1, &mut VecDeque::new(), 0).unwrap();
+    let wanted = mailbox
+        .take(1, &mut VecDeque::new(), 0, Instant::now())
+        .unwrap();
     assert_eq!(wanted.numbers, 6..=6);
     // While that is read.
     mailbox.spilled(5, &delivery(QoS::AtLeastOnce), 5);
     mailbox.loaded(6..=6, [delivery(QoS::AtLeastOnce)].into_iter());
-    let wanted = mailbox.take(1, &mut VecDeque::new(), 0).unwrap();
+    let wanted = mailbox
+        .take(1, &mut VecDeque::new(), 0, Instant::now())
+        .unwrap();
     assert_eq!(wanted.numbers, 5..=5);
 }
 
@@ -227,10 +239,10 @@ fn what_could_not_be_sent_comes_back_in_front() {
         let _ = push(&mailbox, qos);
     }
     let mut taken = VecDeque::new();
-    mailbox.take(2, &mut taken, 0);
+    mailbox.take(2, &mut taken, 0, Instant::now());
     mailbox.disconnect(taken.drain(..));
     mailbox.connect();
-    mailbox.take(10, &mut taken, 0);
+    mailbox.take(10, &mut taken, 0, Instant::now());
     let order: Vec<_> = taken.iter().map(|delivery| delivery.qos).collect();
     assert_eq!(order, [QoS::AtLeastOnce, QoS::ExactlyOnce]);
 }
@@ -248,7 +260,7 @@ async fn room_is_announced_when_the_reader_takes_or_leaves() {
             if leave {
                 mailbox.disconnect(std::iter::empty());
             } else {
-                mailbox.take(1, &mut VecDeque::new(), 0);
+                mailbox.take(1, &mut VecDeque::new(), 0, Instant::now());
             }
             room.await;
             let _ = push(&mailbox, QoS::AtLeastOnce);
@@ -271,7 +283,7 @@ fn only_what_waits_for_a_reader_that_lags_is_counted() {
     let _ = push(&mailbox, QoS::AtMostOnce);
     assert_eq!(ceiling.used(), 2 * one);
     let mut taken = VecDeque::new();
-    mailbox.take(FREE_MESSAGES + 1, &mut taken, 0);
+    mailbox.take(FREE_MESSAGES + 1, &mut taken, 0, Instant::now());
     assert_eq!(ceiling.used(), 2 * one - ENTRY, "in flight still counts");
     drop(taken);
     assert_eq!(ceiling.used(), one);
@@ -320,7 +332,7 @@ fn how_long_a_reader_has_made_no_progress_is_known_while_somebody_waits() {
     let _ = push(&mailbox, QoS::AtLeastOnce);
     // One now and then, and what waited takes its place, is none.
     for _ in 0..3 {
-        mailbox.take(1, &mut VecDeque::new(), 0);
+        mailbox.take(1, &mut VecDeque::new(), 0, Instant::now());
         let _ = push(&mailbox, QoS::AtLeastOnce);
         let none_for = mailbox.no_progress_for(later).unwrap();
         assert!(none_for > Duration::from_secs(8));
@@ -328,9 +340,9 @@ fn how_long_a_reader_has_made_no_progress_is_known_while_somebody_waits() {
         assert!(!mailbox.is_condemned(later, None));
     }
     // Half of the queue is.
-    mailbox.take(1, &mut VecDeque::new(), 0);
+    mailbox.take(1, &mut VecDeque::new(), 0, Instant::now());
     let now = Instant::now();
     assert!(mailbox.no_progress_for(now).unwrap() < Duration::from_secs(8));
-    mailbox.take(4, &mut VecDeque::new(), 0);
+    mailbox.take(4, &mut VecDeque::new(), 0, Instant::now());
     assert_eq!(mailbox.no_progress_for(later), None);
 }

@@ -402,6 +402,10 @@ impl TlsLink {
         linger(&mut self.io).await;
     }
 
+    pub(crate) fn stream(&mut self) -> &mut TcpStream {
+        &mut self.io
+    }
+
     pub(crate) fn stats(&self) -> LinkStats {
         LinkStats {
             bytes_sent: self.bytes_sent,

@@ -283,6 +283,14 @@ impl WsLink {
         self.stream.is_early()
     }
 
+    pub(crate) fn stream(&self) -> &Link {
+        &self.stream
+    }
+
+    pub(crate) fn stream_mut(&mut self) -> &mut Link {
+        &mut self.stream
+    }
+
     pub(crate) fn stats(&self) -> LinkStats {
         LinkStats {
             bytes_sent: self.bytes_sent,

@@ -40,13 +40,13 @@ impl Attached<'_> {
         }
         let metrics = &self.wire.hub.metrics;
         let journal = &mut self.publisher.journal;
-        let mut had_turn = false;
+        let (mut had_turn, mut is_drained) = (false, false);
         self.parked
             .unpark(&self.wire.connection, &hold.state, &mut self.outgoing);
         self.lanes
             .look(now, &mut self.wire.connection, &self.wire.link);
         while self.wire.connection.is_open() && self.wire.connection.outbox().len() < OUTBOX_LIMIT {
-            if self.outgoing.is_empty() && may_carry_more {
+            if self.outgoing.is_empty() && may_carry_more && !is_drained {
                 if !hold.state.wanted.is_empty() && !had_turn {
                     had_turn = true;
                     let to = &mut self.outgoing;
@@ -54,7 +54,9 @@ impl Attached<'_> {
                 }
                 let mailbox = &hold.session.mailbox;
                 let in_flight = self.wire.connection.in_flight_bytes();
-                let wanted = mailbox.take(TAKE, &mut self.outgoing, in_flight);
+                let wanted = mailbox.take(TAKE, &mut self.outgoing, in_flight, now.into());
+                // What comes from here on rings the bell.
+                is_drained = self.outgoing.len() < TAKE;
                 if self.loading.is_none()
                     && let (Some(wanted), Some(store)) = (wanted, self.wire.hub.store())
                 {

@@ -97,6 +97,9 @@ impl Parked {
         state: &State,
         outgoing: &mut VecDeque<Delivery>,
     ) {
+        if self.slots.is_empty() {
+            return;
+        }
         let slots = self.slots.iter().copied();
         let (waiting, free): (Vec<_>, Vec<_>) =
             slots.partition(|slot| waits(*slot, state, connection));

@@ -7,36 +7,50 @@ mod lanes;
 mod reauthenticate;
 mod requests;
 mod waiting;
+mod wakes;
 
-use std::{collections::VecDeque, pin::pin, sync::Arc, time::Instant};
+use std::{
+    collections::VecDeque,
+    future::poll_fn,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::Poll,
+    time::Instant,
+};
 
 use mq_codec::ReasonCode;
 use mq_proto::{AckTicket, Delivery, Event, Outbox};
-use tokio::time::sleep_until;
+use mq_transport::{Error, Progress};
+use tokio::{
+    sync::{futures::Notified, watch::error::RecvError},
+    task::coop::has_budget_remaining,
+    time::{Sleep, sleep_until},
+};
 use tracing::debug;
 
 use super::{
     afterwards::Afterwards,
     backlog::{Backlog, is_about_sent},
-    early,
     held::FREE,
     leaving::{Parting, STORE_FAILED},
-    load::Loading,
+    load::{Loaded, Loading},
     wire::{Wire, earlier},
 };
 use crate::{
-    auth::{Authentication, LogIn, Principal},
+    auth::{Authentication, LogIn, Principal, Refusal, Step},
     clock,
     hub::{Hold, Publisher},
     journal::StoreFailed,
     quota::Pace,
     session::{Figures, RetainedSearch},
     shown::Shown,
-    store::SessionChange,
+    store::{SessionChange, StoreError},
+    workers::{Desk, Look, go_to},
 };
 use flows::Parked;
 use idle::IdleLanes;
 use lanes::DeliveryLanes;
+use wakes::Wakes;
 
 /// A client with its session.
 pub(super) struct Attached<'a> {
@@ -68,6 +82,33 @@ pub(super) struct Attached<'a> {
     sayable: u64,
     /// Where CONNACK is in the outbox.
     let_in_at: u64,
+    look: Look,
+    wakes: Wakes,
+}
+
+/// What an attached client waits for, besides what there is always.
+struct Waits {
+    /// The connection is over, and a last message waits for room.
+    closed: bool,
+    /// Nothing in the outbox waits for the store.
+    settled: bool,
+    want_read: bool,
+    now: Instant,
+    deadline: Option<Instant>,
+    /// When a message without room is looked at again.
+    patience_ends: Option<Instant>,
+}
+
+/// What an attached client has waited for.
+enum Happened {
+    Progress(Option<Result<Progress, Error>>),
+    Due,
+    Stored(Result<(), StoreFailed>),
+    Loaded(Result<Loaded, StoreError>),
+    Authenticated(Result<Step, Refusal>),
+    PatienceOver,
+    /// Something that each turn looks at.
+    Woken,
 }
 
 /// Who the client is, and what it may do.
@@ -128,17 +169,25 @@ impl<'a> Attached<'a> {
             held_back: Outbox::new(),
             sayable: let_in_at,
             let_in_at,
+            look: Look::default(),
+            wakes: Wakes::default(),
         }
     }
 
     /// Serves the client until the connection is over.
     pub(super) async fn run(&mut self) {
-        let mut timer = pin!(sleep_until(clock::now().into()));
+        let mut now = clock::now();
+        let mut timer = pin!(sleep_until(now.into()));
         // Kept from turn to turn: a new future would register anew each time.
         let mut shutdown = self.wire.shutdown.clone();
         let mut shutdown = pin!(shutdown.changed());
         while !self.wire.connection.is_closed() || self.has_events() {
-            let now = clock::now();
+            if self.may_go()
+                && let Some(worker) = Desk::ask(&mut self.look)
+            {
+                self.go(worker).await;
+                timer.set(sleep_until(now.into()));
+            }
             let blocked = self.publisher.waiting.first();
             let blocked = blocked.map(|(session, _)| Arc::clone(session));
             let mut room = pin!(blocked.as_ref().map(|session| session.mailbox.room()));
@@ -149,8 +198,7 @@ impl<'a> Attached<'a> {
             self.turn(now).await;
             self.wire.look_at_shutdown();
             let closed = self.wire.connection.is_closed();
-            let is_blocked = !self.publisher.waiting.is_empty();
-            if closed && !is_blocked {
+            if closed && self.publisher.waiting.is_empty() {
                 continue;
             }
             // Nothing leaves before the changes behind it are in the store.
@@ -163,79 +211,168 @@ impl<'a> Attached<'a> {
                     idle.excuse(now);
                 }
             }
-            let idle_at = self.close_idle(now);
-            let expires_at = self
-                .client
-                .principal
-                .as_ref()
-                .and_then(Principal::expires_at);
-            let deadline = earlier(self.wire.deadline(), earlier(expires_at, resumes_at));
-            let deadline = earlier(deadline, idle_at);
+            let deadline = self.deadline(resumes_at, now);
             if let Some(at) = deadline
                 && (timer.is_elapsed() || timer.deadline() > at.into())
             {
                 timer.as_mut().reset(at.into());
+                self.wakes.has_new_timer();
             }
             if !self.publisher.waits_for(blocked.as_ref()) {
                 // The delivery has begun to wait for another reader: it is tried once more, with a
                 // place in that reader's queue.
+                now = clock::now();
                 continue;
             }
             let patience_ends = blocked
                 .as_ref()
                 .map(|session| self.patience_ends(session, now));
-            let takes_more = self.takes_more_retained();
-            let tells_flushed = !want_read || takes_more || self.has_more_to_send();
-            let (is_early, is_loading) = (self.wire.early.is_some(), self.loading.is_some());
-            let is_authenticating = self.client.authentication.is_working();
-            let is_due = deadline.is_some_and(|at| at <= now);
-            let mailbox = &self.hold.session.mailbox;
-            let outbox = if settled {
-                self.wire.connection.outbox()
-            } else {
-                &mut self.held_back
+            let waits = Waits {
+                closed,
+                settled,
+                want_read,
+                now,
+                deadline,
+                patience_ends,
             };
-            // In this order: first events that are rare and must not wait behind a busy link, then
-            // the link, then those that only wake the task, as each turn looks at them anyway.
+            let others = (timer.as_mut(), shutdown.as_mut());
+            let happened = self.wait(&waits, room.as_mut().as_pin_mut(), others).await;
+            now = clock::now();
+            if matches!(happened, Happened::PatienceOver)
+                && let Some(session) = &blocked
+            {
+                session.remind();
+            }
+            self.happened(happened, now);
+        }
+    }
+
+    /// The next deadline: of the connection, the log-in, the client's pace, or an idle lane.
+    fn deadline(&mut self, resumes_at: Option<Instant>, now: Instant) -> Option<Instant> {
+        let idle_at = self.close_idle(now);
+        let deadline = earlier(self.wire.deadline(), earlier(self.expires_at(), resumes_at));
+        earlier(deadline, idle_at)
+    }
+
+    /// When the log-in ends.
+    fn expires_at(&self) -> Option<Instant> {
+        let principal = self.client.principal.as_ref();
+        principal.and_then(Principal::expires_at)
+    }
+
+    /// Waits until something happens. First what is rare and must not wait behind a busy link, then the link, then
+    /// what only wakes the task, as each turn looks at it anyway.
+    async fn wait(
+        &mut self,
+        waits: &Waits,
+        room: Option<Pin<&mut Notified<'_>>>,
+        (mut timer, mut shutdown): (
+            Pin<&mut Sleep>,
+            Pin<&mut impl Future<Output = Result<(), RecvError>>>,
+        ),
+    ) -> Happened {
+        let takes_more = self.takes_more_retained();
+        let tells_flushed = !waits.want_read || takes_more || self.has_more_to_send();
+        let outbox = if waits.settled {
+            self.wire.connection.outbox()
+        } else {
+            &mut self.held_back
+        };
+        let (link, mailbox) = (&mut self.wire.link, &self.hold.session.mailbox);
+        let (is_early, closed) = (self.wire.early.is_some(), waits.closed);
+        let is_loading = self.loading.is_some() && !closed;
+        let is_authenticating = self.client.authentication.is_working() && !closed;
+        let is_due = waits.deadline.is_some_and(|at| at <= waits.now) && !closed;
+        let is_blocked = room.is_some();
+        let is_rare = is_due || !waits.settled || is_loading || is_authenticating || is_blocked;
+        let mut rare = pin!(async {
             tokio::select! {
                 biased;
-                () = tokio::task::consume_budget(), if is_due && !closed => {
-                    self.became_due(expires_at);
+                () = tokio::task::consume_budget(), if is_due => Happened::Due,
+                stored = self.publisher.journal.settled(), if !waits.settled => {
+                    Happened::Stored(stored)
                 }
-                stored = self.publisher.journal.settled(), if !settled => {
-                    if let Err(StoreFailed) = stored {
-                        self.wire.leave(STORE_FAILED);
-                    }
+                loaded = optional(self.loading.as_mut()), if is_loading => Happened::Loaded(loaded),
+                outcome = self.client.authentication.outcome(), if is_authenticating => {
+                    Happened::Authenticated(outcome)
                 }
-                loaded = optional(self.loading.as_mut()), if is_loading && !closed => {
-                    self.loaded(loaded);
+                () = optional(room), if is_blocked => Happened::Woken,
+                () = optional(waits.patience_ends.map(|at| sleep_until(at.into()))), if is_blocked => {
+                    Happened::PatienceOver
                 }
-                outcome = self.client.authentication.outcome(), if is_authenticating && !closed => {
-                    self.authenticated(outcome);
-                }
-                () = optional(room.as_mut().as_pin_mut()), if is_blocked => {}
-                () = optional(patience_ends.map(|at| sleep_until(at.into()))), if is_blocked => {
-                    if let Some(session) = &blocked {
-                        session.remind();
-                    }
-                }
-                progress = early::progress(&mut self.wire.link, outbox, want_read, is_early, tells_flushed),
-                    if !closed =>
-                {
-                    self.wire.progressed(progress);
-                }
-                () = mailbox.told(), if !closed => {}
-                () = std::future::ready(()), if takes_more && !closed => {}
-                () = timer.as_mut(), if deadline.is_some() && !closed => {}
-                _ = shutdown.as_mut(), if !closed => {}
             }
+        });
+        let wakes = &mut self.wakes;
+        poll_fn(|cx| {
+            if is_rare && let Poll::Ready(happened) = rare.as_mut().poll(cx) {
+                return Poll::Ready(happened);
+            }
+            if closed {
+                return Poll::Pending;
+            }
+            if !has_budget_remaining() {
+                // Others have their turn.
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            let sources = wakes.sources(cx);
+            let progress = if is_early {
+                sources.forget_link();
+                link.poll_progress_or_handshake(cx, outbox, waits.want_read)
+            } else {
+                let progress = sources.poll_link(link, outbox, waits.want_read, tells_flushed);
+                progress.map(Some)
+            };
+            if let Poll::Ready(progress) = progress {
+                return Poll::Ready(Happened::Progress(progress));
+            }
+            let is_told = sources.mailbox.ask(|cx| mailbox.poll_told(cx));
+            let is_over = sources.others.ask(|cx| {
+                if waits.deadline.is_some() && timer.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(());
+                }
+                shutdown.as_mut().poll(cx).map(drop)
+            });
+            if is_told || takes_more || is_over {
+                return Poll::Ready(Happened::Woken);
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    fn happened(&mut self, happened: Happened, now: Instant) {
+        match happened {
+            Happened::Progress(progress) => self.wire.progressed(progress, now),
+            Happened::Due => self.became_due(now),
+            Happened::Stored(Ok(())) | Happened::PatienceOver | Happened::Woken => {}
+            Happened::Stored(Err(StoreFailed)) => self.wire.leave(STORE_FAILED),
+            Happened::Loaded(loaded) => self.loaded(loaded),
+            Happened::Authenticated(outcome) => self.authenticated(outcome),
+        }
+    }
+
+    /// Whether the connection may go to another worker now: it waits for nothing that belongs to this one.
+    fn may_go(&self) -> bool {
+        self.wire.link.can_move()
+            && self.loading.is_none()
+            && !self.client.authentication.is_working()
+            && !self.wire.connection.is_closed()
+    }
+
+    /// Goes to another worker. A socket that cannot be moved, for want of a descriptor, is served from there all the
+    /// same.
+    async fn go(&mut self, worker: usize) {
+        go_to(worker).await;
+        self.hold.session.served_here();
+        if let Err(error) = self.wire.link.move_here() {
+            debug!(%error, "a socket could not be moved");
         }
     }
 
     /// The next deadline has passed: that of the log-in, or the state machine's.
-    fn became_due(&mut self, expires_at: Option<Instant>) {
-        let now = clock::now();
-        if expires_at.is_some_and(|at| at <= now) {
+    fn became_due(&mut self, now: Instant) {
+        if self.expires_at().is_some_and(|at| at <= now) {
             self.wire.leave(ReasonCode::MaximumConnectTime);
         } else {
             // Where the link is not read, silence is excused.
@@ -287,6 +424,7 @@ impl<'a> Attached<'a> {
         if self.hold.is_claimed() {
             // What the client sent before it connected anew may have come at the same time as the claim,
             // and would be lost.
+            self.wakes.forget_link();
             self.wire.read_once().await;
             self.wire.leave(ReasonCode::SessionTakenOver);
         } else if self

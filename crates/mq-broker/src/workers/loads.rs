@@ -1,0 +1,176 @@
+//! How busy the workers are, and which connections had better be elsewhere.
+
+use std::time::{Duration, Instant};
+
+use crate::clock;
+
+/// From here on a worker leaves connections that begin to others.
+const BUSY: f64 = 0.5;
+
+/// From here on it gives connections away, to one that does so much less.
+const TOO_BUSY: f64 = 0.8;
+const LESS: f64 = 0.4;
+
+/// Only where so much of a processor has nothing to do: another thread would take the time from this one, or from the
+/// programs beside it.
+const IDLE: f64 = 0.5;
+
+/// Up to here, of one thread's time, all of them together have little to do.
+const LITTLE: f64 = 0.25;
+
+// What goes apart does not come together at the next look.
+const _: () = assert!(TOO_BUSY > 2.0 * LITTLE);
+
+/// What a worker has done.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Load {
+    /// How long it has not waited, in all.
+    pub(super) busy: Duration,
+    /// Connections that could go elsewhere, and did something since the last look.
+    pub(super) active: usize,
+}
+
+/// So many connections are to go from one worker to another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Order {
+    pub(super) from: usize,
+    pub(super) to: usize,
+    pub(super) count: usize,
+}
+
+/// The loads at the last look.
+#[derive(Debug, Default)]
+pub(super) struct Loads {
+    last: Option<(Instant, Vec<Duration>)>,
+    idle: IdleTime,
+    /// Shares of the time between the last two looks.
+    busy: Vec<f64>,
+}
+
+impl Loads {
+    /// Takes the loads of now; whether some connections are to go elsewhere.
+    pub(super) fn look(&mut self, loads: &[Load]) -> Option<Order> {
+        let now = clock::now();
+        let totals = loads.iter().map(|load| load.busy).collect();
+        let Some((then, before)) = self.last.replace((now, totals)) else {
+            self.idle.since_last();
+            return None;
+        };
+        let seconds = now.saturating_duration_since(then).as_secs_f64();
+        if seconds <= 0.0 {
+            return None;
+        }
+        let shares = loads.iter().zip(&before);
+        self.busy = shares
+            .map(|(load, before)| load.busy.saturating_sub(*before).as_secs_f64() / seconds)
+            .collect();
+        let active: Vec<_> = loads.iter().map(|load| load.active).collect();
+        let idle = self
+            .idle
+            .since_last()
+            .map(|idle| idle.as_secs_f64() / seconds);
+        order(&self.busy, &active, idle.unwrap_or(f64::MAX))
+    }
+
+    /// Which of them are busy.
+    pub(super) fn busy(&self) -> impl Iterator<Item = bool> {
+        self.busy.iter().map(|share| *share >= BUSY)
+    }
+}
+
+/// `busy` are shares of the workers' time, `idle` is that of all processors.
+fn order(busy: &[f64], active: &[usize], idle: f64) -> Option<Order> {
+    let all = || 0..busy.len();
+    let by_load = |one: &usize, other: &usize| busy[*one].total_cmp(&busy[*other]);
+    let (most, least) = (all().max_by(by_load)?, all().min_by(by_load)?);
+    if busy[most] >= TOO_BUSY {
+        // A quarter at a time, of those that do something: they differ, and the next look sees what came of it.
+        let worth = active[most] > 1 && busy[least] <= busy[most] - LESS && idle >= IDLE;
+        return worth.then(|| Order {
+            from: most,
+            to: least,
+            count: (active[most] / 4).max(1),
+        });
+    }
+    if busy.iter().sum::<f64>() > LITTLE {
+        return None;
+    }
+    let from = all().skip(1).max_by_key(|worker| active[*worker])?;
+    let count = active[from];
+    (count > 0).then_some(Order { from, to: 0, count })
+}
+
+/// The time for which processors had nothing to do.
+#[derive(Debug, Default)]
+struct IdleTime(Option<Duration>);
+
+impl IdleTime {
+    /// Since the last call, over all processors. `None` where the system does not tell.
+    fn since_last(&mut self) -> Option<Duration> {
+        let now = idle_time();
+        let last = core::mem::replace(&mut self.0, now);
+        Some(now?.saturating_sub(last?))
+    }
+}
+
+/// Since the system began.
+#[cfg(target_os = "linux")]
+fn idle_time() -> Option<Duration> {
+    let text = std::fs::read_to_string("/proc/uptime").ok()?;
+    let idle = text.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    Duration::try_from_secs_f64(idle).ok()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn idle_time() -> Option<Duration> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_worker_gives_a_quarter_of_its_active_connections_to_the_least_busy() {
+        let order = |busy: &[f64], active: &[usize], idle| {
+            order(busy, active, idle).map(|order| (order.from, order.to, order.count))
+        };
+        assert_eq!(order(&[0.9, 0.3, 0.1], &[40, 3, 9], 1.0), Some((0, 2, 10)));
+        assert_eq!(order(&[0.1, 1.0], &[40, 2], 1.0), Some((1, 0, 1)));
+        assert_eq!(
+            order(&[0.9, 0.1], &[1, 5], 1.0),
+            None,
+            "one cannot be shared"
+        );
+        assert_eq!(order(&[0.9, 0.6], &[9, 9], 1.0), None, "too little to gain");
+        assert_eq!(
+            order(&[0.9, 0.1], &[9, 9], 0.2),
+            None,
+            "no processor is free"
+        );
+        assert_eq!(order(&[0.7, 0.1], &[9, 9], 1.0), None, "there is time left");
+    }
+
+    #[test]
+    fn connections_gather_on_the_first_worker_while_there_is_little_to_do() {
+        let order = |busy: &[f64], active: &[usize]| {
+            order(busy, active, 1.0).map(|order| (order.from, order.to, order.count))
+        };
+        assert_eq!(order(&[0.1, 0.02, 0.1], &[9, 3, 7]), Some((2, 0, 7)));
+        assert_eq!(order(&[0.1, 0.02, 0.0], &[9, 3, 0]), Some((1, 0, 3)));
+        assert_eq!(order(&[0.1, 0.1], &[9, 0]), None, "they are there");
+        assert_eq!(order(&[0.2, 0.1], &[9, 7]), None, "enough to do for two");
+        assert_eq!(order(&[0.0], &[9]), None);
+    }
+
+    #[test]
+    fn the_first_look_has_nothing_to_compare() {
+        let mut loads = Loads::default();
+        let load = |busy| Load {
+            busy: Duration::from_secs(busy),
+            active: 5,
+        };
+        assert_eq!(loads.look(&[load(100), load(0)]), None);
+        assert_eq!(loads.busy().count(), 0);
+    }
+}
