@@ -17,6 +17,7 @@ use tokio::{
 
 over_each_transport!(
     where_publishers_wait_a_reader_that_stops_is_made_to_leave,
+    a_reader_that_stops_is_made_to_leave_however_busy_the_publisher_is,
     memory_stays_below_its_ceiling_while_others_get_everything,
     at_the_ceiling_a_message_that_only_absent_sessions_want_is_refused,
     subscriptions_sessions_and_retained_messages_beyond_their_quota_are_refused,
@@ -75,6 +76,40 @@ async fn where_publishers_wait_a_reader_that_stops_is_made_to_leave(scheme: Sche
     broker.shutdown().await;
 }
 
+async fn a_reader_that_stops_is_made_to_leave_however_busy_the_publisher_is(scheme: Scheme) {
+    let broker = TestBroker::start_with(|settings| {
+        settings.quotas.mailbox.messages = 20;
+        settings.quotas.overflow = Some(Overflow::Wait);
+        settings.reader_timeout = Some(Duration::from_millis(200));
+    })
+    .await;
+    let (_stalled, _unread) = stalled(&broker, scheme, QoS::AtLeastOnce).await;
+    let writer = connect(&broker, scheme, "writer").await;
+    let mut busy = writer.subscribe("busy", QoS::AtLeastOnce).await.unwrap();
+    let other = connect(&broker, scheme, "other").await;
+    let sending = async {
+        let mut receipts = Vec::new();
+        for _ in 0..1_000 {
+            receipts.push(writer.send(message(QoS::AtLeastOnce)).await.unwrap());
+        }
+        receipts.pop().unwrap().acknowledged().await.unwrap();
+    };
+    // Wakes the writer's connection in the broker far more often than the stalled reader is looked at.
+    let waking = async {
+        loop {
+            other.publish("busy", "", QoS::AtLeastOnce).await.unwrap();
+            busy.recv().await.unwrap();
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::select! {
+        () = sending => {}
+        () = waking => {}
+    }
+    assert_eq!(broker.broker().metrics().evicted.get(), 1);
+    broker.shutdown().await;
+}
+
 async fn memory_stays_below_its_ceiling_while_others_get_everything(scheme: Scheme) {
     const COUNT: usize = 3_000;
     const CEILING: usize = 1 << 20;
@@ -97,8 +132,8 @@ async fn memory_stays_below_its_ceiling_while_others_get_everything(scheme: Sche
         messages.recv().await.unwrap();
         most = most.max(broker.broker().memory_used());
     }
-    // One reader alone gets half of it.
-    assert!((CEILING / 3..=CEILING * 2 / 3).contains(&most), "{most}");
+    // One reader alone gets half of it, besides what its link has not taken, which counts from its next turn on.
+    assert!((CEILING / 3..=CEILING * 3 / 4).contains(&most), "{most}");
     assert!(broker.broker().metrics().dropped.get() > COUNT / 2);
     broker.shutdown().await;
 }

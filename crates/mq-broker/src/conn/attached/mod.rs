@@ -23,7 +23,7 @@ use mq_proto::{AckTicket, Delivery, Event, Outbox};
 use mq_transport::{Error, Progress};
 use tokio::{
     sync::{futures::Notified, watch::error::RecvError},
-    task::coop::has_budget_remaining,
+    task::{consume_budget, coop::has_budget_remaining},
     time::{Sleep, sleep_until},
 };
 use tracing::debug;
@@ -40,7 +40,7 @@ use crate::{
     auth::{Authentication, LogIn, Principal, Refusal, Step},
     clock,
     hub::{Hold, Publisher},
-    journal::StoreFailed,
+    journal::{Journal, StoreFailed},
     quota::Pace,
     session::{Figures, RetainedSearch},
     shown::Shown,
@@ -74,6 +74,8 @@ pub(super) struct Attached<'a> {
     idle: Option<Box<IdleLanes>>,
     /// The ticket of a message that waits for room in somebody's mailbox.
     held: Option<AckTicket>,
+    /// When it is looked at again, room or not.
+    patience_ends: Option<Instant>,
     /// The events behind that message.
     backlog: Backlog,
     /// Stands in for the outbox while that must wait for the store; always empty.
@@ -165,6 +167,7 @@ impl<'a> Attached<'a> {
             loading: None,
             parked: Parked::default(),
             held: None,
+            patience_ends: None,
             backlog: Backlog::default(),
             held_back: Outbox::new(),
             sayable: let_in_at,
@@ -224,9 +227,13 @@ impl<'a> Attached<'a> {
                 now = clock::now();
                 continue;
             }
-            let patience_ends = blocked
-                .as_ref()
-                .map(|session| self.patience_ends(session, now));
+            let session = blocked.as_deref();
+            // What wakes the task meanwhile does not put it off.
+            let patience_ends = earlier(
+                session.map(|session| self.patience_ends(session, now)),
+                self.patience_ends.filter(|_| session.is_some()),
+            );
+            self.patience_ends = patience_ends;
             let waits = Waits {
                 closed,
                 settled,
@@ -241,6 +248,7 @@ impl<'a> Attached<'a> {
             if matches!(happened, Happened::PatienceOver)
                 && let Some(session) = &blocked
             {
+                self.patience_ends = None;
                 session.remind();
             }
             self.happened(happened, now);
@@ -280,31 +288,22 @@ impl<'a> Attached<'a> {
         };
         let (link, mailbox) = (&mut self.wire.link, &self.hold.session.mailbox);
         let (is_early, closed) = (self.wire.early.is_some(), waits.closed);
-        let is_loading = self.loading.is_some() && !closed;
-        let is_authenticating = self.client.authentication.is_working() && !closed;
-        let is_due = waits.deadline.is_some_and(|at| at <= waits.now) && !closed;
-        let is_blocked = room.is_some();
-        let is_rare = is_due || !waits.settled || is_loading || is_authenticating || is_blocked;
-        let mut rare = pin!(async {
-            tokio::select! {
-                biased;
-                () = tokio::task::consume_budget(), if is_due => Happened::Due,
-                stored = self.publisher.journal.settled(), if !waits.settled => {
-                    Happened::Stored(stored)
-                }
-                loaded = optional(self.loading.as_mut()), if is_loading => Happened::Loaded(loaded),
-                outcome = self.client.authentication.outcome(), if is_authenticating => {
-                    Happened::Authenticated(outcome)
-                }
-                () = optional(room), if is_blocked => Happened::Woken,
-                () = optional(waits.patience_ends.map(|at| sleep_until(at.into()))), if is_blocked => {
-                    Happened::PatienceOver
-                }
-            }
-        });
+        let unlikely = Unlikely {
+            is_due: waits.deadline.is_some_and(|at| at <= waits.now) && !closed,
+            journal: Some(&mut self.publisher.journal).filter(|_| !waits.settled),
+            loading: self.loading.as_mut().filter(|_| !closed),
+            authentication: Some(&mut self.client.authentication)
+                .filter(|authentication| authentication.is_working() && !closed),
+            room,
+            patience_ends: waits.patience_ends,
+        };
+        // In a box: the task of a client that waits for the link alone needs no room for it.
+        let mut unlikely = unlikely.is_any().then(|| Box::pin(unlikely.wait()));
         let wakes = &mut self.wakes;
         poll_fn(|cx| {
-            if is_rare && let Poll::Ready(happened) = rare.as_mut().poll(cx) {
+            if let Some(unlikely) = &mut unlikely
+                && let Poll::Ready(happened) = unlikely.as_mut().poll(cx)
+            {
                 return Poll::Ready(happened);
             }
             if closed {
@@ -542,6 +541,45 @@ impl<'a> Attached<'a> {
             unsent: self.outgoing,
             sayable: self.sayable,
             let_in_at: self.let_in_at,
+        }
+    }
+}
+
+/// What is waited for now and then, and must not wait behind a busy link.
+struct Unlikely<'a, 'r> {
+    /// The deadline has passed.
+    is_due: bool,
+    /// Something in it is not settled.
+    journal: Option<&'a mut Journal>,
+    loading: Option<&'a mut Loading>,
+    /// It works.
+    authentication: Option<&'a mut Authentication>,
+    /// Where a message waits for room.
+    room: Option<Pin<&'a mut Notified<'r>>>,
+    patience_ends: Option<Instant>,
+}
+
+impl Unlikely<'_, '_> {
+    fn is_any(&self) -> bool {
+        self.is_due
+            || self.journal.is_some()
+            || self.loading.is_some()
+            || self.authentication.is_some()
+            || self.room.is_some()
+    }
+
+    async fn wait(self) -> Happened {
+        let patience = self.patience_ends.map(|at| sleep_until(at.into()));
+        tokio::select! {
+            biased;
+            () = consume_budget(), if self.is_due => Happened::Due,
+            stored = optional(self.journal.map(Journal::settled)) => Happened::Stored(stored),
+            loaded = optional(self.loading) => Happened::Loaded(loaded),
+            outcome = optional(self.authentication.map(Authentication::outcome)) => {
+                Happened::Authenticated(outcome)
+            }
+            () = optional(self.room) => Happened::Woken,
+            () = optional(patience) => Happened::PatienceOver,
         }
     }
 }
