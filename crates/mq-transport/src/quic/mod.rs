@@ -13,6 +13,7 @@ mod runtime;
 mod server;
 mod shard;
 mod socket;
+mod udp;
 mod watched_tls;
 
 pub(crate) use client::ClientEndpoints;
