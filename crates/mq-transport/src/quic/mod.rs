@@ -5,6 +5,7 @@ mod config;
 mod connect;
 mod error;
 mod flow;
+mod initial_keys;
 mod lanes;
 mod link;
 mod qlog;

@@ -22,6 +22,7 @@ use tokio::{
 use super::{
     config::{endpoint_config, no_initial_cipher_suite, socket, transport_config},
     flow::Flow,
+    initial_keys::InitialKeys,
     lanes::StreamLimits,
     link::{Begun, QuicLink},
     qlog::Notes,
@@ -61,6 +62,7 @@ pub(crate) struct Server {
     /// As bound.
     options: ListenOptions,
     current: Mutex<Current>,
+    initial_keys: Arc<InitialKeys>,
     /// Held by the thread that [answers](Self::answer).
     answering: Semaphore,
 }
@@ -105,19 +107,25 @@ impl fmt::Debug for PreparedQuic {
 }
 
 impl PreparedQuic {
-    fn new(options: &ListenOptions) -> Result<Self, Error> {
+    fn new(options: &ListenOptions, initial_keys: &Arc<InitialKeys>) -> Result<Self, Error> {
         let ServerTls { config, scope } = server_config(Scheme::Quic, options)?;
         Ok(Self {
-            crypto: crypto(config.clone())?,
+            crypto: crypto(config.clone(), initial_keys)?,
             tls: config,
             scope,
         })
     }
 }
 
-fn crypto(tls: rustls::ServerConfig) -> Result<Arc<WatchedServer>, Error> {
+fn crypto(
+    tls: rustls::ServerConfig,
+    initial_keys: &Arc<InitialKeys>,
+) -> Result<Arc<WatchedServer>, Error> {
     let crypto = QuicServerConfig::try_from(tls).map_err(no_initial_cipher_suite)?;
-    Ok(Arc::new(WatchedServer(Arc::new(crypto))))
+    Ok(Arc::new(WatchedServer {
+        inner: Arc::new(crypto),
+        initial_keys: initial_keys.clone(),
+    }))
 }
 
 impl Server {
@@ -126,7 +134,8 @@ impl Server {
         local: SocketAddr,
         options: &ListenOptions,
     ) -> Result<Self, Error> {
-        let PreparedQuic { crypto, tls, scope } = PreparedQuic::new(options)?;
+        let initial_keys = Arc::<InitialKeys>::default();
+        let PreparedQuic { crypto, tls, scope } = PreparedQuic::new(options, &initial_keys)?;
         let sockets = bind_udp_group(local, &options.socket, SHARDS)
             .map_err(|error| listen_error(address, error))?;
         let bound = sockets[0].local_addr()?;
@@ -166,6 +175,7 @@ impl Server {
                 scope,
                 closed: false,
             }),
+            initial_keys,
             answering: Semaphore::new(options.handshake_pool.threads().min(Semaphore::MAX_PERMITS)),
         })
     }
@@ -212,7 +222,7 @@ impl Server {
         let Some((tls, tickets)) = held else {
             return Ok((config, None));
         };
-        Arc::make_mut(&mut config).crypto = crypto(tls)?;
+        Arc::make_mut(&mut config).crypto = crypto(tls, &self.initial_keys)?;
         Ok((config, Some(tickets)))
     }
 
@@ -261,7 +271,10 @@ impl Server {
     }
 
     pub(crate) fn prepare(&self, options: &ListenOptions) -> Result<PreparedQuic, Error> {
-        PreparedQuic::new(&self.options.with_certificates_of(options))
+        PreparedQuic::new(
+            &self.options.with_certificates_of(options),
+            &self.initial_keys,
+        )
     }
 
     /// Changes the TLS of new connections and nothing else: the key of the address validation
