@@ -8,6 +8,7 @@ mod flow;
 mod initial_keys;
 mod lanes;
 mod link;
+mod padding;
 mod qlog;
 mod reset;
 mod runtime;

@@ -16,7 +16,7 @@ use quinn::{
 };
 use quinn_proto::{TransportError, transport_parameters::TransportParameters};
 
-use super::initial_keys::InitialKeys;
+use super::{initial_keys::InitialKeys, padding::without_padding};
 
 /// The content of a connection's `handshake_data`.
 #[derive(Clone, Debug, Default)]
@@ -62,7 +62,8 @@ impl ServerConfig for WatchedServer {
         dst_cid: &ConnectionId,
     ) -> Result<Keys, UnsupportedVersion> {
         let keys = self.inner.initial_keys(version, dst_cid)?;
-        Ok(self.initial_keys.keep(version, *dst_cid, keys))
+        let keys = self.initial_keys.keep(version, *dst_cid, keys);
+        Ok(without_padding(keys))
     }
 
     fn retry_tag(&self, version: u32, orig_dst_cid: &ConnectionId, packet: &[u8]) -> [u8; 16] {
@@ -129,7 +130,7 @@ impl Session for Watched {
         let before = buf.len();
         let keys = self.inner.write_handshake(buf);
         self.watch(self.side, &buf[before..]);
-        keys
+        keys.map(without_padding)
     }
 
     fn handshake_data(&self) -> Option<Box<dyn Any>> {
@@ -150,7 +151,8 @@ impl Session for Watched {
     fn initial_keys(&self, dst_cid: &ConnectionId, side: Side) -> Keys {
         let made = self.made.as_ref();
         let made = made.and_then(|(version, keys)| keys.take(*version, dst_cid));
-        made.unwrap_or_else(|| self.inner.initial_keys(dst_cid, side))
+        let made = made.unwrap_or_else(|| self.inner.initial_keys(dst_cid, side));
+        without_padding(made)
     }
 
     fn peer_identity(&self) -> Option<Box<dyn Any>> {
