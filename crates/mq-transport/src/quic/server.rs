@@ -10,7 +10,8 @@ use std::{
 };
 
 use quinn::{
-    Endpoint, EndpointConfig, ServerConfig, TransportConfig, crypto::rustls::QuicServerConfig,
+    Endpoint, EndpointConfig, ServerConfig, TransportConfig, ValidationTokenConfig,
+    crypto::rustls::QuicServerConfig,
 };
 use tokio::{
     runtime::Handle,
@@ -152,6 +153,11 @@ impl Server {
         let backlog = usize::try_from(options.backlog).unwrap_or(usize::MAX);
         config.max_incoming(backlog.div_ceil(shards));
         config.incoming_buffer_size_total(UNANSWERED / shards as u64);
+        // Each saves a later Retry, and sealing one costs as much as a packet. A client that uses its token gets the
+        // next one.
+        let mut tokens = ValidationTokenConfig::default();
+        tokens.sent(1);
+        config.validation_token_config(tokens);
         let transport = transport_config(&options.quic, options.congestion)?;
         config.transport_config(Arc::new(transport));
 
