@@ -1,7 +1,9 @@
 //! The listener's side of QUIC: its endpoints, and the configuration of new connections.
 
 use std::{
-    fmt, io,
+    fmt,
+    future::poll_fn,
+    io,
     net::SocketAddr,
     pin::pin,
     sync::{Arc, Mutex, Weak},
@@ -435,26 +437,59 @@ impl Shard {
     }
 }
 
-/// A server's new clients.
+/// A server's new clients, or those of some of its shards.
 #[derive(Debug)]
 pub(crate) struct Arrivals {
     server: Arc<Server>,
+    /// One for each runtime.
+    halls: Vec<Hall>,
+    /// The hall that is looked at first.
+    turn: usize,
+}
+
+/// Where the clients of one runtime's shards arrive.
+#[derive(Debug)]
+struct Hall {
+    runtime: Option<Handle>,
     knocks: mpsc::Receiver<Result<Knock, Error>>,
     /// One task for each shard; they end with this.
     _doors: JoinSet<()>,
 }
 
+impl Hall {
+    fn new(server: &Arc<Server>, first: usize, every: usize) -> Self {
+        let shards: Vec<_> = (first..server.shards.len()).step_by(every).collect();
+        // One place for each shard. Further clients stay in quinn, which bounds them.
+        let (knock, knocks) = mpsc::channel(shards.len());
+        let runtime = runtime_of(&server.options, first).cloned();
+        let mut doors = JoinSet::new();
+        for number in shards {
+            let door = open(Arc::downgrade(server), number, knock.clone());
+            // With the shard's endpoint, which wakes it.
+            match &runtime {
+                Some(runtime) => doors.spawn_on(door, runtime),
+                None => doors.spawn(door),
+            };
+        }
+        Self {
+            runtime,
+            knocks,
+            _doors: doors,
+        }
+    }
+}
+
 impl Arrivals {
     pub(crate) fn new(server: Server) -> Self {
         let server = Arc::new(server);
-        // One place for each shard. Further clients stay in quinn, which bounds them.
-        let (knock, knocks) = mpsc::channel(server.shards.len());
-        let doors = (0..server.shards.len())
-            .map(|number| open(Arc::downgrade(&server), number, knock.clone()));
+        let count = server.options.runtimes.len();
+        let count = count.clamp(1, server.shards.len());
         Self {
-            _doors: doors.collect(),
+            halls: (0..count)
+                .map(|first| Hall::new(&server, first, count))
+                .collect(),
             server,
-            knocks,
+            turn: 0,
         }
     }
 
@@ -462,9 +497,34 @@ impl Arrivals {
         &self.server
     }
 
+    /// The arrivals of each runtime by themselves.
+    pub(crate) fn by_runtime(self) -> impl Iterator<Item = (Option<Handle>, Self)> {
+        let Self { server, halls, .. } = self;
+        halls.into_iter().map(move |hall| {
+            let runtime = hall.runtime.clone();
+            let (server, halls) = (server.clone(), vec![hall]);
+            let turn = 0;
+            let arrivals = Self {
+                server,
+                halls,
+                turn,
+            };
+            (runtime, arrivals)
+        })
+    }
+
     /// Waits for the next. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Result<Knock, Error> {
-        self.knocks.recv().await.unwrap_or(Err(Error::Closed))
+        poll_fn(|cx| {
+            for _ in 0..self.halls.len() {
+                self.turn = (self.turn + 1) % self.halls.len();
+                if let Poll::Ready(knock) = self.halls[self.turn].knocks.poll_recv(cx) {
+                    return Poll::Ready(knock.unwrap_or(Err(Error::Closed)));
+                }
+            }
+            Poll::Pending
+        })
+        .await
     }
 }
 
@@ -573,11 +633,17 @@ mod tests {
 
     impl Bound {
         fn new() -> Self {
+            Self::on(Vec::new())
+        }
+
+        /// With its sockets on these runtimes.
+        fn on(runtimes: Vec<Handle>) -> Self {
             let identity = ServerIdentity::self_signed().unwrap();
             let options = ListenOptions {
                 identity: Some(identity),
                 // They are given up with the test's runtime, which no other thread must need then.
                 handshake_pool: HandshakePool::new(usize::MAX),
+                runtimes,
                 ..ListenOptions::default()
             };
             let mut address = Address::new(Scheme::Quic, "127.0.0.1", 0);
@@ -634,6 +700,47 @@ mod tests {
             .iter()
             .filter(|shard| shard.endpoint.open_connections() > 0);
         assert!(used.count() > SHARDS / 2);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn each_runtime_lets_in_the_clients_of_its_own_sockets() {
+        let runtime = || {
+            tokio::runtime::Builder::new_multi_thread()
+                .enable_all()
+                .build()
+        };
+        let runtimes = [(); 3].map(|()| runtime().unwrap());
+        let handles = runtimes.each_ref().map(|runtime| runtime.handle().clone());
+        let Bound {
+            arrivals, address, ..
+        } = Bound::on(handles.to_vec());
+        let (said, mut heard) = mpsc::unbounded_channel();
+        let mut parts = JoinSet::new();
+        for (runtime, mut part) in arrivals.by_runtime() {
+            let (runtime, said) = (runtime.unwrap(), said.clone());
+            let letting_in = async move {
+                while let Ok(knock) = part.next().await {
+                    let own = knock.runtime().unwrap().id();
+                    said.send((Handle::current().id(), own)).unwrap();
+                    tokio::spawn(async { drop(knock.handshake().await) });
+                }
+            };
+            parts.spawn_on(letting_in, &runtime);
+        }
+        let mut used = std::collections::HashSet::new();
+        for _ in 0..64 {
+            let mut link = connector().connect(&address).await.unwrap();
+            link.handshake_complete().await.unwrap();
+            let (on, own) = heard.recv().await.unwrap();
+            assert_eq!(on, own);
+            used.insert(on.to_string());
+        }
+        assert_eq!(used.len(), runtimes.len());
+        parts.shutdown().await;
+        for runtime in runtimes {
+            runtime.shutdown_background();
+        }
     }
 
     #[tokio::test]
