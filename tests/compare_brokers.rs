@@ -16,7 +16,12 @@ use serde_json::Value;
 fn built() -> Option<PathBuf> {
     let own = std::env::current_exe().unwrap();
     let profile = own.parent().and_then(Path::parent).unwrap();
-    for name in ["mqbench", "mqbroker", "examples/crowd"] {
+    for name in [
+        "mqbench",
+        "mqbroker",
+        "examples/crowd",
+        "examples/handshake",
+    ] {
         if !profile.join(name).is_file() {
             let folder = profile.display();
             skipped(&format!(
@@ -142,6 +147,43 @@ fn both_brokers_have_figures_of_the_offered_traffic_and_their_ratio() {
         (number(&goal["figures"], "mq") - ratio).abs() < 1e-9,
         "{goal}"
     );
+}
+
+#[test]
+fn a_connection_stands_beside_what_its_handshake_costs_alone() {
+    if ["python3", "openssl"]
+        .iter()
+        .any(|name| program(&[name]).is_none())
+    {
+        return;
+    }
+    let Some(built) = built() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("figures.json");
+    let file = file.to_str().unwrap();
+    let options =
+        "--quick --seconds 1 --only connections --transports tls,quic --brokers mq --goals --json";
+    let options: Vec<_> = options.split(' ').chain([file]).collect();
+    let output = compare(&built, &options);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{output:?}");
+    let found: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+    let median = |metric, transport| {
+        let wanted = [("metric", metric), ("transport", transport)];
+        number(only(&found["rows"], &wanted), "median")
+    };
+    for transport in ["tls", "quic"] {
+        // A signature alone takes longer than this.
+        assert!(median("alone", transport) > 5.0, "{said}");
+    }
+    let ratio = median("handshake", "tls") / median("alone", "tls");
+    let wanted = [("metric", "handshake"), ("transport", "tls")];
+    let goal = only(&found["goals"], &wanted);
+    assert!(
+        (number(&goal["figures"], "mq") - ratio).abs() < 1e-9,
+        "{goal}"
+    );
+    assert!(said.contains("of its handshake in memory"), "{said}");
 }
 
 #[test]

@@ -6,6 +6,7 @@ from brokers.measure import BUSY, BYSTANDER_MS, KEEP_ALIVE, LATE, LOADS, LOST
 
 OURS = "mq"
 GENERATOR = "saturated by "  # a shape whose generator is another project's
+ALONE = "alone"  # the metric of a handshake without a broker
 
 # metric: (title, field of a run, divisor, digits, shapes)
 MESSAGES = ("one-to-one", "pairs", "fan-out", "fan-in", "saturated", "saturated-qos1")
@@ -16,6 +17,7 @@ METRICS = {
                 ("saturated", "saturated-qos1")),
     "memory": ("Memory a connected idle client, KB", "bytes_a_client", 1e3, 2, ("idle",)),
     "handshake": ("Broker CPU a connection, µs", "cpu_ns", 1e3, 0, ("connections",)),
+    ALONE: ("CPU of a handshake's server in memory, without a broker, µs", "handshake_ns", 1e3, 0, ("connections",)),
     "connections": ("Connections a second", "a_second", 1, 0, ("connections",)),
     "p99": ("p99 of a bystander's delay at half of that broker's saturated rate, ms", "p99_ns", 1e6, 2, ("bystander",)),
 }
@@ -32,7 +34,7 @@ MARKS = {
     "~": f"in some round other programs took more than {BUSY} processors",
 }
 # What one thin device may cost: words, metric, shape, transport, limit, and whether it is a factor of another figure:
-# of another broker's, or of our own on another transport.
+# of another broker's, of our own on another transport, or of another metric of the same run.
 GOALS = [
     *(("cpu", shape, transport, 0.8, ("mosquitto", transport))
       for shape in ("one-to-one", "pairs", "fan-in") for transport in ("tcp", "tls")),
@@ -43,6 +45,7 @@ GOALS = [
     ("memory", "idle", "tls", 10.0, None),
     ("memory", "idle", "quic", 20.0, None),
     ("handshake", "connections", "quic", 1.0, (None, "tls")),
+    ("handshake", "connections", "tls", 1.3, ALONE),
 ]
 
 
@@ -81,7 +84,7 @@ class Figures:
 
     def reference(self, metric, shape, transport):
         """The figure that others are a factor of, and its name: mosquitto's, of QUIC rmqttd's or our TLS's."""
-        if metric == "missing":
+        if metric in ("missing", ALONE):
             return None, None
         places = [("rmqttd", "quic"), (OURS, "tls")] if transport == "quic" else [("mosquitto", transport)]
         for broker, of in places:
@@ -129,12 +132,18 @@ class Figures:
         """Each goal with the figure of our broker in each of its columns."""
         ours = [broker for broker in self.brokers if broker == OURS or broker.startswith(OURS + "-")]
         for metric, shape, transport, limit, of in GOALS:
-            place = f" of {of[0] or 'our'} {of[1]}" if of else METRICS[metric][0].rsplit(",", 1)[1]
+            if of == ALONE:
+                place = " of its handshake in memory"
+            else:
+                place = f" of {of[0] or 'our'} {of[1]}" if of else METRICS[metric][0].rsplit(",", 1)[1]
             goal = {"metric": metric, "shape": shape, "transport": transport, "limit": limit,
                     "words": f"at most {limit:g}{place}", "figures": {}}
             for broker in ours:
                 found = self.median(metric, shape, transport, broker)
-                reference = self.median(metric, shape, of[1], of[0] or broker) if of else 1
+                if of == ALONE:
+                    reference = self.median(ALONE, shape, transport, broker)
+                else:
+                    reference = self.median(metric, shape, of[1], of[0] or broker) if of else 1
                 is_known = found is not None and reference
                 goal["figures"][broker] = found / reference if is_known else None
             yield goal

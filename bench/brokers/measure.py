@@ -19,6 +19,7 @@ UNDER_WAY_S = 0.02  # or so long a time's messages, in a short run
 BUSY = 0.2  # processors that other programs may use during a run
 BYSTANDER_MS = 50  # between the bystander's messages
 AT_ONCE = 8  # handshakes under way
+HANDSHAKES_S = 1  # seconds of handshakes in memory, of each kind in turns
 # For a shape of many publishers: the golden ratio of their interval, so that they do not send at the same moments.
 APART_S = 0.01236
 
@@ -67,9 +68,9 @@ class Others:
 class Bench:
     """The programs that make the load, and how long each run takes."""
 
-    def __init__(self, built, seconds, ramp_s, clients, settle_s, ca):
+    def __init__(self, built, seconds, ramp_s, clients, settle_s, identity):
         self.built, self.seconds, self.ramp_s, self.clients, self.settle_s = built, seconds, ramp_s, clients, settle_s
-        self.ca = str(ca)
+        self.ca, self.key = str(identity["certificate"]), str(identity["key"])
         # The same TLS of every broker: version 1.3, one cipher suite, one group.
         self.client = ["--mqtt", "3.1.1", "--keep-alive", str(KEEP_ALIVE), "--ca", self.ca, "--tls-version", "1.3",
                        "--ciphers", "aes128-gcm", "--groups", "x25519"]
@@ -169,7 +170,15 @@ class Bench:
         if not raw["connections"]:
             raise Unusable("no connection was made")
         return {**raw, "cpu_ns": used / raw["connections"], "a_second": raw["connections"] / raw["seconds"],
-                "late": False, "lost": raw["failed"] > 0, **others.figures}
+                "late": False, "lost": raw["failed"] > 0, **others.figures, **self.handshake(transport)}
+
+    def handshake(self, transport):
+        """What the server's side of such a handshake costs in memory alone; nothing over TCP."""
+        if transport == "tcp":
+            return {}
+        command = [self.built / "examples/handshake", str(HANDSHAKES_S), self.ca, self.key]
+        raw = json.loads(self.said(command, HANDSHAKES_S + 30))
+        return {"handshake_ns": raw[f"{transport}_ns"]}
 
 
 def of_load(raw, offered, plan, seconds):

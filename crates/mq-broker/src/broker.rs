@@ -124,7 +124,7 @@ impl Broker {
         let metrics: Vec<_> = metrics.map(Arc::new).collect();
         let mut tasks = JoinSet::new();
         for (listener, metrics) in listeners.into_iter().zip(&metrics) {
-            tasks.spawn(acceptor.clone().run(listener, Arc::clone(metrics)));
+            acceptor.begin(listener, metrics, &mut tasks);
         }
         let mut services = JoinSet::new();
         services.spawn(Arc::clone(&crew).watch());
@@ -367,6 +367,18 @@ struct Acceptor {
 }
 
 impl Acceptor {
+    /// Begins to accept, each part of the listener on its own runtime: QUIC's clients come to the workers' sockets and
+    /// are served there, so no other thread has to wake up for them.
+    fn begin(&self, listener: Listener, metrics: &Arc<ListenerMetrics>, tasks: &mut JoinSet<()>) {
+        for (worker, part) in listener.by_runtime() {
+            let run = self.clone().run(part, Arc::clone(metrics));
+            match worker {
+                Some(worker) => tasks.spawn_on(run, &worker),
+                None => tasks.spawn(run),
+            };
+        }
+    }
+
     /// Accepts until shutdown, then waits for the connections. It never waits for a peer: that is
     /// for the connection's own task.
     async fn run(mut self, mut listener: Listener, metrics: Arc<ListenerMetrics>) {

@@ -167,6 +167,7 @@ fn fixed(settings: &Settings) -> Vec<(&'static str, String)> {
             quic.initial_window,
         ),
         (quic.max_bidi_streams, deliveries, stream_idle_timeout),
+        quic.mtu_discovery,
     );
     let show = |value: &dyn fmt::Debug| format!("{value:?}");
     vec![

@@ -166,6 +166,29 @@ impl Listener {
         Ok(Incoming { visitor })
     }
 
+    /// The listener in parts: on QUIC one for each of [`ListenOptions::runtimes`], with the clients of that runtime's
+    /// sockets. Accept them there, so that a client wakes no other thread. Otherwise it is one part, for any runtime.
+    ///
+    /// [`close`](Self::close) of one part closes all.
+    #[must_use]
+    pub fn by_runtime(self) -> Vec<(Option<tokio::runtime::Handle>, Self)> {
+        match self.door {
+            #[cfg(feature = "quic")]
+            Door::Quic(arrivals) => {
+                let parts = arrivals.by_runtime().map(|(runtime, arrivals)| {
+                    let part = Self {
+                        address: self.address.clone(),
+                        door: Door::Quic(arrivals),
+                        closed: self.closed,
+                    };
+                    (runtime, part)
+                });
+                parts.collect()
+            }
+            door => vec![(None, Self { door, ..self })],
+        }
+    }
+
     /// Stops accepting: [`accept`](Self::accept) fails from now on. Links that were accepted go
     /// on; a QUIC listener's socket stays open until the last of them has ended.
     ///

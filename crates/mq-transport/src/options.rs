@@ -421,8 +421,10 @@ pub struct QuicOptions {
     pub max_udp_payload: u16,
     /// The UDP payload to start with, in bytes. Default: 1,200, which every QUIC path carries.
     pub initial_udp_payload: u16,
-    /// Probe for a larger path MTU. Default: yes. Off for devices that connect briefly: the probes
-    /// are a third of their traffic (4.2 kB against 2.7 kB sent for one message).
+    /// Probe for a larger path MTU (RFC 8899), on this side of the connection. Default: no. Quinn probes at once, before
+    /// there is anything large to send: a device that connects for one message then sends 4.2 kB in the place of
+    /// 2.7 kB, and receives as much more if its server probes. What large messages lose without it: with packets of
+    /// 1,200 bytes and not 1,452 they take 1.2 % more bytes on an Ethernet, in 21 % more packets.
     pub mtu_discovery: bool,
     /// Bytes that a peer may have under way on one stream before they are read. Default: 512 KiB,
     /// 40 Mbit/s at 100 ms. Unread data stays in memory: clients can make a server hold this much for
@@ -475,7 +477,7 @@ impl Default for QuicOptions {
             time_threshold: 9.0 / 8.0,
             max_udp_payload: 1452,
             initial_udp_payload: 1200,
-            mtu_discovery: true,
+            mtu_discovery: false,
             stream_receive_window: 512 * 1024,
             receive_window: 1024 * 1024,
             send_window: 1024 * 1024,

@@ -2,7 +2,9 @@
 
 use std::{
     io::{self, IoSlice},
+    net::SocketAddr,
     pin::Pin,
+    sync::OnceLock,
     task::{Context, Poll},
 };
 
@@ -19,6 +21,25 @@ use crate::{
     tcp_info,
 };
 
+/// The addresses of a TCP connection. They do not change, so the kernel is asked once.
+#[derive(Debug, Default)]
+pub(crate) struct Ends(OnceLock<[Option<SocketAddr>; 2]>);
+
+impl Ends {
+    pub(crate) fn peer(&self, stream: &TcpStream) -> Option<SocketAddr> {
+        self.of(stream)[0]
+    }
+
+    pub(crate) fn local(&self, stream: &TcpStream) -> Option<SocketAddr> {
+        self.of(stream)[1]
+    }
+
+    fn of(&self, stream: &TcpStream) -> &[Option<SocketAddr>; 2] {
+        let ask = || [stream.peer_addr().ok(), stream.local_addr().ok()];
+        self.0.get_or_init(ask)
+    }
+}
+
 /// Slices of one vectored write; the kernel takes up to 1,024, and the outbox rarely has this many.
 const SLICES: usize = 64;
 
@@ -26,6 +47,7 @@ const SLICES: usize = 64;
 #[derive(Debug)]
 pub(crate) struct TcpLink {
     stream: TcpStream,
+    ends: Ends,
     pub(crate) received: BytesMut,
     read_size: ReadSize,
     /// The last call ended with a flush: the next call reads first, so that an owner that always has
@@ -39,6 +61,7 @@ impl TcpLink {
     pub(crate) fn new(stream: TcpStream) -> Self {
         Self {
             stream,
+            ends: Ends::default(),
             received: BytesMut::new(),
             read_size: ReadSize::new(),
             read_turn: false,
@@ -135,8 +158,8 @@ impl TcpLink {
     pub(crate) fn info(&self) -> LinkInfo {
         LinkInfo {
             scheme: Scheme::Tcp,
-            peer_address: self.stream.peer_addr().ok(),
-            local_address: self.stream.local_addr().ok(),
+            peer_address: self.ends.peer(&self.stream),
+            local_address: self.ends.local(&self.stream),
             tls: None,
             peer_certificates: Vec::new(),
         }

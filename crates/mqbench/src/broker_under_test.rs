@@ -20,11 +20,12 @@ pub(crate) fn configuration(quic: &QuicOptions) -> String {
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     let mut text = format!(
         "[limits]\nhandshake_timeout_s = 120\n\n[quic]\nrepeat = \"{}\"\ninitial_rtt_ms = {:?}\n\
-         packet_threshold = {}\ntime_threshold = {:?}\n",
+         packet_threshold = {}\ntime_threshold = {:?}\nmtu_discovery = {}\n",
         quic.repeat,
         ms(quic.initial_rtt),
         quic.packet_threshold,
         quic.time_threshold,
+        quic.mtu_discovery,
     );
     if let Some(packets) = quic.initial_window {
         let _ = writeln!(text, "initial_window = {packets}");

@@ -46,6 +46,7 @@ pub use tables::{
 /// initial_window = 10             # packets before the first acknowledgement
 /// packet_threshold = 3            # later packets after which one counts as lost
 /// time_threshold = 1.125          # round trips after which a packet counts as lost
+/// mtu_discovery = false           # probes each client's path for packets above 1,200 bytes
 /// max_streams = 64                # of each kind, for a client
 /// stream_idle_timeout_s = 0       # closes data streams on which nothing came for so long; 0 is never
 ///

@@ -151,6 +151,8 @@ pub struct QuicConfig {
     pub packet_threshold: Option<u32>,
     /// See [`QuicOptions::time_threshold`].
     pub time_threshold: Option<f32>,
+    /// See [`QuicOptions::mtu_discovery`].
+    pub mtu_discovery: Option<bool>,
     /// Streams of each kind that a client may have open, its control stream among them; see
     /// [`QuicOptions::max_bidi_streams`].
     pub max_streams: Option<u32>,
@@ -204,6 +206,7 @@ impl QuicConfig {
         }
         set(&mut options.packet_threshold, self.packet_threshold);
         set(&mut options.time_threshold, self.time_threshold);
+        set(&mut options.mtu_discovery, self.mtu_discovery);
         if matches!(self.max_streams, Some(0 | 10_001..)) {
             return Err("quic.max_streams: it is within 1 and 10000".to_owned());
         }

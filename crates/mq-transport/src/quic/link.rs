@@ -43,7 +43,7 @@ pub(super) const CHUNKS: usize = 32;
 /// connection holds no packets.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// How many connections of this process linger at a time, with about 50 KiB each in quinn. Of a refused
+/// How many connections of this process linger at a time, with some 40 KiB each in quinn. Of a refused
 /// crowd, the connections beyond this number are closed at once.
 static LINGERING: Semaphore = Semaphore::const_new(1024);
 

@@ -5,14 +5,17 @@ mod config;
 mod connect;
 mod error;
 mod flow;
+mod initial_keys;
 mod lanes;
 mod link;
+mod padding;
 mod qlog;
 mod reset;
 mod runtime;
 mod server;
 mod shard;
 mod socket;
+mod udp;
 mod watched_tls;
 
 pub(crate) use client::ClientEndpoints;

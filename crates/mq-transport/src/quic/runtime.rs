@@ -12,7 +12,7 @@ use std::{
 use quinn::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime};
 use tokio::{sync::oneshot, time::timeout};
 
-use super::flow::Flow;
+use super::{flow::Flow, udp::Socket};
 use crate::tls::handshakes::{self, Task};
 
 /// How long a connection may go on after its holder has dropped it.
@@ -37,7 +37,7 @@ impl Runtime for PooledRuntime {
     }
 
     fn wrap_udp_socket(&self, socket: UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {
-        TokioRuntime.wrap_udp_socket(socket)
+        Ok(Arc::new(Socket::new(socket)?))
     }
 
     fn now(&self) -> Instant {

@@ -1,7 +1,9 @@
 //! The listener's side of QUIC: its endpoints, and the configuration of new connections.
 
 use std::{
-    fmt, io,
+    fmt,
+    future::poll_fn,
+    io,
     net::SocketAddr,
     pin::pin,
     sync::{Arc, Mutex, Weak},
@@ -10,7 +12,8 @@ use std::{
 };
 
 use quinn::{
-    Endpoint, EndpointConfig, ServerConfig, TransportConfig, crypto::rustls::QuicServerConfig,
+    Endpoint, EndpointConfig, ServerConfig, TransportConfig, ValidationTokenConfig,
+    crypto::rustls::QuicServerConfig,
 };
 use tokio::{
     runtime::Handle,
@@ -22,6 +25,7 @@ use tokio::{
 use super::{
     config::{endpoint_config, no_initial_cipher_suite, socket, transport_config},
     flow::Flow,
+    initial_keys::InitialKeys,
     lanes::StreamLimits,
     link::{Begun, QuicLink},
     qlog::Notes,
@@ -61,6 +65,7 @@ pub(crate) struct Server {
     /// As bound.
     options: ListenOptions,
     current: Mutex<Current>,
+    initial_keys: Arc<InitialKeys>,
     /// Held by the thread that [answers](Self::answer).
     answering: Semaphore,
 }
@@ -105,19 +110,25 @@ impl fmt::Debug for PreparedQuic {
 }
 
 impl PreparedQuic {
-    fn new(options: &ListenOptions) -> Result<Self, Error> {
+    fn new(options: &ListenOptions, initial_keys: &Arc<InitialKeys>) -> Result<Self, Error> {
         let ServerTls { config, scope } = server_config(Scheme::Quic, options)?;
         Ok(Self {
-            crypto: crypto(config.clone())?,
+            crypto: crypto(config.clone(), initial_keys)?,
             tls: config,
             scope,
         })
     }
 }
 
-fn crypto(tls: rustls::ServerConfig) -> Result<Arc<WatchedServer>, Error> {
+fn crypto(
+    tls: rustls::ServerConfig,
+    initial_keys: &Arc<InitialKeys>,
+) -> Result<Arc<WatchedServer>, Error> {
     let crypto = QuicServerConfig::try_from(tls).map_err(no_initial_cipher_suite)?;
-    Ok(Arc::new(WatchedServer(Arc::new(crypto))))
+    Ok(Arc::new(WatchedServer {
+        inner: Arc::new(crypto),
+        initial_keys: initial_keys.clone(),
+    }))
 }
 
 impl Server {
@@ -126,7 +137,8 @@ impl Server {
         local: SocketAddr,
         options: &ListenOptions,
     ) -> Result<Self, Error> {
-        let PreparedQuic { crypto, tls, scope } = PreparedQuic::new(options)?;
+        let initial_keys = Arc::<InitialKeys>::default();
+        let PreparedQuic { crypto, tls, scope } = PreparedQuic::new(options, &initial_keys)?;
         let sockets = bind_udp_group(local, &options.socket, SHARDS)
             .map_err(|error| listen_error(address, error))?;
         let bound = sockets[0].local_addr()?;
@@ -143,6 +155,11 @@ impl Server {
         let backlog = usize::try_from(options.backlog).unwrap_or(usize::MAX);
         config.max_incoming(backlog.div_ceil(shards));
         config.incoming_buffer_size_total(UNANSWERED / shards as u64);
+        // Each saves a later Retry, and sealing one costs as much as a packet. A client that uses its token gets the
+        // next one.
+        let mut tokens = ValidationTokenConfig::default();
+        tokens.sent(1);
+        config.validation_token_config(tokens);
         let transport = transport_config(&options.quic, options.congestion)?;
         config.transport_config(Arc::new(transport));
 
@@ -166,6 +183,7 @@ impl Server {
                 scope,
                 closed: false,
             }),
+            initial_keys,
             answering: Semaphore::new(options.handshake_pool.threads().min(Semaphore::MAX_PERMITS)),
         })
     }
@@ -212,7 +230,7 @@ impl Server {
         let Some((tls, tickets)) = held else {
             return Ok((config, None));
         };
-        Arc::make_mut(&mut config).crypto = crypto(tls)?;
+        Arc::make_mut(&mut config).crypto = crypto(tls, &self.initial_keys)?;
         Ok((config, Some(tickets)))
     }
 
@@ -261,7 +279,10 @@ impl Server {
     }
 
     pub(crate) fn prepare(&self, options: &ListenOptions) -> Result<PreparedQuic, Error> {
-        PreparedQuic::new(&self.options.with_certificates_of(options))
+        PreparedQuic::new(
+            &self.options.with_certificates_of(options),
+            &self.initial_keys,
+        )
     }
 
     /// Changes the TLS of new connections and nothing else: the key of the address validation
@@ -416,26 +437,59 @@ impl Shard {
     }
 }
 
-/// A server's new clients.
+/// A server's new clients, or those of some of its shards.
 #[derive(Debug)]
 pub(crate) struct Arrivals {
     server: Arc<Server>,
+    /// One for each runtime.
+    halls: Vec<Hall>,
+    /// The hall that is looked at first.
+    turn: usize,
+}
+
+/// Where the clients of one runtime's shards arrive.
+#[derive(Debug)]
+struct Hall {
+    runtime: Option<Handle>,
     knocks: mpsc::Receiver<Result<Knock, Error>>,
     /// One task for each shard; they end with this.
     _doors: JoinSet<()>,
 }
 
+impl Hall {
+    fn new(server: &Arc<Server>, first: usize, every: usize) -> Self {
+        let shards: Vec<_> = (first..server.shards.len()).step_by(every).collect();
+        // One place for each shard. Further clients stay in quinn, which bounds them.
+        let (knock, knocks) = mpsc::channel(shards.len());
+        let runtime = runtime_of(&server.options, first).cloned();
+        let mut doors = JoinSet::new();
+        for number in shards {
+            let door = open(Arc::downgrade(server), number, knock.clone());
+            // With the shard's endpoint, which wakes it.
+            match &runtime {
+                Some(runtime) => doors.spawn_on(door, runtime),
+                None => doors.spawn(door),
+            };
+        }
+        Self {
+            runtime,
+            knocks,
+            _doors: doors,
+        }
+    }
+}
+
 impl Arrivals {
     pub(crate) fn new(server: Server) -> Self {
         let server = Arc::new(server);
-        // One place for each shard. Further clients stay in quinn, which bounds them.
-        let (knock, knocks) = mpsc::channel(server.shards.len());
-        let doors = (0..server.shards.len())
-            .map(|number| open(Arc::downgrade(&server), number, knock.clone()));
+        let count = server.options.runtimes.len();
+        let count = count.clamp(1, server.shards.len());
         Self {
-            _doors: doors.collect(),
+            halls: (0..count)
+                .map(|first| Hall::new(&server, first, count))
+                .collect(),
             server,
-            knocks,
+            turn: 0,
         }
     }
 
@@ -443,9 +497,34 @@ impl Arrivals {
         &self.server
     }
 
+    /// The arrivals of each runtime by themselves.
+    pub(crate) fn by_runtime(self) -> impl Iterator<Item = (Option<Handle>, Self)> {
+        let Self { server, halls, .. } = self;
+        halls.into_iter().map(move |hall| {
+            let runtime = hall.runtime.clone();
+            let (server, halls) = (server.clone(), vec![hall]);
+            let turn = 0;
+            let arrivals = Self {
+                server,
+                halls,
+                turn,
+            };
+            (runtime, arrivals)
+        })
+    }
+
     /// Waits for the next. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Result<Knock, Error> {
-        self.knocks.recv().await.unwrap_or(Err(Error::Closed))
+        poll_fn(|cx| {
+            for _ in 0..self.halls.len() {
+                self.turn = (self.turn + 1) % self.halls.len();
+                if let Poll::Ready(knock) = self.halls[self.turn].knocks.poll_recv(cx) {
+                    return Poll::Ready(knock.unwrap_or(Err(Error::Closed)));
+                }
+            }
+            Poll::Pending
+        })
+        .await
     }
 }
 
@@ -554,11 +633,17 @@ mod tests {
 
     impl Bound {
         fn new() -> Self {
+            Self::on(Vec::new())
+        }
+
+        /// With its sockets on these runtimes.
+        fn on(runtimes: Vec<Handle>) -> Self {
             let identity = ServerIdentity::self_signed().unwrap();
             let options = ListenOptions {
                 identity: Some(identity),
                 // They are given up with the test's runtime, which no other thread must need then.
                 handshake_pool: HandshakePool::new(usize::MAX),
+                runtimes,
                 ..ListenOptions::default()
             };
             let mut address = Address::new(Scheme::Quic, "127.0.0.1", 0);
@@ -615,6 +700,47 @@ mod tests {
             .iter()
             .filter(|shard| shard.endpoint.open_connections() > 0);
         assert!(used.count() > SHARDS / 2);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn each_runtime_lets_in_the_clients_of_its_own_sockets() {
+        let runtime = || {
+            tokio::runtime::Builder::new_multi_thread()
+                .enable_all()
+                .build()
+        };
+        let runtimes = [(); 3].map(|()| runtime().unwrap());
+        let handles = runtimes.each_ref().map(|runtime| runtime.handle().clone());
+        let Bound {
+            arrivals, address, ..
+        } = Bound::on(handles.to_vec());
+        let (said, mut heard) = mpsc::unbounded_channel();
+        let mut parts = JoinSet::new();
+        for (runtime, mut part) in arrivals.by_runtime() {
+            let (runtime, said) = (runtime.unwrap(), said.clone());
+            let letting_in = async move {
+                while let Ok(knock) = part.next().await {
+                    let own = knock.runtime().unwrap().id();
+                    said.send((Handle::current().id(), own)).unwrap();
+                    tokio::spawn(async { drop(knock.handshake().await) });
+                }
+            };
+            parts.spawn_on(letting_in, &runtime);
+        }
+        let mut used = std::collections::HashSet::new();
+        for _ in 0..64 {
+            let mut link = connector().connect(&address).await.unwrap();
+            link.handshake_complete().await.unwrap();
+            let (on, own) = heard.recv().await.unwrap();
+            assert_eq!(on, own);
+            used.insert(on.to_string());
+        }
+        assert_eq!(used.len(), runtimes.len());
+        parts.shutdown().await;
+        for runtime in runtimes {
+            runtime.shutdown_background();
+        }
     }
 
     #[tokio::test]

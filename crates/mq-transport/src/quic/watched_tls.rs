@@ -16,6 +16,8 @@ use quinn::{
 };
 use quinn_proto::{TransportError, transport_parameters::TransportParameters};
 
+use super::{initial_keys::InitialKeys, padding::without_padding};
+
 /// The content of a connection's `handshake_data`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Handshake {
@@ -47,7 +49,11 @@ impl ClientConfig for WatchedClient {
     }
 }
 
-pub(crate) struct WatchedServer(pub(crate) Arc<QuicServerConfig>);
+pub(crate) struct WatchedServer {
+    pub(crate) inner: Arc<QuicServerConfig>,
+    /// Of all configurations of one listener: the first packet and its connection may have different ones.
+    pub(crate) initial_keys: Arc<InitialKeys>,
+}
 
 impl ServerConfig for WatchedServer {
     fn initial_keys(
@@ -55,11 +61,13 @@ impl ServerConfig for WatchedServer {
         version: u32,
         dst_cid: &ConnectionId,
     ) -> Result<Keys, UnsupportedVersion> {
-        self.0.initial_keys(version, dst_cid)
+        let keys = self.inner.initial_keys(version, dst_cid)?;
+        let keys = self.initial_keys.keep(version, *dst_cid, keys);
+        Ok(without_padding(keys))
     }
 
     fn retry_tag(&self, version: u32, orig_dst_cid: &ConnectionId, packet: &[u8]) -> [u8; 16] {
-        self.0.retry_tag(version, orig_dst_cid, packet)
+        self.inner.retry_tag(version, orig_dst_cid, packet)
     }
 
     fn start_session(
@@ -67,8 +75,10 @@ impl ServerConfig for WatchedServer {
         version: u32,
         params: &TransportParameters,
     ) -> Box<dyn Session> {
-        let inner = self.0.clone().start_session(version, params);
-        Box::new(Watched::new(inner, Side::Server))
+        let inner = self.inner.clone().start_session(version, params);
+        let mut session = Watched::new(inner, Side::Server);
+        session.made = Some((version, self.initial_keys.clone()));
+        Box::new(session)
     }
 }
 
@@ -78,6 +88,8 @@ struct Watched {
     /// The server's handshake messages until its hello is complete.
     prefix: Vec<u8>,
     server_hello: Option<ServerHello>,
+    /// On a server: the version, and where the keys of the client's first packet are.
+    made: Option<(u32, Arc<InitialKeys>)>,
 }
 
 impl Watched {
@@ -87,6 +99,7 @@ impl Watched {
             side,
             prefix: Vec::new(),
             server_hello: None,
+            made: None,
         }
     }
 
@@ -117,7 +130,7 @@ impl Session for Watched {
         let before = buf.len();
         let keys = self.inner.write_handshake(buf);
         self.watch(self.side, &buf[before..]);
-        keys
+        keys.map(without_padding)
     }
 
     fn handshake_data(&self) -> Option<Box<dyn Any>> {
@@ -136,7 +149,10 @@ impl Session for Watched {
     }
 
     fn initial_keys(&self, dst_cid: &ConnectionId, side: Side) -> Keys {
-        self.inner.initial_keys(dst_cid, side)
+        let made = self.made.as_ref();
+        let made = made.and_then(|(version, keys)| keys.take(*version, dst_cid));
+        let made = made.unwrap_or_else(|| self.inner.initial_keys(dst_cid, side));
+        without_padding(made)
     }
 
     fn peer_identity(&self) -> Option<Box<dyn Any>> {

@@ -18,7 +18,7 @@ use super::identity::certificates_of;
 use crate::{
     EarlyData, Error, HandshakeKind, LinkInfo, LinkStats, Progress, Scheme, TlsInfo, TlsVersion,
     buffer::{ReadSize, poll_read},
-    tcp::linger,
+    tcp::{Ends, linger},
     tcp_info,
 };
 
@@ -47,6 +47,7 @@ const MAX_EARLY_DATA: usize = 8 * 1024;
 )]
 pub(crate) struct TlsLink {
     io: TcpStream,
+    ends: Ends,
     tls: Connection,
     server_name: Option<String>,
     /// Read from the socket, not decrypted yet; empty between calls.
@@ -113,6 +114,7 @@ impl TlsLink {
     fn new(io: TcpStream, tls: Connection, server_name: Option<String>) -> Self {
         Self {
             io,
+            ends: Ends::default(),
             tls,
             server_name,
             ciphertext: BytesMut::new(),
@@ -440,8 +442,8 @@ impl TlsLink {
         let certificates = self.tls.peer_certificates().unwrap_or_default();
         LinkInfo {
             scheme: Scheme::Tls,
-            peer_address: self.io.peer_addr().ok(),
-            local_address: self.io.local_addr().ok(),
+            peer_address: self.ends.peer(&self.io),
+            local_address: self.ends.local(&self.io),
             tls,
             peer_certificates: certificates_of(certificates),
         }

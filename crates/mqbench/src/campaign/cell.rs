@@ -344,6 +344,8 @@ impl Cell {
                 .max_ack_delay_ns
                 .map(|ns| AckFrequency::within(Duration::from_nanos(ns))),
             initial_window: self.initial_window,
+            // As in the first sets, with which new runs are compared.
+            mtu_discovery: true,
             ..QuicOptions::default()
         };
         if let Some(rtt) = self.initial_rtt_ns {

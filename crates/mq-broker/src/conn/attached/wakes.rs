@@ -211,13 +211,13 @@ mod tests {
         let mut wakes = Wakes::default();
         poll_fn(|cx| {
             let source = &wakes.sources(cx).mailbox;
-            let mut waker = None;
+            let mut registered = None;
             assert!(!source.ask(|cx| {
-                waker = Some(cx.waker().clone());
+                registered = Some(cx.waker().clone());
                 Poll::Pending
             }));
             assert!(!source.ask(|_| panic!("it has not woken the task")));
-            waker.unwrap().wake();
+            registered.unwrap().wake();
             assert!(source.ask(|_| Poll::Ready(())));
             assert!(source.ask(|_| Poll::Ready(())), "it may be ready again");
             Poll::Ready(())

@@ -116,14 +116,14 @@ impl TransportArgs {
         options.quic = QuicOptions {
             keep_alive_interval: self.quic_keep_alive,
             segmentation_offload: !self.no_gso,
-            mtu_discovery: !self.no_mtu_discovery,
             qlog: self.qlog.as_ref().map(Qlog::all),
             ..self.recovery()
         };
         options
     }
 
-    /// QUIC's options with what a client and its broker have in common: how they recover from loss.
+    /// QUIC's options with what a client and its broker have in common: how they recover from loss and how large their
+    /// packets are.
     pub(crate) fn recovery(&self) -> QuicOptions {
         let default = QuicOptions::default();
         QuicOptions {
@@ -133,6 +133,7 @@ impl TransportArgs {
             initial_window: self.initial_window,
             packet_threshold: self.packet_threshold.unwrap_or(default.packet_threshold),
             time_threshold: self.time_threshold.unwrap_or(default.time_threshold),
+            mtu_discovery: !self.no_mtu_discovery,
             ..default
         }
     }
