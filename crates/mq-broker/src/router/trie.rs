@@ -4,10 +4,7 @@ use hashbrown::HashMap;
 use mq_codec::TopicFilter;
 
 use super::{
-    FanOut, SessionKey, Subscriber,
-    fan_out::Places,
-    shared::SharedGroups,
-    subscriber::{insert, remove},
+    FanOut, SessionKey, Subscriber, fan_out::Places, shared::SharedGroups, subscriber::Subscribers,
 };
 
 /// All subscriptions of all sessions.
@@ -52,7 +49,7 @@ struct Node {
 
 #[derive(Debug, Default)]
 struct Leaf {
-    subscribers: Vec<Subscriber>,
+    subscribers: Subscribers,
     shared: SharedGroups,
 }
 
@@ -98,7 +95,7 @@ impl Router {
         let leaf = self.root.leaf(filter.matching(), &mut self.size);
         let existed = match filter.shared() {
             Some(shared) => leaf.shared.insert(shared.group, subscriber),
-            None => insert(&mut leaf.subscribers, subscriber),
+            None => leaf.subscribers.insert(subscriber),
         };
         self.count += usize::from(!existed);
         existed
@@ -110,7 +107,7 @@ impl Router {
         let levels: Vec<&str> = filter.matching().split('/').collect();
         let remove = &mut |leaf: &mut Leaf| match filter.shared() {
             Some(shared) => leaf.shared.remove(shared.group, session),
-            None => remove(&mut leaf.subscribers, session),
+            None => leaf.subscribers.remove(session),
         };
         let existed = self.root.remove(&levels, remove, &mut self.size);
         self.count -= usize::from(existed);
@@ -299,7 +296,7 @@ impl Walk<'_> {
     }
 
     fn leaf(&mut self, leaf: &Leaf) {
-        for subscriber in &leaf.subscribers {
+        for subscriber in leaf.subscribers.as_slice() {
             if subscriber.options.no_local {
                 self.constant = false;
                 // `[MQTT-3.8.3-3]`
