@@ -227,6 +227,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
         fn names_are_those_of_a_map(
             changes in prop::collection::vec((0..2_000_usize, any::<bool>()), 0..4_000),
