@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use mq_client::{Client, Connector, QoS, TopicFilter, mq_transport::Address};
+use mq_client::{Client, Connector, QoS, Scheme, TopicFilter, mq_transport::Address};
 use mq_codec::Packet;
 use serde_json::json;
 use tokio::{
@@ -22,6 +22,10 @@ use crate::{Dialler, Failed, Orders, device::Device, say};
 /// Devices that share a UDP socket over QUIC. A socket each would take more memory than the devices, and more
 /// descriptors than a process may have.
 const ON_ONE_SOCKET: u64 = 100;
+
+/// Bytes that the kernel keeps for such a socket. With its default of some 200 kB, a crowd that has to wait for a
+/// processor loses most of what the broker answers, and both ends send it again.
+const RECEIVE_BUFFER: usize = 4 << 20;
 
 /// Devices that connect at a time.
 const AT_ONCE: usize = 64;
@@ -103,9 +107,9 @@ struct Counts {
 
 pub(crate) async fn run(plan: Plan, dialler: Dialler, mut orders: Orders) -> Result<(), Failed> {
     let sockets = 0..plan.clients.div_ceil(ON_ONE_SOCKET);
-    let connectors: Vec<Connector> = sockets
-        .map(|_| dialler.connector(None))
-        .collect::<Result<_, _>>()?;
+    let buffer = (plan.address.scheme == Scheme::Quic).then_some(RECEIVE_BUFFER);
+    let connectors = sockets.map(|_| dialler.connector(buffer));
+    let connectors: Vec<Connector> = connectors.collect::<Result<_, _>>()?;
     let first = connectors.first().ok_or("a crowd of nobody")?;
     for number in 0..WARM_UP {
         let name = format!("warm-{number}");

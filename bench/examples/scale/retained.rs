@@ -124,7 +124,12 @@ pub(crate) async fn read(
     let seconds = began.elapsed().as_secs_f64();
     let first = first.map(|first| first.as_secs_f64());
     say(json!({ "messages": messages, "bytes": bytes, "first_s": first, "seconds": seconds }))?;
-    // Its connection stays until the end of the input.
-    while orders.next().await.is_some() {}
+    // It stays until the end of the input, and reads on: publishers would wait for a reader that has stopped.
+    loop {
+        tokio::select! {
+            packet = device.next() => drop(packet?),
+            order = orders.next() => if order.is_none() { break },
+        }
+    }
     device.leave().await
 }
