@@ -266,8 +266,8 @@ async fn stay(
                 match *ordered.borrow_and_update() {
                     Order::Wait => {}
                     Order::Ping(over) => {
-                        let share = number as f64 / plan.clients as f64;
-                        next_ping = Instant::now() + over.mul_f64(share);
+                        let (own, all) = (u32::try_from(number)?, u32::try_from(plan.clients)?);
+                        next_ping = Instant::now() + over * own / all;
                     }
                     Order::Leave => break,
                 }

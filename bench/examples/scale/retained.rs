@@ -117,8 +117,8 @@ pub(crate) async fn read(
         messages += u64::from(publish.retain);
         bytes += (publish.topic.len() + publish.payload.len()) as u64;
         if is_slow {
-            let due = bytes as f64 / wanted.a_second as f64;
-            sleep_until(began + Duration::from_secs_f64(due)).await;
+            let due = Duration::from_micros(bytes * 1_000_000 / wanted.a_second);
+            sleep_until(began + due).await;
         }
     }
     let seconds = began.elapsed().as_secs_f64();

@@ -24,9 +24,11 @@ static HASHES: LazyLock<DefaultHashBuilder> = LazyLock::new(DefaultHashBuilder::
 #[derive(Debug)]
 pub(super) struct Names<V>(Part<V>);
 
+type Table<V> = HashTable<(Box<[u8]>, V)>;
+
 #[derive(Debug)]
 enum Part<V> {
-    Table(HashTable<(Box<[u8]>, V)>),
+    Table(Table<V>),
     /// By [`LEVELS`] groups of bits of the hash. Never without any name.
     Split(Box<[Part<V>; PARTS]>),
 }
@@ -122,8 +124,8 @@ impl<V> Part<V> {
         }
     }
 
-    fn split(table: HashTable<(Box<[u8]>, V)>, level: u32) -> Self {
-        let mut parts: Box<[HashTable<(Box<[u8]>, V)>; PARTS]> = Box::default();
+    fn split(table: Table<V>, level: u32) -> Self {
+        let mut parts: Box<[Table<V>; PARTS]> = Box::default();
         for entry in table {
             let hash = HASHES.hash_one(&*entry.0);
             parts[index(hash, level)]
@@ -162,12 +164,13 @@ impl<V> Part<V> {
 }
 
 /// Gives memory back of a table of which little is used.
-fn give_back<V>(table: &mut HashTable<(Box<[u8]>, V)>) {
+fn give_back<V>(table: &mut Table<V>) {
     if table.capacity() > PARTS && table.len() < table.capacity() / 8 {
         table.shrink_to(2 * table.len(), |(own, _)| HASHES.hash_one(&**own));
     }
 }
 
+#[expect(clippy::cast_possible_truncation, reason = "the lowest bits count")]
 fn index(hash: u64, level: u32) -> usize {
     (hash >> (FIRST_BIT + 4 * level)) as usize % PARTS
 }
