@@ -31,6 +31,10 @@ bench:
 compare-brokers *args:
     bench/compare-brokers {{args}}
 
+# One broker with 19,000 clients, 100,000 over QUIC, a million subscriptions and a million retained messages; docs/results/scale.md
+scale *args:
+    bench/scale {{args}}
+
 # The static binary for a Raspberry Pi
 pi:
     deploy/cargo-for aarch64-unknown-linux-musl build --profile dist --locked \

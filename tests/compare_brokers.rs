@@ -2,57 +2,16 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::{Command, Output},
-};
+mod bench_scripts;
 
-use mq_testkit::{program, skipped};
+use std::{fs, path::Path, process::Output};
+
+use bench_scripts::{built, number, only};
+use mq_testkit::program;
 use serde_json::Value;
 
-/// The folder of what `cargo test --workspace` builds, with the bench's programs; says that the test is skipped where
-/// one is not there.
-fn built() -> Option<PathBuf> {
-    let own = std::env::current_exe().unwrap();
-    let profile = own.parent().and_then(Path::parent).unwrap();
-    for name in [
-        "mqbench",
-        "mqbroker",
-        "examples/crowd",
-        "examples/handshake",
-    ] {
-        if !profile.join(name).is_file() {
-            let folder = profile.display();
-            skipped(&format!(
-                "{folder}/{name} is not built: `cargo build --workspace --all-targets`"
-            ));
-            return None;
-        }
-    }
-    Some(profile.to_owned())
-}
-
 fn compare(built: &Path, args: &[&str]) -> Output {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../bench/compare-brokers");
-    let mut command = Command::new("python3");
-    command.arg(script).arg("--built").arg(built).args(args);
-    command.output().unwrap()
-}
-
-fn number(of: &Value, field: &str) -> f64 {
-    let found = of[field].as_f64();
-    found.unwrap_or_else(|| panic!("{field} is no number in {of}"))
-}
-
-/// The only element whose fields have these values.
-fn only<'a>(all: &'a Value, wanted: &[(&str, &str)]) -> &'a Value {
-    let all = all.as_array().unwrap().iter();
-    let found: Vec<_> = all
-        .filter(|one| wanted.iter().all(|(field, value)| one[field] == *value))
-        .collect();
-    assert_eq!(found.len(), 1, "{wanted:?}: {found:?}");
-    found[0]
+    bench_scripts::run("compare-brokers", built, args)
 }
 
 #[test]
@@ -63,7 +22,9 @@ fn both_brokers_have_figures_of_the_offered_traffic_and_their_ratio() {
     {
         return;
     }
-    let Some(built) = built() else { return };
+    let Some(built) = built(&["mqbench", "mqbroker", "examples/crowd"]) else {
+        return;
+    };
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("figures.json");
     let brokers = ["mq", "mosquitto"];
@@ -157,7 +118,14 @@ fn a_connection_stands_beside_what_its_handshake_costs_alone() {
     {
         return;
     }
-    let Some(built) = built() else { return };
+    let Some(built) = built(&[
+        "mqbench",
+        "mqbroker",
+        "examples/crowd",
+        "examples/handshake",
+    ]) else {
+        return;
+    };
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("figures.json");
     let file = file.to_str().unwrap();

@@ -203,7 +203,7 @@ def percentile(values, share):
 
 
 class Crowd:
-    """The example `crowd` on its way. It says a line when it is ready, and goes on at a line."""
+    """An example such as `crowd` on its way. It says a line when it is ready, and goes on at a line."""
 
     def __init__(self, command):
         self.process = subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -223,8 +223,8 @@ class Crowd:
             raise Unusable(said[-1] if said else f"its clients were not done within {patience:.0f} s")
         return line
 
-    def say(self):
-        self.process.stdin.write("\n")
+    def say(self, words=""):
+        self.process.stdin.write(words + "\n")
         self.process.stdin.flush()
 
     def __exit__(self, *_):

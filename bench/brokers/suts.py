@@ -7,10 +7,12 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 import time
 import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+PROGRAM = pathlib.Path(sys.argv[0]).name
 SOON = 10  # seconds that a broker may take to listen, and to end
 KEYS = {"name", "program", "arguments", "version", "locked", "also", "urls", "files"}
 
@@ -29,7 +31,7 @@ class Sut:
 
     def __init__(self, file, form, built, path=None):
         if unknown := set(form) - KEYS:
-            raise SystemExit(f"compare-brokers: {file}: `{unknown.pop()}` is none of {', '.join(sorted(KEYS))}")
+            raise SystemExit(f"{PROGRAM}: {file}: `{unknown.pop()}` is none of {', '.join(sorted(KEYS))}")
         self.file, self.form, self.built = file, form, built
         self.name, self.more = form["name"], []
         program = str(path or fill(form["program"], {"built": built}))
@@ -60,6 +62,18 @@ def free_port(kind):
     with socket.socket(socket.AF_INET, kind) as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def cpu_ns(pid):
+    """User and system time of a process with all of its threads, ended ones too: what /proc/PID/stat has in ticks of
+    10 ms, here from the process's CPU-time clock (clock_getcpuclockid(3)) in nanoseconds."""
+    return time.clock_gettime_ns(~pid << 3 | 2)
+
+
+def resident(pid, key):
+    """A line of /proc/PID/status in bytes: VmRSS is what is resident now, VmHWM the most that was."""
+    text = pathlib.Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(rf"^{key}:\s+(\d+) kB$", text, re.M)[1]) * 1024
 
 
 class Running:
@@ -121,17 +135,15 @@ class Running:
         return fill(self.sut.form["urls"][transport], self.values)
 
     def cpu_ns(self):
-        """User and system time of the process with all of its threads, ended ones too: what /proc/PID/stat has in
-        ticks of 10 ms, here from the process's CPU-time clock (clock_getcpuclockid(3)) in nanoseconds."""
+        """As `cpu_ns` of the process, if it runs."""
         if self.process.poll() is not None:
             raise Unusable(f"{self.sut.name} ended: {self.last_line()}")
-        return time.clock_gettime_ns(~self.pid << 3 | 2)
+        return cpu_ns(self.pid)
 
     def memory(self):
         """Bytes that are resident: all of them, and those that no file backs."""
         self.cpu_ns()  # Fails where the process has ended.
-        text = pathlib.Path(f"/proc/{self.pid}/status").read_text()
-        return [int(re.search(rf"^{key}:\s+(\d+) kB$", text, re.M)[1]) * 1024 for key in ("VmRSS", "RssAnon")]
+        return [resident(self.pid, key) for key in ("VmRSS", "RssAnon")]
 
 
 def declared(built, paths):
@@ -141,7 +153,7 @@ def declared(built, paths):
     forms = [(file, tomllib.loads(file.read_text())) for file in files]
     names = [form["name"] for _, form in forms]
     if unknown := set(paths) - set(names):
-        raise SystemExit(f"compare-brokers: --with {unknown.pop()}: bench/suts has {', '.join(names)}")
+        raise SystemExit(f"{PROGRAM}: --with {unknown.pop()}: bench/suts has {', '.join(names)}")
     for file, form in forms:
         try:
             sut = Sut(file, form, built, paths.get(form["name"]))
@@ -162,5 +174,5 @@ def identity(folder):
     try:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     except FileNotFoundError:
-        raise SystemExit("compare-brokers: openssl is not installed, and the brokers need a certificate") from None
+        raise SystemExit(f"{PROGRAM}: openssl is not installed, and the brokers need a certificate") from None
     return {"certificate": certificate, "key": key}

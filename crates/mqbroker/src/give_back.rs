@@ -1,7 +1,8 @@
 //! Gives memory back to the system after a crowd has left.
 //!
 //! mimalloc frees a thread's memory when that thread calls it again, and an idle worker does not. So
-//! after the number of connections has fallen by half, each idle worker calls it once. Cryptography is C
+//! after the number of connections, of subscriptions or of retained messages has fallen by half, each idle worker
+//! calls it once. Cryptography is C
 //! and uses the C library's allocator; glibc's keeps free memory until `malloc_trim`. The process runs
 //! without huge pages: one byte in use would keep 2 MiB.
 
@@ -22,6 +23,9 @@ const EVERY: Duration = Duration::from_secs(2);
 
 /// The fewest connections that count as a crowd: for fewer the work is not worth it.
 const CROWD: usize = 100;
+
+/// The same of subscriptions and of retained messages, which take some hundred bytes each.
+const MANY: usize = 10_000;
 
 /// How many times more workers tidy up after a crowd: for a minute. Abandoned handshakes end by their
 /// timeout, and connections over QUIC stay for up to 10 s more.
@@ -49,14 +53,22 @@ impl GiveBack {
         }
     }
 
-    /// Asks the workers to tidy up whenever many connections have gone. Never returns.
+    /// Asks the workers to tidy up whenever many connections, subscriptions or retained messages have gone. Never
+    /// returns.
     pub(crate) async fn watch(&self, broker: &Broker, handshakes: &HandshakePool) {
-        let mut crowd = Crowd::default();
+        let (mut clients, mut subscriptions, mut retained) =
+            (Crowd::of(CROWD), Crowd::of(MANY), Crowd::of(MANY));
         let mut ticks = tokio::time::interval(EVERY);
         loop {
             ticks.tick().await;
             let metrics = broker.metrics();
-            if crowd.has_left(metrics.connections.get() + metrics.handshakes.get()) {
+            // Each of the three counts what it sees.
+            let have_left = [
+                clients.has_left(metrics.connections.get() + metrics.handshakes.get()),
+                subscriptions.has_left(metrics.subscriptions.get()),
+                retained.has_left(metrics.retained.get()),
+            ];
+            if have_left.contains(&true) {
                 self.0.fetch_add(1, Ordering::Relaxed);
                 // A thread that has run something is idle afterwards.
                 broker.run_on_each_worker(|| {});
@@ -85,19 +97,29 @@ pub(crate) fn refuse_huge_pages() {
     let _ = nix::sys::prctl::set_thp_disable(true);
 }
 
-/// The largest number of connections since the last time that workers tidied up.
-#[derive(Debug, Default)]
+/// The largest number of connections, or the like, since the last time that workers tidied up.
+#[derive(Debug)]
 struct Crowd {
+    /// The fewest that are worth it.
+    least: usize,
     most: usize,
     /// How many more times workers are to tidy up.
     once_more: u64,
 }
 
 impl Crowd {
+    fn of(least: usize) -> Self {
+        Self {
+            least,
+            most: 0,
+            once_more: 0,
+        }
+    }
+
     /// Whether half of the crowd has gone, now or within the last minute.
     fn has_left(&mut self, now: usize) -> bool {
         self.most = self.most.max(now);
-        if self.most >= CROWD && now <= self.most / 2 {
+        if self.most >= self.least && now <= self.most / 2 {
             self.most = now;
             self.once_more = ONCE_MORE;
             return true;
@@ -114,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_crowd_that_has_left_is_tidied_up_after_for_a_minute() {
-        let mut crowd = Crowd::default();
+        let mut crowd = Crowd::of(CROWD);
         let coming = [10, 50, 2, 1000, 900, 600];
         assert!(!coming.into_iter().any(|now| crowd.has_left(now)));
         for _ in 0..=ONCE_MORE {
@@ -123,6 +145,14 @@ mod tests {
         assert!(!crowd.has_left(400));
         assert!(!crowd.has_left(900));
         assert!(crowd.has_left(5));
+    }
+
+    #[test]
+    fn fewer_than_are_worth_it_are_no_crowd() {
+        let mut many = Crowd::of(MANY);
+        assert!(![MANY - 1, 0].into_iter().any(|now| many.has_left(now)));
+        assert!(!many.has_left(MANY));
+        assert!(many.has_left(MANY / 2));
     }
 
     #[test]

@@ -122,6 +122,9 @@ impl Leaving {
         hold.state.protocol = wire.connection.into_session();
         hold.session.mailbox.disconnect(unsent.drain(..));
         let Afterwards { will, expiry } = afterwards;
+        if expiry == Some(Duration::ZERO) {
+            wire.hub.end_subscriptions(&hold.session).await;
+        }
         let journal = &mut publisher.journal;
         wire.hub.detach(hold, clock::now(), will, expiry, journal);
         let stored = tokio::time::timeout(CLOSE_DEADLINE, journal.settled()).await;

@@ -51,6 +51,9 @@ use topic_rates::TopicCounts;
 /// All clients that were not let in yet may hold this part of the memory together.
 const STRANGERS: usize = 4;
 
+/// Subscriptions of a session that ends at a time: messages wait meanwhile.
+const ENDED_AT_ONCE: usize = 64;
+
 /// How long a client waits until an earlier connection has given its session back.
 const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -70,6 +73,8 @@ pub(crate) struct Hub {
     /// What is due: wills and ends of sessions.
     due: Mutex<BTreeSet<(Instant, SessionKey)>>,
     due_changed: Notify,
+    /// Held by the session that [ends its subscriptions](Hub::end_subscriptions).
+    ending: tokio::sync::Mutex<()>,
     assigned: AtomicU64,
     store: Option<Arc<dyn Store>>,
     pub(crate) guard: Guard,
@@ -172,6 +177,7 @@ impl Hub {
             sessions: Mutex::default(),
             due: Mutex::default(),
             due_changed: Notify::new(),
+            ending: tokio::sync::Mutex::default(),
             assigned: AtomicU64::new(0),
             metrics: Metrics::default(),
             notices: Notices::default(),
@@ -353,6 +359,37 @@ impl Hub {
         may
     }
 
+    /// Ends the subscriptions of a session that has many and is about to end: a few at a time, and of one session at a
+    /// time, so that a crowd that leaves holds up no messages. Shared ones stay, whose messages others get.
+    ///
+    /// Cancel-safe: the others stay as well.
+    pub(crate) async fn end_subscriptions(&self, session: &Session) {
+        let all = &session.subscriptions;
+        if all.lock().len() <= ENDED_AT_ONCE {
+            return;
+        }
+        let _turn = self.ending.lock().await;
+        loop {
+            let some: Vec<TopicFilter> = all
+                .lock()
+                .extract_if(|filter, _| filter.shared().is_none())
+                .take(ENDED_AT_ONCE)
+                .map(|(filter, _)| filter)
+                .collect();
+            if some.is_empty() {
+                return;
+            }
+            {
+                let mut routing = write(&self.routing);
+                for filter in &some {
+                    routing.unsubscribe(filter, session.key);
+                }
+            }
+            self.metrics.subscriptions.sub(some.len());
+            tokio::task::yield_now().await;
+        }
+    }
+
     /// Takes the session back from a connection that has ended.
     ///
     /// `expiry` is how long the session lives on. Zero ends it now, `None` never.
@@ -406,7 +443,7 @@ impl Hub {
             match next {
                 Some(due) => {
                     tokio::select! {
-                        () = tokio::time::sleep_until(due.into()) => self.run_due(clock::now()),
+                        () = tokio::time::sleep_until(due.into()) => self.run_due(clock::now()).await,
                         () = changed => {}
                     }
                 }
@@ -415,7 +452,7 @@ impl Hub {
         }
     }
 
-    fn run_due(&self, now: Instant) {
+    async fn run_due(&self, now: Instant) {
         let mut journal = self.journal();
         loop {
             let key = {
@@ -438,6 +475,7 @@ impl Hub {
                 self.publish_will(&session, will);
             }
             if session.is_expired(now) {
+                self.end_subscriptions(&session).await;
                 self.end_session(&session, &mut state, &mut journal);
             } else if let Some(next) = session.next_due() {
                 lock(&self.due).insert((next, key));
@@ -559,5 +597,51 @@ impl Routing {
     fn may_receive(&self, key: SessionKey, rules: &dyn Authorizer, topic: &str) -> bool {
         let session = self.session(key);
         session.is_some_and(|session| session.may_receive(rules, topic))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{future::poll_fn, pin::pin, task::Poll};
+
+    use mq_codec::{QoS, Subscription};
+
+    use super::*;
+    use crate::router::LaneSlot;
+
+    #[tokio::test]
+    async fn a_session_ends_many_subscriptions_a_few_at_a_time() {
+        const COUNT: usize = 1_000;
+        let guard = Guard::new(None, None, None);
+        let hub = Hub::empty(Quotas::default(), None, guard, TakeOver::SameUser);
+        let mut journal = hub.journal();
+        let id = ByteStr::new("many").unwrap();
+        let hold = hub.attach(&id, true, &User::Anonymous, None, &mut journal);
+        let mut hold = hold.await.unwrap();
+        let own = (0..COUNT).map(|number| format!("level/{number}"));
+        for filter in own.chain(["$share/group/level".into()]) {
+            let filter = TopicFilter::new(filter).unwrap();
+            let options = QoS::AtMostOnce.into();
+            let wanted = Subscription { filter, options };
+            let granted = hub.subscribe(&mut hold, &wanted, None, LaneSlot::CONTROL, &mut journal);
+            assert!(!granted.is_error());
+        }
+        let left = || read(&hub.routing).router.len();
+        let mut counts = vec![left()];
+        {
+            let mut ending = pin!(hub.end_subscriptions(&hold.session));
+            while poll_fn(|cx| Poll::Ready(ending.as_mut().poll(cx).is_pending())).await {
+                counts.push(left());
+            }
+        }
+        let steps: Vec<_> = counts.windows(2).map(|two| two[0] - two[1]).collect();
+        assert!(steps.len() >= COUNT / ENDED_AT_ONCE, "{steps:?}");
+        assert!(steps.iter().all(|step| *step <= ENDED_AT_ONCE), "{steps:?}");
+        assert_eq!(left(), 1, "of the shared one others get what is left");
+        assert_eq!(hub.metrics.subscriptions.get(), 1);
+        let end = Some(Duration::ZERO);
+        hub.detach(hold, clock::now(), None, end, &mut journal);
+        assert_eq!(left(), 0);
+        assert_eq!(hub.metrics.subscriptions.get(), 0);
     }
 }

@@ -19,6 +19,7 @@
 //! ```
 
 mod fan_out;
+mod names;
 mod retained;
 mod shared;
 mod subscriber;

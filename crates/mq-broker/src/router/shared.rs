@@ -4,10 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mq_codec::ByteStr;
 
-use super::{
-    SessionKey, Subscriber,
-    subscriber::{insert, remove},
-};
+use super::{SessionKey, Subscriber, subscriber::Subscribers};
 
 /// The groups that share one topic filter.
 #[derive(Debug, Default)]
@@ -16,7 +13,7 @@ pub(super) struct SharedGroups(Vec<Group>);
 #[derive(Debug)]
 struct Group {
     name: ByteStr,
-    members: Vec<Subscriber>,
+    members: Subscribers,
     /// Round robin. Routing only reads the trie, hence the atomic; skipping or repeating a member
     /// under contention does no harm.
     next: AtomicUsize,
@@ -34,12 +31,12 @@ impl SharedGroups {
         } else {
             self.0.push(Group {
                 name: ByteStr::new(name).expect("part of a checked filter"),
-                members: Vec::new(),
+                members: Subscribers::default(),
                 next: AtomicUsize::new(0),
             });
             self.0.last_mut().expect("pushed above")
         };
-        insert(&mut group.members, subscriber)
+        group.members.insert(subscriber)
     }
 
     /// Removes a member; whether it was one.
@@ -48,7 +45,7 @@ impl SharedGroups {
             return false;
         };
         let group = &mut self.0[index];
-        let removed = remove(&mut group.members, session);
+        let removed = group.members.remove(session);
         if group.members.is_empty() {
             self.0.swap_remove(index);
         }
@@ -85,9 +82,10 @@ impl Group {
         ready: &dyn Fn(SessionKey) -> bool,
         may_receive: Option<&dyn Fn(SessionKey) -> bool>,
     ) -> Option<&Subscriber> {
-        let count = self.members.len();
+        let all = self.members.as_slice();
+        let count = all.len();
         let start = self.next.fetch_add(1, Ordering::Relaxed);
-        let turn = |offset: usize| &self.members[(start.wrapping_add(offset)) % count];
+        let turn = |offset: usize| &all[(start.wrapping_add(offset)) % count];
         let members = || {
             let may = |member: &&Subscriber| may_receive.is_none_or(|may| may(member.session));
             (0..count).map(turn).filter(may)

@@ -1,13 +1,10 @@
 //! Subscriptions by topic filter, one node a topic level.
 
-use hashbrown::HashMap;
 use mq_codec::TopicFilter;
 
 use super::{
-    FanOut, SessionKey, Subscriber,
-    fan_out::Places,
-    shared::SharedGroups,
-    subscriber::{insert, remove},
+    FanOut, SessionKey, Subscriber, fan_out::Places, names::Names, shared::SharedGroups,
+    subscriber::Subscribers,
 };
 
 /// All subscriptions of all sessions.
@@ -33,15 +30,15 @@ struct Size {
 
 /// What a level of a filter takes, about: a place in the table of its parent, of which a third is
 /// free, its name, and the list of its subscribers.
-const NODE: usize = 3 * size_of::<(Vec<u8>, Node)>() / 2 + 10 * size_of::<usize>();
+const NODE: usize = 3 * size_of::<(Box<[u8]>, Node)>() / 2 + 10 * size_of::<usize>();
 
 /// What a table takes that has one child: it has four places.
-const TABLE: usize = 3 * size_of::<(Vec<u8>, Node)>();
+const TABLE: usize = 3 * size_of::<(Box<[u8]>, Node)>();
 
 #[derive(Debug, Default)]
 struct Node {
     /// Next levels by name.
-    children: HashMap<Vec<u8>, Node>,
+    children: Names<Node>,
     /// Next level `+`.
     plus: Option<Box<Node>>,
     /// Filters that end in `#` here.
@@ -52,7 +49,7 @@ struct Node {
 
 #[derive(Debug, Default)]
 struct Leaf {
-    subscribers: Vec<Subscriber>,
+    subscribers: Subscribers,
     shared: SharedGroups,
 }
 
@@ -98,7 +95,7 @@ impl Router {
         let leaf = self.root.leaf(filter.matching(), &mut self.size);
         let existed = match filter.shared() {
             Some(shared) => leaf.shared.insert(shared.group, subscriber),
-            None => insert(&mut leaf.subscribers, subscriber),
+            None => leaf.subscribers.insert(subscriber),
         };
         self.count += usize::from(!existed);
         existed
@@ -110,7 +107,7 @@ impl Router {
         let levels: Vec<&str> = filter.matching().split('/').collect();
         let remove = &mut |leaf: &mut Leaf| match filter.shared() {
             Some(shared) => leaf.shared.remove(shared.group, session),
-            None => remove(&mut leaf.subscribers, session),
+            None => leaf.subscribers.remove(session),
         };
         let existed = self.root.remove(&levels, remove, &mut self.size);
         self.count -= usize::from(existed);
@@ -192,8 +189,7 @@ impl Node {
                 }
                 name => {
                     let is_first = node.children.is_empty();
-                    let child = node.children.entry_ref(name.as_bytes());
-                    node = child.or_insert_with(|| {
+                    node = node.children.get_or_insert_with(name.as_bytes(), || {
                         size.nodes += 1;
                         size.tables += usize::from(is_first);
                         Node::default()
@@ -238,15 +234,16 @@ impl Node {
                 removed
             }
             [name, rest @ ..] => {
-                let Some(child) = self.children.get_mut(name.as_bytes()) else {
+                let removed = self.children.change(name.as_bytes(), |child| {
+                    let removed = child.remove(rest, remove, size);
+                    let is_over = child.is_empty();
+                    size.nodes -= usize::from(is_over);
+                    (removed, is_over)
+                });
+                let Some(removed) = removed else {
                     return false;
                 };
-                let removed = child.remove(rest, remove, size);
-                if child.is_empty() {
-                    self.children.remove(name.as_bytes());
-                    size.nodes -= 1;
-                    size.tables -= usize::from(self.children.is_empty());
-                }
+                size.tables -= usize::from(self.children.is_empty());
                 removed
             }
         }
@@ -299,7 +296,7 @@ impl Walk<'_> {
     }
 
     fn leaf(&mut self, leaf: &Leaf) {
-        for subscriber in &leaf.subscribers {
+        for subscriber in leaf.subscribers.as_slice() {
             if subscriber.options.no_local {
                 self.constant = false;
                 // `[MQTT-3.8.3-3]`

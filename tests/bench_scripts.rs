@@ -1,0 +1,50 @@
+//! Help for tests of the scripts in `bench/`.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use mq_testkit::skipped;
+use serde_json::Value;
+
+/// The folder of what `cargo test --workspace` builds, if it has these programs; says that the test is skipped where
+/// one is not there.
+pub(crate) fn built(programs: &[&str]) -> Option<PathBuf> {
+    let own = std::env::current_exe().unwrap();
+    let profile = own.parent().and_then(Path::parent).unwrap();
+    for name in programs {
+        if !profile.join(name).is_file() {
+            let folder = profile.display();
+            skipped(&format!(
+                "{folder}/{name} is not built: `cargo build --workspace --all-targets`"
+            ));
+            return None;
+        }
+    }
+    Some(profile.to_owned())
+}
+
+/// What a script of `bench/` says with programs that are built.
+pub(crate) fn run(script: &str, built: &Path, args: &[&str]) -> Output {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../bench");
+    let mut command = Command::new("python3");
+    command.arg(folder.join(script));
+    command.arg("--built").arg(built).args(args);
+    command.output().unwrap()
+}
+
+pub(crate) fn number(of: &Value, field: &str) -> f64 {
+    let found = of[field].as_f64();
+    found.unwrap_or_else(|| panic!("{field} is no number in {of}"))
+}
+
+/// The only element whose fields have these values.
+pub(crate) fn only<'a>(all: &'a Value, wanted: &[(&str, &str)]) -> &'a Value {
+    let all = all.as_array().unwrap().iter();
+    let found: Vec<_> = all
+        .filter(|one| wanted.iter().all(|(field, value)| one[field] == *value))
+        .collect();
+    assert_eq!(found.len(), 1, "{wanted:?}: {found:?}");
+    found[0]
+}
