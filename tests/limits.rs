@@ -43,31 +43,40 @@ fn message(qos: QoS) -> Outgoing {
     Outgoing::new(TopicName::new("t").unwrap(), vec![7; 10_000]).qos(qos)
 }
 
-async fn where_publishers_wait_a_reader_that_stops_is_made_to_leave(scheme: Scheme) {
-    const COUNT: usize = 1_000;
-    let broker = TestBroker::start_with(|settings| {
+/// Messages of a writer.
+const COUNT: usize = 1_000;
+
+/// A broker where publishers wait for readers that lag, but not for long.
+async fn waiting_for_readers() -> TestBroker {
+    TestBroker::start_with(|settings| {
         settings.quotas.mailbox.messages = 20;
         settings.quotas.overflow = Some(Overflow::Wait);
         settings.reader_timeout = Some(Duration::from_millis(200));
     })
-    .await;
+    .await
+}
+
+/// Sends more than the readers take, until the last message is acknowledged.
+async fn send_all(writer: &Client) {
+    let mut receipts = Vec::new();
+    for _ in 0..COUNT {
+        receipts.push(writer.send(message(QoS::AtLeastOnce)).await.unwrap());
+    }
+    receipts.pop().unwrap().acknowledged().await.unwrap();
+}
+
+async fn where_publishers_wait_a_reader_that_stops_is_made_to_leave(scheme: Scheme) {
+    let broker = waiting_for_readers().await;
     let (_stalled, _unread) = stalled(&broker, scheme, QoS::AtLeastOnce).await;
     let reader = connect(&broker, scheme, "reader").await;
     let mut messages = reader.subscribe("t", QoS::AtLeastOnce).await.unwrap();
     let writer = connect(&broker, scheme, "writer").await;
-    let mut receipts = Vec::new();
-    let sending = async {
-        for _ in 0..COUNT {
-            receipts.push(writer.send(message(QoS::AtLeastOnce)).await.unwrap());
-        }
-        receipts.pop().unwrap().acknowledged().await.unwrap();
-    };
     let reading = async {
         for _ in 0..COUNT {
             messages.recv().await.unwrap();
         }
     };
-    tokio::join!(sending, reading);
+    tokio::join!(send_all(&writer), reading);
     let metrics = broker.broker().metrics();
     assert_eq!(metrics.evicted.get(), 1);
     while metrics.connections.get() > 2 {
@@ -77,23 +86,11 @@ async fn where_publishers_wait_a_reader_that_stops_is_made_to_leave(scheme: Sche
 }
 
 async fn a_reader_that_stops_is_made_to_leave_however_busy_the_publisher_is(scheme: Scheme) {
-    let broker = TestBroker::start_with(|settings| {
-        settings.quotas.mailbox.messages = 20;
-        settings.quotas.overflow = Some(Overflow::Wait);
-        settings.reader_timeout = Some(Duration::from_millis(200));
-    })
-    .await;
+    let broker = waiting_for_readers().await;
     let (_stalled, _unread) = stalled(&broker, scheme, QoS::AtLeastOnce).await;
     let writer = connect(&broker, scheme, "writer").await;
     let mut busy = writer.subscribe("busy", QoS::AtLeastOnce).await.unwrap();
     let other = connect(&broker, scheme, "other").await;
-    let sending = async {
-        let mut receipts = Vec::new();
-        for _ in 0..1_000 {
-            receipts.push(writer.send(message(QoS::AtLeastOnce)).await.unwrap());
-        }
-        receipts.pop().unwrap().acknowledged().await.unwrap();
-    };
     // Wakes the writer's connection in the broker far more often than the stalled reader is looked at.
     let waking = async {
         loop {
@@ -103,7 +100,7 @@ async fn a_reader_that_stops_is_made_to_leave_however_busy_the_publisher_is(sche
         }
     };
     tokio::select! {
-        () = sending => {}
+        () = send_all(&writer) => {}
         () = waking => {}
     }
     assert_eq!(broker.broker().metrics().evicted.get(), 1);

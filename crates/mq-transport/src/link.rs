@@ -409,14 +409,10 @@ impl Link {
     #[must_use]
     pub fn can_move(&self) -> bool {
         match &self.transport {
-            Transport::Tcp(_) => true,
-            #[cfg(feature = "tls")]
-            Transport::Tls(link) => !link.is_early(),
-            #[cfg(feature = "ws")]
-            Transport::Ws(link) => link.stream().can_move(),
             #[cfg(feature = "quic")]
             Transport::Quic(_) => false,
             Transport::Mem(_) => false,
+            _ => !self.is_early(),
         }
     }
 
@@ -431,7 +427,7 @@ impl Link {
             #[cfg(feature = "tls")]
             Transport::Tls(link) => move_here(link.stream()),
             #[cfg(feature = "ws")]
-            Transport::Ws(link) => link.stream_mut().move_here(),
+            Transport::Ws(link) => link.stream().move_here(),
             #[cfg(feature = "quic")]
             Transport::Quic(_) => Ok(()),
             Transport::Mem(_) => Ok(()),

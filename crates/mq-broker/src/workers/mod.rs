@@ -274,7 +274,7 @@ impl Drop for Seat {
 mod tests {
     use super::*;
 
-    fn crew(count: usize) -> Arc<Crew> {
+    pub(super) fn crew(count: usize) -> Arc<Crew> {
         crew_by(count, Placement::default())
     }
 

@@ -93,21 +93,16 @@ impl fmt::Debug for Roaming {
 
 #[cfg(test)]
 mod tests {
-    use std::{num::NonZeroUsize, sync::Arc, time::Duration};
+    use std::time::Duration;
 
     use tokio::time::timeout;
 
     use super::*;
-    use crate::{
-        here,
-        workers::{Couriers, Crew, Workers},
-    };
+    use crate::{here, workers::tests::crew};
 
     #[tokio::test]
     async fn a_future_goes_where_it_asks_to_go_and_keeps_what_it_has() {
-        let workers = Workers::new(NonZeroUsize::new(3).unwrap());
-        let couriers = Arc::new(Couriers::new(Some(&workers)));
-        let crew = Arc::new(Crew::start(Some(&workers), &couriers).unwrap());
+        let crew = crew(3);
         let (to, mut from) = tokio::sync::mpsc::unbounded_channel();
         let connection = async move {
             let mut been = Vec::new();

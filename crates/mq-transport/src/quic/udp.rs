@@ -150,7 +150,7 @@ mod tests {
         (socket, address, of())
     }
 
-    /// The first byte of each datagram that one read brings.
+    /// Reads once. Returns the first byte of each datagram.
     async fn read(socket: &Socket) -> Vec<u8> {
         let mut memory = [[0; 1472]; ROOM];
         let mut meta = [RecvMeta::default(); ROOM];

@@ -283,11 +283,7 @@ impl WsLink {
         self.stream.is_early()
     }
 
-    pub(crate) fn stream(&self) -> &Link {
-        &self.stream
-    }
-
-    pub(crate) fn stream_mut(&mut self) -> &mut Link {
+    pub(crate) fn stream(&mut self) -> &mut Link {
         &mut self.stream
     }
 

@@ -97,8 +97,6 @@ struct Waits {
     want_read: bool,
     now: Instant,
     deadline: Option<Instant>,
-    /// When a message without room is looked at again.
-    patience_ends: Option<Instant>,
 }
 
 /// What an attached client has waited for.
@@ -229,28 +227,20 @@ impl<'a> Attached<'a> {
             }
             let session = blocked.as_deref();
             // What wakes the task meanwhile does not put it off.
-            let patience_ends = earlier(
+            self.patience_ends = earlier(
                 session.map(|session| self.patience_ends(session, now)),
                 self.patience_ends.filter(|_| session.is_some()),
             );
-            self.patience_ends = patience_ends;
             let waits = Waits {
                 closed,
                 settled,
                 want_read,
                 now,
                 deadline,
-                patience_ends,
             };
             let others = (timer.as_mut(), shutdown.as_mut());
             let happened = self.wait(&waits, room.as_mut().as_pin_mut(), others).await;
             now = clock::now();
-            if matches!(happened, Happened::PatienceOver)
-                && let Some(session) = &blocked
-            {
-                self.patience_ends = None;
-                session.remind();
-            }
             self.happened(happened, now);
         }
     }
@@ -295,7 +285,7 @@ impl<'a> Attached<'a> {
             authentication: Some(&mut self.client.authentication)
                 .filter(|authentication| authentication.is_working() && !closed),
             room,
-            patience_ends: waits.patience_ends,
+            patience_ends: self.patience_ends,
         };
         // In a box: the task of a client that waits for the link alone needs no room for it.
         let mut unlikely = unlikely.is_any().then(|| Box::pin(unlikely.wait()));
@@ -344,7 +334,13 @@ impl<'a> Attached<'a> {
         match happened {
             Happened::Progress(progress) => self.wire.progressed(progress, now),
             Happened::Due => self.became_due(now),
-            Happened::Stored(Ok(())) | Happened::PatienceOver | Happened::Woken => {}
+            Happened::Stored(Ok(())) | Happened::Woken => {}
+            Happened::PatienceOver => {
+                self.patience_ends = None;
+                if let Some((reader, _)) = self.publisher.waiting.first() {
+                    reader.remind();
+                }
+            }
             Happened::Stored(Err(StoreFailed)) => self.wire.leave(STORE_FAILED),
             Happened::Loaded(loaded) => self.loaded(loaded),
             Happened::Authenticated(outcome) => self.authenticated(outcome),

@@ -14,7 +14,7 @@ use std::{
 use mq_proto::Outbox;
 use mq_transport::{Error, Link, Progress};
 
-/// The sources that one task waits for.
+/// What one task waits for: sources, each with a waker of its own.
 #[derive(Debug, Default)]
 pub(super) struct Wakes {
     sources: Option<Sources>,
@@ -76,9 +76,13 @@ impl Source {
         let is_ready = poll(&mut self.context()).is_ready();
         if is_ready {
             // What was ready does not wake the task again before it was asked again.
-            self.signal.has_come.store(true, Ordering::Relaxed);
+            self.ask_again();
         }
         is_ready
+    }
+
+    fn ask_again(&self) {
+        self.signal.has_come.store(true, Ordering::Relaxed);
     }
 
     fn take(&self) -> bool {
@@ -111,11 +115,7 @@ impl Wakes {
     /// The timer has another deadline.
     pub(super) fn has_new_timer(&mut self) {
         if let Some(sources) = &self.sources {
-            sources
-                .others
-                .signal
-                .has_come
-                .store(true, Ordering::Relaxed);
+            sources.others.ask_again();
         }
     }
 
