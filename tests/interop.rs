@@ -12,7 +12,7 @@ use std::{
 
 use mq_client::{Client, Error, QoS, Reconnect, Version};
 use mq_testkit::{Scheme, TestBroker, program};
-use tokio::time::timeout;
+use tokio::{sync::watch, time::timeout};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -187,8 +187,9 @@ async fn our_client_works_with_rumqttd() {
     our_client(&tcp(v5), Version::V5, false).await;
 }
 
-/// A client that answers `square` as long as it lives, and one that may ask.
-async fn responder_and_requester(url: &str) -> (Client, Client) {
+/// A client that answers `square` as long as it lives, one that may ask, and how many answers were
+/// acknowledged.
+async fn responder_and_requester(url: &str) -> (Client, Client, watch::Receiver<u32>) {
     let connect = async |id: &str| {
         let reconnect = Reconnect {
             initial: Duration::from_millis(20),
@@ -202,14 +203,16 @@ async fn responder_and_requester(url: &str) -> (Client, Client) {
     let questions = responder.subscribe("square", QoS::AtLeastOnce).await;
     let mut questions = questions.unwrap();
     let answering = responder.clone();
+    let (count, acknowledged) = watch::channel(0);
     tokio::spawn(async move {
         while let Some(question) = questions.recv().await {
             let n: u64 = question.text().unwrap().parse().unwrap();
-            let answer = (n * n).to_string();
-            answering.respond(&question, answer).await.unwrap();
+            let answer = answering.respond(&question, (n * n).to_string());
+            answer.await.unwrap().acknowledged().await.unwrap();
+            count.send_modify(|count| *count += 1);
         }
     });
-    (responder, requester)
+    (responder, requester, acknowledged)
 }
 
 /// Asks until a responder is there to answer.
@@ -279,8 +282,11 @@ async fn requests_are_answered_through_mosquitto_also_after_its_restart() {
     };
     let mosquitto = start();
     wait_for_port(port).await;
-    let (responder, requester) = responder_and_requester(&tcp(port)).await;
+    let (responder, requester, mut acknowledged) = responder_and_requester(&tcp(port)).await;
     assert_eq!(ask(&requester).await, "144");
+    // An answer without its acknowledgement is sent again after the restart, to nobody's question.
+    let first = timeout(SOON, acknowledged.wait_for(|&count| count == 1)).await;
+    first.unwrap().unwrap();
     drop(mosquitto);
     let _mosquitto = start();
     // Its sessions are gone.
@@ -299,7 +305,7 @@ async fn mosquittos_requester_is_answered() {
     }
     let broker = TestBroker::start().await;
     let address = broker.address(Scheme::Tcp);
-    let (responder, _) = responder_and_requester(&address.to_string()).await;
+    let (responder, ..) = responder_and_requester(&address.to_string()).await;
     let mut requester = Command::new("mosquitto_rr");
     requester
         .args([
