@@ -40,6 +40,7 @@ const CLIENT: &[&str] = &[
 const BROKER: &[&str] = &[
     "config",
     "broker",
+    "bridging",
     "conn",
     "certificates",
     "ticket_file",
@@ -52,6 +53,7 @@ const BROKER: &[&str] = &[
     "metrics",
     "journal",
     "session",
+    "bridge",
     "auth",
     "view",
     "shown",

@@ -14,7 +14,8 @@ use crate::{
     Error, Reload, Settings, Storage,
     admin::{Admin, Doors, STREAMS},
     auth::{FileAccess, Guard},
-    clock, conn,
+    bridge::Bridge,
+    bridging, clock, conn,
     hub::Hub,
     metrics::{Gauge, ListenerMetrics, Metrics},
     quota::{PerNetwork, Place},
@@ -81,6 +82,7 @@ impl Broker {
         settings.listen.hold_tickets = true;
         let quic = &mut settings.listen.quic;
         quic.keep_alive_interval = quic.keep_alive_below_idle();
+        let bridges = Bridge::all(&settings.bridges, &settings.protocol)?;
         let mut listeners = Vec::new();
         for address in &settings.listeners {
             listeners.push(Listener::bind(address, &settings.listen_at(address)).await?);
@@ -122,10 +124,7 @@ impl Broker {
         };
         let metrics = addresses.iter().cloned().map(ListenerMetrics::new);
         let metrics: Vec<_> = metrics.map(Arc::new).collect();
-        let mut tasks = JoinSet::new();
-        for (listener, metrics) in listeners.into_iter().zip(&metrics) {
-            acceptor.begin(listener, metrics, &mut tasks);
-        }
+        let tasks = acceptor.begin_all(listeners, &metrics, bridges);
         let mut services = JoinSet::new();
         services.spawn(Arc::clone(&crew).watch());
         let timers = Arc::clone(&hub);
@@ -367,6 +366,23 @@ struct Acceptor {
 }
 
 impl Acceptor {
+    /// Begins to accept at all listeners, and to connect. Each of the tasks owns those of its connections.
+    fn begin_all(
+        &self,
+        listeners: Vec<Listener>,
+        metrics: &[Arc<ListenerMetrics>],
+        bridges: Vec<Arc<Bridge>>,
+    ) -> JoinSet<()> {
+        let mut tasks = JoinSet::new();
+        for (listener, metrics) in listeners.into_iter().zip(metrics) {
+            self.begin(listener, metrics, &mut tasks);
+        }
+        for bridge in bridges {
+            self.begin_bridge(bridge, &mut tasks);
+        }
+        tasks
+    }
+
     /// Begins to accept, each part of the listener on its own runtime: QUIC's clients come to the workers' sockets and
     /// are served there, so no other thread has to wake up for them.
     fn begin(&self, listener: Listener, metrics: &Arc<ListenerMetrics>, tasks: &mut JoinSet<()>) {
@@ -377,6 +393,16 @@ impl Acceptor {
                 None => tasks.spawn(run),
             };
         }
+    }
+
+    /// Begins a bridge, on the first worker.
+    fn begin_bridge(&self, bridge: Arc<Bridge>, tasks: &mut JoinSet<()>) {
+        let (hub, settings) = (Arc::clone(&self.hub), Arc::clone(&self.settings));
+        let run = bridging::run(bridge, hub, settings, self.shutdown.clone());
+        match self.crew.handles().first() {
+            Some(worker) => tasks.spawn_on(run, worker),
+            None => tasks.spawn(run),
+        };
     }
 
     /// Accepts until shutdown, then waits for the connections. It never waits for a peer: that is

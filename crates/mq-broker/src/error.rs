@@ -31,6 +31,14 @@ pub enum Error {
         /// Why.
         source: std::io::Error,
     },
+    /// A bridge cannot be made.
+    #[error("bridge {name:?}: {problem}")]
+    Bridge {
+        /// The bridge.
+        name: String,
+        /// What is wrong.
+        problem: String,
+    },
     /// The threads for connections cannot be started.
     #[error("no threads for connections: {0}")]
     Workers(std::io::Error),

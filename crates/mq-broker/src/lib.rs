@@ -57,6 +57,8 @@
 
 mod admin;
 pub mod auth;
+mod bridge;
+mod bridging;
 mod broker;
 mod ceiling;
 #[cfg(feature = "tls")]
@@ -89,6 +91,7 @@ pub mod view;
 mod workers;
 
 pub use admin::{AdminSettings, make_token_file};
+pub use bridge::{BridgeSettings, BridgeStart, BridgeTopic, Direction, Secret};
 pub use broker::Broker;
 pub use config::Config;
 pub use error::{Error, Mistake};

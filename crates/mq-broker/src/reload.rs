@@ -148,6 +148,7 @@ fn fixed(settings: &Settings) -> Vec<(&'static str, String)> {
         access,
         failures_per_minute,
         take_over,
+        bridges,
         // The program's.
         watch_files: _,
         log: _,
@@ -184,6 +185,7 @@ fn fixed(settings: &Settings) -> Vec<(&'static str, String)> {
         ("congestion", show(&listen.congestion)),
         ("quic", show(&quic)),
         ("limits", show(&limits)),
+        ("bridge", show(bridges)),
     ]
 }
 

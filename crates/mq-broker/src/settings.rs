@@ -7,7 +7,8 @@ use mq_transport::{Address, EarlyDataPolicy, ListenOptions, Repeat, ServerIdenti
 use tracing::warn;
 
 use crate::{
-    AdminSettings, DiskStore, Durability, LogLevels, PublishRate, Quotas, Store, Workers,
+    AdminSettings, BridgeSettings, DiskStore, Durability, LogLevels, PublishRate, Quotas, Store,
+    Workers,
     auth::{Access, TakeOver},
     files,
     store::StoreError,
@@ -106,6 +107,8 @@ pub struct Settings {
     pub failures_per_minute: Option<NonZeroU32>,
     /// Which users may take over a session by its client identifier. Default: its own user alone.
     pub take_over: TakeOver,
+    /// Bridges to other brokers. Default none.
+    pub bridges: Vec<BridgeSettings>,
 }
 
 /// Where a broker keeps what outlives it.
@@ -187,6 +190,7 @@ impl Settings {
             access: Access::Open,
             failures_per_minute: NonZeroU32::new(10),
             take_over: TakeOver::SameUser,
+            bridges: Vec::new(),
         }
     }
 

@@ -34,8 +34,23 @@ fn the_reference_has_every_key() {
     let (with_table, without): (BTreeSet<_>, _) =
         tables.into_iter().partition(|key| key != "listen");
     assert_eq!(documented("Without a table"), without);
-    for table in with_table.iter().map(String::as_str).chain(["auth.jwt"]) {
-        let name = format!("[{table}]");
-        assert_eq!(documented(&format!("`{name}`")), keys(&name), "{name}");
+    for table in with_table
+        .iter()
+        .map(String::as_str)
+        .chain(["auth.jwt", "bridge.topic"])
+    {
+        // Of bridges there may be many.
+        let name = if table.starts_with("bridge") {
+            format!("[[{table}]]")
+        } else {
+            format!("[{table}]")
+        };
+        let within = if table == "bridge.topic" {
+            "[[bridge]]\n"
+        } else {
+            ""
+        };
+        let known = keys(&format!("{within}{name}"));
+        assert_eq!(documented(&format!("`{name}`")), known, "{name}");
     }
 }

@@ -164,6 +164,34 @@ impl Session {
         states.filter_map(OutgoingState::into_delivery).collect()
     }
 
+    /// Gives the outgoing messages that may not have arrived, in any order, another form: for an owner that
+    /// keeps them in another one than it sends. With `None` a message is not sent again; its exchange ends as if it
+    /// had arrived, with PUBREL, so that the peer frees its identifier.
+    pub fn change_outgoing(&mut self, mut change: impl FnMut(&Delivery) -> Option<Delivery>) {
+        for outgoing in self.outgoing.values_mut() {
+            let OutgoingState::Published(delivery) = &outgoing.state else {
+                continue;
+            };
+            let changed = change(delivery);
+            self.outgoing_bytes -= outgoing.state.bytes();
+            outgoing.state = changed.map_or(OutgoingState::Released, OutgoingState::Published);
+            self.outgoing_bytes += outgoing.state.bytes();
+        }
+    }
+
+    /// The identifiers of received QoS 2 messages whose PUBREL has not come, without those of flows.
+    pub fn received(&self) -> impl Iterator<Item = PacketId> {
+        self.incoming.0.keys().copied()
+    }
+
+    /// The identifiers of sent QoS 2 messages whose PUBCOMP has not come, after PUBREC.
+    pub fn released(&self) -> impl Iterator<Item = PacketId> {
+        let released = self.outgoing.iter();
+        let released =
+            released.filter(|(_, outgoing)| matches!(outgoing.state, OutgoingState::Released));
+        released.map(|(id, _)| *id)
+    }
+
     /// The next free identifier that `taken` does not use either.
     pub(crate) fn allocate(&mut self, taken: impl Fn(PacketId) -> bool) -> Option<PacketId> {
         let mut id = self.last_id.map_or(PacketId::FIRST, PacketId::next);
@@ -299,7 +327,7 @@ impl Session {
     }
 
     /// PUBREC came. Returns the message, which is not needed any more.
-    pub(crate) fn released(&mut self, id: PacketId) -> Option<Delivery> {
+    pub(crate) fn release(&mut self, id: PacketId) -> Option<Delivery> {
         let outgoing = self.outgoing.get_mut(&id)?;
         self.outgoing_bytes -= outgoing.state.bytes();
         match core::mem::replace(&mut outgoing.state, OutgoingState::Released) {

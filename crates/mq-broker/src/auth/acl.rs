@@ -37,7 +37,7 @@ enum Access {
 
 /// A topic filter, taken apart.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Filter(Vec<Level>);
+pub(crate) struct Filter(Vec<Level>);
 
 /// The marks that stand for a client's names in rules.
 #[derive(Clone, Copy, Debug)]
@@ -278,7 +278,7 @@ fn fill_in(name: &str, marks: Marks, who: &Principal) -> Option<(String, bool)> 
 }
 
 impl Filter {
-    pub(super) fn new(text: &str) -> Self {
+    pub(crate) fn new(text: &str) -> Self {
         let levels = text.split('/').map(|level| match level {
             "+" => Level::Plus,
             "#" => Level::Hash,
@@ -317,7 +317,7 @@ impl Filter {
     }
 
     /// Whether there is a topic that both match.
-    pub(super) fn overlaps(&self, other: &Self) -> bool {
+    pub(crate) fn overlaps(&self, other: &Self) -> bool {
         self.is_hidden() == other.is_hidden() && overlap(&self.0, &other.0)
     }
 }

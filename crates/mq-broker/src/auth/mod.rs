@@ -104,6 +104,7 @@ use mq_transport::{Certificate, Link, Scheme};
 use crate::store::User;
 
 pub use access::Access;
+pub(crate) use acl::Filter;
 pub(crate) use authentication::Authentication;
 pub use certificate::CertificateUser;
 pub use files::{AccessFiles, FileAccess};

@@ -12,9 +12,11 @@ use serde::Deserialize;
 
 use crate::{Error, Overflow, Settings, Storage};
 
+mod bridge;
 mod openness;
 mod tables;
 
+pub use bridge::{BridgeConfig, Start, TopicConfig};
 use openness::DEFAULT_LISTENERS;
 pub use tables::{
     AdminConfig, AuthConfig, ClientCertificate, DurabilityName, JwtConfig, LimitsConfig, LogConfig,
@@ -106,6 +108,32 @@ pub use tables::{
 /// connections_per_address = 200
 /// publish_messages_per_s = 1000   # of each client; no bound if absent
 /// session_expiry_s = 604800       # the longest life of a session without a connection
+///
+/// [[bridge]]                      # another broker; any number of these
+/// name = "cloud"
+/// address = ["quic://cloud.example", "tls://cloud.example"]  # the preferred one first
+/// plaintext = false               # whether tcp:// and ws:// may lead to other machines
+/// client_id = "edge-7"            # there; bridge-NAME if absent
+/// user_name = "edge"
+/// password_file = "/etc/mqbroker/cloud.password"  # or a token; nothing else is in it
+/// ca = "cloud.pem"                # authorities to believe; the system's if absent
+/// server_name = "cloud.example"   # in the certificate; that of the address if absent
+/// certificate = "edge.pem"        # of this broker
+/// key = "edge.key"
+/// early_data = true               # whether CONNECT goes with the first flight (0-RTT)
+/// mqtt = "5.0"                    # 3.1.1 or 3.1
+/// keep_alive_s = 60
+/// connect_timeout_s = 10          # of each address
+/// clean = false                   # whether nothing waits for the next connection
+/// start = "automatic"             # or lazy: while something waits
+/// max_hops = 8                    # bridges that a message may have passed
+///
+/// [[bridge.topic]]                # at least one
+/// pattern = "sensors/#"
+/// direction = "out"               # in or both
+/// qos = 1                         # the highest
+/// local_prefix = ""
+/// remote_prefix = "edge-7/"
 /// ```
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -130,6 +158,8 @@ pub struct Config {
     pub auth: Option<AuthConfig>,
     /// Bounds on what clients can use.
     pub limits: LimitsConfig,
+    /// Other brokers that this one is a client of.
+    pub bridge: Vec<BridgeConfig>,
 }
 
 impl Config {
@@ -247,6 +277,9 @@ impl Config {
         if let Some(seconds) = limits.handshake_timeout_s {
             settings.handshake_timeout = Duration::from_secs(seconds);
             settings.protocol.connect_timeout = settings.handshake_timeout;
+        }
+        for bridge in self.bridge {
+            bridge.apply(&mut settings).map_err(wrong)?;
         }
         settings.max_session_expiry = limits.session_expiry_s.map(Duration::from_secs);
         if let Some(seconds) = limits.shutdown_timeout_s {

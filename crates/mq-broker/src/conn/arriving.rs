@@ -9,7 +9,7 @@ use super::{authenticating::Authenticating, entry::Entry, wire::Wire};
 use crate::{
     Settings,
     auth::{LogIn, Principal, Tried},
-    clock, router,
+    bridge, clock, router,
 };
 
 /// A link without a CONNECT, or with one that waits until the link's handshake is complete.
@@ -120,6 +120,9 @@ fn refusal(settings: &Settings, connect: &Connect) -> Option<ReasonCode> {
         will,
         ..
     } = connect;
+    if client_id.starts_with(bridge::PREFIX) {
+        return Some(ReasonCode::ClientIdentifierNotValid);
+    }
     let protocol = &settings.protocol;
     let maximum_qos: QoS = protocol.maximum_qos;
     let not_valid = match version {

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use bytes::BytesMut;
 use mq_codec::{ConnAck, Disconnect, Packet, ReasonCode, Version};
-use mq_proto::{CloseReason, Delivery, Event, LaneId, Outbox};
+use mq_proto::{CloseReason, Delivery, Event, LaneId, Outbox, Role};
 use mq_transport::{Link, Progress};
 use tracing::{debug, info};
 
@@ -49,12 +49,12 @@ impl Leaving {
         Self { wire, parting }
     }
 
-    /// Gives the session back, then closes the link.
-    pub(super) async fn run(self) {
+    /// Gives the session back, then closes the link. Returns why the connection ended.
+    pub(super) async fn run(self) -> CloseReason {
         let last = Box::pin(self.finish()).await;
         // In a box of its own: the allocator has small pages for blocks of up to 8 KiB only. Nothing
         // else of the connection is left while its peer takes its time to leave.
-        Box::pin(close(last)).await;
+        Box::pin(close(last)).await
     }
 
     /// Gives the session back; returns the link, what is left to be written, and why it ends.
@@ -118,6 +118,7 @@ impl Leaving {
             "disconnected"
         );
         let version = wire.connection.version();
+        let is_server = wire.connection.role() == Role::Server;
         // The session first: the client that takes it over need not wait for a slow link.
         hold.state.protocol = wire.connection.into_session();
         hold.session.mailbox.disconnect(unsent.drain(..));
@@ -135,7 +136,8 @@ impl Leaving {
                 // The shutdown for a failed store may have come before the failure itself.
                 let has_failed = matches!(stored, Ok(Err(StoreFailed)));
                 let reason = if has_failed { STORE_FAILED } else { reason };
-                say_farewell(&mut outbox, version, let_in_at < sayable, reason);
+                let was_let_in = let_in_at < sayable || !is_server;
+                say_farewell(&mut outbox, version, was_let_in, reason);
             }
         }
         Last {
@@ -169,7 +171,7 @@ fn say_farewell(outbox: &mut Outbox, version: Version, was_let_in: bool, reason:
 }
 
 /// Writes the last bytes and closes, within a deadline. A lost link has nobody to write to.
-async fn close(last: Last) {
+async fn close(last: Last) -> CloseReason {
     let Last {
         mut link,
         mut outbox,
@@ -191,4 +193,5 @@ async fn close(last: Last) {
         let _ = tokio::time::timeout(CLOSE_DEADLINE, last).await;
     }
     link.close_with(code, CLOSE_DEADLINE).await;
+    reason
 }

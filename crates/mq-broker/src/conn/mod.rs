@@ -9,7 +9,8 @@
 //!      +--------------------+------- refused, silent, gone ----------------------+
 //! ```
 //!
-//! [`Wire`] is what all of them have: the link and the state machine.
+//! [`Wire`] is what all of them have: the link and the state machine. A link that a bridge has dialled
+//! ([`Dialled`]) begins with Attached.
 
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ mod arriving;
 mod attached;
 mod authenticating;
 mod backlog;
+mod dialled;
 mod early;
 mod entry;
 mod held;
@@ -32,6 +34,7 @@ mod wire;
 
 use arriving::Arriving;
 use attached::Attached;
+pub(crate) use dialled::{Dialled, Ended, open_session};
 use leaving::Leaving;
 use wire::Wire;
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use mq_codec::{ConnAck, Disconnect, ReasonCode};
-use mq_proto::{CloseReason, CommandError, Connection, LaneId, Outbox};
+use mq_proto::{CloseReason, CommandError, Connection, LaneId, Outbox, Role};
 use mq_transport::{Error, LaneClosed, Link, MQTT_NEXT, Progress};
 use tokio::{sync::watch, time::sleep_until};
 use tracing::debug;
@@ -66,9 +66,25 @@ impl Wire {
         }
         let policy = settings.listen.early_data;
         let within = settings.handshake_timeout;
+        let early = Early::of(&link, &mut connection, policy, now, within);
         Self {
-            early: Early::of(&link, &mut connection, policy, now, within),
-            sampler: Sampler::new(metrics, &link, now),
+            early,
+            ..Self::with(link, connection, hub, metrics, settings, shutdown)
+        }
+    }
+
+    /// A link and a state machine of either role.
+    pub(super) fn with(
+        link: Link,
+        connection: Connection,
+        hub: Arc<Hub>,
+        metrics: Arc<ListenerMetrics>,
+        settings: Arc<Settings>,
+        shutdown: watch::Receiver<bool>,
+    ) -> Self {
+        Self {
+            early: None,
+            sampler: Sampler::new(metrics, &link, clock::now()),
             share: hub.share(false),
             carried: hub.share(true),
             closed: None,
@@ -289,8 +305,19 @@ impl Wire {
         }
     }
 
-    /// Ends the connection with that reason.
+    /// Ends the connection with that reason. A client tells a server of few reasons (Table 3-10).
     pub(super) fn leave(&mut self, reason: ReasonCode) {
+        let reason = match reason {
+            ReasonCode::ServerShuttingDown
+            | ReasonCode::SessionTakenOver
+            | ReasonCode::NotAuthorized
+            | ReasonCode::MaximumConnectTime
+                if self.connection.role() == Role::Client =>
+            {
+                ReasonCode::Success
+            }
+            reason => reason,
+        };
         self.connection.disconnect(Disconnect::new(reason));
     }
 

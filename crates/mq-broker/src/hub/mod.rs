@@ -54,6 +54,9 @@ const STRANGERS: usize = 4;
 /// Subscriptions of a session that ends at a time: messages wait meanwhile.
 const ENDED_AT_ONCE: usize = 64;
 
+/// How often an absent session is looked at by whoever [waits for it](Hub::something_waits).
+const LOOK_AT_ABSENT: Duration = Duration::from_millis(250);
+
 /// How long a client waits until an earlier connection has given its session back.
 const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -421,6 +424,18 @@ impl Hub {
         journal.record_of(&session, SessionChange::Detached { expires_at });
         drop(state);
         self.note_due(&session);
+    }
+
+    /// Waits until something waits for an absent session.
+    pub(crate) async fn something_waits(&self, client_id: &ByteStr) {
+        loop {
+            let session = lock(&self.sessions).by_id.get(client_id).cloned();
+            // Nobody rings for a session without a connection.
+            if session.is_some_and(|session| session.has_work()) {
+                return;
+            }
+            tokio::time::sleep(LOOK_AT_ABSENT).await;
+        }
     }
 
     /// Tells the timers when something of the session is due next.

@@ -298,6 +298,12 @@ impl Session {
         })
     }
 
+    /// Whether messages wait for the session, which no connection has, or exchanges to go on.
+    pub(crate) fn has_work(&self) -> bool {
+        let goes_on = |state: &State| !state.protocol.is_empty() || !state.wanted.is_empty();
+        self.mailbox.len() > 0 || self.state.try_lock().is_ok_and(|state| goes_on(&state))
+    }
+
     /// Keeps the session in the store from now on, until it ends: it outlives its connections, or
     /// more waits for it than memory holds.
     pub(crate) fn keep(&self) {

@@ -289,7 +289,7 @@ impl Connection {
             return Ok(());
         }
         let reason = if known {
-            if self.session.released(id).is_some() {
+            if self.session.release(id).is_some() {
                 self.events.push_back(Event::Released { packet_id: id });
             }
             ReasonCode::Success

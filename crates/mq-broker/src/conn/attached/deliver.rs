@@ -6,7 +6,7 @@ use mq_codec::{QoS, ReasonCode};
 use mq_proto::Way;
 use tracing::error;
 
-use super::Attached;
+use super::{Attached, bridged};
 use crate::{
     conn::{
         held::FREE,
@@ -64,7 +64,7 @@ impl Attached<'_> {
                     self.loading = Some(load(Arc::clone(store), client_id, wanted));
                 }
             }
-            let Some(delivery) = self.outgoing.pop_front() else {
+            let Some(mut delivery) = self.outgoing.pop_front() else {
                 break;
             };
             let session = &hold.session;
@@ -105,6 +105,10 @@ impl Attached<'_> {
                     break;
                 }
             };
+            if !bridged::rename(self.bridged.as_deref(), &mut delivery) {
+                hub::unqueued(session, &delivery, journal);
+                continue;
+            }
             let sent = connection.publish_on(now, lane, delivery);
             if ends {
                 connection.finish_lane(lane);

@@ -1,5 +1,6 @@
 //! The third phase: the client has its session, until either of them leaves.
 
+mod bridged;
 mod deliver;
 mod flows;
 mod idle;
@@ -47,6 +48,7 @@ use crate::{
     store::{SessionChange, StoreError},
     workers::{Desk, Look, go_to},
 };
+pub(super) use bridged::Bridged;
 use flows::Parked;
 use idle::IdleLanes;
 use lanes::DeliveryLanes;
@@ -86,6 +88,8 @@ pub(super) struct Attached<'a> {
     let_in_at: u64,
     look: Look,
     wakes: Wakes,
+    /// The bridge whose session this is.
+    bridged: Option<Box<Bridged>>,
 }
 
 /// What an attached client waits for, besides what there is always.
@@ -172,6 +176,7 @@ impl<'a> Attached<'a> {
             let_in_at,
             look: Look::default(),
             wakes: Wakes::default(),
+            bridged: None,
         }
     }
 
@@ -247,7 +252,7 @@ impl<'a> Attached<'a> {
 
     /// The next deadline: of the connection, the log-in, the client's pace, or an idle lane.
     fn deadline(&mut self, resumes_at: Option<Instant>, now: Instant) -> Option<Instant> {
-        let idle_at = self.close_idle(now);
+        let idle_at = earlier(self.close_idle(now), self.bridge_idle(now));
         let deadline = earlier(self.wire.deadline(), earlier(self.expires_at(), resumes_at));
         earlier(deadline, idle_at)
     }
@@ -350,6 +355,7 @@ impl<'a> Attached<'a> {
     /// Whether the connection may go to another worker now: it waits for nothing that belongs to this one.
     fn may_go(&self) -> bool {
         self.wire.link.can_move()
+            && self.bridged.is_none()
             && self.loading.is_none()
             && !self.client.authentication.is_working()
             && !self.wire.connection.is_closed()
@@ -493,6 +499,8 @@ impl<'a> Attached<'a> {
             Event::FlowBegan { flow, expiry, .. } => self.flow_began(flow, expiry),
             Event::FlowEnded(end) => self.flow_ended(end),
             Event::PingResp => self.lanes.ponged(),
+            Event::Connected(ack) => self.bridge_connected(now, &ack),
+            Event::SubAck(ack) => self.bridge_subscribed(&ack),
             Event::LaneFailed { lane, error } => {
                 let client = &self.hold.session.client_id;
                 debug!(client = %Shown(client), %lane, %error, "ended a data lane");

@@ -11,6 +11,9 @@ use crate::{hub, router};
 impl Attached<'_> {
     pub(super) fn publish(&mut self, now: Instant, mut received: Received) {
         self.messages_received += 1;
+        if !self.bridge_received(now, &mut received) {
+            return;
+        }
         if self.pace.spend(received.message.payload.len(), now) {
             self.wire.hub.metrics.throttled.add(1);
         }

@@ -1,0 +1,192 @@
+//! A message on its way over a bridge: its name at the other side, and the brokers that it has been at.
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    sync::Arc,
+};
+
+use mq_codec::{ByteStr, Version};
+use mq_proto::{Delivery, Message, Received};
+
+use super::Bridge;
+
+/// The user property (5.0) with the marks of the brokers that a message has been at, as far as their own bridges
+/// carried it there or away, with commas between them. A broker that it has not left by a bridge has [`STAYS`] behind
+/// its mark.
+const PASSED: &str = "mq-bridges";
+
+const STAYS: char = '<';
+
+/// The mark of a broker, the same for all its bridges. No two are the same, but by rare chance; a broker that starts
+/// anew has another one.
+pub(super) fn mark() -> String {
+    let random = RandomState::new().hash_one(0);
+    format!("{random:016x}")[..8].to_owned()
+}
+
+impl Bridge {
+    /// A delivery as the other broker gets it; `None` for one that does not go there: no rule sends its topic (any
+    /// more), or it has passed this broker, or too many.
+    pub(crate) fn sent(&self, delivery: &Delivery) -> Option<Delivery> {
+        let topic = self.topics.name_there(&delivery.message.topic)?;
+        // One that another bridge has brought to this broker goes on.
+        let last = passed(&delivery.message).last();
+        let stays = last.and_then(|last| last.strip_suffix(STAYS)) == Some(&self.mark);
+        if !stays && !self.may_pass(&delivery.message) {
+            return None;
+        }
+        let mut message = Message {
+            topic,
+            ..Message::clone(&delivery.message)
+        };
+        if self.config.connect.version >= Version::V5 {
+            pass(&mut message, usize::from(stays), &self.mark);
+        }
+        Some(Delivery {
+            message: Arc::new(message),
+            ..delivery.clone()
+        })
+    }
+
+    /// Gives a message of the other broker's the name that it is published under here.
+    ///
+    /// # Errors
+    /// Why it does not come in.
+    pub(crate) fn received(&self, received: &mut Received) -> Result<(), &'static str> {
+        let message = &mut received.message;
+        let topic = self.topics.name_here(&message.topic);
+        message.topic = topic.ok_or("topic that the bridge does not take")?;
+        if !self.may_pass(message) {
+            return Err("message that was here, or has passed too many bridges");
+        }
+        pass(message, 0, &format!("{}{STAYS}", self.mark));
+        Ok(())
+    }
+
+    /// Whether a message was not here before, and has not passed too many brokers.
+    fn may_pass(&self, message: &Message) -> bool {
+        let mut passed = passed(message);
+        let count = passed.clone().count();
+        count < self.max_hops.into() && passed.all(|mark| mark.trim_end_matches(STAYS) != self.mark)
+    }
+}
+
+/// The brokers that a message has been at. A property that says something else is a stranger's, and counts.
+fn passed(message: &Message) -> impl Iterator<Item = &str> + Clone {
+    let properties = message.properties.user_properties.iter();
+    let passed = properties.filter(|(name, _)| name.as_str() == PASSED);
+    passed.flat_map(|(_, marks)| marks.split(','))
+}
+
+/// Adds a mark, in the place of that many others.
+fn pass(message: &mut Message, replaced: usize, mark: &str) {
+    let mut passed: Vec<_> = passed(message).collect();
+    passed.truncate(passed.len() - replaced);
+    passed.push(mark);
+    let text = |text: &str| ByteStr::new(text).ok();
+    // Longer than MQTT allows only if a stranger has made it so.
+    let passed = text(&passed.join(",")).or_else(|| text(mark));
+    let properties = &mut message.properties.user_properties;
+    properties.retain(|(name, _)| name.as_str() != PASSED);
+    properties.extend(text(PASSED).zip(passed));
+}
+
+#[cfg(test)]
+mod tests {
+    use mq_codec::{QoS, TopicName};
+    use mq_proto::{LaneId, ServerConfig};
+
+    use super::*;
+    use crate::bridge::{BridgeSettings, BridgeTopic, Direction};
+
+    fn bridge(version: Version) -> Bridge {
+        let topic = |direction, pattern: &str, remote: &str| BridgeTopic {
+            direction,
+            remote_prefix: remote.to_owned(),
+            ..BridgeTopic::new(pattern)
+        };
+        let topics = vec![
+            topic(Direction::Out, "up/#", "edge/"),
+            topic(Direction::In, "down/#", "edge/"),
+        ];
+        let address = "quic://cloud.example".parse().unwrap();
+        let mut settings = BridgeSettings::new("cloud", vec![address], topics);
+        settings.version = version;
+        settings.max_hops = 2;
+        Bridge::new(&settings, &ServerConfig::default(), mark()).unwrap()
+    }
+
+    fn message(topic: &str) -> Message {
+        Message::new(TopicName::new(topic).unwrap(), "x")
+    }
+
+    fn received(message: Message) -> Received {
+        Received {
+            message,
+            qos: QoS::AtMostOnce,
+            retain: false,
+            dup: false,
+            subscription_ids: Vec::new(),
+            lane: LaneId::CONTROL,
+            ticket: None,
+        }
+    }
+
+    #[test]
+    fn a_message_passes_no_broker_twice_and_not_too_many() {
+        let bridges: Vec<_> = (0..3).map(|_| bridge(Version::V5)).collect();
+        let mut here = message("up/1");
+        for (passed, bridge) in bridges.iter().enumerate() {
+            let sent = bridge.sent(&Delivery::new(here.clone(), QoS::AtLeastOnce));
+            if passed == 2 {
+                assert_eq!(sent, None, "one bridge too many");
+                break;
+            }
+            let sent = Message::clone(&sent.unwrap().message);
+            assert_eq!(sent.topic.as_str(), "edge/up/1");
+            assert_eq!(sent.properties.user_properties.len(), 1);
+            here = Message {
+                topic: TopicName::new("up/1").unwrap(),
+                ..sent.clone()
+            };
+            let again = bridge.sent(&Delivery::new(here.clone(), QoS::AtLeastOnce));
+            assert_eq!(again, None, "it was here");
+            let mut back = received(Message {
+                topic: TopicName::new("edge/down/1").unwrap(),
+                ..sent
+            });
+            assert!(bridge.received(&mut back).is_err(), "it was here");
+        }
+        // What one bridge of a broker has brought another one takes away, and nothing brings it back.
+        let mut arrived = received(message("edge/down/1"));
+        bridges[0].received(&mut arrived).unwrap();
+        assert_eq!(arrived.message.topic.as_str(), "down/1");
+        let mut here = arrived.message;
+        here.topic = TopicName::new("up/1").unwrap();
+        let sent = bridges[0].sent(&Delivery::new(here, QoS::AtLeastOnce));
+        // Also by a bridge of another make, which marks nothing.
+        let mut again = Message::clone(&sent.clone().unwrap().message);
+        again.topic = TopicName::new("up/1").unwrap();
+        assert_eq!(
+            bridges[0].sent(&Delivery::new(again, QoS::AtLeastOnce)),
+            None
+        );
+        let mut back = received(Message::clone(&sent.unwrap().message));
+        back.message.topic = TopicName::new("edge/down/1").unwrap();
+        assert!(bridges[0].received(&mut back).is_err());
+    }
+
+    #[test]
+    fn before_5_0_nothing_is_marked_and_other_topics_do_not_pass() {
+        let bridge = bridge(Version::V3_1_1);
+        let sent = bridge.sent(&Delivery::new(message("up/1"), QoS::AtMostOnce));
+        assert!(sent.unwrap().message.properties.is_untouched());
+        assert_eq!(
+            bridge.sent(&Delivery::new(message("down/1"), QoS::AtMostOnce)),
+            None
+        );
+        let mut back = received(message("edge/up/1"));
+        let why = bridge.received(&mut back).unwrap_err();
+        assert!(why.contains("does not take"), "{why}");
+    }
+}

@@ -1,0 +1,122 @@
+//! What a bridge to another broker is: its settings, its topics, and what it makes of a message.
+//!
+//! A bridge's session is one of this broker's own, under the client identifier `$bridge/NAME`, which no client can
+//! have. What waits for the other broker is what waits for that session: in memory, in the store, within its limits.
+//! A connection of the bridge is a link that this broker has dialled (`bridging`), with the state machine in the
+//! client's role; it is served as any client's is (`conn::dialled`). So packet identifiers in flight are in the store, on both sides,
+//! and a QoS 2 message passes once whichever broker is killed.
+//!
+//! ```text
+//!  devices --> hub --> session $bridge/NAME --> connection ==QUIC==> the other broker
+//!                ^                                 |
+//!                +------ what it subscribed to ----+
+//! ```
+//!
+//! No message goes round for ever: the other broker does not send back what came from here (No Local, 5.0), a
+//! message carries the marks of the brokers that it has been at (5.0), and before 5.0 topics that could go
+//! round are refused.
+
+mod carry;
+mod settings;
+mod topics;
+
+use std::{sync::Arc, time::Duration};
+
+use mq_codec::{ByteStr, Connect, Version};
+use mq_proto::{ClientConfig, ServerConfig};
+use mq_transport::{Address, Connector};
+
+use crate::error::Error;
+pub use settings::{BridgeSettings, BridgeStart, BridgeTopic, Direction, Secret};
+pub(crate) use topics::Topics;
+
+/// Client identifiers that begin like this are of bridges.
+pub(crate) const PREFIX: &str = "$bridge/";
+
+/// A bridge to another broker.
+#[derive(Debug)]
+pub(crate) struct Bridge {
+    pub(crate) name: String,
+    /// The client identifier of its session here.
+    pub(crate) session: ByteStr,
+    pub(crate) topics: Topics,
+    pub(crate) clean: bool,
+    max_hops: u8,
+    /// What marks messages that have been at this broker.
+    mark: String,
+    /// Ends a connection on which nothing was carried for so long.
+    pub(crate) idle_timeout: Option<Duration>,
+    /// Not empty.
+    pub(crate) addresses: Vec<Address>,
+    pub(crate) connector: Connector,
+    config: ClientConfig,
+}
+
+impl Bridge {
+    /// All bridges of a broker, within its limits.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub(crate) fn all(
+        bridges: &[BridgeSettings],
+        limits: &ServerConfig,
+    ) -> Result<Vec<Arc<Self>>, Error> {
+        let mark = carry::mark();
+        let bridges = bridges.iter();
+        let each = bridges.map(|settings| Self::new(settings, limits, mark.clone()).map(Arc::new));
+        each.collect()
+    }
+
+    /// # Errors
+    /// [`Error::Bridge`] with what is wrong with the settings, or of a certificate that cannot be read.
+    fn new(settings: &BridgeSettings, limits: &ServerConfig, mark: String) -> Result<Self, Error> {
+        let wrong = |problem: String| Error::Bridge {
+            name: settings.name.clone(),
+            problem,
+        };
+        let topics = settings.check().map_err(wrong)?;
+        let name = settings.name.clone();
+        let text = |text: &str| ByteStr::new(text).map_err(|error| wrong(error.to_string()));
+        let client_id = match &settings.client_id {
+            Some(client_id) => text(client_id)?,
+            None => text(&format!("bridge-{name}"))?,
+        };
+        let mut connect = Connect::new(settings.version, client_id);
+        connect.clean_start = settings.clean;
+        connect.keep_alive = u16::try_from(settings.keep_alive.as_secs()).unwrap_or(u16::MAX);
+        connect.user_name = settings.user_name.as_deref().map(text).transpose()?;
+        connect.password = settings.password.as_ref().map(Secret::bytes);
+        if settings.version >= Version::V5 && !settings.clean {
+            connect.properties.session_expiry_interval = Some(u32::MAX);
+        }
+        let mut config = ClientConfig::new(connect);
+        config.max_inflight = limits.max_inflight;
+        config.receive_maximum = limits.receive_maximum;
+        config.max_packet_size = limits.max_packet_size;
+        config.connack_timeout = settings.connect_timeout;
+        let mut options = settings.connect.clone();
+        options.connect_timeout = settings.connect_timeout;
+        Ok(Self {
+            session: text(&format!("{PREFIX}{name}"))?,
+            name,
+            topics,
+            clean: settings.clean,
+            max_hops: settings.max_hops,
+            mark,
+            idle_timeout: settings.idle_timeout(),
+            addresses: settings.addresses.clone(),
+            connector: Connector::new(options)?,
+            config,
+        })
+    }
+
+    /// The state machine's configuration for the next connection.
+    pub(crate) fn config(&self) -> ClientConfig {
+        self.config.clone()
+    }
+
+    /// As asked for.
+    pub(crate) fn keep_alive(&self) -> Duration {
+        Duration::from_secs(self.config.connect.keep_alive.into())
+    }
+}

@@ -1,0 +1,236 @@
+//! How a bridge is made.
+
+use std::{fmt, net::IpAddr, time::Duration};
+
+use bytes::Bytes;
+use mq_codec::{QoS, Version};
+use mq_transport::{Address, ConnectOptions, Scheme};
+
+use super::Topics;
+
+/// A bridge to another broker.
+#[derive(Clone, Debug)]
+pub struct BridgeSettings {
+    /// What it is called here; its session is that of the client identifier `$bridge/NAME`.
+    pub name: String,
+    /// Where the other broker is, the preferred address first; at least one. Without encryption only on this
+    /// machine, unless [`plaintext`](Self::plaintext) says otherwise.
+    pub addresses: Vec<Address>,
+    /// Whether addresses of other machines may be without encryption. Default no.
+    pub plaintext: bool,
+    /// Trust, client certificate, early data and the like. Early data (0-RTT) carries CONNECT alone, of a session
+    /// that goes on, which is safe to repeat. Default: with early data.
+    pub connect: ConnectOptions,
+    /// How long an address has to answer, up to CONNACK. Default 10 s.
+    pub connect_timeout: Duration,
+    /// The client identifier at the other broker. Default `bridge-NAME`: two brokers that are bridged to the same
+    /// one under the same name need one each.
+    pub client_id: Option<String>,
+    /// The user at the other broker.
+    pub user_name: Option<String>,
+    /// Its password, or a token.
+    pub password: Option<Secret>,
+    /// Default 5.0.
+    pub version: Version,
+    /// Whole seconds. Default 60 s.
+    pub keep_alive: Duration,
+    /// Whether both sessions, here and there, end with the connection: nothing waits for the next one. Default no.
+    pub clean: bool,
+    /// When it connects. Default: at once, and always.
+    pub start: BridgeStart,
+    /// What it carries; at least one.
+    pub topics: Vec<BridgeTopic>,
+    /// The bridges that a message may have passed before this one (5.0). Default 8. None passes the same broker
+    /// twice.
+    pub max_hops: u8,
+}
+
+/// A password or token, which nothing shows.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Bytes);
+
+impl Secret {
+    pub(super) fn bytes(&self) -> Bytes {
+        self.0.clone()
+    }
+}
+
+impl<B: Into<Bytes>> From<B> for Secret {
+    fn from(bytes: B) -> Self {
+        Self(bytes.into())
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+/// When a bridge connects.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum BridgeStart {
+    /// At once, and again whenever a connection has ended.
+    #[default]
+    Automatic,
+    /// While something waits here. A connection that has carried nothing for so long ends. Messages from there come
+    /// only meanwhile.
+    Lazy(Duration),
+}
+
+/// Topics that a bridge carries.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BridgeTopic {
+    /// A topic filter, without the prefixes. May be empty if they are whole topics.
+    pub pattern: String,
+    /// Default: out.
+    pub direction: Direction,
+    /// The highest QoS. Default 1.
+    pub qos: QoS,
+    /// What topics begin with here, before the part that the pattern matches. Default: nothing.
+    pub local_prefix: String,
+    /// What they begin with there in its place. Default: nothing.
+    pub remote_prefix: String,
+}
+
+/// Which way a bridge carries messages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    /// From here to the other broker.
+    Out,
+    /// From the other broker to here.
+    In,
+    /// Either way.
+    Both,
+}
+
+impl BridgeTopic {
+    /// The defaults for a pattern.
+    #[must_use]
+    pub fn new(pattern: impl Into<String>) -> Self {
+        Self {
+            pattern: pattern.into(),
+            direction: Direction::Out,
+            qos: QoS::AtLeastOnce,
+            local_prefix: String::new(),
+            remote_prefix: String::new(),
+        }
+    }
+}
+
+impl BridgeSettings {
+    /// The defaults.
+    #[must_use]
+    pub fn new(name: impl Into<String>, addresses: Vec<Address>, topics: Vec<BridgeTopic>) -> Self {
+        Self {
+            name: name.into(),
+            addresses,
+            plaintext: false,
+            connect: ConnectOptions::new().early_data(true),
+            connect_timeout: Duration::from_secs(10),
+            client_id: None,
+            user_name: None,
+            password: None,
+            version: Version::V5,
+            keep_alive: Duration::from_mins(1),
+            clean: false,
+            start: BridgeStart::Automatic,
+            topics,
+            max_hops: 8,
+        }
+    }
+
+    pub(super) fn idle_timeout(&self) -> Option<Duration> {
+        match self.start {
+            BridgeStart::Automatic => None,
+            BridgeStart::Lazy(timeout) => Some(timeout),
+        }
+    }
+
+    /// # Errors
+    /// What is wrong, in words for the operator.
+    pub(crate) fn check(&self) -> Result<Topics, String> {
+        let is_name = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if self.name.is_empty() || !self.name.chars().all(is_name) {
+            return Err("its name needs letters, digits, -, _ and . alone".to_owned());
+        }
+        if self.addresses.is_empty() {
+            return Err("it has no address".to_owned());
+        }
+        let open = self.addresses.iter().find(|address| is_open(address));
+        if let Some(address) = open
+            && !self.plaintext
+        {
+            return Err(format!(
+                "{address} is another machine, and without encryption: take tls:// or quic://, or allow it \
+                 by `plaintext = true`"
+            ));
+        }
+        if self.keep_alive.as_secs() > u16::MAX.into() {
+            return Err("its keep-alive is longer than 65535 s".to_owned());
+        }
+        let topics = Topics::new(&self.topics)?;
+        if self.version < Version::V5
+            && let Some((there, here)) = topics.circle()
+        {
+            return Err(format!(
+                "what goes out to {there} would come back by {here} and go out again for ever: before MQTT 5.0 \
+                 the other broker cannot leave it out, so take other prefixes"
+            ));
+        }
+        Ok(topics)
+    }
+}
+
+/// Whether others can read what goes to that address.
+fn is_open(address: &Address) -> bool {
+    let is_local = address.host == "localhost"
+        || address
+            .host
+            .parse()
+            .is_ok_and(|ip: IpAddr| ip.is_loopback());
+    matches!(address.scheme, Scheme::Tcp | Scheme::Ws) && !is_local
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(url: &str) -> BridgeSettings {
+        let topics = vec![BridgeTopic {
+            direction: Direction::Both,
+            ..BridgeTopic::new("a/#")
+        }];
+        BridgeSettings::new("cloud", vec![url.parse().unwrap()], topics)
+    }
+
+    #[test]
+    fn a_mistake_is_named() {
+        let good = settings("quic://cloud.example");
+        good.check().unwrap();
+        settings("tcp://127.0.0.1").check().unwrap();
+        settings("tcp://[::1]").check().unwrap();
+        let open = settings("tcp://cloud.example");
+        let asked_for = BridgeSettings {
+            plaintext: true,
+            ..open.clone()
+        };
+        asked_for.check().unwrap();
+        let mut nameless = good.clone();
+        nameless.name = "a b".to_owned();
+        let mut nowhere = good.clone();
+        nowhere.addresses.clear();
+        let mut old = good.clone();
+        old.version = Version::V3_1_1;
+        for (wrong, says) in [
+            (open, "without encryption"),
+            (nameless, "letters"),
+            (nowhere, "no address"),
+            (old, "for ever"),
+        ] {
+            let error = wrong.check().unwrap_err();
+            assert!(error.contains(says), "{error}");
+        }
+    }
+}

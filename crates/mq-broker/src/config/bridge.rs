@@ -1,0 +1,183 @@
+//! The `[[bridge]]` tables.
+
+use std::{path::PathBuf, time::Duration};
+
+use mq_codec::{QoS, Version};
+use mq_transport::{Address, ClientIdentity, Trust};
+use serde::Deserialize;
+
+use super::set;
+use crate::{BridgeSettings, BridgeStart, BridgeTopic, Direction, Settings, files};
+
+/// A `[[bridge]]` table: another broker that this one is a client of; see [`BridgeSettings`].
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BridgeConfig {
+    /// What it is called here.
+    pub name: String,
+    /// URLs of the other broker, the preferred one first.
+    pub address: Vec<String>,
+    /// See [`BridgeSettings::plaintext`].
+    #[serde(default)]
+    pub plaintext: bool,
+    /// The client identifier at the other broker; `bridge-NAME` if absent.
+    pub client_id: Option<String>,
+    /// The user at the other broker.
+    pub user_name: Option<String>,
+    /// A file with the password or token, and nothing else but an end of line.
+    pub password_file: Option<PathBuf>,
+    /// Authorities that the other broker's certificate has to be of; the system's if absent.
+    pub ca: Option<PathBuf>,
+    /// The only certificate to be believed, by its SHA-256 fingerprint.
+    pub fingerprint: Option<String>,
+    /// The name in the other broker's certificate; that of the address if absent.
+    pub server_name: Option<String>,
+    /// The client certificate, with its chain.
+    pub certificate: Option<PathBuf>,
+    /// Its key.
+    pub key: Option<PathBuf>,
+    /// Whether CONNECT may be early data (0-RTT); yes if absent.
+    pub early_data: Option<bool>,
+    /// `5.0`, `3.1.1` or `3.1`; 5.0 if absent.
+    pub mqtt: Option<String>,
+    /// Seconds; 60 if absent.
+    pub keep_alive_s: Option<u16>,
+    /// Seconds; 10 if absent.
+    pub connect_timeout_s: Option<u64>,
+    /// Whether nothing waits for the next connection.
+    #[serde(default)]
+    pub clean: bool,
+    /// `automatic`, the default, or `lazy`.
+    pub start: Option<Start>,
+    /// Seconds without a message after which a lazy bridge disconnects; 60 if absent.
+    pub idle_timeout_s: Option<u64>,
+    /// See [`BridgeSettings::max_hops`].
+    pub max_hops: Option<u8>,
+    /// What it carries.
+    pub topic: Vec<TopicConfig>,
+}
+
+/// When a bridge connects.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Start {
+    /// At once, and always.
+    Automatic,
+    /// While something waits.
+    Lazy,
+}
+
+/// A `[[bridge.topic]]` table; see [`BridgeTopic`].
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TopicConfig {
+    /// A topic filter, without the prefixes.
+    #[serde(default)]
+    pub pattern: String,
+    /// `out`, the default, `in` or `both`.
+    pub direction: Option<Direction>,
+    /// The highest QoS; 1 if absent.
+    pub qos: Option<u8>,
+    /// What topics begin with here.
+    #[serde(default)]
+    pub local_prefix: String,
+    /// What they begin with there.
+    #[serde(default)]
+    pub remote_prefix: String,
+}
+
+impl BridgeConfig {
+    pub(super) fn apply(self, settings: &mut Settings) -> Result<(), String> {
+        let name = self.name.clone();
+        let bridge = self.into_settings();
+        let bridge = bridge.map_err(|problem| format!("bridge {name:?}: {problem}"))?;
+        if settings.bridges.iter().any(|other| other.name == name) {
+            return Err(format!("bridge {name:?}: there are two of that name"));
+        }
+        settings.bridges.push(bridge);
+        Ok(())
+    }
+
+    fn into_settings(self) -> Result<BridgeSettings, String> {
+        let addresses = self.address.iter().map(|url| {
+            let address = url.parse::<Address>();
+            address.map_err(|error| format!("address: {error}"))
+        });
+        let addresses = addresses.collect::<Result<_, _>>()?;
+        let topics = self.topic.into_iter().map(TopicConfig::into_topic);
+        let topics = topics.collect::<Result<_, _>>()?;
+        let mut settings = BridgeSettings::new(self.name, addresses, topics);
+        settings.plaintext = self.plaintext;
+        settings.client_id = self.client_id;
+        settings.user_name = self.user_name;
+        if let Some(path) = self.password_file {
+            settings.password = Some(read_secret(&path)?.into());
+        }
+        let connect = &mut settings.connect;
+        connect.trust = match (self.ca, self.fingerprint) {
+            (Some(_), Some(_)) => return Err("give ca or fingerprint, not both".to_owned()),
+            (Some(ca), None) => Trust::ca_file(ca),
+            (None, Some(fingerprint)) => Trust::Fingerprint(fingerprint),
+            (None, None) => Trust::System,
+        };
+        connect.server_name = self.server_name;
+        connect.identity = match (self.certificate, self.key) {
+            (Some(certificate), Some(key)) => Some(ClientIdentity::new(certificate, key)),
+            (None, None) => None,
+            _ => return Err("give certificate and key, or neither".to_owned()),
+        };
+        set(&mut connect.early_data, self.early_data);
+        if let Some(version) = self.mqtt {
+            settings.version = match version.as_str() {
+                "5.0" | "5" => Version::V5,
+                "3.1.1" => Version::V3_1_1,
+                "3.1" => Version::V3_1,
+                _ => return Err(format!("mqtt: {version:?} is not 5.0, 3.1.1 or 3.1")),
+            };
+        }
+        let seconds = |seconds: u16| Duration::from_secs(seconds.into());
+        set(&mut settings.keep_alive, self.keep_alive_s.map(seconds));
+        let timeout = self.connect_timeout_s.map(Duration::from_secs);
+        set(&mut settings.connect_timeout, timeout);
+        settings.clean = self.clean;
+        settings.start = match (self.start, self.idle_timeout_s) {
+            (Some(Start::Lazy), timeout) => {
+                BridgeStart::Lazy(Duration::from_secs(timeout.unwrap_or(60)))
+            }
+            (_, None) => BridgeStart::Automatic,
+            (_, Some(_)) => return Err("idle_timeout_s is for `start = \"lazy\"`".to_owned()),
+        };
+        set(&mut settings.max_hops, self.max_hops);
+        settings.check().map(drop)?;
+        Ok(settings)
+    }
+}
+
+impl TopicConfig {
+    fn into_topic(self) -> Result<BridgeTopic, String> {
+        let mut topic = BridgeTopic::new(self.pattern);
+        set(&mut topic.direction, self.direction);
+        if let Some(qos) = self.qos {
+            topic.qos =
+                QoS::from_bits(qos).ok_or_else(|| format!("topic.qos: {qos} is not 0, 1 or 2"))?;
+        }
+        topic.local_prefix = self.local_prefix;
+        topic.remote_prefix = self.remote_prefix;
+        Ok(topic)
+    }
+}
+
+/// A secret in a file of its own.
+fn read_secret(path: &std::path::Path) -> Result<String, String> {
+    let shown = path.display();
+    if files::is_open_to_all(path) {
+        return Err(format!("everybody can read {shown}: chmod o= {shown}"));
+    }
+    let text = std::fs::read_to_string(path);
+    let text = text.map_err(|error| format!("cannot read {shown}: {error}"))?;
+    let secret = text.trim_end_matches(['\n', '\r']);
+    if secret.is_empty() {
+        return Err(format!("{shown} is empty"));
+    }
+    Ok(secret.to_owned())
+}

@@ -1,0 +1,174 @@
+//! What a bridge's session does besides: names of topics, hops, and the other broker's answers.
+
+use std::{sync::Arc, time::Instant};
+
+use mq_codec::{ConnAck, ReasonCode, RetainHandling, SubAck, SubscribeProperties, Version};
+use mq_proto::{Delivery, Received, Session};
+use tracing::{info, warn};
+
+use super::Attached;
+use crate::{bridge::Bridge, router::LaneSlot, session::Presence, store::SessionChange};
+
+/// The bridge whose session this is.
+pub(in crate::conn) struct Bridged {
+    bridge: Arc<Bridge>,
+    /// Since when the other broker has let this one in.
+    since: Option<Instant>,
+    /// Messages that were carried, and until when a connection that is closed when idle has had nothing to do.
+    carried: u64,
+    busy_at: Instant,
+    /// What the store knows of exchanges that the other broker may have forgotten: QoS 2 messages that were received
+    /// and not released, and those that were sent and released.
+    forgettable: Vec<SessionChange>,
+}
+
+impl Bridged {
+    pub(in crate::conn) fn new(bridge: Arc<Bridge>, session: &Session, now: Instant) -> Self {
+        let flow = None;
+        let received = session.received();
+        let received =
+            received.map(|packet_id| SessionChange::ReceivedReleased { packet_id, flow });
+        let released = session.released();
+        let released = released.map(|packet_id| SessionChange::Completed { packet_id });
+        Self {
+            bridge,
+            forgettable: received.chain(released).collect(),
+            since: None,
+            carried: 0,
+            busy_at: now,
+        }
+    }
+}
+
+/// Gives a delivery the form in which it goes over the bridge, if this is one. False for a delivery that does not.
+pub(super) fn rename(bridged: Option<&Bridged>, delivery: &mut Delivery) -> bool {
+    let Some(bridged) = bridged else {
+        return true;
+    };
+    let sent = bridged.bridge.sent(delivery);
+    sent.map(|sent| *delivery = sent).is_some()
+}
+
+impl Attached<'_> {
+    /// Makes it a bridge's session.
+    pub(in crate::conn) fn bridge(&mut self, bridged: Bridged) {
+        self.bridged = Some(Box::new(bridged));
+    }
+
+    /// Since when the other broker has let a bridge in.
+    pub(in crate::conn) fn bridged_since(&self) -> Option<Instant> {
+        self.bridged.as_ref().and_then(|bridged| bridged.since)
+    }
+
+    /// The other broker has let this one in.
+    pub(super) fn bridge_connected(&mut self, now: Instant, ack: &ConnAck) {
+        let Some(bridged) = &mut self.bridged else {
+            return;
+        };
+        bridged.since = Some(now);
+        bridged.busy_at = now;
+        let forgettable = core::mem::take(&mut bridged.forgettable);
+        let bridge = Arc::clone(&bridged.bridge);
+        let link = self.wire.link.info();
+        info!(
+            bridge = bridge.name,
+            peer = link.peer_address.map(tracing::field::display),
+            transport = %link.scheme,
+            session_present = ack.session_present,
+            "a bridge is connected"
+        );
+        let version = self.wire.connection.version();
+        let (scheme, peer) = (link.scheme, link.peer_address);
+        let presence = Presence::new(
+            scheme,
+            peer,
+            version,
+            bridge.clean,
+            bridge.keep_alive(),
+            self.afterwards.expiry,
+        );
+        self.hold.show(presence);
+        if !ack.session_present {
+            for change in forgettable {
+                self.record(change);
+            }
+            self.send_retained_again(&bridge);
+        }
+        let wanted = bridge.topics.wanted_there(version >= Version::V5);
+        if !wanted.is_empty() {
+            let properties = SubscribeProperties::default();
+            self.wire.answer(|connection| {
+                let sent = connection.subscribe(now, wanted, properties);
+                sent.map(drop)
+            });
+        }
+    }
+
+    /// The other broker knows nothing of the session: it gets what is retained here.
+    fn send_retained_again(&mut self, bridge: &Bridge) {
+        for wanted in bridge.topics.wanted_here() {
+            debug_assert_eq!(wanted.options.retain_handling, RetainHandling::Send);
+            let journal = &mut self.publisher.journal;
+            let slot = LaneSlot::CONTROL;
+            // It is there already, so there is room for it.
+            let _ = self
+                .wire
+                .hub
+                .subscribe(&mut self.hold, &wanted, None, slot, journal);
+        }
+    }
+
+    /// The other broker has answered SUBSCRIBE.
+    pub(super) fn bridge_subscribed(&self, ack: &SubAck) {
+        let Some(bridged) = &self.bridged else {
+            return;
+        };
+        let bridge = &bridged.bridge;
+        let wanted = bridge.topics.wanted_there(false);
+        for (wanted, reason) in wanted.iter().zip(&ack.reasons) {
+            if reason.is_error() {
+                let (bridge, filter) = (&bridge.name, wanted.filter.as_str());
+                let reason = reason.name();
+                warn!(
+                    bridge,
+                    filter, reason, "the other broker refuses a bridge's topic"
+                );
+            }
+        }
+    }
+
+    /// Gives a message from the other broker the name that it has here. False for one that does not come in, which is
+    /// acknowledged.
+    pub(super) fn bridge_received(&mut self, now: Instant, received: &mut Received) -> bool {
+        let Some(bridged) = &self.bridged else {
+            return true;
+        };
+        let Err(why) = bridged.bridge.received(received) else {
+            return true;
+        };
+        let (session, topic) = (&self.hold.session, &received.message.topic);
+        self.wire.hub.refused_publish(session, topic, why, now);
+        if let Some(ticket) = received.ticket.take() {
+            self.wire.connection.ack(now, ticket, ReasonCode::Success);
+        }
+        false
+    }
+
+    /// Ends a connection that is to end when it carries nothing. Returns when to look again.
+    pub(super) fn bridge_idle(&mut self, now: Instant) -> Option<Instant> {
+        let bridged = self.bridged.as_mut()?;
+        let timeout = bridged.bridge.idle_timeout?;
+        let carried = self.messages_sent + self.messages_received;
+        let is_busy = self.wire.connection.in_flight() > 0 || !self.wire.connection.is_open();
+        if carried != bridged.carried || is_busy {
+            bridged.carried = carried;
+            bridged.busy_at = now;
+        }
+        let at = bridged.busy_at + timeout;
+        if at <= now {
+            self.wire.leave(ReasonCode::Success);
+            return None;
+        }
+        Some(at)
+    }
+}

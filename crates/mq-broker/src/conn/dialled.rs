@@ -1,0 +1,167 @@
+//! A link that a bridge has dialled: its session here, served to the other broker.
+//!
+//! It has the last two phases of a client's connection alone. The state machine sends CONNECT in the place of
+//! taking one, and until CONNACK comes an attached session has nothing to do.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use mq_codec::{ByteStr, ReasonCode, TopicFilter};
+use mq_proto::{CloseReason, Connection};
+use mq_transport::Link;
+use tokio::sync::watch;
+use tracing::debug;
+
+use super::{
+    afterwards::Afterwards,
+    attached::{Attached, Bridged, Client},
+    leaving::Leaving,
+    wire::Wire,
+};
+use crate::{
+    Settings,
+    bridge::{self, Bridge},
+    clock,
+    hub::{Hold, Hub},
+    journal::Journal,
+    metrics::ListenerMetrics,
+    router::LaneSlot,
+    store::{SessionChange, User},
+};
+
+/// What came of a bridge's connection.
+pub(crate) struct Ended {
+    /// Since when the other broker had let this one in, if it had.
+    pub(crate) since: Option<Instant>,
+    /// Why it ended.
+    pub(crate) reason: CloseReason,
+}
+
+/// What a bridge's connections have in common.
+pub(crate) struct Dialled {
+    pub(crate) bridge: Arc<Bridge>,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) metrics: Arc<ListenerMetrics>,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) shutdown: watch::Receiver<bool>,
+}
+
+impl Dialled {
+    /// Serves one link until it ends, then puts the session in order.
+    pub(crate) async fn serve(self, link: Link) -> Ended {
+        let Self {
+            bridge,
+            hub,
+            metrics,
+            settings,
+            shutdown,
+        } = self;
+        let session = Connection::client(clock::now(), bridge.config(), mq_proto::Session::new());
+        let mut wire = Wire::with(link, session, hub, metrics, settings, shutdown);
+        let attached = Box::pin(begin(&mut wire, &bridge)).await;
+        let (mut parting, mut since) = (None, None);
+        if let Some(mut attached) = attached {
+            attached.run().await;
+            since = attached.bridged_since();
+            parting = Some(attached.into_parting());
+        }
+        let reason = Box::pin(Leaving::new(wire, parting).run()).await;
+        Ended { since, reason }
+    }
+}
+
+/// Takes the bridge's session and sends CONNECT; `None` if it gets none.
+async fn begin<'w>(wire: &'w mut Wire, bridge: &Arc<Bridge>) -> Option<Box<Attached<'w>>> {
+    let mut publisher = wire.hub.publisher();
+    publisher.can_refuse = wire.connection.has_reason_codes();
+    let hold = attach(&wire.hub, bridge, &mut publisher.journal).await;
+    let mut hold = match hold {
+        Ok(hold) => hold,
+        Err(reason) => {
+            debug!(bridge = bridge.name, %reason, "a bridge gets no session");
+            wire.connection.handle_link_lost();
+            return None;
+        }
+    };
+    let now = clock::now();
+    hold.session.served_here();
+    hold.session.mailbox.connect();
+    let protocol = core::mem::take(&mut hold.state.protocol);
+    let bridged = Bridged::new(Arc::clone(bridge), &protocol, now);
+    wire.connection = Connection::client(now, bridge.config(), protocol);
+    wire.share = wire.hub.share(true);
+    if let Err(error) = wire.connection.connect(now) {
+        debug!(bridge = bridge.name, %error, "CONNECT could not be sent");
+        wire.connection.handle_link_lost();
+    }
+    let rules = wire.hub.guard.generation();
+    let let_in_at = wire.connection.outbox().position();
+    let afterwards = Afterwards {
+        will: None,
+        expiry: expiry(bridge),
+    };
+    let client = Client::new(None, rules, None);
+    let mut attached = Attached::new(wire, hold, publisher, client, afterwards, let_in_at);
+    attached.bridge(bridged);
+    Some(Box::new(attached))
+}
+
+/// Makes the bridge's session before it has its first connection, so that messages wait for that. Messages in flight
+/// come from the store, under the names that they have here.
+///
+/// # Errors
+/// Why there is none.
+pub(crate) async fn open_session(hub: &Hub, bridge: &Bridge) -> Result<(), ReasonCode> {
+    if bridge.clean {
+        return Ok(());
+    }
+    let mut publisher = hub.publisher();
+    let mut hold = attach(hub, bridge, &mut publisher.journal).await?;
+    let protocol = &mut hold.state.protocol;
+    protocol.change_outgoing(|delivery| bridge.sent(delivery));
+    let journal = &mut publisher.journal;
+    hub.detach(hold, clock::now(), None, expiry(bridge), journal);
+    Ok(())
+}
+
+/// The bridge's session, with the subscriptions that its topics ask for and no others.
+async fn attach(hub: &Hub, bridge: &Bridge, journal: &mut Journal) -> Result<Hold, ReasonCode> {
+    let user = User::Named(ByteStr::new(bridge::PREFIX).expect("a few letters"));
+    let hold = hub.attach(&bridge.session, bridge.clean, &user, None, journal);
+    let mut hold = hold.await?;
+    let expiry = expiry(bridge);
+    if expiry != Some(Duration::ZERO) {
+        hold.session.keep();
+    }
+    journal.record_of(&hold.session, SessionChange::Attached { expiry, user });
+    let others: Vec<_> = {
+        let subscriptions = hold.state.subscriptions.lock();
+        let is_wanted =
+            |filter: &TopicFilter| bridge.topics.wanted_here().any(|one| one.filter == *filter);
+        let filters = subscriptions.keys().filter(|filter| !is_wanted(filter));
+        filters.cloned().collect()
+    };
+    for filter in others {
+        hub.unsubscribe(&mut hold, &filter, journal);
+    }
+    for wanted in bridge.topics.wanted_here() {
+        let known = hold.state.subscriptions.lock();
+        let is_known = known.get(&wanted.filter).map(|known| known.options);
+        drop(known);
+        if is_known == Some(wanted.options) {
+            continue;
+        }
+        let granted = hub.subscribe(&mut hold, &wanted, None, LaneSlot::CONTROL, journal);
+        if granted.is_error() {
+            return Err(granted);
+        }
+    }
+    Ok(hold)
+}
+
+/// How long its session outlives a connection.
+fn expiry(bridge: &Bridge) -> Option<Duration> {
+    bridge.clean.then_some(Duration::ZERO)
+}

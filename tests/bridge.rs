@@ -1,0 +1,467 @@
+//! A bridge carries messages between two brokers: under other names, either way, over whatever ends meanwhile.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use mq_broker::{
+    BridgeSettings, BridgeStart, BridgeTopic, Broker, Direction, Error, MemoryStore, Settings,
+    Store, view::Query,
+};
+use mq_client::{Client, ClientBuilder, Outgoing, QoS, Reconnect, Subscription, Version};
+use mq_testkit::SlowStore;
+use tokio::time::{sleep, timeout};
+
+const HOUR: Duration = Duration::from_hours(1);
+
+/// In virtual time; a bridge waits for 30 s at most before it connects again.
+const SOON: Duration = Duration::from_mins(2);
+
+fn url(name: &str) -> String {
+    format!("mem://bridge-{name}")
+}
+
+async fn start(name: &str, store: Option<&Arc<impl Store>>, bridges: &[BridgeSettings]) -> Broker {
+    let mut settings = Settings::new(vec![url(name).parse().unwrap()]);
+    settings.store = store.map(|store| Arc::clone(store).into());
+    settings.bridges = bridges.to_vec();
+    Broker::start(settings).await.unwrap()
+}
+
+/// A broker that keeps nothing.
+async fn plain(name: &str, bridges: &[BridgeSettings]) -> Broker {
+    start(name, None::<&Arc<MemoryStore>>, bridges).await
+}
+
+fn bridge_to(name: &str, topics: &[BridgeTopic]) -> BridgeSettings {
+    BridgeSettings::new("cloud", vec![url(name).parse().unwrap()], topics.to_vec())
+}
+
+fn topic(direction: Direction, pattern: &str, local: &str, remote: &str) -> BridgeTopic {
+    BridgeTopic {
+        direction,
+        qos: QoS::ExactlyOnce,
+        local_prefix: local.to_owned(),
+        remote_prefix: remote.to_owned(),
+        ..BridgeTopic::new(pattern)
+    }
+}
+
+/// A client whose session outlives it and the broker.
+fn kept(name: &str, id: &str) -> ClientBuilder {
+    Client::builder(&url(name))
+        .unwrap()
+        .client_id(id)
+        .unwrap()
+        .clean_start(false)
+        .session_expiry(24 * HOUR)
+        .reconnect(Reconnect {
+            initial: Duration::from_millis(5),
+            max: Duration::from_millis(20),
+            jitter: 0.0,
+            ..Reconnect::default()
+        })
+}
+
+async fn client(name: &str) -> Client {
+    kept(name, "client").build().await.unwrap()
+}
+
+fn message(topic: &str, payload: impl Into<String>, qos: QoS) -> Outgoing {
+    Outgoing::to(topic, payload.into()).unwrap().qos(qos)
+}
+
+async fn send(client: &Client, message: Outgoing) {
+    let mut receipt = client.send(message).await.unwrap();
+    receipt.acknowledged().await.unwrap();
+}
+
+/// Topic and payload of the next message.
+async fn next(messages: &mut Subscription) -> (String, String) {
+    let incoming = timeout(SOON, messages.recv()).await.unwrap().unwrap();
+    let text = incoming.text().unwrap().to_owned();
+    (incoming.topic.to_string(), text)
+}
+
+fn pair(topic: &str, payload: &str) -> (String, String) {
+    (topic.to_owned(), payload.to_owned())
+}
+
+async fn nothing_more(messages: &mut Subscription) {
+    let more = timeout(SOON, messages.recv()).await;
+    assert!(more.is_err(), "{more:?}");
+}
+
+/// Waits until a bridge is connected to that broker.
+async fn connected(broker: &Broker) {
+    let connected = async {
+        while broker.clients(&Query::default()).await.items.is_empty() {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(SOON, connected).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_go_both_ways_under_the_names_of_either_side() {
+    let cloud = plain("names-cloud", &[]).await;
+    let topics = [
+        topic(Direction::Out, "up/#", "", "edge/"),
+        topic(Direction::In, "down/#", "here/", "edge/"),
+    ];
+    let edge = plain("names-edge", &[bridge_to("names-cloud", &topics)]).await;
+    connected(&cloud).await;
+    let (there, here) = (client("names-cloud").await, client("names-edge").await);
+    let mut at_cloud = there.subscribe("#", QoS::ExactlyOnce).await.unwrap();
+    let mut at_edge = here.subscribe("#", QoS::ExactlyOnce).await.unwrap();
+    for (n, qos) in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce]
+        .into_iter()
+        .enumerate()
+    {
+        let text = n.to_string();
+        send(&here, message("up/1", text.as_str(), qos)).await;
+        assert_eq!(next(&mut at_edge).await, pair("up/1", &text));
+        assert_eq!(next(&mut at_cloud).await, pair("edge/up/1", &text));
+        send(&there, message("edge/down/1", text.as_str(), qos)).await;
+        assert_eq!(next(&mut at_cloud).await, pair("edge/down/1", &text));
+        assert_eq!(next(&mut at_edge).await, pair("here/down/1", &text));
+    }
+    // Neither goes the other way.
+    send(&here, message("here/down/1", "x", QoS::AtLeastOnce)).await;
+    assert_eq!(next(&mut at_edge).await, pair("here/down/1", "x"));
+    nothing_more(&mut at_cloud).await;
+    edge.shutdown().await;
+    cloud.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_retained_here_is_retained_there_also_by_a_broker_that_has_lost_it() {
+    let topics = [topic(Direction::Out, "state/#", "", "edge/")];
+    let bridges = [bridge_to("retained-cloud", &topics)];
+    let edge = plain("retained-edge", &bridges).await;
+    let here = client("retained-edge").await;
+    send(
+        &here,
+        message("state/1", "on", QoS::AtLeastOnce).retain(true),
+    )
+    .await;
+    for _ in 0..2 {
+        let cloud = plain("retained-cloud", &[]).await;
+        connected(&cloud).await;
+        let there = client("retained-cloud").await;
+        let found = async {
+            loop {
+                let mut found = there.subscribe("edge/#", QoS::AtLeastOnce).await.unwrap();
+                if let Ok(Some(found)) = timeout(Duration::from_secs(1), found.recv()).await
+                    && found.retain
+                {
+                    break found.text().unwrap().to_owned();
+                }
+            }
+        };
+        assert_eq!(timeout(SOON, found).await.unwrap(), "on");
+        cloud.shutdown().await;
+        sleep(Duration::from_secs(1)).await;
+    }
+    edge.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_wait_for_the_other_broker_over_restarts_of_this_one() {
+    const MESSAGES: usize = 300;
+    let topics = [topic(Direction::Out, "up/#", "", "edge/")];
+    let bridges = [bridge_to("wait-cloud", &topics)];
+    let store = Arc::new(MemoryStore::new());
+    for half in 0..2 {
+        let edge = start("wait-edge", Some(&store), &bridges).await;
+        let here = client("wait-edge").await;
+        for n in 0..MESSAGES / 2 {
+            let n = half * MESSAGES / 2 + n;
+            let qos = [QoS::AtLeastOnce, QoS::ExactlyOnce][n % 2];
+            send(&here, message("up/1", n.to_string(), qos)).await;
+        }
+        edge.shutdown().await;
+    }
+    let cloud = plain("wait-cloud", &[]).await;
+    let there = client("wait-cloud").await;
+    let mut at_cloud = there.subscribe("edge/#", QoS::ExactlyOnce).await.unwrap();
+    let edge = start("wait-edge", Some(&store), &bridges).await;
+    for n in 0..MESSAGES {
+        assert_eq!(next(&mut at_cloud).await, pair("edge/up/1", &n.to_string()));
+    }
+    nothing_more(&mut at_cloud).await;
+    edge.shutdown().await;
+    cloud.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_two_brokers_bridge_to_each_other_does_not_go_round() {
+    let all = [topic(Direction::Both, "#", "", "")];
+    let one = plain("mutual-one", &[bridge_to("mutual-two", &all)]).await;
+    let two = plain("mutual-two", &[bridge_to("mutual-one", &all)]).await;
+    // Each is a client of the other.
+    connected(&one).await;
+    connected(&two).await;
+    sleep(Duration::from_secs(10)).await;
+    let (at_one, at_two) = (client("mutual-one").await, client("mutual-two").await);
+    let mut here = at_one.subscribe("t", QoS::ExactlyOnce).await.unwrap();
+    let mut there = at_two.subscribe("t", QoS::ExactlyOnce).await.unwrap();
+    send(&at_one, message("t", "x", QoS::ExactlyOnce)).await;
+    assert_eq!(next(&mut here).await, pair("t", "x"));
+    assert_eq!(next(&mut there).await, pair("t", "x"));
+    // Two bridges carry it twice, and back, and then no further.
+    for messages in [&mut here, &mut there] {
+        let mut copies = 1;
+        while let Ok(Some(_)) = timeout(SOON, messages.recv()).await {
+            copies += 1;
+        }
+        assert!(copies <= 5, "{copies}");
+    }
+    two.shutdown().await;
+    one.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn before_5_0_a_bridge_carries_what_cannot_go_round() {
+    let cloud = plain("old-cloud", &[]).await;
+    let topics = [
+        topic(Direction::Out, "up/#", "", "edge/"),
+        topic(Direction::In, "down/#", "", "edge/"),
+    ];
+    let mut bridge = bridge_to("old-cloud", &topics);
+    bridge.version = Version::V3_1_1;
+    let edge = plain("old-edge", &[bridge.clone()]).await;
+    connected(&cloud).await;
+    let (there, here) = (client("old-cloud").await, client("old-edge").await);
+    let mut at_cloud = there
+        .subscribe("edge/up/#", QoS::ExactlyOnce)
+        .await
+        .unwrap();
+    let mut at_edge = here.subscribe("down/#", QoS::ExactlyOnce).await.unwrap();
+    send(&here, message("up/1", "x", QoS::ExactlyOnce)).await;
+    assert_eq!(next(&mut at_cloud).await, pair("edge/up/1", "x"));
+    send(&there, message("edge/down/1", "y", QoS::ExactlyOnce)).await;
+    assert_eq!(next(&mut at_edge).await, pair("down/1", "y"));
+    bridge.topics = vec![topic(Direction::Both, "t/#", "", "")];
+    let mut settings = Settings::new(vec![url("old-other").parse().unwrap()]);
+    settings.bridges = vec![bridge];
+    let error = Broker::start(settings).await.unwrap_err();
+    assert!(matches!(&error, Error::Bridge { .. }), "{error}");
+    assert!(error.to_string().contains("for ever"), "{error}");
+    edge.shutdown().await;
+    cloud.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_client_gets_the_session_of_a_bridge() {
+    let topics = [topic(Direction::Out, "#", "", "")];
+    let edge = plain("thief", &[bridge_to("nobody", &topics)]).await;
+    let thief = kept("thief", "$bridge/cloud").reconnect(Reconnect::never());
+    let error = thief.build().await.unwrap_err();
+    assert!(error.to_string().contains("lient"), "{error}");
+    edge.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lazy_bridge_is_connected_while_something_waits() {
+    let cloud = plain("lazy-cloud", &[]).await;
+    let mut bridge = bridge_to("lazy-cloud", &[topic(Direction::Out, "up/#", "", "")]);
+    bridge.start = BridgeStart::Lazy(Duration::from_secs(10));
+    let edge = plain("lazy-edge", &[bridge]).await;
+    let (there, here) = (client("lazy-cloud").await, client("lazy-edge").await);
+    let mut at_cloud = there.subscribe("up/#", QoS::ExactlyOnce).await.unwrap();
+    let connections = || cloud.metrics().connections.get();
+    for n in 0..3 {
+        sleep(Duration::from_mins(1)).await;
+        assert_eq!(connections(), 1, "the client alone");
+        let text = n.to_string();
+        send(&here, message("up/1", text.as_str(), QoS::AtLeastOnce)).await;
+        assert_eq!(next(&mut at_cloud).await, pair("up/1", &text));
+        sleep(Duration::from_secs(5)).await;
+        assert_eq!(connections(), 2);
+    }
+    edge.shutdown().await;
+    cloud.shutdown().await;
+}
+
+/// Cuts either broker off at arbitrary points, with the last changes unsettled, and starts it again from the settled
+/// ones. `MQ_SEED=n` runs one seed.
+#[test]
+fn brokers_that_are_cut_off_lose_nothing_of_a_bridge_and_repeat_no_qos2() {
+    let seeds = match std::env::var("MQ_SEED") {
+        Ok(seed) => {
+            let seed: u64 = seed.parse().unwrap();
+            seed..seed + 1
+        }
+        Err(_) => 0..40,
+    };
+    for seed in seeds {
+        println!("MQ_SEED={seed}");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        runtime.block_on(cut_off_again_and_again(seed));
+    }
+}
+
+/// One of the two brokers.
+struct Site {
+    name: String,
+    store: Arc<SlowStore>,
+    bridges: Vec<BridgeSettings>,
+    broker: Option<Broker>,
+}
+
+impl Site {
+    async fn new(name: String, bridges: Vec<BridgeSettings>) -> Self {
+        let store = Arc::new(SlowStore::default());
+        let broker = Some(start(&name, Some(&store), &bridges).await);
+        Self {
+            name,
+            store,
+            bridges,
+            broker,
+        }
+    }
+
+    async fn cut_off(&mut self) {
+        self.broker = None;
+        self.store = Arc::new(self.store.cut_off());
+        // Its tasks are gone, and its address is free, when they have had a turn.
+        sleep(Duration::from_millis(1)).await;
+        self.broker = Some(start(&self.name, Some(&self.store), &self.bridges).await);
+    }
+}
+
+async fn cut_off_again_and_again(seed: u64) {
+    const MESSAGES: usize = 60;
+    let mut random = fastrand::Rng::with_seed(seed);
+    let topics = [
+        topic(Direction::Out, "up/#", "", "edge/"),
+        topic(Direction::In, "down/#", "", "edge/"),
+    ];
+    let names = ["edge", "cloud"].map(|side| format!("cut-{side}-{seed}"));
+    let bridges = vec![bridge_to(&names[1], &topics)];
+    let [edge, cloud] = names.clone();
+    let mut sites = [
+        Site::new(edge, bridges).await,
+        Site::new(cloud, Vec::new()).await,
+    ];
+    let settle = |sites: &[Site; 2], most| sites.iter().for_each(|site| site.store.settle(most));
+    let (at_edge, at_cloud) = (kept(&names[0], "device"), kept(&names[1], "reader"));
+    let ready = async {
+        let (device, reader) = (
+            at_edge.build().await.unwrap(),
+            at_cloud.build().await.unwrap(),
+        );
+        let up = reader
+            .subscribe("edge/up/#", QoS::ExactlyOnce)
+            .await
+            .unwrap();
+        let down = device.subscribe("down/#", QoS::ExactlyOnce).await.unwrap();
+        (device, reader, up, down)
+    };
+    tokio::pin!(ready);
+    let (device, reader, mut up, mut down) = loop {
+        tokio::select! {
+            ready = &mut ready => break ready,
+            () = sleep(Duration::from_millis(1)) => settle(&sites, usize::MAX),
+        }
+    };
+    // Meanwhile the bridge connects.
+    for _ in 0..2_000 {
+        sleep(Duration::from_millis(1)).await;
+        settle(&sites, usize::MAX);
+    }
+
+    let mut receipts = Vec::new();
+    for n in 0..MESSAGES {
+        for (client, topic) in [(&device, "up"), (&reader, "edge/down")] {
+            let topic = format!("{topic}/{}", n % 2);
+            let message = message(&topic, n.to_string(), qos(n));
+            receipts.push(client.send(message).await.unwrap());
+        }
+    }
+    let everything = async {
+        for receipt in &mut receipts {
+            receipt.acknowledged().await.unwrap();
+        }
+    };
+    tokio::pin!(everything);
+    let mut arrived = [Vec::<usize>::new(), Vec::new()];
+    let all = |arrived: &[Vec<usize>; 2]| {
+        let different = arrived
+            .iter()
+            .map(|numbers| numbers.iter().collect::<BTreeSet<_>>().len());
+        different.sum::<usize>() == 2 * MESSAGES
+    };
+    let (mut cuts, mut acknowledged, mut quiet) = (0, false, 0);
+    let deadline = tokio::time::Instant::now() + HOUR;
+    while quiet < 3_000 {
+        assert!(tokio::time::Instant::now() < deadline, "{arrived:?}");
+        tokio::select! {
+            biased;
+            (_, number) = next(&mut up) => {
+                arrived[0].push(number.parse().unwrap());
+                quiet = 0;
+            }
+            (_, number) = next(&mut down) => {
+                arrived[1].push(number.parse().unwrap());
+                quiet = 0;
+            }
+            () = &mut everything, if !acknowledged => acknowledged = true,
+            () = sleep(Duration::from_millis(1)) => {
+                let is_done = acknowledged && all(&arrived);
+                quiet += usize::from(is_done);
+                if is_done {
+                    settle(&sites, usize::MAX);
+                } else if cuts < 12 && random.u8(..) < 8 {
+                    cuts += 1;
+                    sites[random.usize(..2)].cut_off().await;
+                } else {
+                    settle(&sites, random.usize(..4));
+                }
+            }
+        }
+    }
+    assert!(cuts > 2, "the brokers were hardly cut off");
+    for numbers in &arrived {
+        check(numbers);
+    }
+    for site in &sites {
+        site.store.assert_nothing_is_under_way();
+    }
+}
+
+/// The QoS of that message of [`cut_off_again_and_again`].
+fn qos(n: usize) -> QoS {
+    [QoS::AtLeastOnce, QoS::ExactlyOnce][n % 2]
+}
+
+/// Checks what arrived: once at QoS 2, and in order within a topic, each of which has one QoS. A repetition may come
+/// late, a first message may not.
+fn check(numbers: &[usize]) {
+    let mut times = BTreeMap::<usize, usize>::new();
+    for number in numbers {
+        *times.entry(*number).or_default() += 1;
+    }
+    for (n, times) in times {
+        let once = times == 1 || qos(n) == QoS::AtLeastOnce;
+        assert!(once, "{n} came {times} times: {numbers:?}");
+    }
+    for topic in 0..2 {
+        let mut first = Vec::new();
+        for number in numbers.iter().filter(|number| *number % 2 == topic) {
+            if !first.contains(number) {
+                first.push(*number);
+            }
+        }
+        assert!(first.is_sorted(), "{numbers:?}");
+    }
+}
