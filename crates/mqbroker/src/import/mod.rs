@@ -3,6 +3,8 @@
 //! What is taken becomes TOML. What is not taken is listed with its line and the reason, in comments at the
 //! top and on standard error: nothing is left out silently.
 
+mod bridge;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
@@ -11,6 +13,8 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+
+use bridge::Bridge;
 
 /// Where the packaged broker keeps what persists.
 const STORE: &str = "/var/lib/mqbroker/store";
@@ -186,7 +190,8 @@ struct Translation {
     listeners: Vec<Listener>,
     /// Of the listener that no `listener` line names.
     first: Listener,
-    /// Whether the lines are those of a bridge.
+    bridges: Vec<Bridge>,
+    /// Whether the lines are those of the last bridge.
     is_bridge: bool,
     /// Keys of each table, in TOML.
     tables: BTreeMap<&'static str, BTreeMap<&'static str, String>>,
@@ -250,10 +255,15 @@ impl Translation {
             }
             "connection" => {
                 self.is_bridge = true;
-                self.leave(line, "there are no bridges");
+                self.bridges.push(Bridge::new(&line.value));
             }
-            // Its lines go with it.
-            _ if self.is_bridge => {}
+            _ if self.is_bridge
+                && let Some(bridge) = self.bridges.last_mut() =>
+            {
+                if let Err(why) = bridge.take(line) {
+                    self.leave(line, &why);
+                }
+            }
             "port" => self.first.port.clone_from(&line.value),
             "bind_address" => self.first.address = Some(line.value.clone()),
             "protocol" => match line.value.as_str() {
@@ -361,8 +371,10 @@ impl Translation {
             notes
                 .insert("nobody could log in: name users in [auth], or allow_anonymous".to_owned());
         }
+        let bridges = self.bridges.iter().map(|bridge| bridge.write(&mut notes));
+        let bridges: String = bridges.collect();
         Import {
-            toml: self.write(source, &urls, &notes),
+            toml: self.write(source, &urls, &notes, &bridges),
             left: self.left,
         }
     }
@@ -412,7 +424,13 @@ impl Translation {
         format!("{scheme}://{address}:{port}{path}")
     }
 
-    fn write(&self, source: &Path, urls: &[String], notes: &BTreeSet<String>) -> String {
+    fn write(
+        &self,
+        source: &Path,
+        urls: &[String],
+        notes: &BTreeSet<String>,
+        bridges: &str,
+    ) -> String {
         let mut text = format!(
             "# From {}, by mqbroker import-mosquitto.\n",
             source.display()
@@ -443,7 +461,7 @@ impl Translation {
                 let _ = writeln!(text, "{key} = {value}");
             }
         }
-        text
+        text + bridges
     }
 }
 
@@ -537,11 +555,48 @@ mod tests {
     }
 
     #[test]
+    fn bridges_are_taken() {
+        let import = imported(
+            "connection edge one\naddresses a.example:8883 b.example\ntopic sensors/# out 1 \"\" edge/\n\
+             topic command/+ in\ntopic \"\" both 2 here/x there/x\nbridge_cafile /etc/m/ca.pem\n\
+             bridge_certfile /etc/m/c.pem\nbridge_keyfile /etc/m/c.key\nremote_username u\n\
+             clientid e1\ncleansession false\nstart_type lazy\nidle_timeout 30\nkeepalive_interval 20\n\
+             notifications false\nconnection open\naddress 192.0.2.1\nbridge_protocol_version mqttv311\n\
+             topic a out\nlistener 1883\nallow_anonymous true\n",
+        );
+        assert_eq!(import.left, [""; 0]);
+        assert_eq!(
+            bare(&import),
+            "listen = [\n\"tcp://0.0.0.0:1883\",\n]\n[auth]\nallow_anonymous = true\n\
+             [[bridge]]\nname = \"edge-one\"\n\
+             address = [\"tls://a.example:8883\", \"tls://b.example:1883\"]\n\
+             ca = \"/etc/m/ca.pem\"\ncertificate = \"/etc/m/c.pem\"\nkey = \"/etc/m/c.key\"\n\
+             user_name = \"u\"\nclient_id = \"e1\"\nclean = false\nstart = \"lazy\"\n\
+             idle_timeout_s = 30\nkeep_alive_s = 20\n\
+             [[bridge.topic]]\npattern = \"sensors/#\"\ndirection = \"out\"\nqos = 1\n\
+             remote_prefix = \"edge/\"\n\
+             [[bridge.topic]]\npattern = \"command/+\"\ndirection = \"in\"\nqos = 0\n\
+             [[bridge.topic]]\npattern = \"\"\ndirection = \"both\"\nqos = 2\n\
+             local_prefix = \"here/x\"\nremote_prefix = \"there/x\"\n\
+             [[bridge]]\nname = \"open\"\naddress = [\"tcp://192.0.2.1:1883\"]\nplaintext = true\n\
+             mqtt = \"3.1.1\"\n\
+             [[bridge.topic]]\npattern = \"a\"\ndirection = \"out\"\nqos = 0"
+        );
+        assert!(
+            import
+                .toml
+                .contains("the bridge open is without encryption")
+        );
+        assert!(import.toml.contains("bridges speak MQTT 5.0 now"));
+    }
+
+    #[test]
     fn what_is_not_taken_is_listed_with_its_line_and_the_reason() {
         let import = imported(
             "listener 0 /run/m.sock\nlistener 8883\ncertfile a\nlistener 8884\ncertfile b\n\
              plugin /usr/lib/x.so\nplugin_opt_y 1\nmax_queued_messages 0\nno_such_key 1\npid_file /run/p\n\
-             connection cloud\naddress example.org:8883\ntopic # both 1\n",
+             connection cloud\naddress example.org:8883\nremote_password x\nstart_type once\n\
+             topic # sideways\nbridge_insecure true\nrestart_timeout 5\ntopic # both 1\n",
         );
         let whys = [
             "line 1: listener: Unix sockets",
@@ -549,7 +604,11 @@ mod tests {
             "line 8: max_queued_messages: no bound",
             "line 9: no_such_key: is not known",
             "line 10: pid_file: not needed",
-            "line 11: connection: there are no bridges",
+            "line 13: remote_password: put it into a file",
+            "line 14: start_type: a bridge is automatic or lazy",
+            "line 15: topic: \"sideways\" is no direction",
+            "line 16: bridge_insecure: give the other broker's certificate",
+            "line 17: restart_timeout: not needed",
             "line 5: certfile: this broker has one for all listeners",
         ];
         assert_eq!(import.left.len(), whys.len(), "{:?}", import.left);
