@@ -12,9 +12,8 @@ use tracing::{debug, field::display, warn};
 
 use crate::{
     Error, Reload, Settings, Storage,
-    admin::{Admin, Doors, STREAMS},
+    admin::{Admin, BridgeFigures, Doors, STREAMS},
     auth::{FileAccess, Guard},
-    bridge::Bridge,
     bridging, clock, conn,
     hub::Hub,
     metrics::{Gauge, ListenerMetrics, Metrics},
@@ -82,7 +81,7 @@ impl Broker {
         settings.listen.hold_tickets = true;
         let quic = &mut settings.listen.quic;
         quic.keep_alive_interval = quic.keep_alive_below_idle();
-        let bridges = Bridge::all(&settings.bridges, &settings.protocol)?;
+        let bridges = bridging::all(&settings)?;
         let mut listeners = Vec::new();
         for address in &settings.listeners {
             listeners.push(Listener::bind(address, &settings.listen_at(address)).await?);
@@ -124,7 +123,7 @@ impl Broker {
         };
         let metrics = addresses.iter().cloned().map(ListenerMetrics::new);
         let metrics: Vec<_> = metrics.map(Arc::new).collect();
-        let tasks = acceptor.begin_all(listeners, &metrics, bridges);
+        let tasks = acceptor.begin_all(listeners, &metrics, &bridges);
         let mut services = JoinSet::new();
         services.spawn(Arc::clone(&crew).watch());
         let timers = Arc::clone(&hub);
@@ -137,6 +136,7 @@ impl Broker {
         services.spawn(doors.serve(Admin {
             hub: Arc::clone(&hub),
             listeners: metrics.clone(),
+            bridges,
             shutdown: shutdown.subscribe(),
             began: clock::now(),
             hosts,
@@ -371,14 +371,14 @@ impl Acceptor {
         &self,
         listeners: Vec<Listener>,
         metrics: &[Arc<ListenerMetrics>],
-        bridges: Vec<Arc<Bridge>>,
+        bridges: &[BridgeFigures],
     ) -> JoinSet<()> {
         let mut tasks = JoinSet::new();
         for (listener, metrics) in listeners.into_iter().zip(metrics) {
             self.begin(listener, metrics, &mut tasks);
         }
         for bridge in bridges {
-            self.begin_bridge(bridge, &mut tasks);
+            self.begin_bridge(bridge.clone(), &mut tasks);
         }
         tasks
     }
@@ -396,7 +396,7 @@ impl Acceptor {
     }
 
     /// Begins a bridge, on the first worker.
-    fn begin_bridge(&self, bridge: Arc<Bridge>, tasks: &mut JoinSet<()>) {
+    fn begin_bridge(&self, bridge: BridgeFigures, tasks: &mut JoinSet<()>) {
         let (hub, settings) = (Arc::clone(&self.hub), Arc::clone(&self.settings));
         let run = bridging::run(bridge, hub, settings, self.shutdown.clone());
         match self.crew.handles().first() {

@@ -270,6 +270,13 @@ fn moving_from_emqx() {
 }
 
 #[test]
+fn from_the_edge_to_the_cloud() {
+    if can_run(&["bash", "python3", "openssl", "curl", "mq"]) {
+        Place::new().run("bridge.md", &packaged());
+    }
+}
+
+#[test]
 fn a_sensor_with_early_data() {
     if can_run(&["bash", "python3", "openssl", "curl", "mq"]) {
         Place::new().run("sensor.md", &packaged());

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use prometheus_client::{
     collector::Collector,
-    encoding::{DescriptorEncoder, NoLabelSet, text::encode},
+    encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text::encode},
     metrics::MetricType,
     registry::{Registry, Unit},
 };
@@ -81,6 +81,17 @@ const OF_LISTENERS: &[(&str, &str, OfListener)] = table! {
     "migrations": migrations, "QUIC connections whose client came from another address";
 };
 
+const OF_BRIDGES: &[(&str, &str, OfListener)] = table! {
+    "links": accepted, "Links to the other broker that were made";
+    "links_failed": handshakes_failed, "Times that no address answered";
+    "resumed": resumed, "Links that resumed a TLS session";
+    "early_data_accepted": early_data_accepted, "Links whose early data (0-RTT) was accepted";
+    "received_bytes": bytes_received, "Application bytes received";
+    "sent_bytes": bytes_sent, "Application bytes sent";
+    "packets_lost": packets_lost, "QUIC packets declared lost";
+    "packets_retransmitted": packets_retransmitted, "TCP segments sent again";
+};
+
 impl Collector for All {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let Self(admin) = self;
@@ -110,7 +121,8 @@ impl Collector for All {
                 metric.encode_counter::<NoLabelSet, _, u64>(&(count as u64), None)?;
             }
         }
-        of_listeners(&mut encoder, &admin.listeners)
+        of_listeners(&mut encoder, &admin.listeners)?;
+        of_bridges(&mut encoder, admin)
     }
 }
 
@@ -137,19 +149,63 @@ fn of_listeners(
     let unit = Unit::Seconds;
     let mut family = encoder.encode_descriptor("rtt", help, Some(&unit), MetricType::Histogram)?;
     for (labels, listener) in &labelled {
-        let counts: Vec<u64> = listener.rtt.counts().collect();
-        let bounds = RttHistogram::BOUNDS_MS
-            .iter()
-            .map(|ms| f64::from(*ms) / 1e3);
-        let buckets: Vec<_> = bounds
-            .chain([f64::MAX])
-            .zip(counts.iter().copied())
-            .collect();
-        let sum = listener.rtt.sum().as_secs_f64();
         let mut metric = family.encode_family(labels)?;
-        metric.encode_histogram::<NoLabelSet>(sum, counts.iter().sum(), &buckets, None)?;
+        round_trips(&mut metric, &listener.rtt)?;
     }
     Ok(())
+}
+
+fn of_bridges(encoder: &mut DescriptorEncoder<'_>, admin: &Admin) -> fmt::Result {
+    let bridges = &admin.bridges;
+    let gauges = [
+        ("connected", "Whether the bridge is connected"),
+        (
+            "queued",
+            "Messages in memory that wait for the other broker",
+        ),
+    ];
+    for (name, help) in gauges {
+        let name = format!("bridge_{name}");
+        let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Gauge)?;
+        for one in bridges {
+            let (connected, queued) = admin.hub.state_of(&one.bridge.session);
+            let value = if name.ends_with("queued") {
+                queued
+            } else {
+                connected.into()
+            };
+            let labels = [("bridge", one.bridge.name.as_str())];
+            let mut metric = family.encode_family(&labels)?;
+            metric.encode_gauge(&i64::try_from(value).unwrap_or(i64::MAX))?;
+        }
+    }
+    for (name, help, field) in OF_BRIDGES {
+        let name = format!("bridge_{name}");
+        let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Counter)?;
+        for one in bridges {
+            let labels = [("bridge", one.bridge.name.as_str())];
+            let mut metric = family.encode_family(&labels)?;
+            metric.encode_counter::<NoLabelSet, _, u64>(&field(&one.links).get(), None)?;
+        }
+    }
+    let help = "Round-trip times of a bridge's connections, sampled every 30 s and at their end";
+    let unit = Some(&Unit::Seconds);
+    let mut family = encoder.encode_descriptor("bridge_rtt", help, unit, MetricType::Histogram)?;
+    for one in bridges {
+        let labels = [("bridge", one.bridge.name.as_str())];
+        let mut metric = family.encode_family(&labels)?;
+        round_trips(&mut metric, &one.links.rtt)?;
+    }
+    Ok(())
+}
+
+fn round_trips(metric: &mut MetricEncoder<'_>, rtt: &RttHistogram) -> fmt::Result {
+    let counts: Vec<u64> = rtt.counts().collect();
+    let bounds = RttHistogram::BOUNDS_MS.iter();
+    let bounds = bounds.map(|ms| f64::from(*ms) / 1e3).chain([f64::MAX]);
+    let buckets: Vec<_> = bounds.zip(counts.iter().copied()).collect();
+    let sum = rtt.sum().as_secs_f64();
+    metric.encode_histogram::<NoLabelSet>(sum, counts.iter().sum(), &buckets, None)
 }
 
 fn labels(listener: &ListenerMetrics) -> [(&'static str, String); 2] {

@@ -36,6 +36,7 @@ use tracing::info;
 
 use crate::{
     Error, LogLevels,
+    bridge::Bridge,
     hub::Hub,
     metrics::ListenerMetrics,
     notice::{About, Kind},
@@ -78,11 +79,20 @@ const REQUEST_WITHIN: Duration = Duration::from_secs(10);
 /// Bytes of a request's body.
 const LARGEST_BODY: usize = 64 * 1024;
 
+/// A bridge, as operators see it.
+#[derive(Clone, Debug)]
+pub(crate) struct BridgeFigures {
+    pub(crate) bridge: Arc<Bridge>,
+    /// Of its links.
+    pub(crate) links: Arc<ListenerMetrics>,
+}
+
 /// What answers.
 #[derive(Clone, Debug)]
 pub(crate) struct Admin {
     pub(crate) hub: Arc<Hub>,
     pub(crate) listeners: Vec<Arc<ListenerMetrics>>,
+    pub(crate) bridges: Vec<BridgeFigures>,
     pub(crate) shutdown: watch::Receiver<bool>,
     /// When the broker began to serve.
     pub(crate) began: std::time::Instant,

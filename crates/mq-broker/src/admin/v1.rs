@@ -167,6 +167,17 @@ pub(super) fn status(admin: &Admin) -> serde_json::Value {
             "handshakes_failed": listener.handshakes_failed.get(),
         })
     });
+    let bridges = admin.bridges.iter().map(|one| {
+        let (connected, queued) = admin.hub.state_of(&one.bridge.session);
+        json!({
+            "name": one.bridge.name,
+            "addresses": one.bridge.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "connected": connected,
+            "queued": queued,
+            "links": one.links.accepted.get(),
+            "links_failed": one.links.handshakes_failed.get(),
+        })
+    });
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "uptime_s": admin.began.elapsed().as_secs(),
@@ -187,5 +198,6 @@ pub(super) fn status(admin: &Admin) -> serde_json::Value {
         "subscriptions_refused": reasons(&metrics.subscriptions_refused),
         "readers_evicted": reasons(&metrics.evicted),
         "listeners": listeners.collect::<Vec<_>>(),
+        "bridges": bridges.collect::<Vec<_>>(),
     })
 }

@@ -12,9 +12,11 @@ use tokio::sync::watch;
 use tracing::{error, info, warn};
 
 use crate::{
+    admin::BridgeFigures,
     bridge::Bridge,
     clock,
     conn::{self, Dialled, Ended},
+    error::Error,
     hub::Hub,
     metrics::ListenerMetrics,
     settings::Settings,
@@ -22,15 +24,29 @@ use crate::{
 };
 use dialler::{Dialler, Waits};
 
+/// All bridges of a broker.
+///
+/// # Errors
+/// As [`Bridge::all`].
+pub(crate) fn all(settings: &Settings) -> Result<Vec<BridgeFigures>, Error> {
+    let bridges = Bridge::all(&settings.bridges, &settings.protocol)?.into_iter();
+    let figures = bridges.map(|bridge| {
+        // Under its first address, wherever it is connected.
+        let links = ListenerMetrics::new(bridge.addresses[0].clone());
+        let links = Arc::new(links);
+        BridgeFigures { bridge, links }
+    });
+    Ok(figures.collect())
+}
+
 /// Connects, and connects again, until shutdown.
 pub(crate) async fn run(
-    bridge: Arc<Bridge>,
+    bridge: BridgeFigures,
     hub: Arc<Hub>,
     settings: Arc<Settings>,
     shutdown: watch::Receiver<bool>,
 ) {
-    // Under its first address, wherever it is connected.
-    let metrics = Arc::new(ListenerMetrics::new(bridge.addresses[0].clone()));
+    let BridgeFigures { bridge, links } = bridge;
     if let Err(reason) = conn::open_session(&hub, &bridge).await {
         error!(
             bridge = bridge.name,
@@ -42,6 +58,8 @@ pub(crate) async fn run(
     let mut stops = shutdown.clone();
     let mut dialler = Dialler::new(bridge.addresses.clone(), bridge.connector.clone());
     let mut waits = Waits::default();
+    // Whether the log has it that nobody answers.
+    let mut is_told = false;
     loop {
         let link = async {
             if bridge.idle_timeout.is_some() {
@@ -55,10 +73,12 @@ pub(crate) async fn run(
         };
         match link {
             Ok(link) => {
+                links.accepted.add(1);
+                is_told = false;
                 let connection = Dialled {
                     bridge: Arc::clone(&bridge),
                     hub: Arc::clone(&hub),
-                    metrics: Arc::clone(&metrics),
+                    metrics: Arc::clone(&links),
                     settings: Arc::clone(&settings),
                     shutdown: shutdown.clone(),
                 };
@@ -68,9 +88,12 @@ pub(crate) async fn run(
                 waits.ended(ended.since.map(|since| clock::now() - since));
             }
             Err(error) => {
-                // Escaped, as it may quote the peer.
-                let error = error.to_string();
-                warn!(bridge = bridge.name, error = %Shown(&error), "a bridge reaches nobody");
+                links.handshakes_failed.add(1);
+                if !core::mem::replace(&mut is_told, true) {
+                    // Escaped, as it may quote the peer.
+                    let error = error.to_string();
+                    warn!(bridge = bridge.name, error = %Shown(&error), "a bridge reaches nobody");
+                }
             }
         }
         tokio::select! {

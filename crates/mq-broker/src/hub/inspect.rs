@@ -74,6 +74,14 @@ fn name(user: Option<User>) -> Option<String> {
 }
 
 impl Hub {
+    /// Whether a connection has the session of that client identifier, and how many messages wait for it in memory.
+    pub(crate) fn state_of(&self, client_id: &ByteStr) -> (bool, usize) {
+        let session = lock(&self.sessions).by_id.get(client_id).cloned();
+        session.map_or((false, 0), |session| {
+            (session.presence().is_some(), session.mailbox.len())
+        })
+    }
+
     /// Calls `look` with every session that is there all the time, and perhaps with others. Others have
     /// their turn in between; the table is locked for a few microseconds at a time.
     async fn each_session(&self, mut look: impl FnMut(&Arc<Session>)) {
