@@ -461,7 +461,15 @@ impl Connection {
         {
             self.fail(error);
         }
-        self.events.pop_front()
+        let event = self.events.pop_front();
+        if self.events.is_empty()
+            && let Some(Event::Connect(_) | Event::Subscribe { .. } | Event::Unsubscribe { .. }) =
+                event
+        {
+            // Behind these a client may be idle for long, and need no room for events.
+            self.events = VecDeque::new();
+        }
+        event
     }
 
     /// Whether [`poll_event`](Self::poll_event) has an event.
