@@ -66,10 +66,6 @@ impl Connection {
         let packet = mq_codec::Packet::Auth(Box::new(auth));
         self.try_send(now, LaneId::CONTROL, &packet)?;
         self.turn = next;
-        if self.role == Role::Server && self.state == State::Connecting {
-            // The client's deadline runs on from where CONNECT had stopped it.
-            self.handshake_deadline = self.connect_deadline;
-        }
         Ok(())
     }
 
@@ -103,9 +99,6 @@ impl Connection {
             return Err(ProtocolError::AuthenticationMethod);
         }
         self.turn = next;
-        if self.role == Role::Server {
-            self.handshake_deadline = None;
-        }
         self.events.push_back(Event::Auth(auth));
         Ok(())
     }

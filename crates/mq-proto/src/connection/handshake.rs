@@ -119,7 +119,6 @@ impl Connection {
 
     pub(super) fn connect_received(&mut self, now: Instant, connect: Box<Connect>) {
         self.version = connect.version;
-        self.connect_deadline = self.handshake_deadline.take();
         self.agree_on_method(connect.properties.authentication_method.clone());
         self.state = State::Connecting;
         if let Some(config) = &self.server_config {
@@ -203,6 +202,7 @@ impl Connection {
     fn open(&mut self, now: Instant) {
         self.state = State::Open;
         self.turn = Turn::Nobody;
+        self.handshake_deadline = None;
         self.carried_incoming = self.session.incoming.len();
         self.session.leave_all_lanes();
         self.resume_flows(now);

@@ -74,10 +74,8 @@ pub struct Connection {
     session: Session,
     client_config: Option<Box<ClientConfig>>,
     server_config: Option<Box<ServerConfig>>,
-    /// The deadline of CONNECT or AUTH (server) or CONNACK (client).
+    /// The deadline of CONNECT and AUTH (server) or CONNACK (client).
     handshake_deadline: Option<Instant>,
-    /// Server: the `handshake_deadline` at the arrival of CONNECT.
-    connect_deadline: Option<Instant>,
     /// The authentication method that CONNECT named (5.0).
     method: Option<ByteStr>,
     turn: Turn,
@@ -207,7 +205,6 @@ impl Connection {
             client_config: None,
             server_config: None,
             handshake_deadline: None,
-            connect_deadline: None,
             method: None,
             turn: Turn::Nobody,
             early: None,
@@ -384,7 +381,7 @@ impl Connection {
         if self.state == State::Closed {
             return;
         }
-        if self.handshake_deadline.is_some_and(|at| at <= now) {
+        if self.handshake_due().is_some_and(|at| at <= now) {
             self.close(CloseReason::ConnectTimeout);
             return;
         }
@@ -440,13 +437,20 @@ impl Connection {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.state {
-            State::Idle | State::Connecting => self.handshake_deadline,
+            State::Idle | State::Connecting => self.handshake_due(),
             State::Open => {
                 let due = self.keep_alive.next().into_iter();
                 due.chain(self.next_flow_expiry()).min()
             }
             State::Closed => None,
         }
+    }
+
+    /// The handshake's deadline. A server's counts while the client has something to send: CONNECT or AUTH.
+    fn handshake_due(&self) -> Option<Instant> {
+        let is_client_due = self.state == State::Idle || self.turn == Turn::Client;
+        self.handshake_deadline
+            .filter(|_| self.role == Role::Client || is_client_due)
     }
 
     /// The link has ended, in whatever way; [`Event::Closed`] follows unless it came already.
