@@ -78,7 +78,7 @@ impl Connection {
             // `[MQTT-4.12.0-5]`
             ack.properties
                 .authentication_method
-                .clone_from(&self.method);
+                .clone_from(&self.method.as_deref().cloned());
             if self.session_ids {
                 ack.properties.user_properties.push(mark(IDS));
             }
@@ -167,7 +167,7 @@ impl Connection {
         let properties = &ack.properties;
         // `[MQTT-4.12.0-5]`, `[MQTT-4.12.0-6]`; a missing method is tolerated.
         if properties.authentication_method.is_some()
-            && properties.authentication_method != self.method
+            && properties.authentication_method.as_ref() != self.method.as_deref()
         {
             return Err(ProtocolError::AuthenticationMethod);
         }

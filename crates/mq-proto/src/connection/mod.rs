@@ -3,7 +3,6 @@
 use std::{collections::VecDeque, time::Instant};
 
 use bytes::BytesMut;
-use hashbrown::HashMap;
 use mq_codec::{
     Ack, ByteStr, ConnAck, Decoder, Disconnect, Packet, PacketId, PacketType, QoS, ReasonCode,
     Version,
@@ -14,6 +13,7 @@ use crate::{
     alias::{ReceiveAliases, SendAliases},
     config::ClientConfig,
     keepalive::{Due, KeepAlive, Probes},
+    seldom::SeldomMap,
 };
 
 mod authentication;
@@ -77,7 +77,7 @@ pub struct Connection {
     /// The deadline of CONNECT and AUTH (server) or CONNACK (client).
     handshake_deadline: Option<Instant>,
     /// The authentication method that CONNECT named (5.0).
-    method: Option<ByteStr>,
+    method: Option<Box<ByteStr>>,
     turn: Turn,
     /// Server: the packets to act on before the link's handshake is complete; `None` after it.
     early: Option<EarlyPackets>,
@@ -102,9 +102,9 @@ pub struct Connection {
     receive_aliases: ReceiveAliases,
     peer: PeerLimits,
     /// SUBSCRIBE and UNSUBSCRIBE that wait for their answer, and the lane that they went on.
-    requests: HashMap<PacketId, LaneId>,
+    requests: SeldomMap<PacketId, LaneId>,
     /// The lanes besides the control lane that are in use.
-    lanes: HashMap<LaneId, Box<DataLane>>,
+    lanes: SeldomMap<LaneId, Box<DataLane>>,
     /// Messages of QoS 1 that came on them and wait for their acknowledgement.
     lanes_at_qos1: usize,
     /// Messages of QoS 2 on them that are not of the session, and not released.
@@ -113,7 +113,7 @@ pub struct Connection {
     /// their flows.
     lanes_carried: usize,
     /// QoS 2 messages without an acknowledgement that the peer has repeated on another lane, and that lane.
-    repeated: HashMap<PacketId, LaneId>,
+    repeated: SeldomMap<PacketId, LaneId>,
     /// Whether both sides count packet identifiers over all lanes.
     session_ids: bool,
     wants_datagrams: bool,
@@ -220,12 +220,12 @@ impl Connection {
             send_aliases: SendAliases::default(),
             receive_aliases: ReceiveAliases::default(),
             peer: PeerLimits::default(),
-            requests: HashMap::new(),
-            lanes: HashMap::new(),
+            requests: SeldomMap::default(),
+            lanes: SeldomMap::default(),
             lanes_at_qos1: 0,
             lanes_at_qos2: 0,
             lanes_carried: 0,
-            repeated: HashMap::new(),
+            repeated: SeldomMap::default(),
             session_ids: false,
             wants_datagrams: false,
             flows: Flows::default(),
