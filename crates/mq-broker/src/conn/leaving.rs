@@ -39,13 +39,13 @@ pub(super) struct Parting {
 
 /// A connection that is over, but for its last bytes.
 pub(super) struct Leaving {
-    wire: Wire,
+    wire: Box<Wire>,
     /// Of a client that had a session.
     parting: Option<Parting>,
 }
 
 impl Leaving {
-    pub(super) fn new(wire: Wire, parting: Option<Parting>) -> Self {
+    pub(super) fn new(wire: Box<Wire>, parting: Option<Parting>) -> Self {
         Self { wire, parting }
     }
 

@@ -32,7 +32,7 @@ pub(super) const OUTBOX_LIMIT: usize = 64 * 1024;
 const READ_LIMIT: usize = 4 * OUTBOX_LIMIT;
 
 /// A link and the state machine on it.
-pub(super) struct Wire {
+pub(crate) struct Wire {
     pub(super) link: Link,
     pub(super) connection: Connection,
     /// While the link's handshake is not complete.
@@ -51,7 +51,7 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    pub(super) fn new(
+    pub(crate) fn new(
         link: Link,
         hub: Arc<Hub>,
         metrics: Arc<ListenerMetrics>,
