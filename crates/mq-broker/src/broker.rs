@@ -333,6 +333,7 @@ impl Broker {
     /// Tickets go to [`Settings::ticket_file`].
     pub async fn shutdown(mut self) {
         self.shutdown.send_replace(true);
+        self.hub.remind_all().await;
         let drained = async { while self.tasks.join_next().await.is_some() {} };
         if tokio::time::timeout(self.shutdown_timeout, drained)
             .await

@@ -74,6 +74,11 @@ fn name(user: Option<User>) -> Option<String> {
 }
 
 impl Hub {
+    /// Has every connection that has a session look whether it must leave.
+    pub(crate) async fn remind_all(&self) {
+        self.each_session(|session| session.remind()).await;
+    }
+
     /// Calls `look` with every session that is there all the time, and perhaps with others. Others have
     /// their turn in between; the table is locked for a few microseconds at a time.
     async fn each_session(&self, mut look: impl FnMut(&Arc<Session>)) {

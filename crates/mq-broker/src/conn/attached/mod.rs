@@ -11,18 +11,17 @@ mod wakes;
 
 use std::{
     collections::VecDeque,
-    future::poll_fn,
     pin::{Pin, pin},
     sync::Arc,
-    task::Poll,
+    task::{Context, Poll},
     time::Instant,
 };
 
 use mq_codec::ReasonCode;
 use mq_proto::{AckTicket, Delivery, Event, Outbox};
-use mq_transport::{Error, Progress};
+use mq_transport::{Error, Link, Progress};
 use tokio::{
-    sync::{futures::Notified, watch::error::RecvError},
+    sync::futures::Notified,
     task::{consume_budget, coop::has_budget_remaining},
     time::{Sleep, sleep_until},
 };
@@ -41,6 +40,7 @@ use crate::{
     clock,
     hub::{Hold, Publisher},
     journal::{Journal, StoreFailed},
+    mailbox::Mailbox,
     quota::Pace,
     session::{Figures, RetainedSearch},
     shown::Shown,
@@ -78,8 +78,6 @@ pub(super) struct Attached<'a> {
     patience_ends: Option<Instant>,
     /// The events behind that message.
     backlog: Backlog,
-    /// Stands in for the outbox while that must wait for the store; always empty.
-    held_back: Outbox,
     /// Up to here nothing in the outbox has to wait for the store.
     sayable: u64,
     /// Where CONNACK is in the outbox.
@@ -167,7 +165,6 @@ impl<'a> Attached<'a> {
             held: None,
             patience_ends: None,
             backlog: Backlog::default(),
-            held_back: Outbox::new(),
             sayable: let_in_at,
             let_in_at,
             look: Look::default(),
@@ -178,10 +175,8 @@ impl<'a> Attached<'a> {
     /// Serves the client until the connection is over.
     pub(super) async fn run(&mut self) {
         let mut now = clock::now();
+        // Kept from turn to turn: a new timer would register anew each time.
         let mut timer = pin!(sleep_until(now.into()));
-        // Kept from turn to turn: a new future would register anew each time.
-        let mut shutdown = self.wire.shutdown.clone();
-        let mut shutdown = pin!(shutdown.changed());
         while !self.wire.connection.is_closed() || self.has_events() {
             if self.may_go()
                 && let Some(worker) = Desk::ask(&mut self.look)
@@ -191,11 +186,15 @@ impl<'a> Attached<'a> {
             }
             let blocked = self.publisher.waiting.first();
             let blocked = blocked.map(|(session, _)| Arc::clone(session));
-            let mut room = pin!(blocked.as_ref().map(|session| session.mailbox.room()));
-            if let Some(room) = room.as_mut().as_pin_mut() {
-                room.enable();
+            // In a box, as all that is seldom: the task of an idle client needs no room for it.
+            let mut room = blocked.as_ref().map(|session| {
+                let mut room = Box::pin(session.mailbox.room());
+                room.as_mut().enable();
+                room
+            });
+            if self.hold.session.take_reminder() && !self.wire.connection.is_closed() {
+                Box::pin(self.look_at_session()).await;
             }
-            self.look_at_session().await;
             self.turn(now).await;
             self.wire.look_at_shutdown();
             let closed = self.wire.connection.is_closed();
@@ -238,8 +237,8 @@ impl<'a> Attached<'a> {
                 now,
                 deadline,
             };
-            let others = (timer.as_mut(), shutdown.as_mut());
-            let happened = self.wait(&waits, room.as_mut().as_pin_mut(), others).await;
+            let room = room.as_mut().map(Pin::as_mut);
+            let happened = self.wait(&waits, room, timer.as_mut()).await;
             now = clock::now();
             self.happened(happened, now);
         }
@@ -260,24 +259,16 @@ impl<'a> Attached<'a> {
 
     /// Waits until something happens. First what is rare and must not wait behind a busy link, then the link, then
     /// what only wakes the task, as each turn looks at it anyway.
-    async fn wait(
-        &mut self,
+    fn wait<'w>(
+        &'w mut self,
         waits: &Waits,
-        room: Option<Pin<&mut Notified<'_>>>,
-        (mut timer, mut shutdown): (
-            Pin<&mut Sleep>,
-            Pin<&mut impl Future<Output = Result<(), RecvError>>>,
-        ),
-    ) -> Happened {
+        room: Option<Pin<&'w mut Notified<'_>>>,
+        timer: Pin<&'w mut Sleep>,
+    ) -> Wait<'w> {
         let takes_more = self.takes_more_retained();
         let tells_flushed = !waits.want_read || takes_more || self.has_more_to_send();
-        let outbox = if waits.settled {
-            self.wire.connection.outbox()
-        } else {
-            &mut self.held_back
-        };
-        let (link, mailbox) = (&mut self.wire.link, &self.hold.session.mailbox);
-        let (is_early, closed) = (self.wire.early.is_some(), waits.closed);
+        let outbox = waits.settled.then(|| self.wire.connection.outbox());
+        let closed = waits.closed;
         let unlikely = Unlikely {
             is_due: waits.deadline.is_some_and(|at| at <= waits.now) && !closed,
             journal: Some(&mut self.publisher.journal).filter(|_| !waits.settled),
@@ -287,47 +278,22 @@ impl<'a> Attached<'a> {
             room,
             patience_ends: self.patience_ends,
         };
-        // In a box: the task of a client that waits for the link alone needs no room for it.
-        let mut unlikely = unlikely.is_any().then(|| Box::pin(unlikely.wait()));
-        let wakes = &mut self.wakes;
-        poll_fn(|cx| {
-            if let Some(unlikely) = &mut unlikely
-                && let Poll::Ready(happened) = unlikely.as_mut().poll(cx)
-            {
-                return Poll::Ready(happened);
-            }
-            if closed {
-                return Poll::Pending;
-            }
-            if !has_budget_remaining() {
-                // Others have their turn.
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
-            }
-            let sources = wakes.sources(cx);
-            let progress = if is_early {
-                sources.forget_link();
-                link.poll_progress_or_handshake(cx, outbox, waits.want_read)
-            } else {
-                let progress = sources.poll_link(link, outbox, waits.want_read, tells_flushed);
-                progress.map(Some)
-            };
-            if let Poll::Ready(progress) = progress {
-                return Poll::Ready(Happened::Progress(progress));
-            }
-            let is_told = sources.mailbox.ask(|cx| mailbox.poll_told(cx));
-            let is_over = sources.others.ask(|cx| {
-                if waits.deadline.is_some() && timer.as_mut().poll(cx).is_ready() {
-                    return Poll::Ready(());
-                }
-                shutdown.as_mut().poll(cx).map(drop)
-            });
-            if is_told || takes_more || is_over {
-                return Poll::Ready(Happened::Woken);
-            }
-            Poll::Pending
-        })
-        .await
+        Wait {
+            // In a box: the task of a client that waits for the link alone needs no room for it.
+            unlikely: unlikely
+                .is_any()
+                .then(|| Box::pin(unlikely.wait()) as Pin<Box<dyn Future<Output = _> + Send>>),
+            closed,
+            wakes: &mut self.wakes,
+            link: &mut self.wire.link,
+            is_early: self.wire.early.is_some(),
+            outbox,
+            want_read: waits.want_read,
+            tells_flushed,
+            mailbox: &self.hold.session.mailbox,
+            timer: waits.deadline.map(|_| timer),
+            takes_more,
+        }
     }
 
     fn happened(&mut self, happened: Happened, now: Instant) {
@@ -407,13 +373,10 @@ impl<'a> Attached<'a> {
         !self.backlog.is_empty() || self.wire.connection.has_events()
     }
 
-    /// Leaves if another connection wants the session, or a publisher has lost its patience with this
-    /// reader.
+    /// Acts on a reminder: leaves if another connection wants the session, or a publisher has lost its patience
+    /// with this reader.
     async fn look_at_session(&mut self) {
         let session = &self.hold.session;
-        if !session.take_reminder() || self.wire.connection.is_closed() {
-            return;
-        }
         self.answer_operators();
         let reader_timeout = self.wire.settings.reader_timeout;
         if self.hold.is_claimed() {
@@ -538,6 +501,76 @@ impl<'a> Attached<'a> {
             sayable: self.sayable,
             let_in_at: self.let_in_at,
         }
+    }
+}
+
+/// Waits until something happens.
+#[expect(clippy::struct_excessive_bools, reason = "each stands for itself")]
+struct Wait<'a> {
+    unlikely: Option<Pin<Box<dyn Future<Output = Happened> + Send + 'a>>>,
+    /// Nothing else is waited for.
+    closed: bool,
+    wakes: &'a mut Wakes,
+    link: &'a mut Link,
+    is_early: bool,
+    /// `None` while that must wait for the store.
+    outbox: Option<&'a mut Outbox>,
+    want_read: bool,
+    tells_flushed: bool,
+    mailbox: &'a Mailbox,
+    /// Where there is a deadline.
+    timer: Option<Pin<&'a mut Sleep>>,
+    /// The next turn has something to do anyway.
+    takes_more: bool,
+}
+
+impl Future for Wait<'_> {
+    type Output = Happened;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Happened> {
+        let this = self.get_mut();
+        if let Some(unlikely) = &mut this.unlikely
+            && let Poll::Ready(happened) = unlikely.as_mut().poll(cx)
+        {
+            return Poll::Ready(happened);
+        }
+        if this.closed {
+            return Poll::Pending;
+        }
+        if !has_budget_remaining() {
+            // Others have their turn.
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let mut nothing;
+        let outbox = if let Some(outbox) = &mut this.outbox {
+            outbox
+        } else {
+            nothing = Outbox::new();
+            &mut nothing
+        };
+        let (link, want_read) = (&mut *this.link, this.want_read);
+        let sources = this.wakes.sources(cx);
+        let progress = if this.is_early {
+            sources.forget_link();
+            link.poll_progress_or_handshake(cx, outbox, want_read)
+        } else {
+            let progress = sources.poll_link(link, outbox, want_read, this.tells_flushed);
+            progress.map(Some)
+        };
+        if let Poll::Ready(progress) = progress {
+            return Poll::Ready(Happened::Progress(progress));
+        }
+        let is_told = sources.mailbox.ask(|cx| this.mailbox.poll_told(cx));
+        let timer = &mut this.timer;
+        let is_due = sources.timer.ask(|cx| match timer {
+            Some(timer) => timer.as_mut().poll(cx),
+            None => Poll::Pending,
+        });
+        if is_told || this.takes_more || is_due {
+            return Poll::Ready(Happened::Woken);
+        }
+        Poll::Pending
     }
 }
 
