@@ -119,7 +119,7 @@ impl Leaving {
         );
         let version = wire.connection.version();
         // The session first: the client that takes it over need not wait for a slow link.
-        hold.state.protocol = wire.connection.into_session();
+        hold.state.protocol = Some(Box::new(wire.connection.into_session()));
         hold.session.mailbox.disconnect(unsent.drain(..));
         let Afterwards { will, expiry } = afterwards;
         if expiry == Some(Duration::ZERO) {
