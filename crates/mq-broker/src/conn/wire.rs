@@ -36,7 +36,7 @@ pub(crate) struct Wire {
     pub(super) link: Link,
     pub(super) connection: Connection,
     /// While the link's handshake is not complete.
-    pub(super) early: Option<Early>,
+    pub(super) early: Option<Box<Early>>,
     pub(super) hub: Arc<Hub>,
     pub(super) settings: Arc<Settings>,
     pub(super) shutdown: watch::Receiver<bool>,
@@ -67,7 +67,7 @@ impl Wire {
         let policy = settings.listen.early_data;
         let within = settings.handshake_timeout;
         Self {
-            early: Early::of(&link, &mut connection, policy, now, within),
+            early: Early::of(&link, &mut connection, policy, now, within).map(Box::new),
             sampler: Sampler::new(metrics, &link, now),
             share: hub.share(false),
             carried: hub.share(true),
