@@ -93,7 +93,10 @@ impl Outbox {
             self.seal();
             self.open_lane = lane;
         }
-        if self.open.capacity() == self.open.len() {
+        if self.open.capacity() == 0 {
+            // Cheaper than to let it grow.
+            self.open = BytesMut::with_capacity(self.room());
+        } else if self.open.capacity() == self.open.len() {
             self.open.reserve(self.room());
         }
         let before = self.open.len();
@@ -389,6 +392,26 @@ mod tests {
         assert_eq!(outbox.len(), 4);
         assert_eq!(taken(&mut outbox, LaneId::CONTROL), ["abcd"]);
         assert!(outbox.is_empty());
+    }
+
+    #[test]
+    fn bytes_are_written_by_reference_in_order_and_in_part() {
+        let mut outbox = Outbox::new();
+        let long = Bytes::from(vec![7; COPY_LIMIT + 1]);
+        put(&mut outbox, LaneId::CONTROL, b"ab");
+        outbox.put_body(LaneId::CONTROL, &long);
+        put(&mut outbox, LaneId::CONTROL, b"cd");
+        let mut slices = [std::io::IoSlice::new(&[]); 4];
+        assert_eq!(outbox.slices(&mut slices), 3);
+        assert_eq!([&slices[0][..], &slices[2][..]], [b"ab", b"cd"]);
+        outbox.advance(2 + long.len() + 1);
+        assert_eq!(outbox.front(), Some(&b"d"[..]));
+        put(&mut outbox, LaneId::CONTROL, b"e");
+        assert_eq!(outbox.front(), Some(&b"de"[..]), "behind what is left");
+        put(&mut outbox, LaneId(4), b"other");
+        assert_eq!(outbox.front(), Some(&b"de"[..]), "not of another lane");
+        outbox.advance(2);
+        assert_eq!((outbox.front(), outbox.len()), (None, 5));
     }
 
     #[test]
