@@ -14,10 +14,11 @@ use crate::{
     Error, Reload, Settings, Storage,
     admin::{Admin, BridgeFigures, Doors, STREAMS},
     auth::{FileAccess, Guard},
-    bridging, clock, conn,
+    bridging, clock,
+    conn::{self, Wire},
     hub::Hub,
     metrics::{Gauge, ListenerMetrics, Metrics},
-    quota::{PerNetwork, Place},
+    quota::PerNetwork,
     reload::{Operators, Reloadable},
     shown::Shown,
     view::{self, Ban, Banned, CannotBan, NotConnected, Page, Query, TopicRates},
@@ -331,6 +332,7 @@ impl Broker {
     /// Tickets go to [`Settings::ticket_file`].
     pub async fn shutdown(mut self) {
         self.shutdown.send_replace(true);
+        self.hub.remind_all().await;
         let drained = async { while self.tasks.join_next().await.is_some() {} };
         if tokio::time::timeout(self.shutdown_timeout, drained)
             .await
@@ -464,9 +466,15 @@ impl Acceptor {
         let metrics = Arc::clone(metrics);
         let seat = self.crew.place(incoming.runtime());
         let moves = seat.is_some();
-        let served = self
-            .clone()
-            .serve(incoming, moves, metrics, (connection, place), handshake);
+        // Boxed, so that its memory is free again once the link is open.
+        let opened = Box::pin(self.clone().open(incoming, moves, metrics, handshake));
+        let admitted = (connection, place);
+        let served = async move {
+            if let Some((_counted, wire)) = opened.await {
+                conn::serve(wire).await;
+            }
+            drop(admitted);
+        };
         Roaming::new(served, seat).spawn(connections);
     }
 
@@ -476,16 +484,17 @@ impl Acceptor {
         most - self.handshakes.available_permits().min(most) >= most.div_ceil(4)
     }
 
-    async fn serve(
+    /// Makes a link of what has come; `None` if that fails.
+    async fn open(
         mut self,
         incoming: Incoming,
         moves: bool,
         metrics: Arc<ListenerMetrics>,
-        (_connection, _place): (OwnedSemaphorePermit, Place),
-        permit: OwnedSemaphorePermit,
-    ) {
+        _permit: OwnedSemaphorePermit,
+    ) -> Option<(Counted, Box<Wire>)> {
         let peer = incoming.peer_address().map(display);
-        let under_way = Counted::new(&self.hub.metrics.handshakes);
+        let hub = Arc::clone(&self.hub);
+        let _under_way = UnderWay::new(&hub.metrics.handshakes);
         let incoming = if moves {
             incoming.move_here()
         } else {
@@ -493,15 +502,20 @@ impl Acceptor {
         };
         let incoming = match incoming {
             Ok(incoming) => incoming,
-            Err(error) => return debug!(peer, %error, "a socket could not be moved"),
+            Err(error) => {
+                debug!(peer, %error, "a socket could not be moved");
+                return None;
+            }
         };
-        // Boxed, so that its memory is free again once it has ended.
-        let handshake = Box::pin(incoming.handshake());
+        let handshake = incoming.handshake();
         let open = tokio::time::timeout(self.settings.handshake_timeout, handshake);
         let open = tokio::select! {
             open = open => open,
             // No client has connected yet, so there is nobody to say goodbye to.
-            _ = self.shutdown.changed() => return debug!(peer, "handshake cut by the shutdown"),
+            _ = self.shutdown.changed() => {
+                debug!(peer, "handshake cut by the shutdown");
+                return None;
+            }
         };
         let failed = &metrics.handshakes_failed;
         let link = match open {
@@ -509,35 +523,59 @@ impl Acceptor {
             Ok(Err(error)) => {
                 failed.add(1);
                 // Escaped, as it may quote the peer.
-                return debug!(peer, error = %Shown(&error.to_string()), "handshake failed");
+                debug!(peer, error = %Shown(&error.to_string()), "handshake failed");
+                return None;
             }
             Err(_) => {
                 failed.add(1);
-                return debug!(peer, "handshake timed out");
+                debug!(peer, "handshake timed out");
+                return None;
             }
         };
-        drop((permit, under_way));
         metrics.accepted.add(1);
-        let counted = [&self.hub.metrics.connections, &metrics.connections].map(Counted::new);
-        let (hub, settings) = (Arc::clone(&self.hub), self.settings);
-        conn::serve(link, hub, Arc::clone(&metrics), settings, self.shutdown).await;
-        drop(counted);
+        let counted = Counted::new(Arc::clone(&self.hub), Arc::clone(&metrics));
+        let wire = Wire::new(link, self.hub, metrics, self.settings, self.shutdown);
+        Some((counted, Box::new(wire)))
     }
 }
 
-/// Counts a connection for as long as it lives, whichever way its task ends.
-struct Counted<'a>(&'a Gauge);
+/// Counts a handshake for as long as it lives, whichever way it ends.
+struct UnderWay<'a>(&'a Gauge);
 
-impl<'a> Counted<'a> {
+impl<'a> UnderWay<'a> {
     fn new(gauge: &'a Gauge) -> Self {
         gauge.add(1);
         Self(gauge)
     }
 }
 
-impl Drop for Counted<'_> {
+impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         self.0.sub(1);
+    }
+}
+
+/// Counts a connection for as long as it lives, whichever way its task ends.
+struct Counted {
+    hub: Arc<Hub>,
+    listener: Arc<ListenerMetrics>,
+}
+
+impl Counted {
+    fn new(hub: Arc<Hub>, listener: Arc<ListenerMetrics>) -> Self {
+        let counted = Self { hub, listener };
+        counted.gauges().into_iter().for_each(|gauge| gauge.add(1));
+        counted
+    }
+
+    fn gauges(&self) -> [&Gauge; 2] {
+        [&self.hub.metrics.connections, &self.listener.connections]
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.gauges().into_iter().for_each(|gauge| gauge.sub(1));
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{
 /// Records changes, where there is a store, and knows how far the store has to be before their
 /// consequences may be told.
 #[derive(Debug)]
-pub(crate) struct Journal(Option<Open>);
+pub(crate) struct Journal(Option<Box<Open>>);
 
 #[derive(Debug)]
 struct Open {
@@ -27,10 +27,12 @@ pub(crate) struct StoreFailed;
 
 impl Journal {
     pub(crate) fn new(store: Option<&Arc<dyn Store>>) -> Self {
-        Self(store.map(|store| Open {
-            store: Arc::clone(store),
-            recorded: Position::default(),
-            settled: store.settled(),
+        Self(store.map(|store| {
+            Box::new(Open {
+                store: Arc::clone(store),
+                recorded: Position::default(),
+                settled: store.settled(),
+            })
         }))
     }
 
@@ -76,7 +78,7 @@ impl Journal {
     /// Whether all that was recorded here is settled.
     pub(crate) fn is_settled(&self) -> bool {
         let behind = |open: &Open| *open.settled.borrow() < open.recorded;
-        !self.0.as_ref().is_some_and(behind)
+        !self.0.as_deref().is_some_and(behind)
     }
 
     /// Resolves when all that was recorded here is settled. Cancel-safe.

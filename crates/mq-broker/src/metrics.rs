@@ -236,8 +236,48 @@ const SAMPLE_EVERY: Duration = Duration::from_secs(30);
 pub(crate) struct Sampler {
     metrics: Arc<ListenerMetrics>,
     due: Instant,
-    last: Option<LinkStats>,
+    last: Sampled,
     peer: Option<SocketAddr>,
+}
+
+/// What of [`LinkStats`] was added already.
+#[derive(Debug, Default)]
+struct Sampled {
+    bytes_received: u64,
+    bytes_sent: u64,
+    packets_retransmitted: u64,
+    was_resumed: bool,
+    was_early: bool,
+    /// Over QUIC.
+    quic: Option<Box<SampledQuic>>,
+}
+
+#[derive(Debug, Default)]
+struct SampledQuic {
+    packets_lost: u64,
+    packets_repeated: u64,
+    messages_as_datagrams: u64,
+    streams_blocked: u64,
+}
+
+impl From<&LinkStats> for Sampled {
+    fn from(stats: &LinkStats) -> Self {
+        Self {
+            bytes_received: stats.bytes_received,
+            bytes_sent: stats.bytes_sent,
+            packets_retransmitted: stats.packets_retransmitted.unwrap_or(0),
+            was_resumed: stats.handshake == HandshakeKind::Resumed,
+            was_early: stats.early_data == EarlyData::Accepted,
+            quic: stats.packets_lost.map(|packets_lost| {
+                Box::new(SampledQuic {
+                    packets_lost,
+                    packets_repeated: stats.packets_repeated.unwrap_or(0),
+                    messages_as_datagrams: stats.messages_as_datagrams.unwrap_or(0),
+                    streams_blocked: stats.streams_blocked.unwrap_or(0),
+                })
+            }),
+        }
+    }
 }
 
 impl Sampler {
@@ -245,7 +285,7 @@ impl Sampler {
         Self {
             metrics,
             due: now + SAMPLE_EVERY,
-            last: None,
+            last: Sampled::default(),
             peer: link.info().peer_address,
         }
     }
@@ -262,41 +302,19 @@ impl Sampler {
     pub(crate) fn sample(&mut self, link: &Link, now: Instant) {
         self.due = now + SAMPLE_EVERY;
         let stats = link.stats();
-        let metrics = &self.metrics;
-        let last = self.last.as_ref();
-        let since = |field: fn(&LinkStats) -> Option<u64>| {
-            let before = last.and_then(field).unwrap_or(0);
-            field(&stats).unwrap_or(0).saturating_sub(before)
-        };
-        metrics
-            .bytes_received
-            .add(since(|stats| Some(stats.bytes_received)));
-        metrics
-            .bytes_sent
-            .add(since(|stats| Some(stats.bytes_sent)));
-        metrics.packets_lost.add(since(|stats| stats.packets_lost));
-        metrics
-            .packets_repeated
-            .add(since(|stats| stats.packets_repeated));
+        let (metrics, last, now) = (&self.metrics, &self.last, Sampled::from(&stats));
+        let since = |field: fn(&Sampled) -> u64| field(&now).saturating_sub(field(last));
+        metrics.bytes_received.add(since(|all| all.bytes_received));
+        metrics.bytes_sent.add(since(|all| all.bytes_sent));
         metrics
             .packets_retransmitted
-            .add(since(|stats| stats.packets_retransmitted));
-        metrics
-            .messages_as_datagrams
-            .add(since(|stats| stats.messages_as_datagrams));
-        let blocked = since(|stats| stats.streams_blocked);
-        metrics.streams_blocked.add(blocked);
-        if blocked > 0 && last.and_then(|last| last.streams_blocked).unwrap_or(0) == 0 {
-            tracing::info!(
-                peer = self.peer.map(tracing::field::display),
-                open = link.data_lanes() + 1,
-                "a client waits for more QUIC streams than it may open; max_streams of [quic] grants more"
-            );
+            .add(since(|all| all.packets_retransmitted));
+        if let Some(quic) = &now.quic {
+            self.sample_quic(link, quic);
         }
-        let became = |is: fn(&LinkStats) -> bool| is(&stats) && !last.is_some_and(is);
-        let resumed = became(|stats| stats.handshake == HandshakeKind::Resumed);
+        let resumed = now.was_resumed && !last.was_resumed;
         metrics.resumed.add(resumed.into());
-        let early = became(|stats| stats.early_data == EarlyData::Accepted);
+        let early = now.was_early && !last.was_early;
         metrics.early_data_accepted.add(early.into());
         if let Some(rtt) = stats.rtt {
             metrics.rtt.observe(rtt);
@@ -304,7 +322,29 @@ impl Sampler {
         let peer = link.info().peer_address;
         metrics.migrations.add((peer != self.peer).into());
         self.peer = peer;
-        self.last = Some(stats);
+        self.last = now;
+    }
+
+    fn sample_quic(&self, link: &Link, now: &SampledQuic) {
+        let (metrics, last) = (&self.metrics, self.last.quic.as_deref());
+        let since =
+            |field: fn(&SampledQuic) -> u64| field(now).saturating_sub(last.map_or(0, field));
+        metrics.packets_lost.add(since(|all| all.packets_lost));
+        metrics
+            .packets_repeated
+            .add(since(|all| all.packets_repeated));
+        metrics
+            .messages_as_datagrams
+            .add(since(|all| all.messages_as_datagrams));
+        let blocked = since(|all| all.streams_blocked);
+        metrics.streams_blocked.add(blocked);
+        if blocked > 0 && last.is_none_or(|last| last.streams_blocked == 0) {
+            tracing::info!(
+                peer = self.peer.map(tracing::field::display),
+                open = link.data_lanes() + 1,
+                "a client waits for more QUIC streams than it may open; max_streams of [quic] grants more"
+            );
+        }
     }
 }
 

@@ -94,7 +94,13 @@ pub struct PublishRate {
 
 /// Two token buckets: how long a client must be left unread.
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(crate) struct Pace(
+    /// `None` where the client may publish at any rate.
+    Option<Box<Buckets>>,
+);
+
+#[derive(Debug)]
+struct Buckets {
     messages: Option<Bucket>,
     bytes: Option<Bucket>,
 }
@@ -114,27 +120,37 @@ impl Pace {
             left: per_second.into(),
             at: now,
         };
-        Self {
+        let buckets = Buckets {
             messages: rate.messages.map(bucket),
             bytes: rate.bytes.map(bucket),
-        }
+        };
+        Self((rate != PublishRate::default()).then(|| Box::new(buckets)))
     }
 
     /// A message has come. Returns whether it is the first one that was too fast.
     pub(crate) fn spend(&mut self, bytes: usize, now: Instant) -> bool {
-        let was_on_time = self.resumes_at(now).is_none();
-        if let Some(bucket) = &mut self.messages {
+        let Some(buckets) = &mut self.0 else {
+            return false;
+        };
+        let was_on_time = buckets.resumes_at(now).is_none();
+        if let Some(bucket) = &mut buckets.messages {
             bucket.spend(1.0, now);
         }
-        if let Some(bucket) = &mut self.bytes {
+        if let Some(bucket) = &mut buckets.bytes {
             #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
             bucket.spend(bytes as f64, now);
         }
-        was_on_time && self.resumes_at(now).is_some()
+        was_on_time && buckets.resumes_at(now).is_some()
     }
 
     /// Until when the client must not be read; `None` if it may be read now.
     pub(crate) fn resumes_at(&self, now: Instant) -> Option<Instant> {
+        self.0.as_ref()?.resumes_at(now)
+    }
+}
+
+impl Buckets {
+    fn resumes_at(&self, now: Instant) -> Option<Instant> {
         let buckets = self.messages.iter().chain(&self.bytes);
         buckets
             .filter_map(Bucket::paid_at)

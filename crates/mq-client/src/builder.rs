@@ -591,6 +591,13 @@ impl ClientBuilder {
         Ok(subscription)
     }
 
+    /// The messages that match no subscription, as [`Client::messages`], from the first on: those of a session that
+    /// is resumed may come before [`build`](Self::build) returns.
+    #[must_use]
+    pub fn messages(&self) -> Subscription {
+        Subscription::to_the_rest(self.shared.clone())
+    }
+
     /// Starts the client and waits until the server has accepted the connection.
     ///
     /// # Errors

@@ -19,12 +19,10 @@ use tokio::sync::oneshot;
 use crate::{
     ConnectTimes, Error, EventStream, Outgoing, Receipt, SubscribeOptions, Subscription,
     control::{Request, UnsubscribeRequest},
-    inbox::Inbox,
     lock::lock,
     queue::Push,
     responses::Responses,
     shared::{Shared, Status},
-    subscribe::DEFAULT_CAPACITY,
 };
 
 /// A handle to an MQTT client; clones are handles to the same client.
@@ -191,16 +189,7 @@ impl Client {
     /// are acknowledged, dropped and counted by [`unmatched`](Self::unmatched).
     #[must_use]
     pub fn messages(&self) -> Subscription {
-        let inbox = Arc::new(Inbox::new(DEFAULT_CAPACITY));
-        let mut catch_all = lock(&self.shared.catch_all);
-        if let Some(earlier) = catch_all.replace(inbox.clone()) {
-            earlier.end();
-        }
-        if self.shared.queue.closed().is_some() {
-            inbox.end();
-        }
-        drop(catch_all);
-        Subscription::new(self.shared.clone(), inbox, None)
+        Subscription::to_the_rest(self.shared.clone())
     }
 
     /// How many messages matched no subscription and were dropped since the client began.

@@ -15,7 +15,9 @@ use crate::{
     Incoming, SubscribeOptions,
     control::{Outlet, Reply, Request, SubscribeRequest},
     inbox::Inbox,
+    lock::lock,
     shared::Shared,
+    subscribe::DEFAULT_CAPACITY,
 };
 
 /// The messages of one subscription, as a stream; survives reconnects.
@@ -52,6 +54,20 @@ impl Subscription {
             id,
             granted: Vec::new(),
         }
+    }
+
+    /// What matches no subscription; an earlier such stream ends.
+    pub(crate) fn to_the_rest(shared: Arc<Shared>) -> Self {
+        let inbox = Arc::new(Inbox::new(DEFAULT_CAPACITY));
+        let mut catch_all = lock(&shared.catch_all);
+        if let Some(earlier) = catch_all.replace(inbox.clone()) {
+            earlier.end();
+        }
+        if shared.queue.closed().is_some() {
+            inbox.end();
+        }
+        drop(catch_all);
+        Self::new(shared, inbox, None)
     }
 
     /// A new stream, and the request to fill it.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 
 use crate::{LaneEnd, LaneId};
 
@@ -93,7 +93,10 @@ impl Outbox {
             self.seal();
             self.open_lane = lane;
         }
-        if self.open.capacity() == self.open.len() {
+        if self.open.capacity() == 0 {
+            // Cheaper than to let it grow.
+            self.open = BytesMut::with_capacity(self.room());
+        } else if self.open.capacity() == self.open.len() {
             self.open.reserve(self.room());
         }
         let before = self.open.len();
@@ -198,23 +201,27 @@ impl Outbox {
     }
 
     /// The first contiguous bytes of the control lane.
-    pub fn front(&mut self) -> Option<&[u8]> {
-        if self.control.is_empty() {
-            self.seal();
-        }
-        self.control.front().map(|chunk| &chunk.bytes[..])
+    #[must_use]
+    pub fn front(&self) -> Option<&[u8]> {
+        let chunks = self.control.iter().map(|chunk| &chunk.bytes[..]);
+        chunks.chain(self.open_control()).next()
     }
 
     /// Fills `slices` with the bytes at the front of the control lane, for one vectored write; returns
     /// how many entries were filled.
-    pub fn slices<'a>(&'a mut self, slices: &mut [std::io::IoSlice<'a>]) -> usize {
-        self.seal();
+    pub fn slices<'a>(&'a self, slices: &mut [std::io::IoSlice<'a>]) -> usize {
+        let chunks = self.control.iter().map(|chunk| &chunk.bytes[..]);
         let mut filled = 0;
-        for (slot, chunk) in slices.iter_mut().zip(&self.control) {
-            *slot = std::io::IoSlice::new(&chunk.bytes);
+        for (slot, bytes) in slices.iter_mut().zip(chunks.chain(self.open_control())) {
+            *slot = std::io::IoSlice::new(bytes);
             filled += 1;
         }
         filled
+    }
+
+    /// The bytes of the control lane behind its chunks.
+    fn open_control(&self) -> Option<&[u8]> {
+        (self.open_lane == LaneId::CONTROL && !self.open.is_empty()).then_some(&self.open[..])
     }
 
     /// Drops `count` written bytes from the front of the control lane.
@@ -223,19 +230,19 @@ impl Outbox {
     /// If fewer than `count` bytes are waiting there.
     pub fn advance(&mut self, mut count: usize) {
         self.len -= count;
-        self.seal();
-        while count > 0 {
-            let Chunk { bytes, .. } = self
-                .control
-                .front_mut()
-                .expect("the caller has seen these bytes");
+        while let Some(Chunk { bytes, .. }) = self.control.front_mut() {
             if bytes.len() > count {
-                bytes::Buf::advance(bytes, count);
+                bytes.advance(count);
                 return;
             }
             count -= bytes.len();
             self.control.pop_front();
         }
+        assert!(
+            count == 0 || self.open_lane == LaneId::CONTROL,
+            "the caller has seen these bytes"
+        );
+        self.open.advance(count);
         self.rest();
     }
 
@@ -385,6 +392,26 @@ mod tests {
         assert_eq!(outbox.len(), 4);
         assert_eq!(taken(&mut outbox, LaneId::CONTROL), ["abcd"]);
         assert!(outbox.is_empty());
+    }
+
+    #[test]
+    fn bytes_are_written_by_reference_in_order_and_in_part() {
+        let mut outbox = Outbox::new();
+        let long = Bytes::from(vec![7; COPY_LIMIT + 1]);
+        put(&mut outbox, LaneId::CONTROL, b"ab");
+        outbox.put_body(LaneId::CONTROL, &long);
+        put(&mut outbox, LaneId::CONTROL, b"cd");
+        let mut slices = [std::io::IoSlice::new(&[]); 4];
+        assert_eq!(outbox.slices(&mut slices), 3);
+        assert_eq!([&slices[0][..], &slices[2][..]], [b"ab", b"cd"]);
+        outbox.advance(2 + long.len() + 1);
+        assert_eq!(outbox.front(), Some(&b"d"[..]));
+        put(&mut outbox, LaneId::CONTROL, b"e");
+        assert_eq!(outbox.front(), Some(&b"de"[..]), "behind what is left");
+        put(&mut outbox, LaneId(4), b"other");
+        assert_eq!(outbox.front(), Some(&b"de"[..]), "not of another lane");
+        outbox.advance(2);
+        assert_eq!((outbox.front(), outbox.len()), (None, 5));
     }
 
     #[test]

@@ -1,9 +1,8 @@
 //! Topic aliases (MQTT 5.0 §3.3.2.3.4), a type for each direction.
 
-use hashbrown::HashMap;
 use mq_codec::TopicName;
 
-use crate::ProtocolError;
+use crate::{ProtocolError, seldom::SeldomMap};
 
 /// Aliases that this side may use for its messages.
 ///
@@ -12,7 +11,7 @@ use crate::ProtocolError;
 #[derive(Debug, Default)]
 pub(crate) struct SendAliases {
     maximum: u16,
-    by_topic: HashMap<TopicName, u16>,
+    by_topic: SeldomMap<TopicName, u16>,
     /// Bytes of the topics.
     bytes: usize,
 }
@@ -32,7 +31,7 @@ impl SendAliases {
     pub(crate) fn new(maximum: u16) -> Self {
         Self {
             maximum,
-            by_topic: HashMap::new(),
+            by_topic: SeldomMap::default(),
             bytes: 0,
         }
     }
@@ -66,6 +65,12 @@ impl SendAliases {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReceiveAliases {
     maximum: u16,
+    /// Once the peer has set one.
+    known: Option<Box<KnownAliases>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct KnownAliases {
     topics: Vec<Option<TopicName>>,
     /// Bytes of the topics.
     bytes: usize,
@@ -75,17 +80,17 @@ impl ReceiveAliases {
     pub(crate) fn new(maximum: u16) -> Self {
         Self {
             maximum,
-            topics: Vec::new(),
-            bytes: 0,
+            known: None,
         }
     }
 
     /// Goes on with the topics of an earlier lane, as far as the maximum allows.
-    pub(crate) fn go_on(&mut self, mut earlier: Self) {
-        earlier.topics.truncate(self.maximum.into());
-        let topics = earlier.topics.iter().flatten();
-        self.bytes = topics.map(TopicName::len).sum();
-        self.topics = earlier.topics;
+    pub(crate) fn go_on(&mut self, earlier: Self) {
+        self.known = earlier.known;
+        if let Some(known) = &mut self.known {
+            known.topics.truncate(self.maximum.into());
+            known.bytes = known.topics.iter().flatten().map(TopicName::len).sum();
+        }
     }
 
     /// The topic that a PUBLISH with `alias` and possibly a name means.
@@ -100,20 +105,24 @@ impl ReceiveAliases {
         }
         let index = usize::from(alias - 1);
         if topic.is_empty() {
-            let known = self.topics.get(index).cloned().flatten();
+            let known = self.known.as_ref();
+            let known = known.and_then(|known| known.topics.get(index).cloned().flatten());
             return known.ok_or(ProtocolError::UnknownTopicAlias(alias));
         }
-        if self.topics.len() <= index {
-            self.topics.resize(index + 1, None);
+        let known = self.known.get_or_insert_default();
+        if known.topics.len() <= index {
+            known.topics.resize(index + 1, None);
         }
-        let before = self.topics[index].replace(topic.detached());
-        self.bytes -= before.map_or(0, |before| before.len());
-        self.bytes += topic.len();
+        let before = known.topics[index].replace(topic.detached());
+        known.bytes -= before.map_or(0, |before| before.len());
+        known.bytes += topic.len();
         Ok(topic)
     }
 
     /// The approximate memory of the aliases, in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes + self.topics.len() * size_of::<Option<TopicName>>()
+        self.known.as_ref().map_or(0, |known| {
+            known.bytes + known.topics.len() * size_of::<Option<TopicName>>()
+        })
     }
 }

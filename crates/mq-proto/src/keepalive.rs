@@ -29,26 +29,25 @@ const BUSY_READS: u8 = 3;
 #[derive(Debug)]
 pub(crate) struct KeepAlive {
     interval: Option<Duration>,
-    role: Watch,
     last_sent: Instant,
     last_received: Instant,
     /// Bytes of the incomplete packet at `last_received`.
     counted: usize,
-    /// Client: when to send PINGREQ sooner.
+    /// A client asks for signs of life. A server waits for them, for one and a half times the interval
+    /// `[MQTT-3.1.2-22]`.
+    asks: Option<Box<Asks>>,
+}
+
+/// How a client asks.
+#[derive(Debug)]
+struct Asks {
+    timeout: Duration,
+    /// Since when an answer is due.
+    asked: Option<Instant>,
+    /// When to send PINGREQ sooner.
     probes: Probes,
     /// Reads that came within [`Probes::busy`] of the one before, in a row.
     quick_reads: u8,
-}
-
-#[derive(Debug)]
-enum Watch {
-    /// Client: pings, and since when an answer is due.
-    Asks {
-        timeout: Duration,
-        asked: Option<Instant>,
-    },
-    /// Server: waits for one and a half times the interval `[MQTT-3.1.2-22]`.
-    Waits,
 }
 
 /// Bytes of an incomplete packet that count as life to a server: about one segment of TCP or one
@@ -67,36 +66,34 @@ pub(crate) enum Due {
 impl KeepAlive {
     /// For a client; `seconds` 0 switches it off.
     pub(crate) fn client(now: Instant, seconds: u16, timeout: Duration) -> Self {
-        Self::new(
-            now,
-            seconds,
-            Watch::Asks {
-                timeout,
-                asked: None,
-            },
-        )
+        let asks = Asks {
+            timeout,
+            asked: None,
+            probes: Probes::default(),
+            quick_reads: 0,
+        };
+        Self {
+            asks: Some(Box::new(asks)),
+            ..Self::server(now, seconds)
+        }
     }
 
     /// For a server; `seconds` 0 switches it off.
     pub(crate) fn server(now: Instant, seconds: u16) -> Self {
-        Self::new(now, seconds, Watch::Waits)
-    }
-
-    fn new(now: Instant, seconds: u16, role: Watch) -> Self {
         Self {
             interval: (seconds > 0).then(|| Duration::from_secs(seconds.into())),
-            role,
             last_sent: now,
             last_received: now,
             counted: 0,
-            probes: Probes::default(),
-            quick_reads: 0,
+            asks: None,
         }
     }
 
     /// Client: sends PINGREQ sooner from now on.
     pub(crate) fn probe(&mut self, probes: Probes) {
-        self.probes = probes;
+        if let Some(asks) = &mut self.asks {
+            asks.probes = probes;
+        }
     }
 
     pub(crate) fn sent(&mut self, now: Instant) {
@@ -105,11 +102,7 @@ impl KeepAlive {
 
     /// Bytes came in: perhaps a packet, and this many bytes of the next.
     pub(crate) fn read(&mut self, now: Instant, packet: bool, under_way: usize) {
-        let is_life = match self.role {
-            Watch::Asks { .. } => true,
-            Watch::Waits => packet || under_way >= self.counted + PROGRESS,
-        };
-        if is_life {
+        if self.asks.is_some() || packet || under_way >= self.counted + PROGRESS {
             self.counted = under_way;
             self.received(now);
         }
@@ -117,45 +110,45 @@ impl KeepAlive {
 
     /// Notes a sign of life, or an excuse for none.
     pub(crate) fn received(&mut self, now: Instant) {
-        let was_asked = matches!(self.role, Watch::Asks { asked: Some(_), .. });
-        let gap = now.saturating_duration_since(self.last_received);
-        self.quick_reads = match self.probes.busy {
-            // The answer to a ping says nothing about the flow.
-            Some(busy) if !was_asked && gap <= busy => self.quick_reads.saturating_add(1),
-            _ => 0,
-        };
+        if let Some(asks) = &mut self.asks {
+            let gap = now.saturating_duration_since(self.last_received);
+            asks.quick_reads = match asks.probes.busy {
+                // The answer to a ping says nothing about the flow.
+                Some(busy) if asks.asked.is_none() && gap <= busy => {
+                    asks.quick_reads.saturating_add(1)
+                }
+                _ => 0,
+            };
+        }
         self.excused(now);
     }
 
     /// The owner has not read the link, so silence says nothing.
     pub(crate) fn excused(&mut self, now: Instant) {
         self.last_received = now;
-        if let Watch::Asks { asked, .. } = &mut self.role {
-            *asked = None;
+        if let Some(asks) = &mut self.asks {
+            asks.asked = None;
         }
     }
 
     /// When [`due`](Self::due) will next return an action.
     pub(crate) fn next(&self) -> Option<Instant> {
-        let interval = self.interval;
-        match self.role {
-            // Without a keep-alive the connection is never given up.
-            Watch::Asks {
-                timeout,
-                asked: Some(asked),
-            } => interval.map(|_| asked + timeout),
-            Watch::Asks { asked: None, .. } => {
-                let keep_alive =
-                    interval.map(|interval| self.last_sent.min(self.last_received) + interval);
-                keep_alive.into_iter().chain(self.next_probe()).min()
-            }
-            Watch::Waits => interval.map(|interval| self.last_received + interval + interval / 2),
+        let Some(asks) = &self.asks else {
+            let interval = self.interval?;
+            return Some(self.last_received + interval + interval / 2);
+        };
+        // Without a keep-alive the connection is never given up.
+        if let Some(asked) = asks.asked {
+            return self.interval.map(|_| asked + asks.timeout);
         }
+        let silent_since = self.last_sent.min(self.last_received);
+        let keep_alive = self.interval.map(|interval| silent_since + interval);
+        keep_alive.into_iter().chain(self.next_probe(asks)).min()
     }
 
-    fn next_probe(&self) -> Option<Instant> {
-        let Probes { quiet, busy } = self.probes;
-        let busy = busy.filter(|_| self.quick_reads >= BUSY_READS);
+    fn next_probe(&self, asks: &Asks) -> Option<Instant> {
+        let Probes { quiet, busy } = asks.probes;
+        let busy = busy.filter(|_| asks.quick_reads >= BUSY_READS);
         // The sent packet has shown the server the address.
         let silent_since = self.last_sent.max(self.last_received);
         let wait = quiet.into_iter().chain(busy).min()?;
@@ -167,15 +160,12 @@ impl KeepAlive {
         if self.next().is_none_or(|next| now < next) {
             return Due::Nothing;
         }
-        match &mut self.role {
-            Watch::Asks {
-                asked: asked @ None,
-                ..
-            } => {
-                *asked = Some(now);
+        match &mut self.asks {
+            Some(asks) if asks.asked.is_none() => {
+                asks.asked = Some(now);
                 Due::Ping
             }
-            Watch::Asks { .. } | Watch::Waits => Due::Dead,
+            _ => Due::Dead,
         }
     }
 }

@@ -61,6 +61,7 @@ mod event;
 mod flow;
 mod keepalive;
 mod message;
+mod seldom;
 mod session;
 
 pub use config::{ClientConfig, DataLanes, ServerConfig};

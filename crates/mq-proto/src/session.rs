@@ -5,7 +5,7 @@ use std::time::Instant;
 use hashbrown::HashMap;
 use mq_codec::{PacketId, QoS};
 
-use crate::{Delivery, FlowId, LaneId, alias::ReceiveAliases};
+use crate::{Delivery, FlowId, LaneId, alias::ReceiveAliases, seldom::SeldomMap};
 
 /// The part of an MQTT session that the protocol itself needs: QoS 1 and 2 messages on their way.
 ///
@@ -32,7 +32,7 @@ pub struct Session {
     last_id: Option<PacketId>,
     next_order: u64,
     /// Flows that have no lane now.
-    flows: HashMap<FlowId, KeptFlow>,
+    flows: SeldomMap<FlowId, KeptFlow>,
     /// How many of `outgoing` wait for a flow.
     parked: usize,
     /// Flows that this side has opened.
@@ -54,7 +54,7 @@ const NO_LANE: LaneId = LaneId(u64::MAX);
 /// Received QoS 2 messages whose PUBREL has not come. `true` once the owner has acknowledged the
 /// message, so that a repetition is answered and not delivered.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Receiving(HashMap<PacketId, bool>);
+pub(crate) struct Receiving(SeldomMap<PacketId, bool>);
 
 #[derive(Clone, Debug)]
 struct Outgoing {
@@ -181,7 +181,7 @@ impl Session {
 
     /// The identifiers of received QoS 2 messages whose PUBREL has not come, without those of flows.
     pub fn received(&self) -> impl Iterator<Item = PacketId> {
-        self.incoming.0.keys().copied()
+        self.incoming.0.iter().map(|(id, _)| *id)
     }
 
     /// The identifiers of sent QoS 2 messages whose PUBCOMP has not come, after PUBREC.

@@ -46,7 +46,12 @@ pub(crate) fn poll_read(
     let polled = match io.poll_read_ready(cx) {
         Poll::Ready(ready) => {
             ready?;
-            buffer.reserve(size.0);
+            if buffer.capacity() == 0 {
+                // Cheaper than to let it grow.
+                *buffer = BytesMut::with_capacity(size.0);
+            } else {
+                buffer.reserve(size.0);
+            }
             // The future holds no state: dropped while pending, it has read nothing.
             pin!(io.read_buf(buffer)).poll(cx)
         }

@@ -32,7 +32,7 @@ use crate::{
 pub struct Link {
     transport: Transport,
     /// For lanes that the connection does not have; stays empty.
-    no_lane: BytesMut,
+    no_lane: Option<Box<BytesMut>>,
     /// On a server that holds them back.
     #[cfg(feature = "tls")]
     tickets: Option<Arc<HeldTickets>>,
@@ -134,7 +134,7 @@ impl Link {
     pub(crate) fn new(transport: Transport) -> Self {
         Self {
             transport,
-            no_lane: BytesMut::new(),
+            no_lane: None,
             #[cfg(feature = "tls")]
             tickets: None,
         }
@@ -354,8 +354,9 @@ impl Link {
         {
             return received;
         }
-        self.no_lane.clear();
-        &mut self.no_lane
+        let no_lane = self.no_lane.get_or_insert_default();
+        no_lane.clear();
+        no_lane
     }
 
     /// Ends the connection in order, after delivering what was written: TCP's FIN, TLS's

@@ -149,18 +149,20 @@ async fn follow(args: Args) -> anyhow::Result<Outcome> {
         bail!(connect::NO_TOPIC);
     }
     let options = subscribe_options(&args, &filters, &plan.properties)?;
+    // What waited in a session that is kept comes before this client can subscribe again.
+    let waited = plan.client.messages();
     let client = plan.client.build().await?;
     for filter in &args.unsubscribe {
         client.unsubscribe(filter.clone()).await?;
     }
-    let mut messages = match options {
-        Some(options) => client.subscribe_with(options).await?,
-        None => client.messages(),
+    let subscribed = match options {
+        Some(options) => Some(client.subscribe_with(options).await?),
+        None => None,
     };
     let outcome = if args.exit_after_granted {
         Ok(Outcome::Done)
     } else {
-        print_all(&args, &printer, &client, &mut messages).await
+        print_all(&args, &printer, &client, (waited, subscribed)).await
     };
     // What was printed is printed, whatever becomes of the last packet.
     let _ = client.disconnect().await;
@@ -194,18 +196,28 @@ fn subscribe_options(
     Ok(Some(subscribe))
 }
 
+/// The next message of a subscription; never without one.
+async fn next(subscription: &mut Option<Subscription>) -> Option<Incoming> {
+    match subscription {
+        Some(subscription) => subscription.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
 async fn print_all(
     args: &Args,
     printer: &Printer,
     client: &Client,
-    messages: &mut Subscription,
+    (mut waited, mut subscribed): (Subscription, Option<Subscription>),
 ) -> anyhow::Result<Outcome> {
     let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
     let mut left = args.count.map(NonZeroU64::get);
     loop {
         let message = tokio::select! {
-            message = messages.recv() => message,
+            biased;
             _ = interrupted.as_mut() => return Ok(Outcome::Done),
+            message = waited.recv() => message,
+            message = next(&mut subscribed) => message,
         };
         let Some(message) = message else {
             return Err(connect::ended(client).await);

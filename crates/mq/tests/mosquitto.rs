@@ -311,6 +311,32 @@ async fn a_broker_that_is_not_there_or_refuses_is_an_error_of_both() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_waited_in_a_kept_session_is_printed_by_both() {
+    if !has_mosquitto() {
+        return;
+    }
+    for whose in [Whose::Mosquitto, Whose::Ours] {
+        for version in ["mqttv311", "mqttv5"] {
+            let broker = TestBroker::start().await;
+            let port = broker.address(Scheme::Tcp).port;
+            let mut kept = vec!["-V", version, "-i", "kept", "-c", "-q", "1", "-t", "a"];
+            if version == "mqttv5" {
+                kept.extend(["-x", "600"]);
+            }
+            let away = [&kept[..], &["-E"]].concat();
+            finish(whose.command("sub", port, &away).spawn().unwrap(), "").await;
+            let lines: Publish = (&["-t", "a", "-q", "1", "-l"], "1\n2\n3\n");
+            publish(whose, port, &lines).await;
+            let back = [&kept[..], &["-C", "3", "-W", "10"]].concat();
+            let output = finish(whose.command("sub", port, &back).spawn().unwrap(), "").await;
+            let text = String::from_utf8(output.stdout).unwrap();
+            assert_eq!(text, "1\n2\n3\n", "{whose:?} {version}");
+            broker.shutdown().await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_request_gets_its_response() {
     if !has_mosquitto() {
         return;

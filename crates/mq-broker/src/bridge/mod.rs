@@ -115,8 +115,8 @@ impl Bridge {
         self.config.clone()
     }
 
-    /// As asked for.
-    pub(crate) fn keep_alive(&self) -> Duration {
-        Duration::from_secs(self.config.connect.keep_alive.into())
+    /// As asked for, in seconds.
+    pub(crate) fn keep_alive(&self) -> u16 {
+        self.config.connect.keep_alive
     }
 }

@@ -8,7 +8,7 @@ use crate::session::KeptWill;
 
 /// What happens once the connection has ended.
 pub(super) struct Afterwards {
-    pub(super) will: Option<KeptWill>,
+    pub(super) will: Option<Box<KeptWill>>,
     /// How long the session lives on: zero ends it with the connection, `None` never.
     pub(super) expiry: Option<Duration>,
 }

@@ -59,7 +59,8 @@ impl Dialled {
             shutdown,
         } = self;
         let session = Connection::client(clock::now(), bridge.config(), mq_proto::Session::new());
-        let mut wire = Wire::with(link, session, hub, metrics, settings, shutdown);
+        let wire = Wire::with(link, session, hub, metrics, settings, shutdown);
+        let mut wire = Box::new(wire);
         let attached = Box::pin(begin(&mut wire, &bridge)).await;
         let (mut parting, mut since) = (None, None);
         if let Some(mut attached) = attached {
@@ -88,7 +89,8 @@ async fn begin<'w>(wire: &'w mut Wire, bridge: &Arc<Bridge>) -> Option<Box<Attac
     let now = clock::now();
     hold.session.served_here();
     hold.session.mailbox.connect();
-    let protocol = core::mem::take(&mut hold.state.protocol);
+    let protocol = hold.state.protocol.take().map(|session| *session);
+    let protocol = protocol.unwrap_or_default();
     let bridged = Bridged::new(Arc::clone(bridge), &protocol, now);
     wire.connection = Connection::client(now, bridge.config(), protocol);
     wire.share = wire.hub.share(true);
@@ -119,8 +121,9 @@ pub(crate) async fn open_session(hub: &Hub, bridge: &Bridge) -> Result<(), Reaso
     }
     let mut publisher = hub.publisher();
     let mut hold = attach(hub, bridge, &mut publisher.journal).await?;
-    let protocol = &mut hold.state.protocol;
-    protocol.change_outgoing(|delivery| bridge.sent(delivery));
+    if let Some(protocol) = &mut hold.state.protocol {
+        protocol.change_outgoing(|delivery| bridge.sent(delivery));
+    }
     let journal = &mut publisher.journal;
     hub.detach(hold, clock::now(), None, expiry(bridge), journal);
     Ok(())

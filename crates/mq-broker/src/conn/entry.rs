@@ -97,7 +97,7 @@ impl Entry {
         }
         let will = match will.map(|will| wire.hub.keep_will(will)) {
             None => None,
-            Some(Some(will)) => Some(will),
+            Some(Some(will)) => Some(Box::new(will)),
             Some(None) => {
                 let why = "no memory for its will";
                 return refuse(wire, ReasonCode::QuotaExceeded, why, &client_id, who);
@@ -140,7 +140,7 @@ impl Entry {
         let change = SessionChange::Attached { expiry, user };
         journal.record_of(&hold.session, change);
         ack.session_present = hold.present;
-        let protocol = core::mem::take(&mut hold.state.protocol);
+        let protocol = hold.state.protocol.take().map(|kept| *kept);
         hold.session.served_here();
         if hold.session.mailbox.connect() {
             // Messages wait already; `fill` takes them.
@@ -149,7 +149,10 @@ impl Entry {
         // From now on its bytes count among those of all clients, and not of strangers.
         wire.share = wire.hub.share(true);
         let let_in_at = wire.connection.outbox().position();
-        if let Err(error) = wire.connection.accept(clock::now(), protocol, ack) {
+        if let Err(error) = wire
+            .connection
+            .accept(clock::now(), protocol.unwrap_or_default(), ack)
+        {
             debug!(client = %Shown(&client_id), %error, "CONNACK could not be sent");
             wire.connection.handle_link_lost();
         } else {
@@ -208,11 +211,11 @@ fn presence(
     Presence::new(scheme, peer, version, clean_start, keep_alive, expiry)
 }
 
-/// The keep-alive that CONNACK leaves to the client or, in 5.0, sets (§3.2.2.3.14); zero for none.
-fn granted_keep_alive(settings: &Settings, version: Version, wanted: u16) -> Duration {
+/// The keep-alive in seconds that CONNACK leaves to the client or, in 5.0, sets (§3.2.2.3.14); zero for none.
+fn granted_keep_alive(settings: &Settings, version: Version, wanted: u16) -> u16 {
     let maximum = settings.protocol.max_keep_alive;
     let maximum = maximum.filter(|most| version >= Version::V5 && (wanted == 0 || wanted > *most));
-    Duration::from_secs(maximum.unwrap_or(wanted).into())
+    maximum.unwrap_or(wanted)
 }
 
 /// How long the session lives on after the connection.

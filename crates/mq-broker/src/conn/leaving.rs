@@ -39,13 +39,13 @@ pub(super) struct Parting {
 
 /// A connection that is over, but for its last bytes.
 pub(super) struct Leaving {
-    wire: Wire,
+    wire: Box<Wire>,
     /// Of a client that had a session.
     parting: Option<Parting>,
 }
 
 impl Leaving {
-    pub(super) fn new(wire: Wire, parting: Option<Parting>) -> Self {
+    pub(super) fn new(wire: Box<Wire>, parting: Option<Parting>) -> Self {
         Self { wire, parting }
     }
 
@@ -120,7 +120,7 @@ impl Leaving {
         let version = wire.connection.version();
         let is_server = wire.connection.role() == Role::Server;
         // The session first: the client that takes it over need not wait for a slow link.
-        hold.state.protocol = wire.connection.into_session();
+        hold.state.protocol = Some(Box::new(wire.connection.into_session()));
         hold.session.mailbox.disconnect(unsent.drain(..));
         let Afterwards { will, expiry } = afterwards;
         if expiry == Some(Duration::ZERO) {

@@ -12,13 +12,6 @@
 //! [`Wire`] is what all of them have: the link and the state machine. A link that a bridge has dialled
 //! ([`Dialled`]) begins with Attached.
 
-use std::sync::Arc;
-
-use mq_transport::Link;
-use tokio::sync::watch;
-
-use crate::{Settings, hub::Hub, metrics::ListenerMetrics};
-
 mod afterwards;
 mod arriving;
 mod attached;
@@ -36,17 +29,10 @@ use arriving::Arriving;
 use attached::Attached;
 pub(crate) use dialled::{Dialled, Ended, open_session};
 use leaving::Leaving;
-use wire::Wire;
+pub(crate) use wire::Wire;
 
 /// Serves one link until it ends, then puts its session in order.
-pub(crate) async fn serve(
-    link: Link,
-    hub: Arc<Hub>,
-    metrics: Arc<ListenerMetrics>,
-    settings: Arc<Settings>,
-    shutdown: watch::Receiver<bool>,
-) {
-    let mut wire = Wire::new(link, hub, metrics, settings, shutdown);
+pub(crate) async fn serve(mut wire: Box<Wire>) {
     // Boxed, as the last phase is, so that the tasks of all who are connected need no room for it.
     let parting = match Box::pin(let_in(&mut wire)).await {
         None => None,

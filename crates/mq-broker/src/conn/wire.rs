@@ -32,11 +32,11 @@ pub(super) const OUTBOX_LIMIT: usize = 64 * 1024;
 const READ_LIMIT: usize = 4 * OUTBOX_LIMIT;
 
 /// A link and the state machine on it.
-pub(super) struct Wire {
+pub(crate) struct Wire {
     pub(super) link: Link,
     pub(super) connection: Connection,
     /// While the link's handshake is not complete.
-    pub(super) early: Option<Early>,
+    pub(super) early: Option<Box<Early>>,
     pub(super) hub: Arc<Hub>,
     pub(super) settings: Arc<Settings>,
     pub(super) shutdown: watch::Receiver<bool>,
@@ -51,7 +51,7 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    pub(super) fn new(
+    pub(crate) fn new(
         link: Link,
         hub: Arc<Hub>,
         metrics: Arc<ListenerMetrics>,
@@ -66,7 +66,7 @@ impl Wire {
         }
         let policy = settings.listen.early_data;
         let within = settings.handshake_timeout;
-        let early = Early::of(&link, &mut connection, policy, now, within);
+        let early = Early::of(&link, &mut connection, policy, now, within).map(Box::new);
         Self {
             early,
             ..Self::with(link, connection, hub, metrics, settings, shutdown)

@@ -1,6 +1,6 @@
 //! What operators see and do: pages of what there is, and clients that are made to leave.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, num::NonZeroU16, sync::Arc, time::Duration};
 
 use mq_codec::{ByteStr, TopicError, TopicFilter};
 use mq_transport::{EarlyData, HandshakeKind};
@@ -80,6 +80,11 @@ impl Hub {
         session.map_or((false, 0), |session| {
             (session.presence().is_some(), session.mailbox.len())
         })
+    }
+
+    /// Has every connection that has a session look whether it must leave.
+    pub(crate) async fn remind_all(&self) {
+        self.each_session(|session| session.remind()).await;
     }
 
     /// Calls `look` with every session that is there all the time, and perhaps with others. Others have
@@ -297,7 +302,8 @@ fn client(session: &Session, presence: &Presence, figures: Option<&Figures>) -> 
         connected_at: presence.connected_at,
         clean_start: presence.clean_start,
         session_expiry: presence.expiry,
-        keep_alive: Some(presence.keep_alive).filter(|time| !time.is_zero()),
+        keep_alive: NonZeroU16::new(presence.keep_alive)
+            .map(|seconds| Duration::from_secs(seconds.get().into())),
         queue: session.mailbox.len(),
         dropped: session.mailbox.dropped(),
         subscriptions: session.subscriptions.lock().len(),

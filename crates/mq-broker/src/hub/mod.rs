@@ -296,7 +296,7 @@ impl Hub {
             if (clean || is_others) && state.used {
                 // The session ends here, so its will is due (§3.1.3.2.2).
                 if let Some(will) = will {
-                    self.publish_will(&session, will);
+                    self.publish_will(&session, *will);
                 }
                 self.end_session(&session, &mut state, journal);
                 continue;
@@ -400,7 +400,7 @@ impl Hub {
         &self,
         hold: Hold,
         now: Instant,
-        will: Option<KeptWill>,
+        will: Option<Box<KeptWill>>,
         expiry: Option<Duration>,
         journal: &mut Journal,
     ) {
@@ -414,7 +414,7 @@ impl Hub {
         let ends_now = expiry == Some(Duration::ZERO);
         session.leave(now, will, expiry);
         if let Some(will) = session.take_due_will(now) {
-            self.publish_will(&session, will);
+            self.publish_will(&session, *will);
         }
         if ends_now {
             self.end_session(&session, &mut state, journal);
@@ -487,7 +487,7 @@ impl Hub {
                 continue;
             };
             if let Some(will) = session.take_due_will(now) {
-                self.publish_will(&session, will);
+                self.publish_will(&session, *will);
             }
             if session.is_expired(now) {
                 self.end_subscriptions(&session).await;

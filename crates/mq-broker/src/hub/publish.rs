@@ -92,11 +92,11 @@ impl Hub {
         publisher.queue_ready(&self.metrics, changes);
         let may_be_refused = publisher.at_hand.lost > 0 || !publisher.waiting.is_empty();
         let at_hand = &mut publisher.at_hand;
-        at_hand.receivers = targets.targets().len();
+        at_hand.receivers = u32::try_from(targets.targets().len()).unwrap_or(u32::MAX);
         at_hand.retained = retain;
         at_hand.received = received.map(|(packet_id, flow, _)| (packet_id, flow));
         if may_be_refused && ticket.is_some() {
-            at_hand.topic = Some(message.topic.clone());
+            at_hand.topic = Some(Box::new(message.topic.clone()));
         }
         publisher.fan_out = targets;
         ticket

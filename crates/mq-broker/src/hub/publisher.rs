@@ -30,9 +30,9 @@ pub(crate) struct Publisher {
     pub(crate) journal: Journal,
     pub(super) fan_out: FanOut,
     /// The topic that `fan_out` is of. While it stays the same, the trie is not asked again.
-    known: Option<Known>,
+    known: Option<Box<Known>>,
     /// The last answer of the rules, and the message that it was about.
-    permitted: Option<Permitted>,
+    permitted: Option<Box<Permitted>>,
     /// Sessions whose readers are to be woken, once the whole read has been routed.
     tell: Vec<Arc<Session>>,
     /// Deliveries that found no room, all of one message.
@@ -61,14 +61,14 @@ struct Kept {
 /// What becomes of the message at hand.
 #[derive(Debug, Default)]
 pub(super) struct AtHand {
-    pub(super) receivers: usize,
+    pub(super) receivers: u32,
     /// Receivers for which it was dropped.
-    pub(super) lost: usize,
+    pub(super) lost: u32,
     pub(super) retained: bool,
     /// The packet identifier by which the store knows it, at QoS 2, and the flow that keeps it.
     pub(super) received: Option<(PacketId, Option<FlowId>)>,
     /// Its topic, if it may have to be refused.
-    pub(super) topic: Option<TopicName>,
+    pub(super) topic: Option<Box<TopicName>>,
 }
 
 impl AtHand {
@@ -77,7 +77,7 @@ impl AtHand {
         Self {
             receivers: 1,
             lost: 1,
-            topic: Some(topic.clone()),
+            topic: Some(Box::new(topic.clone())),
             ..Self::default()
         }
     }
@@ -92,7 +92,7 @@ struct Known {
 }
 
 /// Whether a message like that may be published, by the rules of that generation.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Permitted {
     topic: Vec<u8>,
     qos: QoS,
@@ -205,16 +205,11 @@ impl Publisher {
             return last.answer;
         }
         let answer = guard.may_publish(Some(who), topic, qos, retain);
-        let mut buffer = self.permitted.take().map_or(Vec::new(), |last| last.topic);
-        buffer.clear();
-        buffer.extend_from_slice(topic.as_bytes());
-        self.permitted = Some(Permitted {
-            topic: buffer,
-            qos,
-            retain,
-            rules,
-            answer,
-        });
+        let last = self.permitted.get_or_insert_default();
+        last.topic.clear();
+        last.topic.extend_from_slice(topic.as_bytes());
+        (last.rules, last.qos, last.retain) = (rules, qos, retain);
+        last.answer = answer;
         answer
     }
 
@@ -359,7 +354,7 @@ impl Publisher {
             received,
             ref mut topic,
         } = self.at_hand;
-        let topic = topic.take();
+        let topic = topic.take().map(|topic| *topic);
         self.done();
         if receivers == 0 {
             return (ReasonCode::NoMatchingSubscribers, None);

@@ -67,7 +67,7 @@ impl Hub {
         let in_flight = in_flight
             .into_iter()
             .map(|(id, message)| (id, message.map(|message| message.into_delivery(0))));
-        state.protocol = mq_proto::Session::restore(in_flight, received);
+        let mut protocol = mq_proto::Session::restore(in_flight, received);
         let now = clock::now();
         for (flow, record) in flows {
             let StoredFlow {
@@ -79,12 +79,12 @@ impl Hub {
             let end = now.checked_add(expiry).unwrap_or(now);
             let expires_at = expires_at.map_or(end, from_wall_clock);
             let sent = on_flows.remove(&slot).unwrap_or_default();
-            let protocol = &mut state.protocol;
             protocol.restore_flow(flow, expires_at, sent, record.received);
             let slot = LaneSlot::of_number(slot);
             state.flows.push((flow, slot));
             state.last_lane = state.last_lane.max(slot);
         }
+        state.protocol = Some(Box::new(protocol));
         for (filter, (options, subscription_id)) in subscriptions {
             let subscriber = Subscriber {
                 session: session.key,

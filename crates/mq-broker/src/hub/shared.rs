@@ -47,7 +47,9 @@ impl Hub {
         };
         let mut deliveries = VecDeque::new();
         if !filters.is_empty() {
-            deliveries.extend(state.protocol.take_unacknowledged());
+            if let Some(protocol) = &mut state.protocol {
+                deliveries.extend(protocol.take_unacknowledged());
+            }
             deliveries.retain(|delivery| delivery.qos == QoS::AtLeastOnce);
             deliveries.extend(waiting.in_memory);
             self.read_waiting(session, waiting.in_store, &mut deliveries);

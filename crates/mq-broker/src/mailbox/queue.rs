@@ -42,7 +42,7 @@ pub(super) struct Queue {
     counted: usize,
     /// From the moment that a message found no room until the reader has worked off half of what
     /// waited then.
-    pub(super) full: Option<Full>,
+    pub(super) full: Option<Box<Full>>,
     /// How often the reader has done that since it came.
     pub(super) worked_off: u32,
     /// When the reader took something last, or came.
@@ -241,13 +241,13 @@ impl Queue {
         let len = self.messages.len();
         self.full.get_or_insert_with(|| {
             let now = Instant::now();
-            Full {
+            Box::new(Full {
                 since: now,
                 len,
                 out_of_patience: false,
                 taken: 0,
                 progress_at: now,
-            }
+            })
         })
     }
 

@@ -81,7 +81,8 @@ struct Owner {
 pub(crate) struct State {
     /// What the session and its subscriptions take.
     pub(crate) share: Share,
-    pub(crate) protocol: ProtocolSession,
+    /// `None` while a connection has it, and before the first one.
+    pub(crate) protocol: Option<Box<ProtocolSession>>,
     pub(crate) subscriptions: Subscriptions,
     /// Retained messages that subscriptions have not got yet; one for each filter at most.
     pub(crate) wanted: VecDeque<RetainedSearch>,
@@ -98,7 +99,7 @@ pub(crate) struct State {
 /// What happens while no connection has the session.
 #[derive(Debug, Default)]
 struct Away {
-    will: Option<(Instant, KeptWill)>,
+    will: Option<(Instant, Box<KeptWill>)>,
     expires_at: Option<Instant>,
 }
 
@@ -113,7 +114,7 @@ impl State {
     fn new(share: Share) -> Self {
         Self {
             share,
-            protocol: ProtocolSession::default(),
+            protocol: None,
             subscriptions: Subscriptions::default(),
             wanted: VecDeque::new(),
             last_lane: LaneSlot::CONTROL,
@@ -300,8 +301,14 @@ impl Session {
 
     /// Whether messages wait for the session, which no connection has, or exchanges to go on.
     pub(crate) fn has_work(&self) -> bool {
-        let goes_on = |state: &State| !state.protocol.is_empty() || !state.wanted.is_empty();
-        self.mailbox.len() > 0 || self.state.try_lock().is_ok_and(|state| goes_on(&state))
+        if self.mailbox.len() > 0 {
+            return true;
+        }
+        let Ok(state) = self.state.try_lock() else {
+            return false;
+        };
+        let is_idle = state.protocol.as_ref().is_none_or(|kept| kept.is_empty());
+        !is_idle || !state.wanted.is_empty()
     }
 
     /// Keeps the session in the store from now on, until it ends: it outlives its connections, or
@@ -326,7 +333,12 @@ impl Session {
     }
 
     /// The connection has ended: what is due, and when.
-    pub(crate) fn leave(&self, now: Instant, will: Option<KeptWill>, expiry: Option<Duration>) {
+    pub(crate) fn leave(
+        &self,
+        now: Instant,
+        will: Option<Box<KeptWill>>,
+        expiry: Option<Duration>,
+    ) {
         let mut away = self.away();
         away.expires_at = expiry.and_then(|expiry| now.checked_add(expiry));
         away.will = will.map(|will| {
@@ -337,14 +349,14 @@ impl Session {
     }
 
     /// A connection is back: nothing is due any more. Returns a will that was waiting.
-    pub(crate) fn come_back(&self) -> Option<KeptWill> {
+    pub(crate) fn come_back(&self) -> Option<Box<KeptWill>> {
         let mut away = self.away();
         away.expires_at = None;
         away.will.take().map(|(_, will)| will)
     }
 
     /// The will, if it is due.
-    pub(crate) fn take_due_will(&self, now: Instant) -> Option<KeptWill> {
+    pub(crate) fn take_due_will(&self, now: Instant) -> Option<Box<KeptWill>> {
         let mut away = self.away();
         match &away.will {
             Some((due, _)) if *due <= now => away.will.take().map(|(_, will)| will),

@@ -27,8 +27,8 @@ pub(crate) struct Presence {
     pub(crate) version: Version,
     pub(crate) connected_at: SystemTime,
     pub(crate) clean_start: bool,
-    /// As granted; zero for none.
-    pub(crate) keep_alive: Duration,
+    /// As granted, in seconds; zero for none.
+    pub(crate) keep_alive: u16,
     /// How long the session outlives the connection; `None` for ever.
     pub(crate) expiry: Option<Duration>,
     is_kicked: AtomicBool,
@@ -52,7 +52,7 @@ impl Presence {
         peer: Option<SocketAddr>,
         version: Version,
         clean_start: bool,
-        keep_alive: Duration,
+        keep_alive: u16,
         expiry: Option<Duration>,
     ) -> Self {
         Self {

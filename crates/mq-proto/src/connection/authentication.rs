@@ -62,14 +62,10 @@ impl Connection {
         };
         auth.properties
             .authentication_method
-            .clone_from(&self.method);
+            .clone_from(&self.method.as_deref().cloned());
         let packet = mq_codec::Packet::Auth(Box::new(auth));
         self.try_send(now, LaneId::CONTROL, &packet)?;
         self.turn = next;
-        if self.role == Role::Server && self.state == State::Connecting {
-            // The client's deadline runs on from where CONNECT had stopped it.
-            self.handshake_deadline = self.connect_deadline;
-        }
         Ok(())
     }
 
@@ -99,13 +95,10 @@ impl Connection {
         let named = &auth.properties.authentication_method;
         // A success without properties may leave the method out (§3.15.2.1).
         let left_out = named.is_none() && auth.reason == ReasonCode::Success;
-        if !left_out && *named != self.method {
+        if !left_out && named.as_ref() != self.method.as_deref() {
             return Err(ProtocolError::AuthenticationMethod);
         }
         self.turn = next;
-        if self.role == Role::Server {
-            self.handshake_deadline = None;
-        }
         self.events.push_back(Event::Auth(auth));
         Ok(())
     }
@@ -116,7 +109,7 @@ impl Connection {
             Some(_) => Turn::Server,
             None => Turn::Nobody,
         };
-        self.method = method;
+        self.method = method.map(Box::new);
     }
 
     /// Client: whether commands may leave before CONNACK. Not with an authentication method

@@ -78,7 +78,7 @@ impl Connection {
             // `[MQTT-4.12.0-5]`
             ack.properties
                 .authentication_method
-                .clone_from(&self.method);
+                .clone_from(&self.method.as_deref().cloned());
             if self.session_ids {
                 ack.properties.user_properties.push(mark(IDS));
             }
@@ -119,7 +119,6 @@ impl Connection {
 
     pub(super) fn connect_received(&mut self, now: Instant, connect: Box<Connect>) {
         self.version = connect.version;
-        self.connect_deadline = self.handshake_deadline.take();
         self.agree_on_method(connect.properties.authentication_method.clone());
         self.state = State::Connecting;
         if let Some(config) = &self.server_config {
@@ -168,7 +167,7 @@ impl Connection {
         let properties = &ack.properties;
         // `[MQTT-4.12.0-5]`, `[MQTT-4.12.0-6]`; a missing method is tolerated.
         if properties.authentication_method.is_some()
-            && properties.authentication_method != self.method
+            && properties.authentication_method.as_ref() != self.method.as_deref()
         {
             return Err(ProtocolError::AuthenticationMethod);
         }
@@ -203,6 +202,7 @@ impl Connection {
     fn open(&mut self, now: Instant) {
         self.state = State::Open;
         self.turn = Turn::Nobody;
+        self.handshake_deadline = None;
         self.carried_incoming = self.session.incoming.len();
         self.session.leave_all_lanes();
         self.resume_flows(now);

@@ -3,7 +3,6 @@
 use std::{collections::VecDeque, time::Instant};
 
 use bytes::BytesMut;
-use hashbrown::HashMap;
 use mq_codec::{
     Ack, ByteStr, ConnAck, Decoder, Disconnect, Packet, PacketId, PacketType, QoS, ReasonCode,
     Version,
@@ -14,6 +13,7 @@ use crate::{
     alias::{ReceiveAliases, SendAliases},
     config::ClientConfig,
     keepalive::{Due, KeepAlive, Probes},
+    seldom::SeldomMap,
 };
 
 mod authentication;
@@ -74,12 +74,10 @@ pub struct Connection {
     session: Session,
     client_config: Option<Box<ClientConfig>>,
     server_config: Option<Box<ServerConfig>>,
-    /// The deadline of CONNECT or AUTH (server) or CONNACK (client).
+    /// The deadline of CONNECT and AUTH (server) or CONNACK (client).
     handshake_deadline: Option<Instant>,
-    /// Server: the `handshake_deadline` at the arrival of CONNECT.
-    connect_deadline: Option<Instant>,
     /// The authentication method that CONNECT named (5.0).
-    method: Option<ByteStr>,
+    method: Option<Box<ByteStr>>,
     turn: Turn,
     /// Server: the packets to act on before the link's handshake is complete; `None` after it.
     early: Option<EarlyPackets>,
@@ -104,9 +102,9 @@ pub struct Connection {
     receive_aliases: ReceiveAliases,
     peer: PeerLimits,
     /// SUBSCRIBE and UNSUBSCRIBE that wait for their answer, and the lane that they went on.
-    requests: HashMap<PacketId, LaneId>,
+    requests: SeldomMap<PacketId, LaneId>,
     /// The lanes besides the control lane that are in use.
-    lanes: HashMap<LaneId, Box<DataLane>>,
+    lanes: SeldomMap<LaneId, Box<DataLane>>,
     /// Messages of QoS 1 that came on them and wait for their acknowledgement.
     lanes_at_qos1: usize,
     /// Messages of QoS 2 on them that are not of the session, and not released.
@@ -115,7 +113,7 @@ pub struct Connection {
     /// their flows.
     lanes_carried: usize,
     /// QoS 2 messages without an acknowledgement that the peer has repeated on another lane, and that lane.
-    repeated: HashMap<PacketId, LaneId>,
+    repeated: SeldomMap<PacketId, LaneId>,
     /// Whether both sides count packet identifiers over all lanes.
     session_ids: bool,
     wants_datagrams: bool,
@@ -207,7 +205,6 @@ impl Connection {
             client_config: None,
             server_config: None,
             handshake_deadline: None,
-            connect_deadline: None,
             method: None,
             turn: Turn::Nobody,
             early: None,
@@ -223,12 +220,12 @@ impl Connection {
             send_aliases: SendAliases::default(),
             receive_aliases: ReceiveAliases::default(),
             peer: PeerLimits::default(),
-            requests: HashMap::new(),
-            lanes: HashMap::new(),
+            requests: SeldomMap::default(),
+            lanes: SeldomMap::default(),
             lanes_at_qos1: 0,
             lanes_at_qos2: 0,
             lanes_carried: 0,
-            repeated: HashMap::new(),
+            repeated: SeldomMap::default(),
             session_ids: false,
             wants_datagrams: false,
             flows: Flows::default(),
@@ -384,7 +381,7 @@ impl Connection {
         if self.state == State::Closed {
             return;
         }
-        if self.handshake_deadline.is_some_and(|at| at <= now) {
+        if self.handshake_due().is_some_and(|at| at <= now) {
             self.close(CloseReason::ConnectTimeout);
             return;
         }
@@ -440,13 +437,20 @@ impl Connection {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.state {
-            State::Idle | State::Connecting => self.handshake_deadline,
+            State::Idle | State::Connecting => self.handshake_due(),
             State::Open => {
                 let due = self.keep_alive.next().into_iter();
                 due.chain(self.next_flow_expiry()).min()
             }
             State::Closed => None,
         }
+    }
+
+    /// The handshake's deadline. A server's counts while the client has something to send: CONNECT or AUTH.
+    fn handshake_due(&self) -> Option<Instant> {
+        let is_client_due = self.state == State::Idle || self.turn == Turn::Client;
+        self.handshake_deadline
+            .filter(|_| self.role == Role::Client || is_client_due)
     }
 
     /// The link has ended, in whatever way; [`Event::Closed`] follows unless it came already.
@@ -461,7 +465,15 @@ impl Connection {
         {
             self.fail(error);
         }
-        self.events.pop_front()
+        let event = self.events.pop_front();
+        if self.events.is_empty()
+            && let Some(Event::Connect(_) | Event::Subscribe { .. } | Event::Unsubscribe { .. }) =
+                event
+        {
+            // Behind these a client may be idle for long, and need no room for events.
+            self.events = VecDeque::new();
+        }
+        event
     }
 
     /// Whether [`poll_event`](Self::poll_event) has an event.

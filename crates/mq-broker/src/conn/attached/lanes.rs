@@ -21,8 +21,15 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct DeliveryLanes {
     subscribed: SubscribedLanes,
+    /// `None` where all messages go on the control lane, or that of their subscription.
+    spreading: Option<Box<Spreading>>,
+}
+
+/// The lanes that the broker opens.
+#[derive(Debug)]
+struct Spreading {
     spreader: Spreader,
-    /// How many lanes the broker opens at most.
+    /// How many there are at most.
     most: u16,
     /// Since when the outbox has been full.
     full_since: Option<Instant>,
@@ -52,9 +59,13 @@ impl DeliveryLanes {
         let spread = spread(connection.deliveries(), settings, link).at_most(most);
         Self {
             subscribed: SubscribedLanes::default(),
-            spreader: Spreader::new(spread, connection.in_flight() > 0),
-            most,
-            full_since: None,
+            spreading: (spread != Spread::Control).then(|| {
+                Box::new(Spreading {
+                    spreader: Spreader::new(spread, connection.in_flight() > 0),
+                    most,
+                    full_since: None,
+                })
+            }),
         }
     }
 
@@ -92,16 +103,20 @@ impl DeliveryLanes {
             }
             return Way::On(self.subscribed.lane_of(slot, connection));
         }
-        let most = usize::from(self.most);
+        let Some(spreading) = &mut self.spreading else {
+            return Way::On(LaneId::CONTROL);
+        };
+        let most = usize::from(spreading.most);
         let open = || {
             let lane = (link.own_lanes() < most).then(|| link.open_lane());
             let lane = lane.flatten()?;
             connection.begin_lane(lane);
             Some(lane)
         };
-        match self.spreader.way(&delivery.message.topic, false, open) {
+        let spreader = &mut spreading.spreader;
+        match spreader.way(&delivery.message.topic, false, open) {
             Way::On(lane) if lane != LaneId::CONTROL && !connection.is_lane_open(lane) => {
-                self.spreader.broken(lane);
+                spreader.broken(lane);
                 Way::On(LaneId::CONTROL)
             }
             way => way,
@@ -111,26 +126,37 @@ impl DeliveryLanes {
     /// Looks whether topics are to go apart from now on. If so the client is asked what it has read, and no message
     /// goes out until it has answered.
     pub(super) fn look(&mut self, now: Instant, connection: &mut Connection, link: &Link) {
-        let full_for = self.full_since.map(|at| now.saturating_duration_since(at));
+        let Some(spreading) = &mut self.spreading else {
+            return;
+        };
+        let spreader = &mut spreading.spreader;
+        let full_for = spreading
+            .full_since
+            .map(|at| now.saturating_duration_since(at));
         let backlogged = full_for.is_some_and(|time| time >= SLOW);
         let is_held_up = |_| {
             let lost = link.stats().packets_lost;
             backlogged || lost.is_some_and(|lost| lost > 0)
         };
         // Without a window, messages of an earlier connection may wait to be sent again.
-        if connection.window() > 0 && self.spreader.look(now, is_held_up) && connection.ping(now) {
-            self.spreader.asked();
+        if connection.window() > 0 && spreader.look(now, is_held_up) && connection.ping(now) {
+            spreader.asked();
         }
     }
 
     /// As many messages as go now are in the outbox, which has so many bytes.
     pub(super) fn filled(&mut self, now: Instant, outbox: usize) {
-        self.full_since = (outbox >= OUTBOX_LIMIT).then(|| self.full_since.unwrap_or(now));
+        if let Some(spreading) = &mut self.spreading {
+            let since = spreading.full_since.unwrap_or(now);
+            spreading.full_since = (outbox >= OUTBOX_LIMIT).then_some(since);
+        }
     }
 
     /// The client has answered.
     pub(super) fn ponged(&mut self) {
-        self.spreader.answered();
+        if let Some(spreading) = &mut self.spreading {
+            spreading.spreader.answered();
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 mod bridged;
 mod deliver;
 mod flows;
+mod happened;
 mod idle;
 mod lanes;
 mod reauthenticate;
@@ -12,21 +13,14 @@ mod wakes;
 
 use std::{
     collections::VecDeque,
-    future::poll_fn,
     pin::{Pin, pin},
     sync::Arc,
-    task::Poll,
     time::Instant,
 };
 
 use mq_codec::ReasonCode;
-use mq_proto::{AckTicket, Delivery, Event, Outbox};
-use mq_transport::{Error, Progress};
-use tokio::{
-    sync::{futures::Notified, watch::error::RecvError},
-    task::{consume_budget, coop::has_budget_remaining},
-    time::{Sleep, sleep_until},
-};
+use mq_proto::{AckTicket, Delivery, Event};
+use tokio::time::sleep_until;
 use tracing::debug;
 
 use super::{
@@ -34,22 +28,23 @@ use super::{
     backlog::{Backlog, is_about_sent},
     held::FREE,
     leaving::{Parting, STORE_FAILED},
-    load::{Loaded, Loading},
+    load::Loading,
     wire::{Wire, earlier},
 };
 use crate::{
-    auth::{Authentication, LogIn, Principal, Refusal, Step},
+    auth::{Authentication, LogIn, Principal},
     clock,
     hub::{Hold, Publisher},
-    journal::{Journal, StoreFailed},
+    journal::StoreFailed,
     quota::Pace,
     session::{Figures, RetainedSearch},
     shown::Shown,
-    store::{SessionChange, StoreError},
+    store::SessionChange,
     workers::{Desk, Look, go_to},
 };
 pub(super) use bridged::Bridged;
 use flows::Parked;
+use happened::{Happened, Waits};
 use idle::IdleLanes;
 use lanes::DeliveryLanes;
 use wakes::Wakes;
@@ -80,8 +75,6 @@ pub(super) struct Attached<'a> {
     patience_ends: Option<Instant>,
     /// The events behind that message.
     backlog: Backlog,
-    /// Stands in for the outbox while that must wait for the store; always empty.
-    held_back: Outbox,
     /// Up to here nothing in the outbox has to wait for the store.
     sayable: u64,
     /// Where CONNACK is in the outbox.
@@ -90,29 +83,6 @@ pub(super) struct Attached<'a> {
     wakes: Wakes,
     /// The bridge whose session this is.
     bridged: Option<Box<Bridged>>,
-}
-
-/// What an attached client waits for, besides what there is always.
-struct Waits {
-    /// The connection is over, and a last message waits for room.
-    closed: bool,
-    /// Nothing in the outbox waits for the store.
-    settled: bool,
-    want_read: bool,
-    now: Instant,
-    deadline: Option<Instant>,
-}
-
-/// What an attached client has waited for.
-enum Happened {
-    Progress(Option<Result<Progress, Error>>),
-    Due,
-    Stored(Result<(), StoreFailed>),
-    Loaded(Result<Loaded, StoreError>),
-    Authenticated(Result<Step, Refusal>),
-    PatienceOver,
-    /// Something that each turn looks at.
-    Woken,
 }
 
 /// Who the client is, and what it may do.
@@ -171,7 +141,6 @@ impl<'a> Attached<'a> {
             held: None,
             patience_ends: None,
             backlog: Backlog::default(),
-            held_back: Outbox::new(),
             sayable: let_in_at,
             let_in_at,
             look: Look::default(),
@@ -183,10 +152,8 @@ impl<'a> Attached<'a> {
     /// Serves the client until the connection is over.
     pub(super) async fn run(&mut self) {
         let mut now = clock::now();
+        // Kept from turn to turn: a new timer would register anew each time.
         let mut timer = pin!(sleep_until(now.into()));
-        // Kept from turn to turn: a new future would register anew each time.
-        let mut shutdown = self.wire.shutdown.clone();
-        let mut shutdown = pin!(shutdown.changed());
         while !self.wire.connection.is_closed() || self.has_events() {
             if self.may_go()
                 && let Some(worker) = Desk::ask(&mut self.look)
@@ -196,11 +163,15 @@ impl<'a> Attached<'a> {
             }
             let blocked = self.publisher.waiting.first();
             let blocked = blocked.map(|(session, _)| Arc::clone(session));
-            let mut room = pin!(blocked.as_ref().map(|session| session.mailbox.room()));
-            if let Some(room) = room.as_mut().as_pin_mut() {
-                room.enable();
+            // In a box, as all that is seldom: the task of an idle client needs no room for it.
+            let mut room = blocked.as_ref().map(|session| {
+                let mut room = Box::pin(session.mailbox.room());
+                room.as_mut().enable();
+                room
+            });
+            if self.hold.session.take_reminder() && !self.wire.connection.is_closed() {
+                Box::pin(self.look_at_session()).await;
             }
-            self.look_at_session().await;
             self.turn(now).await;
             self.wire.look_at_shutdown();
             let closed = self.wire.connection.is_closed();
@@ -243,8 +214,8 @@ impl<'a> Attached<'a> {
                 now,
                 deadline,
             };
-            let others = (timer.as_mut(), shutdown.as_mut());
-            let happened = self.wait(&waits, room.as_mut().as_pin_mut(), others).await;
+            let room = room.as_mut().map(Pin::as_mut);
+            let happened = self.wait(&waits, room, timer.as_mut()).await;
             now = clock::now();
             self.happened(happened, now);
         }
@@ -261,78 +232,6 @@ impl<'a> Attached<'a> {
     fn expires_at(&self) -> Option<Instant> {
         let principal = self.client.principal.as_ref();
         principal.and_then(Principal::expires_at)
-    }
-
-    /// Waits until something happens. First what is rare and must not wait behind a busy link, then the link, then
-    /// what only wakes the task, as each turn looks at it anyway.
-    async fn wait(
-        &mut self,
-        waits: &Waits,
-        room: Option<Pin<&mut Notified<'_>>>,
-        (mut timer, mut shutdown): (
-            Pin<&mut Sleep>,
-            Pin<&mut impl Future<Output = Result<(), RecvError>>>,
-        ),
-    ) -> Happened {
-        let takes_more = self.takes_more_retained();
-        let tells_flushed = !waits.want_read || takes_more || self.has_more_to_send();
-        let outbox = if waits.settled {
-            self.wire.connection.outbox()
-        } else {
-            &mut self.held_back
-        };
-        let (link, mailbox) = (&mut self.wire.link, &self.hold.session.mailbox);
-        let (is_early, closed) = (self.wire.early.is_some(), waits.closed);
-        let unlikely = Unlikely {
-            is_due: waits.deadline.is_some_and(|at| at <= waits.now) && !closed,
-            journal: Some(&mut self.publisher.journal).filter(|_| !waits.settled),
-            loading: self.loading.as_mut().filter(|_| !closed),
-            authentication: Some(&mut self.client.authentication)
-                .filter(|authentication| authentication.is_working() && !closed),
-            room,
-            patience_ends: self.patience_ends,
-        };
-        // In a box: the task of a client that waits for the link alone needs no room for it.
-        let mut unlikely = unlikely.is_any().then(|| Box::pin(unlikely.wait()));
-        let wakes = &mut self.wakes;
-        poll_fn(|cx| {
-            if let Some(unlikely) = &mut unlikely
-                && let Poll::Ready(happened) = unlikely.as_mut().poll(cx)
-            {
-                return Poll::Ready(happened);
-            }
-            if closed {
-                return Poll::Pending;
-            }
-            if !has_budget_remaining() {
-                // Others have their turn.
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
-            }
-            let sources = wakes.sources(cx);
-            let progress = if is_early {
-                sources.forget_link();
-                link.poll_progress_or_handshake(cx, outbox, waits.want_read)
-            } else {
-                let progress = sources.poll_link(link, outbox, waits.want_read, tells_flushed);
-                progress.map(Some)
-            };
-            if let Poll::Ready(progress) = progress {
-                return Poll::Ready(Happened::Progress(progress));
-            }
-            let is_told = sources.mailbox.ask(|cx| mailbox.poll_told(cx));
-            let is_over = sources.others.ask(|cx| {
-                if waits.deadline.is_some() && timer.as_mut().poll(cx).is_ready() {
-                    return Poll::Ready(());
-                }
-                shutdown.as_mut().poll(cx).map(drop)
-            });
-            if is_told || takes_more || is_over {
-                return Poll::Ready(Happened::Woken);
-            }
-            Poll::Pending
-        })
-        .await
     }
 
     fn happened(&mut self, happened: Happened, now: Instant) {
@@ -413,13 +312,10 @@ impl<'a> Attached<'a> {
         !self.backlog.is_empty() || self.wire.connection.has_events()
     }
 
-    /// Leaves if another connection wants the session, or a publisher has lost its patience with this
-    /// reader.
+    /// Acts on a reminder: leaves if another connection wants the session, or a publisher has lost its patience
+    /// with this reader.
     async fn look_at_session(&mut self) {
         let session = &self.hold.session;
-        if !session.take_reminder() || self.wire.connection.is_closed() {
-            return;
-        }
         self.answer_operators();
         let reader_timeout = self.wire.settings.reader_timeout;
         if self.hold.is_claimed() {
@@ -546,52 +442,5 @@ impl<'a> Attached<'a> {
             sayable: self.sayable,
             let_in_at: self.let_in_at,
         }
-    }
-}
-
-/// What is waited for now and then, and must not wait behind a busy link.
-struct Unlikely<'a, 'r> {
-    /// The deadline has passed.
-    is_due: bool,
-    /// Something in it is not settled.
-    journal: Option<&'a mut Journal>,
-    loading: Option<&'a mut Loading>,
-    /// It works.
-    authentication: Option<&'a mut Authentication>,
-    /// Where a message waits for room.
-    room: Option<Pin<&'a mut Notified<'r>>>,
-    patience_ends: Option<Instant>,
-}
-
-impl Unlikely<'_, '_> {
-    fn is_any(&self) -> bool {
-        self.is_due
-            || self.journal.is_some()
-            || self.loading.is_some()
-            || self.authentication.is_some()
-            || self.room.is_some()
-    }
-
-    async fn wait(self) -> Happened {
-        let patience = self.patience_ends.map(|at| sleep_until(at.into()));
-        tokio::select! {
-            biased;
-            () = consume_budget(), if self.is_due => Happened::Due,
-            stored = optional(self.journal.map(Journal::settled)) => Happened::Stored(stored),
-            loaded = optional(self.loading) => Happened::Loaded(loaded),
-            outcome = optional(self.authentication.map(Authentication::outcome)) => {
-                Happened::Authenticated(outcome)
-            }
-            () = optional(self.room) => Happened::Woken,
-            () = optional(patience) => Happened::PatienceOver,
-        }
-    }
-}
-
-/// Waits for a future, or without one for ever.
-async fn optional<F: Future>(future: Option<F>) -> F::Output {
-    match future {
-        Some(future) => future.await,
-        None => std::future::pending().await,
     }
 }

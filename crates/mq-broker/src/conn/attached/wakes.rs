@@ -1,7 +1,7 @@
 //! What has woken a connection's task, so that it looks at that alone.
 //!
-//! A task is woken as a whole. With one waker for all that it waits for, it would ask the link, the mailbox, the
-//! timer and the shutdown each time, and register anew with each: most of what a message cost it.
+//! A task is woken as a whole. With one waker for all that it waits for, it would ask the link, the mailbox and
+//! the timer each time, and register anew with each: most of what a message cost it.
 
 use std::{
     sync::{
@@ -27,8 +27,7 @@ pub(super) struct Sources {
     /// What the link was asked for when it had nothing to tell: whether to read.
     quiet_link: Option<bool>,
     pub(super) mailbox: Source,
-    /// The timer and the shutdown.
-    pub(super) others: Source,
+    pub(super) timer: Source,
 }
 
 /// Something that wakes the task by a waker of its own.
@@ -106,7 +105,7 @@ impl Wakes {
                 link: Source::new(task),
                 quiet_link: None,
                 mailbox: Source::new(task),
-                others: Source::new(task),
+                timer: Source::new(task),
             });
         }
         self.sources.as_mut().expect("they were made")
@@ -115,7 +114,7 @@ impl Wakes {
     /// The timer has another deadline.
     pub(super) fn has_new_timer(&mut self) {
         if let Some(sources) = &self.sources {
-            sources.others.ask_again();
+            sources.timer.ask_again();
         }
     }
 
