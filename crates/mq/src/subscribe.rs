@@ -150,19 +150,20 @@ async fn follow(args: Args) -> anyhow::Result<Outcome> {
     }
     let options = subscribe_options(&args, &filters, &plan.properties)?;
     // What waited in a session that is kept comes before this client can subscribe again.
-    let waited = plan.client.messages();
+    let mut waited = plan.client.messages();
     let client = plan.client.build().await?;
     for filter in &args.unsubscribe {
         client.unsubscribe(filter.clone()).await?;
     }
-    let subscribed = match options {
+    // Dropped behind DISCONNECT: earlier it would end the subscription.
+    let mut subscribed = match options {
         Some(options) => Some(client.subscribe_with(options).await?),
         None => None,
     };
     let outcome = if args.exit_after_granted {
         Ok(Outcome::Done)
     } else {
-        print_all(&args, &printer, &client, (waited, subscribed)).await
+        print_all(&args, &printer, &client, (&mut waited, &mut subscribed)).await
     };
     // What was printed is printed, whatever becomes of the last packet.
     let _ = client.disconnect().await;
@@ -208,7 +209,7 @@ async fn print_all(
     args: &Args,
     printer: &Printer,
     client: &Client,
-    (mut waited, mut subscribed): (Subscription, Option<Subscription>),
+    (waited, subscribed): (&mut Subscription, &mut Option<Subscription>),
 ) -> anyhow::Result<Outcome> {
     let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
     let mut left = args.count.map(NonZeroU64::get);
@@ -217,7 +218,7 @@ async fn print_all(
             biased;
             _ = interrupted.as_mut() => return Ok(Outcome::Done),
             message = waited.recv() => message,
-            message = next(&mut subscribed) => message,
+            message = next(subscribed) => message,
         };
         let Some(message) = message else {
             return Err(connect::ended(client).await);

@@ -326,11 +326,14 @@ async fn what_waited_in_a_kept_session_is_printed_by_both() {
             let away = [&kept[..], &["-E"]].concat();
             finish(whose.command("sub", port, &away).spawn().unwrap(), "").await;
             let lines: Publish = (&["-t", "a", "-q", "1", "-l"], "1\n2\n3\n");
-            publish(whose, port, &lines).await;
             let back = [&kept[..], &["-C", "3", "-W", "10"]].concat();
-            let output = finish(whose.command("sub", port, &back).spawn().unwrap(), "").await;
-            let text = String::from_utf8(output.stdout).unwrap();
-            assert_eq!(text, "1\n2\n3\n", "{whose:?} {version}");
+            // mosquitto_sub leaves without acknowledging its last messages.
+            for time in 0..if matches!(whose, Whose::Ours) { 2 } else { 1 } {
+                publish(whose, port, &lines).await;
+                let output = finish(whose.command("sub", port, &back).spawn().unwrap(), "").await;
+                let text = String::from_utf8(output.stdout).unwrap();
+                assert_eq!(text, "1\n2\n3\n", "{whose:?} {version} {time}");
+            }
             broker.shutdown().await;
         }
     }
