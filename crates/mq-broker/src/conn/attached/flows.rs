@@ -57,9 +57,12 @@ fn waits(slot: LaneSlot, state: &State, connection: &Connection) -> bool {
         .is_some_and(|flow| connection.keeps_flow(flow) && connection.lane_of_flow(flow).is_none())
 }
 
-/// Deliveries that wait for the next lanes of their flows.
+/// Deliveries that wait for the next lanes of their flows, which most clients do not have.
 #[derive(Debug, Default)]
-pub(super) struct Parked {
+pub(super) struct Parked(Option<Box<Waiting>>);
+
+#[derive(Debug, Default)]
+struct Waiting {
     deliveries: VecDeque<Delivery>,
     /// The slots among them.
     slots: Vec<LaneSlot>,
@@ -68,26 +71,35 @@ pub(super) struct Parked {
 
 impl Parked {
     pub(super) fn is_empty(&self) -> bool {
-        self.deliveries.is_empty()
+        let waiting = self.0.as_ref();
+        waiting.is_none_or(|waiting| waiting.deliveries.is_empty())
     }
 
     pub(super) fn push(&mut self, delivery: Delivery) {
+        let waiting = self.0.get_or_insert_default();
         let slot = delivery.lane();
-        if !self.slots.contains(&slot) {
-            self.slots.push(slot);
+        if !waiting.slots.contains(&slot) {
+            waiting.slots.push(slot);
         }
-        self.bytes += delivery.message.payload.len();
-        self.deliveries.push_back(delivery);
+        waiting.bytes += delivery.message.payload.len();
+        waiting.deliveries.push_back(delivery);
     }
 
     /// Whether a message of that slot has to wait: its flow has no lane now, or earlier ones wait for it.
     pub(super) fn takes(&self, slot: LaneSlot, state: &State, connection: &Connection) -> bool {
-        slot != LaneSlot::CONTROL && (self.slots.contains(&slot) || waits(slot, state, connection))
+        let has_earlier = || {
+            let waiting = self.0.as_ref();
+            waiting.is_some_and(|waiting| waiting.slots.contains(&slot))
+        };
+        slot != LaneSlot::CONTROL && (has_earlier() || waits(slot, state, connection))
     }
 
     /// The approximate memory of what waits, in bytes.
     pub(super) fn bytes(&self) -> usize {
-        self.bytes + self.deliveries.len() * size_of::<Delivery>()
+        let waiting = self.0.as_ref();
+        waiting.map_or(0, |waiting| {
+            waiting.bytes + waiting.deliveries.len() * size_of::<Delivery>()
+        })
     }
 
     /// Puts what waits no longer in front of `outgoing`.
@@ -97,28 +109,56 @@ impl Parked {
         state: &State,
         outgoing: &mut VecDeque<Delivery>,
     ) {
-        if self.slots.is_empty() {
+        let Some(waiting) = &mut self.0 else {
             return;
-        }
-        let slots = self.slots.iter().copied();
-        let (waiting, free): (Vec<_>, Vec<_>) =
+        };
+        let slots = waiting.slots.iter().copied();
+        let (still, free): (Vec<_>, Vec<_>) =
             slots.partition(|slot| waits(*slot, state, connection));
         if free.is_empty() {
             return;
         }
-        self.slots = waiting;
+        waiting.slots = still;
         let is_free = |delivery: &Delivery| free.contains(&delivery.lane());
-        self.take(is_free, outgoing);
+        waiting.take(is_free, outgoing);
     }
 
     /// What waits for a slot.
     pub(super) fn remove(&mut self, slot: LaneSlot) -> VecDeque<Delivery> {
         let mut removed = VecDeque::new();
-        self.slots.retain(|other| *other != slot);
-        self.take(|delivery| delivery.lane() == slot, &mut removed);
+        if let Some(waiting) = &mut self.0 {
+            waiting.slots.retain(|other| *other != slot);
+            waiting.take(|delivery| delivery.lane() == slot, &mut removed);
+        }
         removed
     }
 
+    /// Puts everything in front of `outgoing`.
+    pub(super) fn give_back(&mut self, outgoing: &mut VecDeque<Delivery>) {
+        if let Some(mut waiting) = self.0.take() {
+            waiting.take(|_| true, outgoing);
+        }
+    }
+
+    /// The slot for which most waits, if too much does.
+    pub(super) fn over(&self, limits: MailboxLimits) -> Option<LaneSlot> {
+        let Waiting {
+            deliveries,
+            slots,
+            bytes,
+        } = self.0.as_deref()?;
+        if deliveries.len() <= limits.messages && *bytes <= limits.bytes {
+            return None;
+        }
+        let count = |slot: &&LaneSlot| {
+            let of_slot = |delivery: &&Delivery| delivery.lane() == **slot;
+            deliveries.iter().filter(of_slot).count()
+        };
+        slots.iter().max_by_key(count).copied()
+    }
+}
+
+impl Waiting {
     /// Moves deliveries in front of others.
     fn take(&mut self, which: impl Fn(&Delivery) -> bool, to: &mut VecDeque<Delivery>) {
         let all = core::mem::take(&mut self.deliveries);
@@ -128,24 +168,6 @@ impl Parked {
             self.bytes -= delivery.message.payload.len();
             to.push_front(delivery);
         }
-    }
-
-    /// Puts everything in front of `outgoing`.
-    pub(super) fn give_back(&mut self, outgoing: &mut VecDeque<Delivery>) {
-        self.slots.clear();
-        self.take(|_| true, outgoing);
-    }
-
-    /// The slot for which most waits, if too much does.
-    pub(super) fn over(&self, limits: MailboxLimits) -> Option<LaneSlot> {
-        if self.deliveries.len() <= limits.messages && self.bytes <= limits.bytes {
-            return None;
-        }
-        let count = |slot: &&LaneSlot| {
-            let of_slot = |delivery: &&Delivery| delivery.lane() == **slot;
-            self.deliveries.iter().filter(of_slot).count()
-        };
-        self.slots.iter().max_by_key(count).copied()
     }
 }
 
