@@ -255,6 +255,79 @@ async fn nothing_that_was_acknowledged_is_lost_over_quic() {
     killed_again_and_again("quic").await;
 }
 
+/// What devices publish at one broker goes to another one, over QUIC; either of them is killed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_that_was_acknowledged_is_lost_over_a_bridge() {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let kills = number("MQ_KILLS").unwrap_or(20);
+    let seed = number("MQ_SEED").unwrap_or(1);
+    println!("a bridge: {kills} kills, seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let cloud = start("quic", "always");
+    let bridge = format!(
+        "[store]\npath = \"FOLDER/store\"\n[limits]\nmailbox_messages = 50\n\
+         [[bridge]]\nname = \"cloud\"\naddress = [\"{}\"]\nca = \"{}\"\nreconnect_max_s = 1\n\
+         [[bridge.topic]]\npattern = \"#\"\nqos = 2\nremote_prefix = \"edge/\"\n",
+        cloud.url,
+        cloud.file("cert.pem").display()
+    );
+    let mut brokers = [Broker::new("tcp", &bridge), cloud];
+    let reader = device(&brokers[1], "reader").build().await.unwrap();
+    let mut once = reader
+        .subscribe("edge/once", QoS::ExactlyOnce)
+        .await
+        .unwrap();
+    let mut again = reader
+        .subscribe("edge/again", QoS::AtLeastOnce)
+        .await
+        .unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut publishers = JoinSet::new();
+    let mut of_topics = Vec::new();
+    for (topic, qos) in [("once", QoS::ExactlyOnce), ("again", QoS::AtLeastOnce)] {
+        let client = device(&brokers[0], topic).build().await.unwrap();
+        let promised = Arc::<Promised>::default();
+        let (stop, to) = (Arc::clone(&stop), Arc::clone(&promised));
+        publishers.spawn(publish(client, topic.to_owned(), qos, false, stop, to));
+        of_topics.push(promised);
+    }
+    let count = |which: usize| of_topics[which].count.load(Ordering::Relaxed);
+
+    let (mut seen_once, mut seen_again) = (Seen::new(), Seen::new());
+    for _ in 0..kills {
+        let life = Duration::from_millis(random.u64(1..1_500));
+        let before = count(0) + count(1);
+        let lived = async {
+            // At least something is acknowledged in each life.
+            while count(0) + count(1) == before {
+                sleep(Duration::from_millis(1)).await;
+            }
+            sleep(life).await;
+        };
+        tokio::pin!(lived);
+        let killed = async {
+            loop {
+                tokio::select! {
+                    () = note(&mut once, &mut seen_once) => {}
+                    () = note(&mut again, &mut seen_again) => {}
+                    () = &mut lived => break,
+                }
+            }
+        };
+        timeout(PATIENCE, killed).await.expect("clients come back");
+        let broker = &mut brokers[random.usize(..2)];
+        broker.kill();
+        broker.start();
+    }
+    stop.store(true, Ordering::Relaxed);
+    let ended = async { while publishers.join_next().await.transpose().unwrap().is_some() {} };
+    timeout(PATIENCE, ended)
+        .await
+        .expect("what was begun is acknowledged");
+    check("QoS 2", &mut once, seen_once, count(0), true).await;
+    check("QoS 1", &mut again, seen_again, count(1), false).await;
+}
+
 /// Each of sixteen topics has a QUIC stream of its own, from its publisher and to its subscriber.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_that_was_acknowledged_is_lost_over_many_quic_streams() {

@@ -46,6 +46,7 @@ pub(crate) struct Bridge {
     mark: String,
     /// Ends a connection on which nothing was carried for so long.
     pub(crate) idle_timeout: Option<Duration>,
+    pub(crate) longest_wait: Duration,
     /// Not empty.
     pub(crate) addresses: Vec<Address>,
     pub(crate) connector: Connector,
@@ -104,6 +105,7 @@ impl Bridge {
             max_hops: settings.max_hops,
             mark,
             idle_timeout: settings.idle_timeout(),
+            longest_wait: settings.longest_wait,
             addresses: settings.addresses.clone(),
             connector: Connector::new(options)?,
             config,

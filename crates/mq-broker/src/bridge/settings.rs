@@ -23,6 +23,9 @@ pub struct BridgeSettings {
     pub connect: ConnectOptions,
     /// How long an address has to answer, up to CONNACK. Default 10 s.
     pub connect_timeout: Duration,
+    /// The longest wait before it connects again. The first is 0.5 s, each further one twice as long, until a
+    /// connection has lasted; up to half of a wait is left out by chance. Default 30 s.
+    pub longest_wait: Duration,
     /// The client identifier at the other broker. Default `bridge-NAME`: two brokers that are bridged to the same
     /// one under the same name need one each.
     pub client_id: Option<String>,
@@ -129,6 +132,7 @@ impl BridgeSettings {
             plaintext: false,
             connect: ConnectOptions::new().early_data(true),
             connect_timeout: Duration::from_secs(10),
+            longest_wait: Duration::from_secs(30),
             client_id: None,
             user_name: None,
             password: None,

@@ -13,9 +13,8 @@ use crate::clock;
 /// How long an address that has failed is not the first to be tried, if another one did not fail.
 const FALL_BACK: Duration = Duration::from_mins(5);
 
-/// The first wait before connecting again, and the longest.
+/// The first wait before connecting again.
 const WAIT: Duration = Duration::from_millis(500);
-const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 /// A connection that has lasted so long has proved that the other broker serves this one.
 const STABLE: Duration = Duration::from_secs(5);
@@ -85,12 +84,20 @@ impl Dialler {
 
 /// When to connect again: each wait is twice as long as the one before, the second half of it by chance, as many
 /// bridges may have lost the same broker.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Waits {
+    longest: Duration,
     last: Duration,
 }
 
 impl Waits {
+    pub(super) fn up_to(longest: Duration) -> Self {
+        Self {
+            longest,
+            last: Duration::ZERO,
+        }
+    }
+
     /// A connection has ended; `lasted` is since the other broker let this one in, if it did.
     pub(super) fn ended(&mut self, lasted: Option<Duration>) {
         if lasted.is_some_and(|lasted| lasted > self.last.max(STABLE)) {
@@ -99,7 +106,7 @@ impl Waits {
     }
 
     pub(super) fn next(&mut self) -> Duration {
-        self.last = (self.last * 2).clamp(WAIT, LONGEST_WAIT);
+        self.last = (self.last * 2).clamp(WAIT.min(self.longest), self.longest);
         let chance = RandomState::new().hash_one(0) % 1_024;
         let half = self.last / 2;
         half + half.mul_f64(f64::from(u32::try_from(chance).unwrap_or(0)) / 1_024.0)
@@ -136,7 +143,7 @@ mod tests {
 
     #[test]
     fn waits_grow_until_a_connection_has_lasted() {
-        let mut waits = Waits::default();
+        let mut waits = Waits::up_to(Duration::from_secs(30));
         for most in [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000] {
             let most = Duration::from_millis(most);
             let wait = waits.next();

@@ -57,7 +57,7 @@ pub(crate) async fn run(
     }
     let mut stops = shutdown.clone();
     let mut dialler = Dialler::new(bridge.addresses.clone(), bridge.connector.clone());
-    let mut waits = Waits::default();
+    let mut waits = Waits::up_to(bridge.longest_wait);
     // Whether the log has it that nobody answers.
     let mut is_told = false;
     loop {

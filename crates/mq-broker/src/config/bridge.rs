@@ -1,6 +1,6 @@
 //! The `[[bridge]]` tables.
 
-use std::{path::PathBuf, time::Duration};
+use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
 use mq_codec::{QoS, Version};
 use mq_transport::{Address, ClientIdentity, Trust};
@@ -44,6 +44,8 @@ pub struct BridgeConfig {
     pub keep_alive_s: Option<u16>,
     /// Seconds; 10 if absent.
     pub connect_timeout_s: Option<u64>,
+    /// Seconds that it waits at most before it connects again; 30 if absent.
+    pub reconnect_max_s: Option<NonZeroU32>,
     /// Whether nothing waits for the next connection.
     #[serde(default)]
     pub clean: bool,
@@ -139,6 +141,9 @@ impl BridgeConfig {
         set(&mut settings.keep_alive, self.keep_alive_s.map(seconds));
         let timeout = self.connect_timeout_s.map(Duration::from_secs);
         set(&mut settings.connect_timeout, timeout);
+        if let Some(seconds) = self.reconnect_max_s {
+            settings.longest_wait = Duration::from_secs(seconds.get().into());
+        }
         settings.clean = self.clean;
         settings.start = match (self.start, self.idle_timeout_s) {
             (Some(Start::Lazy), timeout) => {

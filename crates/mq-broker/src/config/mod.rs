@@ -124,6 +124,7 @@ pub use tables::{
 /// mqtt = "5.0"                    # 3.1.1 or 3.1
 /// keep_alive_s = 60
 /// connect_timeout_s = 10          # of each address
+/// reconnect_max_s = 30            # the longest wait before it connects again
 /// clean = false                   # whether nothing waits for the next connection
 /// start = "automatic"             # or lazy: while something waits
 /// max_hops = 8                    # bridges that a message may have passed

@@ -1,6 +1,6 @@
 //! Bridges: mosquitto's `connection` and the lines behind it.
 
-use std::{collections::BTreeSet, fmt::Write as _};
+use std::{collections::BTreeSet, fmt::Write as _, num::NonZeroU32};
 
 use super::{Line, quoted};
 
@@ -17,12 +17,8 @@ pub(super) struct Bridge {
 }
 
 /// Keys that change nothing here, and why.
-const NEEDLESS: [(&str, &str); 13] = [
+const NEEDLESS: [(&str, &str); 12] = [
     ("try_private", "MQTT 5.0 says what that asks for"),
-    (
-        "restart_timeout",
-        "the waits between attempts grow from 0.5 to 30 s",
-    ),
     ("round_robin", "the first address that answers is taken"),
     (
         "bridge_attempt_unsubscribe",
@@ -119,6 +115,13 @@ impl Bridge {
             "keepalive_interval" => {
                 let seconds: u16 = value.parse().map_err(not_a_number)?;
                 self.keys.push(("keep_alive_s", seconds.to_string()));
+            }
+            "restart_timeout" => {
+                // A base and a cap, or one constant.
+                let longest = value.split_whitespace().last().unwrap_or_default();
+                let seconds: NonZeroU32 =
+                    longest.parse().map_err(|_| "is not a number".to_owned())?;
+                self.keys.push(("reconnect_max_s", seconds.to_string()));
             }
             "start_type" if value == "automatic" => {}
             "start_type" if value == "lazy" => self.keys.push(("start", quoted("lazy"))),

@@ -560,7 +560,7 @@ mod tests {
             "connection edge one\naddresses a.example:8883 b.example\ntopic sensors/# out 1 \"\" edge/\n\
              topic command/+ in\ntopic \"\" both 2 here/x there/x\nbridge_cafile /etc/m/ca.pem\n\
              bridge_certfile /etc/m/c.pem\nbridge_keyfile /etc/m/c.key\nremote_username u\n\
-             clientid e1\ncleansession false\nstart_type lazy\nidle_timeout 30\nkeepalive_interval 20\n\
+             clientid e1\ncleansession false\nstart_type lazy\nidle_timeout 30\nkeepalive_interval 20\nrestart_timeout 2 8\n\
              notifications false\nconnection open\naddress 192.0.2.1\nbridge_protocol_version mqttv311\n\
              topic a out\nlistener 1883\nallow_anonymous true\n",
         );
@@ -572,7 +572,7 @@ mod tests {
              address = [\"tls://a.example:8883\", \"tls://b.example:1883\"]\n\
              ca = \"/etc/m/ca.pem\"\ncertificate = \"/etc/m/c.pem\"\nkey = \"/etc/m/c.key\"\n\
              user_name = \"u\"\nclient_id = \"e1\"\nclean = false\nstart = \"lazy\"\n\
-             idle_timeout_s = 30\nkeep_alive_s = 20\n\
+             idle_timeout_s = 30\nkeep_alive_s = 20\nreconnect_max_s = 8\n\
              [[bridge.topic]]\npattern = \"sensors/#\"\ndirection = \"out\"\nqos = 1\n\
              remote_prefix = \"edge/\"\n\
              [[bridge.topic]]\npattern = \"command/+\"\ndirection = \"in\"\nqos = 0\n\
@@ -596,7 +596,7 @@ mod tests {
             "listener 0 /run/m.sock\nlistener 8883\ncertfile a\nlistener 8884\ncertfile b\n\
              plugin /usr/lib/x.so\nplugin_opt_y 1\nmax_queued_messages 0\nno_such_key 1\npid_file /run/p\n\
              connection cloud\naddress example.org:8883\nremote_password x\nstart_type once\n\
-             topic # sideways\nbridge_insecure true\nrestart_timeout 5\ntopic # both 1\n",
+             topic # sideways\nbridge_insecure true\nbridge_alpn x\ntopic # both 1\n",
         );
         let whys = [
             "line 1: listener: Unix sockets",
@@ -608,7 +608,7 @@ mod tests {
             "line 14: start_type: a bridge is automatic or lazy",
             "line 15: topic: \"sideways\" is no direction",
             "line 16: bridge_insecure: give the other broker's certificate",
-            "line 17: restart_timeout: not needed",
+            "line 17: bridge_alpn: it is mqtt",
             "line 5: certfile: this broker has one for all listeners",
         ];
         assert_eq!(import.left.len(), whys.len(), "{:?}", import.left);
