@@ -298,6 +298,7 @@ impl Hub {
                 if let Some(will) = will {
                     self.publish_will(&session, *will);
                 }
+                self.end_subscriptions(&session).await;
                 self.end_session(&session, &mut state, journal);
                 continue;
             }

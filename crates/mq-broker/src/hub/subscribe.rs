@@ -85,7 +85,10 @@ impl Hub {
         } && filter.shared().is_none();
         if wanted {
             let all = &mut hold.state.wanted;
-            all.retain(|wanted| wanted.filter != filter);
+            if existed {
+                // A client may have thousands of new ones, none of which is among them.
+                all.retain(|wanted| wanted.filter != filter);
+            }
             all.push_back(RetainedSearch {
                 filter: filter.clone(),
                 qos: options.qos,
