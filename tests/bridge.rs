@@ -257,6 +257,46 @@ async fn before_5_0_a_bridge_carries_what_cannot_go_round() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_broker_that_takes_less_gets_what_it_takes() {
+    for most in [QoS::AtLeastOnce, QoS::AtMostOnce] {
+        let mut settings = Settings::new(vec![url("less-cloud").parse().unwrap()]);
+        settings.protocol.maximum_qos = most;
+        settings.protocol.retain_available = false;
+        let cloud = Broker::start(settings).await.unwrap();
+        let topics = [topic(Direction::Out, "up/#", "", "")];
+        let store = Arc::new(SlowStore::default());
+        let bridges = [bridge_to("less-cloud", &topics)];
+        let settling = async {
+            loop {
+                sleep(Duration::from_millis(1)).await;
+                store.settle(usize::MAX);
+            }
+        };
+        let sending = async {
+            let edge = start("less-edge", Some(&store), &bridges).await;
+            let (there, here) = (client("less-cloud").await, client("less-edge").await);
+            connected(&cloud).await;
+            let mut at_cloud = there.subscribe("up/#", most).await.unwrap();
+            for n in 0..3 {
+                let text = n.to_string();
+                let retained = message("up/1", text.as_str(), QoS::ExactlyOnce).retain(true);
+                send(&here, retained).await;
+                assert_eq!(next(&mut at_cloud).await, pair("up/1", &text), "{most:?}");
+            }
+            sleep(Duration::from_secs(1)).await;
+            edge.shutdown().await;
+        };
+        tokio::select! {
+            () = settling => unreachable!("it does not end"),
+            () = sending => {}
+        }
+        store.settle(usize::MAX);
+        store.assert_nothing_is_under_way();
+        cloud.shutdown().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn no_client_gets_the_session_of_a_bridge() {
     let topics = [topic(Direction::Out, "#", "", "")];
     let edge = plain("thief", &[bridge_to("nobody", &topics)]).await;

@@ -246,6 +246,18 @@ impl Connection {
         self.version
     }
 
+    /// The highest QoS at which the peer takes messages, once it has said so.
+    #[must_use]
+    pub fn maximum_qos(&self) -> QoS {
+        self.peer.maximum_qos
+    }
+
+    /// Whether the peer takes retained messages, as far as it has said so.
+    #[must_use]
+    pub fn retain_available(&self) -> bool {
+        self.peer.retain_available
+    }
+
     /// Whether CONNACK has accepted the connection and it has not ended since.
     #[must_use]
     pub fn is_open(&self) -> bool {

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Instant};
 
 use mq_codec::{ConnAck, ReasonCode, RetainHandling, SubAck, SubscribeProperties, Version};
-use mq_proto::{Delivery, Received, Session};
+use mq_proto::{Connection, Delivery, Received, Session};
 use tracing::{info, warn};
 
 use super::Attached;
@@ -40,13 +40,23 @@ impl Bridged {
     }
 }
 
-/// Gives a delivery the form in which it goes over the bridge, if this is one. False for a delivery that does not.
-pub(super) fn rename(bridged: Option<&Bridged>, delivery: &mut Delivery) -> bool {
+/// Gives a delivery the form in which it goes over the bridge, if this is one: of no higher QoS than the other broker
+/// takes, and retained if that may be. False for a delivery that does not go there.
+pub(super) fn rename(
+    bridged: Option<&Bridged>,
+    connection: &Connection,
+    delivery: &mut Delivery,
+) -> bool {
     let Some(bridged) = bridged else {
         return true;
     };
-    let sent = bridged.bridge.sent(delivery);
-    sent.map(|sent| *delivery = sent).is_some()
+    let Some(sent) = bridged.bridge.sent(delivery) else {
+        return false;
+    };
+    *delivery = sent;
+    delivery.qos = delivery.qos.min(connection.maximum_qos());
+    delivery.retain &= connection.retain_available();
+    true
 }
 
 impl Attached<'_> {

@@ -28,16 +28,8 @@ impl Attached<'_> {
     /// ones.
     pub(super) fn fill(&mut self, now: Instant) -> bool {
         let may_carry_more = self.wire.may_carry_more();
+        self.look_at_rules();
         let hold = &mut self.hold;
-        let rules = self.wire.hub.guard.generation();
-        if rules != self.client.rules {
-            // Waiting messages were let through by other rules.
-            self.client.rules = rules;
-            self.parked.give_back(&mut self.outgoing);
-            hold.session.mailbox.put_back(self.outgoing.drain(..));
-            let journal = &mut self.publisher.journal;
-            self.wire.hub.remove_forbidden(&hold.session, journal);
-        }
         let metrics = &self.wire.hub.metrics;
         let journal = &mut self.publisher.journal;
         let (mut had_turn, mut is_drained) = (false, false);
@@ -105,8 +97,12 @@ impl Attached<'_> {
                     break;
                 }
             };
-            if !bridged::rename(self.bridged.as_deref(), &mut delivery) {
+            let passes = bridged::rename(self.bridged.as_deref(), connection, &mut delivery);
+            if !passes || delivery.qos == QoS::AtMostOnce {
+                // The other broker of a bridge may take it at QoS 0 alone.
                 hub::unqueued(session, &delivery, journal);
+            }
+            if !passes {
                 continue;
             }
             let sent = connection.publish_on(now, lane, delivery);
@@ -129,6 +125,19 @@ impl Attached<'_> {
         self.lanes.filled(now, outbox);
         self.bound_parked(now);
         had_turn
+    }
+
+    /// Takes back what waits and was let through by other rules, if the present ones forbid it.
+    fn look_at_rules(&mut self) {
+        let rules = self.wire.hub.guard.generation();
+        if rules != self.client.rules {
+            self.client.rules = rules;
+            self.parked.give_back(&mut self.outgoing);
+            let session = &self.hold.session;
+            session.mailbox.put_back(self.outgoing.drain(..));
+            let journal = &mut self.publisher.journal;
+            self.wire.hub.remove_forbidden(session, journal);
+        }
     }
 
     /// Whether a turn is of use once the link has taken what is in the outbox: `fill` has left something that it
