@@ -4,14 +4,13 @@
 
 use std::{
     fmt::Write as _,
-    net::SocketAddr,
     process::{Command, Stdio},
     time::Duration,
 };
 
 use mq_broker::{BridgeSettings, BridgeTopic, Direction};
 use mq_client::{Client, Outgoing, QoS, Subscription, Version};
-use mq_testkit::{Scheme, TestBroker, over_each_transport, program};
+use mq_testkit::{Running, Scheme, TestBroker, free_port, listens, over_each_transport, program};
 use mq_transport::{Address, Trust};
 use tokio::time::{sleep, timeout};
 
@@ -133,21 +132,6 @@ async fn where_quic_does_not_get_through_the_next_address_is_taken() {
     cloud.shutdown().await;
 }
 
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
-}
-
-/// Ends the process with the test.
-struct Running(std::process::Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// A mosquitto with these lines behind its listener.
 async fn mosquitto(lines: &str) -> (Running, Address) {
     let port = free_port();
@@ -162,13 +146,7 @@ async fn mosquitto(lines: &str) -> (Running, Address) {
     let mut command = Command::new("mosquitto");
     command.arg("-c").arg(config.path());
     let running = Running(command.stderr(Stdio::null()).spawn().unwrap());
-    let address = SocketAddr::from(([127, 0, 0, 1], port));
-    let listens = async {
-        while tokio::net::TcpStream::connect(address).await.is_err() {
-            sleep(Duration::from_millis(20)).await;
-        }
-    };
-    timeout(SOON, listens).await.unwrap();
+    listens(port).await;
     (running, Address::new(Scheme::Tcp, "127.0.0.1", port))
 }
 

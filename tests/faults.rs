@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod seeds;
+
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use mq_broker::{Broker, Settings};
@@ -12,34 +14,25 @@ use tokio::{
     time::{sleep, timeout},
 };
 
+use seeds::over_seeds;
+
 const MESSAGES: usize = 60;
 const HOUR: Duration = Duration::from_hours(1);
 
 /// QoS 1 is never lost, QoS 2 comes exactly once, and no task is left. `MQ_SEED=n` runs one seed.
 #[test]
 fn bad_links_and_a_failing_store_lose_nothing_and_repeat_no_qos2() {
-    let seeds = match std::env::var("MQ_SEED") {
-        Ok(seed) => {
-            let seed: u64 = seed.parse().unwrap();
-            seed..seed + 1
-        }
-        Err(_) => 0..30,
-    };
+    let each = over_seeds(0..30, async |seed| {
+        timeout(24 * HOUR, one_seed(seed)).await.unwrap()
+    });
     let (mut cuts, mut stalls, mut failures) = (0, 0, 0);
-    for seed in seeds.clone() {
-        println!("MQ_SEED={seed}");
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build()
-            .unwrap();
-        let seen = runtime.block_on(async { timeout(24 * HOUR, one_seed(seed)).await.unwrap() });
+    for seen in &each {
         cuts += seen.0;
         stalls += seen.1;
         failures += seen.2;
     }
     println!("{cuts} connections cut off, {stalls} stalls, {failures} failures of the store");
-    if seeds.end - seeds.start > 1 {
+    if each.len() > 1 {
         assert!(cuts > 30 && stalls > 3 && failures > 10, "hardly any harm");
     }
 }

@@ -4,33 +4,16 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
-    net::SocketAddr,
     process::{Command, Stdio},
     sync::Arc,
     time::Duration,
 };
 
 use mq_client::{Client, Error, QoS, Reconnect, Version};
-use mq_testkit::{Scheme, TestBroker, program};
+use mq_testkit::{Running, Scheme, TestBroker, free_port, listens, program};
 use tokio::{sync::watch, time::timeout};
 
 const SOON: Duration = Duration::from_secs(20);
-
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
-}
-
-async fn wait_for_port(port: u16) {
-    let address = SocketAddr::from(([127, 0, 0, 1], port));
-    timeout(SOON, async {
-        while tokio::net::TcpStream::connect(address).await.is_err() {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    })
-    .await
-    .expect("the peer should listen");
-}
 
 /// TLS for rumqttc: a client configuration that trusts the broker's certificate.
 fn tls(broker: &TestBroker) -> Arc<rustls::ClientConfig> {
@@ -180,10 +163,10 @@ async fn our_client_works_with_rumqttd() {
         let ended = rumqttd::Broker::new(config).start();
         println!("rumqttd ended: {}", ended.is_ok());
     });
-    wait_for_port(v4).await;
+    listens(v4).await;
     // It delivers at the subscription's QoS, whatever the message was published at.
     our_client(&tcp(v4), Version::V3_1_1, false).await;
-    wait_for_port(v5).await;
+    listens(v5).await;
     our_client(&tcp(v5), Version::V5, false).await;
 }
 
@@ -228,16 +211,6 @@ async fn ask(requester: &Client) -> String {
     timeout(SOON, answer).await.unwrap()
 }
 
-/// Ends the process with the test.
-struct Running(std::process::Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn our_client_works_with_mosquitto() {
     if program(&["mosquitto"]).is_none() {
@@ -258,8 +231,8 @@ async fn our_client_works_with_mosquitto() {
             .spawn()
             .unwrap(),
     );
-    wait_for_port(plain).await;
-    wait_for_port(websocket).await;
+    listens(plain).await;
+    listens(websocket).await;
     for version in [Version::V3_1, Version::V3_1_1, Version::V5] {
         our_client(&tcp(plain), version, true).await;
         let url = format!("ws://127.0.0.1:{websocket}/mqtt");
@@ -281,7 +254,7 @@ async fn requests_are_answered_through_mosquitto_also_after_its_restart() {
         Running(command.stdout(Stdio::null()).spawn().unwrap())
     };
     let mosquitto = start();
-    wait_for_port(port).await;
+    listens(port).await;
     let (responder, requester, mut acknowledged) = responder_and_requester(&tcp(port)).await;
     assert_eq!(ask(&requester).await, "144");
     // An answer without its acknowledgement is sent again after the restart, to nobody's question.
@@ -429,7 +402,7 @@ async fn access_files_mean_what_they_mean_to_mosquitto() {
             .spawn()
             .unwrap(),
     );
-    wait_for_port(port).await;
+    listens(port).await;
     let broker = TestBroker::start_with(|settings| {
         settings.access = mq_broker::auth::Access::Files(mq_broker::auth::AccessFiles {
             password_file: Some(file("passwords")),

@@ -3,6 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod seeds;
+
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use mq_broker::{
@@ -19,6 +21,8 @@ use tokio::{
     time::{sleep, timeout},
 };
 
+use seeds::over_seeds;
+
 const HOUR: Duration = Duration::from_hours(1);
 
 fn url(name: &str) -> String {
@@ -33,18 +37,7 @@ async fn start(name: &str, store: &Arc<impl Store>) -> Broker {
 
 /// A client whose session outlives it and the broker.
 fn kept(name: &str, id: &str) -> ClientBuilder {
-    Client::builder(&url(name))
-        .unwrap()
-        .client_id(id)
-        .unwrap()
-        .clean_start(false)
-        .session_expiry(24 * HOUR)
-        .reconnect(Reconnect {
-            initial: Duration::from_millis(5),
-            max: Duration::from_millis(20),
-            jitter: 0.0,
-            ..Reconnect::default()
-        })
+    mq_testkit::kept(&url(name), id)
 }
 
 fn message(topic: &str, payload: impl Into<String>, qos: QoS) -> Outgoing {
@@ -187,22 +180,7 @@ impl Store for FailedStore {
 /// settled ones. `MQ_SEED=n` runs one seed.
 #[test]
 fn brokers_that_are_cut_off_lose_nothing_and_repeat_no_qos2() {
-    let seeds = match std::env::var("MQ_SEED") {
-        Ok(seed) => {
-            let seed: u64 = seed.parse().unwrap();
-            seed..seed + 1
-        }
-        Err(_) => 0..40,
-    };
-    for seed in seeds {
-        println!("MQ_SEED={seed}");
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build()
-            .unwrap();
-        runtime.block_on(cut_off_again_and_again(seed));
-    }
+    over_seeds(0..40, cut_off_again_and_again);
 }
 
 async fn cut_off_again_and_again(seed: u64) {

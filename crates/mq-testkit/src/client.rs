@@ -2,7 +2,25 @@
 
 use std::time::Duration;
 
-use mq_client::{ClientBuilder, Error, Incoming, ReasonCode, Subscription};
+use mq_client::{Client, ClientBuilder, Error, Incoming, ReasonCode, Reconnect, Subscription};
+
+/// A client whose session outlives it and the broker, and which is back soon after a loss.
+///
+/// # Panics
+/// If it is no URL, or no client identifier.
+pub fn kept(url: &str, client_id: &str) -> ClientBuilder {
+    let builder = Client::builder(url).expect("a URL");
+    let builder = builder.client_id(client_id).expect("a client identifier");
+    builder
+        .clean_start(false)
+        .session_expiry(Duration::from_hours(24))
+        .reconnect(Reconnect {
+            initial: Duration::from_millis(5),
+            max: Duration::from_millis(20),
+            jitter: 0.0,
+            ..Reconnect::default()
+        })
+}
 
 /// The next message.
 ///

@@ -28,11 +28,11 @@ mod sysfs;
 
 pub use broker::{TestBroker, token_file};
 pub use browser::{Page, assert_accessible, axe_script};
-pub use client::{comes_and_goes, next, refused};
+pub use client::{comes_and_goes, kept, next, refused};
 pub use http::ask;
 pub use manual::ManualClient;
 pub use multimeter::{Multimeter, MultimeterModel};
-pub use programs::{chromium, program, skipped};
+pub use programs::{Running, chromium, free_port, listens, program, skipped};
 pub use proxy::{TcpProxy, UdpProxy};
 pub use relay::FaultyRelay;
 pub use schema::schema_problems;

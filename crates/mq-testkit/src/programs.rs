@@ -1,6 +1,16 @@
 //! Programs that a test needs and a machine may lack.
 
-use std::path::PathBuf;
+use std::{
+    net::{SocketAddr, TcpListener},
+    path::PathBuf,
+    process::Child,
+    time::Duration,
+};
+
+use tokio::{
+    net::TcpStream,
+    time::{sleep, timeout},
+};
 
 /// Reports that a test is skipped, with the reason.
 ///
@@ -36,4 +46,41 @@ pub fn program(names: &[&str]) -> Option<PathBuf> {
 #[must_use]
 pub fn chromium() -> Option<PathBuf> {
     program(&["chromium", "chromium-browser", "google-chrome"])
+}
+
+/// A process that ends with the test.
+#[derive(Debug)]
+pub struct Running(pub Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A TCP port of 127.0.0.1 that nobody has now.
+///
+/// # Panics
+/// If there is none.
+#[must_use]
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("there is a port");
+    let address = listener.local_addr().expect("it has an address");
+    address.port()
+}
+
+/// Waits until a program listens at that TCP port of 127.0.0.1.
+///
+/// # Panics
+/// If none does within 20 s.
+pub async fn listens(port: u16) {
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    let listening = async {
+        while TcpStream::connect(address).await.is_err() {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let listening = timeout(Duration::from_secs(20), listening).await;
+    listening.expect("the peer should listen");
 }

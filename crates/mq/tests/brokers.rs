@@ -5,12 +5,12 @@
 
 use std::{
     io::{BufRead as _, BufReader, Read as _},
-    net::{SocketAddr, TcpListener, TcpStream},
-    process::{Child, ChildStdout, Command, Output, Stdio},
+    net::{SocketAddr, TcpStream},
+    process::{ChildStdout, Command, Output, Stdio},
     time::{Duration, Instant},
 };
 
-use mq_testkit::program;
+use mq_testkit::{Running, free_port, program};
 
 /// A step that takes longer has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -19,21 +19,6 @@ const VERSIONS: [&str; 3] = ["5", "mqttv311", "mqttv31"];
 
 /// Of the password `pencil`, as `mosquitto_passwd` writes it.
 const HASH: &str = "$7$101$FZZ0UNgSFP8t2lxC$HnZt7dEpxtgrXAUGYtFCa+ZgSH3DaGu9eqP+6sRF1GFeIOcND243Nblmv4oxdSdxNUG+InsvCCeZY658jWztvw==";
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
-}
-
-/// Ends the process with the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// mosquitto, whose only user is ann, and the options that lead to it over each transport.
 struct Mosquitto {

@@ -112,6 +112,40 @@ async fn note(messages: &mut Subscription, seen: &mut Seen) {
     *seen.entry(number).or_default() += 1;
 }
 
+/// Notes what comes until something more was acknowledged, and for as long as `life` from then on.
+async fn live(
+    [one, other]: [(&mut Subscription, &mut Seen); 2],
+    acknowledged: impl Fn() -> u64,
+    life: Duration,
+) {
+    let before = acknowledged();
+    let lived = async {
+        while acknowledged() == before {
+            sleep(Duration::from_millis(1)).await;
+        }
+        sleep(life).await;
+    };
+    tokio::pin!(lived);
+    let all = async {
+        loop {
+            tokio::select! {
+                () = note(one.0, one.1) => {}
+                () = note(other.0, other.1) => {}
+                () = &mut lived => break,
+            }
+        }
+    };
+    timeout(PATIENCE, all).await.expect("clients come back");
+}
+
+/// Waits for what publishers have begun.
+async fn finish(publishers: &mut JoinSet<()>) {
+    let ended = async { while publishers.join_next().await.transpose().unwrap().is_some() {} };
+    timeout(PATIENCE, ended)
+        .await
+        .expect("what was begun is acknowledged");
+}
+
 /// Waits for all that was promised; `exactly` once, or at least once.
 async fn check(
     what: &str,
@@ -188,33 +222,14 @@ async fn killed_again_and_again(scheme: &str) {
     let (mut seen_once, mut seen_again) = (Seen::new(), Seen::new());
     for _ in 0..kills {
         let life = Duration::from_millis(random.u64(1..120));
-        let before = count(0) + count(1) + count(2);
-        let lived = async {
-            // At least something is acknowledged in each life.
-            while count(0) + count(1) + count(2) == before {
-                sleep(Duration::from_millis(1)).await;
-            }
-            sleep(life).await;
-        };
-        tokio::pin!(lived);
-        let killed = async {
-            loop {
-                tokio::select! {
-                    () = note(&mut once, &mut seen_once) => {}
-                    () = note(&mut again, &mut seen_again) => {}
-                    () = &mut lived => break,
-                }
-            }
-        };
-        timeout(PATIENCE, killed).await.expect("clients come back");
+        let acknowledged = || count(0) + count(1) + count(2);
+        let streams = [(&mut once, &mut seen_once), (&mut again, &mut seen_again)];
+        live(streams, acknowledged, life).await;
         broker.kill();
         broker.start();
     }
     stop.store(true, Ordering::Relaxed);
-    let ended = async { while publishers.join_next().await.transpose().unwrap().is_some() {} };
-    timeout(PATIENCE, ended)
-        .await
-        .expect("what was begun is acknowledged");
+    finish(&mut publishers).await;
 
     check("QoS 2", &mut once, seen_once, count(0), true).await;
     check("QoS 1", &mut again, seen_again, count(1), false).await;
@@ -296,34 +311,14 @@ async fn nothing_that_was_acknowledged_is_lost_over_a_bridge() {
     let (mut seen_once, mut seen_again) = (Seen::new(), Seen::new());
     for _ in 0..kills {
         let life = Duration::from_millis(random.u64(1..1_500));
-        let before = count(0) + count(1);
-        let lived = async {
-            // At least something is acknowledged in each life.
-            while count(0) + count(1) == before {
-                sleep(Duration::from_millis(1)).await;
-            }
-            sleep(life).await;
-        };
-        tokio::pin!(lived);
-        let killed = async {
-            loop {
-                tokio::select! {
-                    () = note(&mut once, &mut seen_once) => {}
-                    () = note(&mut again, &mut seen_again) => {}
-                    () = &mut lived => break,
-                }
-            }
-        };
-        timeout(PATIENCE, killed).await.expect("clients come back");
+        let streams = [(&mut once, &mut seen_once), (&mut again, &mut seen_again)];
+        live(streams, || count(0) + count(1), life).await;
         let broker = &mut brokers[random.usize(..2)];
         broker.kill();
         broker.start();
     }
     stop.store(true, Ordering::Relaxed);
-    let ended = async { while publishers.join_next().await.transpose().unwrap().is_some() {} };
-    timeout(PATIENCE, ended)
-        .await
-        .expect("what was begun is acknowledged");
+    finish(&mut publishers).await;
     // Both at once: what is not read holds up the other.
     tokio::join!(
         check("QoS 2", &mut once, seen_once, count(0), true),
@@ -395,10 +390,7 @@ async fn nothing_that_was_acknowledged_is_lost_over_many_quic_streams() {
         broker.start();
     }
     stop.store(true, Ordering::Relaxed);
-    let publishers = async { while publishers.join_next().await.transpose().unwrap().is_some() {} };
-    timeout(PATIENCE, publishers)
-        .await
-        .expect("what was begun is acknowledged");
+    finish(&mut publishers).await;
     end.send(true).unwrap();
     while readers.join_next().await.transpose().unwrap().is_some() {}
 }
