@@ -1,6 +1,6 @@
 //! Where to connect or listen: a scheme, a host, a port, and on WebSocket a path.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, net::IpAddr, str::FromStr};
 
 /// A transport, named in an [`Address`] by its URL scheme.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -115,6 +115,17 @@ impl Address {
             port,
             path: scheme.default_path().into(),
         }
+    }
+
+    /// Whether only this machine reaches it, as far as the host says that: a loopback address, `localhost`, or a
+    /// name in memory.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        let host = self.host.trim_start_matches('[').trim_end_matches(']');
+        let address = host.parse::<IpAddr>();
+        self.scheme == Scheme::Mem
+            || host == "localhost"
+            || address.is_ok_and(|address| address.is_loopback())
     }
 }
 
@@ -300,6 +311,27 @@ fn split_host(text: &str) -> Option<(&str, Option<&str>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_only_this_machine_reaches_is_local() {
+        for local in [
+            "tcp://localhost",
+            "quic://127.0.0.1",
+            "ws://127.9.9.9",
+            "tls://[::1]",
+            "mem://x",
+        ] {
+            assert!(local.parse::<Address>().unwrap().is_local(), "{local}");
+        }
+        for other in [
+            "tcp://0.0.0.0",
+            "tcp://[::]",
+            "quic://192.0.2.1",
+            "tls://localhost.example",
+        ] {
+            assert!(!other.parse::<Address>().unwrap().is_local(), "{other}");
+        }
+    }
 
     #[test]
     fn schemes_have_their_default_ports() {

@@ -1,10 +1,10 @@
 //! How a bridge is made.
 
-use std::{fmt, net::IpAddr, time::Duration};
+use std::{fmt, time::Duration};
 
 use bytes::Bytes;
 use mq_codec::{QoS, Version};
-use mq_transport::{Address, ConnectOptions, Scheme};
+use mq_transport::{Address, ConnectOptions};
 
 use super::Topics;
 
@@ -162,7 +162,8 @@ impl BridgeSettings {
         if self.addresses.is_empty() {
             return Err("it has no address".to_owned());
         }
-        let open = self.addresses.iter().find(|address| is_open(address));
+        let is_open = |address: &&Address| !address.scheme.is_encrypted() && !address.is_local();
+        let open = self.addresses.iter().find(is_open);
         if let Some(address) = open
             && !self.plaintext
         {
@@ -185,16 +186,6 @@ impl BridgeSettings {
         }
         Ok(topics)
     }
-}
-
-/// Whether others can read what goes to that address.
-fn is_open(address: &Address) -> bool {
-    let is_local = address.host == "localhost"
-        || address
-            .host
-            .parse()
-            .is_ok_and(|ip: IpAddr| ip.is_loopback());
-    matches!(address.scheme, Scheme::Tcp | Scheme::Ws) && !is_local
 }
 
 #[cfg(test)]

@@ -3,21 +3,12 @@
 //! A broker without a list of users lets all clients in. It does so on this machine alone, unless
 //! the operator says otherwise: leaving out a key does not open a broker to the world.
 
-use mq_transport::{Address, ClientAuth, Scheme};
+use mq_transport::{Address, ClientAuth};
 
 use crate::{Settings, auth::Access};
 
 /// Where a broker listens by default: only this machine's own users reach it.
 pub(super) const DEFAULT_LISTENERS: [&str; 2] = ["tcp://127.0.0.1:1883", "quic://127.0.0.1:14567"];
-
-/// Whether only this machine reaches an address.
-fn is_local(at: &Address) -> bool {
-    let host = at.host.trim_start_matches('[').trim_end_matches(']');
-    let address = host.parse::<std::net::IpAddr>();
-    at.scheme == Scheme::Mem
-        || host == "localhost"
-        || address.is_ok_and(|address| address.is_loopback())
-}
 
 impl Settings {
     /// Whether clients without a user come in, certificates aside.
@@ -34,7 +25,7 @@ impl Settings {
     pub(super) fn open_to_others(&self) -> Option<&Address> {
         let wants_certificate = matches!(self.listen.client_auth, ClientAuth::Required(_));
         let is_guarded =
-            |at: &Address| is_local(at) || wants_certificate && at.scheme.is_encrypted();
+            |at: &Address| at.is_local() || wants_certificate && at.scheme.is_encrypted();
         let mut listeners = self.listeners.iter();
         let open = listeners.find(|at| !is_guarded(at));
         open.filter(|_| self.lets_anonymous_in())
