@@ -3,8 +3,8 @@
 //! A bridge's session is one of this broker's own, under the client identifier `$bridge/NAME`, which no client can
 //! have. What waits for the other broker is what waits for that session: in memory, in the store, within its limits.
 //! A connection of the bridge is a link that this broker has dialled (`bridging`), with the state machine in the
-//! client's role; it is served as any client's is (`conn::dialled`). So packet identifiers in flight are in the store, on both sides,
-//! and a QoS 2 message passes once whichever broker is killed.
+//! client's role; it is served as any client's is (`conn::dialled`). So packet identifiers in flight are in the store,
+//! on both sides, and a QoS 2 message passes once whichever broker is killed.
 //!
 //! ```text
 //!  devices --> hub --> session $bridge/NAME --> connection ==QUIC==> the other broker
@@ -115,6 +115,11 @@ impl Bridge {
     /// The state machine's configuration for the next connection.
     pub(crate) fn config(&self) -> ClientConfig {
         self.config.clone()
+    }
+
+    /// The version that is spoken.
+    pub(crate) fn version(&self) -> Version {
+        self.config.connect.version
     }
 
     /// As asked for, in seconds.

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mq_codec::{ByteStr, ReasonCode, TopicFilter};
+use mq_codec::{ByteStr, ReasonCode, TopicFilter, Version};
 use mq_proto::{CloseReason, Connection};
 use mq_transport::Link;
 use tokio::sync::watch;
@@ -49,7 +49,7 @@ pub(crate) struct Dialled {
 }
 
 impl Dialled {
-    /// Serves one link until it ends, then puts the session in order.
+    /// Takes the bridge's session, sends CONNECT, and serves one link until it ends; then puts the session in order.
     pub(crate) async fn serve(self, link: Link) -> Ended {
         let Self {
             bridge,
@@ -58,56 +58,56 @@ impl Dialled {
             settings,
             shutdown,
         } = self;
-        let session = Connection::client(clock::now(), bridge.config(), mq_proto::Session::new());
-        let wire = Wire::with(link, session, hub, metrics, settings, shutdown);
-        let mut wire = Box::new(wire);
-        let attached = Box::pin(begin(&mut wire, &bridge)).await;
-        let (mut parting, mut since) = (None, None);
-        if let Some(mut attached) = attached {
-            attached.run().await;
-            since = attached.bridged_since();
-            parting = Some(attached.into_parting());
+        let mut publisher = hub.publisher();
+        publisher.can_refuse = bridge.version() >= Version::V5;
+        let hold = attach(&hub, &bridge, &mut publisher.journal).await;
+        let rules = hub.guard.generation();
+        let now = clock::now();
+        let wire = |protocol| {
+            let connection = Connection::client(now, bridge.config(), protocol);
+            Box::new(Wire::with(
+                link, connection, hub, metrics, settings, shutdown,
+            ))
+        };
+        let mut hold = match hold {
+            Ok(hold) => hold,
+            Err(reason) => {
+                debug!(bridge = bridge.name, %reason, "a bridge gets no session");
+                let mut wire = wire(mq_proto::Session::new());
+                wire.connection.handle_link_lost();
+                let reason = Box::pin(Leaving::new(wire, None).run()).await;
+                return Ended {
+                    since: None,
+                    reason,
+                };
+            }
+        };
+        hold.session.served_here();
+        hold.session.mailbox.connect();
+        let protocol = hold.state.protocol.take().map(|session| *session);
+        let protocol = protocol.unwrap_or_default();
+        let bridged = Bridged::new(Arc::clone(&bridge), &protocol, now);
+        let mut wire = wire(protocol);
+        wire.share = wire.hub.share(true);
+        if let Err(error) = wire.connection.connect(now) {
+            debug!(bridge = bridge.name, %error, "CONNECT could not be sent");
+            wire.connection.handle_link_lost();
         }
-        let reason = Box::pin(Leaving::new(wire, parting).run()).await;
+        let let_in_at = wire.connection.outbox().position();
+        let afterwards = Afterwards {
+            will: None,
+            expiry: expiry(&bridge),
+        };
+        let client = Client::new(None, rules, None);
+        let attached = Attached::new(&mut wire, hold, publisher, client, afterwards, let_in_at);
+        let mut attached = Box::new(attached);
+        attached.bridge(bridged);
+        attached.run().await;
+        let since = attached.bridged_since();
+        let parting = attached.into_parting();
+        let reason = Box::pin(Leaving::new(wire, Some(parting)).run()).await;
         Ended { since, reason }
     }
-}
-
-/// Takes the bridge's session and sends CONNECT; `None` if it gets none.
-async fn begin<'w>(wire: &'w mut Wire, bridge: &Arc<Bridge>) -> Option<Box<Attached<'w>>> {
-    let mut publisher = wire.hub.publisher();
-    publisher.can_refuse = wire.connection.has_reason_codes();
-    let hold = attach(&wire.hub, bridge, &mut publisher.journal).await;
-    let mut hold = match hold {
-        Ok(hold) => hold,
-        Err(reason) => {
-            debug!(bridge = bridge.name, %reason, "a bridge gets no session");
-            wire.connection.handle_link_lost();
-            return None;
-        }
-    };
-    let now = clock::now();
-    hold.session.served_here();
-    hold.session.mailbox.connect();
-    let protocol = hold.state.protocol.take().map(|session| *session);
-    let protocol = protocol.unwrap_or_default();
-    let bridged = Bridged::new(Arc::clone(bridge), &protocol, now);
-    wire.connection = Connection::client(now, bridge.config(), protocol);
-    wire.share = wire.hub.share(true);
-    if let Err(error) = wire.connection.connect(now) {
-        debug!(bridge = bridge.name, %error, "CONNECT could not be sent");
-        wire.connection.handle_link_lost();
-    }
-    let rules = wire.hub.guard.generation();
-    let let_in_at = wire.connection.outbox().position();
-    let afterwards = Afterwards {
-        will: None,
-        expiry: expiry(bridge),
-    };
-    let client = Client::new(None, rules, None);
-    let mut attached = Attached::new(wire, hold, publisher, client, afterwards, let_in_at);
-    attached.bridge(bridged);
-    Some(Box::new(attached))
 }
 
 /// Makes the bridge's session before it has its first connection, so that messages wait for that. Messages in flight
