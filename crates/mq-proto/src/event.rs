@@ -135,6 +135,23 @@ pub struct Received {
     pub ticket: Option<AckTicket>,
 }
 
+impl Received {
+    /// A message at `qos` that no packet has brought: of the owner's own, on the control lane, not retained, and without
+    /// the duty to acknowledge it.
+    #[must_use]
+    pub fn own(message: Message, qos: QoS) -> Self {
+        Self {
+            message,
+            qos,
+            retain: false,
+            dup: false,
+            subscription_ids: Vec::new(),
+            lane: LaneId::CONTROL,
+            ticket: None,
+        }
+    }
+}
+
 /// The duty to acknowledge one received message.
 ///
 /// The connection sends PUBACK or PUBREC only when its owner gives the ticket back with

@@ -39,7 +39,7 @@ impl Bridge {
             topic,
             ..Message::clone(&delivery.message)
         };
-        if self.config.connect.version >= Version::V5 {
+        if self.version() >= Version::V5 {
             pass(&mut message, usize::from(stays), &self.mark);
         }
         Some(Delivery {
@@ -94,7 +94,7 @@ fn pass(message: &mut Message, replaced: usize, mark: &str) {
 #[cfg(test)]
 mod tests {
     use mq_codec::{QoS, TopicName};
-    use mq_proto::{LaneId, ServerConfig};
+    use mq_proto::ServerConfig;
 
     use super::*;
     use crate::bridge::{BridgeSettings, BridgeTopic, Direction};
@@ -121,15 +121,7 @@ mod tests {
     }
 
     fn received(message: Message) -> Received {
-        Received {
-            message,
-            qos: QoS::AtMostOnce,
-            retain: false,
-            dup: false,
-            subscription_ids: Vec::new(),
-            lane: LaneId::CONTROL,
-            ticket: None,
-        }
+        Received::own(message, QoS::AtMostOnce)
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use hashbrown::HashMap;
 use mq_codec::{QoS, TopicName};
-use mq_proto::{LaneId, Message, Received};
+use mq_proto::{Message, Received};
 
 use super::Hub;
 use crate::{clock, metrics::ListenerMetrics};
@@ -96,15 +96,7 @@ impl Hub {
         let kept = Arc::new(self.ceiling.keep_anyway(&message));
         // Not in the store: the next broker has its own figures.
         let _ = self.set_retained(&kept, QoS::AtMostOnce, None, usize::MAX);
-        let received = Received {
-            message,
-            qos: QoS::AtMostOnce,
-            retain: false,
-            dup: false,
-            subscription_ids: Vec::new(),
-            lane: LaneId::CONTROL,
-            ticket: None,
-        };
+        let received = Received::own(message, QoS::AtMostOnce);
         let mut publisher = self.publisher();
         self.publish(None, received, clock::now(), &mut publisher);
         publisher.tell_readers();

@@ -1,7 +1,7 @@
 //! Wills: kept while their clients are connected or away, published when they are due.
 
 use mq_codec::Will;
-use mq_proto::{LaneId, Received};
+use mq_proto::Received;
 
 use super::{Hub, read};
 use crate::{
@@ -34,13 +34,8 @@ impl Hub {
             return self.refused_publish(session, &message.topic, reason, clock::now());
         }
         let received = Received {
-            message,
-            qos,
             retain,
-            dup: false,
-            subscription_ids: Vec::new(),
-            lane: LaneId::CONTROL,
-            ticket: None,
+            ..Received::own(message, qos)
         };
         let mut publisher = self.publisher();
         self.publish(Some(session), received, clock::now(), &mut publisher);
