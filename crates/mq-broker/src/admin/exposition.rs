@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use prometheus_client::{
     collector::Collector,
-    encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text::encode},
+    encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet, text::encode},
     metrics::MetricType,
     registry::{Registry, Unit},
 };
@@ -98,7 +98,7 @@ impl Collector for All {
         let metrics = &admin.hub.metrics;
         for (name, help, field) in GAUGES {
             let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            metric.encode_gauge(&number(field(metrics)))?;
+            metric.encode_gauge(&number(field(metrics).get()))?;
         }
         let help = "What waits for sessions or is retained, as the memory limit counts it";
         let mut metric = encoder.encode_descriptor(
@@ -107,7 +107,7 @@ impl Collector for All {
             Some(&Unit::Bytes),
             MetricType::Gauge,
         )?;
-        metric.encode_gauge(&i64::try_from(admin.hub.memory_used()).unwrap_or(i64::MAX))?;
+        metric.encode_gauge(&number(admin.hub.memory_used()))?;
         for (name, help, field) in COUNTERS {
             let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             let count = field(metrics).get() as u64;
@@ -130,82 +130,88 @@ fn of_listeners(
     encoder: &mut DescriptorEncoder<'_>,
     listeners: &[Arc<ListenerMetrics>],
 ) -> fmt::Result {
-    let labelled: Vec<_> = listeners.iter().map(|one| (labels(one), one)).collect();
-    let help = "Connections that are open";
-    let mut family = encoder.encode_descriptor("connections", help, None, MetricType::Gauge)?;
-    for (labels, listener) in &labelled {
-        let mut metric = family.encode_family(labels)?;
-        metric.encode_gauge(&number(&listener.connections))?;
-    }
-    for (name, help, field) in OF_LISTENERS {
-        let name = format!("listener_{name}");
-        let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Counter)?;
-        for (labels, listener) in &labelled {
-            let mut metric = family.encode_family(labels)?;
-            metric.encode_counter::<NoLabelSet, _, u64>(&field(listener).get(), None)?;
-        }
-    }
+    let labelled: Vec<_> = listeners.iter().map(|one| (labels(one), &**one)).collect();
+    let open = labelled
+        .iter()
+        .map(|(labels, one)| (labels, one.connections.get()));
+    gauges(encoder, "connections", "Connections that are open", open)?;
+    of_links(encoder, "listener_", OF_LISTENERS, &labelled)?;
     let help = "Round-trip times of connections, sampled every 30 s and at their end";
-    let unit = Unit::Seconds;
-    let mut family = encoder.encode_descriptor("rtt", help, Some(&unit), MetricType::Histogram)?;
-    for (labels, listener) in &labelled {
-        let mut metric = family.encode_family(labels)?;
-        round_trips(&mut metric, &listener.rtt)?;
-    }
-    Ok(())
+    round_trips(encoder, "rtt", help, &labelled)
 }
 
 fn of_bridges(encoder: &mut DescriptorEncoder<'_>, admin: &Admin) -> fmt::Result {
-    let bridges = &admin.bridges;
-    let gauges = [
-        ("connected", "Whether the bridge is connected"),
-        (
-            "queued",
-            "Messages in memory that wait for the other broker",
-        ),
-    ];
-    for (name, help) in gauges {
-        let name = format!("bridge_{name}");
-        let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Gauge)?;
-        for one in bridges {
-            let (connected, queued) = admin.hub.state_of(&one.bridge.session);
-            let value = if name.ends_with("queued") {
-                queued
-            } else {
-                connected.into()
-            };
-            let labels = [("bridge", one.bridge.name.as_str())];
-            let mut metric = family.encode_family(&labels)?;
-            metric.encode_gauge(&i64::try_from(value).unwrap_or(i64::MAX))?;
-        }
-    }
-    for (name, help, field) in OF_BRIDGES {
-        let name = format!("bridge_{name}");
-        let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Counter)?;
-        for one in bridges {
-            let labels = [("bridge", one.bridge.name.as_str())];
-            let mut metric = family.encode_family(&labels)?;
-            metric.encode_counter::<NoLabelSet, _, u64>(&field(&one.links).get(), None)?;
-        }
-    }
+    let bridges = admin.bridges.iter();
+    let labelled: Vec<_> = bridges
+        .map(|one| ([("bridge", one.bridge.name.as_str())], &*one.links))
+        .collect();
+    let states = admin.bridges.iter();
+    let states: Vec<_> = states
+        .map(|one| admin.hub.state_of(&one.bridge.session))
+        .collect();
+    let with_labels = || labelled.iter().map(|(labels, _)| labels).zip(&states);
+    let connected = with_labels().map(|(labels, (connected, _))| (labels, (*connected).into()));
+    let help = "Whether the bridge is connected";
+    gauges(encoder, "bridge_connected", help, connected)?;
+    let queued = with_labels().map(|(labels, (_, queued))| (labels, *queued));
+    let help = "Messages in memory that wait for the other broker";
+    gauges(encoder, "bridge_queued", help, queued)?;
+    of_links(encoder, "bridge_", OF_BRIDGES, &labelled)?;
     let help = "Round-trip times of a bridge's connections, sampled every 30 s and at their end";
-    let unit = Some(&Unit::Seconds);
-    let mut family = encoder.encode_descriptor("bridge_rtt", help, unit, MetricType::Histogram)?;
-    for one in bridges {
-        let labels = [("bridge", one.bridge.name.as_str())];
-        let mut metric = family.encode_family(&labels)?;
-        round_trips(&mut metric, &one.links.rtt)?;
+    round_trips(encoder, "bridge_rtt", help, &labelled)
+}
+
+/// A gauge with a value for each set of labels.
+fn gauges<'a, L: EncodeLabelSet + 'a>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    values: impl Iterator<Item = (&'a L, usize)>,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for (labels, value) in values {
+        let mut metric = family.encode_family(labels)?;
+        metric.encode_gauge(&number(value))?;
     }
     Ok(())
 }
 
-fn round_trips(metric: &mut MetricEncoder<'_>, rtt: &RttHistogram) -> fmt::Result {
-    let counts: Vec<u64> = rtt.counts().collect();
-    let bounds = RttHistogram::BOUNDS_MS.iter();
-    let bounds = bounds.map(|ms| f64::from(*ms) / 1e3).chain([f64::MAX]);
-    let buckets: Vec<_> = bounds.zip(counts.iter().copied()).collect();
-    let sum = rtt.sum().as_secs_f64();
-    metric.encode_histogram::<NoLabelSet>(sum, counts.iter().sum(), &buckets, None)
+/// What is counted of links, by their labels; the names begin with `prefix`.
+fn of_links<L: EncodeLabelSet>(
+    encoder: &mut DescriptorEncoder<'_>,
+    prefix: &str,
+    counters: &[(&str, &str, OfListener)],
+    labelled: &[(L, &ListenerMetrics)],
+) -> fmt::Result {
+    for (name, help, field) in counters {
+        let name = format!("{prefix}{name}");
+        let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Counter)?;
+        for (labels, links) in labelled {
+            let mut metric = family.encode_family(labels)?;
+            metric.encode_counter::<NoLabelSet, _, u64>(&field(links).get(), None)?;
+        }
+    }
+    Ok(())
+}
+
+fn round_trips<L: EncodeLabelSet>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    labelled: &[(L, &ListenerMetrics)],
+) -> fmt::Result {
+    let unit = Some(&Unit::Seconds);
+    let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Histogram)?;
+    for (labels, ListenerMetrics { rtt, .. }) in labelled {
+        let counts: Vec<u64> = rtt.counts().collect();
+        let bounds = RttHistogram::BOUNDS_MS.iter();
+        let bounds = bounds.map(|ms| f64::from(*ms) / 1e3).chain([f64::MAX]);
+        let buckets: Vec<_> = bounds.zip(counts.iter().copied()).collect();
+        let sum = rtt.sum().as_secs_f64();
+        let mut metric = family.encode_family(labels)?;
+        metric.encode_histogram::<NoLabelSet>(sum, counts.iter().sum(), &buckets, None)?;
+    }
+    Ok(())
 }
 
 fn labels(listener: &ListenerMetrics) -> [(&'static str, String); 2] {
@@ -215,6 +221,6 @@ fn labels(listener: &ListenerMetrics) -> [(&'static str, String); 2] {
     ]
 }
 
-fn number(gauge: &Gauge) -> i64 {
-    i64::try_from(gauge.get()).unwrap_or(i64::MAX)
+fn number(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
 }
