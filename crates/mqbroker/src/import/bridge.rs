@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fmt::Write as _, num::NonZeroU32};
 
-use super::{Line, quoted};
+use super::{Line, quoted, why_not};
 
 /// One bridge, as far as it was read.
 #[derive(Debug, Default)]
@@ -148,15 +148,7 @@ impl Bridge {
                 self.has_version = true;
                 self.keys.push(("mqtt", quoted(version)));
             }
-            key => {
-                let named = |(name, _): &&(&str, &str)| *name == key;
-                let why = match (MISSING.iter().find(named), NEEDLESS.iter().find(named)) {
-                    (Some((_, why)), _) => (*why).to_owned(),
-                    (None, Some((_, why))) => format!("not needed: {why}"),
-                    (None, None) => "is not known".to_owned(),
-                };
-                return Err(why);
-            }
+            key => return Err(why_not(key, &NEEDLESS, &MISSING)),
         }
         Ok(())
     }

@@ -177,6 +177,18 @@ const MISSING: [(&str, &str); 18] = [
     ("http_dir", "there is no server for files"),
 ];
 
+/// Why a key is not taken: it changes nothing here, it has nothing here, or it is not known.
+fn why_not(key: &str, needless: &[(&str, &str)], missing: &[(&str, &str)]) -> String {
+    let why = |list: &[(&str, &str)]| {
+        let found = list.iter().find(|(name, _)| *name == key);
+        found.map(|(_, why)| (*why).to_owned())
+    };
+    let needless = why(needless).map(|why| format!("not needed: {why}"));
+    needless
+        .or_else(|| why(missing))
+        .unwrap_or_else(|| "is not known".to_owned())
+}
+
 #[derive(Debug, Default)]
 struct Listener {
     port: String,
@@ -316,19 +328,8 @@ impl Translation {
             }
             "per_listener_settings" | "use_identity_as_username" | "upgrade_outgoing_qos"
                 if line.value == "false" => {}
-            key => {
-                let known = |list: &[(&str, &'static str)]| {
-                    let found = list.iter().find(|(name, _)| *name == key);
-                    found.map(|(_, why)| *why)
-                };
-                match (known(&NEEDLESS), known(&MISSING)) {
-                    (Some(why), _) => self.leave(line, &format!("not needed: {why}")),
-                    (None, Some(why)) => self.leave(line, why),
-                    (None, None)
-                        if key.starts_with("plugin_opt_") || key.starts_with("auth_opt_") => {}
-                    (None, None) => self.leave(line, "is not known"),
-                }
-            }
+            key if key.starts_with("plugin_opt_") || key.starts_with("auth_opt_") => {}
+            key => self.leave(line, &why_not(key, &NEEDLESS, &MISSING)),
         }
     }
 
