@@ -113,10 +113,13 @@ class Running:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
                     return
             time.sleep(0.02)
-        raise Unusable(f"{self.sut.name} does not listen: {self.last_line()}")
+        raise Unusable(f"{self.sut.name} does not listen: {self.why()}")
 
-    def last_line(self):
-        return (self.log.read_text(errors="replace").strip().splitlines() or ["it says nothing"])[-1]
+    def why(self):
+        """Its last line, or what a panic says, behind which a trace may follow."""
+        lines = self.log.read_text(errors="replace").strip().splitlines() or ["it says nothing"]
+        panics = [number + 1 for number, line in enumerate(lines[:-1]) if " panicked at " in line]
+        return lines[panics[-1] if panics else -1]
 
     def __exit__(self, *_):
         if self.process.poll() is None:
@@ -137,7 +140,7 @@ class Running:
     def cpu_ns(self):
         """As `cpu_ns` of the process, if it runs."""
         if self.process.poll() is not None:
-            raise Unusable(f"{self.sut.name} ended: {self.last_line()}")
+            raise Unusable(f"{self.sut.name} ended: {self.why()}")
         return cpu_ns(self.pid)
 
     def memory(self):
