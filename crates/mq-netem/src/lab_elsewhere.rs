@@ -42,6 +42,13 @@ impl Lab {
         match host.0 {}
     }
 
+    pub fn pass_on(hosts: &[&Host], _: &[Addresses]) -> Result<(), Error> {
+        match hosts.first() {
+            None => Ok(()),
+            Some(host) => match host.0 {},
+        }
+    }
+
     pub fn share(
         &mut self,
         _: &[&Host],

@@ -97,6 +97,34 @@ impl Lab {
         })
     }
 
+    /// Lets the first and the last of `hosts` reach each other through those between them, which pass packets on
+    /// (IPv4 forwarding). `legs` are the links between neighbours: the first host is the near end of the first leg, the
+    /// second host its far end and the near end of the second leg, and so on.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn pass_on(hosts: &[&Host], legs: &[Addresses]) -> Result<(), Error> {
+        let (Some(first), Some(last)) = (legs.first(), legs.last()) else {
+            return Ok(());
+        };
+        for (place, host) in hosts.iter().enumerate() {
+            // The last leg and the first one lead straight to their ends.
+            let ahead = legs.get(place).filter(|leg| leg.far != last.far);
+            let ahead = ahead.map(|leg| (last.far, leg.far));
+            let before = place.checked_sub(1).and_then(|before| legs.get(before));
+            let back = before.filter(|leg| leg.near != first.near);
+            let back = back.map(|leg| (first.near, leg.near));
+            let ways: Vec<_> = ahead.into_iter().chain(back).collect();
+            let is_between = (1..legs.len()).contains(&place);
+            let set = namespace::route(host, &ways, is_between);
+            set.map_err(|source| Error::Setup {
+                step: "let hosts pass packets on",
+                source,
+            })?;
+        }
+        Ok(())
+    }
+
     /// Connects stations and an access point by one radio channel whose chances are drawn from
     /// `seed`; returns each station's address with the access point's.
     ///

@@ -256,6 +256,26 @@ pub(super) fn hand_over(host: &Host, from: Addresses, to: Addresses) -> io::Resu
     })
 }
 
+/// Leads the host to each destination by a neighbour's address, and lets it pass on what is for others; see
+/// [`Lab::pass_on`](super::Lab::pass_on).
+pub(super) fn route(host: &Host, ways: &[(Ipv4Addr, Ipv4Addr)], passes_on: bool) -> io::Result<()> {
+    host.run(|| {
+        if passes_on {
+            std::fs::write("/proc/sys/net/ipv4/ip_forward", "1")?;
+        }
+        netlink(async |handle| {
+            for (destination, neighbour) in ways {
+                let way = RouteMessageBuilder::<Ipv4Addr>::new()
+                    .destination_prefix(*destination, 32)
+                    .gateway(*neighbour)
+                    .build();
+                handle.route().add(way).execute().await?;
+            }
+            Ok(())
+        })
+    })
+}
+
 /// The IPv4 addresses of this namespace, with the kernel's messages.
 async fn addresses(handle: &Handle) -> Result<Vec<(Ipv4Addr, AddressMessage)>, Refused> {
     use futures_util::TryStreamExt as _;

@@ -74,6 +74,8 @@ impl Present {
 pub struct Counts {
     /// Handed to the link.
     pub arrived: u64,
+    /// Their bytes, as whole frames.
+    pub bytes: u64,
     /// Lost by chance.
     pub lost: u64,
     /// Dropped: the queue was full.
@@ -127,6 +129,7 @@ impl Pipe {
             self.change(now);
         }
         self.counts.arrived += 1;
+        self.counts.bytes += bytes;
         if self.present.loss.is_lost(&mut self.random) {
             self.counts.lost += 1;
             return Fate::Gone;

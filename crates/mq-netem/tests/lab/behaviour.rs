@@ -25,6 +25,10 @@ pub(crate) const TESTS: &[Test] = &[
         "a_host_is_handed_over_to_another_link",
         a_host_is_handed_over_to_another_link,
     ),
+    (
+        "hosts_in_a_row_pass_packets_on",
+        hosts_in_a_row_pass_packets_on,
+    ),
     ("corruption_is_noticed", corruption_is_noticed),
     ("a_capture_has_every_packet", a_capture_has_every_packet),
     ("stations_share_a_channel", stations_share_a_channel),
@@ -130,6 +134,52 @@ fn a_host_is_handed_over_to_another_link(lab: &mut Lab) {
     // There is no way back: the address is gone.
     let error = Lab::hand_over(&phone, wifi, cellular).unwrap_err();
     assert!(error.to_string().contains("no address"), "{error}");
+}
+
+fn hosts_in_a_row_pass_packets_on(lab: &mut Lab) {
+    const SIZE: usize = 100;
+    let link = |ms: u32| {
+        let text = format!("description = \"\"\n[up]\ndelay = \"{ms}ms\"\n[down]\ndelay = \"1ms\"");
+        text.parse::<Link>().unwrap()
+    };
+    let hosts = [(); 4].map(|()| Host::new().unwrap());
+    let before = lab.reports().len();
+    let legs: Vec<_> = (hosts.windows(2).zip([5, 10, 20]))
+        .map(|(ends, ms)| lab.connect(&ends[0], &ends[1], &link(ms), 1).unwrap())
+        .collect();
+    let row: Vec<_> = hosts.iter().collect();
+    Lab::pass_on(&row, &legs).unwrap();
+    let (first, last) = (legs[0].near, legs[2].far);
+    let bind = |host: &Host| {
+        let socket = host.run(|| UdpSocket::bind("0.0.0.0:5000")).unwrap();
+        let patience = Some(Duration::from_secs(5));
+        socket.set_read_timeout(patience).unwrap();
+        socket
+    };
+    let (near, far) = (bind(&hosts[0]), bind(&hosts[3]));
+    let began = Instant::now();
+    near.send_to(&[1; SIZE], (last, 5000)).unwrap();
+    let (bytes, from) = far.recv_from(&mut [0; 2 * SIZE]).unwrap();
+    assert_eq!((bytes, from.ip()), (SIZE, first.into()));
+    far.send_to(&[2; 2 * SIZE], from).unwrap();
+    let (bytes, from) = near.recv_from(&mut [0; 2 * SIZE]).unwrap();
+    assert_eq!((bytes, from.ip()), (2 * SIZE, last.into()));
+    let took = began.elapsed();
+    assert!(took >= Duration::from_millis(5 + 10 + 20 + 3), "{took:?}");
+    // The emulator publishes its counts a moment after the packet has left.
+    let deadline = Instant::now() + Duration::from_secs(5);
+    let counted = || {
+        let reports = lab.reports();
+        let legs = reports[before..].iter();
+        legs.map(|leg| (leg.up.counts.bytes, leg.down.counts.bytes))
+            .collect::<Vec<_>>()
+    };
+    let there = (HEADERS + SIZE) as u64;
+    let expected = [(there, there + SIZE as u64); 3];
+    while counted() != expected {
+        assert!(Instant::now() < deadline, "{:?}", counted());
+        std::thread::yield_now();
+    }
 }
 
 fn a_capture_has_every_packet(lab: &mut Lab) {
