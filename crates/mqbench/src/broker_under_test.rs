@@ -1,7 +1,13 @@
 //! The broker under test. It is always a process of its own, so that our broker and another one are measured
 //! alike.
 
-use std::{fmt::Write as _, net::IpAddr, path::PathBuf, process::Stdio, time::Duration};
+use std::{
+    fmt::Write as _,
+    net::IpAddr,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
 
 use anyhow::{Context, bail};
 use mq_netem::Host;
@@ -13,6 +19,9 @@ use tokio::{
 
 /// How long a broker may take to say that it is ready.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The topics that a bridge of a broker under test carries.
+const BRIDGED: &str = "mqbench/#";
 
 /// The configuration of a broker under test: it recovers from loss like the clients, and does not bound
 /// handshakes, since a slow handshake on a lossy link is part of the measurement.
@@ -34,6 +43,37 @@ pub(crate) fn configuration(quic: &QuicOptions) -> String {
         let _ = writeln!(text, "max_ack_delay_ms = {:?}", ms(delay));
     }
     text
+}
+
+/// The bridge of a broker under test to the next broker of a row: it carries the measured messages there.
+#[derive(Clone, Debug)]
+pub(crate) struct BridgeTo {
+    /// What it is called, and its client identifier there; no two of a run are alike.
+    pub(crate) name: String,
+    pub(crate) address: Address,
+    /// As a configuration has it: `5`, `3.1.1`, `3.1`.
+    pub(crate) mqtt: String,
+    pub(crate) keep_alive: Duration,
+}
+
+impl BridgeTo {
+    /// Its tables of the configuration, with trust in this certificate alone.
+    fn configuration(&self, certificate: &Path) -> String {
+        // A string of JSON is one of TOML.
+        let quoted = |text: &str| serde_json::Value::from(text).to_string();
+        // Plain TCP is asked for by a campaign, in an emulated network.
+        format!(
+            "\n[[bridge]]\nname = {name}\nclient_id = {name}\naddress = [{address}]\nplaintext = true\n\
+             ca = {ca}\nmqtt = {mqtt}\nkeep_alive_s = {keep_alive}\n\n\
+             [[bridge.topic]]\npattern = {topics}\ndirection = \"out\"\nqos = 2\n",
+            name = quoted(&self.name),
+            address = quoted(&self.address.to_string()),
+            ca = quoted(&certificate.to_string_lossy()),
+            mqtt = quoted(&self.mqtt),
+            keep_alive = self.keep_alive.as_secs(),
+            topics = quoted(BRIDGED),
+        )
+    }
 }
 
 /// A certificate for this machine's own names, made for one run and trusted by it.
@@ -94,8 +134,17 @@ impl TestCertificate {
         self.directory.path().join("key.pem")
     }
 
-    fn configuration(&self) -> PathBuf {
-        self.directory.path().join("broker.toml")
+    /// The configuration of a broker, beside which there may be others with bridges.
+    fn configuration(&self, bridge: Option<&BridgeTo>) -> anyhow::Result<PathBuf> {
+        let plain = self.directory.path().join("broker.toml");
+        let Some(bridge) = bridge else {
+            return Ok(plain);
+        };
+        let mut text = std::fs::read_to_string(plain)?;
+        text.push_str(&bridge.configuration(&self.certificate()));
+        let bridged = self.directory.path().join(format!("{}.toml", bridge.name));
+        std::fs::write(&bridged, text)?;
+        Ok(bridged)
     }
 
     /// Where the broker keeps its tickets while it is down, if it keeps them.
@@ -115,6 +164,8 @@ pub(crate) struct BrokerSetup<'a> {
     pub(crate) host: Option<&'a Host>,
     /// Whether a broker that is stopped leaves its tickets to the next one.
     pub(crate) keeps_tickets: bool,
+    /// The broker that this one passes messages on to.
+    pub(crate) bridge: Option<BridgeTo>,
 }
 
 impl BrokerSetup<'_> {
@@ -128,9 +179,9 @@ impl BrokerSetup<'_> {
         for address in &self.listen {
             command.arg("--listen").arg(address.to_string());
         }
-        command
-            .arg("--config")
-            .arg(self.certificate.configuration());
+        let configuration = self.certificate.configuration(self.bridge.as_ref());
+        let configuration = configuration.context("cannot write the broker's configuration")?;
+        command.arg("--config").arg(configuration);
         command.arg("--cert").arg(self.certificate.certificate());
         command.arg("--key").arg(self.certificate.key());
         if self.keeps_tickets {
@@ -171,6 +222,15 @@ impl BrokerSetup<'_> {
     }
 }
 
+/// Addresses at ports that the system chooses: all of an emulated host's, or loopback.
+pub(crate) fn anywhere(schemes: &[mq_transport::Scheme], on_host: bool) -> Vec<Address> {
+    let host = if on_host { "0.0.0.0" } else { "127.0.0.1" };
+    let schemes = schemes.iter();
+    schemes
+        .map(|scheme| Address::new(*scheme, host, 0))
+        .collect()
+}
+
 /// A broker that was started for the run. It ends when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct BrokerProcess {
@@ -189,22 +249,22 @@ impl BrokerProcess {
         congestion: Option<CongestionControl>,
         host: Option<&Host>,
     ) -> anyhow::Result<Self> {
-        let host_part = if host.is_some() {
-            "0.0.0.0"
-        } else {
-            "127.0.0.1"
-        };
-        let listen = schemes
-            .iter()
-            .map(|scheme| Address::new(*scheme, host_part, 0));
         let setup = BrokerSetup {
-            listen: listen.collect(),
+            listen: anywhere(schemes, host.is_some()),
             certificate,
             congestion,
             host,
             keeps_tickets: false,
+            bridge: None,
         };
         setup.start().await
+    }
+
+    /// Its address for this transport.
+    pub(crate) fn address(&self, scheme: mq_transport::Scheme) -> anyhow::Result<Address> {
+        let address = self.addresses.iter().find(|one| one.scheme == scheme);
+        let address = address.cloned();
+        address.with_context(|| format!("the broker has no address for {scheme}"))
     }
 
     /// The process identifier, for measuring.

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use program::skipped;
+use program::{records, run_campaign as run, skipped};
 use serde_json::Value;
 
 /// Sixteen cells of a second or so.
@@ -46,15 +46,6 @@ fn output(args: &[&str]) -> Output {
 
 fn mistake(args: &[&str]) -> String {
     program::mistake(&[&["campaign"], args].concat())
-}
-
-fn records(out: &Path) -> Vec<Value> {
-    let text = std::fs::read_to_string(out.join("records/some.jsonl")).unwrap_or_default();
-    let whole = text.rfind('\n').map_or(0, |end| end + 1);
-    text[..whole]
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
 }
 
 /// How often each cell was tried, by its levels; attempts are 1, 2, 3, each once.
@@ -123,21 +114,6 @@ fn interrupted_and_resumed_runs_have_every_cell_once() {
     assert_eq!(records(&out), before);
     let again = mistake(&["run", file, "--out", directory]);
     assert!(again.contains("resume"), "{again}");
-}
-
-/// Runs a campaign; its records, or `None` where this machine cannot emulate a network.
-fn run(campaign: &str) -> Option<Vec<Value>> {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("some.toml");
-    std::fs::write(&file, campaign).unwrap();
-    let out = folder.path().join("out");
-    let [from, to] = [&file, &out].map(|path| path.to_str().unwrap());
-    let ended = output(&["run", from, "--out", to]);
-    if skipped(&ended.stderr) {
-        return None;
-    }
-    assert!(ended.status.success(), "{ended:?}");
-    Some(records(&out))
 }
 
 /// A restart under a few devices, over each transport.

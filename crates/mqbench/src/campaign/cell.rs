@@ -30,6 +30,21 @@ pub(crate) struct Cell {
     /// The subscriber's link, if it differs.
     pub(crate) sub_link: Option<String>,
     pub(crate) topology: Topology,
+    /// The link from each host of a row to the next one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) uplink: Option<String>,
+    /// Packets lost on every shaped direction of `uplink`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) uplink_loss: Option<String>,
+    /// How long the last uplink carries nothing, in the middle of the messages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) outage_ns: Option<u64>,
+    /// What the bridges of a row speak; `None` for QUIC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) bridge: Option<Transport>,
+    /// Hosts in the row; `None` for two.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) tiers: Option<u8>,
     /// A shared medium instead of the publisher's link.
     pub(crate) medium: Option<String>,
     /// Publishers on the medium.
@@ -142,6 +157,16 @@ pub(crate) enum Transport {
     Quic,
 }
 
+impl Transport {
+    pub(super) fn scheme(self) -> Scheme {
+        match self {
+            Self::Tcp => Scheme::Tcp,
+            Self::Tls => Scheme::Tls,
+            Self::Quic => Scheme::Quic,
+        }
+    }
+}
+
 impl Default for Cell {
     /// S22's work (table 3) over TLS, on a perfect network.
     fn default() -> Self {
@@ -151,6 +176,11 @@ impl Default for Cell {
             link: None,
             sub_link: None,
             topology: Topology::Publisher,
+            uplink: None,
+            uplink_loss: None,
+            outage_ns: None,
+            bridge: None,
+            tiers: None,
             medium: None,
             stations: 1,
             loss: None,
@@ -203,17 +233,18 @@ impl Cell {
             "mqtt" => self.mqtt = named(value)?,
             "link" => self.link = Some(link(value)?),
             "sub_link" => self.sub_link = Some(link(value)?),
+            "uplink" => self.uplink = Some(link(value)?),
+            "uplink_loss" => self.uplink_loss = Some(share(value)?),
+            "outage" => self.outage_ns = Some(time(value)?).filter(|ns| *ns > 0),
+            "bridge" => self.bridge = Some(named(value)?),
+            "tiers" => self.tiers = Some(within(value, 1, 3)?),
             "handover" => self.handover = Some(link(value)?),
             "medium" => {
                 let name = text(value)?;
                 Medium::load(name).map_err(|error| error.to_string())?;
                 self.medium = Some(name.to_owned());
             }
-            "loss" => {
-                let share = text(value)?;
-                share.parse::<mq_netem::Probability>()?;
-                self.loss = Some(share.to_owned());
-            }
+            "loss" => self.loss = Some(share(value)?),
             "stations" => self.stations = within(value, 1, 64)?,
             "retries" => self.retries = Some(within(value, 0, 7)?),
             "messages" => self.messages = within(value, 1, 10_000_000)?,
@@ -276,6 +307,15 @@ impl Cell {
     /// The network that the cell runs in.
     pub(crate) fn network(&self) -> Result<Network, mq_netem::Error> {
         let [publisher, subscriber] = self.links();
+        if self.topology.is_row() {
+            return Network::row(
+                publisher.as_deref(),
+                &self.uplinks(),
+                subscriber.as_deref(),
+                self.topology == Topology::Direct,
+                self.outage(),
+            );
+        }
         let Some(medium) = &self.medium else {
             let network =
                 Network::links(self.topology, publisher.as_deref(), subscriber.as_deref())?;
@@ -313,18 +353,17 @@ impl Cell {
         let up = Link::load(self.link.as_ref()?).ok()?;
         let down = match &self.sub_link {
             Some(name) => Link::load(name).ok()?.down.delay,
-            None if self.topology == Topology::Publisher => Duration::ZERO,
-            None => up.down.delay,
+            None if matches!(self.topology, Topology::Both | Topology::Shared) => up.down.delay,
+            None => Duration::ZERO,
         };
-        Some(up.up.delay + down)
+        let between = self.uplinks();
+        let between = between.iter().flatten().map(|name| Link::load(name).ok());
+        let between: Option<Duration> = between.map(|link| Some(link?.up.delay)).sum();
+        Some(up.up.delay + between? + down)
     }
 
     pub(crate) fn scheme(&self) -> Scheme {
-        match self.transport {
-            Transport::Tcp => Scheme::Tcp,
-            Transport::Tls => Scheme::Tls,
-            Transport::Quic => Scheme::Quic,
-        }
+        self.transport.scheme()
     }
 
     /// The congestion control of the cell's transport.
@@ -399,13 +438,13 @@ impl Cell {
     }
 }
 
-pub(super) const KEYS: &str = "pattern, transport, link, sub_link, topology, medium, stations, loss, retries, \
+pub(super) const KEYS: &str = "pattern, transport, link, sub_link, topology, uplink, uplink_loss, outage, bridge, tiers, medium, stations, loss, retries, \
                     messages, size, interval, burst, topics, streams, deliveries, datagrams, qos, mqtt, congestion, tcp_congestion, \
                     quic_congestion, tls_version, initial_rtt, initial_window, packet_threshold, \
                     time_threshold, repeat, max_ack_delay, tcp_rto_min, tcp_thin, resumption, \
                     handover, on_handover, keep_alive, tickets";
 
-fn with_changes(name: &str, changes: [Option<String>; 2]) -> String {
+pub(super) fn with_changes(name: &str, changes: [Option<String>; 2]) -> String {
     let mut name = name.to_owned();
     for change in changes.into_iter().flatten() {
         name.push(if name.contains('@') { ',' } else { '@' });
@@ -445,6 +484,12 @@ fn link(value: &toml::Value) -> Result<String, String> {
     let name = text(value)?;
     Link::load(name).map_err(|error| error.to_string())?;
     Ok(name.to_owned())
+}
+
+fn share(value: &toml::Value) -> Result<String, String> {
+    let share = text(value)?;
+    share.parse::<mq_netem::Probability>()?;
+    Ok(share.to_owned())
 }
 
 fn within<T: TryFrom<u64>>(value: &toml::Value, least: u64, most: u64) -> Result<T, String> {

@@ -54,6 +54,9 @@ impl Cell {
             let why = "the publisher alone changes its network: the topology is `publisher`";
             return Some(("handover", why.into()));
         }
+        if let Some(contradiction) = self.contradicts_row() {
+            return Some(contradiction);
+        }
         let returns = self.on_handover == OnHandover::Reconnect;
         if returns && self.handover.is_none() {
             return Some(("on_handover", "there is no handover".into()));
@@ -138,11 +141,10 @@ impl Cell {
         if !matches!(self.pattern, Pattern::Periodic | Pattern::JobResult) {
             return None;
         }
-        let rate = Link::load(self.link.as_ref()?)
-            .ok()?
-            .up
-            .rate?
-            .bits_per_second();
+        let links = self.link.iter().chain(&self.uplink);
+        let links = links.filter_map(|name| Link::load(name).ok());
+        let rates = links.filter_map(|link| link.up.rate);
+        let rate = rates.map(mq_netem::Rate::bits_per_second).min()?;
         // The headers of a small message: Ethernet, IP, TCP or UDP, TLS or QUIC, MQTT.
         let bits = (self.size as u128 + 120) * 8 * 1_000_000_000 * u128::from(self.burst.get());
         let offered = bits / u128::from(self.interval_ns.max(1));

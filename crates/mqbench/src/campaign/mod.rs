@@ -8,6 +8,7 @@
 //! | `queue` | the runs that a result set lacks |
 //! | `runner` | runs many of them in a `place` |
 //! | `here`, `run_cell` | a run on this machine, in a process of its own |
+//! | `row` | brokers in a row, and what a cell says about them |
 //! | `storm` | a run in which the broker is restarted |
 //! | `machine` | how busy this machine is |
 //! | `on_hosts`, `placement` | a run on real machines, and which machine does what |
@@ -36,6 +37,7 @@ pub(crate) mod placement;
 pub(crate) mod plan;
 pub(crate) mod queue;
 pub(crate) mod record;
+mod row;
 pub(crate) mod run_cell;
 pub(crate) mod runner;
 pub(crate) mod stack;

@@ -49,6 +49,9 @@ impl Hosts {
         if cell.handover.is_some() {
             bail!("a hand-over is emulated on one machine only");
         }
+        if cell.topology.is_row() {
+            bail!("a row of hosts is emulated on one machine only");
+        }
         if cell.pattern == Pattern::Storm {
             bail!("a storm restarts its broker, on one machine only");
         }
@@ -56,7 +59,7 @@ impl Hosts {
         let subscriber = match cell.topology {
             // Publisher and subscriber are one host.
             Topology::Shared => publisher,
-            Topology::Publisher | Topology::Both => self.doing(Role::Subscriber)?,
+            _ => self.doing(Role::Subscriber)?,
         };
         let mut shaped = Vec::new();
         for (client, link) in [publisher, subscriber].into_iter().zip(cell.links()) {
@@ -230,7 +233,12 @@ mod tests {
             pattern: Pattern::Storm,
             ..Cell::default()
         };
+        let fog = Cell {
+            topology: Topology::Fog,
+            ..Cell::default()
+        };
         for (cell, says) in [
+            (fog, "a row of hosts"),
             (channel, "shared channel"),
             (wired, "two interfaces"),
             (storm, "restarts its broker"),

@@ -95,6 +95,8 @@ pub(crate) fn expected(cell: &Cell) -> Duration {
 ///
 /// Each station of a channel does about as much as the measured publisher. Those beside it have a subscriber each.
 ///
+/// Each host of a row does about as much as the one broker of other cells.
+///
 /// A storm uses all processors: it runs alone.
 pub(crate) fn load(cell: &Cell, expected: Duration) -> f64 {
     const BEGINNING: f64 = 0.3;
@@ -111,7 +113,8 @@ pub(crate) fn load(cell: &Cell, expected: Duration) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
     let messages = cell.messages as f64 * f64::from(cell.stations);
     let others = 2.0 * CONNECTION * f64::from(cell.stations - 1);
-    (BEGINNING + messages * message + others) / expected.as_secs_f64()
+    let tiers = f64::from(cell.tiers());
+    ((BEGINNING + messages * message) * tiers + others) / expected.as_secs_f64()
 }
 
 /// What a cell's links add to its work.
@@ -130,6 +133,7 @@ fn times(cell: &Cell) -> Times {
             .unwrap_or_default()
     };
     let [publisher, subscriber] = cell.links().map(link);
+    let uplinks: Vec<_> = cell.uplinks().into_iter().map(link).collect();
     let subscriber = match cell.topology {
         // Both clients are on one host.
         Topology::Shared => publisher.clone(),
@@ -141,7 +145,12 @@ fn times(cell: &Cell) -> Times {
         &subscriber.up,
         &subscriber.down,
     ];
-    let arrive: f64 = ways.iter().map(|way| 1.0 - way.loss.mean()).product();
+    let between = uplinks.iter().flat_map(|link| [&link.up, &link.down]);
+    let arrive: f64 = ways
+        .into_iter()
+        .chain(between)
+        .map(|way| 1.0 - way.loss.mean())
+        .product();
     // On a medium a damaged frame is sent again, and is seldom lost.
     let frames = cell.medium.as_ref().and(cell.loss.as_ref());
     let frames = frames.and_then(|loss| loss.parse().ok());
@@ -150,6 +159,7 @@ fn times(cell: &Cell) -> Times {
     let lost = 1.0 - arrive * (1.0 - damaged).powi(2);
     let round_trip = |link: &Link| link.up.delay + link.down.delay;
     let (publisher, subscriber) = (round_trip(&publisher), round_trip(&subscriber));
+    let publisher = publisher + uplinks.iter().map(round_trip).sum::<Duration>();
     Times {
         publisher,
         subscriber,

@@ -141,8 +141,10 @@ pub(crate) const METRICS: &[(&str, &str, &str)] = metrics! {
     "topic_above_link_worst" ["ms"] "several topics: the same of the topic that fares worst";
     "late_share" [""] "several topics: messages that took 5 ms longer than the link's own delay, over those that arrived";
     "late_through_others" [""] "several topics: messages that were late behind another topic's message, over those that arrived";
-    "gap" ["ms"] "longest time without an arrival at the subscriber, of a run with a hand-over";
-    "late" [""] "messages that arrived more than 500 ms after they were due, of a run with a hand-over";
+    "gap" ["ms"] "longest time without an arrival at the subscriber, of a run with a hand-over or an outage";
+    "late" [""] "messages that arrived more than 500 ms after they were due, of a run with a hand-over or an outage";
+    "uplink_bytes_per_message" [""] "bytes of whole frames on the link to the last host of a row, both ways, while messages were sent, over the messages";
+    "uplink_packets_per_message" [""] "packets on that link, in the same way";
     "lost" [""] "messages that did not arrive";
     "failed" [""] "connections that failed, or were not of the kind that was asked for; of `storm`, devices that did not come back";
     "back_50" ["ms"] "`storm`: the restarted broker is ready until half of the devices are connected again";

@@ -19,14 +19,15 @@ use super::{
     energy::{Energy, Modelled},
     metered,
     record::Outcome,
+    row::{self, Brokers},
     stack::Stack,
     storm,
 };
 use crate::{
-    broker_under_test::{BrokerProcess, TestCertificate},
+    broker_under_test::TestCertificate,
     clock::nanoseconds,
     mqtt::{Mqtt, Route},
-    testbed::{Access, Testbed},
+    testbed::{Access, Carried, Testbed},
     units::ms,
     workload::{
         Clock, add_wire,
@@ -72,9 +73,7 @@ pub(crate) async fn run(order: &Order, testbed: &Testbed) -> anyhow::Result<Outc
     }
     let (congestion, crypto) = (cell.congestion()?, cell.crypto()?);
     let stack = Stack::of(&crypto, &quic, Some(congestion), testbed.tcp_settings()?);
-    let host = Some(testbed.broker());
-    let broker =
-        BrokerProcess::start(&[cell.scheme()], &certificate, Some(congestion), host).await?;
+    let brokers = Brokers::start(cell, testbed, &certificate, congestion).await?;
     let options = ConnectOptions {
         trust: Trust::CaFile(certificate.certificate()),
         congestion: Some(congestion),
@@ -88,11 +87,7 @@ pub(crate) async fn run(order: &Order, testbed: &Testbed) -> anyhow::Result<Outc
         seed: order.seed,
         energy_profile: order.energy_profile.as_deref(),
         testbed,
-        address: broker
-            .addresses
-            .first()
-            .context("the broker has no address")?
-            .clone(),
+        brokers: [brokers.publisher.clone(), brokers.subscriber.clone()],
         options,
         mqtt: Mqtt {
             qos: cell.qos(),
@@ -108,7 +103,7 @@ pub(crate) async fn run(order: &Order, testbed: &Testbed) -> anyhow::Result<Outc
         },
     };
     // Other runs begin and end beside this one; their work has no deadline, so this one gets priority.
-    for process in broker.pid().into_iter().chain([std::process::id()]) {
+    for process in brokers.pids().chain([std::process::id()]) {
         // Without the permission the process keeps its ordinary priority.
         let _ = mq_netem::run_early(process);
     }
@@ -116,7 +111,7 @@ pub(crate) async fn run(order: &Order, testbed: &Testbed) -> anyhow::Result<Outc
     findings.so_far.stack = Some(stack);
     let measured = bench.measure(&mut findings).await;
     testbed.check_timing(&mut findings.validity);
-    let went = measured.and(broker.stop().await);
+    let went = measured.and(brokers.stop().await);
     let went = went.and(order.files.save(&findings.samples));
     let link = LinkContext {
         configured: Some(testbed.configured()),
@@ -233,8 +228,15 @@ impl Findings {
         }
     }
 
-    /// Adds the figures of a hand-over.
-    pub(super) fn handover(&mut self, figures: &handover::Figures) {
+    /// Adds what the link to the last broker of a row carried for so many messages.
+    fn uplink(&mut self, carried: Carried, messages: u64) {
+        let each = |of: u64| count(of) / count(messages);
+        self.set("uplink_bytes_per_message", each(carried.bytes));
+        self.set("uplink_packets_per_message", each(carried.packets));
+    }
+
+    /// Adds the figures of a hand-over or an outage.
+    fn break_in(&mut self, figures: &handover::Figures) {
         if let Some(gap) = figures.gap_ns {
             self.set("gap", ms(gap));
         }
@@ -333,8 +335,8 @@ struct Bench<'a> {
     seed: u64,
     energy_profile: Option<&'a str>,
     testbed: &'a Testbed,
-    /// The broker's address, except for the host, which differs for each link.
-    address: Address,
+    /// The publisher's broker and the subscriber's, except for the host, which differs for each link.
+    brokers: [Address; 2],
     options: ConnectOptions,
     mqtt: Mqtt,
 }
@@ -366,12 +368,16 @@ impl Bench<'_> {
         let neighbours = self.neighbours().await?;
         let (publisher, subscriber) = self.routes()?;
         let moves = self.cell.handover.is_some();
+        if self.cell.topology.is_row() {
+            row::bridged(&self.mqtt, &publisher, &subscriber).await?;
+        }
         let pair = if moves {
             handover::connect(&plan, &self.mqtt, &publisher, &subscriber).await?
         } else {
             e2e::Pair::connect(&plan, &self.mqtt, &publisher, &subscriber).await?
         };
         let modelled = self.modelled();
+        let uplink = self.testbed.uplink();
         let clock = Clock::start();
         let origin_ns = clock.origin_ns();
         let work = async {
@@ -390,8 +396,16 @@ impl Bench<'_> {
         let run = neighbours.beside(&plan, clock, work);
         let ((outcome, hand_over), _) = contention.between(first, last, run).await?;
         contention.report(findings);
+        if let (Some(before), Some(now)) = (uplink, self.testbed.uplink()) {
+            findings.uplink(now.since(before), self.cell.messages);
+        }
+        if self.cell.outage().is_some() {
+            findings.break_in(&handover::figures(&outcome.samples));
+            let missed = self.cell.outage_missed(self.testbed.began(), (first, last));
+            findings.validity.note(missed);
+        }
         if let Some(moment) = hand_over {
-            findings.handover(&handover::figures(&outcome.samples));
+            findings.break_in(&handover::figures(&outcome.samples));
             findings
                 .validity
                 .note(moment.warning(self.cell.interval_ns));
@@ -502,11 +516,13 @@ impl Bench<'_> {
     fn plan(&self) -> e2e::Plan {
         let cell = self.cell;
         let (interval, size) = (cell.interval(), cell.size);
+        let plan = e2e::Plan::new("mqbench/cell", cell.messages, interval, size, self.seed);
         e2e::Plan {
             early: cell.resumption == Resumption::ZeroRtt,
             burst: cell.burst,
             topics: cell.topics,
-            ..e2e::Plan::new("mqbench/cell", cell.messages, interval, size, self.seed)
+            grace: plan.grace + cell.patience_after_outage(),
+            ..plan
         }
     }
 
@@ -523,11 +539,15 @@ impl Bench<'_> {
     /// How publisher and subscriber reach the broker.
     fn ends(&self) -> ((Address, ConnectOptions), (Address, ConnectOptions)) {
         let (publisher, subscriber) = (self.testbed.publisher(), self.testbed.subscriber());
-        (self.end(publisher), self.end(subscriber))
+        (self.publishing(publisher), self.subscribing(subscriber))
     }
 
-    fn end(&self, access: Access) -> (Address, ConnectOptions) {
-        access.end(&self.address, &self.options)
+    fn publishing(&self, access: Access) -> (Address, ConnectOptions) {
+        access.end(&self.brokers[0], &self.options)
+    }
+
+    fn subscribing(&self, access: Access) -> (Address, ConnectOptions) {
+        access.end(&self.brokers[1], &self.options)
     }
 
     fn routes(&self) -> anyhow::Result<(Route, Route)> {
@@ -541,16 +561,16 @@ impl Bench<'_> {
 
     /// How the other stations of the publisher's channel, and a subscriber for each, reach the broker.
     fn peers(&self) -> Vec<Ends> {
-        let subscriber = || self.end(self.testbed.subscriber());
+        let subscriber = || self.subscribing(self.testbed.subscriber());
         let neighbours = self.testbed.neighbours();
-        let ends = neighbours.map(|access| (self.end(access), subscriber()));
+        let ends = neighbours.map(|access| (self.publishing(access), subscriber()));
         ends.collect()
     }
 
     /// Connects the other stations of the publisher's channel, for a schedule.
     async fn neighbours(&self) -> anyhow::Result<Neighbours> {
         let neighbours = self.testbed.neighbours();
-        let routes = neighbours.map(|access| Route::new(self.end(access)));
+        let routes = neighbours.map(|access| Route::new(self.publishing(access)));
         let routes = routes.collect::<anyhow::Result<Vec<_>>>()?;
         Neighbours::connect(&self.mqtt, &routes).await
     }

@@ -78,6 +78,7 @@ async fn measure(
         congestion: Some(congestion),
         host: Some(testbed.broker()),
         keeps_tickets: cell.tickets == Tickets::Kept,
+        bridge: None,
     };
     let (quic, crypto) = (cell.quic()?, cell.crypto()?);
     let tcp = TcpSettings::here();

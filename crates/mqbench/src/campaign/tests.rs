@@ -157,7 +157,7 @@ fn estimate(campaign: &Campaign) -> (Duration, Duration) {
 }
 
 #[test]
-fn a_quick_run_of_one_takes_two_minutes_and_of_all_fifteen() {
+fn a_quick_run_of_one_takes_two_minutes_and_of_all_seventeen() {
     let full = campaigns(Extent::Full);
     let (mut walls, mut serials) = ([Duration::ZERO; 2], [Duration::ZERO; 2]);
     for (name, quick) in campaigns(Extent::Quick) {
@@ -177,7 +177,7 @@ fn a_quick_run_of_one_takes_two_minutes_and_of_all_fifteen() {
         }
     }
     println!("all: {walls:.0?}, serial {serials:.0?}");
-    assert!(walls[0] < Duration::from_mins(15), "{walls:?}");
+    assert!(walls[0] < Duration::from_mins(17), "{walls:?}");
 }
 
 /// Checks that a claim has the fields of its form and no others.

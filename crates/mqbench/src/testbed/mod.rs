@@ -3,13 +3,14 @@
 mod network;
 mod radio;
 mod report;
+mod row;
 mod tcp;
 
 use std::{
     net::Ipv4Addr,
     path::{Path, PathBuf},
     process::{Command, ExitStatus},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::Context as _;
@@ -18,8 +19,9 @@ use mq_netem::{Addresses, Capture, Host, Lab, Link, Medium};
 use mq_transport::{Address, ConnectOptions};
 
 use crate::this_program::output_directory;
-pub(crate) use network::{Network, Topology};
+pub(crate) use network::{Network, Outage, Topology};
 pub(crate) use radio::ChannelUse;
+pub(crate) use row::Carried;
 pub(crate) use tcp::{TcpSettings, TcpTuning};
 
 /// A profile with the name that the user gave.
@@ -37,8 +39,14 @@ pub(crate) struct Testbed {
     publisher: Station,
     /// The stations that share the channel with the publisher; none without a channel.
     neighbours: Vec<Station>,
+    /// The hosts between the publisher and the broker's, each with its link to the next one; mostly none.
+    edges: Vec<Station>,
+    /// Whether these pass packets on; else each has a broker.
+    passes_on: bool,
     /// `None` if the subscriber is on the publisher's host.
     subscriber: Option<Station>,
+    /// When the first link began to be emulated.
+    began: Instant,
     /// The channel that stations without a link share with the broker.
     channel: Option<Named<Medium>>,
     captures: Vec<(PathBuf, Capture)>,
@@ -116,7 +124,21 @@ impl Testbed {
     fn connect(network: Network, seed: u64) -> anyhow::Result<Self> {
         let mut lab = Lab::enter()?;
         let broker = Host::new()?;
+        let began = Instant::now();
+        let (mut edges, mut passes_on) = (Vec::new(), false);
         let (mut stations, channel, subscriber) = match network {
+            Network::Row {
+                publisher,
+                uplinks,
+                subscriber,
+                passes_on: without_brokers,
+            } => {
+                passes_on = without_brokers;
+                let links = std::iter::once(*publisher).chain(uplinks).collect();
+                let mut row = Station::row(&mut lab, links, &broker, passes_on, seed)?;
+                edges = row.split_off(1);
+                (row, None, Some(*subscriber))
+            }
             Network::Links {
                 publisher,
                 subscriber,
@@ -145,7 +167,10 @@ impl Testbed {
             broker,
             publisher: stations.remove(0),
             neighbours: stations,
+            edges,
+            passes_on,
             subscriber: subscriber.transpose()?,
+            began,
             channel,
             captures: Vec::new(),
         })
@@ -213,15 +238,21 @@ impl Testbed {
         &self.broker
     }
 
-    /// The broker's addresses, one a link or channel.
+    /// The brokers' addresses, one a link or channel.
     pub(crate) fn broker_addresses(&self) -> impl Iterator<Item = Ipv4Addr> {
-        let networks = std::iter::once(&self.publisher).chain(&self.subscriber);
+        let networks = std::iter::once(&self.publisher).chain(&self.edges);
+        let networks = networks.chain(&self.subscriber);
         networks.map(|station| station.addresses.far)
     }
 
-    /// How the publisher reaches the broker.
+    /// How the publisher reaches its broker.
     pub(crate) fn publisher(&self) -> Access {
-        self.publisher.access()
+        let access = self.publisher.access();
+        let last = self.edges.last().filter(|_| self.passes_on);
+        Access {
+            broker: last.map_or(access.broker, |last| last.addresses.far),
+            ..access
+        }
     }
 
     /// How each other station on the channel reaches the broker.
@@ -243,7 +274,9 @@ impl Testbed {
     pub(crate) fn one_way(&self) -> Option<Duration> {
         let subscriber = self.subscriber.as_ref().unwrap_or(&self.publisher);
         let [up, down] = [&self.publisher, subscriber].map(|station| station.link.as_ref());
-        Some(up?.profile.up.delay + down?.profile.down.delay)
+        let between = self.edges.iter().filter_map(|edge| edge.link.as_ref());
+        let between: Duration = between.map(|link| link.profile.up.delay).sum();
+        Some(up?.profile.up.delay + between + down?.profile.down.delay)
     }
 
     /// CPU time of the emulator. Its threads are in this process, but are not the clients' work.
@@ -253,7 +286,7 @@ impl Testbed {
 
     fn stations(&self) -> impl Iterator<Item = &Station> {
         let publishers = std::iter::once(&self.publisher).chain(&self.neighbours);
-        publishers.chain(&self.subscriber)
+        publishers.chain(&self.edges).chain(&self.subscriber)
     }
 }
 

@@ -63,6 +63,7 @@ impl Testbed {
             let (counts, lateness) = (&report.counts, report.timing.lateness);
             json!({
                 "packets": counts.arrived,
+                "bytes": counts.bytes,
                 "lost": counts.lost,
                 "overflowed": counts.overflowed,
                 "duplicated": counts.duplicated,

@@ -2,7 +2,12 @@
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
-use std::process::{Command, Output, Stdio};
+use std::{
+    path::Path,
+    process::{Command, Output, Stdio},
+};
+
+use serde_json::Value;
 
 /// The program with these arguments and an empty standard input.
 pub(crate) fn command(arguments: &[&str]) -> Command {
@@ -50,4 +55,29 @@ pub(crate) fn skipped(stderr: &[u8]) -> bool {
         println!("SKIPPED: {said}");
     }
     skipped
+}
+
+/// The records of the campaign `some` in a result set, without a line that is not whole.
+pub(crate) fn records(out: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(out.join("records/some.jsonl")).unwrap_or_default();
+    let whole = text.rfind('\n').map_or(0, |end| end + 1);
+    text[..whole]
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+/// Runs a campaign; its records, or `None` where this machine cannot emulate a network.
+pub(crate) fn run_campaign(campaign: &str) -> Option<Vec<Value>> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("some.toml");
+    std::fs::write(&file, campaign).unwrap();
+    let out = folder.path().join("out");
+    let [from, to] = [&file, &out].map(|path| path.to_str().unwrap());
+    let ended = mqbench(&["campaign", "run", from, "--out", to]);
+    if skipped(&ended.stderr) {
+        return None;
+    }
+    assert!(ended.status.success(), "{ended:?}");
+    Some(records(&out))
 }
