@@ -53,7 +53,7 @@ pub struct BrokerArgs {
     /// Keep sessions, subscriptions, queued and retained messages in this file; made if it is missing
     #[arg(long, value_name = "FILE")]
     pub store: Option<PathBuf>,
-    /// Congestion control of all transports: reno, cubic or bbr
+    /// Congestion control of all transports, those of bridges too: reno, cubic or bbr
     #[arg(long, value_name = "NAME")]
     pub congestion: Option<CongestionControl>,
     /// Which small QUIC datagrams are sent again before anything shows that they were lost: off, auto, probe, or
@@ -121,6 +121,9 @@ impl BrokerArgs {
         }
         if let Some(name) = self.congestion {
             settings.listen.congestion = Some(name);
+            for bridge in &mut settings.bridges {
+                bridge.connect.congestion = Some(name);
+            }
         }
         if let Some(policy) = self.repeat {
             settings.listen.quic.repeat = policy;
@@ -310,4 +313,31 @@ fn stop_signal() -> std::io::Result<impl Future<Output = std::io::Result<()>>> {
 #[expect(clippy::unnecessary_wraps, reason = "as on Unix, where it can fail")]
 fn stop_signal() -> std::io::Result<impl Future<Output = std::io::Result<()>>> {
     Ok(tokio::signal::ctrl_c())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn congestion_control_on_the_command_line_is_that_of_listeners_and_bridges() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("broker.toml");
+        let text = "[[bridge]]\nname = \"cloud\"\naddress = [\"quic://cloud.example\"]\n\
+                    [[bridge.topic]]\npattern = \"#\"\n";
+        std::fs::write(&config, text).unwrap();
+        let congestion = |congestion| {
+            let args = BrokerArgs {
+                config: Some(config.clone()),
+                congestion,
+                ..BrokerArgs::default()
+            };
+            let settings = args.settings().unwrap();
+            let bridge = settings.bridges[0].connect.congestion;
+            (settings.listen.congestion, bridge)
+        };
+        let reno = Some(CongestionControl::Reno);
+        assert_eq!(congestion(reno), (reno, reno));
+        assert_eq!(congestion(None), (None, None));
+    }
 }

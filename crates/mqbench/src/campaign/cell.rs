@@ -368,7 +368,11 @@ impl Cell {
 
     /// The congestion control of the cell's transport.
     pub(crate) fn congestion(&self) -> anyhow::Result<CongestionControl> {
-        let name = match self.transport {
+        self.congestion_of(self.transport)
+    }
+
+    pub(super) fn congestion_of(&self, transport: Transport) -> anyhow::Result<CongestionControl> {
+        let name = match transport {
             Transport::Tcp | Transport::Tls => &self.tcp_congestion,
             Transport::Quic => &self.quic_congestion,
         };

@@ -13,7 +13,7 @@ use anyhow::Context as _;
 use mq_client::Outgoing;
 use mq_codec::{QoS, TopicName};
 use mq_measure::Warning;
-use mq_transport::{Address, CongestionControl, Scheme};
+use mq_transport::Address;
 
 use super::cell::{Cell, Pattern, Transport};
 use crate::{
@@ -85,8 +85,8 @@ impl Cell {
         })
     }
 
-    fn bridge_scheme(&self) -> Scheme {
-        self.bridge.unwrap_or(Transport::Quic).scheme()
+    fn bridge_transport(&self) -> Transport {
+        self.bridge.unwrap_or(Transport::Quic)
     }
 
     /// What is wrong about a row, or about its keys without one.
@@ -133,14 +133,6 @@ impl Cell {
         }
         let plain = Self::default();
         let tuned = [
-            (
-                "tcp_congestion",
-                self.tcp_congestion != plain.tcp_congestion,
-            ),
-            (
-                "quic_congestion",
-                self.quic_congestion != plain.quic_congestion,
-            ),
             ("tls_version", self.tls_version.is_some()),
             ("initial_rtt", self.initial_rtt_ns != plain.initial_rtt_ns),
             ("initial_window", self.initial_window.is_some()),
@@ -171,9 +163,9 @@ impl Brokers {
         cell: &Cell,
         testbed: &Testbed,
         certificate: &TestCertificate,
-        congestion: CongestionControl,
     ) -> anyhow::Result<Self> {
         let hosts: Vec<_> = testbed.brokers().collect();
+        let bridge = cell.bridge_transport();
         let mut processes: Vec<BrokerProcess> = Vec::with_capacity(hosts.len());
         for (tier, (host, next)) in hosts.iter().enumerate() {
             // Clients are at both ends, and a bridge at every host but the publisher's broker.
@@ -182,12 +174,15 @@ impl Brokers {
             if tier == 0 || is_first {
                 schemes.push(cell.scheme());
             }
-            if !is_first && !schemes.contains(&cell.bridge_scheme()) {
-                schemes.push(cell.bridge_scheme());
+            if !is_first && !schemes.contains(&bridge.scheme()) {
+                schemes.push(bridge.scheme());
             }
+            let mut congestion = cell.congestion()?;
             let bridge = match (next, processes.last()) {
                 (Some(next), Some(to)) => {
-                    let mut address = to.address(cell.bridge_scheme())?;
+                    // What it sends goes over the bridge.
+                    congestion = cell.congestion_of(bridge)?;
+                    let mut address = to.address(bridge.scheme())?;
                     address.host = next.to_string();
                     Some(BridgeTo {
                         name: format!("edge-{tier}"),

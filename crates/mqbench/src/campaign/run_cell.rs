@@ -73,7 +73,7 @@ pub(crate) async fn run(order: &Order, testbed: &Testbed) -> anyhow::Result<Outc
     }
     let (congestion, crypto) = (cell.congestion()?, cell.crypto()?);
     let stack = Stack::of(&crypto, &quic, Some(congestion), testbed.tcp_settings()?);
-    let brokers = Brokers::start(cell, testbed, &certificate, congestion).await?;
+    let brokers = Brokers::start(cell, testbed, &certificate).await?;
     let options = ConnectOptions {
         trust: Trust::CaFile(certificate.certificate()),
         congestion: Some(congestion),
