@@ -46,6 +46,7 @@ const BROKER: &[&str] = &[
     "ticket_file",
     "reload",
     "settings",
+    "cluster",
     "admin",
     "hub",
     "workers",

@@ -1,6 +1,6 @@
 //! The broker as a whole: listeners, the tasks of connections, shutdown.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
 
 use mq_codec::TopicError;
 use mq_transport::{Address, Incoming, Listener};
@@ -11,10 +11,11 @@ use tokio::{
 use tracing::{debug, field::display, warn};
 
 use crate::{
-    Error, Reload, Settings, Storage,
+    Error, Reload, Settings, Storage, Store,
     admin::{Admin, BridgeFigures, Doors, STREAMS},
     auth::{FileAccess, Guard},
     bridging, clock,
+    cluster::Cluster,
     conn::{self, Wire},
     hub::Hub,
     metrics::{Gauge, ListenerMetrics, Metrics},
@@ -69,13 +70,16 @@ impl Broker {
             return Err(mq_transport::Error::NotBuiltIn { scheme }.into());
         }
         // Before any listener is bound: the store may not be readable.
-        let store = settings.store.as_ref().map(Storage::open).transpose()?;
+        let (store, cluster) = keepers(&settings).await?;
         let (authenticator, authorizer, access) = settings.access.open()?;
         settings.warn_of_open_secrets();
         let guard = Guard::new(authenticator, authorizer, settings.failures_per_minute);
         let couriers = Arc::new(Couriers::new(settings.workers.as_ref()));
         let hub = Hub::new(settings.quotas, store, guard, settings.take_over)?;
-        let hub = hub.with_couriers(Arc::clone(&couriers));
+        let hub = hub.with(
+            Arc::clone(&couriers),
+            cluster.clone().map(|cluster| cluster as _),
+        );
         let crew = Crew::start(settings.workers.as_ref(), &couriers);
         let crew = Arc::new(crew.map_err(Error::Workers)?);
         settings.listen.runtimes = crew.handles();
@@ -83,15 +87,14 @@ impl Broker {
         let quic = &mut settings.listen.quic;
         quic.keep_alive_interval = quic.keep_alive_below_idle();
         let bridges = bridging::all(&settings)?;
-        let mut listeners = Vec::new();
-        for address in &settings.listeners {
-            listeners.push(Listener::bind(address, &settings.listen_at(address)).await?);
-        }
+        let listeners = bind_all(&settings).await?;
         let doors = Doors::open(&settings.admin).await?;
         let tokens = settings.admin.tokens()?;
         let addresses: Vec<_> = listeners.iter().map(Listener::local_address).collect();
         let shutdown = watch::Sender::new(false);
         let hub = Arc::new(hub);
+        let mut services = JoinSet::new();
+        take_part(cluster.as_ref(), &hub, &mut services).await?;
         // The last step that can fail, so that a broker that does not start leaves the tickets
         // where they are. No client is accepted yet.
         #[cfg(feature = "tls")]
@@ -125,7 +128,6 @@ impl Broker {
         let metrics = addresses.iter().cloned().map(ListenerMetrics::new);
         let metrics: Vec<_> = metrics.map(Arc::new).collect();
         let tasks = acceptor.begin_all(listeners, &metrics, &bridges);
-        let mut services = JoinSet::new();
         services.spawn(Arc::clone(&crew).watch());
         let timers = Arc::clone(&hub);
         services.spawn(async move { timers.run_timers().await });
@@ -591,4 +593,45 @@ fn ended_or_going(
         }
         Ok(None) | Err(_) => {}
     }
+}
+
+async fn bind_all(settings: &Settings) -> Result<Vec<Listener>, Error> {
+    let mut listeners = Vec::new();
+    for address in &settings.listeners {
+        listeners.push(Listener::bind(address, &settings.listen_at(address)).await?);
+    }
+    Ok(listeners)
+}
+
+/// Takes part in a cluster, if it is a node of one.
+async fn take_part(
+    cluster: Option<&Arc<Cluster>>,
+    hub: &Arc<Hub>,
+    services: &mut JoinSet<()>,
+) -> Result<(), Error> {
+    match cluster {
+        Some(cluster) => cluster.join(hub, services).await.map_err(not_joined),
+        None => Ok(()),
+    }
+}
+
+fn not_joined(problem: impl fmt::Display) -> Error {
+    let problem = problem.to_string();
+    Error::Cluster { problem }
+}
+
+/// What keeps sessions and messages: a store of the broker's own, or the cluster that it is a node of.
+async fn keepers(
+    settings: &Settings,
+) -> Result<(Option<Arc<dyn Store>>, Option<Arc<Cluster>>), Error> {
+    let store = settings.store.as_ref();
+    let Some(cluster) = &settings.cluster else {
+        return Ok((store.map(Storage::open).transpose()?, None));
+    };
+    if store.is_some() {
+        let problem = "a node has no store of its own: the cluster keeps what outlives it";
+        return Err(not_joined(problem));
+    }
+    let cluster = Cluster::begin(cluster).await.map_err(not_joined)?;
+    Ok((Some(Arc::clone(&cluster) as _), Some(cluster)))
 }

@@ -39,6 +39,12 @@ pub enum Error {
         /// What is wrong.
         problem: String,
     },
+    /// The cluster cannot be joined.
+    #[error("the cluster cannot be joined: {problem}")]
+    Cluster {
+        /// Why.
+        problem: String,
+    },
     /// The threads for connections cannot be started.
     #[error("no threads for connections: {0}")]
     Workers(std::io::Error),

@@ -56,6 +56,13 @@ impl Journal {
         }
     }
 
+    /// Counts a call that was made elsewhere as recorded here.
+    pub(crate) fn note(&mut self, position: Position) {
+        if let Some(open) = &mut self.0 {
+            open.recorded = open.recorded.max(position);
+        }
+    }
+
     /// The position up to which this journal has recorded.
     pub(crate) fn position(&self) -> u64 {
         self.0.as_ref().map_or(0, |open| open.recorded.0)

@@ -64,6 +64,7 @@ mod ceiling;
 #[cfg(feature = "tls")]
 mod certificates;
 mod clock;
+pub mod cluster;
 pub mod config;
 mod conn;
 mod delivery;

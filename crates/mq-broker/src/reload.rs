@@ -149,6 +149,7 @@ fn fixed(settings: &Settings) -> Vec<(&'static str, String)> {
         failures_per_minute,
         take_over,
         bridges,
+        cluster,
         // The program's.
         watch_files: _,
         log: _,
@@ -186,6 +187,7 @@ fn fixed(settings: &Settings) -> Vec<(&'static str, String)> {
         ("quic", show(&quic)),
         ("limits", show(&limits)),
         ("bridge", show(bridges)),
+        ("cluster", show(cluster)),
     ]
 }
 

@@ -10,6 +10,7 @@ use crate::{
     AdminSettings, BridgeSettings, DiskStore, Durability, LogLevels, PublishRate, Quotas, Store,
     Workers,
     auth::{Access, TakeOver},
+    cluster::ClusterSettings,
     files,
     store::StoreError,
 };
@@ -109,6 +110,9 @@ pub struct Settings {
     pub take_over: TakeOver,
     /// Bridges to other brokers. Default none.
     pub bridges: Vec<BridgeSettings>,
+    /// Makes it a node of a cluster, which keeps what outlives it: there is no [`store`](Self::store) then. Default
+    /// `None`.
+    pub cluster: Option<ClusterSettings>,
 }
 
 /// Where a broker keeps what outlives it.
@@ -191,6 +195,7 @@ impl Settings {
             failures_per_minute: NonZeroU32::new(10),
             take_over: TakeOver::SameUser,
             bridges: Vec::new(),
+            cluster: None,
         }
     }
 

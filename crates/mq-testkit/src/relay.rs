@@ -14,6 +14,7 @@ use mq_transport::{
     Address, ConnectOptions, Connector, Error, Link, ListenOptions, Listener, Progress,
 };
 use tokio::{
+    sync::watch,
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -31,6 +32,7 @@ const LAST_BYTES: Duration = Duration::from_secs(1);
 pub struct FaultyRelay {
     address: Address,
     state: Arc<State>,
+    target: watch::Sender<Address>,
     _tasks: JoinSet<()>,
 }
 
@@ -51,25 +53,35 @@ impl FaultyRelay {
         let connector = Connector::new(ConnectOptions::default())?;
         let state = Arc::new(State::default());
         let shared = Arc::clone(&state);
+        let target = watch::Sender::new(target);
+        let mut turned = target.subscribe();
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
             let mut random = Rng::with_seed(seed);
             // They end with the relay.
             let mut connections = JoinSet::new();
             while let Ok(incoming) = listener.accept().await {
+                let target = turned.borrow_and_update().clone();
                 let (Ok(client), Ok(server)) =
                     (incoming.handshake().await, connector.connect(&target).await)
                 else {
                     continue;
                 };
                 let (random, state) = (random.fork(), Arc::clone(&shared));
-                connections.spawn(relay([client, server], random, state));
+                let mut turned = turned.clone();
+                connections.spawn(async move {
+                    tokio::select! {
+                        () = relay([client, server], random, state) => {}
+                        _ = turned.changed() => {}
+                    }
+                });
                 while connections.try_join_next().is_some() {}
             }
         });
         Ok(Self {
             address,
             state,
+            target,
             _tasks: tasks,
         })
     }
@@ -78,6 +90,11 @@ impl FaultyRelay {
     #[must_use]
     pub fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// Cuts all connections off, and relays further ones to that address.
+    pub fn turn_to(&self, target: Address) {
+        self.target.send_replace(target);
     }
 
     /// Switches disturbances on or off.

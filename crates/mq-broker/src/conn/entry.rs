@@ -118,14 +118,7 @@ impl Entry {
             .attach(&client_id, clean_start, &user, who, journal);
         let mut hold = match hold.await {
             Ok(hold) => hold,
-            Err(reason) => {
-                let why = if reason == ReasonCode::ClientIdentifierNotValid {
-                    "client identifier of another user's session"
-                } else {
-                    reason.name()
-                };
-                return refuse(wire, reason, why, &client_id, who);
-            }
+            Err(reason) => return refuse(wire, reason, why_no_session(reason), &client_id, who),
         };
         let expiry = session_expiry(
             &wire.settings,
@@ -139,6 +132,10 @@ impl Entry {
         }
         let change = SessionChange::Attached { expiry, user };
         journal.record_of(&hold.session, change);
+        if wire.hub.is_one_of_many() && wire.has_gone_meanwhile().await {
+            wire.hub.detach(hold, clock::now(), None, expiry, journal);
+            return None;
+        }
         ack.session_present = hold.present;
         let protocol = hold.state.protocol.take().map(|kept| *kept);
         hold.session.served_here();
@@ -167,6 +164,14 @@ impl Entry {
         Some(Attached::new(
             wire, hold, publisher, client, afterwards, let_in_at,
         ))
+    }
+}
+
+/// Why a client gets no session, for the log.
+fn why_no_session(reason: ReasonCode) -> &'static str {
+    match reason {
+        ReasonCode::ClientIdentifierNotValid => "client identifier of another user's session",
+        reason => reason.name(),
     }
 }
 

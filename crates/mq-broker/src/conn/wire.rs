@@ -27,6 +27,9 @@ use crate::{
 /// Bytes that wait to be written before no more messages are taken from the mailbox.
 pub(super) const OUTBOX_LIMIT: usize = 64 * 1024;
 
+/// Steps in which it is looked whether a peer has gone.
+const LOOKS: usize = 64;
+
 /// Bytes that wait to be written before the peer is not read any more: it sends faster than it
 /// reads.
 const READ_LIMIT: usize = 4 * OUTBOX_LIMIT;
@@ -303,6 +306,25 @@ impl Wire {
         if let Ok(progress) = tokio::time::timeout(Duration::ZERO, progress).await {
             self.progressed(Some(progress), clock::now());
         }
+    }
+
+    /// Whether the peer has gone while it waited for its session. It may be at another node of a cluster by now: what it
+    /// has sent here before that, which stays where it is, must not be taken for the present.
+    pub(super) async fn has_gone_meanwhile(&mut self) -> bool {
+        let mut nothing = Outbox::new();
+        // Each turn reads a part of what has arrived, of which no more is taken than a stranger may send.
+        for _ in 0..LOOKS {
+            let progress = self.link.progress(&mut nothing, true);
+            match tokio::time::timeout(Duration::ZERO, progress).await {
+                Err(_) | Ok(Ok(Progress::Flushed)) => break,
+                Ok(Ok(Progress::Received(_))) => self.count_stranger(),
+                Ok(progress) => self.progressed(Some(progress), clock::now()),
+            }
+            if self.connection.is_closed() {
+                break;
+            }
+        }
+        self.connection.is_closed()
     }
 
     /// Ends the connection with that reason. A client tells a server of few reasons (Table 3-10).

@@ -1,6 +1,7 @@
 //! The one door to what all connections share: sessions, subscriptions, retained messages.
 
 mod bans;
+mod cluster;
 mod flows;
 mod inspect;
 mod publish;
@@ -34,7 +35,7 @@ use crate::{
     clock,
     journal::Journal,
     lock::{lock, read, write},
-    mailbox::{Mailbox, MailboxLimits, OverflowPolicy},
+    mailbox::{Mailbox, MailboxLimits, OverflowPolicy, Waiting},
     metrics::Metrics,
     notice::Notices,
     router::{RetainedStore, Router, SessionKey},
@@ -43,6 +44,7 @@ use crate::{
     workers::Couriers,
 };
 use bans::Bans;
+pub(crate) use cluster::{Nodes, Overfull, RIVALS, Restoring};
 pub(crate) use flows::keep_flow;
 pub(crate) use publisher::{Publisher, dropped, unqueued};
 pub(crate) use sys::PREFIX as OWN_TOPICS;
@@ -80,6 +82,8 @@ pub(crate) struct Hub {
     ending: tokio::sync::Mutex<()>,
     assigned: AtomicU64,
     store: Option<Arc<dyn Store>>,
+    /// The other nodes, where it is one of a cluster.
+    cluster: Option<Arc<dyn Nodes>>,
     pub(crate) guard: Guard,
     pub(crate) metrics: Metrics,
     pub(crate) notices: Notices,
@@ -176,6 +180,7 @@ impl Hub {
             overflow: quotas.overflow_policy(can_spill),
             quotas,
             store,
+            cluster: None,
             guard,
             sessions: Mutex::default(),
             due: Mutex::default(),
@@ -190,9 +195,13 @@ impl Hub {
         }
     }
 
-    /// The same, with readers on workers told by these.
-    pub(crate) fn with_couriers(self, couriers: Arc<Couriers>) -> Self {
-        Self { couriers, ..self }
+    /// The same, with readers on workers told by `couriers`, and as a node of a cluster, which is its store as well.
+    pub(crate) fn with(self, couriers: Arc<Couriers>, cluster: Option<Arc<dyn Nodes>>) -> Self {
+        Self {
+            cluster,
+            couriers,
+            ..self
+        }
     }
 
     /// How much may wait for one session in memory.
@@ -270,10 +279,17 @@ impl Hub {
         who: Option<&Principal>,
         journal: &mut Journal,
     ) -> Result<Hold, ReasonCode> {
+        let mut rivals = 0;
         loop {
+            if let Some(cluster) = &self.cluster {
+                cluster.claim(self, client_id, user, self.take_over).await?;
+            }
             let most = self.quotas.sessions;
             let Some(session) = self.find_or_create(client_id, Some(user), most) else {
                 self.metrics.sessions_refused.add(1);
+                if let Some(cluster) = &self.cluster {
+                    cluster.ended(client_id);
+                }
                 return Err(ReasonCode::QuotaExceeded);
             };
             // Before the connection that has it is disturbed.
@@ -289,6 +305,19 @@ impl Hub {
                 return Err(ReasonCode::ServerBusy);
             }
             if state.ended {
+                continue;
+            }
+            if let Some(cluster) = &self.cluster
+                && !cluster.has(client_id)
+            {
+                // It has begun to go to another node since it was claimed.
+                if !state.used {
+                    self.forget(&session, &mut state, || {});
+                }
+                rivals += 1;
+                if rivals == RIVALS {
+                    return Err(ReasonCode::ServerBusy);
+                }
                 continue;
             }
             let will = session.come_back();
@@ -543,32 +572,50 @@ impl Hub {
     /// Ends a session. Its subscriptions and queued messages go, but for messages that other
     /// members of its shared subscriptions get.
     fn end_session(&self, session: &Arc<Session>, state: &mut State, journal: &mut Journal) {
-        if core::mem::replace(&mut state.ended, true) {
+        let Some((waiting, ())) = self.remove_from_routing(session, state, || {}) else {
             return;
+        };
+        let left = self.left_to_others(session, state, waiting);
+        // Before another session of the same name can begin.
+        self.remove(session, state, || {
+            journal.record_of(session, SessionChange::Ended);
+            if let Some(cluster) = &self.cluster {
+                cluster.ended(&session.client_id);
+            }
+        });
+        self.pass_on(left, journal);
+    }
+
+    /// Takes a session out of the way of messages, and returns what waits for it; `None` if it has ended before.
+    /// `then` is called at the moment from which on no publisher finds it.
+    fn remove_from_routing<T>(
+        &self,
+        session: &Session,
+        state: &mut State,
+        then: impl FnOnce() -> T,
+    ) -> Option<(Waiting, T)> {
+        if core::mem::replace(&mut state.ended, true) {
+            return None;
         }
         let mut routing = write(&self.routing);
-        {
-            let subscriptions = state.subscriptions.lock();
-            for filter in subscriptions.keys() {
-                routing.unsubscribe(filter, session.key);
-            }
-            self.metrics.subscriptions.sub(subscriptions.len());
+        let subscriptions = state.subscriptions.lock();
+        for filter in subscriptions.keys() {
+            routing.unsubscribe(filter, session.key);
         }
+        self.metrics.subscriptions.sub(subscriptions.len());
+        drop(subscriptions);
         routing.sessions[session.key.index()] = None;
-        // From here on no publisher finds it.
-        let waiting = session.mailbox.end();
-        drop(routing);
-        let left = self.left_to_others(session, state, waiting);
+        Some((session.mailbox.end(), then()))
+    }
+
+    /// Takes a session off the list. `then` is done before another of the same name can begin.
+    fn remove(&self, session: &Arc<Session>, state: &mut State, then: impl FnOnce()) {
         let mut sessions = lock(&self.sessions);
-        if sessions
-            .by_id
-            .get(&session.client_id)
-            .is_some_and(|current| Arc::ptr_eq(current, session))
-        {
+        let current = sessions.by_id.get(&session.client_id);
+        if current.is_some_and(|current| Arc::ptr_eq(current, session)) {
             sessions.by_id.remove(&session.client_id);
         }
-        // Before another session of the same name can begin.
-        journal.record_of(session, SessionChange::Ended);
+        then();
         sessions.free_keys.push(session.key);
         drop(sessions);
         state.subscriptions.lock().clear();
@@ -576,7 +623,6 @@ impl Hub {
         state.wanted.clear();
         state.share.set_anyway(0);
         self.metrics.sessions.sub(1);
-        self.pass_on(left, journal);
     }
 }
 

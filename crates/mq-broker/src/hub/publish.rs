@@ -8,11 +8,13 @@ use std::{
 use mq_codec::{PublishProperties, QoS};
 use mq_proto::{AckTicket, Delivery, Message, Received};
 
-use super::{Hub, Publisher, RetainedTopics, publisher::AtHand, read, write};
+use super::{
+    Hub, Publisher, RetainedTopics, Routing, cluster::ToAll, publisher::AtHand, read, write,
+};
 use crate::{
     delivery::Marks as _,
     journal::Journal,
-    router::{LaneSlot, Retained, Target},
+    router::{LaneSlot, Retained, SessionKey, Target},
     session::Session,
     store::{Change, SessionChange, StoredMessage, to_wall_clock},
 };
@@ -44,6 +46,19 @@ impl Hub {
             self.metrics.messages_in.add(1);
             self.topics.count(&message, now);
         }
+        if let Some(from) = from {
+            let publish = ToAll {
+                from,
+                message: &message,
+                qos,
+                retain,
+                expires_at,
+                ticket: ticket.as_ref(),
+            };
+            if self.publish_to_all(publish, publisher) {
+                return ticket;
+            }
+        }
         let mut changes = Vec::new();
         // Held from here on, so that a subscription made meanwhile gets a retained message once: by
         // the subscription, or as a retained one.
@@ -74,13 +89,37 @@ impl Hub {
             changes.push(Change::Session(from.client_id.clone(), change));
         }
         let sender = from.map(|from| from.key);
-        publisher.route(&routing, &self.guard, &message.topic, sender);
+        let flags = (qos, retain, expires_at);
+        let receivers = self.fan_out(&routing, &message, flags, sender, changes, publisher);
+        let may_be_refused = publisher.at_hand.lost > 0 || !publisher.waiting.is_empty();
+        let at_hand = &mut publisher.at_hand;
+        at_hand.receivers = u32::try_from(receivers).unwrap_or(u32::MAX);
+        at_hand.retained = retain;
+        at_hand.received = received.map(|(packet_id, flow, _)| (packet_id, flow));
+        if may_be_refused && ticket.is_some() {
+            at_hand.topic = Some(Box::new(message.topic.clone()));
+        }
+        ticket
+    }
+
+    /// Finds the receivers of a message and queues it for them, recorded together with `changes`. Returns how many
+    /// they are.
+    pub(super) fn fan_out(
+        &self,
+        routing: &Routing,
+        message: &Arc<Message>,
+        (qos, retain, expires_at): (QoS, bool, Option<Instant>),
+        sender: Option<SessionKey>,
+        changes: Vec<Change>,
+        publisher: &mut Publisher,
+    ) -> usize {
+        publisher.route(routing, &self.guard, &message.topic, sender);
         let targets = core::mem::take(&mut publisher.fan_out);
         for target in targets.targets() {
             let Some(session) = routing.session(target.session) else {
                 continue;
             };
-            let mut delivery = deliver(&message, qos, target);
+            let mut delivery = deliver(message, qos, target);
             delivery.retain = retain && target.retain_as_published;
             delivery.expires_at = expires_at;
             if publisher.journal.is_open() {
@@ -90,16 +129,9 @@ impl Hub {
             }
         }
         publisher.queue_ready(&self.metrics, changes);
-        let may_be_refused = publisher.at_hand.lost > 0 || !publisher.waiting.is_empty();
-        let at_hand = &mut publisher.at_hand;
-        at_hand.receivers = u32::try_from(targets.targets().len()).unwrap_or(u32::MAX);
-        at_hand.retained = retain;
-        at_hand.received = received.map(|(packet_id, flow, _)| (packet_id, flow));
-        if may_be_refused && ticket.is_some() {
-            at_hand.topic = Some(Box::new(message.topic.clone()));
-        }
+        let count = targets.targets().len();
         publisher.fan_out = targets;
-        ticket
+        count
     }
 
     /// Tries deliveries again, in order, that found no room. Those that still find none go on
@@ -113,7 +145,7 @@ impl Hub {
 
     /// Makes the message its topic's retained one; an empty payload removes that. Returns the
     /// changes to record.
-    fn retain(
+    pub(super) fn retain(
         &self,
         message: &Message,
         qos: QoS,

@@ -81,6 +81,14 @@ impl AtHand {
             ..Self::default()
         }
     }
+
+    /// A message that the cluster has; who gets it is not known here.
+    pub(super) fn passed_on() -> Self {
+        Self {
+            receivers: 1,
+            ..Self::default()
+        }
+    }
 }
 
 /// A topic, and the generations of the router and of the rules.

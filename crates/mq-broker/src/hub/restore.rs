@@ -12,7 +12,7 @@ use super::{Hub, write};
 use crate::{
     clock,
     router::{LaneSlot, Subscriber},
-    store::{Life, SessionRecord, Snapshot, StoredFlow, from_wall_clock},
+    store::{SessionRecord, Snapshot, StoredFlow, from_wall_clock},
 };
 
 impl Hub {
@@ -111,14 +111,7 @@ impl Hub {
             message.into_delivery(number)
         });
         session.mailbox.restore(deliveries, spilled);
-        // The end of the earlier broker was the end of its connections.
-        let expiry = match life {
-            Life::Connected(expiry) => expiry,
-            Life::Away(expires_at) => {
-                expires_at.map(|at| from_wall_clock(at).saturating_duration_since(now))
-            }
-        };
-        session.leave(now, None, expiry);
+        session.leave(now, None, life.left(now));
         drop(state);
         self.note_due(&session);
     }

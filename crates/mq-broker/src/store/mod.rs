@@ -13,6 +13,7 @@
 
 mod disk;
 mod in_memory;
+mod log_position;
 mod snapshot;
 
 use std::{
@@ -37,7 +38,11 @@ use crate::{
 pub use disk::{DiskStore, Durability};
 #[doc(hidden)]
 pub use disk::{decode_message, encode_message};
+pub(crate) use disk::{read_life, read_user, write_life, write_user};
 pub use in_memory::MemoryStore;
+pub(crate) use log_position::At;
+#[doc(hidden)]
+pub use log_position::LogPosition;
 pub use snapshot::{FlowRecord, Life, SessionRecord, Snapshot};
 
 /// A place, such as a database, for what outlives the broker; [`MemoryStore`] is an example.
@@ -116,6 +121,10 @@ pub enum Change {
     Retained(StoredMessage),
     /// The topic has no retained message any more.
     Unretained(TopicName),
+    /// In a cluster: where the message that the changes behind this one are about is in its logs. No other store
+    /// gets it.
+    #[doc(hidden)]
+    At(LogPosition),
 }
 
 /// A change of one session. The first is always [`Attached`](Self::Attached).

@@ -3,13 +3,13 @@
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     ops::RangeInclusive,
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use mq_codec::{ByteStr, PacketId, SubscriptionId, SubscriptionOptions, TopicFilter, TopicName};
 use mq_proto::FlowId;
 
-use super::{Change, SessionChange, StoredFlow, StoredMessage, User};
+use super::{Change, SessionChange, StoredFlow, StoredMessage, User, from_wall_clock};
 
 /// Everything that is kept, after some number of changes.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -75,6 +75,17 @@ pub enum Life {
     Away(Option<SystemTime>),
 }
 
+impl Life {
+    /// How long it goes on, if no connection has it at `now`.
+    pub(crate) fn left(self, now: Instant) -> Option<Duration> {
+        match self {
+            // The end of the earlier owner was the end of its connections.
+            Self::Connected(expiry) => expiry,
+            Self::Away(at) => at.map(|at| from_wall_clock(at).saturating_duration_since(now)),
+        }
+    }
+}
+
 impl Default for Life {
     fn default() -> Self {
         Self::Connected(None)
@@ -104,6 +115,7 @@ impl Snapshot {
             Change::Unretained(topic) => {
                 self.retained.remove(&topic);
             }
+            Change::At(_) => {}
         }
     }
 

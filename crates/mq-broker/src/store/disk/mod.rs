@@ -31,7 +31,7 @@ use redb::{Builder, Database, StorageBackend, backends::FileBackend};
 use tokio::sync::watch;
 use tracing::warn;
 
-use super::{Change, Position, Snapshot, Store, StoreError, StoredMessage};
+use super::{Change, Life, Position, Snapshot, Store, StoreError, StoredMessage, User};
 use crate::files::{create_private, make_private, sync_folder};
 use calls::Calls;
 use failed::{Failed, opening};
@@ -270,6 +270,24 @@ pub fn encode_message(message: &StoredMessage) -> Result<Vec<u8>, StoreError> {
 #[doc(hidden)]
 pub fn decode_message(bytes: &[u8]) -> Result<StoredMessage, StoreError> {
     encoding::read_message(bytes).map_err(|error| StoreError(error.to_string()))
+}
+
+/// What kind of life, and its milliseconds.
+pub(crate) fn write_life(life: Life) -> (u8, u64) {
+    encoding::life(life)
+}
+
+pub(crate) fn read_life(form: (u8, u64)) -> Option<Life> {
+    encoding::read_life(form).ok()
+}
+
+/// What kind of user, and its name.
+pub(crate) fn write_user(user: &User) -> (u8, &str) {
+    encoding::user(user)
+}
+
+pub(crate) fn read_user(form: (u8, &str)) -> Option<User> {
+    encoding::read_user(form).ok()
 }
 
 #[cfg(test)]

@@ -137,6 +137,7 @@ impl Tables {
                 rows.retained.remove(topic.as_str())?;
                 Ok(())
             }
+            Change::At(_) => Ok(()),
         }
     }
 

@@ -1,0 +1,184 @@
+//! The way of a message into its log.
+
+use std::{sync::Arc, sync::Mutex};
+
+use bytes::Bytes;
+use mq_codec::{ByteStr, PacketId};
+use tokio::{
+    sync::{Notify, watch},
+    time::{Instant, sleep},
+};
+use tracing::warn;
+
+use super::{
+    Cluster, GIVEN_UP, RETRY,
+    entry::{Item, LogEntry},
+    progress::Progress,
+};
+use crate::{
+    hub::Overfull,
+    lock::lock,
+    store::{At, Position, StoredMessage},
+};
+
+/// Messages in a batch, and their bytes, at most; one message may have more.
+const BATCH: usize = 1_000;
+const BATCH_BYTES: usize = 256 * 1024;
+
+/// Bytes that wait to be appended to one log, at most.
+const QUEUE_BYTES: usize = 64 << 20;
+
+/// For so long an entry that the engine has taken may be on its way back.
+const READ_BACK: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// This node's part of one log.
+#[derive(Debug)]
+pub(super) struct Shard {
+    number: u16,
+    /// The last entry when this node's life began.
+    pub(super) start: u64,
+    queue: Mutex<Queue>,
+    grown: Notify,
+    pub(super) progress: Progress,
+    /// The last of this node's batches that was read back.
+    pub(super) read_back: watch::Sender<u64>,
+}
+
+/// Messages that wait to be appended.
+#[derive(Debug, Default)]
+struct Queue {
+    items: Vec<(Bytes, Position)>,
+    bytes: usize,
+}
+
+impl Shard {
+    pub(super) fn new(number: u16, start: u64) -> Self {
+        let progress = Progress::default();
+        progress.finish(At::end_of(start));
+        Self {
+            number,
+            start,
+            queue: Mutex::default(),
+            grown: Notify::new(),
+            progress,
+            read_back: watch::Sender::new(0),
+        }
+    }
+
+    /// The next batch, once there is one.
+    async fn batch(&self) -> Vec<(Bytes, Position)> {
+        loop {
+            let grown = self.grown.notified();
+            {
+                let mut queue = lock(&self.queue);
+                let mut bytes = 0;
+                let fits = |(item, _): &&(Bytes, Position)| {
+                    let before = bytes;
+                    bytes += item.len();
+                    before == 0 || bytes <= BATCH_BYTES
+                };
+                let count = queue.items.iter().take(BATCH).take_while(fits).count();
+                if count > 0 {
+                    let rest = queue.items.split_off(count);
+                    let batch = core::mem::replace(&mut queue.items, rest);
+                    queue.bytes = queue.items.iter().map(|(item, _)| item.len()).sum();
+                    return batch;
+                }
+            }
+            grown.await;
+        }
+    }
+}
+
+impl Cluster {
+    /// See [`Nodes::append`](crate::hub::Nodes::append).
+    pub(super) fn append_one(
+        &self,
+        from: &ByteStr,
+        packet_id: Option<PacketId>,
+        message: StoredMessage,
+    ) -> Result<Position, Overfull> {
+        let shard = shard_of(message.message.topic.as_bytes(), self.shards.len());
+        let shard = &self.shards[shard];
+        let item = Item {
+            from: from.clone(),
+            packet_id,
+            message,
+        };
+        // MQTT has a form for each message that has come by it.
+        let item = item.encode().map_err(|_| Overfull)?;
+        let mut queue = lock(&shard.queue);
+        if queue.bytes + item.len() > QUEUE_BYTES && !queue.items.is_empty() {
+            return Err(Overfull);
+        }
+        let position = self.ledger.begin(1);
+        queue.bytes += item.len();
+        queue.items.push((item, position));
+        drop(queue);
+        shard.grown.notify_one();
+        Ok(position)
+    }
+
+    pub(super) fn tell_all(&self, from: &ByteStr, message: StoredMessage) {
+        let item = Item {
+            from: from.clone(),
+            packet_id: None,
+            message,
+        };
+        if let Ok(item) = item.encode() {
+            self.engine.tell(item);
+        }
+    }
+
+    /// Appends what waits for one log, a batch at a time: the next one only once the last was read back, so that no
+    /// batch overtakes another, whatever has to be tried again.
+    pub(super) async fn write_shard(self: Arc<Self>, shard: u16) {
+        let shard = &self.shards[usize::from(shard)];
+        let mut read_back = shard.read_back.subscribe();
+        for count in 1.. {
+            let batch = shard.batch().await;
+            let (items, positions): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
+            let entry = LogEntry::batch(&self.author, count, &items);
+            let id = format!(
+                "{}.{}.{}.{count}",
+                self.author.node, self.author.life, shard.number
+            );
+            let began = Instant::now();
+            let is_back = async {
+                // The sender is this node's.
+                let _ = read_back.wait_for(|last| *last >= count).await;
+            };
+            let tries = async {
+                while began.elapsed() < GIVEN_UP {
+                    match self
+                        .engine
+                        .append(shard.number, id.clone(), entry.clone())
+                        .await
+                    {
+                        Ok(()) => sleep(READ_BACK).await,
+                        Err(error) => {
+                            warn!(shard = shard.number, %error, "messages cannot be appended");
+                            sleep(RETRY).await;
+                        }
+                    }
+                }
+            };
+            tokio::select! {
+                () = is_back => {}
+                () = tries => return self.fail("messages could not be appended for a minute"),
+            }
+            for position in positions {
+                self.ledger.done(position);
+            }
+        }
+    }
+}
+
+/// The log of a topic: the same in each version of this software (FNV-1a).
+fn shard_of(topic: &[u8], shards: usize) -> usize {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for byte in topic {
+        hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    usize::try_from(hash % shards as u64).unwrap_or_default()
+}

@@ -1,0 +1,128 @@
+//! What a cluster stands on: logs that all nodes read in one order, values that change by compare-and-set, and
+//! messages from node to node that may be lost.
+
+use std::{fmt, future::Future, pin::Pin};
+
+use bytes::Bytes;
+use tokio::sync::{mpsc, oneshot};
+
+/// What an engine answers, later.
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, EngineError>> + Send + 'a>>;
+
+/// Why an engine does not answer: one line. Whether it has done what it was asked for is not known.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct EngineError(pub String);
+
+/// One node's way to what all nodes of a cluster share. [`MemoryEngine`](super::MemoryEngine) is an example.
+///
+/// Nothing is believed but what comes back: an entry is appended once [`follow`](Self::follow) brings it, and a value
+/// is written once [`put`](Self::put) or [`value`](Self::value) says so.
+pub trait Engine: fmt::Debug + Send + Sync + 'static {
+    /// How many logs there are: at least one, and the same for all nodes at all times.
+    fn shards(&self) -> u16;
+
+    /// Appends an entry to a log, durable on a majority. An entry with an id that was appended within
+    /// [`APPENDED_ONCE`](super::APPENDED_ONCE) is not appended again, which is no error.
+    fn append(&self, shard: u16, id: String, entry: Bytes) -> Answer<'_, ()>;
+
+    /// The number of a log's last entry; 0 if there was none yet.
+    fn end(&self, shard: u16) -> Answer<'_, u64>;
+
+    /// Brings the entries behind that number, in their order and without a gap, as they come. Goes on over outages of
+    /// the engine. Ends if the entry behind `after` is not kept any more.
+    fn follow(&self, shard: u16, after: u64) -> mpsc::Receiver<Entry>;
+
+    /// The value of a key; `None` if it has none and never had.
+    fn value(&self, key: Key) -> Answer<'_, Option<Value>>;
+
+    /// Gives a key a value, durable on a majority, if its last version is that one (0 for none yet).
+    fn put(&self, key: Key, last: u64, bytes: Bytes) -> Answer<'_, Put>;
+
+    /// Brings all values of a kind, then [`Watched::All`], then the changes, each key's in order.
+    fn watch(&self, kind: Kind) -> mpsc::Receiver<Watched>;
+
+    /// Sends a message to all other nodes, or loses it.
+    fn tell(&self, message: Bytes);
+
+    /// Brings what other nodes tell. Called once.
+    fn told(&self) -> mpsc::Receiver<Bytes>;
+
+    /// Asks another node. Without an answer it is an error, after 2 s at most.
+    fn ask(&self, node: &str, question: Bytes) -> Answer<'_, Bytes>;
+
+    /// Brings what other nodes ask this one. Called once.
+    fn asked(&self) -> mpsc::Receiver<Asked>;
+}
+
+/// An entry of a log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// Its number, higher than those before.
+    pub number: u64,
+    /// What was appended.
+    pub bytes: Bytes,
+}
+
+/// What kind of thing a key names.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Kind {
+    /// A session, by its client identifier.
+    Session,
+    /// A node, by its name.
+    Node,
+    /// The end of a node's earlier lives, by its name.
+    Fence,
+}
+
+/// The name of a value.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Key {
+    /// What it names.
+    pub kind: Kind,
+    /// Any text but an empty one.
+    pub name: String,
+}
+
+impl Key {
+    pub(super) fn new(kind: Kind, name: impl Into<String>) -> Self {
+        let name = name.into();
+        Self { kind, name }
+    }
+}
+
+/// A value with its version.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Value {
+    /// Higher than those before.
+    pub version: u64,
+    /// What was put.
+    pub bytes: Bytes,
+}
+
+/// What became of a [`put`](Engine::put).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Put {
+    /// It is there, in this version.
+    Done(u64),
+    /// Somebody has put another value meanwhile.
+    Conflict,
+}
+
+/// What [`watch`](Engine::watch) brings.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Watched {
+    /// A key has this value now.
+    Value(String, Value),
+    /// All that were there when it began have come.
+    All,
+}
+
+/// A question of another node.
+#[derive(Debug)]
+pub struct Asked {
+    /// The question.
+    pub question: Bytes,
+    /// Where the answer goes; dropped for none.
+    pub answer: oneshot::Sender<Bytes>,
+}

@@ -1,0 +1,115 @@
+//! What the logs hold.
+
+use bytes::Bytes;
+use mq_codec::{ByteStr, PacketId};
+
+use super::wire::{Malformed, Reader, Writer};
+use crate::store::StoredMessage;
+
+const VERSION: u8 = 1;
+
+/// A node in one of its lives: from a start of the broker to its end.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(super) struct Author {
+    pub(super) node: String,
+    /// Higher than those of the node's earlier lives.
+    pub(super) life: u64,
+}
+
+/// An entry of a log.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum LogEntry {
+    /// Messages that one node's clients have published.
+    Batch {
+        author: Author,
+        /// Counts the author's batches in this log, from 1.
+        count: u64,
+        items: Vec<Item>,
+    },
+    /// What that author, or an earlier life of its node, appends from here on counts for nothing.
+    Fence(Author),
+}
+
+/// A message.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Item {
+    /// The client that published it.
+    pub(super) from: ByteStr,
+    /// At QoS 2, of a session that is kept: the identifier that it came under, so that a repetition is known.
+    pub(super) packet_id: Option<PacketId>,
+    /// As it was published.
+    pub(super) message: StoredMessage,
+}
+
+impl Author {
+    pub(super) fn write(&self, to: &mut Writer) {
+        to.bytes(self.node.as_bytes());
+        to.number(self.life);
+    }
+
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self {
+            node: from.text()?.to_string(),
+            life: from.number()?,
+        })
+    }
+}
+
+impl Item {
+    /// As it stands in a batch.
+    ///
+    /// # Errors
+    /// If MQTT has no form for it.
+    pub(super) fn encode(&self) -> Result<Bytes, Malformed> {
+        let mut to = Writer::default();
+        to.bytes(self.from.as_bytes());
+        to.packet_id(self.packet_id);
+        to.message(&self.message)?;
+        Ok(to.finish())
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut from = Reader::part(bytes);
+        let item = Self {
+            from: from.text()?,
+            packet_id: from.packet_id()?,
+            message: from.message()?,
+        };
+        from.end()?;
+        Ok(item)
+    }
+}
+
+impl LogEntry {
+    /// A batch of items that were encoded.
+    pub(super) fn batch(author: &Author, count: u64, items: &[Bytes]) -> Bytes {
+        let mut to = Writer::new(VERSION);
+        to.byte(0);
+        author.write(&mut to);
+        to.number(count);
+        to.all(items.iter(), |to, item| to.bytes(item));
+        to.finish()
+    }
+
+    pub(super) fn fence(author: &Author) -> Bytes {
+        let mut to = Writer::new(VERSION);
+        to.byte(1);
+        author.write(&mut to);
+        to.finish()
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut from = Reader::new(bytes, VERSION)?;
+        let entry = match from.byte()? {
+            0 => Self::Batch {
+                author: Author::read(&mut from)?,
+                count: from.number()?,
+                items: from.all(|from| Item::decode(from.bytes()?))?,
+            },
+            1 => Self::Fence(Author::read(&mut from)?),
+            _ => return Err(Malformed),
+        };
+        from.end()?;
+        Ok(entry)
+    }
+}

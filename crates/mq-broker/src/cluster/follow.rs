@@ -1,0 +1,85 @@
+//! The way of messages from the logs to the sessions of this node.
+
+use std::{collections::HashMap, sync::Arc};
+
+use tracing::error;
+
+use super::{
+    Cluster,
+    entry::{Author, Item, LogEntry},
+};
+use crate::{
+    hub::{Hub, Publisher},
+    lock::{read, write},
+    store::{At, LogPosition},
+};
+
+impl Cluster {
+    /// Reads one log, as long as this node lives.
+    pub(super) async fn follow(self: Arc<Self>, shard: u16, hub: Arc<Hub>) {
+        let here = &self.shards[usize::from(shard)];
+        let mut entries = self.engine.follow(shard, here.start);
+        let mut publisher = hub.publisher();
+        // The last batch of each author: one that was appended twice counts once.
+        let mut counts: HashMap<Author, u64> = HashMap::new();
+        while let Some(entry) = entries.recv().await {
+            match LogEntry::decode(&entry.bytes) {
+                Ok(LogEntry::Fence(author)) => {
+                    if self.is_ended_by(&author) {
+                        return self.fail("another node has ended its life");
+                    }
+                    write(&self.fences).note(&author, shard, entry.number);
+                    self.fenced.send_modify(|count| *count += 1);
+                }
+                Ok(LogEntry::Batch {
+                    author,
+                    count,
+                    items,
+                }) => {
+                    let last = counts.entry(author.clone()).or_default();
+                    let is_known = core::mem::replace(last, count.max(*last)) >= count;
+                    if !is_known && !read(&self.fences).rejects(&author, shard, entry.number) {
+                        for (index, item) in items.into_iter().enumerate() {
+                            let at = At::new(entry.number, index);
+                            self.queue(LogPosition { shard, at }, item, &hub, &mut publisher);
+                        }
+                        publisher.tell_readers();
+                    }
+                    if author == self.author {
+                        here.progress.finish(At::end_of(entry.number));
+                        here.read_back.send_replace(count);
+                    }
+                }
+                Err(_) => {
+                    error!(
+                        shard,
+                        entry = entry.number,
+                        "an entry of a log is of no known form"
+                    );
+                    return self.fail("it cannot read a log");
+                }
+            }
+            here.progress.finish(At::end_of(entry.number));
+        }
+        self.fail("a log has no next entry for it");
+    }
+
+    fn queue(&self, position: LogPosition, item: Item, hub: &Hub, publisher: &mut Publisher) {
+        let Item {
+            from,
+            packet_id,
+            message,
+        } = item;
+        let progress = &self.shards[usize::from(position.shard)].progress;
+        hub.deliver(from, packet_id, message, publisher, || {
+            progress.begin(position.at);
+            Some(position)
+        });
+        progress.finish(position.at);
+    }
+
+    /// Whether that fence ends this life.
+    fn is_ended_by(&self, author: &Author) -> bool {
+        author.node == self.author.node && author.life >= self.author.life
+    }
+}

@@ -1,0 +1,343 @@
+//! The engine that lives as long as the process.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    fmt,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::{sleep, timeout},
+};
+
+use super::{Answer, Asked, Engine, EngineError, Entry, Key, Kind, Put, Value, Watched};
+use crate::lock::lock;
+
+/// How long a node waits for another's answer.
+const ANSWERED: Duration = Duration::from_secs(2);
+
+/// What [`tell`](Engine::tell) and others may have on their way, in messages.
+const ON_THE_WAY: usize = 1_024;
+
+/// What several brokers in one process share, as nodes of a cluster, apart from all of them: for tests and for
+/// programs that embed brokers. It can be made as unreliable as a network.
+#[derive(Debug)]
+pub struct MemoryWorld {
+    state: Mutex<State>,
+    /// Changes with each change of the state.
+    changed: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    logs: Vec<Vec<Entry>>,
+    ids: HashSet<(u16, String)>,
+    values: BTreeMap<Key, Value>,
+    version: u64,
+    nodes: HashMap<String, Node>,
+    faults: Faults,
+    random: u64,
+}
+
+#[derive(Debug, Default)]
+struct Node {
+    is_cut: bool,
+    told: Option<mpsc::Sender<Bytes>>,
+    asked: Option<mpsc::Sender<Asked>>,
+}
+
+/// How unreliable a [`MemoryWorld`] is. Default: not at all.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults {
+    /// The longest delay of each step.
+    pub delay: Duration,
+    /// Of a thousand steps so many end in an error, after they were done or instead.
+    pub errors: u64,
+}
+
+impl MemoryWorld {
+    /// A world with so many logs. `seed` decides what happens by chance.
+    #[must_use]
+    pub fn new(shards: u16, seed: u64) -> Arc<Self> {
+        let state = State {
+            logs: vec![Vec::new(); usize::from(shards)],
+            random: seed,
+            ..State::default()
+        };
+        Arc::new(Self {
+            state: Mutex::new(state),
+            changed: watch::Sender::new(0),
+        })
+    }
+
+    /// One node's way to it.
+    #[must_use]
+    pub fn engine(self: &Arc<Self>, node: &str) -> Arc<MemoryEngine> {
+        lock(&self.state)
+            .nodes
+            .insert(node.to_owned(), Node::default());
+        Arc::new(MemoryEngine {
+            world: Arc::clone(self),
+            node: node.to_owned(),
+            is_dead: Arc::default(),
+        })
+    }
+
+    /// From here on steps fail like that.
+    pub fn set_faults(&self, faults: Faults) {
+        lock(&self.state).faults = faults;
+    }
+
+    /// Cuts a node off from all that is shared, or ends that.
+    pub fn cut(&self, node: &str, is_cut: bool) {
+        if let Some(node) = lock(&self.state).nodes.get_mut(node) {
+            node.is_cut = is_cut;
+        }
+        self.changed.send_modify(|count| *count += 1);
+    }
+}
+
+impl State {
+    /// A number below `bound`, by chance (`SplitMix64`).
+    fn below(&mut self, bound: u64) -> u64 {
+        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.random;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ (mixed >> 31)) % bound.max(1)
+    }
+
+    fn delay(&mut self) -> Duration {
+        let most = u64::try_from(self.faults.delay.as_micros()).unwrap_or(u64::MAX);
+        Duration::from_micros(self.below(most))
+    }
+
+    fn fails(&mut self) -> bool {
+        let errors = self.faults.errors;
+        self.below(1_000) < errors
+    }
+}
+
+/// One node's way to a [`MemoryWorld`].
+pub struct MemoryEngine {
+    world: Arc<MemoryWorld>,
+    node: String,
+    is_dead: Arc<AtomicBool>,
+}
+
+impl fmt::Debug for MemoryEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryEngine")
+            .field("node", &self.node)
+            .finish_non_exhaustive()
+    }
+}
+
+impl MemoryEngine {
+    /// Nothing that its node does has any effect from here on, as after `kill -9`.
+    pub fn kill(&self) {
+        self.is_dead.store(true, Ordering::Relaxed);
+        let mut state = lock(&self.world.state);
+        if let Some(node) = state.nodes.get_mut(&self.node) {
+            *node = Node::default();
+        }
+    }
+
+    /// Waits for as long as a step takes, and while the node is cut off.
+    async fn pass(&self) {
+        let mut changed = self.world.changed.subscribe();
+        let delay = lock(&self.world.state).delay();
+        sleep(delay).await;
+        loop {
+            let is_cut = {
+                let state = lock(&self.world.state);
+                let node = state.nodes.get(&self.node);
+                self.is_dead.load(Ordering::Relaxed) || node.is_none_or(|node| node.is_cut)
+            };
+            if !is_cut {
+                return;
+            }
+            // The world outlives its engines.
+            let _ = changed.changed().await;
+        }
+    }
+
+    /// Does a step there and back, either of which may fail.
+    async fn step<T>(&self, work: impl FnOnce(&mut State) -> T) -> Result<T, EngineError> {
+        let lost = || EngineError("lost on the way".to_owned());
+        self.pass().await;
+        let done = {
+            let mut state = lock(&self.world.state);
+            if state.fails() {
+                return Err(lost());
+            }
+            work(&mut state)
+        };
+        self.world.changed.send_modify(|count| *count += 1);
+        self.pass().await;
+        if lock(&self.world.state).fails() {
+            return Err(lost());
+        }
+        Ok(done)
+    }
+
+    /// Sends what `next` finds, whenever there is more.
+    fn bring<T: Send + 'static>(
+        &self,
+        mut next: impl FnMut(&State) -> Option<T> + Send + 'static,
+    ) -> mpsc::Receiver<T> {
+        let (bring, brought) = mpsc::channel(16);
+        let here = Self {
+            world: Arc::clone(&self.world),
+            node: self.node.clone(),
+            is_dead: Arc::clone(&self.is_dead),
+        };
+        tokio::spawn(async move {
+            let mut changed = here.world.changed.subscribe();
+            loop {
+                here.pass().await;
+                changed.borrow_and_update();
+                let found = next(&lock(&here.world.state));
+                let Some(found) = found else {
+                    tokio::select! {
+                        () = bring.closed() => return,
+                        _ = changed.changed() => continue,
+                    }
+                };
+                if bring.send(found).await.is_err() {
+                    return;
+                }
+            }
+        });
+        brought
+    }
+}
+
+impl Engine for MemoryEngine {
+    fn shards(&self) -> u16 {
+        let shards = lock(&self.world.state).logs.len();
+        u16::try_from(shards).unwrap_or(u16::MAX)
+    }
+
+    fn append(&self, shard: u16, id: String, entry: Bytes) -> Answer<'_, ()> {
+        Box::pin(self.step(move |state| {
+            if state.ids.insert((shard, id)) {
+                let log = &mut state.logs[usize::from(shard)];
+                let number = log.len() as u64 + 1;
+                log.push(Entry {
+                    number,
+                    bytes: entry,
+                });
+            }
+        }))
+    }
+
+    fn end(&self, shard: u16) -> Answer<'_, u64> {
+        Box::pin(self.step(move |state| state.logs[usize::from(shard)].len() as u64))
+    }
+
+    fn follow(&self, shard: u16, after: u64) -> mpsc::Receiver<Entry> {
+        let mut next = usize::try_from(after).unwrap_or(usize::MAX);
+        self.bring(move |state| {
+            let entry = state.logs[usize::from(shard)].get(next)?;
+            next += 1;
+            Some(entry.clone())
+        })
+    }
+
+    fn value(&self, key: Key) -> Answer<'_, Option<Value>> {
+        Box::pin(self.step(move |state| state.values.get(&key).cloned()))
+    }
+
+    fn put(&self, key: Key, last: u64, bytes: Bytes) -> Answer<'_, Put> {
+        Box::pin(self.step(move |state| {
+            let known = state.values.get(&key).map_or(0, |value| value.version);
+            if known != last {
+                return Put::Conflict;
+            }
+            state.version += 1;
+            let version = state.version;
+            state.values.insert(key, Value { version, bytes });
+            Put::Done(version)
+        }))
+    }
+
+    fn watch(&self, kind: Kind) -> mpsc::Receiver<Watched> {
+        let mut seen = 0;
+        let mut first: Option<u64> = None;
+        let mut is_told = false;
+        self.bring(move |state| {
+            let first = *first.get_or_insert(state.version);
+            let values = state.values.iter().filter(|(key, _)| key.kind == kind);
+            let next = values
+                .filter(|(_, value)| value.version > seen)
+                .min_by_key(|(_, value)| value.version);
+            if let Some((key, value)) = next
+                && (is_told || value.version <= first)
+            {
+                seen = value.version;
+                return Some(Watched::Value(key.name.clone(), value.clone()));
+            }
+            (!core::mem::replace(&mut is_told, true)).then_some(Watched::All)
+        })
+    }
+
+    fn tell(&self, message: Bytes) {
+        if self.is_dead.load(Ordering::Relaxed) {
+            return;
+        }
+        let state = lock(&self.world.state);
+        if state.nodes.get(&self.node).is_none_or(|node| node.is_cut) {
+            return;
+        }
+        let others = state
+            .nodes
+            .iter()
+            .filter(|(name, node)| **name != self.node && !node.is_cut);
+        for told in others.filter_map(|(_, node)| node.told.as_ref()) {
+            // Or it is lost.
+            let _ = told.try_send(message.clone());
+        }
+    }
+
+    fn told(&self) -> mpsc::Receiver<Bytes> {
+        let (tell, told) = mpsc::channel(ON_THE_WAY);
+        if let Some(node) = lock(&self.world.state).nodes.get_mut(&self.node) {
+            node.told = Some(tell);
+        }
+        told
+    }
+
+    fn ask(&self, node: &str, question: Bytes) -> Answer<'_, Bytes> {
+        let node = node.to_owned();
+        Box::pin(async move {
+            let silent = || EngineError(format!("{node} does not answer"));
+            let asked = self.step(|state| {
+                let asked = state.nodes.get(&node).filter(|node| !node.is_cut);
+                asked.and_then(|node| node.asked.clone())
+            });
+            let asked = asked.await?.ok_or_else(silent)?;
+            let (answer, answered) = oneshot::channel();
+            asked
+                .try_send(Asked { question, answer })
+                .map_err(|_| silent())?;
+            let answered = timeout(ANSWERED, answered).await;
+            let answer = answered.ok().and_then(Result::ok).ok_or_else(silent)?;
+            self.step(|_| answer).await
+        })
+    }
+
+    fn asked(&self) -> mpsc::Receiver<Asked> {
+        let (ask, asked) = mpsc::channel(ON_THE_WAY);
+        if let Some(node) = lock(&self.world.state).nodes.get_mut(&self.node) {
+            node.asked = Some(ask);
+        }
+        asked
+    }
+}

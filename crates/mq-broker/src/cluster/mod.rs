@@ -1,0 +1,301 @@
+//! A broker of several nodes.
+//!
+//! Clients come to any node. What nodes share is in an [`Engine`]: logs of messages, one value a session, and little
+//! else. Everything rests on two rules:
+//!
+//! - **The log is the truth.** A message of QoS 1 or 2, or a retained one, is appended to one of a few logs, by its
+//!   topic. Each node reads all logs in their order and queues the messages for its own sessions. The publisher gets
+//!   its acknowledgement when its node has read the message back: then it is on the disks of a majority, in its place.
+//! - **A session has one owner**: the node that its record (`record.rs`) names. Each write of the record is a
+//!   compare-and-set on its last version, so that an owner that has lost the session learns it by its next write.
+//!
+//! A node that takes a session over reads the logs on from the places that the record names. If the owner lives it is
+//! asked to let go first. If it does not answer, its life is ended: a fence (`fences.rs`) in each log, behind which what it
+//! appends counts for nothing, for any reader. A node that reads its own fence ends itself.
+//!
+//! ```text
+//!  publisher --> node A --append--> log 0..n (engine) --follow--> node A --> its sessions
+//!                   ^                          |                    | read back: PUBACK
+//!                   +--------------------------|--------------------+
+//!                                              +-------follow--> node B --> its sessions --> subscriber
+//! ```
+//!
+//! QoS 0 that is not retained goes from node to node without the engine's log, and may be lost.
+//!
+//! # What is not there yet
+//! The configuration file has no table for it. A node that begins does not learn what was retained before. A shared
+//! subscription is one of its node. The will of a client is not published, and its session does not expire, when the
+//! node that has it dies. Logs grow for ever. What does not fit into a session's mailbox is dropped and counted.
+
+mod append;
+mod claim;
+mod engine;
+mod entry;
+mod fences;
+mod follow;
+mod ledger;
+mod life;
+mod memory;
+#[cfg(feature = "cluster")]
+mod nats;
+mod owned;
+mod progress;
+mod record;
+mod wire;
+
+use std::{
+    collections::HashMap,
+    fmt,
+    pin::Pin,
+    sync::{Arc, Mutex, RwLock, Weak},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use mq_codec::{ByteStr, PacketId, ReasonCode};
+use tokio::{
+    runtime::Handle,
+    sync::{mpsc, watch},
+    task::JoinSet,
+};
+use tracing::error;
+
+use crate::{
+    auth::TakeOver,
+    hub::{Hub, Nodes, Overfull},
+    lock::lock,
+    store::{Change, Position, Snapshot, Store, StoreError, StoredMessage, User},
+};
+pub use engine::{Answer, Asked, Engine, EngineError, Entry, Key, Kind, Put, Value, Watched};
+pub use memory::{Faults, MemoryEngine, MemoryWorld};
+#[cfg(feature = "cluster")]
+pub use nats::{NatsEngine, NatsSettings};
+
+use append::Shard;
+use entry::Author;
+use fences::Fences;
+use ledger::Ledger;
+use life::Lives;
+use owned::Owned;
+
+/// For so long an engine knows an entry that was appended, and does not append it again.
+pub const APPENDED_ONCE: Duration = Duration::from_mins(2);
+
+/// For so long a node tries to append an entry or to put a value. Then its life ends: it could not know any more that
+/// a further try is the same one.
+const GIVEN_UP: Duration = Duration::from_mins(1);
+
+/// Between two tries.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// A node of a cluster.
+#[derive(Clone, Debug)]
+pub struct ClusterSettings {
+    /// Its name, which no other node has.
+    pub node: String,
+    /// What the nodes share.
+    pub engine: Arc<dyn Engine>,
+    /// A node of which nothing is heard for so long counts as dead. Default 3 s.
+    pub lease: Duration,
+}
+
+impl ClusterSettings {
+    /// The defaults.
+    #[must_use]
+    pub fn new(node: impl Into<String>, engine: Arc<dyn Engine>) -> Self {
+        Self {
+            node: node.into(),
+            engine,
+            lease: Duration::from_secs(3),
+        }
+    }
+}
+
+/// This node, as one of a cluster.
+pub(crate) struct Cluster {
+    engine: Arc<dyn Engine>,
+    /// This node in its present life.
+    author: Author,
+    lease: Duration,
+    /// By number.
+    shards: Box<[Shard]>,
+    sessions: Mutex<HashMap<ByteStr, Owned>>,
+    /// One claim of a session at a time.
+    claims: Mutex<HashMap<ByteStr, Arc<tokio::sync::Mutex<()>>>>,
+    fences: RwLock<Fences>,
+    /// Counts what was noted in `fences`.
+    fenced: watch::Sender<u64>,
+    lives: Mutex<Lives>,
+    ledger: Ledger,
+    /// Values are written on it, from whichever thread they change.
+    runtime: Handle,
+    this: Weak<Self>,
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let author = &self.author;
+        f.debug_struct("Cluster")
+            .field("author", author)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Cluster {
+    /// Begins a life of this node.
+    ///
+    /// # Errors
+    /// If the engine cannot be asked.
+    pub(crate) async fn begin(settings: &ClusterSettings) -> Result<Arc<Self>, EngineError> {
+        let ClusterSettings {
+            node,
+            engine,
+            lease,
+        } = settings.clone();
+        let author = life::begin(&*engine, node).await?;
+        let mut fences = Fences::default();
+        let starts = life::starts(&*engine, &mut fences).await?;
+        let shards = (0..).zip(starts);
+        let shards: Vec<_> = shards
+            .map(|(number, start)| Shard::new(number, start))
+            .collect();
+        Ok(Arc::new_cyclic(|this| Self {
+            engine,
+            author,
+            lease,
+            shards: shards.into(),
+            sessions: Mutex::default(),
+            claims: Mutex::default(),
+            fences: RwLock::new(fences),
+            fenced: watch::Sender::new(0),
+            lives: Mutex::default(),
+            ledger: Ledger::new(),
+            runtime: Handle::current(),
+            this: this.clone(),
+        }))
+    }
+
+    /// Takes part: reads the logs, writes what is appended, and answers other nodes. Ready once the node's earlier
+    /// lives cannot append any more. The tasks end when the set is dropped.
+    ///
+    /// # Errors
+    /// If the engine cannot be asked.
+    pub(crate) async fn join(
+        self: &Arc<Self>,
+        hub: &Arc<Hub>,
+        tasks: &mut JoinSet<()>,
+    ) -> Result<(), EngineError> {
+        for shard in 0..self.engine.shards() {
+            tasks.spawn(Arc::clone(self).follow(shard, Arc::clone(hub)));
+            tasks.spawn(Arc::clone(self).write_shard(shard));
+        }
+        tasks.spawn(Arc::clone(self).hear(self.engine.told(), Arc::clone(hub)));
+        tasks.spawn(Arc::clone(self).answer(self.engine.asked(), Arc::clone(hub)));
+        tasks.spawn(Arc::clone(self).live());
+        tasks.spawn(Arc::clone(self).watch_lives());
+        tasks.spawn(Arc::clone(self).learn_fences());
+        if self.author.life > 1 {
+            let earlier = Author {
+                life: self.author.life - 1,
+                ..self.author.clone()
+            };
+            self.end_life(&earlier).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends this life: nothing is acknowledged from here on.
+    fn fail(&self, why: &str) {
+        if !self.ledger.has_failed() {
+            error!(
+                node = self.author.node,
+                "the node leaves its cluster: {why}"
+            );
+        }
+        self.ledger.fail();
+    }
+
+    /// QoS 0 of other nodes.
+    async fn hear(self: Arc<Self>, mut told: mpsc::Receiver<Bytes>, hub: Arc<Hub>) {
+        let mut publisher = hub.publisher();
+        while let Some(message) = told.recv().await {
+            let Ok(item) = entry::Item::decode(&message) else {
+                error!("another node tells what is no message");
+                continue;
+            };
+            hub.deliver(item.from, None, item.message, &mut publisher, || None);
+            publisher.tell_readers();
+        }
+    }
+}
+
+impl Store for Cluster {
+    /// Sessions come when they are claimed.
+    fn load(&self) -> Result<Snapshot, StoreError> {
+        Ok(Snapshot::default())
+    }
+
+    fn record(&self, changes: Vec<Change>) -> Position {
+        let mut sessions = lock(&self.sessions);
+        let mut origin = None;
+        let mut ids = Vec::new();
+        for change in changes {
+            match change {
+                Change::At(position) => origin = Some(position),
+                Change::Session(id, change) => {
+                    let Some(owned) = sessions.get_mut(&id) else {
+                        continue;
+                    };
+                    if owned.apply(change, origin) {
+                        ids.push(id);
+                    }
+                }
+                // In the log.
+                Change::Retained(_) | Change::Unretained(_) => {}
+            }
+        }
+        ids.dedup();
+        let position = self.ledger.begin(ids.len());
+        for id in ids {
+            self.write_now(&mut sessions, &id, Some(position));
+        }
+        position
+    }
+
+    fn settled(&self) -> watch::Receiver<Position> {
+        self.ledger.settled()
+    }
+}
+
+impl Nodes for Cluster {
+    fn append(
+        &self,
+        from: &ByteStr,
+        packet_id: Option<PacketId>,
+        message: StoredMessage,
+    ) -> Result<Position, Overfull> {
+        self.append_one(from, packet_id, message)
+    }
+
+    fn tell(&self, from: &ByteStr, message: StoredMessage) {
+        self.tell_all(from, message);
+    }
+
+    fn claim<'a>(
+        &'a self,
+        hub: &'a Hub,
+        id: &'a ByteStr,
+        user: &'a User,
+        take_over: TakeOver,
+    ) -> Pin<Box<dyn Future<Output = Result<(), ReasonCode>> + Send + 'a>> {
+        Box::pin(self.claim_in_turn(hub, id, user, take_over))
+    }
+
+    fn has(&self, id: &ByteStr) -> bool {
+        self.stays(id)
+    }
+
+    fn ended(&self, id: &ByteStr) {
+        self.end(id);
+    }
+}

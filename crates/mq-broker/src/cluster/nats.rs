@@ -1,0 +1,432 @@
+//! NATS `JetStream` as the engine: a stream for each log, and one for values, with one message a subject.
+
+use std::{sync::Mutex, time::Duration};
+
+use async_nats::{
+    Client, ConnectOptions, HeaderMap, ServerAddr,
+    header::{NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, NATS_MESSAGE_ID},
+    jetstream::{
+        self, Context, Message,
+        consumer::{DeliverPolicy, pull::OrderedConfig},
+        context::PublishErrorKind,
+        stream::{Config, DiscardPolicy, LastRawMessageErrorKind, Stream},
+    },
+};
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{sleep, timeout},
+};
+use tracing::{debug, warn};
+
+use super::{
+    APPENDED_ONCE, Answer, Asked, Engine, EngineError, Entry, Key, Kind, Put, RETRY, Value, Watched,
+};
+use crate::lock::lock;
+
+/// How long an append, a put or an answer may take before it is tried again.
+const ANSWERED: Duration = Duration::from_secs(2);
+
+/// How long a node waits for its servers at the start.
+const CONNECTED: Duration = Duration::from_secs(10);
+
+/// What may be on its way to a reader, in entries or messages.
+const ON_THE_WAY: usize = 256;
+
+/// Where the servers are, and how to come in.
+#[derive(Clone, Debug)]
+pub struct NatsSettings {
+    /// The cluster's name: of letters, digits, `-` and `_`. Streams and subjects begin with it.
+    pub cluster: String,
+    /// URLs of servers, such as `nats://10.0.0.1:4222` or `tls://...`; at least one.
+    pub servers: Vec<String>,
+    /// The user there, with its password.
+    pub user: Option<(String, String)>,
+    /// How many logs there are. It cannot be changed later. Default 8.
+    pub shards: u16,
+    /// On how many servers each message is. Default 3.
+    pub replicas: usize,
+}
+
+impl NatsSettings {
+    /// The defaults.
+    #[must_use]
+    pub fn new(cluster: impl Into<String>, servers: Vec<String>) -> Self {
+        Self {
+            cluster: cluster.into(),
+            servers,
+            user: None,
+            shards: 8,
+            replicas: 3,
+        }
+    }
+}
+
+/// One node's way to NATS.
+#[derive(Debug)]
+pub struct NatsEngine {
+    cluster: String,
+    node: String,
+    shards: u16,
+    client: Client,
+    context: Context,
+    values: Stream,
+    tell: mpsc::Sender<Bytes>,
+    told: Mutex<Option<mpsc::Receiver<Bytes>>>,
+    asked: Mutex<Option<mpsc::Receiver<Asked>>>,
+}
+
+impl NatsEngine {
+    /// Connects, and makes the streams where they are not there yet.
+    ///
+    /// # Errors
+    /// If no server answers within 10 s, or does not let it do that.
+    pub async fn connect(settings: &NatsSettings, node: &str) -> Result<Self, EngineError> {
+        let opening = Self::open(settings, node);
+        let opened = timeout(CONNECTED, opening).await;
+        opened.unwrap_or_else(|_| Err(EngineError("no NATS server answers".to_owned())))
+    }
+
+    async fn open(settings: &NatsSettings, node: &str) -> Result<Self, EngineError> {
+        let NatsSettings {
+            cluster,
+            servers,
+            user,
+            shards,
+            replicas,
+        } = settings;
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        for name in [cluster.as_str(), node] {
+            if name.is_empty() || !name.chars().all(is_name) {
+                let problem = format!("{name:?} needs letters, digits, - and _ alone");
+                return Err(EngineError(problem));
+            }
+        }
+        let addresses = servers.iter().map(|url| url.parse::<ServerAddr>());
+        let addresses = addresses.collect::<Result<Vec<_>, _>>();
+        let addresses = addresses.map_err(|error| EngineError(format!("a server: {error}")))?;
+        let mut options = ConnectOptions::new()
+            .name(format!("mqbroker {node}"))
+            .no_echo()
+            .request_timeout(Some(ANSWERED));
+        if let Some((name, password)) = user {
+            options = options.user_and_password(name.clone(), password.clone());
+        }
+        let client = options.connect(addresses).await.map_err(failed)?;
+        let mut context = jetstream::new(client.clone());
+        context.set_timeout(ANSWERED);
+        let log = |shard: u16| Config {
+            name: format!("{cluster}-log-{shard}"),
+            subjects: vec![format!("{cluster}.log.{shard}")],
+            discard: DiscardPolicy::New,
+            num_replicas: *replicas,
+            duplicate_window: APPENDED_ONCE,
+            ..Config::default()
+        };
+        for shard in 0..*shards {
+            context
+                .get_or_create_stream(log(shard))
+                .await
+                .map_err(failed)?;
+        }
+        let values = Config {
+            name: format!("{cluster}-values"),
+            subjects: vec![format!("{cluster}.value.>")],
+            max_messages_per_subject: 1,
+            num_replicas: *replicas,
+            ..Config::default()
+        };
+        let values = context.get_or_create_stream(values).await.map_err(failed)?;
+        let told = listen(&client, format!("{cluster}.told"), |message| {
+            Some(message.payload)
+        });
+        let told = told.await?;
+        let ask = format!("{cluster}.ask.{node}");
+        let answers = client.clone();
+        let asked = listen(&client, ask, move |message| {
+            let (answer, answered) = oneshot::channel();
+            let (client, reply) = (answers.clone(), message.reply?);
+            tokio::spawn(async move {
+                if let Ok(bytes) = answered.await {
+                    // The asker asks again.
+                    let _ = client.publish(reply, bytes).await;
+                }
+            });
+            let question = message.payload;
+            Some(Asked { question, answer })
+        });
+        let asked = asked.await?;
+        let (tell, mut to_tell) = mpsc::channel(ON_THE_WAY);
+        let (teller, subject) = (client.clone(), format!("{cluster}.told"));
+        tokio::spawn(async move {
+            while let Some(message) = to_tell.recv().await {
+                // Or it is lost.
+                let _ = teller.publish(subject.clone(), message).await;
+            }
+        });
+        Ok(Self {
+            cluster: cluster.clone(),
+            node: node.to_owned(),
+            shards: *shards,
+            client,
+            context,
+            values,
+            tell,
+            told: Mutex::new(Some(told)),
+            asked: Mutex::new(Some(asked)),
+        })
+    }
+
+    fn subject(&self, key: &Key) -> String {
+        let name = URL_SAFE_NO_PAD.encode(&key.name);
+        format!("{}.value.{}.{name}", self.cluster, kind(key.kind))
+    }
+
+    async fn stream(&self, shard: u16) -> Result<Stream, EngineError> {
+        let name = format!("{}-log-{shard}", self.cluster);
+        self.context.get_stream(name).await.map_err(failed)
+    }
+}
+
+fn kind(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Session => "session",
+        Kind::Node => "node",
+        Kind::Fence => "fence",
+    }
+}
+
+fn failed(error: impl std::fmt::Display) -> EngineError {
+    EngineError(format!("NATS: {error}"))
+}
+
+/// Brings the messages of a subject, as `take` makes of them.
+async fn listen<T: Send + 'static>(
+    client: &Client,
+    subject: String,
+    take: impl Fn(async_nats::Message) -> Option<T> + Send + 'static,
+) -> Result<mpsc::Receiver<T>, EngineError> {
+    let mut messages = client.subscribe(subject).await.map_err(failed)?;
+    let (bring, brought) = mpsc::channel(ON_THE_WAY);
+    tokio::spawn(async move {
+        loop {
+            let message = tokio::select! {
+                message = messages.next() => message,
+                () = bring.closed() => return,
+            };
+            let Some(message) = message else {
+                return;
+            };
+            if let Some(taken) = take(message)
+                && bring.send(taken).await.is_err()
+            {
+                return;
+            }
+        }
+    });
+    Ok(brought)
+}
+
+impl Engine for NatsEngine {
+    fn shards(&self) -> u16 {
+        self.shards
+    }
+
+    fn append(&self, shard: u16, id: String, entry: Bytes) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let mut headers = HeaderMap::new();
+            headers.insert(NATS_MESSAGE_ID, id);
+            let subject = format!("{}.log.{shard}", self.cluster);
+            let sent = self.context.publish_with_headers(subject, headers, entry);
+            sent.await.map_err(failed)?.await.map_err(failed)?;
+            Ok(())
+        })
+    }
+
+    fn end(&self, shard: u16) -> Answer<'_, u64> {
+        Box::pin(async move {
+            let stream = self.stream(shard).await?;
+            let info = stream.get_info().await.map_err(failed)?;
+            Ok(info.state.last_sequence)
+        })
+    }
+
+    fn follow(&self, shard: u16, after: u64) -> mpsc::Receiver<Entry> {
+        let (bring, brought) = mpsc::channel(ON_THE_WAY);
+        let (context, name) = (
+            self.context.clone(),
+            format!("{}-log-{shard}", self.cluster),
+        );
+        tokio::spawn(async move {
+            let mut last = after;
+            while let Err(error) = follow(&context, &name, &mut last, &bring).await {
+                warn!(shard, %error, "a log is read anew");
+                tokio::select! {
+                    () = sleep(RETRY) => {}
+                    () = bring.closed() => return,
+                }
+            }
+        });
+        brought
+    }
+
+    fn value(&self, key: Key) -> Answer<'_, Option<Value>> {
+        Box::pin(async move {
+            let subject = self.subject(&key);
+            match self.values.get_last_raw_message_by_subject(&subject).await {
+                Ok(message) => Ok(Some(Value {
+                    version: message.sequence,
+                    bytes: message.payload,
+                })),
+                Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
+                Err(error) => Err(failed(error)),
+            }
+        })
+    }
+
+    fn put(&self, key: Key, last: u64, bytes: Bytes) -> Answer<'_, Put> {
+        Box::pin(async move {
+            let mut headers = HeaderMap::new();
+            headers.insert(NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, last.to_string());
+            let subject = self.subject(&key);
+            let sent = self.context.publish_with_headers(subject, headers, bytes);
+            match sent.await.map_err(failed)?.await {
+                Ok(ack) => Ok(Put::Done(ack.sequence)),
+                Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => {
+                    Ok(Put::Conflict)
+                }
+                Err(error) => Err(failed(error)),
+            }
+        })
+    }
+
+    fn watch(&self, of: Kind) -> mpsc::Receiver<Watched> {
+        let (bring, brought) = mpsc::channel(ON_THE_WAY);
+        let values = self.values.clone();
+        let subject = format!("{}.value.{}.>", self.cluster, kind(of));
+        tokio::spawn(async move {
+            let mut is_all = false;
+            while let Err(error) = watch(&values, &subject, &mut is_all, &bring).await {
+                debug!(%error, "values are watched anew");
+                tokio::select! {
+                    () = sleep(RETRY) => {}
+                    () = bring.closed() => return,
+                }
+            }
+        });
+        brought
+    }
+
+    fn tell(&self, message: Bytes) {
+        // Or it is lost.
+        let _ = self.tell.try_send(message);
+    }
+
+    fn told(&self) -> mpsc::Receiver<Bytes> {
+        lock(&self.told)
+            .take()
+            .unwrap_or_else(|| mpsc::channel(1).1)
+    }
+
+    fn ask(&self, node: &str, question: Bytes) -> Answer<'_, Bytes> {
+        let subject = format!("{}.ask.{node}", self.cluster);
+        Box::pin(async move {
+            let answer = self.client.request(subject, question).await;
+            Ok(answer.map_err(failed)?.payload)
+        })
+    }
+
+    fn asked(&self) -> mpsc::Receiver<Asked> {
+        let taken = lock(&self.asked).take();
+        debug!(
+            node = self.node,
+            is_first = taken.is_some(),
+            "other nodes may ask"
+        );
+        taken.unwrap_or_else(|| mpsc::channel(1).1)
+    }
+}
+
+/// Ends well when nobody reads any more, or when the next entry is not kept any more.
+async fn follow(
+    context: &Context,
+    name: &str,
+    last: &mut u64,
+    bring: &mpsc::Sender<Entry>,
+) -> Result<(), EngineError> {
+    let stream = context.get_stream(name).await.map_err(failed)?;
+    let config = OrderedConfig {
+        deliver_policy: DeliverPolicy::ByStartSequence {
+            start_sequence: *last + 1,
+        },
+        ..OrderedConfig::default()
+    };
+    let consumer = stream.create_consumer(config).await.map_err(failed)?;
+    let mut messages = consumer.messages().await.map_err(failed)?;
+    loop {
+        let message = tokio::select! {
+            message = messages.next() => message,
+            () = bring.closed() => return Ok(()),
+        };
+        let message = message.ok_or_else(|| failed("the consumer has ended"))?;
+        let message = message.map_err(failed)?;
+        let number = message.info().map_err(failed)?.stream_sequence;
+        if number <= *last {
+            continue;
+        }
+        if number > *last + 1 {
+            return Ok(());
+        }
+        let bytes = message.payload.clone();
+        if bring.send(Entry { number, bytes }).await.is_err() {
+            return Ok(());
+        }
+        *last = number;
+    }
+}
+
+async fn watch(
+    values: &Stream,
+    subject: &str,
+    is_all: &mut bool,
+    bring: &mpsc::Sender<Watched>,
+) -> Result<(), EngineError> {
+    let config = OrderedConfig {
+        filter_subject: subject.to_owned(),
+        deliver_policy: DeliverPolicy::LastPerSubject,
+        ..OrderedConfig::default()
+    };
+    let mut consumer = values.create_consumer(config).await.map_err(failed)?;
+    let none = consumer.info().await.map_err(failed)?.num_pending == 0;
+    if none && !core::mem::replace(is_all, true) {
+        let _ = bring.send(Watched::All).await;
+    }
+    let mut messages = consumer.messages().await.map_err(failed)?;
+    loop {
+        let message: Option<Result<Message, _>> = tokio::select! {
+            message = messages.next() => message,
+            () = bring.closed() => return Ok(()),
+        };
+        let message = message.ok_or_else(|| failed("the consumer has ended"))?;
+        let message = message.map_err(failed)?;
+        let info = message.info().map_err(failed)?;
+        let (version, left) = (info.stream_sequence, info.pending);
+        let token = message.subject.rsplit('.').next().unwrap_or_default();
+        let name = URL_SAFE_NO_PAD.decode(token).ok();
+        if let Some(name) = name.and_then(|name| String::from_utf8(name).ok()) {
+            let bytes = message.payload.clone();
+            if bring
+                .send(Watched::Value(name, Value { version, bytes }))
+                .await
+                .is_err()
+            {
+                return Ok(());
+            }
+        }
+        if left == 0 && !core::mem::replace(is_all, true) {
+            let _ = bring.send(Watched::All).await;
+        }
+    }
+}

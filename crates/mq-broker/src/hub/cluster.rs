@@ -1,0 +1,266 @@
+//! What a node of a cluster does with messages and sessions that come from other nodes, or go there.
+
+use std::{fmt, pin::Pin, sync::Arc};
+
+use mq_codec::{
+    ByteStr, PacketId, QoS, ReasonCode, SubscriptionId, SubscriptionOptions, TopicFilter,
+};
+use mq_proto::{AckTicket, Delivery, Message};
+use tokio::{sync::OwnedMutexGuard, time::timeout};
+
+use super::{Hub, Publisher, TAKE_OVER_TIMEOUT, publisher::AtHand, read, write};
+use crate::{
+    auth::TakeOver,
+    clock,
+    lock::lock,
+    router::{LaneSlot, Subscriber},
+    session::{Session, State},
+    store::{
+        Change, LogPosition, Position, SessionChange, SessionRecord, StoredMessage, User,
+        from_wall_clock,
+    },
+};
+
+/// The other nodes of a cluster, as one of them sees them.
+pub(crate) trait Nodes: fmt::Debug + Send + Sync {
+    /// Appends a message of a client of this node. It reaches the sessions of all nodes, this one's included, in the
+    /// order of its log, and the position is settled then.
+    ///
+    /// # Errors
+    /// If too much waits already: the engine does not answer, or is too slow.
+    fn append(
+        &self,
+        from: &ByteStr,
+        packet_id: Option<PacketId>,
+        message: StoredMessage,
+    ) -> Result<Position, Overfull>;
+
+    /// Sends a message of QoS 0 to the other nodes, or loses it.
+    fn tell(&self, from: &ByteStr, message: StoredMessage);
+
+    /// Makes the session of a client identifier this node's, with what it has, or a new one.
+    ///
+    /// # Errors
+    /// The reason for the client.
+    fn claim<'a>(
+        &'a self,
+        hub: &'a Hub,
+        id: &'a ByteStr,
+        user: &'a User,
+        take_over: TakeOver,
+    ) -> Pin<Box<dyn Future<Output = Result<(), ReasonCode>> + Send + 'a>>;
+
+    /// Whether a session is this node's, and stays.
+    fn has(&self, id: &ByteStr) -> bool;
+
+    /// Ends a session that its client, or its time, has ended.
+    fn ended(&self, id: &ByteStr);
+}
+
+/// So much waits to be appended that there is no room for more.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Overfull;
+
+/// How often a session may have gone to another connection while one waited for it, which then gets none: clients that
+/// have the same identifier would take it from each other for ever.
+pub(crate) const RIVALS: u32 = 3;
+
+/// Numbers below this one are for messages that a session of another node brings along: in front of those that are
+/// queued here meanwhile.
+const FIRST_HERE: u64 = 1 << 32;
+
+/// A session that comes from another node, while what it has is being read.
+pub(crate) struct Restoring {
+    session: Arc<Session>,
+    state: OwnedMutexGuard<State>,
+}
+
+/// A message of a client for the cluster.
+#[derive(Clone, Copy)]
+pub(super) struct ToAll<'a> {
+    pub(super) from: &'a Session,
+    pub(super) message: &'a Arc<Message>,
+    pub(super) qos: QoS,
+    pub(super) retain: bool,
+    pub(super) expires_at: Option<std::time::Instant>,
+    pub(super) ticket: Option<&'a AckTicket>,
+}
+
+impl Hub {
+    /// Whether it is a node of a cluster.
+    pub(crate) fn is_one_of_many(&self) -> bool {
+        self.cluster.is_some()
+    }
+
+    /// Gives a message to the cluster, if this is a node of one. Returns whether its own sessions get it from there.
+    pub(super) fn publish_to_all(&self, publish: ToAll<'_>, publisher: &mut Publisher) -> bool {
+        let Some(cluster) = &self.cluster else {
+            return false;
+        };
+        let ToAll {
+            from,
+            message,
+            qos,
+            retain,
+            expires_at,
+            ticket,
+        } = publish;
+        let mut delivery = Delivery::new(Arc::clone(message), qos);
+        delivery.retain = retain;
+        delivery.expires_at = expires_at;
+        let stored = StoredMessage::new(&delivery);
+        let from = &from.client_id;
+        if qos == QoS::AtMostOnce && !retain {
+            cluster.tell(from, stored);
+            return false;
+        }
+        let packet_id = ticket
+            .filter(|ticket| qos == QoS::ExactlyOnce && ticket.is_of_session())
+            .map(AckTicket::packet_id);
+        match cluster.append(from, packet_id, stored) {
+            Ok(position) => {
+                publisher.journal.note(position);
+                publisher.at_hand = AtHand::passed_on();
+            }
+            Err(Overfull) => publisher.at_hand = AtHand::refused(&message.topic),
+        }
+        true
+    }
+
+    /// Queues a message of the cluster for the sessions of this node. `begin` is called at the moment at which its
+    /// receivers are found, and says where it is in the logs.
+    pub(crate) fn deliver(
+        &self,
+        from: ByteStr,
+        packet_id: Option<PacketId>,
+        message: StoredMessage,
+        publisher: &mut Publisher,
+        begin: impl FnOnce() -> Option<LogPosition>,
+    ) {
+        let StoredMessage {
+            message,
+            qos,
+            retain,
+            expires_at,
+            ..
+        } = message;
+        let expires_at = expires_at.map(from_wall_clock);
+        let sender = lock(&self.sessions).by_id.get(&from).map(|from| from.key);
+        let routing = read(&self.routing);
+        let mut changes = Vec::new();
+        changes.extend(begin().map(Change::At));
+        if retain {
+            // Without room for it, others have it.
+            let _ = self.retain(&message, qos, expires_at, &publisher.journal);
+        }
+        if let Some(packet_id) = packet_id {
+            let change = SessionChange::Received {
+                packet_id,
+                flow: None,
+            };
+            changes.push(Change::Session(from, change));
+        }
+        let flags = (qos, retain, expires_at);
+        self.fan_out(&routing, &message, flags, sender, changes, publisher);
+        publisher.finish(&self.metrics);
+    }
+
+    /// Begins a session that another node had, with its subscriptions: messages are queued for it from here on. `then`
+    /// is called at that moment.
+    pub(crate) fn begin_restored<T>(
+        &self,
+        client_id: &ByteStr,
+        user: Option<&User>,
+        subscriptions: impl Iterator<Item = (TopicFilter, SubscriptionOptions, Option<SubscriptionId>)>,
+        then: impl FnOnce() -> T,
+    ) -> (Restoring, T) {
+        let session = self
+            .find_or_create(client_id, user, usize::MAX)
+            .expect("there is no limit here");
+        let mut state = Arc::clone(&session.state)
+            .try_lock_owned()
+            .expect("nobody else knows the session yet");
+        state.used = true;
+        session.keep();
+        session.skip_numbers(FIRST_HERE);
+        let mut routing = write(&self.routing);
+        for (filter, options, subscription_id) in subscriptions {
+            let subscriber = Subscriber {
+                session: session.key,
+                options,
+                lane: LaneSlot::CONTROL,
+                subscription_id,
+            };
+            routing.router.subscribe(&filter, subscriber.clone());
+            state.count_anyway(&filter);
+            state.subscriptions.lock().insert(filter, subscriber);
+            self.metrics.subscriptions.add(1);
+        }
+        let bytes = routing.router.bytes();
+        routing.share.set_anyway(bytes);
+        let value = then();
+        drop(routing);
+        (Restoring { session, state }, value)
+    }
+
+    /// Gives it what it has.
+    pub(crate) fn finish_restored(&self, restoring: Restoring, record: SessionRecord) {
+        let Restoring { session, mut state } = restoring;
+        let SessionRecord {
+            life,
+            queued,
+            in_flight,
+            received,
+            ..
+        } = record;
+        let in_flight = in_flight
+            .into_iter()
+            .map(|(id, message)| (id, message.map(|message| message.into_delivery(0))));
+        state.protocol = Some(Box::new(mq_proto::Session::restore(in_flight, received)));
+        let queued: Vec<_> = queued
+            .into_iter()
+            .map(|(number, message)| message.into_delivery(number))
+            .collect();
+        session.mailbox.put_back(queued.into_iter());
+        session.leave(clock::now(), None, life.left(clock::now()));
+        drop(state);
+        self.note_due(&session);
+    }
+
+    /// Forgets a session that could not be restored; nothing of it is lost but what this node knew.
+    pub(crate) fn abandon(&self, restoring: Restoring) {
+        let Restoring { session, mut state } = restoring;
+        self.forget(&session, &mut state, || {});
+    }
+
+    /// Lets a session go to another node. Its connection ends first. `then` is called at the moment from which on no
+    /// message is queued for it here. `None` if it has ended, or its connection does not end in time.
+    pub(crate) async fn let_go<T>(
+        &self,
+        client_id: &ByteStr,
+        then: impl FnOnce() -> T,
+    ) -> Option<T> {
+        let session = lock(&self.sessions).by_id.get(client_id).cloned()?;
+        session.claim();
+        let state = timeout(TAKE_OVER_TIMEOUT, Arc::clone(&session.state).lock_owned()).await;
+        self.forget(&session, &mut *state.ok()?, then)
+    }
+
+    pub(super) fn forget<T>(
+        &self,
+        session: &Arc<Session>,
+        state: &mut State,
+        then: impl FnOnce() -> T,
+    ) -> Option<T> {
+        let (_, value) = self.remove_from_routing(session, state, then)?;
+        self.remove(session, state, || {});
+        Some(value)
+    }
+}
+
+impl Restoring {
+    /// So many numbers for messages that are in front.
+    pub(crate) fn numbers_in_front() -> std::ops::Range<u64> {
+        1..FIRST_HERE
+    }
+}

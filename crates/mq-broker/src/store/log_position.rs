@@ -1,0 +1,35 @@
+//! Places in the logs of a cluster.
+
+/// The place of a message in the logs of a cluster.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct LogPosition {
+    pub(crate) shard: u16,
+    pub(crate) at: At,
+}
+
+/// A place in one log: the number of an entry in the upper bits, the place in the entry in the lower.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub(crate) struct At(pub(crate) u64);
+
+/// Bits of the place in an entry, which has fewer messages than that.
+const INDEX: u32 = 20;
+
+impl At {
+    pub(crate) fn new(entry: u64, index: usize) -> Self {
+        debug_assert!(index < 1 << INDEX);
+        Self(entry << INDEX | index as u64)
+    }
+
+    /// The last place that an entry can have.
+    pub(crate) fn end_of(entry: u64) -> Self {
+        Self::new(entry, (1 << INDEX) - 1)
+    }
+
+    pub(crate) fn entry(self) -> u64 {
+        self.0 >> INDEX
+    }
+
+    pub(crate) fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}

@@ -1,0 +1,352 @@
+//! Several brokers are one: clients come to any node, and nothing that was acknowledged is lost with one of them.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod seeds;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use mq_broker::{
+    Broker, Error, Settings,
+    cluster::{ClusterSettings, Faults, MemoryEngine, MemoryWorld},
+};
+use mq_client::{Client, ClientBuilder, Outgoing, QoS, Subscription};
+use mq_testkit::FaultyRelay;
+use seeds::over_seeds;
+use tokio::time::{Instant, sleep, timeout};
+
+/// In virtual time.
+const SOON: Duration = Duration::from_mins(2);
+
+/// A node.
+struct Node {
+    cluster: String,
+    name: String,
+    engine: Arc<MemoryEngine>,
+    broker: Option<Broker>,
+}
+
+impl Node {
+    async fn start(cluster: &str, name: &str, world: &Arc<MemoryWorld>) -> Self {
+        let mut node = Self {
+            cluster: cluster.to_owned(),
+            name: name.to_owned(),
+            engine: world.engine(name),
+            broker: None,
+        };
+        node.begin().await.unwrap();
+        node
+    }
+
+    async fn begin(&mut self) -> Result<(), Error> {
+        let mut settings = Settings::new(vec![self.url().parse().unwrap()]);
+        let engine = Arc::clone(&self.engine);
+        settings.cluster = Some(ClusterSettings::new(&self.name, engine));
+        self.broker = Some(Broker::start(settings).await?);
+        Ok(())
+    }
+
+    fn url(&self) -> String {
+        format!("mem://{}-{}", self.cluster, self.name)
+    }
+
+    /// As by `kill -9`.
+    fn kill(&mut self) {
+        self.engine.kill();
+        self.broker = None;
+    }
+
+    fn client(&self, id: &str) -> ClientBuilder {
+        mq_testkit::kept(&self.url(), id)
+    }
+
+    /// Begins another life, unless it lives.
+    async fn revive(&mut self, world: &Arc<MemoryWorld>) {
+        if let Some(broker) = &self.broker
+            && timeout(Duration::ZERO, broker.store_failed())
+                .await
+                .is_err()
+        {
+            return;
+        }
+        self.kill();
+        // Its tasks are gone, and its address is free, when they have had a turn.
+        sleep(Duration::from_millis(1)).await;
+        self.engine = world.engine(&self.name);
+        // As long as it is cut off it cannot begin.
+        let began = timeout(Duration::from_secs(20), self.begin()).await;
+        if !matches!(began, Ok(Ok(()))) {
+            self.kill();
+        }
+    }
+}
+
+fn message(topic: &str, payload: impl Into<String>, qos: QoS) -> Outgoing {
+    Outgoing::to(topic, payload.into()).unwrap().qos(qos)
+}
+
+async fn send(client: &Client, message: Outgoing) {
+    let mut receipt = client.send(message).await.unwrap();
+    let acknowledged = timeout(SOON, receipt.acknowledged());
+    acknowledged.await.unwrap().unwrap();
+}
+
+async fn next(messages: &mut Subscription) -> String {
+    let incoming = timeout(SOON, messages.recv()).await.unwrap().unwrap();
+    incoming.text().unwrap().to_owned()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_reaches_the_subscribers_of_all_nodes() {
+    let world = MemoryWorld::new(4, 1);
+    let a = Node::start("all", "a", &world).await;
+    let b = Node::start("all", "b", &world).await;
+    let (at_a, at_b) = (
+        a.client("one").build().await.unwrap(),
+        b.client("two").build().await.unwrap(),
+    );
+    let mut here = at_a.subscribe("t/#", QoS::ExactlyOnce).await.unwrap();
+    let mut there = at_b.subscribe("t/#", QoS::ExactlyOnce).await.unwrap();
+    for qos in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce] {
+        for n in 0..5 {
+            let text = format!("{qos:?} {n}");
+            send(&at_a, message("t/1", text.as_str(), qos)).await;
+            assert_eq!(next(&mut here).await, text);
+            assert_eq!(next(&mut there).await, text);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_goes_on_at_another_node() {
+    let world = MemoryWorld::new(4, 1);
+    let a = Node::start("moves", "a", &world).await;
+    let b = Node::start("moves", "b", &world).await;
+    let publisher = a.client("publisher").build().await.unwrap();
+    let reader = a.client("reader").build().await.unwrap();
+    let subscribed = reader.subscribe("t/#", QoS::ExactlyOnce).await.unwrap();
+    reader.disconnect().await.unwrap();
+    drop(subscribed);
+    for n in 0..10 {
+        let qos = [QoS::AtLeastOnce, QoS::ExactlyOnce][n % 2];
+        send(&publisher, message("t/1", n.to_string(), qos)).await;
+    }
+    let reader = b.client("reader");
+    let mut messages = reader.messages();
+    let reader = reader.build().await.unwrap();
+    for n in 0..10 {
+        assert_eq!(next(&mut messages).await, n.to_string());
+    }
+    send(&publisher, message("t/1", "more", QoS::AtLeastOnce)).await;
+    assert_eq!(next(&mut messages).await, "more");
+    drop(reader);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_of_a_node_that_has_died_goes_on_within_five_seconds() {
+    let world = MemoryWorld::new(4, 1);
+    let mut a = Node::start("dies", "a", &world).await;
+    let b = Node::start("dies", "b", &world).await;
+    let publisher = b.client("publisher").build().await.unwrap();
+    let reader = a.client("reader").build().await.unwrap();
+    let subscribed = reader.subscribe("t/#", QoS::ExactlyOnce).await.unwrap();
+    sleep(Duration::from_secs(10)).await;
+    a.kill();
+    drop(subscribed);
+    drop(reader);
+    for n in 0..10 {
+        let qos = [QoS::AtLeastOnce, QoS::ExactlyOnce][n % 2];
+        send(&publisher, message("t/1", n.to_string(), qos)).await;
+    }
+    let reader = b.client("reader");
+    let mut messages = reader.messages();
+    let began = Instant::now();
+    let reader = reader.build().await.unwrap();
+    for n in 0..10 {
+        assert_eq!(next(&mut messages).await, n.to_string());
+    }
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    drop(reader);
+}
+
+/// Nodes are killed, cut off and begun again, and clients go from one to another, while what the nodes share is slow
+/// and does not always answer. `MQ_SEED=n` runs one seed.
+#[test]
+fn nodes_that_are_killed_or_cut_off_lose_nothing_and_repeat_no_qos2() {
+    let each = over_seeds(0..100, killed_and_cut_off);
+    let sum = each.into_iter().fold(Harm::default(), |sum, harm| Harm {
+        kills: sum.kills + harm.kills,
+        cuts: sum.cuts + harm.cuts,
+        moves: sum.moves + harm.moves,
+    });
+    println!("{sum:?}");
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Harm {
+    kills: usize,
+    cuts: usize,
+    moves: usize,
+}
+
+/// A client that may go from node to node.
+struct Roaming {
+    client: Client,
+    relay: FaultyRelay,
+    messages: Subscription,
+}
+
+impl Roaming {
+    async fn new(cluster: &str, id: &str, node: &Node, seed: u64) -> Self {
+        let url = format!("mem://{cluster}-at-{id}");
+        let target = node.url().parse().unwrap();
+        let relay = FaultyRelay::start(url.parse().unwrap(), target, seed);
+        let relay = relay.await.unwrap();
+        let client = mq_testkit::kept(&url, id).keep_alive(Duration::from_secs(5));
+        let messages = client.messages();
+        let client = client.build().await.unwrap();
+        Self {
+            client,
+            relay,
+            messages,
+        }
+    }
+}
+
+#[expect(clippy::too_many_lines, reason = "one story")]
+async fn killed_and_cut_off(seed: u64) -> Harm {
+    const MESSAGES: usize = 40;
+    let mut random = fastrand::Rng::with_seed(seed);
+    let world = MemoryWorld::new(2, seed);
+    let cluster = format!("chaos-{seed}");
+    let mut nodes = Vec::new();
+    for name in ["a", "b", "c"] {
+        nodes.push(Node::start(&cluster, name, &world).await);
+    }
+    let mut publishers = Vec::new();
+    let mut readers = Vec::new();
+    let mut subscribed = Vec::new();
+    for n in 0..2 {
+        let node = random.usize(..3);
+        let id = format!("publisher-{n}");
+        publishers.push(Roaming::new(&cluster, &id, &nodes[node], seed).await);
+        let node = random.usize(..3);
+        let reader = Roaming::new(&cluster, &format!("reader-{n}"), &nodes[node], seed).await;
+        let qos = [QoS::ExactlyOnce, QoS::AtLeastOnce][n];
+        let subscription = reader.client.subscribe("t/#", qos).await.unwrap();
+        subscribed.push(subscription);
+        readers.push(reader);
+    }
+    world.set_faults(Faults {
+        delay: Duration::from_millis(random.u64(1..20)),
+        errors: random.u64(..50),
+    });
+    for publisher in &publishers {
+        publisher.relay.set_harmful(true);
+    }
+    for reader in &readers {
+        reader.relay.set_harmful(true);
+    }
+    let mut harm = Harm::default();
+    let mut receipts = Vec::new();
+    let mut sent = 0;
+    while sent < MESSAGES {
+        if random.u8(..4) == 0 {
+            match random.u8(..6) {
+                0 => {
+                    let k = random.usize(..3);
+                    nodes[k].kill();
+                    harm.kills += 1;
+                }
+                1 => {
+                    let k = random.usize(..3);
+                    world.cut(&nodes[k].name, true);
+                    harm.cuts += 1;
+                }
+                2 => {
+                    let node = &mut nodes[random.usize(..3)];
+
+                    world.cut(&node.name, false);
+                    node.revive(&world).await;
+                }
+                _ => {
+                    let clients = [&publishers, &readers][random.usize(..2)];
+                    let node = &nodes[random.usize(..3)];
+                    clients[random.usize(..2)]
+                        .relay
+                        .turn_to(node.url().parse().unwrap());
+                    harm.moves += 1;
+                }
+            }
+        }
+        for (n, publisher) in publishers.iter().enumerate() {
+            let topic = format!("t/{n}/{}", sent % 2);
+            let message = message(&topic, sent.to_string(), qos(sent));
+            receipts.push(publisher.client.send(message).await.unwrap());
+        }
+        sent += 1;
+        sleep(Duration::from_millis(random.u64(..1_000))).await;
+    }
+
+    // All is well again.
+    world.set_faults(Faults::default());
+    for node in &mut nodes {
+        world.cut(&node.name, false);
+    }
+    // A node may learn late that its life has ended.
+    for _ in 0..20 {
+        for node in &mut nodes {
+            node.revive(&world).await;
+        }
+        sleep(Duration::from_millis(500)).await;
+    }
+    for client in publishers.iter().chain(&readers) {
+        client.relay.set_harmful(false);
+        client.relay.turn_to(nodes[0].url().parse().unwrap());
+    }
+    for (n, mut receipt) in receipts.into_iter().enumerate() {
+        let acknowledged = timeout(SOON, receipt.acknowledged()).await;
+        assert!(
+            matches!(acknowledged, Ok(Ok(_))),
+            "seed {seed}, {n}: {acknowledged:?}"
+        );
+    }
+    for (n, (mut own, mut reader)) in subscribed.into_iter().zip(readers).enumerate() {
+        let mut came: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+        loop {
+            let one = tokio::select! {
+                one = own.recv() => one,
+                one = reader.messages.recv() => one,
+                () = sleep(SOON) => break,
+            };
+            let one = one.unwrap();
+            let number = one.text().unwrap().parse().unwrap();
+
+            came.entry(one.topic.to_string()).or_default().push(number);
+        }
+        for publisher in 0..2 {
+            for half in 0..2 {
+                let topic = format!("t/{publisher}/{half}");
+                let came = came.remove(&topic).unwrap_or_default();
+                let mut firsts = Vec::new();
+                for number in &came {
+                    if firsts.contains(number) {
+                        let once = qos(*number) == QoS::ExactlyOnce && n == 0;
+                        assert!(!once, "seed {seed}: {number} twice in {topic}: {came:?}");
+                    } else {
+                        firsts.push(*number);
+                    }
+                }
+                let all: Vec<_> = (0..MESSAGES).filter(|number| number % 2 == half).collect();
+                assert_eq!(firsts, all, "seed {seed}, reader {n}, {topic}: {came:?}");
+            }
+        }
+    }
+    harm
+}
+
+/// Two topics, and both QoS on either.
+fn qos(number: usize) -> QoS {
+    [QoS::AtLeastOnce, QoS::ExactlyOnce][number / 2 % 2]
+}
