@@ -56,26 +56,32 @@ impl Cluster {
     /// See [`Nodes::claim`](crate::hub::Nodes::claim).
     pub(super) async fn claim_in_turn(
         &self,
-        hub: &Hub,
         id: &ByteStr,
         user: &User,
         take_over: TakeOver,
     ) -> Result<(), ReasonCode> {
-        let turn = Arc::clone(lock(&self.claims).entry(id.clone()).or_default());
-        let held = turn.lock().await;
-        let claimed = timeout(PATIENCE, self.try_claim(hub, id, user, take_over)).await;
-        drop(held);
-        {
-            let mut claims = lock(&self.claims);
+        let (Some(this), Some(hub)) = (self.this.upgrade(), self.hub()) else {
+            return Err(ReasonCode::ServerShuttingDown);
+        };
+        let (id, user) = (id.clone(), user.clone());
+        // It goes on to its end, whether the client waits for it or not: a session that is half here would be taken for
+        // a whole one.
+        let claiming = self.runtime.spawn(async move {
+            let turn = Arc::clone(lock(&this.claims).entry(id.clone()).or_default());
+            let held = Arc::clone(&turn).lock_owned().await;
+            let claimed = this.try_claim(&hub, &id, &user, take_over).await;
+            drop(held);
+            let mut claims = lock(&this.claims);
             // Two: this one, and the table's.
             if Arc::strong_count(&turn) == 2 {
-                claims.remove(id);
+                claims.remove(&id);
             }
-        }
-        match claimed {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(Refused::Others)) => Err(ReasonCode::ClientIdentifierNotValid),
-            Ok(Err(Refused::Busy)) | Err(_) => Err(ReasonCode::ServerBusy),
+            claimed
+        });
+        match timeout(PATIENCE, claiming).await {
+            Ok(Ok(Ok(()))) => Ok(()),
+            Ok(Ok(Err(Refused::Others))) => Err(ReasonCode::ClientIdentifierNotValid),
+            Ok(_) | Err(_) => Err(ReasonCode::ServerBusy),
         }
     }
 
@@ -87,8 +93,9 @@ impl Cluster {
         take_over: TakeOver,
     ) -> Result<(), Refused> {
         let key = Key::new(Kind::Session, &**id);
+        let began = Instant::now();
         let mut asked = 0;
-        loop {
+        while began.elapsed() < PATIENCE {
             let leaves = {
                 let sessions = lock(&self.sessions);
                 match sessions.get(id) {
@@ -132,7 +139,8 @@ impl Cluster {
                 asked += u32::from(self.ask_to_let_go(owner, id).await);
                 continue;
             }
-            self.come_to(&record.next).await;
+            let coming = timeout(PATIENCE, self.come_to(&record.next));
+            coming.await.map_err(|_| Refused::Busy)?;
             let mine = Record {
                 owner: Some(self.author.clone()),
                 ..record.clone()
@@ -144,6 +152,7 @@ impl Cluster {
             };
             return self.take_up(hub, id, record, version).await;
         }
+        Err(Refused::Busy)
     }
 
     /// Waits until this node has read the logs as far as a session's last owner: what that has looked at must not come

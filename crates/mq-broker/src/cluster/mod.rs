@@ -47,7 +47,7 @@ use std::{
     collections::HashMap,
     fmt,
     pin::Pin,
-    sync::{Arc, Mutex, RwLock, Weak},
+    sync::{Arc, Mutex, OnceLock, RwLock, Weak},
     time::Duration,
 };
 
@@ -130,6 +130,7 @@ pub(crate) struct Cluster {
     /// Values are written on it, from whichever thread they change.
     runtime: Handle,
     this: Weak<Self>,
+    hub: OnceLock<Weak<Hub>>,
 }
 
 impl fmt::Debug for Cluster {
@@ -172,6 +173,7 @@ impl Cluster {
             ledger: Ledger::new(),
             runtime: Handle::current(),
             this: this.clone(),
+            hub: OnceLock::new(),
         }))
     }
 
@@ -185,6 +187,8 @@ impl Cluster {
         hub: &Arc<Hub>,
         tasks: &mut JoinSet<()>,
     ) -> Result<(), EngineError> {
+        // The first one stays: a node has one hub.
+        let _ = self.hub.set(Arc::downgrade(hub));
         for shard in 0..self.engine.shards() {
             tasks.spawn(Arc::clone(self).follow(shard, Arc::clone(hub)));
             tasks.spawn(Arc::clone(self).write_shard(shard));
@@ -202,6 +206,11 @@ impl Cluster {
             self.end_life(&earlier).await?;
         }
         Ok(())
+    }
+
+    /// `None` before this node takes part, and once its broker has gone.
+    fn hub(&self) -> Option<Arc<Hub>> {
+        self.hub.get()?.upgrade()
     }
 
     /// Ends this life: nothing is acknowledged from here on.
@@ -283,12 +292,11 @@ impl Nodes for Cluster {
 
     fn claim<'a>(
         &'a self,
-        hub: &'a Hub,
         id: &'a ByteStr,
         user: &'a User,
         take_over: TakeOver,
     ) -> Pin<Box<dyn Future<Output = Result<(), ReasonCode>> + Send + 'a>> {
-        Box::pin(self.claim_in_turn(hub, id, user, take_over))
+        Box::pin(self.claim_in_turn(id, user, take_over))
     }
 
     fn has(&self, id: &ByteStr) -> bool {

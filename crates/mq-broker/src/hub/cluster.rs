@@ -44,7 +44,6 @@ pub(crate) trait Nodes: fmt::Debug + Send + Sync {
     /// The reason for the client.
     fn claim<'a>(
         &'a self,
-        hub: &'a Hub,
         id: &'a ByteStr,
         user: &'a User,
         take_over: TakeOver,
@@ -234,13 +233,17 @@ impl Hub {
     }
 
     /// Lets a session go to another node. Its connection ends first. `then` is called at the moment from which on no
-    /// message is queued for it here. `None` if it has ended, or its connection does not end in time.
+    /// message is queued for it here; at once if there is none. `None` if it has ended meanwhile, or its connection does not
+    /// end in time.
     pub(crate) async fn let_go<T>(
         &self,
         client_id: &ByteStr,
         then: impl FnOnce() -> T,
     ) -> Option<T> {
-        let session = lock(&self.sessions).by_id.get(client_id).cloned()?;
+        let session = lock(&self.sessions).by_id.get(client_id).cloned();
+        let Some(session) = session else {
+            return Some(then());
+        };
         session.claim();
         let state = timeout(TAKE_OVER_TIMEOUT, Arc::clone(&session.state).lock_owned()).await;
         self.forget(&session, &mut *state.ok()?, then)

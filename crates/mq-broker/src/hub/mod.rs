@@ -282,7 +282,7 @@ impl Hub {
         let mut rivals = 0;
         loop {
             if let Some(cluster) = &self.cluster {
-                cluster.claim(self, client_id, user, self.take_over).await?;
+                cluster.claim(client_id, user, self.take_over).await?;
             }
             let most = self.quotas.sessions;
             let Some(session) = self.find_or_create(client_id, Some(user), most) else {
