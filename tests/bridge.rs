@@ -6,6 +6,7 @@ mod seeds;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    num::NonZeroU16,
     sync::Arc,
     time::Duration,
 };
@@ -321,8 +322,78 @@ async fn a_lazy_bridge_is_connected_while_something_waits() {
     cloud.shutdown().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_is_published_after_an_outage_does_not_wait_for_what_the_outage_left() {
+    const OLD: usize = 2_000;
+    const LIVE: usize = 40;
+    // In flight, taken by the bridge, and on their way in the other broker: far fewer than wait.
+    const AHEAD: usize = 200;
+    let store = Arc::new(MemoryStore::new());
+    let mut settings = Settings::new(vec![url("live-edge").parse().unwrap()]);
+    settings.store = Some(store.into());
+    settings.quotas.mailbox.messages = 50;
+    settings.bridges = vec![bridge_to(
+        "live-cloud",
+        &[topic(Direction::Out, "up/#", "", "")],
+    )];
+    let edge = Broker::start(settings).await.unwrap();
+    let here = client("live-edge").await;
+    for n in 0..OLD {
+        let topic = format!("up/old/{}", n % 4);
+        send(&here, message(&topic, n.to_string(), QoS::ExactlyOnce)).await;
+    }
+    // A cloud that takes its time over QoS 2, and passes each message on at once.
+    let slow = Arc::new(SlowStore::default());
+    let settling = async {
+        loop {
+            sleep(Duration::from_millis(1)).await;
+            slow.settle(1);
+        }
+    };
+    let reading = async {
+        let mut settings = Settings::new(vec![url("live-cloud").parse().unwrap()]);
+        settings.store = Some(Arc::clone(&slow).into());
+        settings.protocol.receive_maximum = NonZeroU16::new(4).unwrap();
+        let cloud = Broker::start(settings).await.unwrap();
+        let there = client("live-cloud").await;
+        let mut at_cloud = there.subscribe("up/#", QoS::AtMostOnce).await.unwrap();
+        let mut came = Vec::new();
+        let (mut sent, mut sent_at) = (0, Vec::new());
+        while came.len() < OLD + LIVE {
+            let (topic, text) = next(&mut at_cloud).await;
+            came.push((topic, text.parse::<usize>().unwrap()));
+            if came.len() >= 100 + 20 * sent && sent < LIVE {
+                let topic = format!("up/live/{}", sent % 2);
+                send(&here, message(&topic, sent.to_string(), QoS::ExactlyOnce)).await;
+                sent_at.push(came.len());
+                sent += 1;
+            }
+        }
+        nothing_more(&mut at_cloud).await;
+        for (n, sent_at) in sent_at.iter().enumerate() {
+            let is_it =
+                |(topic, number): &(String, usize)| topic.starts_with("up/live") && *number == n;
+            let came_at = came.iter().position(is_it).unwrap();
+            let before = came_at.saturating_sub(*sent_at);
+            assert!(before < AHEAD, "{before} messages came before live {n}");
+        }
+        let mut last = BTreeMap::new();
+        for (topic, number) in came {
+            let before = last.insert(topic.clone(), number);
+            assert!(before < Some(number), "{topic}: {before:?}, {number}");
+        }
+        cloud.shutdown().await;
+    };
+    tokio::select! {
+        () = settling => unreachable!("it does not end"),
+        () = reading => {}
+    }
+    edge.shutdown().await;
+}
+
 /// Cuts either broker off at arbitrary points, with the last changes unsettled, and starts it again from the settled
-/// ones; the link between them stalls and breaks off. `MQ_SEED=n` runs one seed.
+/// ones; the link between them stalls and breaks off. With an odd seed four messages wait in memory, and others in the
+/// store. `MQ_SEED=n` runs one seed.
 #[test]
 fn brokers_and_links_that_are_cut_off_lose_nothing_of_a_bridge_and_repeat_no_qos2() {
     let each = over_seeds(0..100, cut_off_again_and_again);
@@ -336,19 +407,30 @@ struct Site {
     name: String,
     store: Arc<SlowStore>,
     bridges: Vec<BridgeSettings>,
+    /// How many messages wait in memory.
+    room: usize,
     broker: Option<Broker>,
 }
 
 impl Site {
-    async fn new(name: String, bridges: Vec<BridgeSettings>) -> Self {
-        let store = Arc::new(SlowStore::default());
-        let broker = Some(start(&name, Some(&store), &bridges).await);
-        Self {
+    async fn new(name: String, bridges: Vec<BridgeSettings>, room: usize) -> Self {
+        let mut site = Self {
             name,
-            store,
+            store: Arc::new(SlowStore::default().spilling()),
             bridges,
-            broker,
-        }
+            room,
+            broker: None,
+        };
+        site.start().await;
+        site
+    }
+
+    async fn start(&mut self) {
+        let mut settings = Settings::new(vec![url(&self.name).parse().unwrap()]);
+        settings.store = Some(Arc::clone(&self.store).into());
+        settings.bridges = self.bridges.clone();
+        settings.quotas.mailbox.messages = self.room;
+        self.broker = Some(Broker::start(settings).await.unwrap());
     }
 
     async fn cut_off(&mut self) {
@@ -356,9 +438,12 @@ impl Site {
         self.store = Arc::new(self.store.cut_off());
         // Its tasks are gone, and its address is free, when they have had a turn.
         sleep(Duration::from_millis(1)).await;
-        self.broker = Some(start(&self.name, Some(&self.store), &self.bridges).await);
+        self.start().await;
     }
 }
+
+/// The topics either way, each with one QoS.
+const TOPICS: usize = 6;
 
 /// Returns how often the link was cut off, or stood still.
 #[expect(clippy::too_many_lines, reason = "one story")]
@@ -381,9 +466,10 @@ async fn cut_off_again_and_again(seed: u64) -> usize {
     bridge.keep_alive = Duration::from_secs(2);
     let bridges = vec![bridge];
     let [edge, cloud] = names.clone();
+    let room = if seed % 2 == 1 { 4 } else { 10_000 };
     let mut sites = [
-        Site::new(edge, bridges).await,
-        Site::new(cloud, Vec::new()).await,
+        Site::new(edge, bridges, room).await,
+        Site::new(cloud, Vec::new(), room).await,
     ];
     let settle = |sites: &[Site; 2], most| sites.iter().for_each(|site| site.store.settle(most));
     let (at_edge, at_cloud) = (kept(&names[0], "device"), kept(&names[1], "reader"));
@@ -416,7 +502,7 @@ async fn cut_off_again_and_again(seed: u64) -> usize {
     let mut receipts = Vec::new();
     for n in 0..MESSAGES {
         for (client, topic) in [(&device, "up"), (&reader, "edge/down")] {
-            let topic = format!("{topic}/{}", n % 2);
+            let topic = format!("{topic}/{}", n % TOPICS);
             let message = message(&topic, n.to_string(), qos(n));
             receipts.push(client.send(message).await.unwrap());
         }
@@ -492,9 +578,9 @@ fn check(numbers: &[usize]) {
         let once = times == 1 || qos(n) == QoS::AtLeastOnce;
         assert!(once, "{n} came {times} times: {numbers:?}");
     }
-    for topic in 0..2 {
+    for topic in 0..TOPICS {
         let mut first = Vec::new();
-        for number in numbers.iter().filter(|number| *number % 2 == topic) {
+        for number in numbers.iter().filter(|number| *number % TOPICS == topic) {
             if !first.contains(number) {
                 first.push(*number);
             }

@@ -2,13 +2,15 @@
 
 use std::{
     collections::VecDeque,
+    ops::RangeInclusive,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use mq_broker::{
     Store,
-    store::{Change, Position, Snapshot, StoreError},
+    store::{Change, Position, Snapshot, StoreError, StoredMessage},
 };
+use mq_codec::ByteStr;
 use tokio::sync::watch;
 
 /// Keeps settled changes; the rest is gone with the broker that recorded it.
@@ -16,6 +18,7 @@ use tokio::sync::watch;
 pub struct SlowStore {
     kept: Mutex<Kept>,
     settled: watch::Receiver<Position>,
+    can_spill: bool,
 }
 
 #[derive(Debug)]
@@ -47,6 +50,16 @@ impl SlowStore {
         Self {
             kept: Mutex::new(kept),
             settled,
+            can_spill: false,
+        }
+    }
+
+    /// Queues may go on here beyond what memory holds. Messages are read one at a time.
+    #[must_use]
+    pub fn spilling(self) -> Self {
+        Self {
+            can_spill: true,
+            ..self
         }
     }
 
@@ -98,7 +111,10 @@ impl SlowStore {
     /// Simulates a power failure: returns a store with the settled changes.
     #[must_use]
     pub fn cut_off(&self) -> Self {
-        Self::of(self.lock().snapshot.clone())
+        Self {
+            can_spill: self.can_spill,
+            ..Self::of(self.lock().snapshot.clone())
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
@@ -126,5 +142,24 @@ impl Store for SlowStore {
 
     fn settled(&self) -> watch::Receiver<Position> {
         self.settled.clone()
+    }
+
+    fn can_spill(&self) -> bool {
+        self.can_spill
+    }
+
+    fn queued(
+        &self,
+        client_id: &ByteStr,
+        numbers: RangeInclusive<u64>,
+        _most: usize,
+    ) -> Result<Vec<(u64, StoredMessage)>, StoreError> {
+        let kept = self.lock();
+        let session = kept.snapshot.sessions.get(client_id);
+        let first = session.and_then(|session| session.queued.range(numbers).next());
+        Ok(first
+            .map(|(number, message)| (*number, message.clone()))
+            .into_iter()
+            .collect())
     }
 }

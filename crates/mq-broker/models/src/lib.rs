@@ -14,5 +14,8 @@ pub mod mailbox_models;
 #[path = "../../src/ceiling.rs"]
 #[expect(dead_code, reason = "the models use a part of it")]
 pub(crate) mod ceiling;
+#[path = "../../src/delivery.rs"]
+#[expect(dead_code, reason = "the models use a part of it")]
+pub(crate) mod delivery;
 pub mod store;
 mod sync;

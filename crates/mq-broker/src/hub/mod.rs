@@ -31,6 +31,7 @@ use tokio::sync::{Notify, OwnedMutexGuard};
 use crate::{
     Quotas,
     auth::{Authorizer, Guard, Principal, TakeOver},
+    bridge,
     ceiling::{Ceiling, Share},
     clock,
     journal::Journal,
@@ -560,7 +561,10 @@ impl Hub {
         // The identifier outlives the packet that it came in.
         let client_id = client_id.detached();
         let ceiling = Arc::clone(&self.ceiling);
-        let mailbox = Mailbox::new(self.quotas.mailbox, self.overflow, ceiling);
+        let mut mailbox = Mailbox::new(self.quotas.mailbox, self.overflow, ceiling);
+        if client_id.starts_with(bridge::PREFIX) {
+            mailbox = mailbox.letting_past();
+        }
         let user = user.cloned();
         let session = Arc::new(Session::new(client_id.clone(), key, mailbox, user, share));
         routing.sessions[key.index()] = Some(Arc::clone(&session));

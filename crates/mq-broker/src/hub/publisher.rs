@@ -429,5 +429,6 @@ pub(crate) fn dropped(
 pub(crate) fn unqueued(session: &Session, delivery: &Delivery, journal: &mut Journal) {
     if let Some(number) = delivery.number() {
         journal.record_of(session, SessionChange::Unqueued { number });
+        session.mailbox.unqueued(number, journal.position());
     }
 }

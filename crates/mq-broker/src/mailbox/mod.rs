@@ -7,8 +7,11 @@
 //!        \  Push::Spill      |
 //!         +----------> tail (store)
 //! ```
+//!
+//! In a bridge's mailbox messages of other topics go past those that wait ([`live`]).
 
 mod limits;
+mod live;
 mod queue;
 mod tail;
 
@@ -59,6 +62,8 @@ const DISPLACED: usize = 16;
 pub(crate) struct Mailbox {
     limits: MailboxLimits,
     policy: OverflowPolicy,
+    /// Whether messages of topics of which none waits go past many that wait.
+    lets_past: bool,
     ceiling: Arc<Ceiling>,
     queue: Mutex<Queue>,
     /// There is room again, or the reader has gone.
@@ -123,11 +128,19 @@ impl Mailbox {
         Self {
             limits,
             policy,
+            lets_past: false,
             ceiling,
             queue: Mutex::default(),
             emptied: Notify::new(),
             dropped: AtomicU64::new(0),
         }
+    }
+
+    /// The same, and messages of topics of which none waits go past many that wait. Each topic keeps its order, and the
+    /// session as a whole does not.
+    pub(crate) fn letting_past(mut self) -> Self {
+        self.lets_past = true;
+        self
     }
 
     /// Queues a message if there is room. For a reader that lags `keep` makes a copy that counts,
@@ -143,6 +156,14 @@ impl Mailbox {
         if queue.reader == Reader::Ended || (!queue.is_connected() && is_qos0) {
             // MQTT does not promise to keep QoS 0 for a session that is away (§4.1).
             return self.dropped_one(delivery);
+        }
+        let mut delivery = delivery;
+        if self.lets_past && !is_qos0 {
+            queue.note_backlog();
+            match queue.admit_live(&self.ceiling, delivery, &mut keep) {
+                Ok(tell) => return Push::Queued { tell },
+                Err(back) => delivery = back,
+            }
         }
         if !is_qos0 && !queue.tail.is_empty() {
             // The message must not overtake those in the store.
@@ -247,8 +268,15 @@ impl Mailbox {
     /// is that of [`Push::Spill`]. Returns whether the reader has to be told.
     pub(crate) fn spilled(&self, number: u64, delivery: &Delivery, position: u64) -> bool {
         let mut queue = self.lock();
-        queue.tail.add(number, tail::weight(delivery), position);
+        queue.spilled(number, delivery, position, self.lets_past);
         queue.told_now()
+    }
+
+    /// The store's call at `position` has taken the message of that number out of the session's queue.
+    pub(crate) fn unqueued(&self, number: u64, position: u64) {
+        if self.lets_past {
+            self.lock().unqueued(number, position);
+        }
     }
 
     /// Whether the queue goes on in the store.
@@ -304,11 +332,8 @@ impl Mailbox {
         queue.reader = Reader::Away;
         queue.bell.leave();
         queue.put_back(unsent);
-        let before = queue.messages.len();
-        queue
-            .messages
-            .retain(|delivery| delivery.qos > QoS::AtMostOnce);
-        let lost = before - queue.messages.len();
+        let lost = queue.retain(|delivery| delivery.qos > QoS::AtMostOnce);
+        let lost = lost.len();
         queue.count_again(&self.ceiling);
         drop(queue);
         self.dropped.fetch_add(lost as u64, Ordering::Relaxed);
@@ -357,8 +382,7 @@ impl Mailbox {
     /// there.
     pub(crate) fn keep(&self, keep: impl Fn(&Delivery) -> bool) -> VecDeque<Delivery> {
         let mut queue = self.lock();
-        let (kept, removed) = queue.messages.drain(..).partition(keep);
-        queue.messages = kept;
+        let removed = queue.retain(keep);
         queue.count_again(&self.ceiling);
         drop(queue);
         self.emptied.notify_waiters();
@@ -425,10 +449,9 @@ impl Mailbox {
         let mut queue = self.lock();
         queue.reader = Reader::Ended;
         let waiting = Waiting {
-            in_memory: core::mem::take(&mut queue.messages),
             in_store: queue.tail.all(),
+            in_memory: queue.clear(&self.ceiling),
         };
-        queue.clear(&self.ceiling);
         drop(queue);
         self.emptied.notify_waiters();
         waiting
@@ -436,7 +459,7 @@ impl Mailbox {
 
     /// Messages waiting in memory.
     pub(crate) fn len(&self) -> usize {
-        self.lock().messages.len()
+        self.lock().in_memory()
     }
 
     /// Messages dropped since the session began.
@@ -456,5 +479,7 @@ impl Drop for Mailbox {
     }
 }
 
+#[cfg(test)]
+mod live_tests;
 #[cfg(test)]
 mod tests;

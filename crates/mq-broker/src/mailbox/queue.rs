@@ -11,9 +11,10 @@ use mq_proto::{Delivery, Message};
 
 use super::{
     limits::{MailboxLimits, PATIENCE},
-    tail::Tail,
+    live::Live,
+    tail::{self, Tail},
 };
-use crate::{ceiling::Ceiling, sync::Instant};
+use crate::{ceiling::Ceiling, delivery::Marks as _, sync::Instant};
 
 /// A reader with more than this waiting lags, and the rest counts against the ceiling of all
 /// sessions together. Below it nothing is counted or copied. A larger message counts for every
@@ -28,7 +29,11 @@ pub(super) const ENTRY: usize = size_of::<Delivery>();
 pub(super) struct Queue {
     /// In memory.
     pub(super) messages: VecDeque<Delivery>,
-    /// Payload bytes of `messages`.
+    /// So many of `messages` come first, whatever is live.
+    front: usize,
+    /// What goes past the others of `messages` and the tail, while there are many.
+    live: Option<Box<Live>>,
+    /// Payload bytes in memory.
     bytes: usize,
     /// Behind `messages`, in the store.
     pub(super) tail: Tail,
@@ -38,7 +43,7 @@ pub(super) struct Queue {
     pub(super) is_behind: bool,
     /// Whether the reader was told and has not looked yet.
     pub(super) told: bool,
-    /// How many of `messages` count against the ceiling as entries.
+    /// How many messages in memory count against the ceiling as entries.
     counted: usize,
     /// From the moment that a message found no room until the reader has worked off half of what
     /// waited then.
@@ -117,7 +122,13 @@ impl Queue {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.messages.is_empty() && self.tail.is_empty()
+        self.in_memory() == 0 && self.tail.is_empty()
+    }
+
+    /// Messages in memory.
+    pub(super) fn in_memory(&self) -> usize {
+        let live = self.live.as_ref();
+        self.messages.len() + live.map_or(0, |live| live.messages().len())
     }
 
     pub(super) fn fits(&self, limits: MailboxLimits, delivery: &Delivery) -> bool {
@@ -128,16 +139,72 @@ impl Queue {
 
     /// Whether the reader lags once that message has come.
     fn lags(&self, size: usize) -> bool {
-        self.is_behind || self.messages.len() >= FREE_MESSAGES || self.bytes + size > FREE_BYTES
+        self.is_behind || self.in_memory() >= FREE_MESSAGES || self.bytes + size > FREE_BYTES
     }
 
     /// Queues a message; whether the reader has to be told. Fails at the ceiling.
     pub(super) fn admit(
         &mut self,
         ceiling: &Ceiling,
-        mut delivery: Delivery,
+        delivery: Delivery,
         keep: &mut impl FnMut(&Arc<Message>) -> Option<Arc<Message>>,
     ) -> Result<bool, Delivery> {
+        let delivery = self.counted(ceiling, delivery, keep)?;
+        self.goes_behind(&delivery);
+        self.messages.push_back(delivery);
+        Ok(self.told_now())
+    }
+
+    /// From here on messages may go past the others, if so many wait that it matters.
+    pub(super) fn note_backlog(&mut self) {
+        let is_backlog = self.messages.len() >= FREE_MESSAGES && self.is_connected();
+        // Topics of what an earlier broker left in the tail are not known.
+        if is_backlog && self.live.is_none() && self.tail.is_empty() {
+            self.begin_live();
+        }
+    }
+
+    fn begin_live(&mut self) {
+        let others = self.messages.iter().skip(self.front);
+        self.live = Some(Box::new(Live::beside(others)));
+    }
+
+    /// A message is put behind the others, or into the tail.
+    fn goes_behind(&mut self, delivery: &Delivery) {
+        if let Some(live) = &mut self.live
+            && live.count(delivery)
+        {
+            self.live_first();
+        }
+    }
+
+    /// Queues a message past those that wait, if none of its topic does; whether the reader has to be told.
+    pub(super) fn admit_live(
+        &mut self,
+        ceiling: &Ceiling,
+        delivery: Delivery,
+        keep: &mut impl FnMut(&Arc<Message>) -> Option<Arc<Message>>,
+    ) -> Result<bool, Delivery> {
+        let live = self.live.as_ref();
+        let takes = live.is_some_and(|live| live.takes(&delivery));
+        if !takes || self.front > 0 || !self.is_connected() {
+            return Err(delivery);
+        }
+        let delivery = self.counted(ceiling, delivery, keep)?;
+        let number = delivery.number();
+        if let Some(live) = &mut self.live {
+            live.push(delivery, number);
+        }
+        Ok(self.told_now())
+    }
+
+    /// Counts a message that comes into memory. Fails at the ceiling.
+    fn counted(
+        &mut self,
+        ceiling: &Ceiling,
+        mut delivery: Delivery,
+        keep: &mut impl FnMut(&Arc<Message>) -> Option<Arc<Message>>,
+    ) -> Result<Delivery, Delivery> {
         if self.lags(delivery.message.payload.len()) {
             // No reader has more than is left for all others: one that has stopped leaves room for
             // those that are behind for a moment.
@@ -152,8 +219,74 @@ impl Queue {
             self.counted += 1;
         }
         self.bytes += delivery.message.payload.len();
-        self.messages.push_back(delivery);
-        Ok(self.told_now())
+        Ok(delivery)
+    }
+
+    /// Puts a message into the tail that the store's call at `position` recorded under that number. `lets_past` if
+    /// later ones of other topics may go past it.
+    pub(super) fn spilled(
+        &mut self,
+        number: u64,
+        delivery: &Delivery,
+        position: u64,
+        lets_past: bool,
+    ) {
+        if self.tail.is_empty() {
+            if let Some(live) = &mut self.live {
+                live.forget_below(number);
+            } else if lets_past {
+                self.begin_live();
+            }
+        }
+        self.tail.add(number, tail::weight(delivery), position);
+        self.goes_behind(delivery);
+    }
+
+    /// The store's call at `position` has taken the message of that number out of the queue there.
+    pub(super) fn unqueued(&mut self, number: u64, position: u64) {
+        let live = self.live.as_mut();
+        if live.is_some_and(|live| live.is_unqueued(number)) && !self.tail.is_empty() {
+            self.tail.cover(number, position);
+        }
+    }
+
+    /// What is live goes before all others, and nothing more is live until it has gone.
+    fn live_first(&mut self) {
+        let Some(live) = &mut self.live else {
+            return;
+        };
+        let live = live.take_all();
+        if live.is_empty() {
+            return;
+        }
+        let front: Vec<_> = self.messages.drain(..self.front).collect();
+        self.front += live.len();
+        for delivery in front.into_iter().chain(live).rev() {
+            self.messages.push_front(delivery);
+        }
+    }
+
+    /// Takes out, and returns, all messages in memory but those that `keep` wants.
+    pub(super) fn retain(&mut self, keep: impl Fn(&Delivery) -> bool) -> VecDeque<Delivery> {
+        self.live_first();
+        let mut removed = VecDeque::new();
+        let front = core::mem::take(&mut self.front);
+        let messages = core::mem::take(&mut self.messages);
+        for (index, delivery) in messages.into_iter().enumerate() {
+            let is_in_front = index < front;
+            if keep(&delivery) {
+                self.front += usize::from(is_in_front);
+                self.messages.push_back(delivery);
+                continue;
+            }
+            if let Some(live) = &mut self.live
+                && !is_in_front
+            {
+                live.uncount(&delivery);
+            }
+            removed.push_back(delivery);
+        }
+        removed
     }
 
     /// Whether the reader has to be told that there is something.
@@ -175,20 +308,36 @@ impl Queue {
     pub(super) fn take(&mut self, count: usize, to: &mut VecDeque<Delivery>, now: Instant) {
         self.taken_at = Some(now);
         for _ in 0..count {
-            let Some(delivery) = self.messages.pop_front() else {
+            let Some(delivery) = self.next() else {
                 break;
             };
-            self.bytes -= delivery.message.payload.len();
             to.push_back(delivery);
         }
-        if self.is_empty() {
+        if self.messages.is_empty() && self.tail.is_empty() {
+            self.live_first();
+            self.live = None;
+        }
+        // A reader that waits for the store has to hear of what is live.
+        if self.is_empty() || (self.in_memory() == 0 && self.live.is_some()) {
             self.told = false;
         }
     }
 
-    pub(super) fn pop(&mut self, ceiling: &Ceiling) -> Option<Delivery> {
-        let delivery = self.messages.pop_front()?;
+    fn next(&mut self) -> Option<Delivery> {
+        let delivery = match &mut self.live {
+            Some(live) if self.front == 0 => live.next(&mut self.messages),
+            _ => self.messages.pop_front(),
+        }?;
+        self.front = self.front.saturating_sub(1);
         self.bytes -= delivery.message.payload.len();
+        Some(delivery)
+    }
+
+    pub(super) fn pop(&mut self, ceiling: &Ceiling) -> Option<Delivery> {
+        if let Some(live) = &mut self.live {
+            live.let_others();
+        }
+        let delivery = self.next()?;
         self.give_back(ceiling);
         Some(delivery)
     }
@@ -196,28 +345,35 @@ impl Queue {
     pub(super) fn put_back(&mut self, unsent: impl DoubleEndedIterator<Item = Delivery>) {
         for delivery in unsent.rev() {
             self.messages.push_front(delivery);
+            self.front += 1;
         }
     }
 
     /// Counts anew, after messages have come back or gone anywhere in the queue.
     pub(super) fn count_again(&mut self, ceiling: &Ceiling) {
-        let sizes = self.messages.iter();
+        let live = self.live.iter().flat_map(|live| live.messages());
+        let sizes = self.messages.iter().chain(live);
         self.bytes = sizes.map(|delivery| delivery.message.payload.len()).sum();
         self.give_back(ceiling);
     }
 
     /// Entries that have gone do not count any more.
     pub(super) fn give_back(&mut self, ceiling: &Ceiling) {
-        if let Some(gone) = self.counted.checked_sub(self.messages.len()) {
+        if let Some(gone) = self.counted.checked_sub(self.in_memory()) {
             ceiling.give(gone * ENTRY);
             self.counted -= gone;
         }
     }
 
-    pub(super) fn clear(&mut self, ceiling: &Ceiling) {
-        self.messages.clear();
+    /// Empties it; returns what was in memory.
+    pub(super) fn clear(&mut self, ceiling: &Ceiling) -> VecDeque<Delivery> {
+        self.live_first();
+        let messages = core::mem::take(&mut self.messages);
+        self.front = 0;
+        self.live = None;
         self.tail = Tail::default();
         self.count_again(ceiling);
+        messages
     }
 
     pub(super) fn took_nothing_for(&self, time: Duration) -> bool {

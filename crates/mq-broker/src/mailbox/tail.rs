@@ -13,14 +13,27 @@ const ROW: usize = 64;
 /// A publisher's messages have ascending numbers, so that reading the lowest first keeps its order.
 /// Two publishers' messages may come here in another order than their numbers; neither publisher's
 /// own order changes by that.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Tail {
     /// First and last numbers of runs, which do not touch each other: few, since every number that
     /// is given while there is a tail ends up here.
     runs: BTreeMap<u64, u64>,
+    /// How many of the numbers have messages; `None` if an earlier broker left some.
+    count: Option<usize>,
     bytes: usize,
     /// The store's last call that recorded one of them.
     position: u64,
+}
+
+impl Default for Tail {
+    fn default() -> Self {
+        Self {
+            runs: BTreeMap::new(),
+            count: Some(0),
+            bytes: 0,
+            position: 0,
+        }
+    }
 }
 
 impl Tail {
@@ -33,6 +46,14 @@ impl Tail {
     }
 
     pub(super) fn add(&mut self, number: u64, weight: usize, position: u64) {
+        self.cover(number, position);
+        self.count = self.count.map(|count| count + 1);
+        self.bytes += weight;
+    }
+
+    /// Takes in the number of a message that was none of the tail's, and that the store's call at `position` has
+    /// removed from the queue there: a run goes on beyond it.
+    pub(super) fn cover(&mut self, number: u64, position: u64) {
         let (mut first, mut last) = (number, number);
         if let Some((from, to)) = self.runs.range(..number).next_back()
             && to + 1 == number
@@ -43,13 +64,13 @@ impl Tail {
             last = to;
         }
         self.runs.insert(first, last);
-        self.bytes += weight;
         self.position = self.position.max(position);
     }
 
     /// What an earlier broker left: everything in between is there or was removed.
     pub(super) fn restore(&mut self, range: RangeInclusive<u64>, bytes: usize) {
         self.runs.insert(*range.start(), *range.end());
+        self.count = None;
         self.bytes = bytes;
     }
 
@@ -70,6 +91,7 @@ impl Tail {
     /// Counts out a message of that weight: it is in memory now.
     pub(super) fn loaded(&mut self, weight: usize) {
         self.bytes = self.bytes.saturating_sub(weight);
+        self.count = self.count.map(|count| count.saturating_sub(1));
     }
 
     /// Forgets these numbers: they are in memory now, or gone. Lower ones stay, as they may have
@@ -87,7 +109,9 @@ impl Tail {
                 self.runs.insert(first, from - 1);
             }
         }
-        if self.runs.is_empty() {
+        if self.runs.is_empty() || self.count == Some(0) {
+            self.runs.clear();
+            self.count = Some(0);
             self.bytes = 0;
         }
     }

@@ -19,8 +19,9 @@ use crate::{
     store::{SessionChange, StoreError},
 };
 
-/// Messages taken from the mailbox at a time.
+/// Messages taken from the mailbox at a time. For a bridge few: they delay those that go past the others.
 const TAKE: usize = 256;
+const TAKE_FOR_BRIDGE: usize = 32;
 
 impl Attached<'_> {
     /// Moves messages from the mailbox, and retained ones that a subscription asked for, into the
@@ -32,6 +33,11 @@ impl Attached<'_> {
         let hold = &mut self.hold;
         let metrics = &self.wire.hub.metrics;
         let journal = &mut self.publisher.journal;
+        let count = if self.bridged.is_some() {
+            TAKE_FOR_BRIDGE
+        } else {
+            TAKE
+        };
         let (mut had_turn, mut is_drained) = (false, false);
         self.parked
             .unpark(&self.wire.connection, &hold.state, &mut self.outgoing);
@@ -46,9 +52,9 @@ impl Attached<'_> {
                 }
                 let mailbox = &hold.session.mailbox;
                 let in_flight = self.wire.connection.in_flight_bytes();
-                let wanted = mailbox.take(TAKE, &mut self.outgoing, in_flight, now.into());
+                let wanted = mailbox.take(count, &mut self.outgoing, in_flight, now.into());
                 // What comes from here on rings the bell.
-                is_drained = self.outgoing.len() < TAKE;
+                is_drained = self.outgoing.len() < count;
                 if self.loading.is_none()
                     && let (Some(wanted), Some(store)) = (wanted, self.wire.hub.store())
                 {
@@ -115,6 +121,7 @@ impl Attached<'_> {
                     self.messages_sent += 1;
                     if let (Some(number), Some(packet_id)) = (number, packet_id) {
                         journal.record_of(session, SessionChange::Sent { number, packet_id });
+                        session.mailbox.unqueued(number, journal.position());
                     }
                 }
                 // Larger than the client takes: dropped as if it had been sent `[MQTT-3.1.2-25]`.
