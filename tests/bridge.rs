@@ -12,8 +12,8 @@ use std::{
 };
 
 use mq_broker::{
-    BridgeSettings, BridgeStart, BridgeTopic, Broker, Direction, Error, MemoryStore, Settings,
-    Store, view::Query,
+    BridgeQueue, BridgeSettings, BridgeStart, BridgeTopic, Broker, Direction, Error, MemoryStore,
+    Overflow, Settings, Store, view::Query,
 };
 use mq_client::{Client, ClientBuilder, Outgoing, QoS, Reconnect, Subscription, Version};
 use mq_testkit::{FaultyRelay, SlowStore};
@@ -389,6 +389,43 @@ async fn what_is_published_after_an_outage_does_not_wait_for_what_the_outage_lef
         () = reading => {}
     }
     edge.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bridge_has_a_queue_of_its_own_and_drops_what_is_too_old() {
+    let mut bridge = bridge_to("queue-cloud", &[topic(Direction::Out, "up/#", "", "")]);
+    bridge.queue = BridgeQueue {
+        messages: Some(3),
+        overflow: Some(Overflow::DropOldest),
+        age: Some(HOUR),
+        ..BridgeQueue::default()
+    };
+    let edge = plain("queue-edge", &[bridge]).await;
+    let here = client("queue-edge").await;
+    for n in 0..5 {
+        send(&here, message("up/1", n.to_string(), QoS::AtLeastOnce)).await;
+    }
+    // 2 to 4 are left, and two of them make room for 5 and 6.
+    sleep(HOUR / 2).await;
+    for n in 5..7 {
+        send(&here, message("up/1", n.to_string(), QoS::AtLeastOnce)).await;
+    }
+    let dropped = || edge.metrics().dropped.get();
+    assert_eq!(dropped(), 4, "the oldest");
+    sleep(HOUR / 2).await;
+    let cloud = plain("queue-cloud", &[]).await;
+    let there = client("queue-cloud").await;
+    let mut at_cloud = there.subscribe("up/#", QoS::AtLeastOnce).await.unwrap();
+    for n in 5..7 {
+        let incoming = timeout(SOON, at_cloud.recv()).await.unwrap().unwrap();
+        assert_eq!(incoming.text().unwrap(), n.to_string());
+        let expiry = incoming.properties.message_expiry_interval;
+        assert_eq!(expiry, None, "its age is no matter of the other broker's");
+    }
+    assert_eq!(dropped(), 5, "the one that was too old");
+    nothing_more(&mut at_cloud).await;
+    edge.shutdown().await;
+    cloud.shutdown().await;
 }
 
 /// Cuts either broker off at arbitrary points, with the last changes unsettled, and starts it again from the settled

@@ -14,7 +14,7 @@ use crate::{
     Error, Reload, Settings, Storage, Store,
     admin::{Admin, BridgeFigures, Doors, STREAMS},
     auth::{FileAccess, Guard},
-    bridging, clock,
+    bridge, bridging, clock,
     cluster::Cluster,
     conn::{self, Wire},
     hub::Hub,
@@ -75,7 +75,8 @@ impl Broker {
         settings.warn_of_open_secrets();
         let guard = Guard::new(authenticator, authorizer, settings.failures_per_minute);
         let couriers = Arc::new(Couriers::new(settings.workers.as_ref()));
-        let hub = Hub::new(settings.quotas, store, guard, settings.take_over)?;
+        let queues = bridge::queues(&settings.bridges);
+        let hub = Hub::new(settings.quotas, store, guard, settings.take_over, queues)?;
         let hub = hub.with(
             Arc::clone(&couriers),
             cluster.clone().map(|cluster| cluster as _),

@@ -34,18 +34,19 @@ fn the_reference_has_every_key() {
     let (with_table, without): (BTreeSet<_>, _) =
         tables.into_iter().partition(|key| key != "listen");
     assert_eq!(documented("Without a table"), without);
-    for table in with_table
-        .iter()
-        .map(String::as_str)
-        .chain(["auth.jwt", "bridge.topic"])
+    for table in
+        with_table
+            .iter()
+            .map(String::as_str)
+            .chain(["auth.jwt", "bridge.queue", "bridge.topic"])
     {
         // Of bridges there may be many.
-        let name = if table.starts_with("bridge") {
+        let name = if ["bridge", "bridge.topic"].contains(&table) {
             format!("[[{table}]]")
         } else {
             format!("[{table}]")
         };
-        let within = if table == "bridge.topic" {
+        let within = if table.starts_with("bridge.") {
             "[[bridge]]\n"
         } else {
             ""

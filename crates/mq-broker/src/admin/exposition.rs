@@ -150,12 +150,19 @@ fn of_bridges(encoder: &mut DescriptorEncoder<'_>, admin: &Admin) -> fmt::Result
         .map(|one| admin.hub.state_of(&one.bridge.session))
         .collect();
     let with_labels = || labelled.iter().map(|(labels, _)| labels).zip(&states);
-    let connected = with_labels().map(|(labels, (connected, _))| (labels, (*connected).into()));
+    let connected = with_labels().map(|(labels, (connected, ..))| (labels, (*connected).into()));
     let help = "Whether the bridge is connected";
     gauges(encoder, "bridge_connected", help, connected)?;
-    let queued = with_labels().map(|(labels, (_, queued))| (labels, *queued));
+    let queued = with_labels().map(|(labels, (_, queued, _))| (labels, *queued));
     let help = "Messages in memory that wait for the other broker";
     gauges(encoder, "bridge_queued", help, queued)?;
+    let help = "Messages for the other broker that were dropped";
+    let mut family =
+        encoder.encode_descriptor("bridge_dropped", help, None, MetricType::Counter)?;
+    for (labels, (.., dropped)) in with_labels() {
+        let mut metric = family.encode_family(labels)?;
+        metric.encode_counter::<NoLabelSet, _, u64>(dropped, None)?;
+    }
     of_links(encoder, "bridge_", OF_BRIDGES, &labelled)?;
     let help = "Round-trip times of a bridge's connections, sampled every 30 s and at their end";
     round_trips(encoder, "bridge_rtt", help, &labelled)

@@ -168,12 +168,13 @@ pub(super) fn status(admin: &Admin) -> serde_json::Value {
         })
     });
     let bridges = admin.bridges.iter().map(|one| {
-        let (connected, queued) = admin.hub.state_of(&one.bridge.session);
+        let (connected, queued, dropped) = admin.hub.state_of(&one.bridge.session);
         json!({
             "name": one.bridge.name,
             "addresses": one.bridge.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "connected": connected,
             "queued": queued,
+            "dropped": dropped,
             "links": one.links.accepted.get(),
             "links_failed": one.links.handshakes_failed.get(),
         })

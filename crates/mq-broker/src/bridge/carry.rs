@@ -42,7 +42,10 @@ impl Bridge {
         if self.version() >= Version::V5 {
             pass(&mut message, usize::from(stays), &self.mark);
         }
+        // The other broker gets no expiry that is of this one's queue alone.
+        let expires = message.properties.message_expiry_interval.is_some();
         Some(Delivery {
+            expires_at: delivery.expires_at.filter(|_| expires),
             message: Arc::new(message),
             ..delivery.clone()
         })

@@ -20,18 +20,29 @@ mod carry;
 mod settings;
 mod topics;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use mq_codec::{ByteStr, Connect, Version};
 use mq_proto::{ClientConfig, ServerConfig};
 use mq_transport::{Address, Connector};
 
 use crate::error::Error;
-pub use settings::{BridgeSettings, BridgeStart, BridgeTopic, Direction, Secret};
+pub use settings::{BridgeQueue, BridgeSettings, BridgeStart, BridgeTopic, Direction, Secret};
 pub(crate) use topics::Topics;
 
 /// Client identifiers that begin like this are of bridges.
 pub(crate) const PREFIX: &str = "$bridge/";
+
+/// The client identifiers of bridges' sessions, and what may wait for each.
+pub(crate) type Queues = HashMap<ByteStr, BridgeQueue>;
+
+/// The queues of all bridges that have a name.
+pub(crate) fn queues(bridges: &[BridgeSettings]) -> Queues {
+    let session = |name: &str| ByteStr::new(format!("{PREFIX}{name}")).ok();
+    let each = bridges.iter();
+    each.filter_map(|bridge| Some((session(&bridge.name)?, bridge.queue)))
+        .collect()
+}
 
 /// A bridge to another broker.
 #[derive(Debug)]

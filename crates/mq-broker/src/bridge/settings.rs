@@ -7,6 +7,7 @@ use mq_codec::{QoS, Version};
 use mq_transport::{Address, ConnectOptions};
 
 use super::Topics;
+use crate::{mailbox::Overflow, quota::Quotas};
 
 /// A bridge to another broker.
 #[derive(Clone, Debug)]
@@ -46,6 +47,36 @@ pub struct BridgeSettings {
     /// The bridges that a message may have passed before this one (5.0). Default 8. None passes the same broker
     /// twice.
     pub max_hops: u8,
+    /// What may wait for it. Default: as for every session.
+    pub queue: BridgeQueue,
+}
+
+/// What may wait for a bridge. What is absent is as for every session, in [`Quotas`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct BridgeQueue {
+    /// Messages in memory.
+    pub messages: Option<usize>,
+    /// Their payload bytes.
+    pub bytes: Option<usize>,
+    /// What becomes of QoS 1 and 2 messages beyond that.
+    pub overflow: Option<Overflow>,
+    /// Bytes that [`Overflow::Spill`] puts into the store.
+    pub spill_bytes: Option<usize>,
+    /// Messages that have waited for longer are dropped and counted, when it is their turn. A message that expires
+    /// (5.0) after a longer time has no more than this left at the other broker. Absent: none is too old.
+    pub age: Option<Duration>,
+}
+
+impl BridgeQueue {
+    /// The quotas of its session.
+    pub(crate) fn within(&self, mut quotas: Quotas) -> Quotas {
+        let mailbox = &mut quotas.mailbox;
+        mailbox.messages = self.messages.unwrap_or(mailbox.messages);
+        mailbox.bytes = self.bytes.unwrap_or(mailbox.bytes);
+        quotas.overflow = self.overflow.or(quotas.overflow);
+        quotas.spill_bytes = self.spill_bytes.unwrap_or(quotas.spill_bytes);
+        quotas
+    }
 }
 
 /// A password or token, which nothing shows.
@@ -142,6 +173,7 @@ impl BridgeSettings {
             start: BridgeStart::Automatic,
             topics,
             max_hops: 8,
+            queue: BridgeQueue::default(),
         }
     }
 

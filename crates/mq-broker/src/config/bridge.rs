@@ -6,8 +6,10 @@ use mq_codec::{QoS, Version};
 use mq_transport::{Address, ClientIdentity, Trust};
 use serde::Deserialize;
 
-use super::set;
-use crate::{BridgeSettings, BridgeStart, BridgeTopic, Direction, Settings, files};
+use super::{set, tables::OverflowName};
+use crate::{
+    BridgeQueue, BridgeSettings, BridgeStart, BridgeTopic, Direction, Overflow, Settings, files,
+};
 
 /// A `[[bridge]]` table: another broker that this one is a client of; see [`BridgeSettings`].
 #[derive(Clone, Debug, Deserialize)]
@@ -55,8 +57,27 @@ pub struct BridgeConfig {
     pub idle_timeout_s: Option<u64>,
     /// See [`BridgeSettings::max_hops`].
     pub max_hops: Option<u8>,
+    /// What may wait for it.
+    #[serde(default)]
+    pub queue: QueueConfig,
     /// What it carries.
     pub topic: Vec<TopicConfig>,
+}
+
+/// A `[bridge.queue]` table; see [`BridgeQueue`].
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QueueConfig {
+    /// Messages in memory.
+    pub messages: Option<usize>,
+    /// Their payload bytes.
+    pub bytes: Option<usize>,
+    /// What becomes of QoS 1 and 2 messages beyond that.
+    pub overflow: Option<OverflowName>,
+    /// Bytes in the store.
+    pub spill_bytes: Option<usize>,
+    /// Seconds after which a message that waits is dropped.
+    pub age_s: Option<NonZeroU32>,
 }
 
 /// When a bridge connects.
@@ -95,6 +116,11 @@ impl BridgeConfig {
         let bridge = bridge.map_err(|problem| format!("bridge {name:?}: {problem}"))?;
         if settings.bridges.iter().any(|other| other.name == name) {
             return Err(format!("bridge {name:?}: there are two of that name"));
+        }
+        if bridge.queue.overflow == Some(Overflow::Spill) && settings.store.is_none() {
+            return Err(format!(
+                "bridge {name:?}: queue.overflow: \"spill\" needs a store: give [store] or another policy"
+            ));
         }
         settings.bridges.push(bridge);
         Ok(())
@@ -153,8 +179,22 @@ impl BridgeConfig {
             (_, Some(_)) => return Err("idle_timeout_s is for `start = \"lazy\"`".to_owned()),
         };
         set(&mut settings.max_hops, self.max_hops);
+        settings.queue = self.queue.into_queue();
         settings.check().map(drop)?;
         Ok(settings)
+    }
+}
+
+impl QueueConfig {
+    fn into_queue(self) -> BridgeQueue {
+        let age = self.age_s.map(NonZeroU32::get);
+        BridgeQueue {
+            messages: self.messages,
+            bytes: self.bytes,
+            overflow: self.overflow.map(Into::into),
+            spill_bytes: self.spill_bytes,
+            age: age.map(|seconds| Duration::from_secs(seconds.into())),
+        }
     }
 }
 

@@ -16,7 +16,7 @@ mod bridge;
 mod openness;
 mod tables;
 
-pub use bridge::{BridgeConfig, Start, TopicConfig};
+pub use bridge::{BridgeConfig, QueueConfig, Start, TopicConfig};
 use openness::DEFAULT_LISTENERS;
 pub use tables::{
     AdminConfig, AuthConfig, ClientCertificate, DurabilityName, JwtConfig, LimitsConfig, LogConfig,
@@ -128,6 +128,10 @@ pub use tables::{
 /// clean = false                   # whether nothing waits for the next connection
 /// start = "automatic"             # or lazy: while something waits
 /// max_hops = 8                    # bridges that a message may have passed
+///
+/// [bridge.queue]                  # what may wait for it; if absent, as for every session
+/// messages = 10000
+/// age_s = 86400                   # what has waited for longer is dropped
 ///
 /// [[bridge.topic]]                # at least one
 /// pattern = "sensors/#"

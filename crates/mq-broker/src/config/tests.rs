@@ -294,6 +294,11 @@ fn mistakes_are_named_with_line_and_key() {
         ("[limits]\nmax_packet_size = 0\n", "FILE: line 2:"),
         ("[limits]\noverflow = \"spill\"\n", "needs a store"),
         (
+            "[[bridge]]\nname = \"a\"\naddress = [\"tcp://127.0.0.1\"]\n\
+             queue = { overflow = \"spill\", age_s = 1 }\ntopic = [{ pattern = \"a\" }]\n",
+            "queue.overflow: \"spill\" needs a store",
+        ),
+        (
             "[limits]\noverflow = \"drop\"\n",
             "line 2: unknown variant `drop`",
         ),

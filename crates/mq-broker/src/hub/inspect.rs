@@ -74,11 +74,14 @@ fn name(user: Option<User>) -> Option<String> {
 }
 
 impl Hub {
-    /// Whether a connection has the session of that client identifier, and how many messages wait for it in memory.
-    pub(crate) fn state_of(&self, client_id: &ByteStr) -> (bool, usize) {
+    /// Whether a connection has the session of that client identifier, how many messages wait for it in memory, and how
+    /// many were dropped since it began.
+    pub(crate) fn state_of(&self, client_id: &ByteStr) -> (bool, usize, u64) {
         let session = lock(&self.sessions).by_id.get(client_id).cloned();
-        session.map_or((false, 0), |session| {
-            (session.presence().is_some(), session.mailbox.len())
+        session.map_or((false, 0, 0), |session| {
+            let mailbox = &session.mailbox;
+            let is_connected = session.presence().is_some();
+            (is_connected, mailbox.len(), mailbox.dropped())
         })
     }
 

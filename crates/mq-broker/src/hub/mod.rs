@@ -47,7 +47,7 @@ use crate::{
 use bans::Bans;
 pub(crate) use cluster::{Nodes, Overfull, RIVALS, Restoring};
 pub(crate) use flows::keep_flow;
-pub(crate) use publisher::{Publisher, dropped, unqueued};
+pub(crate) use publisher::{Publisher, dropped, expired, unqueued};
 pub(crate) use sys::PREFIX as OWN_TOPICS;
 use topic_rates::TopicCounts;
 
@@ -69,6 +69,7 @@ pub(crate) struct Hub {
     quotas: Quotas,
     overflow: OverflowPolicy,
     take_over: TakeOver,
+    bridges: bridge::Queues,
     /// What waits for all sessions, and retained messages.
     ceiling: Arc<Ceiling>,
     routing: RwLock<Routing>,
@@ -147,9 +148,11 @@ impl Hub {
         store: Option<Arc<dyn Store>>,
         guard: Guard,
         take_over: TakeOver,
+        bridges: bridge::Queues,
     ) -> Result<Self, StoreError> {
         let kept = store.as_ref().map(|store| store.load()).transpose()?;
-        let hub = Self::empty(quotas, store, guard, take_over);
+        let mut hub = Self::empty(quotas, store, guard, take_over);
+        hub.bridges = bridges;
         if let Some(kept) = kept {
             hub.restore(kept);
         }
@@ -167,6 +170,7 @@ impl Hub {
         let strangers = Ceiling::part_of(&ceiling, quotas.memory / STRANGERS);
         Self {
             take_over,
+            bridges: bridge::Queues::default(),
             strangers: Arc::new(strangers),
             routing: RwLock::new(Routing {
                 router: Router::new(),
@@ -530,6 +534,14 @@ impl Hub {
         write(&self.retained).expire(now);
     }
 
+    fn mailbox_of_bridge(&self, session: &ByteStr, ceiling: Arc<Ceiling>) -> Mailbox {
+        let queue = self.bridges.get(session).copied().unwrap_or_default();
+        let quotas = queue.within(self.quotas);
+        let can_spill = self.store.as_ref().is_some_and(|store| store.can_spill());
+        let mailbox = Mailbox::new(quotas.mailbox, quotas.overflow_policy(can_spill), ceiling);
+        mailbox.letting_past().keeping_for(queue.age)
+    }
+
     /// The session of that client identifier. A new one is `user`'s. `None` if it would be a new
     /// one and there are `most` already.
     fn find_or_create(
@@ -561,10 +573,11 @@ impl Hub {
         // The identifier outlives the packet that it came in.
         let client_id = client_id.detached();
         let ceiling = Arc::clone(&self.ceiling);
-        let mut mailbox = Mailbox::new(self.quotas.mailbox, self.overflow, ceiling);
-        if client_id.starts_with(bridge::PREFIX) {
-            mailbox = mailbox.letting_past();
-        }
+        let mailbox = if client_id.starts_with(bridge::PREFIX) {
+            self.mailbox_of_bridge(&client_id, ceiling)
+        } else {
+            Mailbox::new(self.quotas.mailbox, self.overflow, ceiling)
+        };
         let user = user.cloned();
         let session = Arc::new(Session::new(client_id.clone(), key, mailbox, user, share));
         routing.sessions[key.index()] = Some(Arc::clone(&session));

@@ -121,7 +121,7 @@ impl Hub {
             };
             let mut delivery = deliver(message, qos, target);
             delivery.retain = retain && target.retain_as_published;
-            delivery.expires_at = expires_at;
+            delivery.expires_at = session.mailbox.expires_at(expires_at, now);
             if publisher.journal.is_open() {
                 publisher.ready.push((Arc::clone(session), delivery));
             } else {

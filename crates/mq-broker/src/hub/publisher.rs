@@ -425,6 +425,19 @@ pub(crate) fn dropped(
     unqueued(session, delivery, journal);
 }
 
+/// Records that a delivery has expired, and counts it if it was too old for its mailbox.
+pub(crate) fn expired(
+    metrics: &Metrics,
+    session: &Session,
+    delivery: &Delivery,
+    journal: &mut Journal,
+) {
+    if session.mailbox.count_expired() {
+        metrics.dropped.add(1);
+    }
+    unqueued(session, delivery, journal);
+}
+
 /// Records that a delivery no longer waits, without having been sent.
 pub(crate) fn unqueued(session: &Session, delivery: &Delivery, journal: &mut Journal) {
     if let Some(number) = delivery.number() {

@@ -64,6 +64,8 @@ pub(crate) struct Mailbox {
     policy: OverflowPolicy,
     /// Whether messages of topics of which none waits go past many that wait.
     lets_past: bool,
+    /// Messages that have waited for longer are dropped.
+    age: Option<Duration>,
     ceiling: Arc<Ceiling>,
     queue: Mutex<Queue>,
     /// There is room again, or the reader has gone.
@@ -129,6 +131,7 @@ impl Mailbox {
             limits,
             policy,
             lets_past: false,
+            age: None,
             ceiling,
             queue: Mutex::default(),
             emptied: Notify::new(),
@@ -141,6 +144,29 @@ impl Mailbox {
     pub(crate) fn letting_past(mut self) -> Self {
         self.lets_past = true;
         self
+    }
+
+    /// The same, and messages that have waited for longer than `age` are dropped.
+    pub(crate) fn keeping_for(mut self, age: Option<Duration>) -> Self {
+        self.age = age;
+        self
+    }
+
+    /// When a message that comes now is dropped, and expires by itself at `of_message`.
+    pub(crate) fn expires_at(
+        &self,
+        of_message: Option<std::time::Instant>,
+        now: std::time::Instant,
+    ) -> Option<std::time::Instant> {
+        let too_old = self.age.and_then(|age| now.checked_add(age));
+        [of_message, too_old].into_iter().flatten().min()
+    }
+
+    /// Counts a message that was taken and has expired, if this mailbox counts them.
+    pub(crate) fn count_expired(&self) -> bool {
+        self.dropped
+            .fetch_add(u64::from(self.age.is_some()), Ordering::Relaxed);
+        self.age.is_some()
     }
 
     /// Queues a message if there is room. For a reader that lags `keep` makes a copy that counts,

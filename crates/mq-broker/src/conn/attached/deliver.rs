@@ -33,11 +33,7 @@ impl Attached<'_> {
         let hold = &mut self.hold;
         let metrics = &self.wire.hub.metrics;
         let journal = &mut self.publisher.journal;
-        let count = if self.bridged.is_some() {
-            TAKE_FOR_BRIDGE
-        } else {
-            TAKE
-        };
+        let count = self.bridged.as_ref().map_or(TAKE, |_| TAKE_FOR_BRIDGE);
         let (mut had_turn, mut is_drained) = (false, false);
         self.parked
             .unpark(&self.wire.connection, &hold.state, &mut self.outgoing);
@@ -68,7 +64,7 @@ impl Attached<'_> {
             let session = &hold.session;
             if delivery.expires_at.is_some_and(|at| at <= now) {
                 // `[MQTT-3.3.2-5]`
-                hub::unqueued(session, &delivery, journal);
+                hub::expired(metrics, session, &delivery, journal);
                 continue;
             }
             if self
