@@ -335,6 +335,10 @@ fn cell(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
         Value::String(text) => Shown(text).to_string(),
+        Value::Array(values) => {
+            let values: Vec<_> = values.iter().map(cell).collect();
+            values.join(",")
+        }
         other => other.to_string(),
     }
 }
@@ -343,6 +347,7 @@ fn write_fields(out: &mut impl io::Write, of: &str, fields: &Map<String, Value>)
     for (name, value) in fields {
         match value {
             Value::Object(inner) => write_fields(out, &format!("{name}: "), inner)?,
+            Value::Array(rows) if rows.is_empty() => {}
             Value::Array(rows) => {
                 let rows: Vec<_> = rows.iter().filter_map(Value::as_object).cloned().collect();
                 writeln!(out, "{of}{name}:")?;

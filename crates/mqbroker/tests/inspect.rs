@@ -5,6 +5,8 @@
 
 mod program;
 
+use std::collections::BTreeMap;
+
 use mq_client::{QoS, Reconnect};
 use program::{Broker, mqbroker};
 
@@ -16,6 +18,26 @@ fn said(arguments: &[&str]) -> (Option<i32>, String, String) {
         text(output.stdout),
         text(output.stderr),
     )
+}
+
+#[test]
+fn an_operator_sees_what_a_bridge_does_in_a_table() {
+    let configuration = "[admin]\nsocket = \"FOLDER/socket\"\n\
+        [[bridge]]\nname = \"cloud\"\naddress = [\"tcp://127.0.0.1:9\", \"tcp://[::1]:9\"]\n\
+        topic = [{ pattern = \"a/#\" }]\n";
+    let mut broker = Broker::new("tcp", configuration);
+    let socket = broker.file("socket");
+    let (code, shown, error) = said(&["status", "--socket", socket.to_str().unwrap()]);
+    assert_eq!(code, Some(0), "{error}");
+    let mut lines = shown.lines().skip_while(|line| *line != "bridges:");
+    lines.next().unwrap();
+    let mut words = || -> Vec<_> { lines.next().unwrap().split_whitespace().collect() };
+    let row: BTreeMap<_, _> = words().into_iter().zip(words()).collect();
+    assert_eq!(row["name"], "cloud", "{shown}");
+    assert_eq!(row["connected"], "false", "{shown}");
+    assert_eq!(row["queued"], "0", "{shown}");
+    assert_eq!(row["addresses"], "mqtt://127.0.0.1:9,mqtt://[::1]:9");
+    broker.end();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
