@@ -428,6 +428,35 @@ async fn a_bridge_has_a_queue_of_its_own_and_drops_what_is_too_old() {
     cloud.shutdown().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_bridge_that_is_not_configured_any_more_leaves_nothing() {
+    let topics = [topic(Direction::Out, "up/#", "", "")];
+    let of_name = |name: &str| BridgeSettings {
+        name: name.to_owned(),
+        ..bridge_to("gone-cloud", &topics)
+    };
+    let store = Arc::new(MemoryStore::new());
+    let sessions = || -> BTreeMap<_, _> {
+        let sessions = store.load().unwrap().sessions.into_iter();
+        sessions
+            .filter(|(client_id, _)| client_id.starts_with("$bridge/"))
+            .map(|(client_id, session)| (client_id.to_string(), session.queued.len()))
+            .collect()
+    };
+    let bridges = [of_name("kept"), of_name("gone")];
+    let edge = start("gone-edge", Some(&store), &bridges).await;
+    let here = client("gone-edge").await;
+    for n in 0..10 {
+        send(&here, message("up/1", n.to_string(), QoS::ExactlyOnce)).await;
+    }
+    edge.shutdown().await;
+    let waits = |name: &str| (format!("$bridge/{name}"), 10);
+    assert_eq!(sessions(), [waits("gone"), waits("kept")].into());
+    let edge = start("gone-edge", Some(&store), &bridges[..1]).await;
+    assert_eq!(sessions(), [waits("kept")].into());
+    edge.shutdown().await;
+}
+
 /// Cuts either broker off at arbitrary points, with the last changes unsettled, and starts it again from the settled
 /// ones; the link between them stalls and breaks off. With an odd seed four messages wait in memory, and others in the
 /// store. `MQ_SEED=n` runs one seed.

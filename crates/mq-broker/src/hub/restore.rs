@@ -2,18 +2,24 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    ops::RangeInclusive,
     sync::Arc,
 };
 
 use mq_codec::{ByteStr, PacketId};
 use mq_proto::Delivery;
+use tracing::warn;
 
 use super::{Hub, write};
 use crate::{
-    clock,
+    bridge, clock,
     router::{LaneSlot, Subscriber},
-    store::{SessionRecord, Snapshot, StoredFlow, from_wall_clock},
+    shown::Shown,
+    store::{Change, SessionChange, SessionRecord, Snapshot, Store, StoredFlow, from_wall_clock},
 };
+
+/// Bytes that are read at a time to count messages.
+const COUNTED: usize = 1024 * 1024;
 
 impl Hub {
     /// Quotas may be smaller than they were. What was promised is kept all the same.
@@ -30,8 +36,31 @@ impl Hub {
             let _ = self.set_retained(&message, qos, expires_at, usize::MAX);
         }
         for (client_id, record) in kept.sessions {
-            self.restore_session(&client_id, record);
+            let is_bridge = client_id.starts_with(bridge::PREFIX);
+            if is_bridge && !self.bridges.contains_key(&client_id) {
+                self.end_bridge(client_id, &record);
+            } else {
+                self.restore_session(&client_id, record);
+            }
         }
+    }
+
+    /// Ends the session of a bridge that is not configured any more: nobody would take what waits for it.
+    fn end_bridge(&self, session: ByteStr, record: &SessionRecord) {
+        let Some(store) = &self.store else {
+            return;
+        };
+        let sent = record.in_flight.iter();
+        let sent = sent.filter(|(_, message)| message.is_some()).count();
+        let mut dropped = sent + record.queued.len();
+        if let Some((numbers, _)) = &record.spilled {
+            dropped += count(&**store, &session, numbers.clone(), COUNTED);
+        }
+        warn!(
+            session = %Shown(&session),
+            dropped, "ended the session of a bridge that is not configured"
+        );
+        store.record(vec![Change::Session(session, SessionChange::Ended)]);
     }
 
     fn restore_session(&self, client_id: &ByteStr, record: SessionRecord) {
@@ -114,5 +143,53 @@ impl Hub {
         session.leave(now, None, life.left(now));
         drop(state);
         self.note_due(&session);
+    }
+}
+
+/// How many messages of these numbers a session has in the store, which is read `most` bytes at a time. What cannot be
+/// read is not counted.
+fn count(store: &dyn Store, session: &ByteStr, numbers: RangeInclusive<u64>, most: usize) -> usize {
+    let (mut first, last) = numbers.into_inner();
+    let mut count = 0;
+    while first <= last {
+        let read = store.queued(session, first..=last, most);
+        let read = read.unwrap_or_default();
+        let Some((number, _)) = read.last() else {
+            break;
+        };
+        count += read.len();
+        first = number + 1;
+    }
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use mq_codec::{QoS, TopicName};
+    use mq_proto::Message;
+
+    use super::*;
+    use crate::store::{MemoryStore, StoredMessage, User};
+
+    #[test]
+    fn messages_are_counted_over_gaps_and_several_reads() {
+        let store = MemoryStore::new();
+        let session = ByteStr::new("$bridge/gone").unwrap();
+        let record = |change| store.record(vec![Change::Session(session.clone(), change)]);
+        record(SessionChange::Attached {
+            expiry: Some(Duration::MAX),
+            user: User::Anonymous,
+        });
+        for number in [1, 2, 5, 9] {
+            let message = Message::new(TopicName::new("t").unwrap(), "x");
+            let message = StoredMessage::new(&Delivery::new(message, QoS::AtLeastOnce));
+            record(SessionChange::Queued { number, message });
+        }
+        for most in [1, COUNTED] {
+            assert_eq!(count(&store, &session, 2..=8, most), 2);
+            assert_eq!(count(&store, &session, 1..=12, most), 4);
+        }
     }
 }
