@@ -457,6 +457,51 @@ async fn a_bridge_that_is_not_configured_any_more_leaves_nothing() {
     edge.shutdown().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn bridges_share_a_subscription_at_the_other_broker() {
+    const MESSAGES: usize = 20;
+    let cloud = plain("shared-cloud", &[]).await;
+    let topics = [topic(Direction::In, "$share/edges/job/#", "here/", "all/")];
+    let mut edges = Vec::new();
+    for name in ["shared-one", "shared-two"] {
+        let mut bridge = bridge_to("shared-cloud", &topics);
+        bridge.client_id = Some(name.to_owned());
+        edges.push(plain(name, &[bridge]).await);
+    }
+    let connected = async {
+        while cloud.metrics().subscriptions.get() < 2 {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(SOON, connected).await.unwrap();
+    let there = client("shared-cloud").await;
+    let (one, two) = (client("shared-one").await, client("shared-two").await);
+    let mut at_one = one.subscribe("here/#", QoS::ExactlyOnce).await.unwrap();
+    let mut at_two = two.subscribe("here/#", QoS::ExactlyOnce).await.unwrap();
+    for n in 0..MESSAGES {
+        send(
+            &there,
+            message("all/job/1", n.to_string(), QoS::ExactlyOnce),
+        )
+        .await;
+    }
+    let mut came = [BTreeSet::new(), BTreeSet::new()];
+    for (came, messages) in came.iter_mut().zip([&mut at_one, &mut at_two]) {
+        while let Ok(Some(incoming)) = timeout(SOON, messages.recv()).await {
+            assert_eq!(incoming.topic.to_string(), "here/job/1");
+            let n: usize = incoming.text().unwrap().parse().unwrap();
+            assert!(came.insert(n), "{n} came twice");
+        }
+        assert!(!came.is_empty(), "each has its part");
+    }
+    assert!(came[0].is_disjoint(&came[1]), "{came:?}");
+    assert_eq!(came[0].len() + came[1].len(), MESSAGES);
+    for edge in edges {
+        edge.shutdown().await;
+    }
+    cloud.shutdown().await;
+}
+
 /// Cuts either broker off at arbitrary points, with the last changes unsettled, and starts it again from the settled
 /// ones; the link between them stalls and breaks off. With an odd seed four messages wait in memory, and others in the
 /// store. `MQ_SEED=n` runs one seed.

@@ -5,6 +5,9 @@ use mq_codec::{QoS, Subscription, SubscriptionOptions, TopicFilter, TopicName};
 use super::{BridgeTopic, Direction};
 use crate::auth::Filter;
 
+/// What the filter of a shared subscription begins with.
+const SHARE: &str = "$share/";
+
 /// The topics of one bridge, checked.
 #[derive(Debug)]
 pub(crate) struct Topics {
@@ -18,6 +21,8 @@ struct Rule {
     from: Side,
     to: Side,
     qos: QoS,
+    /// The group of a shared subscription (§4.8.2).
+    group: Option<String>,
 }
 
 /// What a rule's topics are called at one of the brokers.
@@ -37,7 +42,7 @@ impl Side {
         let parsed = TopicFilter::new(filter.clone()).map_err(wrong)?;
         if parsed.shared().is_some() {
             return Err(format!(
-                "{filter:?} is a shared subscription, whose order is lost"
+                "{filter:?} is a shared subscription: give it as the pattern, and prefixes of the topics alone"
             ));
         }
         Ok(Self {
@@ -69,14 +74,32 @@ impl Rule {
     }
 
     fn subscription(&self, options: SubscriptionOptions) -> Subscription {
+        let filter = &self.from.filter;
+        let shared = self.group.as_ref().map(|group| {
+            TopicFilter::new(format!("{SHARE}{group}/{filter}")).expect("checked when it was made")
+        });
         Subscription {
-            filter: self.from.filter.clone(),
             options: SubscriptionOptions {
                 qos: self.qos,
+                // `[MQTT-3.8.3-4]`
+                no_local: options.no_local && shared.is_none(),
                 ..options
             },
+            filter: shared.unwrap_or_else(|| filter.clone()),
         }
     }
+}
+
+/// The group of a pattern that is a shared subscription, and the pattern within.
+fn group_of(pattern: &str) -> Result<(Option<String>, &str), String> {
+    let Some(shared) = pattern.strip_prefix(SHARE) else {
+        return Ok((None, pattern));
+    };
+    let (group, pattern) = shared.split_once('/').unwrap_or((shared, ""));
+    // Any filter will do to check the group.
+    let wrong = |error| format!("{group:?} is no group of a shared subscription: {error}");
+    TopicFilter::new(format!("{SHARE}{group}/t")).map_err(wrong)?;
+    Ok((Some(group.to_owned()), pattern))
 }
 
 impl Topics {
@@ -85,16 +108,34 @@ impl Topics {
     pub(super) fn new(topics: &[BridgeTopic]) -> Result<Self, String> {
         let (mut outgoing, mut incoming) = (Vec::new(), Vec::new());
         for topic in topics {
-            let local = Side::new(&topic.local_prefix, &topic.pattern)?;
-            let remote = Side::new(&topic.remote_prefix, &topic.pattern)?;
+            let (group, pattern) = group_of(&topic.pattern)?;
+            if group.is_some() && topic.direction != Direction::In {
+                return Err(format!(
+                    "{:?} is a shared subscription at the other broker: take direction = \"in\"",
+                    topic.pattern
+                ));
+            }
+            let local = Side::new(&topic.local_prefix, pattern)?;
+            let remote = Side::new(&topic.remote_prefix, pattern)?;
             let qos = topic.qos;
             if topic.direction != Direction::In {
                 let (from, to) = (local.clone(), remote.clone());
-                outgoing.push(Rule { from, to, qos });
+                let group = None;
+                outgoing.push(Rule {
+                    from,
+                    to,
+                    qos,
+                    group,
+                });
             }
             if topic.direction != Direction::Out {
                 let (from, to) = (remote, local);
-                incoming.push(Rule { from, to, qos });
+                incoming.push(Rule {
+                    from,
+                    to,
+                    qos,
+                    group,
+                });
             }
         }
         if outgoing.is_empty() && incoming.is_empty() {
@@ -254,6 +295,16 @@ mod tests {
     }
 
     #[test]
+    fn a_shared_subscription_has_the_names_of_its_topics() {
+        let topics = topics(&[topic(Direction::In, "$share/g/t/#", "here/", "there/")]);
+        let wanted = topics.wanted_there(true);
+        assert_eq!(wanted[0].filter.as_str(), "$share/g/there/t/#");
+        assert!(!wanted[0].options.no_local, "a protocol error");
+        assert_eq!(topics.name_here(&name("there/t/1")), Some(name("here/t/1")));
+        assert_eq!(topics.name_here(&name("there/u")), None);
+    }
+
+    #[test]
     fn a_mistake_is_named() {
         for (rules, says) in [
             (vec![], "no topic"),
@@ -273,6 +324,11 @@ mod tests {
                 vec![topic(Direction::In, "a", "", "$share/g/")],
                 "shared subscription",
             ),
+            (
+                vec![topic(Direction::Both, "$share/g/a", "", "")],
+                "direction = \"in\"",
+            ),
+            (vec![topic(Direction::In, "$share//a", "", "")], "no group"),
         ] {
             let error = Topics::new(&rules).unwrap_err();
             assert!(error.contains(says), "{error}");
