@@ -94,8 +94,7 @@ impl Broker {
         let addresses: Vec<_> = listeners.iter().map(Listener::local_address).collect();
         let shutdown = watch::Sender::new(false);
         let hub = Arc::new(hub);
-        let mut services = JoinSet::new();
-        take_part(cluster.as_ref(), &hub, &mut services).await?;
+        let mut services = take_part(cluster.as_ref(), &hub).await?;
         // The last step that can fail, so that a broker that does not start leaves the tickets
         // where they are. No client is accepted yet.
         #[cfg(feature = "tls")]
@@ -604,16 +603,14 @@ async fn bind_all(settings: &Settings) -> Result<Vec<Listener>, Error> {
     Ok(listeners)
 }
 
-/// Takes part in a cluster, if it is a node of one.
-async fn take_part(
-    cluster: Option<&Arc<Cluster>>,
-    hub: &Arc<Hub>,
-    services: &mut JoinSet<()>,
-) -> Result<(), Error> {
-    match cluster {
-        Some(cluster) => cluster.join(hub, services).await.map_err(not_joined),
-        None => Ok(()),
+/// Takes part in a cluster, if it is a node of one: with these tasks.
+async fn take_part(cluster: Option<&Arc<Cluster>>, hub: &Arc<Hub>) -> Result<JoinSet<()>, Error> {
+    let mut tasks = JoinSet::new();
+    if let Some(cluster) = cluster {
+        let joined = cluster.join(hub, &mut tasks).await;
+        joined.map_err(not_joined)?;
     }
+    Ok(tasks)
 }
 
 fn not_joined(problem: impl fmt::Display) -> Error {

@@ -159,7 +159,7 @@ impl Hub {
             };
             changes.push(Change::Session(from, change));
         }
-        let flags = (qos, retain, expires_at);
+        let flags = (qos, retain, expires_at, clock::now());
         self.fan_out(&routing, &message, flags, sender, changes, publisher);
         publisher.finish(&self.metrics);
     }

@@ -89,7 +89,7 @@ impl Hub {
             changes.push(Change::Session(from.client_id.clone(), change));
         }
         let sender = from.map(|from| from.key);
-        let flags = (qos, retain, expires_at);
+        let flags = (qos, retain, expires_at, now);
         let receivers = self.fan_out(&routing, &message, flags, sender, changes, publisher);
         let may_be_refused = publisher.at_hand.lost > 0 || !publisher.waiting.is_empty();
         let at_hand = &mut publisher.at_hand;
@@ -108,7 +108,7 @@ impl Hub {
         &self,
         routing: &Routing,
         message: &Arc<Message>,
-        (qos, retain, expires_at): (QoS, bool, Option<Instant>),
+        (qos, retain, expires_at, now): (QoS, bool, Option<Instant>, Instant),
         sender: Option<SessionKey>,
         changes: Vec<Change>,
         publisher: &mut Publisher,
