@@ -7,15 +7,15 @@
 //!
 //! `cargo test --manifest-path crates/mq-broker/models/Cargo.toml`
 
-#[path = "../../src/mailbox/mod.rs"]
-#[expect(dead_code, unused_imports, reason = "the models use a part of it")]
-pub(crate) mod mailbox;
-pub mod mailbox_models;
 #[path = "../../src/ceiling.rs"]
 #[expect(dead_code, reason = "the models use a part of it")]
 pub(crate) mod ceiling;
 #[path = "../../src/delivery.rs"]
 #[expect(dead_code, reason = "the models use a part of it")]
 pub(crate) mod delivery;
+#[path = "../../src/mailbox/mod.rs"]
+#[expect(dead_code, unused_imports, reason = "the models use a part of it")]
+pub(crate) mod mailbox;
+pub mod mailbox_models;
 pub mod store;
 mod sync;

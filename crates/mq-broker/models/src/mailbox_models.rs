@@ -8,8 +8,8 @@ use mq_codec::{QoS, TopicName};
 use mq_proto::{Delivery, Message};
 
 use crate::{
-    mailbox::{Mailbox, MailboxLimits, Overflow, OverflowPolicy, Patience, Push},
     ceiling::Ceiling,
+    mailbox::{Mailbox, MailboxLimits, MailboxRules, Overflow, OverflowPolicy, Patience, Push},
     sync::Instant,
 };
 
@@ -26,8 +26,9 @@ fn mailbox(messages: usize, ceiling: usize) -> (Arc<Mailbox>, Arc<Ceiling>) {
         spill_bytes: 0,
     };
     let ceiling = Arc::new(Ceiling::new(ceiling));
+    let rules = Arc::new(MailboxRules::new(limits, policy));
     (
-        Arc::new(Mailbox::new(limits, policy, Arc::clone(&ceiling))),
+        Arc::new(Mailbox::new(&rules, Arc::clone(&ceiling))),
         ceiling,
     )
 }

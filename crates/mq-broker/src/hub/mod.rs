@@ -36,7 +36,7 @@ use crate::{
     clock,
     journal::Journal,
     lock::{lock, read, write},
-    mailbox::{Mailbox, MailboxLimits, OverflowPolicy, Waiting},
+    mailbox::{Mailbox, MailboxLimits, MailboxRules, Waiting},
     metrics::Metrics,
     notice::Notices,
     router::{RetainedStore, Router, SessionKey},
@@ -67,7 +67,8 @@ const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Hub {
     quotas: Quotas,
-    overflow: OverflowPolicy,
+    /// Of all sessions but those of bridges.
+    mailboxes: Arc<MailboxRules>,
     take_over: TakeOver,
     bridges: bridge::Queues,
     /// What waits for all sessions, and retained messages.
@@ -182,7 +183,10 @@ impl Hub {
                 share: Share::new(&ceiling),
             }),
             ceiling,
-            overflow: quotas.overflow_policy(can_spill),
+            mailboxes: Arc::new(MailboxRules::new(
+                quotas.mailbox,
+                quotas.overflow_policy(can_spill),
+            )),
             quotas,
             store,
             cluster: None,
@@ -538,8 +542,10 @@ impl Hub {
         let queue = self.bridges.get(session).copied().unwrap_or_default();
         let quotas = queue.within(self.quotas);
         let can_spill = self.store.as_ref().is_some_and(|store| store.can_spill());
-        let mailbox = Mailbox::new(quotas.mailbox, quotas.overflow_policy(can_spill), ceiling);
-        mailbox.letting_past().keeping_for(queue.age)
+        let mut rules = MailboxRules::new(quotas.mailbox, quotas.overflow_policy(can_spill));
+        rules.lets_past = true;
+        rules.age = queue.age;
+        Mailbox::new(&Arc::new(rules), ceiling)
     }
 
     /// The session of that client identifier. A new one is `user`'s. `None` if it would be a new
@@ -576,7 +582,7 @@ impl Hub {
         let mailbox = if client_id.starts_with(bridge::PREFIX) {
             self.mailbox_of_bridge(&client_id, ceiling)
         } else {
-            Mailbox::new(self.quotas.mailbox, self.overflow, ceiling)
+            Mailbox::new(&self.mailboxes, ceiling)
         };
         let user = user.cloned();
         let session = Arc::new(Session::new(client_id.clone(), key, mailbox, user, share));

@@ -42,6 +42,29 @@ pub(crate) struct OverflowPolicy {
     pub(crate) spill_bytes: usize,
 }
 
+/// What all mailboxes of a kind have in common.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MailboxRules {
+    pub(super) limits: MailboxLimits,
+    pub(super) policy: OverflowPolicy,
+    /// Whether messages of topics of which none waits go past many that wait. Each topic keeps its order, and the
+    /// session as a whole does not.
+    pub(crate) lets_past: bool,
+    /// Messages that have waited for longer are dropped.
+    pub(crate) age: Option<Duration>,
+}
+
+impl MailboxRules {
+    pub(crate) fn new(limits: MailboxLimits, policy: OverflowPolicy) -> Self {
+        Self {
+            limits,
+            policy,
+            lets_past: false,
+            age: None,
+        }
+    }
+}
+
 /// How long a publisher waits for a reader that lags: long enough for a slow reader, short enough
 /// that a reader that has stopped does not stop publishers that also write to others.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(100);

@@ -53,10 +53,14 @@ impl World {
             spill_bytes: usize::MAX,
         };
         let ceiling = Arc::new(Ceiling::new(usize::MAX));
+        let rules = MailboxRules {
+            lets_past: true,
+            ..MailboxRules::new(limits, policy)
+        };
         Self {
             random: Rng::with_seed(seed),
             busy: 10,
-            mailbox: Mailbox::new(limits, policy, ceiling).letting_past(),
+            mailbox: Mailbox::new(&Arc::new(rules), ceiling),
             told: Vec::new(),
             settled: 0,
             stored: BTreeMap::new(),

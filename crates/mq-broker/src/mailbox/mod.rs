@@ -34,7 +34,7 @@ use crate::{
     },
 };
 pub use limits::{MailboxLimits, Overflow};
-pub(crate) use limits::{OverflowPolicy, PATIENCE, RECOVERY};
+pub(crate) use limits::{MailboxRules, OverflowPolicy, PATIENCE, RECOVERY};
 use queue::{FREE_MESSAGES, Queue, Reader};
 
 /// A reader is merely slow, and publishers still wait for it, if it has worked off half of a full
@@ -60,12 +60,7 @@ const DISPLACED: usize = 16;
 /// is left below the ceiling of all sessions; then QoS 0 is dropped at once.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
-    limits: MailboxLimits,
-    policy: OverflowPolicy,
-    /// Whether messages of topics of which none waits go past many that wait.
-    lets_past: bool,
-    /// Messages that have waited for longer are dropped.
-    age: Option<Duration>,
+    rules: Arc<MailboxRules>,
     ceiling: Arc<Ceiling>,
     queue: Mutex<Queue>,
     /// There is room again, or the reader has gone.
@@ -122,34 +117,14 @@ pub(crate) enum Push {
 }
 
 impl Mailbox {
-    pub(crate) fn new(
-        limits: MailboxLimits,
-        policy: OverflowPolicy,
-        ceiling: Arc<Ceiling>,
-    ) -> Self {
+    pub(crate) fn new(rules: &Arc<MailboxRules>, ceiling: Arc<Ceiling>) -> Self {
         Self {
-            limits,
-            policy,
-            lets_past: false,
-            age: None,
+            rules: Arc::clone(rules),
             ceiling,
             queue: Mutex::default(),
             emptied: Notify::new(),
             dropped: AtomicU64::new(0),
         }
-    }
-
-    /// The same, and messages of topics of which none waits go past many that wait. Each topic keeps its order, and the
-    /// session as a whole does not.
-    pub(crate) fn letting_past(mut self) -> Self {
-        self.lets_past = true;
-        self
-    }
-
-    /// The same, and messages that have waited for longer than `age` are dropped.
-    pub(crate) fn keeping_for(mut self, age: Option<Duration>) -> Self {
-        self.age = age;
-        self
     }
 
     /// When a message that comes now is dropped, and expires by itself at `of_message`.
@@ -158,15 +133,15 @@ impl Mailbox {
         of_message: Option<std::time::Instant>,
         now: std::time::Instant,
     ) -> Option<std::time::Instant> {
-        let too_old = self.age.and_then(|age| now.checked_add(age));
+        let too_old = self.rules.age.and_then(|age| now.checked_add(age));
         [of_message, too_old].into_iter().flatten().min()
     }
 
     /// Counts a message that was taken and has expired, if this mailbox counts them.
     pub(crate) fn count_expired(&self) -> bool {
         self.dropped
-            .fetch_add(u64::from(self.age.is_some()), Ordering::Relaxed);
-        self.age.is_some()
+            .fetch_add(u64::from(self.rules.age.is_some()), Ordering::Relaxed);
+        self.rules.age.is_some()
     }
 
     /// Queues a message if there is room. For a reader that lags `keep` makes a copy that counts,
@@ -184,7 +159,7 @@ impl Mailbox {
             return self.dropped_one(delivery);
         }
         let mut delivery = delivery;
-        if self.lets_past && !is_qos0 {
+        if self.rules.lets_past && !is_qos0 {
             queue.note_backlog();
             match queue.admit_live(&self.ceiling, delivery, &mut keep) {
                 Ok(tell) => return Push::Queued { tell },
@@ -196,7 +171,7 @@ impl Mailbox {
             return self.spill(&mut queue, delivery);
         }
         let mut no_memory = false;
-        let delivery = if queue.fits(self.limits, &delivery) {
+        let delivery = if queue.fits(self.rules.limits, &delivery) {
             no_memory = true;
             match queue.admit(&self.ceiling, delivery, &mut keep) {
                 Ok(tell) => return Push::Queued { tell },
@@ -230,7 +205,7 @@ impl Mailbox {
         if is_qos0 {
             return self.dropped_one(delivery);
         }
-        match self.policy.overflow {
+        match self.rules.policy.overflow {
             Overflow::Wait if connected => Push::Full(delivery),
             Overflow::Wait => self.dropped_one(delivery),
             Overflow::Evict => self.evict(&mut queue, delivery),
@@ -255,7 +230,7 @@ impl Mailbox {
 
     fn spill(&self, queue: &mut Queue, delivery: Delivery) -> Push {
         let bytes = queue.tail.bytes().saturating_add(tail::weight(&delivery));
-        if bytes > self.policy.spill_bytes {
+        if bytes > self.rules.policy.spill_bytes {
             return self.evict(queue, delivery);
         }
         Push::Spill(delivery)
@@ -269,7 +244,7 @@ impl Mailbox {
         keep: &mut impl FnMut(&Arc<Message>) -> Option<Arc<Message>>,
     ) -> Push {
         let mut oldest = Vec::new();
-        while !queue.fits(self.limits, &delivery) {
+        while !queue.fits(self.rules.limits, &delivery) {
             oldest.extend(queue.pop(&self.ceiling));
         }
         let mut tries = 0..DISPLACED;
@@ -294,20 +269,20 @@ impl Mailbox {
     /// is that of [`Push::Spill`]. Returns whether the reader has to be told.
     pub(crate) fn spilled(&self, number: u64, delivery: &Delivery, position: u64) -> bool {
         let mut queue = self.lock();
-        queue.spilled(number, delivery, position, self.lets_past);
+        queue.spilled(number, delivery, position, self.rules.lets_past);
         queue.told_now()
     }
 
     /// The store's call at `position` has taken the message of that number out of the session's queue.
     pub(crate) fn unqueued(&self, number: u64, position: u64) {
-        if self.lets_past {
+        if self.rules.lets_past {
             self.lock().unqueued(number, position);
         }
     }
 
     /// Whether the queue goes on in the store.
     pub(crate) fn spills(&self) -> bool {
-        self.policy.overflow == Overflow::Spill
+        self.rules.policy.overflow == Overflow::Spill
     }
 
     /// Takes messages that were read from the store: all that have these numbers.
@@ -387,7 +362,8 @@ impl Mailbox {
         let has_room = queue.taken(to.len() - before);
         // Where publishers wait for as long as it takes, any room will do; else the reader has its
         // time to work off half of what waits, undisturbed.
-        let is_told = has_room || (self.policy.overflow == Overflow::Wait && queue.full.is_some());
+        let is_told =
+            has_room || (self.rules.policy.overflow == Overflow::Wait && queue.full.is_some());
         // At one moment with the rest: a reader that was told has either more in memory to take, or
         // this to read.
         let few = queue.messages.len() < FREE_MESSAGES;
@@ -435,7 +411,7 @@ impl Mailbox {
         if self.lock().reader == Reader::Condemned {
             return true;
         }
-        let waits = self.policy.overflow == Overflow::Wait;
+        let waits = self.rules.policy.overflow == Overflow::Wait;
         let stopped_for = self.no_progress_for(now).filter(|_| waits);
         timeout.is_some_and(|timeout| stopped_for.is_some_and(|stopped| stopped >= timeout))
     }
@@ -467,7 +443,7 @@ impl Mailbox {
         let queue = self.lock();
         queue.reader == Reader::Connected
             && queue.tail.is_empty()
-            && queue.messages.len() <= self.limits.messages / 2
+            && queue.messages.len() <= self.rules.limits.messages / 2
     }
 
     /// The session has ended: returns what waits, and takes nothing any more.

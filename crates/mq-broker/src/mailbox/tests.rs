@@ -19,7 +19,8 @@ fn mailbox_below(messages: usize, overflow: Overflow, ceiling: &Arc<Ceiling>) ->
         overflow,
         spill_bytes: 3 * tail::weight(&delivery(QoS::AtLeastOnce)),
     };
-    Mailbox::new(limits, policy, Arc::clone(ceiling))
+    let rules = Arc::new(MailboxRules::new(limits, policy));
+    Mailbox::new(&rules, Arc::clone(ceiling))
 }
 
 fn push(mailbox: &Mailbox, qos: QoS) -> Push {
