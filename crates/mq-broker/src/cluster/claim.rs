@@ -243,19 +243,14 @@ impl Cluster {
         let subscriptions =
             subscriptions.map(|(filter, (options, id))| (filter.clone(), *options, *id));
         let begun = || -> Vec<At> {
-            self.shards
-                .iter()
-                .map(|shard| shard.progress.begun())
-                .collect()
-        };
-        let (restoring, begun) = hub.begin_restored(id, kept.user.as_ref(), subscriptions, begun);
-        // Known from here on, so that what is queued is noted: in the record it stands behind the rest.
-        {
-            let mut sessions = lock(&self.sessions);
+            // What is queued from here on is noted: in the record it stands behind the rest.
             let mut owned = Owned::new(kept.clone(), version);
             owned.kept.waiting.clear();
-            sessions.insert(id.clone(), owned);
-        }
+            lock(&self.sessions).insert(id.clone(), owned);
+            let shards = self.shards.iter();
+            shards.map(|shard| shard.progress.begun()).collect()
+        };
+        let (restoring, begun) = hub.begin_restored(id, kept.user.as_ref(), subscriptions, begun);
         let fallback = At::default();
         let from = |shard: u16| next.get(usize::from(shard)).copied().unwrap_or(fallback);
         let mut ranges = Ranges::new();

@@ -108,15 +108,15 @@ impl Hub {
         delivery.retain = retain;
         delivery.expires_at = expires_at;
         let stored = StoredMessage::new(&delivery);
-        let from = &from.client_id;
         if qos == QoS::AtMostOnce && !retain {
-            cluster.tell(from, stored);
+            cluster.tell(&from.client_id, stored);
             return false;
         }
         let packet_id = ticket
             .filter(|ticket| qos == QoS::ExactlyOnce && ticket.is_of_session())
+            .filter(|_| publisher.journal.keeps(from))
             .map(AckTicket::packet_id);
-        match cluster.append(from, packet_id, stored) {
+        match cluster.append(&from.client_id, packet_id, stored) {
             Ok(position) => {
                 publisher.journal.note(position);
                 publisher.at_hand = AtHand::passed_on();
