@@ -292,8 +292,9 @@ fn what_is_live_and_what_waits_are_taken_in_turns() {
     let mut world = World::new(0);
     backlog(&mut world);
     assert_eq!(live(&mut world, 0), 0);
-    let count = live(&mut world, 6);
-    assert!(count > 0, "all six share the bucket of the other topic");
+    // No more than are live at a time: one that has no room may bring those of its bucket to the front.
+    let count = live(&mut world, 4);
+    assert!(count > 0, "all four share the bucket of the other topic");
     let mut taken = VecDeque::new();
     world.mailbox.take(2 * count, &mut taken, 0, Instant::now());
     let is_live = |delivery: &Delivery| delivery.message.topic.starts_with("live");
