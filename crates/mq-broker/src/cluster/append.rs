@@ -1,6 +1,9 @@
 //! The way of a message into its log.
 
-use std::{sync::Arc, sync::Mutex};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex},
+};
 
 use bytes::Bytes;
 use mq_codec::{ByteStr, PacketId};
@@ -47,7 +50,7 @@ pub(super) struct Shard {
 /// Messages that wait to be appended.
 #[derive(Debug, Default)]
 struct Queue {
-    items: Vec<(Bytes, Position)>,
+    items: VecDeque<(Bytes, Position)>,
     bytes: usize,
 }
 
@@ -79,9 +82,8 @@ impl Shard {
                 };
                 let count = queue.items.iter().take(BATCH).take_while(fits).count();
                 if count > 0 {
-                    let rest = queue.items.split_off(count);
-                    let batch = core::mem::replace(&mut queue.items, rest);
-                    queue.bytes = queue.items.iter().map(|(item, _)| item.len()).sum();
+                    let batch: Vec<_> = queue.items.drain(..count).collect();
+                    queue.bytes -= batch.iter().map(|(item, _)| item.len()).sum::<usize>();
                     return batch;
                 }
             }
@@ -113,7 +115,7 @@ impl Cluster {
         }
         let position = self.ledger.begin(1);
         queue.bytes += item.len();
-        queue.items.push((item, position));
+        queue.items.push_back((item, position));
         drop(queue);
         shard.grown.notify_one();
         Ok(position)

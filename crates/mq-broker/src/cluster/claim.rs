@@ -18,13 +18,14 @@ use super::{
     Cluster,
     engine::{Asked, Key, Kind},
     entry::{Author, Item, LogEntry},
+    follow::Counts,
     owned::{Future, Owned},
     record::{Form, Kept, Owed, Record},
 };
 use crate::{
     auth::TakeOver,
     hub::{Hub, RIVALS, Restoring},
-    lock::{lock, read},
+    lock::lock,
     store::{At, LogPosition, SessionRecord, StoredMessage, User},
 };
 
@@ -315,7 +316,7 @@ impl Cluster {
                 continue;
             }
             let mut entries = self.engine.follow(shard, from.entry().saturating_sub(1));
-            let mut counts: HashMap<Author, u64> = HashMap::new();
+            let mut counts = Counts::default();
             let began = Instant::now();
             loop {
                 let entry = timeout(SILENCE, entries.recv()).await;
@@ -335,15 +336,13 @@ impl Cluster {
                     count,
                     items,
                 }) = LogEntry::decode(&entry.bytes)
+                    && counts.is_new(&author, count)
+                    && !self.rejects(&author, shard, &entry)
                 {
-                    let last = counts.entry(author.clone()).or_default();
-                    let is_known = core::mem::replace(last, count.max(*last)) >= count;
-                    if !is_known && !read(&self.fences).rejects(&author, shard, entry.number) {
-                        for (index, item) in items.into_iter().enumerate() {
-                            let at = At::new(entry.number, index);
-                            if at <= to {
-                                wanted.look(LogPosition { shard, at }, item);
-                            }
+                    for (index, item) in items.into_iter().enumerate() {
+                        let at = At::new(entry.number, index);
+                        if at <= to {
+                            wanted.look(LogPosition { shard, at }, item);
                         }
                     }
                 }

@@ -36,7 +36,8 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// The value of a key; `None` if it has none and never had.
     fn value(&self, key: Key) -> Answer<'_, Option<Value>>;
 
-    /// Gives a key a value, durable on a majority, if its last version is that one (0 for none yet).
+    /// Puts a value under a key, if the version that the key has is still `last` (0 for none). It is on a majority's disks
+    /// before the answer.
     fn put(&self, key: Key, last: u64, bytes: Bytes) -> Answer<'_, Put>;
 
     /// Brings all values of a kind, then [`Watched::All`], then the changes, each key's in order.

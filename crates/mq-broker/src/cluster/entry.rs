@@ -19,7 +19,7 @@ pub(super) struct Author {
 /// An entry of a log.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum LogEntry {
-    /// Messages that one node's clients have published.
+    /// Messages of the clients of one node.
     Batch {
         author: Author,
         /// Counts the author's batches in this log, from 1.

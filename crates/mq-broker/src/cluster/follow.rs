@@ -6,6 +6,7 @@ use tracing::error;
 
 use super::{
     Cluster,
+    engine::Entry,
     entry::{Author, Item, LogEntry},
 };
 use crate::{
@@ -14,14 +15,24 @@ use crate::{
     store::{At, LogPosition},
 };
 
+/// The last batch of each author that a reader of a log has seen: one that was appended twice counts once.
+#[derive(Debug, Default)]
+pub(super) struct Counts(HashMap<Author, u64>);
+
+impl Counts {
+    pub(super) fn is_new(&mut self, author: &Author, count: u64) -> bool {
+        let last = self.0.entry(author.clone()).or_default();
+        core::mem::replace(last, count.max(*last)) < count
+    }
+}
+
 impl Cluster {
     /// Reads one log, as long as this node lives.
     pub(super) async fn follow(self: Arc<Self>, shard: u16, hub: Arc<Hub>) {
         let here = &self.shards[usize::from(shard)];
         let mut entries = self.engine.follow(shard, here.start);
         let mut publisher = hub.publisher();
-        // The last batch of each author: one that was appended twice counts once.
-        let mut counts: HashMap<Author, u64> = HashMap::new();
+        let mut counts = Counts::default();
         while let Some(entry) = entries.recv().await {
             match LogEntry::decode(&entry.bytes) {
                 Ok(LogEntry::Fence(author)) => {
@@ -36,9 +47,7 @@ impl Cluster {
                     count,
                     items,
                 }) => {
-                    let last = counts.entry(author.clone()).or_default();
-                    let is_known = core::mem::replace(last, count.max(*last)) >= count;
-                    if !is_known && !read(&self.fences).rejects(&author, shard, entry.number) {
+                    if counts.is_new(&author, count) && !self.rejects(&author, shard, &entry) {
                         for (index, item) in items.into_iter().enumerate() {
                             let at = At::new(entry.number, index);
                             self.queue(LogPosition { shard, at }, item, &hub, &mut publisher);
@@ -62,6 +71,11 @@ impl Cluster {
             here.progress.finish(At::end_of(entry.number));
         }
         self.fail("a log has no next entry for it");
+    }
+
+    /// Whether an entry is behind the fence of its author.
+    pub(super) fn rejects(&self, author: &Author, shard: u16, entry: &Entry) -> bool {
+        read(&self.fences).rejects(author, shard, entry.number)
     }
 
     fn queue(&self, position: LogPosition, item: Item, hub: &Hub, publisher: &mut Publisher) {

@@ -206,7 +206,7 @@ impl Cluster {
                     owned.version = version;
                     matches!(future, Future::IsLetGo | Future::Ends)
                 }
-                // Only who has ended this life takes a session without asking.
+                // Other nodes ask for a session, unless they have ended this node's life.
                 _ => return self.fail("another node has taken a session of it"),
             };
             let later = if is_over {
@@ -246,8 +246,8 @@ impl Cluster {
             .collect()
     }
 
-    /// Gives a key a value if its last version is that one. Returns the new version, or `None` if somebody else has
-    /// put another value meanwhile.
+    /// Puts a value under a key, if the version that the key has is still `last`. Returns the new version. `None`: another
+    /// node has put a value meanwhile.
     pub(super) async fn put(
         &self,
         key: Key,

@@ -190,13 +190,8 @@ impl Hub {
                 lane: LaneSlot::CONTROL,
                 subscription_id,
             };
-            routing.router.subscribe(&filter, subscriber.clone());
-            state.count_anyway(&filter);
-            state.subscriptions.lock().insert(filter, subscriber);
-            self.metrics.subscriptions.add(1);
+            self.restore_subscription(&mut routing, &mut state, filter, subscriber);
         }
-        let bytes = routing.router.bytes();
-        routing.share.set_anyway(bytes);
         let value = then();
         drop(routing);
         (Restoring { session, state }, value)

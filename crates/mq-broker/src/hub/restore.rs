@@ -6,14 +6,15 @@ use std::{
     sync::Arc,
 };
 
-use mq_codec::{ByteStr, PacketId};
+use mq_codec::{ByteStr, PacketId, TopicFilter};
 use mq_proto::Delivery;
 use tracing::warn;
 
-use super::{Hub, write};
+use super::{Hub, Routing, write};
 use crate::{
     bridge, clock,
     router::{LaneSlot, Subscriber},
+    session::State,
     shown::Shown,
     store::{Change, SessionChange, SessionRecord, Snapshot, Store, StoredFlow, from_wall_clock},
 };
@@ -121,14 +122,8 @@ impl Hub {
                 lane: LaneSlot::of_number(slot_of(slots.get(&filter).copied().unwrap_or_default())),
                 subscription_id,
             };
-            let mut routing = write(&self.routing);
-            routing.router.subscribe(&filter, subscriber.clone());
-            let bytes = routing.router.bytes();
-            routing.share.set_anyway(bytes);
-            // What was promised is kept, room or not.
-            state.count_anyway(&filter);
-            state.subscriptions.lock().insert(filter, subscriber);
-            self.metrics.subscriptions.add(1);
+            let routing = &mut *write(&self.routing);
+            self.restore_subscription(routing, &mut state, filter, subscriber);
         }
         session.keep();
         let last_queued = queued.last_key_value().map(|(number, _)| *number);
@@ -143,6 +138,21 @@ impl Hub {
         session.leave(now, None, life.left(now));
         drop(state);
         self.note_due(&session);
+    }
+
+    /// What was promised is kept, room or not.
+    pub(super) fn restore_subscription(
+        &self,
+        routing: &mut Routing,
+        state: &mut State,
+        filter: TopicFilter,
+        subscriber: Subscriber,
+    ) {
+        routing.router.subscribe(&filter, subscriber.clone());
+        routing.share.set_anyway(routing.router.bytes());
+        state.count_anyway(&filter);
+        state.subscriptions.lock().insert(filter, subscriber);
+        self.metrics.subscriptions.add(1);
     }
 }
 
