@@ -170,6 +170,33 @@ async fn a_session_of_a_node_that_has_died_goes_on_within_five_seconds() {
     drop(reader);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_node_that_begins_later_knows_what_was_retained() {
+    let world = MemoryWorld::new(4, 1);
+    let a = Node::start("retained", "a", &world).await;
+    let publisher = a.client("publisher").build().await.unwrap();
+    let retained = |topic, payload: &str| message(topic, payload, QoS::AtLeastOnce).retain(true);
+    for (topic, payload) in [("r/1", "old"), ("r/2", "gone"), ("r/1", "new")] {
+        send(&publisher, retained(topic, payload)).await;
+    }
+    // Long enough for all of it to be kept apart from the logs.
+    sleep(Duration::from_mins(1)).await;
+    for (topic, payload) in [("r/2", ""), ("r/3", "last")] {
+        send(&publisher, retained(topic, payload)).await;
+    }
+    for (name, pause) in [("b", 0), ("c", 60)] {
+        sleep(Duration::from_secs(pause)).await;
+        let late = Node::start("retained", name, &world).await;
+        let reader = late.client(name).build().await.unwrap();
+        let mut messages = reader.subscribe("r/#", QoS::AtLeastOnce).await.unwrap();
+        let mut came = [next(&mut messages).await, next(&mut messages).await];
+        came.sort();
+        assert_eq!(came, ["last", "new"], "at {name}");
+        send(&reader, message("r/4", "none more", QoS::AtLeastOnce)).await;
+        assert_eq!(next(&mut messages).await, "none more", "at {name}");
+    }
+}
+
 /// Nodes are killed, cut off and begun again, and clients go from one to another, while what the nodes share is slow
 /// and does not always answer. `MQ_SEED=n` runs one seed.
 #[test]

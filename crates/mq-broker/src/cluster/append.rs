@@ -16,6 +16,7 @@ use tracing::warn;
 use super::{
     Cluster, GIVEN_UP, RETRY,
     entry::{Item, LogEntry},
+    log_state::{Checkpoint, LogState},
     progress::Progress,
 };
 use crate::{
@@ -37,14 +38,17 @@ const READ_BACK: std::time::Duration = std::time::Duration::from_secs(1);
 /// This node's part of one log.
 #[derive(Debug)]
 pub(super) struct Shard {
-    number: u16,
-    /// The last entry when this node's life began.
+    pub(super) number: u16,
+    /// From where on this node reads.
     pub(super) start: u64,
     queue: Mutex<Queue>,
     grown: Notify,
     pub(super) progress: Progress,
     /// The last of this node's batches that was read back.
     pub(super) read_back: watch::Sender<u64>,
+    pub(super) state: Mutex<LogState>,
+    /// The last checkpoint, with its version.
+    pub(super) kept: Mutex<(u64, Checkpoint)>,
 }
 
 /// Messages that wait to be appended.
@@ -55,7 +59,9 @@ struct Queue {
 }
 
 impl Shard {
-    pub(super) fn new(number: u16, start: u64) -> Self {
+    /// Goes on from a checkpoint.
+    pub(super) fn new(number: u16, checkpoint: &Checkpoint) -> Self {
+        let start = checkpoint.entry;
         let progress = Progress::default();
         progress.finish(At::end_of(start));
         Self {
@@ -65,6 +71,8 @@ impl Shard {
             grown: Notify::new(),
             progress,
             read_back: watch::Sender::new(0),
+            state: Mutex::new(LogState::from_checkpoint(checkpoint)),
+            kept: Mutex::default(),
         }
     }
 

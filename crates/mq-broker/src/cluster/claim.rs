@@ -16,9 +16,9 @@ use tracing::{debug, info, warn};
 
 use super::{
     Cluster,
-    engine::{Asked, Key, Kind},
+    engine::{Asked, Key, Kind, Lasts},
     entry::{Author, Item, LogEntry},
-    follow::Counts,
+    log_state::Counts,
     owned::{Future, Owned},
     record::{Form, Kept, Owed, Record},
 };
@@ -147,7 +147,7 @@ impl Cluster {
                 ..record.clone()
             };
             let bytes = mine.encode().map_err(|_| Refused::Busy)?;
-            let put = self.put(key.clone(), version, bytes).await;
+            let put = self.put(key.clone(), version, bytes, Lasts::Always).await;
             let Some(version) = put.map_err(|_| Refused::Busy)? else {
                 continue;
             };

@@ -29,16 +29,19 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// The number of a log's last entry; 0 if there was none yet.
     fn end(&self, shard: u16) -> Answer<'_, u64>;
 
+    /// Nobody needs the entries before that number any more. They may stay.
+    fn trim(&self, shard: u16, first: u64) -> Answer<'_, ()>;
+
     /// Brings the entries behind that number, in their order and without a gap, as they come. Goes on over outages of
     /// the engine. Ends if the entry behind `after` is not kept any more.
     fn follow(&self, shard: u16, after: u64) -> mpsc::Receiver<Entry>;
 
-    /// The value of a key; `None` if it has none and never had.
+    /// The value of a key; `None` if it has none.
     fn value(&self, key: Key) -> Answer<'_, Option<Value>>;
 
     /// Puts a value under a key, if the version that the key has is still `last` (0 for none). It is on a majority's disks
     /// before the answer.
-    fn put(&self, key: Key, last: u64, bytes: Bytes) -> Answer<'_, Put>;
+    fn put(&self, key: Key, last: u64, bytes: Bytes, lasts: Lasts) -> Answer<'_, Put>;
 
     /// Brings all values of a kind, then [`Watched::All`], then the changes, each key's in order.
     fn watch(&self, kind: Kind) -> mpsc::Receiver<Watched>;
@@ -72,8 +75,19 @@ pub enum Kind {
     Session,
     /// A node, by its name.
     Node,
-    /// The end of a node's earlier lives, by its name.
-    Fence,
+    /// A retained message, by its topic.
+    Retained,
+    /// What was noted of a log, by its number.
+    Log,
+}
+
+/// For how long a value is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lasts {
+    /// Until another is put in its place.
+    Always,
+    /// Nobody needs it after [`FORGOTTEN`](super::FORGOTTEN): the key may have no value from then on.
+    AWhile,
 }
 
 /// The name of a value.

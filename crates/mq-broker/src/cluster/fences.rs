@@ -2,12 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::{
-    entry::Author,
-    wire::{Malformed, Reader, Writer},
-};
+use super::entry::Author;
 
-const VERSION: u8 = 1;
+/// Lives of a node that are remembered: what an earlier one has appended was read again by all long ago.
+const REMEMBERED: usize = 256;
 
 /// By node.
 #[derive(Debug, Default)]
@@ -23,19 +21,23 @@ impl Fences {
         let lives = self.0.entry(author.node.clone()).or_default();
         let fence = lives.entry(author.life).or_default();
         fence.0.entry(shard).or_insert(entry);
+        if lives.len() > REMEMBERED {
+            lives.pop_first();
+        }
     }
 
-    /// What a node's value says.
-    pub(super) fn learn(&mut self, node: &str, endings: &Endings) {
-        for Ending { life, at, .. } in &endings.0 {
-            let author = Author {
-                node: node.to_owned(),
-                life: *life,
-            };
-            for (shard, entry) in (0..).zip(at) {
-                self.note(&author, shard, *entry);
-            }
-        }
+    /// All that stand in one log.
+    pub(super) fn in_log(&self, shard: u16) -> Vec<(Author, u64)> {
+        let lives = self
+            .0
+            .iter()
+            .flat_map(|(node, lives)| lives.iter().map(move |(life, fence)| (node, *life, fence)));
+        let here = lives.filter_map(|(node, life, fence)| {
+            let entry = *fence.0.get(&shard)?;
+            let node = node.clone();
+            Some((Author { node, life }, entry))
+        });
+        here.collect()
     }
 
     /// Whether an entry counts for nothing.
@@ -54,74 +56,11 @@ impl Fences {
         let mut later = lives.range(author.life..).map(|(_, fence)| fence);
         later.find(|fence| fence.0.len() == usize::from(shards))
     }
-
-    /// The fence of that very life, as far as it is known to stand in each of so many logs.
-    pub(super) fn of_life(&self, node: &str, life: u64, shards: u16) -> Option<Vec<u64>> {
-        let fence = self.0.get(node)?.get(&life)?;
-        let all = (0..shards).map(|shard| fence.0.get(&shard).copied());
-        all.collect()
-    }
 }
 
 impl Fence {
     pub(super) fn entries(&self) -> impl Iterator<Item = (u16, u64)> {
         self.0.iter().map(|(shard, entry)| (*shard, *entry))
-    }
-}
-
-/// The value of a node's key of that kind: which of its lives were ended. A life is in it before its fences are
-/// appended, so that a node that begins to read later knows where to look for them.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Endings(pub(super) Vec<Ending>);
-
-/// The end of one life.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Ending {
-    pub(super) life: u64,
-    /// By log: its fence is behind that entry.
-    pub(super) after: Vec<u64>,
-    /// By log: its fence, once it is known.
-    pub(super) at: Vec<u64>,
-}
-
-/// Lives that are remembered: what an earlier one has appended was read again by all long ago.
-const REMEMBERED: usize = 256;
-
-impl Endings {
-    /// Adds a life that is about to be ended. False if it is known.
-    pub(super) fn begin(&mut self, life: u64, after: Vec<u64>) -> bool {
-        if self.0.iter().any(|ending| ending.life >= life) {
-            return false;
-        }
-        let at = Vec::new();
-        self.0.push(Ending { life, after, at });
-        if self.0.len() > REMEMBERED {
-            self.0.remove(0);
-        }
-        true
-    }
-
-    pub(super) fn encode(&self) -> bytes::Bytes {
-        let mut to = Writer::new(VERSION);
-        to.all(self.0.iter(), |to, ending| {
-            to.number(ending.life);
-            to.all(ending.after.iter(), |to, entry| to.number(*entry));
-            to.all(ending.at.iter(), |to, entry| to.number(*entry));
-        });
-        to.finish()
-    }
-
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let mut from = Reader::new(bytes, VERSION)?;
-        let all = from.all(|from| {
-            Ok(Ending {
-                life: from.number()?,
-                after: from.all(Reader::number)?,
-                at: from.all(Reader::number)?,
-            })
-        })?;
-        from.end()?;
-        Ok(Self(all))
     }
 }
 
@@ -150,19 +89,6 @@ mod tests {
             assert_eq!(fences.rejects(&author(life), shard, entry), is_rejected);
         }
         assert!(fences.of(&author(1), 2).is_some());
-        assert_eq!(fences.of_life("a", 2, 2), Some(vec![10, 5]));
-        assert_eq!(fences.of_life("a", 1, 2), None);
         assert!(fences.of(&author(3), 2).is_none());
-    }
-
-    #[test]
-    fn endings_are_known_once_and_in_order() {
-        let mut endings = Endings::default();
-        assert!(endings.begin(2, vec![7, 8]));
-        assert!(!endings.begin(2, vec![9, 9]));
-        assert!(!endings.begin(1, vec![9, 9]), "ended with the later one");
-        assert!(endings.begin(3, vec![9, 9]));
-        endings.0[0].at = vec![10, 11];
-        assert_eq!(Endings::decode(&endings.encode()), Ok(endings));
     }
 }

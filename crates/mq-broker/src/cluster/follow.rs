@@ -1,6 +1,6 @@
 //! The way of messages from the logs to the sessions of this node.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use tracing::error;
 
@@ -11,20 +11,9 @@ use super::{
 };
 use crate::{
     hub::{Hub, Publisher},
-    lock::{read, write},
+    lock::{lock, read, write},
     store::{At, LogPosition},
 };
-
-/// The last batch of each author that a reader of a log has seen: one that was appended twice counts once.
-#[derive(Debug, Default)]
-pub(super) struct Counts(HashMap<Author, u64>);
-
-impl Counts {
-    pub(super) fn is_new(&mut self, author: &Author, count: u64) -> bool {
-        let last = self.0.entry(author.clone()).or_default();
-        core::mem::replace(last, count.max(*last)) < count
-    }
-}
 
 impl Cluster {
     /// Reads one log, as long as this node lives.
@@ -32,7 +21,6 @@ impl Cluster {
         let here = &self.shards[usize::from(shard)];
         let mut entries = self.engine.follow(shard, here.start);
         let mut publisher = hub.publisher();
-        let mut counts = Counts::default();
         while let Some(entry) = entries.recv().await {
             match LogEntry::decode(&entry.bytes) {
                 Ok(LogEntry::Fence(author)) => {
@@ -40,6 +28,7 @@ impl Cluster {
                         return self.fail("another node has ended its life");
                     }
                     write(&self.fences).note(&author, shard, entry.number);
+                    lock(&here.state).counts.end(&author);
                     self.fenced.send_modify(|count| *count += 1);
                 }
                 Ok(LogEntry::Batch {
@@ -47,7 +36,8 @@ impl Cluster {
                     count,
                     items,
                 }) => {
-                    if counts.is_new(&author, count) && !self.rejects(&author, shard, &entry) {
+                    let is_new = lock(&here.state).counts.is_new(&author, count);
+                    if is_new && !self.rejects(&author, shard, &entry) {
                         for (index, item) in items.into_iter().enumerate() {
                             let at = At::new(entry.number, index);
                             self.queue(LogPosition { shard, at }, item, &hub, &mut publisher);
@@ -68,6 +58,7 @@ impl Cluster {
                     return self.fail("it cannot read a log");
                 }
             }
+            lock(&here.state).entry = entry.number;
             here.progress.finish(At::end_of(entry.number));
         }
         self.fail("a log has no next entry for it");
@@ -84,7 +75,11 @@ impl Cluster {
             packet_id,
             message,
         } = item;
-        let progress = &self.shards[usize::from(position.shard)].progress;
+        let here = &self.shards[usize::from(position.shard)];
+        let progress = &here.progress;
+        if message.retain {
+            lock(&here.state).retain(position.at, &message);
+        }
         hub.deliver(from, packet_id, message, publisher, || {
             progress.begin(position.at);
             Some(position)

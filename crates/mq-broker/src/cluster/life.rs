@@ -7,12 +7,11 @@ use tracing::info;
 
 use super::{
     APPENDED_ONCE, Cluster, RETRY,
-    engine::{Engine, EngineError, Key, Kind, Put, Value, Watched},
+    engine::{Engine, EngineError, Key, Kind, Lasts, Put, Value, Watched},
     entry::{Author, LogEntry},
-    fences::{Endings, Fences},
     wire::{Malformed, Reader, Writer},
 };
-use crate::lock::{lock, read, write};
+use crate::lock::{lock, read};
 
 const VERSION: u8 = 1;
 
@@ -74,7 +73,7 @@ pub(super) async fn begin(engine: &dyn Engine, node: String) -> Result<Author, E
             }
         };
         let status = Status { life, beat: 0 }.encode();
-        match engine.put(key, version, status).await? {
+        match engine.put(key, version, status, Lasts::Always).await? {
             Put::Done(_) => return Ok(Author { node, life }),
             Put::Conflict => {}
         }
@@ -105,7 +104,10 @@ impl Cluster {
                 _ => {}
             }
             // If it fails, the next one may not.
-            let _ = self.engine.put(key, last.version, status.encode()).await;
+            let put = self
+                .engine
+                .put(key, last.version, status.encode(), Lasts::Always);
+            let _ = put.await;
         }
     }
 
@@ -123,17 +125,11 @@ impl Cluster {
         }
     }
 
-    /// Notes the ends of lives as other nodes find their places.
-    pub(super) async fn learn_fences(self: Arc<Self>) {
-        let mut watched = self.engine.watch(Kind::Fence);
-        while let Some(watched) = watched.recv().await {
-            if let Watched::Value(node, value) = watched
-                && let Ok(endings) = Endings::decode(&value.bytes)
-            {
-                write(&self.fences).learn(&node, &endings);
-                self.fenced.send_modify(|count| *count += 1);
-            }
-        }
+    /// Whether this node is the first by name of those that live.
+    pub(super) fn is_first(&self) -> bool {
+        let lives = lock(&self.lives);
+        let mut before = lives.iter().filter(|(node, _)| **node < self.author.node);
+        before.all(|(_, seen)| seen.at.elapsed() >= self.lease)
     }
 
     /// Whether nothing was heard of that life for a lease, or a later one of its node has begun.
@@ -165,12 +161,6 @@ impl Cluster {
             life = author.life,
             "a node's life is ended"
         );
-        let mut after = Vec::new();
-        for shard in 0..self.engine.shards() {
-            after.push(self.engine.end(shard).await?);
-        }
-        let begin = |endings: &mut Endings| endings.begin(author.life, after.clone());
-        self.change_endings(&author.node, begin).await?;
         let mut noted = self.fenced.subscribe();
         for shard in 0..self.engine.shards() {
             let id = format!("fence.{}.{}.{shard}", author.node, author.life);
@@ -186,86 +176,11 @@ impl Cluster {
                 }
             }
         };
-        if timeout(FENCING, is_over).await.is_err() {
+        let ended = timeout(FENCING, is_over).await;
+        ended.map_err(|_| {
             let node = &author.node;
-            return Err(EngineError(format!(
-                "the fence of {node} does not come back"
-            )));
-        }
-        self.change_endings(&author.node, |endings| {
-            let fences = read(&self.fences);
-            let mut is_new = false;
-            for ending in endings.0.iter_mut().filter(|ending| ending.at.is_empty()) {
-                let shards = self.engine.shards();
-                if let Some(at) = fences.of_life(&author.node, ending.life, shards) {
-                    ending.at = at;
-                    is_new = true;
-                }
-            }
-            is_new
+            EngineError(format!("the fence of {node} does not come back"))
         })
-        .await
-    }
-
-    /// Changes what is known to all of the ends of a node's lives, unless `change` says that it need not be.
-    async fn change_endings(
-        &self,
-        node: &str,
-        mut change: impl FnMut(&mut Endings) -> bool + Send,
-    ) -> Result<(), EngineError> {
-        let key = Key::new(Kind::Fence, node);
-        loop {
-            let last = self.engine.value(key.clone()).await?;
-            let version = last.as_ref().map_or(0, |last| last.version);
-            let mut endings = last.map_or(Ok(Endings::default()), |last| {
-                Endings::decode(&last.bytes).map_err(|Malformed| unknown_form(node))
-            })?;
-            if !change(&mut endings) {
-                return Ok(());
-            }
-            match self
-                .engine
-                .put(key.clone(), version, endings.encode())
-                .await?
-            {
-                Put::Done(_) => return Ok(()),
-                Put::Conflict => {}
-            }
-        }
-    }
-}
-
-/// Where a node that begins now has to begin to read: at the end of each log, or where the fence of a life may be that
-/// nobody has told of yet. Notes the others.
-pub(super) async fn starts(
-    engine: &dyn Engine,
-    fences: &mut Fences,
-) -> Result<Vec<u64>, EngineError> {
-    let mut starts = Vec::new();
-    for shard in 0..engine.shards() {
-        starts.push(engine.end(shard).await?);
-    }
-    let mut watched = engine.watch(Kind::Fence);
-    loop {
-        let next = timeout(FENCING, watched.recv()).await.ok().flatten();
-        match next {
-            None => {
-                return Err(EngineError(
-                    "the ends of earlier lives do not come".to_owned(),
-                ));
-            }
-            Some(Watched::All) => return Ok(starts),
-            Some(Watched::Value(node, value)) => {
-                let endings = Endings::decode(&value.bytes);
-                let endings = endings.map_err(|Malformed| unknown_form(&node))?;
-                fences.learn(&node, &endings);
-                for ending in endings.0.iter().filter(|ending| ending.at.is_empty()) {
-                    for (start, after) in starts.iter_mut().zip(&ending.after) {
-                        *start = (*start).min(*after);
-                    }
-                }
-            }
-        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The engine that lives as long as the process.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
     fmt,
     sync::{
         Arc, Mutex,
@@ -16,7 +16,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{Answer, Asked, Engine, EngineError, Entry, Key, Kind, Put, Value, Watched};
+use super::{Answer, Asked, Engine, EngineError, Entry, Key, Kind, Lasts, Put, Value, Watched};
 use crate::lock::lock;
 
 /// How long a node waits for another's answer.
@@ -36,7 +36,7 @@ pub struct MemoryWorld {
 
 #[derive(Debug, Default)]
 struct State {
-    logs: Vec<Vec<Entry>>,
+    logs: Vec<Log>,
     ids: HashSet<(u16, String)>,
     values: BTreeMap<Key, Value>,
     version: u64,
@@ -44,6 +44,36 @@ struct State {
     faults: Faults,
     random: u64,
 }
+
+#[derive(Clone, Debug, Default)]
+struct Log {
+    entries: VecDeque<Entry>,
+    /// Of the last one.
+    last: u64,
+}
+
+impl Log {
+    fn append(&mut self, bytes: Bytes) {
+        self.last += 1;
+        let number = self.last;
+        self.entries.push_back(Entry { number, bytes });
+    }
+
+    /// The entry behind that number; an error if it is not kept any more.
+    fn behind(&self, number: u64) -> Result<Option<&Entry>, Trimmed> {
+        if number >= self.last {
+            return Ok(None);
+        }
+        let first = self.last + 1 - self.entries.len() as u64;
+        let index = (number + 1).checked_sub(first).ok_or(Trimmed)?;
+        Ok(usize::try_from(index)
+            .ok()
+            .and_then(|index| self.entries.get(index)))
+    }
+}
+
+/// An entry is not kept any more.
+struct Trimmed;
 
 #[derive(Debug, Default)]
 struct Node {
@@ -66,7 +96,7 @@ impl MemoryWorld {
     #[must_use]
     pub fn new(shards: u16, seed: u64) -> Arc<Self> {
         let state = State {
-            logs: vec![Vec::new(); usize::from(shards)],
+            logs: vec![Log::default(); usize::from(shards)],
             random: seed,
             ..State::default()
         };
@@ -187,10 +217,10 @@ impl MemoryEngine {
         Ok(done)
     }
 
-    /// Sends what `next` finds, whenever there is more.
+    /// Sends what `next` finds, whenever there is more, until it finds an end.
     fn bring<T: Send + 'static>(
         &self,
-        mut next: impl FnMut(&State) -> Option<T> + Send + 'static,
+        mut next: impl FnMut(&State) -> Option<Option<T>> + Send + 'static,
     ) -> mpsc::Receiver<T> {
         let (bring, brought) = mpsc::channel(16);
         let here = Self {
@@ -210,6 +240,9 @@ impl MemoryEngine {
                         _ = changed.changed() => continue,
                     }
                 };
+                let Some(found) = found else {
+                    return;
+                };
                 if bring.send(found).await.is_err() {
                     return;
                 }
@@ -228,34 +261,40 @@ impl Engine for MemoryEngine {
     fn append(&self, shard: u16, id: String, entry: Bytes) -> Answer<'_, ()> {
         Box::pin(self.step(move |state| {
             if state.ids.insert((shard, id)) {
-                let log = &mut state.logs[usize::from(shard)];
-                let number = log.len() as u64 + 1;
-                log.push(Entry {
-                    number,
-                    bytes: entry,
-                });
+                state.logs[usize::from(shard)].append(entry);
             }
         }))
     }
 
     fn end(&self, shard: u16) -> Answer<'_, u64> {
-        Box::pin(self.step(move |state| state.logs[usize::from(shard)].len() as u64))
+        Box::pin(self.step(move |state| state.logs[usize::from(shard)].last))
     }
 
     fn follow(&self, shard: u16, after: u64) -> mpsc::Receiver<Entry> {
-        let mut next = usize::try_from(after).unwrap_or(usize::MAX);
+        let mut last = after;
         self.bring(move |state| {
-            let entry = state.logs[usize::from(shard)].get(next)?;
-            next += 1;
-            Some(entry.clone())
+            let entry = match state.logs[usize::from(shard)].behind(last) {
+                Ok(entry) => entry?,
+                Err(Trimmed) => return Some(None),
+            };
+            last = entry.number;
+            Some(Some(entry.clone()))
         })
+    }
+
+    fn trim(&self, shard: u16, first: u64) -> Answer<'_, ()> {
+        Box::pin(self.step(move |state| {
+            let entries = &mut state.logs[usize::from(shard)].entries;
+            while entries.pop_front_if(|entry| entry.number < first).is_some() {}
+        }))
     }
 
     fn value(&self, key: Key) -> Answer<'_, Option<Value>> {
         Box::pin(self.step(move |state| state.values.get(&key).cloned()))
     }
 
-    fn put(&self, key: Key, last: u64, bytes: Bytes) -> Answer<'_, Put> {
+    // All values last: there is no need to forget any.
+    fn put(&self, key: Key, last: u64, bytes: Bytes, _: Lasts) -> Answer<'_, Put> {
         Box::pin(self.step(move |state| {
             let known = state.values.get(&key).map_or(0, |value| value.version);
             if known != last {
@@ -282,9 +321,9 @@ impl Engine for MemoryEngine {
                 && (is_told || value.version <= first)
             {
                 seen = value.version;
-                return Some(Watched::Value(key.name.clone(), value.clone()));
+                return Some(Some(Watched::Value(key.name.clone(), value.clone())));
             }
-            (!core::mem::replace(&mut is_told, true)).then_some(Watched::All)
+            (!core::mem::replace(&mut is_told, true)).then_some(Some(Watched::All))
         })
     }
 

@@ -23,11 +23,12 @@
 //! QoS 0 that is not retained goes from node to node without the engine's log, and may be lost.
 //!
 //! # What is not there yet
-//! The configuration file has no table for it. A node that begins does not learn what was retained before. A shared
+//! The configuration file has no table for it. A shared
 //! subscription is one of its node. The will of a client is not published, and its session does not expire, when the
 //! node that has it dies. Logs grow for ever. What does not fit into a session's mailbox is dropped and counted.
 
 mod append;
+mod checkpoint;
 mod claim;
 mod engine;
 mod entry;
@@ -35,6 +36,7 @@ mod fences;
 mod follow;
 mod ledger;
 mod life;
+mod log_state;
 mod memory;
 #[cfg(feature = "cluster")]
 mod nats;
@@ -66,7 +68,9 @@ use crate::{
     lock::lock,
     store::{Change, Position, Snapshot, Store, StoreError, StoredMessage, User},
 };
-pub use engine::{Answer, Asked, Engine, EngineError, Entry, Key, Kind, Put, Value, Watched};
+pub use engine::{
+    Answer, Asked, Engine, EngineError, Entry, Key, Kind, Lasts, Put, Value, Watched,
+};
 pub use memory::{Faults, MemoryEngine, MemoryWorld};
 #[cfg(feature = "cluster")]
 pub use nats::{NatsEngine, NatsSettings};
@@ -80,6 +84,9 @@ use owned::Owned;
 
 /// For so long an engine knows an entry that was appended, and does not append it again.
 pub const APPENDED_ONCE: Duration = Duration::from_mins(2);
+
+/// A value that was put for [`a while`](Lasts::AWhile) is there for so long.
+pub const FORGOTTEN: Duration = Duration::from_hours(1);
 
 /// For so long a node tries to append an entry or to put a value. Then its life ends: it could not know any more that
 /// a further try is the same one.
@@ -155,11 +162,13 @@ impl Cluster {
         } = settings.clone();
         let author = life::begin(&*engine, node).await?;
         let mut fences = Fences::default();
-        let starts = life::starts(&*engine, &mut fences).await?;
-        let shards = (0..).zip(starts);
-        let shards: Vec<_> = shards
-            .map(|(number, start)| Shard::new(number, start))
-            .collect();
+        let mut shards = Vec::new();
+        for (number, checkpoint) in (0..).zip(checkpoint::checkpoints(&*engine).await?) {
+            for (author, entry) in &checkpoint.fences {
+                fences.note(author, number, *entry);
+            }
+            shards.push(Shard::new(number, &checkpoint));
+        }
         Ok(Arc::new_cyclic(|this| Self {
             engine,
             author,
@@ -177,8 +186,8 @@ impl Cluster {
         }))
     }
 
-    /// Takes part: reads the logs, writes what is appended, and answers other nodes. Ready once the node's earlier
-    /// lives cannot append any more. The tasks end when the set is dropped.
+    /// Takes part: reads the logs, writes what is appended, and answers other nodes. Ready once it has
+    /// read them, and its earlier lives cannot append any more. The tasks end when the set is dropped.
     ///
     /// # Errors
     /// If the engine cannot be asked.
@@ -189,6 +198,7 @@ impl Cluster {
     ) -> Result<(), EngineError> {
         // The first one stays: a node has one hub.
         let _ = self.hub.set(Arc::downgrade(hub));
+        self.load_retained(hub).await?;
         for shard in 0..self.engine.shards() {
             tasks.spawn(Arc::clone(self).follow(shard, Arc::clone(hub)));
             tasks.spawn(Arc::clone(self).write_shard(shard));
@@ -197,7 +207,8 @@ impl Cluster {
         tasks.spawn(Arc::clone(self).answer(self.engine.asked(), Arc::clone(hub)));
         tasks.spawn(Arc::clone(self).live());
         tasks.spawn(Arc::clone(self).watch_lives());
-        tasks.spawn(Arc::clone(self).learn_fences());
+        tasks.spawn(Arc::clone(self).learn_checkpoints());
+        tasks.spawn(Arc::clone(self).keep_checkpoints());
         if self.author.life > 1 {
             let earlier = Author {
                 life: self.author.life - 1,
@@ -205,7 +216,7 @@ impl Cluster {
             };
             self.end_life(&earlier).await?;
         }
-        Ok(())
+        self.catch_up().await
     }
 
     /// `None` before this node takes part, and once its broker has gone.

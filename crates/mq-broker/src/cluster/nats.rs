@@ -4,7 +4,7 @@ use std::{sync::Mutex, time::Duration};
 
 use async_nats::{
     Client, ConnectOptions, HeaderMap, ServerAddr,
-    header::{NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, NATS_MESSAGE_ID},
+    header::{NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, NATS_MESSAGE_ID, NATS_MESSAGE_TTL},
     jetstream::{
         self, Context, Message,
         consumer::{DeliverPolicy, pull::OrderedConfig},
@@ -22,7 +22,8 @@ use tokio::{
 use tracing::{debug, warn};
 
 use super::{
-    APPENDED_ONCE, Answer, Asked, Engine, EngineError, Entry, Key, Kind, Put, RETRY, Value, Watched,
+    APPENDED_ONCE, Answer, Asked, Engine, EngineError, Entry, FORGOTTEN, Key, Kind, Lasts, Put,
+    RETRY, Value, Watched,
 };
 use crate::lock::lock;
 
@@ -135,6 +136,7 @@ impl NatsEngine {
             name: format!("{cluster}-values"),
             subjects: vec![format!("{cluster}.value.>")],
             max_messages_per_subject: 1,
+            allow_message_ttl: true,
             num_replicas: *replicas,
             ..Config::default()
         };
@@ -194,7 +196,8 @@ fn kind(kind: Kind) -> &'static str {
     match kind {
         Kind::Session => "session",
         Kind::Node => "node",
-        Kind::Fence => "fence",
+        Kind::Retained => "retained",
+        Kind::Log => "log",
     }
 }
 
@@ -253,6 +256,14 @@ impl Engine for NatsEngine {
         })
     }
 
+    fn trim(&self, shard: u16, first: u64) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let stream = self.stream(shard).await?;
+            stream.purge().sequence(first).await.map_err(failed)?;
+            Ok(())
+        })
+    }
+
     fn follow(&self, shard: u16, after: u64) -> mpsc::Receiver<Entry> {
         let (bring, brought) = mpsc::channel(ON_THE_WAY);
         let (context, name) = (
@@ -286,10 +297,14 @@ impl Engine for NatsEngine {
         })
     }
 
-    fn put(&self, key: Key, last: u64, bytes: Bytes) -> Answer<'_, Put> {
+    fn put(&self, key: Key, last: u64, bytes: Bytes, lasts: Lasts) -> Answer<'_, Put> {
         Box::pin(async move {
             let mut headers = HeaderMap::new();
             headers.insert(NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, last.to_string());
+            if lasts == Lasts::AWhile {
+                let seconds = FORGOTTEN.as_secs();
+                headers.insert(NATS_MESSAGE_TTL, format!("{seconds}s"));
+            }
             let subject = self.subject(&key);
             let sent = self.context.publish_with_headers(subject, headers, bytes);
             match sent.await.map_err(failed)?.await {

@@ -12,7 +12,7 @@ use tracing::{error, warn};
 
 use super::{
     Cluster, GIVEN_UP, RETRY,
-    engine::{Key, Kind, Put},
+    engine::{Key, Kind, Lasts, Put},
     record::{Kept, Record, Urgency},
 };
 use crate::{
@@ -196,7 +196,11 @@ impl Cluster {
                 let calls = core::mem::take(&mut owned.waiting);
                 (bytes, owned.version, calls, owned.future)
             };
-            let written = match self.put(key.clone(), version, bytes).await {
+            let lasts = match future {
+                Future::Ends => Lasts::AWhile,
+                _ => Lasts::Always,
+            };
+            let written = match self.put(key.clone(), version, bytes, lasts).await {
                 Ok(written) => written,
                 Err(Failed) => return,
             };
@@ -253,10 +257,15 @@ impl Cluster {
         key: Key,
         last: u64,
         bytes: Bytes,
+        lasts: Lasts,
     ) -> Result<Option<u64>, Failed> {
         let began = Instant::now();
         while began.elapsed() < GIVEN_UP && !self.ledger.has_failed() {
-            match self.engine.put(key.clone(), last, bytes.clone()).await {
+            match self
+                .engine
+                .put(key.clone(), last, bytes.clone(), lasts)
+                .await
+            {
                 Ok(Put::Done(version)) => return Ok(Some(version)),
                 Ok(Put::Conflict) => {}
                 Err(error) => warn!(%error, "a value cannot be put"),

@@ -16,7 +16,10 @@ use crate::{
     router::{LaneSlot, Subscriber},
     session::State,
     shown::Shown,
-    store::{Change, SessionChange, SessionRecord, Snapshot, Store, StoredFlow, from_wall_clock},
+    store::{
+        Change, SessionChange, SessionRecord, Snapshot, Store, StoredFlow, StoredMessage,
+        from_wall_clock,
+    },
 };
 
 /// Bytes that are read at a time to count messages.
@@ -26,15 +29,7 @@ impl Hub {
     /// Quotas may be smaller than they were. What was promised is kept all the same.
     pub(super) fn restore(&self, kept: Snapshot) {
         for message in kept.retained.into_values() {
-            let Delivery {
-                message,
-                qos,
-                expires_at,
-                ..
-            } = message.into_delivery(0);
-            let message = Arc::new(self.ceiling.keep_anyway(&message));
-            // Cannot fail: there is no limit here.
-            let _ = self.set_retained(&message, qos, expires_at, usize::MAX);
+            self.restore_retained(message);
         }
         for (client_id, record) in kept.sessions {
             let is_bridge = client_id.starts_with(bridge::PREFIX);
@@ -44,6 +39,18 @@ impl Hub {
                 self.restore_session(&client_id, record);
             }
         }
+    }
+
+    pub(crate) fn restore_retained(&self, message: StoredMessage) {
+        let Delivery {
+            message,
+            qos,
+            expires_at,
+            ..
+        } = message.into_delivery(0);
+        let message = Arc::new(self.ceiling.keep_anyway(&message));
+        // Cannot fail: there is no limit here.
+        let _ = self.set_retained(&message, qos, expires_at, usize::MAX);
     }
 
     /// Ends the session of a bridge that is not configured any more: nobody would take what waits for it.

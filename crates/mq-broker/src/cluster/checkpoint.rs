@@ -1,0 +1,208 @@
+//! What a node that begins finds: the retained messages as values, and a place in each log from where to read on.
+//!
+//! Any node may write them, and one does: the first by name of those that live. It rests on no agreement: a value only
+//! gives way to one of a later place.
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use mq_codec::TopicName;
+use tokio::{
+    task::JoinSet,
+    time::{interval, sleep, timeout},
+};
+use tracing::{debug, info, warn};
+
+use super::{
+    Cluster, RETRY, Shard,
+    engine::{Engine, EngineError, Key, Kind, Lasts, Put, Watched},
+    log_state::{Checkpoint, RetainedChange},
+};
+use crate::{
+    hub::Hub,
+    lock::{lock, read},
+};
+
+/// How often what is new in a log is kept as values.
+const CHECKPOINT: Duration = Duration::from_secs(10);
+
+/// Values that are written at a time.
+const AT_ONCE: usize = 16;
+
+/// For so long the next value may take when all are read.
+const SILENCE: Duration = Duration::from_secs(10);
+
+/// Where a node that begins has to read on in each log.
+pub(super) async fn checkpoints(engine: &dyn Engine) -> Result<Vec<Checkpoint>, EngineError> {
+    let mut checkpoints = Vec::new();
+    for shard in 0..engine.shards() {
+        let value = engine.value(key(shard)).await?;
+        let checkpoint = value.map(|value| Checkpoint::decode(&value.bytes));
+        let checkpoint = checkpoint.transpose().map_err(|_| {
+            let problem = "what is known of a log is of no known form";
+            EngineError(problem.to_owned())
+        })?;
+        checkpoints.push(checkpoint.unwrap_or_default());
+    }
+    Ok(checkpoints)
+}
+
+fn key(shard: u16) -> Key {
+    Key::new(Kind::Log, shard.to_string())
+}
+
+impl Cluster {
+    /// Takes over what was retained before this node began. Not all of it may be the last: that comes from the logs.
+    pub(super) async fn load_retained(&self, hub: &Hub) -> Result<(), EngineError> {
+        let mut watched = self.engine.watch(Kind::Retained);
+        let mut count = 0_u64;
+        loop {
+            match timeout(SILENCE, watched.recv()).await.ok().flatten() {
+                None => return Err(EngineError("retained messages do not come".to_owned())),
+                Some(Watched::All) => break,
+                Some(Watched::Value(topic, value)) => {
+                    let change = RetainedChange::decode(&value.bytes).map_err(|_| {
+                        EngineError(format!(
+                            "the retained message of {topic:?} has no known form"
+                        ))
+                    })?;
+                    if let Some(message) = change.message {
+                        hub.restore_retained(message);
+                        count += 1;
+                    }
+                }
+            }
+        }
+        debug!(count, "retained messages are read");
+        Ok(())
+    }
+
+    /// Reads the logs up to where they end now: what was published before a client comes is known by then.
+    pub(super) async fn catch_up(&self) -> Result<(), EngineError> {
+        let mut ends = Vec::new();
+        for shard in 0..self.engine.shards() {
+            ends.push(self.engine.end(shard).await?);
+        }
+        let left = || {
+            let shards = self.shards.iter().zip(&ends);
+            let left =
+                shards.map(|(shard, end)| end.saturating_sub(shard.progress.finished().entry()));
+            left.sum::<u64>()
+        };
+        if left() > 0 {
+            info!(entries = left(), "reads on in the logs of the cluster");
+        }
+        while left() > 0 {
+            if self.ledger.has_failed() {
+                return Err(EngineError("the logs could not be read".to_owned()));
+            }
+            sleep(RETRY / 20).await;
+        }
+        Ok(())
+    }
+
+    /// Notes which checkpoints there are.
+    pub(super) async fn learn_checkpoints(self: Arc<Self>) {
+        let mut watched = self.engine.watch(Kind::Log);
+        while let Some(watched) = watched.recv().await {
+            if let Watched::Value(number, value) = watched
+                && let Some(shard) = self.shard_named(&number)
+                && let Ok(checkpoint) = Checkpoint::decode(&value.bytes)
+            {
+                lock(&shard.state).is_kept(checkpoint.entry);
+                *lock(&shard.kept) = (value.version, checkpoint);
+            }
+        }
+    }
+
+    fn shard_named(&self, number: &str) -> Option<&Shard> {
+        self.shards.get(number.parse::<usize>().ok()?)
+    }
+
+    /// Writes them, if this node is the one to do it.
+    pub(super) async fn keep_checkpoints(self: Arc<Self>) {
+        let mut due = interval(CHECKPOINT);
+        // The first tick is at once.
+        due.tick().await;
+        loop {
+            due.tick().await;
+            if !self.is_first() {
+                continue;
+            }
+            for shard in &self.shards {
+                if let Err(error) = self.keep_checkpoint(shard).await {
+                    warn!(shard = shard.number, %error, "what is new in a log cannot be kept");
+                }
+            }
+        }
+    }
+
+    async fn keep_checkpoint(self: &Arc<Self>, shard: &Shard) -> Result<(), EngineError> {
+        let (version, kept) = lock(&shard.kept).clone();
+        let (checkpoint, changes) = {
+            let state = lock(&shard.state);
+            let checkpoint = Checkpoint {
+                entry: state.entry,
+                first: kept.first,
+                counts: state.counts.clone(),
+                fences: read(&self.fences).in_log(shard.number),
+            };
+            (checkpoint, state.retained.clone())
+        };
+        if checkpoint.entry <= kept.entry {
+            return Ok(());
+        }
+        let mut changes: VecDeque<_> = changes.into_iter().collect();
+        let mut writing = JoinSet::new();
+        loop {
+            while writing.len() < AT_ONCE
+                && let Some((topic, change)) = changes.pop_front()
+            {
+                let cluster = Arc::clone(self);
+                writing.spawn(async move { cluster.keep_retained(&topic, &change).await });
+            }
+            match writing.join_next().await {
+                None => break,
+                Some(Ok(written)) => written?,
+                Some(Err(error)) => return Err(EngineError(error.to_string())),
+            }
+        }
+        // If it is not the last, another node has written one.
+        let bytes = checkpoint.encode();
+        self.engine
+            .put(key(shard.number), version, bytes, Lasts::Always)
+            .await?;
+        Ok(())
+    }
+
+    /// Makes a topic's value one of that place, unless it is one of a later place.
+    async fn keep_retained(
+        &self,
+        topic: &TopicName,
+        change: &RetainedChange,
+    ) -> Result<(), EngineError> {
+        let key = Key::new(Kind::Retained, &**topic);
+        let Ok(bytes) = change.encode() else {
+            return Ok(());
+        };
+        let lasts = match change.message {
+            Some(_) => Lasts::Always,
+            None => Lasts::AWhile,
+        };
+        loop {
+            let value = self.engine.value(key.clone()).await?;
+            let known = value
+                .as_ref()
+                .map(|value| RetainedChange::decode(&value.bytes));
+            if let Some(Ok(known)) = known
+                && known.at >= change.at
+            {
+                return Ok(());
+            }
+            let version = value.map_or(0, |value| value.version);
+            let put = self.engine.put(key.clone(), version, bytes.clone(), lasts);
+            if let Put::Done(_) = put.await? {
+                return Ok(());
+            }
+        }
+    }
+}
