@@ -10,7 +10,7 @@ use mq_broker::{
     Broker, Error, Settings,
     cluster::{ClusterSettings, Faults, MemoryEngine, MemoryWorld},
 };
-use mq_client::{Client, ClientBuilder, Outgoing, QoS, Subscription};
+use mq_client::{Client, ClientBuilder, Outgoing, QoS, Subscription, Will};
 use mq_testkit::FaultyRelay;
 use seeds::over_seeds;
 use tokio::time::{Instant, sleep, timeout};
@@ -195,6 +195,95 @@ async fn a_node_that_begins_later_knows_what_was_retained() {
         send(&reader, message("r/4", "none more", QoS::AtLeastOnce)).await;
         assert_eq!(next(&mut messages).await, "none more", "at {name}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn wills_and_sessions_of_a_node_that_has_died_end_in_their_time() {
+    let world = MemoryWorld::new(4, 1);
+    let mut a = Node::start("wills", "a", &world).await;
+    let b = Node::start("wills", "b", &world).await;
+    let watcher = b.client("watcher").build().await.unwrap();
+    let mut wills = watcher.subscribe("will/#", QoS::AtLeastOnce).await.unwrap();
+    let will = |id: &str, delay| {
+        let will = Will::to(format!("will/{id}"), id.to_owned()).unwrap();
+        let builder = a.client(id).session_expiry(Duration::from_mins(5));
+        builder.will(will.qos(QoS::AtLeastOnce).delay(Duration::from_secs(delay)))
+    };
+    let at_once = will("at once", 0).build().await.unwrap();
+    let later = will("later", 60).build().await.unwrap();
+    let goes = will("goes", 0).build().await.unwrap();
+    let ends = a
+        .client("ends")
+        .clean_start(true)
+        .session_expiry(Duration::ZERO);
+    let ends = ends.will(Will::to("will/ends", "ends").unwrap().qos(QoS::AtLeastOnce));
+    let ends = ends.build().await.unwrap();
+    let old = at_once.subscribe("t/#", QoS::AtLeastOnce).await.unwrap();
+    goes.disconnect().await.unwrap();
+    sleep(Duration::from_secs(1)).await;
+    a.kill();
+    drop((at_once, later, goes, ends, old));
+    let died = Instant::now();
+    let mut first = [next(&mut wills).await, next(&mut wills).await];
+    first.sort();
+    assert_eq!(first, ["at once", "ends"]);
+    assert!(died.elapsed() < Duration::from_secs(10));
+    assert_eq!(next(&mut wills).await, "later");
+    let later = died.elapsed();
+    assert!((60..70).contains(&later.as_secs()), "{later:?}");
+    // The session is still there, and then it is not.
+    for (wait, is_there) in [(60, true), (301, false)] {
+        sleep(Duration::from_secs(wait)).await;
+        let again = b.client("at once").session_expiry(Duration::from_mins(5));
+        let again = again.build().await.unwrap();
+        let connected = again.last_connected().unwrap();
+        assert_eq!(connected.session_present, is_there, "after {wait} s");
+        again.disconnect().await.unwrap();
+    }
+    drop(watcher);
+}
+
+#[tokio::test(start_paused = true)]
+async fn logs_are_trimmed_up_to_what_a_session_or_a_new_node_may_need() {
+    let world = MemoryWorld::new(1, 1);
+    let a = Node::start("trims", "a", &world).await;
+    let b = Node::start("trims", "b", &world).await;
+    let publisher = a.client("publisher").build().await.unwrap();
+    let reader = b.client("reader").build().await.unwrap();
+    let mut messages = reader.subscribe("t", QoS::AtLeastOnce).await.unwrap();
+    let away = b.client("away").build().await.unwrap();
+    let subscribed = away.subscribe("rare", QoS::AtLeastOnce).await.unwrap();
+    away.disconnect().await.unwrap();
+    drop(subscribed);
+    let old = message("old", "retained", QoS::AtLeastOnce).retain(true);
+    send(&publisher, old).await;
+    let publish = async |messages: &mut Subscription| {
+        for n in 0..3_000 {
+            send(&publisher, message("t", n.to_string(), QoS::AtLeastOnce)).await;
+            assert_eq!(next(messages).await, n.to_string());
+        }
+        sleep(Duration::from_mins(3)).await;
+    };
+    publish(&mut messages).await;
+    let trimmed = world.entries();
+    assert!(trimmed < 1_000, "{trimmed} of 3,000 entries are kept");
+    // One that nobody has taken yet is.
+    send(&publisher, message("rare", "needed", QoS::AtLeastOnce)).await;
+    publish(&mut messages).await;
+    let kept = world.entries();
+    assert!((3_000..4_500).contains(&kept), "{kept} entries are kept");
+    let away = a.client("away");
+    let mut rare = away.messages();
+    let away = away.build().await.unwrap();
+    assert_eq!(next(&mut rare).await, "needed");
+    publish(&mut messages).await;
+    let trimmed = world.entries();
+    assert!(trimmed < 1_000, "{trimmed} of 9,000 entries are kept");
+    let late = Node::start("trims", "late", &world).await;
+    let reader = late.client("late").build().await.unwrap();
+    let mut retained = reader.subscribe("old", QoS::AtLeastOnce).await.unwrap();
+    assert_eq!(next(&mut retained).await, "retained");
+    drop(away);
 }
 
 /// Nodes are killed, cut off and begun again, and clients go from one to another, while what the nodes share is slow

@@ -46,7 +46,7 @@ pub(super) async fn checkpoints(engine: &dyn Engine) -> Result<Vec<Checkpoint>, 
     Ok(checkpoints)
 }
 
-fn key(shard: u16) -> Key {
+pub(super) fn key(shard: u16) -> Key {
     Key::new(Kind::Log, shard.to_string())
 }
 

@@ -18,6 +18,7 @@ use super::{
     Cluster,
     engine::{Asked, Key, Kind, Lasts},
     entry::{Author, Item, LogEntry},
+    life,
     log_state::Counts,
     owned::{Future, Owned},
     record::{Form, Kept, Owed, Record},
@@ -43,7 +44,7 @@ const SILENCE: Duration = Duration::from_secs(5);
 
 /// Why a node does not get a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Refused {
+pub(super) enum Refused {
     /// It is another user's.
     Others,
     /// The engine or the owner did not answer, or not in time.
@@ -68,21 +69,32 @@ impl Cluster {
         // It goes on to its end, whether the client waits for it or not: a session that is half here would be taken for
         // a whole one.
         let claiming = self.runtime.spawn(async move {
-            let turn = Arc::clone(lock(&this.claims).entry(id.clone()).or_default());
-            let held = Arc::clone(&turn).lock_owned().await;
+            let turn = this.turn(&id).lock_owned().await;
             let claimed = this.try_claim(&hub, &id, &user, take_over).await;
-            drop(held);
-            let mut claims = lock(&this.claims);
-            // Two: this one, and the table's.
-            if Arc::strong_count(&turn) == 2 {
-                claims.remove(&id);
-            }
+            drop(turn);
+            this.end_turn(&id);
             claimed
         });
         match timeout(PATIENCE, claiming).await {
             Ok(Ok(Ok(()))) => Ok(()),
             Ok(Ok(Err(Refused::Others))) => Err(ReasonCode::ClientIdentifierNotValid),
             Ok(_) | Err(_) => Err(ReasonCode::ServerBusy),
+        }
+    }
+
+    /// What is held by whoever claims that session.
+    pub(super) fn turn(&self, id: &ByteStr) -> Arc<tokio::sync::Mutex<()>> {
+        Arc::clone(lock(&self.claims).entry(id.clone()).or_default())
+    }
+
+    /// Forgets it, unless somebody else holds it or waits for it.
+    pub(super) fn end_turn(&self, id: &ByteStr) {
+        let mut claims = lock(&self.claims);
+        if claims
+            .get(id)
+            .is_some_and(|turn| Arc::strong_count(turn) == 1)
+        {
+            claims.remove(id);
         }
     }
 
@@ -140,20 +152,49 @@ impl Cluster {
                 asked += u32::from(self.ask_to_let_go(owner, id).await);
                 continue;
             }
-            let coming = timeout(PATIENCE, self.come_to(&record.next));
-            coming.await.map_err(|_| Refused::Busy)?;
-            let mine = Record {
-                owner: Some(self.author.clone()),
-                ..record.clone()
-            };
-            let bytes = mine.encode().map_err(|_| Refused::Busy)?;
-            let put = self.put(key.clone(), version, bytes, Lasts::Always).await;
-            let Some(version) = put.map_err(|_| Refused::Busy)? else {
-                continue;
-            };
-            return self.take_up(hub, id, record, version).await;
+            if let Some(claimed) = self.claim_record(id, record, version).await? {
+                return self.take_up(hub, vec![claimed]).await;
+            }
         }
         Err(Refused::Busy)
+    }
+
+    /// Makes the record of a session, which no living node has, one of this node. `None` if another node has changed it
+    /// meanwhile.
+    pub(super) async fn claim_record(
+        &self,
+        id: &ByteStr,
+        mut record: Record,
+        version: u64,
+    ) -> Result<Option<Claimed>, Refused> {
+        // What a life has said of its records stands when it is over.
+        if let Some(owner) = &record.owner
+            && !record.is_behind
+        {
+            let status = life::status_of(&*self.engine, &owner.node).await;
+            let (_, status) = status.map_err(|_| Refused::Busy)?;
+            let shards = 0..self.engine.shards();
+            record.next.resize(shards.len(), At::default());
+            for (shard, next) in shards.zip(&mut record.next) {
+                *next = status.floor(owner.life, shard).max(*next);
+            }
+        }
+        let coming = timeout(PATIENCE, self.come_to(&record.next));
+        coming.await.map_err(|_| Refused::Busy)?;
+        let mine = Record {
+            owner: Some(self.author.clone()),
+            is_behind: true,
+            ..record.clone()
+        };
+        let bytes = mine.encode().map_err(|_| Refused::Busy)?;
+        let key = Key::new(Kind::Session, &**id);
+        let put = self.put(key, version, bytes, Lasts::Always).await;
+        let version = put.map_err(|_| Refused::Busy)?;
+        Ok(version.map(|version| Claimed {
+            id: id.clone(),
+            record,
+            version,
+        }))
     }
 
     /// Waits until this node has read the logs as far as a session's last owner: what that has looked at must not come
@@ -224,22 +265,45 @@ impl Cluster {
         }
     }
 
-    /// Makes a claimed session one of this node's hub.
-    async fn take_up(
-        &self,
-        hub: &Hub,
-        id: &ByteStr,
-        record: Record,
-        version: u64,
-    ) -> Result<(), Refused> {
+    /// Makes claimed sessions some of this node's hub.
+    pub(super) async fn take_up(&self, hub: &Hub, claimed: Vec<Claimed>) -> Result<(), Refused> {
+        let mut coming = Vec::new();
+        for claimed in claimed {
+            coming.extend(self.begin_taking_up(hub, claimed));
+        }
+        let mut ranges = Ranges::new();
+        for session in &coming {
+            session.widen(&mut ranges);
+        }
+        if let Err(refused) = self.read_again(&mut coming, &ranges).await {
+            // The records have all that they had.
+            for session in coming {
+                lock(&self.sessions).remove(&session.id);
+                hub.abandon(session.restoring);
+            }
+            return Err(refused);
+        }
+        for session in coming {
+            self.finish_taking_up(hub, session)?;
+        }
+        Ok(())
+    }
+
+    /// Messages queue up for a session from here on; those before are put in front of them. `None` if it has nothing
+    /// that came before.
+    fn begin_taking_up(&self, hub: &Hub, claimed: Claimed) -> Option<Coming> {
+        let Claimed {
+            id,
+            record,
+            version,
+        } = claimed;
         let Record { session, next, .. } = record;
-        let kept = session.filter(|kept| !kept.ends_with_connection());
+        let kept = session.filter(|kept| !kept.ends_with_connection() || kept.will.is_some());
         let Some(kept) = kept else {
-            let owned = Owned::new(Kept::default(), version);
-            lock(&self.sessions).insert(id.clone(), owned);
-            return Ok(());
+            let owned = Owned::new(Kept::passing(), version);
+            lock(&self.sessions).insert(id, owned);
+            return None;
         };
-        // Messages queue up from here on; those before are put in front of them.
         let subscriptions = kept.subscriptions.iter();
         let subscriptions =
             subscriptions.map(|(filter, (options, id))| (filter.clone(), *options, *id));
@@ -247,38 +311,37 @@ impl Cluster {
             // What is queued from here on is noted: in the record it stands behind the rest.
             let mut owned = Owned::new(kept.clone(), version);
             owned.kept.waiting.clear();
+            owned.is_coming = true;
             lock(&self.sessions).insert(id.clone(), owned);
             let shards = self.shards.iter();
             shards.map(|shard| shard.progress.begun()).collect()
         };
-        let (restoring, begun) = hub.begin_restored(id, kept.user.as_ref(), subscriptions, begun);
-        let fallback = At::default();
-        let from = |shard: u16| next.get(usize::from(shard)).copied().unwrap_or(fallback);
-        let mut ranges = Ranges::new();
-        for (shard, begun) in (0..).zip(begun) {
-            ranges.insert(shard, (from(shard), begun));
-        }
-        for position in kept.positions() {
-            let range = ranges.entry(position.shard).or_default();
-            range.0 = range.0.min(position.at);
-        }
-        let found = match self.read_again(&kept, &ranges, id, &next).await {
-            Ok(found) => found,
-            Err(refused) => {
-                // The record has all that it had.
-                lock(&self.sessions).remove(id);
-                hub.abandon(restoring);
-                return Err(refused);
-            }
-        };
+        let (restoring, begun) = hub.begin_restored(&id, kept.user.as_ref(), subscriptions, begun);
+        let wanted = Wanted::new(kept, id.clone(), next, begun);
+        Some(Coming {
+            id,
+            restoring,
+            wanted,
+        })
+    }
+
+    fn finish_taking_up(&self, hub: &Hub, coming: Coming) -> Result<(), Refused> {
+        let Coming {
+            id,
+            restoring,
+            wanted,
+        } = coming;
+        let (life, will) = (wanted.kept.life, wanted.kept.will.clone());
+        let found = wanted.found();
         info!(
             client = %id,
             waiting = found.waiting.len(),
-            in_flight = kept.in_flight.len(),
+            in_flight = found.in_flight.len(),
             "a session of another node goes on here"
         );
+        let round = lock(&self.floor).round;
         let mut sessions = lock(&self.sessions);
-        let Some(owned) = sessions.get_mut(id) else {
+        let Some(owned) = sessions.get_mut(&id) else {
             return Err(Refused::Busy);
         };
         owned.kept.received.extend(found.received.iter().copied());
@@ -290,42 +353,34 @@ impl Cluster {
             owned.kept.waiting.insert(number, owed);
             queued.insert(number, message);
         }
+        owned.has_come(round);
         let record = SessionRecord {
-            life: kept.life,
+            life,
             queued,
             in_flight: found.in_flight,
             received,
             ..SessionRecord::default()
         };
         drop(sessions);
-        hub.finish_restored(restoring, record);
+        hub.finish_restored(restoring, record, will.map(|will| *will));
         Ok(())
     }
 
-    /// Reads again what a session has to get.
-    async fn read_again(
-        &self,
-        kept: &Kept,
-        ranges: &Ranges,
-        id: &ByteStr,
-        next: &[At],
-    ) -> Result<Found, Refused> {
-        let mut wanted = Wanted::new(kept, id, next);
+    /// Reads again what sessions have to get.
+    async fn read_again(&self, coming: &mut [Coming], ranges: &Ranges) -> Result<(), Refused> {
         for (&shard, &(from, to)) in ranges {
-            if from > to || to == At::default() {
+            // What is not kept any more, nobody needs.
+            let first = lock(&self.shards[usize::from(shard)].kept).1.first;
+            let from = from.entry().max(first);
+            if from > to.entry() || to == At::default() {
                 continue;
             }
-            let mut entries = self.engine.follow(shard, from.entry().saturating_sub(1));
+            let mut entries = self.engine.follow(shard, from.saturating_sub(1));
             let mut counts = Counts::default();
-            let began = Instant::now();
             loop {
                 let entry = timeout(SILENCE, entries.recv()).await;
                 let Ok(Some(entry)) = entry else {
-                    warn!(
-                        shard,
-                        after = began.elapsed().as_millis(),
-                        "a log cannot be read again"
-                    );
+                    warn!(shard, "a log cannot be read again");
                     return Err(Refused::Busy);
                 };
                 if entry.number > to.entry() {
@@ -341,8 +396,8 @@ impl Cluster {
                 {
                     for (index, item) in items.into_iter().enumerate() {
                         let at = At::new(entry.number, index);
-                        if at <= to {
-                            wanted.look(LogPosition { shard, at }, item);
+                        for session in &mut *coming {
+                            session.wanted.look(LogPosition { shard, at }, &item);
                         }
                     }
                 }
@@ -351,7 +406,38 @@ impl Cluster {
                 }
             }
         }
-        Ok(wanted.found())
+        Ok(())
+    }
+}
+
+/// A session whose record is this node's now.
+#[derive(Debug)]
+pub(super) struct Claimed {
+    id: ByteStr,
+    record: Record,
+    version: u64,
+}
+
+/// A session while what it has is being read.
+struct Coming {
+    id: ByteStr,
+    restoring: Restoring,
+    wanted: Wanted,
+}
+
+impl Coming {
+    /// Has what it needs be read, too.
+    fn widen(&self, ranges: &mut Ranges) {
+        let wanted = &self.wanted;
+        for (shard, begun) in (0..).zip(&wanted.begun) {
+            let from = wanted.next(shard);
+            let range = ranges.entry(shard).or_insert((from, *begun));
+            *range = (range.0.min(from), range.1.max(*begun));
+        }
+        for position in wanted.kept.positions() {
+            let range = ranges.entry(position.shard).or_default();
+            range.0 = range.0.min(position.at);
+        }
     }
 }
 
@@ -363,10 +449,13 @@ struct Found {
 }
 
 /// Looks for it.
-struct Wanted<'a> {
-    kept: &'a Kept,
-    id: &'a ByteStr,
-    next: &'a [At],
+struct Wanted {
+    kept: Kept,
+    id: ByteStr,
+    /// By log: from where on its last owner has not looked, and up to where this node had looked when it began to queue
+    /// messages for it.
+    next: Vec<At>,
+    begun: Vec<At>,
     /// In the record by name.
     named: HashMap<LogPosition, StoredMessage>,
     names: HashSet<LogPosition>,
@@ -375,36 +464,43 @@ struct Wanted<'a> {
     received: HashSet<PacketId>,
 }
 
-impl<'a> Wanted<'a> {
-    fn new(kept: &'a Kept, id: &'a ByteStr, next: &'a [At]) -> Self {
+impl Wanted {
+    fn new(kept: Kept, id: ByteStr, next: Vec<At>, begun: Vec<At>) -> Self {
         Self {
+            names: kept.positions().collect(),
             kept,
             id,
             next,
+            begun,
             named: HashMap::new(),
-            names: kept.positions().collect(),
             behind: Vec::new(),
             received: HashSet::new(),
         }
     }
 
-    fn look(&mut self, position: LogPosition, item: Item) {
-        let next = self.next.get(usize::from(position.shard));
-        let is_behind = next.is_none_or(|next| position.at >= *next);
+    fn next(&self, shard: u16) -> At {
+        let next = self.next.get(usize::from(shard));
+        next.copied().unwrap_or_default()
+    }
+
+    fn look(&mut self, position: LogPosition, item: &Item) {
+        let begun = self.begun.get(usize::from(position.shard));
+        let is_ahead = begun.is_none_or(|begun| position.at > *begun);
+        let is_behind = !is_ahead && position.at >= self.next(position.shard);
         if is_behind
-            && item.from == *self.id
+            && item.from == self.id
             && let Some(packet_id) = item.packet_id
         {
             self.received.insert(packet_id);
         }
         if self.names.contains(&position) {
-            self.named.insert(position, item.message);
+            self.named.insert(position, item.message.clone());
             return;
         }
         if !is_behind {
             return;
         }
-        let Some(form) = self.form(&item) else {
+        let Some(form) = self.form(item) else {
             return;
         };
         let message = form.of(&item.message);
@@ -416,7 +512,7 @@ impl<'a> Wanted<'a> {
         let topic = &item.message.message.topic;
         let mut form: Option<Form> = None;
         for (filter, (options, id)) in &self.kept.subscriptions {
-            let is_own = options.no_local && item.from == *self.id;
+            let is_own = options.no_local && item.from == self.id;
             if is_own || filter.shared().is_some() || !filter.matches(topic) {
                 continue;
             }

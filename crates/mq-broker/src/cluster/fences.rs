@@ -26,6 +26,18 @@ impl Fences {
         }
     }
 
+    /// The last life of each node that stands as ended in each of so many logs.
+    pub(super) fn last(&self, shards: u16) -> Vec<Author> {
+        let nodes = self.0.iter();
+        let last = nodes.filter_map(|(node, lives)| {
+            let ended = |(_, fence): &(&u64, &Fence)| fence.0.len() == usize::from(shards);
+            let (life, _) = lives.iter().rev().find(ended)?;
+            let (node, life) = (node.clone(), *life);
+            Some(Author { node, life })
+        });
+        last.collect()
+    }
+
     /// All that stand in one log.
     pub(super) fn in_log(&self, shard: u16) -> Vec<(Author, u64)> {
         let lives = self

@@ -1,8 +1,12 @@
 //! Lives of nodes: how one begins, how others see that it goes on, and how it is ended.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
-use tokio::time::{Instant, interval, sleep, timeout};
+use tokio::time::{interval, sleep, timeout};
 use tracing::info;
 
 use super::{
@@ -11,7 +15,10 @@ use super::{
     entry::{Author, LogEntry},
     wire::{Malformed, Reader, Writer},
 };
-use crate::lock::{lock, read};
+use crate::{
+    lock::{lock, read},
+    store::At,
+};
 
 const VERSION: u8 = 1;
 
@@ -25,6 +32,9 @@ const RECORDS: u64 = 10;
 /// For so long a fence may take.
 const FENCING: Duration = Duration::from_secs(10);
 
+/// Earlier lives of a node of which it is known how complete their records are.
+const REMEMBERED: usize = 16;
+
 /// What is known of other nodes, by name.
 pub(super) type Lives = HashMap<String, Seen>;
 
@@ -32,52 +42,102 @@ pub(super) type Lives = HashMap<String, Seen>;
 #[derive(Debug)]
 pub(super) struct Seen {
     life: u64,
-    at: Instant,
+    version: u64,
+    /// How many signs of this node's own life have come since. So a node that was stopped, or cut off with all others,
+    /// takes none of them for dead.
+    missed: u32,
+}
+
+impl Seen {
+    fn is_silent(&self) -> bool {
+        self.missed >= BEATS
+    }
 }
 
 /// The value of a node's key.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Status {
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Status {
     life: u64,
     /// Grows while it lives.
     beat: u64,
+    /// By life: [up to where](super::floor) its sessions' records are complete.
+    floors: BTreeMap<u64, Vec<At>>,
 }
 
 impl Status {
-    fn encode(self) -> bytes::Bytes {
+    fn encode(&self) -> bytes::Bytes {
         let mut to = Writer::new(VERSION);
         to.number(self.life);
         to.number(self.beat);
+        to.all(self.floors.iter(), |to, (life, floor)| {
+            to.number(*life);
+            to.all(floor.iter(), |to, at| to.number(at.0));
+        });
         to.finish()
     }
 
-    fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut from = Reader::new(bytes, VERSION)?;
         let (life, beat) = (from.number()?, from.number()?);
+        let floors = from.all(|from| {
+            let life = from.number()?;
+            Ok((life, from.all(|from| Ok(At(from.number()?)))?))
+        })?;
         from.end()?;
-        Ok(Self { life, beat })
+        let floors = floors.into_iter().collect();
+        Ok(Self { life, beat, floors })
+    }
+
+    /// Up to where, in that log, the records are complete of sessions that a life of this node owns.
+    pub(super) fn floor(&self, life: u64, shard: u16) -> At {
+        let floor = self.floors.get(&life);
+        let at = floor.and_then(|floor| floor.get(usize::from(shard)));
+        at.copied().unwrap_or_default()
+    }
+
+    /// That of the life that goes on.
+    pub(super) fn present_floor(&self, shard: u16) -> At {
+        self.floor(self.life, shard)
+    }
+
+    fn set_floor(&mut self, life: u64, floor: Vec<At>) {
+        self.floors.insert(life, floor);
+        if self.floors.len() > REMEMBERED {
+            self.floors.pop_first();
+        }
     }
 }
 
 /// Begins a life of a node, the next after the last.
 pub(super) async fn begin(engine: &dyn Engine, node: String) -> Result<Author, EngineError> {
     loop {
+        let (version, mut status) = status_of(engine, &node).await?;
+        status.life += 1;
+        status.beat = 0;
+        let life = status.life;
         let key = Key::new(Kind::Node, &*node);
-        let last = engine.value(key.clone()).await?;
-        let (version, life) = match last {
-            None => (0, 1),
-            Some(Value { version, bytes }) => {
-                let status = Status::decode(&bytes);
-                let status = status.map_err(|Malformed| unknown_form(&node))?;
-                (version, status.life + 1)
-            }
-        };
-        let status = Status { life, beat: 0 }.encode();
-        match engine.put(key, version, status, Lasts::Always).await? {
+        match engine
+            .put(key, version, status.encode(), Lasts::Always)
+            .await?
+        {
             Put::Done(_) => return Ok(Author { node, life }),
             Put::Conflict => {}
         }
     }
+}
+
+/// What a node has said last, with its version.
+pub(super) async fn status_of(
+    engine: &dyn Engine,
+    node: &str,
+) -> Result<(u64, Status), EngineError> {
+    let value = engine.value(Key::new(Kind::Node, node)).await?;
+    let Some(Value { version, bytes }) = value else {
+        return Ok((0, Status::default()));
+    };
+    let status = Status::decode(&bytes);
+    let status = status.map_err(|Malformed| unknown_form(node))?;
+    Ok((version, status))
 }
 
 impl Cluster {
@@ -87,56 +147,90 @@ impl Cluster {
         for beat in 1.. {
             beats.tick().await;
             if beat % RECORDS == 0 {
-                self.write_later();
+                self.begin_round();
             }
-            let key = Key::new(Kind::Node, &*self.author.node);
-            let status = Status {
-                life: self.author.life,
-                beat,
-            };
-            let Ok(Some(last)) = self.engine.value(key.clone()).await else {
+            let Ok((version, mut status)) = status_of(&*self.engine, &self.author.node).await
+            else {
                 continue;
             };
-            match Status::decode(&last.bytes) {
-                Ok(status) if status.life > self.author.life => {
-                    return self.fail("another node has its name");
-                }
-                _ => {}
+            if status.life > self.author.life {
+                return self.fail("another node has its name");
             }
+            status.beat = beat;
+            let floor = lock(&self.floor).at.clone();
+            status.set_floor(self.author.life, floor);
+            let key = Key::new(Kind::Node, &*self.author.node);
             // If it fails, the next one may not.
             let put = self
                 .engine
-                .put(key, last.version, status.encode(), Lasts::Always);
+                .put(key, version, status.encode(), Lasts::Always);
             let _ = put.await;
         }
     }
 
-    /// Notes the signs of life of other nodes.
+    /// Notes the signs of life of all nodes.
     pub(super) async fn watch_lives(self: Arc<Self>) {
         let mut watched = self.engine.watch(Kind::Node);
         while let Some(watched) = watched.recv().await {
-            let Watched::Value(node, value) = watched else {
-                continue;
-            };
-            if let Ok(Status { life, .. }) = Status::decode(&value.bytes) {
-                let at = Instant::now();
-                lock(&self.lives).insert(node, Seen { life, at });
+            if let Watched::Value(node, value) = watched
+                && let Ok(Status { life, .. }) = Status::decode(&value.bytes)
+            {
+                self.note_life(node, life, value.version);
             }
         }
     }
 
+    fn note_life(&self, node: String, life: u64, version: u64) {
+        let mut lives = lock(&self.lives);
+        if lives.get(&node).is_some_and(|seen| seen.version >= version) {
+            return;
+        }
+        if node == self.author.node {
+            for seen in lives.values_mut() {
+                seen.missed = seen.missed.saturating_add(1);
+            }
+            self.beats.send_modify(|beats| *beats += 1);
+        }
+        let seen = Seen {
+            life,
+            version,
+            missed: 0,
+        };
+        lives.insert(node, seen);
+    }
+
+    /// Lives of other nodes that nothing is heard of, and that nobody has ended yet.
+    pub(super) fn dead(&self) -> Vec<Author> {
+        let lives = lock(&self.lives);
+        let silent = lives.iter().filter(|(_, seen)| seen.is_silent());
+        let silent = silent.map(|(node, seen)| Author {
+            node: node.clone(),
+            life: seen.life,
+        });
+        silent.filter(|author| !self.is_over(author)).collect()
+    }
+
+    /// The nodes that live, this one included, in the order of their names.
+    pub(super) fn living(&self) -> Vec<String> {
+        let lives = lock(&self.lives);
+        let living = lives.iter().filter(|(_, seen)| !seen.is_silent());
+        let mut living: Vec<_> = living.map(|(node, _)| node.clone()).collect();
+        living.push(self.author.node.clone());
+        living.sort();
+        living.dedup();
+        living
+    }
+
     /// Whether this node is the first by name of those that live.
     pub(super) fn is_first(&self) -> bool {
-        let lives = lock(&self.lives);
-        let mut before = lives.iter().filter(|(node, _)| **node < self.author.node);
-        before.all(|(_, seen)| seen.at.elapsed() >= self.lease)
+        self.living().first() == Some(&self.author.node)
     }
 
     /// Whether nothing was heard of that life for a lease, or a later one of its node has begun.
     pub(super) fn is_dead(&self, author: &Author) -> bool {
         let lives = lock(&self.lives);
         let seen = lives.get(&author.node);
-        seen.is_some_and(|seen| seen.life > author.life || seen.at.elapsed() >= self.lease)
+        seen.is_some_and(|seen| seen.life > author.life || seen.is_silent())
     }
 
     /// Whether nothing that this life has appended is still to come.

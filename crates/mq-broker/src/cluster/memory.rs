@@ -124,6 +124,12 @@ impl MemoryWorld {
         lock(&self.state).faults = faults;
     }
 
+    /// How many entries are kept, of all logs.
+    pub fn entries(&self) -> usize {
+        let state = lock(&self.state);
+        state.logs.iter().map(|log| log.entries.len()).sum()
+    }
+
     /// Cuts a node off from all that is shared, or ends that.
     pub fn cut(&self, node: &str, is_cut: bool) {
         if let Some(node) = lock(&self.state).nodes.get_mut(node) {

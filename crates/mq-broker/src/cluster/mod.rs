@@ -9,6 +9,10 @@
 //! - **A session has one owner**: the node that its record (`record.rs`) names. Each write of the record is a
 //!   compare-and-set on its last version, so that an owner that has lost the session learns it by its next write.
 //!
+//! Around them: a checkpoint of each log (`checkpoint.rs`) and retained messages as values let a node begin; a floor
+//! (`floor.rs`) says up to where records are complete, written or not; living nodes adopt the sessions of dead ones
+//! (`adopt.rs`), with their wills and the time they have left; and what nobody needs is trimmed (`trim.rs`).
+//!
 //! A node that takes a session over reads the logs on from the places that the record names. If the owner lives it is
 //! asked to let go first. If it does not answer, its life is ended: a fence (`fences.rs`) in each log, behind which what it
 //! appends counts for nothing, for any reader. A node that reads its own fence ends itself.
@@ -23,16 +27,18 @@
 //! QoS 0 that is not retained goes from node to node without the engine's log, and may be lost.
 //!
 //! # What is not there yet
-//! The configuration file has no table for it. A shared
-//! subscription is one of its node. The will of a client is not published, and its session does not expire, when the
-//! node that has it dies. Logs grow for ever. What does not fit into a session's mailbox is dropped and counted.
+//! The configuration file has no table for it. A shared subscription is one of its node. A message that waits for a
+//! session keeps its log from being trimmed, however long that is. What does not fit into a session's mailbox is dropped
+//! and counted.
 
+mod adopt;
 mod append;
 mod checkpoint;
 mod claim;
 mod engine;
 mod entry;
 mod fences;
+mod floor;
 mod follow;
 mod ledger;
 mod life;
@@ -43,6 +49,7 @@ mod nats;
 mod owned;
 mod progress;
 mod record;
+mod trim;
 mod wire;
 
 use std::{
@@ -78,6 +85,7 @@ pub use nats::{NatsEngine, NatsSettings};
 use append::Shard;
 use entry::Author;
 use fences::Fences;
+use floor::Floor;
 use ledger::Ledger;
 use life::Lives;
 use owned::Owned;
@@ -133,6 +141,9 @@ pub(crate) struct Cluster {
     /// Counts what was noted in `fences`.
     fenced: watch::Sender<u64>,
     lives: Mutex<Lives>,
+    /// Counts the signs of this node's life that have come back.
+    beats: watch::Sender<u64>,
+    floor: Mutex<Floor>,
     ledger: Ledger,
     /// Values are written on it, from whichever thread they change.
     runtime: Handle,
@@ -179,6 +190,8 @@ impl Cluster {
             fences: RwLock::new(fences),
             fenced: watch::Sender::new(0),
             lives: Mutex::default(),
+            beats: watch::Sender::new(0),
+            floor: Mutex::default(),
             ledger: Ledger::new(),
             runtime: Handle::current(),
             this: this.clone(),
@@ -207,8 +220,10 @@ impl Cluster {
         tasks.spawn(Arc::clone(self).answer(self.engine.asked(), Arc::clone(hub)));
         tasks.spawn(Arc::clone(self).live());
         tasks.spawn(Arc::clone(self).watch_lives());
+        tasks.spawn(Arc::clone(self).adopt());
         tasks.spawn(Arc::clone(self).learn_checkpoints());
         tasks.spawn(Arc::clone(self).keep_checkpoints());
+        tasks.spawn(Arc::clone(self).trim());
         if self.author.life > 1 {
             let earlier = Author {
                 life: self.author.life - 1,
@@ -257,6 +272,7 @@ impl Store for Cluster {
 
     fn record(&self, changes: Vec<Change>) -> Position {
         let mut sessions = lock(&self.sessions);
+        let round = lock(&self.floor).round;
         let mut origin = None;
         let mut ids = Vec::new();
         for change in changes {
@@ -266,7 +282,7 @@ impl Store for Cluster {
                     let Some(owned) = sessions.get_mut(&id) else {
                         continue;
                     };
-                    if owned.apply(change, origin) {
+                    if owned.apply(change, origin, round) {
                         ids.push(id);
                     }
                 }

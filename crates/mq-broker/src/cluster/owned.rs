@@ -1,6 +1,10 @@
 //! The sessions of this node, and how their records are written.
 
-use std::{collections::HashMap, sync::Arc, sync::MutexGuard};
+use std::{
+    collections::HashMap,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::{Arc, MutexGuard},
+};
 
 use bytes::Bytes;
 use mq_codec::ByteStr;
@@ -35,6 +39,13 @@ pub(super) struct Owned {
     /// Whether the record is to be written, and whether that is under way.
     is_changed: bool,
     is_writing: bool,
+    /// The round since which it is not what the record says, apart from a write that is under way, and that of the write.
+    differs: Option<u64>,
+    writes: Option<u64>,
+    /// Of the record's content.
+    written: u64,
+    /// What it had at another node is still being read: the record has more.
+    pub(super) is_coming: bool,
     /// Tells of a change of `future`. Dropped with the session.
     gone: watch::Sender<()>,
 }
@@ -66,15 +77,47 @@ impl Owned {
             waiting: Vec::new(),
             is_changed: false,
             is_writing: false,
+            differs: None,
+            writes: None,
+            written: 0,
+            is_coming: false,
             gone: watch::Sender::new(()),
         }
     }
 
-    /// Makes a change. Returns whether it has to be in the record before anybody learns of it.
-    pub(super) fn apply(&mut self, change: SessionChange, origin: Option<LogPosition>) -> bool {
+    /// The first round of which the record may lack something.
+    fn lacks(&self) -> Option<u64> {
+        if self.is_coming {
+            return None;
+        }
+        if self.future != Future::Stays {
+            // The hub queues nothing more for it.
+            return Some(0);
+        }
+        self.differs.into_iter().chain(self.writes).min()
+    }
+
+    /// It has what it had at another node.
+    pub(super) fn has_come(&mut self, round: u64) {
+        self.is_coming = false;
+        self.differs = Some(round);
+    }
+
+    /// Makes a change, in a round. Returns whether it has to be in the record before anybody learns of it.
+    pub(super) fn apply(
+        &mut self,
+        change: SessionChange,
+        origin: Option<LogPosition>,
+        round: u64,
+    ) -> bool {
+        self.differs.get_or_insert(round);
         let urgency = self.kept.apply(change, origin);
         self.is_changed |= urgency > Urgency::Never;
         urgency == Urgency::Now
+    }
+
+    fn is_kept_here(&self) -> bool {
+        matches!(self.future, Future::Stays | Future::IsLeaving)
     }
 
     /// Changes when something else becomes of it, and ends when it is not this node's any more.
@@ -105,14 +148,36 @@ impl Cluster {
         }
     }
 
-    /// Writes the records of all sessions of which a change waits for no one.
-    pub(super) fn write_later(&self) {
+    /// Begins a round: writes the records of all sessions that are not what their records say.
+    pub(super) fn begin_round(&self) {
+        let next = self.progress();
         let mut sessions = lock(&self.sessions);
-        let is_changed = |(id, owned): (&ByteStr, &Owned)| owned.is_changed.then(|| id.clone());
-        let changed: Vec<_> = sessions.iter().filter_map(is_changed).collect();
+        let lacks = sessions.values().filter_map(Owned::lacks).min();
+        lock(&self.floor).begin_round(lacks, next);
+        let mut changed = Vec::new();
+        for (id, owned) in sessions.iter_mut() {
+            if owned.differs.is_none() || owned.is_coming {
+                continue;
+            }
+            if !owned.is_writing && self.content(owned) == Some(owned.written) {
+                owned.differs = None;
+                owned.is_changed = false;
+            } else {
+                changed.push(id.clone());
+            }
+        }
         for id in changed {
             self.write_now(&mut sessions, &id, None);
         }
+    }
+
+    /// What its record says but for the places in the logs; `None` if it has no form.
+    fn content(&self, session: &Owned) -> Option<u64> {
+        let owner = session.is_kept_here().then_some(&self.author);
+        let bytes = Record::encode_parts(owner, Some(&session.kept), &[], false).ok()?;
+        let mut hasher = DefaultHasher::new();
+        bytes.hash(&mut hasher);
+        Some(hasher.finish())
     }
 
     pub(super) fn stays(&self, id: &ByteStr) -> bool {
@@ -180,7 +245,7 @@ impl Cluster {
     async fn write_record(self: Arc<Self>, id: ByteStr) {
         let key = Key::new(Kind::Session, &*id);
         loop {
-            let (bytes, version, calls, future) = {
+            let (bytes, version, calls, future, content) = {
                 let mut sessions = lock(&self.sessions);
                 let Some(owned) = sessions.get_mut(&id) else {
                     return;
@@ -194,7 +259,9 @@ impl Cluster {
                     return self.fail("a session cannot be written");
                 };
                 let calls = core::mem::take(&mut owned.waiting);
-                (bytes, owned.version, calls, owned.future)
+                owned.writes = owned.differs.take();
+                let content = self.content(owned);
+                (bytes, owned.version, calls, owned.future, content)
             };
             let lasts = match future {
                 Future::Ends => Lasts::AWhile,
@@ -208,6 +275,8 @@ impl Cluster {
             let is_over = match (written, sessions.get_mut(&id)) {
                 (Some(version), Some(owned)) => {
                     owned.version = version;
+                    owned.writes = None;
+                    owned.written = content.unwrap_or_default();
                     matches!(future, Future::IsLetGo | Future::Ends)
                 }
                 // Other nodes ask for a session, unless they have ended this node's life.
@@ -236,9 +305,10 @@ impl Cluster {
             *next = seen.next().max(*next);
         }
         Record::encode_parts(
-            matches!(owned.future, Future::Stays | Future::IsLeaving).then_some(&self.author),
+            owned.is_kept_here().then_some(&self.author),
             (owned.future != Future::Ends).then_some(&owned.kept),
             &next,
+            false,
         )
     }
 

@@ -16,8 +16,8 @@ use super::{
     wire::{Malformed, Reader, Writer},
 };
 use crate::store::{
-    At, Life, LogPosition, SessionChange, StoredMessage, User, read_life, read_user, write_life,
-    write_user,
+    At, Life, LogPosition, SessionChange, StoredMessage, StoredWill, User, read_life, read_user,
+    write_life, write_user,
 };
 
 const VERSION: u8 = 1;
@@ -31,6 +31,8 @@ pub(super) struct Record {
     pub(super) session: Option<Kept>,
     /// By log: what is here or behind was not looked at for the session.
     pub(super) next: Vec<At>,
+    /// What the owner says of all its sessions does not hold for this one: it has not been read since it was claimed.
+    pub(super) is_behind: bool,
 }
 
 /// What a session's owner keeps of it.
@@ -45,6 +47,8 @@ pub(super) struct Kept {
     pub(super) in_flight: Vec<(PacketId, Option<Owed>)>,
     /// QoS 2 messages of its client that were not released yet.
     pub(super) received: BTreeSet<PacketId>,
+    /// What is published if its client's node dies.
+    pub(super) will: Option<Box<StoredWill>>,
     /// By log: up to where messages were queued.
     pub(super) seen: BTreeMap<u16, At>,
 }
@@ -213,6 +217,15 @@ impl Kept {
                 self.received.remove(&packet_id);
                 Urgency::Now
             }
+            SessionChange::Will(will) => {
+                let urgency = if self.will == will {
+                    Urgency::Never
+                } else {
+                    Urgency::Now
+                };
+                self.will = will;
+                urgency
+            }
             // Flows (MQTT-next) end with their owner. The end of a session is not a change of what is kept.
             SessionChange::Received { .. }
             | SessionChange::ReceivedReleased { .. }
@@ -234,7 +247,13 @@ impl Record {
     /// # Errors
     /// If MQTT has no form for a message.
     pub(super) fn encode(&self) -> Result<Bytes, Malformed> {
-        Self::encode_parts(self.owner.as_ref(), self.session.as_ref(), &self.next)
+        let Self {
+            owner,
+            session,
+            next,
+            is_behind,
+        } = self;
+        Self::encode_parts(owner.as_ref(), session.as_ref(), next, *is_behind)
     }
 
     /// The same of parts that belong to others.
@@ -242,6 +261,7 @@ impl Record {
         owner: Option<&Author>,
         session: Option<&Kept>,
         next: &[At],
+        is_behind: bool,
     ) -> Result<Bytes, Malformed> {
         let mut to = Writer::new(VERSION);
         to.byte(owner.is_some().into());
@@ -249,6 +269,7 @@ impl Record {
             owner.write(&mut to);
         }
         to.all(next.iter(), |to, at| to.number(at.0));
+        to.byte(is_behind.into());
         to.byte(session.is_some().into());
         if let Some(kept) = session {
             kept.write(&mut to)?;
@@ -261,6 +282,7 @@ impl Record {
         let has_owner = from.byte()? != 0;
         let owner = has_owner.then(|| Author::read(&mut from)).transpose()?;
         let next = from.all(|from| Ok(At(from.number()?)))?;
+        let is_behind = from.byte()? != 0;
         let has_session = from.byte()? != 0;
         let session = has_session.then(|| Kept::read(&mut from)).transpose()?;
         from.end()?;
@@ -268,6 +290,7 @@ impl Record {
             owner,
             session,
             next,
+            is_behind,
         })
     }
 }
@@ -300,6 +323,11 @@ impl Kept {
             }
         });
         to.all(self.received.iter(), |to, id| to.packet_id(Some(*id)));
+        to.byte(self.will.is_some().into());
+        if let Some(will) = &self.will {
+            to.number(will.delay.as_secs());
+            result = result.and(to.message(&will.message));
+        }
         result
     }
 
@@ -324,6 +352,12 @@ impl Kept {
             Ok((id, is_owed.then(|| Owed::read(from)).transpose()?))
         })?;
         let received = from.all(|from| from.packet_id()?.ok_or(Malformed))?;
+        let has_will = from.byte()? != 0;
+        let will = has_will.then(|| {
+            let delay = Duration::from_secs(from.number()?);
+            let message = from.message()?;
+            Ok(Box::new(StoredWill { message, delay }))
+        });
         Ok(Self {
             life,
             user,
@@ -331,8 +365,17 @@ impl Kept {
             waiting: (1..).zip(waiting).collect(),
             in_flight,
             received: received.into_iter().collect(),
+            will: will.transpose()?,
             seen: BTreeMap::new(),
         })
+    }
+
+    /// A new session, which ends with its connection as long as nothing else is known of it.
+    pub(super) fn passing() -> Self {
+        Self {
+            life: Life::Connected(Some(Duration::ZERO)),
+            ..Self::default()
+        }
     }
 
     /// Whether it ends with its connection.

@@ -132,6 +132,7 @@ impl Entry {
         }
         let change = SessionChange::Attached { expiry, user };
         journal.record_of(&hold.session, change);
+        wire.hub.note_will(&hold.session, will.as_deref(), journal);
         if wire.hub.is_one_of_many() && wire.has_gone_meanwhile().await {
             wire.hub.detach(hold, clock::now(), None, expiry, journal);
             return None;

@@ -14,10 +14,10 @@ use crate::{
     clock,
     lock::lock,
     router::{LaneSlot, Subscriber},
-    session::{Session, State},
+    session::{KeptWill, Session, State},
     store::{
-        Change, LogPosition, Position, SessionChange, SessionRecord, StoredMessage, User,
-        from_wall_clock,
+        Change, LogPosition, Position, SessionChange, SessionRecord, StoredMessage, StoredWill,
+        User, from_wall_clock,
     },
 };
 
@@ -198,7 +198,12 @@ impl Hub {
     }
 
     /// Gives it what it has.
-    pub(crate) fn finish_restored(&self, restoring: Restoring, record: SessionRecord) {
+    pub(crate) fn finish_restored(
+        &self,
+        restoring: Restoring,
+        record: SessionRecord,
+        will: Option<StoredWill>,
+    ) {
         let Restoring { session, mut state } = restoring;
         let SessionRecord {
             life,
@@ -207,6 +212,7 @@ impl Hub {
             received,
             ..
         } = record;
+        let will = will.map(|will| Box::new(KeptWill::restore(will, &self.ceiling)));
         let in_flight = in_flight
             .into_iter()
             .map(|(id, message)| (id, message.map(|message| message.into_delivery(0))));
@@ -216,7 +222,11 @@ impl Hub {
             .map(|(number, message)| message.into_delivery(number))
             .collect();
         session.mailbox.put_back(queued.into_iter());
-        session.leave(clock::now(), None, life.left(clock::now()));
+        let now = clock::now();
+        session.leave(now, will, life.left(now));
+        if let Some(will) = session.take_due_will(now) {
+            self.publish_will(&session, *will);
+        }
         drop(state);
         self.note_due(&session);
     }

@@ -454,6 +454,8 @@ impl Hub {
         session.leave(now, will, expiry);
         if let Some(will) = session.take_due_will(now) {
             self.publish_will(&session, *will);
+        } else if !session.has_will() {
+            self.note_will(&session, None, journal);
         }
         if ends_now {
             self.end_session(&session, &mut state, journal);

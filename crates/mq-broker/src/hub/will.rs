@@ -6,13 +6,29 @@ use mq_proto::Received;
 use super::{Hub, read};
 use crate::{
     clock,
+    journal::Journal,
     session::{KeptWill, Session},
+    store::{Change, SessionChange},
 };
 
 impl Hub {
     /// Keeps a client's will; `None` if there is no room for it.
     pub(crate) fn keep_will(&self, will: Will) -> Option<KeptWill> {
         KeptWill::new(will, &self.ceiling)
+    }
+
+    /// Has the cluster, if it is one of its nodes, know the will of a session from now on, and whether it has one.
+    pub(crate) fn note_will(
+        &self,
+        session: &Session,
+        will: Option<&KeptWill>,
+        journal: &mut Journal,
+    ) {
+        if self.is_one_of_many() {
+            let will = will.map(|will| Box::new(will.stored()));
+            let change = SessionChange::Will(will);
+            journal.record(vec![Change::Session(session.client_id.clone(), change)]);
+        }
     }
 
     /// Publishes a will, if its owner still may. Nobody waits for room here: a full mailbox spills
@@ -44,5 +60,6 @@ impl Hub {
         publisher.finish(&self.metrics);
         drop(routing);
         publisher.tell_readers();
+        self.note_will(session, None, &mut publisher.journal);
     }
 }

@@ -364,6 +364,11 @@ impl Session {
         }
     }
 
+    /// Whether a will waits for its time.
+    pub(crate) fn has_will(&self) -> bool {
+        self.away().will.is_some()
+    }
+
     /// Whether the session's time is over.
     pub(crate) fn is_expired(&self, now: Instant) -> bool {
         self.expires_at().is_some_and(|at| at <= now)

@@ -3,9 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use mq_codec::{PublishProperties, QoS, Will};
-use mq_proto::Message;
+use mq_proto::{Delivery, Message};
 
-use crate::ceiling::Ceiling;
+use crate::{
+    ceiling::Ceiling,
+    store::{StoredMessage, StoredWill},
+};
 
 /// A will as the broker keeps it: in memory of its own, which counts until the will is published or
 /// forgotten.
@@ -48,6 +51,27 @@ impl KeptWill {
             retain,
             delay: Duration::from_secs(delay.into()),
         })
+    }
+
+    /// One that the session had at another node: what was promised is kept, room or not.
+    pub(crate) fn restore(will: StoredWill, ceiling: &Arc<Ceiling>) -> Self {
+        let StoredWill { message, delay } = will;
+        Self {
+            message: ceiling.keep_anyway(&message.message),
+            qos: message.qos,
+            retain: message.retain,
+            delay,
+        }
+    }
+
+    /// As a cluster keeps it.
+    pub(crate) fn stored(&self) -> StoredWill {
+        let mut delivery = Delivery::new(Arc::new(self.message.clone()), self.qos);
+        delivery.retain = self.retain;
+        StoredWill {
+            message: StoredMessage::new(&delivery),
+            delay: self.delay,
+        }
     }
 
     /// How long after the end of its connection it is published.

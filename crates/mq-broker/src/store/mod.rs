@@ -217,6 +217,18 @@ pub enum SessionChange {
         /// The flow.
         flow: FlowId,
     },
+    /// In a cluster: what is published if the client's node dies. No other store gets it.
+    #[doc(hidden)]
+    Will(Option<Box<StoredWill>>),
+}
+
+/// A will as a cluster keeps it.
+#[doc(hidden)]
+#[derive(Clone, PartialEq, Debug)]
+pub struct StoredWill {
+    pub(crate) message: StoredMessage,
+    /// How long after the end of its connection it is published.
+    pub(crate) delay: Duration,
 }
 
 /// The user of a session.

@@ -165,7 +165,7 @@ impl SessionRecord {
             }
             SessionChange::Detached { expires_at } => self.life = Life::Away(expires_at),
             // There is no record left to change.
-            SessionChange::Ended => {}
+            SessionChange::Ended | SessionChange::Will(_) => {}
             SessionChange::Subscribed {
                 filter,
                 options,

@@ -1,0 +1,172 @@
+//! What becomes of a node's sessions when it has died: living nodes take them, so that wills are published, sessions end
+//! in their time, and the logs need not be kept for them.
+
+use std::{
+    collections::HashSet,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::Arc,
+    time::Duration,
+};
+
+use mq_codec::ByteStr;
+use tokio::time::{Instant, sleep_until, timeout};
+use tracing::{info, warn};
+
+use super::{
+    Cluster,
+    engine::{EngineError, Kind, Value, Watched},
+    entry::Author,
+    record::Record,
+};
+use crate::{hub::Hub, lock::lock};
+
+/// How often a node looks for sessions that nobody has, if nothing has happened.
+const LOOK: Duration = Duration::from_mins(5);
+
+/// When it looks again for those that could not be taken.
+const AGAIN: Duration = Duration::from_secs(30);
+
+/// Sessions that are taken at a time: what they have to get is read once for all of them.
+const AT_ONCE: usize = 256;
+
+/// For so long the next record may take when all are read.
+const SILENCE: Duration = Duration::from_secs(10);
+
+impl Cluster {
+    /// Ends the lives of nodes that have died, and takes its part of their sessions. Runs as long as the node lives.
+    pub(super) async fn adopt(self: Arc<Self>) {
+        let mut beats = self.beats.subscribe();
+        let mut ended = HashSet::new();
+        let mut due = Instant::now() + AGAIN;
+        loop {
+            tokio::select! {
+                changed = beats.changed() => if changed.is_err() {
+                    return;
+                },
+                () = sleep_until(due) => {}
+            }
+            if self.ledger.has_failed() {
+                return;
+            }
+            let mut is_due = due <= Instant::now();
+            for author in self.dead() {
+                match self.end_life(&author).await {
+                    Ok(()) => is_due = true,
+                    Err(error) => {
+                        warn!(node = author.node, %error, "a node's life cannot be ended");
+                    }
+                }
+            }
+            // Another node may have ended it.
+            for author in self.ended() {
+                is_due |= ended.insert(author);
+            }
+            if !is_due {
+                continue;
+            }
+            let Some(hub) = self.hub() else {
+                return;
+            };
+            due = Instant::now()
+                + match self.adopt_all(&hub).await {
+                    Ok(true) => LOOK,
+                    Ok(false) => AGAIN,
+                    Err(error) => {
+                        warn!(%error, "sessions of ended nodes cannot be taken over");
+                        AGAIN
+                    }
+                };
+        }
+    }
+
+    /// Takes this node's part of the sessions that no living node has. False if some could not be taken.
+    async fn adopt_all(&self, hub: &Hub) -> Result<bool, EngineError> {
+        let living = self.living();
+        let mut all_taken = true;
+        let mut orphans = self.orphans(&living).await?;
+        while !orphans.is_empty() {
+            let some = orphans.split_off(orphans.len().saturating_sub(AT_ONCE));
+            let mut claimed = Vec::new();
+            let mut turns = Vec::new();
+            for (id, record, version) in some {
+                let turn = self.turn(&id);
+                // A client is at it.
+                let Ok(turn) = turn.try_lock_owned() else {
+                    continue;
+                };
+                if lock(&self.sessions).contains_key(&id) {
+                    continue;
+                }
+                match self.claim_record(&id, record, version).await {
+                    Ok(taken) => claimed.extend(taken),
+                    Err(_) => all_taken = false,
+                }
+                turns.push((id, turn));
+            }
+            let count = claimed.len();
+            all_taken &= self.take_up(hub, claimed).await.is_ok();
+            for (id, turn) in turns {
+                drop(turn);
+                self.end_turn(&id);
+            }
+            info!(count, "sessions that no living node had go on here");
+        }
+        Ok(all_taken)
+    }
+
+    /// This node's part of the sessions that no living node has.
+    async fn orphans(&self, living: &[String]) -> Result<Vec<(ByteStr, Record, u64)>, EngineError> {
+        let mut orphans = Vec::new();
+        let sessions = self.all_sessions().await?;
+        for (id, Value { version, bytes }) in sessions {
+            let Ok(record) = Record::decode(&bytes) else {
+                warn!(client = %id, "a session is of no known form");
+                continue;
+            };
+            let is_alone = match &record.owner {
+                None => true,
+                // One of its own that is not here could not be read.
+                Some(owner) if *owner == self.author => !lock(&self.sessions).contains_key(&id),
+                Some(owner) => self.is_over(owner),
+            };
+            if record.session.is_some() && is_alone && self.is_mine(&id, living) {
+                orphans.push((id, record, version));
+            }
+        }
+        Ok(orphans)
+    }
+
+    /// The records of all sessions.
+    pub(super) async fn all_sessions(&self) -> Result<Vec<(ByteStr, Value)>, EngineError> {
+        let mut watched = self.engine.watch(Kind::Session);
+        let mut all = Vec::new();
+        loop {
+            match timeout(SILENCE, watched.recv()).await.ok().flatten() {
+                None => return Err(EngineError("the sessions do not come".to_owned())),
+                Some(Watched::All) => return Ok(all),
+                Some(Watched::Value(id, value)) => {
+                    if let Ok(id) = ByteStr::new(id) {
+                        all.push((id, value));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Each of the living nodes takes its part. If they do not agree on who lives, two may try the same one.
+    fn is_mine(&self, id: &ByteStr, living: &[String]) -> bool {
+        let mut hasher = DefaultHasher::new();
+        id.hash(&mut hasher);
+        let part = hasher.finish() % living.len().max(1) as u64;
+        let node = usize::try_from(part).ok().and_then(|part| living.get(part));
+        node.is_none_or(|node| *node == self.author.node)
+    }
+
+    fn ended(&self) -> Vec<Author> {
+        let ended = crate::lock::read(&self.fences).last(self.engine.shards());
+        ended
+            .into_iter()
+            .filter(|author| self.is_over(author))
+            .collect()
+    }
+}

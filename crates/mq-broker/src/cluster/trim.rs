@@ -1,0 +1,134 @@
+//! Which entries of the logs nobody needs any more.
+//!
+//! An entry is needed by whoever begins to read at a checkpoint, and by whoever takes a session over. Records only go
+//! forward: what a record that was read does not need, no later one of that session does.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use tokio::time::{interval, timeout};
+use tracing::{info, warn};
+
+use super::{
+    Cluster,
+    checkpoint::key,
+    engine::{EngineError, Kind, Lasts, Put, Watched},
+    life::Status,
+    record::Record,
+};
+use crate::{lock::lock, store::At};
+
+/// How often that is looked for.
+const LOOK: Duration = Duration::from_mins(1);
+
+/// Entries of a log from which on it is.
+const MANY: u64 = 1_000;
+
+/// For so long the next value may take when all are read.
+const SILENCE: Duration = Duration::from_secs(10);
+
+impl Cluster {
+    /// Forgets them, if this node is the one to do it. Runs as long as the node lives.
+    pub(super) async fn trim(self: Arc<Self>) {
+        let mut due = interval(LOOK);
+        // The first tick is at once.
+        due.tick().await;
+        loop {
+            due.tick().await;
+            // Sessions of a dead node are another's first.
+            if !self.is_first() || !self.dead().is_empty() {
+                continue;
+            }
+            if let Err(error) = self.trim_all().await {
+                warn!(%error, "the logs cannot be trimmed");
+            }
+        }
+    }
+
+    async fn trim_all(&self) -> Result<(), EngineError> {
+        let is_long = |kept: &super::log_state::Checkpoint| kept.entry >= kept.first + MANY;
+        let kept = self.shards.iter().map(|shard| lock(&shard.kept).clone());
+        let kept: Vec<_> = kept.collect();
+        if !kept.iter().any(|(_, kept)| is_long(kept)) {
+            return Ok(());
+        }
+        let needed = self.needed().await?;
+        for (shard, ((version, mut kept), needed)) in
+            self.shards.iter().zip(kept.into_iter().zip(needed))
+        {
+            let first = needed.min(kept.entry);
+            if !is_long(&kept) || first <= kept.first {
+                continue;
+            }
+            kept.first = first;
+            let entries = kept.encode();
+            let key = key(shard.number);
+            // Those who read again learn it first.
+            let put = self
+                .engine
+                .put(key, version, entries, Lasts::Always)
+                .await?;
+            if let Put::Done(_) = put {
+                self.engine.trim(shard.number, first).await?;
+                info!(shard = shard.number, first, "a log is trimmed");
+            }
+        }
+        Ok(())
+    }
+
+    /// By log: the first entry that a node, or whoever takes over a session, may need.
+    async fn needed(&self) -> Result<Vec<u64>, EngineError> {
+        // Before the records: these may go on meanwhile.
+        let statuses = self.all_statuses().await?;
+        let shards = 0..self.engine.shards();
+        let mut needed = vec![u64::MAX; shards.len()];
+        for node in self.living() {
+            let status = statuses.get(&node);
+            for (shard, needed) in shards.clone().zip(&mut needed) {
+                let floor = status.map_or(At::default(), |status| status.present_floor(shard));
+                *needed = floor.entry().min(*needed);
+            }
+        }
+        for (id, value) in self.all_sessions().await? {
+            let Ok(record) = Record::decode(&value.bytes) else {
+                let id = id.as_str();
+                return Err(EngineError(format!(
+                    "the session of {id:?} is of no known form"
+                )));
+            };
+            let Some(session) = &record.session else {
+                continue;
+            };
+            let owner = record.owner.as_ref().filter(|_| !record.is_behind);
+            let owner = owner.and_then(|owner| Some((statuses.get(&owner.node)?, owner.life)));
+            for (shard, needed) in shards.clone().zip(&mut needed) {
+                let floor = owner.map_or(At::default(), |(status, life)| status.floor(life, shard));
+                let next = record.next.get(usize::from(shard)).copied();
+                let next = next.unwrap_or_default().max(floor);
+                *needed = next.entry().min(*needed);
+            }
+            for position in session.positions() {
+                let needed = &mut needed[usize::from(position.shard)];
+                *needed = position.at.entry().min(*needed);
+            }
+        }
+        Ok(needed)
+    }
+
+    async fn all_statuses(&self) -> Result<HashMap<String, Status>, EngineError> {
+        let mut watched = self.engine.watch(Kind::Node);
+        let mut all = HashMap::new();
+        loop {
+            match timeout(SILENCE, watched.recv()).await.ok().flatten() {
+                None => return Err(EngineError("the nodes do not come".to_owned())),
+                Some(Watched::All) => return Ok(all),
+                Some(Watched::Value(node, value)) => {
+                    let status = Status::decode(&value.bytes);
+                    let status = status.map_err(|_| {
+                        EngineError(format!("what is known of {node} is of no known form"))
+                    })?;
+                    all.insert(node, status);
+                }
+            }
+        }
+    }
+}
