@@ -12,10 +12,12 @@ use std::{
 };
 
 use mq_broker::{
-    BridgeQueue, BridgeSettings, BridgeStart, BridgeTopic, Broker, Direction, Error, MemoryStore,
-    Overflow, Settings, Store, view::Query,
+    BridgeNotifications, BridgeQueue, BridgeSettings, BridgeStart, BridgeTopic, Broker, Direction,
+    Error, MemoryStore, Overflow, Settings, Store, view::Query,
 };
-use mq_client::{Client, ClientBuilder, Outgoing, QoS, Reconnect, Subscription, Version};
+use mq_client::{
+    Client, ClientBuilder, Outgoing, QoS, Reconnect, Subscription, TopicName, Version, Will,
+};
 use mq_testkit::{FaultyRelay, SlowStore};
 use tokio::time::{sleep, timeout};
 
@@ -320,6 +322,128 @@ async fn a_lazy_bridge_is_connected_while_something_waits() {
     }
     edge.shutdown().await;
     cloud.shutdown().await;
+}
+
+/// The next payload, whatever else is retained.
+async fn state(messages: &mut Subscription) -> String {
+    next(messages).await.1
+}
+
+#[tokio::test(start_paused = true)]
+async fn either_broker_says_whether_the_bridge_is_connected() {
+    const STATE: &str = "$SYS/broker/connection/edge-7/state";
+    for version in [Version::V5, Version::V3_1_1] {
+        let topics = [topic(Direction::Out, "up/#", "", "")];
+        let mut bridge = bridge_to("state-cloud", &topics);
+        bridge.client_id = Some("edge-7".to_owned());
+        bridge.notifications = BridgeNotifications::Both;
+        bridge.version = version;
+        bridge.longest_wait = Duration::from_secs(1);
+        let edge = plain("state-edge", &[bridge]).await;
+        let here = client("state-edge").await;
+        let mut at_edge = here.subscribe(STATE, QoS::AtLeastOnce).await.unwrap();
+        assert_eq!(state(&mut at_edge).await, "0", "nobody is there yet");
+        let mut settings = Settings::new(vec![url("state-cloud").parse().unwrap()]);
+        settings.sys_interval = Some(HOUR);
+        let cloud = Broker::start(settings).await.unwrap();
+        assert_eq!(state(&mut at_edge).await, "1");
+        let there = client("state-cloud").await;
+        let mut at_cloud = there.subscribe(STATE, QoS::AtLeastOnce).await.unwrap();
+        assert_eq!(state(&mut at_cloud).await, "1", "{version:?}");
+        // The link breaks off and comes again, and each of them says so.
+        for _ in 0..3 {
+            cloud.kick("edge-7").unwrap();
+            for messages in [&mut at_edge, &mut at_cloud] {
+                assert_eq!(state(messages).await, "0", "{version:?}");
+                assert_eq!(state(messages).await, "1", "{version:?}");
+            }
+        }
+        // It says goodbye, which makes the other broker forget its will.
+        edge.shutdown().await;
+        assert_eq!(state(&mut at_cloud).await, "0", "{version:?}");
+        nothing_more(&mut at_cloud).await;
+        let mut later = there.subscribe(STATE, QoS::AtLeastOnce).await.unwrap();
+        assert_eq!(state(&mut later).await, "0", "it is retained");
+        cloud.shutdown().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lazy_bridge_that_has_nothing_to_do_is_not_connected() {
+    for version in [Version::V5, Version::V3_1_1] {
+        let cloud = plain("lazy-state-cloud", &[]).await;
+        let topics = [topic(Direction::Out, "up/#", "", "")];
+        let mut bridge = bridge_to("lazy-state-cloud", &topics);
+        bridge.start = BridgeStart::Lazy(Duration::from_secs(10));
+        bridge.notifications = BridgeNotifications::Both;
+        bridge.notification_topic = Some("edge/state".to_owned());
+        bridge.version = version;
+        let edge = plain("lazy-state-edge", &[bridge]).await;
+        // It looks once for what is retained here.
+        sleep(Duration::from_mins(1)).await;
+        let here = client("lazy-state-edge").await;
+        let there = client("lazy-state-cloud").await;
+        let mut at_edge = here
+            .subscribe("edge/state", QoS::AtLeastOnce)
+            .await
+            .unwrap();
+        let mut at_cloud = there
+            .subscribe("edge/state", QoS::AtLeastOnce)
+            .await
+            .unwrap();
+        for messages in [&mut at_edge, &mut at_cloud] {
+            assert_eq!(state(messages).await, "0");
+        }
+        for _ in 0..2 {
+            send(&here, message("up/1", "x", QoS::AtLeastOnce)).await;
+            for messages in [&mut at_edge, &mut at_cloud] {
+                assert_eq!(state(messages).await, "1", "{version:?}");
+                assert_eq!(state(messages).await, "0", "{version:?}");
+            }
+        }
+        // What it says of itself is nothing to connect for.
+        nothing_more(&mut at_edge).await;
+        edge.shutdown().await;
+        cloud.shutdown().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_tells_no_state_but_its_own() {
+    let own = "$SYS/broker/connection/bridge-cloud/state";
+    let topics = [topic(Direction::Out, "up/#", "", "")];
+    let mut settings = Settings::new(vec![url("lies").parse().unwrap()]);
+    settings.sys_interval = Some(HOUR);
+    settings.bridges = vec![bridge_to("nobody", &topics)];
+    let broker = Broker::start(settings).await.unwrap();
+    let here = client("lies").await;
+    let mut states = here
+        .subscribe("$SYS/broker/connection/#", QoS::AtLeastOnce)
+        .await
+        .unwrap();
+    assert_eq!(next(&mut states).await, pair(own, "0"));
+    let mine = "$SYS/broker/connection/client/state";
+    send(&here, message(mine, "1", QoS::AtLeastOnce)).await;
+    assert_eq!(next(&mut states).await, pair(mine, "1"));
+    for lie in [
+        own,
+        "$SYS/broker/connection/other/state",
+        "$SYS/broker/uptime",
+    ] {
+        let mut receipt = here
+            .send(message(lie, "1", QoS::AtLeastOnce))
+            .await
+            .unwrap();
+        let error = receipt.acknowledged().await.unwrap_err();
+        assert!(error.to_string().contains("not authorized"), "{error}");
+        // Nor by its will.
+        let liar = kept("lies", "bridge-cloud").reconnect(Reconnect::never());
+        let will = Will::new(TopicName::new(lie).unwrap(), "1");
+        let _liar = liar.will(will).build().await.unwrap();
+        broker.kick("bridge-cloud").unwrap();
+    }
+    nothing_more(&mut states).await;
+    broker.shutdown().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,7 +3,7 @@
 use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
 
 use mq_codec::TopicError;
-use mq_transport::{Address, Incoming, Listener};
+use mq_transport::{Address, Incoming, ListenOptions, Listener};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, watch},
     task::JoinSet,
@@ -17,7 +17,7 @@ use crate::{
     bridge, bridging, clock,
     cluster::Cluster,
     conn::{self, Wire},
-    hub::Hub,
+    hub::{Hub, OwnTopics},
     metrics::{Gauge, ListenerMetrics, Metrics},
     quota::PerNetwork,
     reload::{Operators, Reloadable},
@@ -75,19 +75,18 @@ impl Broker {
         settings.warn_of_open_secrets();
         let guard = Guard::new(authenticator, authorizer, settings.failures_per_minute);
         let couriers = Arc::new(Couriers::new(settings.workers.as_ref()));
-        let queues = bridge::queues(&settings.bridges);
-        let hub = Hub::new(settings.quotas, store, guard, settings.take_over, queues)?;
-        let hub = hub.with(
-            Arc::clone(&couriers),
-            cluster.clone().map(|cluster| cluster as _),
-        );
+        let bridges = bridging::all(&settings)?;
+        let hub = hub_of(
+            &settings,
+            store,
+            cluster.as_ref(),
+            guard,
+            &couriers,
+            &bridges,
+        )?;
         let crew = Crew::start(settings.workers.as_ref(), &couriers);
         let crew = Arc::new(crew.map_err(Error::Workers)?);
-        settings.listen.runtimes = crew.handles();
-        settings.listen.hold_tickets = true;
-        let quic = &mut settings.listen.quic;
-        quic.keep_alive_interval = quic.keep_alive_below_idle();
-        let bridges = bridging::all(&settings)?;
+        prepare(&mut settings.listen, &crew);
         let listeners = bind_all(&settings).await?;
         let doors = Doors::open(&settings.admin).await?;
         let tokens = settings.admin.tokens()?;
@@ -593,6 +592,30 @@ fn ended_or_going(
         }
         Ok(None) | Err(_) => {}
     }
+}
+
+/// What listeners have besides their settings.
+fn prepare(listen: &mut ListenOptions, crew: &Crew) {
+    listen.runtimes = crew.handles();
+    listen.hold_tickets = true;
+    listen.quic.keep_alive_interval = listen.quic.keep_alive_below_idle();
+}
+
+/// What all connections share, with what an earlier broker has kept.
+fn hub_of(
+    settings: &Settings,
+    store: Option<Arc<dyn Store>>,
+    cluster: Option<&Arc<Cluster>>,
+    guard: Guard,
+    couriers: &Arc<Couriers>,
+    bridges: &[BridgeFigures],
+) -> Result<Hub, Error> {
+    let queues = bridge::queues(&settings.bridges);
+    let hub = Hub::new(settings.quotas, store, guard, settings.take_over, queues)?;
+    let bridges = bridges.iter().map(|one| &*one.bridge);
+    let own_topics = OwnTopics::new(settings.sys_interval.is_some(), bridges);
+    let cluster = cluster.map(|cluster| Arc::clone(cluster) as _);
+    Ok(hub.with(Arc::clone(couriers), cluster, own_topics))
 }
 
 async fn bind_all(settings: &Settings) -> Result<Vec<Listener>, Error> {

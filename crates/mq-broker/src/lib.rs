@@ -92,7 +92,9 @@ pub mod view;
 mod workers;
 
 pub use admin::{AdminSettings, make_token_file};
-pub use bridge::{BridgeQueue, BridgeSettings, BridgeStart, BridgeTopic, Direction, Secret};
+pub use bridge::{
+    BridgeNotifications, BridgeQueue, BridgeSettings, BridgeStart, BridgeTopic, Direction, Secret,
+};
 pub use broker::Broker;
 pub use config::Config;
 pub use error::{Error, Mistake};

@@ -93,7 +93,7 @@ pub struct Settings {
     /// How operators change what the log keeps; `None`, the default, for not at all.
     pub log: Option<Arc<dyn LogLevels>>,
     /// How often the broker publishes its own figures under `$SYS/broker/`, by mosquitto's names.
-    /// Clients cannot publish under `$SYS/` then. Default never. A configuration file's default is
+    /// Clients cannot publish under `$SYS/` then, but for a bridge its own state. Default never. A configuration file's default is
     /// 10 s, like mosquitto's.
     pub sys_interval: Option<Duration>,
     /// Whether the program looks for replaced files ([`Reload::look`](crate::Reload::look)). In a

@@ -18,16 +18,20 @@
 
 mod carry;
 mod settings;
+mod state;
 mod topics;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use mq_codec::{ByteStr, Connect, Version};
-use mq_proto::{ClientConfig, ServerConfig};
+use mq_codec::{ByteStr, Connect, QoS, Version};
+use mq_proto::{ClientConfig, Delivery, ServerConfig};
 use mq_transport::{Address, Connector};
 
 use crate::error::Error;
-pub use settings::{BridgeQueue, BridgeSettings, BridgeStart, BridgeTopic, Direction, Secret};
+pub use settings::{
+    BridgeNotifications, BridgeQueue, BridgeSettings, BridgeStart, BridgeTopic, Direction, Secret,
+};
+pub(crate) use state::{QOS as STATE_QOS, State, is_state_of};
 pub(crate) use topics::Topics;
 
 /// Client identifiers that begin like this are of bridges.
@@ -51,6 +55,8 @@ pub(crate) struct Bridge {
     /// The client identifier of its session here.
     pub(crate) session: ByteStr,
     pub(crate) topics: Topics,
+    /// How it tells of its connection, if it does.
+    pub(crate) state: Option<State>,
     pub(crate) clean: bool,
     max_hops: u8,
     /// What marks messages that have been at this broker.
@@ -93,7 +99,9 @@ impl Bridge {
             Some(client_id) => text(client_id)?,
             None => text(&format!("bridge-{name}"))?,
         };
+        let state = settings.state(&client_id).map_err(wrong)?;
         let mut connect = Connect::new(settings.version, client_id);
+        connect.will = state.as_ref().and_then(State::will);
         connect.clean_start = settings.clean;
         connect.keep_alive = u16::try_from(settings.keep_alive.as_secs()).unwrap_or(u16::MAX);
         connect.user_name = settings.user_name.as_deref().map(text).transpose()?;
@@ -112,6 +120,7 @@ impl Bridge {
             session: text(&format!("{PREFIX}{name}"))?,
             name,
             topics,
+            state,
             clean: settings.clean,
             max_hops: settings.max_hops,
             mark,
@@ -126,6 +135,15 @@ impl Bridge {
     /// The state machine's configuration for the next connection.
     pub(crate) fn config(&self) -> ClientConfig {
         self.config.clone()
+    }
+
+    /// What the other broker is told of a connection that it has let in, if anything: at the beginning, and before an
+    /// end that would let it forget the will.
+    pub(crate) fn says_there(&self) -> Option<[Delivery; 2]> {
+        let state = self.state.as_ref()?;
+        // Before 5.0 nobody waits for the answer to the last word, and it is not to come again.
+        let last_word = state.delivery(false, QoS::AtMostOnce)?;
+        Some([state.delivery(true, STATE_QOS)?, last_word])
     }
 
     /// The version that is spoken.

@@ -3,11 +3,11 @@
 use std::{fmt, time::Duration};
 
 use bytes::Bytes;
-use mq_codec::{QoS, Version};
+use mq_codec::{QoS, TopicName, Version};
 use mq_transport::{Address, ConnectOptions};
 
-use super::Topics;
-use crate::{mailbox::Overflow, quota::Quotas};
+use super::{State, Topics, state::topic_of};
+use crate::{mailbox::Overflow, quota::Quotas, router::is_too_deep};
 
 /// A bridge to another broker.
 #[derive(Clone, Debug)]
@@ -49,6 +49,25 @@ pub struct BridgeSettings {
     pub max_hops: u8,
     /// What may wait for it. Default: as for every session.
     pub queue: BridgeQueue,
+    /// Who is told whether it is connected. Default: subscribers of this broker.
+    pub notifications: BridgeNotifications,
+    /// The topic that tells it. Default: mosquitto's, `$SYS/broker/connection/CLIENTID/state`, with the client
+    /// identifier at the other broker.
+    pub notification_topic: Option<String>,
+}
+
+/// Who is told whether a bridge is connected, by a retained message: `1` while the other broker has let it in, `0`
+/// otherwise. Both are sent at QoS 1.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum BridgeNotifications {
+    /// Nobody.
+    Off,
+    /// Subscribers of this broker. No store keeps it: a broker that starts says what is so.
+    #[default]
+    Here,
+    /// Those of the other broker as well, where the bridge's client publishes it, and has the `0` as its will. A
+    /// broker that takes no retained messages, no QoS 1 or no client's message under `$SYS/` may refuse the bridge.
+    Both,
 }
 
 /// What may wait for a bridge. What is absent is as for every session, in [`Quotas`].
@@ -174,7 +193,45 @@ impl BridgeSettings {
             topics,
             max_hops: 8,
             queue: BridgeQueue::default(),
+            notifications: BridgeNotifications::default(),
+            notification_topic: None,
         }
+    }
+
+    /// How it tells of its connection, if it does.
+    ///
+    /// # Errors
+    /// What is wrong with the topic, in words for the operator.
+    pub(super) fn state(&self, client_id: &str) -> Result<Option<State>, String> {
+        if self.notifications == BridgeNotifications::Off {
+            return Ok(None);
+        }
+        let own = self.notification_topic.clone();
+        let topic = own.unwrap_or_else(|| topic_of(client_id));
+        let problem = match TopicName::new(topic.clone()) {
+            Ok(name) if !is_too_deep(name.as_bytes()) => {
+                let is_told_there = self.notifications == BridgeNotifications::Both;
+                return Ok(Some(State {
+                    topic: name,
+                    is_told_there,
+                }));
+            }
+            Ok(_) => "it has too many levels".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        Err(format!(
+            "its state cannot be told under {topic:?} ({problem}): give another `notification_topic`, or \
+             `notifications = false`"
+        ))
+    }
+
+    /// Where it tells its state, as far as the settings say.
+    pub(crate) fn state_topic(&self) -> Option<String> {
+        if self.notifications == BridgeNotifications::Off {
+            return None;
+        }
+        let of_client = || self.client_id.as_deref().map(topic_of);
+        self.notification_topic.clone().or_else(of_client)
     }
 
     pub(super) fn idle_timeout(&self) -> Option<Duration> {
@@ -207,6 +264,7 @@ impl BridgeSettings {
         if self.keep_alive.as_secs() > u16::MAX.into() {
             return Err("its keep-alive is longer than 65535 s".to_owned());
         }
+        self.state(self.client_id.as_deref().unwrap_or_default())?;
         let topics = Topics::new(&self.topics)?;
         if self.version < Version::V5
             && let Some((there, here)) = topics.circle()
@@ -250,11 +308,21 @@ mod tests {
         nowhere.addresses.clear();
         let mut old = good.clone();
         old.version = Version::V3_1_1;
+        let with_topic = |topic: String| BridgeSettings {
+            notification_topic: Some(topic),
+            ..good.clone()
+        };
+        let mut wild_client = good.clone();
+        wild_client.client_id = Some("edge+7".to_owned());
         for (wrong, says) in [
             (open, "without encryption"),
             (nameless, "letters"),
             (nowhere, "no address"),
             (old, "for ever"),
+            (with_topic("state/#".to_owned()), "give another"),
+            (with_topic(String::new()), "give another"),
+            (with_topic("/".repeat(200)), "too many levels"),
+            (wild_client, "connection/edge+7/state"),
         ] {
             let error = wrong.check().unwrap_err();
             assert!(error.contains(says), "{error}");

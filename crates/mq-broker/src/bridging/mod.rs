@@ -47,6 +47,7 @@ pub(crate) async fn run(
     shutdown: watch::Receiver<bool>,
 ) {
     let BridgeFigures { bridge, links } = bridge;
+    hub.tell_state(&bridge, false);
     if let Err(reason) = conn::open_session(&hub, &bridge).await {
         error!(
             bridge = bridge.name,
@@ -84,6 +85,9 @@ pub(crate) async fn run(
                 };
                 // Sees the shutdown by itself, and says goodbye.
                 let ended = Box::pin(connection.serve(link)).await;
+                if ended.since.is_some() {
+                    hub.tell_state(&bridge, false);
+                }
                 tell(&bridge, &ended);
                 waits.ended(ended.since.map(|since| clock::now() - since));
             }

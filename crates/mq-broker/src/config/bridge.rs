@@ -8,7 +8,8 @@ use serde::Deserialize;
 
 use super::{set, tables::OverflowName};
 use crate::{
-    BridgeQueue, BridgeSettings, BridgeStart, BridgeTopic, Direction, Overflow, Settings, files,
+    BridgeNotifications, BridgeQueue, BridgeSettings, BridgeStart, BridgeTopic, Direction,
+    Overflow, Settings, files,
 };
 
 /// A `[[bridge]]` table: another broker that this one is a client of; see [`BridgeSettings`].
@@ -57,6 +58,12 @@ pub struct BridgeConfig {
     pub idle_timeout_s: Option<u64>,
     /// See [`BridgeSettings::max_hops`].
     pub max_hops: Option<u8>,
+    /// Whether it tells by a retained message whether it is connected; yes if absent.
+    pub notifications: Option<bool>,
+    /// Whether only subscribers of this broker are told; yes if absent.
+    pub notifications_local_only: Option<bool>,
+    /// See [`BridgeSettings::notification_topic`].
+    pub notification_topic: Option<String>,
     /// What may wait for it.
     #[serde(default)]
     pub queue: QueueConfig,
@@ -116,6 +123,14 @@ impl BridgeConfig {
         let bridge = bridge.map_err(|problem| format!("bridge {name:?}: {problem}"))?;
         if settings.bridges.iter().any(|other| other.name == name) {
             return Err(format!("bridge {name:?}: there are two of that name"));
+        }
+        let mut told = settings.bridges.iter().map(BridgeSettings::state_topic);
+        if let Some(topic) = bridge.state_topic()
+            && told.any(|other| other.as_ref() == Some(&topic))
+        {
+            return Err(format!(
+                "bridge {name:?}: another one tells its state under {topic:?} too: give one a `notification_topic`"
+            ));
         }
         if bridge.queue.overflow == Some(Overflow::Spill) && settings.store.is_none() {
             return Err(format!(
@@ -179,6 +194,12 @@ impl BridgeConfig {
             (_, Some(_)) => return Err("idle_timeout_s is for `start = \"lazy\"`".to_owned()),
         };
         set(&mut settings.max_hops, self.max_hops);
+        settings.notifications = match (self.notifications, self.notifications_local_only) {
+            (Some(false), _) => BridgeNotifications::Off,
+            (_, Some(false)) => BridgeNotifications::Both,
+            _ => BridgeNotifications::Here,
+        };
+        settings.notification_topic = self.notification_topic;
         settings.queue = self.queue.into_queue();
         settings.check().map(drop)?;
         Ok(settings)

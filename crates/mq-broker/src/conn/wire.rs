@@ -7,7 +7,7 @@ use std::{
 };
 
 use mq_codec::{ConnAck, Disconnect, ReasonCode};
-use mq_proto::{CloseReason, CommandError, Connection, LaneId, Outbox, Role};
+use mq_proto::{CloseReason, CommandError, Connection, Delivery, LaneId, Outbox, Role};
 use mq_transport::{Error, LaneClosed, Link, MQTT_NEXT, Progress};
 use tokio::{sync::watch, time::sleep_until};
 use tracing::debug;
@@ -48,6 +48,8 @@ pub(crate) struct Wire {
     pub(super) share: Share,
     /// Bytes that wait to be written to it, or for its acknowledgement.
     pub(super) carried: Share,
+    /// What a bridge says to the other broker before it leaves.
+    pub(super) last_word: Option<Box<Delivery>>,
     /// Why the connection ends, once the state machine has said so.
     pub(super) closed: Option<CloseReason>,
     sampler: Sampler,
@@ -90,6 +92,7 @@ impl Wire {
             sampler: Sampler::new(metrics, &link, clock::now()),
             share: hub.share(false),
             carried: hub.share(true),
+            last_word: None,
             closed: None,
             link,
             connection,
@@ -339,6 +342,19 @@ impl Wire {
                 ReasonCode::Success
             }
             reason => reason,
+        };
+        let reason = match self.last_word.take() {
+            // It is the will as well, which the other broker publishes for any reason but success.
+            Some(_) if self.connection.has_reason_codes() => match reason {
+                ReasonCode::Success => ReasonCode::DisconnectWithWill,
+                reason => reason,
+            },
+            Some(word) => {
+                // Nobody is there to tell if it fails.
+                let _ = self.connection.publish(clock::now(), *word);
+                reason
+            }
+            None => reason,
         };
         self.connection.disconnect(Disconnect::new(reason));
     }

@@ -48,11 +48,14 @@ use bans::Bans;
 pub(crate) use cluster::{Nodes, Overfull, RIVALS, Restoring};
 pub(crate) use flows::keep_flow;
 pub(crate) use publisher::{Publisher, dropped, expired, unqueued};
-pub(crate) use sys::PREFIX as OWN_TOPICS;
+pub(crate) use sys::OwnTopics;
 use topic_rates::TopicCounts;
 
 /// All clients that were not let in yet may hold this part of the memory together.
 const STRANGERS: usize = 4;
+
+/// Why a client's message is refused that only the broker publishes.
+pub(crate) const OWN_TOPIC: &str = "topic of the broker's own";
 
 /// Subscriptions of a session that ends at a time: messages wait meanwhile.
 const ENDED_AT_ONCE: usize = 64;
@@ -71,6 +74,7 @@ pub(crate) struct Hub {
     mailboxes: Arc<MailboxRules>,
     take_over: TakeOver,
     bridges: bridge::Queues,
+    pub(crate) own_topics: OwnTopics,
     /// What waits for all sessions, and retained messages.
     ceiling: Arc<Ceiling>,
     routing: RwLock<Routing>,
@@ -172,6 +176,7 @@ impl Hub {
         Self {
             take_over,
             bridges: bridge::Queues::default(),
+            own_topics: OwnTopics::default(),
             strangers: Arc::new(strangers),
             routing: RwLock::new(Routing {
                 router: Router::new(),
@@ -204,9 +209,16 @@ impl Hub {
         }
     }
 
-    /// The same, with readers on workers told by `couriers`, and as a node of a cluster, which is its store as well.
-    pub(crate) fn with(self, couriers: Arc<Couriers>, cluster: Option<Arc<dyn Nodes>>) -> Self {
+    /// The same, with readers on workers told by `couriers`, as a node of a cluster, which is its store as well, and
+    /// with topics that it keeps to itself.
+    pub(crate) fn with(
+        self,
+        couriers: Arc<Couriers>,
+        cluster: Option<Arc<dyn Nodes>>,
+        own_topics: OwnTopics,
+    ) -> Self {
         Self {
+            own_topics,
             cluster,
             couriers,
             ..self

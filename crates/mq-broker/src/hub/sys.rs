@@ -7,12 +7,55 @@ use mq_codec::{QoS, TopicName};
 use mq_proto::{Message, Received};
 
 use super::Hub;
-use crate::{clock, metrics::ListenerMetrics};
+use crate::{
+    bridge::{Bridge, STATE_QOS, is_state_of},
+    clock,
+    metrics::ListenerMetrics,
+};
 
 /// Topics that begin like this are the broker's own.
-pub(crate) const PREFIX: &str = "$SYS/";
+const PREFIX: &str = "$SYS/";
+
+/// Topics that clients do not publish, as the broker does.
+#[derive(Debug, Default)]
+pub(crate) struct OwnTopics {
+    /// Whether it publishes figures.
+    has_figures: bool,
+    /// The states of its bridges.
+    states: Vec<TopicName>,
+}
+
+impl OwnTopics {
+    /// With figures or without, and of these bridges.
+    pub(crate) fn new<'a>(
+        has_figures: bool,
+        bridges: impl IntoIterator<Item = &'a Bridge>,
+    ) -> Self {
+        let states = bridges.into_iter().filter_map(|one| one.state.as_ref());
+        Self {
+            has_figures,
+            states: states.map(|state| state.topic.clone()).collect(),
+        }
+    }
+
+    /// Whether it is such a topic to that client. A bridge of another broker tells its own state here, as it does at
+    /// mosquitto.
+    pub(crate) fn has(&self, topic: &TopicName, client_id: &str) -> bool {
+        self.states.contains(topic)
+            || self.has_figures
+                && topic.as_bytes().starts_with(PREFIX.as_bytes())
+                && !is_state_of(topic, client_id)
+    }
+}
 
 impl Hub {
+    /// Says whether a bridge is connected, if it tells that.
+    pub(crate) fn tell_state(&self, bridge: &Bridge, is_connected: bool) {
+        if let Some(state) = &bridge.state {
+            self.say(state.message(is_connected), STATE_QOS);
+        }
+    }
+
     /// Publishes figures that have changed, retained, at QoS 0, each time that long has passed.
     /// Never returns.
     pub(crate) async fn tell_of_itself(&self, every: Duration, listeners: &[Arc<ListenerMetrics>]) {
@@ -92,14 +135,17 @@ impl Hub {
     fn tell(&self, name: &str, value: String) {
         let topic = format!("{PREFIX}broker/{name}");
         let topic = TopicName::new(topic).expect("short, and without wildcards");
-        let message = Message::new(topic, value);
+        self.say(Message::new(topic, value), QoS::AtMostOnce);
+    }
+
+    /// Publishes a message of the broker's own, and makes it the topic's retained one. Nobody waits for room.
+    fn say(&self, message: Message, qos: QoS) {
         let kept = Arc::new(self.ceiling.keep_anyway(&message));
-        // Not in the store: the next broker has its own figures.
-        let _ = self.set_retained(&kept, QoS::AtMostOnce, None, usize::MAX);
-        let received = Received::own(message, QoS::AtMostOnce);
+        // Not in the store: the next broker has its own to say.
+        let _ = self.set_retained(&kept, qos, None, usize::MAX);
+        let received = Received::own(message, qos);
         let mut publisher = self.publisher();
         self.publish(None, received, clock::now(), &mut publisher);
-        publisher.tell_readers();
-        publisher.give_up(&self.metrics);
+        self.finish(publisher);
     }
 }

@@ -3,7 +3,7 @@
 use mq_codec::Will;
 use mq_proto::Received;
 
-use super::{Hub, read};
+use super::{Hub, OWN_TOPIC, Publisher, read};
 use crate::{
     clock,
     journal::Journal,
@@ -40,6 +40,10 @@ impl Hub {
             retain,
             ..
         } = will;
+        if self.own_topics.has(&message.topic, &session.client_id) {
+            self.metrics.not_authorized.add(1);
+            return self.refused_publish(session, &message.topic, OWN_TOPIC, clock::now());
+        }
         let who = session.principal();
         if !self
             .guard
@@ -55,6 +59,11 @@ impl Hub {
         };
         let mut publisher = self.publisher();
         self.publish(Some(session), received, clock::now(), &mut publisher);
+        self.finish(publisher);
+    }
+
+    /// Ends a message that has no publisher to wait.
+    pub(super) fn finish(&self, mut publisher: Publisher) {
         // No session ends meanwhile.
         let routing = read(&self.routing);
         publisher.finish(&self.metrics);

@@ -14,10 +14,20 @@ pub(super) struct Bridge {
     topics: Vec<String>,
     is_encrypted: bool,
     has_version: bool,
+    told: Told,
+}
+
+/// Who is told whether it is connected; mosquitto's default is the first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+enum Told {
+    #[default]
+    Both,
+    Here,
+    Nobody,
 }
 
 /// Keys that change nothing here, and why.
-const NEEDLESS: [(&str, &str); 12] = [
+const NEEDLESS: [(&str, &str); 11] = [
     ("try_private", "MQTT 5.0 says what that asks for"),
     ("round_robin", "the first address that answers is taken"),
     (
@@ -37,15 +47,11 @@ const NEEDLESS: [(&str, &str); 12] = [
     ("local_username", "it may do everything here"),
     ("local_password", "it may do everything here"),
     ("bridge_reload_type", "a change takes effect with a restart"),
-    (
-        "notifications_local_only",
-        "nothing is told to the other broker",
-    ),
     ("threshold", "a lazy bridge connects for one message"),
 ];
 
 /// Keys that have nothing here, and why.
-const MISSING: [(&str, &str); 16] = [
+const MISSING: [(&str, &str); 15] = [
     (
         "bridge_psk",
         "there are no pre-shared keys: give certificates or passwords",
@@ -78,7 +84,6 @@ const MISSING: [(&str, &str); 16] = [
     ("bridge_max_topic_alias", "up to 64 aliases are used"),
     ("bridge_tcp_keepalive", "see keep_alive_s"),
     ("bridge_tcp_user_timeout", "see keep_alive_s"),
-    ("notification_topic", "nothing is told to the other broker"),
     ("local_cleansession", "see clean, which is of both sides"),
 ];
 
@@ -130,10 +135,11 @@ impl Bridge {
                 let seconds: u32 = value.parse().map_err(not_a_number)?;
                 self.keys.push(("idle_timeout_s", seconds.to_string()));
             }
-            "notifications" if !is_true => {}
-            "notifications" => {
-                return Err("its state is in the log and in `mqbroker clients`".to_owned());
-            }
+            "notifications" if is_true => {}
+            "notifications" => self.told = Told::Nobody,
+            "notifications_local_only" if is_true => self.told = self.told.max(Told::Here),
+            "notifications_local_only" => {}
+            "notification_topic" => self.keys.push(("notification_topic", quoted(value))),
             "bridge_cafile" => self.encrypted("ca", value),
             "bridge_certfile" => self.encrypted("certificate", value),
             "bridge_keyfile" => self.encrypted("key", value),
@@ -185,6 +191,11 @@ impl Bridge {
                 "bridges speak MQTT 5.0 now; give `mqtt = \"3.1.1\"` for a broker that does not";
             notes.insert(note.to_owned());
         }
+        text += match self.told {
+            Told::Both => "notifications_local_only = false\n",
+            Told::Here => "",
+            Told::Nobody => "notifications = false\n",
+        };
         for (key, value) in &self.keys {
             let _ = writeln!(text, "{key} = {value}");
         }

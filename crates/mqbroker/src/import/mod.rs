@@ -562,7 +562,7 @@ mod tests {
              topic command/+ in\ntopic \"\" both 2 here/x there/x\nbridge_cafile /etc/m/ca.pem\n\
              bridge_certfile /etc/m/c.pem\nbridge_keyfile /etc/m/c.key\nremote_username u\n\
              clientid e1\ncleansession false\nstart_type lazy\nidle_timeout 30\nkeepalive_interval 20\nrestart_timeout 2 8\n\
-             notifications false\nconnection open\naddress 192.0.2.1\nbridge_protocol_version mqttv311\n\
+             notifications false\nnotification_topic state\nconnection open\naddress 192.0.2.1\nbridge_protocol_version mqttv311\n\
              topic a out\nlistener 1883\nallow_anonymous true\n",
         );
         assert_eq!(import.left, [""; 0]);
@@ -571,16 +571,17 @@ mod tests {
             "listen = [\n\"tcp://0.0.0.0:1883\",\n]\n[auth]\nallow_anonymous = true\n\
              [[bridge]]\nname = \"edge-one\"\n\
              address = [\"tls://a.example:8883\", \"tls://b.example:1883\"]\n\
+             notifications = false\n\
              ca = \"/etc/m/ca.pem\"\ncertificate = \"/etc/m/c.pem\"\nkey = \"/etc/m/c.key\"\n\
              user_name = \"u\"\nclient_id = \"e1\"\nclean = false\nstart = \"lazy\"\n\
-             idle_timeout_s = 30\nkeep_alive_s = 20\nreconnect_max_s = 8\n\
+             idle_timeout_s = 30\nkeep_alive_s = 20\nreconnect_max_s = 8\nnotification_topic = \"state\"\n\
              [[bridge.topic]]\npattern = \"sensors/#\"\ndirection = \"out\"\nqos = 1\n\
              remote_prefix = \"edge/\"\n\
              [[bridge.topic]]\npattern = \"command/+\"\ndirection = \"in\"\nqos = 0\n\
              [[bridge.topic]]\npattern = \"\"\ndirection = \"both\"\nqos = 2\n\
              local_prefix = \"here/x\"\nremote_prefix = \"there/x\"\n\
              [[bridge]]\nname = \"open\"\naddress = [\"tcp://192.0.2.1:1883\"]\nplaintext = true\n\
-             mqtt = \"3.1.1\"\n\
+             notifications_local_only = false\nmqtt = \"3.1.1\"\n\
              [[bridge.topic]]\npattern = \"a\"\ndirection = \"out\"\nqos = 0"
         );
         assert!(

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Instant};
 
-use mq_codec::{ConnAck, ReasonCode, RetainHandling, SubAck, SubscribeProperties, Version};
+use mq_codec::{ConnAck, QoS, ReasonCode, RetainHandling, SubAck, SubscribeProperties, Version};
 use mq_proto::{Connection, Delivery, Received, Session};
 use tracing::{info, warn};
 
@@ -17,6 +17,8 @@ pub(in crate::conn) struct Bridged {
     /// Messages that were carried, and until when a connection that is closed when idle has had nothing to do.
     carried: u64,
     busy_at: Instant,
+    /// What the other broker is to be told of this connection, once the window has room for it.
+    untold: Option<Delivery>,
     /// What the store knows of exchanges that the other broker may have forgotten: QoS 2 messages that were received
     /// and not released, and those that were sent and released.
     forgettable: Vec<SessionChange>,
@@ -36,6 +38,7 @@ impl Bridged {
             since: None,
             carried: 0,
             busy_at: now,
+            untold: None,
         }
     }
 }
@@ -98,6 +101,8 @@ impl Attached<'_> {
             self.afterwards.expiry,
         );
         self.hold.show(presence);
+        self.wire.hub.tell_state(&bridge, true);
+        self.bridge_says(now, &bridge);
         if !ack.session_present {
             for change in forgettable {
                 self.record(change);
@@ -111,6 +116,35 @@ impl Attached<'_> {
                 let sent = connection.subscribe(now, wanted, properties);
                 sent.map(drop)
             });
+        }
+    }
+
+    /// Has something to say at the other broker of this connection, at its beginning and its end.
+    fn bridge_says(&mut self, now: Instant, bridge: &Bridge) {
+        let (Some([mut first, mut last]), Some(bridged)) = (bridge.says_there(), &mut self.bridged)
+        else {
+            return;
+        };
+        let connection = &self.wire.connection;
+        first.qos = first.qos.min(connection.maximum_qos());
+        for said in [&mut first, &mut last] {
+            said.retain &= connection.retain_available();
+        }
+        bridged.untold = Some(first);
+        self.wire.last_word = Some(Box::new(last));
+        self.bridge_tells(now);
+    }
+
+    /// Tells the other broker of this connection. What is in flight of an earlier one goes first.
+    pub(super) fn bridge_tells(&mut self, now: Instant) {
+        let Some(bridged) = &mut self.bridged else {
+            return;
+        };
+        let has_room = self.wire.connection.window() > 0;
+        let may_go = |untold: &mut Delivery| has_room || untold.qos == QoS::AtMostOnce;
+        if let Some(untold) = bridged.untold.take_if(may_go) {
+            // Larger than the other broker takes, if it fails.
+            let _ = self.wire.connection.publish(now, untold);
         }
     }
 

@@ -29,6 +29,7 @@ impl Attached<'_> {
     /// ones.
     pub(super) fn fill(&mut self, now: Instant) -> bool {
         let may_carry_more = self.wire.may_carry_more();
+        self.bridge_tells(now);
         self.look_at_rules();
         let hold = &mut self.hold;
         let metrics = &self.wire.hub.metrics;

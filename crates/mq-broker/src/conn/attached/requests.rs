@@ -34,8 +34,7 @@ impl Attached<'_> {
             return;
         }
         let publisher = &mut self.publisher;
-        let is_own = self.wire.settings.sys_interval.is_some()
-            && topic.as_bytes().starts_with(hub::OWN_TOPICS.as_bytes());
+        let is_own = self.wire.hub.own_topics.has(topic, &session.client_id);
         if is_own {
             self.wire.hub.metrics.not_authorized.add(1);
         }
@@ -43,7 +42,7 @@ impl Attached<'_> {
         if is_own || who.is_some_and(|who| !self.wire.hub.may_publish(who, &received, publisher)) {
             let topic = &received.message.topic;
             let reason = if is_own {
-                "topic of the broker's own"
+                hub::OWN_TOPIC
             } else {
                 ReasonCode::NotAuthorized.name()
             };
