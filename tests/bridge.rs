@@ -8,16 +8,19 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     num::NonZeroU16,
     sync::Arc,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use mq_broker::{
     BridgeNotifications, BridgeQueue, BridgeSettings, BridgeStart, BridgeTopic, Broker, Direction,
-    Error, MemoryStore, Overflow, Settings, Store, view::Query,
+    Error, MemoryStore, Overflow, Settings, Store,
+    store::{Change, SessionChange},
+    view::Query,
 };
 use mq_client::{
     Client, ClientBuilder, Outgoing, QoS, Reconnect, Subscription, TopicName, Version, Will,
 };
+use mq_codec::ByteStr;
 use mq_testkit::{FaultyRelay, SlowStore};
 use tokio::time::{sleep, timeout};
 
@@ -548,6 +551,39 @@ async fn a_bridge_has_a_queue_of_its_own_and_drops_what_is_too_old() {
     }
     assert_eq!(dropped(), 5, "the one that was too old");
     nothing_more(&mut at_cloud).await;
+    edge.shutdown().await;
+    cloud.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_too_old_at_a_restart_is_counted() {
+    let mut bridge = bridge_to("old-queue-cloud", &[topic(Direction::Out, "up/#", "", "")]);
+    bridge.queue.age = Some(HOUR);
+    let store = Arc::new(MemoryStore::new());
+    let edge = start("old-queue-edge", Some(&store), &[bridge.clone()]).await;
+    let here = client("old-queue-edge").await;
+    for n in 0..3 {
+        send(&here, message("up/1", n.to_string(), QoS::AtLeastOnce)).await;
+    }
+    edge.shutdown().await;
+    // The wall clock does not follow virtual time: the messages are as old as the store says.
+    let sessions = store.load().unwrap().sessions;
+    let is_bridge = |id: &&ByteStr| id.starts_with("$bridge/");
+    let id = sessions.keys().find(is_bridge).unwrap();
+    for (number, mut message) in sessions[id].queued.clone() {
+        assert!(message.expires_at.is_some());
+        message.expires_at = Some(SystemTime::UNIX_EPOCH);
+        let aged = SessionChange::Queued { number, message };
+        store.record(vec![Change::Session(id.clone(), aged)]);
+    }
+    let edge = start("old-queue-edge", Some(&store), &[bridge]).await;
+    let here = client("old-queue-edge").await;
+    send(&here, message("up/1", "new", QoS::AtLeastOnce)).await;
+    let cloud = plain("old-queue-cloud", &[]).await;
+    let there = client("old-queue-cloud").await;
+    let mut at_cloud = there.subscribe("up/#", QoS::AtLeastOnce).await.unwrap();
+    assert_eq!(next(&mut at_cloud).await, pair("up/1", "new"));
+    assert_eq!(edge.metrics().dropped.get(), 3);
     edge.shutdown().await;
     cloud.shutdown().await;
 }

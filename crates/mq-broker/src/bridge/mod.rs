@@ -27,7 +27,7 @@ use mq_codec::{ByteStr, Connect, QoS, Version};
 use mq_proto::{ClientConfig, Delivery, ServerConfig};
 use mq_transport::{Address, Connector};
 
-use crate::error::Error;
+use crate::{error::Error, store::BRIDGES};
 pub use settings::{
     BridgeNotifications, BridgeQueue, BridgeSettings, BridgeStart, BridgeTopic, Direction, Secret,
 };
@@ -35,7 +35,7 @@ pub(crate) use state::{QOS as STATE_QOS, State, is_state_of};
 pub(crate) use topics::Topics;
 
 /// Client identifiers that begin like this are of bridges.
-pub(crate) const PREFIX: &str = "$bridge/";
+pub(crate) const PREFIX: &str = BRIDGES;
 
 /// The client identifiers of bridges' sessions, and what may wait for each.
 pub(crate) type Queues = HashMap<ByteStr, BridgeQueue>;

@@ -43,6 +43,7 @@ pub use in_memory::MemoryStore;
 pub(crate) use log_position::At;
 #[doc(hidden)]
 pub use log_position::LogPosition;
+pub(crate) use snapshot::BRIDGES;
 pub use snapshot::{FlowRecord, Life, SessionRecord, Snapshot};
 
 /// A place, such as a database, for what outlives the broker; [`MemoryStore`] is an example.

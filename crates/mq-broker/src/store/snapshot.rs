@@ -11,6 +11,9 @@ use mq_proto::FlowId;
 
 use super::{Change, SessionChange, StoredFlow, StoredMessage, User, from_wall_clock};
 
+/// What the client identifiers of bridges' sessions begin with.
+pub(crate) const BRIDGES: &str = "$bridge/";
+
 /// Everything that is kept, after some number of changes.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Snapshot {
@@ -119,7 +122,8 @@ impl Snapshot {
         }
     }
 
-    /// The changes that remove what has expired at `now`.
+    /// The changes that remove what has expired at `now`, but for what waits for bridges: they count it when it is its
+    /// turn.
     #[must_use]
     pub fn expired(&self, now: SystemTime) -> Vec<Change> {
         let is_over = |message: &StoredMessage| message.expires_at.is_some_and(|at| at <= now);
@@ -136,6 +140,9 @@ impl Snapshot {
             };
             if is_over_itself {
                 changes.push(of(SessionChange::Ended));
+                continue;
+            }
+            if client_id.starts_with(BRIDGES) {
                 continue;
             }
             let queued = session
