@@ -3,10 +3,15 @@
 use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
 use mq_codec::{QoS, Version};
-use mq_transport::{Address, ClientIdentity, Trust};
+use mq_transport::{
+    Address, ClientIdentity, CongestionControl, ConnectOptions, Repeat, Scheme, Trust,
+};
 use serde::Deserialize;
 
-use super::{set, tables::OverflowName};
+use super::{
+    set,
+    tables::{OverflowName, milliseconds},
+};
 use crate::{
     BridgeNotifications, BridgeQueue, BridgeSettings, BridgeStart, BridgeTopic, Direction,
     Overflow, Settings, files,
@@ -41,6 +46,12 @@ pub struct BridgeConfig {
     pub key: Option<PathBuf>,
     /// Whether CONNECT may be early data (0-RTT); yes if absent.
     pub early_data: Option<bool>,
+    /// `reno`, `cubic` or `bbr`, over QUIC and TCP; see [`ConnectOptions::congestion`].
+    pub congestion: Option<String>,
+    /// Milliseconds that a round trip over QUIC takes until one is measured; see [`initial_rtt`](mq_transport::QuicOptions::initial_rtt).
+    pub initial_rtt_ms: Option<f64>,
+    /// Over QUIC; see [`repeat`](mq_transport::QuicOptions::repeat).
+    pub repeat: Option<String>,
     /// `5.0`, `3.1.1` or `3.1`; 5.0 if absent.
     pub mqtt: Option<String>,
     /// Seconds; 60 if absent.
@@ -170,6 +181,15 @@ impl BridgeConfig {
             _ => return Err("give certificate and key, or neither".to_owned()),
         };
         set(&mut connect.early_data, self.early_data);
+        let mut addresses = settings.addresses.iter();
+        let is_quic = addresses.any(|address| address.scheme == Scheme::Quic);
+        recover(
+            connect,
+            is_quic,
+            self.congestion,
+            self.initial_rtt_ms,
+            self.repeat,
+        )?;
         if let Some(version) = self.mqtt {
             settings.version = match version.as_str() {
                 "5.0" | "5" => Version::V5,
@@ -204,6 +224,33 @@ impl BridgeConfig {
         settings.check().map(drop)?;
         Ok(settings)
     }
+}
+
+/// How its connections recover from loss.
+fn recover(
+    connect: &mut ConnectOptions,
+    is_quic: bool,
+    congestion: Option<String>,
+    initial_rtt_ms: Option<f64>,
+    repeat: Option<String>,
+) -> Result<(), String> {
+    if !is_quic && (initial_rtt_ms.is_some() || repeat.is_some()) {
+        return Err("initial_rtt_ms and repeat are for addresses over quic://".to_owned());
+    }
+    if let Some(control) = congestion {
+        let control = control.parse::<CongestionControl>();
+        connect.congestion = Some(control.map_err(|error| format!("congestion: {error}"))?);
+    }
+    let quic = &mut connect.quic;
+    set(
+        &mut quic.initial_rtt,
+        milliseconds("initial_rtt_ms", initial_rtt_ms)?,
+    );
+    if let Some(policy) = repeat {
+        let policy = policy.parse::<Repeat>();
+        quic.repeat = policy.map_err(|error| format!("repeat: {error}"))?;
+    }
+    Ok(())
 }
 
 impl QueueConfig {

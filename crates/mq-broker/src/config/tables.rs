@@ -185,10 +185,10 @@ impl QuicConfig {
             let policy = policy.parse::<Repeat>();
             options.repeat = policy.map_err(|error| format!("quic.repeat: {error}"))?;
         }
-        if let Some(time) = milliseconds("initial_rtt_ms", self.initial_rtt_ms)? {
+        if let Some(time) = milliseconds("quic.initial_rtt_ms", self.initial_rtt_ms)? {
             options.initial_rtt = time;
         }
-        let delay = milliseconds("max_ack_delay_ms", self.max_ack_delay_ms)?;
+        let delay = milliseconds("quic.max_ack_delay_ms", self.max_ack_delay_ms)?;
         options.ack_frequency = delay.map(AckFrequency::within);
         if self
             .initial_window
@@ -222,13 +222,13 @@ impl QuicConfig {
     }
 }
 
-fn milliseconds(key: &str, value: Option<f64>) -> Result<Option<Duration>, String> {
+pub(super) fn milliseconds(key: &str, value: Option<f64>) -> Result<Option<Duration>, String> {
     let time = value.map(|ms| {
         let allowed = (0.001..=60_000.0).contains(&ms);
         allowed.then(|| Duration::from_secs_f64(ms / 1e3))
     });
     match time {
-        Some(None) => Err(format!("quic.{key}: it is within 0.001 and 60000")),
+        Some(None) => Err(format!("{key}: it is within 0.001 and 60000")),
         time => Ok(time.flatten()),
     }
 }

@@ -299,6 +299,28 @@ fn mistakes_are_named_with_line_and_key() {
             "queue.overflow: \"spill\" needs a store",
         ),
         (
+            "[[bridge]]\nname = \"a\"\naddress = [\"tls://a.example\"]\nrepeat = \"auto\"\n\
+             topic = [{ pattern = \"a\" }]\n",
+            "bridge \"a\": initial_rtt_ms and repeat are for addresses over quic://",
+        ),
+        (
+            "[[bridge]]\nname = \"a\"\naddress = [\"quic://a.example\"]\ncongestion = \"vegas\"\n\
+             topic = [{ pattern = \"a\" }]\n",
+            "bridge \"a\": congestion: ",
+        ),
+        (
+            "[[bridge]]\nname = \"a\"\naddress = [\"quic://a.example\"]\ninitial_rtt_ms = 0\n\
+             topic = [{ pattern = \"a\" }]\n",
+            "bridge \"a\": initial_rtt_ms: it is within",
+        ),
+        (
+            "[[bridge]]\nname = \"a\"\naddress = [\"quic://a.example\"]\nclient_id = \"e\"\n\
+             topic = [{ pattern = \"a\" }]\n\
+             [[bridge]]\nname = \"b\"\naddress = [\"quic://b.example\"]\nclient_id = \"e\"\n\
+             topic = [{ pattern = \"a\" }]\n",
+            "bridge \"b\": another one tells its state under",
+        ),
+        (
             "[limits]\noverflow = \"drop\"\n",
             "line 2: unknown variant `drop`",
         ),
@@ -317,4 +339,20 @@ fn mistakes_are_named_with_line_and_key() {
         assert!(error.contains(part), "{error}");
         assert_eq!(error.lines().count(), 1, "{error}");
     }
+}
+
+#[test]
+fn a_bridge_recovers_from_loss_as_it_is_told() {
+    let settings = read(
+        "[auth]\nallow_anonymous = true\n\
+         [[bridge]]\nname = \"a\"\naddress = [\"quic://a.example\", \"tls://a.example\"]\n\
+         congestion = \"bbr\"\ninitial_rtt_ms = 12.5\nrepeat = \"probe\"\n\
+         notifications_local_only = false\ntopic = [{ pattern = \"a\" }]\n",
+    );
+    let bridge = &settings.unwrap().bridges[0];
+    let (connect, quic) = (&bridge.connect, &bridge.connect.quic);
+    assert_eq!(connect.congestion.unwrap().to_string(), "bbr");
+    assert_eq!(quic.initial_rtt, Duration::from_micros(12_500));
+    assert_eq!(quic.repeat.to_string(), "probe");
+    assert_eq!(bridge.notifications, crate::BridgeNotifications::Both);
 }
