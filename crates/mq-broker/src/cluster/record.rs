@@ -217,14 +217,11 @@ impl Kept {
                 self.received.remove(&packet_id);
                 Urgency::Now
             }
-            SessionChange::Will(will) => {
-                let urgency = if self.will == will {
-                    Urgency::Never
-                } else {
-                    Urgency::Now
-                };
-                self.will = will;
-                urgency
+            SessionChange::Will(will) => self.set_will(will),
+            // Not before the log has it: rather twice than not at all.
+            SessionChange::WillPublished => {
+                self.will = None;
+                Urgency::Later
             }
             // Flows (MQTT-next) end with their owner. The end of a session is not a change of what is kept.
             SessionChange::Received { .. }
@@ -232,6 +229,14 @@ impl Kept {
             | SessionChange::FlowKept { .. }
             | SessionChange::FlowEnded { .. }
             | SessionChange::Ended => Urgency::Never,
+        }
+    }
+
+    fn set_will(&mut self, will: Option<Box<StoredWill>>) -> Urgency {
+        if core::mem::replace(&mut self.will, will) == self.will {
+            Urgency::Never
+        } else {
+            Urgency::Now
         }
     }
 

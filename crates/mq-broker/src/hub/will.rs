@@ -34,6 +34,15 @@ impl Hub {
     /// Publishes a will, if its owner still may. Nobody waits for room here: a full mailbox spills
     /// it to the store at once, or drops it.
     pub(super) fn publish_will(&self, session: &Session, will: KeptWill) {
+        self.publish_allowed_will(session, will);
+        if self.is_one_of_many() {
+            let change = SessionChange::WillPublished;
+            let change = Change::Session(session.client_id.clone(), change);
+            self.journal().record(vec![change]);
+        }
+    }
+
+    fn publish_allowed_will(&self, session: &Session, will: KeptWill) {
         let KeptWill {
             message,
             qos,
@@ -69,6 +78,5 @@ impl Hub {
         publisher.finish(&self.metrics);
         drop(routing);
         publisher.tell_readers();
-        self.note_will(session, None, &mut publisher.journal);
     }
 }

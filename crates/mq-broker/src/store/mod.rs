@@ -221,6 +221,9 @@ pub enum SessionChange {
     /// In a cluster: what is published if the client's node dies. No other store gets it.
     #[doc(hidden)]
     Will(Option<Box<StoredWill>>),
+    /// In a cluster: the will is on its way to a log. No other store gets it.
+    #[doc(hidden)]
+    WillPublished,
 }
 
 /// A will as a cluster keeps it.

@@ -172,7 +172,7 @@ impl SessionRecord {
             }
             SessionChange::Detached { expires_at } => self.life = Life::Away(expires_at),
             // There is no record left to change.
-            SessionChange::Ended | SessionChange::Will(_) => {}
+            SessionChange::Ended | SessionChange::Will(_) | SessionChange::WillPublished => {}
             SessionChange::Subscribed {
                 filter,
                 options,

@@ -236,7 +236,7 @@ impl Tables {
                 let value = encoding::flow(kept);
                 rows.flows.insert((client, flow.0), value)?;
             }
-            SessionChange::Will(_) => {}
+            SessionChange::Will(_) | SessionChange::WillPublished => {}
             SessionChange::FlowEnded { flow } => {
                 rows.flows.remove((client, flow.0))?;
                 let of_flow = (client, flow.0, 0)..=(client, flow.0, u16::MAX);
