@@ -653,6 +653,9 @@ async fn keepers(
         let problem = "a node has no store of its own: the cluster keeps what outlives it";
         return Err(not_joined(problem));
     }
-    let cluster = Cluster::begin(cluster).await.map_err(not_joined)?;
+    let largest_packet = settings.protocol.max_packet_size.get();
+    let largest_packet = usize::try_from(largest_packet).unwrap_or(usize::MAX);
+    let cluster = Cluster::begin(cluster, largest_packet).await;
+    let cluster = cluster.map_err(not_joined)?;
     Ok((Some(Arc::clone(&cluster) as _), Some(cluster)))
 }

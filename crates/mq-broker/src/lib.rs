@@ -54,6 +54,7 @@
 //! | `ring` | cryptography by ring | off |
 //! | `jwt` | JSON Web Tokens as passwords; brings aws-lc-rs to verify them | on |
 //! | `page` | the page for browsers at [`AdminSettings::http`] | on |
+//! | `cluster` | nodes of a cluster on NATS `JetStream`; see [`cluster`] | off |
 
 mod admin;
 pub mod auth;

@@ -217,7 +217,10 @@ impl Settings {
         let passwords = self.access.files();
         let passwords = passwords.and_then(|files| files.password_file.as_deref());
         let passwords = passwords.map(|path| ("password file", path));
-        for (what, path) in key.into_iter().chain(passwords) {
+        let cluster = self.cluster.as_ref();
+        let of_node = cluster.and_then(ClusterSettings::key);
+        let of_node = of_node.map(|key| ("private key", key));
+        for (what, path) in key.into_iter().chain(passwords).chain(of_node) {
             if files::is_open_to_all(path) {
                 let path = path.display();
                 warn!("everybody can read the {what} {path}: chmod o= {path}");

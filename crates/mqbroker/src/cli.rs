@@ -182,6 +182,7 @@ async fn serve(
         settings.listen.identity = Some(identity);
     }
     let watch = settings.watch_files;
+    let is_node = settings.cluster.is_some();
     let handshakes = settings.listen.handshake_pool.clone();
     let broker = Broker::start(settings).await?;
     // Before the broker announces itself: until here these signals would end the process at once.
@@ -207,6 +208,12 @@ async fn serve(
     info!("shutting down");
     notify(&[NotifyState::Stopping]);
     broker.shutdown().await;
+    if has_failed && is_node {
+        bail!(
+            "the node has left its cluster, as the log says: start the broker again; what was acknowledged is in \
+             the cluster"
+        );
+    }
     if has_failed {
         bail!(
             "the store has failed, as the log says: make room, or mend the disk, and start the broker \

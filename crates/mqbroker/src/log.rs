@@ -17,14 +17,15 @@ use tracing_subscriber::{
 /// The variable that overrides the configuration.
 const VARIABLE: &str = "RUST_LOG";
 
-/// Part of the log filter: leaves out quinn's warning about a client that uses address validation tokens in
+/// Part of the log filter: leaves out what the client of NATS says of what the broker says too, and quinn's warning about a client that uses address validation tokens in
 /// another order than it got them. Clients may do that; quinn then validates the address anew.
-pub(crate) const QUIET: &str = "quinn_proto::bloom_token_log=error";
+pub(crate) const QUIET: &str = "async_nats=off,quinn_proto::bloom_token_log=error";
 
 /// Parts of the broker whose level can be set by name, and the modules that each stands for.
-const SUBSYSTEMS: [(&str, &[&str]); 9] = [
+const SUBSYSTEMS: [(&str, &[&str]); 10] = [
     ("access", &["mq_broker::auth", "mq_broker::reload"]),
     ("admin", &["mq_broker::admin"]),
+    ("cluster", &["mq_broker::cluster", "async_nats"]),
     ("connections", &["mq_broker::broker", "mq_broker::conn"]),
     ("quic", &["quinn", "quinn_proto", "quinn_udp"]),
     ("refusals", &["mq_broker::notice"]),

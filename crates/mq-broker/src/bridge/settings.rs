@@ -103,7 +103,7 @@ impl BridgeQueue {
 pub struct Secret(Bytes);
 
 impl Secret {
-    pub(super) fn bytes(&self) -> Bytes {
+    pub(crate) fn bytes(&self) -> Bytes {
         self.0.clone()
     }
 }

@@ -27,9 +27,8 @@
 //! QoS 0 that is not retained goes from node to node without the engine's log, and may be lost.
 //!
 //! # What is not there yet
-//! The configuration file has no table for it. A shared subscription is one of its node. A message that waits for a
-//! session keeps its log from being trimmed, however long that is. What does not fit into a session's mailbox is dropped
-//! and counted.
+//! A shared subscription is one of its node. A message that waits for a session keeps its log from being trimmed, however
+//! long that is. What does not fit into a session's mailbox is dropped and counted.
 
 mod adopt;
 mod append;
@@ -49,6 +48,7 @@ mod nats;
 mod owned;
 mod progress;
 mod record;
+mod settings;
 mod trim;
 mod wire;
 
@@ -81,6 +81,7 @@ pub use engine::{
 pub use memory::{Faults, MemoryEngine, MemoryWorld};
 #[cfg(feature = "cluster")]
 pub use nats::{NatsEngine, NatsSettings};
+pub use settings::{ClusterSettings, EngineSettings};
 
 use append::Shard;
 use entry::Author;
@@ -102,29 +103,6 @@ const GIVEN_UP: Duration = Duration::from_mins(1);
 
 /// Between two tries.
 const RETRY: Duration = Duration::from_millis(100);
-
-/// A node of a cluster.
-#[derive(Clone, Debug)]
-pub struct ClusterSettings {
-    /// Its name, which no other node has.
-    pub node: String,
-    /// What the nodes share.
-    pub engine: Arc<dyn Engine>,
-    /// A node of which nothing is heard for so long counts as dead. Default 3 s.
-    pub lease: Duration,
-}
-
-impl ClusterSettings {
-    /// The defaults.
-    #[must_use]
-    pub fn new(node: impl Into<String>, engine: Arc<dyn Engine>) -> Self {
-        Self {
-            node: node.into(),
-            engine,
-            lease: Duration::from_secs(3),
-        }
-    }
-}
 
 /// This node, as one of a cluster.
 pub(crate) struct Cluster {
@@ -161,16 +139,16 @@ impl fmt::Debug for Cluster {
 }
 
 impl Cluster {
-    /// Begins a life of this node.
+    /// Begins a life of this node, for packets of at most so many bytes.
     ///
     /// # Errors
     /// If the engine cannot be asked.
-    pub(crate) async fn begin(settings: &ClusterSettings) -> Result<Arc<Self>, EngineError> {
-        let ClusterSettings {
-            node,
-            engine,
-            lease,
-        } = settings.clone();
+    pub(crate) async fn begin(
+        settings: &ClusterSettings,
+        largest_packet: usize,
+    ) -> Result<Arc<Self>, EngineError> {
+        let ClusterSettings { node, lease, .. } = settings.clone();
+        let engine = settings.connect(largest_packet).await?;
         let author = life::begin(&*engine, node).await?;
         let mut fences = Fences::default();
         let mut shards = Vec::new();

@@ -1,5 +1,10 @@
 //! NATS `JetStream` as the engine: a stream for each log, and one for values, with one message a subject.
 
+mod connect;
+mod settings;
+#[cfg(any(feature = "aws-lc-rs", feature = "ring"))]
+mod tls;
+
 use std::{sync::Mutex, time::Duration};
 
 use async_nats::{
@@ -9,7 +14,7 @@ use async_nats::{
         self, Context, Message,
         consumer::{DeliverPolicy, pull::OrderedConfig},
         context::PublishErrorKind,
-        stream::{Config, DiscardPolicy, LastRawMessageErrorKind, Stream},
+        stream::{LastRawMessageErrorKind, Stream},
     },
 };
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -17,53 +22,24 @@ use bytes::Bytes;
 use futures_util::StreamExt as _;
 use tokio::{
     sync::{mpsc, oneshot},
-    time::{sleep, timeout},
+    task::JoinSet,
+    time::sleep,
 };
 use tracing::{debug, warn};
 
 use super::{
-    APPENDED_ONCE, Answer, Asked, Engine, EngineError, Entry, FORGOTTEN, Key, Kind, Lasts, Put,
-    RETRY, Value, Watched,
+    Answer, Asked, Engine, EngineError, Entry, FORGOTTEN, Key, Kind, Lasts, Put, RETRY, Value,
+    Watched,
 };
 use crate::lock::lock;
+use connect::Failure;
+pub use settings::NatsSettings;
 
 /// How long an append, a put or an answer may take before it is tried again.
 const ANSWERED: Duration = Duration::from_secs(2);
 
-/// How long a node waits for its servers at the start.
-const CONNECTED: Duration = Duration::from_secs(10);
-
 /// What may be on its way to a reader, in entries or messages.
 const ON_THE_WAY: usize = 256;
-
-/// Where the servers are, and how to come in.
-#[derive(Clone, Debug)]
-pub struct NatsSettings {
-    /// The cluster's name: of letters, digits, `-` and `_`. Streams and subjects begin with it.
-    pub cluster: String,
-    /// URLs of servers, such as `nats://10.0.0.1:4222` or `tls://...`; at least one.
-    pub servers: Vec<String>,
-    /// The user there, with its password.
-    pub user: Option<(String, String)>,
-    /// How many logs there are. It cannot be changed later. Default 8.
-    pub shards: u16,
-    /// On how many servers each message is. Default 3.
-    pub replicas: usize,
-}
-
-impl NatsSettings {
-    /// The defaults.
-    #[must_use]
-    pub fn new(cluster: impl Into<String>, servers: Vec<String>) -> Self {
-        Self {
-            cluster: cluster.into(),
-            servers,
-            user: None,
-            shards: 8,
-            replicas: 3,
-        }
-    }
-}
 
 /// One node's way to NATS.
 #[derive(Debug)]
@@ -77,70 +53,27 @@ pub struct NatsEngine {
     tell: mpsc::Sender<Bytes>,
     told: Mutex<Option<mpsc::Receiver<Bytes>>>,
     asked: Mutex<Option<mpsc::Receiver<Asked>>>,
+    /// They end with it.
+    _tasks: JoinSet<()>,
 }
 
 impl NatsEngine {
-    /// Connects, and makes the streams where they are not there yet.
-    ///
-    /// # Errors
-    /// If no server answers within 10 s, or does not let it do that.
-    pub async fn connect(settings: &NatsSettings, node: &str) -> Result<Self, EngineError> {
-        let opening = Self::open(settings, node);
-        let opened = timeout(CONNECTED, opening).await;
-        opened.unwrap_or_else(|_| Err(EngineError("no NATS server answers".to_owned())))
-    }
-
-    async fn open(settings: &NatsSettings, node: &str) -> Result<Self, EngineError> {
-        let NatsSettings {
-            cluster,
-            servers,
-            user,
-            shards,
-            replicas,
-        } = settings;
-        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-        for name in [cluster.as_str(), node] {
-            if name.is_empty() || !name.chars().all(is_name) {
-                let problem = format!("{name:?} needs letters, digits, - and _ alone");
-                return Err(EngineError(problem));
-            }
-        }
-        let addresses = servers.iter().map(|url| url.parse::<ServerAddr>());
-        let addresses = addresses.collect::<Result<Vec<_>, _>>();
-        let addresses = addresses.map_err(|error| EngineError(format!("a server: {error}")))?;
-        let mut options = ConnectOptions::new()
-            .name(format!("mqbroker {node}"))
-            .no_echo()
-            .request_timeout(Some(ANSWERED));
-        if let Some((name, password)) = user {
-            options = options.user_and_password(name.clone(), password.clone());
-        }
-        let client = options.connect(addresses).await.map_err(failed)?;
+    /// One try.
+    async fn open(
+        settings: &NatsSettings,
+        node: &str,
+        options: ConnectOptions,
+        servers: Vec<ServerAddr>,
+    ) -> Result<Self, Failure> {
+        let cluster = &settings.cluster;
+        let client = connect::connect(settings, options, servers).await?;
+        let here = format!("{cluster}.here.{node}");
+        connect::is_alone(&client, &here, node).await?;
+        let mut tasks = JoinSet::new();
+        connect::be_here(&client, here, &mut tasks).await?;
         let mut context = jetstream::new(client.clone());
         context.set_timeout(ANSWERED);
-        let log = |shard: u16| Config {
-            name: format!("{cluster}-log-{shard}"),
-            subjects: vec![format!("{cluster}.log.{shard}")],
-            discard: DiscardPolicy::New,
-            num_replicas: *replicas,
-            duplicate_window: APPENDED_ONCE,
-            ..Config::default()
-        };
-        for shard in 0..*shards {
-            context
-                .get_or_create_stream(log(shard))
-                .await
-                .map_err(failed)?;
-        }
-        let values = Config {
-            name: format!("{cluster}-values"),
-            subjects: vec![format!("{cluster}.value.>")],
-            max_messages_per_subject: 1,
-            allow_message_ttl: true,
-            num_replicas: *replicas,
-            ..Config::default()
-        };
-        let values = context.get_or_create_stream(values).await.map_err(failed)?;
+        let values = connect::streams(settings, &context).await?;
         let told = listen(&client, format!("{cluster}.told"), |message| {
             Some(message.payload)
         });
@@ -171,13 +104,14 @@ impl NatsEngine {
         Ok(Self {
             cluster: cluster.clone(),
             node: node.to_owned(),
-            shards: *shards,
+            shards: settings.shards,
             client,
             context,
             values,
             tell,
             told: Mutex::new(Some(told)),
             asked: Mutex::new(Some(asked)),
+            _tasks: tasks,
         })
     }
 

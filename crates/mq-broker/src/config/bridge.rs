@@ -9,12 +9,12 @@ use mq_transport::{
 use serde::Deserialize;
 
 use super::{
-    set,
+    no_store, read_secret, set,
     tables::{OverflowName, milliseconds},
 };
 use crate::{
     BridgeNotifications, BridgeQueue, BridgeSettings, BridgeStart, BridgeTopic, Direction,
-    Overflow, Settings, files,
+    Overflow, Settings,
 };
 
 /// A `[[bridge]]` table: another broker that this one is a client of; see [`BridgeSettings`].
@@ -144,9 +144,8 @@ impl BridgeConfig {
             ));
         }
         if bridge.queue.overflow == Some(Overflow::Spill) && settings.store.is_none() {
-            return Err(format!(
-                "bridge {name:?}: queue.overflow: \"spill\" needs a store: give [store] or another policy"
-            ));
+            let problem = no_store(settings);
+            return Err(format!("bridge {name:?}: queue.overflow: {problem}"));
         }
         settings.bridges.push(bridge);
         Ok(())
@@ -278,19 +277,4 @@ impl TopicConfig {
         topic.remote_prefix = self.remote_prefix;
         Ok(topic)
     }
-}
-
-/// A secret in a file of its own.
-fn read_secret(path: &std::path::Path) -> Result<String, String> {
-    let shown = path.display();
-    if files::is_open_to_all(path) {
-        return Err(format!("everybody can read {shown}: chmod o= {shown}"));
-    }
-    let text = std::fs::read_to_string(path);
-    let text = text.map_err(|error| format!("cannot read {shown}: {error}"))?;
-    let secret = text.trim_end_matches(['\n', '\r']);
-    if secret.is_empty() {
-        return Err(format!("{shown} is empty"));
-    }
-    Ok(secret.to_owned())
 }

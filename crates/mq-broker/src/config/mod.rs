@@ -10,13 +10,15 @@ use mq_codec::QoS;
 use mq_transport::{Address, EarlyDataPolicy, ServerIdentity};
 use serde::Deserialize;
 
-use crate::{Error, Overflow, Settings, Storage};
+use crate::{Error, Overflow, Settings, Storage, files};
 
 mod bridge;
+mod cluster;
 mod openness;
 mod tables;
 
 pub use bridge::{BridgeConfig, QueueConfig, Start, TopicConfig};
+pub use cluster::ClusterConfig;
 use openness::DEFAULT_LISTENERS;
 pub use tables::{
     AdminConfig, AuthConfig, ClientCertificate, DurabilityName, JwtConfig, LimitsConfig, LogConfig,
@@ -55,8 +57,8 @@ pub use tables::{
 /// [log]
 /// format = "text"                 # or json
 /// level = "info"                  # off, error, warn, info, debug or trace
-/// levels = { store = "debug" }    # of access, admin, connections, quic, refusals, sessions, store, tls,
-///                                 # transport, or of a module such as "mq_broker::conn"
+/// levels = { store = "debug" }    # of access, admin, cluster, connections, quic, refusals, sessions, store,
+///                                 # tls, transport, or of a module such as "mq_broker::conn"
 ///
 /// [reload]
 /// watch = true                    # take replaced files of [tls]; SIGHUP does so and reads this file
@@ -108,6 +110,20 @@ pub use tables::{
 /// connections_per_address = 200
 /// publish_messages_per_s = 1000   # of each client; no bound if absent
 /// session_expiry_s = 604800       # the longest life of a session without a connection
+///
+/// [cluster]                       # a node of a cluster on NATS; none if absent. Not with [store]
+/// node = "a"                      # no other node has this name
+/// name = "mq"                     # of the cluster
+/// servers = ["tls://nats-1.example:4222", "tls://nats-2.example:4222"]  # all of them
+/// plaintext = false               # whether nats:// may lead to other machines
+/// user = "mq"                     # there
+/// password_file = "/etc/mqbroker/nats.password"
+/// ca = "nats.pem"                 # authorities to believe; the system's if absent
+/// certificate = "node.pem"        # of this node
+/// key = "node.key"
+/// shards = 8                      # logs of messages; cannot be changed later
+/// replicas = 3                    # servers that have each message
+/// lease_s = 3                     # a node that is silent for so long counts as dead
 ///
 /// [[bridge]]                      # another broker; any number of these
 /// name = "cloud"
@@ -165,6 +181,8 @@ pub struct Config {
     pub limits: LimitsConfig,
     /// Other brokers that this one is a client of.
     pub bridge: Vec<BridgeConfig>,
+    /// What makes this broker a node of a cluster.
+    pub cluster: Option<ClusterConfig>,
 }
 
 impl Config {
@@ -224,6 +242,9 @@ impl Config {
         self.quic.apply(&mut settings).map_err(wrong)?;
         let file = self.store.map(StoreConfig::into_file).transpose();
         settings.store = file.map_err(wrong)?.map(Storage::File);
+        if let Some(cluster) = self.cluster {
+            cluster.apply(&mut settings).map_err(wrong)?;
+        }
         self.admin.apply(&mut settings);
         let allow_anonymous = self.auth.as_ref().is_some_and(|auth| auth.allow_anonymous);
         if let Some(auth) = self.auth {
@@ -263,9 +284,8 @@ impl Config {
         set(&mut quotas.mailbox.bytes, limits.mailbox_bytes);
         quotas.overflow = limits.overflow.map(Overflow::from);
         if quotas.overflow == Some(Overflow::Spill) && settings.store.is_none() {
-            let problem =
-                "limits.overflow: \"spill\" needs a store: give [store] or another policy";
-            return Err(wrong(problem.to_owned()));
+            let problem = no_store(&settings);
+            return Err(wrong(format!("limits.overflow: {problem}")));
         }
         set(&mut quotas.spill_bytes, limits.spill_bytes);
         set(&mut quotas.memory, limits.memory);
@@ -317,6 +337,30 @@ impl Settings {
             (None, Some(_)) => Err(half(source, "a key without its certificate")),
         }
     }
+}
+
+/// Why messages cannot go to a store.
+fn no_store(settings: &Settings) -> &'static str {
+    if settings.cluster.is_some() {
+        "\"spill\" needs a store, which a node of a cluster does not have: take another policy"
+    } else {
+        "\"spill\" needs a store: give [store] or another policy"
+    }
+}
+
+/// A secret in a file of its own.
+fn read_secret(path: &Path) -> Result<String, String> {
+    let shown = path.display();
+    if files::is_open_to_all(path) {
+        return Err(format!("everybody can read {shown}: chmod o= {shown}"));
+    }
+    let text = std::fs::read_to_string(path);
+    let text = text.map_err(|error| format!("cannot read {shown}: {error}"))?;
+    let secret = text.trim_end_matches(['\n', '\r']);
+    if secret.is_empty() {
+        return Err(format!("{shown} is empty"));
+    }
+    Ok(secret.to_owned())
 }
 
 fn half(path: &Path, problem: &str) -> Error {

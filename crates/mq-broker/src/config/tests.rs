@@ -262,6 +262,78 @@ fn tokens_are_refused_in_a_build_without_them() {
     assert_eq!(error.lines().count(), 1, "{error}");
 }
 
+#[cfg(feature = "cluster")]
+#[test]
+fn a_node_of_a_cluster_has_a_table_of_its_own() {
+    use crate::cluster::EngineSettings;
+
+    let folder = tempfile::tempdir().unwrap();
+    let password = folder.path().join("password");
+    let mut file = crate::files::create_private(&password).unwrap();
+    std::io::Write::write_all(&mut file, b"secret\n").unwrap();
+    let table = "[cluster]\nnode = \"a\"\nservers = [\"nats://127.0.0.1:4222\"]\n";
+    let settings = read(table).unwrap().cluster.unwrap();
+    assert_eq!(settings.node, "a");
+    assert_eq!(settings.lease, Duration::from_secs(3));
+    let EngineSettings::Nats(nats) = settings.engine else {
+        panic!("it is on NATS");
+    };
+    assert_eq!(nats.cluster, "mq");
+    assert_eq!((nats.shards, nats.replicas), (8, 3));
+    assert!(nats.user.is_none() && nats.ca.is_none() && !nats.plaintext);
+    let file = password.display();
+    let text = format!(
+        "[cluster]\nnode = \"b\"\nname = \"other\"\nservers = [\"tls://nats.example\"]\nuser = \"mq\"\n\
+         password_file = \"{file}\"\nca = \"ca\"\ncertificate = \"c\"\nkey = \"k\"\nshards = 4\nreplicas = 1\n\
+         lease_s = 9\n"
+    );
+    let settings = read(&text).unwrap().cluster.unwrap();
+    assert!(!format!("{settings:?}").contains("secret"));
+    assert_eq!(settings.lease, Duration::from_secs(9));
+    let EngineSettings::Nats(nats) = settings.engine else {
+        panic!("it is on NATS");
+    };
+    assert_eq!(nats.cluster, "other");
+    assert_eq!((nats.shards, nats.replicas), (4, 1));
+    assert_eq!(nats.user.unwrap().0, "mq");
+    assert_eq!(nats.ca, Some("ca".into()));
+    assert_eq!(nats.identity, Some(("c".into(), "k".into())));
+    for (more, part) in [
+        ("[store]\npath = \"s\"\n", "leave out [store] or [cluster]"),
+        (
+            "[limits]\noverflow = \"spill\"\n",
+            "which a node of a cluster does not have",
+        ),
+        ("user = \"mq\"\n", "cluster.user: it has no password_file"),
+        ("ca = \"ca\"\n", "cluster.ca: it is for servers of tls://"),
+        ("key = \"k\"\n", "give certificate and key, or neither"),
+        ("plaintext = 1\n", "line 4: invalid type"),
+        ("shards = 257\n", "cluster.shards: it is within 1 and 256"),
+    ] {
+        let error = read(&format!("{table}{more}")).unwrap_err();
+        assert!(error.contains(part), "{error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+    let far = table.replace("127.0.0.1", "192.0.2.1");
+    let error = read(&far).unwrap_err();
+    assert!(
+        error.contains("cluster.servers: nats://192.0.2.1:4222 is"),
+        "{error}"
+    );
+    read(&format!("{far}plaintext = true\n")).unwrap();
+}
+
+#[cfg(not(feature = "cluster"))]
+#[test]
+fn a_node_of_a_cluster_is_refused_in_a_build_without_it() {
+    let error = read("[cluster]\nnode = \"a\"\nservers = []\n").unwrap_err();
+    assert!(
+        error.contains("build it with the feature `cluster`"),
+        "{error}"
+    );
+    assert_eq!(error.lines().count(), 1, "{error}");
+}
+
 #[test]
 fn mistakes_are_named_with_line_and_key() {
     for (text, part) in [

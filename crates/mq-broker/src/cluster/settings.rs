@@ -1,0 +1,93 @@
+//! How a node of a cluster is made.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use super::{Engine, EngineError};
+#[cfg(feature = "cluster")]
+use super::{NatsEngine, NatsSettings};
+
+/// A node of a cluster.
+#[derive(Clone, Debug)]
+pub struct ClusterSettings {
+    /// Its name, which no other node has.
+    pub node: String,
+    /// What the nodes share.
+    pub engine: EngineSettings,
+    /// A node of which nothing is heard for so long counts as dead. Default 3 s.
+    pub lease: Duration,
+}
+
+/// What the nodes of a cluster share.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum EngineSettings {
+    /// NATS `JetStream`, to which [`Broker::start`](crate::Broker::start) connects.
+    #[cfg(feature = "cluster")]
+    Nats(NatsSettings),
+    /// What the application says.
+    Custom(Arc<dyn Engine>),
+}
+
+impl<E: Engine> From<Arc<E>> for EngineSettings {
+    fn from(engine: Arc<E>) -> Self {
+        Self::Custom(engine)
+    }
+}
+
+#[cfg(feature = "cluster")]
+impl From<NatsSettings> for EngineSettings {
+    fn from(settings: NatsSettings) -> Self {
+        Self::Nats(settings)
+    }
+}
+
+impl ClusterSettings {
+    /// The defaults.
+    #[must_use]
+    pub fn new(node: impl Into<String>, engine: impl Into<EngineSettings>) -> Self {
+        Self {
+            node: node.into(),
+            engine: engine.into(),
+            lease: Duration::from_secs(3),
+        }
+    }
+
+    /// # Errors
+    /// What is wrong, in words for the operator, by the keys of the configuration file.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn check(&self) -> Result<(), String> {
+        match &self.engine {
+            EngineSettings::Nats(nats) => nats.check(&self.node).map(drop),
+            EngineSettings::Custom(_) => Ok(()),
+        }
+    }
+
+    /// The file of the key by which the node is known to the engine, if there is one.
+    pub(crate) fn key(&self) -> Option<&Path> {
+        match &self.engine {
+            #[cfg(feature = "cluster")]
+            EngineSettings::Nats(nats) => nats.identity.as_ref().map(|(_, key)| &**key),
+            EngineSettings::Custom(_) => None,
+        }
+    }
+
+    /// The engine, once it answers; for packets of at most so many bytes.
+    pub(super) async fn connect(
+        &self,
+        largest_packet: usize,
+    ) -> Result<Arc<dyn Engine>, EngineError> {
+        match &self.engine {
+            #[cfg(feature = "cluster")]
+            EngineSettings::Nats(nats) => {
+                let engine = Box::pin(NatsEngine::connect(nats, &self.node)).await?;
+                engine.check_size(largest_packet)?;
+                Ok(Arc::new(engine))
+            }
+            EngineSettings::Custom(engine) => {
+                // The application knows what its engine takes.
+                let _ = largest_packet;
+                Ok(Arc::clone(engine))
+            }
+        }
+    }
+}

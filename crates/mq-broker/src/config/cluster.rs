@@ -1,0 +1,104 @@
+//! The `[cluster]` table.
+
+use std::{
+    num::{NonZeroU16, NonZeroU32},
+    path::PathBuf,
+};
+
+use serde::Deserialize;
+
+use crate::Settings;
+
+/// The `[cluster]` table: this broker as a node of a cluster on NATS; see [`NatsSettings`](crate::cluster).
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClusterConfig {
+    /// The node's name, which no other node has.
+    pub node: String,
+    /// The cluster's name; `mq` if absent.
+    pub name: Option<String>,
+    /// URLs of NATS servers.
+    pub servers: Vec<String>,
+    /// Whether `nats://` may lead to other machines.
+    #[serde(default)]
+    pub plaintext: bool,
+    /// The user there.
+    pub user: Option<String>,
+    /// A file with its password, and nothing else but an end of line.
+    pub password_file: Option<PathBuf>,
+    /// Authorities that the servers' certificates have to be of; the system's if absent.
+    pub ca: Option<PathBuf>,
+    /// The certificate of this node, with its chain.
+    pub certificate: Option<PathBuf>,
+    /// Its key.
+    pub key: Option<PathBuf>,
+    /// How many logs there are; 8 if absent.
+    pub shards: Option<NonZeroU16>,
+    /// On how many servers each message is; 3 if absent.
+    pub replicas: Option<usize>,
+    /// Seconds without a sign of life after which a node counts as dead; 3 if absent.
+    pub lease_s: Option<NonZeroU32>,
+}
+
+impl ClusterConfig {
+    #[cfg(feature = "cluster")]
+    pub(super) fn apply(self, settings: &mut Settings) -> Result<(), String> {
+        let cluster = self.into_settings();
+        let cluster = cluster.map_err(|problem| format!("cluster.{problem}"))?;
+        if settings.store.is_some() {
+            let problem = "store: a node of a cluster has no store of its own, as the cluster keeps what \
+                           outlives it: leave out [store] or [cluster]";
+            return Err(problem.to_owned());
+        }
+        settings.cluster = Some(cluster);
+        Ok(())
+    }
+
+    #[cfg(feature = "cluster")]
+    fn into_settings(self) -> Result<crate::cluster::ClusterSettings, String> {
+        use std::time::Duration;
+
+        use super::{read_secret, set};
+        use crate::cluster::{ClusterSettings, NatsSettings};
+
+        let name = self.name.unwrap_or_else(|| "mq".to_owned());
+        let mut nats = NatsSettings::new(name, self.servers);
+        nats.plaintext = self.plaintext;
+        nats.user = match (self.user, self.password_file) {
+            (Some(user), Some(path)) => {
+                let password = read_secret(&path);
+                let password = password.map_err(|problem| format!("password_file: {problem}"))?;
+                Some((user, password.into()))
+            }
+            (None, None) => None,
+            (Some(_), None) => return Err("user: it has no password_file".to_owned()),
+            (None, Some(_)) => return Err("password_file: it has no user".to_owned()),
+        };
+        nats.ca = self.ca;
+        nats.identity = match (self.certificate, self.key) {
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (None, None) => None,
+            _ => return Err("certificate: give certificate and key, or neither".to_owned()),
+        };
+        set(&mut nats.shards, self.shards.map(NonZeroU16::get));
+        set(&mut nats.replicas, self.replicas);
+        let mut cluster = ClusterSettings::new(self.node, nats);
+        if let Some(seconds) = self.lease_s {
+            cluster.lease = Duration::from_secs(seconds.get().into());
+        }
+        cluster.check()?;
+        Ok(cluster)
+    }
+
+    #[cfg(not(feature = "cluster"))]
+    #[expect(
+        clippy::unused_self,
+        clippy::needless_pass_by_value,
+        reason = "as with the feature"
+    )]
+    pub(super) fn apply(self, _: &mut Settings) -> Result<(), String> {
+        let problem =
+            "cluster: this build is no node of a cluster: build it with the feature `cluster`";
+        Err(problem.to_owned())
+    }
+}
