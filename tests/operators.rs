@@ -108,9 +108,10 @@ const CHANGES: [&str; 5] = [
     "POST /v1/log?filter=trace",
     "PUT /v1/log?filter=trace",
 ];
-const READS: [&str; 12] = [
+const READS: [&str; 13] = [
     "GET /",
     "GET /v1/status",
+    "GET /v1/cluster",
     "GET /v1/clients",
     "GET /v1/clients/a",
     "GET /v1/sessions",

@@ -112,7 +112,6 @@ impl Broker {
             parts.push(Box::new(Operators(Arc::clone(tokens))));
         }
         let reload = Reload::new(parts, &settings, access.as_ref());
-        let sys_interval = settings.sys_interval;
         let hosts = settings.admin.hosts.as_slice().into();
         let log = settings.log.clone();
         let acceptor = Acceptor {
@@ -130,7 +129,7 @@ impl Broker {
         services.spawn(Arc::clone(&crew).watch());
         let timers = Arc::clone(&hub);
         services.spawn(async move { timers.run_timers().await });
-        if let Some(every) = sys_interval {
+        if let Some(every) = acceptor.settings.sys_interval {
             let (hub, listeners) = (Arc::clone(&hub), metrics.clone());
             services.spawn(async move { hub.tell_of_itself(every, &listeners).await });
         }
@@ -139,6 +138,7 @@ impl Broker {
             hub: Arc::clone(&hub),
             listeners: metrics.clone(),
             bridges,
+            cluster: cluster.map(|cluster| cluster as _),
             shutdown: shutdown.subscribe(),
             began: clock::now(),
             hosts,

@@ -7,6 +7,7 @@
 use std::{
     fmt,
     net::{IpAddr, SocketAddr},
+    pin::Pin,
     time::{Duration, SystemTime},
 };
 
@@ -57,6 +58,66 @@ pub struct Page<T> {
     pub items: Vec<T>,
     /// [`Query::after`] for the next page; `None` on the last page.
     pub next: Option<String>,
+}
+
+/// A node of a cluster, as it sees itself and the others. Of a broker without a cluster all is absent or 0.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Cluster {
+    /// Its name.
+    pub node: Option<String>,
+    /// How often it has begun.
+    pub life: Option<u64>,
+    /// Whether it has left the cluster: it acknowledges nothing any more.
+    pub has_left: bool,
+    /// Whether the servers have confirmed nothing for a lease, such as without a majority. Messages of QoS 1 and 2 are
+    /// not acknowledged meanwhile.
+    pub majority_lost: bool,
+    /// Sessions that are this node's.
+    pub sessions: usize,
+    /// Messages of its clients that are not in their log yet.
+    pub messages_waiting: usize,
+    /// For how long the first of them has been on its way, in milliseconds.
+    pub waiting_ms: u64,
+    /// All nodes that it has heard of, itself among them, by name.
+    pub nodes: Vec<ClusterNode>,
+    /// The logs, by number.
+    pub logs: Vec<ClusterLog>,
+}
+
+/// A node, as another one sees it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ClusterNode {
+    /// Its name.
+    pub name: String,
+    /// How often it has begun.
+    pub life: u64,
+    /// How long ago its last sign of life came, in milliseconds.
+    pub heard_ms: u64,
+}
+
+/// A log, as a node has read it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ClusterLog {
+    /// Its number.
+    pub shard: u16,
+    /// The last entry that the node has read.
+    pub read: u64,
+    /// The entries behind that one; `None` if the servers do not say.
+    pub behind: Option<u64>,
+    /// Messages of the node's clients that are not in it yet.
+    pub messages_waiting: usize,
+}
+
+/// What shows a cluster.
+pub(crate) trait ShowsCluster: fmt::Debug + Send + Sync {
+    /// What the node itself knows.
+    fn shown(&self) -> Cluster;
+
+    /// The same, and what the servers know, within 2 s.
+    fn asked(&self) -> Pin<Box<dyn Future<Output = Cluster> + Send + '_>>;
 }
 
 /// How the handshake of a connection went.

@@ -32,6 +32,9 @@ pub struct Where {
 pub enum Ask {
     /// Show the state of a running broker, and how often it refused what
     Status(Where),
+    /// Questions to a node of a cluster
+    #[command(subcommand)]
+    Cluster(AskCluster),
     /// List connected clients
     Clients {
         /// Only those whose identifier contains this text
@@ -138,6 +141,13 @@ pub enum Ask {
     },
 }
 
+/// Questions to a node of a cluster.
+#[derive(Subcommand, Clone, Debug)]
+pub enum AskCluster {
+    /// Show a node: the others that it has heard of, how far it has read the logs, and what waits
+    Status(Where),
+}
+
 /// The client, user or address of a ban.
 #[derive(Args, Clone, Debug)]
 #[group(required = true, multiple = false)]
@@ -182,6 +192,9 @@ impl Ask {
         let matching = |text: &str| parameter("match", text);
         let (place, request) = match self {
             Self::Status(place) => (place, Request::One("GET", "status", String::new())),
+            Self::Cluster(AskCluster::Status(place)) => {
+                (place, Request::One("GET", "cluster", String::new()))
+            }
             Self::Client { id, place } => {
                 (place, Request::One("GET", "clients/", parameter("id", id)))
             }

@@ -25,7 +25,7 @@ const PASSWORD: &str = "a password of the nodes";
 struct Nats {
     url: String,
     folder: TempDir,
-    _running: Running,
+    running: Running,
 }
 
 impl Nats {
@@ -61,7 +61,7 @@ impl Nats {
         Some(Self {
             url: format!("{scheme}://127.0.0.1:{port}"),
             folder,
-            _running: running,
+            running,
         })
     }
 
@@ -99,7 +99,9 @@ impl Nats {
     /// A broker that serves: its port.
     fn node(&self, name: &str) -> (u16, Running) {
         let port = free_port();
-        let listen = format!("listen = [\"tcp://127.0.0.1:{port}\"]\n");
+        let socket = self.place(&format!("{name}.sock"));
+        let listen =
+            format!("listen = [\"tcp://127.0.0.1:{port}\"]\nadmin = {{ socket = {socket:?} }}\n");
         let configuration = listen + &self.table(name, &self.url, "password");
         let mut command = self.command(name, &configuration);
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
@@ -107,6 +109,16 @@ impl Nats {
         let mut lines = output.lines().map(Result::unwrap);
         assert!(lines.any(|line| line == "ready"), "{name} has ended");
         (port, Running(child))
+    }
+
+    /// What a node shows.
+    fn status(&self, node: &str) -> serde_json::Value {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mqbroker"));
+        command.args(["cluster", "status", "--json", "--socket"]);
+        command.arg(self.place(&format!("{node}.sock")));
+        let output = ended(command.stdout(Stdio::piped()).spawn().unwrap());
+        assert!(output.status.success());
+        serde_json::from_slice(&output.stdout).unwrap()
     }
 
     /// What a broker says that does not start.
@@ -191,6 +203,21 @@ fn nodes_behind_tls_and_a_password_serve_mosquittos_clients_and_outlive_one_of_t
     send(a, "from a");
     send(c, "from c");
     assert_eq!(receive(b, "2"), "from a\nfrom c\n");
+    let shown = nats.status("b");
+    assert_eq!(shown["node"], "b");
+    assert_eq!(shown["majority_lost"], false);
+    assert_eq!(shown["sessions"], 1);
+    let names = shown["nodes"].as_array().unwrap().iter();
+    let names: Vec<_> = names.map(|node| node["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["a", "b", "c"]);
+    let logs = shown["logs"].as_array().unwrap();
+    assert_eq!(logs.len(), 2);
+    let read = logs.iter().map(|log| log["read"].as_u64().unwrap());
+    assert_eq!(read.sum::<u64>(), 2);
+    assert!(
+        logs.iter()
+            .all(|log| log["behind"] == 0 && log["messages_waiting"] == 0)
+    );
     send(a, "before");
     // SIGKILL.
     drop(killed);
@@ -236,4 +263,46 @@ fn a_node_that_may_not_come_in_says_why_in_one_line() {
     let large = "[limits]\nmax_packet_size = 8388608\n".to_owned();
     let large = nats.table("b", url, "password") + &large;
     says(nats.refused(&large), "set `max_payload: 8MB` there");
+}
+
+#[test]
+fn a_node_shows_that_its_servers_confirm_nothing() {
+    let (Some(nats), Some(publish)) = (Nats::start(true), program(&["mosquitto_pub"])) else {
+        return;
+    };
+    let (port, _a) = nats.node("a");
+    let signal = |name: &str| {
+        let pid = nats.running.0.id().to_string();
+        let sent = Command::new("kill").args([name, &pid]).status();
+        assert!(sent.unwrap().success());
+    };
+    let until = |holds: &dyn Fn(&serde_json::Value) -> bool| {
+        let began = Instant::now();
+        loop {
+            let shown = nats.status("a");
+            if holds(&shown) {
+                return;
+            }
+            assert!(began.elapsed() < SOON, "{shown}");
+        }
+    };
+    let mut lines = mosquitto(&publish, port, &["-t", "t", "-l"]);
+    let mut client = lines.stdin(Stdio::piped()).spawn().unwrap();
+    let mut input = client.stdin.take().unwrap();
+    writeln!(input, "first").unwrap();
+    until(&|shown| {
+        let mut logs = shown["logs"].as_array().unwrap().iter();
+        shown["majority_lost"] == false && logs.any(|log| log["read"] == 1)
+    });
+    signal("-STOP");
+    writeln!(input, "waits").unwrap();
+    until(&|shown| {
+        let is_unknown = shown["logs"][0]["behind"].is_null();
+        shown["majority_lost"] == true && shown["messages_waiting"] == 1 && is_unknown
+    });
+    signal("-CONT");
+    // Nothing was lost: the acknowledgement comes late.
+    drop(input);
+    assert!(ended(client).status.success());
+    until(&|shown| shown["majority_lost"] == false && shown["messages_waiting"] == 0);
 }

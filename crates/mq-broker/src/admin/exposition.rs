@@ -122,7 +122,8 @@ impl Collector for All {
             }
         }
         of_listeners(&mut encoder, &admin.listeners)?;
-        of_bridges(&mut encoder, admin)
+        of_bridges(&mut encoder, admin)?;
+        of_cluster(&mut encoder, admin)
     }
 }
 
@@ -166,6 +167,39 @@ fn of_bridges(encoder: &mut DescriptorEncoder<'_>, admin: &Admin) -> fmt::Result
     of_links(encoder, "bridge_", OF_BRIDGES, &labelled)?;
     let help = "Round-trip times of a bridge's connections, sampled every 30 s and at their end";
     round_trips(encoder, "bridge_rtt", help, &labelled)
+}
+
+fn of_cluster(encoder: &mut DescriptorEncoder<'_>, admin: &Admin) -> fmt::Result {
+    let shown = admin.cluster.as_ref().map(|cluster| cluster.shown());
+    let shown = shown.unwrap_or_default();
+    let own = shown.node.as_deref().map(|name| [("node", name)]);
+    let mut of_node = |name: &str, help: &str, value: usize| {
+        gauges(encoder, name, help, own.iter().map(|own| (own, value)))
+    };
+    let help = "Whether the servers have confirmed nothing for a lease";
+    of_node("cluster_majority_lost", help, shown.majority_lost.into())?;
+    let help = "Sessions that are this node's";
+    of_node("cluster_sessions", help, shown.sessions)?;
+    let help = "Messages of this node's clients that are not in their log yet";
+    of_node("cluster_messages_waiting", help, shown.messages_waiting)?;
+    let seconds = |milliseconds: u64| usize::try_from(milliseconds / 1_000).unwrap_or(usize::MAX);
+    let help = "Whole seconds for which the first of these messages has been on its way";
+    of_node("cluster_waiting_s", help, seconds(shown.waiting_ms))?;
+    let nodes = shown.nodes.iter();
+    let nodes: Vec<_> = nodes
+        .map(|node| ([("node", node.name.as_str())], seconds(node.heard_ms)))
+        .collect();
+    let help = "Whole seconds since the last sign of life of a node";
+    let heard = nodes.iter().map(|(labels, heard)| (labels, *heard));
+    gauges(encoder, "cluster_node_silent_s", help, heard)?;
+    let logs = shown.logs.iter().map(|log| {
+        let read = usize::try_from(log.read).unwrap_or(usize::MAX);
+        ([("log", log.shard.to_string())], read)
+    });
+    let logs: Vec<_> = logs.collect();
+    let help = "The last entry of a log that this node has read";
+    let read = logs.iter().map(|(labels, read)| (labels, *read));
+    gauges(encoder, "cluster_log_read", help, read)
 }
 
 /// A gauge with a value for each set of labels.

@@ -40,6 +40,7 @@ use crate::{
     hub::Hub,
     metrics::ListenerMetrics,
     notice::{About, Kind},
+    view::ShowsCluster,
 };
 use answer::{Answer, Failure, failed, text};
 use doors::Door;
@@ -93,6 +94,7 @@ pub(crate) struct Admin {
     pub(crate) hub: Arc<Hub>,
     pub(crate) listeners: Vec<Arc<ListenerMetrics>>,
     pub(crate) bridges: Vec<BridgeFigures>,
+    pub(crate) cluster: Option<Arc<dyn ShowsCluster>>,
     pub(crate) shutdown: watch::Receiver<bool>,
     /// When the broker began to serve.
     pub(crate) began: std::time::Instant,

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     metrics::ByReason,
-    view::{Banned, NotConnected},
+    view::{Banned, Cluster, NotConnected},
 };
 
 /// Answers a request below `/v1/`.
@@ -57,6 +57,10 @@ async fn read(admin: &Admin, parts: &[&str], parameters: &Parameters) -> Result<
         ["topics"] => good(&hub.topic_rates(query).await),
         ["refusals"] => good(&hub.notices.recent(query)),
         ["bans"] => good(&hub.bans.list(query)),
+        ["cluster"] => good(&match &admin.cluster {
+            Some(cluster) => cluster.asked().await,
+            None => Cluster::default(),
+        }),
         ["log"] => {
             let log = admin.log.as_ref().ok_or_else(no_log)?;
             good(&json!({ "filter": log.filter() }))
@@ -108,7 +112,7 @@ fn change(
         }
         [
             "status" | "sessions" | "subscriptions" | "retained" | "clients" | "topics"
-            | "refusals" | "log" | "events",
+            | "refusals" | "log" | "events" | "cluster",
         ]
         | ["clients", _]
         | ["clients", _, "kick"] => return Err(not_so()),

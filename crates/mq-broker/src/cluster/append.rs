@@ -3,6 +3,7 @@
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -33,7 +34,7 @@ const BATCH_BYTES: usize = 256 * 1024;
 const QUEUE_BYTES: usize = 64 << 20;
 
 /// For so long an entry that the engine has taken may be on its way back.
-const READ_BACK: std::time::Duration = std::time::Duration::from_secs(1);
+const READ_BACK: Duration = Duration::from_secs(1);
 
 /// This node's part of one log.
 #[derive(Debug)]
@@ -43,6 +44,8 @@ pub(super) struct Shard {
     pub(super) start: u64,
     queue: Mutex<Queue>,
     grown: Notify,
+    /// How many messages are on their way into the log, and since when.
+    under_way: Mutex<Option<(usize, Instant)>>,
     pub(super) progress: Progress,
     /// The last of this node's batches that was read back.
     pub(super) read_back: watch::Sender<u64>,
@@ -69,11 +72,21 @@ impl Shard {
             start,
             queue: Mutex::default(),
             grown: Notify::new(),
+            under_way: Mutex::default(),
             progress,
             read_back: watch::Sender::new(0),
             state: Mutex::new(LogState::from_checkpoint(checkpoint)),
             kept: Mutex::default(),
         }
+    }
+
+    /// How many messages are not in the log yet, and for how long the first of them has been on its way.
+    pub(super) fn waiting(&self) -> (usize, Duration) {
+        let queued = lock(&self.queue).items.len();
+        let under_way = *lock(&self.under_way);
+        let (sent, since) = under_way.unzip();
+        let time = since.map_or(Duration::ZERO, |since| since.elapsed());
+        (queued + sent.unwrap_or_default(), time)
     }
 
     /// The next batch, once there is one.
@@ -154,6 +167,7 @@ impl Cluster {
                 self.author.node, self.author.life, shard.number
             );
             let began = Instant::now();
+            *lock(&shard.under_way) = Some((items.len(), began));
             let is_back = async {
                 // The sender is this node's.
                 let _ = read_back.wait_for(|last| *last >= count).await;
@@ -177,6 +191,7 @@ impl Cluster {
                 () = is_back => {}
                 () = tries => return self.fail("messages could not be appended for a minute"),
             }
+            *lock(&shard.under_way) = None;
             for position in positions {
                 self.ledger.done(position);
             }

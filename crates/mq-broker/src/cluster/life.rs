@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::{interval, sleep, timeout};
+use tokio::time::{Instant, interval, sleep, timeout};
 use tracing::info;
 
 use super::{
@@ -46,11 +46,22 @@ pub(super) struct Seen {
     /// How many signs of this node's own life have come since. So a node that was stopped, or cut off with all others,
     /// takes none of them for dead.
     missed: u32,
+    at: Instant,
 }
 
 impl Seen {
     fn is_silent(&self) -> bool {
         self.missed >= BEATS
+    }
+}
+
+impl Seen {
+    pub(super) fn life(&self) -> u64 {
+        self.life
+    }
+
+    pub(super) fn silent_for(&self) -> Duration {
+        self.at.elapsed()
     }
 }
 
@@ -195,6 +206,7 @@ impl Cluster {
             life,
             version,
             missed: 0,
+            at: Instant::now(),
         };
         lives.insert(node, seen);
     }

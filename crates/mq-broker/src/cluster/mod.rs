@@ -49,6 +49,7 @@ mod owned;
 mod progress;
 mod record;
 mod settings;
+mod shown;
 mod trim;
 mod wire;
 
