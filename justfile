@@ -35,6 +35,11 @@ compare-brokers *args:
 scale *args:
     bench/scale {{args}}
 
+# Three brokers as one, over three NATS servers, on this machine, until Ctrl-C; docs/guide/cluster.md
+cluster folder='target/cluster':
+    cargo build --release --locked -p mqbroker
+    PATH="$PWD/target/release:$PATH:$PWD/target/nats" deploy/cluster/try {{folder}}
+
 # The static binary for a Raspberry Pi
 pi:
     deploy/cargo-for aarch64-unknown-linux-musl build --profile dist --locked \
