@@ -91,6 +91,13 @@ done
 exec /usr/bin/install "${words[@]}"
 "#;
 
+/// What deploy/cluster/try listens at, and the variables that say so.
+const CLUSTER_PORTS: [(&str, [&str; 3]); 3] = [
+    ("MQTT_PORTS", ["1883", "1884", "1885"]),
+    ("NATS_PORTS", ["4222", "4223", "4224"]),
+    ("ROUTE_PORTS", ["6222", "6223", "6224"]),
+];
+
 /// What a guide runs in.
 struct Place {
     folder: tempfile::TempDir,
@@ -162,8 +169,16 @@ impl Place {
         }
         assert!(blocks > 3, "{name} has {blocks} blocks");
         let mut script = self.moved(&script);
-        for port in ["1883", "8883", "14567", "8084", "9883"] {
-            script = script.replace(port, &free_port().to_string());
+        let ports = ["1883", "8883", "14567", "8084", "9883"];
+        let ports = ports
+            .iter()
+            .chain(CLUSTER_PORTS.iter().flat_map(|(_, ports)| ports));
+        // By way of a name, so that no part of a new port is taken for an old one.
+        for (at, port) in ports.clone().enumerate() {
+            script = script.replace(port, &format!("<port {at}>"));
+        }
+        for (at, _) in ports.enumerate() {
+            script = script.replace(&format!("<port {at}>"), &free_port().to_string());
         }
         let path = std::env::var("PATH").unwrap();
         let (own, local) = (self.path("bin"), self.path("usr/local/bin"));
@@ -273,6 +288,20 @@ fn moving_from_emqx() {
 fn from_the_edge_to_the_cloud() {
     if can_run(&["bash", "python3", "openssl", "curl", "mq"]) {
         Place::new().run("bridge.md", &packaged());
+    }
+}
+
+#[cfg(feature = "cluster")]
+#[test]
+fn three_brokers_as_one() {
+    if can_run(&["bash", "nats-server", "mosquitto_pub"]) {
+        let place = Place::new();
+        fs::create_dir_all(place.path("deploy/cluster")).unwrap();
+        let script = "deploy/cluster/try";
+        fs::copy(repository().join(script), place.path(script)).unwrap();
+        let ports =
+            CLUSTER_PORTS.map(|(name, ports)| format!("export {name}='{}'", ports.join(" ")));
+        place.run("cluster.md", &ports.join("\n"));
     }
 }
 
