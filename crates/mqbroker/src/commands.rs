@@ -206,6 +206,11 @@ fn check(path: &Path) -> Vec<String> {
     if let Err(error) = check_certificates(&settings) {
         wrong.push(error);
     }
+    if let Some(cluster) = &settings.cluster
+        && let Err(problem) = cluster.check_files()
+    {
+        wrong.push(format!("{}: cluster.{problem}", path.display()));
+    }
     match settings.access.files().cloned().map(FileAccess::open) {
         Some(Err(Error::Access(mistakes))) => {
             wrong.extend(mistakes.iter().map(ToString::to_string));
@@ -284,6 +289,18 @@ mod tests {
                 wrong[1].ends_with("jwks: keys[1]: `crv` is missing"),
                 "{wrong:?}"
             );
+        }
+        #[cfg(feature = "cluster")]
+        {
+            let servers = "[cluster]\nnode = \"a\"\nservers = [\"tls://192.0.2.1\"]\n";
+            let table = format!("{servers}ca = {:?}\n", place("no-ca"));
+            fs::write(&config, table).unwrap();
+            let wrong = check(&config);
+            assert_eq!(wrong.len(), 1, "{wrong:?}");
+            assert!(wrong[0].contains("cluster.ca: "), "{wrong:?}");
+            let table = format!("{servers}ca = {:?}\n", place("ca"));
+            fs::write(&config, table).unwrap();
+            assert_eq!(check(&config), [""; 0]);
         }
         fs::write(&config, "listen = [\"x\"]").unwrap();
         assert_eq!(check(&config).len(), 1);

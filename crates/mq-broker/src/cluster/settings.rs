@@ -62,6 +62,18 @@ impl ClusterSettings {
         }
     }
 
+    /// Checks everything that can be without the servers, files of certificates as well.
+    ///
+    /// # Errors
+    /// What is wrong, in words for the operator, by the keys of the configuration file.
+    pub fn check_files(&self) -> Result<(), String> {
+        match &self.engine {
+            #[cfg(feature = "cluster")]
+            EngineSettings::Nats(nats) => nats.check_files(&self.node),
+            EngineSettings::Custom(_) => Ok(()),
+        }
+    }
+
     /// The file of the key by which the node is known to the engine, if there is one.
     pub(crate) fn key(&self) -> Option<&Path> {
         match &self.engine {

@@ -120,6 +120,14 @@ impl NatsEngine {
     }
 }
 
+impl NatsSettings {
+    /// See [`ClusterSettings::check_files`](crate::cluster::ClusterSettings::check_files).
+    pub(in crate::cluster) fn check_files(&self, node: &str) -> Result<(), String> {
+        let addresses = self.check(node)?;
+        tls_config(self, &addresses).map(drop)
+    }
+}
+
 fn tls_config(
     settings: &NatsSettings,
     addresses: &[ServerAddr],
