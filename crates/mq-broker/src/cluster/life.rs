@@ -53,9 +53,7 @@ impl Seen {
     fn is_silent(&self) -> bool {
         self.missed >= BEATS
     }
-}
 
-impl Seen {
     pub(super) fn life(&self) -> u64 {
         self.life
     }
