@@ -286,6 +286,67 @@ async fn logs_are_trimmed_up_to_what_a_session_or_a_new_node_may_need() {
     drop(away);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_shared_subscription_is_one_group_over_all_nodes() {
+    let world = MemoryWorld::new(4, 1);
+    let mut a = Node::start("shares", "a", &world).await;
+    let b = Node::start("shares", "b", &world).await;
+    let publisher = b.client("publisher").build().await.unwrap();
+    let (one, two) = (
+        a.client("one").build().await.unwrap(),
+        b.client("two").build().await.unwrap(),
+    );
+    let share = "$share/g/t/#";
+    let mut at_a = one.subscribe(share, QoS::ExactlyOnce).await.unwrap();
+    let mut at_b = two.subscribe(share, QoS::ExactlyOnce).await.unwrap();
+    let all = [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce];
+    for qos in all {
+        for n in 0..10 {
+            let text = format!("{qos:?} {n}");
+            send(&publisher, message("t/1", text, qos)).await;
+        }
+    }
+    let mut came = Vec::new();
+    for messages in [&mut at_a, &mut at_b] {
+        for _ in 0..15 {
+            came.push(next(messages).await);
+        }
+        assert!(timeout(SOON, messages.recv()).await.is_err());
+    }
+    came.sort();
+    came.dedup();
+    assert_eq!(came.len(), 30, "each message came to one of them");
+    // One goes: the other has them all. It comes back: what was for it in between is not lost.
+    one.disconnect().await.unwrap();
+    for n in 0..5 {
+        send(&publisher, message("t/1", n.to_string(), QoS::AtLeastOnce)).await;
+        assert_eq!(next(&mut at_b).await, n.to_string());
+    }
+    two.disconnect().await.unwrap();
+    drop((at_a, at_b));
+    for n in 5..11 {
+        send(&publisher, message("t/1", n.to_string(), QoS::AtLeastOnce)).await;
+    }
+    sleep(Duration::from_secs(1)).await;
+    a.kill();
+    for n in 11..21 {
+        send(&publisher, message("t/1", n.to_string(), QoS::AtLeastOnce)).await;
+    }
+    let mut came = Vec::new();
+    let mut members = Vec::new();
+    for id in ["one", "two"] {
+        let member = b.client(id);
+        let mut messages = member.messages();
+        members.push(member.build().await.unwrap());
+        for _ in 0..8 {
+            came.push(next(&mut messages).await.parse::<usize>().unwrap());
+        }
+        assert!(timeout(SOON, messages.recv()).await.is_err());
+    }
+    came.sort_unstable();
+    assert_eq!(came, (5..21).collect::<Vec<_>>());
+}
+
 /// Nodes are killed, cut off and begun again, and clients go from one to another, while what the nodes share is slow
 /// and does not always answer. `MQ_SEED=n` runs one seed.
 #[test]

@@ -2,7 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, atomic::Ordering},
     time::Duration,
 };
 
@@ -16,7 +16,9 @@ use tracing::warn;
 
 use super::{
     Cluster, GIVEN_UP, RETRY,
-    entry::{Item, LogEntry},
+    checkpoint::Noted,
+    entry::{BatchItem, Item, LogEntry, Told},
+    groups::Membership,
     log_state::{Checkpoint, LogState},
     progress::Progress,
 };
@@ -52,6 +54,7 @@ pub(super) struct Shard {
     pub(super) state: Mutex<LogState>,
     /// The last checkpoint, with its version.
     pub(super) kept: Mutex<(u64, Checkpoint)>,
+    pub(super) noted: Mutex<Noted>,
 }
 
 /// Messages that wait to be appended.
@@ -77,6 +80,7 @@ impl Shard {
             read_back: watch::Sender::new(0),
             state: Mutex::new(LogState::from_checkpoint(checkpoint)),
             kept: Mutex::default(),
+            noted: Mutex::default(),
         }
     }
 
@@ -129,7 +133,7 @@ impl Cluster {
             message,
         };
         // MQTT has a form for each message that has come by it.
-        let item = item.encode().map_err(|_| Overfull)?;
+        let item = BatchItem::Message(item).encode().map_err(|_| Overfull)?;
         let mut queue = lock(&shard.queue);
         if queue.bytes + item.len() > QUEUE_BYTES && !queue.items.is_empty() {
             return Err(Overfull);
@@ -142,15 +146,50 @@ impl Cluster {
         Ok(position)
     }
 
-    pub(super) fn tell_all(&self, from: &ByteStr, message: StoredMessage) {
+    /// See [`Nodes::member`](crate::hub::Nodes::member).
+    pub(super) fn append_member(&self, membership: Membership) -> Position {
+        // The logs that may have its messages.
+        let filter = &membership.filter;
+        let one = (!filter.has_wildcard())
+            .then(|| shard_of(filter.matching().as_bytes(), self.shards.len()));
+        let shards = match one {
+            Some(shard) => &self.shards[shard..=shard],
+            None => &self.shards[..],
+        };
+        let item = BatchItem::Member(membership);
+        let Ok(item) = item.encode() else {
+            return self.ledger.last();
+        };
+        let position = self.ledger.begin(shards.len());
+        for shard in shards {
+            let mut queue = lock(&shard.queue);
+            queue.bytes += item.len();
+            queue.items.push_back((item.clone(), position));
+            drop(queue);
+            shard.grown.notify_one();
+        }
+        position
+    }
+
+    pub(super) fn tell_all(&self, from: &ByteStr, message: StoredMessage) -> Vec<ByteStr> {
+        let topic = message.message.topic.as_bytes();
+        let shard = &self.shards[shard_of(topic, self.shards.len())];
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let chosen = lock(&shard.state).groups.choose_present(topic, turn);
         let item = Item {
             from: from.clone(),
             packet_id: None,
             message,
         };
-        if let Ok(item) = item.encode() {
-            self.engine.tell(item);
+        if let Ok(told) = (Told {
+            item,
+            chosen: chosen.clone(),
+        })
+        .encode()
+        {
+            self.engine.tell(told);
         }
+        chosen
     }
 
     /// Appends what waits for one log, a batch at a time: the next one only once the last was read back, so that no

@@ -25,11 +25,34 @@ use crate::{
 /// How often what is new in a log is kept as values.
 const CHECKPOINT: Duration = Duration::from_secs(10);
 
+/// A checkpoint is so many of these old when it is kept: a node that begins then knows of some time before which member
+/// of a shared subscription each message was for, and can take over sessions that have died with another.
+const AGE: usize = 6;
+
 /// Values that are written at a time.
 const AT_ONCE: usize = 16;
 
 /// For so long the next value may take when all are read.
 const SILENCE: Duration = Duration::from_secs(10);
+
+/// Retained messages that have changed.
+type Changes = VecDeque<(TopicName, RetainedChange)>;
+
+/// What could be the next checkpoints of a log.
+#[derive(Debug, Default)]
+pub(super) struct Noted(VecDeque<Checkpoint>);
+
+impl Noted {
+    /// Takes one of now, and gives the one that is old enough; that of the log's beginning if there is none yet.
+    fn note(&mut self, checkpoint: Checkpoint) -> Checkpoint {
+        self.0.push_back(checkpoint);
+        if self.0.len() > AGE {
+            self.0.pop_front().unwrap_or_default()
+        } else {
+            Checkpoint::default()
+        }
+    }
+}
 
 /// Where a node that begins has to read on in each log.
 pub(super) async fn checkpoints(engine: &dyn Engine) -> Result<Vec<Checkpoint>, EngineError> {
@@ -125,33 +148,41 @@ impl Cluster {
         due.tick().await;
         loop {
             due.tick().await;
-            if !self.is_first() {
-                continue;
-            }
+            let is_first = self.is_first();
             for shard in &self.shards {
-                if let Err(error) = self.keep_checkpoint(shard).await {
+                let (checkpoint, changes) = self.note_checkpoint(shard);
+                if !is_first {
+                    continue;
+                }
+                if let Err(error) = self.keep_checkpoint(shard, checkpoint, changes).await {
                     warn!(shard = shard.number, %error, "what is new in a log cannot be kept");
                 }
             }
         }
     }
 
-    async fn keep_checkpoint(self: &Arc<Self>, shard: &Shard) -> Result<(), EngineError> {
+    /// What may be kept of a log next.
+    fn note_checkpoint(&self, shard: &Shard) -> (Checkpoint, Changes) {
+        let state = lock(&shard.state);
+        let fences = read(&self.fences).in_log(shard.number);
+        let checkpoint = lock(&shard.noted).note(state.checkpoint(fences));
+        let old = |change: &RetainedChange| change.at.entry() <= checkpoint.entry;
+        let changes = state.retained.iter().filter(|(_, change)| old(change));
+        let changes = changes.map(|(topic, change)| (topic.clone(), change.clone()));
+        (checkpoint.clone(), changes.collect())
+    }
+
+    async fn keep_checkpoint(
+        self: &Arc<Self>,
+        shard: &Shard,
+        mut checkpoint: Checkpoint,
+        mut changes: Changes,
+    ) -> Result<(), EngineError> {
         let (version, kept) = lock(&shard.kept).clone();
-        let (checkpoint, changes) = {
-            let state = lock(&shard.state);
-            let checkpoint = Checkpoint {
-                entry: state.entry,
-                first: kept.first,
-                counts: state.counts.clone(),
-                fences: read(&self.fences).in_log(shard.number),
-            };
-            (checkpoint, state.retained.clone())
-        };
+        checkpoint.first = kept.first;
         if checkpoint.entry <= kept.entry {
             return Ok(());
         }
-        let mut changes: VecDeque<_> = changes.into_iter().collect();
         let mut writing = JoinSet::new();
         loop {
             while writing.len() < AT_ONCE

@@ -17,7 +17,7 @@ use tracing::{debug, info, warn};
 use super::{
     Cluster,
     engine::{Asked, Key, Kind, Lasts},
-    entry::{Author, Item, LogEntry},
+    entry::{Author, BatchItem, Item, LogEntry},
     life,
     log_state::Counts,
     owned::{Future, Owned},
@@ -317,7 +317,12 @@ impl Cluster {
             shards.map(|shard| shard.progress.begun()).collect()
         };
         let (restoring, begun) = hub.begin_restored(&id, kept.user.as_ref(), subscriptions, begun);
-        let wanted = Wanted::new(kept, id.clone(), next, begun);
+        let mut wanted = Wanted::new(kept, id.clone(), next, begun);
+        for (shard, here) in (0..).zip(&self.shards) {
+            let chosen = lock(&here.state).groups.chosen(&id).into_iter();
+            let chosen = chosen.map(|at| LogPosition { shard, at });
+            wanted.chosen.extend(chosen);
+        }
         Some(Coming {
             id,
             restoring,
@@ -395,6 +400,9 @@ impl Cluster {
                     && !self.rejects(&author, shard, &entry)
                 {
                     for (index, item) in items.into_iter().enumerate() {
+                        let BatchItem::Message(item) = item else {
+                            continue;
+                        };
                         let at = At::new(entry.number, index);
                         for session in &mut *coming {
                             session.wanted.look(LogPosition { shard, at }, &item);
@@ -456,6 +464,8 @@ struct Wanted {
     /// messages for it.
     next: Vec<At>,
     begun: Vec<At>,
+    /// Messages that were for it as a member of shared subscriptions.
+    chosen: HashSet<LogPosition>,
     /// In the record by name.
     named: HashMap<LogPosition, StoredMessage>,
     names: HashSet<LogPosition>,
@@ -472,6 +482,7 @@ impl Wanted {
             id,
             next,
             begun,
+            chosen: HashSet::new(),
             named: HashMap::new(),
             behind: Vec::new(),
             received: HashSet::new(),
@@ -500,7 +511,7 @@ impl Wanted {
         if !is_behind {
             return;
         }
-        let Some(form) = self.form(item) else {
+        let Some(form) = self.form(position, item) else {
             return;
         };
         let message = form.of(&item.message);
@@ -508,12 +519,13 @@ impl Wanted {
     }
 
     /// How the session gets a message; `None` if it does not, or at QoS 0, which is not kept.
-    fn form(&self, item: &Item) -> Option<Form> {
+    fn form(&self, position: LogPosition, item: &Item) -> Option<Form> {
         let topic = &item.message.message.topic;
         let mut form: Option<Form> = None;
         for (filter, (options, id)) in &self.kept.subscriptions {
             let is_own = options.no_local && item.from == self.id;
-            if is_own || filter.shared().is_some() || !filter.matches(topic) {
+            let is_others = filter.shared().is_some() && !self.chosen.contains(&position);
+            if is_own || is_others || !filter.matches(topic) {
                 continue;
             }
             let form = form.get_or_insert_with(|| Form {

@@ -3,7 +3,10 @@
 use bytes::Bytes;
 use mq_codec::{ByteStr, PacketId};
 
-use super::wire::{Malformed, Reader, Writer};
+use super::{
+    groups::Membership,
+    wire::{Malformed, Reader, Writer},
+};
 use crate::store::StoredMessage;
 
 const VERSION: u8 = 1;
@@ -24,10 +27,18 @@ pub(super) enum LogEntry {
         author: Author,
         /// Counts the author's batches in this log, from 1.
         count: u64,
-        items: Vec<Item>,
+        items: Vec<BatchItem>,
     },
     /// What that author, or an earlier life of its node, appends from here on counts for nothing.
     Fence(Author),
+}
+
+/// A part of a batch.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum BatchItem {
+    Message(Item),
+    /// A session of the author is a member of a shared subscription, or is not any more.
+    Member(Membership),
 }
 
 /// A message.
@@ -56,7 +67,7 @@ impl Author {
 }
 
 impl Item {
-    /// As it stands in a batch.
+    /// Its form.
     ///
     /// # Errors
     /// If MQTT has no form for it.
@@ -74,6 +85,63 @@ impl Item {
             from: from.text()?,
             packet_id: from.packet_id()?,
             message: from.message()?,
+        };
+        from.end()?;
+        Ok(item)
+    }
+}
+
+/// A message of QoS 0, from node to node.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Told {
+    pub(super) item: Item,
+    /// The members of shared subscriptions that it is for.
+    pub(super) chosen: Vec<ByteStr>,
+}
+
+impl Told {
+    /// # Errors
+    /// If MQTT has no form for it.
+    pub(super) fn encode(&self) -> Result<Bytes, Malformed> {
+        let mut to = Writer::new(VERSION);
+        to.all(self.chosen.iter(), |to, client| to.bytes(client.as_bytes()));
+        to.bytes(&self.item.encode()?);
+        Ok(to.finish())
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut from = Reader::new(bytes, VERSION)?;
+        let chosen = from.all(Reader::text)?;
+        let item = Item::decode(from.bytes()?)?;
+        from.end()?;
+        Ok(Self { item, chosen })
+    }
+}
+
+impl BatchItem {
+    /// # Errors
+    /// If MQTT has no form for a message.
+    pub(super) fn encode(&self) -> Result<Bytes, Malformed> {
+        let mut to = Writer::default();
+        match self {
+            Self::Message(item) => {
+                to.byte(0);
+                to.bytes(&item.encode()?);
+            }
+            Self::Member(membership) => {
+                to.byte(1);
+                membership.write(&mut to);
+            }
+        }
+        Ok(to.finish())
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut from = Reader::part(bytes);
+        let item = match from.byte()? {
+            0 => Self::Message(Item::decode(from.bytes()?)?),
+            1 => Self::Member(Membership::read(&mut from)?),
+            _ => return Err(Malformed),
         };
         from.end()?;
         Ok(item)
@@ -104,7 +172,7 @@ impl LogEntry {
             0 => Self::Batch {
                 author: Author::read(&mut from)?,
                 count: from.number()?,
-                items: from.all(|from| Item::decode(from.bytes()?))?,
+                items: from.all(|from| BatchItem::decode(from.bytes()?))?,
             },
             1 => Self::Fence(Author::read(&mut from)?),
             _ => return Err(Malformed),

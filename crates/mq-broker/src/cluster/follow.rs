@@ -7,7 +7,7 @@ use tracing::error;
 use super::{
     Cluster,
     engine::Entry,
-    entry::{Author, Item, LogEntry},
+    entry::{Author, BatchItem, Item, LogEntry},
 };
 use crate::{
     hub::{Hub, Publisher},
@@ -28,7 +28,9 @@ impl Cluster {
                         return self.fail("another node has ended its life");
                     }
                     write(&self.fences).note(&author, shard, entry.number);
-                    lock(&here.state).counts.end(&author);
+                    let mut state = lock(&here.state);
+                    state.counts.end(&author);
+                    state.groups.end(&author);
                     self.fenced.send_modify(|count| *count += 1);
                 }
                 Ok(LogEntry::Batch {
@@ -40,7 +42,15 @@ impl Cluster {
                     if is_new && !self.rejects(&author, shard, &entry) {
                         for (index, item) in items.into_iter().enumerate() {
                             let at = At::new(entry.number, index);
-                            self.queue(LogPosition { shard, at }, item, &hub, &mut publisher);
+                            match item {
+                                BatchItem::Member(membership) => {
+                                    lock(&here.state).groups.change(&author, membership);
+                                }
+                                BatchItem::Message(item) => {
+                                    let position = LogPosition { shard, at };
+                                    self.queue(position, item, &hub, &mut publisher);
+                                }
+                            }
                         }
                         publisher.tell_readers();
                     }
@@ -77,10 +87,15 @@ impl Cluster {
         } = item;
         let here = &self.shards[usize::from(position.shard)];
         let progress = &here.progress;
-        if message.retain {
-            lock(&here.state).retain(position.at, &message);
-        }
-        hub.deliver(from, packet_id, message, publisher, || {
+        let chosen = {
+            let mut state = lock(&here.state);
+            if message.retain {
+                state.retain(position.at, &message);
+            }
+            let topic = message.message.topic.as_bytes();
+            state.groups.choose(position.at, topic)
+        };
+        hub.deliver(from, packet_id, message, &chosen, publisher, || {
             progress.begin(position.at);
             Some(position)
         });

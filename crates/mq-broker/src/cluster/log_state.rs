@@ -6,6 +6,7 @@ use mq_codec::TopicName;
 
 use super::{
     entry::Author,
+    groups::Groups,
     wire::{Malformed, Reader, Writer},
 };
 use crate::store::{At, StoredMessage};
@@ -18,6 +19,7 @@ pub(super) struct LogState {
     /// The last entry that it has read.
     pub(super) entry: u64,
     pub(super) counts: Counts,
+    pub(super) groups: Groups,
     /// Topics whose retained message has changed, and is in no value yet.
     pub(super) retained: HashMap<TopicName, RetainedChange>,
 }
@@ -43,6 +45,8 @@ pub(super) struct Checkpoint {
     pub(super) counts: Counts,
     /// Ends of lives, by the entry that says so.
     pub(super) fences: Vec<(Author, u64)>,
+    /// [`Groups`] in their form.
+    pub(super) groups: bytes::Bytes,
 }
 
 impl Counts {
@@ -63,7 +67,21 @@ impl LogState {
         Self {
             entry: checkpoint.entry,
             counts: checkpoint.counts.clone(),
+            groups: checkpoint.groups().unwrap_or_default(),
             retained: HashMap::new(),
+        }
+    }
+
+    /// What is kept of it, with the ends of lives that stand in the log.
+    pub(super) fn checkpoint(&self, fences: Vec<(Author, u64)>) -> Checkpoint {
+        let mut groups = Writer::default();
+        self.groups.write(&mut groups);
+        Checkpoint {
+            entry: self.entry,
+            first: 0,
+            counts: self.counts.clone(),
+            fences,
+            groups: groups.finish(),
         }
     }
 
@@ -117,7 +135,18 @@ impl Checkpoint {
         to.all(self.counts.0.iter(), number);
         let fences = self.fences.iter();
         to.all(fences.map(|(author, entry)| (author, entry)), number);
+        to.bytes(&self.groups);
         to.finish()
+    }
+
+    fn groups(&self) -> Result<Groups, Malformed> {
+        if self.groups.is_empty() {
+            return Ok(Groups::default());
+        }
+        let mut from = Reader::part(&self.groups);
+        let groups = Groups::read(&mut from)?;
+        from.end()?;
+        Ok(groups)
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
@@ -128,7 +157,9 @@ impl Checkpoint {
             first: from.number()?,
             counts: Counts(from.all(number)?.into_iter().collect()),
             fences: from.all(number)?,
+            groups: bytes::Bytes::copy_from_slice(from.bytes()?),
         };
+        checkpoint.groups()?;
         from.end()?;
         Ok(checkpoint)
     }
@@ -157,6 +188,7 @@ mod tests {
             first: 12,
             counts,
             fences: vec![(author(1), 4)],
+            groups: bytes::Bytes::new(),
         };
         let read = Checkpoint::decode(&checkpoint.encode());
         assert_eq!(read.as_ref(), Ok(&checkpoint));

@@ -39,6 +39,7 @@ mod entry;
 mod fences;
 mod floor;
 mod follow;
+mod groups;
 mod ledger;
 mod life;
 mod log_state;
@@ -57,12 +58,12 @@ use std::{
     collections::HashMap,
     fmt,
     pin::Pin,
-    sync::{Arc, Mutex, OnceLock, RwLock, Weak},
+    sync::{Arc, Mutex, OnceLock, RwLock, Weak, atomic::AtomicU64},
     time::Duration,
 };
 
 use bytes::Bytes;
-use mq_codec::{ByteStr, PacketId, ReasonCode};
+use mq_codec::{ByteStr, PacketId, ReasonCode, TopicFilter};
 use tokio::{
     runtime::Handle,
     sync::{mpsc, watch},
@@ -72,7 +73,7 @@ use tracing::error;
 
 use crate::{
     auth::TakeOver,
-    hub::{Hub, Nodes, Overfull},
+    hub::{Hub, MemberState, Nodes, Overfull},
     lock::lock,
     store::{Change, Position, Snapshot, Store, StoreError, StoredMessage, User},
 };
@@ -88,6 +89,7 @@ use append::Shard;
 use entry::Author;
 use fences::Fences;
 use floor::Floor;
+use groups::Membership;
 use ledger::Ledger;
 use life::Lives;
 use owned::Owned;
@@ -123,6 +125,8 @@ pub(crate) struct Cluster {
     /// Counts the signs of this node's life that have come back.
     beats: watch::Sender<u64>,
     floor: Mutex<Floor>,
+    /// Of members of shared subscriptions, for messages that are in no log.
+    turn: AtomicU64,
     ledger: Ledger,
     /// Values are written on it, from whichever thread they change.
     runtime: Handle,
@@ -171,6 +175,7 @@ impl Cluster {
             lives: Mutex::default(),
             beats: watch::Sender::new(0),
             floor: Mutex::default(),
+            turn: AtomicU64::default(),
             ledger: Ledger::new(),
             runtime: Handle::current(),
             this: this.clone(),
@@ -233,11 +238,12 @@ impl Cluster {
     async fn hear(self: Arc<Self>, mut told: mpsc::Receiver<Bytes>, hub: Arc<Hub>) {
         let mut publisher = hub.publisher();
         while let Some(message) = told.recv().await {
-            let Ok(item) = entry::Item::decode(&message) else {
+            let Ok(entry::Told { item, chosen }) = entry::Told::decode(&message) else {
                 error!("another node tells what is no message");
                 continue;
             };
-            hub.deliver(item.from, None, item.message, &mut publisher, || None);
+            let entry::Item { from, message, .. } = item;
+            hub.deliver(from, None, message, &chosen, &mut publisher, || None);
             publisher.tell_readers();
         }
     }
@@ -292,8 +298,23 @@ impl Nodes for Cluster {
         self.append_one(from, packet_id, message)
     }
 
-    fn tell(&self, from: &ByteStr, message: StoredMessage) {
-        self.tell_all(from, message);
+    fn tell(&self, from: &ByteStr, message: StoredMessage) -> Vec<ByteStr> {
+        self.tell_all(from, message)
+    }
+
+    fn member(
+        &self,
+        client: &ByteStr,
+        filter: &TopicFilter,
+        state: MemberState,
+        lasts: bool,
+    ) -> Position {
+        self.append_member(Membership {
+            client: client.clone(),
+            filter: filter.clone(),
+            state,
+            lasts,
+        })
     }
 
     fn claim<'a>(

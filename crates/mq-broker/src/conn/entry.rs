@@ -15,6 +15,7 @@ use crate::{
     Settings,
     auth::{LogIn, Principal},
     clock,
+    hub::MemberState,
     session::Presence,
     shown::Shown,
     store::{SessionChange, User},
@@ -133,6 +134,8 @@ impl Entry {
         let change = SessionChange::Attached { expiry, user };
         journal.record_of(&hold.session, change);
         wire.hub.note_will(&hold.session, will.as_deref(), journal);
+        wire.hub
+            .tell_of_member(&hold.session, MemberState::Present, journal);
         if wire.hub.is_one_of_many() && wire.has_gone_meanwhile().await {
             wire.hub.detach(hold, clock::now(), None, expiry, journal);
             return None;

@@ -12,8 +12,9 @@ use super::{Hub, Publisher, TAKE_OVER_TIMEOUT, publisher::AtHand, read, write};
 use crate::{
     auth::TakeOver,
     clock,
+    journal::Journal,
     lock::lock,
-    router::{LaneSlot, Subscriber},
+    router::{LaneSlot, SessionKey, Subscriber},
     session::{KeptWill, Session, State},
     store::{
         Change, LogPosition, Position, SessionChange, SessionRecord, StoredMessage, StoredWill,
@@ -35,8 +36,19 @@ pub(crate) trait Nodes: fmt::Debug + Send + Sync {
         message: StoredMessage,
     ) -> Result<Position, Overfull>;
 
-    /// Sends a message of QoS 0 to the other nodes, or loses it.
-    fn tell(&self, from: &ByteStr, message: StoredMessage);
+    /// Sends a message of QoS 0 to the other nodes, or loses it. Returns which members of shared subscriptions it is for,
+    /// at any node.
+    fn tell(&self, from: &ByteStr, message: StoredMessage) -> Vec<ByteStr>;
+
+    /// Has all nodes know what a session is to one of its shared subscriptions; settled when they can. `lasts`: whether the
+    /// session outlives its connection.
+    fn member(
+        &self,
+        client: &ByteStr,
+        filter: &TopicFilter,
+        state: MemberState,
+        lasts: bool,
+    ) -> Position;
 
     /// Makes the session of a client identifier this node's, with what it has, or a new one.
     ///
@@ -54,6 +66,17 @@ pub(crate) trait Nodes: fmt::Debug + Send + Sync {
 
     /// Ends a session that its client, or its time, has ended.
     fn ended(&self, id: &ByteStr);
+}
+
+/// Whether a member of a shared subscription gets messages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum MemberState {
+    /// It has a connection.
+    Present,
+    /// It has none: it gets messages if nobody is present.
+    Away,
+    /// It is no member any more.
+    Gone,
 }
 
 /// So much waits to be appended that there is no room for more.
@@ -109,7 +132,8 @@ impl Hub {
         delivery.expires_at = expires_at;
         let stored = StoredMessage::new(&delivery);
         if qos == QoS::AtMostOnce && !retain {
-            cluster.tell(&from.client_id, stored);
+            let chosen = cluster.tell(&from.client_id, stored);
+            publisher.only = Some(self.keys_of(&chosen));
             return false;
         }
         let packet_id = ticket
@@ -126,13 +150,61 @@ impl Hub {
         true
     }
 
-    /// Queues a message of the cluster for the sessions of this node. `begin` is called at the moment at which its
+    /// Those that are sessions of this node.
+    fn keys_of(&self, clients: &[ByteStr]) -> Vec<SessionKey> {
+        if clients.is_empty() {
+            return Vec::new();
+        }
+        let sessions = lock(&self.sessions);
+        let here = clients.iter().filter_map(|id| sessions.by_id.get(id));
+        here.map(|session| session.key).collect()
+    }
+
+    /// Has the cluster, if it is one of its nodes, know what a session is to all its shared subscriptions.
+    pub(crate) fn tell_of_member(
+        &self,
+        session: &Session,
+        state: MemberState,
+        journal: &mut Journal,
+    ) {
+        if self.cluster.is_none() {
+            return;
+        }
+        let filters: Vec<_> = {
+            let all = session.subscriptions.lock();
+            let shared = all.keys().filter(|filter| filter.shared().is_some());
+            shared.cloned().collect()
+        };
+        for filter in filters {
+            self.tell_of_membership(session, &filter, state, journal);
+        }
+    }
+
+    /// The same of one of them, if it is a shared one.
+    pub(super) fn tell_of_membership(
+        &self,
+        session: &Session,
+        filter: &TopicFilter,
+        state: MemberState,
+        journal: &mut Journal,
+    ) {
+        if let Some(cluster) = &self.cluster
+            && filter.shared().is_some()
+        {
+            let (id, lasts) = (&session.client_id, session.is_kept());
+            journal.note(cluster.member(id, filter, state, lasts));
+        }
+    }
+
+    /// Queues a message of the cluster for the sessions of this node; of members of shared subscriptions, for the `chosen`
+    /// ones. `begin` is called at the moment at which its
     /// receivers are found, and says where it is in the logs.
     pub(crate) fn deliver(
         &self,
         from: ByteStr,
         packet_id: Option<PacketId>,
         message: StoredMessage,
+        chosen: &[ByteStr],
         publisher: &mut Publisher,
         begin: impl FnOnce() -> Option<LogPosition>,
     ) {
@@ -145,6 +217,7 @@ impl Hub {
         } = message;
         let expires_at = expires_at.map(from_wall_clock);
         let sender = lock(&self.sessions).by_id.get(&from).map(|from| from.key);
+        publisher.only = Some(self.keys_of(chosen));
         let routing = read(&self.routing);
         let mut changes = Vec::new();
         changes.extend(begin().map(Change::At));
@@ -223,6 +296,7 @@ impl Hub {
             .collect();
         session.mailbox.put_back(queued.into_iter());
         let now = clock::now();
+        self.tell_of_member(&session, MemberState::Away, &mut self.journal());
         session.leave(now, will, life.left(now));
         if let Some(will) = session.take_due_will(now) {
             self.publish_will(&session, *will);

@@ -45,7 +45,7 @@ use crate::{
     workers::Couriers,
 };
 use bans::Bans;
-pub(crate) use cluster::{Nodes, Overfull, RIVALS, Restoring};
+pub(crate) use cluster::{MemberState, Nodes, Overfull, RIVALS, Restoring};
 pub(crate) use flows::keep_flow;
 pub(crate) use publisher::{Publisher, dropped, expired, unqueued};
 pub(crate) use sys::OwnTopics;
@@ -473,6 +473,7 @@ impl Hub {
             self.end_session(&session, &mut state, journal);
             return;
         }
+        self.tell_of_member(&session, MemberState::Away, journal);
         let expires_at = session.expires_at().map(to_wall_clock);
         journal.record_of(&session, SessionChange::Detached { expires_at });
         drop(state);
@@ -612,6 +613,7 @@ impl Hub {
         let Some((waiting, ())) = self.remove_from_routing(session, state, || {}) else {
             return;
         };
+        self.tell_of_member(session, MemberState::Gone, journal);
         let left = self.left_to_others(session, state, waiting);
         // Before another session of the same name can begin.
         self.remove(session, state, || {

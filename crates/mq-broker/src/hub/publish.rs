@@ -42,6 +42,7 @@ impl Hub {
         } = received;
         let expires_at = expiry(&message.properties, now);
         let message = Arc::new(message);
+        publisher.only = None;
         if from.is_some() {
             self.metrics.messages_in.add(1);
             self.topics.count(&message, now);

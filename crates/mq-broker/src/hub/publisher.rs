@@ -29,6 +29,8 @@ use crate::{
 pub(crate) struct Publisher {
     pub(crate) journal: Journal,
     pub(super) fan_out: FanOut,
+    /// In a cluster: which members of shared subscriptions here get the message at hand.
+    pub(super) only: Option<Vec<SessionKey>>,
     /// The topic that `fan_out` is of. While it stays the same, the trie is not asked again.
     known: Option<Box<Known>>,
     /// The last answer of the rules, and the message that it was about.
@@ -113,6 +115,7 @@ impl Publisher {
     /// A publisher that has published nothing yet.
     pub(super) fn new(journal: Journal, ceiling: Arc<Ceiling>, couriers: Arc<Couriers>) -> Self {
         Self {
+            only: None,
             journal,
             ceiling,
             couriers,
@@ -245,17 +248,20 @@ impl Publisher {
             return;
         }
         let ready = |key| routing.is_ready(key);
-        let constant = match &guard.authorizer {
-            None => routing.router.route(bytes, from, &ready, &mut self.fan_out),
-            Some(authorizer) => {
-                let text = topic.as_str();
-                let may_receive = |key| routing.may_receive(key, &**authorizer, text);
-                let fan_out = &mut self.fan_out;
-                let may_receive = Some(&may_receive as &dyn Fn(SessionKey) -> bool);
-                routing
-                    .router
-                    .route_to(bytes, from, &ready, may_receive, fan_out)
-            }
+        let (only, fan_out) = (self.only.as_deref(), &mut self.fan_out);
+        let constant = if only.is_none() && guard.authorizer.is_none() {
+            routing.router.route(bytes, from, &ready, fan_out)
+        } else {
+            let rules = guard.authorizer.as_deref();
+            let text = topic.as_str();
+            let may_receive = |key| {
+                only.is_none_or(|only| only.contains(&key))
+                    && rules.is_none_or(|rules| routing.may_receive(key, rules, text))
+            };
+            let may_receive = Some(&may_receive as &dyn Fn(SessionKey) -> bool);
+            routing
+                .router
+                .route_to(bytes, from, &ready, may_receive, fan_out)
         };
         let known = self.known.get_or_insert_default();
         known.topic.clear();

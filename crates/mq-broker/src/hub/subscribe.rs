@@ -5,7 +5,7 @@ use std::{collections::VecDeque, sync::Arc, time::Instant};
 use mq_codec::{QoS, ReasonCode, RetainHandling, SubscriptionId, TopicFilter};
 use mq_proto::Delivery;
 
-use super::{Hold, Hub, publisher::queued, read, write};
+use super::{Hold, Hub, MemberState, publisher::queued, read, write};
 use crate::{
     auth::Grant,
     delivery::Marks as _,
@@ -106,6 +106,7 @@ impl Hub {
             slot: hold.state.kept_slot(lane),
         };
         journal.record_of(session, change);
+        self.tell_of_membership(session, &filter, MemberState::Present, journal);
         hold.state.subscriptions.lock().insert(filter, subscriber);
         ReasonCode::granted(options.qos)
     }
@@ -125,6 +126,7 @@ impl Hub {
         write(&self.routing).unsubscribe(filter, hold.session.key);
         self.metrics.subscriptions.sub(1);
         let filter = filter.detached();
+        self.tell_of_membership(&hold.session, &filter, MemberState::Gone, journal);
         journal.record_of(&hold.session, SessionChange::Unsubscribed { filter });
         ReasonCode::Success
     }
