@@ -40,6 +40,7 @@ const CLIENT: &[&str] = &[
 const BROKER: &[&str] = &[
     "config",
     "broker",
+    "keepers",
     "bridging",
     "conn",
     "certificates",

@@ -1,6 +1,6 @@
 //! The broker as a whole: listeners, the tasks of connections, shutdown.
 
-use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use mq_codec::TopicError;
 use mq_transport::{Address, Incoming, ListenOptions, Listener};
@@ -11,13 +11,13 @@ use tokio::{
 use tracing::{debug, field::display, warn};
 
 use crate::{
-    Error, Reload, Settings, Storage, Store,
+    Error, Reload, Settings,
     admin::{Admin, BridgeFigures, Doors, STREAMS},
     auth::{FileAccess, Guard},
     bridge, bridging, clock,
-    cluster::Cluster,
     conn::{self, Wire},
     hub::{Hub, OwnTopics},
+    keepers::Keepers,
     metrics::{Gauge, ListenerMetrics, Metrics},
     quota::PerNetwork,
     reload::{Operators, Reloadable},
@@ -70,20 +70,13 @@ impl Broker {
             return Err(mq_transport::Error::NotBuiltIn { scheme }.into());
         }
         // Before any listener is bound: the store may not be readable.
-        let (store, cluster) = keepers(&settings).await?;
+        let keepers = Keepers::open(&settings).await?;
         let (authenticator, authorizer, access) = settings.access.open()?;
         settings.warn_of_open_secrets();
         let guard = Guard::new(authenticator, authorizer, settings.failures_per_minute);
         let couriers = Arc::new(Couriers::new(settings.workers.as_ref()));
         let bridges = bridging::all(&settings)?;
-        let hub = hub_of(
-            &settings,
-            store,
-            cluster.as_ref(),
-            guard,
-            &couriers,
-            &bridges,
-        )?;
+        let hub = hub_of(&settings, &keepers, guard, &couriers, &bridges)?;
         let crew = Crew::start(settings.workers.as_ref(), &couriers);
         let crew = Arc::new(crew.map_err(Error::Workers)?);
         prepare(&mut settings.listen, &crew);
@@ -93,7 +86,7 @@ impl Broker {
         let addresses: Vec<_> = listeners.iter().map(Listener::local_address).collect();
         let shutdown = watch::Sender::new(false);
         let hub = Arc::new(hub);
-        let mut services = take_part(cluster.as_ref(), &hub).await?;
+        let mut services = keepers.take_part(&hub).await?;
         // The last step that can fail, so that a broker that does not start leaves the tickets
         // where they are. No client is accepted yet.
         #[cfg(feature = "tls")]
@@ -138,7 +131,7 @@ impl Broker {
             hub: Arc::clone(&hub),
             listeners: metrics.clone(),
             bridges,
-            cluster: cluster.map(|cluster| cluster as _),
+            cluster: keepers.shown(),
             shutdown: shutdown.subscribe(),
             began: clock::now(),
             hosts,
@@ -604,18 +597,22 @@ fn prepare(listen: &mut ListenOptions, crew: &Crew) {
 /// What all connections share, with what an earlier broker has kept.
 fn hub_of(
     settings: &Settings,
-    store: Option<Arc<dyn Store>>,
-    cluster: Option<&Arc<Cluster>>,
+    keepers: &Keepers,
     guard: Guard,
     couriers: &Arc<Couriers>,
     bridges: &[BridgeFigures],
 ) -> Result<Hub, Error> {
     let queues = bridge::queues(&settings.bridges);
-    let hub = Hub::new(settings.quotas, store, guard, settings.take_over, queues)?;
+    let hub = Hub::new(
+        settings.quotas,
+        keepers.store.clone(),
+        guard,
+        settings.take_over,
+        queues,
+    )?;
     let bridges = bridges.iter().map(|one| &*one.bridge);
     let own_topics = OwnTopics::new(settings.sys_interval.is_some(), bridges);
-    let cluster = cluster.map(|cluster| Arc::clone(cluster) as _);
-    Ok(hub.with(Arc::clone(couriers), cluster, own_topics))
+    Ok(hub.with(Arc::clone(couriers), keepers.nodes(), own_topics))
 }
 
 async fn bind_all(settings: &Settings) -> Result<Vec<Listener>, Error> {
@@ -624,38 +621,4 @@ async fn bind_all(settings: &Settings) -> Result<Vec<Listener>, Error> {
         listeners.push(Listener::bind(address, &settings.listen_at(address)).await?);
     }
     Ok(listeners)
-}
-
-/// Takes part in a cluster, if it is a node of one: with these tasks.
-async fn take_part(cluster: Option<&Arc<Cluster>>, hub: &Arc<Hub>) -> Result<JoinSet<()>, Error> {
-    let mut tasks = JoinSet::new();
-    if let Some(cluster) = cluster {
-        let joined = cluster.join(hub, &mut tasks).await;
-        joined.map_err(not_joined)?;
-    }
-    Ok(tasks)
-}
-
-fn not_joined(problem: impl fmt::Display) -> Error {
-    let problem = problem.to_string();
-    Error::Cluster { problem }
-}
-
-/// What keeps sessions and messages: a store of the broker's own, or the cluster that it is a node of.
-async fn keepers(
-    settings: &Settings,
-) -> Result<(Option<Arc<dyn Store>>, Option<Arc<Cluster>>), Error> {
-    let store = settings.store.as_ref();
-    let Some(cluster) = &settings.cluster else {
-        return Ok((store.map(Storage::open).transpose()?, None));
-    };
-    if store.is_some() {
-        let problem = "a node has no store of its own: the cluster keeps what outlives it";
-        return Err(not_joined(problem));
-    }
-    let largest_packet = settings.protocol.max_packet_size.get();
-    let largest_packet = usize::try_from(largest_packet).unwrap_or(usize::MAX);
-    let cluster = Cluster::begin(cluster, largest_packet).await;
-    let cluster = cluster.map_err(not_joined)?;
-    Ok((Some(Arc::clone(&cluster) as _), Some(cluster)))
 }

@@ -56,6 +56,11 @@
 //! | `page` | the page for browsers at [`AdminSettings::http`] | on |
 //! | `cluster` | nodes of a cluster on NATS `JetStream`; see [`cluster`] | off |
 
+#![cfg_attr(
+    not(feature = "cluster"),
+    expect(dead_code, reason = "nothing begins to be a node of a cluster")
+)]
+
 mod admin;
 pub mod auth;
 mod bridge;
@@ -74,6 +79,7 @@ mod files;
 mod here;
 mod hub;
 mod journal;
+mod keepers;
 mod lock;
 mod log_levels;
 mod mailbox;
