@@ -404,6 +404,15 @@ async fn killed_and_cut_off(seed: u64) -> Harm {
     let mut publishers = Vec::new();
     let mut readers = Vec::new();
     let mut subscribed = Vec::new();
+    let mut members = Vec::new();
+    let mut shares = Vec::new();
+    for n in 0..2 {
+        let node = &nodes[random.usize(..3)];
+        let member = Roaming::new(&cluster, &format!("member-{n}"), node, seed).await;
+        let share = member.client.subscribe("$share/g/t/#", QoS::ExactlyOnce);
+        shares.push(share.await.unwrap());
+        members.push(member);
+    }
     for n in 0..2 {
         let node = random.usize(..3);
         let id = format!("publisher-{n}");
@@ -422,7 +431,7 @@ async fn killed_and_cut_off(seed: u64) -> Harm {
     for publisher in &publishers {
         publisher.relay.set_harmful(true);
     }
-    for reader in &readers {
+    for reader in readers.iter().chain(&members) {
         reader.relay.set_harmful(true);
     }
     let mut harm = Harm::default();
@@ -448,7 +457,7 @@ async fn killed_and_cut_off(seed: u64) -> Harm {
                     node.revive(&world).await;
                 }
                 _ => {
-                    let clients = [&publishers, &readers][random.usize(..2)];
+                    let clients = [&publishers, &readers, &members][random.usize(..3)];
                     let node = &nodes[random.usize(..3)];
                     clients[random.usize(..2)]
                         .relay
@@ -478,7 +487,7 @@ async fn killed_and_cut_off(seed: u64) -> Harm {
         }
         sleep(Duration::from_millis(500)).await;
     }
-    for client in publishers.iter().chain(&readers) {
+    for client in publishers.iter().chain(&readers).chain(&members) {
         client.relay.set_harmful(false);
         client.relay.turn_to(nodes[0].url().parse().unwrap());
     }
@@ -518,6 +527,34 @@ async fn killed_and_cut_off(seed: u64) -> Harm {
                 let all: Vec<_> = (0..MESSAGES).filter(|number| number % 2 == half).collect();
                 assert_eq!(firsts, all, "seed {seed}, reader {n}, {topic}: {came:?}");
             }
+        }
+    }
+    let mut came: BTreeMap<(String, usize), usize> = BTreeMap::new();
+    for (mut own, mut member) in shares.into_iter().zip(members) {
+        loop {
+            let one = tokio::select! {
+                one = own.recv() => one,
+                one = member.messages.recv() => one,
+                () = sleep(SOON) => break,
+            };
+            let one = one.unwrap();
+            let number = one.text().unwrap().parse().unwrap();
+            *came.entry((one.topic.to_string(), number)).or_default() += 1;
+        }
+    }
+    for publisher in 0..2 {
+        for number in 0..MESSAGES {
+            let topic = format!("t/{publisher}/{}", number % 2);
+            let times = came.remove(&(topic.clone(), number)).unwrap_or_default();
+            let may = if qos(number) == QoS::ExactlyOnce {
+                1..2
+            } else {
+                1..MESSAGES
+            };
+            assert!(
+                may.contains(&times),
+                "seed {seed}: {number} in {topic} came {times} times to the group"
+            );
         }
     }
     harm

@@ -123,13 +123,13 @@ impl Cluster {
                 warn!(client = %id, "a session is of no known form");
                 continue;
             };
-            let is_alone = match &record.owner {
-                None => true,
+            let is_for_this = match &record.owner {
+                None => self.is_mine(&id, living),
                 // One of its own that is not here could not be read.
                 Some(owner) if *owner == self.author => !lock(&self.sessions).contains_key(&id),
-                Some(owner) => self.is_over(owner),
+                Some(owner) => self.is_over(owner) && self.is_mine(&id, living),
             };
-            if record.session.is_some() && is_alone && self.is_mine(&id, living) {
+            if record.session.is_some() && is_for_this {
                 orphans.push((id, record, version));
             }
         }

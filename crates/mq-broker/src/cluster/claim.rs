@@ -276,10 +276,8 @@ impl Cluster {
             session.widen(&mut ranges);
         }
         if let Err(refused) = self.read_again(&mut coming, &ranges).await {
-            // The records have all that they had.
             for session in coming {
-                lock(&self.sessions).remove(&session.id);
-                hub.abandon(session.restoring);
+                self.give_back(hub, session);
             }
             return Err(refused);
         }
@@ -325,9 +323,36 @@ impl Cluster {
         }
         Some(Coming {
             id,
+            version,
             restoring,
             wanted,
         })
+    }
+
+    /// Lets any node take a session that could not be read. Its record has all that it had.
+    fn give_back(&self, hub: &Hub, coming: Coming) {
+        let Coming {
+            id,
+            version,
+            restoring,
+            wanted,
+        } = coming;
+        lock(&self.sessions).remove(&id);
+        hub.abandon(restoring);
+        let record = Record {
+            owner: None,
+            session: Some(wanted.kept),
+            next: wanted.next,
+            is_behind: true,
+        };
+        let (Some(this), Ok(bytes)) = (self.this.upgrade(), record.encode()) else {
+            return;
+        };
+        self.runtime.spawn(async move {
+            let key = Key::new(Kind::Session, &*id);
+            // If it is another one by now, this node has claimed it again.
+            let _ = this.put(key, version, bytes, Lasts::Always).await;
+        });
     }
 
     fn finish_taking_up(&self, hub: &Hub, coming: Coming) -> Result<(), Refused> {
@@ -335,6 +360,7 @@ impl Cluster {
             id,
             restoring,
             wanted,
+            ..
         } = coming;
         let (life, will) = (wanted.kept.life, wanted.kept.will.clone());
         let found = wanted.found();
@@ -429,6 +455,7 @@ pub(super) struct Claimed {
 /// A session while what it has is being read.
 struct Coming {
     id: ByteStr,
+    version: u64,
     restoring: Restoring,
     wanted: Wanted,
 }

@@ -17,7 +17,7 @@ use crate::{
     journal::Journal,
     mailbox::{Patience, Push, RECOVERY},
     metrics::Metrics,
-    router::{FanOut, SessionKey},
+    router::{FanOut, SessionKey, Who},
     session::Session,
     store::{Change, SessionChange, StoredMessage, User},
     workers::Couriers,
@@ -248,21 +248,18 @@ impl Publisher {
             return;
         }
         let ready = |key| routing.is_ready(key);
-        let (only, fan_out) = (self.only.as_deref(), &mut self.fan_out);
-        let constant = if only.is_none() && guard.authorizer.is_none() {
-            routing.router.route(bytes, from, &ready, fan_out)
-        } else {
-            let rules = guard.authorizer.as_deref();
-            let text = topic.as_str();
-            let may_receive = |key| {
-                only.is_none_or(|only| only.contains(&key))
-                    && rules.is_none_or(|rules| routing.may_receive(key, rules, text))
-            };
-            let may_receive = Some(&may_receive as &dyn Fn(SessionKey) -> bool);
-            routing
-                .router
-                .route_to(bytes, from, &ready, may_receive, fan_out)
+        let authorizer = guard.authorizer.as_deref();
+        let text = topic.as_str();
+        let may_receive = authorizer.map(|rules| move |key| routing.may_receive(key, rules, text));
+        let may_receive = may_receive
+            .as_ref()
+            .map(|may_receive| may_receive as &dyn Fn(SessionKey) -> bool);
+        let who = Who {
+            may_receive,
+            members: self.only.as_deref(),
         };
+        let to = &mut self.fan_out;
+        let constant = routing.router.route_to(bytes, from, &ready, who, to);
         let known = self.known.get_or_insert_default();
         known.topic.clear();
         known.topic.extend_from_slice(bytes);

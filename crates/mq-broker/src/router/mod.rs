@@ -30,6 +30,7 @@ pub use fan_out::{FanOut, Target};
 pub use retained::{Cursor, Retained, RetainedStore};
 pub use subscriber::Subscriber;
 pub use trie::Router;
+pub(crate) use trie::Who;
 
 /// The most levels that a topic name or a filter may have here.
 ///

@@ -130,17 +130,16 @@ impl Router {
         ready: &dyn Fn(SessionKey) -> bool,
         fan_out: &mut FanOut,
     ) -> bool {
-        self.route_to(topic, publisher, ready, None, fan_out)
+        self.route_to(topic, publisher, ready, Who::default(), fan_out)
     }
 
-    /// [`route`](Self::route) to those sessions alone that `may_receive` accepts, if it is given.
-    /// In a shared group the others do not count as members.
+    /// [`route`](Self::route) to some sessions alone.
     pub(crate) fn route_to(
         &self,
         topic: &[u8],
         publisher: Option<SessionKey>,
         ready: &dyn Fn(SessionKey) -> bool,
-        may_receive: Option<&dyn Fn(SessionKey) -> bool>,
+        who: Who<'_>,
         fan_out: &mut FanOut,
     ) -> bool {
         fan_out.clear();
@@ -148,7 +147,7 @@ impl Router {
             let mut walk = Walk {
                 publisher,
                 ready,
-                may_receive,
+                who,
                 fan_out,
                 places,
                 constant: true,
@@ -263,10 +262,25 @@ impl Leaf {
     }
 }
 
+/// Which sessions a message may go to.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Who<'a> {
+    /// Those that this accepts. In a shared group the others do not count as members.
+    pub(crate) may_receive: Option<&'a dyn Fn(SessionKey) -> bool>,
+    /// Those alone as members of shared groups.
+    pub(crate) members: Option<&'a [SessionKey]>,
+}
+
+impl Who<'_> {
+    fn may_receive(&self, key: SessionKey) -> bool {
+        self.may_receive.is_none_or(|may_receive| may_receive(key))
+    }
+}
+
 struct Walk<'a> {
     publisher: Option<SessionKey>,
     ready: &'a dyn Fn(SessionKey) -> bool,
-    may_receive: Option<&'a dyn Fn(SessionKey) -> bool>,
+    who: Who<'a>,
     fan_out: &'a mut FanOut,
     places: &'a mut Places,
     constant: bool,
@@ -304,16 +318,19 @@ impl Walk<'_> {
                     continue;
                 }
             }
-            if let Some(may_receive) = self.may_receive
-                && !may_receive(subscriber.session)
-            {
+            if !self.who.may_receive(subscriber.session) {
                 continue;
             }
             self.fan_out.add(self.places, subscriber, false);
         }
         if !leaf.shared.is_empty() {
             self.constant = false;
-            for member in leaf.shared.choose(self.ready, self.may_receive) {
+            let who = self.who;
+            let is_one = |key| {
+                let members = who.members;
+                members.is_none_or(|members| members.contains(&key)) && who.may_receive(key)
+            };
+            for member in leaf.shared.choose(self.ready, Some(&is_one)) {
                 self.fan_out.add(self.places, member, true);
             }
         }
@@ -406,16 +423,30 @@ mod tests {
         }
         let may_receive = |key: SessionKey| !matches!(key.0, 0 | 2 | 11);
         let mut fan_out = FanOut::new();
+        let mut receivers = |who, is_ready| {
+            router.route_to(b"a", None, &|_| is_ready, who, &mut fan_out);
+            let targets = fan_out.targets().iter();
+            let mut sessions: Vec<_> = targets.map(|target| target.session.0).collect();
+            sessions.sort_unstable();
+            sessions
+        };
+        let mut who = Who {
+            may_receive: Some(&may_receive),
+            members: None,
+        };
         for is_ready in [true, false] {
             for _ in 0..4 {
-                router.route_to(b"a", None, &|_| is_ready, Some(&may_receive), &mut fan_out);
-                let mut sessions: Vec<_> = fan_out.targets().iter().map(|t| t.session.0).collect();
-                sessions.sort_unstable();
-                assert_eq!(sessions, [1, 10, 12]);
+                assert_eq!(receivers(who, is_ready), [1, 10, 12]);
             }
         }
-        router.route_to(b"a", None, &|_| true, Some(&|_| false), &mut fan_out);
-        assert!(fan_out.targets().is_empty());
+        who.members = Some(&[SessionKey(2)]);
+        assert_eq!(receivers(who, true), [10, 12], "the only member may not");
+        who.may_receive = None;
+        for _ in 0..4 {
+            assert_eq!(receivers(who, true), [2, 10, 11, 12]);
+        }
+        who.may_receive = Some(&|_| false);
+        assert!(receivers(who, true).is_empty());
     }
 
     #[test]
