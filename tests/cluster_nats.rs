@@ -4,9 +4,12 @@
 
 use std::{fs, process::Command, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use mq_broker::{
     Broker, Settings,
-    cluster::{ClusterSettings, NatsEngine, NatsSettings},
+    cluster::{
+        ClusterSettings, Engine as _, Key, Kind, Lasts, NatsEngine, NatsSettings, Put, Watched,
+    },
 };
 use mq_client::{Client, Outgoing, QoS, Subscription};
 use mq_testkit::{Running, free_port};
@@ -127,4 +130,42 @@ async fn messages_reach_all_nodes_and_a_session_outlives_its_node() {
     }
     drop(two);
     a.shutdown().await;
+}
+
+#[tokio::test]
+async fn values_have_names_of_any_length() {
+    let Some(servers) = Servers::start() else {
+        return;
+    };
+    let nats = NatsSettings::new("test", servers.urls.clone());
+    let connecting = async {
+        loop {
+            match NatsEngine::connect(&nats, "a").await {
+                Ok(engine) => break engine,
+                Err(_) => sleep(Duration::from_millis(200)).await,
+            }
+        }
+    };
+    let engine = timeout(SOON, connecting).await.unwrap();
+    let names = ["t", "ä/b c", &"long/".repeat(13_000)];
+    for (n, name) in names.iter().enumerate() {
+        let key = Key {
+            kind: Kind::Retained,
+            name: (*name).to_owned(),
+        };
+        let bytes = Bytes::from(n.to_string());
+        let put = engine.put(key.clone(), 0, bytes.clone(), Lasts::AWhile);
+        assert!(matches!(put.await.unwrap(), Put::Done(_)), "{n}");
+        let again = engine.put(key.clone(), 0, bytes.clone(), Lasts::Always);
+        assert_eq!(again.await.unwrap(), Put::Conflict, "{n}");
+        assert_eq!(engine.value(key).await.unwrap().unwrap().bytes, bytes);
+    }
+    let mut watched = engine.watch(Kind::Retained);
+    let mut came = Vec::new();
+    while let Some(Watched::Value(name, value)) = timeout(SOON, watched.recv()).await.unwrap() {
+        came.push((name, value.bytes));
+    }
+    let all = names.iter().enumerate();
+    let all = all.map(|(n, name)| ((*name).to_owned(), Bytes::from(n.to_string())));
+    assert_eq!(came, all.collect::<Vec<_>>());
 }

@@ -11,7 +11,8 @@
 //!
 //! Around them: a checkpoint of each log (`checkpoint.rs`) and retained messages as values let a node begin; a floor
 //! (`floor.rs`) says up to where records are complete, written or not; living nodes adopt the sessions of dead ones
-//! (`adopt.rs`), with their wills and the time they have left; and what nobody needs is trimmed (`trim.rs`).
+//! (`adopt.rs`), with their wills and the time they have left; which member of a shared subscription gets a message follows from its
+//! log (`groups.rs`); and what nobody needs is trimmed (`trim.rs`).
 //!
 //! A node that takes a session over reads the logs on from the places that the record names. If the owner lives it is
 //! asked to let go first. If it does not answer, its life is ended: a fence (`fences.rs`) in each log, behind which what it
@@ -27,8 +28,9 @@
 //! QoS 0 that is not retained goes from node to node without the engine's log, and may be lost.
 //!
 //! # What is not there yet
-//! A shared subscription is one of its node. A message that waits for a session keeps its log from being trimmed, however
-//! long that is. What does not fit into a session's mailbox is dropped and counted.
+//! A message that waits for a session keeps its log from being trimmed, however long that is. What does not fit into a
+//! session's mailbox is dropped and counted. What a member of a shared subscription leaves with its session goes to
+//! members of its node alone, and to nobody if it ends with its node.
 
 mod adopt;
 mod append;

@@ -20,6 +20,7 @@ use async_nats::{
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
+use sha2::{Digest as _, Sha256};
 use tokio::{
     sync::{mpsc, oneshot},
     task::JoinSet,
@@ -37,6 +38,11 @@ pub use settings::NatsSettings;
 
 /// How long an append, a put or an answer may take before it is tried again.
 const ANSWERED: Duration = Duration::from_secs(2);
+
+/// A key's name is in its subject up to so many bytes: a server takes subjects of 4 KB. A longer one has its hash there,
+/// behind [`HASHED`], and stands before the value, behind its length.
+const LONGEST_NAME: usize = 1_024;
+const HASHED: char = '~';
 
 /// What may be on its way to a reader, in entries or messages.
 const ON_THE_WAY: usize = 256;
@@ -116,7 +122,14 @@ impl NatsEngine {
     }
 
     fn subject(&self, key: &Key) -> String {
-        let name = URL_SAFE_NO_PAD.encode(&key.name);
+        let name = if key.name.len() <= LONGEST_NAME {
+            URL_SAFE_NO_PAD.encode(&key.name)
+        } else {
+            format!(
+                "{HASHED}{}",
+                URL_SAFE_NO_PAD.encode(Sha256::digest(&key.name))
+            )
+        };
         format!("{}.value.{}.{name}", self.cluster, kind(key.kind))
     }
 
@@ -133,6 +146,37 @@ fn kind(kind: Kind) -> &'static str {
         Kind::Retained => "retained",
         Kind::Log => "log",
     }
+}
+
+/// A value as it is published.
+fn with_name(name: &str, value: Bytes) -> Bytes {
+    if name.len() <= LONGEST_NAME {
+        return value;
+    }
+    let length = u32::try_from(name.len()).unwrap_or(u32::MAX);
+    let mut published = Vec::with_capacity(4 + name.len() + value.len());
+    published.extend(length.to_be_bytes());
+    published.extend(name.as_bytes());
+    published.extend(&value);
+    published.into()
+}
+
+/// The name and the value of what was published; no name if it is not of this form.
+fn split(subject: &str, mut published: Bytes) -> (Option<Vec<u8>>, Bytes) {
+    let token = subject.rsplit('.').next().unwrap_or_default();
+    if !token.starts_with(HASHED) {
+        return (URL_SAFE_NO_PAD.decode(token).ok(), published);
+    }
+    let Some((length, _)) = published.split_first_chunk() else {
+        return (None, published);
+    };
+    let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
+    if published.len() - 4 < length {
+        return (None, published);
+    }
+    let mut value = published.split_off(4);
+    let name = value.split_to(length);
+    (Some(name.into()), value)
 }
 
 fn failed(error: impl std::fmt::Display) -> EngineError {
@@ -223,7 +267,7 @@ impl Engine for NatsEngine {
             match self.values.get_last_raw_message_by_subject(&subject).await {
                 Ok(message) => Ok(Some(Value {
                     version: message.sequence,
-                    bytes: message.payload,
+                    bytes: split(&subject, message.payload).1,
                 })),
                 Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
                 Err(error) => Err(failed(error)),
@@ -240,6 +284,7 @@ impl Engine for NatsEngine {
                 headers.insert(NATS_MESSAGE_TTL, format!("{seconds}s"));
             }
             let subject = self.subject(&key);
+            let bytes = with_name(&key.name, bytes);
             let sent = self.context.publish_with_headers(subject, headers, bytes);
             match sent.await.map_err(failed)?.await {
                 Ok(ack) => Ok(Put::Done(ack.sequence)),
@@ -362,17 +407,12 @@ async fn watch(
         let message = message.map_err(failed)?;
         let info = message.info().map_err(failed)?;
         let (version, left) = (info.stream_sequence, info.pending);
-        let token = message.subject.rsplit('.').next().unwrap_or_default();
-        let name = URL_SAFE_NO_PAD.decode(token).ok();
-        if let Some(name) = name.and_then(|name| String::from_utf8(name).ok()) {
-            let bytes = message.payload.clone();
-            if bring
-                .send(Watched::Value(name, Value { version, bytes }))
-                .await
-                .is_err()
-            {
-                return Ok(());
-            }
+        let (name, bytes) = split(&message.subject, message.payload.clone());
+        if let Some(name) = name.and_then(|name| String::from_utf8(name).ok())
+            && let value = Watched::Value(name, Value { version, bytes })
+            && bring.send(value).await.is_err()
+        {
+            return Ok(());
         }
         if left == 0 && !core::mem::replace(is_all, true) {
             let _ = bring.send(Watched::All).await;
