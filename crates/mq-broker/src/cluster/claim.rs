@@ -316,7 +316,9 @@ impl Cluster {
         };
         let (restoring, begun) = hub.begin_restored(&id, kept.user.as_ref(), subscriptions, begun);
         let mut wanted = Wanted::new(kept, id.clone(), next, begun);
-        for (shard, here) in (0..).zip(&self.shards) {
+        let mut filters = wanted.kept.subscriptions.keys();
+        let is_member = filters.any(|filter| filter.shared().is_some());
+        for (shard, here) in (0..).zip(&self.shards).filter(|_| is_member) {
             let chosen = lock(&here.state).groups.chosen(&id).into_iter();
             let chosen = chosen.map(|at| LogPosition { shard, at });
             wanted.chosen.extend(chosen);
