@@ -1,0 +1,228 @@
+//! What was promised, against what came.
+
+use std::{collections::HashMap, fmt};
+
+use mq_client::QoS;
+
+use crate::clients::{Came, Published, Read, Sent};
+
+/// Faults that are written out; the others are counted.
+const WRITTEN_OUT: usize = 30;
+
+/// A will whose node was killed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Willed {
+    pub(crate) number: usize,
+    pub(crate) qos: QoS,
+    pub(crate) at: u64,
+}
+
+/// What the check has found.
+#[derive(Default)]
+pub(crate) struct Found {
+    pub(crate) sent: usize,
+    pub(crate) acknowledged: usize,
+    /// Of QoS 1 and 2: the client ended, or the server refused, before the acknowledgement.
+    pub(crate) in_doubt: usize,
+    pub(crate) came: usize,
+    /// QoS 1, which may.
+    pub(crate) again: usize,
+    pub(crate) qos0_lost: usize,
+    pub(crate) lost: usize,
+    pub(crate) twice: usize,
+    pub(crate) out_of_order: usize,
+    pub(crate) unsent: usize,
+    pub(crate) wills_lost: usize,
+    pub(crate) stale: usize,
+    pub(crate) forgotten: usize,
+    pub(crate) sessions_lost: usize,
+    pub(crate) gave_up: usize,
+    /// Between two acknowledgements of whichever publisher, in milliseconds.
+    pub(crate) longest_silence: u64,
+    /// Of one message for its acknowledgement, in milliseconds.
+    pub(crate) longest_wait: u64,
+    faults: Vec<String>,
+    count: usize,
+}
+
+impl Found {
+    pub(crate) fn fault(&mut self, what: String) {
+        self.count += 1;
+        if self.faults.len() < WRITTEN_OUT {
+            self.faults.push(what);
+        }
+    }
+
+    /// None, or the faults.
+    pub(crate) fn faults(&self) -> Option<String> {
+        (self.count > 0).then(|| format!("{} faults:\n{}", self.count, self.faults.join("\n")))
+    }
+
+    pub(crate) fn published(&mut self, all: &[Published]) {
+        let mut times = Vec::new();
+        for published in all {
+            self.forgotten += published.forgotten;
+            self.sent += published.topics.values().map(Vec::len).sum::<usize>();
+            let sent = published.topics.values().flatten();
+            for sent in sent.filter(|sent| sent.qos != QoS::AtMostOnce) {
+                match sent.acknowledged {
+                    Some(at) => {
+                        self.acknowledged += 1;
+                        self.longest_wait = self.longest_wait.max(at - sent.at);
+                        times.push(at);
+                    }
+                    None => self.in_doubt += 1,
+                }
+            }
+        }
+        times.sort_unstable();
+        let silences = times.windows(2).map(|pair| pair[1] - pair[0]);
+        self.longest_silence = silences.max().unwrap_or(0);
+        if self.forgotten > 0 {
+            let forgotten = self.forgotten;
+            self.fault(format!("{forgotten} messages get no acknowledgement"));
+        }
+        if self.acknowledged == 0 {
+            self.fault("nothing was acknowledged".to_owned());
+        }
+    }
+
+    pub(crate) fn read(&mut self, read: &Read, all: &[Published], wills: &[Willed]) {
+        let mut by_topic: HashMap<&str, Vec<&Came>> = HashMap::new();
+        for came in &read.came {
+            by_topic.entry(&came.topic).or_default().push(came);
+        }
+        self.came += read.came.len();
+        for (topic, sent) in all.iter().flat_map(|published| &published.topics) {
+            let came = by_topic.remove(topic.as_str()).unwrap_or_default();
+            self.topic(read, topic, sent, &came);
+        }
+        for will in wills {
+            let topic = format!("will/{}", will.number);
+            let came = by_topic.remove(topic.as_str()).unwrap_or_default();
+            let id = &read.who.id;
+            if came.is_empty() {
+                self.wills_lost += 1;
+                self.fault(format!("{id}: {topic}, of {} ms, did not come", will.at));
+            }
+            if came.len() > 1 && both_exactly_once(read, will.qos) {
+                self.twice += 1;
+                self.fault(format!("{id}: {topic} came twice: {came:?}"));
+            }
+        }
+        by_topic.retain(|topic, _| !topic.starts_with("will/"));
+        for (topic, came) in by_topic {
+            self.unsent += came.len();
+            self.fault(format!("{}: nobody published to {topic}", read.who.id));
+        }
+    }
+
+    /// The messages of one topic, which one publisher has published.
+    fn topic(&mut self, read: &Read, topic: &str, sent: &[Sent], came: &[&Came]) {
+        let id = &read.who.id;
+        let mut first: Vec<Option<u64>> = vec![None; sent.len()];
+        // Of QoS 1 and 2, acknowledged.
+        let mut last = None;
+        for one in came {
+            let number = one.text.parse::<usize>().ok();
+            let Some(number) = number.filter(|number| *number < sent.len()) else {
+                self.unsent += 1;
+                self.fault(format!("{id}: {topic} {:?} was never sent", one.text));
+                continue;
+            };
+            let Sent { qos, .. } = sent[number];
+            if let Some(before) = first[number] {
+                if both_exactly_once(read, qos) || qos == QoS::AtMostOnce {
+                    self.twice += 1;
+                    let what = format!("{id}: {topic} {number} ({qos:?}) came twice");
+                    self.fault(format!("{what}, at {before} and {} ms", one.at));
+                } else {
+                    self.again += 1;
+                }
+                continue;
+            }
+            first[number] = Some(one.at);
+            if qos != QoS::AtMostOnce && sent[number].acknowledged.is_some() {
+                if last.is_some_and(|last| last > number) {
+                    self.out_of_order += 1;
+                    let what = format!("{id}: {topic} {number} came after {last:?}");
+                    self.fault(format!("{what}, at {} ms", one.at));
+                }
+                last = last.max(Some(number));
+            }
+        }
+        for (number, (sent, first)) in sent.iter().zip(first).enumerate() {
+            match (first, sent.acknowledged) {
+                (None, Some(_)) if sent.qos == QoS::AtMostOnce => self.qos0_lost += 1,
+                (None, Some(at)) => {
+                    self.lost += 1;
+                    let what = format!("{id}: {topic} {number} ({:?}) is lost", sent.qos);
+                    self.fault(format!(
+                        "{what}, sent at {} and acknowledged at {at} ms",
+                        sent.at
+                    ));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// What a fresh reader at this node got as retained.
+    pub(crate) fn retained(
+        &mut self,
+        node: &str,
+        came: &HashMap<String, usize>,
+        all: &[Published],
+    ) {
+        let topics = all.iter().flat_map(|published| &published.topics);
+        for (topic, sent) in topics.filter(|(topic, _)| topic.starts_with("r/")) {
+            let Some(promised) = sent.iter().rposition(|one| one.acknowledged.is_some()) else {
+                continue;
+            };
+            let got = came.get(topic);
+            if got.is_none_or(|got| *got < promised) {
+                self.stale += 1;
+                let at = sent[promised].acknowledged;
+                let what = format!("at {node} the retained message of {topic} is {got:?}");
+                self.fault(format!("{what}, not {promised}, acknowledged at {at:?} ms"));
+            }
+        }
+    }
+}
+
+fn both_exactly_once(read: &Read, qos: QoS) -> bool {
+    read.qos == QoS::ExactlyOnce && qos == QoS::ExactlyOnce
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "published {}, acknowledged {} (QoS 1, 2), in doubt {}, never acknowledged {}",
+            self.sent, self.acknowledged, self.in_doubt, self.forgotten
+        )?;
+        writeln!(
+            f,
+            "came {}, again {} (QoS 1), QoS 0 lost {}",
+            self.came, self.again, self.qos0_lost
+        )?;
+        writeln!(
+            f,
+            "lost {}, twice {}, out of order {}, never sent {}, stale retained {}, wills lost {}, \
+             sessions lost {}, clients that gave up {}",
+            self.lost,
+            self.twice,
+            self.out_of_order,
+            self.unsent,
+            self.stale,
+            self.wills_lost,
+            self.sessions_lost,
+            self.gave_up
+        )?;
+        write!(
+            f,
+            "longest time without an acknowledgement {} ms, of one message {} ms",
+            self.longest_silence, self.longest_wait
+        )
+    }
+}
