@@ -37,8 +37,8 @@ pub(crate) struct Found {
     pub(crate) forgotten: usize,
     pub(crate) sessions_lost: usize,
     pub(crate) gave_up: usize,
-    /// Between two acknowledgements of whichever publisher, in milliseconds.
-    pub(crate) longest_silence: u64,
+    /// Between two acknowledgements of whichever publisher, in milliseconds, and when it began.
+    pub(crate) longest_silence: (u64, u64),
     /// Of one message for its acknowledgement, in milliseconds.
     pub(crate) longest_wait: u64,
     faults: Vec<String>,
@@ -76,8 +76,8 @@ impl Found {
             }
         }
         times.sort_unstable();
-        let silences = times.windows(2).map(|pair| pair[1] - pair[0]);
-        self.longest_silence = silences.max().unwrap_or(0);
+        let silences = times.windows(2).map(|pair| (pair[1] - pair[0], pair[0]));
+        self.longest_silence = silences.max().unwrap_or_default();
         if self.forgotten > 0 {
             let forgotten = self.forgotten;
             self.fault(format!("{forgotten} messages get no acknowledgement"));
@@ -219,10 +219,89 @@ impl fmt::Display for Found {
             self.sessions_lost,
             self.gave_up
         )?;
+        let (silence, from) = self.longest_silence;
         write!(
             f,
-            "longest time without an acknowledgement {} ms, of one message {} ms",
-            self.longest_silence, self.longest_wait
+            "longest time without an acknowledgement {silence} ms, from {from} ms on, of one message {} ms",
+            self.longest_wait
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clients::{Sessions, Who};
+
+    fn published(qos: &[QoS]) -> Published {
+        let acknowledged = Some(2);
+        let sent = qos.iter().map(|&qos| Sent {
+            qos,
+            at: 1,
+            acknowledged,
+        });
+        Published {
+            topics: HashMap::from([("t".to_owned(), sent.collect())]),
+            forgotten: 0,
+            sessions: Sessions::default(),
+        }
+    }
+
+    /// What is found if a reader at QoS 2 gets these numbers.
+    fn found(qos: &[QoS], numbers: &[usize], wills: &[Willed]) -> Found {
+        let came = numbers.iter().map(|number| Came {
+            topic: "t".to_owned(),
+            text: number.to_string(),
+            at: 3,
+        });
+        let read = Read {
+            who: Who {
+                id: "reader".to_owned(),
+                scheme: 0,
+                home: 0,
+                list: true,
+            },
+            qos: QoS::ExactlyOnce,
+            came: came.collect(),
+            sessions: Sessions::default(),
+        };
+        let mut found = Found::default();
+        found.read(&read, &[published(qos)], wills);
+        found
+    }
+
+    #[test]
+    fn the_check_finds_what_is_lost_twice_out_of_order_or_made_up() {
+        let [zero, one, two] = [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce];
+        let qos = [zero, one, two];
+        let all_came = found(&qos, &[0, 1, 1, 2], &[]);
+        assert!(all_came.faults().is_none() && all_came.again == 1);
+        let without_zero = found(&qos, &[1, 2], &[]);
+        assert!(without_zero.faults().is_none() && without_zero.qos0_lost == 1);
+        assert_eq!(found(&qos, &[0, 1], &[]).lost, 1);
+        assert_eq!(found(&qos, &[0, 0, 1, 2, 2], &[]).twice, 2);
+        assert_eq!(found(&qos, &[0, 2, 1], &[]).out_of_order, 1);
+        assert_eq!(found(&qos, &[0, 1, 2, 3], &[]).unsent, 1);
+        let will = Willed {
+            number: 0,
+            qos: one,
+            at: 1,
+        };
+        assert_eq!(found(&qos, &[1, 2], &[will]).wills_lost, 1);
+        assert!(found(&qos, &[1, 2], &[will]).faults().is_some());
+    }
+
+    #[test]
+    fn the_check_finds_a_retained_message_that_is_older_than_what_was_acknowledged() {
+        let mut all = published(&[QoS::AtLeastOnce; 3]);
+        let sent = all.topics.remove("t").unwrap();
+        all.topics.insert("r/t".to_owned(), sent);
+        let stale = |number: Option<usize>| {
+            let came = number.map(|number| ("r/t".to_owned(), number));
+            let mut found = Found::default();
+            found.retained("a", &came.into_iter().collect(), std::slice::from_ref(&all));
+            found.stale
+        };
+        assert_eq!([stale(Some(2)), stale(Some(1)), stale(None)], [0, 1, 1]);
     }
 }

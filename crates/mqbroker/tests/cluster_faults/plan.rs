@@ -65,3 +65,28 @@ pub(crate) fn plan(seed: u64, length: Duration, clients: usize) -> Vec<(Duration
     steps.sort_by_key(|(at, _)| *at);
     steps
 }
+
+#[test]
+fn a_plan_harms_one_nats_server_and_two_nodes_at_most_and_ends_with_all_well() {
+    for seed in 0..100 {
+        let mut harmed = Vec::new();
+        for (at, step) in plan(seed, Duration::from_mins(2), 14) {
+            match step {
+                Step::Kill(process) | Step::Stop(process) => harmed.push(process),
+                Step::Start(process) | Step::Continue(process) => {
+                    let place = harmed.iter().position(|one| *one == process).unwrap();
+                    harmed.remove(place);
+                }
+                Step::Move(_) => {}
+            }
+            let nodes = harmed.iter().filter(|one| matches!(one, Process::Node(_)));
+            let nodes = nodes.count();
+            let servers = harmed.len() - nodes;
+            assert!(
+                servers < 2 && nodes < 3,
+                "seed {seed} at {at:?}: {harmed:?}"
+            );
+        }
+        assert!(harmed.is_empty(), "seed {seed}: {harmed:?}");
+    }
+}
