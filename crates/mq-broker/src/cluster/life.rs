@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::{Instant, interval, sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tracing::info;
 
 use super::{
@@ -153,6 +153,8 @@ impl Cluster {
     /// Shows that this node lives, and writes what could wait.
     pub(super) async fn live(self: Arc<Self>) {
         let mut beats = interval(self.lease / BEATS);
+        // Beats that come at once after a pause would make all others seem silent.
+        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         for beat in 1.. {
             beats.tick().await;
             if beat % RECORDS == 0 {
