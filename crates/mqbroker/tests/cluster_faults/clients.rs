@@ -1,6 +1,11 @@
 //! Publishers and readers that go from node to node, and what they have to tell.
 
-use std::{collections::HashMap, future::pending, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    future::pending,
+    sync::Arc,
+    time::Duration,
+};
 
 use mq_client::{Client, ClientBuilder, Event, EventStream, Outgoing, QoS, Subscription};
 use tokio::{
@@ -303,26 +308,68 @@ pub(crate) struct Read {
     pub(crate) sessions: Sessions,
 }
 
-/// Reads until the faults are over, all publishers have ended, and nothing has come for `quiet`.
+/// What every reader has to get: topics and texts.
+pub(crate) type All = HashSet<(String, String)>;
+
+/// Nothing comes any more to a reader that has all, and to which nothing has come for so long.
+const QUIET: Duration = Duration::from_secs(5);
+
+/// What a reader has got, and what it lacks once that is known.
+struct Reading<'a> {
+    place: &'a Place,
+    came: Vec<Came>,
+    lacks: Option<All>,
+    last: Instant,
+}
+
+impl Reading<'_> {
+    fn note(&mut self, message: &mq_client::Incoming) {
+        self.last = Instant::now();
+        let one = (
+            message.topic.to_string(),
+            message.text().unwrap_or("?").to_owned(),
+        );
+        if let Some(lacks) = &mut self.lacks {
+            lacks.remove(&one);
+        }
+        let (topic, text) = one;
+        let at = self.place.now();
+        self.came.push(Came { topic, text, at });
+    }
+
+    fn know(&mut self, all: &All) {
+        let came = self.came.iter();
+        let came: All = came
+            .map(|one| (one.topic.clone(), one.text.clone()))
+            .collect();
+        self.lacks = Some(all.difference(&came).cloned().collect());
+        self.last = Instant::now();
+    }
+
+    /// When it gives up, if nothing comes until then; `None` before all is known.
+    fn end(&self) -> Option<Instant> {
+        let has_all = self.lacks.as_ref()?.is_empty();
+        Some(self.last + if has_all { QUIET } else { PATIENCE })
+    }
+}
+
+/// Reads until all publishers have ended, and what they say was acknowledged has come.
 pub(crate) async fn read(
     place: &Place,
     who: Who,
     qos: QoS,
     mut told: Told,
-    mut published: watch::Receiver<bool>,
-    quiet: Duration,
+    mut all: watch::Receiver<Option<Arc<All>>>,
 ) -> Read {
     let (mut own, mut messages) = Connected::start(place, &who);
-    let mut came = Vec::new();
-    let mut last = Instant::now();
-    let mut note = |message: mq_client::Incoming, last: &mut Instant| {
-        *last = Instant::now();
-        let text = message.text().unwrap_or("?").to_owned();
-        let topic = message.topic.to_string();
-        let at = place.now();
-        came.push(Came { topic, text, at });
+    let mut reading = Reading {
+        place,
+        came: Vec::new(),
+        lacks: None,
+        last: Instant::now(),
     };
     loop {
+        let end = reading.end();
         tokio::select! {
             () = own.event() => {}
             Some(()) = told.moves.recv(), if !*told.over.borrow() => if who.list {
@@ -330,19 +377,23 @@ pub(crate) async fn read(
             } else {
                 own.leave().await;
                 while let Some(message) = messages.recv().await {
-                    note(message, &mut last);
+                    reading.note(&message);
                 }
                 messages = own.come(false);
             },
             message = messages.recv() => if let Some(message) = message {
-                note(message, &mut last);
+                reading.note(&message);
             } else {
                 let why = own.closed().await;
                 own.gave_up(&why);
                 messages = own.come(false);
             },
-            () = sleep_until(last + quiet), if *published.borrow() => break,
-            _ = published.changed(), if !*published.borrow() => last = Instant::now(),
+            Ok(()) = all.changed(), if end.is_none() => {
+                if let Some(all) = &*all.borrow_and_update() {
+                    reading.know(all);
+                }
+            }
+            () = sleep_until(end.unwrap_or(reading.last)), if end.is_some() => break,
         }
     }
     let _ = own.client.disconnect().await;
@@ -350,7 +401,7 @@ pub(crate) async fn read(
     Read {
         who,
         qos,
-        came,
+        came: reading.came,
         sessions,
     }
 }

@@ -193,7 +193,8 @@ impl<'a> Processes<'a> {
                 self.ended += 1;
                 let log = fs::read(self.place.file(&format!("{name}.log"))).unwrap();
                 let log = String::from_utf8_lossy(&log);
-                let why = log.lines().rfind(|line| line.contains("ERROR"));
+                let is_why = |line: &&str| line.contains("ERROR") || line.starts_with("mqbroker: ");
+                let why = log.lines().rfind(is_why);
                 let why = why.unwrap_or("without a word");
                 self.place
                     .note(&format!("{name} has ended, {status}: {why}"));

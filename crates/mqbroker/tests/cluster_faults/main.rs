@@ -16,7 +16,7 @@ mod plan;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use check::{Found, Willed};
-use clients::{Kind, Published, Read, Sessions, Told, Who};
+use clients::{All, Kind, Published, Read, Sent, Sessions, Told, Who};
 use cluster::{NODES, Place, Processes};
 use mq_client::{Client, QoS, Reconnect, Will};
 use nix::sys::signal::Signal;
@@ -29,9 +29,6 @@ use tokio::{
 
 /// How long the cluster may take until it serves at all nodes.
 const PATIENCE: Duration = Duration::from_mins(2);
-
-/// Nothing more comes to a reader to whom nothing has come for so long.
-const QUIET: Duration = Duration::from_secs(10);
 
 /// Between two looks at the processes.
 const LOOK: Duration = Duration::from_millis(100);
@@ -64,8 +61,8 @@ struct Clients {
     readers: JoinSet<Read>,
     moves: Vec<mpsc::Sender<()>>,
     over: watch::Sender<bool>,
-    /// Whether all publishers have ended.
-    published: watch::Sender<bool>,
+    /// What was acknowledged, once all publishers have ended.
+    all: watch::Sender<Option<Arc<All>>>,
 }
 
 async fn campaign(
@@ -88,7 +85,8 @@ async fn campaign(
         while let Some(one) = clients.publishers.join_next().await {
             published.push(one.unwrap());
         }
-        clients.published.send(true).unwrap();
+        let all = acknowledged(&published, &wills);
+        clients.all.send(Some(Arc::new(all))).unwrap();
         found.published(&published);
         sessions.extend(published.iter().map(|one| one.sessions));
         while let Some(one) = clients.readers.join_next().await {
@@ -115,6 +113,19 @@ async fn campaign(
     found
 }
 
+/// What every reader has to get.
+fn acknowledged(published: &[Published], wills: &[Willed]) -> All {
+    let topics = published.iter().flat_map(|one| &one.topics);
+    let messages = topics.flat_map(|(topic, sent)| {
+        let owed = |sent: &Sent| sent.qos != QoS::AtMostOnce && sent.acknowledged.is_some();
+        let numbers = sent.iter().enumerate().filter(move |(_, sent)| owed(sent));
+        numbers.map(|(number, _)| (topic.clone(), number.to_string()))
+    });
+    let wills = wills.iter().map(|will| will.number.to_string());
+    let wills = wills.map(|number| (format!("will/{number}"), number));
+    messages.chain(wills).collect()
+}
+
 fn sum(found: &mut Found, sessions: &[Sessions]) {
     let connections: usize = sessions.iter().map(|one| one.connections).sum();
     let moves: usize = sessions.iter().map(|one| one.moves).sum();
@@ -132,7 +143,7 @@ fn sum(found: &mut Found, sessions: &[Sessions]) {
 
 /// Publishers and readers over each transport, with both ways to go to another node.
 async fn start_clients(seed: u64, place: &Arc<Place>) -> Clients {
-    let (over, published) = (watch::Sender::new(false), watch::Sender::new(false));
+    let (over, all) = (watch::Sender::new(false), watch::Sender::new(None));
     let (mut publishers, mut readers) = (JoinSet::new(), JoinSet::new());
     let mut moves = Vec::new();
     let mut told = || {
@@ -160,8 +171,8 @@ async fn start_clients(seed: u64, place: &Arc<Place>) -> Clients {
             list,
         };
         clients::make_session(place, &who, Some(qos)).await;
-        let (place, told, published) = (Arc::clone(place), told(), published.subscribe());
-        readers.spawn(async move { clients::read(&place, who, qos, told, published, QUIET).await });
+        let (place, told, all) = (Arc::clone(place), told(), all.subscribe());
+        readers.spawn(async move { clients::read(&place, who, qos, told, all).await });
     }
     for (scheme, list, retain) in [
         (0, true, false),
@@ -192,7 +203,7 @@ async fn start_clients(seed: u64, place: &Arc<Place>) -> Clients {
         readers,
         moves,
         over,
-        published,
+        all,
     }
 }
 
