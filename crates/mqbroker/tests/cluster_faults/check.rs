@@ -4,7 +4,10 @@ use std::{collections::HashMap, fmt};
 
 use mq_client::QoS;
 
-use crate::clients::{Came, Published, Read, Sent};
+use crate::{
+    publisher::{Published, Sent},
+    reader::{Came, Read},
+};
 
 /// Faults that are written out; the others are counted.
 const WRITTEN_OUT: usize = 30;

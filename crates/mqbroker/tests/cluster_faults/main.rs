@@ -12,15 +12,19 @@ mod check;
 mod clients;
 mod cluster;
 mod plan;
+mod publisher;
+mod reader;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use check::{Found, Willed};
-use clients::{All, Kind, Published, Read, Sent, Sessions, Told, Who};
+use clients::{Sessions, Told, Who};
 use cluster::{NODES, Place, Processes};
 use mq_client::{Client, QoS, Reconnect, Will};
 use nix::sys::signal::Signal;
 use plan::{Process, Step};
+use publisher::{Kind, Published, Sent};
+use reader::{All, Read};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
@@ -172,7 +176,7 @@ async fn start_clients(seed: u64, place: &Arc<Place>) -> Clients {
         };
         clients::make_session(place, &who, Some(qos)).await;
         let (place, told, all) = (Arc::clone(place), told(), all.subscribe());
-        readers.spawn(async move { clients::read(&place, who, qos, told, all).await });
+        readers.spawn(async move { reader::read(&place, who, qos, told, all).await });
     }
     for (scheme, list, retain) in [
         (0, true, false),
@@ -196,7 +200,7 @@ async fn start_clients(seed: u64, place: &Arc<Place>) -> Clients {
         let kind = Kind { topics, retain };
         let seed = seed.wrapping_mul(1_000).wrapping_add(n as u64);
         let (place, told) = (Arc::clone(place), told());
-        publishers.spawn(async move { clients::publish(&place, &who, kind, told, seed).await });
+        publishers.spawn(async move { publisher::publish(&place, &who, kind, told, seed).await });
     }
     Clients {
         publishers,
