@@ -136,12 +136,9 @@ fn sum(found: &mut Found, sessions: &[Sessions]) {
     println!("{connections} connections, of which clients asked for {moves}");
     found.sessions_lost = sessions.iter().map(|one| one.lost).sum();
     found.gave_up = sessions.iter().map(|one| one.gave_up).sum();
-    let (lost, gave_up) = (found.sessions_lost, found.gave_up);
+    let lost = found.sessions_lost;
     if lost > 0 {
         found.fault(format!("{lost} times a client found no session"));
-    }
-    if gave_up > 0 {
-        found.fault(format!("{gave_up} clients gave up: see the trace"));
     }
 }
 
@@ -249,7 +246,6 @@ async fn do_harm(
                 if client.is_some() {
                     wills.push(Willed {
                         number,
-                        qos: will_qos(number),
                         at: place.now(),
                     });
                     sleep(Duration::from_millis(random.u64(..300))).await;
