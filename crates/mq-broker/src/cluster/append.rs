@@ -127,9 +127,11 @@ impl Cluster {
     ) -> Result<Position, Overfull> {
         let shard = shard_of(message.message.topic.as_bytes(), self.shards.len());
         let shard = &self.shards[shard];
+        let session = packet_id.and_then(|_| self.session_number(from));
         let item = Item {
             from: from.clone(),
             packet_id,
+            session: session.unwrap_or_default(),
             message,
         };
         // MQTT has a form for each message that has come by it.
@@ -179,6 +181,7 @@ impl Cluster {
         let item = Item {
             from: from.clone(),
             packet_id: None,
+            session: 0,
             message,
         };
         if let Ok(told) = (Told {

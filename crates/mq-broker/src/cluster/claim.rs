@@ -298,7 +298,7 @@ impl Cluster {
         let Record { session, next, .. } = record;
         let kept = session.filter(|kept| !kept.ends_with_connection() || kept.will.is_some());
         let Some(kept) = kept else {
-            let owned = Owned::new(Kept::passing(), version);
+            let owned = Owned::new(Kept::passing(version), version);
             lock(&self.sessions).insert(id, owned);
             return None;
         };
@@ -529,6 +529,7 @@ impl Wanted {
         let is_behind = !is_ahead && position.at >= self.next(position.shard);
         if is_behind
             && item.from == self.id
+            && item.session == self.kept.number
             && let Some(packet_id) = item.packet_id
         {
             self.received.insert(packet_id);

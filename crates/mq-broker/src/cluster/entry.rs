@@ -48,6 +48,8 @@ pub(super) struct Item {
     pub(super) from: ByteStr,
     /// At QoS 2, of a session that is kept: the identifier that it came under, so that a repetition is known.
     pub(super) packet_id: Option<PacketId>,
+    /// Which of the client's sessions that is; see [`Kept`](super::record::Kept). A later one knows nothing of it.
+    pub(super) session: u64,
     /// As it was published.
     pub(super) message: StoredMessage,
 }
@@ -75,6 +77,7 @@ impl Item {
         let mut to = Writer::default();
         to.bytes(self.from.as_bytes());
         to.packet_id(self.packet_id);
+        to.number(self.session);
         to.message(&self.message)?;
         Ok(to.finish())
     }
@@ -84,6 +87,7 @@ impl Item {
         let item = Self {
             from: from.text()?,
             packet_id: from.packet_id()?,
+            session: from.number()?,
             message: from.message()?,
         };
         from.end()?;

@@ -83,8 +83,10 @@ impl Cluster {
         let Item {
             from,
             packet_id,
+            session,
             message,
         } = item;
+        let packet_id = packet_id.filter(|_| self.session_number(&from) == Some(session));
         let here = &self.shards[usize::from(position.shard)];
         let progress = &here.progress;
         let chosen = {

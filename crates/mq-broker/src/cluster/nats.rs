@@ -12,7 +12,7 @@ use async_nats::{
     header::{NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, NATS_MESSAGE_ID, NATS_MESSAGE_TTL},
     jetstream::{
         self, Context, Message,
-        consumer::{DeliverPolicy, pull::OrderedConfig},
+        consumer::{AckPolicy, Consumer, DeliverPolicy, pull},
         context::PublishErrorKind,
         stream::{LastRawMessageErrorKind, Stream},
     },
@@ -43,6 +43,13 @@ const ANSWERED: Duration = Duration::from_secs(2);
 /// behind [`HASHED`], and stands before the value, behind its length.
 const LONGEST_NAME: usize = 1_024;
 const HASHED: char = '~';
+
+/// How often the server of a consumer says that it is there.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// For so long a server answers one request for messages, and keeps a consumer that nobody asks.
+const EXPIRES: Duration = Duration::from_secs(10);
+const FORGETS: Duration = Duration::from_secs(30);
 
 /// What may be on its way to a reader, in entries or messages.
 const ON_THE_WAY: usize = 256;
@@ -343,6 +350,23 @@ impl Engine for NatsEngine {
     }
 }
 
+/// A consumer for one reader, on one server, which forgets it when nobody asks any more.
+fn reader() -> pull::Config {
+    pull::Config {
+        ack_policy: AckPolicy::None,
+        num_replicas: 1,
+        memory_storage: true,
+        inactive_threshold: FORGETS,
+        ..pull::Config::default()
+    }
+}
+
+/// Its messages, until the server that has it is not heard for two signs of life.
+async fn messages_of(consumer: &Consumer<pull::Config>) -> Result<pull::Stream, EngineError> {
+    let messages = consumer.stream().heartbeat(HEARTBEAT).expires(EXPIRES);
+    messages.messages().await.map_err(failed)
+}
+
 /// Ends well when nobody reads any more, or when the next entry is not kept any more.
 async fn follow(
     context: &Context,
@@ -351,14 +375,15 @@ async fn follow(
     bring: &mpsc::Sender<Entry>,
 ) -> Result<(), EngineError> {
     let stream = context.get_stream(name).await.map_err(failed)?;
-    let config = OrderedConfig {
+    let config = pull::Config {
         deliver_policy: DeliverPolicy::ByStartSequence {
             start_sequence: *last + 1,
         },
-        ..OrderedConfig::default()
+        ..reader()
     };
     let consumer = stream.create_consumer(config).await.map_err(failed)?;
-    let mut messages = consumer.messages().await.map_err(failed)?;
+    let mut messages = messages_of(&consumer).await?;
+    let mut delivered = 0;
     loop {
         let message = tokio::select! {
             message = messages.next() => message,
@@ -366,7 +391,12 @@ async fn follow(
         };
         let message = message.ok_or_else(|| failed("the consumer has ended"))?;
         let message = message.map_err(failed)?;
-        let number = message.info().map_err(failed)?.stream_sequence;
+        let info = message.info().map_err(failed)?;
+        delivered += 1;
+        if info.consumer_sequence != delivered {
+            return Err(failed("a message was lost on its way"));
+        }
+        let number = info.stream_sequence;
         if number <= *last {
             continue;
         }
@@ -387,17 +417,18 @@ async fn watch(
     is_all: &mut bool,
     bring: &mpsc::Sender<Watched>,
 ) -> Result<(), EngineError> {
-    let config = OrderedConfig {
+    let config = pull::Config {
         filter_subject: subject.to_owned(),
         deliver_policy: DeliverPolicy::LastPerSubject,
-        ..OrderedConfig::default()
+        ..reader()
     };
     let mut consumer = values.create_consumer(config).await.map_err(failed)?;
     let none = consumer.info().await.map_err(failed)?.num_pending == 0;
     if none && !core::mem::replace(is_all, true) {
         let _ = bring.send(Watched::All).await;
     }
-    let mut messages = consumer.messages().await.map_err(failed)?;
+    let mut messages = messages_of(&consumer).await?;
+    let mut delivered = 0;
     loop {
         let message: Option<Result<Message, _>> = tokio::select! {
             message = messages.next() => message,
@@ -406,6 +437,10 @@ async fn watch(
         let message = message.ok_or_else(|| failed("the consumer has ended"))?;
         let message = message.map_err(failed)?;
         let info = message.info().map_err(failed)?;
+        delivered += 1;
+        if info.consumer_sequence != delivered {
+            return Err(failed("a value was lost on its way"));
+        }
         let (version, left) = (info.stream_sequence, info.pending);
         let (name, bytes) = split(&message.subject, message.payload.clone());
         if let Some(name) = name.and_then(|name| String::from_utf8(name).ok())

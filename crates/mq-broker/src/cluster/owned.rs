@@ -180,6 +180,11 @@ impl Cluster {
         Some(hasher.finish())
     }
 
+    /// Which of a client's sessions is here.
+    pub(super) fn session_number(&self, id: &ByteStr) -> Option<u64> {
+        lock(&self.sessions).get(id).map(|owned| owned.kept.number)
+    }
+
     pub(super) fn stays(&self, id: &ByteStr) -> bool {
         let sessions = lock(&self.sessions);
         sessions

@@ -38,6 +38,8 @@ pub(super) struct Record {
 /// What a session's owner keeps of it.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct Kept {
+    /// Which of the client's sessions it is: the version that its first record has got.
+    pub(super) number: u64,
     pub(super) life: Life,
     pub(super) user: Option<User>,
     pub(super) subscriptions: HashMap<TopicFilter, (SubscriptionOptions, Option<SubscriptionId>)>,
@@ -302,6 +304,7 @@ impl Record {
 
 impl Kept {
     fn write(&self, to: &mut Writer) -> Result<(), Malformed> {
+        to.number(self.number);
         let (kind, time) = write_life(self.life);
         to.byte(kind);
         to.number(time);
@@ -337,6 +340,7 @@ impl Kept {
     }
 
     fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let number = from.number()?;
         let life = read_life((from.byte()?, from.number()?)).ok_or(Malformed)?;
         let user = if from.byte()? == 0 {
             None
@@ -364,6 +368,7 @@ impl Kept {
             Ok(Box::new(StoredWill { message, delay }))
         });
         Ok(Self {
+            number,
             life,
             user,
             subscriptions: subscriptions.into_iter().collect(),
@@ -376,8 +381,9 @@ impl Kept {
     }
 
     /// A new session, which ends with its connection as long as nothing else is known of it.
-    pub(super) fn passing() -> Self {
+    pub(super) fn passing(number: u64) -> Self {
         Self {
+            number,
             life: Life::Connected(Some(Duration::ZERO)),
             ..Self::default()
         }
