@@ -16,6 +16,7 @@ use super::{
     Cluster, RETRY, Shard,
     engine::{Engine, EngineError, Key, Kind, Lasts, Put, Watched},
     log_state::{Checkpoint, RetainedChange},
+    patiently,
 };
 use crate::{
     hub::Hub,
@@ -103,7 +104,7 @@ impl Cluster {
     pub(super) async fn catch_up(&self) -> Result<(), EngineError> {
         let mut ends = Vec::new();
         for shard in 0..self.engine.shards() {
-            ends.push(self.engine.end(shard).await?);
+            ends.push(patiently(|| self.engine.end(shard)).await?);
         }
         let left = || {
             let shards = self.shards.iter().zip(&ends);

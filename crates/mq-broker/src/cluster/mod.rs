@@ -70,6 +70,7 @@ use tokio::{
     runtime::Handle,
     sync::{mpsc, watch},
     task::JoinSet,
+    time::{Instant, sleep},
 };
 use tracing::error;
 
@@ -105,6 +106,9 @@ pub const FORGOTTEN: Duration = Duration::from_hours(1);
 /// For so long a node tries to append an entry or to put a value. Then its life ends: it could not know any more that
 /// a further try is the same one.
 const GIVEN_UP: Duration = Duration::from_mins(1);
+
+/// For so long a node that begins tries again what the engine has not done.
+const BEGINNING: Duration = Duration::from_secs(30);
 
 /// Between two tries.
 const RETRY: Duration = Duration::from_millis(100);
@@ -156,10 +160,12 @@ impl Cluster {
     ) -> Result<Arc<Self>, EngineError> {
         let ClusterSettings { node, lease, .. } = settings.clone();
         let engine = settings.connect(largest_packet).await?;
-        let author = life::begin(&*engine, node).await?;
+        let author = patiently(|| life::begin(&*engine, node.clone())).await?;
         let mut fences = Fences::default();
         let mut shards = Vec::new();
-        for (number, checkpoint) in (0..).zip(checkpoint::checkpoints(&*engine).await?) {
+        for (number, checkpoint) in
+            (0..).zip(patiently(|| checkpoint::checkpoints(&*engine)).await?)
+        {
             for (author, entry) in &checkpoint.fences {
                 fences.note(author, number, *entry);
             }
@@ -197,7 +203,7 @@ impl Cluster {
     ) -> Result<(), EngineError> {
         // The first one stays: a node has one hub.
         let _ = self.hub.set(Arc::downgrade(hub));
-        self.load_retained(hub).await?;
+        patiently(|| self.load_retained(hub)).await?;
         for shard in 0..self.engine.shards() {
             tasks.spawn(Arc::clone(self).follow(shard, Arc::clone(hub)));
             tasks.spawn(Arc::clone(self).write_shard(shard));
@@ -215,7 +221,7 @@ impl Cluster {
                 life: self.author.life - 1,
                 ..self.author.clone()
             };
-            self.end_life(&earlier).await?;
+            patiently(|| self.end_life(&earlier)).await?;
         }
         self.catch_up().await
     }
@@ -247,6 +253,20 @@ impl Cluster {
             let entry::Item { from, message, .. } = item;
             hub.deliver(from, None, message, &chosen, &mut publisher, || None);
             publisher.tell_readers();
+        }
+    }
+}
+
+/// Does a step of the beginning, if need be again.
+async fn patiently<T, F>(mut step: impl FnMut() -> F) -> Result<T, EngineError>
+where
+    F: Future<Output = Result<T, EngineError>>,
+{
+    let began = Instant::now();
+    loop {
+        match step().await {
+            Err(_) if began.elapsed() < BEGINNING => sleep(RETRY).await,
+            done => return done,
         }
     }
 }
