@@ -99,11 +99,19 @@ async fn join(node: &Node, hub: &Arc<Hub>, tasks: &mut JoinSet<()>) -> Result<()
 }
 
 #[cfg(not(feature = "cluster"))]
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "it is more with the feature"
+)]
 fn nodes(node: &Node) -> Arc<dyn Nodes> {
     match *node {}
 }
 
 #[cfg(not(feature = "cluster"))]
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "it is more with the feature"
+)]
 fn shown(node: &Node) -> Arc<dyn ShowsCluster> {
     match *node {}
 }

@@ -84,6 +84,10 @@ impl ClusterSettings {
     }
 
     /// The engine, once it answers; for packets of at most so many bytes.
+    #[cfg_attr(
+        not(feature = "cluster"),
+        expect(clippy::unused_async, reason = "it is with the feature")
+    )]
     pub(super) async fn connect(
         &self,
         largest_packet: usize,

@@ -91,11 +91,7 @@ impl ClusterConfig {
     }
 
     #[cfg(not(feature = "cluster"))]
-    #[expect(
-        clippy::unused_self,
-        clippy::needless_pass_by_value,
-        reason = "as with the feature"
-    )]
+    #[expect(clippy::unused_self, reason = "as with the feature")]
     pub(super) fn apply(self, _: &mut Settings) -> Result<(), String> {
         let problem =
             "cluster: this build is no node of a cluster: build it with the feature `cluster`";
