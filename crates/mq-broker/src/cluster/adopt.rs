@@ -1,24 +1,23 @@
 //! What becomes of a node's sessions when it has died: living nodes take them, so that wills are published, sessions end
 //! in their time, and the logs need not be kept for them.
 
-use std::{
-    collections::HashSet,
-    hash::{DefaultHasher, Hash as _, Hasher as _},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use mq_codec::ByteStr;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
 use super::{
     Cluster,
-    engine::{EngineError, Kind, Value, Watched},
+    append::part_of,
+    engine::{EngineError, Kind, Value, all},
     entry::Author,
     record::Record,
 };
-use crate::{hub::Hub, lock::lock};
+use crate::{
+    hub::Hub,
+    lock::{lock, read},
+};
 
 /// How often a node looks for sessions that nobody has, if nothing has happened.
 const LOOK: Duration = Duration::from_mins(5);
@@ -28,9 +27,6 @@ const AGAIN: Duration = Duration::from_secs(30);
 
 /// Sessions that are taken at a time: what they have to get is read once for all of them.
 const AT_ONCE: usize = 256;
-
-/// For so long the next record may take when all are read.
-const SILENCE: Duration = Duration::from_secs(10);
 
 impl Cluster {
     /// Ends the lives of nodes that have died, and takes its part of their sessions. Runs as long as the node lives.
@@ -117,8 +113,10 @@ impl Cluster {
     /// This node's part of the sessions that no living node has.
     async fn orphans(&self, living: &[String]) -> Result<Vec<(ByteStr, Record, u64)>, EngineError> {
         let mut orphans = Vec::new();
-        let sessions = self.all_sessions().await?;
-        for (id, Value { version, bytes }) in sessions {
+        for (id, Value { version, bytes }) in all(&*self.engine, Kind::Session).await? {
+            let Ok(id) = ByteStr::new(id) else {
+                continue;
+            };
             let Ok(record) = Record::decode(&bytes) else {
                 warn!(client = %id, "a session is of no known form");
                 continue;
@@ -136,34 +134,14 @@ impl Cluster {
         Ok(orphans)
     }
 
-    /// The records of all sessions.
-    pub(super) async fn all_sessions(&self) -> Result<Vec<(ByteStr, Value)>, EngineError> {
-        let mut watched = self.engine.watch(Kind::Session);
-        let mut all = Vec::new();
-        loop {
-            match timeout(SILENCE, watched.recv()).await.ok().flatten() {
-                None => return Err(EngineError("the sessions do not come".to_owned())),
-                Some(Watched::All) => return Ok(all),
-                Some(Watched::Value(id, value)) => {
-                    if let Ok(id) = ByteStr::new(id) {
-                        all.push((id, value));
-                    }
-                }
-            }
-        }
-    }
-
     /// Each of the living nodes takes its part. If they do not agree on who lives, two may try the same one.
     fn is_mine(&self, id: &ByteStr, living: &[String]) -> bool {
-        let mut hasher = DefaultHasher::new();
-        id.hash(&mut hasher);
-        let part = hasher.finish() % living.len().max(1) as u64;
-        let node = usize::try_from(part).ok().and_then(|part| living.get(part));
-        node.is_none_or(|node| *node == self.author.node)
+        // This node is one of them.
+        living[part_of(id.as_bytes(), living.len())] == self.author.node
     }
 
     fn ended(&self) -> Vec<Author> {
-        let ended = crate::lock::read(&self.fences).last(self.engine.shards());
+        let ended = read(&self.fences).last(self.engine.shards());
         ended
             .into_iter()
             .filter(|author| self.is_over(author))

@@ -42,8 +42,6 @@ const READ_BACK: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Shard {
     pub(super) number: u16,
-    /// From where on this node reads.
-    pub(super) start: u64,
     queue: Mutex<Queue>,
     grown: Notify,
     /// How many messages are on their way into the log, and since when.
@@ -64,15 +62,20 @@ struct Queue {
     bytes: usize,
 }
 
+impl Queue {
+    fn push(&mut self, item: Bytes, position: Position) {
+        self.bytes += item.len();
+        self.items.push_back((item, position));
+    }
+}
+
 impl Shard {
     /// Goes on from a checkpoint.
     pub(super) fn new(number: u16, checkpoint: &Checkpoint) -> Self {
-        let start = checkpoint.entry;
         let progress = Progress::default();
-        progress.finish(At::end_of(start));
+        progress.finish(At::end_of(checkpoint.entry));
         Self {
             number,
-            start,
             queue: Mutex::default(),
             grown: Notify::new(),
             under_way: Mutex::default(),
@@ -125,7 +128,7 @@ impl Cluster {
         packet_id: Option<PacketId>,
         message: StoredMessage,
     ) -> Result<Position, Overfull> {
-        let shard = shard_of(message.message.topic.as_bytes(), self.shards.len());
+        let shard = part_of(message.message.topic.as_bytes(), self.shards.len());
         let shard = &self.shards[shard];
         let session = packet_id.and_then(|_| self.session_number(from));
         let item = Item {
@@ -141,8 +144,7 @@ impl Cluster {
             return Err(Overfull);
         }
         let position = self.ledger.begin(1);
-        queue.bytes += item.len();
-        queue.items.push_back((item, position));
+        queue.push(item, position);
         drop(queue);
         shard.grown.notify_one();
         Ok(position)
@@ -153,7 +155,7 @@ impl Cluster {
         // The logs that may have its messages.
         let filter = &membership.filter;
         let one = (!filter.has_wildcard())
-            .then(|| shard_of(filter.matching().as_bytes(), self.shards.len()));
+            .then(|| part_of(filter.matching().as_bytes(), self.shards.len()));
         let shards = match one {
             Some(shard) => &self.shards[shard..=shard],
             None => &self.shards[..],
@@ -164,10 +166,7 @@ impl Cluster {
         };
         let position = self.ledger.begin(shards.len());
         for shard in shards {
-            let mut queue = lock(&shard.queue);
-            queue.bytes += item.len();
-            queue.items.push_back((item.clone(), position));
-            drop(queue);
+            lock(&shard.queue).push(item.clone(), position);
             shard.grown.notify_one();
         }
         position
@@ -175,7 +174,7 @@ impl Cluster {
 
     pub(super) fn tell_all(&self, from: &ByteStr, message: StoredMessage) -> Vec<ByteStr> {
         let topic = message.message.topic.as_bytes();
-        let shard = &self.shards[shard_of(topic, self.shards.len())];
+        let shard = &self.shards[part_of(topic, self.shards.len())];
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let chosen = lock(&shard.state).groups.choose_present(topic, turn);
         let item = Item {
@@ -241,11 +240,12 @@ impl Cluster {
     }
 }
 
-/// The log of a topic: the same in each version of this software (FNV-1a).
-fn shard_of(topic: &[u8], shards: usize) -> usize {
+/// Which of so many parts a name belongs to, such as a topic to a log: the same in each version of this software
+/// (FNV-1a).
+pub(super) fn part_of(name: &[u8], parts: usize) -> usize {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    for byte in topic {
+    for byte in name {
         hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     }
-    usize::try_from(hash % shards as u64).unwrap_or_default()
+    usize::try_from(hash % parts as u64).unwrap_or_default()
 }

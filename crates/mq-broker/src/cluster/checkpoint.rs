@@ -8,13 +8,13 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use mq_codec::TopicName;
 use tokio::{
     task::JoinSet,
-    time::{interval, sleep, timeout},
+    time::{interval, sleep},
 };
 use tracing::{debug, info, warn};
 
 use super::{
     Cluster, RETRY, Shard,
-    engine::{Engine, EngineError, Key, Kind, Lasts, Put, Watched},
+    engine::{Engine, EngineError, Key, Kind, Lasts, Put, Watched, all},
     log_state::{Checkpoint, RetainedChange},
     patiently,
 };
@@ -32,9 +32,6 @@ const AGE: usize = 6;
 
 /// Values that are written at a time.
 const AT_ONCE: usize = 16;
-
-/// For so long the next value may take when all are read.
-const SILENCE: Duration = Duration::from_secs(10);
 
 /// Retained messages that have changed.
 type Changes = VecDeque<(TopicName, RetainedChange)>;
@@ -77,23 +74,16 @@ pub(super) fn key(shard: u16) -> Key {
 impl Cluster {
     /// Takes over what was retained before this node began. Not all of it may be the last: that comes from the logs.
     pub(super) async fn load_retained(&self, hub: &Hub) -> Result<(), EngineError> {
-        let mut watched = self.engine.watch(Kind::Retained);
         let mut count = 0_u64;
-        loop {
-            match timeout(SILENCE, watched.recv()).await.ok().flatten() {
-                None => return Err(EngineError("retained messages do not come".to_owned())),
-                Some(Watched::All) => break,
-                Some(Watched::Value(topic, value)) => {
-                    let change = RetainedChange::decode(&value.bytes).map_err(|_| {
-                        EngineError(format!(
-                            "the retained message of {topic:?} has no known form"
-                        ))
-                    })?;
-                    if let Some(message) = change.message {
-                        hub.restore_retained(message);
-                        count += 1;
-                    }
-                }
+        for (topic, value) in all(&*self.engine, Kind::Retained).await? {
+            let change = RetainedChange::decode(&value.bytes).map_err(|_| {
+                EngineError(format!(
+                    "the retained message of {topic:?} has no known form"
+                ))
+            })?;
+            if let Some(message) = change.message {
+                hub.restore_retained(message);
+                count += 1;
             }
         }
         debug!(count, "retained messages are read");
@@ -167,10 +157,11 @@ impl Cluster {
         let state = lock(&shard.state);
         let fences = read(&self.fences).in_log(shard.number);
         let checkpoint = lock(&shard.noted).note(state.checkpoint(fences));
-        let old = |change: &RetainedChange| change.at.entry() <= checkpoint.entry;
+        let entry = checkpoint.entry;
+        let old = |change: &RetainedChange| change.at.entry() <= entry;
         let changes = state.retained.iter().filter(|(_, change)| old(change));
         let changes = changes.map(|(topic, change)| (topic.clone(), change.clone()));
-        (checkpoint.clone(), changes.collect())
+        (checkpoint, changes.collect())
     }
 
     async fn keep_checkpoint(

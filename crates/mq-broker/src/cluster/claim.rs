@@ -167,17 +167,12 @@ impl Cluster {
         mut record: Record,
         version: u64,
     ) -> Result<Option<Claimed>, Refused> {
-        // What a life has said of its records stands when it is over.
         if let Some(owner) = &record.owner
             && !record.is_behind
         {
             let status = life::status_of(&*self.engine, &owner.node).await;
             let (_, status) = status.map_err(|_| Refused::Busy)?;
-            let shards = 0..self.engine.shards();
-            record.next.resize(shards.len(), At::default());
-            for (shard, next) in shards.zip(&mut record.next) {
-                *next = status.floor(owner.life, shard).max(*next);
-            }
+            status.raise(&mut record);
         }
         let coming = timeout(PATIENCE, self.come_to(&record.next));
         coming.await.map_err(|_| Refused::Busy)?;

@@ -1,10 +1,13 @@
 //! What a cluster stands on: logs that all nodes read in one order, values that change by compare-and-set, and
 //! messages from node to node that may be lost.
 
-use std::{fmt, future::Future, pin::Pin};
+use std::{fmt, future::Future, pin::Pin, time::Duration};
 
 use bytes::Bytes;
-use tokio::sync::{mpsc, oneshot};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::timeout,
+};
 
 /// What an engine answers, later.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, EngineError>> + Send + 'a>>;
@@ -57,6 +60,28 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
 
     /// Brings what other nodes ask this one. Called once.
     fn asked(&self) -> mpsc::Receiver<Asked>;
+}
+
+/// For so long the next value may take when all are read.
+const SILENCE: Duration = Duration::from_secs(10);
+
+/// All values of a kind, by name.
+///
+/// # Errors
+/// If the engine does not go on.
+pub(super) async fn all(
+    engine: &dyn Engine,
+    kind: Kind,
+) -> Result<Vec<(String, Value)>, EngineError> {
+    let mut watched = engine.watch(kind);
+    let mut all = Vec::new();
+    loop {
+        match timeout(SILENCE, watched.recv()).await.ok().flatten() {
+            None => return Err(EngineError(format!("values of {kind:?} do not come"))),
+            Some(Watched::All) => return Ok(all),
+            Some(Watched::Value(name, value)) => all.push((name, value)),
+        }
+    }
 }
 
 /// An entry of a log.

@@ -19,7 +19,8 @@ impl Cluster {
     /// Reads one log, as long as this node lives.
     pub(super) async fn follow(self: Arc<Self>, shard: u16, hub: Arc<Hub>) {
         let here = &self.shards[usize::from(shard)];
-        let mut entries = self.engine.follow(shard, here.start);
+        let last = lock(&here.state).entry;
+        let mut entries = self.engine.follow(shard, last);
         let mut publisher = hub.publisher();
         while let Some(entry) = entries.recv().await {
             match LogEntry::decode(&entry.bytes) {

@@ -13,6 +13,7 @@ use super::{
     APPENDED_ONCE, Cluster, RETRY,
     engine::{Engine, EngineError, Key, Kind, Lasts, Put, Value, Watched},
     entry::{Author, LogEntry},
+    record::Record,
     wire::{Malformed, Reader, Writer},
 };
 use crate::{
@@ -97,16 +98,27 @@ impl Status {
         Ok(Self { life, beat, floors })
     }
 
-    /// Up to where, in that log, the records are complete of sessions that a life of this node owns.
-    pub(super) fn floor(&self, life: u64, shard: u16) -> At {
-        let floor = self.floors.get(&life);
-        let at = floor.and_then(|floor| floor.get(usize::from(shard)));
-        at.copied().unwrap_or_default()
+    /// Lets a record of a session of this node say where to read on: what a life has said of its records stands when it
+    /// is over.
+    pub(super) fn raise(&self, record: &mut Record) {
+        let Some(owner) = record.owner.as_ref().filter(|_| !record.is_behind) else {
+            return;
+        };
+        let Some(floor) = self.floors.get(&owner.life) else {
+            return;
+        };
+        let most = floor.len().max(record.next.len());
+        record.next.resize(most, At::default());
+        for (next, floor) in record.next.iter_mut().zip(floor) {
+            *next = (*floor).max(*next);
+        }
     }
 
-    /// That of the life that goes on.
+    /// Up to where, in that log, the records are complete of sessions that the life that goes on owns.
     pub(super) fn present_floor(&self, shard: u16) -> At {
-        self.floor(self.life, shard)
+        let floor = self.floors.get(&self.life);
+        let at = floor.and_then(|floor| floor.get(usize::from(shard)));
+        at.copied().unwrap_or_default()
     }
 
     fn set_floor(&mut self, life: u64, floor: Vec<At>) {
@@ -290,7 +302,7 @@ impl Cluster {
     }
 }
 
-fn unknown_form(node: &str) -> EngineError {
+pub(super) fn unknown_form(node: &str) -> EngineError {
     EngineError(format!("what is known of {node} is of no known form"))
 }
 

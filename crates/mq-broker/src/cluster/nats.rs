@@ -361,10 +361,36 @@ fn reader() -> pull::Config {
     }
 }
 
-/// Its messages, until the server that has it is not heard for two signs of life.
-async fn messages_of(consumer: &Consumer<pull::Config>) -> Result<pull::Stream, EngineError> {
-    let messages = consumer.stream().heartbeat(HEARTBEAT).expires(EXPIRES);
-    messages.messages().await.map_err(failed)
+/// The messages of a consumer, without a gap, until the server that has it is not heard for two signs of life.
+struct Reading {
+    messages: pull::Stream,
+    delivered: u64,
+}
+
+impl Reading {
+    async fn begin(consumer: &Consumer<pull::Config>) -> Result<Self, EngineError> {
+        let messages = consumer.stream().heartbeat(HEARTBEAT).expires(EXPIRES);
+        let messages = messages.messages().await.map_err(failed)?;
+        Ok(Self {
+            messages,
+            delivered: 0,
+        })
+    }
+
+    /// `None` once nobody reads any more what is brought. Cancel-safe.
+    async fn next<T>(&mut self, bring: &mpsc::Sender<T>) -> Result<Option<Message>, EngineError> {
+        let message = tokio::select! {
+            message = self.messages.next() => message,
+            () = bring.closed() => return Ok(None),
+        };
+        let message = message.ok_or_else(|| failed("the consumer has ended"))?;
+        let message = message.map_err(failed)?;
+        self.delivered += 1;
+        if message.info().map_err(failed)?.consumer_sequence != self.delivered {
+            return Err(failed("a message was lost on its way"));
+        }
+        Ok(Some(message))
+    }
 }
 
 /// Ends well when nobody reads any more, or when the next entry is not kept any more.
@@ -382,21 +408,9 @@ async fn follow(
         ..reader()
     };
     let consumer = stream.create_consumer(config).await.map_err(failed)?;
-    let mut messages = messages_of(&consumer).await?;
-    let mut delivered = 0;
-    loop {
-        let message = tokio::select! {
-            message = messages.next() => message,
-            () = bring.closed() => return Ok(()),
-        };
-        let message = message.ok_or_else(|| failed("the consumer has ended"))?;
-        let message = message.map_err(failed)?;
-        let info = message.info().map_err(failed)?;
-        delivered += 1;
-        if info.consumer_sequence != delivered {
-            return Err(failed("a message was lost on its way"));
-        }
-        let number = info.stream_sequence;
+    let mut reading = Reading::begin(&consumer).await?;
+    while let Some(message) = reading.next(bring).await? {
+        let number = message.info().map_err(failed)?.stream_sequence;
         if number <= *last {
             continue;
         }
@@ -409,6 +423,7 @@ async fn follow(
         }
         *last = number;
     }
+    Ok(())
 }
 
 async fn watch(
@@ -427,20 +442,9 @@ async fn watch(
     if none && !core::mem::replace(is_all, true) {
         let _ = bring.send(Watched::All).await;
     }
-    let mut messages = messages_of(&consumer).await?;
-    let mut delivered = 0;
-    loop {
-        let message: Option<Result<Message, _>> = tokio::select! {
-            message = messages.next() => message,
-            () = bring.closed() => return Ok(()),
-        };
-        let message = message.ok_or_else(|| failed("the consumer has ended"))?;
-        let message = message.map_err(failed)?;
+    let mut reading = Reading::begin(&consumer).await?;
+    while let Some(message) = reading.next(bring).await? {
         let info = message.info().map_err(failed)?;
-        delivered += 1;
-        if info.consumer_sequence != delivered {
-            return Err(failed("a value was lost on its way"));
-        }
         let (version, left) = (info.stream_sequence, info.pending);
         let (name, bytes) = split(&message.subject, message.payload.clone());
         if let Some(name) = name.and_then(|name| String::from_utf8(name).ok())
@@ -453,4 +457,5 @@ async fn watch(
             let _ = bring.send(Watched::All).await;
         }
     }
+    Ok(())
 }

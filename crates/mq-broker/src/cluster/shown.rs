@@ -28,16 +28,18 @@ impl ShowsCluster for Cluster {
         let own = nodes.iter().find(|node| node.name == self.author.node);
         let lease = milliseconds(self.lease);
         let majority_lost = own.is_some_and(|own| own.heard_ms >= lease);
-        let logs: Vec<_> = (0..)
-            .zip(&self.shards)
-            .map(|(number, shard)| ClusterLog {
-                shard: number,
+        let mut longest = Duration::ZERO;
+        let logs = self.shards.iter().map(|shard| {
+            let (messages_waiting, time) = shard.waiting();
+            longest = time.max(longest);
+            ClusterLog {
+                shard: shard.number,
                 read: shard.progress.finished().entry(),
                 behind: None,
-                messages_waiting: shard.waiting().0,
-            })
-            .collect();
-        let longest = self.shards.iter().map(|shard| shard.waiting().1).max();
+                messages_waiting,
+            }
+        });
+        let logs: Vec<_> = logs.collect();
         view::Cluster {
             node: Some(self.author.node.clone()),
             life: Some(self.author.life),
@@ -45,7 +47,7 @@ impl ShowsCluster for Cluster {
             majority_lost,
             sessions: lock(&self.sessions).len(),
             messages_waiting: logs.iter().map(|log| log.messages_waiting).sum(),
-            waiting_ms: milliseconds(longest.unwrap_or_default()),
+            waiting_ms: milliseconds(longest),
             nodes,
             logs,
         }

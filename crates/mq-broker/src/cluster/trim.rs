@@ -5,15 +5,17 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use tokio::time::{interval, timeout};
+use tokio::time::interval;
 use tracing::{info, warn};
 
 use super::{
     Cluster,
     checkpoint::key,
-    engine::{EngineError, Kind, Lasts, Put, Watched},
-    life::Status,
-    record::Record,
+    engine::{EngineError, Kind, Lasts, Put, all},
+    life::{Status, unknown_form},
+    log_state::Checkpoint,
+    record::{Kept, Record},
+    wire::Malformed,
 };
 use crate::{lock::lock, store::At};
 
@@ -22,9 +24,6 @@ const LOOK: Duration = Duration::from_mins(1);
 
 /// Entries of a log from which on it is.
 const MANY: u64 = 1_000;
-
-/// For so long the next value may take when all are read.
-const SILENCE: Duration = Duration::from_secs(10);
 
 impl Cluster {
     /// Forgets them, if this node is the one to do it. Runs as long as the node lives.
@@ -45,7 +44,7 @@ impl Cluster {
     }
 
     async fn trim_all(&self) -> Result<(), EngineError> {
-        let is_long = |kept: &super::log_state::Checkpoint| kept.entry >= kept.first + MANY;
+        let is_long = |kept: &Checkpoint| kept.entry >= kept.first + MANY;
         let kept = self.shards.iter().map(|shard| lock(&shard.kept).clone());
         let kept: Vec<_> = kept.collect();
         if !kept.iter().any(|(_, kept)| is_long(kept)) {
@@ -60,13 +59,10 @@ impl Cluster {
                 continue;
             }
             kept.first = first;
-            let entries = kept.encode();
+            let bytes = kept.encode();
             let key = key(shard.number);
             // Those who read again learn it first.
-            let put = self
-                .engine
-                .put(key, version, entries, Lasts::Always)
-                .await?;
+            let put = self.engine.put(key, version, bytes, Lasts::Always).await?;
             if let Put::Done(_) = put {
                 self.engine.trim(shard.number, first).await?;
                 info!(shard = shard.number, first, "a log is trimmed");
@@ -78,7 +74,12 @@ impl Cluster {
     /// By log: the first entry that a node, or whoever takes over a session, may need.
     async fn needed(&self) -> Result<Vec<u64>, EngineError> {
         // Before the records: these may go on meanwhile.
-        let statuses = self.all_statuses().await?;
+        let mut statuses = HashMap::new();
+        for (node, value) in all(&*self.engine, Kind::Node).await? {
+            let status = Status::decode(&value.bytes);
+            let status = status.map_err(|Malformed| unknown_form(&node))?;
+            statuses.insert(node, status);
+        }
         let shards = 0..self.engine.shards();
         let mut needed = vec![u64::MAX; shards.len()];
         for node in self.living() {
@@ -88,47 +89,26 @@ impl Cluster {
                 *needed = floor.entry().min(*needed);
             }
         }
-        for (id, value) in self.all_sessions().await? {
-            let Ok(record) = Record::decode(&value.bytes) else {
-                let id = id.as_str();
-                return Err(EngineError(format!(
-                    "the session of {id:?} is of no known form"
-                )));
-            };
-            let Some(session) = &record.session else {
+        for (id, value) in all(&*self.engine, Kind::Session).await? {
+            let mut record = Record::decode(&value.bytes).map_err(|Malformed| {
+                EngineError(format!("the session of {id:?} is of no known form"))
+            })?;
+            if record.session.is_none() {
                 continue;
-            };
-            let owner = record.owner.as_ref().filter(|_| !record.is_behind);
-            let owner = owner.and_then(|owner| Some((statuses.get(&owner.node)?, owner.life)));
-            for (shard, needed) in shards.clone().zip(&mut needed) {
-                let floor = owner.map_or(At::default(), |(status, life)| status.floor(life, shard));
-                let next = record.next.get(usize::from(shard)).copied();
-                let next = next.unwrap_or_default().max(floor);
+            }
+            let owner = record.owner.as_ref();
+            if let Some(status) = owner.and_then(|owner| statuses.get(&owner.node)) {
+                status.raise(&mut record);
+            }
+            record.next.resize(needed.len(), At::default());
+            for (next, needed) in record.next.iter().zip(&mut needed) {
                 *needed = next.entry().min(*needed);
             }
-            for position in session.positions() {
+            for position in record.session.iter().flat_map(Kept::positions) {
                 let needed = &mut needed[usize::from(position.shard)];
                 *needed = position.at.entry().min(*needed);
             }
         }
         Ok(needed)
-    }
-
-    async fn all_statuses(&self) -> Result<HashMap<String, Status>, EngineError> {
-        let mut watched = self.engine.watch(Kind::Node);
-        let mut all = HashMap::new();
-        loop {
-            match timeout(SILENCE, watched.recv()).await.ok().flatten() {
-                None => return Err(EngineError("the nodes do not come".to_owned())),
-                Some(Watched::All) => return Ok(all),
-                Some(Watched::Value(node, value)) => {
-                    let status = Status::decode(&value.bytes);
-                    let status = status.map_err(|_| {
-                        EngineError(format!("what is known of {node} is of no known form"))
-                    })?;
-                    all.insert(node, status);
-                }
-            }
-        }
     }
 }

@@ -197,8 +197,7 @@ impl Hub {
     }
 
     /// Queues a message of the cluster for the sessions of this node; of members of shared subscriptions, for the `chosen`
-    /// ones. `begin` is called at the moment at which its
-    /// receivers are found, and says where it is in the logs.
+    /// ones. `begin` is called at the moment at which its receivers are found, and says where it is in the logs.
     pub(crate) fn deliver(
         &self,
         from: ByteStr,
