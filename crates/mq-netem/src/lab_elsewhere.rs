@@ -38,6 +38,10 @@ impl Lab {
         match self.0 {}
     }
 
+    pub fn change(&self, _: Addresses, _: &Link) -> Result<(), Error> {
+        match self.0 {}
+    }
+
     pub fn hand_over(host: &Host, _: Addresses, _: Addresses) -> Result<(), Error> {
         match host.0 {}
     }

@@ -39,7 +39,7 @@ use wire::Wire;
 /// Hosts and the links between them.
 #[derive(Debug, Default)]
 pub struct Lab {
-    wires: Vec<Wire>,
+    wires: Vec<(Addresses, Wire)>,
     airs: Vec<Radio>,
     _awake: Option<File>,
 }
@@ -78,11 +78,28 @@ impl Lab {
         let ends = [(near, 1), (far, 2)].map(|(host, end)| (host, Interface::new(number, end)));
         let [near_wire, far_wire] = [0, 1].map(|end| make_veth(&ends, end));
         let wire = Wire::start(near_wire?, far_wire?, link, seed)?;
-        self.wires.push(wire);
-        Ok(Addresses {
+        let addresses = Addresses {
             near: ends[0].1.address,
             far: ends[1].1.address,
-        })
+        };
+        self.wires.push((addresses, wire));
+        Ok(addresses)
+    }
+
+    /// Makes another link of the one with these addresses, for packets that come from now on: an outage, a partition in
+    /// one direction, a longer way. Packets that are under way still arrive. The times of
+    /// [`Direction::changes`](crate::Direction::changes) count from when the hosts were connected.
+    ///
+    /// # Errors
+    /// If this lab has no link with these addresses.
+    pub fn change(&self, addresses: Addresses, link: &Link) -> Result<(), Error> {
+        let mut wires = self.wires.iter();
+        let (_, wire) = wires.find(|(of, _)| *of == addresses).ok_or(Error::Setup {
+            step: "change a link that this lab has not made",
+            source: io::ErrorKind::NotFound.into(),
+        })?;
+        wire.become_link(link);
+        Ok(())
     }
 
     /// Lets `host` reach the far end of its link `from` through its link `to` from now on, under its address there. Its
@@ -175,7 +192,7 @@ impl Lab {
     /// What happened on the links so far, in the order in which they were made.
     #[must_use]
     pub fn reports(&self) -> Vec<LinkReport> {
-        self.wires.iter().map(Wire::report).collect()
+        self.wires.iter().map(|(_, wire)| wire.report()).collect()
     }
 
     /// What happened on the shared media so far, in the order in which they were made.
@@ -187,7 +204,7 @@ impl Lab {
     /// CPU time of the emulator's own threads so far, without the work under test.
     #[must_use]
     pub fn cpu_time(&self) -> Duration {
-        let wires = self.wires.iter().map(Wire::cpu_time);
+        let wires = self.wires.iter().map(|(_, wire)| wire.cpu_time());
         wires.chain(self.airs.iter().map(Radio::cpu_time)).sum()
     }
 }

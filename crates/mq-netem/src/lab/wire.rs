@@ -1,6 +1,14 @@
 //! A link between two hosts: an emulator for each direction.
 
-use std::{collections::VecDeque, io, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    io,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use super::{
     emulator::{Clock, Emulation, Emulator},
@@ -13,6 +21,39 @@ use crate::{Counts, Direction, DirectionReport, Error, Fate, Link, LinkReport, P
 pub(super) struct Wire {
     up: Emulator<Counts>,
     down: Emulator<Counts>,
+    /// What each direction is to become.
+    next_up: Arc<Next>,
+    next_down: Arc<Next>,
+}
+
+/// A direction that a mover takes over at the next packet.
+#[derive(Debug, Default)]
+struct Next {
+    /// Whether there is one; it saves each packet the lock.
+    is_there: AtomicBool,
+    direction: Mutex<Option<Direction>>,
+}
+
+impl Next {
+    fn put(&self, direction: Direction) {
+        let mut place = self
+            .direction
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *place = Some(direction);
+        self.is_there.store(true, Ordering::Release);
+    }
+
+    fn take(&self) -> Option<Direction> {
+        if !self.is_there.swap(false, Ordering::Acquire) {
+            return None;
+        }
+        let mut place = self
+            .direction
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        place.take()
+    }
 }
 
 impl Wire {
@@ -22,19 +63,31 @@ impl Wire {
         let far = PacketSocket::open(far).map_err(Error::no_emulator)?;
         let (near, far) = (Arc::new(near), Arc::new(far));
         let start = |name, from: &Arc<_>, to: &Arc<_>, direction: &Direction, seed| {
+            let next = Arc::default();
             let mover = Mover {
                 from: Arc::clone(from),
                 to: Arc::clone(to),
                 pipe: Pipe::new(direction.clone(), seed),
+                next: Arc::clone(&next),
                 leaving: VecDeque::new(),
             };
-            Emulator::start(name, mover)
+            Ok((Emulator::start(name, mover)?, next))
         };
+        let (up, next_up) = start("link-up", &near, &far, &link.up, seed)?;
+        // Another seed, so that the directions do not lose the same packets.
+        let (down, next_down) = start("link-down", &far, &near, &link.down, !seed)?;
         Ok(Self {
-            up: start("link-up", &near, &far, &link.up, seed)?,
-            // Another seed, so that the directions do not lose the same packets.
-            down: start("link-down", &far, &near, &link.down, !seed)?,
+            up,
+            down,
+            next_up,
+            next_down,
         })
+    }
+
+    /// Becomes another link for the packets that come from now on.
+    pub(super) fn become_link(&self, link: &Link) {
+        self.next_up.put(link.up.clone());
+        self.next_down.put(link.down.clone());
     }
 
     pub(super) fn report(&self) -> LinkReport {
@@ -58,6 +111,7 @@ struct Mover {
     from: Arc<PacketSocket>,
     to: Arc<PacketSocket>,
     pipe: Pipe,
+    next: Arc<Next>,
     /// Frames by departure.
     leaving: VecDeque<(u64, Frame)>,
 }
@@ -97,6 +151,9 @@ impl Emulation for Mover {
 
 impl Mover {
     fn take(&mut self, now: u64, mut frame: Frame) {
+        if let Some(direction) = self.next.take() {
+            self.pipe.become_direction(direction, now);
+        }
         let bytes = (frame.len() - HEADER) as u64;
         let fate = self.pipe.arrive(now, bytes);
         if let Fate::Delivered {

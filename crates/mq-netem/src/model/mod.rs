@@ -150,6 +150,13 @@ impl Pipe {
         }
     }
 
+    /// Becomes another direction from `now` on. Packets that are under way keep their departures, and the times of
+    /// [`Direction::changes`] count from the beginning as before.
+    pub fn become_direction(&mut self, direction: Direction, now: u64) {
+        self.first = direction;
+        self.change(now);
+    }
+
     /// Becomes what the direction is from the last change on. Packets that are under way keep their departures.
     fn change(&mut self, now: u64) {
         let (current, next) = self.first.changes.at(now);
@@ -389,6 +396,26 @@ mod tests {
             assert_eq!(fate, departs.map(|ms| ms * MS), "at {arrives} ms");
         }
         assert_eq!((pipe.counts.arrived, pipe.counts.lost), (9, 3));
+    }
+
+    #[test]
+    fn a_pipe_becomes_another_direction_in_between() {
+        let delayed = |ms| Direction {
+            delay: Duration::from_millis(ms),
+            ..Direction::default()
+        };
+        let mut pipe = Pipe::new(delayed(40), 1);
+        assert_eq!(at(pipe.arrive(0, 100)), Some(40 * MS));
+        let outage = Direction {
+            loss: Loss::Bernoulli(Probability::new(1.0).unwrap()),
+            ..Direction::default()
+        };
+        pipe.become_direction(outage, MS);
+        assert_eq!(at(pipe.arrive(MS, 100)), None);
+        pipe.become_direction(delayed(2), 10 * MS);
+        // Behind the one that is under way.
+        assert_eq!(at(pipe.arrive(10 * MS, 100)), Some(40 * MS));
+        assert_eq!(at(pipe.arrive(50 * MS, 100)), Some(52 * MS));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mq_netem::{Host, Lab, Lateness, Link, Medium};
+use mq_netem::{Addresses, Host, Lab, Lateness, Link, Medium};
 
 use super::{
     Test,
@@ -21,6 +21,10 @@ pub(crate) const TESTS: &[Test] = &[
         shipped_queues_hold_what_they_say,
     ),
     ("a_link_changes_by_its_course", a_link_changes_by_its_course),
+    (
+        "a_link_is_cut_in_one_direction_and_mended",
+        a_link_is_cut_in_one_direction_and_mended,
+    ),
     (
         "a_host_is_handed_over_to_another_link",
         a_host_is_handed_over_to_another_link,
@@ -101,6 +105,42 @@ fn a_link_changes_by_its_course(lab: &mut Lab) {
     // One outage of 100 ms and one long way of 300 ms in each 600 ms, wherever the first packet came.
     assert!((15..=45).contains(&lost), "{lost}");
     assert!((50..=100).contains(&slow), "{slow}");
+}
+
+fn a_link_is_cut_in_one_direction_and_mended(lab: &mut Lab) {
+    let link = |directions: &str| {
+        let text = format!("description = \"\"\n{directions}");
+        text.parse::<Link>().unwrap()
+    };
+    let pair = Pair::new(lab, &link(""), 1);
+    let back = |count| {
+        for _ in 0..count {
+            pair.far.send(b"!").unwrap();
+        }
+        let mut came = 0;
+        while pair.near.recv(&mut [0; 8]).is_ok() {
+            came += 1;
+        }
+        came
+    };
+    let patience = Some(Duration::from_millis(300));
+    pair.near.set_read_timeout(patience).unwrap();
+    let there = || pair.probe(10, 100, Duration::from_millis(1)).len();
+    assert_eq!((there(), back(10)), (10, 10));
+    let cut = link("[up]\nloss = \"100%\"");
+    lab.change(pair.addresses, &cut).unwrap();
+    assert_eq!((there(), back(10)), (0, 10));
+    lab.change(pair.addresses, &link("[up]\ndelay = \"20ms\""))
+        .unwrap();
+    let took = pair.probe(10, 100, Duration::from_millis(1));
+    assert_eq!(took.len(), 10);
+    assert!(took[0].1 >= Duration::from_millis(20), "{:?}", took[0].1);
+    let near = pair.addresses.far;
+    let none = Addresses {
+        near,
+        ..pair.addresses
+    };
+    assert!(lab.change(none, &cut).is_err());
 }
 
 fn a_host_is_handed_over_to_another_link(lab: &mut Lab) {
