@@ -7,6 +7,8 @@ use mq_client::QoS;
 use crate::{
     publisher::{Published, Sent},
     reader::{Came, Read},
+    rivals::Rivals,
+    witness::Witness,
 };
 
 /// Faults that are written out; the others are counted.
@@ -40,10 +42,17 @@ pub(crate) struct Found {
     pub(crate) forgotten: usize,
     pub(crate) sessions_lost: usize,
     pub(crate) gave_up: usize,
+    pub(crate) rivals: Rivals,
+    /// Of the logs, as the witness has seen them.
+    pub(crate) entries: usize,
+    /// What JetStream has lost or changed itself.
+    pub(crate) jetstream: usize,
     /// Between two acknowledgements of whichever publisher, in milliseconds, and when it began.
     pub(crate) longest_silence: (u64, u64),
     /// Of one message for its acknowledgement, in milliseconds.
     pub(crate) longest_wait: u64,
+    /// Topics and numbers.
+    missing: Vec<(String, usize)>,
     faults: Vec<String>,
     count: usize,
 }
@@ -157,6 +166,7 @@ impl Found {
                 (None, Some(_)) if sent.qos == QoS::AtMostOnce => self.qos0_lost += 1,
                 (None, Some(at)) => {
                     self.lost += 1;
+                    self.missing.push((topic.to_owned(), number));
                     let what = format!("{id}: {topic} {number} ({:?}) is lost", sent.qos);
                     self.fault(format!(
                         "{what}, sent at {} and acknowledged at {at} ms",
@@ -166,6 +176,34 @@ impl Found {
                 _ => {}
             }
         }
+    }
+
+    /// Tells what JetStream has lost from what the brokers have.
+    pub(crate) async fn witness(&mut self, witness: &Witness) {
+        self.entries = witness.entries();
+        let other = witness.replay().await;
+        self.jetstream = other.len();
+        for what in other {
+            self.fault(format!("JetStream: {what}"));
+        }
+        let missing = std::mem::take(&mut self.missing);
+        for (topic, number) in missing.into_iter().take(WRITTEN_OUT) {
+            let place = match witness.find(&topic, number) {
+                Some((shard, sequence)) => format!("is in log {shard} at {sequence}"),
+                None => "was in no log".to_owned(),
+            };
+            self.fault(format!("{topic} {number}, which is lost, {place}"));
+        }
+    }
+
+    pub(crate) fn rivals(&mut self, rivals: Rivals) {
+        for (connected, sent, known) in &rivals.acknowledged_late {
+            let what = format!(
+                "the session was another's from {connected} ms on, and what was sent at {sent} ms"
+            );
+            self.fault(format!("two owners: {what} was acknowledged at {known} ms"));
+        }
+        self.rivals = rivals;
     }
 
     /// What a fresh reader at this node got as retained.
@@ -223,6 +261,18 @@ impl fmt::Display for Found {
             self.sessions_lost,
             self.gave_up
         )?;
+        writeln!(
+            f,
+            "taken over by a rival {} times, sent late {}, acknowledged to two owners {}",
+            self.rivals.took_over,
+            self.rivals.sent_late,
+            self.rivals.acknowledged_late.len()
+        )?;
+        writeln!(
+            f,
+            "{} entries of the logs seen, of which JetStream has lost or changed {}",
+            self.entries, self.jetstream
+        )?;
         let (silence, from) = self.longest_silence;
         write!(
             f,
@@ -232,8 +282,7 @@ impl fmt::Display for Found {
     }
 }
 
-#[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::clients::{Sessions, Who};
 
@@ -274,8 +323,7 @@ mod tests {
         found
     }
 
-    #[test]
-    fn the_check_finds_what_is_lost_twice_out_of_order_or_made_up() {
+    pub(crate) fn the_check_finds_what_is_lost_twice_out_of_order_or_made_up() {
         let [zero, one, two] = [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce];
         let qos = [zero, one, two];
         let all_came = found(&qos, &[0, 1, 1, 2], &[]);
@@ -291,8 +339,7 @@ mod tests {
         assert!(found(&qos, &[1, 2], &[will]).faults().is_some());
     }
 
-    #[test]
-    fn the_check_finds_a_retained_message_that_is_older_than_what_was_acknowledged() {
+    pub(crate) fn the_check_finds_a_retained_message_that_is_older_than_what_was_acknowledged() {
         let mut all = published(&[QoS::AtLeastOnce; 3]);
         let sent = all.topics.remove("t").unwrap();
         all.topics.insert("r/t".to_owned(), sent);
@@ -303,5 +350,17 @@ mod tests {
             found.stale
         };
         assert_eq!([stale(Some(2)), stale(Some(1)), stale(None)], [0, 1, 1]);
+    }
+
+    pub(crate) fn the_check_finds_what_an_earlier_owner_acknowledges_late() {
+        let found = |sent: &[(u64, Option<u64>)]| {
+            let mut rivals = Rivals::default();
+            rivals.note(100, sent.to_vec());
+            let mut found = Found::default();
+            found.rivals(rivals);
+            (found.count, found.rivals.sent_late)
+        };
+        assert_eq!(found(&[(90, Some(120)), (110, None)]), (0, 1));
+        assert_eq!(found(&[(90, Some(120)), (110, Some(130))]), (1, 1));
     }
 }

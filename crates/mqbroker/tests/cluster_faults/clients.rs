@@ -85,7 +85,7 @@ impl<'a> Connected<'a> {
         match event {
             Event::Connected(connected) => {
                 let address = connected.link.peer_address.unwrap();
-                let node = self.place.node_at(address.port());
+                let node = self.place.node_at(address.ip());
                 let present = connected.session_present;
                 self.sessions.connections += 1;
                 if !present && !self.begins {

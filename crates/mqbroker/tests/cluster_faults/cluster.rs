@@ -1,10 +1,10 @@
-//! The processes: three NATS servers and three brokers on loopback, with their files in one folder.
+//! The processes: three machines, each with a NATS server and a broker, with their files in one folder.
 
 use std::{
     fs::{self, File, OpenOptions},
     io::Write as _,
-    net::{TcpListener, UdpSocket},
-    path::{Path, PathBuf},
+    net::IpAddr,
+    path::PathBuf,
     process::{Command, Stdio},
     sync::Mutex,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -18,34 +18,40 @@ use nix::{
 };
 use tempfile::TempDir;
 
-use crate::plan::Process;
+use crate::{net::Net, plan::Process};
 
 pub(crate) const NODES: [&str; 3] = ["a", "b", "c"];
 
-pub(crate) const SCHEMES: [&str; 3] = ["tcp", "tls", "quic"];
+pub(crate) const SCHEMES: [(&str, u16); 3] = [("tcp", 1883), ("tls", 8883), ("quic", 14_567)];
+
+/// Logs of the cluster.
+pub(crate) const SHARDS: usize = 2;
+
+/// Gives a process another clock than the machine's, by a file.
+const FAKETIME: &str = "faketime/libfaketime.so.1";
 
 /// Where clients come to, and the folder of all files.
 pub(crate) struct Place {
     folder: TempDir,
-    /// By node, then by scheme.
-    ports: [[u16; 3]; 3],
+    pub(crate) net: Net,
     connector: Connector,
     began: Instant,
     trace: Mutex<File>,
 }
 
 impl Place {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(net: Net) -> Self {
         let mut folder = tempfile::Builder::new();
         let folder = folder.prefix("cluster-faults-").disable_cleanup(true);
         let folder = folder.tempdir().unwrap();
-        let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+        let names = [0, 1, 2].map(|machine| net.address(machine).to_string());
+        let made = rcgen::generate_simple_self_signed(names).unwrap();
         let file = |name: &str| folder.path().join(name);
         fs::write(file("cert.pem"), made.cert.pem()).unwrap();
         fs::write(file("key.pem"), made.signing_key.serialize_pem()).unwrap();
         let options = ConnectOptions::new().trust(Trust::ca_file(file("cert.pem")));
         Self {
-            ports: std::array::from_fn(|_| std::array::from_fn(|_| port())),
+            net,
             connector: Connector::new(options).unwrap(),
             began: Instant::now(),
             trace: Mutex::new(File::create(file("trace")).unwrap()),
@@ -63,14 +69,22 @@ impl Place {
     }
 
     pub(crate) fn url(&self, node: usize, scheme: usize) -> String {
-        let port = self.ports[node][scheme];
-        format!("{}://127.0.0.1:{port}", SCHEMES[scheme])
+        let (scheme, port) = SCHEMES[scheme];
+        format!("{scheme}://{}:{port}", self.net.address(node))
     }
 
-    /// The node that has this port.
-    pub(crate) fn node_at(&self, port: u16) -> &'static str {
-        let node = self.ports.iter().position(|ports| ports.contains(&port));
+    /// The node that has this address.
+    pub(crate) fn node_at(&self, address: IpAddr) -> &'static str {
+        let node = (0..3).find(|node| self.net.address(*node) == address);
         node.map_or("?", |node| NODES[node])
+    }
+
+    /// Lets the clock of a node's machine be off by so many seconds.
+    pub(crate) fn set_clock(&self, node: usize, seconds: i32) {
+        // The node reads it at any time, and never a part of it.
+        let new = self.file("clock");
+        fs::write(&new, format!("{seconds:+}\n")).unwrap();
+        fs::rename(new, self.file(&format!("{}.clock", NODES[node]))).unwrap();
     }
 
     /// A client whose session is kept. It comes to these nodes, the first that answers.
@@ -115,21 +129,12 @@ impl Place {
     }
 }
 
-/// Below the ports that the system gives to sockets of clients: one that is free for a moment stays so.
-fn port() -> u16 {
-    loop {
-        let port = fastrand::u16(20_000..32_000);
-        let address = ("127.0.0.1", port);
-        if TcpListener::bind(address).is_ok() && UdpSocket::bind(address).is_ok() {
-            return port;
-        }
-    }
-}
-
 /// The processes that run.
 pub(crate) struct Processes<'a> {
     place: &'a Place,
     nats: PathBuf,
+    /// What gives nodes clocks of their own.
+    pub(crate) faketime: Option<PathBuf>,
     nodes: [Option<Running>; 3],
     servers: [Option<Running>; 3],
     /// Of nodes that left the cluster, as a node does whose life was ended.
@@ -144,6 +149,7 @@ impl<'a> Processes<'a> {
         let mut all = Self {
             place,
             nats,
+            faketime: faketime(),
             nodes: [const { None }; 3],
             servers: [const { None }; 3],
             ended: 0,
@@ -158,11 +164,11 @@ impl<'a> Processes<'a> {
     }
 
     pub(crate) fn start_one(&mut self, process: Process) {
-        let slot = match process {
-            Process::Node(n) => &mut self.nodes[n],
-            Process::Nats(n) => &mut self.servers[n],
-        };
-        *slot = Some(run(self.place, &self.nats, process));
+        let running = self.run(process);
+        match process {
+            Process::Node(n) => self.nodes[n] = Some(running),
+            Process::Nats(n) => self.servers[n] = Some(running),
+        }
     }
 
     /// SIGKILL, of one that is stopped as well.
@@ -209,62 +215,92 @@ impl<'a> Processes<'a> {
     }
 }
 
+/// Where Debian keeps it.
+fn faketime() -> Option<PathBuf> {
+    let folders = fs::read_dir("/usr/lib").ok()?.flatten();
+    let mut files = folders.map(|folder| folder.path().join(FAKETIME));
+    let found = files.find(|file| file.is_file());
+    if found.is_none() {
+        mq_testkit::skipped("there is no libfaketime: the nodes' clocks do not jump");
+    }
+    found
+}
+
 fn configure(place: &Place) {
-    let ports: [(u16, u16); 3] = std::array::from_fn(|_| (port(), port()));
-    let list = |urls: [String; 3]| urls.join(", ");
-    let routes = list(ports.map(|(_, routes)| format!("nats://127.0.0.1:{routes}")));
-    for (n, (clients, others)) in ports.iter().enumerate() {
+    let others = |machine: usize| (0..3).filter(move |other| *other != machine);
+    for n in 0..3 {
+        let routes =
+            others(n).map(|other| format!("nats://{}:6222", place.net.seen_from(n, other)));
+        let routes = routes.collect::<Vec<_>>().join(", ");
         let data = place.file(&format!("nats-{n}")).display().to_string();
         let config = format!(
-            "server_name: n{n}\nlisten: 127.0.0.1:{clients}\nmax_payload: 8MB\n\
+            "server_name: n{n}\nlisten: 0.0.0.0:4222\nmax_payload: 8MB\n\
              jetstream {{ store_dir: {data:?}, sync_interval: always }}\n\
-             cluster {{ name: test, listen: 127.0.0.1:{others}, routes: [{routes}] }}\n"
+             cluster {{ name: test, listen: 0.0.0.0:6222, no_advertise: true, routes: [{routes}] }}\n"
         );
         fs::write(place.file(&format!("nats-{n}.conf")), config).unwrap();
     }
-    let servers = list(ports.map(|(clients, _)| format!("\"nats://127.0.0.1:{clients}\"")));
     for (n, node) in NODES.iter().enumerate() {
-        let listen = list(std::array::from_fn(|s| format!("{:?}", place.url(n, s))));
+        place.set_clock(n, 0);
+        let listen = std::array::from_fn::<_, 3, _>(|scheme| format!("{:?}", place.url(n, scheme)));
+        let listen = listen.join(", ");
+        let servers = [n].into_iter().chain(others(n));
+        let servers =
+            servers.map(|server| format!("\"nats://{}:4222\"", place.net.seen_from(n, server)));
+        let servers = servers.collect::<Vec<_>>().join(", ");
         let of_tls = |name| place.file(name).display().to_string();
         let (certificate, key) = (of_tls("cert.pem"), of_tls("key.pem"));
         let config = format!(
             "listen = [{listen}]\n[tls]\ncertificate = {certificate:?}\nkey = {key:?}\n\
-             [limits]\nmailbox_messages = 1000000\nmailbox_bytes = 1000000000\n\
-             [cluster]\nnode = {node:?}\nservers = [{servers}]\nreplicas = 3\nshards = 2\nlease_s = 3\n"
+             [auth]\nallow_anonymous = true\n\
+             [limits]\nmailbox_messages = 50000\nmailbox_bytes = 1000000000\n\
+             [cluster]\nnode = {node:?}\nservers = [{servers}]\nplaintext = true\nreplicas = 3\nshards = {SHARDS}\nlease_s = 3\n"
         );
         fs::write(place.file(&format!("{node}.toml")), config).unwrap();
     }
 }
 
-fn run(place: &Place, nats: &Path, process: Process) -> Running {
-    let log = |name: &str| {
-        let mut options = OpenOptions::new();
-        let log = options.create(true).append(true).open(place.file(name));
-        log.unwrap()
-    };
-    let mut command = match process {
-        Process::Nats(n) => {
-            let mut command = Command::new(nats);
-            command
-                .arg("-c")
-                .arg(place.file(&format!("nats-{n}.conf")))
-                .stdin(Stdio::null())
-                .stderr(log(&format!("nats-{n}.log")));
-            command
-        }
-        Process::Node(n) => {
-            let node = NODES[n];
-            let mut command = Command::new(env!("CARGO_BIN_EXE_mqbroker"));
-            command
-                .args(["--until-stdin-ends", "--config"])
-                .arg(place.file(&format!("{node}.toml")))
-                .stdin(Stdio::piped())
-                .stderr(log(&format!("{node}.log")));
-            if std::env::var_os("RUST_LOG").is_none() {
-                command.env("RUST_LOG", "info");
+impl Processes<'_> {
+    fn run(&self, process: Process) -> Running {
+        let file = |name: String| self.place.file(&name);
+        let log = |name: &str| {
+            let mut options = OpenOptions::new();
+            let log = options.create(true).append(true);
+            log.open(file(format!("{name}.log"))).unwrap()
+        };
+        let (machine, mut command) = match process {
+            Process::Nats(n) => {
+                let mut command = Command::new(&self.nats);
+                command
+                    .arg("-c")
+                    .arg(file(format!("nats-{n}.conf")))
+                    .stdin(Stdio::null())
+                    .stderr(log(&format!("nats-{n}")));
+                (n, command)
             }
-            command
-        }
-    };
-    Running(command.stdout(Stdio::null()).spawn().unwrap())
+            Process::Node(n) => {
+                let node = NODES[n];
+                let mut command = Command::new(env!("CARGO_BIN_EXE_mqbroker"));
+                command
+                    .args(["--until-stdin-ends", "--config"])
+                    .arg(file(format!("{node}.toml")))
+                    .stdin(Stdio::piped())
+                    .stderr(log(node));
+                if std::env::var_os("RUST_LOG").is_none() {
+                    command.env("RUST_LOG", "info");
+                }
+                if let Some(library) = &self.faketime {
+                    command
+                        .env("LD_PRELOAD", library)
+                        .env("FAKETIME_TIMESTAMP_FILE", file(format!("{node}.clock")))
+                        .env("FAKETIME_NO_CACHE", "1")
+                        // Timers do not jump with the time of day.
+                        .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+                }
+                (n, command)
+            }
+        };
+        let command = command.stdout(Stdio::null());
+        Running(self.place.net.start(machine, command).unwrap())
+    }
 }

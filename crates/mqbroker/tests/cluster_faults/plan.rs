@@ -2,11 +2,36 @@
 
 use std::time::Duration;
 
+/// The machines at both ends of the first links. The near end is the first one.
+pub(crate) const PAIRS: [(usize, usize); 3] = [(0, 1), (0, 2), (1, 2)];
+
+/// Links between machines, as in [`PAIRS`], and then one from all clients to each machine.
+pub(crate) const LINKS: usize = PAIRS.len() + 3;
+
+/// The clocks of nodes are never further apart than twice this. It is below half the time for which sessions are kept.
+const CLOCK_OFF: i32 = 8 * 3600;
+
 /// One process of three.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Process {
     Node(usize),
     Nats(usize),
+}
+
+/// What a link is like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Condition {
+    Well,
+    /// Nothing passes in one direction or in both.
+    Cut {
+        up: bool,
+        down: bool,
+    },
+    Bad {
+        /// In percent, each way.
+        loss: u8,
+        delay: Duration,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,47 +43,48 @@ pub(crate) enum Step {
     Stop(Process),
     /// SIGCONT.
     Continue(Process),
+    Link(usize, Condition),
+    /// The clock of a node's machine is off by so many seconds.
+    Clock(usize, i32),
     /// A client goes to another node, or tries the first of its list again.
     Move(usize),
 }
 
-/// The steps of a campaign of this length, by time. All processes run again at its end.
+/// When each thing is well again.
+#[derive(Default)]
+struct Well {
+    nodes: [Duration; 3],
+    /// The NATS servers: of those that are killed, stopped or cut off there is one at a time.
+    nats: Duration,
+    links: [Duration; LINKS],
+}
+
+/// The steps of a campaign of this length, by time. All processes run again at its end, and all links are well.
 ///
-/// No more than one NATS server is harmed at a time, and no more than two nodes are.
+/// No more than one NATS server is harmed at a time, and no more than two nodes are. A link that is bad harms neither.
 pub(crate) fn plan(seed: u64, length: Duration, clients: usize) -> Vec<(Duration, Step)> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut steps = Vec::new();
-    // When each process is well again.
-    let mut nodes = [Duration::ZERO; 3];
-    let mut nats = Duration::ZERO;
+    let mut well = Well::default();
     let mut at = Duration::from_secs(2);
     while at < length {
-        let which = random.usize(..3);
-        let kill = random.bool();
-        let harm = Duration::from_millis(random.u64(if kill { 200..6_000 } else { 1_000..8_000 }));
-        let harmed = nodes.iter().filter(|well| **well > at).count();
-        let (process, may) = match random.u8(..10) {
-            0..=2 => (Process::Node(which), nodes[which] <= at && harmed < 2),
-            3 => (Process::Nats(which), nats <= at),
-            _ => {
-                steps.push((at, Step::Move(random.usize(..clients))));
-                (Process::Node(which), false)
+        match random.u8(..16) {
+            0..=2 => harm_process(&mut steps, &mut well, &mut random, at, Process::Node),
+            3..=4 => harm_process(&mut steps, &mut well, &mut random, at, Process::Nats),
+            5 => cut_machine(&mut steps, &mut well, &mut random, at),
+            6 => cut_pair(&mut steps, &mut well, &mut random, at),
+            7 => harm_clients(&mut steps, &mut well, &mut random, at),
+            8 => {
+                let link = random.usize(..LINKS);
+                let until = at + Duration::from_millis(random.u64(2_000..12_000));
+                let bad = bad(&mut random);
+                set(&mut steps, &mut well, &[(link, bad)], at, until);
             }
-        };
-        if may {
-            let well = at + harm;
-            let (begin, end) = if kill {
-                (Step::Kill(process), Step::Start(process))
-            } else {
-                (Step::Stop(process), Step::Continue(process))
-            };
-            steps.extend([(at, begin), (well, end)]);
-            match process {
-                // It has to be heard of again.
-                Process::Node(_) => nodes[which] = well + Duration::from_secs(1),
-                // It has to catch up.
-                Process::Nats(_) => nats = well + Duration::from_secs(3),
+            9 => {
+                let off = random.i32(-CLOCK_OFF..=CLOCK_OFF);
+                steps.push((at, Step::Clock(random.usize(..3), off)));
             }
+            _ => steps.push((at, Step::Move(random.usize(..clients)))),
         }
         at += Duration::from_millis(random.u64(50..900));
     }
@@ -66,10 +92,155 @@ pub(crate) fn plan(seed: u64, length: Duration, clients: usize) -> Vec<(Duration
     steps
 }
 
-#[test]
-fn a_plan_harms_one_nats_server_and_two_nodes_at_most_and_ends_with_all_well() {
+type Steps = Vec<(Duration, Step)>;
+
+fn harm_process(
+    steps: &mut Steps,
+    well: &mut Well,
+    random: &mut fastrand::Rng,
+    at: Duration,
+    of: fn(usize) -> Process,
+) {
+    let process = of(random.usize(..3));
+    let kill = random.bool();
+    let harm = Duration::from_millis(random.u64(if kill { 200..6_000 } else { 1_000..8_000 }));
+    let until = at + harm;
+    let may = match process {
+        Process::Node(node) => well.may_harm(node, at),
+        Process::Nats(_) => well.nats <= at,
+    };
+    if !may {
+        return;
+    }
+    match process {
+        Process::Node(node) => well.harm_node(node, until),
+        Process::Nats(_) => well.harm_nats(until),
+    }
+    let (begin, end) = if kill {
+        (Step::Kill(process), Step::Start(process))
+    } else {
+        (Step::Stop(process), Step::Continue(process))
+    };
+    steps.extend([(at, begin), (until, end)]);
+}
+
+/// Cuts a machine, node and NATS server, off from both others, in one direction or in both.
+fn cut_machine(steps: &mut Steps, well: &mut Well, random: &mut fastrand::Rng, at: Duration) {
+    let machine = random.usize(..3);
+    let until = at + Duration::from_millis(random.u64(1_000..15_000));
+    let (leaves, comes) = cut(random);
+    let links = (0..PAIRS.len()).filter_map(|link| {
+        let (near, far) = PAIRS[link];
+        let condition = if near == machine {
+            Condition::Cut {
+                up: leaves,
+                down: comes,
+            }
+        } else if far == machine {
+            Condition::Cut {
+                up: comes,
+                down: leaves,
+            }
+        } else {
+            return None;
+        };
+        Some((link, condition))
+    });
+    let links: Vec<_> = links.collect();
+    if well.nats <= at && well.may_harm(machine, at) && set(steps, well, &links, at, until) {
+        well.harm_nats(until);
+        well.harm_node(machine, until);
+    }
+}
+
+/// Cuts the link between two machines, which both reach the third one.
+fn cut_pair(steps: &mut Steps, well: &mut Well, random: &mut fastrand::Rng, at: Duration) {
+    let link = random.usize(..PAIRS.len());
+    let until = at + Duration::from_millis(random.u64(1_000..15_000));
+    let (up, down) = cut(random);
+    if well.nats <= at
+        && set(
+            steps,
+            well,
+            &[(link, Condition::Cut { up, down })],
+            at,
+            until,
+        )
+    {
+        well.harm_nats(until);
+    }
+}
+
+/// Cuts clients off from a machine.
+fn harm_clients(steps: &mut Steps, well: &mut Well, random: &mut fastrand::Rng, at: Duration) {
+    let link = PAIRS.len() + random.usize(..3);
+    let until = at + Duration::from_millis(random.u64(500..8_000));
+    let (up, down) = cut(random);
+    set(
+        steps,
+        well,
+        &[(link, Condition::Cut { up, down })],
+        at,
+        until,
+    );
+}
+
+/// Whether nothing leaves, and whether nothing comes.
+fn cut(random: &mut fastrand::Rng) -> (bool, bool) {
+    match random.u8(..4) {
+        0 => (true, false),
+        1 => (false, true),
+        _ => (true, true),
+    }
+}
+
+fn bad(random: &mut fastrand::Rng) -> Condition {
+    Condition::Bad {
+        loss: random.u8(0..=20),
+        delay: Duration::from_millis(random.u64(1..60)),
+    }
+}
+
+/// Lets links be like this until then, if all of them are well.
+fn set(
+    steps: &mut Steps,
+    well: &mut Well,
+    links: &[(usize, Condition)],
+    at: Duration,
+    until: Duration,
+) -> bool {
+    if links.iter().any(|(link, _)| well.links[*link] > at) {
+        return false;
+    }
+    for &(link, condition) in links {
+        well.links[link] = until;
+        steps.push((at, Step::Link(link, condition)));
+        steps.push((until, Step::Link(link, Condition::Well)));
+    }
+    true
+}
+
+impl Well {
+    fn may_harm(&self, node: usize, at: Duration) -> bool {
+        let harmed = self.nodes.iter().filter(|well| **well > at);
+        self.nodes[node] <= at && harmed.count() < 2
+    }
+
+    fn harm_node(&mut self, node: usize, until: Duration) {
+        // It has to be heard of again.
+        self.nodes[node] = until + Duration::from_secs(1);
+    }
+
+    fn harm_nats(&mut self, until: Duration) {
+        // It has to catch up.
+        self.nats = until + Duration::from_secs(3);
+    }
+}
+
+pub(crate) fn a_plan_harms_one_nats_server_and_two_nodes_at_most_and_ends_with_all_well() {
     for seed in 0..100 {
         let mut harmed = Vec::new();
+        let mut cut = [false; LINKS];
         for (at, step) in plan(seed, Duration::from_mins(2), 14) {
             match step {
                 Step::Kill(process) | Step::Stop(process) => harmed.push(process),
@@ -77,16 +248,26 @@ fn a_plan_harms_one_nats_server_and_two_nodes_at_most_and_ends_with_all_well() {
                     let place = harmed.iter().position(|one| *one == process).unwrap();
                     harmed.remove(place);
                 }
+                Step::Link(link, condition) => {
+                    cut[link] = matches!(condition, Condition::Cut { .. });
+                }
+                Step::Clock(_, off) => assert!(off.abs() <= CLOCK_OFF),
                 Step::Move(_) => {}
             }
             let nodes = harmed.iter().filter(|one| matches!(one, Process::Node(_)));
             let nodes = nodes.count();
-            let servers = harmed.len() - nodes;
+            // Two servers that reach each other are the majority.
+            let together = (0..PAIRS.len()).filter(|link| {
+                let (a, b) = PAIRS[*link];
+                let runs = |server| !harmed.contains(&Process::Nats(server));
+                !cut[*link] && runs(a) && runs(b)
+            });
             assert!(
-                servers < 2 && nodes < 3,
-                "seed {seed} at {at:?}: {harmed:?}"
+                together.count() > 0 && nodes < 3,
+                "seed {seed} at {at:?}: {harmed:?}, {cut:?}"
             );
         }
         assert!(harmed.is_empty(), "seed {seed}: {harmed:?}");
+        assert_eq!(cut, [false; LINKS], "seed {seed}");
     }
 }

@@ -1,0 +1,165 @@
+//! A witness of the logs, apart from the brokers: it reads them with JetStream's own client while they grow, and once
+//! more at the end. What is other then, JetStream has lost or changed itself; what the logs have and a reader does not,
+//! the brokers have lost.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use async_nats::{
+    ConnectOptions,
+    jetstream::{self, stream::Stream},
+};
+use bytes::Bytes;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, timeout},
+};
+
+use crate::cluster::{Place, SHARDS};
+
+/// Between two looks at a log.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// How long one answer may take, and all of them at the end.
+const ANSWER: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// Bytes between a topic and the payload behind it, at most.
+const BETWEEN: usize = 8;
+
+/// What was in the logs: the entries of each by their sequence numbers.
+pub(crate) struct Witness {
+    streams: Vec<Stream>,
+    seen: Vec<BTreeMap<u64, Bytes>>,
+}
+
+impl Witness {
+    pub(crate) async fn new(place: &Place) -> Self {
+        let servers: Vec<_> = (0..3)
+            .map(|machine| format!("nats://{}:4222", place.net.address(machine)))
+            .collect();
+        let options = ConnectOptions::new()
+            .ignore_discovered_servers()
+            .connection_timeout(ANSWER)
+            .ping_interval(ANSWER)
+            .reconnect_delay_callback(|_| LOOK);
+        let client = options.connect(servers).await.unwrap();
+        let mut context = jetstream::new(client);
+        context.set_timeout(ANSWER);
+        let mut streams = Vec::new();
+        for shard in 0..SHARDS {
+            streams.push(context.get_stream(format!("mq-log-{shard}")).await.unwrap());
+        }
+        Self {
+            seen: vec![BTreeMap::new(); streams.len()],
+            streams,
+        }
+    }
+
+    /// Reads on until the faults are over.
+    pub(crate) async fn watch(mut self, over: watch::Receiver<bool>) -> Self {
+        while !*over.borrow() {
+            for shard in 0..self.streams.len() {
+                // What is missed now comes with the next look.
+                let _ = timeout(ANSWER * 5, self.read_on(shard)).await;
+            }
+            sleep(LOOK).await;
+        }
+        self
+    }
+
+    async fn read_on(&mut self, shard: usize) -> Option<()> {
+        let state = self.streams[shard].get_info().await.ok()?.state;
+        let seen = &mut self.seen[shard];
+        let next = seen.last_key_value().map_or(1, |(last, _)| last + 1);
+        for sequence in next.max(state.first_sequence)..=state.last_sequence {
+            let message = self.streams[shard].get_raw_message(sequence).await.ok()?;
+            seen.insert(sequence, message.payload);
+        }
+        Some(())
+    }
+
+    /// How many entries it has seen.
+    pub(crate) fn entries(&self) -> usize {
+        self.seen.iter().map(BTreeMap::len).sum()
+    }
+
+    /// What JetStream does not have any more, or has otherwise, of what it had; a line each. What brokers have trimmed
+    /// does not count.
+    pub(crate) async fn replay(&self) -> Vec<String> {
+        let mut other = Vec::new();
+        for (shard, (stream, seen)) in self.streams.iter().zip(&self.seen).enumerate() {
+            let until = Instant::now() + PATIENCE;
+            let state = loop {
+                match stream.get_info().await {
+                    Ok(info) => break info.state,
+                    Err(error) => assert!(Instant::now() < until, "log {shard}: {error}"),
+                }
+                sleep(LOOK).await;
+            };
+            for (sequence, was) in seen.range(state.first_sequence..) {
+                let now = loop {
+                    match stream.get_raw_message(*sequence).await {
+                        Ok(message) => break Some(message.payload),
+                        Err(error) if is_gone(&error) => break None,
+                        Err(error) => assert!(Instant::now() < until, "log {shard}: {error}"),
+                    }
+                    sleep(LOOK).await;
+                };
+                match now {
+                    Some(now) if now == *was => {}
+                    Some(_) => other.push(format!("log {shard} has another entry at {sequence}")),
+                    None => other.push(format!("log {shard} has no entry at {sequence} any more")),
+                }
+            }
+        }
+        other
+    }
+
+    /// Where in the logs this message is: log and sequence number.
+    pub(crate) fn find(&self, topic: &str, number: usize) -> Option<(usize, u64)> {
+        let logs = self.seen.iter().enumerate();
+        let mut entries =
+            logs.flat_map(|(shard, seen)| seen.iter().map(move |entry| (shard, entry)));
+        let found = entries.find(|(_, (_, entry))| has(entry, topic, number));
+        found.map(|(shard, (sequence, _))| (shard, *sequence))
+    }
+}
+
+fn is_gone(error: &jetstream::stream::RawMessageError) -> bool {
+    matches!(
+        error.kind(),
+        jetstream::stream::LastRawMessageErrorKind::NoMessageFound
+    )
+}
+
+/// Whether an entry has this topic with this number a little behind it.
+fn has(entry: &[u8], topic: &str, number: usize) -> bool {
+    let number = number.to_string();
+    let places = entry.windows(topic.len()).enumerate();
+    let mut behind = places
+        .filter(|(_, text)| *text == topic.as_bytes())
+        .map(|(at, _)| &entry[at + topic.len()..]);
+    behind.any(|rest| {
+        let near = rest.len().min(BETWEEN + number.len());
+        (0..=BETWEEN).any(|at| {
+            let is_here = rest[..near].get(at..at + number.len()) == Some(number.as_bytes());
+            let goes_on = rest.get(at + number.len()).is_some_and(u8::is_ascii_digit);
+            let before = at.checked_sub(1).and_then(|at| rest.get(at));
+            let began = before.is_some_and(u8::is_ascii_digit);
+            is_here && !goes_on && !began
+        })
+    })
+}
+
+pub(crate) fn a_message_is_found_in_its_entry() {
+    let entry = b"\x01m/publisher-3/1\0\x07\x00123m/publisher-3/2\0\x08\x0045";
+    assert!(has(entry, "m/publisher-3/1", 123));
+    assert!(has(entry, "m/publisher-3/2", 45));
+    for (topic, number) in [
+        ("m/publisher-3/1", 12),
+        ("m/publisher-3/1", 23),
+        ("m/publisher-3/2", 123),
+    ] {
+        assert!(!has(entry, topic, number), "{topic} {number}");
+    }
+}
