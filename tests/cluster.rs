@@ -10,7 +10,7 @@ use mq_broker::{
     Broker, Error, Settings,
     cluster::{ClusterSettings, Faults, MemoryEngine, MemoryWorld},
 };
-use mq_client::{Client, ClientBuilder, Outgoing, QoS, Subscription, Will};
+use mq_client::{Client, ClientBuilder, Outgoing, QoS, Reconnect, Subscription, Will};
 use mq_testkit::FaultyRelay;
 use seeds::over_seeds;
 use tokio::time::{Instant, sleep, timeout};
@@ -267,8 +267,13 @@ async fn logs_are_trimmed_up_to_what_a_session_or_a_new_node_may_need() {
     publish(&mut messages).await;
     let trimmed = world.entries();
     assert!(trimmed < 1_000, "{trimmed} of 3,000 entries are kept");
-    // One that nobody has taken yet is.
+    // One that waits for long is copied, but for a large one.
     send(&publisher, message("rare", "needed", QoS::AtLeastOnce)).await;
+    publish(&mut messages).await;
+    let trimmed = world.entries();
+    assert!(trimmed < 1_000, "{trimmed} of 6,000 entries are kept");
+    let large = "large".repeat(20_000);
+    send(&publisher, message("rare", large.clone(), QoS::AtLeastOnce)).await;
     publish(&mut messages).await;
     let kept = world.entries();
     assert!((3_000..4_500).contains(&kept), "{kept} entries are kept");
@@ -276,14 +281,44 @@ async fn logs_are_trimmed_up_to_what_a_session_or_a_new_node_may_need() {
     let mut rare = away.messages();
     let away = away.build().await.unwrap();
     assert_eq!(next(&mut rare).await, "needed");
+    assert_eq!(next(&mut rare).await, large);
     publish(&mut messages).await;
     let trimmed = world.entries();
-    assert!(trimmed < 1_000, "{trimmed} of 9,000 entries are kept");
+    assert!(trimmed < 1_000, "{trimmed} of 12,000 entries are kept");
     let late = Node::start("trims", "late", &world).await;
     let reader = late.client("late").build().await.unwrap();
     let mut retained = reader.subscribe("old", QoS::AtLeastOnce).await.unwrap();
     assert_eq!(next(&mut retained).await, "retained");
     drop(away);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_no_value_has_room_for_ends_and_its_node_goes_on() {
+    let world = MemoryWorld::new(2, 1);
+    world.set_largest_value(300_000);
+    let a = Node::start("large", "a", &world).await;
+    let b = Node::start("large", "b", &world).await;
+    let other = a.client("other").build().await.unwrap();
+    let mut messages = other.subscribe("t", QoS::AtLeastOnce).await.unwrap();
+    let hostile = a.client("hostile").reconnect(Reconnect::never());
+    let hostile = hostile.build().await.unwrap();
+    let mut subscriptions = Vec::new();
+    for n in 0..20 {
+        let filter = format!("{n}/{}", "long".repeat(5_000));
+        let subscribed = timeout(SOON, hostile.subscribe(filter, QoS::AtLeastOnce)).await;
+        subscriptions.push(subscribed.unwrap());
+    }
+    let why = timeout(SOON, hostile.closed()).await.unwrap();
+    assert!(why.to_string().contains("quota exceeded"), "{why}");
+    sleep(SOON).await;
+    send(&other, message("t", "goes on", QoS::AtLeastOnce)).await;
+    assert_eq!(next(&mut messages).await, "goes on");
+    let again = b.client("hostile").build().await.unwrap();
+    assert!(!again.last_connected().unwrap().session_present);
+    for node in [&a, &b] {
+        let failed = node.broker.as_ref().unwrap().store_failed();
+        assert!(timeout(Duration::ZERO, failed).await.is_err());
+    }
 }
 
 #[tokio::test(start_paused = true)]

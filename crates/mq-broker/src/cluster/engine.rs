@@ -25,6 +25,9 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// How many logs there are: at least one, and the same for all nodes at all times.
     fn shards(&self) -> u16;
 
+    /// Bytes that a value may have.
+    fn largest_value(&self) -> usize;
+
     /// Appends an entry to a log, durable on a majority. An entry with an id that was appended within
     /// [`APPENDED_ONCE`](super::APPENDED_ONCE) is not appended again, which is no error.
     fn append(&self, shard: u16, id: String, entry: Bytes) -> Answer<'_, ()>;
@@ -62,8 +65,8 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     fn asked(&self) -> mpsc::Receiver<Asked>;
 }
 
-/// For so long the next value may take when all are read.
-const SILENCE: Duration = Duration::from_secs(10);
+/// For so long the next value, or an entry that is there, may take.
+pub(super) const SILENCE: Duration = Duration::from_secs(10);
 
 /// All values of a kind, by name.
 ///

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
     fmt,
+    future::ready,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -43,6 +44,7 @@ struct State {
     nodes: HashMap<String, Node>,
     faults: Faults,
     random: u64,
+    largest_value: Option<usize>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -122,6 +124,11 @@ impl MemoryWorld {
     /// From here on steps fail like that.
     pub fn set_faults(&self, faults: Faults) {
         lock(&self.state).faults = faults;
+    }
+
+    /// A value has at most so many bytes.
+    pub fn set_largest_value(&self, bytes: usize) {
+        lock(&self.state).largest_value = Some(bytes);
     }
 
     /// How many entries are kept, of all logs.
@@ -264,6 +271,11 @@ impl Engine for MemoryEngine {
         u16::try_from(shards).unwrap_or(u16::MAX)
     }
 
+    fn largest_value(&self) -> usize {
+        let most = lock(&self.world.state).largest_value;
+        most.unwrap_or(usize::MAX)
+    }
+
     fn append(&self, shard: u16, id: String, entry: Bytes) -> Answer<'_, ()> {
         Box::pin(self.step(move |state| {
             if state.ids.insert((shard, id)) {
@@ -301,6 +313,10 @@ impl Engine for MemoryEngine {
 
     // All values last: there is no need to forget any.
     fn put(&self, key: Key, last: u64, bytes: Bytes, _: Lasts) -> Answer<'_, Put> {
+        if bytes.len() > self.largest_value() {
+            let problem = format!("{} bytes are too many", bytes.len());
+            return Box::pin(ready(Err(EngineError(problem))));
+        }
         Box::pin(self.step(move |state| {
             let known = state.values.get(&key).map_or(0, |value| value.version);
             if known != last {

@@ -12,7 +12,8 @@
 //! Around them: a checkpoint of each log (`checkpoint.rs`) and retained messages as values let a node begin; a floor
 //! (`floor.rs`) says up to where records are complete, written or not; living nodes adopt the sessions of dead ones
 //! (`adopt.rs`), with their wills and the time they have left; which member of a shared subscription gets a message follows
-//! from its log (`groups.rs`); and what nobody needs is trimmed (`trim.rs`).
+//! from its log (`groups.rs`); messages that wait for long are copied into the records of their sessions (`copies.rs`); and
+//! what nobody needs is trimmed (`trim.rs`).
 //!
 //! A node that takes a session over reads the logs on from the places that the record names. If the owner lives it is
 //! asked to let go first. If it does not answer, its life is ended: a fence (`fences.rs`) in each log, behind which what it
@@ -28,14 +29,16 @@
 //! QoS 0 that is not retained goes from node to node without the engine's log, and may be lost.
 //!
 //! # What is not there yet
-//! A message that waits for a session keeps its log from being trimmed, however long that is. What does not fit into a
-//! session's mailbox is dropped and counted. What a member of a shared subscription leaves with its session goes to
+//! A session that is away keeps its logs from being trimmed while more than 256 KiB, or a message larger than 64 KiB,
+//! waits for it, however long that is. What does not fit into a session's mailbox is dropped and counted. A session whose
+//! record no value has room for ends. What a member of a shared subscription leaves with its session goes to
 //! members of its node alone, and to nobody if it ends with its node.
 
 mod adopt;
 mod append;
 mod checkpoint;
 mod claim;
+mod copies;
 mod engine;
 mod entry;
 mod fences;
@@ -215,6 +218,7 @@ impl Cluster {
         tasks.spawn(Arc::clone(self).adopt());
         tasks.spawn(Arc::clone(self).learn_checkpoints());
         tasks.spawn(Arc::clone(self).keep_checkpoints());
+        tasks.spawn(Arc::clone(self).copy_old());
         tasks.spawn(Arc::clone(self).trim());
         if self.author.life > 1 {
             let earlier = Author {

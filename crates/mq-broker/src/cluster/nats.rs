@@ -217,9 +217,17 @@ async fn listen<T: Send + 'static>(
     Ok(brought)
 }
 
+/// Bytes of a value's headers, and of its key where the value begins with that.
+const HEADERS: usize = 66 << 10;
+
 impl Engine for NatsEngine {
     fn shards(&self) -> u16 {
         self.shards
+    }
+
+    fn largest_value(&self) -> usize {
+        let most = self.client.server_info().max_payload;
+        most.saturating_sub(HEADERS)
     }
 
     fn append(&self, shard: u16, id: String, entry: Bytes) -> Answer<'_, ()> {

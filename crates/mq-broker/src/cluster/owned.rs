@@ -16,12 +16,14 @@ use tracing::{error, warn};
 
 use super::{
     Cluster, GIVEN_UP, RETRY,
+    copies::Place,
     engine::{Key, Kind, Lasts, Put},
     record::{Kept, Record, Urgency},
 };
 use crate::{
+    Shown,
     lock::lock,
-    store::{At, LogPosition, Position, SessionChange},
+    store::{At, LogPosition, Position, SessionChange, StoredMessage},
 };
 
 /// A session of this node.
@@ -66,6 +68,26 @@ pub(super) enum Future {
 /// The node's life has ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Failed;
+
+/// A write of a record.
+enum Begun {
+    /// There is nothing to write, or nobody to do it.
+    Nothing,
+    Write(Write),
+    /// No value has room for it. Calls that were to be settled.
+    TooLarge(Vec<Position>),
+}
+
+struct Write {
+    bytes: Bytes,
+    /// The record has to be in this version still.
+    version: u64,
+    /// Calls that are settled by it.
+    calls: Vec<Position>,
+    future: Future,
+    /// As [`Owned::written`].
+    content: Option<u64>,
+}
 
 impl Owned {
     pub(super) fn new(kept: Kept, version: u64) -> Self {
@@ -114,6 +136,21 @@ impl Owned {
         let urgency = self.kept.apply(change, origin);
         self.is_changed |= urgency > Urgency::Never;
         urgency == Urgency::Now
+    }
+
+    /// Copies a message of a log into what is kept, in a round. Returns whether it is there still.
+    pub(super) fn copy(
+        &mut self,
+        place: Place,
+        position: LogPosition,
+        logged: &StoredMessage,
+        round: u64,
+    ) -> bool {
+        let is_there = self.kept.copy(place, position, logged);
+        if is_there {
+            self.differs.get_or_insert(round);
+        }
+        is_there
     }
 
     fn is_kept_here(&self) -> bool {
@@ -247,27 +284,61 @@ impl Cluster {
         }
     }
 
+    /// What is to be written of a session, if anything.
+    fn begin_write(&self, id: &ByteStr) -> Begun {
+        let mut sessions = lock(&self.sessions);
+        let Some(owned) = sessions.get_mut(id) else {
+            return Begun::Nothing;
+        };
+        if !core::mem::take(&mut owned.is_changed) {
+            owned.is_writing = false;
+            return Begun::Nothing;
+        }
+        let Ok(bytes) = self.encode(owned) else {
+            error!(client = %id, "a session has no form");
+            self.fail("a session cannot be written");
+            return Begun::Nothing;
+        };
+        let calls = core::mem::take(&mut owned.waiting);
+        if bytes.len() > self.engine.largest_value() && owned.future != Future::Ends {
+            let bytes = bytes.len();
+            warn!(client = %Shown(id), bytes, "a session is too large for the cluster, and ends");
+            if owned.future != Future::Stays {
+                // The hub does not have it any more.
+                owned.future = Future::Ends;
+                owned.is_changed = true;
+            }
+            return Begun::TooLarge(calls);
+        }
+        owned.writes = owned.differs.take();
+        let content = self.content(owned);
+        Begun::Write(Write {
+            bytes,
+            version: owned.version,
+            calls,
+            future: owned.future,
+            content,
+        })
+    }
+
     async fn write_record(self: Arc<Self>, id: ByteStr) {
         let key = Key::new(Kind::Session, &*id);
         loop {
-            let (bytes, version, calls, future, content) = {
-                let mut sessions = lock(&self.sessions);
-                let Some(owned) = sessions.get_mut(&id) else {
-                    return;
-                };
-                if !core::mem::take(&mut owned.is_changed) {
-                    owned.is_writing = false;
-                    return;
+            let write = match self.begin_write(&id) {
+                Begun::Nothing => return,
+                Begun::Write(write) => write,
+                Begun::TooLarge(calls) => {
+                    self.end_too_large(&id, calls).await;
+                    continue;
                 }
-                let Ok(bytes) = self.encode(owned) else {
-                    error!(client = %id, "a session has no form");
-                    return self.fail("a session cannot be written");
-                };
-                let calls = core::mem::take(&mut owned.waiting);
-                owned.writes = owned.differs.take();
-                let content = self.content(owned);
-                (bytes, owned.version, calls, owned.future, content)
             };
+            let Write {
+                bytes,
+                version,
+                calls,
+                future,
+                content,
+            } = write;
             let lasts = match future {
                 Future::Ends => Lasts::AWhile,
                 _ => Lasts::Always,
@@ -302,6 +373,25 @@ impl Cluster {
         }
     }
 
+    /// Ends a session that no value has room for, such as one with very long subscriptions: else it would end this node,
+    /// and then the next one.
+    async fn end_too_large(&self, id: &ByteStr, calls: Vec<Position>) {
+        // The hub does not wait for what this session has changed.
+        for call in calls {
+            self.ledger.done(call);
+        }
+        if !self.stays(id) {
+            return;
+        }
+        let has_ended = match self.hub() {
+            Some(hub) => hub.end_kept(id).await,
+            None => false,
+        };
+        if !has_ended {
+            self.fail("a session is too large for the cluster, and does not end");
+        }
+    }
+
     fn encode(&self, owned: &Owned) -> Result<Bytes, super::wire::Malformed> {
         // In this order: what is queued meanwhile is in `seen`.
         let mut next = owned.end.clone().unwrap_or_else(|| self.progress());
@@ -318,7 +408,7 @@ impl Cluster {
     }
 
     /// By log: what this node's sessions have not been looked at for.
-    fn progress(&self) -> Vec<At> {
+    pub(super) fn progress(&self) -> Vec<At> {
         let shards = self.shards.iter();
         shards
             .map(|shard| shard.progress.finished().next())

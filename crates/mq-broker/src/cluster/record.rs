@@ -16,8 +16,8 @@ use super::{
     wire::{Malformed, Reader, Writer},
 };
 use crate::store::{
-    At, Life, LogPosition, SessionChange, StoredMessage, StoredWill, User, read_life, read_user,
-    write_life, write_user,
+    At, Life, LogPosition, SessionChange, StoredMessage, StoredWill, User, encode_message,
+    read_life, read_user, write_life, write_user,
 };
 
 const VERSION: u8 = 1;
@@ -60,7 +60,7 @@ pub(super) struct Kept {
 pub(super) enum Owed {
     /// In a log.
     Logged(LogPosition, Form),
-    /// Of this session alone, such as a retained message.
+    /// Of this session alone: a retained message, or a copy of one in a log.
     Own(Box<StoredMessage>),
 }
 
@@ -109,12 +109,32 @@ impl Owed {
         }
     }
 
+    /// Becomes a copy of what is in the log, where it is not one already.
+    pub(super) fn copy(&mut self, logged: &StoredMessage) {
+        if let Self::Logged(_, form) = self {
+            *self = Self::Own(Box::new(form.of(logged)));
+        }
+    }
+
+    /// Bytes of a message that is in the record itself.
+    pub(super) fn own_bytes(&self) -> usize {
+        match self {
+            Self::Logged(..) => 0,
+            Self::Own(message) => size(message),
+        }
+    }
+
     pub(super) fn position(&self) -> Option<LogPosition> {
         match self {
             Self::Logged(position, _) => Some(*position),
             Self::Own(_) => None,
         }
     }
+}
+
+/// Of its form.
+pub(super) fn size(message: &StoredMessage) -> usize {
+    encode_message(message).map_or(usize::MAX, |bytes| bytes.len())
 }
 
 impl Form {

@@ -1,7 +1,8 @@
 //! Which entries of the logs nobody needs any more.
 //!
-//! An entry is needed by whoever begins to read at a checkpoint, and by whoever takes a session over. Records only go
-//! forward: what a record that was read does not need, no later one of that session does.
+//! An entry is needed by whoever begins to read at a checkpoint, and by whoever takes a session over, for messages that
+//! its record does not have itself (`copies.rs`). Records only go forward: what a record that was read does not need, no
+//! later one of that session does.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -25,6 +26,13 @@ const LOOK: Duration = Duration::from_mins(1);
 /// Entries of a log from which on it is.
 const MANY: u64 = 1_000;
 
+impl Checkpoint {
+    /// Whether trimming its log is worth while.
+    pub(super) fn is_long(&self) -> bool {
+        self.entry >= self.first + MANY
+    }
+}
+
 impl Cluster {
     /// Forgets them, if this node is the one to do it. Runs as long as the node lives.
     pub(super) async fn trim(self: Arc<Self>) {
@@ -44,10 +52,9 @@ impl Cluster {
     }
 
     async fn trim_all(&self) -> Result<(), EngineError> {
-        let is_long = |kept: &Checkpoint| kept.entry >= kept.first + MANY;
         let kept = self.shards.iter().map(|shard| lock(&shard.kept).clone());
         let kept: Vec<_> = kept.collect();
-        if !kept.iter().any(|(_, kept)| is_long(kept)) {
+        if !kept.iter().any(|(_, kept)| kept.is_long()) {
             return Ok(());
         }
         let needed = self.needed().await?;
@@ -55,7 +62,7 @@ impl Cluster {
             self.shards.iter().zip(kept.into_iter().zip(needed))
         {
             let first = needed.min(kept.entry);
-            if !is_long(&kept) || first <= kept.first {
+            if !kept.is_long() || first <= kept.first {
                 continue;
             }
             kept.first = first;

@@ -282,6 +282,12 @@ impl Config {
         let quotas = &mut settings.quotas;
         set(&mut quotas.mailbox.messages, limits.mailbox_messages);
         set(&mut quotas.mailbox.bytes, limits.mailbox_bytes);
+        let most = quotas.mailbox.messages;
+        if settings.cluster.is_some() && most > CLUSTER_MAILBOX {
+            return Err(wrong(format!(
+                "limits.mailbox_messages: {most}, and a node of a cluster takes {CLUSTER_MAILBOX} at most"
+            )));
+        }
         quotas.overflow = limits.overflow.map(Overflow::from);
         if quotas.overflow == Some(Overflow::Spill) && settings.store.is_none() {
             let problem = no_store(&settings);
@@ -338,6 +344,9 @@ impl Settings {
         }
     }
 }
+
+/// Messages that may wait for a session of a cluster: its record names each.
+const CLUSTER_MAILBOX: usize = 50_000;
 
 /// Why messages cannot go to a store.
 fn no_store(settings: &Settings) -> &'static str {

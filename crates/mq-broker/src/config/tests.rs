@@ -304,6 +304,10 @@ fn a_node_of_a_cluster_has_a_table_of_its_own() {
             "[limits]\noverflow = \"spill\"\n",
             "which a node of a cluster does not have",
         ),
+        (
+            "[limits]\nmailbox_messages = 50001\n",
+            "a node of a cluster takes 50000 at most",
+        ),
         ("user = \"mq\"\n", "cluster.user: it has no password_file"),
         ("ca = \"ca\"\n", "cluster.ca: it is for servers of tls://"),
         ("key = \"k\"\n", "give certificate and key, or neither"),

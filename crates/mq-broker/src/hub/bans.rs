@@ -10,6 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use mq_codec::ReasonCode;
 use tracing::info;
 
 use super::Hub;
@@ -154,7 +155,7 @@ impl Hub {
         };
         for session in sessions.by_id.values() {
             if is_meant(session) {
-                session.kick();
+                session.kick(ReasonCode::AdministrativeAction);
             }
         }
         drop(sessions);

@@ -327,6 +327,22 @@ impl Hub {
         self.forget(&session, &mut *state.ok()?, then)
     }
 
+    /// Ends a session that the cluster cannot keep, with 0x97 (Quota exceeded) for its client. False if its connection does not end in time.
+    pub(crate) async fn end_kept(&self, client_id: &ByteStr) -> bool {
+        let session = lock(&self.sessions).by_id.get(client_id).cloned();
+        let Some(session) = session else {
+            return true;
+        };
+        session.kick(ReasonCode::QuotaExceeded);
+        let state = Arc::clone(&session.state).lock_owned();
+        let Ok(mut state) = timeout(TAKE_OVER_TIMEOUT, state).await else {
+            return false;
+        };
+        self.end_subscriptions(&session).await;
+        self.end_session(&session, &mut state, &mut self.journal());
+        true
+    }
+
     pub(super) fn forget<T>(
         &self,
         session: &Arc<Session>,

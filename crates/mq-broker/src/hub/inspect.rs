@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, num::NonZeroU16, sync::Arc, time::Duration};
 
-use mq_codec::{ByteStr, TopicError, TopicFilter};
+use mq_codec::{ByteStr, ReasonCode, TopicError, TopicFilter};
 use mq_transport::{EarlyData, HandshakeKind};
 use tokio::{task::yield_now, time::Instant};
 use tracing::info;
@@ -280,7 +280,7 @@ impl Hub {
     /// Disconnects a client with 0x98 (Administrative action, §3.14.2.1).
     pub(crate) fn kick(&self, client_id: &str) -> Result<(), NotConnected> {
         let session = self.session_of(client_id);
-        if !session.is_some_and(|session| session.kick()) {
+        if !session.is_some_and(|session| session.kick(ReasonCode::AdministrativeAction)) {
             return Err(NotConnected(client_id.to_owned()));
         }
         info!(client = %Shown(client_id), "an operator disconnects a client");

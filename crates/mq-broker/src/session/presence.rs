@@ -4,12 +4,12 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicU8, Ordering},
     },
     time::{Duration, SystemTime},
 };
 
-use mq_codec::Version;
+use mq_codec::{ReasonCode, Version};
 use mq_transport::{LinkStats, Scheme};
 use tokio::sync::oneshot;
 
@@ -31,7 +31,8 @@ pub(crate) struct Presence {
     pub(crate) keep_alive: u16,
     /// How long the session outlives the connection; `None` for ever.
     pub(crate) expiry: Option<Duration>,
-    is_kicked: AtomicBool,
+    /// A reason code, once the client is to leave; 0 before.
+    leaves: AtomicU8,
     asking: Mutex<Vec<oneshot::Sender<Figures>>>,
 }
 
@@ -63,14 +64,15 @@ impl Presence {
             clean_start,
             keep_alive,
             expiry,
-            is_kicked: AtomicBool::new(false),
+            leaves: AtomicU8::new(0),
             asking: Mutex::default(),
         }
     }
 
-    /// Whether an operator wants the client to leave.
-    pub(crate) fn is_kicked(&self) -> bool {
-        self.is_kicked.load(Ordering::Relaxed)
+    /// Why the client is to leave, if it is.
+    pub(crate) fn leaves(&self) -> Option<ReasonCode> {
+        let reason = self.leaves.load(Ordering::Relaxed);
+        ReasonCode::from_byte(reason).filter(|reason| reason.is_error())
     }
 
     /// Answers all that have asked.
@@ -138,11 +140,11 @@ impl Session {
     }
 
     /// Has the client that is connected leave; false if there is none.
-    pub(crate) fn kick(&self) -> bool {
+    pub(crate) fn kick(&self, reason: ReasonCode) -> bool {
         let Some(presence) = self.presence() else {
             return false;
         };
-        presence.is_kicked.store(true, Ordering::Relaxed);
+        presence.leaves.store(reason as u8, Ordering::Relaxed);
         // Its task sees the mark, as it sees a claim.
         self.remind();
         true

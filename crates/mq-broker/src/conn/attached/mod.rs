@@ -318,19 +318,15 @@ impl<'a> Attached<'a> {
         let session = &self.hold.session;
         self.answer_operators();
         let reader_timeout = self.wire.settings.reader_timeout;
+        let shown = self.hold.shown.as_ref();
         if self.hold.is_claimed() {
             // What the client sent before it connected anew may have come at the same time as the claim,
             // and would be lost.
             self.wakes.forget_link();
             self.wire.read_once().await;
             self.wire.leave(ReasonCode::SessionTakenOver);
-        } else if self
-            .hold
-            .shown
-            .as_ref()
-            .is_some_and(|shown| shown.presence.is_kicked())
-        {
-            self.wire.leave(ReasonCode::AdministrativeAction);
+        } else if let Some(reason) = shown.and_then(|shown| shown.presence.leaves()) {
+            self.wire.leave(reason);
         } else if session
             .mailbox
             .is_condemned(clock::now().into(), reader_timeout)

@@ -1,0 +1,201 @@
+//! Copies of messages that wait for long, in the records of their sessions: else one device that stays away would keep a
+//! log from being trimmed.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use mq_codec::{ByteStr, PacketId};
+use tokio::time::{interval, timeout};
+use tracing::warn;
+
+use super::{
+    Cluster,
+    engine::{EngineError, SILENCE},
+    entry::{BatchItem, Item, LogEntry},
+    owned::Future,
+    record::{Kept, Owed, size},
+};
+use crate::{
+    lock::lock,
+    store::{At, LogPosition, StoredMessage},
+};
+
+/// A message that has waited for so long, or twice that, is copied if its log is long.
+const LOOK: Duration = Duration::from_mins(1);
+
+/// Bytes of a message that is copied, and of all that a record has itself, at most: it is one value of the engine. A session
+/// that owes more keeps its log.
+const ONE: usize = 64 << 10;
+const ALL: usize = 256 << 10;
+
+/// Messages that are copied in one go.
+const AT_ONCE: usize = 1_000;
+
+/// Entries that are read for nothing rather than to begin to read anew.
+const NEAR: u64 = 100;
+
+/// Where a session has a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Place {
+    /// By its number in the queue.
+    Waiting(u64),
+    InFlight(PacketId),
+}
+
+/// By where they are in their log: the sessions that a message is for.
+type Wanted = BTreeMap<At, Vec<(ByteStr, Place)>>;
+
+impl Cluster {
+    /// Copies what has waited for long. Runs as long as the node lives.
+    pub(super) async fn copy_old(self: Arc<Self>) {
+        let mut due = interval(LOOK);
+        // The first tick is at once.
+        due.tick().await;
+        let mut before = self.progress();
+        let mut too_large = HashSet::new();
+        loop {
+            due.tick().await;
+            for (shard, old) in (0..).zip(&before) {
+                if !lock(&self.shards[usize::from(shard)].kept).1.is_long() {
+                    continue;
+                }
+                let wanted = self.old(shard, *old, &too_large);
+                if let Err(error) = self.copy(shard, wanted, &mut too_large).await {
+                    warn!(shard, %error, "messages that wait for long cannot be copied");
+                }
+            }
+            before = self.progress();
+        }
+    }
+
+    /// What sessions of this node have had from that log since before `old`.
+    fn old(&self, shard: u16, old: At, too_large: &HashSet<LogPosition>) -> Wanted {
+        let mut wanted = Wanted::new();
+        let mut count = 0;
+        let sessions = lock(&self.sessions);
+        for (id, owned) in &*sessions {
+            if owned.is_coming || owned.future != Future::Stays {
+                continue;
+            }
+            let is_wanted = |position: &LogPosition| {
+                position.shard == shard && position.at < old && !too_large.contains(position)
+            };
+            let places = owned.kept.places();
+            let mut places = places
+                .filter(|(_, position)| is_wanted(position))
+                .peekable();
+            if places.peek().is_none() {
+                continue;
+            }
+            let room = ALL.saturating_sub(owned.kept.own_bytes()) / ONE;
+            for (place, position) in places.take(room.min(AT_ONCE - count)) {
+                count += 1;
+                let here = wanted.entry(position.at).or_default();
+                here.push((id.clone(), place));
+            }
+        }
+        wanted
+    }
+
+    /// Reads these messages, and puts them into the records.
+    async fn copy(
+        &self,
+        shard: u16,
+        mut wanted: Wanted,
+        too_large: &mut HashSet<LogPosition>,
+    ) -> Result<(), EngineError> {
+        while let Some((first, _)) = wanted.first_key_value() {
+            let mut entries = self.engine.follow(shard, first.entry() - 1);
+            let mut last = first.entry() - 1;
+            while let Some((next, _)) = wanted.first_key_value()
+                && next.entry() <= last + NEAR
+            {
+                let entry = timeout(SILENCE, entries.recv()).await.ok().flatten();
+                let entry =
+                    entry.ok_or_else(|| EngineError("an old entry does not come".into()))?;
+                last = entry.number;
+                let batch = LogEntry::decode(&entry.bytes);
+                let items = match batch {
+                    Ok(LogEntry::Batch { items, .. }) => items,
+                    _ => Vec::new(),
+                };
+                for (index, item) in items.into_iter().enumerate() {
+                    let at = At::new(entry.number, index);
+                    let Some(sessions) = wanted.remove(&at) else {
+                        continue;
+                    };
+                    let position = LogPosition { shard, at };
+                    match item {
+                        BatchItem::Message(item) if size(&item.message) <= ONE => {
+                            self.put_copies(position, &item, sessions);
+                        }
+                        _ => {
+                            too_large.insert(position);
+                        }
+                    }
+                }
+                // What its entry does not have is nowhere.
+                wanted = wanted.split_off(&At::end_of(last).next());
+            }
+        }
+        Ok(())
+    }
+
+    fn put_copies(&self, position: LogPosition, item: &Item, of: Vec<(ByteStr, Place)>) {
+        let mut sessions = lock(&self.sessions);
+        let round = lock(&self.floor).round;
+        for (id, place) in of {
+            let owned = sessions.get_mut(&id);
+            let owned = owned.filter(|owned| owned.future == Future::Stays && !owned.is_coming);
+            // It may have gone meanwhile.
+            if owned.is_some_and(|owned| owned.copy(place, position, &item.message, round)) {
+                self.write_now(&mut sessions, &id, None);
+            }
+        }
+    }
+}
+
+impl Kept {
+    /// Messages in the logs that are owed.
+    fn places(&self) -> impl Iterator<Item = (Place, LogPosition)> {
+        let waiting = self.waiting.iter();
+        let waiting = waiting.map(|(number, owed)| (Place::Waiting(*number), Some(owed)));
+        let in_flight = self.in_flight.iter();
+        let in_flight = in_flight.map(|(id, owed)| (Place::InFlight(*id), owed.as_ref()));
+        let all = waiting.chain(in_flight);
+        all.filter_map(|(place, owed)| Some((place, owed?.position()?)))
+    }
+
+    fn own_bytes(&self) -> usize {
+        let in_flight = self.in_flight.iter().filter_map(|(_, owed)| owed.as_ref());
+        let owed = self.waiting.values().chain(in_flight);
+        owed.map(Owed::own_bytes).fold(0, usize::saturating_add)
+    }
+
+    /// Copies a message of a log, if it is there still. Returns whether it is.
+    pub(super) fn copy(
+        &mut self,
+        place: Place,
+        position: LogPosition,
+        logged: &StoredMessage,
+    ) -> bool {
+        let owed = match place {
+            Place::Waiting(number) => self.waiting.get_mut(&number),
+            Place::InFlight(id) => {
+                let mut in_flight = self.in_flight.iter_mut();
+                let found = in_flight.find(|(of, _)| *of == id);
+                found.and_then(|(_, owed)| owed.as_mut())
+            }
+        };
+        match owed {
+            Some(owed) if owed.position() == Some(position) => {
+                owed.copy(logged);
+                true
+            }
+            _ => false,
+        }
+    }
+}
