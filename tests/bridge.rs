@@ -13,7 +13,7 @@ use std::{
 
 use mq_broker::{
     BridgeNotifications, BridgeQueue, BridgeSettings, BridgeStart, BridgeTopic, Broker, Direction,
-    Error, MemoryStore, Overflow, Settings, Store,
+    DiskStore, Durability, Error, MemoryStore, Overflow, Settings, Store,
     store::{Change, SessionChange},
     view::Query,
 };
@@ -93,6 +93,14 @@ fn pair(topic: &str, payload: &str) -> (String, String) {
 async fn nothing_more(messages: &mut Subscription) {
     let more = timeout(SOON, messages.recv()).await;
     assert!(more.is_err(), "{more:?}");
+}
+
+/// The only client that is connected to that broker, once there is one.
+async fn only_client(broker: &Broker) -> String {
+    connected(broker).await;
+    let mut clients = broker.clients(&Query::default()).await.items;
+    assert_eq!(clients.len(), 1, "{clients:?}");
+    clients.remove(0).client_id
 }
 
 /// Waits until a bridge is connected to that broker.
@@ -412,12 +420,124 @@ async fn a_lazy_bridge_that_has_nothing_to_do_is_not_connected() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn brokers_with_the_same_configuration_are_different_clients_of_the_other_one() {
+    let cloud = plain("same-cloud", &[]).await;
+    let bridges = [bridge_to(
+        "same-cloud",
+        &[topic(Direction::Out, "up/#", "", "")],
+    )];
+    let stores = [(); 2].map(|()| Arc::new(MemoryStore::new()));
+    let mut edges = Vec::new();
+    for (n, store) in stores.iter().enumerate() {
+        edges.push(start(&format!("same-edge-{n}"), Some(store), &bridges).await);
+    }
+    let both = async {
+        while cloud.clients(&Query::default()).await.items.len() < 2 {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(SOON, both).await.unwrap();
+    // For as long as it would take them to throw each other out.
+    sleep(SOON).await;
+    let clients = cloud.clients(&Query::default()).await.items;
+    let clients: BTreeSet<_> = clients.into_iter().map(|one| one.client_id).collect();
+    assert_eq!(clients.len(), 2, "{clients:?}");
+    for client in &clients {
+        let digits = client.strip_prefix("bridge-cloud-").unwrap();
+        assert_eq!(digits.len(), 12, "{client}");
+        assert!(digits.chars().all(|c| c.is_ascii_hexdigit()), "{client}");
+    }
+    assert_eq!(cloud.metrics().sessions.get(), 2);
+    for edge in edges {
+        edge.shutdown().await;
+    }
+    cloud.shutdown().await;
+}
+
+/// In real time, as a disk is.
+#[tokio::test]
+async fn a_broker_is_the_same_client_of_the_other_one_as_long_as_its_store_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let [path, copy] = ["store", "copy"].map(|name| folder.path().join(name));
+    let cloud = plain("known-cloud", &[]).await;
+    let bridges = [bridge_to(
+        "known-cloud",
+        &[topic(Direction::Out, "up/#", "", "")],
+    )];
+    let mut seen = BTreeSet::new();
+    for (path, backup) in [(&path, None), (&path, Some(&copy)), (&copy, None)] {
+        let store = Arc::new(DiskStore::open(path, Durability::Always).unwrap());
+        let edge = start("known-edge", Some(&store), &bridges).await;
+        seen.insert(only_client(&cloud).await);
+        if let Some(copy) = backup {
+            store.back_up(copy).unwrap();
+        }
+        edge.shutdown().await;
+        let gone = async {
+            while !cloud.clients(&Query::default()).await.items.is_empty() {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(SOON, gone).await.unwrap();
+    }
+    assert_eq!(seen.len(), 1, "{seen:?}");
+    cloud.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_other_broker_hears_of_an_identifier_that_may_be_lost() {
+    let cloud = plain("early-cloud", &[]).await;
+    let topics = [topic(Direction::Out, "up/#", "", "")];
+    let store = Arc::new(SlowStore::default());
+    let bridges = [bridge_to("early-cloud", &topics)];
+    let starting = start("early-edge", Some(&store), &bridges);
+    tokio::pin!(starting);
+    let early = timeout(SOON, &mut starting).await;
+    assert!(early.is_err(), "{early:?}");
+    assert!(cloud.clients(&Query::default()).await.items.is_empty());
+    // The identifier, and nothing else.
+    store.settle(1);
+    let edge = timeout(SOON, &mut starting).await.unwrap();
+    let first = settled_meanwhile(&store, only_client(&cloud)).await;
+    drop(edge);
+    // Its tasks are gone, and its address is free, when they have had a turn.
+    sleep(Duration::from_millis(1)).await;
+    let store = Arc::new(store.cut_off());
+    let again = async {
+        let edge = start("early-edge", Some(&store), &bridges).await;
+        assert_eq!(only_client(&cloud).await, first);
+        assert_eq!(cloud.metrics().sessions.get(), 1);
+        edge.shutdown().await;
+    };
+    settled_meanwhile(&store, timeout(SOON, again))
+        .await
+        .unwrap();
+    cloud.shutdown().await;
+}
+
+/// Waits for something while the store settles all that comes.
+async fn settled_meanwhile<T>(store: &SlowStore, what: impl Future<Output = T>) -> T {
+    let settling = async {
+        loop {
+            store.settle(usize::MAX);
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::select! {
+        () = settling => unreachable!("it does not end"),
+        done = what => done,
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_client_tells_no_state_but_its_own() {
-    let own = "$SYS/broker/connection/bridge-cloud/state";
+    let own = "$SYS/broker/connection/edge-7/state";
     let topics = [topic(Direction::Out, "up/#", "", "")];
     let mut settings = Settings::new(vec![url("lies").parse().unwrap()]);
     settings.sys_interval = Some(HOUR);
-    settings.bridges = vec![bridge_to("nobody", &topics)];
+    let mut bridge = bridge_to("nobody", &topics);
+    bridge.client_id = Some("edge-7".to_owned());
+    settings.bridges = vec![bridge];
     let broker = Broker::start(settings).await.unwrap();
     let here = client("lies").await;
     let mut states = here
@@ -440,10 +560,10 @@ async fn a_client_tells_no_state_but_its_own() {
         let error = receipt.acknowledged().await.unwrap_err();
         assert!(error.to_string().contains("not authorized"), "{error}");
         // Nor by its will.
-        let liar = kept("lies", "bridge-cloud").reconnect(Reconnect::never());
+        let liar = kept("lies", "edge-7").reconnect(Reconnect::never());
         let will = Will::new(TopicName::new(lie).unwrap(), "1");
         let _liar = liar.will(will).build().await.unwrap();
-        broker.kick("bridge-cloud").unwrap();
+        broker.kick("edge-7").unwrap();
     }
     nothing_more(&mut states).await;
     broker.shutdown().await;
@@ -733,6 +853,7 @@ async fn cut_off_again_and_again(seed: u64) -> usize {
     );
     let relay = FaultyRelay::start(address, target, seed).await.unwrap();
     let mut bridge = bridge_to(&between, &topics);
+    bridge.client_id = Some("edge".to_owned());
     bridge.longest_wait = Duration::from_millis(500);
     bridge.keep_alive = Duration::from_secs(2);
     let bridges = vec![bridge];

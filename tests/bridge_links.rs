@@ -37,6 +37,7 @@ async fn edge(bridge: BridgeSettings) -> TestBroker {
 
 fn bridge_to(broker: &TestBroker, addresses: Vec<Address>) -> BridgeSettings {
     let mut bridge = BridgeSettings::new("cloud", addresses, topics());
+    bridge.client_id = Some("edge-7".to_owned());
     bridge.connect.trust = Trust::ca_file(broker.certificate());
     bridge.connect_timeout = Duration::from_secs(5);
     bridge
@@ -91,7 +92,7 @@ async fn messages_pass_and_pass_again_after_the_other_broker_has_thrown_the_brid
     for round in 0..3 {
         both_ways(&here, &there, &round.to_string()).await;
         if round < 2 {
-            cloud.broker().kick("bridge-cloud").unwrap();
+            cloud.broker().kick("edge-7").unwrap();
         }
     }
     edge.shutdown().await;

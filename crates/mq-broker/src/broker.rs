@@ -22,6 +22,7 @@ use crate::{
     quota::PerNetwork,
     reload::{Operators, Reloadable},
     shown::Shown,
+    store::Snapshot,
     view::{self, Ban, Banned, CannotBan, NotConnected, Page, Query, TopicRates},
     workers::{Couriers, Crew, Roaming},
 };
@@ -75,8 +76,9 @@ impl Broker {
         settings.warn_of_open_secrets();
         let guard = Guard::new(authenticator, authorizer, settings.failures_per_minute);
         let couriers = Arc::new(Couriers::new(settings.workers.as_ref()));
-        let bridges = bridging::all(&settings)?;
-        let hub = hub_of(&settings, &keepers, guard, &couriers, &bridges)?;
+        let kept = keepers.load()?;
+        let bridges = bridging::all(&settings, keepers.store.as_ref(), &kept).await?;
+        let hub = hub_of(&settings, &keepers, kept, guard, &couriers, &bridges);
         let crew = Crew::start(settings.workers.as_ref(), &couriers);
         let crew = Arc::new(crew.map_err(Error::Workers)?);
         prepare(&mut settings.listen, &crew);
@@ -598,21 +600,22 @@ fn prepare(listen: &mut ListenOptions, crew: &Crew) {
 fn hub_of(
     settings: &Settings,
     keepers: &Keepers,
+    kept: Snapshot,
     guard: Guard,
     couriers: &Arc<Couriers>,
     bridges: &[BridgeFigures],
-) -> Result<Hub, Error> {
+) -> Hub {
     let queues = bridge::queues(&settings.bridges);
     let hub = Hub::new(
         settings.quotas,
-        keepers.store.clone(),
+        (keepers.store.clone(), kept),
         guard,
         settings.take_over,
         queues,
-    )?;
+    );
     let bridges = bridges.iter().map(|one| &*one.bridge);
     let own_topics = OwnTopics::new(settings.sys_interval.is_some(), bridges);
-    Ok(hub.with(Arc::clone(couriers), keepers.nodes(), own_topics))
+    hub.with(Arc::clone(couriers), keepers.nodes(), own_topics)
 }
 
 async fn bind_all(settings: &Settings) -> Result<Vec<Listener>, Error> {

@@ -10,7 +10,7 @@ use crate::{
     error::Error,
     hub::{Hub, Nodes},
     settings::{Settings, Storage},
-    store::Store,
+    store::{Snapshot, Store},
     view::ShowsCluster,
 };
 
@@ -61,6 +61,15 @@ impl Keepers {
         let problem =
             "this build is no node of a cluster: build mq-broker with its feature `cluster`";
         Err(not_joined(problem))
+    }
+
+    /// What the store has kept; nothing where there is none.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub(crate) fn load(&self) -> Result<Snapshot, Error> {
+        let kept = self.store.as_ref().map(|store| store.load());
+        Ok(kept.transpose()?.unwrap_or_default())
     }
 
     /// The other nodes.

@@ -17,6 +17,7 @@
 //! round are refused.
 
 mod carry;
+mod origin;
 mod settings;
 mod state;
 mod topics;
@@ -28,6 +29,7 @@ use mq_proto::{ClientConfig, Delivery, ServerConfig};
 use mq_transport::{Address, Connector};
 
 use crate::{error::Error, store::BRIDGES};
+pub(crate) use origin::Origin;
 pub use settings::{
     BridgeNotifications, BridgeQueue, BridgeSettings, BridgeStart, BridgeTopic, Direction, Secret,
 };
@@ -36,6 +38,9 @@ pub(crate) use topics::Topics;
 
 /// Client identifiers that begin like this are of bridges.
 pub(crate) const PREFIX: &str = BRIDGES;
+
+/// Seconds that a session at the other broker outlives its connection, if no later start of this broker takes it up.
+const PASSING: u32 = 3_600;
 
 /// The client identifiers of bridges' sessions, and what may wait for each.
 pub(crate) type Queues = HashMap<ByteStr, BridgeQueue>;
@@ -78,16 +83,22 @@ impl Bridge {
     pub(crate) fn all(
         bridges: &[BridgeSettings],
         limits: &ServerConfig,
+        origin: &Origin,
     ) -> Result<Vec<Arc<Self>>, Error> {
         let mark = carry::mark();
         let bridges = bridges.iter();
-        let each = bridges.map(|settings| Self::new(settings, limits, mark.clone()).map(Arc::new));
-        each.collect()
+        let each = bridges.map(|settings| Self::new(settings, limits, origin, mark.clone()));
+        each.map(|bridge| bridge.map(Arc::new)).collect()
     }
 
     /// # Errors
     /// [`Error::Bridge`] with what is wrong with the settings, or of a certificate that cannot be read.
-    fn new(settings: &BridgeSettings, limits: &ServerConfig, mark: String) -> Result<Self, Error> {
+    fn new(
+        settings: &BridgeSettings,
+        limits: &ServerConfig,
+        origin: &Origin,
+        mark: String,
+    ) -> Result<Self, Error> {
         let wrong = |problem: String| Error::Bridge {
             name: settings.name.clone(),
             problem,
@@ -97,17 +108,21 @@ impl Bridge {
         let text = |text: &str| ByteStr::new(text).map_err(|error| wrong(error.to_string()));
         let client_id = match &settings.client_id {
             Some(client_id) => text(client_id)?,
-            None => text(&format!("bridge-{name}"))?,
+            None => text(&origin.client_id(&name))?,
         };
+        let is_lasting = settings.client_id.is_some() || origin.is_lasting();
         let state = settings.state(&client_id).map_err(wrong)?;
         let mut connect = Connect::new(settings.version, client_id);
         connect.will = state.as_ref().and_then(State::will);
-        connect.clean_start = settings.clean;
+        // Before 5.0 a session has no expiry: one that no later start takes up would be there for ever.
+        let is_lost = settings.version < Version::V5 && !is_lasting;
+        connect.clean_start = settings.clean || is_lost;
         connect.keep_alive = u16::try_from(settings.keep_alive.as_secs()).unwrap_or(u16::MAX);
         connect.user_name = settings.user_name.as_deref().map(text).transpose()?;
         connect.password = settings.password.as_ref().map(Secret::bytes);
         if settings.version >= Version::V5 && !settings.clean {
-            connect.properties.session_expiry_interval = Some(u32::MAX);
+            let expiry = if is_lasting { u32::MAX } else { PASSING };
+            connect.properties.session_expiry_interval = Some(expiry);
         }
         let mut config = ClientConfig::new(connect);
         config.max_inflight = limits.max_inflight;

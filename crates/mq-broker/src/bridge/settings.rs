@@ -27,8 +27,10 @@ pub struct BridgeSettings {
     /// The longest wait before it connects again. The first is 0.5 s, each further one twice as long, until a
     /// connection has lasted; up to half of a wait is left out by chance. Default 30 s.
     pub longest_wait: Duration,
-    /// The client identifier at the other broker. Default `bridge-NAME`: two brokers that are bridged to the same
-    /// one under the same name need one each.
+    /// The client identifier at the other broker, which no two brokers may have. Default: `bridge-NAME-` and the
+    /// 12 digits of the [`BrokerId`](crate::store::BrokerId) in the store. Without a store: the name of the machine or,
+    /// where that has none, other digits at each start; the session there then ends an hour after its connection
+    /// and, before 5.0, with it. In a cluster: `bridge-NAME`.
     pub client_id: Option<String>,
     /// The user at the other broker.
     pub user_name: Option<String>,

@@ -13,7 +13,7 @@ use tracing::{error, info, warn};
 
 use crate::{
     admin::BridgeFigures,
-    bridge::Bridge,
+    bridge::{Bridge, Origin},
     clock,
     conn::{self, Dialled, Ended},
     error::Error,
@@ -21,22 +21,49 @@ use crate::{
     metrics::ListenerMetrics,
     settings::Settings,
     shown::Shown,
+    store::{BrokerId, Change, Snapshot, Store, StoreError},
 };
 use dialler::{Dialler, Waits};
 
-/// All bridges of a broker.
+/// All bridges of a broker. What other brokers know them by is in the store then, if there is one.
 ///
 /// # Errors
-/// As [`Bridge::all`].
-pub(crate) fn all(settings: &Settings) -> Result<Vec<BridgeFigures>, Error> {
-    let bridges = Bridge::all(&settings.bridges, &settings.protocol)?.into_iter();
-    let figures = bridges.map(|bridge| {
+/// As [`Bridge::all`], and [`Error::Store`] if the store fails.
+pub(crate) async fn all(
+    settings: &Settings,
+    store: Option<&Arc<dyn Store>>,
+    kept: &Snapshot,
+) -> Result<Vec<BridgeFigures>, Error> {
+    let origin = match (&settings.cluster, store) {
+        (Some(_), _) => Origin::Cluster,
+        (None, Some(_)) => Origin::Store(kept.broker_id.unwrap_or_else(BrokerId::random)),
+        (None, None) => Origin::without_store(),
+    };
+    let bridges = Bridge::all(&settings.bridges, &settings.protocol, &origin)?;
+    let is_needed = settings.bridges.iter().any(|one| one.client_id.is_none());
+    if let (Origin::Store(id), Some(store)) = (origin, store)
+        && kept.broker_id.is_none()
+        && is_needed
+    {
+        keep(&**store, id).await?;
+    }
+    let figures = bridges.into_iter().map(|bridge| {
         // Under its first address, wherever it is connected.
         let links = ListenerMetrics::new(bridge.addresses[0].clone());
         let links = Arc::new(links);
         BridgeFigures { bridge, links }
     });
     Ok(figures.collect())
+}
+
+/// Resolves when a restart would find the identifier: no other broker hears of one that may be lost, as the session
+/// that it would have there has no end.
+async fn keep(store: &dyn Store, id: BrokerId) -> Result<(), StoreError> {
+    let position = store.record(vec![Change::BrokerId(id)]);
+    let mut settled = store.settled();
+    let reached = settled.wait_for(|settled| *settled >= position).await;
+    let failed = |_| StoreError("it has failed".to_owned());
+    reached.map(drop).map_err(failed)
 }
 
 /// Connects, and connects again, until shutdown.

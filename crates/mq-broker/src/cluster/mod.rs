@@ -299,6 +299,8 @@ impl Store for Cluster {
                 }
                 // In the log.
                 Change::Retained(_) | Change::Unretained(_) => {}
+                // A node has its name.
+                Change::BrokerId(_) => {}
             }
         }
         ids.dedup();

@@ -28,7 +28,7 @@ pub struct BridgeConfig {
     /// See [`BridgeSettings::plaintext`].
     #[serde(default)]
     pub plaintext: bool,
-    /// The client identifier at the other broker; `bridge-NAME` if absent.
+    /// The client identifier at the other broker; `bridge-NAME-` and what tells this broker from others if absent.
     pub client_id: Option<String>,
     /// The user at the other broker.
     pub user_name: Option<String>,

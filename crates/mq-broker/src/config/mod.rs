@@ -129,7 +129,7 @@ pub use tables::{
 /// name = "cloud"
 /// address = ["quic://cloud.example", "tls://cloud.example"]  # the preferred one first
 /// plaintext = false               # whether tcp:// and ws:// may lead to other machines
-/// client_id = "edge-7"            # there; bridge-NAME if absent
+/// client_id = "edge-7"            # there; bridge-NAME-xxxxxxxxxxxx if absent
 /// user_name = "edge"
 /// password_file = "/etc/mqbroker/cloud.password"  # or a token; nothing else is in it
 /// ca = "cloud.pem"                # authorities to believe; the system's if absent

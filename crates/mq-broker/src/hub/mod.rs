@@ -41,7 +41,7 @@ use crate::{
     notice::Notices,
     router::{RetainedStore, Router, SessionKey},
     session::{KeptWill, Presence, Registration, Session, State},
-    store::{SessionChange, Store, StoreError, User, to_wall_clock},
+    store::{SessionChange, Snapshot, Store, User, to_wall_clock},
     workers::Couriers,
 };
 use bans::Bans;
@@ -150,18 +150,15 @@ impl Hub {
     /// A hub that goes on from what the store has kept.
     pub(crate) fn new(
         quotas: Quotas,
-        store: Option<Arc<dyn Store>>,
+        (store, kept): (Option<Arc<dyn Store>>, Snapshot),
         guard: Guard,
         take_over: TakeOver,
         bridges: bridge::Queues,
-    ) -> Result<Self, StoreError> {
-        let kept = store.as_ref().map(|store| store.load()).transpose()?;
+    ) -> Self {
         let mut hub = Self::empty(quotas, store, guard, take_over);
         hub.bridges = bridges;
-        if let Some(kept) = kept {
-            hub.restore(kept);
-        }
-        Ok(hub)
+        hub.restore(kept);
+        hub
     }
 
     fn empty(

@@ -107,6 +107,40 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Position(pub u64);
 
+/// What tells a broker from others with the same configuration: 48 bits, made by chance.
+///
+/// It is as old as its store. A copy of the store has the same one. Shown as 12 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct BrokerId(u64);
+
+impl BrokerId {
+    const BITS: u32 = 48;
+
+    /// A new one. From the system's generator, which is seeded also when a device starts for the first time: many
+    /// devices may have the same image.
+    pub(crate) fn random() -> Self {
+        Self::from_bits(rand::random())
+    }
+
+    /// That of these bits; those above the lowest 48 do not count.
+    #[must_use]
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits & ((1 << Self::BITS) - 1))
+    }
+
+    /// Its bits, for a store to keep.
+    #[must_use]
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for BrokerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:012x}", self.0)
+    }
+}
+
 /// Why a store cannot be read: one line.
 #[derive(Debug, thiserror::Error)]
 #[error("the store cannot be read: {0}")]
@@ -122,6 +156,9 @@ pub enum Change {
     Retained(StoredMessage),
     /// The topic has no retained message any more.
     Unretained(TopicName),
+    /// The broker has this identifier from now on. Bridges are known to other brokers by it: a store that forgets it
+    /// makes them other clients there after each start.
+    BrokerId(BrokerId),
     /// In a cluster: where the message that the changes behind this one are about is in its logs. No other store
     /// gets it.
     #[doc(hidden)]

@@ -9,7 +9,7 @@ use std::{
 use mq_codec::{ByteStr, PacketId, SubscriptionId, SubscriptionOptions, TopicFilter, TopicName};
 use mq_proto::FlowId;
 
-use super::{Change, SessionChange, StoredFlow, StoredMessage, User, from_wall_clock};
+use super::{BrokerId, Change, SessionChange, StoredFlow, StoredMessage, User, from_wall_clock};
 
 /// What the client identifiers of bridges' sessions begin with.
 pub(crate) const BRIDGES: &str = "$bridge/";
@@ -21,6 +21,8 @@ pub struct Snapshot {
     pub sessions: HashMap<ByteStr, SessionRecord>,
     /// Retained messages by topic.
     pub retained: HashMap<TopicName, StoredMessage>,
+    /// The broker's identifier; `None` as long as no bridge has needed one.
+    pub broker_id: Option<BrokerId>,
 }
 
 /// One session as it is kept.
@@ -118,6 +120,7 @@ impl Snapshot {
             Change::Unretained(topic) => {
                 self.retained.remove(&topic);
             }
+            Change::BrokerId(id) => self.broker_id = Some(id),
             Change::At(_) => {}
         }
     }

@@ -15,8 +15,8 @@ use bytes::Bytes;
 use mq_broker::{
     DiskStore, Durability, Store,
     store::{
-        Change, Position, SessionChange, Snapshot, StoreError, StoredFlow, StoredMessage, User,
-        decode_message, encode_message,
+        BrokerId, Change, Position, SessionChange, Snapshot, StoreError, StoredFlow, StoredMessage,
+        User, decode_message, encode_message,
     },
 };
 use mq_codec::{
@@ -196,7 +196,7 @@ fn change(input: &mut Input<'_>, number: &mut u64) -> Change {
     let client = ByteStr::new(client).expect("short");
     let filter = TopicFilter::new(input.pick(&["#", "a/+", "$share/g/a"])).expect("valid");
     let back = u64::from(input.byte() % 8);
-    let change = match input.byte() % 22 {
+    let change = match input.byte() % 23 {
         0 => return Change::Unretained(topic),
         1 => return Change::Retained(message(input, topic)),
         2 => SessionChange::Ended,
@@ -252,6 +252,7 @@ fn change(input: &mut Input<'_>, number: &mut u64) -> Change {
         20 => SessionChange::FlowEnded {
             flow: FlowId(back % 3),
         },
+        21 => return Change::BrokerId(BrokerId::from_bits(back)),
         _ => SessionChange::ReceivedReleased {
             packet_id: input.packet_id(),
             flow: flow(input),

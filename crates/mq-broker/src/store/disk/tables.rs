@@ -14,7 +14,8 @@ use redb::{
 
 use super::{
     super::{
-        Change, FlowRecord, Life, SessionChange, SessionRecord, Snapshot, StoredMessage, User,
+        BrokerId, Change, FlowRecord, Life, SessionChange, SessionRecord, Snapshot, StoredMessage,
+        User,
     },
     encoding,
     failed::Failed,
@@ -30,8 +31,9 @@ use super::{
 /// | 3 | [`FLOWS`], [`FLOW_FILTERS`] and [`FLOW_RECEIVED`], empty at first, and slots in messages: those from before have none |
 const FORMAT: u64 = 3;
 
-/// `format`.
+/// `format`, and `broker_id`, which is not there before a bridge has needed one.
 const ABOUT: TableDefinition<'_, &str, u64> = TableDefinition::new("about");
+const BROKER_ID: &str = "broker_id";
 /// Client identifier -> life.
 const SESSIONS: TableDefinition<'_, &str, (u8, u64)> = TableDefinition::new("sessions");
 /// Client identifier -> the session's user; no row where that is unknown.
@@ -135,6 +137,10 @@ impl Tables {
             }
             Change::Unretained(topic) => {
                 rows.retained.remove(topic.as_str())?;
+                Ok(())
+            }
+            Change::BrokerId(id) => {
+                rows.about.insert(BROKER_ID, id.bits())?;
                 Ok(())
             }
             Change::At(_) => Ok(()),
@@ -249,6 +255,7 @@ impl Tables {
 
 /// The tables within one transaction.
 struct Rows<'t> {
+    about: Table<'t, &'static str, u64>,
     sessions: Table<'t, &'static str, (u8, u64)>,
     users: Table<'t, &'static str, (u8, &'static str)>,
     subscriptions: Table<'t, (&'static str, &'static str), (u8, u32)>,
@@ -264,6 +271,7 @@ struct Rows<'t> {
 impl<'t> Rows<'t> {
     fn open(transaction: &'t WriteTransaction) -> Result<Self, TableError> {
         Ok(Self {
+            about: transaction.open_table(ABOUT)?,
             sessions: transaction.open_table(SESSIONS)?,
             users: transaction.open_table(USERS)?,
             subscriptions: transaction.open_table(SUBSCRIPTIONS)?,
@@ -409,6 +417,8 @@ pub(super) fn load(database: &Database) -> Result<Snapshot, Failed> {
         let message = encoding::read_message(message.value())?;
         snapshot.retained.insert(topic, message);
     }
+    let broker_id = transaction.open_table(ABOUT)?.get(BROKER_ID)?;
+    snapshot.broker_id = broker_id.map(|bits| BrokerId::from_bits(bits.value()));
     Ok(snapshot)
 }
 

@@ -12,7 +12,7 @@ use mq_codec::{
 use mq_proto::{FlowId, Message};
 
 use super::*;
-use crate::store::{Life, SessionChange, StoredFlow, StoredMessage, User};
+use crate::store::{BrokerId, Life, SessionChange, StoredFlow, StoredMessage, User};
 
 /// What happens to a broker, by chance.
 struct Chance {
@@ -41,6 +41,7 @@ impl Chance {
         match self.random.u8(..20) {
             0 => return Change::Unretained(topic),
             1 => return Change::Retained(self.message(topic)),
+            2 => return Change::BrokerId(BrokerId::from_bits(self.random.u64(..))),
             _ => {}
         }
         // The empty identifier and one that begins like another have neighbours in the file.
@@ -502,6 +503,7 @@ fn a_file_of_the_first_format_is_migrated_with_all_that_it_has() {
     for round in 1..=2 {
         let store = DiskStore::open(&path, Durability::Always).unwrap();
         let kept = store.load().unwrap();
+        assert_eq!(kept.broker_id, None);
         assert_eq!(kept.sessions.len(), 2, "round {round}");
         let device = &kept.sessions[&client("device")];
         assert_eq!(device.user, None);

@@ -1,0 +1,97 @@
+//! What a bridge without a configured client identifier is at the other broker.
+
+use crate::store::BrokerId;
+
+/// Where a file of the system has the name of the machine.
+const HOST_NAME: &str = "/proc/sys/kernel/hostname";
+
+/// The longest name of a machine.
+const LONGEST: usize = 64;
+
+/// What tells this broker from others with the same configuration. Two brokers with one client identifier would take
+/// the session at the other broker from each other for ever.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Origin {
+    /// Its store, for as long as there is that.
+    Store(BrokerId),
+    /// The machine that it runs on.
+    Host(String),
+    /// Nothing but this start.
+    Start(BrokerId),
+    /// The cluster that it is a node of. A bridge's session goes from node to node, with the same identifier.
+    Cluster,
+}
+
+impl Origin {
+    /// That of a broker that keeps nothing.
+    pub(crate) fn without_store() -> Self {
+        let name = std::fs::read_to_string(HOST_NAME).ok();
+        Self::of_host(name.as_deref().unwrap_or_default())
+    }
+
+    /// A name that many machines have tells nothing, and one with other characters would be no part of a topic.
+    fn of_host(name: &str) -> Self {
+        let name = name.trim();
+        let is_char = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        let is_name = (1..=LONGEST).contains(&name.len()) && name.chars().all(is_char);
+        let (first, _) = name.split_once('.').unwrap_or((name, ""));
+        if is_name && first != "localhost" {
+            Self::Host(name.to_owned())
+        } else {
+            Self::Start(BrokerId::random())
+        }
+    }
+
+    /// Whether a later start has the same.
+    pub(super) fn is_lasting(&self) -> bool {
+        !matches!(self, Self::Start(_))
+    }
+
+    /// The client identifier of the bridge of that name.
+    pub(super) fn client_id(&self, name: &str) -> String {
+        match self {
+            Self::Store(id) | Self::Start(id) => format!("bridge-{name}-{id}"),
+            Self::Host(host) => format!("bridge-{name}-{host}"),
+            Self::Cluster => format!("bridge-{name}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_identifier_ends_with_what_tells_the_broker_from_others() {
+        let id = BrokerId::from_bits(0xFFFF_0000_0000_0ABC);
+        let host = Origin::of_host("edge-7.plant.example\n");
+        for (origin, client_id, is_lasting) in [
+            (Origin::Store(id), "bridge-cloud-000000000abc", true),
+            (Origin::Start(id), "bridge-cloud-000000000abc", false),
+            (host, "bridge-cloud-edge-7.plant.example", true),
+            (Origin::Cluster, "bridge-cloud", true),
+        ] {
+            assert_eq!(origin.client_id("cloud"), client_id);
+            assert_eq!(origin.is_lasting(), is_lasting, "{origin:?}");
+        }
+    }
+
+    #[test]
+    fn a_machine_without_a_name_of_its_own_has_another_identifier_at_each_start() {
+        let long = "x".repeat(LONGEST + 1);
+        for name in [
+            "",
+            "\n",
+            "(none)",
+            "localhost",
+            "localhost.localdomain\n",
+            "a/b",
+            "edge+7",
+            &long,
+        ] {
+            let [one, other] = [name; 2].map(Origin::of_host);
+            assert!(!one.is_lasting(), "{one:?}");
+            assert_ne!(one, other);
+        }
+    }
+}
