@@ -11,12 +11,12 @@ use std::{
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use mq_broker::{
-    LogLevels,
+    BridgeSettings, BridgeTopic, DiskStore, Durability, LogLevels,
     view::{Banned, Query},
 };
 use mq_client::{Client, QoS, ReasonCode, Reconnect};
-use mq_testkit::{SCHEMES, TestBroker, schema_problems, token_file};
-use mq_transport::Scheme;
+use mq_testkit::{SCHEMES, TestBroker, free_port, schema_problems, token_file};
+use mq_transport::{Address, Scheme};
 use serde_json::Value;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -410,13 +410,126 @@ async fn the_logs_levels_are_shown_and_changed() {
     operated.broker.shutdown().await;
 }
 
+/// A bridge to a broker on this machine.
+fn bridge_to(port: u16) -> BridgeSettings {
+    let address = Address::new(Scheme::Tcp, "127.0.0.1", port);
+    let mut bridge = BridgeSettings::new("cloud", vec![address], vec![BridgeTopic::new("up/#")]);
+    bridge.longest_wait = Duration::from_millis(100);
+    bridge
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_waits_for_a_bridge_is_seen_and_its_limits_are_also_after_a_restart() {
+    const MESSAGES: u64 = 500;
+    const BYTES: u64 = 10;
+    // Key, topic and payload.
+    const IN_STORE: u64 = 64 + 4 + BYTES;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    let open = || Arc::new(DiskStore::open(&path, Durability::Off).unwrap());
+    let start = async |port: u16| {
+        Operated::start_with(|settings| {
+            settings.store = Some(open().into());
+            let mut bridge = bridge_to(port);
+            bridge.queue.messages = Some(50);
+            bridge.queue.spill_bytes = Some(1 << 20);
+            bridge.queue.age = Some(Duration::from_hours(1));
+            settings.bridges = vec![bridge];
+        })
+        .await
+    };
+    let seen = async |operated: &Operated| {
+        let (_, status) = operated.with_token("GET /v1/status", "").await;
+        status["bridges"][0].clone()
+    };
+    let edge = start(free_port()).await;
+    let client_id = seen(&edge).await["client_id"].clone();
+    assert!(client_id.as_str().unwrap().starts_with("bridge-cloud-"));
+    let device = edge.client(Scheme::Tcp, "device").await.unwrap();
+    for _ in 0..MESSAGES {
+        let payload = vec![b'x'; usize::try_from(BYTES).unwrap()];
+        let sent = device.publish("up/1", payload, QoS::AtLeastOnce).await;
+        sent.unwrap();
+    }
+    let state = seen(&edge).await;
+    let expected = serde_json::json!({
+        "name": "cloud",
+        "client_id": client_id,
+        "addresses": state["addresses"],
+        "connected": false,
+        "queued": 50,
+        "queued_limit": 50,
+        "queued_bytes": 50 * BYTES,
+        "queued_limit_bytes": 16 << 20,
+        "overflow": "spill",
+        "spilled": MESSAGES - 50,
+        "spilled_bytes": (MESSAGES - 50) * IN_STORE,
+        "spilled_limit_bytes": 1 << 20,
+        "age_s": 3_600,
+        "dropped": 0,
+        "links": 0,
+        "links_failed": state["links_failed"],
+    });
+    assert_eq!(state, expected);
+    let (_, metrics) = edge.with_token("GET /metrics", "").await;
+    for line in [
+        "mqbroker_bridge_queued{bridge=\"cloud\"} 50",
+        "mqbroker_bridge_queued_limit{bridge=\"cloud\"} 50",
+        "mqbroker_bridge_spilled{bridge=\"cloud\"} 450",
+        "mqbroker_bridge_spilled_limit_bytes{bridge=\"cloud\"} 1048576",
+    ] {
+        let metrics = metrics.as_str().unwrap();
+        assert!(metrics.lines().any(|one| one == line), "{line}: {metrics}");
+    }
+    drop(device);
+    edge.broker.shutdown().await;
+
+    let cloud = TestBroker::start().await;
+    let edge = start(free_port()).await;
+    let state = seen(&edge).await;
+    assert_eq!(state["client_id"], client_id);
+    let both = state["queued"].as_u64().unwrap() + state["spilled"].as_u64().unwrap();
+    assert_eq!(both, MESSAGES, "{state}");
+    assert!(state["spilled"].as_u64() > Some(0), "{state}");
+    assert!(state["spilled_bytes"].as_u64() > state["spilled"].as_u64());
+    edge.broker.shutdown().await;
+
+    // Nothing is left once it has all gone.
+    let edge = start(cloud.address(Scheme::Tcp).port).await;
+    let gone = async {
+        loop {
+            let state = seen(&edge).await;
+            if state["connected"] == true && state["queued"] == 0 && state["spilled"] == 0 {
+                return state;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let gone = tokio::time::timeout(Duration::from_secs(30), gone).await;
+    assert_eq!(gone.unwrap()["spilled_bytes"], 0);
+    let came = async {
+        while (cloud.broker().metrics().messages_in.get() as u64) < MESSAGES {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), came)
+        .await
+        .unwrap();
+    edge.broker.shutdown().await;
+    cloud.shutdown().await;
+}
+
 /// `docs/spec/admin.openapi.json` has every request, and each answer is as it says: no field more or less.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_are_as_the_specification_says() {
     let text = include_str!("../docs/spec/admin.openapi.json");
     let spec: Value = serde_json::from_str(text).unwrap();
     let levels = Arc::new(Levels(Mutex::new("info".to_owned())));
-    let operated = Operated::start_with(|settings| settings.log = Some(levels)).await;
+    let operated = Operated::start_with(|settings| {
+        settings.log = Some(levels);
+        settings.bridges = vec![bridge_to(free_port())];
+    })
+    .await;
     let mut clients = Vec::new();
     for scheme in SCHEMES {
         let client = operated.client(scheme, &scheme.to_string()).await.unwrap();

@@ -10,7 +10,10 @@ use prometheus_client::{
 };
 
 use super::Admin;
-use crate::metrics::{ByReason, Counter, Gauge, ListenerMetrics, Metrics, RttHistogram};
+use crate::{
+    hub::BridgeState,
+    metrics::{ByReason, Counter, Gauge, ListenerMetrics, Metrics, RttHistogram},
+};
 
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -141,6 +144,50 @@ fn of_listeners(
     round_trips(encoder, "rtt", help, &labelled)
 }
 
+/// Gauges of a bridge's session.
+const STATES_OF_BRIDGES: [(&str, &str, fn(&BridgeState) -> usize); 8] = [
+    (
+        "bridge_connected",
+        "Whether the bridge is connected",
+        |state| state.is_connected.into(),
+    ),
+    (
+        "bridge_queued",
+        "Messages in memory that wait for the other broker",
+        |state| state.load.messages,
+    ),
+    (
+        "bridge_queued_limit",
+        "Messages that may wait in memory",
+        |state| state.rules.limits.messages,
+    ),
+    (
+        "bridge_queued_bytes",
+        "Payload bytes in memory that wait for the other broker",
+        |state| state.load.bytes,
+    ),
+    (
+        "bridge_queued_limit_bytes",
+        "Payload bytes that may wait in memory",
+        |state| state.rules.limits.bytes,
+    ),
+    (
+        "bridge_spilled",
+        "Messages behind those in memory that wait in the store alone",
+        |state| state.load.spilled,
+    ),
+    (
+        "bridge_spilled_bytes",
+        "Bytes that wait in the store alone, as spill_bytes counts them",
+        |state| state.load.spilled_bytes,
+    ),
+    (
+        "bridge_spilled_limit_bytes",
+        "Bytes that may wait in the store alone; 0 where the queue does not go on there",
+        |state| state.rules.spill_limit(),
+    ),
+];
+
 fn of_bridges(encoder: &mut DescriptorEncoder<'_>, admin: &Admin) -> fmt::Result {
     let bridges = admin.bridges.iter();
     let labelled: Vec<_> = bridges
@@ -148,21 +195,19 @@ fn of_bridges(encoder: &mut DescriptorEncoder<'_>, admin: &Admin) -> fmt::Result
         .collect();
     let states = admin.bridges.iter();
     let states: Vec<_> = states
-        .map(|one| admin.hub.state_of(&one.bridge.session))
+        .map(|one| admin.hub.state_of_bridge(&one.bridge.session))
         .collect();
     let with_labels = || labelled.iter().map(|(labels, _)| labels).zip(&states);
-    let connected = with_labels().map(|(labels, (connected, ..))| (labels, (*connected).into()));
-    let help = "Whether the bridge is connected";
-    gauges(encoder, "bridge_connected", help, connected)?;
-    let queued = with_labels().map(|(labels, (_, queued, _))| (labels, *queued));
-    let help = "Messages in memory that wait for the other broker";
-    gauges(encoder, "bridge_queued", help, queued)?;
+    for (name, help, field) in STATES_OF_BRIDGES {
+        let values = with_labels().map(|(labels, state)| (labels, field(state)));
+        gauges(encoder, name, help, values)?;
+    }
     let help = "Messages for the other broker that were dropped";
     let mut family =
         encoder.encode_descriptor("bridge_dropped", help, None, MetricType::Counter)?;
-    for (labels, (.., dropped)) in with_labels() {
+    for (labels, state) in with_labels() {
         let mut metric = family.encode_family(labels)?;
-        metric.encode_counter::<NoLabelSet, _, u64>(dropped, None)?;
+        metric.encode_counter::<NoLabelSet, _, u64>(&state.dropped, None)?;
     }
     of_links(encoder, "bridge_", OF_BRIDGES, &labelled)?;
     let help = "Round-trip times of a bridge's connections, sampled every 30 s and at their end";

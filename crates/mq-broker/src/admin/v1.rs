@@ -172,13 +172,23 @@ pub(super) fn status(admin: &Admin) -> serde_json::Value {
         })
     });
     let bridges = admin.bridges.iter().map(|one| {
-        let (connected, queued, dropped) = admin.hub.state_of(&one.bridge.session);
+        let state = admin.hub.state_of_bridge(&one.bridge.session);
+        let (load, rules) = (state.load, state.rules);
         json!({
             "name": one.bridge.name,
+            "client_id": one.bridge.client_id().as_str(),
             "addresses": one.bridge.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
-            "connected": connected,
-            "queued": queued,
-            "dropped": dropped,
+            "connected": state.is_connected,
+            "queued": load.messages,
+            "queued_limit": rules.limits.messages,
+            "queued_bytes": load.bytes,
+            "queued_limit_bytes": rules.limits.bytes,
+            "overflow": rules.policy.overflow.name(),
+            "spilled": load.spilled,
+            "spilled_bytes": load.spilled_bytes,
+            "spilled_limit_bytes": rules.spill_limit(),
+            "age_s": rules.age.map(|age| age.as_secs()),
+            "dropped": state.dropped,
             "links": one.links.accepted.get(),
             "links_failed": one.links.handshakes_failed.get(),
         })

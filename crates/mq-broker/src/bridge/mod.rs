@@ -166,6 +166,11 @@ impl Bridge {
         self.config.connect.version
     }
 
+    /// What it is at the other broker.
+    pub(crate) fn client_id(&self) -> &ByteStr {
+        &self.config.connect.client_id
+    }
+
     /// As asked for, in seconds.
     pub(crate) fn keep_alive(&self) -> u16 {
         self.config.connect.keep_alive

@@ -10,6 +10,7 @@ use tracing::info;
 use super::{Hub, lock, read};
 use crate::{
     clock,
+    mailbox::{Load, MailboxRules},
     router::Cursor,
     session::{Figures, Presence, Session},
     shown::Shown,
@@ -66,6 +67,18 @@ impl<K: Ord, V> First<K, V> {
     }
 }
 
+/// A bridge's session, at one moment.
+pub(crate) struct BridgeState {
+    /// Whether a connection has it.
+    pub(crate) is_connected: bool,
+    /// What waits for it.
+    pub(crate) load: Load,
+    /// Messages that were dropped since it began.
+    pub(crate) dropped: u64,
+    /// What may wait for it.
+    pub(crate) rules: MailboxRules,
+}
+
 fn name(user: Option<User>) -> Option<String> {
     match user? {
         User::Named(name) => Some(name.as_str().to_owned()),
@@ -74,15 +87,19 @@ fn name(user: Option<User>) -> Option<String> {
 }
 
 impl Hub {
-    /// Whether a connection has the session of that client identifier, how many messages wait for it in memory, and how
-    /// many were dropped since it began.
-    pub(crate) fn state_of(&self, client_id: &ByteStr) -> (bool, usize, u64) {
-        let session = lock(&self.sessions).by_id.get(client_id).cloned();
-        session.map_or((false, 0, 0), |session| {
-            let mailbox = &session.mailbox;
-            let is_connected = session.presence().is_some();
-            (is_connected, mailbox.len(), mailbox.dropped())
-        })
+    /// What is seen of the session of a bridge.
+    pub(crate) fn state_of_bridge(&self, session: &ByteStr) -> BridgeState {
+        let rules = self.rules_of_bridge(session);
+        let session = lock(&self.sessions).by_id.get(session).cloned();
+        // There is none before a bridge that keeps nothing has connected.
+        let session = session.as_ref();
+        let load = session.map(|session| session.mailbox.load());
+        BridgeState {
+            is_connected: session.is_some_and(|session| session.presence().is_some()),
+            load: load.unwrap_or_default(),
+            dropped: session.map_or(0, |session| session.mailbox.dropped()),
+            rules,
+        }
     }
 
     /// Has every connection that has a session look whether it must leave.

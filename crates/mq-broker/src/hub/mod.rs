@@ -47,6 +47,7 @@ use crate::{
 use bans::Bans;
 pub(crate) use cluster::{MemberState, Nodes, Overfull, RIVALS, Restoring};
 pub(crate) use flows::keep_flow;
+pub(crate) use inspect::BridgeState;
 pub(crate) use publisher::{Publisher, dropped, expired, unqueued};
 pub(crate) use sys::OwnTopics;
 use topic_rates::TopicCounts;
@@ -550,14 +551,15 @@ impl Hub {
         write(&self.retained).expire(now);
     }
 
-    fn mailbox_of_bridge(&self, session: &ByteStr, ceiling: Arc<Ceiling>) -> Mailbox {
+    /// What may wait for the session of a bridge, whether it is there or not.
+    fn rules_of_bridge(&self, session: &ByteStr) -> MailboxRules {
         let queue = self.bridges.get(session).copied().unwrap_or_default();
         let quotas = queue.within(self.quotas);
         let can_spill = self.store.as_ref().is_some_and(|store| store.can_spill());
         let mut rules = MailboxRules::new(quotas.mailbox, quotas.overflow_policy(can_spill));
         rules.lets_past = true;
         rules.age = queue.age;
-        Mailbox::new(&Arc::new(rules), ceiling)
+        rules
     }
 
     /// The session of that client identifier. A new one is `user`'s. `None` if it would be a new
@@ -592,7 +594,7 @@ impl Hub {
         let client_id = client_id.detached();
         let ceiling = Arc::clone(&self.ceiling);
         let mailbox = if client_id.starts_with(bridge::PREFIX) {
-            self.mailbox_of_bridge(&client_id, ceiling)
+            Mailbox::new(&Arc::new(self.rules_of_bridge(&client_id)), ceiling)
         } else {
             Mailbox::new(&self.mailboxes, ceiling)
         };

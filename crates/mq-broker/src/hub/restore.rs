@@ -2,7 +2,6 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    ops::RangeInclusive,
     sync::Arc,
 };
 
@@ -17,13 +16,9 @@ use crate::{
     session::State,
     shown::Shown,
     store::{
-        Change, SessionChange, SessionRecord, Snapshot, Store, StoredFlow, StoredMessage,
-        from_wall_clock,
+        Change, SessionChange, SessionRecord, Snapshot, StoredFlow, StoredMessage, from_wall_clock,
     },
 };
-
-/// Bytes that are read at a time to count messages.
-const COUNTED: usize = 1024 * 1024;
 
 impl Hub {
     /// Quotas may be smaller than they were. What was promised is kept all the same.
@@ -61,9 +56,8 @@ impl Hub {
         let sent = record.in_flight.iter();
         let sent = sent.filter(|(_, message)| message.is_some()).count();
         let mut dropped = sent + record.queued.len();
-        if let Some((numbers, _)) = &record.spilled {
-            dropped += count(&**store, &session, numbers.clone(), COUNTED);
-        }
+        let spilled = record.spilled.as_ref();
+        dropped += spilled.map_or(0, |spilled| spilled.messages);
         warn!(
             session = %Shown(&session),
             dropped, "ended the session of a bridge that is not configured"
@@ -134,7 +128,7 @@ impl Hub {
         }
         session.keep();
         let last_queued = queued.last_key_value().map(|(number, _)| *number);
-        let last_spilled = spilled.as_ref().map(|(numbers, _)| *numbers.end());
+        let last_spilled = spilled.as_ref().map(|spilled| *spilled.numbers.end());
         session.skip_numbers(last_queued.max(last_spilled).unwrap_or_default());
         let queued = queued.into_iter();
         let deliveries = queued.map(|(number, mut message)| {
@@ -160,53 +154,5 @@ impl Hub {
         state.count_anyway(&filter);
         state.subscriptions.lock().insert(filter, subscriber);
         self.metrics.subscriptions.add(1);
-    }
-}
-
-/// How many messages of these numbers a session has in the store, which is read `most` bytes at a time. What cannot be
-/// read is not counted.
-fn count(store: &dyn Store, session: &ByteStr, numbers: RangeInclusive<u64>, most: usize) -> usize {
-    let (mut first, last) = numbers.into_inner();
-    let mut count = 0;
-    while first <= last {
-        let read = store.queued(session, first..=last, most);
-        let read = read.unwrap_or_default();
-        let Some((number, _)) = read.last() else {
-            break;
-        };
-        count += read.len();
-        first = number + 1;
-    }
-    count
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use mq_codec::{QoS, TopicName};
-    use mq_proto::Message;
-
-    use super::*;
-    use crate::store::{MemoryStore, StoredMessage, User};
-
-    #[test]
-    fn messages_are_counted_over_gaps_and_several_reads() {
-        let store = MemoryStore::new();
-        let session = ByteStr::new("$bridge/gone").unwrap();
-        let record = |change| store.record(vec![Change::Session(session.clone(), change)]);
-        record(SessionChange::Attached {
-            expiry: Some(Duration::MAX),
-            user: User::Anonymous,
-        });
-        for number in [1, 2, 5, 9] {
-            let message = Message::new(TopicName::new("t").unwrap(), "x");
-            let message = StoredMessage::new(&Delivery::new(message, QoS::AtLeastOnce));
-            record(SessionChange::Queued { number, message });
-        }
-        for most in [1, COUNTED] {
-            assert_eq!(count(&store, &session, 2..=8, most), 2);
-            assert_eq!(count(&store, &session, 1..=12, most), 4);
-        }
     }
 }

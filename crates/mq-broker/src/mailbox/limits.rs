@@ -34,6 +34,18 @@ pub enum Overflow {
     Wait,
 }
 
+impl Overflow {
+    /// Its name in the configuration file.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Spill => "spill",
+            Self::Evict => "evict",
+            Self::DropOldest => "drop-oldest",
+            Self::Wait => "wait",
+        }
+    }
+}
+
 /// [`Overflow`] and its limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OverflowPolicy {
@@ -45,8 +57,8 @@ pub(crate) struct OverflowPolicy {
 /// What all mailboxes of a kind have in common.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MailboxRules {
-    pub(super) limits: MailboxLimits,
-    pub(super) policy: OverflowPolicy,
+    pub(crate) limits: MailboxLimits,
+    pub(crate) policy: OverflowPolicy,
     /// Whether messages of topics of which none waits go past many that wait. Each topic keeps its order, and the
     /// session as a whole does not.
     pub(crate) lets_past: bool,
@@ -61,6 +73,14 @@ impl MailboxRules {
             policy,
             lets_past: false,
             age: None,
+        }
+    }
+
+    /// Bytes that may wait in the store alone; 0 where the queue does not go on there.
+    pub(crate) fn spill_limit(&self) -> usize {
+        match self.policy.overflow {
+            Overflow::Spill => self.policy.spill_bytes,
+            _ => 0,
         }
     }
 }

@@ -6,7 +6,7 @@ use fastrand::Rng;
 use mq_codec::TopicName;
 
 use super::*;
-use crate::delivery::Marks;
+use crate::{delivery::Marks, store::Spilled};
 
 /// Two publishers, and what each has in hand: a message that has its number and is not queued yet.
 const PUBLISHERS: usize = 2;
@@ -310,9 +310,12 @@ fn while_the_reader_is_away_and_after_a_restart_nothing_goes_past() {
     world.mailbox.disconnect(std::iter::empty());
     assert_eq!(live(&mut world, 6), 0);
     let mut world = World::new(0);
-    world
-        .mailbox
-        .restore(std::iter::empty(), Some((1..=100, 10_000)));
+    let spilled = Spilled {
+        numbers: 1..=100,
+        messages: 100,
+        bytes: 10_000,
+    };
+    world.mailbox.restore(std::iter::empty(), Some(spilled));
     world.mailbox.connect();
     assert_eq!(live(&mut world, 6), 0);
 }

@@ -28,6 +28,7 @@ use mq_proto::{Delivery, Message};
 
 use crate::{
     ceiling::Ceiling,
+    store::Spilled,
     sync::{
         Instant, Mutex, MutexGuard, Notified, Notify,
         atomic::{AtomicU64, Ordering},
@@ -85,6 +86,19 @@ pub(crate) struct Waiting {
     pub(crate) in_memory: VecDeque<Delivery>,
     /// By number.
     pub(crate) in_store: Vec<RangeInclusive<u64>>,
+}
+
+/// What waits for a session, at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Load {
+    /// Messages in memory.
+    pub(crate) messages: usize,
+    /// Their payload bytes.
+    pub(crate) bytes: usize,
+    /// Messages behind those, in the store alone.
+    pub(crate) spilled: usize,
+    /// Their bytes there, about, as [`Quotas::spill_bytes`](crate::Quotas::spill_bytes) counts them.
+    pub(crate) spilled_bytes: usize,
 }
 
 /// Whether a publisher waits for a reader whose mailbox is full.
@@ -417,18 +431,18 @@ impl Mailbox {
     }
 
     /// Puts in the messages that an earlier broker had queued, whatever the limits are now.
-    /// `spilled` is what stays in the store for now: between which numbers, and how many bytes.
+    /// `spilled` is what stays in the store for now.
     pub(crate) fn restore(
         &self,
         messages: impl Iterator<Item = Delivery>,
-        spilled: Option<(RangeInclusive<u64>, usize)>,
+        spilled: Option<Spilled>,
     ) {
         let mut queue = self.lock();
         for delivery in messages {
             queue.restore(&self.ceiling, delivery);
         }
-        if let Some((numbers, bytes)) = spilled {
-            queue.tail.restore(numbers, bytes);
+        if let Some(spilled) = spilled {
+            queue.tail.restore(spilled);
         }
     }
 
@@ -462,6 +476,17 @@ impl Mailbox {
     /// Messages waiting in memory.
     pub(crate) fn len(&self) -> usize {
         self.lock().in_memory()
+    }
+
+    /// What waits.
+    pub(crate) fn load(&self) -> Load {
+        let queue = self.lock();
+        Load {
+            messages: queue.in_memory(),
+            bytes: queue.bytes(),
+            spilled: queue.tail.count(),
+            spilled_bytes: queue.tail.bytes(),
+        }
     }
 
     /// Messages dropped since the session began.

@@ -131,6 +131,11 @@ impl Queue {
         self.messages.len() + live.map_or(0, |live| live.messages().len())
     }
 
+    /// Payload bytes in memory.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     pub(super) fn fits(&self, limits: MailboxLimits, delivery: &Delivery) -> bool {
         self.messages.len() < limits.messages
             && (self.bytes + delivery.message.payload.len() <= limits.bytes

@@ -4,6 +4,8 @@ use std::{collections::BTreeMap, ops::RangeInclusive};
 
 use mq_proto::Delivery;
 
+use crate::store::Spilled;
+
 /// What a message takes in the store besides topic and payload, about: key, place in a page, and
 /// MQTT's header.
 const ROW: usize = 64;
@@ -13,32 +15,26 @@ const ROW: usize = 64;
 /// A publisher's messages have ascending numbers, so that reading the lowest first keeps its order.
 /// Two publishers' messages may come here in another order than their numbers; neither publisher's
 /// own order changes by that.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Tail {
     /// First and last numbers of runs, which do not touch each other: few, since every number that
     /// is given while there is a tail ends up here.
     runs: BTreeMap<u64, u64>,
-    /// How many of the numbers have messages; `None` if an earlier broker left some.
-    count: Option<usize>,
+    /// How many of the numbers have messages.
+    count: usize,
     bytes: usize,
     /// The store's last call that recorded one of them.
     position: u64,
 }
 
-impl Default for Tail {
-    fn default() -> Self {
-        Self {
-            runs: BTreeMap::new(),
-            count: Some(0),
-            bytes: 0,
-            position: 0,
-        }
-    }
-}
-
 impl Tail {
     pub(super) fn is_empty(&self) -> bool {
         self.runs.is_empty()
+    }
+
+    /// Messages.
+    pub(super) fn count(&self) -> usize {
+        self.count
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -47,7 +43,7 @@ impl Tail {
 
     pub(super) fn add(&mut self, number: u64, weight: usize, position: u64) {
         self.cover(number, position);
-        self.count = self.count.map(|count| count + 1);
+        self.count += 1;
         self.bytes += weight;
     }
 
@@ -68,10 +64,11 @@ impl Tail {
     }
 
     /// What an earlier broker left: everything in between is there or was removed.
-    pub(super) fn restore(&mut self, range: RangeInclusive<u64>, bytes: usize) {
-        self.runs.insert(*range.start(), *range.end());
-        self.count = None;
-        self.bytes = bytes;
+    pub(super) fn restore(&mut self, spilled: Spilled) {
+        let (first, last) = spilled.numbers.into_inner();
+        self.runs.insert(first, last);
+        self.count = spilled.messages;
+        self.bytes = spilled.bytes;
     }
 
     /// The lowest run, and the call of the store that has to be settled before all of it is there.
@@ -91,7 +88,7 @@ impl Tail {
     /// Counts out a message of that weight: it is in memory now.
     pub(super) fn loaded(&mut self, weight: usize) {
         self.bytes = self.bytes.saturating_sub(weight);
-        self.count = self.count.map(|count| count.saturating_sub(1));
+        self.count = self.count.saturating_sub(1);
     }
 
     /// Forgets these numbers: they are in memory now, or gone. Lower ones stay, as they may have
@@ -109,9 +106,9 @@ impl Tail {
                 self.runs.insert(first, from - 1);
             }
         }
-        if self.runs.is_empty() || self.count == Some(0) {
+        if self.runs.is_empty() || self.count == 0 {
             self.runs.clear();
-            self.count = Some(0);
+            self.count = 0;
             self.bytes = 0;
         }
     }

@@ -15,6 +15,7 @@ mod disk;
 mod in_memory;
 mod log_position;
 mod snapshot;
+mod spilled;
 
 use std::{
     fmt,
@@ -45,6 +46,7 @@ pub(crate) use log_position::At;
 pub use log_position::LogPosition;
 pub(crate) use snapshot::BRIDGES;
 pub use snapshot::{FlowRecord, Life, SessionRecord, Snapshot};
+pub use spilled::Spilled;
 
 /// A place, such as a database, for what outlives the broker; [`MemoryStore`] is an example.
 ///

@@ -2,14 +2,15 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    ops::RangeInclusive,
     time::{Duration, Instant, SystemTime},
 };
 
 use mq_codec::{ByteStr, PacketId, SubscriptionId, SubscriptionOptions, TopicFilter, TopicName};
 use mq_proto::FlowId;
 
-use super::{BrokerId, Change, SessionChange, StoredFlow, StoredMessage, User, from_wall_clock};
+use super::{
+    BrokerId, Change, SessionChange, Spilled, StoredFlow, StoredMessage, User, from_wall_clock,
+};
 
 /// What the client identifiers of bridges' sessions begin with.
 pub(crate) const BRIDGES: &str = "$bridge/";
@@ -37,9 +38,9 @@ pub struct SessionRecord {
     pub subscriptions: HashMap<TopicFilter, (SubscriptionOptions, Option<SubscriptionId>)>,
     /// Messages that wait, by number and so in order.
     pub queued: BTreeMap<u64, StoredMessage>,
-    /// Messages that wait behind those of `queued` and are left in the store: between which numbers,
-    /// and how many bytes. `None` where [`Store::can_spill`](super::Store::can_spill) says no.
-    pub spilled: Option<(RangeInclusive<u64>, usize)>,
+    /// Messages that wait behind those of `queued` and are left in the store. `None` for none, and where
+    /// [`Store::can_spill`](super::Store::can_spill) says no.
+    pub spilled: Option<Spilled>,
     /// Messages that were sent and are not complete, in the order in which they were first sent;
     /// `None` for those whose PUBREC has come.
     pub in_flight: Vec<(PacketId, Option<StoredMessage>)>,

@@ -1,6 +1,10 @@
 //! The broker's store as far as its queue knows it.
 
 pub mod disk;
+#[path = "../../../src/store/spilled.rs"]
+mod spilled;
+
+pub use spilled::Spilled;
 
 /// Which of those that are recorded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

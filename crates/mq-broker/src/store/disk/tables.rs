@@ -14,8 +14,8 @@ use redb::{
 
 use super::{
     super::{
-        BrokerId, Change, FlowRecord, Life, SessionChange, SessionRecord, Snapshot, StoredMessage,
-        User,
+        BrokerId, Change, FlowRecord, Life, SessionChange, SessionRecord, Snapshot, Spilled,
+        StoredMessage, User,
     },
     encoding,
     failed::Failed,
@@ -361,9 +361,14 @@ pub(super) fn load(database: &Database) -> Result<Snapshot, Failed> {
             let message = encoding::read_message(value.value())?;
             session.queued.insert(number, message);
         } else {
-            let (numbers, bytes) = session.spilled.get_or_insert((number..=number, 0));
-            *numbers = *numbers.start()..=number;
-            *bytes += size + ROW;
+            let spilled = session.spilled.get_or_insert_with(|| Spilled {
+                numbers: number..=number,
+                messages: 0,
+                bytes: 0,
+            });
+            spilled.numbers = *spilled.numbers.start()..=number;
+            spilled.messages += 1;
+            spilled.bytes += size + ROW;
         }
     }
     let mut in_flight = Vec::new();
