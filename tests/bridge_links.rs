@@ -2,15 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{
-    fmt::Write as _,
-    process::{Command, Stdio},
-    time::Duration,
-};
+use std::time::Duration;
 
 use mq_broker::{BridgeSettings, BridgeTopic, Direction};
 use mq_client::{Client, Outgoing, QoS, Subscription, Version};
-use mq_testkit::{Running, Scheme, TestBroker, free_port, listens, over_each_transport, program};
+use mq_testkit::{Scheme, TestBroker, mosquitto, over_each_transport};
 use mq_transport::{Address, Trust};
 use tokio::time::{sleep, timeout};
 
@@ -133,22 +129,8 @@ async fn where_quic_does_not_get_through_the_next_address_is_taken() {
     cloud.shutdown().await;
 }
 
-/// A mosquitto with these lines behind its listener.
-async fn mosquitto(lines: &str) -> (Running, Address) {
-    let port = free_port();
-    let mut config = tempfile::NamedTempFile::new().unwrap();
-    let mut text = String::new();
-    write!(
-        text,
-        "listener {port} 127.0.0.1\nallow_anonymous true\n{lines}"
-    )
-    .unwrap();
-    std::io::Write::write_all(&mut config, text.as_bytes()).unwrap();
-    let mut command = Command::new("mosquitto");
-    command.arg("-c").arg(config.path());
-    let running = Running(command.stderr(Stdio::null()).spawn().unwrap());
-    listens(port).await;
-    (running, Address::new(Scheme::Tcp, "127.0.0.1", port))
+fn tcp(port: u16) -> Address {
+    Address::new(Scheme::Tcp, "127.0.0.1", port)
 }
 
 async fn client_of(address: &Address) -> Client {
@@ -158,11 +140,11 @@ async fn client_of(address: &Address) -> Client {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bridge_to_mosquitto_carries_both_ways() {
-    if program(&["mosquitto"]).is_none() {
-        return;
-    }
     for version in [Version::V3_1_1, Version::V5] {
-        let (_running, address) = mosquitto("").await;
+        let Some((_running, port)) = mosquitto("").await else {
+            return;
+        };
+        let address = tcp(port);
         let mut bridge = BridgeSettings::new("cloud", vec![address.clone()], topics());
         bridge.version = version;
         let edge = edge(bridge).await;
@@ -175,9 +157,6 @@ async fn a_bridge_to_mosquitto_carries_both_ways() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mosquittos_bridge_to_this_broker_carries_both_ways() {
-    if program(&["mosquitto"]).is_none() {
-        return;
-    }
     for version in ["mqttv311", "mqttv50"] {
         let cloud = TestBroker::start().await;
         let port = cloud.address(Scheme::Tcp).port;
@@ -185,7 +164,10 @@ async fn mosquittos_bridge_to_this_broker_carries_both_ways() {
             "connection cloud\naddress 127.0.0.1:{port}\nbridge_protocol_version {version}\n\
              topic up/# out 2 \"\" edge/\ntopic down/# in 2 \"\" edge/\n"
         );
-        let (_running, address) = mosquitto(&lines).await;
+        let Some((_running, own)) = mosquitto(&lines).await else {
+            return;
+        };
+        let address = tcp(own);
         let here = client_of(&address).await;
         let there = cloud.client(Scheme::Tcp, "reader").build().await.unwrap();
         both_ways(&here, &there, "x").await;

@@ -3,7 +3,7 @@
 use std::{
     net::{SocketAddr, TcpListener},
     path::PathBuf,
-    process::Child,
+    process::{Child, Command, Stdio},
     time::Duration,
 };
 
@@ -83,4 +83,22 @@ pub async fn listens(port: u16) {
     };
     let listening = timeout(Duration::from_secs(20), listening).await;
     listening.expect("the peer should listen");
+}
+
+/// A mosquitto at a TCP port of 127.0.0.1, with these lines behind its listener, and the port; reports a skipped test
+/// if there is no such program.
+///
+/// # Panics
+/// As [`skipped`], and if it does not listen within 20 s.
+pub async fn mosquitto(lines: &str) -> Option<(Running, u16)> {
+    let program = program(&["mosquitto"])?;
+    let port = free_port();
+    let config = tempfile::NamedTempFile::new().expect("a temporary file");
+    let text = format!("listener {port} 127.0.0.1\nallow_anonymous true\n{lines}");
+    std::fs::write(config.path(), text).expect("a temporary file");
+    let mut command = Command::new(program);
+    command.arg("-c").arg(config.path()).stderr(Stdio::null());
+    let running = Running(command.spawn().expect("it can be run"));
+    listens(port).await;
+    Some((running, port))
 }

@@ -144,8 +144,10 @@ fn of_listeners(
     round_trips(encoder, "rtt", help, &labelled)
 }
 
-/// Gauges of a bridge's session.
-const STATES_OF_BRIDGES: [(&str, &str, fn(&BridgeState) -> usize); 8] = [
+/// A gauge of a bridge's session: its name, its help and its value.
+type OfState = (&'static str, &'static str, fn(&BridgeState) -> usize);
+
+const STATES_OF_BRIDGES: [OfState; 8] = [
     (
         "bridge_connected",
         "Whether the bridge is connected",

@@ -297,10 +297,8 @@ impl Store for Cluster {
                         ids.push(id);
                     }
                 }
-                // In the log.
-                Change::Retained(_) | Change::Unretained(_) => {}
-                // A node has its name.
-                Change::BrokerId(_) => {}
+                // What is retained is in the log, and a node has its name.
+                Change::Retained(_) | Change::Unretained(_) | Change::BrokerId(_) => {}
             }
         }
         ids.dedup();

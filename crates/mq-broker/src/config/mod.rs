@@ -282,17 +282,9 @@ impl Config {
         let quotas = &mut settings.quotas;
         set(&mut quotas.mailbox.messages, limits.mailbox_messages);
         set(&mut quotas.mailbox.bytes, limits.mailbox_bytes);
-        let most = quotas.mailbox.messages;
-        if settings.cluster.is_some() && most > CLUSTER_MAILBOX {
-            return Err(wrong(format!(
-                "limits.mailbox_messages: {most}, and a node of a cluster takes {CLUSTER_MAILBOX} at most"
-            )));
-        }
         quotas.overflow = limits.overflow.map(Overflow::from);
-        if quotas.overflow == Some(Overflow::Spill) && settings.store.is_none() {
-            let problem = no_store(&settings);
-            return Err(wrong(format!("limits.overflow: {problem}")));
-        }
+        check_mailboxes(&settings).map_err(wrong)?;
+        let quotas = &mut settings.quotas;
         set(&mut quotas.spill_bytes, limits.spill_bytes);
         set(&mut quotas.memory, limits.memory);
         set(&mut quotas.sessions, limits.sessions);
@@ -348,13 +340,26 @@ impl Settings {
 /// Messages that may wait for a session of a cluster: its record names each.
 const CLUSTER_MAILBOX: usize = 50_000;
 
-/// Why messages cannot go to a store.
-fn no_store(settings: &Settings) -> &'static str {
-    if settings.cluster.is_some() {
+/// # Errors
+/// What is wrong with where messages wait, or with how many may.
+fn check_mailboxes(settings: &Settings) -> Result<(), String> {
+    let quotas = &settings.quotas;
+    let most = quotas.mailbox.messages;
+    let is_node = settings.cluster.is_some();
+    if is_node && most > CLUSTER_MAILBOX {
+        return Err(format!(
+            "limits.mailbox_messages: {most}, and a node of a cluster takes {CLUSTER_MAILBOX} at most"
+        ));
+    }
+    if quotas.overflow != Some(Overflow::Spill) || settings.store.is_some() {
+        return Ok(());
+    }
+    let problem = if is_node {
         "\"spill\" needs a store, which a node of a cluster does not have: take another policy"
     } else {
         "\"spill\" needs a store: give [store] or another policy"
-    }
+    };
+    Err(format!("limits.overflow: {problem}"))
 }
 
 /// A secret in a file of its own.

@@ -361,7 +361,7 @@ pub(super) fn load(database: &Database) -> Result<Snapshot, Failed> {
             let message = encoding::read_message(value.value())?;
             session.queued.insert(number, message);
         } else {
-            let spilled = session.spilled.get_or_insert_with(|| Spilled {
+            let spilled = session.spilled.get_or_insert(Spilled {
                 numbers: number..=number,
                 messages: 0,
                 bytes: 0,
