@@ -56,6 +56,12 @@ impl Node {
         self.broker = None;
     }
 
+    /// As by SIGTERM.
+    async fn end(&mut self) {
+        self.broker.take().unwrap().shutdown().await;
+        self.engine.kill();
+    }
+
     fn client(&self, id: &str) -> ClientBuilder {
         mq_testkit::kept(&self.url(), id)
     }
@@ -168,6 +174,52 @@ async fn a_session_of_a_node_that_has_died_goes_on_within_five_seconds() {
     let took = began.elapsed();
     assert!(took < Duration::from_secs(5), "{took:?}");
     drop(reader);
+}
+
+#[tokio::test(start_paused = true)]
+async fn sessions_of_a_node_that_ends_in_order_go_on_at_once_and_nothing_comes_again() {
+    let world = MemoryWorld::new(4, 1);
+    let mut a = Node::start("leaves", "a", &world).await;
+    let b = Node::start("leaves", "b", &world).await;
+    let publisher = b.client("publisher").build().await.unwrap();
+    let mut wills = publisher
+        .subscribe("will/#", QoS::AtLeastOnce)
+        .await
+        .unwrap();
+    let will = |id: &str, delay| {
+        let will = Will::to(format!("will/{id}"), id.to_owned()).unwrap();
+        will.qos(QoS::AtLeastOnce).delay(Duration::from_secs(delay))
+    };
+    let reader = a.client("reader").will(will("now", 0));
+    let reader = reader.build().await.unwrap();
+    let late = a.client("late").will(will("later", 60));
+    let late = late.build().await.unwrap();
+    let mut messages = reader.subscribe("t/#", QoS::AtLeastOnce).await.unwrap();
+    for n in 0..10 {
+        send(&publisher, message("t/1", n.to_string(), QoS::AtLeastOnce)).await;
+        assert_eq!(next(&mut messages).await, n.to_string());
+    }
+    // The acknowledgements arrive. It is too soon for them to be in a record.
+    sleep(Duration::from_millis(100)).await;
+    a.end().await;
+    drop((reader, messages, late));
+    let ended = Instant::now();
+    let reader = b.client("reader");
+    let mut messages = reader.messages();
+    let reader = reader.build().await.unwrap();
+    let took = ended.elapsed();
+    assert!(took < Duration::from_millis(500), "{took:?}");
+    assert!(reader.last_connected().unwrap().session_present);
+    send(&publisher, message("t/1", "more", QoS::AtLeastOnce)).await;
+    assert_eq!(next(&mut messages).await, "more");
+    assert_eq!(next(&mut wills).await, "now");
+    // No client comes for that session: it goes on here all the same.
+    assert_eq!(next(&mut wills).await, "later");
+    let later = ended.elapsed();
+    assert!((59..63).contains(&later.as_secs()), "{later:?}");
+    a.revive(&world).await;
+    let late = a.client("late").build().await.unwrap();
+    assert!(late.last_connected().unwrap().session_present);
 }
 
 #[tokio::test(start_paused = true)]

@@ -49,6 +49,9 @@ pub struct Broker {
     tasks: JoinSet<()>,
     /// Tasks that never end by themselves: timers, and the answers to operators.
     services: JoinSet<()>,
+    keepers: Keepers,
+    /// The tasks of a node of a cluster.
+    keeping: JoinSet<()>,
 }
 
 impl Broker {
@@ -88,7 +91,7 @@ impl Broker {
         let addresses: Vec<_> = listeners.iter().map(Listener::local_address).collect();
         let shutdown = watch::Sender::new(false);
         let hub = Arc::new(hub);
-        let mut services = keepers.take_part(&hub).await?;
+        let keeping = keepers.take_part(&hub).await?;
         // The last step that can fail, so that a broker that does not start leaves the tickets
         // where they are. No client is accepted yet.
         #[cfg(feature = "tls")]
@@ -121,6 +124,7 @@ impl Broker {
         let metrics = addresses.iter().cloned().map(ListenerMetrics::new);
         let metrics: Vec<_> = metrics.map(Arc::new).collect();
         let tasks = acceptor.begin_all(listeners, &metrics, &bridges);
+        let mut services = JoinSet::new();
         services.spawn(Arc::clone(&crew).watch());
         let timers = Arc::clone(&hub);
         services.spawn(async move { timers.run_timers().await });
@@ -155,6 +159,8 @@ impl Broker {
             crew,
             tasks,
             services,
+            keepers,
+            keeping,
         })
     }
 
@@ -325,7 +331,8 @@ impl Broker {
 
     /// Stops accepting, sends DISCONNECT to 5.0 clients, and waits up to
     /// [`Settings::shutdown_timeout`] for all links to close; then cuts those that are left.
-    /// Tickets go to [`Settings::ticket_file`].
+    /// A node of a cluster then leaves it in order, within 4 s, so that other nodes have its sessions at once. Tickets
+    /// go to [`Settings::ticket_file`].
     pub async fn shutdown(mut self) {
         self.shutdown.send_replace(true);
         self.hub.remind_all().await;
@@ -337,7 +344,10 @@ impl Broker {
             warn!("connections were cut: they did not end in time");
         }
         self.tasks.shutdown().await;
+        // Timers as well: what they would do now is for the next owners of the sessions.
         self.services.shutdown().await;
+        self.keepers.leave().await;
+        self.keeping.shutdown().await;
         #[cfg(feature = "tls")]
         // No connection is left that could use a ticket which is in the file already.
         if let Some(file) = &self.ticket_file {

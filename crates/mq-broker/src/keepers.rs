@@ -20,6 +20,7 @@ type Node = Arc<Cluster>;
 #[cfg(not(feature = "cluster"))]
 type Node = std::convert::Infallible;
 
+#[derive(Debug)]
 pub(crate) struct Keepers {
     pub(crate) store: Option<Arc<dyn Store>>,
     node: Option<Node>,
@@ -90,6 +91,13 @@ impl Keepers {
         }
         Ok(tasks)
     }
+
+    /// Leaves the cluster in order, if it is a node of one. No client is connected any more.
+    pub(crate) async fn leave(&self) {
+        if let Some(node) = &self.node {
+            leave(node).await;
+        }
+    }
 }
 
 #[cfg(feature = "cluster")]
@@ -105,6 +113,11 @@ fn shown(node: &Node) -> Arc<dyn ShowsCluster> {
 #[cfg(feature = "cluster")]
 async fn join(node: &Node, hub: &Arc<Hub>, tasks: &mut JoinSet<()>) -> Result<(), Error> {
     node.join(hub, tasks).await.map_err(not_joined)
+}
+
+#[cfg(feature = "cluster")]
+async fn leave(node: &Node) {
+    node.leave().await;
 }
 
 #[cfg(not(feature = "cluster"))]
@@ -128,6 +141,12 @@ fn shown(node: &Node) -> Arc<dyn ShowsCluster> {
 #[cfg(not(feature = "cluster"))]
 #[expect(clippy::unused_async, reason = "it is with the feature")]
 async fn join(node: &Node, _: &Arc<Hub>, _: &mut JoinSet<()>) -> Result<(), Error> {
+    match *node {}
+}
+
+#[cfg(not(feature = "cluster"))]
+#[expect(clippy::unused_async, reason = "it is with the feature")]
+async fn leave(node: &Node) {
     match *node {}
 }
 

@@ -215,7 +215,11 @@ impl Cluster {
             return false;
         }
         let question = Bytes::copy_from_slice(id.as_bytes());
-        let answer = self.engine.ask(&owner.node, question).await;
+        let answer = tokio::select! {
+            answer = self.engine.ask(&owner.node, question) => answer,
+            // One that has left does not answer.
+            () = self.until_over(owner) => return false,
+        };
         if let Err(error) = &answer {
             debug!(node = owner.node, %error, "a node does not let a session go");
             sleep(LOOK).await;

@@ -18,6 +18,12 @@ pub(super) struct Floor {
 }
 
 impl Floor {
+    /// Whether it has come to these places.
+    pub(super) fn is_at(&self, places: &[At]) -> bool {
+        let at = self.at.len() == places.len();
+        at && self.at.iter().zip(places).all(|(at, place)| at >= place)
+    }
+
     /// Begins a round. `open`: the first round of which something is not in a record. `next`: what is before these
     /// places was looked at for all sessions.
     pub(super) fn begin_round(&mut self, open: Option<u64>, next: Vec<At>) {

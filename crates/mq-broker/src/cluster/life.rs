@@ -172,23 +172,28 @@ impl Cluster {
             if beat % RECORDS == 0 {
                 self.begin_round();
             }
-            let Ok((version, mut status)) = status_of(&*self.engine, &self.author.node).await
-            else {
-                continue;
-            };
-            if status.life > self.author.life {
-                return self.fail("another node has its name");
-            }
-            status.beat = beat;
-            let floor = lock(&self.floor).at.clone();
-            status.set_floor(self.author.life, floor);
-            let key = Key::new(Kind::Node, &*self.author.node);
             // If it fails, the next one may not.
-            let put = self
-                .engine
-                .put(key, version, status.encode(), Lasts::Always);
-            let _ = put.await;
+            let _ = self.show_life(Some(beat)).await;
+            if self.ledger.has_failed() {
+                return;
+            }
         }
+    }
+
+    /// Shows that this node lives, with a number of its own or the next one, and up to where its records are complete.
+    pub(super) async fn show_life(&self, beat: Option<u64>) -> Result<Put, EngineError> {
+        let (version, mut status) = status_of(&*self.engine, &self.author.node).await?;
+        if status.life > self.author.life {
+            self.fail("another node has its name");
+            return Ok(Put::Conflict);
+        }
+        status.beat = beat.unwrap_or(status.beat + 1);
+        let floor = lock(&self.floor).at.clone();
+        status.set_floor(self.author.life, floor);
+        let key = Key::new(Kind::Node, &*self.author.node);
+        self.engine
+            .put(key, version, status.encode(), Lasts::Always)
+            .await
     }
 
     /// Notes the signs of life of all nodes.
@@ -237,7 +242,14 @@ impl Cluster {
     /// The nodes that live, this one included, in the order of their names.
     pub(super) fn living(&self) -> Vec<String> {
         let lives = lock(&self.lives);
-        let living = lives.iter().filter(|(_, seen)| !seen.is_silent());
+        let living = lives.iter().filter(|(node, seen)| {
+            let life = Author {
+                node: (*node).clone(),
+                life: seen.life,
+            };
+            // One that has left is over before it is silent.
+            !seen.is_silent() && !self.is_over(&life)
+        });
         let mut living: Vec<_> = living.map(|(node, _)| node.clone()).collect();
         living.push(self.author.node.clone());
         living.sort();
@@ -279,26 +291,34 @@ impl Cluster {
             life = author.life,
             "a node's life is ended"
         );
-        let mut noted = self.fenced.subscribe();
+        self.append_fences(author).await?;
+        let ended = timeout(FENCING, self.until_over(author)).await;
+        ended.map_err(|_| {
+            let node = &author.node;
+            EngineError(format!("the fence of {node} does not come back"))
+        })
+    }
+
+    /// Has the logs say that a life ends there.
+    pub(super) async fn append_fences(&self, author: &Author) -> Result<(), EngineError> {
         for shard in 0..self.engine.shards() {
             let id = format!("fence.{}.{}.{shard}", author.node, author.life);
             self.engine
                 .append(shard, id, LogEntry::fence(author))
                 .await?;
         }
-        let is_over = async {
-            while !self.is_over(author) {
-                tokio::select! {
-                    _ = noted.changed() => {}
-                    () = sleep(RETRY) => {}
-                }
+        Ok(())
+    }
+
+    /// Waits until nothing that this life has appended is still to come.
+    pub(super) async fn until_over(&self, author: &Author) {
+        let mut noted = self.fenced.subscribe();
+        while !self.is_over(author) {
+            tokio::select! {
+                _ = noted.changed() => {}
+                () = sleep(RETRY) => {}
             }
-        };
-        let ended = timeout(FENCING, is_over).await;
-        ended.map_err(|_| {
-            let node = &author.node;
-            EngineError(format!("the fence of {node} does not come back"))
-        })
+        }
     }
 }
 

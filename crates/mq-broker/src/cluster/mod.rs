@@ -11,7 +11,7 @@
 //!
 //! Around them: a checkpoint of each log (`checkpoint.rs`) and retained messages as values let a node begin; a floor
 //! (`floor.rs`) says up to where records are complete, written or not; living nodes adopt the sessions of dead ones
-//! (`adopt.rs`), with their wills and the time they have left; which member of a shared subscription gets a message follows
+//! (`adopt.rs`), with their wills and the time they have left, and of those that leave in order (`leave.rs`); which member of a shared subscription gets a message follows
 //! from its log (`groups.rs`); messages that wait for long are copied into the records of their sessions (`copies.rs`); and
 //! what nobody needs is trimmed (`trim.rs`).
 //!
@@ -45,6 +45,7 @@ mod fences;
 mod floor;
 mod follow;
 mod groups;
+mod leave;
 mod ledger;
 mod life;
 mod log_state;
@@ -63,7 +64,10 @@ use std::{
     collections::HashMap,
     fmt,
     pin::Pin,
-    sync::{Arc, Mutex, OnceLock, RwLock, Weak, atomic::AtomicU64},
+    sync::{
+        Arc, Mutex, OnceLock, RwLock, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -137,6 +141,8 @@ pub(crate) struct Cluster {
     /// Of members of shared subscriptions, for messages that are in no log.
     turn: AtomicU64,
     ledger: Ledger,
+    /// Whether this node ends its life itself.
+    is_leaving: AtomicBool,
     /// Values are written on it, from whichever thread they change.
     runtime: Handle,
     this: Weak<Self>,
@@ -188,6 +194,7 @@ impl Cluster {
             floor: Mutex::default(),
             turn: AtomicU64::default(),
             ledger: Ledger::new(),
+            is_leaving: AtomicBool::default(),
             runtime: Handle::current(),
             this: this.clone(),
             hub: OnceLock::new(),
@@ -237,7 +244,7 @@ impl Cluster {
 
     /// Ends this life: nothing is acknowledged from here on.
     fn fail(&self, why: &str) {
-        if !self.ledger.has_failed() {
+        if !self.ledger.has_failed() && !self.is_leaving.load(Ordering::Acquire) {
             error!(
                 node = self.author.node,
                 "the node leaves its cluster: {why}"

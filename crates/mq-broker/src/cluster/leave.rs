@@ -1,0 +1,66 @@
+//! How a node leaves its cluster in order, so that a planned restart costs its clients no more than a new connection.
+//!
+//! It writes what its sessions' records lack, shows how complete they are, and ends its own life: any node may take the
+//! sessions at once, and has nothing to read again. If the engine is too slow for that, it leaves as a node that dies.
+
+use std::{sync::atomic::Ordering, time::Duration};
+
+use tokio::time::{sleep, timeout};
+use tracing::{info, warn};
+
+use super::{Cluster, RETRY, engine::Put};
+use crate::lock::lock;
+
+/// For so long records may be written. What is not in them comes again, at QoS 1.
+const RECORDS: Duration = Duration::from_secs(3);
+
+/// For so long the end of this life may take. If it is not there, others wait for the lease.
+const ENDING: Duration = Duration::from_secs(1);
+
+/// How often is looked whether the records are written.
+const STEP: Duration = Duration::from_millis(10);
+
+impl Cluster {
+    /// Ends this life in order. No client is connected any more. Takes 4 s at most.
+    pub(crate) async fn leave(&self) {
+        if self.ledger.has_failed() {
+            return;
+        }
+        if timeout(RECORDS, self.complete_records()).await.is_err() {
+            warn!("not all records of sessions were written in time");
+        }
+        self.is_leaving.store(true, Ordering::Release);
+        let ending = async {
+            // The records first: who finds this life ended believes them.
+            while !matches!(self.show_life(None).await, Ok(Put::Done(_))) {
+                sleep(RETRY).await;
+            }
+            while let Err(error) = self.append_fences(&self.author).await {
+                warn!(%error, "this node's life cannot be ended yet");
+                sleep(RETRY).await;
+            }
+        };
+        if timeout(ENDING, ending).await.is_ok() {
+            info!(node = self.author.node, "the node has left its cluster");
+        } else {
+            warn!("other nodes have to wait for the lease: this node's life could not be ended");
+        }
+    }
+
+    /// Waits until all that was published is in the logs, and the records have what their sessions have.
+    async fn complete_records(&self) {
+        let last = self.ledger.last();
+        let mut settled = self.ledger.settled();
+        if settled.wait_for(|settled| *settled >= last).await.is_err() {
+            return;
+        }
+        let end = self.progress();
+        loop {
+            self.begin_round();
+            if lock(&self.floor).is_at(&end) {
+                return;
+            }
+            sleep(STEP).await;
+        }
+    }
+}
