@@ -95,6 +95,8 @@ pub struct ClusterNode {
     pub life: u64,
     /// How long ago its last sign of life came, in milliseconds.
     pub heard_ms: u64,
+    /// Whether its life is over: it has left in order, or others have its sessions.
+    pub is_over: bool,
 }
 
 /// A log, as a node has read it.

@@ -5,23 +5,30 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod cluster_programs;
+mod raw;
 
 use std::{
     collections::BTreeMap,
     future::pending,
+    io::Read as _,
+    net::TcpStream,
+    path::Path,
+    process::Command,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
 use cluster_programs::{Nats, Node, SOON};
 use mq_client::{Client, ClientBuilder, Event, EventStream, Outgoing, QoS, Subscription};
+use mq_codec::{Ack, Packet, PacketId, ReasonCode};
+use raw::RawClients;
 use tokio::{
     sync::watch,
     task::{JoinHandle, JoinSet, block_in_place},
     time::{sleep, sleep_until, timeout},
 };
 
-/// Longer than any of these tests: nothing in them may wait for it.
+/// Longer than the upgrade, which must not wait for it.
 const LEASE_S: u32 = 30;
 
 /// A publisher's topics; each has messages of one QoS.
@@ -138,14 +145,14 @@ struct Reader {
 }
 
 impl Reader {
-    /// Makes the session, and begins to read.
+    /// Begins to read, with a session that was there.
     async fn start(id: &str, nodes: &[&Node]) -> Self {
         let builder = client(id, nodes);
-        let earlier = builder.messages();
+        let messages = builder.messages();
         let client = builder.build().await.unwrap();
-        let own = client.subscribe("m/#", QoS::ExactlyOnce).await.unwrap();
+        assert!(client.last_connected().unwrap().session_present, "{id}");
         let (all, is_all) = watch::channel(None);
-        let task = tokio::spawn(read(id.to_owned(), client, [own, earlier], is_all));
+        let task = tokio::spawn(read(id.to_owned(), client, messages, is_all));
         Self { task, all }
     }
 
@@ -159,7 +166,7 @@ impl Reader {
 async fn read(
     id: String,
     client: Client,
-    [mut own, mut earlier]: [Subscription; 2],
+    mut messages: Subscription,
     mut all: watch::Receiver<Option<Acknowledged>>,
 ) -> usize {
     let mut checks = JoinSet::new();
@@ -195,8 +202,7 @@ async fn read(
             }
         };
         tokio::select! {
-            message = own.recv() => note(message.unwrap(), &mut came),
-            message = earlier.recv() => note(message.unwrap(), &mut came),
+            message = messages.recv() => note(message.unwrap(), &mut came),
             ended = checks.join_next() => ended.unwrap().unwrap(),
             Ok(()) = all.changed() => late = Some(tokio::time::Instant::now() + SOON),
             () = give_up => panic!("{id} has {came:?} of {:?}", *all.borrow()),
@@ -205,12 +211,71 @@ async fn read(
     checks.shutdown().await;
     client.disconnect().await.unwrap();
     // What has come behind the last one comes again.
-    for messages in [&mut own, &mut earlier] {
-        while let Some(message) = messages.recv().await {
-            note(message, &mut came);
-        }
+    while let Some(message) = messages.recv().await {
+        note(message, &mut came);
     }
     again
+}
+
+/// Makes a session with a subscription, and leaves.
+async fn make_session(id: &str, node: &Node, filter: &str) {
+    let client = client(id, &[node]).build().await.unwrap();
+    let subscribed = client.subscribe(filter, QoS::ExactlyOnce).await.unwrap();
+    client.disconnect().await.unwrap();
+    drop(subscribed);
+}
+
+/// Publishes a message, which is acknowledged.
+async fn send(node: &Node, message: Outgoing) {
+    let client = client("sender", &[node]).build().await.unwrap();
+    let mut receipt = client.send(message).await.unwrap();
+    let acknowledged = timeout(SOON, receipt.acknowledged()).await;
+    acknowledged.expect("it is acknowledged").unwrap();
+    client.disconnect().await.unwrap();
+}
+
+/// So many texts that come to a session.
+async fn texts(id: &str, node: &Node, count: usize) -> Vec<String> {
+    let builder = client(id, &[node]);
+    let mut messages = builder.messages();
+    let client = builder.build().await.unwrap();
+    assert!(client.last_connected().unwrap().session_present, "{id}");
+    let mut texts = Vec::new();
+    while texts.len() < count {
+        let message = mq_testkit::next(&mut messages).await;
+        texts.push(message.text().unwrap().to_owned());
+    }
+    client.disconnect().await.unwrap();
+    texts
+}
+
+/// The text of a retained message, as a new client finds it.
+async fn retained(node: &Node, topic: &str) -> String {
+    let client = Client::builder(&node.url()).unwrap().build().await.unwrap();
+    let mut messages = client.subscribe(topic, QoS::AtLeastOnce).await.unwrap();
+    let message = mq_testkit::next(&mut messages).await;
+    client.disconnect().await.unwrap();
+    message.text().unwrap().to_owned()
+}
+
+/// Waits until a node shows that.
+fn until_shown(nats: &Nats, node: &Node, holds: impl Fn(&serde_json::Value) -> bool) {
+    let began = Instant::now();
+    loop {
+        let shown = nats.status(&node.name);
+        if holds(&shown) {
+            return;
+        }
+        assert!(began.elapsed() < SOON, "{shown}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Whether a node that is shown lives.
+fn lives(shown: &serde_json::Value, node: &str) -> bool {
+    let mut nodes = shown["nodes"].as_array().unwrap().iter();
+    let found = nodes.find(|found| found["name"] == node);
+    found.is_some_and(|found| found["is_over"] == false)
 }
 
 /// Waits until each of them was acknowledged so many messages more.
@@ -262,7 +327,9 @@ async fn a_rolling_upgrade_costs_clients_no_more_than_a_reconnect() {
     let mut publishers = Vec::new();
     let from = |home: usize| [0, 1, 2].map(|n| &nodes[(home + n) % 3]);
     for home in 0..3 {
-        readers.push(Reader::start(&format!("reader-{home}"), &from(home)).await);
+        let id = format!("reader-{home}");
+        make_session(&id, &nodes[home], "m/#").await;
+        readers.push(Reader::start(&id, &from(home)).await);
     }
     for home in 0..3 {
         let id = format!("publisher-{home}");
@@ -294,4 +361,172 @@ async fn a_rolling_upgrade_costs_clients_no_more_than_a_reconnect() {
         "{} messages for each of 3 readers, {again} of QoS 1 again, longest time without an acknowledgement {silence:?}",
         all.values().sum::<usize>()
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_is_added_and_another_removed_while_clients_go_on() {
+    let Some(nats) = Nats::start(1, false) else {
+        return;
+    };
+    let [a, mut b, c] = ["a", "b", "c"].map(|name| nats.node(name, 3));
+    let plan = Outgoing::to("r/plan", "kept").unwrap();
+    send(&a, plan.qos(QoS::AtLeastOnce).retain(true)).await;
+    for (id, node) in [("stays", &b), ("comes", &a), ("moves", &b), ("away", &b)] {
+        make_session(id, node, "m/#").await;
+    }
+    let (over, is_over) = watch::channel(false);
+    let stays = Reader::start("stays", &[&b, &c]).await;
+    let mut publishers = Vec::new();
+    for (id, nodes) in [("publisher-0", [&a, &b]), ("publisher-1", [&b, &c])] {
+        publishers.push(Publisher::start(id, &nodes, is_over.clone()).await);
+    }
+    go_on(&publishers, 20).await;
+    let d = block_in_place(|| nats.node("d", 3));
+    assert_eq!(retained(&d, "r/plan").await, "kept");
+    let comes = Reader::start("comes", &[&d]).await;
+    let moves = Reader::start("moves", &[&b, &d]).await;
+    publishers.push(Publisher::start("publisher-2", &[&d], is_over.clone()).await);
+    go_on(&publishers, 20).await;
+    block_in_place(|| b.end());
+    go_on(&publishers, 20).await;
+    block_in_place(|| {
+        until_shown(&nats, &d, |shown| {
+            !lives(shown, "b") && ["a", "c", "d"].iter().all(|node| lives(shown, node))
+        });
+    });
+    let silence = longest_silence(&publishers);
+    let all = end(publishers, &over).await;
+    for reader in [stays, comes, moves] {
+        reader.ends_with(&all).await;
+    }
+    // Those without a connection have gone on elsewhere as well: of three readers, the one that is away, and the three
+    // publishers and the sender, whose sessions are kept.
+    let sessions = |node: &Node| nats.status(&node.name)["sessions"].as_u64().unwrap();
+    block_in_place(|| {
+        until_shown(&nats, &d, |_| {
+            [&a, &c, &d].into_iter().map(sessions).sum::<u64>() == 8
+        });
+    });
+    let away = Reader::start("away", &[&d]).await;
+    away.ends_with(&all).await;
+    assert_eq!(retained(&c, "r/plan").await, "kept");
+    println!("longest time without an acknowledgement {silence:?}");
+}
+
+/// The next packet: its first byte, and its packet identifier if it is an acknowledgement or a release.
+fn packet(stream: &mut TcpStream) -> (u8, Option<PacketId>) {
+    let mut head = [0; 2];
+    stream.read_exact(&mut head).unwrap();
+    let [kind, length] = head;
+    assert!(length < 0x80, "a short packet");
+    let mut body = vec![0; usize::from(length)];
+    stream.read_exact(&mut body).unwrap();
+    let topic = usize::from(u16::from_be_bytes([body[0], body[1]]));
+    // PUBLISH has its identifier behind the topic.
+    let at = if kind >> 4 == 3 { 2 + topic } else { 0 };
+    (
+        kind,
+        PacketId::new(u16::from_be_bytes([body[at], body[at + 1]])),
+    )
+}
+
+/// A client by hand, whose session is kept.
+fn by_hand(id: &str, node: &Node) -> TcpStream {
+    let clients = RawClients::new(&node.url());
+    let kept = |connect: &mut mq_codec::Connect| {
+        connect.clean_start = false;
+        connect.properties.session_expiry_interval = Some(3_600);
+    };
+    clients.connect(id, kept).expect("it is let in")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_of_what_the_servers_store_brings_all_back_on_fresh_servers() {
+    let (Some(mut nats), Some(mut fresh)) = (Nats::start(3, false), Nats::new(3, false)) else {
+        return;
+    };
+    let mut nodes = ["a", "b"].map(|name| nats.node(name, 3));
+    let [a, b] = &nodes;
+    let message = |topic: &str, text: &str, qos| {
+        let message = Outgoing::to(topic, text.to_owned()).unwrap();
+        message.qos(qos)
+    };
+    send(a, message("r/plan", "kept", QoS::AtLeastOnce).retain(true)).await;
+    make_session("reader", b, "t/#").await;
+    for n in 0..10 {
+        send(a, message("t/1", &n.to_string(), qos(n))).await;
+    }
+    let success = ReasonCode::Success;
+    let [sends, takes] = block_in_place(|| {
+        // One that has sent a message, and not released it.
+        let mut sender = by_hand("half sent", a);
+        let mut half = raw::publish("t/half".to_owned(), b"half".to_vec());
+        half.qos = QoS::ExactlyOnce;
+        half.packet_id = PacketId::new(7);
+        raw::send(&mut sender, &Packet::from(half.clone())).unwrap();
+        assert_eq!(packet(&mut sender), (0x50, half.packet_id));
+        // One that has taken a message, and has not completed it.
+        let mut taker = by_hand("half taken", b);
+        let filters = ["t/half".to_owned()].into_iter();
+        raw::send(&mut taker, &raw::subscribe(filters, QoS::ExactlyOnce)).unwrap();
+        assert_eq!(packet(&mut taker).0, 0x90);
+        [sender, taker]
+    });
+    send(a, message("t/half", "other half", QoS::ExactlyOnce)).await;
+    let taken = block_in_place(|| {
+        let mut taker = takes;
+        let (kind, id) = packet(&mut taker);
+        assert_eq!(kind, 0x34);
+        let id = id.unwrap();
+        raw::send(&mut taker, &Packet::PubRec(Ack::new(id, success))).unwrap();
+        assert_eq!(packet(&mut taker), (0x62, Some(id)));
+        id
+    });
+    drop(sends);
+    // The copy, and all from it.
+    let nodes = block_in_place(|| {
+        for node in &mut nodes {
+            node.end();
+        }
+        nats.end();
+        for server in 0..3 {
+            copy(&nats.data(server), &fresh.data(server));
+        }
+        fresh.begin();
+        ["a", "b"].map(|name| fresh.node(name, 3))
+    });
+    let [a, b] = &nodes;
+    let waited: Vec<_> = (0..10).map(|n| n.to_string()).collect();
+    let waited = [&waited[..], &["half".into(), "other half".into()]].concat();
+    let in_order = |mut texts: Vec<String>| {
+        // Two topics, which may be in two logs.
+        texts.sort_by_key(|text| text.ends_with("half"));
+        texts
+    };
+    assert_eq!(in_order(texts("reader", a, 12).await), waited);
+    assert_eq!(retained(b, "r/plan").await, "kept");
+    block_in_place(|| {
+        let mut taker = by_hand("half taken", a);
+        assert_eq!(packet(&mut taker), (0x62, Some(taken)));
+        raw::send(&mut taker, &Packet::PubComp(Ack::new(taken, success))).unwrap();
+        let mut sender = by_hand("half sent", b);
+        let mut again = raw::publish("t/half".to_owned(), b"half".to_vec());
+        again.qos = QoS::ExactlyOnce;
+        again.packet_id = PacketId::new(7);
+        again.dup = true;
+        raw::send(&mut sender, &Packet::from(again.clone())).unwrap();
+        let id = again.packet_id.unwrap();
+        assert_eq!(packet(&mut sender), (0x50, Some(id)));
+        raw::send(&mut sender, &Packet::PubRel(Ack::new(id, success))).unwrap();
+        assert_eq!(packet(&mut sender), (0x70, Some(id)));
+    });
+    send(b, message("t/half", "next", QoS::ExactlyOnce)).await;
+    // Not `half` once more.
+    assert_eq!(texts("reader", a, 1).await, ["next"]);
+}
+
+/// Copies a folder, which the other one becomes.
+fn copy(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("-a").args([from, to]).status();
+    assert!(copied.unwrap().success());
 }

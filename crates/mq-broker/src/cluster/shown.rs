@@ -4,7 +4,7 @@ use std::{pin::Pin, time::Duration};
 
 use tokio::time::timeout;
 
-use super::Cluster;
+use super::{Cluster, entry::Author};
 use crate::{
     lock::lock,
     view::{self, ClusterLog, ClusterNode, ShowsCluster},
@@ -21,6 +21,10 @@ impl ShowsCluster for Cluster {
                 name: name.clone(),
                 life: seen.life(),
                 heard_ms: milliseconds(seen.silent_for()),
+                is_over: self.is_over(&Author {
+                    node: name.clone(),
+                    life: seen.life(),
+                }),
             });
             nodes.collect()
         };
