@@ -374,6 +374,32 @@ async fn a_session_that_no_value_has_room_for_ends_and_its_node_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn logs_are_trimmed_past_a_node_that_was_removed() {
+    let world = MemoryWorld::new(1, 1);
+    // It is the one that trims as long as it is there.
+    let mut a = Node::start("removes", "a", &world).await;
+    let b = Node::start("removes", "b", &world).await;
+    let away = a.client("away").build().await.unwrap();
+    let subscribed = away.subscribe("rare", QoS::AtLeastOnce).await.unwrap();
+    away.disconnect().await.unwrap();
+    drop(subscribed);
+    let publisher = b.client("publisher").build().await.unwrap();
+    send(&publisher, message("rare", "kept", QoS::AtLeastOnce)).await;
+    a.end().await;
+    for n in 0..3_000 {
+        send(&publisher, message("t", n.to_string(), QoS::AtLeastOnce)).await;
+    }
+    sleep(Duration::from_mins(5)).await;
+    let kept = world.entries();
+    assert!(kept < 1_000, "{kept} of 3,000 entries are kept");
+    let away = b.client("away");
+    let mut rare = away.messages();
+    let away = away.build().await.unwrap();
+    assert_eq!(next(&mut rare).await, "kept");
+    drop(away);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_shared_subscription_is_one_group_over_all_nodes() {
     let world = MemoryWorld::new(4, 1);
     let mut a = Node::start("shares", "a", &world).await;

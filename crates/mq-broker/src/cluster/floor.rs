@@ -55,5 +55,8 @@ mod tests {
         assert_eq!(floor.at, [At(10)], "what it lacks came later");
         floor.begin_round(None, vec![At(40)]);
         assert_eq!(floor.at, [At(30)]);
+        assert!(floor.is_at(&[At(30)]));
+        assert!(!floor.is_at(&[At(31)]));
+        assert!(!Floor::default().is_at(&[At(0)]), "nothing is known yet");
     }
 }
