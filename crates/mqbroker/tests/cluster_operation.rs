@@ -364,6 +364,30 @@ async fn a_rolling_upgrade_costs_clients_no_more_than_a_reconnect() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_of_nats_are_upgraded_one_after_the_other() {
+    let Some(mut nats) = Nats::start(3, false) else {
+        return;
+    };
+    let [a, b] = ["a", "b"].map(|name| nats.node(name, 3));
+    let (over, is_over) = watch::channel(false);
+    make_session("reader", &b, "m/#").await;
+    let reader = Reader::start("reader", &[&b, &a]).await;
+    let publishers = [Publisher::start("publisher", &[&a, &b], is_over).await];
+    go_on(&publishers, 20).await;
+    for server in 0..3 {
+        nats.restart(server).await;
+        go_on(&publishers, 20).await;
+    }
+    let silence = longest_silence(&publishers);
+    let all = end(publishers.into(), &over).await;
+    let again = reader.ends_with(&all).await;
+    println!(
+        "{} messages, {again} of QoS 1 again, longest time without an acknowledgement {silence:?}",
+        all.values().sum::<usize>()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_is_added_and_another_removed_while_clients_go_on() {
     let Some(nats) = Nats::start(1, false) else {
         return;

@@ -14,6 +14,12 @@ use std::{
 use mq_testkit::{Running, free_port, program};
 use rcgen::{CertificateParams, KeyPair};
 use tempfile::TempDir;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    task::block_in_place,
+    time::{sleep, timeout},
+};
 
 /// For so long a program, or what it does, may take.
 pub(crate) const SOON: Duration = Duration::from_mins(1);
@@ -27,6 +33,8 @@ pub(crate) struct Nats {
     tls: bool,
     pub(crate) folder: TempDir,
     ports: Vec<u16>,
+    /// Where they say how they are.
+    http: Vec<u16>,
     pub(crate) running: Vec<Running>,
 }
 
@@ -47,6 +55,7 @@ impl Nats {
             tls,
             folder,
             ports: (0..servers).map(|_| free_port()).collect(),
+            http: (0..servers).map(|_| free_port()).collect(),
             running: Vec::new(),
         };
         let key = KeyPair::generate().unwrap();
@@ -80,8 +89,10 @@ impl Nats {
                 String::new()
             };
             let config = format!(
-                "server_name: n{n}\nlisten: 127.0.0.1:{port}\nmax_payload: 8MB\n{encryption}{cluster}\
-                 jetstream {{ store_dir: {:?} }}\nauthorization {{ user: mq, password: {PASSWORD:?} }}\n",
+                "server_name: n{n}\nlisten: 127.0.0.1:{port}\nhttp: 127.0.0.1:{}\nmax_payload: 8MB\n\
+                 {encryption}{cluster}jetstream {{ store_dir: {:?} }}\n\
+                 authorization {{ user: mq, password: {PASSWORD:?} }}\n",
+                self.http[n],
                 self.data(n)
             );
             fs::write(self.place(&format!("nats-{n}.conf")), config).unwrap();
@@ -91,11 +102,40 @@ impl Nats {
     /// Starts all servers.
     pub(crate) fn begin(&mut self) {
         for n in 0..self.ports.len() {
-            let mut command = Command::new(&self.program);
-            command.arg("-c").arg(self.place(&format!("nats-{n}.conf")));
-            command.arg("-l").arg(self.place(&format!("nats-{n}.log")));
-            self.running.push(Running(command.spawn().unwrap()));
+            let server = self.server(n);
+            self.running.push(server);
         }
+    }
+
+    fn server(&self, n: usize) -> Running {
+        let mut command = Command::new(&self.program);
+        command.arg("-c").arg(self.place(&format!("nats-{n}.conf")));
+        command.arg("-l").arg(self.place(&format!("nats-{n}.log")));
+        Running(command.spawn().unwrap())
+    }
+
+    /// Ends one of three servers in order, and starts it again. It is in step with the others then.
+    pub(crate) async fn restart(&mut self, n: usize) {
+        let ended = self.running.remove(n);
+        block_in_place(|| end(ended));
+        let server = self.server(n);
+        self.running.insert(n, server);
+        let http = format!("127.0.0.1:{}", self.http[n]);
+        let in_step = async {
+            loop {
+                if let Ok(mut stream) = TcpStream::connect(&http).await {
+                    let asked = b"GET /healthz HTTP/1.0\r\n\r\n";
+                    let mut answer = String::new();
+                    let _ = stream.write_all(asked).await;
+                    let _ = stream.read_to_string(&mut answer).await;
+                    if answer.contains(" 200 ") {
+                        return;
+                    }
+                }
+                sleep(Duration::from_millis(50)).await;
+            }
+        };
+        timeout(SOON, in_step).await.expect("it is in step");
     }
 
     /// Ends all servers in order, as an operator does.
