@@ -194,8 +194,9 @@ async fn sessions_of_a_node_that_ends_in_order_go_on_at_once_and_nothing_comes_a
     };
     let reader = a.client("reader").will(will("now", 0));
     let reader = reader.build().await.unwrap();
-    let late = a.client("late").will(will("later", 60));
-    let late = late.build().await.unwrap();
+    // By its name it would be the part of `a`, if `a` lived.
+    let absent = a.client("absent").will(will("later", 60));
+    let absent = absent.build().await.unwrap();
     let mut messages = reader.subscribe("t/#", QoS::AtLeastOnce).await.unwrap();
     for n in 0..10 {
         send(&publisher, message("t/1", n.to_string(), QoS::AtLeastOnce)).await;
@@ -204,7 +205,7 @@ async fn sessions_of_a_node_that_ends_in_order_go_on_at_once_and_nothing_comes_a
     // The acknowledgements arrive. It is too soon for them to be in a record.
     sleep(Duration::from_millis(100)).await;
     a.end().await;
-    drop((reader, messages, late));
+    drop((reader, messages, absent));
     let ended = Instant::now();
     let reader = b.client("reader");
     let mut messages = reader.messages();
@@ -220,8 +221,8 @@ async fn sessions_of_a_node_that_ends_in_order_go_on_at_once_and_nothing_comes_a
     let later = ended.elapsed();
     assert!((59..63).contains(&later.as_secs()), "{later:?}");
     a.revive(&world).await;
-    let late = a.client("late").build().await.unwrap();
-    assert!(late.last_connected().unwrap().session_present);
+    let absent = a.client("absent").build().await.unwrap();
+    assert!(absent.last_connected().unwrap().session_present);
 }
 
 #[tokio::test(start_paused = true)]
