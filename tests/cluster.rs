@@ -226,6 +226,21 @@ async fn sessions_of_a_node_that_ends_in_order_go_on_at_once_and_nothing_comes_a
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_node_that_begins_takes_none_for_dead_before_a_lease_is_over() {
+    let world = MemoryWorld::new(4, 1);
+    let a = Node::start("patient", "a", &world).await;
+    // Its signs of life come once a second. One comes right after the links are well.
+    sleep(Duration::from_millis(10_700)).await;
+    world.cut("a", true);
+    let _b = Node::start("patient", "b", &world).await;
+    sleep(Duration::from_millis(2_200)).await;
+    world.cut("a", false);
+    sleep(Duration::from_secs(10)).await;
+    let failed = timeout(Duration::ZERO, a.broker.as_ref().unwrap().store_failed()).await;
+    assert!(failed.is_err(), "the other node has ended its life");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_node_that_begins_later_knows_what_was_retained() {
     let world = MemoryWorld::new(4, 1);
     let a = Node::start("retained", "a", &world).await;

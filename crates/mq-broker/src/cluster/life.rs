@@ -51,8 +51,10 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    fn is_silent(&self) -> bool {
-        self.missed >= BEATS
+    /// Whether nothing was heard of it for a lease. A node's first signs of its own life come faster than later ones, so
+    /// they alone do not tell.
+    fn is_silent(&self, lease: Duration) -> bool {
+        self.missed >= BEATS && self.at.elapsed() >= lease
     }
 
     pub(super) fn life(&self) -> u64 {
@@ -231,7 +233,7 @@ impl Cluster {
     /// Lives of other nodes that nothing is heard of, and that nobody has ended yet.
     pub(super) fn dead(&self) -> Vec<Author> {
         let lives = lock(&self.lives);
-        let silent = lives.iter().filter(|(_, seen)| seen.is_silent());
+        let silent = lives.iter().filter(|(_, seen)| seen.is_silent(self.lease));
         let silent = silent.map(|(node, seen)| Author {
             node: node.clone(),
             life: seen.life,
@@ -248,7 +250,7 @@ impl Cluster {
                 life: seen.life,
             };
             // One that has left is over before it is silent.
-            !seen.is_silent() && !self.is_over(&life)
+            !seen.is_silent(self.lease) && !self.is_over(&life)
         });
         let mut living: Vec<_> = living.map(|(node, _)| node.clone()).collect();
         living.push(self.author.node.clone());
@@ -266,7 +268,7 @@ impl Cluster {
     pub(super) fn is_dead(&self, author: &Author) -> bool {
         let lives = lock(&self.lives);
         let seen = lives.get(&author.node);
-        seen.is_some_and(|seen| seen.life > author.life || seen.is_silent())
+        seen.is_some_and(|seen| seen.life > author.life || seen.is_silent(self.lease))
     }
 
     /// Whether nothing that this life has appended is still to come.
