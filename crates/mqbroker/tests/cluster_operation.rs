@@ -12,7 +12,6 @@ use std::{
     future::pending,
     io::Read as _,
     net::TcpStream,
-    path::Path,
     process::Command,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
@@ -326,9 +325,9 @@ async fn a_rolling_upgrade_costs_clients_no_more_than_a_reconnect() {
     let mut readers = Vec::new();
     let mut publishers = Vec::new();
     let from = |home: usize| [0, 1, 2].map(|n| &nodes[(home + n) % 3]);
-    for home in 0..3 {
+    for (home, node) in nodes.iter().enumerate() {
         let id = format!("reader-{home}");
-        make_session(&id, &nodes[home], "m/#").await;
+        make_session(&id, node, "m/#").await;
         readers.push(Reader::start(&id, &from(home)).await);
     }
     for home in 0..3 {
@@ -487,7 +486,7 @@ async fn a_copy_of_what_the_servers_store_brings_all_back_on_fresh_servers() {
         send(a, message("t/1", &n.to_string(), qos(n))).await;
     }
     let success = ReasonCode::Success;
-    let [sends, takes] = block_in_place(|| {
+    let [sends, kept_receiver] = block_in_place(|| {
         // One that has sent a message, and not released it.
         let mut sender = by_hand("half sent", a);
         let mut half = raw::publish("t/half".to_owned(), b"half".to_vec());
@@ -496,20 +495,20 @@ async fn a_copy_of_what_the_servers_store_brings_all_back_on_fresh_servers() {
         raw::send(&mut sender, &Packet::from(half.clone())).unwrap();
         assert_eq!(packet(&mut sender), (0x50, half.packet_id));
         // One that has taken a message, and has not completed it.
-        let mut taker = by_hand("half taken", b);
+        let mut receiver = by_hand("half taken", b);
         let filters = ["t/half".to_owned()].into_iter();
-        raw::send(&mut taker, &raw::subscribe(filters, QoS::ExactlyOnce)).unwrap();
-        assert_eq!(packet(&mut taker).0, 0x90);
-        [sender, taker]
+        raw::send(&mut receiver, &raw::subscribe(filters, QoS::ExactlyOnce)).unwrap();
+        assert_eq!(packet(&mut receiver).0, 0x90);
+        [sender, receiver]
     });
     send(a, message("t/half", "other half", QoS::ExactlyOnce)).await;
-    let taken = block_in_place(|| {
-        let mut taker = takes;
-        let (kind, id) = packet(&mut taker);
+    let released = block_in_place(|| {
+        let mut receiver = kept_receiver;
+        let (kind, id) = packet(&mut receiver);
         assert_eq!(kind, 0x34);
         let id = id.unwrap();
-        raw::send(&mut taker, &Packet::PubRec(Ack::new(id, success))).unwrap();
-        assert_eq!(packet(&mut taker), (0x62, Some(id)));
+        raw::send(&mut receiver, &Packet::PubRec(Ack::new(id, success))).unwrap();
+        assert_eq!(packet(&mut receiver), (0x62, Some(id)));
         id
     });
     drop(sends);
@@ -536,9 +535,9 @@ async fn a_copy_of_what_the_servers_store_brings_all_back_on_fresh_servers() {
     assert_eq!(in_order(texts("reader", a, 12).await), waited);
     assert_eq!(retained(b, "r/plan").await, "kept");
     block_in_place(|| {
-        let mut taker = by_hand("half taken", a);
-        assert_eq!(packet(&mut taker), (0x62, Some(taken)));
-        raw::send(&mut taker, &Packet::PubComp(Ack::new(taken, success))).unwrap();
+        let mut receiver = by_hand("half taken", a);
+        assert_eq!(packet(&mut receiver), (0x62, Some(released)));
+        raw::send(&mut receiver, &Packet::PubComp(Ack::new(released, success))).unwrap();
         let mut sender = by_hand("half sent", b);
         let mut again = raw::publish("t/half".to_owned(), b"half".to_vec());
         again.qos = QoS::ExactlyOnce;
@@ -556,7 +555,7 @@ async fn a_copy_of_what_the_servers_store_brings_all_back_on_fresh_servers() {
 }
 
 /// Copies a folder, which the other one becomes.
-fn copy(from: &Path, to: &Path) {
+fn copy(from: &str, to: &str) {
     let copied = Command::new("cp").arg("-a").args([from, to]).status();
     assert!(copied.unwrap().success());
 }

@@ -63,8 +63,8 @@ impl Nats {
         let certificate = params.self_signed(&key).unwrap();
         fs::write(nats.place("ca.pem"), certificate.pem()).unwrap();
         fs::write(nats.place("key.pem"), key.serialize_pem()).unwrap();
-        write_secret(&nats.place("password"), PASSWORD);
-        write_secret(&nats.place("wrong"), "another password");
+        write_secret(&nats.folder.path().join("password"), PASSWORD);
+        write_secret(&nats.folder.path().join("wrong"), "another password");
         nats.configure();
         Some(nats)
     }
@@ -146,12 +146,12 @@ impl Nats {
     }
 
     /// Where a server keeps what it stores.
-    pub(crate) fn data(&self, server: usize) -> PathBuf {
+    pub(crate) fn data(&self, server: usize) -> String {
         self.place(&format!("data-{server}"))
     }
 
-    pub(crate) fn place(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+    pub(crate) fn place(&self, name: &str) -> String {
+        self.folder.path().join(name).display().to_string()
     }
 
     pub(crate) fn urls(&self) -> Vec<String> {
