@@ -26,6 +26,9 @@ use crate::{
 /// How often what is new in a log is kept as values.
 const CHECKPOINT: Duration = Duration::from_secs(10);
 
+/// How often that is tried in turn.
+const TRIES: usize = 100;
+
 /// A checkpoint is so many of these old when it is kept: a node that begins then knows of some time before which member
 /// of a shared subscription each message was for, and can take over sessions that have died with another.
 const AGE: usize = 6;
@@ -141,7 +144,9 @@ impl Cluster {
             due.tick().await;
             let is_first = self.is_first();
             for shard in &self.shards {
-                let (checkpoint, changes) = self.note_checkpoint(shard);
+                let Some((checkpoint, changes)) = self.note_checkpoint(shard).await else {
+                    continue;
+                };
                 if !is_first {
                     continue;
                 }
@@ -152,16 +157,27 @@ impl Cluster {
         }
     }
 
-    /// What may be kept of a log next.
-    fn note_checkpoint(&self, shard: &Shard) -> (Checkpoint, Changes) {
+    /// What may be kept of a log next; `None` if its reader is in the midst of an entry all the time.
+    async fn note_checkpoint(&self, shard: &Shard) -> Option<(Checkpoint, Changes)> {
+        for _ in 0..TRIES {
+            if let Some(noted) = self.note_whole(shard) {
+                return Some(noted);
+            }
+            sleep(RETRY / 20).await;
+        }
+        None
+    }
+
+    /// The same, if the reader is between two entries.
+    fn note_whole(&self, shard: &Shard) -> Option<(Checkpoint, Changes)> {
         let state = lock(&shard.state);
         let fences = read(&self.fences).in_log(shard.number);
-        let checkpoint = lock(&shard.noted).note(state.checkpoint(fences));
+        let checkpoint = lock(&shard.noted).note(state.checkpoint(fences)?);
         let entry = checkpoint.entry;
         let old = |change: &RetainedChange| change.at.entry() <= entry;
         let changes = state.retained.iter().filter(|(_, change)| old(change));
         let changes = changes.map(|(topic, change)| (topic.clone(), change.clone()));
-        (checkpoint, changes.collect())
+        Some((checkpoint, changes.collect()))
     }
 
     async fn keep_checkpoint(

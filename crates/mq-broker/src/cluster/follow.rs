@@ -23,6 +23,7 @@ impl Cluster {
         let mut entries = self.engine.follow(shard, last);
         let mut publisher = hub.publisher();
         while let Some(entry) = entries.recv().await {
+            lock(&here.state).begin();
             match LogEntry::decode(&entry.bytes) {
                 Ok(LogEntry::Fence(author)) => {
                     if self.is_ended_by(&author) {
@@ -69,7 +70,7 @@ impl Cluster {
                     return self.fail("it cannot read a log");
                 }
             }
-            lock(&here.state).entry = entry.number;
+            lock(&here.state).finish(entry.number);
             here.progress.finish(At::end_of(entry.number));
         }
         self.fail("a log has no next entry for it");

@@ -18,6 +18,8 @@ const VERSION: u8 = 1;
 pub(super) struct LogState {
     /// The last entry that it has read.
     pub(super) entry: u64,
+    /// Whether it is in the midst of the next one, which the rest may know in part.
+    is_within: bool,
     pub(super) counts: Counts,
     pub(super) groups: Groups,
     /// Topics whose retained message has changed, and is in no value yet.
@@ -66,23 +68,39 @@ impl LogState {
     pub(super) fn from_checkpoint(checkpoint: &Checkpoint) -> Self {
         Self {
             entry: checkpoint.entry,
+            is_within: false,
             counts: checkpoint.counts.clone(),
             groups: checkpoint.groups().unwrap_or_default(),
             retained: HashMap::new(),
         }
     }
 
-    /// What is kept of it, with the ends of lives that stand in the log.
-    pub(super) fn checkpoint(&self, fences: Vec<(Author, u64)>) -> Checkpoint {
+    /// The next entry is being read.
+    pub(super) fn begin(&mut self) {
+        self.is_within = true;
+    }
+
+    /// That entry has been read.
+    pub(super) fn finish(&mut self, entry: u64) {
+        self.entry = entry;
+        self.is_within = false;
+    }
+
+    /// What is kept of it, with the ends of lives that stand in the log. `None` in the midst of an entry: whoever began
+    /// there would take the entry for one that it has read.
+    pub(super) fn checkpoint(&self, fences: Vec<(Author, u64)>) -> Option<Checkpoint> {
+        if self.is_within {
+            return None;
+        }
         let mut groups = Writer::default();
         self.groups.write(&mut groups);
-        Checkpoint {
+        Some(Checkpoint {
             entry: self.entry,
             first: 0,
             counts: self.counts.clone(),
             fences,
             groups: groups.finish(),
-        }
+        })
     }
 
     /// A retained message has come.
@@ -197,6 +215,19 @@ mod tests {
         assert!(state.counts.is_new(&author(2), 8));
         state.counts.end(&author(2));
         assert_eq!(state.counts, Counts::default());
+    }
+
+    #[test]
+    fn there_is_no_checkpoint_in_the_midst_of_an_entry() {
+        let mut state = LogState::default();
+        state.begin();
+        assert!(state.counts.is_new(&author(1), 1));
+        assert_eq!(state.checkpoint(Vec::new()), None);
+        state.finish(1);
+        let checkpoint = state.checkpoint(Vec::new()).unwrap();
+        assert_eq!(checkpoint.entry, 1);
+        let mut later = LogState::from_checkpoint(&checkpoint);
+        assert!(later.counts.is_new(&author(1), 2));
     }
 
     #[test]
