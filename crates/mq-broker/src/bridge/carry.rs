@@ -100,7 +100,7 @@ mod tests {
     use mq_proto::ServerConfig;
 
     use super::*;
-    use crate::bridge::{BridgeSettings, BridgeTopic, Direction};
+    use crate::bridge::{BridgeSettings, BridgeTopic, Direction, Origin};
 
     fn bridge(version: Version) -> Bridge {
         let topic = |direction, pattern: &str, remote: &str| BridgeTopic {
@@ -116,7 +116,13 @@ mod tests {
         let mut settings = BridgeSettings::new("cloud", vec![address], topics);
         settings.version = version;
         settings.max_hops = 2;
-        Bridge::new(&settings, &ServerConfig::default(), mark()).unwrap()
+        Bridge::new(
+            &settings,
+            &ServerConfig::default(),
+            &Origin::Cluster,
+            mark(),
+        )
+        .unwrap()
     }
 
     fn message(topic: &str) -> Message {

@@ -345,21 +345,24 @@ const CLUSTER_MAILBOX: usize = 50_000;
 fn check_mailboxes(settings: &Settings) -> Result<(), String> {
     let quotas = &settings.quotas;
     let most = quotas.mailbox.messages;
-    let is_node = settings.cluster.is_some();
-    if is_node && most > CLUSTER_MAILBOX {
+    if settings.cluster.is_some() && most > CLUSTER_MAILBOX {
         return Err(format!(
             "limits.mailbox_messages: {most}, and a node of a cluster takes {CLUSTER_MAILBOX} at most"
         ));
     }
-    if quotas.overflow != Some(Overflow::Spill) || settings.store.is_some() {
-        return Ok(());
+    if quotas.overflow == Some(Overflow::Spill) && settings.store.is_none() {
+        return Err(format!("limits.overflow: {}", no_store(settings)));
     }
-    let problem = if is_node {
+    Ok(())
+}
+
+/// Why messages cannot go to a store.
+fn no_store(settings: &Settings) -> &'static str {
+    if settings.cluster.is_some() {
         "\"spill\" needs a store, which a node of a cluster does not have: take another policy"
     } else {
         "\"spill\" needs a store: give [store] or another policy"
-    };
-    Err(format!("limits.overflow: {problem}"))
+    }
 }
 
 /// A secret in a file of its own.
