@@ -48,10 +48,11 @@ fn each_shape_has_delays_and_what_goes_through() {
             let of_qos = Value::Array(of_qos.collect());
             let of = |way| &only(&of_qos, &[("shape", shape), ("way", way)])["runs"][0];
             let paced = of("paced");
-            assert_eq!(paced["came"], paced["sent"], "{shape} {qos}: {paced}");
-            assert_eq!(paced["again"], 0, "{shape} {qos}: {paced}");
+            if qos > 0 {
+                assert_eq!(paced["came"], paced["sent"], "{shape} {qos}: {paced}");
+            }
             assert!(number(&paced["delay_ns"], "p50") > 1e3, "{paced}");
-            assert!(number(&of("saturated"), "a_second") > 0.0, "{said}");
+            assert!(number(of("saturated"), "a_second") > 0.0, "{said}");
         }
     }
     let sessions = &found["sessions"]["one broker"];

@@ -28,19 +28,28 @@ const PATIENCE: Duration = Duration::from_mins(2);
 /// Between two looks at the processes.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// What a campaign is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    pub(crate) seed: u64,
+    pub(crate) length: Duration,
+    /// Whether NATS servers are killed, stopped and cut off as well.
+    pub(crate) harms_servers: bool,
+}
+
 /// Runs one campaign over this network.
 pub(crate) async fn what_is_acknowledged_outlives_faults_of_processes_and_links(
-    seed: u64,
-    length: Duration,
+    settings: Settings,
     net: Net,
 ) {
+    let seed = settings.seed;
     let place = Arc::new(Place::new(net));
     let Some(processes) = Processes::start(&place) else {
         place.remove();
         return;
     };
     println!("logs and trace: {}", place.file("").display());
-    let found = campaign(seed, length, &place, processes).await;
+    let found = campaign(settings, &place, processes).await;
     println!("{found}");
     if let Some(faults) = found.faults() {
         panic!("MQ_SEED={seed}: {faults}");
@@ -62,15 +71,10 @@ struct Clients {
     all: watch::Sender<Option<Arc<All>>>,
 }
 
-async fn campaign(
-    seed: u64,
-    length: Duration,
-    place: &Arc<Place>,
-    mut processes: Processes<'_>,
-) -> Found {
+async fn campaign(settings: Settings, place: &Arc<Place>, mut processes: Processes<'_>) -> Found {
     serving(place, &mut processes).await;
-    let mut clients = start_clients(seed, place).await;
-    let (harm, wills) = do_harm(seed, length, place, &mut processes, &clients.moves).await;
+    let mut clients = start_clients(settings.seed, place).await;
+    let (harm, wills) = do_harm(settings, place, &mut processes, &clients.moves).await;
     serving(place, &mut processes).await;
     place.note("all is well again");
     clients.over.send(true).unwrap();
@@ -97,7 +101,7 @@ async fn campaign(
         }
         sum(&mut found, &sessions);
         found.rivals(clients.rivals.await.unwrap());
-        found.witness(&clients.witness.await.unwrap()).await;
+        found.witness(clients.witness.await.unwrap()).await;
         found
     };
     let found = tokio::select! {
@@ -223,17 +227,21 @@ struct Harm {
 
 /// Does what the seed says, and returns how often, with the wills of nodes that were killed.
 async fn do_harm(
-    seed: u64,
-    length: Duration,
+    settings: Settings,
     place: &Place,
     processes: &mut Processes<'_>,
     moves: &[mpsc::Sender<()>],
 ) -> (Harm, Vec<Willed>) {
     let began = Instant::now();
+    let Settings {
+        seed,
+        length,
+        harms_servers,
+    } = settings;
     let mut random = fastrand::Rng::with_seed(!seed);
     let mut wills = Vec::new();
     let mut harm = Harm::default();
-    for (at, step) in plan::plan(seed, length, moves.len()) {
+    for (at, step) in plan::plan(seed, length, moves.len(), harms_servers) {
         tokio::select! {
             () = sleep_until(began + at) => {}
             () = look_after(processes) => {}

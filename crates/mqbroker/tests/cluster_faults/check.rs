@@ -1,6 +1,9 @@
 //! What was promised, against what came.
 
-use std::{collections::HashMap, fmt};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+};
 
 use mq_client::QoS;
 
@@ -45,14 +48,16 @@ pub(crate) struct Found {
     pub(crate) rivals: Rivals,
     /// Of the logs, as the witness has seen them.
     pub(crate) entries: usize,
-    /// What JetStream has lost or changed itself.
+    /// What NATS has lost or changed itself.
     pub(crate) jetstream: usize,
     /// Between two acknowledgements of whichever publisher, in milliseconds, and when it began.
     pub(crate) longest_silence: (u64, u64),
     /// Of one message for its acknowledgement, in milliseconds.
     pub(crate) longest_wait: u64,
-    /// Topics and numbers.
-    missing: Vec<(String, usize)>,
+    /// Of messages that are lost, by topic and number, the readers that did not get them.
+    missing: BTreeMap<(String, usize), Vec<String>>,
+    /// Where they are.
+    whereabouts: Vec<String>,
     faults: Vec<String>,
     count: usize,
 }
@@ -67,7 +72,9 @@ impl Found {
 
     /// None, or the faults.
     pub(crate) fn faults(&self) -> Option<String> {
-        (self.count > 0).then(|| format!("{} faults:\n{}", self.count, self.faults.join("\n")))
+        let all = self.faults.iter().chain(&self.whereabouts);
+        let all: Vec<_> = all.map(String::as_str).collect();
+        (self.count > 0).then(|| format!("{} faults:\n{}", self.count, all.join("\n")))
     }
 
     pub(crate) fn published(&mut self, all: &[Published]) {
@@ -166,7 +173,8 @@ impl Found {
                 (None, Some(_)) if sent.qos == QoS::AtMostOnce => self.qos0_lost += 1,
                 (None, Some(at)) => {
                     self.lost += 1;
-                    self.missing.push((topic.to_owned(), number));
+                    let missing = self.missing.entry((topic.to_owned(), number));
+                    missing.or_default().push(id.clone());
                     let what = format!("{id}: {topic} {number} ({:?}) is lost", sent.qos);
                     self.fault(format!(
                         "{what}, sent at {} and acknowledged at {at} ms",
@@ -178,21 +186,22 @@ impl Found {
         }
     }
 
-    /// Tells what JetStream has lost from what the brokers have.
-    pub(crate) async fn witness(&mut self, witness: &Witness) {
+    /// Tells what NATS has lost from what the brokers have.
+    pub(crate) async fn witness(&mut self, mut witness: Witness) {
         self.entries = witness.entries();
         let other = witness.replay().await;
         self.jetstream = other.len();
         for what in other {
             self.fault(format!("JetStream: {what}"));
         }
-        let missing = std::mem::take(&mut self.missing);
-        for (topic, number) in missing.into_iter().take(WRITTEN_OUT) {
-            let place = match witness.find(&topic, number) {
-                Some((shard, sequence)) => format!("is in log {shard} at {sequence}"),
-                None => "was in no log".to_owned(),
+        for ((topic, number), readers) in &self.missing {
+            let place = match witness.find(topic, *number) {
+                Some(place) => format!("it is in {place}"),
+                None => "it was in no log".to_owned(),
             };
-            self.fault(format!("{topic} {number}, which is lost, {place}"));
+            let readers = readers.join(", ");
+            let what = format!("{topic} {number} is lost for {readers}; {place}");
+            self.whereabouts.push(what);
         }
     }
 
@@ -283,7 +292,7 @@ impl fmt::Display for Found {
 }
 
 pub(crate) mod tests {
-    use super::*;
+    use super::{Came, Found, HashMap, Published, QoS, Read, Rivals, Sent, Willed};
     use crate::clients::{Sessions, Who};
 
     fn published(qos: &[QoS]) -> Published {

@@ -5,13 +5,16 @@ use std::{future::pending, time::Duration};
 use mq_client::{Client, ClientBuilder, Event, EventStream, QoS, Subscription};
 use tokio::{
     sync::{mpsc, watch},
-    time::timeout,
+    time::{Instant, timeout},
 };
 
 use crate::cluster::Place;
 
 /// For so long something may be late once all is well.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
+
+/// So late a node may serve a connection that its client has given up.
+const LATE: Duration = Duration::from_secs(20);
 
 /// A client, and how it comes to another node.
 #[derive(Clone, Debug)]
@@ -41,6 +44,8 @@ pub(crate) struct Connected<'a> {
     home: usize,
     /// Whether the next connection begins an empty session.
     pub(crate) begins: bool,
+    /// When this client began one last: a try of it that was given up may be served late, and empties the session again.
+    began: Option<Instant>,
     pub(crate) sessions: Sessions,
 }
 
@@ -65,6 +70,7 @@ impl<'a> Connected<'a> {
             client,
             home: who.home,
             begins: false,
+            began: None,
             sessions: Sessions::default(),
         };
         (connected, messages)
@@ -88,8 +94,12 @@ impl<'a> Connected<'a> {
                 let node = self.place.node_at(address.ip());
                 let present = connected.session_present;
                 self.sessions.connections += 1;
-                if !present && !self.begins {
+                let is_late = self.began.is_some_and(|at| at.elapsed() < LATE);
+                if !present && !self.begins && !is_late {
                     self.sessions.lost += 1;
+                }
+                if self.begins {
+                    self.began = Some(Instant::now());
                 }
                 self.begins = false;
                 let place = self.place;

@@ -2,7 +2,8 @@
 //! direction or both, lose packets or become long, the brokers' clocks jump, clients go from node to node, and what was
 //! acknowledged is checked against what came.
 //!
-//! 40 s by default; `MQ_FAULTS_S=7200` for two hours, `MQ_SEED` for another run. The folder with the logs of all
+//! 40 s by default; `MQ_FAULTS_S=7200` for two hours, `MQ_SEED` for another run. NATS servers are harmed with
+//! `MQ_FAULTS_SERVERS=1` alone: with that messages are lost, as docs/guide/cluster.md says. The folder with the logs of all
 //! processes and the trace of the faults stays if a fault of the cluster is found, or with `MQ_FAULTS_KEEP=1`.
 //!
 //! The tests are a program of its own: the network is made before there are threads, and the usual harness has threads.
@@ -98,6 +99,11 @@ fn campaign() -> bool {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
     let seed = number("MQ_SEED").unwrap_or(1);
     let length = Duration::from_secs(number("MQ_FAULTS_S").unwrap_or(40));
+    let settings = campaign::Settings {
+        seed,
+        length,
+        harms_servers: std::env::var_os("MQ_FAULTS_SERVERS").is_some(),
+    };
     println!("MQ_SEED={seed} MQ_FAULTS_S={}", length.as_secs());
     let net = match net::Net::enter(seed) {
         Ok(net) => net,
@@ -111,6 +117,6 @@ fn campaign() -> bool {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
     let campaign = campaign::what_is_acknowledged_outlives_faults_of_processes_and_links;
-    runtime.block_on(campaign(seed, length, net));
+    runtime.block_on(campaign(settings, net));
     true
 }

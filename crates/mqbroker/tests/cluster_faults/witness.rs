@@ -1,12 +1,18 @@
-//! A witness of the logs, apart from the brokers: it reads them with JetStream's own client while they grow, and once
-//! more at the end. What is other then, JetStream has lost or changed itself; what the logs have and a reader does not,
+//! A witness of the logs, apart from the brokers: it reads them with NATS's own client while they grow, and once
+//! more at the end. What is other then, NATS has lost or changed itself; what the logs have and a reader does not,
 //! the brokers have lost.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
 
 use async_nats::{
     ConnectOptions,
-    jetstream::{self, stream::Stream},
+    jetstream::{
+        self,
+        stream::{RawMessageError, Stream},
+    },
 };
 use bytes::Bytes;
 use tokio::{
@@ -19,6 +25,9 @@ use crate::cluster::{Place, SHARDS};
 /// Between two looks at a log.
 const LOOK: Duration = Duration::from_millis(200);
 
+/// An entry is looked at again after so long.
+const AGAIN: Duration = Duration::from_secs(15);
+
 /// How long one answer may take, and all of them at the end.
 const ANSWER: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_mins(2);
@@ -30,6 +39,10 @@ const BETWEEN: usize = 8;
 pub(crate) struct Witness {
     streams: Vec<Stream>,
     seen: Vec<BTreeMap<u64, Bytes>>,
+    /// By log: entries that were not looked at again, and since when.
+    fresh: Vec<VecDeque<(u64, Instant)>>,
+    /// What was other when it was looked at again.
+    other: Vec<String>,
 }
 
 impl Witness {
@@ -51,6 +64,8 @@ impl Witness {
         }
         Self {
             seen: vec![BTreeMap::new(); streams.len()],
+            fresh: vec![VecDeque::new(); streams.len()],
+            other: Vec::new(),
             streams,
         }
     }
@@ -74,8 +89,28 @@ impl Witness {
         for sequence in next.max(state.first_sequence)..=state.last_sequence {
             let message = self.streams[shard].get_raw_message(sequence).await.ok()?;
             seen.insert(sequence, message.payload);
+            self.fresh[shard].push_back((sequence, Instant::now()));
+        }
+        // Servers have died and come back meanwhile.
+        while let Some((sequence, at)) = self.fresh[shard].front().copied()
+            && at.elapsed() > AGAIN
+        {
+            if sequence >= state.first_sequence {
+                let now = now(&self.streams[shard], sequence).await.ok()?;
+                self.compare(shard, sequence, now);
+            }
+            self.fresh[shard].pop_front();
         }
         Some(())
+    }
+
+    fn compare(&mut self, shard: usize, sequence: u64, now: Option<Bytes>) {
+        let what = match now {
+            Some(now) if now == self.seen[shard][&sequence] => return,
+            Some(_) => "has another entry",
+            None => "has no entry any more",
+        };
+        self.other.push(format!("log {shard} {what} at {sequence}"));
     }
 
     /// How many entries it has seen.
@@ -83,11 +118,11 @@ impl Witness {
         self.seen.iter().map(BTreeMap::len).sum()
     }
 
-    /// What JetStream does not have any more, or has otherwise, of what it had; a line each. What brokers have trimmed
+    /// What NATS does not have any more, or has otherwise, of what it had; a line each. What brokers have trimmed
     /// does not count.
-    pub(crate) async fn replay(&self) -> Vec<String> {
-        let mut other = Vec::new();
-        for (shard, (stream, seen)) in self.streams.iter().zip(&self.seen).enumerate() {
+    pub(crate) async fn replay(&mut self) -> &[String] {
+        for shard in 0..self.streams.len() {
+            let stream = self.streams[shard].clone();
             let until = Instant::now() + PATIENCE;
             let state = loop {
                 match stream.get_info().await {
@@ -96,36 +131,49 @@ impl Witness {
                 }
                 sleep(LOOK).await;
             };
-            for (sequence, was) in seen.range(state.first_sequence..) {
+            let kept = self.seen[shard].range(state.first_sequence..);
+            let kept: Vec<_> = kept.map(|(sequence, _)| *sequence).collect();
+            for sequence in kept {
                 let now = loop {
-                    match stream.get_raw_message(*sequence).await {
-                        Ok(message) => break Some(message.payload),
-                        Err(error) if is_gone(&error) => break None,
+                    match now(&stream, sequence).await {
+                        Ok(now) => break now,
                         Err(error) => assert!(Instant::now() < until, "log {shard}: {error}"),
                     }
                     sleep(LOOK).await;
                 };
-                match now {
-                    Some(now) if now == *was => {}
-                    Some(_) => other.push(format!("log {shard} has another entry at {sequence}")),
-                    None => other.push(format!("log {shard} has no entry at {sequence} any more")),
-                }
+                self.compare(shard, sequence, now);
             }
         }
-        other
+        &self.other
     }
 
-    /// Where in the logs this message is: log and sequence number.
-    pub(crate) fn find(&self, topic: &str, number: usize) -> Option<(usize, u64)> {
+    /// Where in the logs this message is: log, sequence numbers, and how each entry begins, with its author.
+    pub(crate) fn find(&self, topic: &str, number: usize) -> Option<String> {
         let logs = self.seen.iter().enumerate();
-        let mut entries =
-            logs.flat_map(|(shard, seen)| seen.iter().map(move |entry| (shard, entry)));
-        let found = entries.find(|(_, (_, entry))| has(entry, topic, number));
-        found.map(|(shard, (sequence, _))| (shard, *sequence))
+        let found = logs.filter_map(|(shard, seen)| {
+            let entries = seen.iter().filter(|(_, entry)| has(entry, topic, number));
+            let places = entries.map(|(sequence, entry)| {
+                let begins = entry[..entry.len().min(8)].escape_ascii();
+                format!("{sequence} ({begins})")
+            });
+            let places: Vec<_> = places.collect();
+            (!places.is_empty()).then(|| format!("log {shard} at {}", places.join(", ")))
+        });
+        let found: Vec<_> = found.collect();
+        (!found.is_empty()).then(|| found.join(" and "))
     }
 }
 
-fn is_gone(error: &jetstream::stream::RawMessageError) -> bool {
+/// An entry, if the log has it.
+async fn now(stream: &Stream, sequence: u64) -> Result<Option<Bytes>, RawMessageError> {
+    match stream.get_raw_message(sequence).await {
+        Ok(message) => Ok(Some(message.payload)),
+        Err(error) if is_gone(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_gone(error: &RawMessageError) -> bool {
     matches!(
         error.kind(),
         jetstream::stream::LastRawMessageErrorKind::NoMessageFound
