@@ -5,7 +5,7 @@ use std::{
     process::{Command, Output},
 };
 
-use mq_testkit::skipped;
+use mq_testkit::{program, skipped};
 use serde_json::Value;
 
 /// The folder of what `cargo test --workspace` builds, if it has these programs; says that the test is skipped where
@@ -23,6 +23,11 @@ pub(crate) fn built(programs: &[&str]) -> Option<PathBuf> {
         }
     }
     Some(profile.to_owned())
+}
+
+/// Whether one of these programs is missing, which says that the test is skipped.
+pub(crate) fn lacks(names: &[&str]) -> bool {
+    names.iter().any(|name| program(&[name]).is_none())
 }
 
 /// What a script of `bench/` says with programs that are built.

@@ -6,18 +6,14 @@ mod bench_scripts;
 
 use std::fs;
 
-use bench_scripts::{built, number, only, run};
-use mq_testkit::program;
+use bench_scripts::{built, lacks, number, only, run};
 use serde_json::Value;
 
 const PROGRAMS: &[&str] = &["mqbroker", "examples/across", "examples/sessions"];
 
 #[test]
 fn each_shape_has_delays_and_what_goes_through() {
-    if ["python3", "nats-server"]
-        .iter()
-        .any(|name| program(&[name]).is_none())
-    {
+    if lacks(&["python3", "nats-server"]) {
         return;
     }
     let Some(built) = built(PROGRAMS) else { return };

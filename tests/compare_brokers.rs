@@ -6,8 +6,7 @@ mod bench_scripts;
 
 use std::{fs, path::Path, process::Output};
 
-use bench_scripts::{built, number, only};
-use mq_testkit::program;
+use bench_scripts::{built, lacks, number, only};
 use serde_json::Value;
 
 fn compare(built: &Path, args: &[&str]) -> Output {
@@ -16,10 +15,7 @@ fn compare(built: &Path, args: &[&str]) -> Output {
 
 #[test]
 fn both_brokers_have_figures_of_the_offered_traffic_and_their_ratio() {
-    if ["python3", "mosquitto", "openssl"]
-        .iter()
-        .any(|name| program(&[name]).is_none())
-    {
+    if lacks(&["python3", "mosquitto", "openssl"]) {
         return;
     }
     let Some(built) = built(&["mqbench", "mqbroker", "examples/crowd"]) else {
@@ -112,10 +108,7 @@ fn both_brokers_have_figures_of_the_offered_traffic_and_their_ratio() {
 
 #[test]
 fn a_connection_stands_beside_what_its_handshake_costs_alone() {
-    if ["python3", "openssl"]
-        .iter()
-        .any(|name| program(&[name]).is_none())
-    {
+    if lacks(&["python3", "openssl"]) {
         return;
     }
     let Some(built) = built(&[
@@ -156,7 +149,7 @@ fn a_connection_stands_beside_what_its_handshake_costs_alone() {
 
 #[test]
 fn a_row_that_does_not_exist_is_one_line() {
-    if program(&["python3"]).is_none() {
+    if lacks(&["python3"]) {
         return;
     }
     let output = compare(Path::new("."), &["--only", "one-to-one,elephants"]);

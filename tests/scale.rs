@@ -6,8 +6,7 @@ mod bench_scripts;
 
 use std::fs;
 
-use bench_scripts::{built, number, only, run};
-use mq_testkit::program;
+use bench_scripts::{built, lacks, number, only, run};
 use serde_json::Value;
 
 const PROGRAMS: &[&str] = &["mqbroker", "examples/scale"];
@@ -37,10 +36,7 @@ fn messages(row: &Value, phase: &str) -> f64 {
 
 #[test]
 fn each_row_has_what_was_asked_for_and_a_bystander_in_each_phase() {
-    if ["python3", "openssl", "nice"]
-        .iter()
-        .any(|name| program(&[name]).is_none())
-    {
+    if lacks(&["python3", "openssl", "nice"]) {
         return;
     }
     let Some(built) = built(PROGRAMS) else { return };
@@ -90,10 +86,7 @@ fn each_row_has_what_was_asked_for_and_a_bystander_in_each_phase() {
 
 #[test]
 fn a_row_for_which_the_machine_is_too_small_is_skipped_with_the_reason() {
-    if ["python3", "openssl"]
-        .iter()
-        .any(|name| program(&[name]).is_none())
-    {
+    if lacks(&["python3", "openssl"]) {
         return;
     }
     let Some(built) = built(PROGRAMS) else { return };
@@ -116,7 +109,7 @@ fn a_row_for_which_the_machine_is_too_small_is_skipped_with_the_reason() {
 
 #[test]
 fn a_row_that_does_not_exist_is_one_line() {
-    if program(&["python3"]).is_none() {
+    if lacks(&["python3"]) {
         return;
     }
     let output = run("scale", ".".as_ref(), &["--only", "tcp,elephants"]);

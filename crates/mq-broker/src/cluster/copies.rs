@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use mq_codec::{ByteStr, PacketId};
+use mq_codec::ByteStr;
 use tokio::time::{interval, timeout};
 use tracing::warn;
 
@@ -15,8 +15,7 @@ use super::{
     Cluster,
     engine::{EngineError, SILENCE},
     entry::{BatchItem, Item, LogEntry},
-    owned::Future,
-    record::{Kept, Owed, size},
+    record::{Kept, Place, size},
 };
 use crate::{
     lock::lock,
@@ -26,8 +25,8 @@ use crate::{
 /// A message that has waited for so long, or twice that, is copied if its log is long.
 const LOOK: Duration = Duration::from_mins(1);
 
-/// Bytes of a message that is copied, and of all that a record has itself, at most: it is one value of the engine. A session
-/// that owes more keeps its log.
+/// Bytes of a message that is copied, and of all that a record has itself, at most: it is one value of the engine. A
+/// session that is owed more keeps its log.
 const ONE: usize = 64 << 10;
 const ALL: usize = 256 << 10;
 
@@ -36,14 +35,6 @@ const AT_ONCE: usize = 1_000;
 
 /// Entries that are read for nothing rather than to begin to read anew.
 const NEAR: u64 = 100;
-
-/// Where a session has a message.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
-    /// By its number in the queue.
-    Waiting(u64),
-    InFlight(PacketId),
-}
 
 /// By where they are in their log: the sessions that a message is for.
 type Wanted = BTreeMap<At, Vec<(ByteStr, Place)>>;
@@ -77,13 +68,14 @@ impl Cluster {
         let mut count = 0;
         let sessions = lock(&self.sessions);
         for (id, owned) in &*sessions {
-            if owned.is_coming || owned.future != Future::Stays {
+            if !owned.is_whole() {
                 continue;
             }
             let is_wanted = |position: &LogPosition| {
                 position.shard == shard && position.at < old && !too_large.contains(position)
             };
-            let places = owned.kept.places();
+            let places = owned.kept.owed();
+            let places = places.filter_map(|(place, owed)| Some((place, owed.position()?)));
             let mut places = places
                 .filter(|(_, position)| is_wanted(position))
                 .peekable();
@@ -149,7 +141,7 @@ impl Cluster {
         let round = lock(&self.floor).round;
         for (id, place) in of {
             let owned = sessions.get_mut(&id);
-            let owned = owned.filter(|owned| owned.future == Future::Stays && !owned.is_coming);
+            let owned = owned.filter(|owned| owned.is_whole());
             // It may have gone meanwhile.
             if owned.is_some_and(|owned| owned.copy(place, position, &item.message, round)) {
                 self.write_now(&mut sessions, &id, None);
@@ -159,20 +151,9 @@ impl Cluster {
 }
 
 impl Kept {
-    /// Messages in the logs that are owed.
-    fn places(&self) -> impl Iterator<Item = (Place, LogPosition)> {
-        let waiting = self.waiting.iter();
-        let waiting = waiting.map(|(number, owed)| (Place::Waiting(*number), Some(owed)));
-        let in_flight = self.in_flight.iter();
-        let in_flight = in_flight.map(|(id, owed)| (Place::InFlight(*id), owed.as_ref()));
-        let all = waiting.chain(in_flight);
-        all.filter_map(|(place, owed)| Some((place, owed?.position()?)))
-    }
-
     fn own_bytes(&self) -> usize {
-        let in_flight = self.in_flight.iter().filter_map(|(_, owed)| owed.as_ref());
-        let owed = self.waiting.values().chain(in_flight);
-        owed.map(Owed::own_bytes).fold(0, usize::saturating_add)
+        let owed = self.owed().map(|(_, owed)| owed.own_bytes());
+        owed.fold(0, usize::saturating_add)
     }
 
     /// Copies a message of a log, if it is there still. Returns whether it is.
@@ -190,12 +171,6 @@ impl Kept {
                 found.and_then(|(_, owed)| owed.as_mut())
             }
         };
-        match owed {
-            Some(owed) if owed.position() == Some(position) => {
-                owed.copy(logged);
-                true
-            }
-            _ => false,
-        }
+        owed.is_some_and(|owed| owed.copy(position, logged))
     }
 }

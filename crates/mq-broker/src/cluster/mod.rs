@@ -11,9 +11,9 @@
 //!
 //! Around them: a checkpoint of each log (`checkpoint.rs`) and retained messages as values let a node begin; a floor
 //! (`floor.rs`) says up to where records are complete, written or not; living nodes adopt the sessions of dead ones
-//! (`adopt.rs`), with their wills and the time they have left, and of those that leave in order (`leave.rs`); which member of a shared subscription gets a message follows
-//! from its log (`groups.rs`); messages that wait for long are copied into the records of their sessions (`copies.rs`); and
-//! what nobody needs is trimmed (`trim.rs`).
+//! (`adopt.rs`), with their wills and the time they have left, and of those that leave in order (`leave.rs`); which member
+//! of a shared subscription gets a message follows from its log (`groups.rs`); messages that wait for long are copied into
+//! the records of their sessions (`copies.rs`); and what nobody needs is trimmed (`trim.rs`).
 //!
 //! A node that takes a session over reads the logs on from the places that the record names. If the owner lives it is
 //! asked to let go first. If it does not answer, its life is ended: a fence (`fences.rs`) in each log, behind which what it

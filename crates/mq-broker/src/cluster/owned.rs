@@ -16,9 +16,8 @@ use tracing::{error, warn};
 
 use super::{
     Cluster, GIVEN_UP, RETRY,
-    copies::Place,
     engine::{Key, Kind, Lasts, Put},
-    record::{Kept, Record, Urgency},
+    record::{Kept, Place, Record, Urgency},
 };
 use crate::{
     Shown,
@@ -151,6 +150,11 @@ impl Owned {
             self.differs.get_or_insert(round);
         }
         is_there
+    }
+
+    /// Whether it stays, with all that it had elsewhere.
+    pub(super) fn is_whole(&self) -> bool {
+        self.future == Future::Stays && !self.is_coming
     }
 
     fn is_kept_here(&self) -> bool {

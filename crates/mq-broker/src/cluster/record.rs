@@ -64,6 +64,14 @@ pub(super) enum Owed {
     Own(Box<StoredMessage>),
 }
 
+/// Where a session has a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Place {
+    /// By its number in the queue.
+    Waiting(u64),
+    InFlight(PacketId),
+}
+
 /// How a message from a log is sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Form {
@@ -109,10 +117,14 @@ impl Owed {
         }
     }
 
-    /// Becomes a copy of what is in the log, where it is not one already.
-    pub(super) fn copy(&mut self, logged: &StoredMessage) {
-        if let Self::Logged(_, form) = self {
-            *self = Self::Own(Box::new(form.of(logged)));
+    /// Becomes a copy of what the log has there, if it is that. Returns whether it was.
+    pub(super) fn copy(&mut self, there: LogPosition, logged: &StoredMessage) -> bool {
+        match self {
+            Self::Logged(position, form) if *position == there => {
+                *self = Self::Own(Box::new(form.of(logged)));
+                true
+            }
+            _ => false,
         }
     }
 
@@ -262,11 +274,19 @@ impl Kept {
         }
     }
 
+    /// Messages that it is to get still.
+    pub(super) fn owed(&self) -> impl Iterator<Item = (Place, &Owed)> {
+        let waiting = self.waiting.iter();
+        let waiting = waiting.map(|(number, owed)| (Place::Waiting(*number), owed));
+        let in_flight = self.in_flight.iter();
+        let in_flight =
+            in_flight.filter_map(|(id, owed)| Some((Place::InFlight(*id), owed.as_ref()?)));
+        waiting.chain(in_flight)
+    }
+
     /// Places in the logs that are still needed.
     pub(super) fn positions(&self) -> impl Iterator<Item = LogPosition> {
-        let in_flight = self.in_flight.iter().filter_map(|(_, owed)| owed.as_ref());
-        let owed = self.waiting.values().chain(in_flight);
-        owed.filter_map(Owed::position)
+        self.owed().filter_map(|(_, owed)| owed.position())
     }
 }
 

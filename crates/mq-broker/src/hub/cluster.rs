@@ -6,9 +6,9 @@ use mq_codec::{
     ByteStr, PacketId, QoS, ReasonCode, SubscriptionId, SubscriptionOptions, TopicFilter,
 };
 use mq_proto::{AckTicket, Delivery, Message};
-use tokio::{sync::OwnedMutexGuard, time::timeout};
+use tokio::sync::OwnedMutexGuard;
 
-use super::{Hub, Publisher, TAKE_OVER_TIMEOUT, publisher::AtHand, read, write};
+use super::{Hub, Publisher, in_time, publisher::AtHand, read, write};
 use crate::{
     auth::TakeOver,
     clock,
@@ -323,19 +323,19 @@ impl Hub {
             return Some(then());
         };
         session.claim();
-        let state = timeout(TAKE_OVER_TIMEOUT, Arc::clone(&session.state).lock_owned()).await;
-        self.forget(&session, &mut *state.ok()?, then)
+        let mut state = in_time(&session).await?;
+        self.forget(&session, &mut state, then)
     }
 
-    /// Ends a session that the cluster cannot keep, with 0x97 (Quota exceeded) for its client. False if its connection does not end in time.
+    /// Ends a session that the cluster cannot keep, with 0x97 (Quota exceeded) for its client. False if its connection does
+    /// not end in time.
     pub(crate) async fn end_kept(&self, client_id: &ByteStr) -> bool {
         let session = lock(&self.sessions).by_id.get(client_id).cloned();
         let Some(session) = session else {
             return true;
         };
         session.kick(ReasonCode::QuotaExceeded);
-        let state = Arc::clone(&session.state).lock_owned();
-        let Ok(mut state) = timeout(TAKE_OVER_TIMEOUT, state).await else {
+        let Some(mut state) = in_time(&session).await else {
             return false;
         };
         self.end_subscriptions(&session).await;

@@ -316,8 +316,7 @@ impl Hub {
                 return Err(ReasonCode::ClientIdentifierNotValid);
             }
             let claim = session.claim();
-            let wait = Arc::clone(&session.state).lock_owned();
-            let Ok(mut state) = tokio::time::timeout(TAKE_OVER_TIMEOUT, wait).await else {
+            let Some(mut state) = in_time(&session).await else {
                 return Err(ReasonCode::ServerBusy);
             };
             if !session.is_last_claim(claim) {
@@ -698,6 +697,13 @@ impl Routing {
         let session = self.session(key);
         session.is_some_and(|session| session.may_receive(rules, topic))
     }
+}
+
+/// A session, once its connection has given it back; `None` if that takes too long.
+async fn in_time(session: &Session) -> Option<OwnedMutexGuard<State>> {
+    let given_back = Arc::clone(&session.state).lock_owned();
+    let given_back = tokio::time::timeout(TAKE_OVER_TIMEOUT, given_back).await;
+    given_back.ok()
 }
 
 #[cfg(test)]

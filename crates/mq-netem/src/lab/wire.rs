@@ -3,10 +3,7 @@
 use std::{
     collections::VecDeque,
     io,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -19,40 +16,23 @@ use crate::{Counts, Direction, DirectionReport, Error, Fate, Link, LinkReport, P
 /// Both directions of one link.
 #[derive(Debug)]
 pub(super) struct Wire {
-    up: Emulator<Counts>,
-    down: Emulator<Counts>,
-    /// What each direction is to become.
-    next_up: Arc<Next>,
-    next_down: Arc<Next>,
+    up: OneWay,
+    down: OneWay,
 }
 
-/// A direction that a mover takes over at the next packet.
-#[derive(Debug, Default)]
-struct Next {
-    /// Whether there is one; it saves each packet the lock.
-    is_there: AtomicBool,
-    direction: Mutex<Option<Direction>>,
+#[derive(Debug)]
+struct OneWay {
+    emulator: Emulator<Counts>,
+    next: Arc<Next>,
 }
+
+/// What a direction becomes at the next packet, if anything else.
+#[derive(Debug, Default)]
+struct Next(Mutex<Option<Direction>>);
 
 impl Next {
-    fn put(&self, direction: Direction) {
-        let mut place = self
-            .direction
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        *place = Some(direction);
-        self.is_there.store(true, Ordering::Release);
-    }
-
-    fn take(&self) -> Option<Direction> {
-        if !self.is_there.swap(false, Ordering::Acquire) {
-            return None;
-        }
-        let mut place = self
-            .direction
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        place.take()
+    fn get(&self) -> MutexGuard<'_, Option<Direction>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -63,7 +43,7 @@ impl Wire {
         let far = PacketSocket::open(far).map_err(Error::no_emulator)?;
         let (near, far) = (Arc::new(near), Arc::new(far));
         let start = |name, from: &Arc<_>, to: &Arc<_>, direction: &Direction, seed| {
-            let next = Arc::default();
+            let next: Arc<Next> = Arc::default();
             let mover = Mover {
                 from: Arc::clone(from),
                 to: Arc::clone(to),
@@ -71,28 +51,25 @@ impl Wire {
                 next: Arc::clone(&next),
                 leaving: VecDeque::new(),
             };
-            Ok((Emulator::start(name, mover)?, next))
+            let emulator = Emulator::start(name, mover)?;
+            Ok(OneWay { emulator, next })
         };
-        let (up, next_up) = start("link-up", &near, &far, &link.up, seed)?;
-        // Another seed, so that the directions do not lose the same packets.
-        let (down, next_down) = start("link-down", &far, &near, &link.down, !seed)?;
         Ok(Self {
-            up,
-            down,
-            next_up,
-            next_down,
+            up: start("link-up", &near, &far, &link.up, seed)?,
+            // Another seed, so that the directions do not lose the same packets.
+            down: start("link-down", &far, &near, &link.down, !seed)?,
         })
     }
 
     /// Becomes another link for the packets that come from now on.
     pub(super) fn become_link(&self, link: &Link) {
-        self.next_up.put(link.up.clone());
-        self.next_down.put(link.down.clone());
+        *self.up.next.get() = Some(link.up.clone());
+        *self.down.next.get() = Some(link.down.clone());
     }
 
     pub(super) fn report(&self) -> LinkReport {
-        let direction = |emulator: &Emulator<_>| {
-            let (counts, timing) = emulator.report();
+        let direction = |one_way: &OneWay| {
+            let (counts, timing) = one_way.emulator.report();
             DirectionReport { counts, timing }
         };
         LinkReport {
@@ -102,7 +79,7 @@ impl Wire {
     }
 
     pub(super) fn cpu_time(&self) -> Duration {
-        self.up.cpu_time() + self.down.cpu_time()
+        self.up.emulator.cpu_time() + self.down.emulator.cpu_time()
     }
 }
 
@@ -151,7 +128,8 @@ impl Emulation for Mover {
 
 impl Mover {
     fn take(&mut self, now: u64, mut frame: Frame) {
-        if let Some(direction) = self.next.take() {
+        let next = self.next.get().take();
+        if let Some(direction) = next {
             self.pipe.become_direction(direction, now);
         }
         let bytes = (frame.len() - HEADER) as u64;

@@ -154,7 +154,7 @@ async fn start_clients(seed: u64, place: &Arc<Place>) -> Clients {
             over: over.subscribe(),
         }
     };
-    // One that is told to move has to know what it has got at QoS 2: it is one client all the time.
+    // A reader at QoS 2 stays the same client when it moves: another one would not know what this one has got.
     for (scheme, qos, list) in [
         (0, QoS::ExactlyOnce, true),
         (1, QoS::ExactlyOnce, true),

@@ -41,32 +41,21 @@ fn main() {
     println!("SKIPPED: emulated links need Linux");
 }
 
-/// A test that needs no network: its name and its function.
+/// Tests that need no network: their names and functions.
 #[cfg(target_os = "linux")]
-type Test = (&'static str, fn());
+macro_rules! tests {
+    ($($test:path),* $(,)?) => {
+        &[$((stringify!($test), $test as fn())),*]
+    };
+}
 
 #[cfg(target_os = "linux")]
-const TESTS: &[Test] = &[
-    (
-        "a_plan_harms_one_nats_server_and_two_nodes_at_most_and_ends_with_all_well",
-        plan::a_plan_harms_one_nats_server_and_two_nodes_at_most_and_ends_with_all_well,
-    ),
-    (
-        "the_check_finds_what_is_lost_twice_out_of_order_or_made_up",
-        check::tests::the_check_finds_what_is_lost_twice_out_of_order_or_made_up,
-    ),
-    (
-        "the_check_finds_a_retained_message_that_is_older_than_what_was_acknowledged",
-        check::tests::the_check_finds_a_retained_message_that_is_older_than_what_was_acknowledged,
-    ),
-    (
-        "the_check_finds_what_an_earlier_owner_acknowledges_late",
-        check::tests::the_check_finds_what_an_earlier_owner_acknowledges_late,
-    ),
-    (
-        "a_message_is_found_in_its_entry",
-        witness::a_message_is_found_in_its_entry,
-    ),
+const TESTS: &[(&str, fn())] = tests![
+    plan::a_plan_harms_one_nats_server_and_two_nodes_at_most_and_ends_with_all_well,
+    check::tests::the_check_finds_what_is_lost_twice_out_of_order_or_made_up,
+    check::tests::the_check_finds_a_retained_message_that_is_older_than_what_was_acknowledged,
+    check::tests::the_check_finds_what_an_earlier_owner_acknowledges_late,
+    witness::a_message_is_found_in_its_entry,
 ];
 
 #[cfg(target_os = "linux")]

@@ -4,6 +4,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    fmt::Display,
     time::Duration,
 };
 
@@ -124,23 +125,11 @@ impl Witness {
         for shard in 0..self.streams.len() {
             let stream = self.streams[shard].clone();
             let until = Instant::now() + PATIENCE;
-            let state = loop {
-                match stream.get_info().await {
-                    Ok(info) => break info.state,
-                    Err(error) => assert!(Instant::now() < until, "log {shard}: {error}"),
-                }
-                sleep(LOOK).await;
-            };
-            let kept = self.seen[shard].range(state.first_sequence..);
+            let info = patiently(until, async || stream.get_info().await).await;
+            let kept = self.seen[shard].range(info.state.first_sequence..);
             let kept: Vec<_> = kept.map(|(sequence, _)| *sequence).collect();
             for sequence in kept {
-                let now = loop {
-                    match now(&stream, sequence).await {
-                        Ok(now) => break now,
-                        Err(error) => assert!(Instant::now() < until, "log {shard}: {error}"),
-                    }
-                    sleep(LOOK).await;
-                };
+                let now = patiently(until, async || now(&stream, sequence).await).await;
                 self.compare(shard, sequence, now);
             }
         }
@@ -161,6 +150,17 @@ impl Witness {
         });
         let found: Vec<_> = found.collect();
         (!found.is_empty()).then(|| found.join(" and "))
+    }
+}
+
+/// Asks again until there is an answer, or it is too late.
+async fn patiently<T, E: Display>(until: Instant, mut ask: impl AsyncFnMut() -> Result<T, E>) -> T {
+    loop {
+        match ask().await {
+            Ok(answer) => return answer,
+            Err(error) => assert!(Instant::now() < until, "{error}"),
+        }
+        sleep(LOOK).await;
     }
 }
 
