@@ -150,6 +150,60 @@ async fn a_session_goes_on_at_another_node() {
     drop(reader);
 }
 
+/// Until all that its client has published is in the logs, a node keeps a session that another one wants, and may write
+/// its record. What comes meanwhile is for the next owner.
+#[tokio::test(start_paused = true)]
+async fn what_comes_while_a_node_lets_a_session_go_is_not_lost_with_it() {
+    let world = MemoryWorld::new(2, 1);
+    let mut a = Node::start("lets-go", "a", &world).await;
+    let b = Node::start("lets-go", "b", &world).await;
+    let [at_a, at_b] = [&a, &b].map(|node| node.client(&format!("publisher-{}", node.name)));
+    let (at_a, at_b) = (at_a.build().await.unwrap(), at_b.build().await.unwrap());
+    let reader = a.client("reader").build().await.unwrap();
+    let subscribed = reader.subscribe("#", QoS::AtLeastOnce).await.unwrap();
+    reader.disconnect().await.unwrap();
+    drop(subscribed);
+    let topics: Vec<_> = (0..8).map(|n| format!("t/{n}")).collect();
+    for topic in &topics {
+        send(&at_a, message(topic, "before", QoS::AtLeastOnce)).await;
+    }
+    world.stick(0, true);
+    let publish = async |client: &Client, text: &str| {
+        let mut receipts = Vec::new();
+        for topic in &topics {
+            let message = message(topic, text, QoS::ExactlyOnce);
+            receipts.push(client.send(message).await.unwrap());
+        }
+        receipts
+    };
+    // Some of them are for the log that takes nothing.
+    let mut receipts = publish(&at_a, "at a").await;
+    let reader = b.client("reader");
+    let mut messages = reader.messages();
+    let reader = reader.start().unwrap();
+    sleep(Duration::from_secs(1)).await;
+    receipts.extend(publish(&at_b, "at b").await);
+    // Records are written meanwhile.
+    sleep(Duration::from_secs(20)).await;
+    a.kill();
+    world.stick(0, false);
+    at_a.disconnect().await.unwrap_err();
+    let mut came = BTreeMap::new();
+    while let Ok(Some(one)) = timeout(Duration::from_secs(30), messages.recv()).await {
+        let text = one.text().unwrap().to_owned();
+        *came.entry((one.topic.to_string(), text)).or_insert(0) += 1;
+    }
+    for topic in &topics {
+        let times = |text: &str| came.get(&(topic.clone(), text.to_owned()));
+        assert_eq!(
+            (times("before"), times("at b")),
+            (Some(&1), Some(&1)),
+            "{topic}: {came:?}"
+        );
+    }
+    drop((reader, receipts));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_session_of_a_node_that_has_died_goes_on_within_five_seconds() {
     let world = MemoryWorld::new(4, 1);

@@ -237,23 +237,20 @@ impl Cluster {
             let (cluster, hub) = (Arc::clone(&self), Arc::clone(&hub));
             // Each has its own time: one that does not end holds up no other.
             tokio::spawn(async move {
-                let end = || -> Vec<At> {
-                    let shards = cluster.shards.iter();
-                    shards.map(|shard| shard.progress.begun().next()).collect()
-                };
                 if !cluster.begin_to_let_go(&id).await {
                     // The asker may have gone.
                     let _ = answer.send(Bytes::new());
                     return;
                 }
-                if let Some(end) = hub.let_go(&id, end).await {
+                let is_let_go = hub.let_go(&id, || cluster.end_queueing(&id)).await;
+                if is_let_go.is_some() {
                     // What its client has published is in the logs before its next owner reads them.
                     let last = cluster.ledger.last();
                     let mut settled = cluster.ledger.settled();
                     if settled.wait_for(|settled| *settled >= last).await.is_err() {
                         return;
                     }
-                    cluster.let_go(&id, end).await;
+                    cluster.let_go(&id).await;
                 } else {
                     cluster.keep(&id);
                 }

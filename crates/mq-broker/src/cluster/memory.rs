@@ -52,6 +52,8 @@ struct Log {
     entries: VecDeque<Entry>,
     /// Of the last one.
     last: u64,
+    /// Nothing can be appended for now.
+    is_stuck: bool,
 }
 
 impl Log {
@@ -135,6 +137,15 @@ impl MemoryWorld {
     pub fn entries(&self) -> usize {
         let state = lock(&self.state);
         state.logs.iter().map(|log| log.entries.len()).sum()
+    }
+
+    /// Has a log take nothing more, or ends that: as one whose servers have no majority.
+    ///
+    /// # Panics
+    /// If there is no log of that number.
+    pub fn stick(&self, shard: u16, is_stuck: bool) {
+        lock(&self.state).logs[usize::from(shard)].is_stuck = is_stuck;
+        self.changed.send_modify(|count| *count += 1);
     }
 
     /// Cuts a node off from all that is shared, or ends that.
@@ -277,11 +288,19 @@ impl Engine for MemoryEngine {
     }
 
     fn append(&self, shard: u16, id: String, entry: Bytes) -> Answer<'_, ()> {
-        Box::pin(self.step(move |state| {
-            if state.ids.insert((shard, id)) {
-                state.logs[usize::from(shard)].append(entry);
+        Box::pin(async move {
+            let mut changed = self.world.changed.subscribe();
+            while lock(&self.world.state).logs[usize::from(shard)].is_stuck {
+                // The world outlives its engines.
+                let _ = changed.changed().await;
             }
-        }))
+            let append = move |state: &mut State| {
+                if state.ids.insert((shard, id)) {
+                    state.logs[usize::from(shard)].append(entry);
+                }
+            };
+            self.step(append).await
+        })
     }
 
     fn end(&self, shard: u16) -> Answer<'_, u64> {

@@ -33,7 +33,7 @@ pub(super) struct Owned {
     pub(super) version: u64,
     /// What becomes of it.
     pub(super) future: Future,
-    /// By log: from where on no message was queued for it any more, once it is let go.
+    /// By log: from where on no message is queued for it, once the hub has let it go.
     end: Option<Vec<At>>,
     /// Calls that are settled by the next write.
     waiting: Vec<Position>,
@@ -261,9 +261,18 @@ impl Cluster {
         }
     }
 
-    /// Lets a session go, which the hub has let go at these places of the logs: its record says so, and then it is not
-    /// this node's. Resolves then.
-    pub(super) async fn let_go(&self, id: &ByteStr, end: Vec<At>) {
+    /// From here on no message is queued for a session. Each record from now on says so: until it is let go others may
+    /// have to take it from a node that has died.
+    pub(super) fn end_queueing(&self, id: &ByteStr) {
+        let shards = self.shards.iter();
+        let end = shards.map(|shard| shard.progress.begun().next()).collect();
+        if let Some(owned) = lock(&self.sessions).get_mut(id) {
+            owned.end = Some(end);
+        }
+    }
+
+    /// Lets a session go, which the hub has let go: its record says so, and then it is not this node's. Resolves then.
+    pub(super) async fn let_go(&self, id: &ByteStr) {
         let gone = {
             let mut sessions = lock(&self.sessions);
             let Some(owned) = sessions.get_mut(id) else {
@@ -271,7 +280,6 @@ impl Cluster {
             };
             if owned.future == Future::IsLeaving {
                 owned.future = Future::IsLetGo;
-                owned.end = Some(end);
             }
             let gone = owned.gone();
             self.write_now(&mut sessions, id, None);
