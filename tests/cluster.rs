@@ -11,7 +11,10 @@ use mq_broker::{
     cluster::{ClusterSettings, Faults, MemoryEngine, MemoryWorld},
 };
 use mq_client::{Client, ClientBuilder, Outgoing, QoS, Reconnect, Subscription, Will};
+use mq_codec::{ByteStr, Connect, Version};
+use mq_proto::{ClientConfig, Connection, Session};
 use mq_testkit::FaultyRelay;
+use mq_transport::{ConnectOptions, Connector};
 use seeds::over_seeds;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -202,6 +205,33 @@ async fn what_comes_while_a_node_lets_a_session_go_is_not_lost_with_it() {
         );
     }
     drop((reader, receipts));
+}
+
+/// A client gives a node up that was stopped for a while, and comes to another one. Its CONNECT is read late.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_has_gone_before_its_connect_is_read_takes_no_session_over() {
+    let world = MemoryWorld::new(2, 1);
+    let a = Node::start("gone", "a", &world).await;
+    let b = Node::start("gone", "b", &world).await;
+    let publisher = b.client("publisher").build().await.unwrap();
+    let reader = a.client("reader").reconnect(Reconnect::never());
+    let reader = reader.build().await.unwrap();
+    let mut messages = reader.subscribe("t", QoS::ExactlyOnce).await.unwrap();
+    let connector = Connector::new(ConnectOptions::new()).unwrap();
+    let mut late = connector.connect(&b.url().parse().unwrap()).await.unwrap();
+    let mut connect = Connect::new(Version::V5, ByteStr::new("reader").unwrap());
+    connect.clean_start = true;
+    let config = ClientConfig::new(connect);
+    let now = Instant::now().into_std();
+    let mut connection = Connection::client(now, config, Session::new());
+    connection.connect(now).unwrap();
+    // It is written and closed at once, so that the node finds both.
+    let written = late.progress(connection.outbox(), false);
+    timeout(Duration::ZERO, written).await.unwrap().unwrap();
+    drop(late);
+    sleep(Duration::from_secs(1)).await;
+    send(&publisher, message("t", "for the reader", QoS::ExactlyOnce)).await;
+    assert_eq!(next(&mut messages).await, "for the reader");
 }
 
 #[tokio::test(start_paused = true)]

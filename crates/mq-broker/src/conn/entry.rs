@@ -109,6 +109,10 @@ impl Entry {
         if is_assigned && version >= Version::V5 {
             ack.properties.assigned_client_identifier = Some(client_id.clone());
         }
+        // Its CONNECT may have waited for a node that was stopped or too busy.
+        if wire.has_gone_elsewhere().await {
+            return None;
+        }
         let rules = wire.hub.guard.generation();
         let mut publisher = wire.hub.publisher();
         publisher.can_refuse = version >= Version::V5;
@@ -136,7 +140,7 @@ impl Entry {
         wire.hub.note_will(&hold.session, will.as_deref(), journal);
         wire.hub
             .tell_of_member(&hold.session, MemberState::Present, journal);
-        if wire.hub.is_one_of_many() && wire.has_gone_meanwhile().await {
+        if wire.has_gone_elsewhere().await {
             wire.hub.detach(hold, clock::now(), None, expiry, journal);
             return None;
         }

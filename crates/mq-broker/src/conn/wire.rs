@@ -311,9 +311,12 @@ impl Wire {
         }
     }
 
-    /// Whether the peer has gone while it waited for its session. It may be at another node of a cluster by now: what it
-    /// has sent here before that, which stays where it is, must not be taken for the present.
-    pub(super) async fn has_gone_meanwhile(&mut self) -> bool {
+    /// Whether the peer, which waits for its session, has gone. Then it may be at another node of a cluster by now: its
+    /// session must not be taken from there, nor what it has sent here before that be taken for the present.
+    pub(super) async fn has_gone_elsewhere(&mut self) -> bool {
+        if !self.hub.is_one_of_many() {
+            return false;
+        }
         let mut nothing = Outbox::new();
         // Each turn reads a part of what has arrived, of which no more is taken than a stranger may send.
         for _ in 0..LOOKS {
